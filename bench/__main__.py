@@ -1,7 +1,9 @@
-"""`make bench` / `python -m bench [NAME...]`: runs whole processes and prints CPU seconds, peak memory and rates.
+"""`make bench` / `python -m bench [NAME...]`: runs whole processes and prints CPU seconds, peak
+memory and rates.
 
-CPU seconds (user + system) of the child process, Python start included; the best of `--repeat` runs, because machines
-are noisy. Cost tables and Python's bytecode are compiled by a run before, as after a user's first.
+CPU seconds (user + system) of the child process, Python start included; the best of `--repeat`
+runs, because machines are noisy. Cost tables and Python's bytecode are compiled by a run before, as
+after a user's first.
 """
 
 import json
@@ -36,7 +38,9 @@ def synthetic(n: int, rate: int, more: str = "") -> str:
 
 def many_groups(count: int) -> str:
     """A cluster of `count` nodes that each serve Llama-3.1-70B on 8 H100; written under build/."""
-    cluster = json.loads((ROOT / "cluster_config/h100_llama31_70b_tp4.json").read_text(encoding="utf-8"))
+    cluster = json.loads(
+        (ROOT / "cluster_config/h100_llama31_70b_tp4.json").read_text(encoding="utf-8")
+    )
     node = cluster["nodes"][0]
     node["instances"][0].update(num_npus=8, tp_size=8)
     cluster.update(num_nodes=count, nodes=[node] * count)
@@ -49,38 +53,63 @@ def many_groups(count: int) -> str:
 def routed(router: str, budget_s: float, more: tuple[str, ...] = ()) -> Benchmark:
     """100,000 requests, half of them with one of 500 prefixes, over 128 groups."""
     arguments = ("--dataset", synthetic(100_000, 640, ",prefixes=500:tokens=128:share=0.5"))
-    name = "_".join(("128x", router.rpartition(":")[2], *(text.rpartition(":")[2] for text in more[1::2])))
+    name = "_".join(
+        ("128x", router.rpartition(":")[2], *(text.rpartition(":")[2] for text in more[1::2]))
+    )
     arguments = (*arguments, "--request-routing-policy", router, *more)
     return Benchmark(name, ("--cluster-config", "128 groups", *arguments), budget_s)
 
 
 BENCHMARKS = (
-    Benchmark("chat_300", ("--cluster-config", H100, "--dataset", "dataset/chat_h100_300.jsonl"), 0.7),
-    Benchmark("100k_10rps", ("--cluster-config", H100, "--dataset", synthetic(100_000, 10)), 1.5, 200),
-    Benchmark("100k_40rps", ("--cluster-config", H100, "--dataset", synthetic(100_000, 40)), 1.5, 200),
+    Benchmark(
+        "chat_300", ("--cluster-config", H100, "--dataset", "dataset/chat_h100_300.jsonl"), 0.7
+    ),
+    Benchmark(
+        "100k_10rps", ("--cluster-config", H100, "--dataset", synthetic(100_000, 10)), 1.5, 200
+    ),
+    Benchmark(
+        "100k_40rps", ("--cluster-config", H100, "--dataset", synthetic(100_000, 40)), 1.5, 200
+    ),
     Benchmark("1k_10rps", ("--cluster-config", H100, "--dataset", synthetic(1_000, 10))),
     Benchmark("10k_10rps", ("--cluster-config", H100, "--dataset", synthetic(10_000, 10))),
-    Benchmark("1M_40rps", ("--cluster-config", H100, "--dataset", synthetic(1_000_000, 40)), 12, 1000),
-    Benchmark("1M_10rps", ("--cluster-config", H100, "--dataset", synthetic(1_000_000, 10)), 12, 1000),
+    Benchmark(
+        "1M_40rps", ("--cluster-config", H100, "--dataset", synthetic(1_000_000, 40)), 12, 1000
+    ),
+    Benchmark(
+        "1M_10rps", ("--cluster-config", H100, "--dataset", synthetic(1_000_000, 10)), 12, 1000
+    ),
     Benchmark(
         "tp4_exact",
-        ("--cluster-config", "cluster_config/h100_llama31_70b_tp4.json", "--dataset", synthetic(20, 10), "--exact"),
+        (
+            "--cluster-config",
+            "cluster_config/h100_llama31_70b_tp4.json",
+            "--dataset",
+            synthetic(20, 10),
+            "--exact",
+        ),
     ),
     routed("RR", 5),
     routed("LOR", 5),
     routed("PREFIX", 5),  # and less than twice RR
     routed("bench.routers:Python", 0),  # LOR's twin in Python: at most twice LOR
     routed("LOR", 0, ("--scheduling-policy", "sjf")),
-    routed("bench.routers:Python", 0, ("--queue-order", "bench.routers:Shortest")),  # at most twice the line above
+    routed(
+        "bench.routers:Python", 0, ("--queue-order", "bench.routers:Shortest")
+    ),  # at most twice the line above
 )
 
 
 def measure(benchmark: Benchmark) -> tuple[float, float, float, dict[str, object]]:
     """(CPU s, wall s, peak MB, summary) of one run."""
-    arguments = [many_groups(128) if argument == "128 groups" else argument for argument in benchmark.arguments]
+    arguments = [
+        many_groups(128) if argument == "128 groups" else argument
+        for argument in benchmark.arguments
+    ]
     command = [sys.executable, str(ROOT / "main.py"), *arguments, "--json"]
     start = time.perf_counter()
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment = {
+        name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+    }
     process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, env=environment)
     assert process.stdout is not None
     output = process.stdout.read()
@@ -94,7 +123,9 @@ def measure(benchmark: Benchmark) -> tuple[float, float, float, dict[str, object
 
 def main() -> None:
     parser = OneSentenceParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("names", nargs="*", help="benchmarks to run; all by default; `engine`: see bench/engine.py")
+    parser.add_argument(
+        "names", nargs="*", help="benchmarks to run; all by default; `engine`: see bench/engine.py"
+    )
     parser.add_argument("--repeat", type=int, default=3)
     arguments = parser.parse_args()
     if arguments.names[:1] == ["engine"]:
@@ -106,7 +137,7 @@ def main() -> None:
     if arguments.repeat < 1:
         parser.error(f"--repeat is {arguments.repeat}; it must be at least 1")
     print(
-        f"{'benchmark':14}{'CPU s':>8}{'budget':>8}{'wall s':>8}{'peak MB':>9}{'budget':>8}{'steps':>10}{'us/step':>9}"
+        f"{'benchmark':14}{'CPU s':>8}{'budget':>8}{'wall s':>8}{'peak MB':>9}{'budget':>8}{'steps':>10}{'us/step':>9}"  # noqa: E501
     )
     for benchmark in BENCHMARKS:
         if arguments.names and benchmark.name not in arguments.names:
@@ -115,7 +146,9 @@ def main() -> None:
         runs = [measure(benchmark) for _ in range(arguments.repeat)]
         cpu, wall, peak, summary = min(runs, key=lambda run: run[0])
         steps = int(str(summary["steps"]))
-        budgets = [f"{b:g}" if b else "-" for b in (benchmark.cpu_budget_s, benchmark.memory_budget_mb)]
+        budgets = [
+            f"{b:g}" if b else "-" for b in (benchmark.cpu_budget_s, benchmark.memory_budget_mb)
+        ]
         print(
             f"{benchmark.name:14}{cpu:8.2f}{budgets[0]:>8}{wall:8.2f}{peak:9.0f}{budgets[1]:>8}{steps:10d}"
             f"{1e6 * cpu / steps:9.2f}",

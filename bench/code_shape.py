@@ -1,8 +1,10 @@
-"""`python -m bench.code_shape [ROOT ...]`: the shape of the source tree in figures, for Python and C++.
+"""`python -m bench.code_shape [ROOT ...]`: the shape of the source tree in figures, for Python and
+C++.
 
-A line per root and language: files, lines, functions; the median, the ninth decile and the maximum of lines in a
-function, and how many are over 60; statement and expression branches per line of function; lines over 100 characters;
-the fullest folders. The figures are a thermometer: where a figure and a reader disagree, the reader is right.
+A line per root and language: files, lines, functions; the median, the ninth decile and the maximum
+of lines in a function, and how many are over 60; statement and expression branches per line of
+function; lines over 100 characters; the fullest folders. The figures are a thermometer: where a
+figure and a reader disagree, the reader is right.
 """
 
 from __future__ import annotations
@@ -23,11 +25,13 @@ WIDE_CHARACTERS = 100
 FULLEST_FOLDERS = 6
 STATEMENTS = (ast.If, ast.For, ast.While, ast.ExceptHandler, ast.match_case)
 CPP_TOKEN = re.compile(
-    r'//[^\n]*|/\*.*?\*/|R"\((?:.|\n)*?\)"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'|^[ \t]*#(?:[^\n]*\\\n)*[^\n]*',
+    r'//[^\n]*|/\*.*?\*/|R"\((?:.|\n)*?\)"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'|^[ \t]*#(?:[^\n]*\\\n)*[^\n]*',  # noqa: E501
     re.S | re.M,
 )
 """Comments, texts and preprocessor lines, in which braces and words mean nothing."""
-NO_FUNCTION = re.compile(r"^\s*(?:if|for|while|switch|catch|else|do|namespace|class|struct|enum|union|extern)\b")
+NO_FUNCTION = re.compile(
+    r"^\s*(?:if|for|while|switch|catch|else|do|namespace|class|struct|enum|union|extern)\b"
+)
 
 
 @dataclass
@@ -47,11 +51,18 @@ class Shape:
         lengths = sorted(self.function_lines) or [0]
         ninth = lengths[round(0.9 * (len(lengths) - 1))]
         long_functions = sum(length > LONG_FUNCTION_LINES for length in lengths)
-        functions = f"{len(self.function_lines)} functions {statistics.median(lengths):g}/{ninth}/{lengths[-1]}"
-        branches = f"branches/line {self.statement_branches / total:.3f} + {self.expression_branches / total:.3f}"
+        functions = (
+            f"{len(self.function_lines)} functions "
+            f"{statistics.median(lengths):g}/{ninth}/{lengths[-1]}"
+        )
+        branches = (
+            f"branches/line {self.statement_branches / total:.3f} + "
+            f"{self.expression_branches / total:.3f}"
+        )
         wide_percent = 100 * self.wide_lines / max(1, self.lines)
         return (
-            f"{name:12s} {language:3s} {self.files} files {self.lines} lines {functions}, {long_functions} over "
+            f"{name:12s} {language:3s} {self.files} files {self.lines} lines {functions}, "
+            f"{long_functions} over "
             f"{LONG_FUNCTION_LINES}; {branches}; lines over {WIDE_CHARACTERS}: {wide_percent:.1f} %"
         )
 
@@ -81,7 +92,9 @@ def _expression_branches(node: ast.AST) -> int:
 
 
 def cpp_shape(paths: Sequence[Path]) -> Shape:
-    """Counts C++ sources by their braces: a function is an outermost block behind a closing parenthesis."""
+    """Counts C++ sources by their braces: a function is an outermost block behind a closing
+    parenthesis.
+    """
     shape = Shape(len(paths))
     for path in paths:
         text = path.read_text(encoding="utf-8")
@@ -102,7 +115,9 @@ def _cpp_functions(code: str) -> Iterator[tuple[int, int]]:
         position, character = match.start(), match[0]
         if character == "{":
             head = code[start:position]
-            is_function = ")" in head and not NO_FUNCTION.match(head) and not re.search(r"=\s*$", head)
+            is_function = (
+                ")" in head and not NO_FUNCTION.match(head) and not re.search(r"=\s*$", head)
+            )
             if opened < 0 and is_function:
                 opened, first = depth, start + len(head) - len(head.lstrip())
             depth += 1
@@ -123,7 +138,11 @@ def _count_lines(shape: Shape, text: str) -> None:
 
 def sources(root: Path, suffixes: tuple[str, ...]) -> list[Path]:
     """The sources below a folder, without what is built or downloaded."""
-    return sorted(path for path in root.rglob("*") if path.suffix in suffixes and not SKIPPED & set(path.parts))
+    return sorted(
+        path
+        for path in root.rglob("*")
+        if path.suffix in suffixes and not SKIPPED & set(path.parts)
+    )
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -135,7 +154,9 @@ def main(arguments: Sequence[str]) -> None:
         if cpp:
             print(cpp_shape(cpp).row(str(root), "c++"))
         counts = Counter(path.parent for path in python + cpp)
-        fullest = ", ".join(f"{folder} {count}" for folder, count in counts.most_common(FULLEST_FOLDERS))
+        fullest = ", ".join(
+            f"{folder} {count}" for folder, count in counts.most_common(FULLEST_FOLDERS)
+        )
         print(f"{'':12s} fullest folders: {fullest}")
 
 

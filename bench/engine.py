@@ -1,7 +1,8 @@
-"""`python -m bench engine [NAME...]`: the engine's own benchmarks (astra-sim/bench), built alone; one line per figure.
+"""`python -m bench engine [NAME...]`: the engine's own benchmarks (astra-sim/bench), built alone;
+one line per figure.
 
-Without a name: what takes seconds. `spread`, `skewed` and `quantum` are the large all-to-alls of the fair-share
-network, a minute or more each; astra-sim/README.md says what they are for.
+Without a name: what takes seconds. `spread`, `skewed` and `quantum` are the large all-to-alls of
+the fair-share network, a minute or more each; astra-sim/README.md says what they are for.
 """
 
 import subprocess
@@ -18,7 +19,9 @@ def build() -> Path:
     configure = ("cmake", "-S", str(ROOT / "astra-sim"), "-B", str(folder), "-DASTRA_TESTS=OFF")
     subprocess.run(configure, check=True, stdout=subprocess.DEVNULL)
     targets = ("--target", "astra_bench", "--target", "fair_bench")
-    subprocess.run(("cmake", "--build", str(folder), *targets), check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        ("cmake", "--build", str(folder), *targets), check=True, stdout=subprocess.DEVNULL
+    )
     return folder
 
 
@@ -26,8 +29,13 @@ def run(names: Sequence[str]) -> None:
     """Runs the named large benchmarks, or the small ones; raises SystemExit for an unknown name."""
     unknown = [name for name in names if name not in LARGE]
     if unknown:
-        raise SystemExit(f"there is no engine benchmark {unknown[0]!r}: {', '.join(LARGE)}, or none for the small ones")
+        raise SystemExit(
+            f"there is no engine benchmark {unknown[0]!r}: {', '.join(LARGE)}, or none for the "
+            "small ones"
+        )
     folder = build()
-    commands = [[str(folder / "fair_bench"), name] for name in names] or [[str(folder / "astra_bench")]]
+    commands = [[str(folder / "fair_bench"), name] for name in names] or [
+        [str(folder / "astra_bench")]
+    ]
     for command in commands:
         subprocess.run(command, check=True)

@@ -7,7 +7,10 @@ from llmsim.export.jsonl import write_jsonl
 from llmsim.workload import generate, parse_synthetic
 
 TRACES = {
-    "example_10.jsonl": ("synthetic:n=10,rate=5,input=uniform:10-60,output=uniform:20-120,seed=10", True),
+    "example_10.jsonl": (
+        "synthetic:n=10,rate=5,input=uniform:10-60,output=uniform:20-120,seed=10",
+        True,
+    ),
     "chat_h100_300.jsonl": (
         "synthetic:n=300,rate=10,input=lognormal:220:cv=1.3:min=4:max=4096,"
         "output=lognormal:190:cv=1:min=2:max=2048,seed=300",

@@ -1,10 +1,11 @@
 """Prints what each fidelity term is worth on a recorded run: one term removed at a time.
 
-usage: python evaluation/ablation.py LOG [--json] [--term NAME ...] [--skip-seconds S] <options of llmsim run>
+usage: python evaluation/ablation.py LOG [--json] [--term NAME ...] [--skip-seconds S] <options of
+llmsim run>
 
-The options describe the recorded deployment, at least --cluster-config and --dataset. The log's own arrival times are
-used where it has them. Errors are simulated minus real, percent; MAPE is over requests, without those that arrived in
-the first seconds, where the real engine is still cold.
+The options describe the recorded deployment, at least --cluster-config and --dataset. The log's own
+arrival times are used where it has them. Errors are simulated minus real, percent; MAPE is over
+requests, without those that arrived in the first seconds, where the real engine is still cold.
 """
 
 import json
@@ -48,7 +49,10 @@ def main() -> int:
     except LlmsimError as error:
         print(f"ablation: error: {error}", file=sys.stderr)
         return error.exit_code
-    print(json.dumps(ablation_json(rows), indent=2) if arguments.json else ablation_markdown(rows), end="")
+    print(
+        json.dumps(ablation_json(rows), indent=2) if arguments.json else ablation_markdown(rows),
+        end="",
+    )
     return 0
 
 

@@ -1,9 +1,11 @@
-"""Regenerates docs/explanation/accuracy.md: every validation that the data at hand allow, the rest with its reason.
+"""Regenerates docs/explanation/accuracy.md: every validation that the data at hand allow, the rest
+with its reason.
 
 usage: python evaluation/accuracy.py [--data DIR] [--output docs/explanation/accuracy.md]
 
-DIR holds the recorded runs and published traces, which are not part of this repository (groundtruth/, artifact/,
-vllm_oracle/); by default the folder shared/data beside the checkout. A section whose data is absent says so.
+DIR holds the recorded runs and published traces, which are not part of this repository
+(groundtruth/, artifact/, vllm_oracle/); by default the folder shared/data beside the checkout. A
+section whose data is absent says so.
 """
 
 import contextlib
@@ -36,23 +38,48 @@ DATA = ROOT.parent / "shared" / "data"
 RUN = "groundtruth/rtxpro6000_llama31_8b"
 TRACE = "groundtruth/workloads/sharegpt-llama-3.1-8b-300-sps10.jsonl"
 BUNDLES = "groundtruth/profiler/perf"
-ENGINE = ("--engine-profile", "vllm-0.19", "--max-num-seqs", "128", "--max-num-batched-tokens", "2048")
-SOURCES = {"profile bundle": ("--profile-dir", BUNDLES), "silicon database": ("--cost-source", "silicon")}
+ENGINE = (
+    "--engine-profile",
+    "vllm-0.19",
+    "--max-num-seqs",
+    "128",
+    "--max-num-batched-tokens",
+    "2048",
+)
+SOURCES = {
+    "profile bundle": ("--profile-dir", BUNDLES),
+    "silicon database": ("--cost-source", "silicon"),
+}
 PEER = {
-    "mean_ttft": -4.3, "mean_tpot": -1.0, "mean_latency": -1.9, "output_throughput": 1.9, "makespan": -1.9,
-    "paired_mape_ttft": 15.0, "paired_mape_tpot": 1.5, "paired_mape_latency": 2.0,
-}  # fmt: skip
-"""LLMServingSim 2.0's own published output for this run against the same log, TTFT from the true arrival."""
+    "mean_ttft": -4.3,
+    "mean_tpot": -1.0,
+    "mean_latency": -1.9,
+    "output_throughput": 1.9,
+    "makespan": -1.9,
+    "paired_mape_ttft": 15.0,
+    "paired_mape_tpot": 1.5,
+    "paired_mape_latency": 2.0,
+}
+"""LLMServingSim 2.0's own published output for this run against the same log, TTFT from the true
+arrival.
+"""
 ROWS = (
-    ("mean TTFT", "mean_ttft", "2.5"), ("p50 TTFT", "p50_ttft", "6"), ("p99 TTFT", "p99_ttft", "6"),
-    ("mean TPOT", "mean_tpot", "1"), ("p50 TPOT", "p50_tpot", "2"), ("p99 TPOT", "p99_tpot", "2"),
-    ("mean latency", "mean_latency", "1"), ("p50 latency", "p50_latency", "1.5"),
-    ("p99 latency", "p99_latency", "1.5"), ("output throughput", "output_throughput", "1"),
-    ("makespan", "makespan", "1"), ("per request, TTFT: mean absolute error", "paired_mape_ttft", "7"),
+    ("mean TTFT", "mean_ttft", "2.5"),
+    ("p50 TTFT", "p50_ttft", "6"),
+    ("p99 TTFT", "p99_ttft", "6"),
+    ("mean TPOT", "mean_tpot", "1"),
+    ("p50 TPOT", "p50_tpot", "2"),
+    ("p99 TPOT", "p99_tpot", "2"),
+    ("mean latency", "mean_latency", "1"),
+    ("p50 latency", "p50_latency", "1.5"),
+    ("p99 latency", "p99_latency", "1.5"),
+    ("output throughput", "output_throughput", "1"),
+    ("makespan", "makespan", "1"),
+    ("per request, TTFT: mean absolute error", "paired_mape_ttft", "7"),
     ("per request, TTFT: median", "paired_median_ttft", "4"),
     ("per request, TPOT: mean absolute error", "paired_mape_tpot", "1"),
     ("per request, latency: mean absolute error", "paired_mape_latency", "1.2"),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -63,7 +90,9 @@ class RecordedRun:
 
     def options(self, source: str) -> RunOptions:
         """The deployment with one source of operator times, at the log's true arrivals."""
-        where = [str(needed(self.folder, part)) if "/" in part else part for part in SOURCES[source]]
+        where = [
+            str(needed(self.folder, part)) if "/" in part else part for part in SOURCES[source]
+        ]
         cluster, trace = needed(self.folder, f"{RUN}/cluster.json"), needed(self.folder, TRACE)
         arguments = ["--cluster-config", str(cluster), "--dataset", str(trace), *ENGINE, *where]
         return replace(checked_options(arguments), arrivals=self.log)
@@ -95,7 +124,11 @@ def recorded_run(folder: Path) -> str:
         cells = [_signed(name, one[name]) for one in errors]
         peer = _signed(name, PEER[name], digits=1) if name in PEER else "-"
         lines.append(f"| {label} | {' | '.join(cells)} | {peer} | {target} |")
-    findings = [f"- {source}: {one.sentence}" for source, comparison in found.items() for one in comparison.findings]
+    findings = [
+        f"- {source}: {one.sentence}"
+        for source, comparison in found.items()
+        for one in comparison.findings
+    ]
     return "\n".join([*lines, "", *findings, "", accuracy_static.RECORDED_RUN_NOTES])
 
 
@@ -104,7 +137,9 @@ def _signed(name: str, value: float, digits: int = 2) -> str:
 
 
 def targets(folder: Path) -> str:
-    """Section 2: every target of the recorded run, with nothing fitted and with one constant of the machine."""
+    """Section 2: every target of the recorded run, with nothing fitted and with one constant of the
+    machine.
+    """
     run = RecordedRun(folder)
     real = run.real()
     found = {source: reach(real, run.options(source)) for source in SOURCES}
@@ -126,14 +161,18 @@ def terms(folder: Path) -> str:
 
 
 def half_split(folder: Path) -> str:
-    """Section 4: one constant of the machine, fitted on the first half of the log and tested on the second."""
+    """Section 4: one constant of the machine, fitted on the first half of the log and tested on the
+    second.
+    """
     run = RecordedRun(folder)
     parts = [accuracy_static.HALF_SPLIT]
     for source in SOURCES:
         options = run.options(source)
         report = calibrate(
             run.real(),
-            lambda calibration, options=options: recording_of(trial(replace(options, calibration=calibration))),
+            lambda calibration, options=options: recording_of(
+                trial(replace(options, calibration=calibration))
+            ),
             hardware="RTXPRO6000",
             wanted=(),
             available=("time_factor", "host_gap_ns"),
@@ -153,8 +192,10 @@ def scheduler(folder: Path) -> str:
     verdicts = [replay(path) for path in find_recordings([needed(folder, "vllm_oracle")])]
     identical, steps = sum(one.identical for one in verdicts), sum(one.steps for one in verdicts)
     return (
-        f"`llmsim conformance schedules <data>/vllm_oracle`: {identical} of {len(verdicts)} recordings of vLLM "
-        f"0.24.0's own scheduler are identical at every step, {steps:,} steps. " + accuracy_static.SCHEDULER
+        f"`llmsim conformance schedules <data>/vllm_oracle`: {identical} of {len(verdicts)} "
+        "recordings of vLLM "
+        f"0.24.0's own scheduler are identical at every step, {steps:,} steps. "
+        + accuracy_static.SCHEDULER
     )
 
 
@@ -187,7 +228,9 @@ def document(folder: Path) -> tuple[str, list[str]]:
 def main() -> int:
     parser = OneSentenceParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=DATA)
-    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "explanation" / "accuracy.md")
+    parser.add_argument(
+        "--output", type=Path, default=ROOT / "docs" / "explanation" / "accuracy.md"
+    )
     arguments = parser.parse_args()
     try:
         text, skipped = document(arguments.data)

@@ -1,4 +1,6 @@
-"""Sections of the accuracy page about counts of KV blocks, and about the paper's figures of one server."""
+"""Sections of the accuracy page about counts of KV blocks, and about the paper's figures of one
+server.
+"""
 
 import tempfile
 from dataclasses import dataclass
@@ -21,7 +23,9 @@ A6000_BYTES = round(47.53 * GIB)
 
 @dataclass(frozen=True)
 class Counted:
-    """A server that said how many blocks of 16 tokens it had; Llama-3.1-8B in bf16, utilisation 0.9."""
+    """A server that said how many blocks of 16 tokens it had; Llama-3.1-8B in bf16, utilisation
+    0.9.
+    """
 
     label: str
     device_bytes: int
@@ -36,18 +40,34 @@ class Counted:
         model, profile = load_model("meta-llama/Llama-3.1-8B"), load_profile("vllm-0.19")
         sizes = () if self.eager else profile.cuda_graphs.sizes(self.max_num_seqs, 2048)
         return memory_ledger(
-            model, Layout(self.tp, 1), resolve_dtypes(model, None, "auto"), device_bytes=self.device_bytes,
-            utilization=0.9, max_num_seqs=self.max_num_seqs, max_num_batched_tokens=2048, block_size=16,
-            rules=profile.memory, cuda_graph_sizes=sizes, num_sms=self.num_sms,
+            model,
+            Layout(self.tp, 1),
+            resolve_dtypes(model, None, "auto"),
+            device_bytes=self.device_bytes,
+            utilization=0.9,
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=2048,
+            block_size=16,
+            rules=profile.memory,
+            cuda_graph_sizes=sizes,
+            num_sms=self.num_sms,
             cudagraph_mode="NONE" if self.eager else "FULL_AND_PIECEWISE",
-        )  # fmt: skip
+        )
 
 
 SERVERS = (
     Counted("24 GB card (25,250,627,584 B), vLLM 0.19.0", 25_250_627_584, 1, 256, False, 128, 2588),
     Counted("RTX A6000, vLLM 0.11.1, eager", A6000_BYTES, 1, 256, True, 84, 216_720 // 16),
     Counted("RTX A6000, TP2, vLLM 0.11.1, eager", A6000_BYTES, 2, 256, True, 84, 554_704 // 16),
-    Counted("RTX A6000, 128 sequences, vLLM 0.13.0rc2, eager", A6000_BYTES, 1, 128, True, 84, 221_504 // 16),
+    Counted(
+        "RTX A6000, 128 sequences, vLLM 0.13.0rc2, eager",
+        A6000_BYTES,
+        1,
+        128,
+        True,
+        84,
+        221_504 // 16,
+    ),
 )
 
 
@@ -75,7 +95,9 @@ def kv_blocks(folder: Path) -> str:
 
 
 def figures(folder: Path) -> str:
-    """Throughput, power, memory and hits over time of the paper's A6000 server, as the figure scripts compare them."""
+    """Throughput, power, memory and hits over time of the paper's A6000 server, as the figure
+    scripts compare them.
+    """
     artifact = needed(folder, "artifact")
     needed(artifact, "perf_models/A6000")
     parts = [accuracy_static.FIGURES]
@@ -84,7 +106,9 @@ def figures(folder: Path) -> str:
             work = Workspace(Path(scratch) / f"figure_{number}", artifact.resolve())
             work.folder.mkdir(parents=True)
             report = module.build(work)
-            report.comparisons = [one for one in report.comparisons if not one.what.startswith("H100")]
+            report.comparisons = [
+                one for one in report.comparisons if not one.what.startswith("H100")
+            ]
             report.remarks = [one for one in report.remarks if not one.startswith("H100")]
             parts.append("\n".join(table(report)).replace("## Figure", "### Figure").strip())
     return "\n\n".join(parts)

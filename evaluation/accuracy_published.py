@@ -16,16 +16,21 @@ from llmsim.validation.fit.means import Means, MeansComparison, calibrate_means,
 from llmsim.validation.logs.recording import Recording, recording_of
 
 TRACES = "artifact/dataset/sharegpt_req300_rate10_{}.jsonl"
-"""By the tokenizer: Mixtral's is of the kind of Phi-mini-MoE's (32,000 entries), which has a trace of its own."""
+"""By the tokenizer: Mixtral's is of the kind of Phi-mini-MoE's (32,000 entries), which has a trace
+of its own.
+"""
 SOURCE = (
-    "Means of the ISPASS 2026 artifact of LLMServingSim 2.0: 300 ShareGPT requests at 10/s, H100, four devices per "
+    "Means of the ISPASS 2026 artifact of LLMServingSim 2.0: 300 ShareGPT requests at 10/s, "
+    "H100, four devices per "
     "instance, without prefix caching; the version of vLLM and its settings are not stated"
 )
 
 
 @dataclass(frozen=True)
 class Published:
-    """One published run: real means, and the peer's errors in percent in the same order (throughput, TTFT, TPOT)."""
+    """One published run: real means, and the peer's errors in percent in the same order
+    (throughput, TTFT, TPOT).
+    """
 
     label: str
     model: str
@@ -50,7 +55,9 @@ class Published:
 LLAMA, MIXTRAL = "meta-llama/Llama-3.1-70B", "mistralai/Mixtral-8x7B-v0.1"
 RUNS = (
     Published("Llama-3.1-70B, 1 instance", LLAMA, (None,), 1833.89, 61.5, 26.72, (-1.2, -6.7, 1.5)),
-    Published("Llama-3.1-70B, 2 instances", LLAMA, (None, None), 1858.47, 50.33, 22.665, (-1.6, -6.5, 1.6)),
+    Published(
+        "Llama-3.1-70B, 2 instances", LLAMA, (None, None), 1858.47, 50.33, 22.665, (-1.6, -6.5, 1.6)
+    ),
     Published(
         "Llama-3.1-70B, prefill and decode apart",
         LLAMA,
@@ -60,7 +67,16 @@ RUNS = (
         28.12,
         (-1.2, 0.8, -1.8),
     ),
-    Published("Mixtral-8x7B, 1 instance", MIXTRAL, (None,), 2134.34, 37.94, 20.53, (3.8, -10.3, 0.5), "phi"),
+    Published(
+        "Mixtral-8x7B, 1 instance",
+        MIXTRAL,
+        (None,),
+        2134.34,
+        37.94,
+        20.53,
+        (3.8, -10.3, 0.5),
+        "phi",
+    ),
 )
 TARGETS = {"output_throughput": 1.5, "mean_ttft": 6.0, "mean_tpot": 2.0}
 """Percent, with one host gap fitted on the first run."""
@@ -74,10 +90,16 @@ def h100(folder: Path) -> str:
     """Nothing fitted, and with one host gap fitted on the first run's mean TPOT."""
     traces = {run: needed(folder, TRACES.format(run.tokenizer)) for run in RUNS}
     lines = [
-        f"{SOURCE}. Only means exist, so nothing is paired. Operator times are from the silicon database.",
+        (
+            f"{SOURCE}. Only means exist, so nothing is paired. Operator times are from the "
+            "silicon "
+            "database."
+        ),
         "",
-        "| throughput / mean TTFT / mean TPOT error, % | real (tok/s, ms, ms) | nothing fitted, synchronous | nothing "
-        "fitted, synchronous, eager | synchronous, host gap fitted on row 1 | LLMServingSim 2.0 (own H100 profile) |",
+        "| throughput / mean TTFT / mean TPOT error, % | real (tok/s, ms, ms) | nothing fitted, "
+        "synchronous | nothing "
+        "fitted, synchronous, eager | synchronous, host gap fitted on row 1 | LLMServingSim 2.0 "
+        "(own H100 profile) |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     with tempfile.TemporaryDirectory() as scratch:
@@ -102,23 +124,36 @@ def h100(folder: Path) -> str:
         "",
         *_verdicts(fitted),
         "",
-        f"The fitted host gap is {gap_ns / 1e6:.2f} ms per step: what a synchronous engine spends on the host, which "
-        "no table of kernels holds; the engine profile of a current one has none. The artifact keeps server logs of "
-        "its A6000 runs: vLLM 0.11.1 and 0.13.0rc2 with enforce_eager, so without CUDA graphs. If these runs were the "
-        "same, launches take much of it: the second column has the launch time of the engine profile, which was "
+        f"The fitted host gap is {gap_ns / 1e6:.2f} ms per step: what a synchronous engine "
+        "spends on the host, which "
+        "no table of kernels holds; the engine profile of a current one has none. The artifact "
+        "keeps server logs of "
+        "its A6000 runs: vLLM 0.11.1 and 0.13.0rc2 with enforce_eager, so without CUDA graphs. "
+        "If these runs were the "
+        "same, launches take much of it: the second column has the launch time of the engine "
+        "profile, which was "
         "measured on another host, and lies on both sides of what was published.",
         "",
-        "What one gap cannot do: the published TPOT of one instance is 4.05 ms above that of two, each with half of "
-        "the sequences; the simulated one 2.5 ms, with and without the gap. Some cost grows with the batch: about 30 "
-        "us of the host per sequence and step beside a smaller gap would bring both to 0 %. Published: the outputs of "
-        "Llama-3-70B on four H100 took 0.2 ms for one sequence and 3.4 ms for 32 in vLLM of July 2024 "
-        "(github.com/vllm-project/vllm, issue 6913). What these runs had of it was not measured, so it is not in the "
-        "model. Prefill and decode apart lack what the KV connector takes, experts what their launches take: the "
-        "measured series (artifact, figure 5) end in steps of 50 tokens/s, 20 ms per token of a lone request, on 32 "
+        "What one gap cannot do: the published TPOT of one instance is 4.05 ms above that of "
+        "two, each with half of "
+        "the sequences; the simulated one 2.5 ms, with and without the gap. Some cost grows with "
+        "the batch: about 30 "
+        "us of the host per sequence and step beside a smaller gap would bring both to 0 %. "
+        "Published: the outputs of "
+        "Llama-3-70B on four H100 took 0.2 ms for one sequence and 3.4 ms for 32 in vLLM of July "
+        "2024 "
+        "(github.com/vllm-project/vllm, issue 6913). What these runs had of it was not measured, "
+        "so it is not in the "
+        "model. Prefill and decode apart lack what the KV connector takes, experts what their "
+        "launches take: the "
+        "measured series (artifact, figure 5) end in steps of 50 tokens/s, 20 ms per token of a "
+        "lone request, on 32 "
         "layers of experts as on 80 dense ones.",
         "",
-        "The same by hand: `llmsim calibrate MEANS.json <options> --fit host_gap_ns --out h100.json`, then `llmsim run "
-        "... --calibration h100.json` and `llmsim validate MEANS.json out` (docs/how-to/calibration.md).",
+        "The same by hand: `llmsim calibrate MEANS.json <options> --fit host_gap_ns --out "
+        "h100.json`, then `llmsim run "
+        "... --calibration h100.json` and `llmsim validate MEANS.json out` "
+        "(docs/how-to/calibration.md).",
     ]
     return "\n".join(lines)
 
@@ -131,8 +166,14 @@ def _verdicts(fitted: Mapping[str, MeansComparison]) -> list[str]:
             continue
         errors = fitted[label].errors()
         said = [
-            f"{what} {errors[name]:+.1f} % ({'met' if abs(errors[name]) <= most else 'missed'}: {most:g} %)"
-            for (name, most), what in zip(TARGETS.items(), ("throughput", "mean TTFT", "mean TPOT"), strict=True)
+            (
+                f"{what} {errors[name]:+.1f} % "
+                f"({'met' if abs(errors[name]) <= most else 'missed'}: "
+                f"{most:g} %)"
+            )
+            for (name, most), what in zip(
+                TARGETS.items(), ("throughput", "mean TTFT", "mean TPOT"), strict=True
+            )
         ]
         lines.append(f"- {label}: {', '.join(said)}")
     return lines
@@ -144,7 +185,11 @@ def _errors(
     try:
         simulated = _simulate(run, trace, scratch, engine, gap_ns)
     except (NotYetError, InfeasibleError) as refusal:
-        return ("refused by this version" if isinstance(refusal, NotYetError) else f"does not fit: {refusal}"), None
+        return (
+            "refused by this version"
+            if isinstance(refusal, NotYetError)
+            else f"does not fit: {refusal}"
+        ), None
     found = compare_means(run.means(), simulated)
     errors = found.errors()
     return " / ".join(f"{errors[name]:+.1f}" for name in FIGURES), found
@@ -160,10 +205,14 @@ def _fitted_gap_ns(run: Published, trace: Path, scratch: Path) -> float:
     return fit.value
 
 
-def _simulate(run: Published, trace: Path, scratch: Path, engine: tuple[str, ...], gap_ns: float | None) -> Recording:
+def _simulate(
+    run: Published, trace: Path, scratch: Path, engine: tuple[str, ...], gap_ns: float | None
+) -> Recording:
     options = _options(run, trace, scratch, engine)
     if gap_ns is not None:
-        options = replace(options, calibration=calibration_of("H100", "the first row", {"host_gap_ns": gap_ns}))
+        options = replace(
+            options, calibration=calibration_of("H100", "the first row", {"host_gap_ns": gap_ns})
+        )
     return recording_of(trial(options))
 
 
@@ -176,7 +225,8 @@ def _options(run: Published, trace: Path, scratch: Path, engine: tuple[str, ...]
     }
     cluster = scratch / "cluster.json"
     cluster.write_text(
-        json.dumps({"num_nodes": 1, "link_bw": 450, "link_latency": 0, "nodes": [node]}), encoding="utf-8"
+        json.dumps({"num_nodes": 1, "link_bw": 450, "link_latency": 0, "nodes": [node]}),
+        encoding="utf-8",
     )
     return checked_options(
         [

@@ -7,7 +7,7 @@ which are not part of this repository.
 
 Errors are simulated minus real, in percent. Per-request figures compare each request with itself and leave out those
 that arrived in the first 2 s, where the real engine is cold (compilation, warm-up), which is not modelled. TTFT counts
-from the true arrival. Unless a line says otherwise, nothing is fitted to any run."""
+from the true arrival. Unless a line says otherwise, nothing is fitted to any run."""  # noqa: E501
 
 RECORDED_RUN = """vLLM 0.19.0 served 300 ShareGPT requests at 10/s; the log has each request's stamps.
 The simulation takes the log's arrivals (its first request came 16 ms later than the trace says).
@@ -18,32 +18,32 @@ The simulation takes the log's arrivals (its first request came 16 ms later than
         --engine-profile vllm-0.19 --max-num-seqs 128 --max-num-batched-tokens 2048 \\
         --profile-dir <data>/groundtruth/profiler/perf --run-dir out      # or: --cost-source silicon
     llmsim validate <data>/groundtruth/rtxpro6000_llama31_8b/vllm/requests.jsonl out --plots out/plots
-"""
+"""  # noqa: E501
 
 RECORDED_RUN_NOTES = """The silicon column's attention formulas were chosen while this card's bundle was at hand. Its
 decode-skew rate, its L2 bandwidth and what decodes take on cold KV come from that bundle's kernel times (data sheet
 `rtx_pro_6000_server.json`); nothing comes from the run. The noise floor of the per-request
 TTFT is about 4 %: moving every step by 0.5 % changes it that much, because the first token of a request that does not
-queue depends on the phase of a step."""
+queue depends on the phase of a step."""  # noqa: E501
 
 EVERY_TARGET = """Each metric of the same run with what it should reach; bold: missed. The constant is fitted on
 the first half of the requests, its column is of all of them. Any log gets this table from
 
     python evaluation/targets.py <log> <options of the run above>
-"""
+"""  # noqa: E501
 
 TERMS = """One fidelity term removed at a time (`--disable-term`; docs/how-to/calibration.md); MAPE is the
 mean absolute error per request, "=" means that no request changed. How several prefills of one step add up has no
 variant without.
 
-    python evaluation/ablation.py <log> <options of the run above>"""
+    python evaluation/ablation.py <log> <options of the run above>"""  # noqa: E501
 
 HALF_SPLIT = """`llmsim calibrate <log> <options of the run above>` fits one constant of the machine on the first half
 of the requests and tests it on the other half. Each constant is tried alone; a later one is preferred only where it is
-clearly better. What is left after the fit is not a property of the machine."""
+clearly better. What is left after the fit is not a property of the machine."""  # noqa: E501
 
 DRAIN = """What is left, at the end of the log, where every step only decodes and each sequence's context is known to
-the token (`python evaluation/drain.py <log> <options of the run above>`):"""
+the token (`python evaluation/drain.py <log> <options of the run above>`):"""  # noqa: E501
 
 DRAIN_NOTES = """Steps of 33 to 64 sequences take 1.3 ms more than every table says; with 32 or with 65 they do not.
 Both sources timed one kernel at a time, and agree; the run replays a captured graph of 40 to 64 rows. Which of its
@@ -52,26 +52,28 @@ hand, those 1.3 ms bring the throughput to +0.35 % and the mean absolute error o
 the means of the held-out half to 0.66 %: what the check misses by is elsewhere. Steps that also prefill are slower
 than their tables (those of 640 to 1,000 prompt tokens by some 3 %), while the decodes of full batches are 1 to 2 %
 too slow: kappa x (longest - mean) is too much for many sequences of all lengths. A speed factor for prefills, a
-second constant, or a start-up delay fitted beside the first leave 0.6 to 1.0 %."""
+second constant, or a start-up delay fitted beside the first leave 0.6 to 1.0 %."""  # noqa: E501
 
 KV_BLOCKS = """Llama-3.1-8B in bf16, blocks of 16 tokens, utilisation 0.9, 2048 tokens per step. The first count is of a
 server of vLLM 0.19.0, the others of server logs in the artifact of LLMServingSim 2.0 (figures 6 and 7, raw_data).
 Predicted with the engine profile of 0.19; target: 6 %. No term was sized on any of them.
-"""
+"""  # noqa: E501
 
 KV_BLOCKS_NOTES = """What does not follow from shapes (kernels, the first capture of graphs) is from logs of other
 machines, where it spreads by about 0.3 GiB: 150 blocks, 6 % of the first card's cache. The older engines keep more per
 entry of the logits than the newer: two of their lines on one device differ by 128 sequences and 0.58 GiB, 38 B per
 entry against 14 here. With a count that is off by some per cent every queueing time is off: give the server's own
-(`--num-gpu-blocks-override`) where the KV cache fills up. The first line in full:"""
+(`--num-gpu-blocks-override`) where the KV cache fills up. The first line in full:"""  # noqa: E501
 
 FIGURES = """`evaluation/figure_5.sh`, `figure_6.sh` and `figure_7.sh` with `--artifact <data>/artifact`, which draw
 them too. Operator times are the artifact's A6000 profile, nothing is fitted. Totals of figure 5 reach to the second of
-the last token, for all three alike."""
+the last token, for all three alike."""  # noqa: E501
 
 SCHEDULER = (
-    "They cover plain runs, KV pressure, prefix caching, sequence limit, long-prefill threshold, priority, async "
-    "scheduling with and without pressure, speculative decoding, unchunked prefill, watermark, and 300 requests: "
+    "They cover plain runs, KV pressure, prefix caching, sequence limit, long-prefill threshold, "
+    "priority, async "
+    "scheduling with and without pressure, speculative decoding, unchunked prefill, watermark, "
+    "and 300 requests: "
     "tokens per request, preemptions, free blocks, cached tokens, times."
 )
 
@@ -93,4 +95,4 @@ LIMITS = """## What is not validated
   later request queues behind it: a per cent of step time is 2.3 % of mean TTFT here.
 - H100 figures from kernels alone are 20 to 45 % fast against an older, synchronous engine, most of all for small MoE
   layers that are bound by launches; set `host_gap_ns` for such an engine, or calibrate it.
-- A constant fitted on one machine does not transfer to another: calibrate each."""
+- A constant fitted on one machine does not transfer to another: calibrate each."""  # noqa: E501

@@ -1,13 +1,14 @@
-"""What a decode call on cold KV takes beyond its bytes, by thread blocks: a data sheet's `decode_cold_ns`.
+"""What a decode call on cold KV takes beyond its bytes, by thread blocks: a data sheet's
+`decode_cold_ns`.
 
 usage: python evaluation/cold_decode.py DIR HARDWARE
 
-DIR is a model's variant folder of a profile bundle (<organisation>/<model>/<variant>, with tp1/attention.csv, ...). Its
-rows come from whole steps of an engine, so the KV of a call left the last-level cache long ago; the tables of the
-silicon database repeat one call.
-For each number of thread blocks (sequences x KV heads of a rank): the median of measured time - bytes / rate over the
-decodes whose KV is twice the last-level cache or more, or, for few blocks, a quarter of it. The rate is the one at
-which the database's own rows beyond the cache grow.
+DIR is a model's variant folder of a profile bundle (<organisation>/<model>/<variant>, with
+tp1/attention.csv, ...). Its rows come from whole steps of an engine, so the KV of a call left the
+last-level cache long ago; the tables of the silicon database repeat one call. For each number of
+thread blocks (sequences x KV heads of a rank): the median of measured time - bytes / rate over the
+decodes whose KV is twice the last-level cache or more, or, for few blocks, a quarter of it. The
+rate is the one at which the database's own rows beyond the cache grow.
 """
 
 import csv
@@ -47,7 +48,9 @@ def decode_rows(folder: Path, kv_heads: int, head_dim: int) -> list[Row]:
     return rows
 
 
-def cold_decode_ns(rows: Sequence[Row], cache_bytes: int, bytes_per_us: float) -> list[tuple[int, int]]:
+def cold_decode_ns(
+    rows: Sequence[Row], cache_bytes: int, bytes_per_us: float
+) -> list[tuple[int, int]]:
     """(thread blocks, ns) ascending."""
     by_blocks: dict[int, list[tuple[int, float]]] = defaultdict(list)
     for blocks, moved, us in sorted(rows):
@@ -70,7 +73,9 @@ def database_rate(model: str, hardware: str) -> float:
     op = next(op for op in request.operators if op.kind == "attention")
     rows = find_rows(database.tables("generation_attention"), op, request.dtypes.kv)
     sequences, cached, us = decode_times(rows)
-    return cold_line(us, sequences[:, None] * (cached[None, :] + 1.0) * op.kv_bytes_per_context_token, peak_rates)[0]
+    return cold_line(
+        us, sequences[:, None] * (cached[None, :] + 1.0) * op.kv_bytes_per_context_token, peak_rates
+    )[0]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

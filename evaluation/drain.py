@@ -1,11 +1,13 @@
-"""Which batches of a recorded run are slower than their tables say, from its end, where every step only decodes.
+"""Which batches of a recorded run are slower than their tables say, from its end, where every step
+only decodes.
 
 usage: python evaluation/drain.py LOG <options of llmsim run>
 
-After the log's last first token no prompt is computed: between two requests that finish, the same sequences decode, and
-their contexts are known to the token. How many steps lie between follows from the step time: exactly where there are
-few; the step time of a batch size is taken from those first. Requests that start or finish in one step tie such counts
-together: how many of these ties hold is printed.
+After the log's last first token no prompt is computed: between two requests that finish, the same
+sequences decode, and their contexts are known to the token. How many steps lie between follows from
+the step time: exactly where there are few; the step time of a batch size is taken from those first.
+Requests that start or finish in one step tie such counts together: how many of these ties hold is
+printed.
 """
 
 import sys
@@ -33,7 +35,9 @@ Price = Callable[[Sequence[int]], float]
 
 @dataclass(frozen=True)
 class Gap:
-    """Between two finishing stamps: contexts of the sequences at its end, how long it took, how many steps."""
+    """Between two finishing stamps: contexts of the sequences at its end, how long it took, how
+    many steps.
+    """
 
     contexts: tuple[int, ...]
     us: float
@@ -54,15 +58,31 @@ def step_price(options: RunOptions) -> Price:
     (group, *others) = prepare(options).lowered.groups
     costs, sizes = group.costs, sorted(group.engine.cuda_graph_sizes)
     if others or costs.link_collectives or costs.more_attention:
-        raise InputError("the drain is read of one instance with one kind of attention and no collectives on links")
+        raise InputError(
+            "the drain is read of one instance with one kind of attention and no collectives on "
+            "links"
+        )
 
     def price(contexts: Sequence[int]) -> float:
         count = len(contexts)
         padded = next((size for size in sizes if size >= count), count)
-        rows = sum(op.repeat * int(op.ps[count if op.feature == "sequences" else padded]) for op in costs.ops) / 1e6
+        rows = (
+            sum(
+                op.repeat * int(op.ps[count if op.feature == "sequences" else padded])
+                for op in costs.ops
+            )
+            / 1e6
+        )
         mean = sum(contexts) / count
-        skew = costs.attention.skew_ps_per_token_q20 / (1 << SKEW_FRACTION_BITS) / 1e6 * (max(contexts) - mean)
-        return rows + costs.attention.repeat * (decode_us(costs.attention, count, mean) + (skew if count > 1 else 0.0))  # type: ignore[arg-type]
+        skew = (
+            costs.attention.skew_ps_per_token_q20
+            / (1 << SKEW_FRACTION_BITS)
+            / 1e6
+            * (max(contexts) - mean)
+        )
+        return rows + costs.attention.repeat * (
+            decode_us(costs.attention, count, mean) + (skew if count > 1 else 0.0)
+        )  # type: ignore[arg-type]
 
     return price
 
@@ -81,7 +101,11 @@ def read_drain(real: Recording, price: Price) -> Drain:
 
 
 def _walk(
-    real: Recording, rows: Sequence[int], last: Sequence[float], price: Price, factors: dict[int, float]
+    real: Recording,
+    rows: Sequence[int],
+    last: Sequence[float],
+    price: Price,
+    factors: dict[int, float],
 ) -> tuple[list[Gap], dict[int, int]]:
     """The gaps, and how many steps before the last one each request finished."""
     gaps, active, ends = [], [rows[0]], {rows[0]: 0}
@@ -98,9 +122,12 @@ def _walk(
     return gaps, ends
 
 
-def _contexts(real: Recording, active: Sequence[int], ends: dict[int, int], steps_left: int) -> tuple[int, ...]:
+def _contexts(
+    real: Recording, active: Sequence[int], ends: dict[int, int], steps_left: int
+) -> tuple[int, ...]:
     return tuple(
-        int(real.input_tokens[row]) + max(0, int(real.output_tokens[row]) - 1 - (steps_left - ends[row]))
+        int(real.input_tokens[row])
+        + max(0, int(real.output_tokens[row]) - 1 - (steps_left - ends[row]))
         for row in active
     )
 
@@ -119,9 +146,15 @@ def _near(factors: dict[int, float], count: int) -> float:
 
 
 def _ties(
-    real: Recording, rows: Sequence[int], first: Sequence[float], last: Sequence[float], ends: dict[int, int]
+    real: Recording,
+    rows: Sequence[int],
+    first: Sequence[float],
+    last: Sequence[float],
+    ends: dict[int, int],
 ) -> tuple[int, int]:
-    """Requests whose first tokens came in one step finish as many steps apart as their lengths say."""
+    """Requests whose first tokens came in one step finish as many steps apart as their
+    lengths say.
+    """
     together: dict[int, list[int]] = defaultdict(list)
     for row in rows:
         together[round(first[row] * 1e5)].append(int(real.output_tokens[row]) + ends[row])
@@ -132,7 +165,10 @@ def _ties(
 def drain_markdown(drains: dict[str, tuple[Drain, Price]]) -> str:
     """A line for each range of batch sizes; ends in a line feed."""
     heads = " | ".join(f"{name}, ms | {name}, %" for name in drains)
-    lines = [f"| sequences | steps | recorded, ms | {heads} |", "| --- |" + " ---: |" * (2 + 2 * len(drains))]
+    lines = [
+        f"| sequences | steps | recorded, ms | {heads} |",
+        "| --- |" + " ---: |" * (2 + 2 * len(drains)),
+    ]
     for low, high in RANGES:
         cells: list[str] = []
         for drain, price in drains.values():
@@ -152,7 +188,10 @@ def drain_markdown(drains: dict[str, tuple[Drain, Price]]) -> str:
 
 def _notes(drains: dict[str, tuple[Drain, Price]]) -> Iterator[str]:
     for name, (drain, _) in drains.items():
-        yield f"- {name}: {drain.ties_held} of {drain.ties} counts of steps that the log ties together hold."
+        yield (
+            f"- {name}: {drain.ties_held} of {drain.ties} counts of steps that the log ties "
+            "together hold."
+        )
 
 
 def main() -> int:
@@ -161,7 +200,12 @@ def main() -> int:
     arguments, run_arguments = parser.parse_known_args()
     try:
         price = step_price(replace(checked_options(run_arguments), output=None, run_dir=None))
-        print(drain_markdown({"simulated": (read_drain(read_recording(arguments.log), price), price)}), end="")
+        print(
+            drain_markdown(
+                {"simulated": (read_drain(read_recording(arguments.log), price), price)}
+            ),
+            end="",
+        )
     except LlmsimError as error:
         print(f"drain: error: {error}", file=sys.stderr)
         return error.exit_code

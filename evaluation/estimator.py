@@ -1,19 +1,23 @@
-"""Compares steps priced from the silicon database with the estimator inside aiconfigurator-core, on the same tables.
+"""Compares steps priced from the silicon database with the estimator inside aiconfigurator-core, on
+the same tables.
 
 usage: python evaluation/estimator.py [--model NAME] [--card NAME] [--markdown FILE]
 
-Decodes of equal lengths and single prompts, so that neither side's terms for unequal batches take part. Two columns:
-the steps as they are priced in a run, and the same with the differences that are known and named taken away:
+Decodes of equal lengths and single prompts, so that neither side's terms for unequal batches take
+part. Two columns: the steps as they are priced in a run, and the same with the differences that are
+known and named taken away:
 
-- kernels that only move data: the estimator charges 3 us plus the bytes at 0.8 of the memory's rate, for two norms and
-  an activation per layer; ours work in the last-level cache
+- kernels that only move data: the estimator charges 3 us plus the bytes at 0.8 of the memory's
+  rate, for two norms and an activation per layer; ours work in the last-level cache
   (llmsim/costs/sources/silicon/memory_bound.py). The column takes its formula.
-- kernels that the estimator does not count: writing the KV cache, choosing experts, rotation, norms of queries and
-  keys, the gather of the logits, the sampler, the last norm. The column leaves them out.
-- to its measured prompt attention the estimator adds 13.2 us per layer, three times as much where queries and keys have
-  norms, on every card and at every length (its prediction less its own table). The column adds them.
-- matrices of shapes that were not run (the MLPs of both Llamas) are interpolated by either side in its own way. The
-  column takes the estimator's.
+- kernels that the estimator does not count: writing the KV cache, choosing experts, rotation, norms
+  of queries and keys, the gather of the logits, the sampler, the last norm. The column leaves them
+  out.
+- to its measured prompt attention the estimator adds 13.2 us per layer, three times as much where
+  queries and keys have norms, on every card and at every length (its prediction less its own
+  table). The column adds them.
+- matrices of shapes that were not run (the MLPs of both Llamas) are interpolated by either side in
+  its own way. The column takes the estimator's.
 """
 
 import contextlib
@@ -40,14 +44,25 @@ CARDS = ("H100", "H200", "A100", "B200")
 DECODES = ((1, 1024), (32, 1024), (128, 2048))
 """(sequences, cached tokens of each)."""
 PROMPTS = (512, 2048, 8192)
-UNCOUNTED = ("kv_write", "expert_choice", "rotary_emb", "qk_norm", "logits_gather", "sampler", "final_layernorm")
+UNCOUNTED = (
+    "kv_write",
+    "expert_choice",
+    "rotary_emb",
+    "qk_norm",
+    "logits_gather",
+    "sampler",
+    "final_layernorm",
+)
 FORMULA = ("layernorm", "act_fn", "embedding")
 LAUNCH_MS, EFFICIENCY = 3e-3, 0.8
 PROMPT_ADDITION_MS = 13.2e-3
 THEIR_NAMES = {
-    "qkv_proj": "qkv_gemm", "o_proj": "proj_gemm", "gate_up_proj": "gate_ffn1_gemm", "down_proj": "ffn2_gemm",
+    "qkv_proj": "qkv_gemm",
+    "o_proj": "proj_gemm",
+    "gate_up_proj": "gate_ffn1_gemm",
+    "down_proj": "ffn2_gemm",
     "lm_head": "logits_gemm",
-}  # fmt: skip
+}
 LIMIT_PERCENT = 5.0
 
 
@@ -91,11 +106,21 @@ def compare(model: str, card: str) -> Iterator[Step]:
     assert request.hardware is not None and request.hardware.silicon_system is not None
     experts = {"moe_tp_size": tp, "moe_ep_size": 1} if request.model.num_experts else {}
     with contextlib.redirect_stderr(io.StringIO()):
-        handle = EngineHandle.compile(theirs, request.hardware.silicon_system, "vllm", tp_size=tp, **experts)
+        handle = EngineHandle.compile(
+            theirs, request.hardware.silicon_system, "vllm", tp_size=tp, **experts
+        )
     for sequences, context in DECODES:
         _, rows = handle.run_static_per_op(batch_size=sequences, isl=context, osl=2)
         attention_ms = decode_us(costs.attention, sequences, context) / 1e3
-        yield _step(request, costs, f"decode {sequences} x {context}", rows, sequences, sequences, attention_ms)
+        yield _step(
+            request,
+            costs,
+            f"decode {sequences} x {context}",
+            rows,
+            sequences,
+            sequences,
+            attention_ms,
+        )
     for tokens in PROMPTS:
         rows, _ = handle.run_static_per_op(batch_size=1, isl=tokens, osl=2)
         attention_ms = prefill_us(costs.attention, tokens, 0) / 1e3
@@ -103,9 +128,14 @@ def compare(model: str, card: str) -> Iterator[Step]:
 
 
 def _step(
-    request: CostRequest, costs: CompiledCosts, what: str, rows: Sequence[tuple[str, float, float, str]],
-    tokens: int, sequences: int, attention_ms: float,
-) -> Step:  # fmt: skip
+    request: CostRequest,
+    costs: CompiledCosts,
+    what: str,
+    rows: Sequence[tuple[str, float, float, str]],
+    tokens: int,
+    sequences: int,
+    attention_ms: float,
+) -> Step:
     database = find_database(request)
     assert database is not None
     rate = EFFICIENCY * database.constant("mem_bw", 0.0)
@@ -137,25 +167,47 @@ def cost_request(name: str, card: str, tp: int) -> CostRequest:
     model, layout = load_model(name), Layout(tp)
     dtypes = resolve_dtypes(model)
     return CostRequest(
-        model=model, layout=layout, dtypes=dtypes, hardware_name=card, hardware=load_hardware(card),
-        group_memory_bandwidth_bytes_per_s=0, operators=operators(model, layout, dtypes), max_tokens=8192,
-        max_seqs=256, max_model_len=32768, cuda_graph_sizes=(512,), source="silicon", collectives="measured",
+        model=model,
+        layout=layout,
+        dtypes=dtypes,
+        hardware_name=card,
+        hardware=load_hardware(card),
+        group_memory_bandwidth_bytes_per_s=0,
+        operators=operators(model, layout, dtypes),
+        max_tokens=8192,
+        max_seqs=256,
+        max_model_len=32768,
+        cuda_graph_sizes=(512,),
+        source="silicon",
+        collectives="measured",
         expert_routing=parse_expert_routing("POWER_LAW"),
-    )  # fmt: skip
+    )
 
 
 def markdown(steps: Sequence[Step]) -> str:
     """The table of docs/explanation/estimator.md."""
-    lines = ["| model | card | step | estimator ms | ours ms | difference | without the named differences |"]
+    lines = [
+        (
+            "| model | card | step | estimator ms | ours ms | difference | without the named "
+            "differences |"
+        )
+    ]
     lines.append("| --- | --- | --- | ---: | ---: | ---: | ---: |")
     for step in steps:
-        cells = f"{step.estimator_ms:.2f} | {step.ours_ms:.2f} | {step.percent:+.1f} % | {step.alike_percent:+.1f} %"
+        cells = (
+            f"{step.estimator_ms:.2f} | {step.ours_ms:.2f} | {step.percent:+.1f} % | "
+            f"{step.alike_percent:+.1f} %"
+        )
         lines.append(f"| {step.model.split('/')[1]} | {step.card} | {step.what} | {cells} |")
-    worst, alike = max(abs(step.percent) for step in steps), max(abs(step.alike_percent) for step in steps)
+    worst, alike = (
+        max(abs(step.percent) for step in steps),
+        max(abs(step.alike_percent) for step in steps),
+    )
     within = sum(abs(step.percent) <= LIMIT_PERCENT for step in steps)
     lines.append("")
     lines.append(
-        f"{within} of {len(steps)} steps are within {LIMIT_PERCENT:g} % as they are (largest {worst:.1f} %); without"
+        f"{within} of {len(steps)} steps are within {LIMIT_PERCENT:g} % as they are (largest "
+        f"{worst:.1f} %); without"
         f" the named differences all are within {alike:.1f} %."
     )
     return "\n".join(lines)

@@ -1,9 +1,11 @@
-"""Runs every legal layout of up to 16 devices, of several models, folded and expanded, and counts those that differ.
+"""Runs every legal layout of up to 16 devices, of several models, folded and expanded, and counts
+those that differ.
 
 usage: python evaluation/layouts.py [--shape NAME]
 
-A few minutes. The tests run one layout of each structure (tests/lowering/test_every_layout.py); what makes two layouts
-alike, the models, and how keys of a cluster file lead to a layout are in tests/lowering/legal.py.
+A few minutes. The tests run one layout of each structure (tests/lowering/test_every_layout.py);
+what makes two layouts alike, the models, and how keys of a cluster file lead to a layout are in
+tests/lowering/legal.py.
 """
 
 import sys
@@ -23,7 +25,10 @@ def main() -> int:
     parser = OneSentenceParser(description=__doc__)
     parser.add_argument("--shape", choices=SHAPES, help="this model alone")
     chosen = parser.parse_args().shape
-    print("| model | layouts | structures | folded is not expanded | seconds |\n| --- | --- | --- | --- | --- |")
+    print(
+        "| model | layouts | structures | folded is not expanded | seconds |\n| --- | --- | --- "
+        "| --- | --- |"
+    )
     different = 0
     with tempfile.TemporaryDirectory() as folder:
         for name in [chosen] if chosen else SHAPES:
@@ -43,7 +48,9 @@ def _shape(folder: Path, name: str) -> int:
             print(f"{name}: {layout}: {str(error).splitlines()[0]}", file=sys.stderr)
     structures = {structure(config, layout) for layout in layouts}
     seconds = time.monotonic() - started
-    print(f"| {name} | {len(layouts)} | {len(structures)} | {different} | {seconds:.0f} |", flush=True)
+    print(
+        f"| {name} | {len(layouts)} | {len(structures)} | {different} | {seconds:.0f} |", flush=True
+    )
     return different
 
 

@@ -1,9 +1,11 @@
-"""Prints every accuracy target of a recorded run with what is reached: nothing fitted, and one constant of the machine.
+"""Prints every accuracy target of a recorded run with what is reached: nothing fitted, and one
+constant of the machine.
 
 usage: python evaluation/targets.py LOG [--json] [--skip-seconds S] <options of llmsim run>
 
-The options describe the recorded deployment, at least --cluster-config and --dataset. The log's own arrival times are
-used where it has them. The constant is fitted on the first half of the requests; both columns are of all of them.
+The options describe the recorded deployment, at least --cluster-config and --dataset. The log's own
+arrival times are used where it has them. The constant is fitted on the first half of the requests;
+both columns are of all of them.
 """
 
 import json
@@ -21,7 +23,12 @@ from llmsim.config.errors import LlmsimError
 from llmsim.lowering.adjust.calibration import Calibration, calibration_of
 from llmsim.validation import Comparison, read_recording
 from llmsim.validation.compare.compare import compare
-from llmsim.validation.fit.calibrate import HELD_OUT_TARGET_PERCENT, Fit, calibrate, held_out_means_percent
+from llmsim.validation.fit.calibrate import (
+    HELD_OUT_TARGET_PERCENT,
+    Fit,
+    calibrate,
+    held_out_means_percent,
+)
 from llmsim.validation.logs.recording import Recording, recording_of
 
 PERCENTILES = ("p50", "p90", "p95", "p99")
@@ -30,7 +37,9 @@ LONG_QUEUE_S, SHORT_QUEUE_S = 20.0, 3.0
 
 @dataclass(frozen=True)
 class Target:
-    """Largest absolute error in percent: with one constant of the machine, and with nothing fitted."""
+    """Largest absolute error in percent: with one constant of the machine, and with
+    nothing fitted.
+    """
 
     label: str
     name: str
@@ -41,8 +50,9 @@ class Target:
 def targets_of(real: Recording) -> tuple[Target, ...]:
     """The targets of a run.
 
-    Those of single requests' TTFT follow how long requests queue: where they wait for long, it is a sum of many steps;
-    where none waits, it hangs on the phase of one step, and moving all steps by 0.5 % changes it by 10 to 20 %.
+    Those of single requests' TTFT follow how long requests queue: where they wait for long, it is a
+    sum of many steps; where none waits, it hangs on the phase of one step, and moving all steps by
+    0.5 % changes it by 10 to 20 %.
     """
     wait_s = float(real.ttft_s.mean())
     if wait_s >= LONG_QUEUE_S:
@@ -81,7 +91,9 @@ class Reached:
         """Labels of missed targets."""
         pairs = zip(self.targets, self.rows(), strict=True)
         return tuple(
-            target.label for target, row in pairs if not (row["nothing_fitted_met"] and row["one_constant_met"])
+            target.label
+            for target, row in pairs
+            if not (row["nothing_fitted_met"] and row["one_constant_met"])
         )
 
     def rows(self) -> list[dict[str, Any]]:
@@ -102,7 +114,9 @@ class Reached:
 
 
 def reach(real: Recording, options: RunOptions, skip_seconds: float = 2.0) -> Reached:
-    """Simulates the log's deployment with nothing fitted, and with what `llmsim calibrate` finds on its first half."""
+    """Simulates the log's deployment with nothing fitted, and with what `llmsim calibrate` finds on
+    its first half.
+    """
     hardware, available = what_can_be_fitted(options)
 
     def simulate(calibration: Calibration | None) -> Recording:
@@ -114,7 +128,11 @@ def reach(real: Recording, options: RunOptions, skip_seconds: float = 2.0) -> Re
     before = compare(real, simulate(None), skip_seconds)
     after = before
     if report.chosen.fitted:
-        after = compare(real, simulate(calibration_of(hardware, "targets", report.chosen.constants)), skip_seconds)
+        after = compare(
+            real,
+            simulate(calibration_of(hardware, "targets", report.chosen.constants)),
+            skip_seconds,
+        )
     return Reached(targets_of(real), before, after, report.chosen)
 
 
@@ -126,17 +144,29 @@ def targets_markdown(found: Mapping[str, Reached]) -> str:
     lines.append("| --- |" + " ---: |" * (len(heads) + 1))
     rows = {name: one.rows() for name, one in found.items()}
     for index, target in enumerate(first.targets):
-        cells = [_cell(rows[name][index], kind) for name in found for kind in ("nothing_fitted", "one_constant")]
-        lines.append(f"| {target.label} | {' | '.join(cells)} | {target.nothing_fitted:g} / {target.one_constant:g} |")
+        cells = [
+            _cell(rows[name][index], kind)
+            for name in found
+            for kind in ("nothing_fitted", "one_constant")
+        ]
+        lines.append(
+            f"| {target.label} | {' | '.join(cells)} | {target.nothing_fitted:g} / "
+            f"{target.one_constant:g} |"
+        )
     lines.append("")
     for name, one in found.items():
-        constants = ", ".join(f"{key} {value:.6g}" for key, value in one.chosen.constants.items()) or "nothing"
+        constants = (
+            ", ".join(f"{key} {value:.6g}" for key, value in one.chosen.constants.items())
+            or "nothing"
+        )
         held = held_out_means_percent(one.chosen)
         verdict = "met" if held <= HELD_OUT_TARGET_PERCENT else "**missed**"
         missed = ", ".join(one.missed) or "none"
         lines.append(
-            f"- {name}: fitted on the first half: {constants}; means of the other half within {held:.2f} % (target "
-            f"{HELD_OUT_TARGET_PERCENT:g}: {verdict}). Targets of the table that are missed: {missed}."
+            f"- {name}: fitted on the first half: {constants}; means of the other half within "
+            f"{held:.2f} % (target "
+            f"{HELD_OUT_TARGET_PERCENT:g}: {verdict}). Targets of the table that are missed: "
+            f"{missed}."
         )
     return "\n".join(lines) + "\n"
 
@@ -162,7 +192,12 @@ def main() -> int:
     except LlmsimError as error:
         print(f"targets: error: {error}", file=sys.stderr)
         return error.exit_code
-    print(json.dumps(found.rows(), indent=2) if arguments.json else targets_markdown({"simulated": found}), end="")
+    print(
+        json.dumps(found.rows(), indent=2)
+        if arguments.json
+        else targets_markdown({"simulated": found}),
+        end="",
+    )
     return 1 if found.missed else 0
 
 

@@ -1,4 +1,6 @@
-"""llmsim simulates LLM serving clusters: schedulers, KV caches, operators and networks, without a GPU."""
+"""llmsim simulates LLM serving clusters: schedulers, KV caches, operators and networks, without a
+GPU.
+"""
 
 from llmsim import native_build
 from llmsim.compat import moved_modules

@@ -1,4 +1,6 @@
-"""Where `llmsim`, `python -m llmsim` and main.py begin: an interrupt is one sentence from the first import on."""
+"""Where `llmsim`, `python -m llmsim` and main.py begin: an interrupt is one sentence from the first
+import on.
+"""
 
 import contextlib
 import gc
@@ -22,7 +24,9 @@ def main() -> int:
 
 def start(command: str) -> int:
     """Calls a function of `llmsim.cli`; returns the exit code."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's would spin beside a run that multiplies no matrices
+    os.environ.setdefault(
+        "OPENBLAS_NUM_THREADS", "1"
+    )  # numpy's would spin beside a run that multiplies no matrices
     try:
         problem = _import_core()
         if problem:
@@ -45,7 +49,10 @@ def _import_core() -> str:
     """
     for name in REQUIRED:
         if importlib.util.find_spec(name) is None:
-            return f"the Python package {name} is not installed for {sys.executable}: {BUILD}, in {PACKAGE.parent}"
+            return (
+                f"the Python package {name} is not installed for {sys.executable}: {BUILD}, in "
+                f"{PACKAGE.parent}"
+            )
     held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         native = importlib.import_module(NAME)
@@ -59,7 +66,9 @@ def _import_core() -> str:
 
 
 def _interrupted() -> NoReturn:
-    """Ends the process with the code itself: `python -m` would end it by the signal where it met an import."""
+    """Ends the process with the code itself: `python -m` would end it by the signal where it met an
+    import.
+    """
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
@@ -67,7 +76,9 @@ def _interrupted() -> NoReturn:
 
 
 def _end_abruptly() -> None:
-    """Saves what Python takes to find and give back every object of a process that ends: a quarter of a short run."""
+    """Saves what Python takes to find and give back every object of a process that ends: a quarter
+    of a short run.
+    """
     gc.freeze()
     native = sys.modules.get("llmsim._native")
     if native is not None:

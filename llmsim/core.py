@@ -12,7 +12,9 @@ PS_PER_US = 1_000_000
 PS_PER_MS = 1_000_000_000
 PS_PER_S = 1_000_000_000_000
 MAX_HORIZON_PS = 1 << 62
-"""Times are int64 picoseconds; a trace that reaches beyond half of their range (53 days) is refused."""
+"""Times are int64 picoseconds; a trace that reaches beyond half of their range (53 days) is
+refused.
+"""
 
 Int64 = NDArray[np.int64]
 Int32 = NDArray[np.int32]
@@ -32,7 +34,8 @@ class Status(IntEnum):
     REJECTED = 4
     """Can never run in its group (longer than the model or the KV cache)."""
     CANCELLED = 5
-    """Its client gave up; or a session's call that never came, because the client gave up before."""
+    """Its client gave up; or a session's call that never came, because the client gave up before.
+    """
     PARKED = 6
     """Disaggregated: its decode group holds blocks for it, and waits for its KV."""
     REFUSED = 7
@@ -53,10 +56,11 @@ class Provenance(IntEnum):
 class Workload:
     """What clients ask for, as columns of length n in order of arrival; immutable.
 
-    `arrival_ps` is -1 for the second and later calls of a session: such a call arrives `tool_delay_ps` of its
-    predecessor after the predecessor's last token. `next_call` is the row of a call's successor, or -1.
-    `keys[key_offsets[i]:key_offsets[i+1]]` identify the content of request i's first full blocks of `granularity`
-    tokens (prompt and output as one stream); equal keys mean equal content *and* equal prefix.
+    `arrival_ps` is -1 for the second and later calls of a session: such a call arrives
+    `tool_delay_ps` of its predecessor after the predecessor's last token. `next_call` is the row of
+    a call's successor, or -1. `keys[key_offsets[i]:key_offsets[i+1]]` identify the content of
+    request i's first full blocks of `granularity` tokens (prompt and output as one stream); equal
+    keys mean equal content *and* equal prefix.
     """
 
     arrival_ps: Int64
@@ -73,7 +77,9 @@ class Workload:
     session_id: list[str] | None = None
     request_id: list[str] | None = None
     priority: Int32 | None = None
-    """Shape (n,), a lower number is more urgent; None: all equal. Read by scheduling_policy "priority" only."""
+    """Shape (n,), a lower number is more urgent; None: all equal. Read by scheduling_policy
+    "priority" only.
+    """
     timeout_ps: Int64 | None = None
     """Shape (n,): the client gives up so long after the arrival; -1: never."""
     cancel_after_tokens: Int32 | None = None
@@ -86,15 +92,19 @@ class Workload:
 
 @dataclass(frozen=True, eq=False)
 class Clients:
-    """A closed loop: `count` clients ask in turn, each thinking `think_ps[i]` after its request i (empty: no time)."""
+    """A closed loop: `count` clients ask in turn, each thinking `think_ps[i]` after its request i
+    (empty: no time).
+    """
 
     count: int
     think_ps: Int64
 
 
 FEATURES = ("tokens", "sequences", "gathered", "decodes", "prefills")
-"""What cost tables are over: tokens that a rank computes, its sequences, the tokens of all ranks of its data-parallel
-domain, those of decodes, and those of prompts before context-parallel ranks share them out."""
+"""What cost tables are over: tokens that a rank computes, its sequences, the tokens of all ranks of
+its data-parallel domain, those of decodes, and those of prompts before context-parallel ranks share
+them out.
+"""
 
 
 @dataclass(frozen=True)
@@ -112,9 +122,11 @@ class GroupInfo:
 
 @dataclass(eq=False)
 class RequestColumns:
-    """Progress of every request, row i of the workload; times in ps from the trace's zero, -1 where it never happened.
+    """Progress of every request, row i of the workload; times in ps from the trace's zero, -1 where
+    it never happened.
 
-    `queued_ps` is when the engine saw the request (arrival plus API latency), `scheduled_ps` when it first ran.
+    `queued_ps` is when the engine saw the request (arrival plus API latency), `scheduled_ps` when
+    it first ran.
     """
 
     group: Int16
@@ -133,12 +145,12 @@ class RequestColumns:
 
 @dataclass(eq=False)
 class KvTransferColumns:
-    """How the KV of disaggregated requests went from group to group, row i of the workload; times in ps, -1 where it
-    never happened. Rows with `prefill_group` -1 were served by one group.
+    """How the KV of disaggregated requests went from group to group, row i of the workload; times
+    in ps, -1 where it never happened. Rows with `prefill_group` -1 were served by one group.
 
-    `prefill_end_ps`: the prefill group had computed the prompt. `kv_reserved_ps`: the decode group held blocks for all
-    of it, `decode_cached_tokens` of which it had already. `kv_landed_ps`: the last of `kv_transfer_bytes` was there, of
-    which both layouts ask for `kv_due_bytes`.
+    `prefill_end_ps`: the prefill group had computed the prompt. `kv_reserved_ps`: the decode group
+    held blocks for all of it, `decode_cached_tokens` of which it had already. `kv_landed_ps`: the
+    last of `kv_transfer_bytes` was there, of which both layouts ask for `kv_due_bytes`.
     `decode_scheduled_ps`: the request first ran where it is decoded.
     """
 
@@ -154,7 +166,9 @@ class KvTransferColumns:
 
 @dataclass(frozen=True)
 class TimeShare:
-    """Busy time of one operator of one group by where its number came from; `ps_by_provenance[Provenance]`."""
+    """Busy time of one operator of one group by where its number came from;
+    `ps_by_provenance[Provenance]`.
+    """
 
     group: int
     operator: str
@@ -173,7 +187,8 @@ class Traffic:
     """Bytes that the devices of a group moved, all of them together."""
 
     memory_bytes: int = 0
-    """Their own memory: weights, activations, KV, and what comes from other memories or goes there."""
+    """Their own memory: weights, activations, KV, and what comes from other memories or goes there.
+    """
     link_bytes: int = 0
     """Collectives between them, as ring algorithms send them."""
     host_bytes: int = 0
@@ -185,7 +200,9 @@ class Traffic:
     storage_bytes: int = 0
     """Between devices and the node's storage, which crosses its links too."""
     processor_bytes: int = 0
-    """Host memory without a link: what the node's processors read and write, and handed-over KV that lands there."""
+    """Host memory without a link: what the node's processors read and write, and handed-over KV
+    that lands there.
+    """
 
     def plus(self, **more: int) -> "Traffic":
         """With what else moved: fields of this class."""
@@ -194,7 +211,9 @@ class Traffic:
 
 @dataclass(frozen=True)
 class GroupEnergy:
-    """Energy of one group, attojoules: its devices by state, the bytes it moved, and its share of its node's rest."""
+    """Energy of one group, attojoules: its devices by state, the bytes it moved, and its share of
+    its node's rest.
+    """
 
     group: int
     node: int
@@ -219,8 +238,8 @@ class GroupEnergy:
 class Energy:
     """What the cluster drew between the first arrival and the end of the last step.
 
-    A node (and its groups) without a `power` section is None. `components_aj[i]` and `series` cover the nodes that
-    have one; `pool_aj` is the CXL pool's, beside the nodes.
+    A node (and its groups) without a `power` section is None. `components_aj[i]` and `series` cover
+    the nodes that have one; `pool_aj` is the CXL pool's, beside the nodes.
     """
 
     start_ps: int
@@ -230,7 +249,9 @@ class Energy:
     groups: tuple[GroupEnergy | None, ...]
     pool_aj: int
     request_j: NDArray[np.float64]
-    """Shape (requests,): each request's part of its groups' energy, in proportion to the device time it was given."""
+    """Shape (requests,): each request's part of its groups' energy, in proportion to the device
+    time it was given.
+    """
     unattributed_j: float
     """Of groups that served nobody, of nodes without a group's work, and of the pool."""
     series: Mapping[str, NDArray[np.generic]]
@@ -239,16 +260,19 @@ class Energy:
     @property
     def total_aj(self) -> int:
         """Of all nodes that say what they draw, and of the pool."""
-        return self.pool_aj + sum(sum(parts.values()) for parts in self.components_aj if parts is not None)
+        return self.pool_aj + sum(
+            sum(parts.values()) for parts in self.components_aj if parts is not None
+        )
 
 
 @dataclass(eq=False)
 class Results:
     """Everything a run produced; filled by `simulate`, read by results, report and export.
 
-    `steps` and `series` are columns of equal length (names and units: `llmsim.results.tables`); `itl_values_ps` is
-    sorted and unique and `itl_counts` says how many inter-token latencies had each value. `itl_of(i)` rebuilds
-    the inter-token latencies of request i, shape (emitted_tokens - 1,), ps.
+    `steps` and `series` are columns of equal length (names and units: `llmsim.results.tables`);
+    `itl_values_ps` is sorted and unique and `itl_counts` says how many inter-token latencies had
+    each value. `itl_of(i)` rebuilds the inter-token latencies of request i, shape (emitted_tokens -
+    1,), ps.
     """
 
     workload: Workload
@@ -263,10 +287,13 @@ class Results:
     """Per group, shape (groups,): see `llmsim.results.tables.COUNTERS`."""
     time_shares: tuple[TimeShare, ...]
     table_rows: tuple[tuple[Int64, ...], ...] = ()
-    """Per group and feature of `FEATURES`, how often a step had n of it, padding included; shapes (max + 1,), empty for
-    features that no operator depends on."""
+    """Per group and feature of `FEATURES`, how often a step had n of it, padding included; shapes
+    (max + 1,), empty for features that no operator depends on.
+    """
     blame: Mapping[str, Int64] = field(default_factory=dict)
-    """Parts of each request's latency, `llmsim.results.tables.BLAME`, shape (requests,); zero unless it finished."""
+    """Parts of each request's latency, `llmsim.results.tables.BLAME`, shape (requests,); zero
+    unless it finished.
+    """
     accepted_at: tuple[Int64, ...] = ()
     """Per group, how many drafts of each position held."""
     kv_transfers: KvTransferColumns | None = None
@@ -276,7 +303,8 @@ class Results:
     kv_tiers: tuple[Mapping[str, int | str], ...] = ()
     """What each pool of KV below the devices did (docs/explanation/kv_tiers.md)."""
     attention_reach: tuple[tuple[int, str, float], ...] = ()
-    """(group, attention, farthest point over the last one of its tables) where they were continued."""
+    """(group, attention, farthest point over the last one of its tables) where they were continued.
+    """
     kv_tier_series: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
     """The same per interval; `llmsim.results.tables.KV_TIER_SERIES`."""
     interrupted: bool = False

@@ -1,4 +1,6 @@
-"""Sums of int64 columns that cannot overflow: picoseconds, attojoules and bytes over all requests of a run."""
+"""Sums of int64 columns that cannot overflow: picoseconds, attojoules and bytes over all requests
+of a run.
+"""
 
 from typing import Any
 
@@ -13,9 +15,10 @@ _INT64_END = 1 << 63
 def exact_sum(values: NDArray[Any], counts: NDArray[Any] | None = None) -> int:
     """Sum of integers, each of them `counts` times, as a Python int.
 
-    Numpy adds in int64 and wraps silently at 9.2 million request-seconds in picoseconds. Columns that could wrap are
-    added in three limbs of 21 bits, which is exact for any int64 values and up to 2^42 of them, counted ones included.
-    Raises TypeError for columns that are not integers: sums of floats depend on their order.
+    Numpy adds in int64 and wraps silently at 9.2 million request-seconds in picoseconds. Columns
+    that could wrap are added in three limbs of 21 bits, which is exact for any int64 values and up
+    to 2^42 of them, counted ones included. Raises TypeError for columns that are not integers: sums
+    of floats depend on their order.
     """
     for column in (values,) if counts is None else (values, counts):
         if column.dtype.kind not in "iub":

@@ -1,6 +1,8 @@
-"""Finds the native module, and tells whether it was built from the sources that lie beside the package.
+"""Finds the native module, and tells whether it was built from the sources that lie beside the
+package.
 
-CMake runs this file as a program: it writes the hash of the sources into a header of the native module.
+CMake runs this file as a program: it writes the hash of the sources into a header of the native
+module.
 """
 
 import importlib.abc
@@ -20,7 +22,9 @@ BUILD = "run `make run`, or `pip install -e .`"
 
 
 class OtherCopy(importlib.abc.MetaPathFinder):
-    """Finds the native module of an installed llmsim for a package without one: a checkout after `pip install .`."""
+    """Finds the native module of an installed llmsim for a package without one: a checkout after
+    `pip install .`.
+    """
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -33,7 +37,8 @@ class OtherCopy(importlib.abc.MetaPathFinder):
                 return importlib.util.spec_from_file_location(NAME, candidate)
         python = f"Python {sys.version_info.major}.{sys.version_info.minor} ({sys.executable})"
         raise ModuleNotFoundError(
-            f"the native module of llmsim is not built for {python}: {BUILD}, in {PACKAGE.parent}", name=NAME
+            f"the native module of llmsim is not built for {python}: {BUILD}, in {PACKAGE.parent}",
+            name=NAME,
         )
 
 
@@ -52,9 +57,11 @@ def _candidates() -> Iterator[Path]:
 
 
 def why_stale(native: ModuleType, root: Path | None = None) -> str:
-    """A sentence where the module was built from other sources than those in the checkout; else, or without, nothing.
+    """A sentence where the module was built from other sources than those in the checkout; else, or
+    without, nothing.
 
-    Sources are read only where one is newer than the module, or where the module belongs to another copy of llmsim.
+    Sources are read only where one is newer than the module, or where the module belongs to another
+    copy of llmsim.
     """
     root = root or PACKAGE.parent
     module = Path(native.__file__ or "")
@@ -64,11 +71,16 @@ def why_stale(native: ModuleType, root: Path | None = None) -> str:
         return ""
     if getattr(native, "sources_sha256", "") == sources_sha256(root):
         return ""
-    return f"the native module {module} was built from other sources than those in {root}: {BUILD}, there"
+    return (
+        f"the native module {module} was built from other sources than those in {root}: {BUILD}, "
+        "there"
+    )
 
 
 def _of_another_copy(module: Path) -> bool:
-    """Whether the finder of this file found it, and not the one that an editable installation set up."""
+    """Whether the finder of this file found it, and not the one that an editable installation set
+    up.
+    """
     spec = sys.modules[NAME].__spec__ if NAME in sys.modules else None
     editable = any("editable" in type(finder).__module__ for finder in sys.meta_path)
     return spec is not None and module.parent != PACKAGE and not editable
@@ -101,7 +113,10 @@ def sources_sha256(root: Path) -> str:
 
 def write_header(path: Path) -> None:
     """The header that the module's bindings include; not touched where it is as it should be."""
-    text = f'#pragma once\n\ninline constexpr char kSourcesSha256[] = "{sources_sha256(PACKAGE.parent)}";\n'
+    text = (
+        "#pragma once\n\ninline constexpr char kSourcesSha256[] = "
+        f'"{sources_sha256(PACKAGE.parent)}";\n'
+    )
     if not path.exists() or path.read_text(encoding="utf-8") != text:
         path.write_text(text, encoding="utf-8")
 

@@ -1,4 +1,6 @@
-"""Runs a workload until one iteration of a group, and hands out its batches: what graphs of steps are made of."""
+"""Runs a workload until one iteration of a group, and hands out its batches: what graphs of steps
+are made of.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,14 +21,25 @@ EVENTS_PER_BATCH = 2_000
 
 
 def round_of(
-    deployment: LoweredDeployment, workload: Workload, options: SimulationOptions, group: int, iteration: int
+    deployment: LoweredDeployment,
+    workload: Workload,
+    options: SimulationOptions,
+    group: int,
+    iteration: int,
 ) -> Round:
-    """The batches of one iteration of a group, and of those that run it in lock-step; steps without work not counted.
+    """The batches of one iteration of a group, and of those that run it in lock-step; steps without
+    work not counted.
 
-    Runs until that iteration. Raises InputError when the run ends before it, and what `simulate` raises.
+    Runs until that iteration. Raises InputError when the run ends before it, and what `simulate`
+    raises.
     """
-    members = next((lockstep.groups for lockstep in deployment.lockstep_groups if group in lockstep.groups), (group,))
-    simulation = native_simulation(deployment, workload, replace(options, record_steps=True), recorded=members)
+    members = next(
+        (lockstep.groups for lockstep in deployment.lockstep_groups if group in lockstep.groups),
+        (group,),
+    )
+    simulation = native_simulation(
+        deployment, workload, replace(options, record_steps=True), recorded=members
+    )
     done, count = False, 0
     while not done:
         with errors_named(simulation, deployment, workload, options):
@@ -40,12 +53,16 @@ def round_of(
         count = len(own)
         if 0 <= iteration < count and all(len(rows) > own[iteration] for rows in worked.values()):
             step = int(own[iteration])
-            items = tuple(_items(simulation.schedule(member), worked[member], step) for member in members)
+            items = tuple(
+                _items(simulation.schedule(member), worked[member], step) for member in members
+            )
             return Round(iteration, step + 1, members, items)
     raise InputError(f"group {group} ran {count} iterations; there is no iteration {iteration}")
 
 
-def _items(schedule: Mapping[str, Any], worked: "np.ndarray[Any, np.dtype[np.bool_]]", step: int) -> tuple[Item, ...]:
+def _items(
+    schedule: Mapping[str, Any], worked: "np.ndarray[Any, np.dtype[np.bool_]]", step: int
+) -> tuple[Item, ...]:
     """The batch of a step; the schedule lists what was built, which dummies are not."""
     if not worked[step]:
         return ()

@@ -10,7 +10,15 @@ import numpy as np
 from llmsim import _native
 from llmsim.config.errors import InfeasibleError, InputError, InvariantError, NotYetError
 from llmsim.config.plugin_calls import foreign_code
-from llmsim.core import PS_PER_S, Clients, KvTransferColumns, RequestColumns, Results, TimeShare, Workload
+from llmsim.core import (
+    PS_PER_S,
+    Clients,
+    KvTransferColumns,
+    RequestColumns,
+    Results,
+    TimeShare,
+    Workload,
+)
 from llmsim.lowering import LoweredDeployment, LoweredGroup
 from llmsim.lowering.kv.tiers import LoweredTiers
 from llmsim.results.detokenization_delay import with_output_processing
@@ -30,7 +38,9 @@ Progress = Callable[["_native.Simulation"], None]
 
 @dataclass(frozen=True)
 class SimulationOptions:
-    """How to run; `series_interval_ps` 0 records no series, nor does `record_series` False (power has its own)."""
+    """How to run; `series_interval_ps` 0 records no series, nor does `record_series` False (power
+    has its own).
+    """
 
     router: RouterSpec = field(default_factory=RouterSpec)
     decode_router: RouterSpec = field(default_factory=RouterSpec)
@@ -57,14 +67,18 @@ def simulate(
     progress: Progress | None = None,
     sink: SeriesSink | None = None,
 ) -> Results:
-    """Runs to the end, or until KeyboardInterrupt: then the results cover what was done and say `interrupted`.
+    """Runs to the end, or until KeyboardInterrupt: then the results cover what was done and say
+    `interrupted`.
 
-    Where requests take KV blocks from each other for ever, the results cover what was done and say `circular`.
+    Where requests take KV blocks from each other for ever, the results cover what was done and say
+    `circular`.
 
-    The rows of the series go to `sink` while the run goes on, and what it keeps is in the results; without one, all.
+    The rows of the series go to `sink` while the run goes on, and what it keeps is in the results;
+    without one, all.
 
-    Raises InvariantError when the simulation stalls, which is a defect of the simulator, InputError when a router, a
-    policy or a scheduler written in Python fails, and InfeasibleError when simulated times leave the clock's range.
+    Raises InvariantError when the simulation stalls, which is a defect of the simulator, InputError
+    when a router, a policy or a scheduler written in Python fails, and InfeasibleError when
+    simulated times leave the clock's range.
     """
     simulation = native_simulation(deployment, workload, options)
     sink = sink or KeptSeries()
@@ -85,10 +99,15 @@ def simulate(
         circular = tuple(int(group) for group in str(error).split(", "))
         _hand_over_series(simulation, sink)
     return _results(
-        deployment, workload, simulation, sink,
-        interrupted=interrupted, circular=circular, interval_ps=options.series_interval_ps,
+        deployment,
+        workload,
+        simulation,
+        sink,
+        interrupted=interrupted,
+        circular=circular,
+        interval_ps=options.series_interval_ps,
         open_loop=options.clients is None,
-    )  # fmt: skip
+    )
 
 
 def _hand_over_series(simulation: "_native.Simulation", sink: SeriesSink) -> None:
@@ -98,23 +117,30 @@ def _hand_over_series(simulation: "_native.Simulation", sink: SeriesSink) -> Non
 
 @contextmanager
 def errors_named(
-    simulation: "_native.Simulation", deployment: LoweredDeployment, workload: Workload, options: SimulationOptions
+    simulation: "_native.Simulation",
+    deployment: LoweredDeployment,
+    workload: Workload,
+    options: SimulationOptions,
 ) -> Iterator[None]:
     """What ends the core's loop as an error of ours: who is to blame, and what was done by then."""
     try:
         yield
     except (OverflowError, _native.engine.OutOfRange) as error:
         raise InfeasibleError(
-            f"{error} at {simulation.num_finished} of {len(workload)} finished requests; are steps and links that "
+            f"{error} at {simulation.num_finished} of {len(workload)} finished requests; are "
+            "steps and links that "
             "slow, or are times of the profile in the wrong unit?"
         ) from None
     except _native.Stalled as error:
         if options.policies.scheduler is not None:
             raise InputError(
-                f"scheduler {options.policies.scheduler.name} schedules nothing although requests wait: {error} "
+                f"scheduler {options.policies.scheduler.name} schedules nothing although "
+                f"requests wait: {error} "
                 f"({options.policies.scheduler.place('build(')})"
             ) from None
-        raise InvariantError(f"invariant 7 (nobody waits for nothing) is violated: {error}") from None
+        raise InvariantError(
+            f"invariant 7 (nobody waits for nothing) is violated: {error}"
+        ) from None
     except _native.Violated as error:
         raise InvariantError(str(error)) from None
     except _native.BadPolicy as error:
@@ -128,7 +154,10 @@ def errors_named(
 
 
 def native_simulation(
-    deployment: LoweredDeployment, workload: Workload, options: SimulationOptions, recorded: tuple[int, ...] = ()
+    deployment: LoweredDeployment,
+    workload: Workload,
+    options: SimulationOptions,
+    recorded: tuple[int, ...] = (),
 ) -> "_native.Simulation":
     simulation = _native.Simulation(
         arrival_ps=workload.arrival_ps,
@@ -145,10 +174,14 @@ def native_simulation(
     )
     _refuse_what_a_python_scheduler_does_not_do(deployment, options)
     for group in deployment.groups:
-        _add_group(simulation, group, workload, options, record_schedule=group.info.index in recorded)
+        _add_group(
+            simulation, group, workload, options, record_schedule=group.info.index in recorded
+        )
     for lockstep in deployment.lockstep_groups:
         program = deployment.groups[lockstep.groups[0]].program
-        simulation.add_lockstep_group(list(lockstep.groups), program, lockstep.sync_interval, lockstep.expanded)
+        simulation.add_lockstep_group(
+            list(lockstep.groups), program, lockstep.sync_interval, lockstep.expanded
+        )
     if deployment.network is not None:
         simulation.set_network(deployment.network.config)
     for domain in deployment.shared:
@@ -172,12 +205,16 @@ def native_simulation(
     options.policies.install_admission(simulation, deployment.models, workload)
     options.router.install(simulation, options.seed, deployment.models, workload)
     if deployment.kv_transfers is not None:
-        options.decode_router.install(simulation, options.seed, deployment.models, workload, decode_side=True)
+        options.decode_router.install(
+            simulation, options.seed, deployment.models, workload, decode_side=True
+        )
         simulation.set_kv_transfers(deployment.kv_transfers)
     return simulation
 
 
-def _refuse_what_a_python_scheduler_does_not_do(deployment: LoweredDeployment, options: SimulationOptions) -> None:
+def _refuse_what_a_python_scheduler_does_not_do(
+    deployment: LoweredDeployment, options: SimulationOptions
+) -> None:
     """Its requests can neither be handed to another group nor wait for KV."""
     if options.policies.scheduler is None:
         return
@@ -187,7 +224,10 @@ def _refuse_what_a_python_scheduler_does_not_do(deployment: LoweredDeployment, o
         (options.tiers is not None, "KV tiers (--prefix-storage)"),
     ):
         if is_so:
-            raise NotYetError(f"a scheduler in Python together with {what} does not run in this version; remove one")
+            raise NotYetError(
+                f"a scheduler in Python together with {what} does not run in this version; "
+                "remove one"
+            )
 
 
 def _add_group(
@@ -208,17 +248,26 @@ def _add_group(
         return
     speculation = getattr(group.scheduler, "speculation", None) or _native.SpeculationConfig()
     simulation.add_python_group(
-        group.native, steps, group.scheduler.kv, group.program, group.expanded, **recorded, speculation=speculation
+        group.native,
+        steps,
+        group.scheduler.kv,
+        group.program,
+        group.expanded,
+        **recorded,
+        speculation=speculation,
     )
 
 
-def _scheduler_in_python(group: LoweredGroup, workload: Workload, options: SimulationOptions) -> object | None:
+def _scheduler_in_python(
+    group: LoweredGroup, workload: Workload, options: SimulationOptions
+) -> object | None:
     """The installed vLLM's, or a policy's; None: the native one runs."""
     policies, engine = options.policies, group.engine
     if engine.scheduler == "vllm":
         if policies.queue_order or policies.victim or policies.eviction:
             raise InputError(
-                "a queue order, a preemption victim or a cache eviction of yours does not reach into the installed "
+                "a queue order, a preemption victim or a cache eviction of yours does not reach "
+                "into the installed "
                 "vLLM's scheduler; choose the scheduler vllm_v1, or remove it"
             )
         from llmsim.scheduling.conformance.vllm_installed import installed_scheduler
@@ -227,14 +276,19 @@ def _scheduler_in_python(group: LoweredGroup, workload: Workload, options: Simul
     steps = policies.steps(group.scheduler, workload)
     if steps is not None and engine.speculation is not None:
         raise NotYetError(
-            f"the scheduler {policies.scheduler.name if policies.scheduler else ''} in Python does not run together "
+            f"the scheduler {policies.scheduler.name if policies.scheduler else ''} in Python "
+            "does not run together "
             "with speculative_config in this version; remove one of them"
         )
     return steps
 
 
-def _model_indices(deployment: LoweredDeployment, workload: Workload) -> "np.ndarray[tuple[int], np.dtype[np.int16]]":
-    """The workload numbers its own models; the core needs the deployment's numbers. Unnamed: the only one there is."""
+def _model_indices(
+    deployment: LoweredDeployment, workload: Workload
+) -> "np.ndarray[tuple[int], np.dtype[np.int16]]":
+    """The workload numbers its own models; the core needs the deployment's numbers. Unnamed: the
+    only one there is.
+    """
     of_workload = [deployment.models.index(name) for name in workload.models]
     return np.array([*of_workload, 0], dtype=np.int16)[workload.model]
 
@@ -271,7 +325,8 @@ def _results(
         kv_tiers=tuple(simulation.kv_tiers()),
         kv_tier_series=sink.columns("kv_tiers"),
         time_shares=tuple(
-            TimeShare(group, *deployment.operator(group, op), ps) for group, op, ps in simulation.busy_time()
+            TimeShare(group, *deployment.operator(group, op), ps)
+            for group, op, ps in simulation.busy_time()
         ),
         table_rows=tuple(simulation.table_rows()),
         attention_reach=tuple(

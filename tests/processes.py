@@ -8,19 +8,29 @@ from pathlib import Path
 # After so long a process hangs; however busy the machine is, what tests start takes seconds.
 HANGS_S = 300
 
-# Options of a `run` that nobody waits for: one request after the other, each of its 100 million steps priced alone. It
-# takes a quarter of an hour and little memory, so it still simulates whenever a test stops it.
+# Options of a `run` that nobody waits for: one request after the other, each of its 100 million
+# steps priced alone. It takes a quarter of an hour and little memory, so it still simulates
+# whenever a test stops it.
 ENDLESS = (
-    "--dataset", "synthetic:n=100000,rate=40,input=fixed:200,output=fixed:1000,seed=1", "--max-num-seqs", "1", "--exact"
-)  # fmt: skip
+    "--dataset",
+    "synthetic:n=100000,rate=40,input=fixed:200,output=fixed:1000,seed=1",
+    "--max-num-seqs",
+    "1",
+    "--exact",
+)
 
 
 def wait_until_it_simulates(pid: int) -> None:
-    """Returns when a `run` has begun to simulate, however long it takes to start: from then on it catches SIGTERM."""
+    """Returns when a `run` has begun to simulate, however long it takes to start: from then on it
+    catches SIGTERM.
+    """
     status, bit = Path(f"/proc/{pid}/status"), 1 << (signal.SIGTERM - 1)
     deadline = time.monotonic() + HANGS_S
     while time.monotonic() < deadline and status.exists():
-        caught = next((line for line in status.read_text().splitlines() if line.startswith("SigCgt:")), "SigCgt: 0")
+        caught = next(
+            (line for line in status.read_text().splitlines() if line.startswith("SigCgt:")),
+            "SigCgt: 0",
+        )
         if int(caught.split()[1], 16) & bit:
             return
         time.sleep(0.02)

@@ -1,4 +1,6 @@
-"""Every command of the documentation that needs nothing but what is bundled runs as it is printed, and ends with 0."""
+"""Every command of the documentation that needs nothing but what is bundled runs as it is printed,
+and ends with 0.
+"""
 
 import os
 import re
@@ -14,22 +16,34 @@ BUNDLED = ("cluster_config", "dataset")
 NOT_OURS = re.compile(
     r"my_|my-|\.\.\.|[<>|]|^LOG$|NAME|on_a_topology|^log/|log\.jsonl|means|^(one|two)\.json|^sweep/|candidate"
 )
-"""Words of commands that stand for something of the reader's own, or that a script of the page writes."""
-ELSEWHERE = {"docs/how-to/external_simulators.md", "docs/how-to/extending.md", "docs/tutorial/sizing.md"}
+"""Words of commands that stand for something of the reader's own, or that a script of the page
+writes.
+"""
+ELSEWHERE = {
+    "docs/how-to/external_simulators.md",
+    "docs/how-to/extending.md",
+    "docs/tutorial/sizing.md",
+}
 """Pages whose commands have tests of their own, which look at what they print."""
-RUNNABLE = [page for page in PAGES if str(page.relative_to(ROOT)) not in ELSEWHERE and list(commands(page))]
+RUNNABLE = [
+    page for page in PAGES if str(page.relative_to(ROOT)) not in ELSEWHERE and list(commands(page))
+]
 
 
 def ours(words: list[str]) -> bool:
     """Whether a command needs bundled files only."""
-    return not any(NOT_OURS.search(word) for word in words if "|" not in word or "synthetic" not in word)
+    return not any(
+        NOT_OURS.search(word) for word in words if "|" not in word or "synthetic" not in word
+    )
 
 
 @pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_run(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("aiconfigurator_core", reason="most commands take the silicon database's times")
+    pytest.importorskip(
+        "aiconfigurator_core", reason="most commands take the silicon database's times"
+    )
     for folder in BUNDLED:
         os.symlink(ROOT / folder, tmp_path / folder)
     for name, text in FILE.findall(page.read_text(encoding="utf-8")):

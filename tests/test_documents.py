@@ -1,4 +1,6 @@
-"""The documentation: links lead somewhere, commands exist with their options, the index lists every page."""
+"""The documentation: links lead somewhere, commands exist with their options, the index lists every
+page.
+"""
 
 import re
 import shlex
@@ -10,7 +12,10 @@ import typer
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "cluster_config/README.md", "dataset/README.md")),
+    *(
+        ROOT / name
+        for name in ("README.md", "CHANGELOG.md", "cluster_config/README.md", "dataset/README.md")
+    ),
     ROOT / "SECURITY.md",
     *(ROOT / name for name in ("astra-sim/README.md", "evaluation/README.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
@@ -39,15 +44,25 @@ def commands(page: Path) -> Iterator[list[str]]:
 
 
 def options_of(words: list[str]) -> set[str]:
-    """The options of the command that `words` begin with; of those that take `run`'s as well, both."""
+    """The options of the command that `words` begin with; of those that take `run`'s
+    as well, both.
+    """
     from llmsim.cli.app import app
 
     command = typer.main.get_command(app)
     while hasattr(command, "commands"):
         assert words and words[0] in command.commands, f"no such command: {words[:1]}"
         command, words = command.commands[words[0]], words[1:]
-    named = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
-    return named | options_of(["run"]) if command.context_settings.get("ignore_unknown_options") else named
+    named = {
+        option
+        for parameter in command.params
+        for option in (*parameter.opts, *parameter.secondary_opts)
+    }
+    return (
+        named | options_of(["run"])
+        if command.context_settings.get("ignore_unknown_options")
+        else named
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

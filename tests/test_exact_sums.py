@@ -1,4 +1,6 @@
-"""Sums of picoseconds, attojoules and bytes are exact, and no module that makes figures adds them otherwise."""
+"""Sums of picoseconds, attojoules and bytes are exact, and no module that makes figures adds them
+otherwise.
+"""
 
 import ast
 from pathlib import Path
@@ -11,17 +13,61 @@ from hypothesis import strategies as st
 from llmsim.exact import exact_sum
 
 ROOT = Path(__file__).resolve().parents[1]
-ADDING = {"sum", "cumsum", "dot", "vdot", "inner", "einsum", "trace", "mean", "prod", "cumprod", "nansum", "average"}
+ADDING = {
+    "sum",
+    "cumsum",
+    "dot",
+    "vdot",
+    "inner",
+    "einsum",
+    "trace",
+    "mean",
+    "prod",
+    "cumprod",
+    "nansum",
+    "average",
+}
 EXACT = "exact_sum"
-INTEGER_UNITS = ("_ps", "_aj", "_bytes", "_ns", "blame", "counters", "counts", "tokens", "rows", "blocks", "emitted")
-"""Names of columns that hold integers: what ends in a unit, and what the results call its counts."""
-CHECKED = ("results", "power", "export", "search", "validation", "lowering", "costs/explain.py", "cli")
+INTEGER_UNITS = (
+    "_ps",
+    "_aj",
+    "_bytes",
+    "_ns",
+    "blame",
+    "counters",
+    "counts",
+    "tokens",
+    "rows",
+    "blocks",
+    "emitted",
+)
+"""Names of columns that hold integers: what ends in a unit, and what the results call its counts.
+"""
+CHECKED = (
+    "results",
+    "power",
+    "export",
+    "search",
+    "validation",
+    "lowering",
+    "costs/explain.py",
+    "cli",
+)
 _SHARED = "use.share_ps * (energy.total_aj / AJ_PER_J / given_ps)"
 ALLOWED = {
     ("results/metrics.py", "np.cumsum(counts)"): "numbers of latencies, not their lengths",
-    ("power/account.py", f"np.add.at(joules, use.share_request, {_SHARED})"): "joules in double precision",
-    ("power/intervals.py", "np.cumsum(self.end_ps - self.start_ps)"): "disjoint intervals of one clock",
-    ("power/traffic.py", "rows @ weight_bytes(op, np.arange(len(rows)))"): "expected bytes in double precision",
+    (
+        "power/account.py",
+        f"np.add.at(joules, use.share_request, {_SHARED})",
+    ): "joules in double precision",
+    (
+        "power/intervals.py",
+        "np.cumsum(self.end_ps - self.start_ps)",
+    ): "disjoint intervals of one clock",
+    (
+        "power/traffic.py",
+        "rows @ weight_bytes(op, np.arange(len(rows)))",
+    ): "expected bytes in double precision",
     ("export/csv.py", "np.cumsum(itl_ps)"): "the gaps of one request end at its finish",
     ("search/space.py", "math.prod(counts)"): "Python integers",
 }
@@ -70,12 +116,17 @@ def _names(node: ast.AST) -> set[str]:
 
 
 def _adds(node: ast.AST) -> bool:
-    """Whether numpy adds here: a method or function of ADDING, a matrix product, or a ufunc's reduction."""
+    """Whether numpy adds here: a method or function of ADDING, a matrix product, or a ufunc's
+    reduction.
+    """
     if isinstance(node, ast.BinOp):
         return isinstance(node.op, ast.MatMult)
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return False
-    on_ufunc = isinstance(node.func.value, ast.Attribute) and node.func.value.attr in ("add", "multiply")
+    on_ufunc = isinstance(node.func.value, ast.Attribute) and node.func.value.attr in (
+        "add",
+        "multiply",
+    )
     return node.func.attr in ADDING or on_ufunc
 
 
@@ -115,8 +166,12 @@ def test_no_module_adds_them_otherwise() -> None:
         where = ROOT / "llmsim" / part
         for path in sorted(where.rglob("*.py")) if where.is_dir() else [where]:
             name = path.relative_to(ROOT / "llmsim").as_posix()
-            found |= {(name, expression) for expression in additions(path.read_text(encoding="utf-8"))}
+            found |= {
+                (name, expression) for expression in additions(path.read_text(encoding="utf-8"))
+            }
             checked += 1
     assert checked > 60
-    assert found - ALLOWED.keys() == set(), "use llmsim.exact.exact_sum, or say in ALLOWED why it cannot overflow"
+    assert found - ALLOWED.keys() == set(), (
+        "use llmsim.exact.exact_sum, or say in ALLOWED why it cannot overflow"
+    )
     assert ALLOWED.keys() - found == set(), "these are no longer there"

@@ -42,26 +42,36 @@ def test_imports_point_down() -> None:
         if part not in LEVEL:
             continue
         for other in imported(path) & LEVEL.keys() - {part}:
-            assert LEVEL[other] >= LEVEL[part], f"{path.relative_to(ROOT)} imports llmsim.{other}, which is above it"
+            assert LEVEL[other] >= LEVEL[part], (
+                f"{path.relative_to(ROOT)} imports llmsim.{other}, which is above it"
+            )
             checked += 1
     assert checked > 50
 
 
 def test_every_part_of_the_package_has_a_layer() -> None:
-    parts = {p.name.removesuffix(".py") for p in (ROOT / "llmsim").iterdir() if p.suffix == ".py" or p.is_dir()}
+    parts = {
+        p.name.removesuffix(".py")
+        for p in (ROOT / "llmsim").iterdir()
+        if p.suffix == ".py" or p.is_dir()
+    }
     assert parts - LEVEL.keys() <= {"__init__", "__main__", "__pycache__", "native", "presets"}
 
 
 @pytest.mark.parametrize("folder", ["bench", "evaluation", "profiler"])
 def test_programs_beside_the_package_import_what_it_has(folder: str) -> None:
-    """No test runs all of them, so a function that has moved would be missed by whoever runs one next."""
+    """No test runs all of them, so a function that has moved would be missed by whoever runs one
+    next.
+    """
     missing = []
     for path in sorted((ROOT / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "llmsim":
                 module = importlib.import_module(str(node.module))
                 for name in (alias.name for alias in node.names):
-                    is_module = hasattr(module, "__path__") and importlib.util.find_spec(f"{node.module}.{name}")
+                    is_module = hasattr(module, "__path__") and importlib.util.find_spec(
+                        f"{node.module}.{name}"
+                    )
                     if not hasattr(module, name) and not is_module:
                         missing.append(f"{path.relative_to(ROOT)}: {node.module}.{name}")
     assert not missing
@@ -78,36 +88,77 @@ ORDERS = {
     "llmsim/export": ["timeline", "step_graph"],
     "llmsim/validation": ["logs", "compare", "fit", "report"],
     "llmsim/profiler": [
-        "bundle", "device", "kernels", "attention", "moe", "state_space", "rank", "serve", "importing", "cli",
+        "bundle",
+        "device",
+        "kernels",
+        "attention",
+        "moe",
+        "state_space",
+        "rank",
+        "serve",
+        "importing",
+        "cli",
     ],
     "llmsim/workload": ["formats", "synthetic", "generators"],
     "llmsim/workload/formats": ["chat", "cloud", "bench"],
     "llmsim/native": [
-        "base", "request", "network", "kv", "program", "step", "scheduler", "offload", "group", "router", "kv_transfer",
-        "loop", "results", "bindings",
+        "base",
+        "request",
+        "network",
+        "kv",
+        "program",
+        "step",
+        "scheduler",
+        "offload",
+        "group",
+        "router",
+        "kv_transfer",
+        "loop",
+        "results",
+        "bindings",
     ],
     "astra-sim": ["model", "engine", "formats", "strict", "cli", "python"],
     "astra-sim/model": ["base", "topology", "collective", "graph", "memory"],
-    "astra-sim/engine": ["events", "network", "memory", "run", "collectives", "loop", "isolated", "folded"],
+    "astra-sim/engine": [
+        "events",
+        "network",
+        "memory",
+        "run",
+        "collectives",
+        "loop",
+        "isolated",
+        "folded",
+    ],
     "astra-sim/formats": ["text", "chakra", "config", "traces"],
     "astra-sim/formats/chakra": ["protobuf", "json"],
     "astra-sim/strict": ["base", "network", "collectives", "loop"],
     "astra-sim/cli": ["run", "tools"],
-}  # fmt: skip
+}
 """Folder -> its sub-folders; each may use those before it, and none of those behind it."""
 APART = {"llmsim/costs/sources"}
 """Folders whose sub-folders do not use each other at all."""
 
 
 def used_paths(path: Path) -> set[str]:
-    """Sources that a source includes or imports, relative to the checkout; without those for type checkers alone."""
+    """Sources that a source includes or imports, relative to the checkout; without those for type
+    checkers alone.
+    """
     text = path.read_text(encoding="utf-8")
     if path.suffix != ".py":
         base = "llmsim/native" if path.is_relative_to(ROOT / "llmsim" / "native") else "astra-sim"
         roots = [base, "astra-sim"]
-        return {f"{root}/{name}" for name in INCLUDE.findall(text) for root in roots if (ROOT / root / name).exists()}
+        return {
+            f"{root}/{name}"
+            for name in INCLUDE.findall(text)
+            for root in roots
+            if (ROOT / root / name).exists()
+        }
     tree = ast.parse(text)
-    typed = [node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)]
+    typed = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+    ]
     skipped = {id(inner) for node in typed for inner in ast.walk(node)}
     found = set()
     for node in ast.walk(tree):
@@ -160,7 +211,9 @@ def test_the_engine_knows_nothing_of_serving_and_its_executors_nothing_of_each_o
 
 
 def test_policies_do_not_read_the_oracle() -> None:
-    """Invariant 8: only the stop rule, the KV-capacity guard and SGLang's admission (max_new_tokens) ask."""
+    """Invariant 8: only the stop rule, the KV-capacity guard and SGLang's admission
+    (max_new_tokens) ask.
+    """
     allowed = {"sequence_table.h", "vllm_v1.cpp", "batch_scheduler.cpp", "group.cpp", "sglang.cpp"}
     for path in sorted((ROOT / "llmsim" / "native").rglob("*")):
         if path.suffix in (".h", ".cpp") and "max_tokens(" in path.read_text(encoding="utf-8"):

@@ -8,25 +8,25 @@
 namespace astra_sim::cli {
 
 struct CommandLine {
-    std::string workload, system, network, memory;
-    std::string groups = "empty";
-    std::string backend = "congestion-unaware";
-    std::string rules = "default";
-    std::string node_times;     // file for the times of every node, or ""
-    std::string link_counters;  // file for what every link carried, or ""
-    std::string timeline;       // file for Perfetto, or ""
-    std::string log_folder = "log";
-    double injection_scale = 1.0;
-    unsigned queues_per_dimension = 1;
-    std::int64_t rate_quantum_ppm = 10'000;  // fair share: engine::RateQuantum
-    std::uint64_t quantum_above = 65'536;    // messages
-    bool rate_quantum_given = false;
-    bool rendezvous = false;
-    bool json = false;
-    bool help = false;
-    bool version = false;
-    std::string unknown;  // a sentence about the last option that is none, or ""
-    std::vector<std::string> notes;
+  std::string workload, system, network, memory;
+  std::string groups = "empty";
+  std::string backend = "congestion-unaware";
+  std::string rules = "default";
+  std::string node_times;     // file for the times of every node, or ""
+  std::string link_counters;  // file for what every link carried, or ""
+  std::string timeline;       // file for Perfetto, or ""
+  std::string log_folder = "log";
+  double injection_scale = 1.0;
+  unsigned queues_per_dimension = 1;
+  std::int64_t rate_quantum_ppm = 10'000;  // fair share: engine::RateQuantum
+  std::uint64_t quantum_above = 65'536;    // messages
+  bool rate_quantum_given = false;
+  bool rendezvous = false;
+  bool json = false;
+  bool help = false;
+  bool version = false;
+  std::string unknown;  // a sentence about the last option that is none, or ""
+  std::vector<std::string> notes;
 };
 
 inline constexpr const char* kVersion = "0.1.0";       // the package's

@@ -30,182 +30,211 @@ using model::Stream;
 
 namespace {
 
-using MessageTuple = std::tuple<std::uint32_t, std::uint32_t, std::int64_t, std::int64_t, std::vector<std::uint32_t>>;
+using MessageTuple = std::tuple<std::uint32_t, std::uint32_t, std::int64_t, std::int64_t,
+                                std::vector<std::uint32_t>>;
 
 void bind_schedule(nb::module_& module) {
-    nb::class_<Schedule>(module, "Schedule", "The messages of a custom collective.")
-        .def_static(
-            "custom",
-            [](std::uint32_t num_ranks, std::int64_t denominator, const std::vector<MessageTuple>& tuples) {
-                std::vector<model::CustomMessage> messages;
-                for (const auto& [from, to, first, units, after] : tuples) {
-                    messages.push_back({from, to, first, units, after});
-                }
-                return std::const_pointer_cast<Schedule>(Schedule::custom(num_ranks, denominator, messages));
-            },
-            nb::arg("num_ranks"), nb::arg("denominator"), nb::arg("messages"),
-            "Messages (from rank, to rank, first unit, units, those that have to arrive before); a unit is the call's "
-            "bytes / denominator.")
-        .def_prop_ro("num_ranks", &Schedule::num_ranks)
-        .def_prop_ro("num_messages", [](const Schedule& self) { return self.num_messages(); });
+  nb::class_<Schedule>(module, "Schedule", "The messages of a custom collective.")
+      .def_static(
+          "custom",
+          [](std::uint32_t num_ranks, std::int64_t denominator,
+             const std::vector<MessageTuple>& tuples) {
+            std::vector<model::CustomMessage> messages;
+            for (const auto& [from, to, first, units, after] : tuples) {
+              messages.push_back({from, to, first, units, after});
+            }
+            return std::const_pointer_cast<Schedule>(
+                Schedule::custom(num_ranks, denominator, messages));
+          },
+          nb::arg("num_ranks"), nb::arg("denominator"), nb::arg("messages"),
+          "Messages (from rank, to rank, first unit, units, those that have to arrive before); a "
+          "unit is the call's "
+          "bytes / denominator.")
+      .def_prop_ro("num_ranks", &Schedule::num_ranks)
+      .def_prop_ro("num_messages", [](const Schedule& self) { return self.num_messages(); });
 }
 
 void bind_enums(nb::module_& module) {
-    nb::enum_<CollectiveKind>(module, "CollectiveKind")
-        .value("ALL_REDUCE", CollectiveKind::all_reduce)
-        .value("ALL_GATHER", CollectiveKind::all_gather)
-        .value("REDUCE_SCATTER", CollectiveKind::reduce_scatter)
-        .value("ALL_TO_ALL", CollectiveKind::all_to_all)
-        .value("BROADCAST", CollectiveKind::broadcast)
-        .value("REDUCE", CollectiveKind::reduce)
-        .value("GATHER", CollectiveKind::gather)
-        .value("SCATTER", CollectiveKind::scatter)
-        .value("BARRIER", CollectiveKind::barrier);
-    nb::enum_<Algorithm>(module, "Algorithm")
-        .value("RING", Algorithm::ring)
-        .value("DIRECT", Algorithm::direct)
-        .value("MEASURED", Algorithm::measured)
-        .value("HALVING_DOUBLING", Algorithm::halving_doubling)
-        .value("DOUBLE_BINARY_TREE", Algorithm::double_binary_tree)
-        .value("IN_SWITCH", Algorithm::in_switch)
-        .value("CUSTOM", Algorithm::custom);
-    nb::class_<model::CollectiveShape>(module, "CollectiveShape",
-                                       "Dimensions with an algorithm each, pieces, root, sizes per pair, windows.")
-        .def(
-            "__init__",
-            [](model::CollectiveShape* self, std::vector<std::uint32_t> dims, std::vector<Algorithm> algorithms,
-               std::uint32_t pieces, std::uint32_t root, std::optional<std::vector<std::int64_t>> pair_units,
-               std::shared_ptr<model::Topology> topology, std::vector<std::uint32_t> windows) {
-                std::shared_ptr<const std::vector<std::int64_t>> units;
-                if (pair_units) units = std::make_shared<const std::vector<std::int64_t>>(std::move(*pair_units));
-                new (self)
-                    model::CollectiveShape{std::move(dims),  std::move(algorithms), std::move(windows), pieces, root,
-                                           std::move(units), std::move(topology)};
-            },
-            nb::arg("dims") = std::vector<std::uint32_t>{}, nb::arg("algorithms") = std::vector<Algorithm>{},
-            nb::arg("pieces") = 1, nb::arg("root") = 0, nb::arg("pair_units") = nb::none(),
-            nb::arg("topology") = nb::none(), nb::arg("windows") = std::vector<std::uint32_t>{});
-    bind_schedule(module);
-    nb::enum_<NodeKind>(module, "NodeKind", nb::is_arithmetic())
-        .value("COMPUTE", NodeKind::compute)
-        .value("COLLECTIVE", NodeKind::collective)
-        .value("TRANSFER", NodeKind::transfer)
-        .value("SEND", NodeKind::send)
-        .value("RECV", NodeKind::recv)
-        .value("MEMORY_LOAD", NodeKind::memory_load)
-        .value("MEMORY_STORE", NodeKind::memory_store);
-    nb::enum_<Stream>(module, "Stream", nb::is_arithmetic())
-        .value("COMPUTE", Stream::compute)
-        .value("COMM", Stream::comm)
-        .value("COPY_IN", Stream::copy_in)
-        .value("COPY_OUT", Stream::copy_out)
-        .value("PIM", Stream::pim)
-        .value("HOST", Stream::host)
-        .value("NONE", Stream::none);
+  nb::enum_<CollectiveKind>(module, "CollectiveKind")
+      .value("ALL_REDUCE", CollectiveKind::kAllReduce)
+      .value("ALL_GATHER", CollectiveKind::kAllGather)
+      .value("REDUCE_SCATTER", CollectiveKind::kReduceScatter)
+      .value("ALL_TO_ALL", CollectiveKind::kAllToAll)
+      .value("BROADCAST", CollectiveKind::kBroadcast)
+      .value("REDUCE", CollectiveKind::kReduce)
+      .value("GATHER", CollectiveKind::kGather)
+      .value("SCATTER", CollectiveKind::kScatter)
+      .value("BARRIER", CollectiveKind::kBarrier);
+  nb::enum_<Algorithm>(module, "Algorithm")
+      .value("RING", Algorithm::kRing)
+      .value("DIRECT", Algorithm::kDirect)
+      .value("MEASURED", Algorithm::kMeasured)
+      .value("HALVING_DOUBLING", Algorithm::kHalvingDoubling)
+      .value("DOUBLE_BINARY_TREE", Algorithm::kDoubleBinaryTree)
+      .value("IN_SWITCH", Algorithm::kInSwitch)
+      .value("CUSTOM", Algorithm::kCustom);
+  nb::class_<model::CollectiveShape>(
+      module, "CollectiveShape",
+      "Dimensions with an algorithm each, pieces, root, sizes per pair, windows.")
+      .def(
+          "__init__",
+          [](model::CollectiveShape* self, std::vector<std::uint32_t> dims,
+             std::vector<Algorithm> algorithms, std::uint32_t pieces, std::uint32_t root,
+             std::optional<std::vector<std::int64_t>> pair_units,
+             std::shared_ptr<model::Topology> topology, std::vector<std::uint32_t> windows) {
+            std::shared_ptr<const std::vector<std::int64_t>> units;
+            if (pair_units)
+              units = std::make_shared<const std::vector<std::int64_t>>(std::move(*pair_units));
+            new (self) model::CollectiveShape{
+                std::move(dims),  std::move(algorithms), std::move(windows), pieces, root,
+                std::move(units), std::move(topology)};
+          },
+          nb::arg("dims") = std::vector<std::uint32_t>{},
+          nb::arg("algorithms") = std::vector<Algorithm>{}, nb::arg("pieces") = 1,
+          nb::arg("root") = 0, nb::arg("pair_units") = nb::none(), nb::arg("topology") = nb::none(),
+          nb::arg("windows") = std::vector<std::uint32_t>{});
+  bind_schedule(module);
+  nb::enum_<NodeKind>(module, "NodeKind", nb::is_arithmetic())
+      .value("COMPUTE", NodeKind::kCompute)
+      .value("COLLECTIVE", NodeKind::kCollective)
+      .value("TRANSFER", NodeKind::kTransfer)
+      .value("SEND", NodeKind::kSend)
+      .value("RECV", NodeKind::kRecv)
+      .value("MEMORY_LOAD", NodeKind::kMemoryLoad)
+      .value("MEMORY_STORE", NodeKind::kMemoryStore);
+  nb::enum_<Stream>(module, "Stream", nb::is_arithmetic())
+      .value("COMPUTE", Stream::kCompute)
+      .value("COMM", Stream::kComm)
+      .value("COPY_IN", Stream::kCopyIn)
+      .value("COPY_OUT", Stream::kCopyOut)
+      .value("PIM", Stream::kPim)
+      .value("HOST", Stream::kHost)
+      .value("NONE", Stream::kNone);
 }
 
 // Whole columns at once: parents of node i are parents[parent_begin[i]:parent_begin[i + 1]].
-void add_columns(GraphBuilder& self, const Column<std::uint8_t>& kind, const Column<std::uint8_t>& stream,
-                 const Column<std::uint32_t>& device, const Column<std::int64_t>& amount,
-                 const Column<std::uint32_t>& peer, const Column<std::uint32_t>& call,
-                 const Column<std::int64_t>& parent_begin, const Column<std::uint64_t>& parents) {
-    const std::size_t n = kind.size();
-    for (const std::size_t other : {stream.size(), device.size(), amount.size(), peer.size(), call.size()}) {
-        if (other != n) {
-            throw model::InvalidGraph("columns of a graph have " + std::to_string(n) + " and " + std::to_string(other) +
-                                      " entries: they need one per node");
-        }
+void add_columns(GraphBuilder& self, const Column<std::uint8_t>& kind,
+                 const Column<std::uint8_t>& stream, const Column<std::uint32_t>& device,
+                 const Column<std::int64_t>& amount, const Column<std::uint32_t>& peer,
+                 const Column<std::uint32_t>& call, const Column<std::int64_t>& parent_begin,
+                 const Column<std::uint64_t>& parents) {
+  const std::size_t n = kind.size();
+  for (const std::size_t other :
+       {stream.size(), device.size(), amount.size(), peer.size(), call.size()}) {
+    if (other != n) {
+      throw model::InvalidGraph("columns of a graph have " + std::to_string(n) + " and " +
+                                std::to_string(other) + " entries: they need one per node");
     }
-    const auto begin = as_span(parent_begin);
-    bool sound = begin.size() == n + 1 && begin[0] == 0 && static_cast<std::size_t>(begin[n]) == parents.size();
-    for (std::size_t i = 0; sound && i < n; ++i) sound = begin[i] <= begin[i + 1];
-    if (!sound) {
-        throw model::InvalidGraph("parent_begin has to rise from 0 to the " + std::to_string(parents.size()) +
-                                  " parents in nodes + 1 = " + std::to_string(n + 1) + " entries");
-    }
-    for (std::size_t i = 0; i < n; ++i) {
-        const auto first = static_cast<std::size_t>(begin[i]);
-        self.add(static_cast<NodeKind>(kind.data()[i]), static_cast<Stream>(stream.data()[i]), device.data()[i],
-                 amount.data()[i], peer.data()[i], call.data()[i],
-                 as_span(parents).subspan(first, static_cast<std::size_t>(begin[i + 1]) - first));
-    }
+  }
+  const auto begin = as_span(parent_begin);
+  bool sound = begin.size() == n + 1 && begin[0] == 0 &&
+               static_cast<std::size_t>(begin[n]) == parents.size();
+  for (std::size_t i = 0; sound && i < n; ++i) sound = begin[i] <= begin[i + 1];
+  if (!sound) {
+    throw model::InvalidGraph("parent_begin has to rise from 0 to the " +
+                              std::to_string(parents.size()) +
+                              " parents in nodes + 1 = " + std::to_string(n + 1) + " entries");
+  }
+  for (std::size_t i = 0; i < n; ++i) {
+    const auto first = static_cast<std::size_t>(begin[i]);
+    self.add(static_cast<NodeKind>(kind.data()[i]), static_cast<Stream>(stream.data()[i]),
+             device.data()[i], amount.data()[i], peer.data()[i], call.data()[i],
+             as_span(parents).subspan(first, static_cast<std::size_t>(begin[i + 1]) - first));
+  }
 }
 
 using Parents = std::vector<std::uint64_t>;
 
 void bind_builder(nb::module_& module) {
-    nb::class_<GraphBuilder>(module, "GraphBuilder", "Collects nodes; build() checks them and returns a sealed graph.")
-        .def(nb::init<std::uint32_t>(), nb::arg("num_devices"))
-        .def(
-            "add_group",
-            [](GraphBuilder& self, const std::vector<model::DeviceId>& devices) { return self.add_group(devices); },
-            nb::arg("devices"))
-        .def(
-            "add_plan",
-            [](GraphBuilder& self, CollectiveKind kind, Algorithm algorithm, model::GroupId group,
-               std::shared_ptr<MeasuredTable> table, const model::CollectiveShape* shape,
-               std::shared_ptr<Schedule> schedule) {
-                return self.add_plan({kind, algorithm, group, std::move(table),
-                                      shape == nullptr ? model::CollectiveShape{} : *shape, std::move(schedule)});
-            },
-            nb::arg("kind"), nb::arg("algorithm"), nb::arg("group"), nb::arg("table") = nb::none(),
-            nb::arg("shape") = nb::none(), nb::arg("schedule") = nb::none())
-        .def(
-            "compute",
-            [](GraphBuilder& self, model::DeviceId device, model::Ps duration_ps, const Parents& parents, Stream stream,
-               std::uint8_t power_class) { return self.compute(device, duration_ps, parents, stream, power_class); },
-            nb::arg("device"), nb::arg("duration_ps"), nb::arg("parents") = Parents{},
-            nb::arg("stream") = Stream::compute, nb::arg("power_class") = 0)
-        .def(
-            "collective",
-            [](GraphBuilder& self, model::DeviceId device, model::PlanId plan, model::CallId call,
-               model::Bytes num_bytes, const Parents& parents,
-               Stream stream) { return self.collective(device, plan, call, num_bytes, parents, stream); },
-            nb::arg("device"), nb::arg("plan"), nb::arg("call"), nb::arg("num_bytes"), nb::arg("parents") = Parents{},
-            nb::arg("stream") = Stream::comm)
-        .def(
-            "transfer",
-            [](GraphBuilder& self, model::DeviceId from, model::DeviceId to, model::Bytes num_bytes,
-               const Parents& parents, Stream stream) { return self.transfer(from, to, num_bytes, parents, stream); },
-            nb::arg("from_device"), nb::arg("to_device"), nb::arg("num_bytes"), nb::arg("parents") = Parents{},
-            nb::arg("stream") = Stream::copy_out)
-        .def(
-            "add",
-            [](GraphBuilder& self, NodeKind kind, Stream stream, model::DeviceId device, std::int64_t amount,
-               std::uint32_t peer, model::CallId call,
-               const Parents& parents) { return self.add(kind, stream, device, amount, peer, call, parents); },
-            nb::arg("kind"), nb::arg("stream"), nb::arg("device"), nb::arg("amount"), nb::arg("peer"), nb::arg("call"),
-            nb::arg("parents") = Parents{})
-        .def("add_columns", &add_columns, nb::arg("kind"), nb::arg("stream"), nb::arg("device"), nb::arg("amount"),
-             nb::arg("peer"), nb::arg("call"), nb::arg("parent_begin"), nb::arg("parents"))
-        .def(
-            "with_ids", [](GraphBuilder& self, const std::vector<std::uint64_t>& ids) { self.with_ids(ids); },
-            nb::arg("ids"))
-        .def("clear", &GraphBuilder::clear)
-        .def("build", [](GraphBuilder& self) { return std::const_pointer_cast<ExecutionGraph>(self.build()); });
+  nb::class_<GraphBuilder>(module, "GraphBuilder",
+                           "Collects nodes; build() checks them and returns a sealed graph.")
+      .def(nb::init<std::uint32_t>(), nb::arg("num_devices"))
+      .def(
+          "add_group",
+          [](GraphBuilder& self, const std::vector<model::DeviceId>& devices) {
+            return self.add_group(devices);
+          },
+          nb::arg("devices"))
+      .def(
+          "add_plan",
+          [](GraphBuilder& self, CollectiveKind kind, Algorithm algorithm, model::GroupId group,
+             std::shared_ptr<MeasuredTable> table, const model::CollectiveShape* shape,
+             std::shared_ptr<Schedule> schedule) {
+            return self.add_plan({kind, algorithm, group, std::move(table),
+                                  shape == nullptr ? model::CollectiveShape{} : *shape,
+                                  std::move(schedule)});
+          },
+          nb::arg("kind"), nb::arg("algorithm"), nb::arg("group"), nb::arg("table") = nb::none(),
+          nb::arg("shape") = nb::none(), nb::arg("schedule") = nb::none())
+      .def(
+          "compute",
+          [](GraphBuilder& self, model::DeviceId device, model::Ps duration_ps,
+             const Parents& parents, Stream stream, std::uint8_t power_class) {
+            return self.compute(device, duration_ps, parents, stream, power_class);
+          },
+          nb::arg("device"), nb::arg("duration_ps"), nb::arg("parents") = Parents{},
+          nb::arg("stream") = Stream::kCompute, nb::arg("power_class") = 0)
+      .def(
+          "collective",
+          [](GraphBuilder& self, model::DeviceId device, model::PlanId plan, model::CallId call,
+             model::Bytes num_bytes, const Parents& parents, Stream stream) {
+            return self.collective(device, plan, call, num_bytes, parents, stream);
+          },
+          nb::arg("device"), nb::arg("plan"), nb::arg("call"), nb::arg("num_bytes"),
+          nb::arg("parents") = Parents{}, nb::arg("stream") = Stream::kComm)
+      .def(
+          "transfer",
+          [](GraphBuilder& self, model::DeviceId from, model::DeviceId to, model::Bytes num_bytes,
+             const Parents& parents,
+             Stream stream) { return self.transfer(from, to, num_bytes, parents, stream); },
+          nb::arg("from_device"), nb::arg("to_device"), nb::arg("num_bytes"),
+          nb::arg("parents") = Parents{}, nb::arg("stream") = Stream::kCopyOut)
+      .def(
+          "add",
+          [](GraphBuilder& self, NodeKind kind, Stream stream, model::DeviceId device,
+             std::int64_t amount, std::uint32_t peer, model::CallId call, const Parents& parents) {
+            return self.add(kind, stream, device, amount, peer, call, parents);
+          },
+          nb::arg("kind"), nb::arg("stream"), nb::arg("device"), nb::arg("amount"), nb::arg("peer"),
+          nb::arg("call"), nb::arg("parents") = Parents{})
+      .def("add_columns", &add_columns, nb::arg("kind"), nb::arg("stream"), nb::arg("device"),
+           nb::arg("amount"), nb::arg("peer"), nb::arg("call"), nb::arg("parent_begin"),
+           nb::arg("parents"))
+      .def(
+          "with_ids",
+          [](GraphBuilder& self, const std::vector<std::uint64_t>& ids) { self.with_ids(ids); },
+          nb::arg("ids"))
+      .def("clear", &GraphBuilder::clear)
+      .def("build", [](GraphBuilder& self) {
+        return std::const_pointer_cast<ExecutionGraph>(self.build());
+      });
 }
 
 }  // namespace
 
 void bind_graph(nb::module_& module) {
-    bind_enums(module);
-    nb::class_<MeasuredTable>(module, "MeasuredTable", "Measured durations of a collective by size; interpolates.")
-        .def(nb::init<std::vector<model::Bytes>, std::vector<model::Ps>>(), nb::arg("num_bytes"),
-             nb::arg("duration_ps"))
-        .def("at", &MeasuredTable::at, nb::arg("num_bytes"));
-    nb::class_<ExecutionGraph>(module, "ExecutionGraph",
-                               "One iteration made concrete; immutable; made by GraphBuilder.")
-        .def_prop_ro("num_nodes", &ExecutionGraph::num_nodes)
-        .def_prop_ro("num_devices", [](const ExecutionGraph& self) { return self.num_devices; })
-        .def_prop_ro(
-            "amounts", [](const ExecutionGraph& self) { return as_array(std::vector<std::int64_t>(self.amount)); },
-            "A copy of the durations (ps) and sizes (bytes), one int64 per node.")
-        .def("describe", [](const ExecutionGraph& self, model::NodeIndex node) {
-            if (node >= self.num_nodes())
-                throw model::InvalidGraph("node " + std::to_string(node) + " is not in the graph");
-            return self.describe(node);
-        });
-    bind_builder(module);
+  bind_enums(module);
+  nb::class_<MeasuredTable>(module, "MeasuredTable",
+                            "Measured durations of a collective by size; interpolates.")
+      .def(nb::init<std::vector<model::Bytes>, std::vector<model::Ps>>(), nb::arg("num_bytes"),
+           nb::arg("duration_ps"))
+      .def("at", &MeasuredTable::at, nb::arg("num_bytes"));
+  nb::class_<ExecutionGraph>(module, "ExecutionGraph",
+                             "One iteration made concrete; immutable; made by GraphBuilder.")
+      .def_prop_ro("num_nodes", &ExecutionGraph::num_nodes)
+      .def_prop_ro("num_devices", [](const ExecutionGraph& self) { return self.num_devices; })
+      .def_prop_ro(
+          "amounts",
+          [](const ExecutionGraph& self) {
+            return as_array(std::vector<std::int64_t>(self.amount));
+          },
+          "A copy of the durations (ps) and sizes (bytes), one int64 per node.")
+      .def("describe", [](const ExecutionGraph& self, model::NodeIndex node) {
+        if (node >= self.num_nodes())
+          throw model::InvalidGraph("node " + std::to_string(node) + " is not in the graph");
+        return self.describe(node);
+      });
+  bind_builder(module);
 }
 
 }  // namespace astra_sim::python

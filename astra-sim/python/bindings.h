@@ -5,7 +5,8 @@
 
 namespace astra_sim::python {
 
-// Adds every class, function and error of the engine to `module` (call it once, with a submodule such as `engine`).
+// Adds every class, function and error of the engine to `module` (call it once, with a submodule
+// such as `engine`).
 void bind_engine(nanobind::module_& module);
 
 // Its parts, in the order that bind_engine calls them.

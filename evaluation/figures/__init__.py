@@ -1,1 +1,3 @@
-"""Figures 5 to 10 of the LLMServingSim 2.0 paper (ISPASS 2026), regenerated with llmsim; see evaluation/README.md."""
+"""Figures 5 to 10 of the LLMServingSim 2.0 paper (ISPASS 2026), regenerated with llmsim; see
+evaluation/README.md.
+"""

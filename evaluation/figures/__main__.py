@@ -1,4 +1,6 @@
-"""Regenerates figures: python -m figures 5 [6 ...] [--artifact DIR] [--output DIR]; compare prints what they found."""
+"""Regenerates figures: python -m figures 5 [6 ...] [--artifact DIR] [--output DIR]; compare prints
+what they found.
+"""
 
 import argparse
 import importlib
@@ -20,35 +22,53 @@ def main() -> int:
     options = _options()
     if options.compare:
         return _print_comparisons(options.output, options.figures or list(FIGURES))
-    artifact = options.artifact or (Path(os.environ["LLMSIM_ARTIFACT"]) if "LLMSIM_ARTIFACT" in os.environ else None)
+    artifact = options.artifact or (
+        Path(os.environ["LLMSIM_ARTIFACT"]) if "LLMSIM_ARTIFACT" in os.environ else None
+    )
     if artifact is not None and not artifact.is_dir():
-        print(f"figures: error: --artifact {artifact} is not a folder; name a copy of the artifact", file=sys.stderr)
+        print(
+            f"figures: error: --artifact {artifact} is not a folder; name a copy of the artifact",
+            file=sys.stderr,
+        )
         return 2
     for number in options.figures or FIGURES:
         start = time.perf_counter()
         module = importlib.import_module(f"figures.figure_{number}")
-        work = Workspace(options.output / f"figure_{number}", artifact.resolve() if artifact else None)
+        work = Workspace(
+            options.output / f"figure_{number}", artifact.resolve() if artifact else None
+        )
         work.folder.mkdir(parents=True, exist_ok=True)
         report: FigureReport = module.build(work)
         report.write(work.folder)
         print("\n".join(table(report)))
-        print(f"{work.folder}/figure_{number}.pdf in {time.perf_counter() - start:.1f} s\n", flush=True)
+        print(
+            f"{work.folder}/figure_{number}.pdf in {time.perf_counter() - start:.1f} s\n",
+            flush=True,
+        )
     return 0
 
 
 def _options() -> argparse.Namespace:
     parser = OneSentenceParser(prog="figures", description=__doc__)
     parser.add_argument("figures", nargs="*", type=_number, help="5 to 10; all by default")
-    parser.add_argument("--artifact", type=Path, help="copy of the published artifact; also LLMSIM_ARTIFACT")
-    parser.add_argument("--output", type=Path, default=EVALUATION, help="folder that receives figure_N/")
-    parser.add_argument("--compare", action="store_true", help="print the comparisons of figures made before")
+    parser.add_argument(
+        "--artifact", type=Path, help="copy of the published artifact; also LLMSIM_ARTIFACT"
+    )
+    parser.add_argument(
+        "--output", type=Path, default=EVALUATION, help="folder that receives figure_N/"
+    )
+    parser.add_argument(
+        "--compare", action="store_true", help="print the comparisons of figures made before"
+    )
     return parser.parse_args()
 
 
 def _number(text: str) -> int:
     digits = text.removeprefix("figure_")
     if digits not in map(str, FIGURES):
-        raise argparse.ArgumentTypeError(f'"{text}" is no figure; there are {", ".join(map(str, FIGURES))}')
+        raise argparse.ArgumentTypeError(
+            f'"{text}" is no figure; there are {", ".join(map(str, FIGURES))}'
+        )
     return int(digits)
 
 
@@ -64,7 +84,11 @@ def _print_comparisons(folder: Path, numbers: list[int]) -> int:
         rows = [line.split("\t") for line in path.read_text().splitlines()]
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         for row in rows:
-            print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+            print(
+                "  ".join(
+                    cell.ljust(width) for cell, width in zip(row, widths, strict=True)
+                ).rstrip()
+            )
         print(path.with_name("remarks.txt").read_text())
     return missing
 

@@ -11,28 +11,48 @@ A6000 = {"hardware": "A6000", "npu_mem": {"mem_size": 40, "mem_bw": 768, "mem_la
 H100 = {"hardware": "H100", "npu_mem": {"mem_size": 80, "mem_bw": 3350, "mem_latency": 0}}
 TPU_V6E = {"hardware": "TPU-v6e", "npu_mem": {"mem_size": 32, "mem_bw": 1640, "mem_latency": 0}}
 A6000_LINK, H100_LINK, TPU_LINK = 112, 450, 800
-"""GB/s: NVLink bridge of two A6000 (data sheet: 112.5), NVLink 4 in one direction, ICI of a v6e chip (section VI)."""
+"""GB/s: NVLink bridge of two A6000 (data sheet: 112.5), NVLink 4 in one direction, ICI of a v6e
+chip (section VI).
+"""
 
 A6000_POWER: Json = {
     "base_node_power": 60,
-    "npu": {"A6000": {"idle_power": 25, "standby_power": 115, "active_power": 300, "standby_duration": 18}},
+    "npu": {
+        "A6000": {
+            "idle_power": 25,
+            "standby_power": 115,
+            "active_power": 300,
+            "standby_duration": 18,
+        }
+    },
     "cpu": {"idle_power": 10, "active_power": 200, "util": 0.15},
     "dram": {"dimm_size": 32, "idle_power": 2.0, "energy_per_bit": 6.0},
     "link": {"num_links": 1, "idle_power": 5, "energy_per_bit": 4.0},
     "nic": {"num_nics": 1, "idle_power": 20},
     "storage": {"num_devices": 2, "idle_power": 5},
 }
-"""W, GB per DIMM, pJ/bit, s: the values that the artifact's power example gives for the A6000 server."""
+"""W, GB per DIMM, pJ/bit, s: the values that the artifact's power example gives for the A6000
+server.
+"""
 
 SERVER_POWER: Json = {
-    "npu": {"A6000": {"idle_power": 33, "standby_power": 89, "active_power": 300, "standby_duration": 18}},
+    "npu": {
+        "A6000": {
+            "idle_power": 33,
+            "standby_power": 89,
+            "active_power": 300,
+            "standby_duration": 18,
+        }
+    },
     "cpu": {"idle_power": 10, "active_power": 185, "util": 0.5},
     "dram": {"dimm_size": 32, "idle_power": 4.0, "energy_per_bit": 6.0},
     "link": {"num_links": 1, "idle_power": 5.0, "energy_per_bit": 4.0},
     "nic": {"num_nics": 1, "idle_power": 11.2},
     "storage": {"num_devices": 1, "idle_power": 5.9},
 }
-"""The same server in the artifact's figure 6, without the base power, which depends on how many devices are unused."""
+"""The same server in the artifact's figure 6, without the base power, which depends on how many
+devices are unused.
+"""
 
 
 def instance(device: Json, model: str, tp: int = 1, role: str | None = None) -> Json:

@@ -22,7 +22,13 @@ from figures.report import Comparison, FigureReport
 from figures.runs import Outcome, Run, Workspace, per_second
 from figures.style import OURS, PEER, REAL, note, save, subplots
 from llmsim.config.errors import InputError
-from llmsim.validation.compare.throughput import SeriesErrors, completed, read_series, series_errors, total_throughput
+from llmsim.validation.compare.throughput import (
+    SeriesErrors,
+    completed,
+    read_series,
+    series_errors,
+    total_throughput,
+)
 
 TITLE = "throughput over time"
 TITLES = {
@@ -31,16 +37,25 @@ TITLES = {
     "PDD": "prefill and decode apart",
     "SM": "mixture of experts",
 }
-LLAMA = "synthetic:n=300,rate=10,input=lognormal:224:cv=1.7:max=2000,output=lognormal:278:cv=0.64:min=2:max=769,seed=5"
-PHI = "synthetic:n=300,rate=10,input=lognormal:234:cv=1.7:max=1743,output=lognormal:323:cv=0.65:min=2:max=1064,seed=5"
+LLAMA = (
+    "synthetic:n=300,rate=10,input=lognormal:224:cv=1.7:max=2000,"
+    "output=lognormal:278:cv=0.64:min=2:max=769,seed=5"
+)
+PHI = (
+    "synthetic:n=300,rate=10,input=lognormal:234:cv=1.7:max=1743,"
+    "output=lognormal:323:cv=0.65:min=2:max=1064,seed=5"
+)
 SHARED = (
     "synthetic:n=300,rate=10,input=lognormal:214:cv=1.7:max=2000,output=lognormal:278:cv=0.64:min=2:max=769,"
     "prefixes=8:tokens=128:share=0.08,seed=5"
 )
-"""Mean, spread and ends of the lengths of the artifact's 300 ShareGPT requests (Llama, Phi); 4.6 % of the first's
-prompt tokens begin like an earlier prompt."""
+"""Mean, spread and ends of the lengths of the artifact's 300 ShareGPT requests (Llama, Phi); 4.6 %
+of the first's prompt tokens begin like an earlier prompt.
+"""
 H100_ENGINE = ("--no-async-scheduling",)
-"""The vLLM of the recordings is not stated; they are older than asynchronous scheduling as a default."""
+"""The vLLM of the recordings is not stated; they are older than asynchronous scheduling as a
+default.
+"""
 
 
 def runs(work: Workspace) -> list[Run]:
@@ -56,7 +71,9 @@ def runs(work: Workspace) -> list[Run]:
 def _a6000(work: Workspace, name: str, title: str) -> Run:
     profiles = work.of_artifact("perf_models")
     config = work.of_artifact(f"figure_5/A6000/config/{name}_config.json")
-    trace = work.of_artifact(f"dataset/sharegpt_req300_rate10_{'phi' if name == 'SM' else 'llama'}.jsonl")
+    trace = work.of_artifact(
+        f"dataset/sharegpt_req300_rate10_{'phi' if name == 'SM' else 'llama'}.jsonl"
+    )
     source = ("--profile-dir", str(profiles)) if profiles else ()
     return Run(
         f"A6000_{name}",
@@ -68,10 +85,18 @@ def _a6000(work: Workspace, name: str, title: str) -> Run:
 
 
 def _h100(work: Workspace, name: str, title: str) -> Run:
-    trace = work.of_artifact(f"dataset/sharegpt_req300_rate10_{'mixtral' if name == 'SM' else 'llama'}.jsonl")
+    trace = work.of_artifact(
+        f"dataset/sharegpt_req300_rate10_{'mixtral' if name == 'SM' else 'llama'}.jsonl"
+    )
     content = cluster(instances(name, H100, LLAMA_70B, MIXTRAL, 4), H100_LINK)
     options = ("--request-routing-policy", "RR", *h100_options(work), *_prefixes(name))
-    return Run(f"H100_{name}", f"H100, {title}", content, str(trace) if trace else _synthetic(name), options)
+    return Run(
+        f"H100_{name}",
+        f"H100, {title}",
+        content,
+        str(trace) if trace else _synthetic(name),
+        options,
+    )
 
 
 def h100_options(work: Workspace) -> tuple[str, ...]:
@@ -110,7 +135,9 @@ def build(work: Workspace) -> FigureReport:
             note(axis, "not run")
             continue
         ours = per_second(outcome, "generation_tokens")
-        work.write_table(f"{outcome.run.name}_throughput", ("time_s", "throughput"), list(enumerate(ours)))
+        work.write_table(
+            f"{outcome.run.name}_throughput", ("time_s", "throughput"), list(enumerate(ours))
+        )
         for path, color, label in _references(work, outcome.run.name):
             axis.plot(read_series(path), color=color, label=label, linewidth=1.1)
         axis.plot(ours, color=OURS, label="llmsim")
@@ -147,15 +174,23 @@ def _compare(work: Workspace, outcome: Outcome, ours: np.ndarray, report: Figure
         _published(outcome, panel, report)
     else:
         report.remarks.append(
-            f"{name}: {outcome.summary['output_throughput']:.0f} output tok/s; nothing published for this trace "
-            f"(the paper's own error per second on {device} is {published.SERIES_ERROR[device]} % on average)"
+            f"{name}: {outcome.summary['output_throughput']:.0f} output tok/s; nothing published "
+            "for this trace "
+            f"(the paper's own error per second on {device} is {published.SERIES_ERROR[device]} "
+            "% on average)"
         )
 
 
 def _measured(
-    outcome: Outcome, ours: np.ndarray, real: np.ndarray, peer: np.ndarray | None, report: FigureReport
+    outcome: Outcome,
+    ours: np.ndarray,
+    real: np.ndarray,
+    peer: np.ndarray | None,
+    report: FigureReport,
 ) -> None:
-    """Totals up to the second of the last token, for all three alike, and the sum of differences per second."""
+    """Totals up to the second of the last token, for all three alike, and the sum of differences
+    per second.
+    """
     name, errors = outcome.run.name, series_errors(ours, real)
     measured = total_throughput(real)
     whole, said = _peer(outcome, real, peer)
@@ -167,14 +202,20 @@ def _measured(
     )  # fmt: skip
     last = int(np.flatnonzero(real > 0)[-1])
     report.remarks.append(
-        f"{name}: last token {outcome.summary['duration']:.1f} s after the first arrival, of the recording in second "
-        f"{last} of its own clock (a second is {100 / last:.1f} % of the total); error of the throughput per second "
+        f"{name}: last token {outcome.summary['duration']:.1f} s after the first arrival, of the "
+        "recording in second "
+        f"{last} of its own clock (a second is {100 / last:.1f} % of the total); error of the "
+        "throughput per second "
         f"{errors.series:.1f} % (sum of differences){said}"
     )
 
 
-def _peer(outcome: Outcome, real: np.ndarray, peer: np.ndarray | None) -> tuple[SeriesErrors | None, str]:
-    """The peer's errors, its series completed: it stops at the last whole second, some tokens before the end."""
+def _peer(
+    outcome: Outcome, real: np.ndarray, peer: np.ndarray | None
+) -> tuple[SeriesErrors | None, str]:
+    """The peer's errors, its series completed: it stops at the last whole second, some tokens
+    before the end.
+    """
     if peer is None:
         return None, ""
     stored = series_errors(peer, real)
@@ -183,7 +224,8 @@ def _peer(outcome: Outcome, real: np.ndarray, peer: np.ndarray | None) -> tuple[
     except InputError as error:
         return stored, f"; LLMServingSim 2.0's is {stored.series:.1f} %, as stored ({error})"
     return whole, (
-        f"; LLMServingSim 2.0's is {whole.series:.1f} %, its total {whole.total:+.1f} %, or {stored.total:+.1f} % "
+        f"; LLMServingSim 2.0's is {whole.series:.1f} %, its total {whole.total:+.1f} %, or "
+        f"{stored.total:+.1f} % "
         "without the last part of a second, which its series lacks"
     )
 
@@ -198,5 +240,7 @@ def _published(outcome: Outcome, panel: str, report: FigureReport) -> None:
     values = (real.throughput, real.ttft_ms, real.tpot_ms)
     for (label, key), value, error in zip(names, values, peer, strict=True):
         report.comparisons.append(
-            Comparison(f"{outcome.run.name}: {label}", outcome.summary[key], value, "published mean", error)
+            Comparison(
+                f"{outcome.run.name}: {label}", outcome.summary[key], value, "published mean", error
+            )
         )

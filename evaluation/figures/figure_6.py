@@ -1,4 +1,6 @@
-"""Figure 6: power over time of three pulses of requests on one and two RTX A6000, and where the energy goes."""
+"""Figure 6: power over time of three pulses of requests on one and two RTX A6000, and where the
+energy goes.
+"""
 
 from typing import Any
 
@@ -15,8 +17,9 @@ PULSES = (
 )
 """Three pulses of 10 requests, 60 s apart (section VII.A); ShareGPT's mean lengths."""
 BASE_W = {1: 219, 2: 164}
-"""What the rest of the server draws, its unused devices included: figure 6's configuration for one device; for two, the
-artifact's own output, 21,431 J of others in 130.7 s."""
+"""What the rest of the server draws, its unused devices included: figure 6's configuration for one
+device; for two, the artifact's own output, 21,431 J of others in 130.7 s.
+"""
 
 
 CPU_UTILISATION = {1: 0.5, 2: 0.7}
@@ -34,7 +37,9 @@ def runs(work: Workspace) -> list[Run]:
         power = {**SERVER_POWER, "base_node_power": BASE_W[tp], "cpu": cpu}
         content = cluster([instance(A6000, LLAMA_8B, tp)], A6000_LINK, power=power)
         options = (*published.EAGER, *published.NO_PREFIXES, *source)
-        found.append(Run(f"TP{tp}", f"tensor parallelism {tp}", content, str(trace or PULSES), options))
+        found.append(
+            Run(f"TP{tp}", f"tensor parallelism {tp}", content, str(trace or PULSES), options)
+        )
     return found
 
 
@@ -47,14 +52,26 @@ def build(work: Workspace) -> FigureReport:
         outcome = work.execute(run)
         axis.set(title=run.title, xlabel="time, s", ylabel="power, W")
         if outcome.failure or not outcome.summary.get("energy"):
-            report.remarks.append(f"{run.title}: not run ({outcome.failure or 'no energy in the summary'})")
+            report.remarks.append(
+                f"{run.title}: not run ({outcome.failure or 'no energy in the summary'})"
+            )
             note(axis, "not run")
             continue
         stacks[run.name] = outcome.summary["energy"]["components_j"]
         _power(work, outcome, axis)
-        axis.axhline(published.POWER_REAL_W[run.name], color=REAL, alpha=0.4, linewidth=2.4, label="measured mean")
         axis.axhline(
-            outcome.summary["energy"]["mean_power_w"], color=OURS, linestyle="--", linewidth=1.0, label="llmsim mean"
+            published.POWER_REAL_W[run.name],
+            color=REAL,
+            alpha=0.4,
+            linewidth=2.4,
+            label="measured mean",
+        )
+        axis.axhline(
+            outcome.summary["energy"]["mean_power_w"],
+            color=OURS,
+            linestyle="--",
+            linewidth=1.0,
+            label="llmsim mean",
         )
         energy = outcome.summary["energy"]
         report.remarks.append(
@@ -65,17 +82,24 @@ def build(work: Workspace) -> FigureReport:
         real, peer = published.POWER_REAL_W[run.name], published.POWER_PEER_W[run.name]
         report.comparisons.append(
             Comparison(
-                f"{run.title}: mean power, W", energy["mean_power_w"], real, published.ARTIFACT, 100 * (peer / real - 1)
+                f"{run.title}: mean power, W",
+                energy["mean_power_w"],
+                real,
+                published.ARTIFACT,
+                100 * (peer / real - 1),
             )
         )
     if stacks:
         _breakdown(work, axes[0][2], stacks)
     else:
         note(axes[0][2], "not run")
-    report.remarks.append(f"the paper's own error of the total energy is {published.ENERGY_ERROR} % on average")
+    report.remarks.append(
+        f"the paper's own error of the total energy is {published.ENERGY_ERROR} % on average"
+    )
     if not work.of_artifact("dataset/sharegpt_pulse_req10_n3_delay60.jsonl"):
         report.remarks.append(
-            "without the artifact's pulses the lengths are drawn: how long each pulse lasts is another"
+            "without the artifact's pulses the lengths are drawn: how long each pulse lasts is "
+            "another"
         )
     save(figure, work.folder / "figure_6.pdf")
     return report
@@ -90,7 +114,11 @@ def _power(work: Workspace, outcome: Outcome, axis: Any) -> None:
     if measured:
         lines = [line.split("\t") for line in measured.read_text(encoding="utf-8").splitlines()[1:]]
         axis.plot(
-            [float(t) for t, _ in lines], [float(w) for _, w in lines], color=REAL, label="measured", linewidth=1.0
+            [float(t) for t, _ in lines],
+            [float(w) for _, w in lines],
+            color=REAL,
+            label="measured",
+            linewidth=1.0,
         )
     axis.step(time_s, watts, color=OURS, where="pre", linewidth=1.0, label="llmsim")
     axis.set(ylim=(0, 1.06 * max(watts)), xlim=(0, None))
@@ -103,7 +131,9 @@ def _breakdown(work: Workspace, axis: Any, stacks: dict[str, dict[str, float]]) 
     bottoms = [0.0] * len(stacks)
     for color, name in zip(PARTS, names, strict=False):
         values = [stack[name] / 1e3 for stack in stacks.values()]
-        axis.bar(range(len(stacks)), values, 0.5, bottom=bottoms, color=color, label=part_label(name))
+        axis.bar(
+            range(len(stacks)), values, 0.5, bottom=bottoms, color=color, label=part_label(name)
+        )
         bottoms = [bottom + value for bottom, value in zip(bottoms, values, strict=True)]
     axis.set_xticks(range(len(stacks)), list(stacks))
     axis.set(title="energy, kJ")

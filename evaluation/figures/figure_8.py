@@ -1,4 +1,6 @@
-"""Figure 8: throughput, TTFT and TPOT relative to the real system, and the time that a simulation takes."""
+"""Figure 8: throughput, TTFT and TPOT relative to the real system, and the time that a simulation
+takes.
+"""
 
 from typing import Any
 
@@ -27,10 +29,14 @@ METRICS = (
 
 
 def runs(work: Workspace) -> list[Run]:
-    """H100, four devices per instance, 300 requests at 10/s; operator times of the artifact or the silicon database."""
+    """H100, four devices per instance, 300 requests at 10/s; operator times of the artifact or the
+    silicon database.
+    """
     llama = work.of_artifact("dataset/sharegpt_req300_rate10_llama.jsonl")
     mixtral = work.of_artifact("dataset/sharegpt_req300_rate10_mixtral.jsonl")
-    phi = work.of_artifact("dataset/sharegpt_req300_rate10_phi.jsonl")  # a tokenizer of the same kind
+    phi = work.of_artifact(
+        "dataset/sharegpt_req300_rate10_phi.jsonl"
+    )  # a tokenizer of the same kind
     traces = {"SM": str(mixtral or phi or PHI)}
     return [
         Run(
@@ -59,7 +65,8 @@ def build(work: Workspace) -> FigureReport:
         if not outcome.failure:
             slowest = published.SIMULATION_S[name]["LLMServingSim 2.0"]
             report.remarks.append(
-                f"{outcome.run.title}: simulated in {outcome.wall_s:.1f} s; LLMServingSim 2.0 took {slowest:.0f} s on "
+                f"{outcome.run.title}: simulated in {outcome.wall_s:.1f} s; LLMServingSim 2.0 "
+                f"took {slowest:.0f} s on "
                 "its authors' machine"
             )
     rows = [(o.run.name, f"{o.wall_s:.2f}", f"{o.cpu_s:.2f}") for o in outcomes if not o.failure]
@@ -68,12 +75,17 @@ def build(work: Workspace) -> FigureReport:
         if outcome.failure:
             report.remarks.append(f"{outcome.run.title}: not run ({outcome.failure})")
     if work.artifact is None:
-        report.remarks.append("without the artifact's traces the lengths are drawn: compare only roughly")
+        report.remarks.append(
+            "without the artifact's traces the lengths are drawn: compare only roughly"
+        )
     if work.of_artifact("perf_models/H100"):
-        report.remarks.append("operator times are those of the artifact's H100 profiles, nothing is fitted")
+        report.remarks.append(
+            "operator times are those of the artifact's H100 profiles, nothing is fitted"
+        )
     else:
         report.remarks.append(
-            "operator times are the silicon database's, nothing is fitted; the version of vLLM behind the published "
+            "operator times are the silicon database's, nothing is fitted; the version of vLLM "
+            "behind the published "
             "means is not stated, and a host gap per step explains most of the difference "
             "(docs/explanation/accuracy.md)"
         )
@@ -89,7 +101,9 @@ def _real(outcome: Outcome, index: int) -> tuple[float, float]:
     """(the published value, LLMServingSim 2.0's error in percent) of a metric."""
     name = outcome.run.name.removeprefix("H100_")
     real = published.H100_REAL[name]
-    return (real.throughput, real.ttft_ms, real.tpot_ms)[index], published.H100_PEER_ERRORS[name][index]
+    return (real.throughput, real.ttft_ms, real.tpot_ms)[index], published.H100_PEER_ERRORS[name][
+        index
+    ]
 
 
 def _normalised(axis: Any, outcomes: list[Outcome], index: int, label: str) -> None:
@@ -104,9 +118,19 @@ def _normalised(axis: Any, outcomes: list[Outcome], index: int, label: str) -> N
                 axis.bar(place - 0.36 + 0.18 * step, min(value, TOP), 0.17, color=color)
                 if value > TOP:
                     axis.annotate(
-                        f"{value:.1f}", (place - 0.36 + 0.18 * step, TOP), ha="center", va="bottom", fontsize=6
+                        f"{value:.1f}",
+                        (place - 0.36 + 0.18 * step, TOP),
+                        ha="center",
+                        va="bottom",
+                        fontsize=6,
                     )
-        axis.bar(place + 0.18, 1 + peer / 100, 0.17, color=PEER, label=f"{first}LLMServingSim 2.0 (own H100 profile)")
+        axis.bar(
+            place + 0.18,
+            1 + peer / 100,
+            0.17,
+            color=PEER,
+            label=f"{first}LLMServingSim 2.0 (own H100 profile)",
+        )
         if not outcome.failure:
             value = _value(outcome, index) / real
             axis.bar(place + 0.36, value, 0.17, color=OURS, label=f"{first}llmsim")
@@ -143,4 +167,6 @@ def _compare(outcome: Outcome, index: int, label: str, key: str, report: FigureR
         return
     real, peer = _real(outcome, index)
     name = f"{outcome.run.title}: {label}"
-    report.comparisons.append(Comparison(name, outcome.summary[key], real, "published mean (H100)", peer))
+    report.comparisons.append(
+        Comparison(name, outcome.summary[key], real, "published mean (H100)", peer)
+    )

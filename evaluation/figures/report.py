@@ -1,4 +1,6 @@
-"""What a figure hands to its reader besides the plot: comparisons with reference numbers, and what could not be run."""
+"""What a figure hands to its reader besides the plot: comparisons with reference numbers, and what
+could not be run.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -7,7 +9,9 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Comparison:
-    """One number beside its reference; `peer` is the published error of LLMServingSim 2.0 in percent, where known."""
+    """One number beside its reference; `peer` is the published error of LLMServingSim 2.0 in
+    percent, where known.
+    """
 
     what: str
     ours: float
@@ -17,7 +21,9 @@ class Comparison:
 
     @property
     def error_percent(self) -> float:
-        """Relative to the reference; absolute percentage points where the quantity itself is an error (reference 0)."""
+        """Relative to the reference; absolute percentage points where the quantity itself is an
+        error (reference 0).
+        """
         return 100.0 * (self.ours / self.reference - 1.0) if self.reference else self.ours
 
 

@@ -1,4 +1,6 @@
-"""Runs `main.py` for a figure and keeps what it says: logs/, results/ and parsed/ beside the figure."""
+"""Runs `main.py` for a figure and keeps what it says: logs/, results/ and parsed/ beside the
+figure.
+"""
 
 import csv
 import json
@@ -40,7 +42,9 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Workspace:
-    """Where one figure lives: its folder with logs/, results/ and parsed/, and the artifact's copy, if there is one."""
+    """Where one figure lives: its folder with logs/, results/ and parsed/, and the artifact's copy,
+    if there is one.
+    """
 
     folder: Path
     artifact: Path | None = None
@@ -48,8 +52,8 @@ class Workspace:
     def of_artifact(self, part: str) -> Path | None:
         """A file or folder of the artifact; None where it is absent.
 
-        A whole copy keeps figures under evaluation/ and evaluation/artifacts/, and profiles under llm_profile/; what
-        its simulator gave, here `peer`, is called `parsed` there.
+        A whole copy keeps figures under evaluation/ and evaluation/artifacts/, and profiles under
+        llm_profile/; what its simulator gave, here `peer`, is called `parsed` there.
         """
         if self.artifact is None:
             return None
@@ -64,7 +68,9 @@ class Workspace:
         return next((path for place in places if (path := self.artifact / place).exists()), None)
 
     def execute(self, run: Run) -> Outcome:
-        """Runs it as users do, in a process of its own; a failure is an outcome, not an exception."""
+        """Runs it as users do, in a process of its own; a failure is an outcome, not
+        an exception.
+        """
         for part in ("logs", "results", "parsed"):
             (self.folder / part).mkdir(parents=True, exist_ok=True)
         cluster = run.cluster
@@ -72,8 +78,20 @@ class Workspace:
             cluster = self.folder / "results" / f"{run.name}_cluster.json"
             cluster.write_text(json.dumps(run.cluster, indent=1) + "\n")
         results = self.folder / "results" / run.name
-        command = [sys.executable, str(ROOT / "main.py"), "--cluster-config", str(cluster), "--dataset", run.dataset,
-                   "--output", f"{results}.csv", "--run-dir", str(results), "--json", *run.options]  # fmt: skip
+        command = [
+            sys.executable,
+            str(ROOT / "main.py"),
+            "--cluster-config",
+            str(cluster),
+            "--dataset",
+            run.dataset,
+            "--output",
+            f"{results}.csv",
+            "--run-dir",
+            str(results),
+            "--json",
+            *run.options,
+        ]
         before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -82,10 +100,16 @@ class Workspace:
         log.write_text(f"$ {' '.join(command)}\n{done.stdout}{done.stderr}")
         if done.returncode:
             sentence = (done.stderr.strip().splitlines() or ["no message"])[-1]
-            return Outcome(run, wall_s=wall, cpu_s=cpu, failure=f"exit code {done.returncode}: {sentence}")
-        return Outcome(run, json.loads(done.stdout), read_columns(results / "series.parquet"), wall, cpu)
+            return Outcome(
+                run, wall_s=wall, cpu_s=cpu, failure=f"exit code {done.returncode}: {sentence}"
+            )
+        return Outcome(
+            run, json.loads(done.stdout), read_columns(results / "series.parquet"), wall, cpu
+        )
 
-    def write_table(self, name: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> Path:
+    def write_table(
+        self, name: str, header: Sequence[str], rows: Sequence[Sequence[object]]
+    ) -> Path:
         """parsed/NAME.tsv, as the artifact has them."""
         path = self.folder / "parsed" / f"{name}.tsv"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -105,7 +129,9 @@ def read_columns(path: Path) -> dict[str, list[Any]]:
 
 
 def per_second(outcome: Outcome, column: str) -> list[float]:
-    """Sum of a series column over the groups, entry t for the second that ends at t (entry 0 is 0)."""
+    """Sum of a series column over the groups, entry t for the second that ends at t
+    (entry 0 is 0).
+    """
     totals: dict[int, float] = {}
     for at, value in zip(outcome.columns["time_ps"], outcome.columns[column], strict=True):
         second = -(-at // 10**12)

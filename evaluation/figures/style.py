@@ -1,11 +1,15 @@
-"""How the figures look: one palette, thin axes, text that stays readable at the width of a column."""
+"""How the figures look: one palette, thin axes, text that stays readable at the width
+of a column.
+"""
 
 from pathlib import Path
 from typing import Any
 
 INK, MUTED, GRID = "#1a1a1a", "#6b6b6b", "#dddddd"
 REAL, OURS, PEER = "#1a1a1a", "#0072b2", "#d55e00"
-"""Measured, llmsim, the other simulator: distinct in print and for colour-blind readers (Okabe and Ito, 2008)."""
+"""Measured, llmsim, the other simulator: distinct in print and for colour-blind readers (Okabe and
+Ito, 2008).
+"""
 PARTS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#999999")
 """Up to seven parts of a stack, in a fixed order."""
 
@@ -15,7 +19,9 @@ def part_label(name: str) -> str:
     return {"cpu": "CPU", "dram": "DRAM", "nics": "NICs"}.get(name, name)
 
 
-def subplots(rows: int, columns: int, *, width: float = 2.5, height: float = 1.9) -> tuple[Any, Any]:
+def subplots(
+    rows: int, columns: int, *, width: float = 2.5, height: float = 1.9
+) -> tuple[Any, Any]:
     """(figure, axes[row][column]) in inches per panel."""
     import matplotlib
 
@@ -24,15 +30,32 @@ def subplots(rows: int, columns: int, *, width: float = 2.5, height: float = 1.9
 
     plt.rcParams.update(
         {
-            "font.size": 8, "font.family": "DejaVu Sans", "axes.titlesize": 8.5, "axes.labelsize": 8,
-            "axes.edgecolor": MUTED, "axes.linewidth": 0.6, "axes.spines.top": False, "axes.spines.right": False,
-            "xtick.color": MUTED, "ytick.color": MUTED, "axes.labelcolor": INK, "text.color": INK,
-            "axes.grid": True, "grid.color": GRID, "grid.linewidth": 0.5, "axes.axisbelow": True,
-            "legend.frameon": False, "legend.fontsize": 7.5, "lines.linewidth": 1.3, "pdf.fonttype": 42,
+            "font.size": 8,
+            "font.family": "DejaVu Sans",
+            "axes.titlesize": 8.5,
+            "axes.labelsize": 8,
+            "axes.edgecolor": MUTED,
+            "axes.linewidth": 0.6,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "xtick.color": MUTED,
+            "ytick.color": MUTED,
+            "axes.labelcolor": INK,
+            "text.color": INK,
+            "axes.grid": True,
+            "grid.color": GRID,
+            "grid.linewidth": 0.5,
+            "axes.axisbelow": True,
+            "legend.frameon": False,
+            "legend.fontsize": 7.5,
+            "lines.linewidth": 1.3,
+            "pdf.fonttype": 42,
             "svg.hashsalt": "llmsim",
         }
-    )  # fmt: skip
-    figure, axes = plt.subplots(rows, columns, figsize=(width * columns, height * rows), squeeze=False)
+    )
+    figure, axes = plt.subplots(
+        rows, columns, figsize=(width * columns, height * rows), squeeze=False
+    )
     return figure, axes
 
 
@@ -41,7 +64,15 @@ def note(axis: Any, text: str) -> None:
     import textwrap
 
     axis.set_axis_off()
-    axis.text(0.5, 0.5, textwrap.fill(text, 36), transform=axis.transAxes, ha="center", va="center", color=MUTED)
+    axis.text(
+        0.5,
+        0.5,
+        textwrap.fill(text, 36),
+        transform=axis.transAxes,
+        ha="center",
+        va="center",
+        color=MUTED,
+    )
 
 
 def save(figure: Any, path: Path) -> None:
@@ -58,9 +89,13 @@ def save(figure: Any, path: Path) -> None:
     figure.tight_layout()
     if labels:
         figure.legend(
-            labels.values(), labels, loc="lower center", ncols=min(len(labels), 4), bbox_to_anchor=(0.5, 1.0),
+            labels.values(),
+            labels,
+            loc="lower center",
+            ncols=min(len(labels), 4),
+            bbox_to_anchor=(0.5, 1.0),
             bbox_transform=figure.transFigure,
-        )  # fmt: skip
+        )
     figure.savefig(path, metadata={"CreationDate": None}, bbox_inches="tight")
     figure.savefig(path.with_suffix(".png"), dpi=160, bbox_inches="tight")
     plt.close(figure)

@@ -1,7 +1,8 @@
-"""The command line: parses options, calls the package, prints results, and turns errors into exit codes.
+"""The command line: parses options, calls the package, prints results, and turns errors into exit
+codes.
 
-Exit codes: 0 ok; 1 an unexpected failure; 2 bad input; 3 does not fit or can never run; 4 an invariant was violated;
-130 interrupted (what was done by then is written).
+Exit codes: 0 ok; 1 an unexpected failure; 2 bad input; 3 does not fit or can never run; 4 an
+invariant was violated; 130 interrupted (what was done by then is written).
 """
 
 import gc
@@ -29,7 +30,9 @@ def run_main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _encodable(arguments: Sequence[str] | None) -> Sequence[str]:
-    """The words of the command line; InputError for one that no output could name, as it is not UTF-8."""
+    """The words of the command line; InputError for one that no output could name, as it is not
+    UTF-8.
+    """
     from llmsim.config.errors import InputError
 
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -38,14 +41,17 @@ def _encodable(arguments: Sequence[str] | None) -> Sequence[str]:
             word.encode()
         except UnicodeEncodeError:
             raise InputError(
-                f"{word!a} on the command line is not UTF-8 text; rename the file, or write the name anew"
+                f"{word!a} on the command line is not UTF-8 text; rename the file, or write the "
+                "name anew"
             ) from None
     return words
 
 
 def guarded(command: Callable[[], object], program: str = "llmsim") -> int:
     """Runs a command of `program`; every error becomes one sentence on stderr and an exit code."""
-    gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)  # imports leave no garbage: looking for it is a tenth of a short run
+    gc.set_threshold(
+        OBJECTS_BETWEEN_COLLECTIONS
+    )  # imports leave no garbage: looking for it is a tenth of a short run
     from llmsim.cli.streams import printable_streams
 
     _open_missing_streams()
@@ -78,13 +84,19 @@ def _guarded(command: Callable[[], object], program: str) -> int:
     except MemoryError:
         return _fail(program, "out of memory; simulate fewer requests, or record fewer tables", 3)
     except OSError as error:
-        return _fail(program, f"{error.filename or 'standard output'}: {error.strerror or error}", 2)
+        return _fail(
+            program, f"{error.filename or 'standard output'}: {error.strerror or error}", 2
+        )
     except Exception as error:
         if isinstance(error, PARSER_ERROR):
             return _usage(program, error)
         if os.environ.get("LLMSIM_DEBUG"):
             raise
-        return _fail(program, f"internal error: {error!r}; this is a defect of llmsim, LLMSIM_DEBUG=1 shows where", 1)
+        return _fail(
+            program,
+            f"internal error: {error!r}; this is a defect of llmsim, LLMSIM_DEBUG=1 shows where",
+            1,
+        )
     return code if isinstance(code, int) else 0
 
 
@@ -110,14 +122,18 @@ def _ended_by_plugin(error: SystemExit) -> str:
 
 
 def _open_missing_streams() -> None:
-    """A stream that was closed by the caller (`>&-`) is written to nowhere instead of to another one."""
+    """A stream that was closed by the caller (`>&-`) is written to nowhere instead of to another
+    one.
+    """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - for the process's life
 
 
 def forget_stdout() -> None:
-    """The reader has seen enough and gone (`| head`): what else is printed goes nowhere, which is no error."""
+    """The reader has seen enough and gone (`| head`): what else is printed goes nowhere, which is
+    no error.
+    """
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

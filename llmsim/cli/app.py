@@ -40,10 +40,19 @@ def _new(help_text: str) -> typer.Typer:
     )
 
 
-def _add(to: typer.Typer, name: str, help_text: str, act: Callable[..., Any], **settings: Any) -> None:
-    """A verb; in the list of verbs stands its first clause, whole (typer would cut it), without what is in brackets."""
+def _add(
+    to: typer.Typer, name: str, help_text: str, act: Callable[..., Any], **settings: Any
+) -> None:
+    """A verb; in the list of verbs stands its first clause, whole (typer would cut it), without
+    what is in brackets.
+    """
     clause = re.split(r"[.:;] ", re.sub(r" \([^)]*\)", "", help_text) + " ")[0]
-    to.command(name, help=help_text, short_help=f"{clause.strip().rstrip('.')}.", **{"cls": Command, **settings})(act)
+    to.command(
+        name,
+        help=help_text,
+        short_help=f"{clause.strip().rstrip('.')}.",
+        **{"cls": Command, **settings},
+    )(act)
 
 
 def _print_version(asked: bool) -> None:
@@ -58,7 +67,10 @@ app = _new("Simulates LLM serving clusters, without a GPU.")
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
     pass

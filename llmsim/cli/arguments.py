@@ -1,4 +1,6 @@
-"""The parser of the programs beside the package (bench, evaluation, dataset): argparse with one sentence for errors."""
+"""The parser of the programs beside the package (bench, evaluation, dataset): argparse with one
+sentence for errors.
+"""
 
 import argparse
 import re
@@ -16,7 +18,13 @@ class OneSentenceParser(argparse.ArgumentParser):
     """Names the option, its value and what would have worked; exit code 2, as everywhere else."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False, **settings})
+        super().__init__(
+            **{
+                "formatter_class": argparse.RawDescriptionHelpFormatter,
+                "allow_abbrev": False,
+                **settings,
+            }
+        )
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """As argparse's; an unknown option is answered with the nearest one."""
@@ -27,13 +35,19 @@ class OneSentenceParser(argparse.ArgumentParser):
             if unknown[0].startswith("-"):
                 name = unknown[0].partition("=")[0]
                 self.error(f"{name} is not an option{nearest(name, known)}")
-            takes = " ".join(str(action.metavar or action.dest) for action in taken) or "no arguments, only options"
+            takes = (
+                " ".join(str(action.metavar or action.dest) for action in taken)
+                or "no arguments, only options"
+            )
             self.error(f'"{unknown[0]}" is too much: it takes {takes}')
         return found
 
     def error(self, message: str) -> NoReturn:
         """Prints it without the usage; argparse's own words become ours where they are known."""
-        print(f"{self.prog}: error: {one_line(_sentence(message))} (see {self.prog} --help)", file=sys.stderr)
+        print(
+            f"{self.prog}: error: {one_line(_sentence(message))} (see {self.prog} --help)",
+            file=sys.stderr,
+        )
         sys.exit(2)
 
 
@@ -51,4 +65,8 @@ def _sentence(message: str) -> str:
         return f'{name} is "{wrong[1]}"; it may be {wrong[2]}'.replace("'", "")
     if wrong := re.match(r"ignored explicit argument '(.*)'", said):
         return f'{name} takes no value, but "{wrong[1]}" is given; write {name} alone'
-    return f"{name} has no value; write one after it" if said.startswith("expected") else f"{name}: {said}"
+    return (
+        f"{name} has no value; write one after it"
+        if said.startswith("expected")
+        else f"{name}: {said}"
+    )

@@ -1,4 +1,6 @@
-"""The streams that commands print to: what they print cannot move a terminal's cursor or fail to be encoded."""
+"""The streams that commands print to: what they print cannot move a terminal's cursor or fail to be
+encoded.
+"""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -9,13 +11,17 @@ from llmsim.config.printing import printable
 
 
 class Printable:
-    """A text stream that escapes control characters; everything else is the stream's that it wraps, `raw`."""
+    """A text stream that escapes control characters; everything else is the stream's that it wraps,
+    `raw`.
+    """
 
     def __init__(self, raw: TextIO) -> None:
         self.raw = raw
 
     def write(self, text: str) -> int:
-        """Writes the text with its control characters escaped; returns how many characters were given."""
+        """Writes the text with its control characters escaped; returns how many characters were
+        given.
+        """
         self.raw.write(printable(text))
         return len(text)
 

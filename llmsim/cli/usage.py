@@ -1,4 +1,6 @@
-"""What the parser of a command line refuses, in one sentence: the option, its value, and what would have worked."""
+"""What the parser of a command line refuses, in one sentence: the option, its value, and what would
+have worked.
+"""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -9,14 +11,21 @@ from typer.core import TyperCommand, TyperGroup
 
 from llmsim.config.errors import InputError, nearest
 
-# Newer releases of typer carry click inside, older ones import it: these are the bases of its errors in both.
-PARSER_ERROR: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
-USAGE_ERROR: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError")
+# Newer releases of typer carry click inside, older ones import it: these are the bases of its
+# errors in both.
+PARSER_ERROR: type[Exception] = next(
+    kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
+)
+USAGE_ERROR: type[Exception] = next(
+    kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError"
+)
 _KINDS = {"integer": "an integer", "number": "a number", "float": "a number"}
 
 
 class _NoCompletion:
-    """Leaves the variables of shell completion (`_LLMSIM_COMPLETE`) unread: llmsim does not offer it."""
+    """Leaves the variables of shell completion (`_LLMSIM_COMPLETE`) unread: llmsim does not offer
+    it.
+    """
 
     def _main_shell_completion(self, *_: Any, **__: Any) -> None:
         return
@@ -61,7 +70,12 @@ def _sentence(error: Any, command: Any, ctx: Any, given: Sequence[str]) -> str:
     kind, see = type(error).__name__, f"(see {ctx.command_path} --help)"
     parameters = command.get_params(ctx)
     if kind == "NoSuchOption":
-        known = [name for one in parameters for name in (*one.opts, *one.secondary_opts) if name.startswith("-")]
+        known = [
+            name
+            for one in parameters
+            for name in (*one.opts, *one.secondary_opts)
+            if name.startswith("-")
+        ]
         wrong = error.option_name
         return f"{wrong} is not an option of {ctx.command_path}{nearest(wrong, known)} {see}"
     if kind == "BadOptionUsage":
@@ -74,7 +88,10 @@ def _sentence(error: Any, command: Any, ctx: Any, given: Sequence[str]) -> str:
     if extra is None:
         return f"{error.format_message().rstrip('.')} {see}"
     taken = " ".join(_name(one) for one in parameters if one.param_type_name == "argument")
-    return f'"{extra[1]}" is too much: {ctx.command_path} takes {taken or "no arguments, only options"} {see}'
+    return (
+        f'"{extra[1]}" is too much: {ctx.command_path} takes '
+        f"{taken or 'no arguments, only options'} {see}"
+    )
 
 
 def _misused(error: Any, parameters: Iterable[Any], given: Sequence[str]) -> str:
@@ -99,16 +116,29 @@ def _refused(error: Any, command: Any, ctx: Any, given: Sequence[str]) -> str:
     must = re.match(r"Input should be ([^,]*)", reason) or re.search(
         r"is not (a valid \w+(?: range)?|in the range .*)$", reason
     )
-    expected = re.sub(r"a valid (\w+)( range)?$", lambda found: _KINDS.get(found[1], found[0]), must[1]) if must else ""
-    return f'{_name(error.param, given)} is "{shown}"; ' + (f"it must be {expected}" if must else reason)
+    expected = (
+        re.sub(r"a valid (\w+)( range)?$", lambda found: _KINDS.get(found[1], found[0]), must[1])
+        if must
+        else ""
+    )
+    return f'{_name(error.param, given)} is "{shown}"; ' + (
+        f"it must be {expected}" if must else reason
+    )
 
 
 def _name(parameter: Any, given: Sequence[str] = ()) -> str:
-    """How a command line names it: an option by the long name given, else its first; an argument in capitals."""
+    """How a command line names it: an option by the long name given, else its first; an argument in
+    capitals.
+    """
     if parameter.param_type_name != "option":
         return str(parameter.name).upper()
     words = {word.partition("=")[0] for word in given}
-    return str(next((name for name in parameter.opts if name in words and name[:2] == "--"), parameter.opts[0]))
+    return str(
+        next(
+            (name for name in parameter.opts if name in words and name[:2] == "--"),
+            parameter.opts[0],
+        )
+    )
 
 
 def _meaning(parameter: Any) -> str:

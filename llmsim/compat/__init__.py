@@ -1,1 +1,3 @@
-"""Accepts what other simulators and earlier versions of llmsim had: options, commands, names of modules."""
+"""Accepts what other simulators and earlier versions of llmsim had: options, commands, names of
+modules.
+"""

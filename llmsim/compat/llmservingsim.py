@@ -14,11 +14,14 @@ FP = {16: "auto", 32: "float32", 8: "fp8"}
 
 
 def network(name: str) -> str:
-    """The network backend; what `analytical` means depends on the cluster (`llmsim.lowering.network.mesh`)."""
+    """The network backend; what `analytical` means depends on the cluster
+    (`llmsim.lowering.network.mesh`).
+    """
     lower = name.lower()
     if lower == "ns3":
         raise NotYetError(
-            "--network-backend ns3: packet-level simulation is not part of llmsim; say analytical or congestion-aware"
+            "--network-backend ns3: packet-level simulation is not part of llmsim; say "
+            "analytical or congestion-aware"
         )
     if lower not in NETWORKS:
         raise InputError(f'--network-backend is "{name}"; it may be {", ".join(NETWORKS)}')
@@ -33,30 +36,43 @@ def fp_dtype(bits: int) -> str:
 
 
 def cost_tables(paths: Sequence[Path]) -> tuple[Path, ...]:
-    """The paths of `--cost-table`; InputError, before any group is looked at, for one that is no table there."""
+    """The paths of `--cost-table`; InputError, before any group is looked at, for one that is no
+    table there.
+    """
     for path in paths:
         input_files.note(path)
         what = "does not exist" if not path.exists() else "is a folder" if path.is_dir() else ""
-        what = what or ("" if path.suffix in (".csv", ".json", ".parquet") else "has another ending")
+        what = what or (
+            "" if path.suffix in (".csv", ".json", ".parquet") else "has another ending"
+        )
         if what:
             raise InputError(f'--cost-table "{path}" {what}; name a .csv, .json or .parquet file')
     return tuple(paths)
 
 
 def named_outputs(paths: Mapping[str, Path | None], run_id: str | None) -> dict[str, Path | None]:
-    """The paths of outputs, with the run's name in place of `{run_id}`; InputError for a name that names no file."""
+    """The paths of outputs, with the run's name in place of `{run_id}`; InputError for a name that
+    names no file.
+    """
     if run_id is not None and (not run_id.strip(" .") or "/" in run_id or "\0" in run_id):
         raise InputError(f'--run-id is "{run_id}"; it must be usable as the name of a file')
     name = run_id or f"run_{time.time_ns() // 1000}_{os.getpid()}"
-    return {key: None if path is None else Path(str(path).replace("{run_id}", name)) for key, path in paths.items()}
+    return {
+        key: None if path is None else Path(str(path).replace("{run_id}", name))
+        for key, path in paths.items()
+    }
 
 
 def without_effect(
     inputs_root: Path | None, cleanup_inputs: bool | None, run_id: str | None, *, named: bool
 ) -> tuple[str, ...]:
-    """What was given and changes nothing, each with the reason; `named`: a path holds `{run_id}`."""
+    """What was given and changes nothing, each with the reason; `named`: a path holds
+    `{run_id}`.
+    """
     given = [] if inputs_root is None else [f"--inputs-root {inputs_root}"]
-    given += [] if cleanup_inputs is None else [f"--{'' if cleanup_inputs else 'no-'}cleanup-inputs"]
+    given += (
+        [] if cleanup_inputs is None else [f"--{'' if cleanup_inputs else 'no-'}cleanup-inputs"]
+    )
     notes = [f"{option} changes nothing: no intermediate files are written" for option in given]
     if run_id is not None and not named:
         notes.append(f"--run-id {run_id} changes nothing: no path of an output holds {{run_id}}")

@@ -1,4 +1,6 @@
-"""Modules that plug-ins import by an earlier name: they load as before, with a warning that names the new one."""
+"""Modules that plug-ins import by an earlier name: they load as before, with a warning that names
+the new one.
+"""
 
 import importlib
 import importlib.abc
@@ -36,9 +38,13 @@ class MovedModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """Fills the module with the names of the present one, and warns once."""
         present = MOVED[module.__name__]
         # Six frames up is the import statement: above are this method and those of importlib.
-        warnings.warn(f"{module.__name__} is now {present}; import it from there", FutureWarning, stacklevel=6)
+        warnings.warn(
+            f"{module.__name__} is now {present}; import it from there", FutureWarning, stacklevel=6
+        )
         names = vars(importlib.import_module(present))
-        vars(module).update({name: value for name, value in names.items() if not name.startswith("__")})
+        vars(module).update(
+            {name: value for name, value in names.items() if not name.startswith("__")}
+        )
 
 
 def install_finder() -> None:

@@ -1,7 +1,15 @@
 """The cluster file and the engine's options: parsed, checked, every default and unit resolved."""
 
 from llmsim.config.cluster_file.cluster import Cluster, load_cluster, parse_cluster
-from llmsim.config.deployment import Deployment, Disaggregation, Group, LinkSpec, MemorySpec, Node, StorageSpec
+from llmsim.config.deployment import (
+    Deployment,
+    Disaggregation,
+    Group,
+    LinkSpec,
+    MemorySpec,
+    Node,
+    StorageSpec,
+)
 from llmsim.config.engine.args import EngineArgs, with_model_limits
 from llmsim.config.engine.options import EngineOverrides
 from llmsim.config.engine.profile import load_profile, profile_names

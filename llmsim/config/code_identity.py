@@ -1,4 +1,6 @@
-"""A hash of the code that makes a run's figures: the package, its native module, and the libraries below them."""
+"""A hash of the code that makes a run's figures: the package, its native module, and the libraries
+below them.
+"""
 
 import hashlib
 import os
@@ -10,15 +12,27 @@ from pathlib import Path
 
 from llmsim.config.input_files import PACKAGE
 
-LIBRARIES = ("aiconfigurator-core", "msgspec", "numpy", "pyarrow", "pydantic", "scikit-learn", "vllm")
+LIBRARIES = (
+    "aiconfigurator-core",
+    "msgspec",
+    "numpy",
+    "pyarrow",
+    "pydantic",
+    "scikit-learn",
+    "vllm",
+)
 """Distributions whose version may change a figure; what is not installed counts as such."""
 NOT_CODE = ("__pycache__", "native")
-"""Folders of the package without code that runs: the native sources count by the module that was built of them."""
+"""Folders of the package without code that runs: the native sources count by the module that was
+built of them.
+"""
 
 
 @cache
 def code_hash() -> str:
-    """SHA-256 of the package's files, of the native module, and of the versions of Python and the libraries."""
+    """SHA-256 of the package's files, of the native module, and of the versions of Python and the
+    libraries.
+    """
     digest = hashlib.sha256(f"python {platform.python_version()}\n".encode())
     for library in LIBRARIES:
         digest.update(f"{library} {_version(library)}\n".encode())

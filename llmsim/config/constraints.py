@@ -1,4 +1,6 @@
-"""How a rule between several fields is reported: the field to blame, and one sentence that ends its line."""
+"""How a rule between several fields is reported: the field to blame, and one sentence that ends its
+line.
+"""
 
 import json
 from typing import Any
@@ -7,10 +9,14 @@ from pydantic_core import PydanticCustomError
 
 
 def broken_rule(field: str | tuple[str | int, ...], sentence: str) -> PydanticCustomError:
-    """An error for a model validator to raise; `field` is relative to the model, `sentence` follows its path."""
+    """An error for a model validator to raise; `field` is relative to the model, `sentence` follows
+    its path.
+    """
     location = (field,) if isinstance(field, str) else field
     # Passed as context: the template language of pydantic would read braces inside the sentence.
-    return PydanticCustomError("broken_rule", "{sentence}", {"sentence": sentence, "field": location})
+    return PydanticCustomError(
+        "broken_rule", "{sentence}", {"sentence": sentence, "field": location}
+    )
 
 
 def shown(value: Any) -> str:

@@ -1,4 +1,6 @@
-"""What is left of a cluster file once everything symbolic is resolved: integers in bytes, bytes/s and picoseconds."""
+"""What is left of a cluster file once everything symbolic is resolved: integers in bytes, bytes/s
+and picoseconds.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -20,7 +22,9 @@ class MemorySpec:
 
 @dataclass(frozen=True)
 class StorageSpec:
-    """Storage: capacity, bandwidths, and operations that are under way at once, each after its latency."""
+    """Storage: capacity, bandwidths, and operations that are under way at once, each after its
+    latency.
+    """
 
     capacity_bytes: int
     read_bytes_per_s: int
@@ -32,19 +36,25 @@ class StorageSpec:
 
 @dataclass(frozen=True)
 class LinkSpec:
-    """Links of the network: one entry per dimension of the file's list, innermost first; both of equal length."""
+    """Links of the network: one entry per dimension of the file's list, innermost first; both of
+    equal length.
+    """
 
     bandwidth_bytes_per_s: tuple[int, ...]
     latency_ps: tuple[int, ...]
 
     def latency_of(self, dimension: int) -> int:
-        """Latency of a dimension's links, ps; the last entry stands for all dimensions that are not given."""
+        """Latency of a dimension's links, ps; the last entry stands for all dimensions that are not
+        given.
+        """
         return self.latency_ps[min(dimension, len(self.latency_ps) - 1)]
 
 
 @dataclass(frozen=True)
 class Processors:
-    """What a node computes with beside its accelerators: a data sheet of one socket, and how many there are."""
+    """What a node computes with beside its accelerators: a data sheet of one socket, and how many
+    there are.
+    """
 
     hardware: str
     sockets: int
@@ -71,8 +81,10 @@ class Node:
 
 @dataclass(frozen=True)
 class PoolSpec:
-    """The cluster's CXL pool of so many devices; `mem_size` of the file is the capacity of all, as LLMServingSim's code
-    reads it (its documentation says per device), `mem_bw` and `mem_latency` are each device's."""
+    """The cluster's CXL pool of so many devices; `mem_size` of the file is the capacity of all, as
+    LLMServingSim's code reads it (its documentation says per device), `mem_bw` and `mem_latency`
+    are each device's.
+    """
 
     devices: int
     device: MemorySpec
@@ -81,7 +93,11 @@ class PoolSpec:
     def whole(self) -> MemorySpec:
         """All devices as one memory, interleaved."""
         one = self.device
-        return MemorySpec(one.capacity_bytes * self.devices, one.bandwidth_bytes_per_s * self.devices, one.latency_ps)
+        return MemorySpec(
+            one.capacity_bytes * self.devices,
+            one.bandwidth_bytes_per_s * self.devices,
+            one.latency_ps,
+        )
 
 
 @dataclass(frozen=True)
@@ -94,7 +110,9 @@ class Offloading:
     attention: bool = False
     """Decodes attend in the node's memory."""
     sub_batches: Literal["never", "shorter", "always"] = "never"
-    """Two halves of a batch alternate between the devices and the memory: never, where it is shorter, or always."""
+    """Two halves of a batch alternate between the devices and the memory: never, where it is
+    shorter, or always.
+    """
     weight_buffers: int = 2
     """Layers whose copied weights fit the device at once."""
     expert_prefetch: Literal["layer", "touched", "demand"] = "layer"
@@ -156,7 +174,9 @@ class Disaggregation:
     layerwise: bool = False
     """While the prefill runs, layer by layer; else when it has ended."""
     push: bool = False
-    """The decode group reserves before the prefill, which then writes; else it is told afterwards, and reads."""
+    """The decode group reserves before the prefill, which then writes; else it is told afterwards,
+    and reads.
+    """
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,6 @@
-"""The memory of an instance's devices: what the cluster file says of it, and a data sheet for what it leaves out."""
+"""The memory of an instance's devices: what the cluster file says of it, and a data sheet for what
+it leaves out.
+"""
 
 from collections.abc import Callable
 
@@ -10,28 +12,37 @@ from llmsim.config.errors import InputError
 from llmsim.config.units import gb_per_s_to_bytes_per_s, gib_to_bytes, ns_to_ps
 
 SheetMemory = Callable[[str], MemorySpec]
-"""The memory of a device by its name in the cluster file, from its data sheet; InputError where there is none."""
+"""The memory of a device by its name in the cluster file, from its data sheet; InputError where
+there is none.
+"""
 
 
 def device_memory(
     cluster: Cluster, location: Location, instance: Instance, sheet: SheetMemory | None
 ) -> tuple[MemorySpec, tuple[str, ...]]:
-    """The memory of each device of an instance, and the keys of `npu_mem` that its data sheet stands in for.
+    """The memory of each device of an instance, and the keys of `npu_mem` that its data sheet
+    stands in for.
 
-    Raises InputError where a key is missing and no data sheet is known (`sheet` None: none is asked).
+    Raises InputError where a key is missing and no data sheet is known (`sheet` None: none is
+    asked).
     """
     given = instance.npu_mem
     latency_ps = 0 if given is None else ns_to_ps(given.latency_ns)
     size = None if given is None or given.size_gib is None else gib_to_bytes(given.size_gib)
     rate = (
-        None if given is None or given.bandwidth_gb_per_s is None else gb_per_s_to_bytes_per_s(given.bandwidth_gb_per_s)
+        None
+        if given is None or given.bandwidth_gb_per_s is None
+        else gb_per_s_to_bytes_per_s(given.bandwidth_gb_per_s)
     )
     missing = tuple(key for key, value in (("mem_size", size), ("mem_bw", rate)) if value is None)
     if not missing:
         assert size is not None and rate is not None
         return MemorySpec(size, rate, latency_ps), ()
     found = _from_sheet(
-        cluster, (*location, "npu_mem", *missing[:1]) if given else (*location, "npu_mem"), instance, sheet
+        cluster,
+        (*location, "npu_mem", *missing[:1]) if given else (*location, "npu_mem"),
+        instance,
+        sheet,
     )
     memory = MemorySpec(
         found.capacity_bytes if size is None else size,
@@ -41,11 +52,15 @@ def device_memory(
     return memory, missing
 
 
-def _from_sheet(cluster: Cluster, missing: Location, instance: Instance, sheet: SheetMemory | None) -> MemorySpec:
+def _from_sheet(
+    cluster: Cluster, missing: Location, instance: Instance, sheet: SheetMemory | None
+) -> MemorySpec:
     place = cluster.place(missing)
     if sheet is None:
         raise InputError(f"{place} is missing; give mem_size and mem_bw in npu_mem")
     try:
         return sheet(instance.hardware.strip())
     except InputError as error:
-        raise InputError(f"{place} is missing, and {error}, or give mem_size and mem_bw in npu_mem") from None
+        raise InputError(
+            f"{place} is missing, and {error}, or give mem_size and mem_bw in npu_mem"
+        ) from None

@@ -12,13 +12,17 @@ class LlmsimError(Exception):
 
 
 class InputError(LlmsimError):
-    """A file, option or field is wrong: the sentence says what, its value, where, and what would have worked."""
+    """A file, option or field is wrong: the sentence says what, its value, where, and what would
+    have worked.
+    """
 
     exit_code = 2
 
 
 class NotYetError(InputError):
-    """The input is valid, but asks for a capability that this version does not run; never ignored silently."""
+    """The input is valid, but asks for a capability that this version does not run; never ignored
+    silently.
+    """
 
 
 class PluginRefused(InputError):
@@ -36,7 +40,9 @@ class FailedRuns(LlmsimError):
 
 
 class InvariantError(LlmsimError):
-    """An invariant (docs/reference/invariants.md) does not hold: a defect of the simulator, not of the input."""
+    """An invariant (docs/reference/invariants.md) does not hold: a defect of the simulator, not of
+    the input.
+    """
 
     exit_code = 4
 
@@ -65,7 +71,9 @@ PASSING = frozenset(
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether an error, or one that led to it, is the machine's, so that the same run may succeed later."""
+    """Whether an error, or one that led to it, is the machine's, so that the same run may succeed
+    later.
+    """
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, MemoryError) or (isinstance(seen, OSError) and seen.errno in PASSING):
@@ -75,6 +83,8 @@ def may_pass(error: BaseException) -> bool:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """` (did you mean "x"?)` for the closest of `known`, or an empty string when nothing is close."""
+    """` (did you mean "x"?)` for the closest of `known`, or an empty string when
+    nothing is close.
+    """
     matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f' (did you mean "{matches[0]}"?)' if matches else ""

@@ -1,4 +1,6 @@
-"""The value types of the cluster file: ranges, units and patterns, declared once for checks, schema and messages."""
+"""The value types of the cluster file: ranges, units and patterns, declared once for checks, schema
+and messages.
+"""
 
 from typing import Annotated, Any
 
@@ -6,7 +8,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 
 
 class Section(BaseModel):
-    """Base of every object of the cluster file: frozen, no unknown keys, no coercion (true is not 1, "1" is not 1)."""
+    """Base of every object of the cluster file: frozen, no unknown keys, no coercion (true is not
+    1, "1" is not 1).
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -19,7 +23,8 @@ def _positive(unit: str, most: float) -> Any:
     return Field(ge=0.001, le=most, json_schema_extra=_unit(unit))
 
 
-# Upper ends keep every later product in 64 bits: 2^20 GB is 2^50 bytes, 1e6 GB/s is 1e15 bytes/s, 1e12 ns is 1e15 ps.
+# Upper ends keep every later product in 64 bits: 2^20 GB is 2^50 bytes, 1e6 GB/s is 1e15 bytes/s,
+# 1e12 ns is 1e15 ps.
 SizeGib = Annotated[float, _positive("GB of 2^30 bytes", 1 << 20)]
 BandwidthGbPerS = Annotated[float, _positive("GB/s of 1e9 bytes", 10**6)]
 TimeNs = Annotated[float, Field(ge=0, le=10**12, json_schema_extra=_unit("ns"))]
@@ -38,10 +43,14 @@ PositiveTokens = Annotated[int, Field(ge=1, le=1 << 30, json_schema_extra=_unit(
 
 
 def _text(pattern: str, expected: str) -> Any:
-    return Field(min_length=1, max_length=1024, pattern=pattern, json_schema_extra={"expected": expected})
+    return Field(
+        min_length=1, max_length=1024, pattern=pattern, json_schema_extra={"expected": expected}
+    )
 
 
-Name = Annotated[str, _text(r"^[^\x00-\x1f\x7f]*[^\x00-\x20\x7f][^\x00-\x1f\x7f]*$", "a name that is not blank")]
+Name = Annotated[
+    str, _text(r"^[^\x00-\x1f\x7f]*[^\x00-\x20\x7f][^\x00-\x1f\x7f]*$", "a name that is not blank")
+]
 FolderName = Annotated[
     str,
     _text(
@@ -49,10 +58,15 @@ FolderName = Annotated[
         'a name without slashes, such as "H100", or the path of a data sheet that ends in .json',
     ),
 ]
-MemoryLocation = Annotated[str, _text(r"^(npu|cpu|cxl:[0-9]{1,6})$", '"npu", "cpu" or "cxl:<device number>"')]
+MemoryLocation = Annotated[
+    str, _text(r"^(npu|cpu|cxl:[0-9]{1,6})$", '"npu", "cpu" or "cxl:<device number>"')
+]
 BlockRanges = Annotated[
     str,
-    _text(r"^\s*[0-9]{1,6}(\s*-\s*[0-9]{1,6})?(\s*,\s*[0-9]{1,6}(\s*-\s*[0-9]{1,6})?)*\s*$", 'ranges, as in "0-3,7"'),
+    _text(
+        r"^\s*[0-9]{1,6}(\s*-\s*[0-9]{1,6})?(\s*,\s*[0-9]{1,6}(\s*-\s*[0-9]{1,6})?)*\s*$",
+        'ranges, as in "0-3,7"',
+    ),
 ]
 
 
@@ -61,7 +75,9 @@ def _as_list(value: Any) -> Any:
 
 
 def _per_dimension(item: Any, low: float, most: float, unit: str) -> Any:
-    """A number, or one number for each dimension of the network, innermost first; always a tuple once read."""
+    """A number, or one number for each dimension of the network, innermost first; always a tuple
+    once read.
+    """
     number = {"type": "number", "minimum": low, "maximum": most, "unit": unit}
     several = {"type": "array", "items": number, "minItems": 1, "maxItems": 16}
     return Annotated[
@@ -77,7 +93,9 @@ SharePerPosition = Annotated[
     tuple[Fraction01, ...],
     Field(min_length=1, max_length=64, strict=False),
     BeforeValidator(_as_list),
-    WithJsonSchema({"anyOf": [_share, {"type": "array", "items": _share, "minItems": 1, "maxItems": 64}]}),
+    WithJsonSchema(
+        {"anyOf": [_share, {"type": "array", "items": _share, "minItems": 1, "maxItems": 64}]}
+    ),
 ]
 """A share, or one share for each position; always a tuple once read."""
 

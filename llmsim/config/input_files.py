@@ -1,8 +1,10 @@
-"""Opens every file that a run reads, and records it for a search and for the manifest of a run folder.
+"""Opens every file that a run reads, and records it for a search and for the manifest of a run
+folder.
 
-A reader calls `read_bytes`, `read_text` or `open_binary`, or `note` where a library opens the path itself. `recorded`
-collects what one run reads. The record belongs to the calling thread's context; runs in other threads have their own.
-Files of the package itself are not recorded: `llmsim.config.code_identity` covers them.
+A reader calls `read_bytes`, `read_text` or `open_binary`, or `note` where a library opens the path
+itself. `recorded` collects what one run reads. The record belongs to the calling thread's context;
+runs in other threads have their own. Files of the package itself are not recorded:
+`llmsim.config.code_identity` covers them.
 """
 
 import hashlib
@@ -24,8 +26,8 @@ Path_ = str | os.PathLike[str]
 class InputFile:
     """One path that a run read or looked for.
 
-    `sha256` is that of a file's content, or of the sorted names in a folder. It is None for a path that was absent, for
-    a pipe or device, and for a file that changed after the run had read it.
+    `sha256` is that of a file's content, or of the sorted names in a folder. It is None for a path
+    that was absent, for a pipe or device, and for a file that changed after the run had read it.
     """
 
     path: str
@@ -66,7 +68,9 @@ _RECORD: ContextVar[InputFiles | None] = ContextVar("llmsim_input_files", defaul
 
 @contextmanager
 def recorded() -> Iterator[InputFiles]:
-    """Collects what is read within the block by this thread. A block within a block reports to both."""
+    """Collects what is read within the block by this thread. A block within a block reports to
+    both.
+    """
     outer = _RECORD.get()
     record = _Nested(outer) if outer is not None else InputFiles()
     token = _RECORD.set(record)
@@ -120,7 +124,9 @@ def open_binary(path: Path_) -> BinaryIO:
 
 
 def is_file(path: Path) -> bool:
-    """Whether a file is there. A path that is absent is recorded: the run may be another one once it exists."""
+    """Whether a file is there. A path that is absent is recorded: the run may be another one once
+    it exists.
+    """
     there = path.is_file()
     if not there:
         note(path)
@@ -128,7 +134,9 @@ def is_file(path: Path) -> bool:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether a folder is there. A path that is absent is recorded; `entries` records what a folder holds."""
+    """Whether a folder is there. A path that is absent is recorded; `entries` records what a folder
+    holds.
+    """
     there = path.is_dir()
     if not there:
         note(path)
@@ -136,7 +144,9 @@ def is_folder(path: Path) -> bool:
 
 
 def entries(folder: Path) -> list[Path]:
-    """What a folder holds, in alphabetical order, and records the names; OSError where it cannot be listed."""
+    """What a folder holds, in alphabetical order, and records the names; OSError where it cannot be
+    listed.
+    """
     note(folder)
     return sorted(folder.iterdir())
 
@@ -168,7 +178,9 @@ def _input_file(name: str, state: _State) -> InputFile:
         return InputFile(name, state.kind, None, None)
     try:
         if state.kind == "folder":
-            digest = hashlib.sha256("\0".join(sorted(os.listdir(name))).encode("utf-8", "surrogateescape")).hexdigest()
+            digest = hashlib.sha256(
+                "\0".join(sorted(os.listdir(name))).encode("utf-8", "surrogateescape")
+            ).hexdigest()
             return InputFile(name, state.kind, digest, None)
         with open(name, "rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,6 +1,7 @@
 """Calls the code of plug-ins.
 
-What it prints goes to stderr, the files that it opens are recorded, and its exceptions name file and line.
+What it prints goes to stderr, the files that it opens are recorded, and its exceptions name file
+and line.
 """
 
 import inspect
@@ -49,7 +50,9 @@ _STDOUT = _Stdout()
 
 @contextmanager
 def foreign_code() -> Iterator[None]:
-    """Code of a plug-in runs within the block: it prints to stderr, and the files that it opens are recorded."""
+    """Code of a plug-in runs within the block: it prints to stderr, and the files that it opens are
+    recorded.
+    """
     _hook_once()
     _STDOUT.enter()
     token = _INSIDE.set(True)
@@ -101,7 +104,9 @@ def said(error: BaseException) -> str:
 
 
 def place_of(error: BaseException) -> str:
-    """`file:line` of the innermost code of a plug-in on the error's way; empty where there is none."""
+    """`file:line` of the innermost code of a plug-in on the error's way; empty where
+    there is none.
+    """
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_shown(error.filename)}:{error.lineno}"
     place, trace = "", error.__traceback__
@@ -121,7 +126,9 @@ def defined_at(method: object) -> str:
 
 def in_library(name: str) -> bool:
     """Whether a file is the package's own, Python's, or an installed library's."""
-    return name.startswith((*_library_folders(), f"{input_files.PACKAGE}{os.sep}")) or name.startswith("<")
+    return name.startswith(
+        (*_library_folders(), f"{input_files.PACKAGE}{os.sep}")
+    ) or name.startswith("<")
 
 
 @cache

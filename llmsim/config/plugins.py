@@ -1,4 +1,6 @@
-"""Finds, makes and guards policies written in Python, so that what is wrong with one is said in one sentence."""
+"""Finds, makes and guards policies written in Python, so that what is wrong with one is said in one
+sentence.
+"""
 
 import importlib
 import inspect
@@ -20,7 +22,9 @@ _ALLOWED: ContextVar[bool] = ContextVar("llmsim_plugins_allowed", default=True)
 
 @dataclass(frozen=True)
 class Kind:
-    """One sort of policy: what messages call it, where packages offer it, and the methods that it must have."""
+    """One sort of policy: what messages call it, where packages offer it, and the methods that it
+    must have.
+    """
 
     word: str
     """"router", "queue order", ..."""
@@ -29,12 +33,16 @@ class Kind:
     group: str
     """Of entry points."""
     methods: Mapping[str, str]
-    """Name -> how to write it and what it does, as "route(request, groups), which chooses a group's index"."""
+    """Name -> how to write it and what it does, as "route(request, groups), which chooses a group's
+    index".
+    """
     example: str
     """An option's value, for messages."""
 
     def place(self, thing: object, sentence: str = "") -> str:
-        """`file:line` of the method that a sentence names, else of the first method of the protocol."""
+        """`file:line` of the method that a sentence names, else of the first method of the
+        protocol.
+        """
         named = [method for method in self.methods if f"{method}(" in sentence]
         return defined_at(getattr(thing, (named or list(self.methods))[0], None))
 
@@ -74,7 +82,9 @@ def split_options(option: str, text: str, example: str) -> tuple[str, dict[str, 
 
 @dataclass(frozen=True, eq=False)
 class Maker:
-    """Makes objects of a class that was found; the first one may be made early, to find errors before the run."""
+    """Makes objects of a class that was found; the first one may be made early, to find errors
+    before the run.
+    """
 
     kind: Kind
     name: str
@@ -92,12 +102,15 @@ class Maker:
         self._made.append(create(self.kind, self.name, self.given))
 
     def check_arguments(self, *arguments: object) -> None:
-        """Raises InputError where the class does not take these arguments and the options; nothing is made."""
+        """Raises InputError where the class does not take these arguments and the options; nothing
+        is made.
+        """
         _check_arguments(self.kind, self.name, found(self.kind, self.name), self.given, *arguments)
 
 
 def parse_class(kind: Kind, text: str) -> tuple[str, Maker]:
-    """(name, maker) of `module:Class[:key=value,...]`, or of an entry point; what is wrong with it is found here.
+    """(name, maker) of `module:Class[:key=value,...]`, or of an entry point; what is wrong with it
+    is found here.
 
     The maker takes positional arguments of the kind and makes a fresh object.
     """
@@ -105,7 +118,8 @@ def parse_class(kind: Kind, text: str) -> tuple[str, Maker]:
     if ":" not in name and name not in entry_points(kind.group):
         points = entry_points(kind.group)
         raise InputError(
-            f'{kind.option} is "{name}"{nearest(name, points)}; it may be a class such as my_module:MyClass, or an '
+            f'{kind.option} is "{name}"{nearest(name, points)}; it may be a class such as '
+            "my_module:MyClass, or an "
             f'entry point of the group "{kind.group}" ({", ".join(points) or "none is installed"})'
         )
     found(kind, name)
@@ -113,10 +127,13 @@ def parse_class(kind: Kind, text: str) -> tuple[str, Maker]:
 
 
 def found(kind: Kind, name: str) -> type[Any]:
-    """The class; raises InputError naming it when it cannot be found or lacks a method. Nothing of it is called."""
+    """The class; raises InputError naming it when it cannot be found or lacks a method. Nothing of
+    it is called.
+    """
     if not _ALLOWED.get():
         raise PluginRefused(
-            f"{kind.option} {name} is a Python plug-in that a file names; give --allow-plugins to run its code, or "
+            f"{kind.option} {name} is a Python plug-in that a file names; give --allow-plugins "
+            "to run its code, or "
             f"name a built-in {kind.word}"
         )
     before = set(sys.modules)
@@ -125,7 +142,8 @@ def found(kind: Kind, name: str) -> type[Any]:
     _note_sources(before, getattr(thing, "__module__", None))
     if not isinstance(thing, type):
         raise InputError(
-            f"{kind.word} {name} is not a class but a {type(thing).__name__}; name a class with the method "
+            f"{kind.word} {name} is not a class but a {type(thing).__name__}; name a class with "
+            "the method "
             f"{next(iter(kind.methods.values()))}"
         )
     for method, meaning in kind.methods.items():
@@ -135,7 +153,9 @@ def found(kind: Kind, name: str) -> type[Any]:
 
 
 def _note_sources(before: set[str], module: str | None) -> None:
-    """Records the source of the plug-in and of the modules that it imports, but for those of libraries."""
+    """Records the source of the plug-in and of the modules that it imports, but for those of
+    libraries.
+    """
     package = (module or "").partition(".")[0]
     for name, loaded in list(sys.modules.items()):
         path = getattr(loaded, "__file__", None)
@@ -147,7 +167,8 @@ def _note_sources(before: set[str], module: str | None) -> None:
 
 
 def create(kind: Kind, name: str, given: Mapping[str, str], *arguments: object) -> Any:
-    """An object of the class; options become its keyword arguments, as int or float where they look like one.
+    """An object of the class; options become its keyword arguments, as int or float where they look
+    like one.
 
     Raises InputError naming the class when it cannot be found, made, or lacks a method.
     """
@@ -158,10 +179,14 @@ def create(kind: Kind, name: str, given: Mapping[str, str], *arguments: object) 
     except LlmsimError:
         raise
     except Exception as error:
-        raise InputError(f"{kind.word} {name} cannot be made{_with(given)}: {said(error)}") from error
+        raise InputError(
+            f"{kind.word} {name} cannot be made{_with(given)}: {said(error)}"
+        ) from error
 
 
-def _check_arguments(kind: Kind, name: str, make: type[Any], given: Mapping[str, str], *arguments: object) -> None:
+def _check_arguments(
+    kind: Kind, name: str, make: type[Any], given: Mapping[str, str], *arguments: object
+) -> None:
     try:
         signature = inspect.signature(make)
     except (TypeError, ValueError):  # a class of an extension module need not have one
@@ -171,7 +196,9 @@ def _check_arguments(kind: Kind, name: str, make: type[Any], given: Mapping[str,
     except TypeError as error:
         place = defined_at(make.__init__)
         where = f" ({place})" if place else ""
-        raise InputError(f"{kind.word} {name} cannot be made{_with(given)}: {said(error)}{where}") from error
+        raise InputError(
+            f"{kind.word} {name} cannot be made{_with(given)}: {said(error)}{where}"
+        ) from error
 
 
 def _options(given: Mapping[str, str]) -> dict[str, int | float | str]:
@@ -192,15 +219,22 @@ def _from_module(kind: Kind, name: str) -> object:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not (module_name + ".").startswith(error.name + "."):
-            raise InputError(f"{kind.word} {name}: {module_name} cannot be imported: {said(error)}") from error
+            raise InputError(
+                f"{kind.word} {name}: {module_name} cannot be imported: {said(error)}"
+            ) from error
         raise InputError(
-            f"{kind.word} {name}: there is no module {module_name} in {os.getcwd()} or on Python's path"
+            f"{kind.word} {name}: there is no module {module_name} in {os.getcwd()} or on "
+            "Python's path"
         ) from None
     except Exception as error:
-        raise InputError(f"{kind.word} {name}: {module_name} cannot be imported: {said(error)}") from error
+        raise InputError(
+            f"{kind.word} {name}: {module_name} cannot be imported: {said(error)}"
+        ) from error
     if not hasattr(module, attribute):
         classes = [key for key, value in vars(module).items() if isinstance(value, type)]
-        raise InputError(f"{kind.word} {name}: {module_name} has no {attribute}{nearest(attribute, classes)}")
+        raise InputError(
+            f"{kind.word} {name}: {module_name} has no {attribute}{nearest(attribute, classes)}"
+        )
     return getattr(module, attribute)
 
 
@@ -209,7 +243,9 @@ def _from_entry_point(kind: Kind, name: str) -> object:
     try:
         return point.load()
     except Exception as error:
-        raise InputError(f"{kind.word} {name} (entry point {point.value}) cannot be imported: {said(error)}") from error
+        raise InputError(
+            f"{kind.word} {name} (entry point {point.value}) cannot be imported: {said(error)}"
+        ) from error
 
 
 def _value(text: str) -> int | float | str:

@@ -24,11 +24,14 @@ _OTHER_NAMES = {
     "capacity": "mem_size",
     "num_gpu_blocks": "num_gpu_blocks_override",
 }
-"""Keys that other tools use for what this file calls otherwise; spelling alone would not find them."""
+"""Keys that other tools use for what this file calls otherwise; spelling alone would not find them.
+"""
 
 
 def input_error(error: ValidationError, document: Document) -> InputError:
-    """The first problem of a cluster file; unknown keys come first, for they often explain a missing one."""
+    """The first problem of a cluster file; unknown keys come first, for they often explain a
+    missing one.
+    """
     problems = _independent(error.errors(include_url=False))
     problems.sort(key=lambda problem: problem["type"] != "extra_forbidden")
     sentence = _sentence(problems[0], document)
@@ -37,7 +40,9 @@ def input_error(error: ValidationError, document: Document) -> InputError:
 
 
 def option_error(error: ValidationError, place: Callable[[str], str]) -> InputError:
-    """The first problem of the command line's engine options; `place` turns an option's name into what was typed."""
+    """The first problem of the command line's engine options; `place` turns an option's name into
+    what was typed.
+    """
     problem: Any = error.errors(include_url=False)[0]
     broken = problem["type"] == "broken_rule"
     name, *rest = (*problem["loc"], *problem["ctx"]["field"]) if broken else problem["loc"]
@@ -47,7 +52,9 @@ def option_error(error: ValidationError, place: Callable[[str], str]) -> InputEr
         return InputError(f"{where} {problem['ctx']['sentence']}")
     schema = cluster_schema()
     if problem["type"] == "extra_forbidden":
-        return InputError(f"{where} is not a known key{_known_keys(('engine', *problem['loc']), schema)}")
+        return InputError(
+            f"{where} is not a known key{_known_keys(('engine', *problem['loc']), schema)}"
+        )
     expected = expectation(schema_at(schema, ("engine", *problem["loc"])))
     if problem["type"] == "missing":
         return InputError(f"{where} is missing; expected {expected}")
@@ -73,19 +80,28 @@ def _sentence(problem: Any, document: Document) -> str:
     schema = cluster_schema()
     location = _in_file(problem["loc"], document.data)
     if not location:
-        return f"{document.name}: the file holds {shown(document.data)}; expected {expectation(schema)}"
+        return (
+            f"{document.name}: the file holds {shown(document.data)}; expected "
+            f"{expectation(schema)}"
+        )
     place = document.place(location)
     if problem["type"] == "extra_forbidden":
         return f"{place} is not a known key{_known_keys(location, schema)}"
     expected = expectation(schema_at(schema, location))
     if problem["type"] == "missing":
         return f"{place} is missing; expected {expected}"
-    found = problem["input"] if location == tuple(problem["loc"]) else _value_at(document.data, location)
+    found = (
+        problem["input"]
+        if location == tuple(problem["loc"])
+        else _value_at(document.data, location)
+    )
     return f"{place} is {shown(found)}; expected {expected}"
 
 
 def _in_file(location: Location, data: Any) -> Location:
-    """Cuts what the model adds to a path: the index of a single number where a list may stand, the mark of a key."""
+    """Cuts what the model adds to a path: the index of a single number where a list may stand, the
+    mark of a key.
+    """
     kept: list[str | int] = []
     for part in location:
         if isinstance(part, int) and not isinstance(data, list):
@@ -120,22 +136,41 @@ def _known_keys(location: Location, schema: dict[str, Any]) -> str:
 
 
 _SHOWN_FIELDS = 20
-_TYPE_NAMES = {"integer": "a whole number", "number": "a number", "boolean": "true or false", "string": "a string"}
+_TYPE_NAMES = {
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "string": "a string",
+}
 
 
 def expectation(node: dict[str, Any]) -> str:
-    """What a schema node accepts, in words: "a number from 0 to 1, in ns (Latency of one access.)"."""
+    """What a schema node accepts, in words: "a number from 0 to 1, in ns (Latency of
+    one access.)".
+    """
     kind = str(node.get("type", "value"))
     if "enum" in node or "const" in node:
-        words = "one of " + ", ".join(shown(value) for value in node.get("enum", [node.get("const")]))
+        words = "one of " + ", ".join(
+            shown(value) for value in node.get("enum", [node.get("const")])
+        )
     elif "expected" in node:
         words = str(node["expected"])
     elif kind == "array":
-        words = f"a list of {node.get('minItems', 0)} to {node['maxItems']} entries" if "maxItems" in node else "a list"
+        words = (
+            f"a list of {node.get('minItems', 0)} to {node['maxItems']} entries"
+            if "maxItems" in node
+            else "a list"
+        )
     elif kind == "object":
         required = node.get("required", list(node.get("properties", {})))
-        more = f", ... ({len(required) - _SHOWN_FIELDS} more)" if len(required) > _SHOWN_FIELDS else ""
-        words = f"an object with {', '.join(required[:_SHOWN_FIELDS])}{more}" if required else "an object"
+        more = (
+            f", ... ({len(required) - _SHOWN_FIELDS} more)" if len(required) > _SHOWN_FIELDS else ""
+        )
+        words = (
+            f"an object with {', '.join(required[:_SHOWN_FIELDS])}{more}"
+            if required
+            else "an object"
+        )
     else:
         words = _TYPE_NAMES.get(kind, kind) + _range(node)
     if "unit" in node:

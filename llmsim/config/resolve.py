@@ -1,4 +1,6 @@
-"""Cluster file and command line -> deployment: every default filled in, every unit converted, or one clear refusal."""
+"""Cluster file and command line -> deployment: every default filled in, every unit converted, or
+one clear refusal.
+"""
 
 from dataclasses import replace
 from types import MappingProxyType
@@ -44,11 +46,12 @@ def resolve(
 ) -> Deployment:
     """The deployment that a cluster and the command line describe.
 
-    For every engine option the instance wins over the command line, that over the cluster's `engine`, that over the
-    engine profile; `EngineArgs.origin` says which. `switches` are offloading keys of an instance that the command line
-    turned on, for instances that do not say otherwise; `kv_transfer` and `kv_transfer_mode` are the command line's.
-    `sheet` knows the memory of devices that the file does not describe.
-    Raises InputError for a bad or contradictory value, NotYetError for what a later version runs.
+    For every engine option the instance wins over the command line, that over the cluster's
+    `engine`, that over the engine profile; `EngineArgs.origin` says which. `switches` are
+    offloading keys of an instance that the command line turned on, for instances that do not say
+    otherwise; `kv_transfer` and `kv_transfer_mode` are the command line's. `sheet` knows the memory
+    of devices that the file does not describe. Raises InputError for a bad or contradictory value,
+    NotYetError for what a later version runs.
     """
     _refuse_what_does_not_run_yet(cluster)
     command_line = _command_line(overrides)
@@ -68,7 +71,9 @@ def resolve(
             pim_table=node.cpu_mem.pim_table if node.cpu_mem else None,
             price_per_hour=node.price_per_hour,
             storage=_storage(node.storage),
-            processors=None if node.cpu is None else Processors(node.cpu.hardware.strip(), node.cpu.sockets),
+            processors=None
+            if node.cpu is None
+            else Processors(node.cpu.hardware.strip(), node.cpu.sockets),
         )
         for i, node in enumerate(cluster.nodes)
     )
@@ -81,7 +86,9 @@ def resolve(
         pool=_pool(cluster.cxl_mem) if cluster.cxl_mem is not None else None,
         pool_power=resolve_pool_power(cluster.cxl_mem),
         storage=_storage(cluster.storage),
-        disaggregation=resolve_disaggregation(cluster, tuple(groups), kv_transfer, kv_transfer_mode),
+        disaggregation=resolve_disaggregation(
+            cluster, tuple(groups), kv_transfer, kv_transfer_mode
+        ),
         topology=place_topology(cluster),
     )
 
@@ -140,14 +147,22 @@ def _group(
 
 
 def _engine(
-    cluster: Cluster, location: Location, layers: list[Given], profile: EngineProfile, instance: Instance, memory: int
+    cluster: Cluster,
+    location: Location,
+    layers: list[Given],
+    profile: EngineProfile,
+    instance: Instance,
+    memory: int,
 ) -> EngineArgs:
-    """The engine's arguments; how pipeline stages are scheduled depends on the model, too (lowering/pipeline.py)."""
+    """The engine's arguments; how pipeline stages are scheduled depends on the model, too
+    (lowering/pipeline.py).
+    """
     args = resolve_engine(layers, profile, instance.hardware.strip(), memory)
     stages = instance.layout.pp
     if stages > 1 and args.scheduler not in PIPELINED:
         raise NotYetError(
-            f"{cluster.place(location)}: {stages} pipeline stages keep several batches in flight, which the scheduler "
+            f"{cluster.place(location)}: {stages} pipeline stages keep several batches in "
+            "flight, which the scheduler "
             f"{args.scheduler} ({args.origin['scheduler']}) does not do in this version; say "
             f"{', '.join(PIPELINED)}, or pp_size 1"
         )
@@ -162,7 +177,9 @@ def _engine(
     return replace(args, async_scheduling=False, origin=MappingProxyType(origin))
 
 
-def _offloading(cluster: Cluster, location: Location, instance: Instance, switches: frozenset[str]) -> Offloading:
+def _offloading(
+    cluster: Cluster, location: Location, instance: Instance, switches: frozenset[str]
+) -> Offloading:
     def on(key: str) -> bool:
         value = getattr(instance, key)
         return key in switches if value is None else bool(value)
@@ -171,13 +188,15 @@ def _offloading(cluster: Cluster, location: Location, instance: Instance, switch
     attention = on("enable_attn_offloading") or devices.get("attention") == "pim"
     if attention and devices.get("attention", "pim") != "pim":
         raise InputError(
-            f'{cluster.place((*location, "operator_devices", "attention"))} is "{devices["attention"]}", but '
+            f"{cluster.place((*location, 'operator_devices', 'attention'))} is "
+            f'"{devices["attention"]}", but '
             "enable_attn_offloading says that decodes attend in memory; leave one of them out"
         )
     halves = on("enable_sub_batch_interleaving")
     if halves and not attention and devices.get("attention") != "cpu":
         raise InputError(
-            f"{cluster.place((*location, 'enable_sub_batch_interleaving'))} is on, but decodes attend on the devices; "
+            f"{cluster.place((*location, 'enable_sub_batch_interleaving'))} is on, but decodes "
+            "attend on the devices; "
             "turn enable_attn_offloading on too"
         )
     default = Offloading()
@@ -228,10 +247,17 @@ def _command_line(overrides: EngineOverrides) -> Given:
     try:
         options = EngineOptions.model_validate(data)
     except ValidationError as error:
-        from llmsim.config.problems import option_error  # builds the schema: only needed when there is an error
+        from llmsim.config.problems import (
+            option_error,
+        )  # builds the schema: only needed when there is an error
 
         raise option_error(error, place) from None
-    return Given(COMMAND_LINE, options.engine_profile, given(options), lambda option: place(name_used(options, option)))
+    return Given(
+        COMMAND_LINE,
+        options.engine_profile,
+        given(options),
+        lambda option: place(name_used(options, option)),
+    )
 
 
 def _memory(memory: Memory) -> MemorySpec:
@@ -258,7 +284,10 @@ def _storage(storage: Storage | None) -> StorageSpec | None:
 def _pool(memory: CxlMemory) -> PoolSpec:
     """Its size is of all devices, the other numbers are of each."""
     whole = _memory(memory)
-    return PoolSpec(memory.num_devices, replace(whole, capacity_bytes=whole.capacity_bytes // memory.num_devices))
+    return PoolSpec(
+        memory.num_devices,
+        replace(whole, capacity_bytes=whole.capacity_bytes // memory.num_devices),
+    )
 
 
 def _link(cluster: Cluster) -> LinkSpec:
@@ -266,7 +295,9 @@ def _link(cluster: Cluster) -> LinkSpec:
     latencies = [ns_to_ps(value) for value in cluster.link_latency_ns]
     dimensions = max(len(bandwidths), len(latencies))
     return LinkSpec(
-        bandwidth_bytes_per_s=tuple(bandwidths * dimensions if len(bandwidths) == 1 else bandwidths),
+        bandwidth_bytes_per_s=tuple(
+            bandwidths * dimensions if len(bandwidths) == 1 else bandwidths
+        ),
         latency_ps=tuple(latencies * dimensions if len(latencies) == 1 else latencies),
     )
 
@@ -276,7 +307,8 @@ def _refuse_what_does_not_run_yet(cluster: Cluster) -> None:
     for location, placement in placements(cluster):
         if placement.kv_loc not in (None, "npu"):
             what = (
-                f'is "{placement.kv_loc}", but a KV cache outside of device memory ("npu") does not run in this version'
+                f'is "{placement.kv_loc}", but a KV cache outside of device memory ("npu") does '
+                "not run in this version"
             )
             raise _not_yet(cluster, (*location, "kv_loc"), what)
 

@@ -10,7 +10,9 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def cluster_schema() -> dict[str, Any]:
-    """JSON Schema (2020-12) of the cluster file; `unit` beside a number says what it counts. The caller's own copy."""
+    """JSON Schema (2020-12) of the cluster file; `unit` beside a number says what it counts. The
+    caller's own copy.
+    """
     return deepcopy(_schema())
 
 
@@ -22,10 +24,14 @@ def _schema() -> dict[str, Any]:
 
 
 def _without_titles(node: Any) -> Any:
-    """Drops the titles that repeat a key; a property that is itself called "title" is an object and stays."""
+    """Drops the titles that repeat a key; a property that is itself called "title" is an object and
+    stays.
+    """
     if isinstance(node, dict):
         return {
-            key: _without_titles(value) for key, value in node.items() if key != "title" or not isinstance(value, str)
+            key: _without_titles(value)
+            for key, value in node.items()
+            if key != "title" or not isinstance(value, str)
         }
     if isinstance(node, list):
         return [_without_titles(item) for item in node]
@@ -35,8 +41,8 @@ def _without_titles(node: Any) -> Any:
 def schema_at(schema: dict[str, Any], location: tuple[str | int, ...]) -> dict[str, Any]:
     """The part of the schema that describes a field, references resolved; {} where it has none.
 
-    Of the alternatives of a field it picks the one that the next step of the path fits, null never. `or_list` is set
-    where the field may also be a list of what is described.
+    Of the alternatives of a field it picks the one that the next step of the path fits, null never.
+    `or_list` is set where the field may also be a list of what is described.
     """
     node = schema
     for i, part in enumerate(location):

@@ -1,4 +1,5 @@
-"""Turns the units of the cluster file into bytes, bytes per second and picoseconds, each exactly and once.
+"""Turns the units of the cluster file into bytes, bytes per second and picoseconds, each exactly
+and once.
 
 | key of the file | unit there | here |
 | --- | --- | --- |
@@ -9,7 +10,8 @@
 | powers | W | microwatts |
 | energy_per_bit, memory_energy_per_bit | pJ/bit | attojoules/bit |
 
-The strict rules of the engine read `link_bw` as 2^30 bytes/s, as upstream ASTRA-sim does; that conversion is theirs.
+The strict rules of the engine read `link_bw` as 2^30 bytes/s, as upstream ASTRA-sim does; that
+conversion is theirs.
 """
 
 from fractions import Fraction
@@ -21,7 +23,9 @@ BYTES_PER_GB = 10**9
 
 
 def _scaled(value: float, factor: int) -> int:
-    """`value * factor` to the nearest integer, from the decimal that the file shows, not from its binary rounding."""
+    """`value * factor` to the nearest integer, from the decimal that the file shows, not from its
+    binary rounding.
+    """
     return round(Fraction(repr(value)) * factor)
 
 

@@ -24,11 +24,21 @@ MAX_FILES = 256
 
 MAX_BYTES = 1 << 30
 """Of one file; larger ones are not read."""
-DAMAGED = (OSError, ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
+DAMAGED = (
+    OSError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 """What reading a file raises that `pack` did not write."""
 
 _CLASSES = {
-    cls.__name__: cls for cls in (AttentionCost, CompiledCosts, SampledTable, Floor, MixedGrid, OpCost, SplitGrid)
+    cls.__name__: cls
+    for cls in (AttentionCost, CompiledCosts, SampledTable, Floor, MixedGrid, OpCost, SplitGrid)
 }
 
 
@@ -44,7 +54,9 @@ def cache_dir() -> Path | None:
 
 
 def load(key: str) -> CompiledCosts | None:
-    """The tables stored under `key`, or None when there are none or the file is damaged (it is then written anew)."""
+    """The tables stored under `key`, or None when there are none or the file is damaged (it is then
+    written anew).
+    """
     folder = cache_dir()
     if folder is None:
         return None
@@ -56,16 +68,23 @@ def load(key: str) -> CompiledCosts | None:
 
 
 def _regular_file(path: Path) -> Path | None:
-    """The path where it is a file of a size that a table can have: what else lies there is not even opened."""
+    """The path where it is a file of a size that a table can have: what else lies there is not even
+    opened.
+    """
     about = path.stat()
     return path if stat.S_ISREG(about.st_mode) and about.st_size <= MAX_BYTES else None
 
 
 def store(key: str, costs: CompiledCosts) -> str | None:
-    """Writes the tables so that a reader sees all or nothing; the reason as a sentence when that is not possible."""
+    """Writes the tables so that a reader sees all or nothing; the reason as a sentence when that is
+    not possible.
+    """
     folder = cache_dir()
     if folder is None:
-        return "compiled cost tables are not kept: there is no home folder; set LLMSIM_CACHE to a folder"
+        return (
+            "compiled cost tables are not kept: there is no home folder; set LLMSIM_CACHE to a "
+            "folder"
+        )
     temporary: str | None = None
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -77,7 +96,10 @@ def store(key: str, costs: CompiledCosts) -> str | None:
     except OSError as error:
         if temporary:
             Path(temporary).unlink(missing_ok=True)
-        return f'compiled cost tables are not kept: "{folder}" is not writable ({error.strerror}); set LLMSIM_CACHE'
+        return (
+            f'compiled cost tables are not kept: "{folder}" is not writable ({error.strerror}); '
+            "set LLMSIM_CACHE"
+        )
     return None
 
 
@@ -109,7 +131,9 @@ def pack(costs: CompiledCosts) -> bytes:
 
 
 def unpack(data: bytes) -> CompiledCosts:
-    """Inverse of `pack`; the arrays are read-only views. ValueError when the block is not intact."""
+    """Inverse of `pack`; the arrays are read-only views. ValueError when the block is
+    not intact.
+    """
     start = len(MAGIC) + 16
     if data[: len(MAGIC)] != MAGIC or len(data) < start:
         raise ValueError("not a compiled cost table")

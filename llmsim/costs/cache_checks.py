@@ -1,4 +1,6 @@
-"""Checks that what was read from the cache has the types and shapes of compiled costs, whoever wrote the file."""
+"""Checks that what was read from the cache has the types and shapes of compiled costs, whoever
+wrote the file.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from llmsim.costs.source import AttentionCost, CompiledCosts, MixedGrid, OpCost,
 
 
 def check(costs: object) -> CompiledCosts:
-    """The same, with its type; ValueError for a wrong type, or arrays whose lengths do not belong together."""
+    """The same, with its type; ValueError for a wrong type, or arrays whose lengths do not belong
+    together.
+    """
     if not isinstance(costs, CompiledCosts):
         raise ValueError("not a compiled cost table")
     _check_fields(costs)
@@ -26,7 +30,11 @@ def check(costs: object) -> CompiledCosts:
 
 
 def _check_op(op: OpCost) -> None:
-    curves: list[np.ndarray] = [op.ps, op.provenance, *([] if op.power_uw is None else [op.power_uw])]
+    curves: list[np.ndarray] = [
+        op.ps,
+        op.provenance,
+        *([] if op.power_uw is None else [op.power_uw]),
+    ]
     _need(len(op.ps) > 0 and all(one.shape == (len(op.ps),) for one in curves), op.name)
     if op.sampled is not None:
         table = op.sampled
@@ -42,8 +50,16 @@ def _check_attention(attention: AttentionCost) -> None:
         _check_grid(attention.name, axes, [mixed.ps, mixed.provenance])
     if attention.split is not None:
         split = attention.split
-        _check_grid(attention.name, [split.q_axis, split.k_axis], [split.prefill_ps, split.prefill_provenance])
-        _check_grid(attention.name, [split.n_axis, split.kv_axis], [split.decode_ps, split.decode_provenance])
+        _check_grid(
+            attention.name,
+            [split.q_axis, split.k_axis],
+            [split.prefill_ps, split.prefill_provenance],
+        )
+        _check_grid(
+            attention.name,
+            [split.n_axis, split.kv_axis],
+            [split.decode_ps, split.decode_provenance],
+        )
 
 
 def _check_grid(name: str, axes: list[np.ndarray], cells: list[np.ndarray]) -> None:
@@ -62,7 +78,9 @@ def _check_fields(value: Any) -> None:
     hints = _hints(value.__class__)
     for field in fields(value):
         if not _fits(getattr(value, field.name), hints[field.name]):
-            raise ValueError(f"{type(value).__name__}.{field.name} of a compiled cost table has another type")
+            raise ValueError(
+                f"{type(value).__name__}.{field.name} of a compiled cost table has another type"
+            )
 
 
 @cache

@@ -1,4 +1,6 @@
-"""Finds the sources that know a deployment's device, and says why one that was asked for does not."""
+"""Finds the sources that know a deployment's device, and says why one that was asked
+for does not.
+"""
 
 from __future__ import annotations
 
@@ -42,22 +44,34 @@ class Available:
 
 
 def look(request: CostRequest) -> Available:
-    """Finds the sources that the request allows and that know its device; InputError when there is none."""
+    """Finds the sources that the request allows and that know its device; InputError when there is
+    none.
+    """
     notes: list[str] = []
     bundle, reason = (None, "")
     if request.source in ("auto", "bundle"):
         try:
             bundle, reason = find_bundle(request)
         except OSError as error:
-            raise InputError(f'the profile directory "{error.filename}" cannot be read ({error.strerror})') from None
+            raise InputError(
+                f'the profile directory "{error.filename}" cannot be read ({error.strerror})'
+            ) from None
         if bundle is None and request.source == "bundle":
             raise InputError(f"no profile bundle: {reason}")
         if bundle is None and request.profile_dirs:
             notes.append(f"no profile bundle is used: {reason}")
-    database = find_database(request) if request.source != "roofline" or request.collectives == "measured" else None
+    database = (
+        find_database(request)
+        if request.source != "roofline" or request.collectives == "measured"
+        else None
+    )
     if request.predict_attention and bundle is None:
         raise InputError(
-            "--enable-attn-prediction fits the attention rows of a profile bundle; give one with --profile-dir"
+            (
+                "--enable-attn-prediction fits the attention rows of a profile bundle; give one "
+                "with "
+                "--profile-dir"
+            )
             + (f" ({reason})" if reason else "")
         )
     if request.source == "silicon":
@@ -69,30 +83,43 @@ def look(request: CostRequest) -> Available:
     if bundle is None and request.hardware is None and not tables and not request.plugin:
         raise InputError(
             f'the hardware "{request.hardware_name}" is not known'
-            f"{nearest(request.hardware_name, hardware_spellings())}; use one of {', '.join(hardware_names())}, "
+            f"{nearest(request.hardware_name, hardware_spellings())}; use one of "
+            f"{', '.join(hardware_names())}, "
             f"the path of a data sheet (.json, as in {LOCATION}), or a profile bundle "
             "(--profile-dir)" + (f": {reason}" if reason and request.profile_dirs else "")
         )
     similar = _similar(request) if request.source == "auto" else None
-    if request.source == "auto" and bundle is None and not request.plugin and silicon_is_missing(request):
+    if (
+        request.source == "auto"
+        and bundle is None
+        and not request.plugin
+        and silicon_is_missing(request)
+    ):
         notes.append(
-            f"the silicon database (Python package aiconfigurator-core) is not installed for Python "
-            f"{platform.python_version()} on {platform.system()} {platform.machine()}: times that nothing else "
+            "the silicon database (Python package aiconfigurator-core) is not installed for "
+            "Python "
+            f"{platform.python_version()} on {platform.system()} {platform.machine()}: times "
+            "that nothing else "
             f"measures rest on the data sheet of {request.hardware_name}"
         )
     return Available(bundle, database, roofline, tuple(notes), tables, similar)
 
 
 def _similar(request: CostRequest) -> Similar | None:
-    """The neighbour of a card that was not measured itself. InputError where a user's data sheet names no such card."""
+    """The neighbour of a card that was not measured itself. InputError where a user's data sheet
+    names no such card.
+    """
     sheet = request.hardware
     if sheet is None or sheet.silicon_system is not None or sheet.similar_to is None:
         return None
     neighbour = None if sheet.similar_to.endswith(".json") else load_hardware(sheet.similar_to)
     if neighbour is None or neighbour.silicon_system is None:
-        known = ", ".join(name for name in hardware_names() if (one := load_hardware(name)) and one.silicon_system)
+        known = ", ".join(
+            name for name in hardware_names() if (one := load_hardware(name)) and one.silicon_system
+        )
         raise InputError(
-            f'the data sheet of {sheet.name}: similar_to is "{sheet.similar_to}", which is no device that the silicon'
+            f'the data sheet of {sheet.name}: similar_to is "{sheet.similar_to}", which is no '
+            "device that the silicon"
             f" database has; it may be {known}"
         )
     found = find_database(replace(request, hardware=neighbour))
@@ -107,8 +134,10 @@ def _need_silicon(request: CostRequest, database: Database | None) -> None:
         )
     if database is None or not database.has_operators:
         raise InputError(
-            f'the silicon database of "{request.hardware.silicon_system}" is not there; install the Python package '
-            "aiconfigurator-core (it has no build for every platform), or use the cost source roofline"
+            f'the silicon database of "{request.hardware.silicon_system}" is not there; install '
+            "the Python package "
+            "aiconfigurator-core (it has no build for every platform), or use the cost source "
+            "roofline"
         )
 
 
@@ -126,14 +155,22 @@ def sources_of(request: CostRequest, available: Available) -> list[CostSource]:
         from llmsim.costs.sources.external.source import ExternalSource
 
         sources.append(ExternalSource(request, available.tables))
-    if available.database is not None and available.database.has_operators and request.source in ("auto", "silicon"):
-        from llmsim.costs.sources.silicon.source import SiliconSource  # pyarrow is imported only where a table is read
+    if (
+        available.database is not None
+        and available.database.has_operators
+        and request.source in ("auto", "silicon")
+    ):
+        from llmsim.costs.sources.silicon.source import (
+            SiliconSource,
+        )  # pyarrow is imported only where a table is read
 
         sources.append(SiliconSource(request, available.database))
     if available.similar is not None:
         from llmsim.costs.sources.scaled_device import SimilarSource
 
-        sources.append(SimilarSource(request, available.similar.hardware, available.similar.database))
+        sources.append(
+            SimilarSource(request, available.similar.hardware, available.similar.database)
+        )
     if available.roofline and request.source not in ("bundle", "external"):
         sources.append(RooflineSource(request))
     return sources

@@ -1,4 +1,6 @@
-"""Decides who prices a collective: the user's own tables, measured ones, or (elsewhere) the cluster's links."""
+"""Decides who prices a collective: the user's own tables, measured ones, or (elsewhere) the
+cluster's links.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +28,29 @@ def among_whom(op: Operator) -> str:
 
 
 def own_collective(op: Operator, sources: list[CostSource], request: CostRequest) -> Curve | None:
-    """What a plug-in or a table of the user's says about a collective; they come before tables and links."""
-    own = [source for source in sources if source.name in ("blackbox", "external") or source.name.startswith("plug-in")]
-    return next((curve for source in own if (curve := source.operator(op, request.counts(op.feature)))), None)
+    """What a plug-in or a table of the user's says about a collective; they come before tables and
+    links.
+    """
+    own = [
+        source
+        for source in sources
+        if source.name in ("blackbox", "external") or source.name.startswith("plug-in")
+    ]
+    return next(
+        (curve for source in own if (curve := source.operator(op, request.counts(op.feature)))),
+        None,
+    )
 
 
-def collective_pricer(request: CostRequest, available: Available) -> Callable[[Operator], Curve | None]:
-    """Who prices collectives: measured tables where the database prices the operators, else the cluster's links.
+def collective_pricer(
+    request: CostRequest, available: Available
+) -> Callable[[Operator], Curve | None]:
+    """Who prices collectives: measured tables where the database prices the operators, else the
+    cluster's links.
 
-    Beside a user's own bundle, tables or plug-in the links that the cluster file states come before tables of another
-    machine, among whatever ranks. Nothing measured spans nodes or pipeline stages.
+    Beside a user's own bundle, tables or plug-in the links that the cluster file states come before
+    tables of another machine, among whatever ranks. Nothing measured spans nodes or pipeline
+    stages.
     """
     wanted = request.collectives
     database = available.database
@@ -60,7 +75,9 @@ def collective_pricer(request: CostRequest, available: Available) -> Callable[[O
         if op.collective in ("all_to_all", "broadcast"):  # no table knows these kernels
             return None
         ranks = request.layout.ranks(op.among)
-        curve = pricer.operator(op, request.counts(op.feature), ranks) if pricer is not None else None
+        curve = (
+            pricer.operator(op, request.counts(op.feature), ranks) if pricer is not None else None
+        )
         if curve is None and wanted == "measured":
             raise InputError(
                 f"there is no measured table of {op.name} over {ranks} devices of "

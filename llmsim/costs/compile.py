@@ -1,4 +1,6 @@
-"""Compiles the operators of a deployment to integer cost tables, from the most trusted source that knows each one."""
+"""Compiles the operators of a deployment to integer cost tables, from the most trusted source that
+knows each one.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,21 @@ from llmsim.costs.catalog import Available, look, sources_of
 from llmsim.costs.collectives import among_whom, collective_pricer, own_collective
 from llmsim.costs.context_parallel import context_attention
 from llmsim.costs.experts.load_sampling import curve_price, sampled_table
-from llmsim.costs.hardware_limits import bandwidth_differs, floor_of, own_peak_rates_of, peak_rates_of
-from llmsim.costs.source import AttentionCost, CompiledCosts, CostRequest, CostSource, Curve, OpCost, TableFeature
+from llmsim.costs.hardware_limits import (
+    bandwidth_differs,
+    floor_of,
+    own_peak_rates_of,
+    peak_rates_of,
+)
+from llmsim.costs.source import (
+    AttentionCost,
+    CompiledCosts,
+    CostRequest,
+    CostSource,
+    Curve,
+    OpCost,
+    TableFeature,
+)
 from llmsim.costs.sources.csv_tables import read_content
 from llmsim.costs.sources.roofline import RooflineSource
 
@@ -32,9 +47,11 @@ CODE_VERSION = 1
 
 
 def compile_costs(request: CostRequest) -> CompiledCosts:
-    """Tables for every operator of the request; from the disk cache when the same inputs were compiled before.
+    """Tables for every operator of the request; from the disk cache when the same inputs were
+    compiled before.
 
-    Raises InputError when the chosen source does not know the deployment, or a table of a bundle is malformed.
+    Raises InputError when the chosen source does not know the deployment, or a table of a bundle is
+    malformed.
     """
     available = look(request)
     if request.plugin:  # its code may depend on anything
@@ -50,9 +67,15 @@ def compile_costs(request: CostRequest) -> CompiledCosts:
 
 def cache_key(request: CostRequest, available: Available) -> str:
     """Hash of the request, of the bundle's bytes, and of the database's version and tables."""
-    digest = hashlib.sha256(f"{CODE_VERSION} {np.__version__}\n{request!r}\n{available!r}\n".encode())
-    for source in sorted(Path(__file__).parent.rglob("*.py")):  # tables made by other code are not reused
-        digest.update(f"{source.name} {source.stat().st_size} {source.stat().st_mtime_ns}\n".encode())
+    digest = hashlib.sha256(
+        f"{CODE_VERSION} {np.__version__}\n{request!r}\n{available!r}\n".encode()
+    )
+    for source in sorted(
+        Path(__file__).parent.rglob("*.py")
+    ):  # tables made by other code are not reused
+        digest.update(
+            f"{source.name} {source.stat().st_size} {source.stat().st_mtime_ns}\n".encode()
+        )
     if available.bundle is not None:
         for path in available.bundle.paths():
             data = read_content(path)
@@ -71,7 +94,9 @@ def build(request: CostRequest, available: Available) -> CompiledCosts:
     """Compiles without the cache."""
     sources = sources_of(request, available)
     notes: list[str] = list(available.notes)
-    missing: dict[str, list[str]] = {}  # where the time comes from instead of the first source -> operators
+    missing: dict[
+        str, list[str]
+    ] = {}  # where the time comes from instead of the first source -> operators
     ops: list[OpCost] = []
     linked: dict[str, None] = {}
     tabled: dict[str, list[OpCost]] = {}
@@ -89,27 +114,45 @@ def build(request: CostRequest, available: Available) -> CompiledCosts:
         else:
             ops.append(_loaded(op, *_first_answer(op, sources, request, missing), request, notes))
     if not attentions:
-        raise InputError(f"the model {request.model.name} has no attention operator; only transformers are modelled")
-    # All collectives of one rank group use one price source: mixing sources would distort their ratios.
+        raise InputError(
+            f"the model {request.model.name} has no attention operator; only transformers are "
+            "modelled"
+        )
+    # All collectives of one rank group use one price source: mixing sources would distort their
+    # ratios.
     for ranks in dict.fromkeys(among_whom(op) for op in request.operators if op.name in linked):
         linked |= dict.fromkeys(cost.name for cost in tabled.pop(ranks, ()))
     ops += [cost for costs in tabled.values() for cost in costs]
     ops.extend(extra for source in sources[:1] for extra in _extra_ops(source))
     for source in sources:
         notes.extend(note for note in source.notes() if note not in notes)
-    notes += [_missing(sources[0], list(dict.fromkeys(names)), other) for other, names in missing.items()]
+    notes += [
+        _missing(sources[0], list(dict.fromkeys(names)), other) for other, names in missing.items()
+    ]
     origin = dict.fromkeys([*(op.source for op in ops), *(one.source for one in attentions)])
     by_sheet = isinstance(sources[0], RooflineSource)
     if bandwidth_differs(request) and not by_sheet:
         notes.append(_unused_bandwidth(request))
-    notes += [_unused_links(ranks, costs[0]) + _beside_sheet(costs, request) for ranks, costs in tabled.items()]
+    notes += [
+        _unused_links(ranks, costs[0]) + _beside_sheet(costs, request)
+        for ranks, costs in tabled.items()
+    ]
     peak_rates = own_peak_rates_of(request) if by_sheet else peak_rates_of(request)
     floor = floor_of(request, peak_rates, enforce=sources[0].enforce_floor)
     first, *more = attentions
     costs = CompiledCosts(
-        tuple(ops), first, floor, tuple(linked), tuple(notes), tuple(origin), "", more_attention=tuple(more)
+        tuple(ops),
+        first,
+        floor,
+        tuple(linked),
+        tuple(notes),
+        tuple(origin),
+        "",
+        more_attention=tuple(more),
     )
-    return replace(costs, table_hash=hashlib.sha256(cache.pack(replace(costs, notes=()))).hexdigest()[:16])
+    return replace(
+        costs, table_hash=hashlib.sha256(cache.pack(replace(costs, notes=()))).hexdigest()[:16]
+    )
 
 
 def _missing(first: CostSource, names: list[str], other: str) -> str:
@@ -119,7 +162,8 @@ def _missing(first: CostSource, names: list[str], other: str) -> str:
 
 def _unused_links(ranks: str, example: OpCost) -> str:
     return (
-        f"collectives among {ranks} take measured times ({example.name}: {example.source}): link_bw and link_latency "
+        f"collectives among {ranks} take measured times ({example.name}: {example.source}): "
+        "link_bw and link_latency "
         "of the cluster file are not used for them (--collective-costs links uses them)"
     )
 
@@ -135,8 +179,10 @@ def _beside_sheet(costs: list[OpCost], request: CostRequest) -> str:
         times = cost.ps[last] / 1e12 / (moved / request.hardware.intra_node_link_bytes_per_s)
         if times > SLOW_LINKS:
             return (
-                f"; that machine's links are slow: at {last} {op.feature} {op.name} takes {times:.0f} times as long "
-                f"as on {request.hardware.intra_node_link_bytes_per_s / 1e9:g} GB/s, the data sheet's"
+                f"; that machine's links are slow: at {last} {op.feature} {op.name} takes "
+                f"{times:.0f} times as long "
+                f"as on {request.hardware.intra_node_link_bytes_per_s / 1e9:g} GB/s, the data "
+                "sheet's"
             )
     return ""
 
@@ -145,7 +191,8 @@ def _unused_bandwidth(request: CostRequest) -> str:
     peak_rates, given = peak_rates_of(request), request.group_memory_bandwidth_bytes_per_s
     assert peak_rates is not None
     return (
-        f"npu_mem.mem_bw of the cluster file ({given / 1e9:g} GB/s) is not used: the times of {request.hardware_name} "
+        f"npu_mem.mem_bw of the cluster file ({given / 1e9:g} GB/s) is not used: the times of "
+        f"{request.hardware_name} "
         f"are those of a device with {peak_rates.memory_bandwidth_bytes_per_s / 1e9:g} GB/s "
         "(--cost-source roofline uses it)"
     )
@@ -162,7 +209,9 @@ def _first_answer(
                 missing.setdefault(curve.source, []).append(op.name)
             return curve, source
     names = " and ".join(source.name for source in sources)
-    raise InputError(f'no time is known for the operator "{op.name}" on "{request.hardware_name}" in {names}')
+    raise InputError(
+        f'no time is known for the operator "{op.name}" on "{request.hardware_name}" in {names}'
+    )
 
 
 def _by_feature(op: Operator, curve: Curve, last: int) -> Curve:
@@ -174,20 +223,31 @@ def _by_feature(op: Operator, curve: Curve, last: int) -> Curve:
     return replace(curve, ps=curve.ps[units], provenance=curve.provenance[units], power_uw=power_uw)
 
 
-def _loaded(op: Operator, curve: Curve, source: CostSource, request: CostRequest, notes: list[str]) -> OpCost:
-    """The operator's cost; of experts that tokens load unevenly, with the times drawn for every layer."""
+def _loaded(
+    op: Operator, curve: Curve, source: CostSource, request: CostRequest, notes: list[str]
+) -> OpCost:
+    """The operator's cost; of experts that tokens load unevenly, with the times drawn for every
+    layer.
+    """
     cost = _op_cost(op, curve)
     routing = request.expert_routing
     alone = op.experts_local == op.experts_total and request.expert_placement.redundant == 0
-    if op.kind != "moe" or routing.balanced or (alone and source.name == "silicon" and routing.name == "POWER_LAW"):
+    if (
+        op.kind != "moe"
+        or routing.balanced
+        or (alone and source.name == "silicon" and routing.name == "POWER_LAW")
+    ):
         return cost
     priced = getattr(source, "experts_us", None)
     price = priced(op) if priced is not None else curve_price(op, curve.ps, peak_rates_of(request))
     last = request.counts(op.feature)
     provenance = Provenance.INTERPOLATED if priced is not None else Provenance.SCALED
-    table, fullest = sampled_table(routing, op, last, request.expert_placement, price, int(provenance))
+    table, fullest = sampled_table(
+        routing, op, last, request.expert_placement, price, int(provenance)
+    )
     notes.append(
-        f"{routing.label.removeprefix('--expert-routing-policy ')}: at {min(1024, last)} tokens the fullest of "
+        f"{routing.label.removeprefix('--expert-routing-policy ')}: at {min(1024, last)} tokens "
+        "the fullest of "
         f"{request.expert_placement.ranks} ranks has {fullest:.2f} times the mean load of experts"
     )
     return replace(cost, sampled=table, source=f"{curve.source}, loads drawn ({routing.name})")
@@ -198,24 +258,39 @@ def _attention(
 ) -> AttentionCost:
     """Of the first source that has it; as these layers see their batch."""
     for index, source in enumerate(sources):
-        cost = source.attention(op) if op.context_ranks == 1 else context_attention(op, source, request)
+        cost = (
+            source.attention(op)
+            if op.context_ranks == 1
+            else context_attention(op, source, request)
+        )
         if cost is None:
             continue
         if index:
             missing.setdefault(cost.source, []).append(op.name)
         return replace(cost, name=op.name, window=op.window, chunked=op.chunked)
     names = " and ".join(source.name for source in sources)
-    raise InputError(f'no time is known for the operator "{op.name}" on "{request.hardware_name}" in {names}')
+    raise InputError(
+        f'no time is known for the operator "{op.name}" on "{request.hardware_name}" in {names}'
+    )
 
 
 def _op_cost(op: Operator, curve: Curve) -> OpCost:
     feature: TableFeature = "tokens" if op.feature == "attention" else op.feature
     return OpCost(
-        op.name, op.part, op.repeat, curve.feature or feature, curve.ps, curve.provenance, curve.source, curve.power_uw
-    )  # fmt: skip
+        op.name,
+        op.part,
+        op.repeat,
+        curve.feature or feature,
+        curve.ps,
+        curve.provenance,
+        curve.source,
+        curve.power_uw,
+    )
 
 
 def _extra_ops(source: CostSource) -> list[OpCost]:
-    """Costs that belong to a source as a whole rather than to one operator (the launch gap of isolated kernels)."""
+    """Costs that belong to a source as a whole rather than to one operator (the launch gap of
+    isolated kernels).
+    """
     extra = getattr(source, "extra_ops", None)
     return list(extra()) if extra is not None else []

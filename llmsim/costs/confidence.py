@@ -1,4 +1,6 @@
-"""Interpolation errors of operator tables by how a time was obtained; and where a run would rather not have been."""
+"""Interpolation errors of operator tables by how a time was obtained; and where a run would rather
+not have been.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Expected:
-    """Errors of single operators, percent: of every second one at most `half`, of nine in ten at most `most`."""
+    """Errors of single operators, percent: of every second one at most `half`, of nine in ten at
+    most `most`.
+    """
 
     half: float
     most: float
@@ -30,17 +34,20 @@ EXPECTED: Mapping[Provenance, Expected] = {
     Provenance.SCALED: Expected(1.5, 15.0),
     Provenance.ANALYTIC: Expected(20.0, 62.0),
 }
-"""Against the table itself (a card in another machine differs on its own account): medians over six cards of what
-evaluation/leave_one_out.py finds, docs/explanation/estimator.md. Interpolated: GEMM shapes and tokens, decode and
-prompt attention; extrapolated: prompts twice as long; scaled: another head shape's decodes; analytic: the roofline."""
+"""Against the table itself (a card in another machine differs on its own account): medians over six
+cards of what evaluation/leave_one_out.py finds, docs/explanation/estimator.md. Interpolated: GEMM
+shapes and tokens, decode and prompt attention; extrapolated: prompts twice as long; scaled: another
+head shape's decodes; analytic: the roofline.
+"""
 
 LEVELS = ("measured", "interpolated", "extrapolated", "scaled")
 """What `--require` may be: nothing less than this."""
 
 
 def expected_error(ps_by_provenance: Sequence[int]) -> tuple[float, float]:
-    """(half, most) of a sum of times, percent, if all its parts erred the same way: the error of the operator tables,
-    below that of a whole system."""
+    """(half, most) of a sum of times, percent, if all its parts erred the same way: the error of
+    the operator tables, below that of a whole system.
+    """
     total = sum(ps_by_provenance)
     if not total:
         return 0.0, 0.0
@@ -61,17 +68,25 @@ class Reach:
 
 
 def farthest(cost: OpCost, rows: Int64) -> Reach | None:
-    """The farthest extrapolated row of a table that a run read; `rows[i]` is how often it read row i."""
+    """The farthest extrapolated row of a table that a run read; `rows[i]` is how often it read row
+    i.
+    """
     used = np.flatnonzero((rows > 0) & (cost.provenance == Provenance.EXTRAPOLATED))
     known = np.flatnonzero(cost.provenance < Provenance.EXTRAPOLATED)
     if not len(used) or not len(known) or used[-1] < known[-1]:
         return None
     last = int(known[-1])
-    return Reach(cost.name, int(used[-1]) / max(last, 1), f"{int(used[-1])} {cost.feature}, measured up to {last}")
+    return Reach(
+        cost.name,
+        int(used[-1]) / max(last, 1),
+        f"{int(used[-1])} {cost.feature}, measured up to {last}",
+    )
 
 
 def refuse_below(level: str, where: str, cost: OpCost, rows: Int64) -> None:
-    """InputError for the first row of a table that a run read and that is known less well than `level`."""
+    """InputError for the first row of a table that a run read and that is known less well than
+    `level`.
+    """
     worst = LEVELS.index(level)
     used = np.flatnonzero((rows > 0) & (cost.provenance > worst))
     used = used[used > 0]
@@ -79,17 +94,25 @@ def refuse_below(level: str, where: str, cost: OpCost, rows: Int64) -> None:
         at = int(used[0])
         raise InputError(
             f"--require {level}: {where}: the time of {cost.name} at {at} {cost.feature} is"
-            f" {Provenance(int(cost.provenance[at])).name.lower()} ({cost.source}); measure it (a profile bundle or"
+            f" {Provenance(int(cost.provenance[at])).name.lower()} ({cost.source}); measure it "
+            "(a profile bundle or"
             " --cost-table), or require less"
         )
 
 
-def refuse_attention_below(level: str, where: str, name: str, source: str, ps_by_provenance: Sequence[int]) -> None:
-    """The same for attention, whose shapes are whole batches: InputError if any of its time is known less well."""
-    worst = max((code for code in Provenance if ps_by_provenance[code]), default=Provenance.MEASURED)
+def refuse_attention_below(
+    level: str, where: str, name: str, source: str, ps_by_provenance: Sequence[int]
+) -> None:
+    """The same for attention, whose shapes are whole batches: InputError if any of its time is
+    known less well.
+    """
+    worst = max(
+        (code for code in Provenance if ps_by_provenance[code]), default=Provenance.MEASURED
+    )
     if worst > LEVELS.index(level):
         share = ps_by_provenance[worst] / sum(ps_by_provenance)
         raise InputError(
-            f"--require {level}: {where}: {share:.1%} of the time of {name} is {worst.name.lower()} ({source}); measure"
+            f"--require {level}: {where}: {share:.1%} of the time of {name} is "
+            f"{worst.name.lower()} ({source}); measure"
             " those batches (a profile bundle or --cost-table), or require less"
         )

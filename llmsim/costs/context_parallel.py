@@ -1,8 +1,9 @@
 """Attention of ranks that share sequences by tokens, from the costs of ranks that do not.
 
-A prompt's part of a rank has as many (query, key) pairs per token as the whole (the core gives its length and its mean
-context), so that its grid is the plain one. A decode attends, for the query heads of `query_ranks` ranks, to every
-`context_ranks`-th token: the grid of that many heads, with its contexts stretched.
+A prompt's part of a rank has as many (query, key) pairs per token as the whole (the core gives its
+length and its mean context), so that its grid is the plain one. A decode attends, for the query
+heads of `query_ranks` ranks, to every `context_ranks`-th token: the grid of that many heads, with
+its contexts stretched.
 """
 
 from __future__ import annotations
@@ -15,8 +16,12 @@ if TYPE_CHECKING:
     from llmsim.model import Operator
 
 
-def context_attention(op: Operator, source: CostSource, request: CostRequest) -> AttentionCost | None:
-    """Attention of one layer on such a rank; None where the source has no times of prefills and decodes apart."""
+def context_attention(
+    op: Operator, source: CostSource, request: CostRequest
+) -> AttentionCost | None:
+    """Attention of one layer on such a rank; None where the source has no times of prefills and
+    decodes apart.
+    """
     own = _alone(op, request, 1)
     mine = source.attention(own)
     theirs = mine if op.query_ranks == 1 else source.attention(_alone(op, request, op.query_ranks))
@@ -29,16 +34,24 @@ def context_attention(op: Operator, source: CostSource, request: CostRequest) ->
         kv_axis=decode.kv_axis * op.context_ranks,
         decode_ps=decode.decode_ps,
         decode_provenance=decode.decode_provenance,
-        mixed_decode_ps_per_kv_token_q20=decode.mixed_decode_ps_per_kv_token_q20 // op.context_ranks,
+        mixed_decode_ps_per_kv_token_q20=decode.mixed_decode_ps_per_kv_token_q20
+        // op.context_ranks,
     )
-    source_text = mine.source if theirs.source == mine.source else f"{mine.source}; decodes: {theirs.source}"
+    source_text = (
+        mine.source if theirs.source == mine.source else f"{mine.source}; decodes: {theirs.source}"
+    )
     return replace(
-        mine, split=split, skew_ps_per_token_q20=theirs.skew_ps_per_token_q20 // op.context_ranks, source=source_text
+        mine,
+        split=split,
+        skew_ps_per_token_q20=theirs.skew_ps_per_token_q20 // op.context_ranks,
+        source=source_text,
     )
 
 
 def _alone(op: Operator, request: CostRequest, heads_of: int) -> Operator:
-    """The same attention of a rank that holds whole sequences, for the query heads of `heads_of` ranks."""
+    """The same attention of a rank that holds whole sequences, for the query heads of `heads_of`
+    ranks.
+    """
     parts = request.layout.prefill_context * heads_of
     return replace(
         op,

@@ -1,4 +1,6 @@
-"""Shows compiled cost tables to a person: every operator's time at a few sizes, and where the numbers come from."""
+"""Shows compiled cost tables to a person: every operator's time at a few sizes, and where the
+numbers come from.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ PS_PER_US = 1e6
 
 
 def explain(compiled: CompiledCosts) -> str:
-    """A plain-text report: microseconds of one execution per operator, attention, sources and notes."""
+    """A plain-text report: microseconds of one execution per operator, attention, sources and
+    notes.
+    """
     lines = ["microseconds of one execution, by tokens (head: by sequences)"]
     lines.append(_row("operator", "x", [str(size) for size in SIZES], "source"))
     for op in compiled.ops:
@@ -33,7 +37,9 @@ def explain(compiled: CompiledCosts) -> str:
 
 
 def decode_us(attention: AttentionCost, n: int, cached_tokens: int) -> float:
-    """Attention of one layer for a pure decode of n sequences of equal length, us; as the core interpolates it."""
+    """Attention of one layer for a pure decode of n sequences of equal length, us; as the core
+    interpolates it.
+    """
     if attention.mixed is not None:
         grid = attention.mixed
         return _bilinear(grid.n_axis, grid.kv_axis, grid.ps[0, 0], n, cached_tokens) / PS_PER_US
@@ -43,14 +49,22 @@ def decode_us(attention: AttentionCost, n: int, cached_tokens: int) -> float:
 
 
 def prefill_us(attention: AttentionCost, new_tokens: int, cached_tokens: int) -> float:
-    """Attention of one layer for one sequence of new tokens on cached ones, us; as the core interpolates it."""
+    """Attention of one layer for one sequence of new tokens on cached ones, us; as the core
+    interpolates it.
+    """
     if attention.mixed is not None:
         grid = attention.mixed
         plane = grid.ps[:, :, 0, 0]
-        return _bilinear(grid.chunk_axis, grid.kv_prefill_axis, plane, new_tokens, cached_tokens) / PS_PER_US
+        return (
+            _bilinear(grid.chunk_axis, grid.kv_prefill_axis, plane, new_tokens, cached_tokens)
+            / PS_PER_US
+        )
     assert attention.split is not None
     split = attention.split
-    return _bilinear(split.q_axis, split.k_axis, split.prefill_ps, new_tokens, cached_tokens) / PS_PER_US
+    return (
+        _bilinear(split.q_axis, split.k_axis, split.prefill_ps, new_tokens, cached_tokens)
+        / PS_PER_US
+    )
 
 
 def _attention_lines(attention: AttentionCost) -> list[str]:
@@ -62,7 +76,14 @@ def _attention_lines(attention: AttentionCost) -> list[str]:
     lines = [f"{attention.name}{sees} x{attention.repeat}: {attention.source}"]
     lines.append(_row("cached tokens", "", [str(size) for size in CONTEXT_TOKENS], ""))
     for n in DECODE_BATCHES:
-        lines.append(_row(f"decode of {n}", "", [f"{decode_us(attention, n, kv):.1f}" for kv in CONTEXT_TOKENS], ""))
+        lines.append(
+            _row(
+                f"decode of {n}",
+                "",
+                [f"{decode_us(attention, n, kv):.1f}" for kv in CONTEXT_TOKENS],
+                "",
+            )
+        )
     for new in SIZES[1:5]:
         cells = [f"{prefill_us(attention, new, kv):.1f}" for kv in CONTEXT_TOKENS]
         lines.append(_row(f"prefill of {new}", "", cells, ""))
@@ -89,8 +110,14 @@ def _confidence(compiled: CompiledCosts) -> str:
     totals = np.zeros(len(Provenance), dtype=np.int64)
     for op in compiled.ops:
         totals += np.bincount(op.provenance[1:], minlength=len(Provenance))
-    return ", ".join(f"{name.name.lower()} {totals[name] / max(totals.sum(), 1):.0%}" for name in Provenance)
+    return ", ".join(
+        f"{name.name.lower()} {totals[name] / max(totals.sum(), 1):.0%}" for name in Provenance
+    )
 
 
 def _row(name: str, repeat: str, cells: Sequence[str], source: str) -> str:
-    return f"{name:<16}{repeat:>5} " + "".join(f"{cell:>10}" for cell in cells) + f"  {source}".rstrip()
+    return (
+        f"{name:<16}{repeat:>5} "
+        + "".join(f"{cell:>10}" for cell in cells)
+        + f"  {source}".rstrip()
+    )

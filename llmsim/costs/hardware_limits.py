@@ -1,4 +1,6 @@
-"""The speed of light of an operator: what it must read and compute, over what the data sheet says is possible."""
+"""The speed of light of an operator: what it must read and compute, over what the data sheet says
+is possible.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,14 @@ class PeakRates:
     last_level_cache_bytes: int
     peak_flops_per_s: dict[str, int]
     weights_stream: bool = True
-    """The weights of a step exceed the last-level cache, so none of them is still there one step later."""
+    """The weights of a step exceed the last-level cache, so none of them is still there one step
+    later.
+    """
 
     def peak(self, dtype: str) -> int:
-        """Dense peak of a dtype; without units for it (fp8 on Ampere) the device computes in 16 bit."""
+        """Dense peak of a dtype; without units for it (fp8 on Ampere) the device computes in 16
+        bit.
+        """
         name = short_dtype(dtype) if dtype else "bf16"
         alike = {"bf16": "fp16", "fp16": "bf16"}
         for candidate in (name, alike.get(name, "bf16"), "bf16", "fp16"):
@@ -40,9 +46,11 @@ class PeakRates:
         return UNKNOWN_FLOPS
 
     def operator_us(self, op: Operator, counts: Floats, activation: str) -> Floats:
-        """Least time of one execution at each count, us: streamed weights over bandwidth, flops over peak.
+        """Least time of one execution at each count, us: streamed weights over bandwidth, flops
+        over peak.
 
-        Experts count only as far as the tokens must touch them, and activations not at all (they may stay in cache).
+        Experts count only as far as the tokens must touch them, and activations not at all (they
+        may stay in cache).
         """
         weights = np.where(counts > 0, float(least_weight_bytes(op)) * self.weights_stream, 0.0)
         memory = weights / self.memory_bandwidth_bytes_per_s * 1e6
@@ -52,13 +60,17 @@ class PeakRates:
         return np.maximum(memory, counts * op.flops_per_token / peak * 1e6)
 
     def kv_us(self, kv_bytes: Floats) -> Floats:
-        """Least time to read KV, us; what fits the last-level cache may have stayed there (one layer at a time)."""
+        """Least time to read KV, us; what fits the last-level cache may have stayed there (one
+        layer at a time).
+        """
         beyond = np.where(kv_bytes > self.last_level_cache_bytes, kv_bytes, 0.0)
         return beyond / self.memory_bandwidth_bytes_per_s * 1e6
 
 
 def least_weight_bytes(op: Operator) -> int:
-    """Weight bytes that any execution must stream: all of a GEMM, top-k experts held whole, no table look-up."""
+    """Weight bytes that any execution must stream: all of a GEMM, top-k experts held whole, no
+    table look-up.
+    """
     if op.kind == "embedding":
         return 0
     if op.kind == "moe" and op.experts_local:
@@ -68,19 +80,25 @@ def least_weight_bytes(op: Operator) -> int:
 
 
 def peak_rates_of(request: CostRequest) -> PeakRates | None:
-    """Limits from the data sheet, else from the cluster file's bandwidth; None when neither is known."""
+    """Limits from the data sheet, else from the cluster file's bandwidth; None when neither is
+    known.
+    """
     sheet = request.hardware
     if sheet is not None:
         weights = sum(op.repeat * least_weight_bytes(op) for op in request.operators)
         cache = sheet.last_level_cache_bytes
-        return PeakRates(sheet.memory_bandwidth_bytes_per_s, cache, dict(sheet.flops), weights > cache)
+        return PeakRates(
+            sheet.memory_bandwidth_bytes_per_s, cache, dict(sheet.flops), weights > cache
+        )
     if request.group_memory_bandwidth_bytes_per_s > 0:
         return PeakRates(request.group_memory_bandwidth_bytes_per_s, 0, {})
     return None
 
 
 def own_peak_rates_of(request: CostRequest) -> PeakRates | None:
-    """Peak rates for a roofline of the user's own device: the cluster file's bandwidth replaces the data sheet's."""
+    """Peak rates for a roofline of the user's own device: the cluster file's bandwidth replaces the
+    data sheet's.
+    """
     peak_rates, given = peak_rates_of(request), request.group_memory_bandwidth_bytes_per_s
     if peak_rates is None or given <= 0:
         return peak_rates
@@ -88,22 +106,34 @@ def own_peak_rates_of(request: CostRequest) -> PeakRates | None:
 
 
 def bandwidth_differs(request: CostRequest) -> bool:
-    """Whether the cluster file gives a bandwidth that is not the data sheet's (5 % apart: sheets are rounded)."""
+    """Whether the cluster file gives a bandwidth that is not the data sheet's (5 % apart: sheets
+    are rounded).
+    """
     peak_rates, given = peak_rates_of(request), request.group_memory_bandwidth_bytes_per_s
-    return peak_rates is not None and given > 0 and abs(given - peak_rates.memory_bandwidth_bytes_per_s) * 20 > given
+    return (
+        peak_rates is not None
+        and given > 0
+        and abs(given - peak_rates.memory_bandwidth_bytes_per_s) * 20 > given
+    )
 
 
 def floor_of(request: CostRequest, peak_rates: PeakRates | None, *, enforce: bool) -> Floor:
-    """The run-time check's numbers of a deployment; bandwidth 0 where nothing is known (then nothing is checked)."""
+    """The run-time check's numbers of a deployment; bandwidth 0 where nothing is known (then
+    nothing is checked).
+    """
     body = [op for op in request.operators if op.part != "head"]
     head = sum(op.repeat * least_weight_bytes(op) for op in request.operators if op.part == "head")
     attention = [op for op in request.operators if op.kind == "attention" and not op.window]
     streamed = peak_rates is not None and peak_rates.weights_stream
     return Floor(
-        weight_bytes_read=sum(op.repeat * least_weight_bytes(op) for op in body) + head if streamed else 0,
+        weight_bytes_read=sum(op.repeat * least_weight_bytes(op) for op in body) + head
+        if streamed
+        else 0,
         kv_bytes_per_token=sum(op.repeat * op.kv_bytes_per_context_token for op in attention),
         memory_bandwidth_bytes_per_s=peak_rates.memory_bandwidth_bytes_per_s if peak_rates else 0,
-        flops_per_token=sum(op.repeat * op.flops_per_token for op in body if op.kind in ("gemm", "moe")),
+        flops_per_token=sum(
+            op.repeat * op.flops_per_token for op in body if op.kind in ("gemm", "moe")
+        ),
         peak_flops_per_s=peak_rates.peak(request.dtypes.weight) if peak_rates else 0,
         last_level_cache_bytes=peak_rates.last_level_cache_bytes if peak_rates else 0,
         enforce=enforce and peak_rates is not None,

@@ -1,4 +1,6 @@
-"""The contract between what knows operator times (bundle, silicon database, data sheet) and what uses them."""
+"""The contract between what knows operator times (bundle, silicon database, data sheet) and what
+uses them.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ SourceName = Literal["auto", "bundle", "external", "silicon", "roofline"]
 CollectiveSource = Literal["auto", "measured", "links"]
 
 SKEW_FRACTION_BITS = 20
-"""`skew_ps_per_token_q20` is in units of 2^-20 ps per token, so that the core multiplies integers."""
+"""`skew_ps_per_token_q20` is in units of 2^-20 ps per token, so that the core multiplies integers.
+"""
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,9 @@ ANY_VERSION = EngineVersions()
 
 @dataclass(frozen=True)
 class CostRequest:
-    """Everything that a cost table depends on; two equal requests over the same files give the same tables."""
+    """Everything that a cost table depends on; two equal requests over the same files give the same
+    tables.
+    """
 
     model: ModelConfig
     layout: Layout
@@ -46,7 +51,8 @@ class CostRequest:
     hardware: Hardware | None
     """The data sheet, or None for a device without a preset."""
     group_memory_bandwidth_bytes_per_s: int
-    """`npu_mem.mem_bw` of the cluster file; used where no data sheet says better, 0 when not given."""
+    """`npu_mem.mem_bw` of the cluster file; used where no data sheet says better, 0 when not given.
+    """
     operators: tuple[Operator, ...]
     max_tokens: int
     max_seqs: int
@@ -60,16 +66,23 @@ class CostRequest:
     cost_tables: tuple[Path, ...] = ()
     """Tables of external simulators, and of users; see docs/how-to/external_simulators.md."""
     plugin: str = ""
-    """A cost source in Python: `module:Class`, or a name of the entry points "llmsim.cost_sources"."""
+    """A cost source in Python: `module:Class`, or a name of the entry points "llmsim.cost_sources".
+    """
     predict_attention: bool = False
     """A bundle's attention comes from a regressor fitted on its rows, not from its grid."""
     spans_nodes: bool = False
-    """Whether the data-parallel ranks that share experts are on several nodes, so that no node's table fits them."""
+    """Whether the data-parallel ranks that share experts are on several nodes, so that no node's
+    table fits them.
+    """
     engine: EngineVersions = ANY_VERSION
-    """The engine profile's versions: of several measured tables of a card those of the engine come first."""
+    """The engine profile's versions: of several measured tables of a card those of the engine come
+    first.
+    """
 
     cold_kv: bool = True
-    """Measured decodes are raised to what cold KV takes; False: as the silicon database has them (`cold_kv` off)."""
+    """Measured decodes are raised to what cold KV takes; False: as the silicon database has them
+    (`cold_kv` off).
+    """
 
     @property
     def table_tokens(self) -> int:
@@ -79,12 +92,16 @@ class CostRequest:
 
     @property
     def token_multiple(self) -> int:
-        """Steps are padded to a multiple of this: sequence parallelism gives every rank as many tokens (vLLM)."""
+        """Steps are padded to a multiple of this: sequence parallelism gives every rank as many
+        tokens (vLLM).
+        """
         return self.layout.tp if self.layout.sequence_parallel else 1
 
     @property
     def table_sequences(self) -> int:
-        """Largest number of sequences that a step can have (never more than its tokens, padding included)."""
+        """Largest number of sequences that a step can have (never more than its tokens, padding
+        included).
+        """
         return max(self.max_seqs, 1)
 
     def counts(self, feature: str) -> int:
@@ -98,7 +115,8 @@ class CostRequest:
 class OpCost:
     """Time of ONE execution of an operator over its feature; immutable.
 
-    `ps[i]` is the time with `i` tokens or sequences (ps[0] == 0); `repeat` is how often a step executes it.
+    `ps[i]` is the time with `i` tokens or sequences (ps[0] == 0); `repeat` is how often a step
+    executes it.
     """
 
     name: str
@@ -109,17 +127,23 @@ class OpCost:
     provenance: UInt8
     source: str
     power_uw: Int64 | None = None
-    """What one device draws while it runs, by the same index; None: nobody says, as its power in the cluster file."""
+    """What one device draws while it runs, by the same index; None: nobody says, as its power in
+    the cluster file.
+    """
     sampled: SampledTable | None = None
-    """Where tokens load experts unevenly: the slowest rank's times, drawn for every layer; `ps` is of even loads."""
+    """Where tokens load experts unevenly: the slowest rank's times, drawn for every layer; `ps` is
+    of even loads.
+    """
 
 
 @dataclass(frozen=True, eq=False)
 class MixedGrid:
-    """Attention of one layer over (prefill chunk, its cached tokens, decodes, their mean cached tokens), complete.
+    """Attention of one layer over (prefill chunk, its cached tokens, decodes, their mean cached
+    tokens), complete.
 
-    Shapes: axes int64 ascending, ps and provenance [chunk, kv_prefill, n, kv]. The plane chunk == 0 is pure decode,
-    n == 0 pure prefill. A step with a prefill has chunk >= 1, so no integer chunk blends the planes 0 and 1.
+    Shapes: axes int64 ascending, ps and provenance [chunk, kv_prefill, n, kv]. The plane chunk == 0
+    is pure decode, n == 0 pure prefill. A step with a prefill has chunk >= 1, so no integer chunk
+    blends the planes 0 and 1.
     """
 
     chunk_axis: Int64
@@ -132,10 +156,12 @@ class MixedGrid:
 
 @dataclass(frozen=True, eq=False)
 class SplitGrid:
-    """Attention of one layer as a sum of prefills (q new tokens on k cached) and one decode batch (n, mean kv).
+    """Attention of one layer as a sum of prefills (q new tokens on k cached) and one decode batch
+    (n, mean kv).
 
-    Shapes: prefill_ps [q, k], decode_ps [n, kv]. In a step with a prefill the decode time is at least
-    n * kv * mixed_decode_ps_per_kv_token_q20 / 2^20 (loss of packing; 0 where the kernel does not lose it).
+    Shapes: prefill_ps [q, k], decode_ps [n, kv]. In a step with a prefill the decode time is at
+    least n * kv * mixed_decode_ps_per_kv_token_q20 / 2^20 (loss of packing; 0 where the kernel does
+    not lose it).
     """
 
     q_axis: Int64
@@ -153,7 +179,8 @@ class SplitGrid:
 class AttentionCost:
     """Attention of ONE layer; `repeat` layers per step. Exactly one of `mixed` and `split` is set.
 
-    Unequal decode lengths add skew_ps_per_token_q20 * (max - mean) / 2^20 per layer (0: unknown or absent).
+    Unequal decode lengths add skew_ps_per_token_q20 * (max - mean) / 2^20 per layer (0: unknown or
+    absent).
     """
 
     repeat: int
@@ -164,12 +191,15 @@ class AttentionCost:
     skew_source: str
     name: str = "attention"
     window: int = 0
-    """Tokens that these layers see, of the last ones or (`chunked`) of their own chunk; 0: all. The grids are those of
-    layers that see everything: what a batch sees through the window is looked up in them."""
+    """Tokens that these layers see, of the last ones or (`chunked`) of their own chunk; 0: all. The
+    grids are those of layers that see everything: what a batch sees through the window is looked up
+    in them.
+    """
     chunked: bool = False
     prompts_apart: bool = False
-    """Of `mixed`: several prompts of a step are looked up one by one, and share the time of the shortest call; else as
-    one that sees as many pairs."""
+    """Of `mixed`: several prompts of a step are looked up one by one, and share the time of the
+    shortest call; else as one that sees as many pairs.
+    """
     power_uw: int = 0
     """What one device draws meanwhile, on average over a table's rows; 0: nobody says."""
 
@@ -178,10 +208,11 @@ class AttentionCost:
 class Floor:
     """What a step reads at least, to check it against the data sheet; all per rank.
 
-    A step takes at least (weight_bytes_read + kv_bytes_per_token * cached tokens of its decodes) / bandwidth; KV counts
-    for a step only where one layer's KV exceeds `last_level_cache_bytes`. `weight_bytes_read` covers the layers and the
-    head; embedding rows are looked up, not streamed, and experts count only as far as
-    every step must touch them (top-k of them when all are local, none otherwise).
+    A step takes at least (weight_bytes_read + kv_bytes_per_token * cached tokens of its decodes) /
+    bandwidth; KV counts for a step only where one layer's KV exceeds `last_level_cache_bytes`.
+    `weight_bytes_read` covers the layers and the head; embedding rows are looked up, not streamed,
+    and experts count only as far as every step must touch them (top-k of them when all are local,
+    none otherwise).
     """
 
     weight_bytes_read: int
@@ -191,7 +222,9 @@ class Floor:
     peak_flops_per_s: int
     last_level_cache_bytes: int
     enforce: bool
-    """True: our own costs, a step below is an invariant violation. False: the user's bundle, already warned about."""
+    """True: our own costs, a step below is an invariant violation. False: the user's bundle,
+    already warned about.
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,7 +235,9 @@ class CompiledCosts:
     attention: AttentionCost
     floor: Floor
     link_collectives: tuple[str, ...]
-    """Names of the collectives that are not in `ops`: the engine prices them on the cluster's links."""
+    """Names of the collectives that are not in `ops`: the engine prices them on the cluster's
+    links.
+    """
     notes: tuple[str, ...]
     sources: tuple[str, ...]
     """Each distinct place that a number came from, in order of first use."""
@@ -230,7 +265,9 @@ class Curve:
     source: str
     power_uw: Int64 | None = None
     feature: TableFeature | None = None
-    """What the times are over, where that is not the operator's feature: tokens of prompts alone, for one."""
+    """What the times are over, where that is not the operator's feature: tokens of prompts alone,
+    for one.
+    """
 
 
 class CostSource(Protocol):
@@ -240,7 +277,9 @@ class CostSource(Protocol):
     enforce_floor: bool
 
     def operator(self, op: Operator, last: int) -> Curve | None:
-        """Times for 1..last tokens or sequences of one execution (index 0 is 0); None when this source has none."""
+        """Times for 1..last tokens or sequences of one execution (index 0 is 0); None when this
+        source has none.
+        """
 
     def attention(self, op: Operator) -> AttentionCost | None:
         """Attention of one layer as if it saw everything; None when this source has none."""
@@ -255,10 +294,11 @@ def to_ps(microseconds: np.ndarray) -> Int64:
 
 
 def curve_from_points(points: np.ndarray, times_us: np.ndarray, last: int, source: str) -> Curve:
-    """Dense table 0..last from measured points (ascending): linear between, clamped below, linear above.
+    """Dense table 0..last from measured points (ascending): linear between, clamped below, linear
+    above.
 
-    Above the last point the slope over the last octave is kept, but never a negative one: where neighbouring points
-    are one token apart, the slope of the last two is noise.
+    Above the last point the slope over the last octave is kept, but never a negative one: where
+    neighbouring points are one token apart, the slope of the last two is noise.
     """
     counts = np.arange(last + 1, dtype=np.float64)
     times = np.interp(counts, points, times_us)
@@ -277,7 +317,9 @@ def curve_from_points(points: np.ndarray, times_us: np.ndarray, last: int, sourc
 
 
 def last_slope(points: np.ndarray, times_us: np.ndarray) -> float:
-    """Microseconds per point over the last octave of the axis, at least over the last two points; not negative."""
+    """Microseconds per point over the last octave of the axis, at least over the last two points;
+    not negative.
+    """
     if len(points) < 2:
         return 0.0
     start = min(int(np.searchsorted(points, points[-1] / 2)), len(points) - 2)

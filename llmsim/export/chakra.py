@@ -1,6 +1,8 @@
-"""Chakra execution traces (`.et`): read, written, and as networkx graphs; field numbers as in the published schema.
+"""Chakra execution traces (`.et`): read, written, and as networkx graphs; field numbers as in the
+published schema.
 
-A file is a sequence of records, each with its length in front as a varint: GlobalMetadata, then Nodes.
+A file is a sequence of records, each with its length in front as a varint: GlobalMetadata, then
+Nodes.
 """
 
 import gzip
@@ -18,7 +20,9 @@ if TYPE_CHECKING:
     import networkx
 
 Value = int | bool | str | tuple[bool, ...]
-NodeType = Literal["INVALID", "METADATA", "MEM_LOAD", "MEM_STORE", "COMP", "COMM_SEND", "COMM_RECV", "COMM_COLL"]
+NodeType = Literal[
+    "INVALID", "METADATA", "MEM_LOAD", "MEM_STORE", "COMP", "COMM_SEND", "COMM_RECV", "COMM_COLL"
+]
 NODE_TYPES: tuple[NodeType, ...] = (
     "INVALID",
     "METADATA",
@@ -30,7 +34,16 @@ NODE_TYPES: tuple[NodeType, ...] = (
     "COMM_COLL",
 )
 COLLECTIVES = (
-    *("ALL_REDUCE", "REDUCE", "ALL_GATHER", "GATHER", "SCATTER", "BROADCAST", "ALL_TO_ALL", "REDUCE_SCATTER"),
+    *(
+        "ALL_REDUCE",
+        "REDUCE",
+        "ALL_GATHER",
+        "GATHER",
+        "SCATTER",
+        "BROADCAST",
+        "ALL_TO_ALL",
+        "REDUCE_SCATTER",
+    ),
     *("REDUCE_SCATTER_BLOCK", "BARRIER"),
 )
 """A collective's `comm_type` is its place here."""
@@ -43,7 +56,9 @@ _ZIGZAG = (15, 17)  # sint32_val, sint64_val
 
 @dataclass
 class TraceNode:
-    """A node; dependencies are ids. Values of other types than these (floats, lists of numbers) are not kept."""
+    """A node; dependencies are ids. Values of other types than these (floats, lists of numbers) are
+    not kept.
+    """
 
     id: int
     name: str
@@ -97,8 +112,9 @@ def read_trace(path: Path | str) -> Iterator[TraceNode]:
 
 
 def to_networkx(nodes: Iterable[TraceNode]) -> "networkx.DiGraph":
-    """A directed graph from parents to children: nodes by id with name, type, duration_micros and the attributes; edges
-    with `kind` "data" or "control". Needs networkx."""
+    """A directed graph from parents to children: nodes by id with name, type, duration_micros and
+    the attributes; edges with `kind` "data" or "control". Needs networkx.
+    """
     try:
         import networkx
     except ImportError:
@@ -144,13 +160,17 @@ def _encode_attribute(name: str, value: Value) -> bytes:
 
 def _encode(node: TraceNode) -> bytes:
     scalars = ((1, node.id), (2, node.name.encode()), (3, NODE_TYPES.index(node.type)))
-    record = b"".join(_field(number, value) for number, value in scalars if value)  # protobuf leaves out defaults
+    record = b"".join(
+        _field(number, value) for number, value in scalars if value
+    )  # protobuf leaves out defaults
     for number, parents in ((4, node.ctrl_deps), (5, node.data_deps)):
         if parents:
             record += _field(number, b"".join(map(_put_varint, parents)))
     if node.duration_micros:
         record += _field(7, node.duration_micros)
-    return record + b"".join(_field(10, _encode_attribute(*item)) for item in node.attributes.items())
+    return record + b"".join(
+        _field(10, _encode_attribute(*item)) for item in node.attributes.items()
+    )
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
@@ -175,7 +195,11 @@ def _fields(record: bytes) -> Iterator[tuple[int, int | bytes]]:
         if kind == _VARINT:
             value, at = _varint(record, at)
         else:
-            size, at = _varint(record, at) if kind == _BYTES else ({_FIXED64: 8, _FIXED32: 4}.get(kind, -1), at)
+            size, at = (
+                _varint(record, at)
+                if kind == _BYTES
+                else ({_FIXED64: 8, _FIXED32: 4}.get(kind, -1), at)
+            )
             if size < 0 or at + size > len(record):
                 raise IndexError
             value, at = record[at : at + size], at + size
@@ -227,8 +251,12 @@ def _value(number: int, value: int | bytes) -> Value | None:
     if number == _STRING_VAL and isinstance(value, bytes):
         return value.decode()
     if number == _BOOL_LIST and isinstance(value, bytes):
-        return tuple(bool(flag) for key, part in _fields(value) if key == 1 for flag in _packed(part))
-    if number in (19, 21, 23, 25) and isinstance(value, bytes):  # fixed32, fixed64 and the signed ones
+        return tuple(
+            bool(flag) for key, part in _fields(value) if key == 1 for flag in _packed(part)
+        )
+    if number in (19, 21, 23, 25) and isinstance(
+        value, bytes
+    ):  # fixed32, fixed64 and the signed ones
         return int.from_bytes(value, "little", signed=number in (23, 25))
     if not isinstance(value, int):
         return None

@@ -1,4 +1,6 @@
-"""The per-request CSV that LLMServingSim's tools read: one row per finished request, times in ns."""
+"""The per-request CSV that LLMServingSim's tools read: one row per finished request,
+times in ns.
+"""
 
 import csv
 from pathlib import Path
@@ -20,19 +22,25 @@ HANDOVER_COLUMNS = ("prefill instance id", "KV transfer", "KV bytes")
 def write_csv(results: Results, path: str | Path) -> None:
     """Writes the finished requests by instance and, within one, by finish time (then row).
 
-    Time stamps are rounded to whole ns, halves up, and every duration is a difference of rounded stamps: TTFT plus the
-    ITLs is the latency exactly. `queuing_delay` ends when the request is first scheduled. TPOT is
-    (latency - TTFT) / (output - 1), rounded; empty for one token. ITL is a Python list of output - 1 integers. In
-    a disaggregated run `instance id` decodes, and HANDOVER_COLUMNS say where the prompt was computed, how long the
-    request waited for its KV (`kv_transfer_ps` of the blame), and how much of it was moved. Raises InputError where
-    `path` cannot be written.
+    Time stamps are rounded to whole ns, halves up, and every duration is a difference of rounded
+    stamps: TTFT plus the ITLs is the latency exactly. `queuing_delay` ends when the request is
+    first scheduled. TPOT is (latency - TTFT) / (output - 1), rounded; empty for one token. ITL is a
+    Python list of output - 1 integers. In a disaggregated run `instance id` decodes, and
+    HANDOVER_COLUMNS say where the prompt was computed, how long the request waited for its KV
+    (`kv_transfer_ps` of the blame), and how much of it was moved. Raises InputError where `path`
+    cannot be written.
     """
     requests, workload = results.requests, results.workload
     rows = finished_rows(requests)
     rows = rows[np.lexsort((rows, requests.finish_ps[rows], requests.group[rows]))]
     arrival, scheduled, first, finish = (
         _to_ns(column[rows]).tolist()
-        for column in (requests.arrival_ps, requests.scheduled_ps, requests.first_token_ps, requests.finish_ps)
+        for column in (
+            requests.arrival_ps,
+            requests.scheduled_ps,
+            requests.first_token_ps,
+            requests.finish_ps,
+        )
     )
     with atomic_writer(path) as stream:
         writer = csv.writer(stream, lineterminator="\n")
@@ -53,7 +61,9 @@ def write_csv(results: Results, path: str | Path) -> None:
                     latency,
                     scheduled[index] - arrival[index],
                     ttft,
-                    (2 * (latency - ttft) + emitted - 1) // (2 * (emitted - 1)) if emitted > 1 else "",
+                    (2 * (latency - ttft) + emitted - 1) // (2 * (emitted - 1))
+                    if emitted > 1
+                    else "",
                     _itl_ns(int(requests.first_token_ps[row]), results.itl_of(row)),
                     *_kv_transfer(results, row),
                 )

@@ -1,4 +1,6 @@
-"""Output files that appear whole or not at all, and the check, before a run, that they can be written."""
+"""Output files that appear whole or not at all, and the check, before a run, that they can be
+written.
+"""
 
 import os
 import stat
@@ -16,7 +18,8 @@ STANDARD = "-"
 
 
 def check_writable(path: str | Path) -> Path:
-    """Makes sure, before any work, that `path` can be written; creates its folder where that is missing.
+    """Makes sure, before any work, that `path` can be written; creates its folder where that is
+    missing.
 
     Raises InputError saying what is in the way.
     """
@@ -35,9 +38,13 @@ def check_writable(path: str | Path) -> Path:
 
 
 def keep_inputs(option: str, output: Path, inputs: Iterable[Path]) -> None:
-    """Raises InputError where writing `output`, named by `option`, would replace one of the files that are read."""
+    """Raises InputError where writing `output`, named by `option`, would replace one of the files
+    that are read.
+    """
     if any(_same_file(output, source) for source in inputs):
-        raise InputError(f"{option} {output} is an input of this run and would be overwritten; name another file")
+        raise InputError(
+            f"{option} {output} is an input of this run and would be overwritten; name another file"
+        )
 
 
 def _same_file(a: Path, b: Path) -> bool:
@@ -48,14 +55,18 @@ def _same_file(a: Path, b: Path) -> bool:
 
 
 def check_writable_folder(path: str | Path) -> Path:
-    """Makes sure, before any work, that files can be written into the folder `path`; creates it where it is missing.
+    """Makes sure, before any work, that files can be written into the folder `path`; creates it
+    where it is missing.
 
     Raises InputError saying what is in the way.
     """
     target = Path(path)
     try:
         if target.exists() and not target.is_dir():
-            raise InputError(f"{target}: a file, but must be a folder; name one, or a path that does not exist yet")
+            raise InputError(
+                f"{target}: a file, but must be a folder; name one, or a path that does not "
+                "exist yet"
+            )
         target.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=target, prefix=".llmsim."):
             pass
@@ -66,10 +77,11 @@ def check_writable_folder(path: str | Path) -> Path:
 
 @contextmanager
 def atomic_writer(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
-    """A file open for writing that takes the place of `path` when the block ends without an exception.
+    """A file open for writing that takes the place of `path` when the block ends without an
+    exception.
 
-    `mode` is "w" (UTF-8, line feeds) or "wb". A link is followed; a device such as /dev/null is written directly.
-    Raises InputError where the file cannot be written.
+    `mode` is "w" (UTF-8, line feeds) or "wb". A link is followed; a device such as /dev/null is
+    written directly. Raises InputError where the file cannot be written.
     """
     text = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
     target = Path(path)
@@ -87,8 +99,9 @@ def atomic_writer(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
 
 @contextmanager
 def packed_writer(path: str | Path) -> Iterator[IO[bytes]]:
-    """`atomic_writer` for bytes, packed with gzip or Zstandard where the name ends with .gz or .zst; "-" is standard
-    output. Equal bytes written are equal files."""
+    """`atomic_writer` for bytes, packed with gzip or Zstandard where the name ends with .gz or
+    .zst; "-" is standard output. Equal bytes written are equal files.
+    """
     name = str(path)
     if name == STANDARD:
         yield sys.stdout.buffer
@@ -104,7 +117,9 @@ def packed_writer(path: str | Path) -> Iterator[IO[bytes]]:
             try:
                 import pyarrow as pa
             except ImportError:
-                raise InputError(f"{path}: writing zstd needs pyarrow; choose another ending") from None
+                raise InputError(
+                    f"{path}: writing zstd needs pyarrow; choose another ending"
+                ) from None
             with pa.CompressedOutputStream(stream, "zstd") as packed:
                 yield packed
         else:
@@ -113,13 +128,17 @@ def packed_writer(path: str | Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def _replacement(target: Path) -> Iterator[Path]:
-    """A new file beside `target` with its permissions (or the usual ones), moved over it at the end."""
+    """A new file beside `target` with its permissions (or the usual ones), moved over it at the
+    end.
+    """
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:64]}.")
     os.close(handle)
     temporary = Path(name)
     try:
         yield temporary
-        temporary.chmod(stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o666 & ~_umask())
+        temporary.chmod(
+            stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o666 & ~_umask()
+        )
         temporary.replace(target)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -137,4 +156,7 @@ def _is_special(path: Path) -> bool:
 
 
 def _unwritable(path: Path, error: OSError | ValueError) -> InputError:
-    return InputError(f"{path}: cannot be written ({getattr(error, 'strerror', None) or error}); choose another place")
+    return InputError(
+        f"{path}: cannot be written ({getattr(error, 'strerror', None) or error}); choose "
+        "another place"
+    )

@@ -13,17 +13,22 @@ _UNIQUE = np.uint64(1 << 63)
 """Marks tokens that belong to one request only."""
 
 
-def write_jsonl(workload: Workload, path: str | Path, *, token_ids: bool = False, vocabulary: int = 32_000) -> None:
+def write_jsonl(
+    workload: Workload, path: str | Path, *, token_ids: bool = False, vocabulary: int = 32_000
+) -> None:
     """Writes requests and sessions, one line each, times in ns.
 
-    With `token_ids`, ids below `vocabulary` are made up such that blocks with equal content keys, and only those, hold
-    equal tokens: the trace then has the workload's prefix sharing at its granularity. Raises InputError where `path`
-    cannot be written.
+    With `token_ids`, ids below `vocabulary` are made up such that blocks with equal content keys,
+    and only those, hold equal tokens: the trace then has the workload's prefix sharing at its
+    granularity. Raises InputError where `path` cannot be written.
     """
     successor = workload.next_call.tolist()
     with packed_writer(path) as stream:
         for row in np.flatnonzero(workload.arrival_ps >= 0).tolist():
-            stream.write(msgspec.json.encode(_line(workload, row, successor, vocabulary if token_ids else 0)) + b"\n")
+            stream.write(
+                msgspec.json.encode(_line(workload, row, successor, vocabulary if token_ids else 0))
+                + b"\n"
+            )
 
 
 def _line(workload: Workload, row: int, successor: list[int], vocabulary: int) -> dict[str, Any]:
@@ -47,7 +52,11 @@ def _model(workload: Workload, row: int) -> dict[str, str]:
 
 def _call(workload: Workload, row: int, vocabulary: int, arrival: dict[str, int]) -> dict[str, Any]:
     split = int(workload.input_tokens[row])
-    call: dict[str, Any] = {"input_toks": split, "output_toks": int(workload.output_tokens[row]), **arrival}
+    call: dict[str, Any] = {
+        "input_toks": split,
+        "output_toks": int(workload.output_tokens[row]),
+        **arrival,
+    }
     if workload.request_id:
         call["request_id"] = workload.request_id[row]
     if workload.priority is not None and workload.priority[row]:
@@ -63,11 +72,15 @@ def _call(workload: Workload, row: int, vocabulary: int, arrival: dict[str, int]
 
 
 def _tokens(workload: Workload, row: int, vocabulary: int) -> UInt64:
-    """The whole stream of a request: a token mixes its block's key and place, or its row and place."""
+    """The whole stream of a request: a token mixes its block's key and place, or its
+    row and place.
+    """
     total = int(workload.input_tokens[row]) + int(workload.output_tokens[row])
     seeds = np.arange(total, dtype=np.uint64) | (np.uint64(row) << np.uint64(31)) | _UNIQUE
     keys = _keys(workload, row)
-    following = _keys(workload, int(workload.next_call[row])) if workload.next_call[row] >= 0 else keys
+    following = (
+        _keys(workload, int(workload.next_call[row])) if workload.next_call[row] >= 0 else keys
+    )
     if len(following) > len(keys) and np.array_equal(following[: len(keys)], keys):
         # A session's next call repeats this one: the block that is partial here is whole there.
         keys = following[: len(keys) + 1]
@@ -82,7 +95,9 @@ def _keys(workload: Workload, row: int) -> UInt64:
 
 
 def _mixed(values: UInt64) -> UInt64:
-    """SplitMix64's finaliser (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014)."""
+    """SplitMix64's finaliser (Steele, Lea, Flood: Fast splittable pseudorandom number generators,
+    2014).
+    """
     values = values + np.uint64(0x9E3779B97F4A7C15)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

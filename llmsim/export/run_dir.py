@@ -1,4 +1,6 @@
-"""The run folder: what was asked (manifest.json), what came out (summary.json) and the tables behind it."""
+"""The run folder: what was asked (manifest.json), what came out (summary.json) and the tables
+behind it.
+"""
 
 import hashlib
 import os
@@ -27,8 +29,9 @@ SCHEMA_VERSION = 1
 class RunRecord:
     """What makes a run repeatable.
 
-    `config` is the resolved configuration as JSON values. `inputs` are the files that the command line names, `files`
-    all that the run read. `table_hashes` names each compiled cost table. Only `host` may hold wall-clock facts.
+    `config` is the resolved configuration as JSON values. `inputs` are the files that the command
+    line names, `files` all that the run read. `table_hashes` names each compiled cost table. Only
+    `host` may hold wall-clock facts.
     """
 
     argv: Sequence[str]
@@ -47,13 +50,14 @@ def write_run_dir(
     record: RunRecord,
     written: SeriesFiles | None = None,
 ) -> None:
-    """Writes requests, steps, series and summary, then manifest.json: where that is there, the rest is complete.
+    """Writes requests, steps, series and summary, then manifest.json: where that is there, the rest
+    is complete.
 
     `written` holds the series, where the run wrote them on its way; else they are in `results`.
 
-    All but the manifest's "host" is the same bytes for the same run (Parquet: with the same pyarrow). Files of an
-    earlier run are replaced one by one, and tables that this one does not have are removed. Raises InputError where
-    something cannot be written or an input is gone.
+    All but the manifest's "host" is the same bytes for the same run (Parquet: with the same
+    pyarrow). Files of an earlier run are replaced one by one, and tables that this one does not
+    have are removed. Raises InputError where something cannot be written or an input is gone.
     """
     target = check_writable_folder(folder)
     (target / "manifest.json").unlink(missing_ok=True)
@@ -101,8 +105,14 @@ def _manifest(record: RunRecord) -> dict[str, Any]:
 
 
 def _listed(one: InputFile) -> dict[str, Any]:
-    """A file below the working directory is named from there, so that equal runs have equal manifests."""
-    return {"path": one.path.removeprefix(os.getcwd() + os.sep), "sha256": one.sha256, "bytes": one.bytes}
+    """A file below the working directory is named from there, so that equal runs have equal
+    manifests.
+    """
+    return {
+        "path": one.path.removeprefix(os.getcwd() + os.sep),
+        "sha256": one.sha256,
+        "bytes": one.bytes,
+    }
 
 
 def _fingerprint(path: str | Path) -> dict[str, Any]:
@@ -114,5 +124,7 @@ def _fingerprint(path: str | Path) -> dict[str, Any]:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
             size = stream.tell()
     except OSError as error:
-        raise InputError(f"{path}: cannot be read again for the manifest ({error.strerror or error})") from None
+        raise InputError(
+            f"{path}: cannot be read again for the manifest ({error.strerror or error})"
+        ) from None
     return {"path": str(path), "sha256": digest, "bytes": size}

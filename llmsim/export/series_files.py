@@ -1,4 +1,6 @@
-"""The series of a run on their way to its folder, written while it runs: those of a long run do not fit the memory."""
+"""The series of a run on their way to its folder, written while it runs: those of a long run do not
+fit the memory.
+"""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -17,7 +19,8 @@ ROWS_AT_ONCE = 1 << 20
 
 
 class SeriesFiles:
-    """Writes a run's series below `folder` (None: nowhere) and keeps up to `keep` rows of each in memory.
+    """Writes a run's series below `folder` (None: nowhere) and keeps up to `keep` rows of each in
+    memory.
 
     A context: what was written and not finished when it ends is removed.
     """
@@ -30,7 +33,10 @@ class SeriesFiles:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         for file in self._files.values():
             file.discard()
@@ -46,7 +52,9 @@ class SeriesFiles:
         return self.kept.columns(table)
 
     def finish(self, table: Table) -> None:
-        """Puts a table's file in its place; one without rows is empty. Raises InputError where it cannot be written."""
+        """Puts a table's file in its place; one without rows is empty. Raises InputError where it
+        cannot be written.
+        """
         self._file(table).finish()
         del self._files[table]
 
@@ -91,16 +99,25 @@ class _GrowingFile:
         """Writes what fills row groups; the rest waits."""
         waiting, full = self._waiting(), self._rows - self._rows % ROWS_AT_ONCE
         for start in range(0, full, ROWS_AT_ONCE):
-            self._write({name: column[start : start + ROWS_AT_ONCE] for name, column in waiting.items()})
+            self._write(
+                {name: column[start : start + ROWS_AT_ONCE] for name, column in waiting.items()}
+            )
         self._parts = [{name: column[full:] for name, column in waiting.items()}]
         self._rows -= full
 
     def _waiting(self) -> Columns:
         names = [column.name for column in self._schema]
-        return {name: np.concatenate([part[name] for part in self._parts]) for name in names} if self._parts else {}
+        return (
+            {name: np.concatenate([part[name] for part in self._parts]) for name in names}
+            if self._parts
+            else {}
+        )
 
     def _write(self, rows: Columns) -> None:
-        from llmsim.export.parquet import parquet_writer, record_batch  # runs without a folder need neither
+        from llmsim.export.parquet import (
+            parquet_writer,
+            record_batch,
+        )  # runs without a folder need neither
 
         if self._writer is None:
             self._writer = self._open.enter_context(parquet_writer(self._path, self._schema))

@@ -1,4 +1,6 @@
-"""Turns a deployment into what the native core runs: scheduler options, KV pools and step programs."""
+"""Turns a deployment into what the native core runs: scheduler options, KV pools and
+step programs.
+"""
 
 from llmsim.lowering.adjust.calibration import Calibration
 from llmsim.lowering.deployment import lower

@@ -1,7 +1,9 @@
-"""Finds groups whose step transfers contend with other traffic, and maps their memories to network nodes.
+"""Finds groups whose step transfers contend with other traffic, and maps their memories to network
+nodes.
 
-A group whose copies contend with nothing is folded: its ranks copy at once, each with an even share of the memory. All
-others move their bytes over the network, where only those that are active share (docs/explanation/memory.md).
+A group whose copies contend with nothing is folded: its ranks copy at once, each with an even share
+of the memory. All others move their bytes over the network, where only those that are active share
+(docs/explanation/memory.md).
 """
 
 from collections.abc import Sequence
@@ -12,7 +14,13 @@ from llmsim import _native
 from llmsim.config import Deployment, Group
 from llmsim.config.deployment import PoolSpec
 from llmsim.config.errors import InfeasibleError
-from llmsim.lowering.network.cluster_network import BETWEEN_NODES, EVERY_NODE, ClusterNetwork, add_link, port_links
+from llmsim.lowering.network.cluster_network import (
+    BETWEEN_NODES,
+    EVERY_NODE,
+    ClusterNetwork,
+    add_link,
+    port_links,
+)
 from llmsim.lowering.offload.placement import HOST, memory_at, port_of
 from llmsim.lowering.offload.plan import OffloadPlan, on_network
 from llmsim.lowering.parallel_layout import members_of
@@ -43,7 +51,9 @@ def weights_in(deployment: Deployment, groups: Sequence["LoweredGroup"]) -> dict
 
 
 def check_capacities(deployment: Deployment, groups: Sequence["LoweredGroup"]) -> None:
-    """InfeasibleError where a memory cannot hold what all groups put there: weights, and KV that is attended there."""
+    """InfeasibleError where a memory cannot hold what all groups put there: weights, and KV that is
+    attended there.
+    """
     weights = weights_in(deployment, groups)
     total = dict(weights)
     for group, lowered in zip(deployment.groups, groups, strict=True):
@@ -57,7 +67,8 @@ def check_capacities(deployment: Deployment, groups: Sequence["LoweredGroup"]) -
             held = weights.get((node, place), 0)
             more = f" beside {(size - held) / (1 << 30):.2f} GiB of KV" if size > held else ""
             raise InfeasibleError(
-                f"{deployment.cluster_path}: weights at {place}{where}: {held / (1 << 30):.2f} GiB{more} do not fit "
+                f"{deployment.cluster_path}: weights at {place}{where}: {held / (1 << 30):.2f} "
+                f"GiB{more} do not fit "
                 f"its {capacity / (1 << 30):.2f} GiB"
             )
 
@@ -67,9 +78,9 @@ def meeting_groups(
 ) -> frozenset[int]:
     """Groups whose steps cannot be folded: others may use the same links while they copy.
 
-    Alone are those of one stage, outside of a lock-step domain, with one kind of traffic on their ports and memories of
-    their own. First come, first served (`fifo`), ranks do not get even shares; KV tiers (`tiers`) and handed-over
-    KV use all ports.
+    Alone are those of one stage, outside of a lock-step domain, with one kind of traffic on their
+    ports and memories of their own. First come, first served (`fifo`), ranks do not get even
+    shares; KV tiers (`tiers`) and handed-over KV use all ports.
     """
     users: dict[Memory, int] = {}
     for group, lowered in zip(deployment.groups, groups, strict=True):
@@ -105,12 +116,21 @@ class Memories:
     """By group: each rank's memory that computes."""
 
 
-def place_memories(deployment: Deployment, groups: Sequence["LoweredGroup"], network: ClusterNetwork) -> Memories:
-    """Adds the pool's devices where weights are on some of them (one device is the pool itself, with all KV that is
-    there), and the channels of each rank that attends in memory."""
-    plans = {group.index: plan for group, one in zip(deployment.groups, groups, strict=True) if (plan := one.offload)}
+def place_memories(
+    deployment: Deployment, groups: Sequence["LoweredGroup"], network: ClusterNetwork
+) -> Memories:
+    """Adds the pool's devices where weights are on some of them (one device is the pool itself,
+    with all KV that is there), and the channels of each rank that attends in memory.
+    """
+    plans = {
+        group.index: plan
+        for group, one in zip(deployment.groups, groups, strict=True)
+        if (plan := one.offload)
+    }
     pools: dict[str, int] = {}
-    if deployment.pool is not None and any(place != HOST for plan in plans.values() for place in plan.copies.places):
+    if deployment.pool is not None and any(
+        place != HOST for plan in plans.values() for place in plan.copies.places
+    ):
         pools = _pool_devices(deployment, deployment.pool, network)
     channels = {
         index: tuple(_channels(deployment, group, plan, network) for _ in range(group.num_devices))
@@ -120,7 +140,9 @@ def place_memories(deployment: Deployment, groups: Sequence["LoweredGroup"], net
     return Memories(pools, channels)
 
 
-def _pool_devices(deployment: Deployment, pool: PoolSpec, network: ClusterNetwork) -> dict[str, int]:
+def _pool_devices(
+    deployment: Deployment, pool: PoolSpec, network: ClusterNetwork
+) -> dict[str, int]:
     """Their places, by name."""
     if pool.devices == 1:
         assert network.pool is not None, "the file declares it"
@@ -135,13 +157,22 @@ def _pool_devices(deployment: Deployment, pool: PoolSpec, network: ClusterNetwor
     return found
 
 
-def _channels(deployment: Deployment, group: Group, plan: OffloadPlan, network: ClusterNetwork) -> int:
-    """One rank's channels, as fast as their buses together; a link's latency is charged on the way out."""
+def _channels(
+    deployment: Deployment, group: Group, plan: OffloadPlan, network: ClusterNetwork
+) -> int:
+    """One rank's channels, as fast as their buses together; a link's latency is charged on the way
+    out.
+    """
     pim = plan.pim
     assert pim is not None, "the caller looked"
     rate = pim.channels * pim.part.bus_bytes_per_s
-    config, channels = network.config, f"the bandwidth of {pim.channels} channels of {pim.part.name}"
-    out = add_link(deployment, config, channels, rate, pim.access_ps + port_of(deployment).latency_ps)
+    config, channels = (
+        network.config,
+        f"the bandwidth of {pim.channels} channels of {pim.part.name}",
+    )
+    out = add_link(
+        deployment, config, channels, rate, pim.access_ps + port_of(deployment).latency_ps
+    )
     near = (out, add_link(deployment, config, channels, rate, pim.access_ps))
     far = port_links(deployment, config, BETWEEN_NODES)
     place: int = network.config.add_place(group.node, near, far)
@@ -163,12 +194,21 @@ def met_by_others(
         host = network.hosts[group.node]
         places = memories.pools | ({} if host is None else {HOST: host})
         lowered.native.offload = on_network(
-            plan, deployment, group, group.tp, network.devices[index], places, memories.channels.get(index, ())
+            plan,
+            deployment,
+            group,
+            group.tp,
+            network.devices[index],
+            places,
+            memories.channels.get(index, ()),
         )
 
 
 def kv_places(
-    deployment: Deployment, groups: Sequence["LoweredGroup"], network: ClusterNetwork, memories: Memories
+    deployment: Deployment,
+    groups: Sequence["LoweredGroup"],
+    network: ClusterNetwork,
+    memories: Memories,
 ) -> list[list[int]]:
     """Where each rank of each group has its KV: its device, its channels, or the node's memory."""
     places = []
@@ -177,7 +217,12 @@ def kv_places(
         host = network.hosts[group.node]
         if group.index in memories.channels:
             devices = list(memories.channels[group.index])
-        elif plan is not None and plan.host is not None and plan.host.kv_bytes is not None and host is not None:
+        elif (
+            plan is not None
+            and plan.host is not None
+            and plan.host.kv_bytes is not None
+            and host is not None
+        ):
             devices = [host] * len(devices)
         places.append(devices)
     return places

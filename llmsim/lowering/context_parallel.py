@@ -1,4 +1,6 @@
-"""Adds to attention what a prompt's part gathers from other ranks: the KV that earlier steps left with them."""
+"""Adds to attention what a prompt's part gathers from other ranks: the KV that earlier steps left
+with them.
+"""
 
 from dataclasses import replace
 
@@ -14,8 +16,9 @@ def with_gathered_context(
 ) -> CompiledCosts:
     """The costs with the time of gathering cached context, in every prefill that has one.
 
-    Prefill context parallelism gathers it from all of its ranks, and decode context parallelism, too, with latent
-    attention; other models gather the queries instead, which is a collective of its own (model/parallel).
+    Prefill context parallelism gathers it from all of its ranks, and decode context parallelism,
+    too, with latent attention; other models gather the queries instead, which is a collective of
+    its own (model/parallel).
     """
     layout, latent = request.layout, request.model.latent
     ranks = layout.prefill_context * (layout.decode_context if latent is not None else 1)
@@ -23,16 +26,24 @@ def with_gathered_context(
         return costs
     op = next(op for op in request.operators if op.kind == "attention")
     each = op.kv_bytes_per_context_token * ranks
-    first, *more = (_gathering(attention, links, each, ranks, layout.prefill_context) for attention in costs.attentions)
+    first, *more = (
+        _gathering(attention, links, each, ranks, layout.prefill_context)
+        for attention in costs.attentions
+    )
     return replace(costs, attention=first, more_attention=tuple(more))
 
 
 def _gathering(
-    attention: AttentionCost, links: DomainLinks | RoutedLinks, bytes_per_token: int, ranks: int, parts: int
+    attention: AttentionCost,
+    links: DomainLinks | RoutedLinks,
+    bytes_per_token: int,
+    ranks: int,
+    parts: int,
 ) -> AttentionCost:
     split = attention.split
     assert split is not None, "context parallelism prices prefills and decodes apart"
-    # A part of q tokens stands behind k on average, k - q (parts - 1) / 2 of which were there before the prompt.
+    # A part of q tokens stands behind k on average, k - q (parts - 1) / 2 of which were there
+    # before the prompt.
     tokens, seen = split.q_axis[:, None], split.k_axis[None, :]
     before = np.maximum(0, seen - tokens * (parts - 1) // 2)
     more = np.zeros(before.shape, np.int64)

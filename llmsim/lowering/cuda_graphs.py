@@ -1,4 +1,6 @@
-"""CUDA graphs of a group: which batches replay one, what they are padded to, and what launching costs the host."""
+"""CUDA graphs of a group: which batches replay one, what they are padded to, and what launching
+costs the host.
+"""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -10,9 +12,11 @@ from llmsim.lowering.program import padded_counts
 from llmsim.model import Operator
 
 KERNELS: Mapping[str, int] = MappingProxyType({"attention": 2, "moe": 7})
-"""Kernels that vLLM launches for an operator, where it is not one (0.24: layers/fused_moe/fused_moe.py, attention
-backends): attention writes the cache and attends; experts are top-k, two that sort tokens by expert, the two matrix
-products, the activation between them, and the sum over experts."""
+"""Kernels that vLLM launches for an operator, where it is not one (0.24:
+layers/fused_moe/fused_moe.py, attention backends): attention writes the cache and attends; experts
+are top-k, two that sort tokens by expert, the two matrix products, the activation between them, and
+the sum over experts.
+"""
 NORMS_OF_HEADS = "qk_norm"
 """One operator here, a kernel for queries and one for keys there."""
 FULL_DECODES = ("FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
@@ -24,13 +28,17 @@ def mixed_sizes(engine: EngineArgs) -> tuple[int, ...]:
 
 
 def decode_sizes(engine: EngineArgs) -> tuple[int, ...]:
-    """Sizes of the full graphs of uniform decodes (vLLM 0.24: CudagraphDispatcher.initialize_cudagraph_keys)."""
+    """Sizes of the full graphs of uniform decodes (vLLM 0.24:
+    CudagraphDispatcher.initialize_cudagraph_keys).
+    """
     if engine.cudagraph_mode not in FULL_DECODES:
         return ()
     if engine.cudagraph_mode == "FULL":
         return engine.cuda_graph_sizes
     query = query_tokens(engine)
-    return tuple(size for size in engine.cuda_graph_sizes if query <= size <= engine.max_num_seqs * query)
+    return tuple(
+        size for size in engine.cuda_graph_sizes if query <= size <= engine.max_num_seqs * query
+    )
 
 
 def query_tokens(engine: EngineArgs) -> int:
@@ -43,20 +51,28 @@ def graph_rules(
 ) -> "_native.GraphRules":
     """The rules for the core.
 
-    A step that replays no graph cannot be faster than the host launches its operators' kernels; with piecewise
-    graphs it launches, for every layer, a graph, attention, and the write of the cache. Where graphs are on but
-    have no sizes, a disabled fidelity term has taken the padding away, and nothing is bound by launches.
+    A step that replays no graph cannot be faster than the host launches its operators' kernels;
+    with piecewise graphs it launches, for every layer, a graph, attention, and the write of the
+    cache. Where graphs are on but have no sizes, a disabled fidelity term has taken the padding
+    away, and nothing is bound by launches.
     """
     rules = _native.GraphRules()
     rules.query = query_tokens(engine)
     rules.largest_mixed = max(mixed_sizes(engine), default=0)
-    rules.mixed = _native.GraphMode.FULL if engine.cudagraph_mode == "FULL" else _native.GraphMode.PIECEWISE
+    rules.mixed = (
+        _native.GraphMode.FULL if engine.cudagraph_mode == "FULL" else _native.GraphMode.PIECEWISE
+    )
     rules.largest_decode = max(decode_sizes(engine), default=0)
     if engine.cudagraph_mode == "FULL_DECODE_ONLY":
         rules.padded_decode = padded_counts(decode_sizes(engine), max_tokens, multiple).tolist()
     if engine.cudagraph_mode == "NONE" or engine.cuda_graph_sizes:
         kernels = sum(op.repeat * kernels_of(op) for ops in stages for op in ops)
-        layers = sum(op.repeat for ops in stages for op in ops if op.kind in ("attention", "linear_attention"))
+        layers = sum(
+            op.repeat
+            for ops in stages
+            for op in ops
+            if op.kind in ("attention", "linear_attention")
+        )
         rules.host_ps = [engine.launch_ps * launches for launches in (kernels, 3 * layers + 1, 1)]
     return rules
 
@@ -67,5 +83,7 @@ def kernels_of(op: Operator) -> int:
 
 
 def padded_mixed(engine: EngineArgs, max_tokens: int, multiple: int = 1) -> Int32:
-    """For each token count 0..max_tokens, what a step with prompts runs at; shape (max_tokens + 1,)."""
+    """For each token count 0..max_tokens, what a step with prompts runs at; shape (max_tokens +
+    1,).
+    """
     return padded_counts(mixed_sizes(engine), max_tokens, multiple)

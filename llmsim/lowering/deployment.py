@@ -20,7 +20,11 @@ from llmsim.lowering.energy.accounting import accounting
 from llmsim.lowering.group import lower_group, overheads_of, placed_at
 from llmsim.lowering.kv.kv_transfer import kv_transfer_config, transfer_notes
 from llmsim.lowering.network.cluster_network import ClusterNetwork, cluster_network
-from llmsim.lowering.network.contended_collectives import ContendedLinks, shared_links, unshared_notes
+from llmsim.lowering.network.contended_collectives import (
+    ContendedLinks,
+    shared_links,
+    unshared_notes,
+)
 from llmsim.lowering.network.servers import server_notes
 from llmsim.lowering.network.topology import Routes, routes_of
 from llmsim.lowering.offload.plan import evicted_notes
@@ -42,7 +46,8 @@ def lower(deployment: Deployment, options: LoweringOptions) -> LoweredDeployment
     """
     if len(deployment.groups) > MAX_GROUPS:
         raise InputError(
-            f"{deployment.cluster_path}: {len(deployment.groups)} instances; at most {MAX_GROUPS} run in one simulation"
+            f"{deployment.cluster_path}: {len(deployment.groups)} instances; at most "
+            f"{MAX_GROUPS} run in one simulation"
         )
     deployment = adjusted(deployment, options.calibration, options.disabled_terms)
     models = tuple(dict.fromkeys(group.model_name for group in deployment.groups))
@@ -50,19 +55,42 @@ def lower(deployment: Deployment, options: LoweringOptions) -> LoweredDeployment
     done: dict[tuple[object, ...], LoweredGroup] = {}
     groups = []
     for group in deployment.groups:
-        layout = (group.tp, group.ep, group.ffn_tp, group.pp, group.pcp, group.pp_layers, group.dp, group.dp_nodes)
+        layout = (
+            group.tp,
+            group.ep,
+            group.ffn_tp,
+            group.pp,
+            group.pcp,
+            group.pp_layers,
+            group.dp,
+            group.dp_nodes,
+        )
         kind = (
-            *(group.pd_type, group.model_name, group.hardware, layout, group.memory, _engine_key(group.engine)),
+            *(
+                group.pd_type,
+                group.model_name,
+                group.hardware,
+                layout,
+                group.memory,
+                _engine_key(group.engine),
+            ),
             clock_ppm(deployment.accelerator_power(group)),
             *((group.node, repr(group.offloading)) if group.offloading != Offloading() else ()),
             *(() if routes is None else routes.signature(routes.domain(deployment, group))),
         )
         if kind not in done:
-            done[kind] = _lower_in_place(deployment, group, options, models.index(group.model_name), routes)
+            done[kind] = _lower_in_place(
+                deployment, group, options, models.index(group.model_name), routes
+            )
         groups.append(placed_at(done[kind], group))
-    if options.profile_dirs_given and not any(lowered.costs.from_bundle for lowered in done.values()):
+    if options.profile_dirs_given and not any(
+        lowered.costs.from_bundle for lowered in done.values()
+    ):
         reason = next(iter(done.values())).costs.notes[:1]
-        raise InputError(f"--profile-dir: none of the folders serves any group of the cluster ({' '.join(reason)})")
+        raise InputError(
+            "--profile-dir: none of the folders serves any group of the cluster "
+            f"({' '.join(reason)})"
+        )
     schedulers = dict.fromkeys(one.engine.scheduler for one in groups)
     changes = (
         *(NOT_VALIDATED[name] for name in schedulers if name in NOT_VALIDATED),
@@ -70,28 +98,46 @@ def lower(deployment: Deployment, options: LoweringOptions) -> LoweredDeployment
     )
     notes = _notes(deployment, groups, done.values())
     account = accounting(deployment, groups, options.disabled_terms)
-    lockstep_groups = lockstep_groups_of(deployment, [(lowered.model, lowered.expanded) for lowered in groups])
+    lockstep_groups = lockstep_groups_of(
+        deployment, [(lowered.model, lowered.expanded) for lowered in groups]
+    )
     for index in (index for lockstep in lockstep_groups for index in lockstep.groups):
         groups[index] = replace(groups[index], expanded=None)  # its lock-step group runs it
     network, kv_transfers = _meeting(deployment, groups, options, routes)
     shared: tuple[ContendedLinks, ...] = ()
     if network is not None:
         shared = shared_links(
-            deployment, groups, lockstep_groups, network, routes, tiers=options.tiers, exact=options.exact
+            deployment,
+            groups,
+            lockstep_groups,
+            network,
+            routes,
+            tiers=options.tiers,
+            exact=options.exact,
         )
     how = (
         *transfer_notes(deployment, groups),
         *unshared_notes(deployment, groups, lockstep_groups, routes, tiers=options.tiers),
     )
     return LoweredDeployment(
-        tuple(groups), models, account, network, kv_transfers, (*changes, *notes, *account.notes, *how),
-        lockstep_groups, shared,
+        tuple(groups),
+        models,
+        account,
+        network,
+        kv_transfers,
+        (*changes, *notes, *account.notes, *how),
+        lockstep_groups,
+        shared,
         overheads.output_ps if (overheads := overheads_of(options.cost_plugin)) is not None else 0,
-    )  # fmt: skip
+    )
 
 
-def _notes(deployment: Deployment, groups: Sequence[LoweredGroup], kinds: Iterable[LoweredGroup]) -> tuple[str, ...]:
-    """Notes about the groups, each once; `kinds` holds one of several groups that are lowered alike."""
+def _notes(
+    deployment: Deployment, groups: Sequence[LoweredGroup], kinds: Iterable[LoweredGroup]
+) -> tuple[str, ...]:
+    """Notes about the groups, each once; `kinds` holds one of several groups that are lowered
+    alike.
+    """
     kinds = list(kinds)
     notes: list[str] = []
     for lowered in kinds:
@@ -108,9 +154,14 @@ def _notes(deployment: Deployment, groups: Sequence[LoweredGroup], kinds: Iterab
 
 
 def _meeting(
-    deployment: Deployment, groups: list[LoweredGroup], options: LoweringOptions, routes: Routes | None
+    deployment: Deployment,
+    groups: list[LoweredGroup],
+    options: LoweringOptions,
+    routes: Routes | None,
 ) -> "tuple[ClusterNetwork | None, _native.KvTransferConfig | None]":
-    """The network that groups share, and what moves between them; (None, None) where everything keeps to itself."""
+    """The network that groups share, and what moves between them; (None, None) where everything
+    keeps to itself.
+    """
     fifo = options.network == "congestion-aware"
     check_capacities(deployment, groups)
     meeting = meeting_groups(deployment, groups, fifo=fifo, tiers=options.tiers)
@@ -123,12 +174,18 @@ def _meeting(
     met_by_others(deployment, groups, meeting, network, memories)
     kv_transfers = None
     if deployment.disaggregation is not None:
-        kv_transfers = kv_transfer_config(deployment, groups, kv_places(deployment, groups, network, memories))
+        kv_transfers = kv_transfer_config(
+            deployment, groups, kv_places(deployment, groups, network, memories)
+        )
     return network, kv_transfers
 
 
 def _lower_in_place(
-    deployment: Deployment, group: Group, options: LoweringOptions, model_index: int, routes: Routes | None
+    deployment: Deployment,
+    group: Group,
+    options: LoweringOptions,
+    model_index: int,
+    routes: Routes | None,
 ) -> LoweredGroup:
     """Lowers one group; an error says where in the cluster file the group is."""
     try:

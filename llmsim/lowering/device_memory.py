@@ -29,6 +29,7 @@ def sheet_memory_notes(deployment: Deployment) -> tuple[str, ...]:
         if keys:
             said = " and ".join(f"{key} {figures[key]}" for key in keys)
             notes.append(
-                f"npu_mem of {group.hardware}: {said} from its data sheet, the cluster file does not say{less}"
+                f"npu_mem of {group.hardware}: {said} from its data sheet, the cluster file does "
+                f"not say{less}"
             )
     return tuple(dict.fromkeys(notes))

@@ -1,4 +1,6 @@
-"""The drafter of speculative decoding: its model or head, what it costs, and what it takes of the memory."""
+"""The drafter of speculative decoding: its model or head, what it costs, and what it takes of the
+memory.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -20,12 +22,16 @@ from llmsim.model.operators.factory import Builder
 
 FC = "draft_fc"
 FC_INPUTS = {"eagle": 2, "mtp": 2, "eagle3": 3}
-"""Hidden widths that the head's first projection reads: embedding and hidden state, or those of three layers."""
+"""Hidden widths that the head's first projection reads: embedding and hidden state, or those of
+three layers.
+"""
 UNSHARED_VOCABULARY = "draft_vocab_size"
 """Key of EAGLE-3 configs whose head has a smaller vocabulary, and an lm_head, of its own."""
 
 Links = DomainLinks | RoutedLinks
-LinkWith = Callable[[tuple[Operator, ...], CostRequest, CompiledCosts, Layout], tuple[LinkedCosts, Links]]
+LinkWith = Callable[
+    [tuple[Operator, ...], CostRequest, CompiledCosts, Layout], tuple[LinkedCosts, Links]
+]
 """Prices the collectives that no table prices, on the links that they take."""
 Compile = Callable[[CostRequest], CompiledCosts]
 
@@ -44,7 +50,9 @@ class DraftPlan:
     share: DraftShare
     model: ModelConfig
     layout: Layout
-    """Of its ranks; those of tensor parallelism 1 are as many as the model's, each drafting for itself."""
+    """Of its ranks; those of tensor parallelism 1 are as many as the model's, each drafting for
+    itself.
+    """
     notes: tuple[str, ...]
 
 
@@ -72,7 +80,8 @@ def refuse_what_does_not_run_yet(group: Group, *, offloads: bool) -> None:
     ):
         if is_so:
             raise NotYetError(
-                f"speculative_config with the method {speculation.method} together with {what} does not run in this "
+                f"speculative_config with the method {speculation.method} together with {what} "
+                "does not run in this "
                 "version; remove one of them"
             )
 
@@ -87,10 +96,12 @@ def draft_plan(
     members: int,
     exact: bool,
 ) -> DraftPlan | None:
-    """The drafter of a group, or None where nobody drafts on its devices; `request` is the model's own.
+    """The drafter of a group, or None where nobody drafts on its devices; `request` is the model's
+    own.
 
-    With `exact` the engine runs every rank's nodes of its passes. Raises InputError where the drafter does not fit the
-    model, NotYetError for one whose experts the group's `members` would share.
+    With `exact` the engine runs every rank's nodes of its passes. Raises InputError where the
+    drafter does not fit the model, NotYetError for one whose experts the group's `members` would
+    share.
     """
     speculation = group.engine.speculation
     if speculation is None or speculation.method == "ngram":
@@ -102,19 +113,26 @@ def draft_plan(
     costs = compile_with(own)
     prices, links = linked(head.first, own, costs, layout)
     parts = (head.first, head.later)
-    programs = [_program(part, costs, prices.of_stage, own, _proposing(group.engine)) for part in parts]
+    programs = [
+        _program(part, costs, prices.of_stage, own, _proposing(group.engine)) for part in parts
+    ]
     placed = tuple(each for _, each in programs)
     native = _native.Drafter(
-        programs[0][0], programs[1][0], int(speculation.method == "draft_model"), speculation.parallel
+        programs[0][0],
+        programs[1][0],
+        int(speculation.method == "draft_model"),
+        speculation.parallel,
     )
     passes = tuple(tuple(one.cost for one in each) for each in placed)
     if exact:
         expanded = [
-            expanded_config(part, each, prices.as_messages, links) for part, each in zip(parts, passes, strict=True)
+            expanded_config(part, each, prices.as_messages, links)
+            for part, each in zip(parts, passes, strict=True)
         ]
         native.expand(*expanded)
     note = (
-        f"speculative decoding: {speculation.tokens} drafts by {speculation.method} ({head.model.name}); the end of a "
+        f"speculative decoding: {speculation.tokens} drafts by {speculation.method} "
+        f"({head.model.name}); the end of a "
         "step, and with it its tokens, comes when they have been proposed"
     )
     return DraftPlan(
@@ -132,19 +150,24 @@ def draft_plan(
 def _check_fits(drafter: ModelConfig, max_model_len: int, members: int) -> None:
     if members > 1 and drafter.num_moe_layers:
         raise NotYetError(
-            f"speculative_config: the drafter {drafter.name} has experts, which {members} data-parallel ranks in "
-            "lock-step would share; that does not run in this version: choose a dense drafter, or ngram"
+            f"speculative_config: the drafter {drafter.name} has experts, which {members} "
+            "data-parallel ranks in "
+            "lock-step would share; that does not run in this version: choose a dense drafter, "
+            "or ngram"
         )
     if drafter.max_position_embeddings < max_model_len:
         raise InputError(
-            f"speculative_config.model: {drafter.name} reads at most {drafter.max_position_embeddings} tokens, "
+            f"speculative_config.model: {drafter.name} reads at most "
+            f"{drafter.max_position_embeddings} tokens, "
             f"but max_model_len is {max_model_len}; lower max_model_len"
         )
 
 
 def _proposing(engine: EngineArgs) -> EngineArgs:
     """The engine as it runs the drafter: vLLM's proposers replay piecewise graphs, or none."""
-    return engine if engine.cudagraph_mode == "NONE" else replace(engine, cudagraph_mode="PIECEWISE")
+    return (
+        engine if engine.cudagraph_mode == "NONE" else replace(engine, cudagraph_mode="PIECEWISE")
+    )
 
 
 def _program(
@@ -158,7 +181,9 @@ def _program(
     if not any(op.name == FC for op in part):
         costs = replace(costs, ops=tuple(cost for cost in costs.ops if cost.name != FC))
     rules = graph_rules(engine, (part,), own.max_tokens)
-    program, placed = build_program((part,), costs, linked, padded_mixed(engine, own.max_tokens), 0, rules)
+    program, placed = build_program(
+        (part,), costs, linked, padded_mixed(engine, own.max_tokens), 0, rules
+    )
     return program, placed
 
 
@@ -166,7 +191,8 @@ def _layout(speculation: Speculation, request: CostRequest) -> Layout:
     tp = speculation.draft_tp or request.layout.tp
     if tp not in (1, request.layout.tp):
         raise InputError(
-            f"speculative_config.draft_tensor_parallel_size is {tp}; it may be 1 or {request.layout.tp}, which is the "
+            f"speculative_config.draft_tensor_parallel_size is {tp}; it may be 1 or "
+            f"{request.layout.tp}, which is the "
             "model's"
         )
     if tp == request.layout.tp:
@@ -174,14 +200,17 @@ def _layout(speculation: Speculation, request: CostRequest) -> Layout:
     return Layout()
 
 
-def _head(speculation: Speculation, request: CostRequest, layout: Layout, located: Callable[[str], str]) -> Head:
+def _head(
+    speculation: Speculation, request: CostRequest, layout: Layout, located: Callable[[str], str]
+) -> Head:
     target, dtypes = request.model, request.dtypes
     given = None if speculation.model is None else load_model(located(speculation.model))
     if speculation.method == "draft_model":
         assert given is not None, "checked by the section"
         if given.vocab_size != target.vocab_size:
             raise InputError(
-                f"speculative_config.model: {given.name} has a vocabulary of {given.vocab_size}, {target.name} one of "
+                f"speculative_config.model: {given.name} has a vocabulary of {given.vocab_size}, "
+                f"{target.name} one of "
                 f"{target.vocab_size}; a draft model shares the model's"
             )
         layout = replace(layout, ep=layout.ep if given.num_experts else 1)
@@ -189,7 +218,8 @@ def _head(speculation: Speculation, request: CostRequest, layout: Layout, locate
         return Head(given, ops, ops, weight_bytes(given, layout, dtypes))
     if given is not None and given.hidden_size != target.hidden_size:
         raise InputError(
-            f"speculative_config.model: {given.name} has a hidden size of {given.hidden_size}, {target.name} one of "
+            f"speculative_config.model: {given.name} has a hidden size of {given.hidden_size}, "
+            f"{target.name} one of "
             f"{target.hidden_size}; its head reads the model's hidden states"
         )
     model = given if given is not None else one_layer(target, speculation)
@@ -198,15 +228,22 @@ def _head(speculation: Speculation, request: CostRequest, layout: Layout, locate
         model = replace(model, vocab_size=own_vocabulary)
     later = _with_wide_input(operators(model, layout, dtypes), model, speculation)
     fc = replace(_projection(model, layout, dtypes, FC_INPUTS[speculation.method]), part="prologue")
-    first = (*(op for op in later if op.part == "prologue"), fc, *(op for op in later if op.part != "prologue"))
+    first = (
+        *(op for op in later if op.part == "prologue"),
+        fc,
+        *(op for op in later if op.part != "prologue"),
+    )
     weights = sum(op.weight_bytes * op.repeat for op in first if op.part == "layer" or op is fc)
     weights += sum(op.weight_bytes for op in first if op.part == "head" and own_vocabulary)
-    # EAGLE-3 reads the states of the model's layers once; the others join embedding and state in every pass.
+    # EAGLE-3 reads the states of the model's layers once; the others join embedding and state in
+    # every pass.
     return Head(model, first, later if speculation.method == "eagle3" else first, weights)
 
 
 def one_layer(target: ModelConfig, speculation: Speculation) -> ModelConfig:
-    """A head like the model's own last layer (mtp), or like a dense one (eagle); InputError without the latter."""
+    """A head like the model's own last layer (mtp), or like a dense one (eagle); InputError without
+    the latter.
+    """
     kinds = ("full",) if "full" in target.layer_kinds else target.layer_kinds[-1:]
     name = f"one layer of {target.name}"
     if target.layers_with_ffn:  # one for attention, one behind it
@@ -216,7 +253,8 @@ def one_layer(target: ModelConfig, speculation: Speculation) -> ModelConfig:
         return replace(target, name=name, num_layers=1, moe_layers=moe, layer_kinds=kinds)
     if not target.intermediate_size:
         raise InputError(
-            f"speculative_config: {target.name} has no dense layer that an {speculation.method} head could be made "
+            f"speculative_config: {target.name} has no dense layer that an {speculation.method} "
+            "head could be made "
             "like; give the head's config.json as speculative_config.model"
         )
     return replace(target, name=name, num_layers=1, moe_layers=(False,), layer_kinds=kinds)
@@ -258,8 +296,17 @@ def _with_wide_input(
 def busy_names(
     costs: Sequence[OpCost | AttentionCost], engine: EngineArgs, draft: DraftPlan | None
 ) -> tuple[tuple[str, str], ...]:
-    """The program's operators, what waiting for the host's launches added, and the same of the drafter's passes."""
-    launches = ("launches", f"{engine.launch_ps / 1e3:g} ns of the host for each ({engine.origin['launch_ps']})")
+    """The program's operators, what waiting for the host's launches added, and the same of the
+    drafter's passes.
+    """
+    launches = (
+        "launches",
+        f"{engine.launch_ps / 1e3:g} ns of the host for each ({engine.origin['launch_ps']})",
+    )
     names = [(cost.name, cost.source) for cost in costs]
-    passes = [] if draft is None else [[(f"draft {cost.name}", cost.source) for cost in one] for one in draft.passes]
+    passes = (
+        []
+        if draft is None
+        else [[(f"draft {cost.name}", cost.source) for cost in one] for one in draft.passes]
+    )
     return (*names, launches, *(name for one in passes for name in (*one, launches)))

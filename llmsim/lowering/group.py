@@ -17,11 +17,22 @@ from llmsim.lowering.adjust.apply import adjusted_costs
 from llmsim.lowering.adjust.power_cap import clock_ppm, costs_at_clock
 from llmsim.lowering.context_parallel import with_gathered_context
 from llmsim.lowering.cuda_graphs import graph_rules, padded_mixed
-from llmsim.lowering.drafter import DraftPlan, Links, busy_names, draft_plan, refuse_what_does_not_run_yet
+from llmsim.lowering.drafter import (
+    DraftPlan,
+    Links,
+    busy_names,
+    draft_plan,
+    refuse_what_does_not_run_yet,
+)
 from llmsim.lowering.kv.hybrid_cache import shares_blocks, with_state_blocks
 from llmsim.lowering.kv.kv_transfer import ROLES
 from llmsim.lowering.kv.resharding import prefill_all_but_last_token
-from llmsim.lowering.network.mesh import LinkedCosts, expanded_config, link_collective_costs, links_of
+from llmsim.lowering.network.mesh import (
+    LinkedCosts,
+    expanded_config,
+    link_collective_costs,
+    links_of,
+)
 from llmsim.lowering.network.topology import Routes
 from llmsim.lowering.offload.host_memory import located
 from llmsim.lowering.offload.host_operators import with_host_costs
@@ -57,25 +68,39 @@ def placed_at(lowered: LoweredGroup, group: Group) -> LoweredGroup:
     """The same group at another place."""
     group = replace(group, engine=lowered.engine)
     before = lowered.native
-    native = _native_group(group, before.model, lowered.offload, lowered.draft, before.api_latency_per_token_ps)
+    native = _native_group(
+        group, before.model, lowered.offload, lowered.draft, before.api_latency_per_token_ps
+    )
     return replace(lowered, native=native, info=replace(lowered.info, index=group.index))
 
 
 def lower_group(
-    group: Group, deployment: Deployment, options: LoweringOptions, model_index: int, routes: Routes | None
+    group: Group,
+    deployment: Deployment,
+    options: LoweringOptions,
+    model_index: int,
+    routes: Routes | None,
 ) -> LoweredGroup:
-    """One group; an error (InputError, InfeasibleError, NotYetError) does not yet say where in the file it is."""
+    """One group; an error (InputError, InfeasibleError, NotYetError) does not yet say where in the
+    file it is.
+    """
     overheads = overheads_of(options.cost_plugin)
     if overheads is not None:
         group = replace(group, engine=with_queueing(group.engine, options.cost_plugin, overheads))
     group, request, stages = _asked(group, deployment, options, on_routes=routes is not None)
     engine, model, layout, ops = group.engine, request.model, request.layout, request.operators
     tables = {feature: request.counts(feature) for feature in FEATURES}
-    offload = offload_plan(deployment, group, model, layout, stages, ops, request.max_model_len, tables)
+    offload = offload_plan(
+        deployment, group, model, layout, stages, ops, request.max_model_len, tables
+    )
     draft = _draft(deployment, group, options, request, offload, routes)
-    ledger = _ledger(group, request, offload, draft, hybrid=shares_blocks(group, model, tiers=options.tiers))
+    ledger = _ledger(
+        group, request, offload, draft, hybrid=shares_blocks(group, model, tiers=options.tiers)
+    )
     links = links_of(deployment, routes, group, layout, members_of(group, model), options.network)
-    costs = with_gathered_context(_costs(deployment, group, options, request, offload), request, links)
+    costs = with_gathered_context(
+        _costs(deployment, group, options, request, offload), request, links
+    )
     linked = link_collective_costs(ops, request, costs.link_collectives, links)
     program, placed = _program(group, request, stages, costs, linked)
     program_costs = tuple(one.cost for one in placed)
@@ -84,7 +109,9 @@ def lower_group(
         expanded = expanded_config(ops, program_costs, linked.as_messages, links)
     if offload is not None:
         uneven = Uneven(request.expert_routing, request.expert_placement)
-        complete(offload, deployment, group, model, request.dtypes, program_costs, uneven, layout.tp)
+        complete(
+            offload, deployment, group, model, request.dtypes, program_costs, uneven, layout.tp
+        )
         offload.native.expanded = options.exact
     per_token_ps = 0 if overheads is None else overheads.queueing_per_token_ps
     return LoweredGroup(
@@ -124,16 +151,25 @@ def lower_group(
 def _asked(
     group: Group, deployment: Deployment, options: LoweringOptions, *, on_routes: bool
 ) -> "tuple[Group, CostRequest, tuple[tuple[Operator, ...], ...]]":
-    """The group with its engine settled for the model, what its costs are asked for, and the operators by stage.
+    """The group with its engine settled for the model, what its costs are asked for, and the
+    operators by stage.
 
-    Where the file names a topology (`on_routes`), collectives take its routes unless measured ones are asked for.
+    Where the file names a topology (`on_routes`), collectives take its routes unless measured ones
+    are asked for.
     """
     model = load_model(located(group.model_name, deployment.cluster_path))
-    group = replace(group, engine=with_model_limits(group.engine, model.max_position_embeddings, "the engine"))
-    group = with_stages(with_state_blocks(group, model, tiers=options.tiers), model, tiers=options.tiers)
+    group = replace(
+        group, engine=with_model_limits(group.engine, model.max_position_embeddings, "the engine")
+    )
+    group = with_stages(
+        with_state_blocks(group, model, tiers=options.tiers), model, tiers=options.tiers
+    )
     layout = layout_of(group, model)
     group = with_even_graphs(group, layout)
-    engine, dtypes = group.engine, resolve_dtypes(model, group.engine.dtype, group.engine.kv_cache_dtype)
+    engine, dtypes = (
+        group.engine,
+        resolve_dtypes(model, group.engine.dtype, group.engine.kv_cache_dtype),
+    )
     stages = stage_operators(model, layout, dtypes)
     request = CostRequest(
         model=model,
@@ -144,7 +180,8 @@ def _asked(
         group_memory_bandwidth_bytes_per_s=group.memory.bandwidth_bytes_per_s,
         operators=distinct_operators(stages, model, layout, dtypes),
         max_tokens=engine.max_num_batched_tokens,
-        max_seqs=engine.max_num_seqs * (1 if engine.speculation is None else 1 + engine.speculation.tokens),
+        max_seqs=engine.max_num_seqs
+        * (1 if engine.speculation is None else 1 + engine.speculation.tokens),
         max_model_len=engine.max_model_len or model.max_position_embeddings,
         cuda_graph_sizes=engine.cuda_graph_sizes,
         profile_dirs=options.profile_dirs,
@@ -230,7 +267,12 @@ def _draft(
 
 
 def _ledger(
-    group: Group, request: CostRequest, offload: OffloadPlan | None, draft: DraftPlan | None, *, hybrid: bool
+    group: Group,
+    request: CostRequest,
+    offload: OffloadPlan | None,
+    draft: DraftPlan | None,
+    *,
+    hybrid: bool,
 ) -> MemoryLedger:
     """Of the stage with the least room, which decides for all."""
     engine, hardware = group.engine, request.hardware
@@ -264,32 +306,50 @@ def _costs(
     request: CostRequest,
     offload: OffloadPlan | None,
 ) -> CompiledCosts:
-    """The compiled tables with all that changes them on this machine: terms, calibration, clock, local reads."""
-    costs = adjusted_costs(compile_costs(request), group.hardware, options.calibration, options.disabled_terms)
+    """The compiled tables with all that changes them on this machine: terms, calibration, clock,
+    local reads.
+    """
+    costs = adjusted_costs(
+        compile_costs(request), group.hardware, options.calibration, options.disabled_terms
+    )
     clock = clock_ppm(deployment.accelerator_power(group))
-    costs = costs_at_clock(costs, request.operators, request.dtypes, own_peak_rates_of(request), clock)
+    costs = costs_at_clock(
+        costs, request.operators, request.dtypes, own_peak_rates_of(request), clock
+    )
     if group.offloading.local_reads:
         costs = replace(costs, ops=local_reads(costs.ops, request.operators, group.memory))
     if offload is not None and offload.host is not None:
         costs = with_host_costs(costs, request, offload.host)
-    if offload is not None and offload.kv_bytes is not None:  # decodes do not read the device's memory
+    if (
+        offload is not None and offload.kv_bytes is not None
+    ):  # decodes do not read the device's memory
         costs = replace(costs, floor=replace(costs.floor, kv_bytes_per_token=0))
     return costs
 
 
 def overheads_of(plugin: str) -> Coefficients | None:
     """What a blackbox adds beside the steps; None for other sources."""
-    return read_coefficients(Path(plugin.removeprefix(BLACKBOX))) if plugin.startswith(BLACKBOX) else None
+    return (
+        read_coefficients(Path(plugin.removeprefix(BLACKBOX)))
+        if plugin.startswith(BLACKBOX)
+        else None
+    )
 
 
 def with_queueing(engine: EngineArgs, plugin: str, overheads: Coefficients) -> EngineArgs:
-    """The engine with a blackbox's queueing term as the time between a request's arrival and its queue."""
+    """The engine with a blackbox's queueing term as the time between a request's arrival and its
+    queue.
+    """
     origin = MappingProxyType({**engine.origin, "api_latency_ps": plugin.removeprefix(BLACKBOX)})
     return replace(engine, api_latency_ps=overheads.queueing_ps, origin=origin)
 
 
 def _native_group(
-    group: Group, model_index: int, offload: OffloadPlan | None, draft: DraftPlan | None, per_token_ps: int
+    group: Group,
+    model_index: int,
+    offload: OffloadPlan | None,
+    draft: DraftPlan | None,
+    per_token_ps: int,
 ) -> "_native.GroupConfig":
     """`per_token_ps`: of a prompt's way to the queue, beside the engine's `api_latency_ps`."""
     native = _native.GroupConfig()
@@ -301,7 +361,9 @@ def _native_group(
     native.index = group.index
     native.model = model_index
     native.depth = batches_in_flight(group)
-    native.stages_wait = group.pp > 1 and group.engine.async_scheduling and not group.engine.use_v2_model_runner
+    native.stages_wait = (
+        group.pp > 1 and group.engine.async_scheduling and not group.engine.use_v2_model_runner
+    )
     native.api_latency_ps = group.engine.api_latency_ps
     native.api_latency_per_token_ps = per_token_ps
     native.role = ROLES[group.pd_type]

@@ -1,4 +1,6 @@
-"""How a group's devices share the model: its layout, its pipeline stages, and the domain that it runs in."""
+"""How a group's devices share the model: its layout, its pipeline stages, and the domain that it
+runs in.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -23,19 +25,24 @@ class LoweredLockstep:
 
 
 def members_of(group: Group, model: ModelConfig) -> int:
-    """Groups that move in lock-step with this one, itself included: the data-parallel ranks of a mixture of experts,
-    which share the experts. Dense ranks are engines of their own unless `lockstep_dense_dp` says otherwise."""
+    """Groups that move in lock-step with this one, itself included: the data-parallel ranks of a
+    mixture of experts, which share the experts. Dense ranks are engines of their own unless
+    `lockstep_dense_dp` says otherwise.
+    """
     if group.ffn_tp is not None and not model.num_experts:
         return _replicas_of_a_dense_ffn(group, model)
     return group.dp if model.num_experts or group.engine.lockstep_dense_dp else 1
 
 
 def _replicas_of_a_dense_ffn(group: Group, model: ModelConfig) -> int:
-    """Attention's data-parallel ranks that share one FFN; InputError where the FFN is cut in fewer than attention."""
+    """Attention's data-parallel ranks that share one FFN; InputError where the FFN is cut in fewer
+    than attention.
+    """
     assert group.ffn_tp is not None, "the caller looked"
     if group.ffn_tp % group.tp:
         raise InputError(
-            f"ffn_tp_size is {group.ffn_tp}; {model.name} is dense, and a token passes the FFN of its own ranks, so "
+            f"ffn_tp_size is {group.ffn_tp}; {model.name} is dense, and a token passes the FFN "
+            "of its own ranks, so "
             f"it must be a multiple of attn_tp_size, which is {group.tp}"
         )
     return group.ffn_tp // group.tp
@@ -49,19 +56,27 @@ def layout_of(group: Group, model: ModelConfig) -> Layout:
     shares = bool(model.num_experts) or group.ffn_tp is not None
     dp = members_of(group, model) if shares else 1
     ranks = group.tp * group.pcp * dp if model.num_experts else 1
-    given = group.ep if model.num_experts or group.ffn_tp is None else None  # of a dense FFN: copies
+    given = (
+        group.ep if model.num_experts or group.ffn_tp is None else None
+    )  # of a dense FFN: copies
     engine = group.engine
     stages: tuple[int, ...] = ()
     if group.pp > 1:
         stages = group.pp_layers or split_layers(model.num_layers, group.pp)
         if sum(stages) != model.num_layers:
-            raise InputError(f"pp_layers adds up to {sum(stages)} layers, but {model.name} has {model.num_layers}")
+            raise InputError(
+                f"pp_layers adds up to {sum(stages)} layers, but {model.name} has "
+                f"{model.num_layers}"
+            )
         if min(stages) < 1:
-            raise InputError(f"pp_size is {group.pp}, more than the {model.num_layers} layers of {model.name}")
+            raise InputError(
+                f"pp_size is {group.pp}, more than the {model.num_layers} layers of {model.name}"
+            )
     redundant = engine.num_redundant_experts if model.num_experts else 0
     if redundant and not engine.enable_eplb:
         raise InputError(
-            f"num_redundant_experts is {redundant}, but enable_eplb is false, which places them; set it true"
+            f"num_redundant_experts is {redundant}, but enable_eplb is false, which places them; "
+            "set it true"
         )
     layout = Layout(
         group.tp,
@@ -80,17 +95,22 @@ def layout_of(group: Group, model: ModelConfig) -> Layout:
 
 
 def spread_notes(group: Group, model: ModelConfig, layout: Layout) -> list[str]:
-    """Says what `ep_size` means where it is not given and vLLM's users would expect the other layout."""
+    """Says what `ep_size` means where it is not given and vLLM's users would expect the other
+    layout.
+    """
     if group.ep is not None or group.ffn_tp is not None or layout.dp > 1 or layout.ep == 1:
         return []
     return [
-        f"{model.name}: whole experts are spread over the {layout.ep} ranks of an instance, since no ep_size is given; "
+        f"{model.name}: whole experts are spread over the {layout.ep} ranks of an instance, "
+        "since no ep_size is given; "
         'vLLM without --enable-expert-parallel cuts every expert over them, which is "ep_size": 1'
     ]
 
 
 def with_even_graphs(group: Group, layout: Layout) -> Group:
-    """The group without graphs whose tokens sequence parallelism cannot share out evenly, as in vLLM."""
+    """The group without graphs whose tokens sequence parallelism cannot share out evenly, as in
+    vLLM.
+    """
     if not layout.sequence_parallel:
         return group
     sizes = tuple(size for size in group.engine.cuda_graph_sizes if size % layout.tp == 0)
@@ -110,13 +130,16 @@ def _refuse_what_does_not_run_yet(group: Group, layout: Layout) -> None:
     if what:
         size = layout.prefill_context if name == "prefill" else layout.decode_context
         raise NotYetError(
-            f"{name}_context_parallel_size is {size}; together with {what} it does not run in this version; set it to 1"
+            f"{name}_context_parallel_size is {size}; together with {what} it does not run in "
+            "this version; set it to 1"
         )
 
 
 def expert_placement(layout: Layout, engine: EngineArgs) -> Placement:
     """Which expert is where."""
-    return Placement(layout.ep, layout.redundant_experts, engine.enable_eplb, engine.expert_placement_strategy)
+    return Placement(
+        layout.ep, layout.redundant_experts, engine.enable_eplb, engine.expert_placement_strategy
+    )
 
 
 def stages_of(layout: Layout) -> tuple[Layout, ...]:
@@ -124,7 +147,9 @@ def stages_of(layout: Layout) -> tuple[Layout, ...]:
     return tuple(replace(layout, stage=stage) for stage in range(layout.pp))
 
 
-def stage_operators(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> tuple[tuple[Operator, ...], ...]:
+def stage_operators(
+    model: ModelConfig, layout: Layout, dtypes: Dtypes
+) -> tuple[tuple[Operator, ...], ...]:
     """What one rank of each stage executes."""
     return tuple(operators(model, stage, dtypes) for stage in stages_of(layout))
 
@@ -147,32 +172,47 @@ def tightest(layout: Layout, ledger: Callable[[Layout], MemoryLedger]) -> Memory
 
 
 def batches_in_flight(group: Group) -> int:
-    """1 synchronous, 2 asynchronous; one for each pipeline stage, one more by Model Runner V2, and what is added.
+    """1 synchronous, 2 asynchronous; one for each pipeline stage, one more by Model Runner V2, and
+    what is added.
 
     Source: vLLM 0.24, `VllmConfig.max_concurrent_batches`.
     """
     engine = group.engine
     if group.pp > 1:
-        return group.pp + engine.pipeline_extra_batches + (engine.async_scheduling and bool(engine.use_v2_model_runner))
+        return (
+            group.pp
+            + engine.pipeline_extra_batches
+            + (engine.async_scheduling and bool(engine.use_v2_model_runner))
+        )
     return 2 if engine.async_scheduling else 1
 
 
 def lockstep_groups_of(
     deployment: Deployment, groups: Sequence[tuple[ModelConfig, "_native.ExpandedConfig | None"]]
 ) -> tuple[LoweredLockstep, ...]:
-    """The lock-step groups of a deployment. `groups` gives each group's model, and how its nodes run in the engine.
+    """The lock-step groups of a deployment. `groups` gives each group's model, and how its nodes
+    run in the engine.
 
     Raises InputError where members differ: one program describes them all.
     """
-    in_step = [members_of(group, model) for group, (model, _) in zip(deployment.groups, groups, strict=True)]
+    in_step = [
+        members_of(group, model)
+        for group, (model, _) in zip(deployment.groups, groups, strict=True)
+    ]
     return tuple(
-        LoweredLockstep(members, deployment.groups[members[0]].engine.dp_sync_interval, groups[members[0]][1])
+        LoweredLockstep(
+            members, deployment.groups[members[0]].engine.dp_sync_interval, groups[members[0]][1]
+        )
         for members in _lockstep_members(deployment, in_step)
     )
 
 
-def _lockstep_members(deployment: Deployment, in_step: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """Indices of the members of each lock-step group; `in_step` says how many groups move with each group."""
+def _lockstep_members(
+    deployment: Deployment, in_step: Sequence[int]
+) -> tuple[tuple[int, ...], ...]:
+    """Indices of the members of each lock-step group; `in_step` says how many groups move with each
+    group.
+    """
     lockstep_groups: dict[tuple[str, int], list[int]] = {}
     seen: dict[str, int] = {}
     for group, count in zip(deployment.groups, in_step, strict=True):
@@ -186,13 +226,17 @@ def _lockstep_members(deployment: Deployment, in_step: Sequence[int]) -> tuple[t
             for what in ("model_name", "hardware", "memory", "offloading"):
                 if getattr(first, what) != getattr(other, what):
                     raise InputError(
-                        f"{deployment.cluster_path}: {other.field_path}: another {what} than {first.field_path}, with "
-                        f'which it runs in lock-step in the dp_group "{name}"; members must be alike'
+                        f"{deployment.cluster_path}: {other.field_path}: another {what} than "
+                        f"{first.field_path}, with "
+                        f'which it runs in lock-step in the dp_group "{name}"; members must be '
+                        "alike"
                     )
             if _options(first) != _options(other):
                 raise InputError(
-                    f"{deployment.cluster_path}: {other.field_path}: other engine options than {first.field_path}, "
-                    f'with which it runs in lock-step in the dp_group "{name}"; members must be alike'
+                    f"{deployment.cluster_path}: {other.field_path}: other engine options than "
+                    f"{first.field_path}, "
+                    f'with which it runs in lock-step in the dp_group "{name}"; members must be '
+                    "alike"
                 )
     return tuple(tuple(members) for members in lockstep_groups.values())
 

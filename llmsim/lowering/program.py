@@ -24,15 +24,16 @@ TILE_ROWS = 64
 
 
 def padded_counts(graph_sizes: Sequence[int], max_tokens: int, multiple: int = 1) -> Int32:
-    """For each token count 0..max_tokens, what the step runs at: the next captured graph size, or the exact count,
-    rounded up to a multiple (sequence parallelism).
+    """For each token count 0..max_tokens, what the step runs at: the next captured graph size, or
+    the exact count, rounded up to a multiple (sequence parallelism).
 
     Shape (max_tokens + 1,). Source: vLLM's CUDA-graph dispatch (spec of fidelity terms, padding).
     """
     sizes = sorted(graph_sizes)
     counts = [-(-count // multiple) * multiple for count in range(max_tokens + 1)]
     padded = [
-        count if count == 0 or (place := bisect_left(sizes, count)) == len(sizes) else sizes[place] for count in counts
+        count if count == 0 or (place := bisect_left(sizes, count)) == len(sizes) else sizes[place]
+        for count in counts
     ]
     return np.array(padded, dtype=np.int32)
 
@@ -70,18 +71,23 @@ def build_program(
 ) -> tuple["_native.Program", tuple[Placed, ...]]:
     """The program and its operators, in order.
 
-    `stages` are the operators of each pipeline stage, `linked` its collectives priced on links. Costs that no operator
-    of the model stands for (the launch gap of a source) come last in the first stage.
+    `stages` are the operators of each pipeline stage, `linked` its collectives priced on links.
+    Costs that no operator of the model stands for (the launch gap of a source) come last in the
+    first stage.
     """
     known = {op.name for operators in stages for op in operators}
     extra = [cost for cost in costs.ops if cost.name not in known]
     placed: list[Placed] = []
     for stage, operators in enumerate(stages):
-        placed += _in_execution_order(operators, [*costs.ops, *linked[stage]], costs.attentions, stage)
+        placed += _in_execution_order(
+            operators, [*costs.ops, *linked[stage]], costs.attentions, stage
+        )
         placed += [Placed(cost, cost.part, cost.repeat, stage) for cost in extra if stage == 0]
     placed.sort(key=lambda one: (one.stage, PARTS[one.part]))
     placed = _with_first_layers(placed)
-    queries = {op.name: queries_per_kv_head(op) for ops in stages for op in ops if op.kind == "attention"}
+    queries = {
+        op.name: queries_per_kv_head(op) for ops in stages for op in ops if op.kind == "attention"
+    }
     first, *others = (_attention(cost, queries.get(cost.name, 1)) for cost in costs.attentions)
     program = _native.Program(
         [_operator(one, costs.attentions) for one in placed],
@@ -107,14 +113,22 @@ def _with_first_layers(placed: Sequence[Placed]) -> list[Placed]:
 
 
 def _in_execution_order(
-    operators: Sequence[Operator], costs: Sequence[OpCost], attentions: Sequence[AttentionCost], stage: int
+    operators: Sequence[Operator],
+    costs: Sequence[OpCost],
+    attentions: Sequence[AttentionCost],
+    stage: int,
 ) -> list[Placed]:
-    """Costs in the order of the stage's operators; operators of one name take their costs in turn."""
+    """Costs in the order of the stage's operators; operators of one name take their
+    costs in turn.
+    """
     by_name: dict[str, list[OpCost]] = {}
     for cost in costs:
         by_name.setdefault(cost.name, []).append(cost)
     of_layers = {cost.name: cost for cost in attentions}
-    return [Placed(_cost_of(op, by_name, of_layers), op.part, op.repeat, stage, operator=op) for op in operators]
+    return [
+        Placed(_cost_of(op, by_name, of_layers), op.part, op.repeat, stage, operator=op)
+        for op in operators
+    ]
 
 
 def _cost_of(
@@ -127,7 +141,9 @@ def _lower_bound(costs: CompiledCosts) -> "_native.LowerBound":
     floor = _native.LowerBound()
     floor.weight_bytes = costs.floor.weight_bytes_read
     floor.kv_bytes_per_token = costs.floor.kv_bytes_per_token
-    floor.cached_kv_bytes = costs.floor.last_level_cache_bytes * max(1, sum(cost.repeat for cost in costs.attentions))
+    floor.cached_kv_bytes = costs.floor.last_level_cache_bytes * max(
+        1, sum(cost.repeat for cost in costs.attentions)
+    )
     floor.bytes_per_s = costs.floor.memory_bandwidth_bytes_per_s
     floor.flops_per_token = costs.floor.flops_per_token
     floor.flops_per_s = costs.floor.peak_flops_per_s
@@ -140,7 +156,14 @@ def _operator(placed: Placed, attentions: Sequence[AttentionCost]) -> "_native.O
         nothing = (np.empty(0, np.int64), np.empty(0, np.uint8))
         kind, which = _native.NodeKind.ATTENTION, attentions.index(cost)
         return _native.Operator(
-            cost.name, kind, FEATURES["tokens"], part, placed.repeat, *nothing, placed.stage, attention=which
+            cost.name,
+            kind,
+            FEATURES["tokens"],
+            part,
+            placed.repeat,
+            *nothing,
+            placed.stage,
+            attention=which,
         )
     sampled = None
     if cost.sampled is not None:
@@ -148,17 +171,35 @@ def _operator(placed: Placed, attentions: Sequence[AttentionCost]) -> "_native.O
         layers, draws, _ = table.ps.shape
         ps = np.ascontiguousarray(table.ps).ravel()
         sampled = _native.SampledCostTable(
-            table.tokens, layers, draws, ps, table.seed, table.provenance, placed.first_layer, table.in_order
+            table.tokens,
+            layers,
+            draws,
+            ps,
+            table.seed,
+            table.provenance,
+            placed.first_layer,
+            table.in_order,
         )
     return _native.Operator(
-        *(cost.name, placed.kind, FEATURES[cost.feature], part, placed.repeat, cost.ps, cost.provenance, placed.stage),
+        *(
+            cost.name,
+            placed.kind,
+            FEATURES[cost.feature],
+            part,
+            placed.repeat,
+            cost.ps,
+            cost.provenance,
+            placed.stage,
+        ),
         sampled=sampled,
     )
 
 
 def queries_per_kv_head(op: Operator) -> int:
-    """Query heads that read the same cached rows: all of them with latent attention, which decodes on its cache. With
-    sparse attention whole tiles, so that every token counts: each reads what was chosen for it."""
+    """Query heads that read the same cached rows: all of them with latent attention, which decodes
+    on its cache. With sparse attention whole tiles, so that every token counts: each reads what was
+    chosen for it.
+    """
     if op.name == "attention_sparse":
         return -(-op.heads // TILE_ROWS) * TILE_ROWS
     latent = op.decode_flops_per_context_token != op.flops_per_context_token

@@ -8,11 +8,18 @@ from llmsim.config.engine.speculative import Speculation
 from llmsim.model.memory.hybrid_groups import SEES_ALL, KvTables
 
 FREE_ORDER = {"vllm-0.19": _native.FreeOrder.APPEND}
-"""Engines that append every freed block; later ones put blocks that nothing can hit in front (recorded from 0.24)."""
+"""Engines that append every freed block; later ones put blocks that nothing can hit in front
+(recorded from 0.24).
+"""
 FREES_AT_ONCE = ("vllm-0.19",)
-"""Engines that free what a request loses even while a batch in flight writes it and a connector may fill it."""
+"""Engines that free what a request loses even while a batch in flight writes it and a connector may
+fill it.
+"""
 NOT_VALIDATED = {
-    "sglang": "the scheduler sglang is not validated: no run or recorded schedule of SGLang has been compared with it",
+    "sglang": (
+        "the scheduler sglang is not validated: no run or recorded schedule of SGLang has been "
+        "compared with it"
+    ),
 }
 """Note of every run with a scheduler that imitates an engine and was never compared with it."""
 ORDERS = {
@@ -38,9 +45,10 @@ def scheduler_config(
 ) -> "_native.VllmV1Config | _native.BatchingConfig":
     """The native scheduler's configuration of a group.
 
-    `program` prices a prompt where the order of the queue needs its time. Ranks that share sequences by tokens hold
-    `block_size` tokens of a block on each of `context_ranks` (vLLM). `prefill_all_but_last_token` says that a decode
-    group computes the last token of a prompt itself. `tables` describes layers of several kinds that share the blocks.
+    `program` prices a prompt where the order of the queue needs its time. Ranks that share
+    sequences by tokens hold `block_size` tokens of a block on each of `context_ranks` (vLLM).
+    `prefill_all_but_last_token` says that a decode group computes the last token of a prompt
+    itself. `tables` describes layers of several kinds that share the blocks.
     """
     scheduler: _native.VllmV1Config | _native.BatchingConfig
     if engine.scheduler in ("vllm_v1", "vllm"):
@@ -56,7 +64,9 @@ def scheduler_config(
         scheduler.prefill_all_but_last_token = prefill_all_but_last_token
         several = engine.async_scheduling or stages > 1  # batches in flight
         scheduler.defer_block_free = several and engine.engine_profile not in FREES_AT_ONCE
-        scheduler.decode_interval = stages if engine.async_scheduling and engine.use_v2_model_runner else 1
+        scheduler.decode_interval = (
+            stages if engine.async_scheduling and engine.use_v2_model_runner else 1
+        )
     else:
         scheduler = _native.BatchingConfig()
         scheduler.scheduler = engine.scheduler
@@ -107,8 +117,12 @@ def _limits(engine: EngineArgs) -> "_native.StepLimits":
     return native
 
 
-def _queue(engine: EngineArgs, max_model_len: int, program: "_native.Program") -> "_native.QueueConfig":
-    """Slack needs to know how long a prompt takes alone: the time per token of the longest one that a step holds."""
+def _queue(
+    engine: EngineArgs, max_model_len: int, program: "_native.Program"
+) -> "_native.QueueConfig":
+    """Slack needs to know how long a prompt takes alone: the time per token of the longest one that
+    a step holds.
+    """
     queue = _native.QueueConfig()
     queue.order = ORDERS[engine.scheduling_policy]
     if engine.scheduling_policy == "slack":
@@ -118,7 +132,9 @@ def _queue(engine: EngineArgs, max_model_len: int, program: "_native.Program") -
     return queue
 
 
-def _kv_cache(engine: EngineArgs, num_blocks: int, max_model_len: int, context_ranks: int) -> "_native.KvCacheConfig":
+def _kv_cache(
+    engine: EngineArgs, num_blocks: int, max_model_len: int, context_ranks: int
+) -> "_native.KvCacheConfig":
     kv = _native.KvCacheConfig()
     kv.num_blocks = num_blocks
     kv.block_size = engine.block_size * context_ranks

@@ -1,4 +1,6 @@
-"""What lowering is asked for, and what it makes: groups and deployments, ready for the native core."""
+"""What lowering is asked for, and what it makes: groups and deployments, ready for the
+native core.
+"""
 
 import math
 from dataclasses import dataclass, field
@@ -34,7 +36,9 @@ from llmsim.model import (
 
 @dataclass(frozen=True)
 class LoweringOptions:
-    """Where operator times come from; see the `--cost-source`, `--collective-costs` and `--profile-dir` options."""
+    """Where operator times come from; see the `--cost-source`, `--collective-costs` and
+    `--profile-dir` options.
+    """
 
     cost_source: SourceName = "auto"
     collectives: CollectiveSource = "auto"
@@ -51,13 +55,16 @@ class LoweringOptions:
     tiers: bool = False
     """Whether there are pools of KV below the devices, so that groups share a network."""
     disabled_terms: tuple[str, ...] = ()
-    """Fidelity terms that are switched off, names of `llmsim.lowering.adjust.ablation_terms.TERMS`."""
+    """Fidelity terms that are switched off, names of `llmsim.lowering.adjust.ablation_terms.TERMS`.
+    """
     calibration: Calibration | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class LoweredGroup:
-    """One group, ready for the native core; `program` may be shared with groups of the same deployment."""
+    """One group, ready for the native core; `program` may be shared with groups of the same
+    deployment.
+    """
 
     info: GroupInfo
     model: ModelConfig
@@ -70,7 +77,8 @@ class LoweredGroup:
     placed: tuple[Placed, ...]
     """The operators of the program, in its order."""
     busy_names: tuple[tuple[str, str], ...]
-    """(name, source) of everything that the group's devices are busy with, as the core numbers it."""
+    """(name, source) of everything that the group's devices are busy with, as the core numbers it.
+    """
     links: DomainLinks | RoutedLinks
     expanded: "_native.ExpandedConfig | None"
     """How to run every rank's nodes in the engine; None: the folded program."""
@@ -121,7 +129,9 @@ class LoweredDeployment:
 
     @property
     def enforces_lower_bound(self) -> tuple[bool, ...]:
-        """Per group, whether a step faster than light is our defect (its costs are not a user's own profile)."""
+        """Per group, whether a step faster than light is our defect (its costs are not a user's own
+        profile).
+        """
         return tuple(group.costs.floor.enforce for group in self.groups)
 
     @property

@@ -1,4 +1,6 @@
-"""Models and devices: what a config.json says, which operators run, how many bytes they hold and move."""
+"""Models and devices: what a config.json says, which operators run, how many bytes they hold and
+move.
+"""
 
 from llmsim.model.dtypes import DTYPES, dtype_bytes, short_dtype
 from llmsim.model.families.family import family_types

@@ -32,7 +32,9 @@ DTYPE_ALIASES: Mapping[str, str] = {
 
 
 def short_dtype(name: str) -> str:
-    """The short name ("bf16") of a dtype as vLLM, torch or this package spell it; InputError if unknown."""
+    """The short name ("bf16") of a dtype as vLLM, torch or this package spell it; InputError if
+    unknown.
+    """
     word = name.lower().removeprefix("torch.")
     word = DTYPE_ALIASES.get(word, word)
     if word not in DTYPES:
@@ -42,6 +44,8 @@ def short_dtype(name: str) -> str:
 
 
 def dtype_bytes(name: str) -> int | Fraction:
-    """Bytes per element of a dtype (short or long name); a Fraction only below one byte; InputError if unknown."""
+    """Bytes per element of a dtype (short or long name); a Fraction only below one byte; InputError
+    if unknown.
+    """
     size = DTYPES[short_dtype(name)]
     return int(size) if size.denominator == 1 else size

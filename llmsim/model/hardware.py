@@ -1,4 +1,6 @@
-"""Data sheets of devices: bundled ones, found by any usual spelling of the name, and a user's own file."""
+"""Data sheets of devices: bundled ones, found by any usual spelling of the name, and a user's own
+file.
+"""
 
 import json
 from dataclasses import fields as fields_of
@@ -32,20 +34,28 @@ _MOST = 10**18
 
 def hardware_names() -> tuple[str, ...]:
     """The names of the bundled devices, sorted; for messages."""
-    return tuple(sorted(json.loads(input_files.read_bytes(path))["name"] for path in HARDWARE_DIR.glob("*.json")))
+    return tuple(
+        sorted(
+            json.loads(input_files.read_bytes(path))["name"] for path in HARDWARE_DIR.glob("*.json")
+        )
+    )
 
 
 def hardware_spellings() -> tuple[str, ...]:
     """Names and aliases, for "did you mean"."""
-    sheets = [json.loads(input_files.read_bytes(path)) for path in sorted(HARDWARE_DIR.glob("*.json"))]
+    sheets = [
+        json.loads(input_files.read_bytes(path)) for path in sorted(HARDWARE_DIR.glob("*.json"))
+    ]
     return tuple(spelling for sheet in sheets for spelling in (sheet["name"], *sheet["aliases"]))
 
 
 def load_hardware(name: str) -> Hardware | None:
-    """The data sheet of a device by its name or an alias, or from a JSON file like the bundled ones; None if unknown.
+    """The data sheet of a device by its name or an alias, or from a JSON file like the bundled
+    ones; None if unknown.
 
-    Case, blanks, "-", "_" and a leading vendor do not matter: "H100", "h100_sxm" and "NVIDIA H100-SXM" are one device.
-    Raises InputError for a file (a name ending in .json) that is not a data sheet.
+    Case, blanks, "-", "_" and a leading vendor do not matter: "H100", "h100_sxm" and "NVIDIA
+    H100-SXM" are one device. Raises InputError for a file (a name ending in .json) that is not a
+    data sheet.
     """
     if name.endswith(".json"):
         return _read(Path(name))
@@ -60,7 +70,9 @@ def load_hardware(name: str) -> Hardware | None:
 
 
 def data_sheet(name: str) -> Hardware:
-    """`load_hardware` where nothing else than a data sheet would do: InputError names the bundled ones."""
+    """`load_hardware` where nothing else than a data sheet would do: InputError names the bundled
+    ones.
+    """
     sheet = load_hardware(name)
     if sheet is None:
         raise InputError(
@@ -77,7 +89,9 @@ def _read(path: Path) -> Hardware:
             fields.pop("aliases", None)
         sheet = TypeAdapter(Hardware).validate_json(json.dumps(fields), strict=True, extra="forbid")
     except OSError as error:
-        raise InputError(f"{path}: the data sheet cannot be read ({error.strerror or error})") from None
+        raise InputError(
+            f"{path}: the data sheet cannot be read ({error.strerror or error})"
+        ) from None
     except ValidationError as error:
         raise InputError(f"{path}: {_problem(error)}; see the data sheets in {LOCATION}") from None
     except ValueError as error:
@@ -87,13 +101,19 @@ def _read(path: Path) -> Hardware:
     for name, number in numbers.items():
         least = _LEAST.get(name, 1)
         if number is not None and not least <= number <= _MOST:
-            raise InputError(f"{path}: {name} is {number}; a whole number from {least} to 10^18 was expected")
+            raise InputError(
+                f"{path}: {name} is {number}; a whole number from {least} to 10^18 was expected"
+            )
     return sheet
 
 
 def _problem(error: ValidationError) -> str:
-    """The first one; a field that nobody knows comes before one that is missing, which it often explains."""
-    problems = sorted(error.errors(), key=lambda problem: problem["type"] != "unexpected_keyword_argument")
+    """The first one; a field that nobody knows comes before one that is missing, which it often
+    explains.
+    """
+    problems = sorted(
+        error.errors(), key=lambda problem: problem["type"] != "unexpected_keyword_argument"
+    )
     first = problems[0]
     place = ".".join(str(part) for part in first["loc"]) or "the file"
     if first["type"] == "unexpected_keyword_argument":

@@ -1,15 +1,24 @@
-"""The nouns of a model and its device: what the weights look like, how they are split, what runs, on which silicon."""
+"""The nouns of a model and its device: what the weights look like, how they are split, what runs,
+on which silicon.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from llmsim.model.dtypes import dtype_bytes, short_dtype
-from llmsim.model.operators.attention_variants import SCALE_BYTES, SCALED, Indexer, LatentAttention, LinearAttention
+from llmsim.model.operators.attention_variants import (
+    SCALE_BYTES,
+    SCALED,
+    Indexer,
+    LatentAttention,
+    LinearAttention,
+)
 
 LayerKind = Literal["full", "sliding", "chunked", "linear", "both", "none"]
-"""What a layer attends to: everything before, the last `window` tokens, its own `window`-aligned chunk, a state, both
-everything and a state side by side, or nothing (an FFN alone)."""
+"""What a layer attends to: everything before, the last `window` tokens, its own `window`-aligned
+chunk, a state, both everything and a state side by side, or nothing (an FFN alone).
+"""
 
 PER_LAYER = ("moe_layers", "layer_kinds", "layers_with_ffn", "indexer_layers")
 """Fields of a ModelConfig with one entry for each layer, or none."""
@@ -19,7 +28,9 @@ BESIDE_EACH_OTHER = ("full", "linear")
 
 @dataclass(frozen=True)
 class WeightFormat:
-    """How linear weights are stored: element type, and rows x columns that share a scale of `scale_bits`."""
+    """How linear weights are stored: element type, and rows x columns that share a scale of
+    `scale_bits`.
+    """
 
     dtype: str
     block: tuple[int, int] | None = None
@@ -28,7 +39,9 @@ class WeightFormat:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The shape of a decoder-only transformer, as its config.json states it; immutable, counts are per whole model."""
+    """The shape of a decoder-only transformer, as its config.json states it; immutable, counts are
+    per whole model.
+    """
 
     name: str
     model_type: str
@@ -56,11 +69,15 @@ class ModelConfig:
     num_experts: int = 0
     num_experts_per_tok: int = 0
     expert_groups: int = 1
-    """Groups of experts, of which a token chooses `groups_per_token` before its experts (DeepSeek-V2 and V3)."""
+    """Groups of experts, of which a token chooses `groups_per_token` before its experts
+    (DeepSeek-V2 and V3).
+    """
     groups_per_token: int = 1
     moe_intermediate_size: int = 0
     expert_latent_size: int = 0
-    """Width that tokens are projected to before the experts and from behind them; 0: experts see hidden states."""
+    """Width that tokens are projected to before the experts and from behind them; 0: experts see
+    hidden states.
+    """
     shared_expert_intermediate_size: int = 0
     o_proj_bias: bool = False
     mlp_bias: bool = False
@@ -70,11 +87,14 @@ class ModelConfig:
     """Norms have a bias beside their weight."""
     lm_head_bias: bool = False
     weight_block: tuple[int, int] | None = None
-    """Rows and columns that share one scale in block-quantised weights; None: scales are negligible."""
+    """Rows and columns that share one scale in block-quantised weights; None: scales are
+    negligible.
+    """
     scale_bits: int = 32
     """Bits of one block's scale (and zero point); fp32 in block fp8, 8 in MXFP4 and NVFP4."""
     plain_parts: frozenset[str] = frozenset()
-    """Parts of a layer (`quantized_modules.PARTS`) that a quantised checkpoint leaves in `dtype`."""
+    """Parts of a layer (`quantized_modules.PARTS`) that a quantised checkpoint leaves in `dtype`.
+    """
     part_formats: tuple[tuple[str, WeightFormat], ...] = ()
     """Parts of a layer that a quantised checkpoint stores in another format than `weight_dtype`."""
     layer_kinds: tuple[LayerKind, ...] = ()
@@ -87,7 +107,9 @@ class ModelConfig:
     indexer: Indexer | None = None
     """Latent attention is sparse."""
     indexer_layers: tuple[bool, ...] = ()
-    """One entry per layer: False where it sees what an earlier one chose; empty: every layer chooses."""
+    """One entry per layer: False where it sees what an earlier one chose; empty: every layer
+    chooses.
+    """
     linear: LinearAttention | None = None
     """Shape of the "linear" layers."""
     attention_gate: bool = False
@@ -98,7 +120,9 @@ class ModelConfig:
     """The norm of queries and keys has a weight for every element of all heads, not one head's."""
     qk_norm_weightless: bool = False
     norms_per_layer: int = 2
-    """1: one for attention and MLP (Falcon, Command R); 4: also behind attention and MLP (Gemma 2 and 3)."""
+    """1: one for attention and MLP (Falcon, Command R); 4: also behind attention and MLP (Gemma 2
+    and 3).
+    """
     parallel: bool = False
     """Attention and MLP both read the layer's input, and their outputs are added to it."""
     one_sum: bool = False
@@ -131,8 +155,10 @@ class ModelConfig:
         return sum(self.indexer_layers) if self.indexer_layers else self.num_layers
 
     def latent_row_bytes(self, kv: str) -> int:
-        """Bytes that a token leaves in the latent cache of one layer with elements of type `kv`; keys of the indexer
-        aside. vLLM's sparse kernels keep a cache in fp8 with scales and the rotated part in 16 bits (fp8_ds_mla)."""
+        """Bytes that a token leaves in the latent cache of one layer with elements of type `kv`;
+        keys of the indexer aside. vLLM's sparse kernels keep a cache in fp8 with scales and the
+        rotated part in 16 bits (fp8_ds_mla).
+        """
         assert self.latent is not None, "the caller looked"
         size = int(dtype_bytes(kv))
         if self.indexer is None or size > 1:
@@ -159,7 +185,9 @@ class ModelConfig:
         """Layers that attend in this way, alone or beside another."""
         if not self.layer_kinds:
             return self.num_layers * (kind == "full")
-        return self.layer_kinds.count(kind) + (kind in BESIDE_EACH_OTHER and self.layer_kinds.count("both"))
+        return self.layer_kinds.count(kind) + (
+            kind in BESIDE_EACH_OTHER and self.layer_kinds.count("both")
+        )
 
     @property
     def softmax_layers(self) -> int:
@@ -184,14 +212,18 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class Dtypes:
-    """Element types of one deployment (short or long names): linear weights, activations, KV cache."""
+    """Element types of one deployment (short or long names): linear weights,
+    activations, KV cache.
+    """
 
     weight: str = "bf16"
     activation: str = "bf16"
     kv: str = "bf16"
 
     def of(self, model: ModelConfig, part: str) -> str:
-        """The weights of one part of a block: as `weight`, unless the checkpoint leaves that part alone."""
+        """The weights of one part of a block: as `weight`, unless the checkpoint leaves that part
+        alone.
+        """
         if self.weight != model.weight_dtype:
             return self.weight
         if part in model.plain_parts:
@@ -201,14 +233,17 @@ class Dtypes:
 
 @dataclass(frozen=True)
 class Hardware:
-    """A device's data sheet; a number's origin is in `sources` under its field name, else in `source`."""
+    """A device's data sheet; a number's origin is in `sources` under its field name, else in
+    `source`.
+    """
 
     name: str
     vendor: str
     memory_bytes: int
     memory_bandwidth_bytes_per_s: int
     flops: Mapping[str, int]
-    """Dense peak flop/s (op/s for int8) by short dtype name; absent: the device has no such units."""
+    """Dense peak flop/s (op/s for int8) by short dtype name; absent: the device has no such units.
+    """
     last_level_cache_bytes: int
     num_sms: int
     """Streaming multiprocessors, compute units, or tensor cores of a TPU chip."""
@@ -222,26 +257,39 @@ class Hardware:
     silicon_system: str | None = None
     """Folder of the device in aiconfigurator-core's database; None: not measured there."""
     decode_skew_stream_bytes_per_s: int | None = None
-    """Speed at which one thread block streams the KV of one head; prices the longest sequence of a decode batch."""
+    """Speed at which one thread block streams the KV of one head; prices the longest sequence of a
+    decode batch.
+    """
     l2_bandwidth_bytes_per_s: int | None = None
     decode_cold_ns: tuple[tuple[int, int], ...] = ()
-    """(thread blocks, ns), ascending: what a decode call with a cache far beyond the last-level cache takes beyond its
-    bytes at the memory's rate; one thread block for each sequence and KV head. Empty: never measured with cold KV."""
+    """(thread blocks, ns), ascending: what a decode call with a cache far beyond the last-level
+    cache takes beyond its bytes at the memory's rate; one thread block for each sequence and KV
+    head. Empty: never measured with cold KV.
+    """
     link_domain_devices: int | None = None
-    """Devices that links of `intra_node_link_bytes_per_s` join at most, in a server or NVLink domain; None: unknown."""
+    """Devices that links of `intra_node_link_bytes_per_s` join at most, in a server or NVLink
+    domain; None: unknown.
+    """
     similar_to: str | None = None
-    """A measured device of the same chip or generation, whose kernels' times are scaled for this one."""
+    """A measured device of the same chip or generation, whose kernels' times are scaled for this
+    one.
+    """
     sources: Mapping[str, str] = field(default_factory=dict)
-    """Field name -> origin, for the fields whose number does not come from `source`; always for measured constants."""
+    """Field name -> origin, for the fields whose number does not come from `source`; always for
+    measured constants.
+    """
 
 
-def resolve_dtypes(model: ModelConfig, dtype: str | None = None, kv_cache_dtype: str = "auto") -> Dtypes:
-    """The element types of a deployment from the engine's `dtype` (None or "auto": the model's) and `kv_cache_dtype`.
+def resolve_dtypes(
+    model: ModelConfig, dtype: str | None = None, kv_cache_dtype: str = "auto"
+) -> Dtypes:
+    """The element types of a deployment from the engine's `dtype` (None or "auto": the model's) and
+    `kv_cache_dtype`.
 
-    A 16- or 32-bit dtype is the activations'; the linear weights follow unless the checkpoint is quantised. "fp8" and
-    "int8" quantise the linear weights and leave the rest as the model has it. KV "auto" is the checkpoint's, if it says
-    so, else the activations' dtype.
-    Raises InputError for an unknown name.
+    A 16- or 32-bit dtype is the activations'; the linear weights follow unless the checkpoint is
+    quantised. "fp8" and "int8" quantise the linear weights and leave the rest as the model has it.
+    KV "auto" is the checkpoint's, if it says so, else the activations' dtype. Raises InputError for
+    an unknown name.
     """
     wanted = model.dtype if dtype in (None, "auto") else short_dtype(str(dtype))
     weight, activation = model.weight_dtype, wanted
@@ -249,5 +297,9 @@ def resolve_dtypes(model: ModelConfig, dtype: str | None = None, kv_cache_dtype:
         weight, activation = wanted, model.dtype
     elif model.weight_dtype == model.dtype:
         weight = wanted
-    kv = (model.kv_cache_dtype or activation) if kv_cache_dtype == "auto" else short_dtype(kv_cache_dtype)
+    kv = (
+        (model.kv_cache_dtype or activation)
+        if kv_cache_dtype == "auto"
+        else short_dtype(kv_cache_dtype)
+    )
     return Dtypes(weight=weight, activation=activation, kv=kv)

@@ -1,7 +1,8 @@
-"""Power and energy of nodes, bytes that cost energy, and the cost of a deployment (docs/explanation/power.md).
+"""Power and energy of nodes, bytes that cost energy, and the cost of a deployment
+(docs/explanation/power.md).
 
-Nothing is computed while a run goes on: the loop leaves behind when each group worked and how often each row of its
-cost tables was read, and all figures follow from that.
+Nothing is computed while a run goes on: the loop leaves behind when each group worked and how often
+each row of its cost tables was read, and all figures follow from that.
 """
 
 from llmsim.power.account import GroupUse, PowerPlan, account

@@ -1,4 +1,6 @@
-"""Who drew how much: states of devices, bytes moved and constant powers, split over components, groups and requests."""
+"""Who drew how much: states of devices, bytes moved and constant powers, split over components,
+groups and requests.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +19,9 @@ BITS = 8
 
 @dataclass(frozen=True)
 class PowerPlan:
-    """What draws power in a deployment. `nodes[i]` None: the file does not say what node i draws."""
+    """What draws power in a deployment. `nodes[i]` None: the file does not say what
+    node i draws.
+    """
 
     nodes: tuple[NodePowerSpec | None, ...]
     pool: PoolPowerSpec | None
@@ -28,7 +32,9 @@ class PowerPlan:
 
 @dataclass(frozen=True, eq=False)
 class GroupUse:
-    """What the run left behind of one group: completed steps in order (ps), who they were for, and bytes moved."""
+    """What the run left behind of one group: completed steps in order (ps), who they were for, and
+    bytes moved.
+    """
 
     step_start_ps: Int64
     step_end_ps: Int64
@@ -46,12 +52,17 @@ class GroupUse:
 
 
 def account(
-    plan: PowerPlan, uses: Sequence[GroupUse], num_requests: int, window_ps: tuple[int, int], interval_ps: int
+    plan: PowerPlan,
+    uses: Sequence[GroupUse],
+    num_requests: int,
+    window_ps: tuple[int, int],
+    interval_ps: int,
 ) -> Energy:
-    """The energy of a run over the window, exact in attojoules; the power series has a row per `interval_ps` and node.
+    """The energy of a run over the window, exact in attojoules; the power series has a row per
+    `interval_ps` and node.
 
-    A request's part of a group's energy is its part of the group's device time: of every step, the share of the
-    scheduled tokens that were its own.
+    A request's part of a group's energy is its part of the group's device time: of every step, the
+    share of the scheduled tokens that were its own.
     """
     start_ps, end_ps = window_ps
     accounts = [_group(plan, index, use, window_ps) for index, use in enumerate(uses)]
@@ -62,7 +73,11 @@ def account(
     groups = _with_shares(plan, components, accounts)
     pool_bytes = sum(use.traffic.pool_bytes for use in uses)
     pool = plan.pool
-    pool_aj = 0 if pool is None else pool.idle_uw * (end_ps - start_ps) + pool_bytes * BITS * pool.aj_per_bit
+    pool_aj = (
+        0
+        if pool is None
+        else pool.idle_uw * (end_ps - start_ps) + pool_bytes * BITS * pool.aj_per_bit
+    )
     request_j, served_j = _by_request(groups, uses, num_requests)
     total_aj = pool_aj + sum(sum(parts.values()) for parts in components if parts is not None)
     loads = [None if account is None else account.load for account in accounts]
@@ -89,7 +104,9 @@ class _Account:
     """Energy of its bytes by component; the accelerators' states are not in it."""
 
 
-def _group(plan: PowerPlan, index: int, use: GroupUse, window_ps: tuple[int, int]) -> _Account | None:
+def _group(
+    plan: PowerPlan, index: int, use: GroupUse, window_ps: tuple[int, int]
+) -> _Account | None:
     node = plan.node_of_group[index]
     spec = plan.nodes[node]
     if spec is None:
@@ -138,7 +155,9 @@ def _traffic_aj(spec: NodePowerSpec, power: AcceleratorPower, traffic: Traffic) 
 def _components(
     spec: NodePowerSpec, node: int, accounts: Sequence[_Account | None], duration_ps: int
 ) -> dict[str, int]:
-    """The node's energy by component: constant powers over the window, plus what its groups' devices and bytes add."""
+    """The node's energy by component: constant powers over the window, plus what its groups'
+    devices and bytes add.
+    """
     parts = dict.fromkeys(COMPONENTS, 0)
     parts |= {name: power_uw * duration_ps for name, power_uw in constant_uw(spec).items()}
     for account in accounts:
@@ -164,10 +183,16 @@ def constant_uw(spec: NodePowerSpec) -> dict[str, int]:
 
 
 def _with_shares(
-    plan: PowerPlan, components: Sequence[Mapping[str, int] | None], accounts: Sequence[_Account | None]
+    plan: PowerPlan,
+    components: Sequence[Mapping[str, int] | None],
+    accounts: Sequence[_Account | None],
 ) -> tuple[GroupEnergy | None, ...]:
-    """Splits what a node drew beside its groups' own over them by devices; what does not divide goes to the first."""
-    groups: list[GroupEnergy | None] = [None if account is None else account.energy for account in accounts]
+    """Splits what a node drew beside its groups' own over them by devices; what does not divide
+    goes to the first.
+    """
+    groups: list[GroupEnergy | None] = [
+        None if account is None else account.energy for account in accounts
+    ]
     for node, parts in enumerate(components):
         mine = [energy for energy in groups if energy is not None and energy.node == node]
         if parts is None or not mine:

@@ -1,7 +1,9 @@
-"""What a deployment costs: prices per device-hour, cost per token, and two deployments side by side.
+"""What a deployment costs: prices per device-hour, cost per token, and two deployments side by
+side.
 
-Spend ratio and cost efficiency follow Frontier (section 6.2): with Price(g) the hourly price of deployment g and T(g)
-its token throughput, against a baseline g0, SR = Price(g0) / Price(g), CE = (T(g) / Price(g)) / (T(g0) / Price(g0)).
+Spend ratio and cost efficiency follow Frontier (section 6.2): with Price(g) the hourly price of
+deployment g and T(g) its token throughput, against a baseline g0, SR = Price(g0) / Price(g), CE =
+(T(g) / Price(g)) / (T(g0) / Price(g0)).
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +26,9 @@ class Price:
     """None: neither the cluster file nor the list of prices gives one."""
     source: str
     basis: str = ""
-    """"cluster file"; of listed prices "list" (its seller's), "quoted" (what somebody says of it) or "assumption"."""
+    """"cluster file"; of listed prices "list" (its seller's), "quoted" (what somebody says of it)
+    or "assumption".
+    """
 
 
 @dataclass(frozen=True)
@@ -48,14 +52,24 @@ class CostPlan:
 
 
 def cost_figures(
-    plan: CostPlan, *, duration_ps: int | None, output_tokens: int, total_tokens: int, energy_j: float | None
+    plan: CostPlan,
+    *,
+    duration_ps: int | None,
+    output_tokens: int,
+    total_tokens: int,
+    energy_j: float | None,
 ) -> dict[str, Any] | None:
     """The `cost` block of the summary; None where nothing has a price.
 
     `duration_ps` is the makespan: hours are paid whether the devices work or not. USD throughout.
     """
-    unpriced = list(dict.fromkeys(price.hardware for price in plan.groups if price.usd_per_device_hour is None))
-    if all(price.usd_per_device_hour is None for price in plan.groups) and not plan.nodes_usd_per_hour:
+    unpriced = list(
+        dict.fromkeys(price.hardware for price in plan.groups if price.usd_per_device_hour is None)
+    )
+    if (
+        all(price.usd_per_device_hour is None for price in plan.groups)
+        and not plan.nodes_usd_per_hour
+    ):
         return None
     per_hour = plan.usd_per_hour
     electricity = _electricity(plan, energy_j)
@@ -75,7 +89,9 @@ def cost_figures(
 
 
 def carbon_g(plan: CostPlan, energy_j: float | None) -> float | None:
-    """Grams of CO2 equivalent of an energy; None where the grid's factor or the energy is not known."""
+    """Grams of CO2 equivalent of an energy; None where the grid's factor or the energy is not
+    known.
+    """
     if plan.grid_g_per_kwh is None or energy_j is None:
         return None
     return energy_j / J_PER_KWH * plan.grid_g_per_kwh
@@ -126,4 +142,6 @@ def compare(baseline: Mapping[str, Any], candidate: Mapping[str, Any]) -> Compar
             return None
         rates.append((float(cost["price_per_hour"]), float(throughput)))
     (price0, tokens0), (price, tokens) = rates
-    return Comparison(spend_ratio=price0 / price, cost_efficiency=(tokens / price) / (tokens0 / price0))
+    return Comparison(
+        spend_ratio=price0 / price, cost_efficiency=(tokens / price) / (tokens0 / price0)
+    )

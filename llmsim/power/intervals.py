@@ -1,4 +1,6 @@
-"""Sets of time as sorted, disjoint intervals, and how much of them lies before each of many times."""
+"""Sets of time as sorted, disjoint intervals, and how much of them lies before each of
+many times.
+"""
 
 from dataclasses import dataclass
 
@@ -33,7 +35,9 @@ class Intervals:
 
 
 def union(start_ps: Int64, end_ps: Int64) -> Intervals:
-    """What any of the intervals covers; starts ascend, intervals may overlap (batches of a pipeline do)."""
+    """What any of the intervals covers; starts ascend, intervals may overlap (batches of a pipeline
+    do).
+    """
     if not len(start_ps):
         return Intervals(start_ps, end_ps)
     reached = np.maximum.accumulate(end_ps)
@@ -45,7 +49,11 @@ def union(start_ps: Int64, end_ps: Int64) -> Intervals:
 
 def after_each(work: Intervals, length_ps: int, end_ps: int) -> Intervals:
     """The stretch of at most `length_ps` after each interval, until the next one or `end_ps`."""
-    following = np.concatenate([work.start_ps[1:], np.array([end_ps], np.int64)]) if len(work.start_ps) else work.end_ps
+    following = (
+        np.concatenate([work.start_ps[1:], np.array([end_ps], np.int64)])
+        if len(work.start_ps)
+        else work.end_ps
+    )
     # A standby of years must not pass the end of int64.
     stop = work.end_ps + np.minimum(length_ps, np.maximum(following - work.end_ps, 0))
     real = stop > work.end_ps

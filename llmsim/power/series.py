@@ -1,4 +1,6 @@
-"""Mean power per interval: exact for the states of devices; the energy of bytes is spread over the time worked."""
+"""Mean power per interval: exact for the states of devices; the energy of bytes is spread over the
+time worked.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +19,9 @@ MAX_ROWS = 1_000_000
 
 @dataclass(frozen=True, eq=False)
 class Load:
-    """One group's devices over time, and the energy of the bytes that they moved (attojoules by component)."""
+    """One group's devices over time, and the energy of the bytes that they moved (attojoules by
+    component).
+    """
 
     active: Intervals
     standby: Intervals
@@ -34,23 +38,36 @@ def power_series(
     window_ps: tuple[int, int],
     interval_ps: int,
 ) -> dict[str, NDArray[np.generic]]:
-    """Columns of `llmsim.results.tables.POWER`; power x length, summed, is each node's energy (to double precision)."""
+    """Columns of `llmsim.results.tables.POWER`; power x length, summed, is each node's energy (to
+    double precision).
+    """
     known = [index for index, spec in enumerate(nodes) if spec is not None]
     edges = _edges(window_ps, interval_ps, max(len(known), 1))
     length = np.diff(edges).astype(np.float64)
-    columns: dict[str, list[NDArray[np.generic]]] = {name: [] for name in ("time_ps", "node", *COMPONENTS)}
+    columns: dict[str, list[NDArray[np.generic]]] = {
+        name: [] for name in ("time_ps", "node", *COMPONENTS)
+    }
     duration_ps = window_ps[1] - window_ps[0]
     for node in known if len(length) else []:
         parts = components_aj[node]
         assert parts is not None, "a node with power has components"
-        mine = [load for load, at in zip(loads, node_of_group, strict=True) if at == node and load is not None]
+        mine = [
+            load
+            for load, at in zip(loads, node_of_group, strict=True)
+            if at == node and load is not None
+        ]
         watts = {name: _watts(name, parts, mine, edges, length, duration_ps) for name in COMPONENTS}
         columns["time_ps"].append(edges[1:])
         columns["node"].append(np.full(len(length), node, np.int16))
         for name in COMPONENTS:
             columns[name].append(watts[name])
-    joined = {name: np.concatenate(arrays) if arrays else np.zeros(0) for name, arrays in columns.items()}
-    return {name if name in ("time_ps", "node") else f"{name}_w": column for name, column in joined.items()}
+    joined = {
+        name: np.concatenate(arrays) if arrays else np.zeros(0) for name, arrays in columns.items()
+    }
+    return {
+        name if name in ("time_ps", "node") else f"{name}_w": column
+        for name, column in joined.items()
+    }
 
 
 def _edges(window_ps: tuple[int, int], interval_ps: int, nodes: int) -> Int64:

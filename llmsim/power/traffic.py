@@ -1,4 +1,6 @@
-"""How many bytes a group's devices moved: operators' bytes times how often they ran, and at how many tokens."""
+"""How many bytes a group's devices moved: operators' bytes times how often they ran, and at how
+many tokens.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,12 +16,15 @@ from llmsim.model import Layout, Operator
 
 Floats = NDArray[np.float64]
 RING_FACTOR = {"all_reduce": 2}
-"""Times (n - 1) S bytes that a ring over n ranks sends in all; 1 for the others (a gather or scatter of S in all)."""
+"""Times (n - 1) S bytes that a ring over n ranks sends in all; 1 for the others (a gather or
+scatter of S in all).
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class Copied:
-    """What one rank copies from a memory ("cpu", "cxl:<id>"): bytes by the feature, or (`feature` "") of every step.
+    """What one rank copies from a memory ("cpu", "cxl:<id>"): bytes by the feature, or (`feature`
+    "") of every step.
 
     `experts`: expected sizes, which what the run counted replaces where it drew them.
     """
@@ -32,8 +37,9 @@ class Copied:
 
 @dataclass(frozen=True, eq=False)
 class TrafficTable:
-    """What the operators of a group move: all layers, `ranks` devices in each of `stages`, and its part
-    of what it does together with `members` data-parallel groups (itself included)."""
+    """What the operators of a group move: all layers, `ranks` devices in each of `stages`, and its
+    part of what it does together with `members` data-parallel groups (itself included).
+    """
 
     operators: tuple[Operator, ...]
     ranks: int
@@ -48,25 +54,38 @@ class TrafficTable:
     """Over which the members are spread, one after the other and evenly."""
 
     def traffic(self, activity: Mapping[str, Any]) -> Traffic:
-        """The bytes of a run, from the core's counts (`Simulation.activity`); exact but for the experts' share.
+        """The bytes of a run, from the core's counts (`Simulation.activity`); exact but for the
+        experts' share.
 
-        Memory: what each operator reads and writes (`llmsim.model.operators`), its weights once per execution, of
-        experts those that the tokens are expected to touch, E (1 - (1 - k/E)^t), and what comes from other memories or
-        goes there. Links: the rings of RING_FACTOR; what of them is between nodes passes a network card at each end.
+        Memory: what each operator reads and writes (`llmsim.model.operators`), its weights once per
+        execution, of experts those that the tokens are expected to touch, E (1 - (1 - k/E)^t), and
+        what comes from other memories or goes there. Links: the rings of RING_FACTOR; what of them
+        is between nodes passes a network card at each end.
         """
         memory = link = nic = host = 0
         for op in self.operators:
             rows = activity["rows"][_table(op)]
             computed = exact_sum(op.units_of(np.arange(len(rows), dtype=np.int64)), rows)
             if op.kind == "collective":
-                sent = op.collective_bytes_per_token * computed * op.repeat * self._sent(op) // self.members
+                sent = (
+                    op.collective_bytes_per_token
+                    * computed
+                    * op.repeat
+                    * self._sent(op)
+                    // self.members
+                )
                 crossing = sent * self._crossing(op).numerator // self._crossing(op).denominator
                 link += sent - crossing
                 nic += 2 * crossing
                 continue
-            moved = (op.read_bytes_per_token + op.write_bytes_per_token) * computed + weights_read(op, rows)
+            moved = (op.read_bytes_per_token + op.write_bytes_per_token) * computed + weights_read(
+                op, rows
+            )
             moved += op.kv_bytes_per_context_token * kv_tokens_read(
-                op, int(activity["kv_read_tokens"]), int(activity["sequences"]), int(activity["scheduled_tokens"])
+                op,
+                int(activity["kv_read_tokens"]),
+                int(activity["sequences"]),
+                int(activity["scheduled_tokens"]),
             )
             moved += 2 * op.state_bytes_per_sequence * int(activity["sequences"])
             if op.name in self.hosted:
@@ -75,7 +94,9 @@ class TrafficTable:
                 memory += moved * op.repeat * self.ranks
         copied, pool = self._copied(activity["rows"], int(activity["offload"]["drawn_bytes"]))
         offload = activity["offload"]
-        sent = sum(int(offload[name]) for name in ("to_memory_bytes", "from_memory_bytes", "host_bytes"))
+        sent = sum(
+            int(offload[name]) for name in ("to_memory_bytes", "from_memory_bytes", "host_bytes")
+        )
         sent *= self.ranks
         return Traffic(
             memory_bytes=memory + copied + pool + sent,
@@ -87,7 +108,9 @@ class TrafficTable:
         )
 
     def _crossing(self, op: Operator) -> Fraction:
-        """The part of what a collective sends that goes to another node: a ring leaves each node once."""
+        """The part of what a collective sends that goes to another node: a ring leaves each node
+        once.
+        """
         if self.nodes == 1 or op.among not in ("members", "everyone"):
             return Fraction(0)
         ranks = self.members * (self.ranks if op.among == "everyone" else 1)
@@ -139,9 +162,13 @@ def traffic_table(
     hosted: frozenset[str] = frozenset(),
     nodes: int = 1,
 ) -> TrafficTable:
-    """The table of a group of `tp` ranks in each stage, or of a layout's; the processors run the `hosted` operators."""
+    """The table of a group of `tp` ranks in each stage, or of a layout's; the processors run the
+    `hosted` operators.
+    """
     ranks = tp if layout is None else layout.stage_ranks
-    return TrafficTable(tuple(operators), ranks, members, stages, layout, tuple(copies), hosted, nodes)
+    return TrafficTable(
+        tuple(operators), ranks, members, stages, layout, tuple(copies), hosted, nodes
+    )
 
 
 def _table(op: Operator) -> int:
@@ -150,20 +177,26 @@ def _table(op: Operator) -> int:
 
 
 def weights_read(op: Operator, rows: Int64) -> int:
-    """Bytes of weights read in all executions of one layer's operator; `rows[n]` executions had n tokens."""
+    """Bytes of weights read in all executions of one layer's operator; `rows[n]` executions had n
+    tokens.
+    """
     if op.kind != "moe" or not op.experts_total:
         return 0 if op.kind == "embedding" else op.weight_bytes * exact_sum(rows[1:])
     return round(float(rows @ weight_bytes(op, np.arange(len(rows)))))
 
 
 def kv_tokens_read(op: Operator, kv_tokens: int, sequences: int, tokens: int) -> int:
-    """Tokens of KV that one layer reads, of `kv_tokens` that its sequences had: with a window at most the window before
-    each scheduled sequence and what is scheduled (sequences that are shorter see less)."""
+    """Tokens of KV that one layer reads, of `kv_tokens` that its sequences had: with a window at
+    most the window before each scheduled sequence and what is scheduled (sequences that are shorter
+    see less).
+    """
     return min(kv_tokens, op.window * sequences + tokens) if op.window else kv_tokens
 
 
 def weight_bytes(op: Operator, counts: NDArray[np.int64]) -> Floats:
-    """Bytes of weights that one execution reads at each count: an embedding reads rows, experts as far as touched."""
+    """Bytes of weights that one execution reads at each count: an embedding reads rows, experts as
+    far as touched.
+    """
     if op.kind == "embedding":
         return np.zeros(len(counts))
     touched = np.minimum(counts, 1).astype(float)

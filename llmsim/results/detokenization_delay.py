@@ -1,4 +1,6 @@
-"""What a client sees of an answer whose tokens take some time beside the engine: results shifted by it."""
+"""What a client sees of an answer whose tokens take some time beside the engine: results shifted by
+it.
+"""
 
 from dataclasses import replace
 
@@ -8,10 +10,12 @@ from llmsim.core import Int64, Results
 
 
 def with_output_processing(results: Results, each_ps: int) -> Results:
-    """The results as clients see them: token n of an answer is there n x `each_ps` after its step (BLIS' alpha2).
+    """The results as clients see them: token n of an answer is there n x `each_ps` after its step
+    (BLIS' alpha2).
 
-    Every inter-token latency grows by `each_ps`, the first token's latency, too; the engine does not wait for it, so
-    that steps, series and counters stay. The time is the first part of a latency's causes, with the API server's.
+    Every inter-token latency grows by `each_ps`, the first token's latency, too; the engine does
+    not wait for it, so that steps, series and counters stay. The time is the first part of a
+    latency's causes, with the API server's.
     """
     if each_ps == 0:
         return results

@@ -17,7 +17,8 @@ MAX_POINTS = 500
 def energy_block(results: Results) -> dict[str, Any] | None:
     """Energy of the run in joules and power in watts; None where no node says what it draws.
 
-    Sums are exact: the components of a node add up to its total, the nodes and the pool to the cluster's.
+    Sums are exact: the components of a node add up to its total, the nodes and the pool to the
+    cluster's.
     """
     energy = results.energy
     if energy is None:
@@ -90,7 +91,9 @@ def _group(group: GroupEnergy) -> dict[str, Any]:
 
 
 def _total_series(energy: Energy) -> tuple["np.ndarray[Any, Any]", "np.ndarray[Any, Any]"]:
-    """(end of interval s, watts of all nodes together), at most MAX_POINTS of them: means over several intervals."""
+    """(end of interval s, watts of all nodes together), at most MAX_POINTS of them: means over
+    several intervals.
+    """
     times, nodes = energy.series["time_ps"].astype(np.int64), energy.series["node"]
     if not len(times):
         return np.zeros(0), np.zeros(0)
@@ -105,7 +108,9 @@ def _total_series(energy: Energy) -> tuple["np.ndarray[Any, Any]", "np.ndarray[A
     return ends[last] / PS_PER_S, joined
 
 
-def cost_block(results: Results, info: Mapping[str, Any], energy: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def cost_block(
+    results: Results, info: Mapping[str, Any], energy: Mapping[str, Any] | None
+) -> dict[str, Any] | None:
     """What the run cost, from the `cost_plan` of `info`; None without prices."""
     plan = info.get("cost_plan")
     if not isinstance(plan, CostPlan):
@@ -122,7 +127,9 @@ def cost_block(results: Results, info: Mapping[str, Any], energy: Mapping[str, A
     )
 
 
-def carbon_block(info: Mapping[str, Any], energy: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def carbon_block(
+    info: Mapping[str, Any], energy: Mapping[str, Any] | None
+) -> dict[str, Any] | None:
     """Carbon of the run's energy; None without an energy or a grid factor."""
     plan = info.get("cost_plan")
     if not isinstance(plan, CostPlan) or energy is None:

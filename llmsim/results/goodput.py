@@ -1,4 +1,6 @@
-"""Goodput: the finished requests that meet latency targets, as `--goodput` of vLLM's benchmark counts them."""
+"""Goodput: the finished requests that meet latency targets, as `--goodput` of vLLM's benchmark
+counts them.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +17,8 @@ _DIGITS = 6
 
 
 def parse_targets(texts: Sequence[str]) -> dict[str, int]:
-    """`ttft:1000,tpot:40` (milliseconds; commas or blanks, one text or several) -> ps by name, in the order of TARGETS.
+    """`ttft:1000,tpot:40` (milliseconds; commas or blanks, one text or several) -> ps by name, in
+    the order of TARGETS.
 
     Raises InputError for an unknown or repeated name and for a time that is not above 0.
     """
@@ -25,7 +28,8 @@ def parse_targets(texts: Sequence[str]) -> dict[str, int]:
         name, _, value = word.partition(":")
         if name not in TARGETS:
             raise InputError(
-                f'--goodput: "{word}" has no known latency{nearest(name, TARGETS)}; write NAME:MILLISECONDS with '
+                f'--goodput: "{word}" has no known latency{nearest(name, TARGETS)}; write '
+                "NAME:MILLISECONDS with "
                 f"{', '.join(TARGETS)}, as ttft:1000,tpot:40"
             )
         if name in found:
@@ -43,16 +47,19 @@ def _ps(word: str, value: str) -> int:
         milliseconds = 0.0
     if not 1e-9 <= milliseconds <= 1e9:
         raise InputError(
-            f'--goodput: "{word}" needs milliseconds above 0 (from 1e-9, a picosecond) and at most 1e9, as ttft:1000'
+            f'--goodput: "{word}" needs milliseconds above 0 (from 1e-9, a picosecond) and at '
+            "most 1e9, as ttft:1000"
         )
     return round(milliseconds * PS_PER_MS)
 
 
 def goodput_block(results: Results, targets_ps: Mapping[str, int]) -> dict[str, Any] | None:
-    """None without targets; else how many requests met all of them, per second of the makespan, and as a share.
+    """None without targets; else how many requests met all of them, per second of the makespan, and
+    as a share.
 
-    A latency that equals its target meets it; an answer of one token has no TPOT to miss. `share` is of all requests of
-    the workload: whoever was rejected, refused, cancelled or not finished met nothing. `shares` has each target alone.
+    A latency that equals its target meets it; an answer of one token has no TPOT to miss. `share`
+    is of all requests of the workload: whoever was rejected, refused, cancelled or not finished met
+    nothing. `shares` has each target alone.
     """
     if not targets_ps:
         return None
@@ -61,7 +68,8 @@ def goodput_block(results: Results, targets_ps: Mapping[str, int]) -> dict[str, 
     ttft_ps = requests.first_token_ps[rows] - requests.arrival_ps[rows]
     e2el_ps = requests.finish_ps[rows] - requests.arrival_ps[rows]
     gaps = requests.emitted_tokens[rows].astype(np.int64) - 1
-    # A time and how often the target fits into it at most: TPOT is so compared exactly, in integers.
+    # A time and how often the target fits into it at most: TPOT is so compared exactly, in
+    # integers.
     compared: dict[str, tuple[Any, Any]] = {
         "ttft": (ttft_ps, 1),
         "tpot": (e2el_ps - ttft_ps, gaps),
@@ -74,13 +82,17 @@ def goodput_block(results: Results, targets_ps: Mapping[str, int]) -> dict[str, 
         "targets_ms": {name: limit_ps / PS_PER_MS for name, limit_ps in targets_ps.items()},
         "good": good,
         "share": _share(good, total),
-        "shares": {name: _share(int(np.count_nonzero(column)), total) for name, column in met.items()},
+        "shares": {
+            name: _share(int(np.count_nonzero(column)), total) for name, column in met.items()
+        },
         "request_goodput": round(good * PS_PER_S / duration_ps, _DIGITS) if duration_ps else None,
     }
 
 
 def _within(time_ps: Int64, times: Int64 | int, limit_ps: int) -> NDArray[np.bool_]:
-    """Whether each time is at most `times` limits; the limit is not multiplied, which could overflow int64."""
+    """Whether each time is at most `times` limits; the limit is not multiplied, which could
+    overflow int64.
+    """
     limits_needed = -(-time_ps // limit_ps)
     return np.asarray(limits_needed <= times)
 

@@ -1,4 +1,6 @@
-"""The numbered invariants of docs/reference/invariants.md that are checked at the end of every run."""
+"""The numbered invariants of docs/reference/invariants.md that are checked at the end
+of every run.
+"""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -14,8 +16,8 @@ OK = "ok"
 def check_invariants(results: Results, enforces_lower_bound: Sequence[bool]) -> Mapping[str, str]:
     """Number and name of each invariant -> "ok" or the first violation found.
 
-    `enforces_lower_bound[g]` says whether group g's costs are llmsim's own. A step below the lower bound is then a
-    violation; a user's own profile gets a warning instead.
+    `enforces_lower_bound[g]` says whether group g's costs are llmsim's own. A step below the lower
+    bound is then a violation; a user's own profile gets a warning instead.
     """
     return {
         "1 conservation": _conservation(results),
@@ -44,11 +46,21 @@ def _conservation(results: Results) -> str:
         if counted[state] != total:
             return f"{counted[state]} requests are {state.name.lower()}, the groups count {total}"
     if counted[Status.PARKED] > exact_sum(counters["parked"]):
-        return f"{counted[Status.PARKED]} requests are parked, the groups count {exact_sum(counters['parked'])}"
-    dropped = int(np.count_nonzero((status == Status.CANCELLED) & (results.requests.queued_ps >= 0)))
+        return (
+            f"{counted[Status.PARKED]} requests are parked, the groups count "
+            f"{exact_sum(counters['parked'])}"
+        )
+    dropped = int(
+        np.count_nonzero((status == Status.CANCELLED) & (results.requests.queued_ps >= 0))
+    )
     if dropped != exact_sum(counters["cancelled"]):
-        return f"{dropped} requests were cancelled, the groups count {exact_sum(counters['cancelled'])}"
-    left = len(status) - exact_sum(counted[[Status.FINISHED, Status.REJECTED, Status.CANCELLED, Status.REFUSED]])
+        return (
+            f"{dropped} requests were cancelled, the groups count "
+            f"{exact_sum(counters['cancelled'])}"
+        )
+    left = len(status) - exact_sum(
+        counted[[Status.FINISHED, Status.REJECTED, Status.CANCELLED, Status.REFUSED]]
+    )
     if not results.cut_short and left:
         return f"{left} requests neither finished nor left"
     return OK
@@ -61,25 +73,37 @@ def _causality(results: Results) -> str:
     for earlier, later in pairwise(chain):
         wrong = np.flatnonzero(done & ((earlier < 0) | (earlier > later)))
         if len(wrong):
-            return f"request {wrong[0]} goes back in time: {[int(column[wrong[0]]) for column in chain]} ps"
+            return (
+                f"request {wrong[0]} goes back in time: "
+                f"{[int(column[wrong[0]]) for column in chain]} ps"
+            )
     return OK
 
 
 def _clock(results: Results) -> str:
-    return OK if not len(results.itl_values_ps) or results.itl_values_ps[0] >= 0 else "a token came before the last one"
+    return (
+        OK
+        if not len(results.itl_values_ps) or results.itl_values_ps[0] >= 0
+        else "a token came before the last one"
+    )
 
 
 def _blocks(results: Results) -> str:
     counters = results.counters
     for pool in results.kv_tiers:
         if not pool["consistent"]:
-            return f"the chunks of the KV pool {pool['name']} do not add up to the bytes it has in use"
+            return (
+                f"the chunks of the KV pool {pool['name']} do not add up to the bytes it has in use"
+            )
     for group, consistent in enumerate(counters["pool_consistent"]):
         if not consistent:
             return f"group {group}: free, cached and referenced blocks do not add up to its pool"
         idle = counters["running"][group] == 0 and not results.cut_short
         if idle and counters["free_blocks"][group] != counters["total_blocks"][group] - 1:
-            return f"group {group}: {counters['free_blocks'][group]} blocks are free though nothing runs"
+            return (
+                f"group {group}: {counters['free_blocks'][group]} blocks are free though nothing "
+                "runs"
+            )
     return OK
 
 
@@ -93,33 +117,49 @@ def _tokens(results: Results) -> str:
     asked = np.minimum(workload.output_tokens[finished], most)
     wrong = finished[(emitted[finished] != asked) | (asked < 1)]
     if len(wrong):
-        return f"request {wrong[0]} emitted {emitted[wrong[0]]} of {workload.output_tokens[wrong[0]]} tokens"
+        return (
+            f"request {wrong[0]} emitted {emitted[wrong[0]]} of "
+            f"{workload.output_tokens[wrong[0]]} tokens"
+        )
     unscheduled = unscheduled_tokens(results, finished)
     if unscheduled != OK:
         return unscheduled
     gaps = exact_sum(results.itl_counts)
     expected = exact_sum(emitted[finished].astype(np.int64) - 1)
-    return OK if gaps == expected else f"{gaps} inter-token latencies for {expected} tokens after the first"
+    return (
+        OK
+        if gaps == expected
+        else f"{gaps} inter-token latencies for {expected} tokens after the first"
+    )
 
 
 def unscheduled_tokens(results: Results, finished: Int64) -> str:
-    """Checks that every group scheduled what its requests needed, computed again or dropped, and nothing else.
+    """Checks that every group scheduled what its requests needed, computed again or dropped, and
+    nothing else.
 
-    `finished` are the rows of requests that finished. Returns OK, or the first group whose tokens do not add up.
-    A finished request needs all tokens but its last one computed; the others what they had computed when they left, or
-    when the run ended. What a request had when it first ran came from a cache or another group.
+    `finished` are the rows of requests that finished. Returns OK, or the first group whose tokens
+    do not add up. A finished request needs all tokens but its last one computed; the others what
+    they had computed when they left, or when the run ended. What a request had when it first ran
+    came from a cache or another group.
     """
     r, c = results.requests, results.counters
-    needed = results.workload.input_tokens[finished].astype(np.int64) + r.emitted_tokens[finished] - 1
+    needed = (
+        results.workload.input_tokens[finished].astype(np.int64) + r.emitted_tokens[finished] - 1
+    )
     due = np.zeros(len(results.groups), np.int64)
     np.add.at(due, r.group[finished], needed)
-    due += c["open_tokens"] - c["started_with_tokens"] + c["recomputed_tokens"] + c["discarded_tokens"]
+    due += (
+        c["open_tokens"] - c["started_with_tokens"] + c["recomputed_tokens"] + c["discarded_tokens"]
+    )
     scheduled = c["scheduled_tokens"] + c["unlaunched_tokens"]
     negative = (c["discarded_tokens"] < 0) | (c["started_with_tokens"] < 0)
     wrong = np.flatnonzero((scheduled != due) | negative)
     if len(wrong):
         group = int(wrong[0])
-        return f"group {group} scheduled {scheduled[group]} tokens for {due[group]} that its requests needed"
+        return (
+            f"group {group} scheduled {scheduled[group]} tokens for {due[group]} that its "
+            "requests needed"
+        )
     return OK
 
 
@@ -146,7 +186,9 @@ def _blame(results: Results) -> str:
 
 
 def _energy(results: Results) -> str:
-    """Components, groups, requests and the power series are four ways to split one total; 1e-9 is double precision."""
+    """Components, groups, requests and the power series are four ways to split one total; 1e-9 is
+    double precision.
+    """
     energy = results.energy
     if energy is None:
         return OK
@@ -155,11 +197,16 @@ def _energy(results: Results) -> str:
     grouped = {group.node for group in energy.groups if group is not None}
     for node in grouped:
         parts = energy.components_aj[node]
-        mine = sum(group.total_aj for group in energy.groups if group is not None and group.node == node)
+        mine = sum(
+            group.total_aj for group in energy.groups if group is not None and group.node == node
+        )
         if parts is None or sum(parts.values()) != mine:
             return f"the groups of node {node} do not add up to its components"
     for group in energy.groups:
-        if group is not None and min(group.idle_aj, group.standby_aj, group.active_aj, group.traffic_aj) < 0:
+        if (
+            group is not None
+            and min(group.idle_aj, group.standby_aj, group.active_aj, group.traffic_aj) < 0
+        ):
             return f"group {group.group} has a negative part"
     attributed_j = float(energy.request_j.sum()) + energy.unattributed_j
     if abs(attributed_j - total_j) > slack_j:
@@ -173,7 +220,9 @@ def _energy(results: Results) -> str:
 def _integral_j(energy: Energy) -> float:
     """Power times length of every interval."""
     length_s = interval_lengths_ps(energy) / PS_PER_S
-    return float(sum((energy.series[f"{name}_w"].astype(np.float64) * length_s).sum() for name in COMPONENTS))
+    return float(
+        sum((energy.series[f"{name}_w"].astype(np.float64) * length_s).sum() for name in COMPONENTS)
+    )
 
 
 def interval_lengths_ps(energy: Energy) -> Int64:
@@ -190,7 +239,10 @@ def _transfers(results: Results) -> str:
     if h is None:
         return OK
     done = np.flatnonzero((h.prefill_group >= 0) & (r.status == Status.FINISHED))
-    for earlier, later in ((h.prefill_end_ps, h.decode_scheduled_ps), (h.kv_landed_ps, h.decode_scheduled_ps)):
+    for earlier, later in (
+        (h.prefill_end_ps, h.decode_scheduled_ps),
+        (h.kv_landed_ps, h.decode_scheduled_ps),
+    ):
         wrong = done[(earlier[done] < 0) | (earlier[done] > later[done])]
         if len(wrong):
             return f"request {wrong[0]} was decoded before its KV was there"
@@ -202,11 +254,17 @@ def _transfers(results: Results) -> str:
         return f"of request {wrong[0]} {moved} B of KV were moved instead of {due} B"
     ended = int(np.count_nonzero(h.prefill_end_ps >= 0))
     handed_over = exact_sum(results.counters["handed_over"])
-    return OK if ended == handed_over else f"{ended} prompts were handed over, the groups count {handed_over}"
+    return (
+        OK
+        if ended == handed_over
+        else f"{ended} prompts were handed over, the groups count {handed_over}"
+    )
 
 
 def _peak_rates(results: Results, enforces_lower_bound: Sequence[bool]) -> str:
     for group, below in enumerate(results.counters["steps_below_lower_bound"]):
         if below and enforces_lower_bound[group]:
-            return f"group {group}: {below} steps are faster than the device can read weights and KV"
+            return (
+                f"group {group}: {below} steps are faster than the device can read weights and KV"
+            )
     return OK

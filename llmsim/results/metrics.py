@@ -1,4 +1,6 @@
-"""Latencies of finished requests and their statistics; docs/reference/metrics.md says the same in words."""
+"""Latencies of finished requests and their statistics; docs/reference/metrics.md says the same in
+words.
+"""
 
 import math
 from dataclasses import dataclass
@@ -16,8 +18,9 @@ PERCENTILES = (90, 95, 99)
 
 @dataclass(frozen=True)
 class Distribution:
-    """Statistics of one latency, ps. `std` is the population's (numpy's default, as in vLLM's benchmark);
-    `percentiles` follow numpy's linear rule."""
+    """Statistics of one latency, ps. `std` is the population's (numpy's default, as in vLLM's
+    benchmark); `percentiles` follow numpy's linear rule.
+    """
 
     count: int
     mean: float
@@ -28,10 +31,12 @@ class Distribution:
 
 @dataclass(frozen=True, eq=False)
 class Latencies:
-    """Per finished request, in order of rows; shapes (finished,), of `tpot_ps` (finished with two tokens or more,).
+    """Per finished request, in order of rows; shapes (finished,), of `tpot_ps` (finished with two
+    tokens or more,).
 
-    `ttft_ps` = first token - arrival; `e2el_ps` = last token - arrival; `queueing_ps` = first scheduled - arrival;
-    `tpot_ps` = (e2el - ttft) / (n - 1) over the n emitted tokens; requests with n = 1 have none.
+    `ttft_ps` = first token - arrival; `e2el_ps` = last token - arrival; `queueing_ps` = first
+    scheduled - arrival; `tpot_ps` = (e2el - ttft) / (n - 1) over the n emitted tokens; requests
+    with n = 1 have none.
     """
 
     ttft_ps: Int64
@@ -46,7 +51,9 @@ def finished_rows(requests: RequestColumns) -> Int64:
 
 
 def latencies(requests: RequestColumns) -> Latencies:
-    """Latencies of the finished requests, from their arrival (not from when the engine saw them)."""
+    """Latencies of the finished requests, from their arrival (not from when the engine
+    saw them).
+    """
     rows = finished_rows(requests)
     arrival_ps = requests.arrival_ps[rows]
     ttft_ps = requests.first_token_ps[rows] - arrival_ps
@@ -58,7 +65,9 @@ def latencies(requests: RequestColumns) -> Latencies:
 
 
 def makespan_ps(results: Results) -> int | None:
-    """From the first arrival of any request to the last token of a finished one, ps; None where none finished."""
+    """From the first arrival of any request to the last token of a finished one, ps; None where
+    none finished.
+    """
     rows = finished_rows(results.requests)
     if len(rows) == 0:
         return None
@@ -67,9 +76,11 @@ def makespan_ps(results: Results) -> int | None:
 
 
 def describe(values: NDArray[Any], counts: Int64 | None = None) -> Distribution | None:
-    """Statistics of `values`, or of each value `counts` times (then `values` must be sorted); None where there is none.
+    """Statistics of `values`, or of each value `counts` times (then `values` must be sorted); None
+    where there is none.
 
-    Exact for integers up to the last division, and summed in a fixed order, so that every machine agrees.
+    Exact for integers up to the last division, and summed in a fixed order, so that every machine
+    agrees.
     """
     total = len(values) if counts is None else exact_sum(counts)
     if total == 0:
@@ -81,20 +92,26 @@ def describe(values: NDArray[Any], counts: Int64 | None = None) -> Distribution 
         squares *= counts
     cumulative = None if counts is None else np.cumsum(counts)
     percentiles = {q: percentile(ordered, cumulative, q) for q in (50, *PERCENTILES)}
-    return Distribution(total, mean, percentiles.pop(50), math.sqrt(_in_order(squares) / total), percentiles)
+    return Distribution(
+        total, mean, percentiles.pop(50), math.sqrt(_in_order(squares) / total), percentiles
+    )
 
 
 def percentile(ordered: NDArray[Any], cumulative_counts: Int64 | None, q: float) -> float:
-    """q-th percentile by linear interpolation between the closest ranks, exactly as numpy.percentile's default.
+    """q-th percentile by linear interpolation between the closest ranks, exactly as
+    numpy.percentile's default.
 
-    `ordered` rises; value i stands for `cumulative_counts[i] - cumulative_counts[i - 1]` equal samples (one each
-    without counts). Neither may be empty.
+    `ordered` rises; value i stands for `cumulative_counts[i] - cumulative_counts[i - 1]` equal
+    samples (one each without counts). Neither may be empty.
     """
     total = len(ordered) if cumulative_counts is None else int(cumulative_counts[-1])
-    # The rank and the two-sided interpolation copy numpy's arithmetic, so that equal means equal bits.
+    # The rank and the two-sided interpolation copy numpy's arithmetic, so that equal means equal
+    # bits.
     rank = (total - 1) * (q / 100)
     below = math.floor(rank)
-    low, high = (_at(ordered, cumulative_counts, index) for index in (below, min(below + 1, total - 1)))
+    low, high = (
+        _at(ordered, cumulative_counts, index) for index in (below, min(below + 1, total - 1))
+    )
     weight = rank - below
     if weight >= 0.5:
         return float(high - (high - low) * (1 - weight))
@@ -102,7 +119,11 @@ def percentile(ordered: NDArray[Any], cumulative_counts: Int64 | None, q: float)
 
 
 def _at(ordered: NDArray[Any], cumulative_counts: Int64 | None, index: int) -> int | float:
-    position = index if cumulative_counts is None else int(np.searchsorted(cumulative_counts, index, side="right"))
+    position = (
+        index
+        if cumulative_counts is None
+        else int(np.searchsorted(cumulative_counts, index, side="right"))
+    )
     value: int | float = ordered[position].item()
     return value
 

@@ -1,4 +1,6 @@
-"""Sentences about a run that its figures do not say: answers that were cut, prefixes without names, a growing queue."""
+"""Sentences about a run that its figures do not say: answers that were cut, prefixes without names,
+a growing queue.
+"""
 
 import numpy as np
 
@@ -7,7 +9,9 @@ from llmsim.results.saturation import saturation
 
 
 def notes_of_run(results: Results, *, prefix_caching: bool, open_loop: bool) -> tuple[str, ...]:
-    """The notes of a finished run, for its results; `prefix_caching`: some group of the deployment caches prefixes."""
+    """The notes of a finished run, for its results; `prefix_caching`: some group of the deployment
+    caches prefixes.
+    """
     return (
         *_cut_by_length(results),
         *(_unnamed_sessions(results.workload) if prefix_caching else ()),
@@ -18,18 +22,23 @@ def notes_of_run(results: Results, *, prefix_caching: bool, open_loop: bool) -> 
 def _cut_by_length(results: Results) -> tuple[str, ...]:
     requests = results.requests
     finished = requests.status == Status.FINISHED
-    cut = int(np.count_nonzero(finished & (requests.emitted_tokens < results.workload.output_tokens)))
+    cut = int(
+        np.count_nonzero(finished & (requests.emitted_tokens < results.workload.output_tokens))
+    )
     return (f"the answers of {cut} requests were cut at max_model_len",) if cut else ()
 
 
 def _unnamed_sessions(workload: Workload) -> tuple[str, ...]:
-    """Calls of sessions whose tokens have no names hit nothing, not even in what their own session computed."""
+    """Calls of sessions whose tokens have no names hit nothing, not even in what their own session
+    computed.
+    """
     nexts = workload.next_call[workload.next_call >= 0]
     unnamed = int(np.count_nonzero(np.diff(workload.key_offsets)[nexts] == 0))
     if not unnamed:
         return ()
     return (
-        f"{unnamed} later calls of sessions are given by lengths alone: they find nothing in the prefix cache, not "
+        f"{unnamed} later calls of sessions are given by lengths alone: they find nothing in the "
+        "prefix cache, not "
         "even what their own session computed; give input_tok_ids and output_tok_ids to let them",
     )
 

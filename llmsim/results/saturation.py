@@ -1,4 +1,6 @@
-"""Whether requests arrive faster than the cluster serves them, so that latencies say how long the trace is."""
+"""Whether requests arrive faster than the cluster serves them, so that latencies say how long the
+trace is.
+"""
 
 from dataclasses import dataclass
 
@@ -9,15 +11,21 @@ from llmsim.results.metrics import finished_rows
 
 FEWEST_ARRIVALS = 100
 GROWTH = 0.1
-"""Seconds of waiting that a second of arrivals adds. At rho times the capacity it is rho - 1; below it tends to 0."""
+"""Seconds of waiting that a second of arrivals adds. At rho times the capacity it is rho - 1; below
+it tends to 0.
+"""
 SERVICE_SHARE = 0.5
-"""Waiting must grow by this share of the time that requests compute, or the queue is what a batch leaves behind."""
+"""Waiting must grow by this share of the time that requests compute, or the queue is what a batch
+leaves behind.
+"""
 _WAITING = ("queue_ps", "wait_ps", "preemption_ps")
 
 
 @dataclass(frozen=True)
 class Saturation:
-    """Requests per second that arrived and that finished, and how much waiting each second of arrivals added."""
+    """Requests per second that arrived and that finished, and how much waiting each second of
+    arrivals added.
+    """
 
     arrived_per_s: float
     served_per_s: float
@@ -34,11 +42,13 @@ class Saturation:
 
 
 def saturation(results: Results) -> Saturation | None:
-    """None where waiting does not grow with the time of arrival; for open loops, whose arrivals wait for no answer.
+    """None where waiting does not grow with the time of arrival; for open loops, whose arrivals
+    wait for no answer.
 
-    Waiting is what the causes of latency call queue, wait and preemption, whatever the scheduler. Its mean over the
-    last quarter of arrivals is compared with the first quarter's; later calls of sessions are left out, as they wait
-    for answers. Runs with fewer than FEWEST_ARRIVALS finished requests say nothing.
+    Waiting is what the causes of latency call queue, wait and preemption, whatever the scheduler.
+    Its mean over the last quarter of arrivals is compared with the first quarter's; later calls of
+    sessions are left out, as they wait for answers. Runs with fewer than FEWEST_ARRIVALS finished
+    requests say nothing.
     """
     external = results.workload.arrival_ps >= 0
     rows = finished_rows(results.requests)
@@ -48,7 +58,9 @@ def saturation(results: Results) -> Saturation | None:
         return None
     requests = results.requests
     rows = rows[np.argsort(requests.arrival_ps[rows], kind="stable")]
-    waiting_s = _seconds(sum((results.blame[name][rows] for name in _WAITING), np.zeros(len(rows), dtype=np.int64)))
+    waiting_s = _seconds(
+        sum((results.blame[name][rows] for name in _WAITING), np.zeros(len(rows), dtype=np.int64))
+    )
     latency_s = _seconds(requests.finish_ps[rows] - requests.arrival_ps[rows])
     arrival_s = _seconds(requests.arrival_ps[rows])
     quarter = len(rows) // 4
@@ -59,7 +71,9 @@ def saturation(results: Results) -> Saturation | None:
         return None
     arrived_per_s = (len(arrived) - 1) / _span_s(requests.arrival_ps[arrived])
     served_per_s = len(rows) / float((arrival_s + latency_s).max() - arrival_s[0])
-    grows = added_s >= GROWTH * between_s and added_s >= SERVICE_SHARE * float((latency_s - waiting_s).mean())
+    grows = added_s >= GROWTH * between_s and added_s >= SERVICE_SHARE * float(
+        (latency_s - waiting_s).mean()
+    )
     if not grows or served_per_s >= arrived_per_s:
         return None
     return Saturation(arrived_per_s, served_per_s, added_s / between_s)

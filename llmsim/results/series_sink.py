@@ -14,7 +14,9 @@ class SeriesSink(Protocol):
     """Takes the rows of a run's series a few at a time, in order."""
 
     def add(self, table: Table, rows: Columns) -> None:
-        """The next rows, possibly none, as columns of equal length; all calls for a table have the same columns."""
+        """The next rows, possibly none, as columns of equal length; all calls for a table have the
+        same columns.
+        """
 
     def columns(self, table: Table) -> Columns:
         """All rows that are kept in memory; no columns where none are."""

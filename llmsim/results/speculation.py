@@ -1,4 +1,6 @@
-"""What speculative decoding made of its drafts, by the names of vLLM's metrics where it has them."""
+"""What speculative decoding made of its drafts, by the names of vLLM's metrics where
+it has them.
+"""
 
 from typing import Any
 
@@ -13,12 +15,15 @@ _DIGITS = 6
 def speculation_block(results: Results) -> dict[str, Any] | None:
     """None where no group verified a draft; counts are those of vLLM's SpecDecodingStats.
 
-    `acceptance_rate` is accepted / drafted; `acceptance_length` the mean tokens of a verification (1 + accepted /
-    verifications); `tokens_per_verification` the mean that reached a client, less where answers ended within one.
-    `per_position` is the share of verifications in which the first i + 1 drafts held. `mean_output_gap_ms` is the mean
-    time between outputs of a request, counting the tokens of one step once, as vLLM's client and server count ITL.
+    `acceptance_rate` is accepted / drafted; `acceptance_length` the mean tokens of a verification
+    (1 + accepted / verifications); `tokens_per_verification` the mean that reached a client, less
+    where answers ended within one. `per_position` is the share of verifications in which the first
+    i + 1 drafts held. `mean_output_gap_ms` is the mean time between outputs of a request, counting
+    the tokens of one step once, as vLLM's client and server count ITL.
     """
-    counters = {name: exact_sum(results.counters[name]) for name in _COUNTERS if name in results.counters}
+    counters = {
+        name: exact_sum(results.counters[name]) for name in _COUNTERS if name in results.counters
+    }
     verifications = counters.get("verifications", 0)
     if not verifications:
         return None
@@ -42,7 +47,9 @@ _COUNTERS = ("verifications", "drafted_tokens", "accepted_tokens", "verified_tok
 
 
 def _mean_gap_ms(results: Results) -> float | None:
-    """Tokens of one step come together: gaps of zero are within a step, since every step takes time."""
+    """Tokens of one step come together: gaps of zero are within a step, since every step takes
+    time.
+    """
     apart = results.itl_values_ps > 0
     count = exact_sum(results.itl_counts[apart])
     if not count:

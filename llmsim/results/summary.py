@@ -1,4 +1,6 @@
-"""The machine-readable summary of a run: vLLM's benchmark names first, then what only a simulator knows."""
+"""The machine-readable summary of a run: vLLM's benchmark names first, then what only a simulator
+knows.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +13,14 @@ from llmsim.exact import exact_sum
 from llmsim.results import summary_checks
 from llmsim.results.energy import carbon_block, cost_block, energy_block
 from llmsim.results.goodput import goodput_block
-from llmsim.results.metrics import PERCENTILES, Distribution, describe, finished_rows, latencies, makespan_ps
+from llmsim.results.metrics import (
+    PERCENTILES,
+    Distribution,
+    describe,
+    finished_rows,
+    latencies,
+    makespan_ps,
+)
 from llmsim.results.speculation import speculation_block
 from llmsim.results.tables import BLAME
 from llmsim.results.utilisation import by_device, group_usage, utilisation
@@ -22,13 +31,14 @@ _DIGITS = 6
 
 
 def summary(results: Results, info: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything a program may want to read about a run; keys in a fixed order, None where there is no value.
+    """Everything a program may want to read about a run; keys in a fixed order, None where there is
+    no value.
 
-    `info` says what the results do not know: `groups`, a list with, for each group, `ledger` (pairs of label and
-    bytes), `block_bytes`, `operators` and `hardware` (of `llmsim.model`), `tables` (of `llmsim.costs`), `cost_plan`,
-    `targets` (of `llmsim.results.goodput`), and `notes` (sentences). All of it is optional. Times end in their unit;
-    `duration` is in seconds, throughputs are per second, as in vLLM's benchmark. Holds no wall-clock time: same run,
-    same bytes.
+    `info` says what the results do not know: `groups`, a list with, for each group, `ledger` (pairs
+    of label and bytes), `block_bytes`, `operators` and `hardware` (of `llmsim.model`), `tables` (of
+    `llmsim.costs`), `cost_plan`, `targets` (of `llmsim.results.goodput`), and `notes` (sentences).
+    All of it is optional. Times end in their unit; `duration` is in seconds, throughputs are per
+    second, as in vLLM's benchmark. Holds no wall-clock time: same run, same bytes.
     """
     energy, used = energy_block(results), _utilisation(results, info)
     block = {
@@ -40,7 +50,10 @@ def summary(results: Results, info: Mapping[str, Any]) -> dict[str, Any]:
         "prefix_cache": _prefix_cache(results),
         "graphs": _graphs(results),
         "speculation": speculation_block(results),
-        "kv_tiers": [{key: value for key, value in pool.items() if key != "consistent"} for pool in results.kv_tiers],
+        "kv_tiers": [
+            {key: value for key, value in pool.items() if key != "consistent"}
+            for pool in results.kv_tiers
+        ],
         "utilisation": used,
         "utilisation_by_device": by_device(used, results.groups),
         "preemptions": _total(results, "preemptions"),
@@ -79,7 +92,11 @@ def _throughput(results: Results) -> dict[str, Any]:
         "cancelled": int(np.count_nonzero(cancelled)),
         "cancelled_output_tokens": exact_sum(results.requests.emitted_tokens[cancelled]),
         "refused": refused,
-        "unfinished": len(status) - len(rows) - rejected - refused - int(np.count_nonzero(cancelled)),
+        "unfinished": len(status)
+        - len(rows)
+        - rejected
+        - refused
+        - int(np.count_nonzero(cancelled)),
         "duration": _rounded(None if duration_ps is None else duration_ps / PS_PER_S),
         "total_input_tokens": input_tokens,
         "total_output_tokens": output_tokens,
@@ -109,7 +126,9 @@ def _statistics(name: str, distribution: Distribution | None) -> dict[str, float
         return {f"{statistic}_{name}_ms": None for statistic in statistics}
     values = {"mean": distribution.mean, "median": distribution.median, "std": distribution.std}
     values |= {f"p{q}": value for q, value in distribution.percentiles.items()}
-    return {f"{statistic}_{name}_ms": _rounded(value / PS_PER_MS) for statistic, value in values.items()}
+    return {
+        f"{statistic}_{name}_ms": _rounded(value / PS_PER_MS) for statistic, value in values.items()
+    }
 
 
 def _kv_cache(results: Results, info: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -133,7 +152,10 @@ def _kv_cache(results: Results, info: Mapping[str, Any]) -> list[dict[str, Any]]
                 "capacity_tokens": usable * group.block_size,
                 "peak_blocks_used": peak,
                 "peak_usage": _rounded(peak / usable if usable else None),
-                "ledger": [{"label": str(label), "bytes": int(size)} for label, size in about.get("ledger", ())],
+                "ledger": [
+                    {"label": str(label), "bytes": int(size)}
+                    for label, size in about.get("ledger", ())
+                ],
             }
         )
     return blocks
@@ -150,12 +172,15 @@ def _prefix_cache(results: Results) -> dict[str, Any]:
 
 
 def _utilisation(results: Results, info: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Model flops and memory bandwidth utilisation of each group whose operators are known, over the makespan.
+    """Model flops and memory bandwidth utilisation of each group whose operators are known, over
+    the makespan.
 
-    Data-parallel ranks in lock-step go on for some rounds after the last answer, until they have agreed that nothing is
-    left to do: they are busy to the end.
+    Data-parallel ranks in lock-step go on for some rounds after the last answer, until they have
+    agreed that nothing is left to do: they are busy to the end.
     """
-    busy_ps = (group_usage(results, group.index).busy_ps for group in results.groups if results.table_rows)
+    busy_ps = (
+        group_usage(results, group.index).busy_ps for group in results.groups if results.table_rows
+    )
     span_ps = max([makespan_ps(results) or 0, *busy_ps])
     rows = []
     for group, about in zip(results.groups, info.get("groups", ()), strict=False):
@@ -164,20 +189,36 @@ def _utilisation(results: Results, info: Mapping[str, Any]) -> list[dict[str, An
         usage = group_usage(results, group.index)
         shares = utilisation(about["operators"], usage, about.get("hardware"), span_ps)
         busy = _rounded(usage.busy_ps / span_ps if span_ps else None)
-        rows.append({"group": group.index, "busy": busy, **{k: _rounded(v) for k, v in vars(shares).items()}})
+        rows.append(
+            {
+                "group": group.index,
+                "busy": busy,
+                **{k: _rounded(v) for k, v in vars(shares).items()},
+            }
+        )
     return rows
 
 
 def _graphs(results: Results) -> dict[str, int | float | None]:
-    """Steps by the kind of CUDA graph that they replayed, and the seconds that launches added to the others."""
-    steps = {kind: _total(results, f"steps_{kind}") for kind in ("full_graph", "piecewise_graph", "without_graph")}
+    """Steps by the kind of CUDA graph that they replayed, and the seconds that launches added to
+    the others.
+    """
+    steps = {
+        kind: _total(results, f"steps_{kind}")
+        for kind in ("full_graph", "piecewise_graph", "without_graph")
+    }
     return {**steps, "launching_s": _rounded(_total(results, "launching_ps") / PS_PER_S)}
 
 
 def _blame(results: Results) -> dict[str, Any]:
-    """Where the latency of the finished requests went: mean milliseconds per request and share of the total."""
+    """Where the latency of the finished requests went: mean milliseconds per request and share of
+    the total.
+    """
     rows = finished_rows(results.requests)
-    totals = {column.name.removesuffix("_ps"): exact_sum(results.blame[column.name][rows]) for column in BLAME}
+    totals = {
+        column.name.removesuffix("_ps"): exact_sum(results.blame[column.name][rows])
+        for column in BLAME
+    }
     total_ps = sum(totals.values())
     return {
         name: {
@@ -189,7 +230,9 @@ def _blame(results: Results) -> dict[str, Any]:
 
 
 def _kv_transfer(results: Results) -> dict[str, Any] | None:
-    """Of the finished requests that two groups served; times in ms from the reservation of blocks to the last byte."""
+    """Of the finished requests that two groups served; times in ms from the reservation of blocks
+    to the last byte.
+    """
     h = results.kv_transfers
     if h is None:
         return None
@@ -208,7 +251,8 @@ def _kv_transfer(results: Results) -> dict[str, Any] | None:
 def _reaches(results: Results, info: Mapping[str, Any]) -> list[Reach]:
     """Where the run read tables beyond their last measured point."""
     found = [
-        Reach(name, beyond, f"an axis of its table, group {group}") for group, name, beyond in results.attention_reach
+        Reach(name, beyond, f"an axis of its table, group {group}")
+        for group, name, beyond in results.attention_reach
     ]
     for rows, about in zip(results.table_rows, info.get("groups", ()), strict=False):
         for cost in about.get("tables", ()):
@@ -219,12 +263,16 @@ def _reaches(results: Results, info: Mapping[str, Any]) -> list[Reach]:
 
 
 def _sources(shares: tuple[TimeShare, ...], reaches: Sequence[Reach]) -> dict[str, Any]:
-    """Where the simulated busy time comes from: shares of its total, by source and by provenance, then per operator."""
+    """Where the simulated busy time comes from: shares of its total, by source and by provenance,
+    then per operator.
+    """
     total_ps = sum(sum(share.ps_by_provenance) for share in shares)
     by_source: dict[str, int] = {}
     by_provenance = [0] * len(Provenance)
     operators = []
-    for share in sorted(shares, key=lambda one: (one.group, -sum(one.ps_by_provenance), one.operator, one.source)):
+    for share in sorted(
+        shares, key=lambda one: (one.group, -sum(one.ps_by_provenance), one.operator, one.source)
+    ):
         time_ps = sum(share.ps_by_provenance)
         by_source[share.source] = by_source.get(share.source, 0) + time_ps
         for code, part_ps in enumerate(share.ps_by_provenance):
@@ -256,7 +304,9 @@ def _sources(shares: tuple[TimeShare, ...], reaches: Sequence[Reach]) -> dict[st
     }
 
 
-def _provenance(ps_by_provenance: list[int] | tuple[int, ...], total_ps: int) -> dict[str, float | None]:
+def _provenance(
+    ps_by_provenance: list[int] | tuple[int, ...], total_ps: int
+) -> dict[str, float | None]:
     return {code.name.lower(): _share(ps_by_provenance[code], total_ps) for code in Provenance}
 
 

@@ -1,7 +1,8 @@
 """Invariant 14: the figures of the summary agree with sums that are made again, in another way.
 
-The summary adds columns with `llmsim.exact`; here short runs of a column are added by numpy and joined as Python ints.
-Identities between figures are checked beside: causes add up to latencies, tokens to rates times the duration.
+The summary adds columns with `llmsim.exact`; here short runs of a column are added by numpy and
+joined as Python ints. Identities between figures are checked beside: causes add up to latencies,
+tokens to rates times the duration.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,7 +27,9 @@ Found = Iterator[str]
 
 
 def check_summary(block: Mapping[str, Any], results: Results) -> str:
-    """ "ok", or the first figure of `block` (`llmsim.results.summary`) that does not agree with the results."""
+    """ "ok", or the first figure of `block` (`llmsim.results.summary`) that does not agree with the
+    results.
+    """
     rows = finished_rows(results.requests)
     totals = _latency_totals(results, rows)
     for check in (
@@ -50,22 +53,35 @@ def total_of(values: NDArray[Any]) -> int:
     largest = max(abs(int(values.min())), abs(int(values.max())), 1)
     length = min(_MOST_IN_A_RUN, max(1, _SAFE // largest))
     begins = np.arange(0, len(values), length)
-    parts = np.add.reduceat(values, begins, dtype=np.int64)  # each below 2^62 by its length, or a single value
+    parts = np.add.reduceat(
+        values, begins, dtype=np.int64
+    )  # each below 2^62 by its length, or a single value
     return sum(parts.tolist())
 
 
 def _latency_totals(results: Results, rows: Int64) -> dict[str, int]:
     requests = results.requests
     arrival_ps = requests.arrival_ps[rows]
-    ends = {"ttft": requests.first_token_ps, "e2el": requests.finish_ps, "queueing_delay": requests.scheduled_ps}
+    ends = {
+        "ttft": requests.first_token_ps,
+        "e2el": requests.finish_ps,
+        "queueing_delay": requests.scheduled_ps,
+    }
     totals = {name: total_of(column[rows] - arrival_ps) for name, column in ends.items()}
     # The times between the tokens of an answer are what its latency has beside the first token's.
     return {**totals, "itl": totals["e2el"] - totals["ttft"]}
 
 
-def _means(block: Mapping[str, Any], results: Results, rows: Int64, totals: Mapping[str, int]) -> Found:
+def _means(
+    block: Mapping[str, Any], results: Results, rows: Int64, totals: Mapping[str, int]
+) -> Found:
     emitted = total_of(results.requests.emitted_tokens[rows])
-    counts = {"ttft": len(rows), "e2el": len(rows), "queueing_delay": len(rows), "itl": emitted - len(rows)}
+    counts = {
+        "ttft": len(rows),
+        "e2el": len(rows),
+        "queueing_delay": len(rows),
+        "itl": emitted - len(rows),
+    }
     for name, count in counts.items():
         exact_ms = totals[name] / count / PS_PER_MS if count else None
         shown_ms = block[f"mean_{name}_ms"]
@@ -109,7 +125,9 @@ def _rates(block: Mapping[str, Any], results: Results, rows: Int64) -> Found:
     duration_ps = None
     if len(rows):
         arrival_ps = results.requests.arrival_ps
-        duration_ps = int(results.requests.finish_ps[rows].max()) - int(arrival_ps[arrival_ps >= 0].min())
+        duration_ps = int(results.requests.finish_ps[rows].max()) - int(
+            arrival_ps[arrival_ps >= 0].min()
+        )
     for name, count in (
         ("request_throughput", len(rows)),
         ("output_throughput", output),
@@ -125,9 +143,15 @@ def _transfers(block: Mapping[str, Any], results: Results, rows: Int64) -> Found
     if columns is None or shown is None:
         return
     rows = rows[columns.prefill_group[rows] >= 0]
-    for name, column in (("bytes", columns.kv_transfer_bytes), ("decode_cached_tokens", columns.decode_cached_tokens)):
+    for name, column in (
+        ("bytes", columns.kv_transfer_bytes),
+        ("decode_cached_tokens", columns.decode_cached_tokens),
+    ):
         if shown[name] != total_of(column[rows]):
-            yield f"kv_transfer.{name} is {shown[name]!r}, an exact sum gives {total_of(column[rows])}"
+            yield (
+                f"kv_transfer.{name} is {shown[name]!r}, an exact sum gives "
+                f"{total_of(column[rows])}"
+            )
 
 
 def _sources(block: Mapping[str, Any]) -> Found:

@@ -1,4 +1,6 @@
-"""Names, types and units of the columns that a run produces; the one place where they are listed."""
+"""Names, types and units of the columns that a run produces; the one place where they
+are listed.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -45,7 +47,9 @@ SERIES = (
     Column("waiting", "int32", "sequences", "waiting at the end"),
     Column("kv_blocks_used", "int32", "blocks", "referenced at the end"),
     Column("kv_blocks_cached", "int32", "blocks", "free at the end, but with reusable content"),
-    Column("prompt_tokens", "int64", "tokens", "of prompts computed or found cached in the interval"),
+    Column(
+        "prompt_tokens", "int64", "tokens", "of prompts computed or found cached in the interval"
+    ),
     Column("generation_tokens", "int64", "tokens", "emitted in the interval"),
     Column("hit_tokens", "int64", "tokens", "found in the prefix cache in the interval"),
     Column("queried_tokens", "int64", "tokens", "looked up in the prefix cache in the interval"),
@@ -56,7 +60,10 @@ SERIES = (
 POWER = (
     INTERVAL_END,
     Column("node", "int16", "", "index of the node; -1: the CXL pool"),
-    *(Column(f"{name}_w", "float64", "W", f"mean power of {name} in the interval") for name in COMPONENTS),
+    *(
+        Column(f"{name}_w", "float64", "W", f"mean power of {name} in the interval")
+        for name in COMPONENTS
+    ),
 )
 """One row per log interval and node that has a power section."""
 
@@ -84,7 +91,12 @@ REQUEST_AMOUNTS = (
     Column("input_tokens", "int32", "tokens", "of the prompt"),
     Column("output_tokens", "int32", "tokens", "that it would emit if nothing cut it"),
     Column("emitted_tokens", "int32", "tokens", "emitted"),
-    Column("cached_tokens", "int32", "tokens", "of the prompt found in the prefix cache when it first ran"),
+    Column(
+        "cached_tokens",
+        "int32",
+        "tokens",
+        "of the prompt found in the prefix cache when it first ran",
+    ),
     Column("preemptions", "int32", "", "how often it was sent back to the queue"),
 )
 REQUEST_DURATIONS = (
@@ -95,12 +107,18 @@ REQUEST_DURATIONS = (
 """One row per request of the workload; a time that never came is null."""
 
 HANDOVERS = (
-    Column("prefill_group", "int16", "", "group that computed the prompt, where another one decoded"),
+    Column(
+        "prefill_group", "int16", "", "group that computed the prompt, where another one decoded"
+    ),
     Column("prefill_end_ps", "int64", "ps", "when the prompt was computed"),
-    Column("kv_reserved_ps", "int64", "ps", "when the decode group held blocks for all of the prompt"),
+    Column(
+        "kv_reserved_ps", "int64", "ps", "when the decode group held blocks for all of the prompt"
+    ),
     Column("kv_landed_ps", "int64", "ps", "when the last byte of its KV had arrived there"),
     Column("decode_scheduled_ps", "int64", "ps", "when it first ran in the decode group"),
-    Column("decode_cached_tokens", "int32", "tokens", "of the prompt that the decode group had cached"),
+    Column(
+        "decode_cached_tokens", "int32", "tokens", "of the prompt that the decode group had cached"
+    ),
     Column("kv_transfer_bytes", "int64", "B", "of KV that were moved"),
 )
 """One row per request; null where one group did everything."""
@@ -113,26 +131,54 @@ BLAME = (
     Column("decode_ps", "int64", "ps", "computing the later tokens"),
     Column("communication_ps", "int64", "ps", "collectives of the steps it took part in"),
     Column("host_ps", "int64", "ps", "device idle between those steps"),
-    Column("kv_transfer_ps", "int64", "ps", "its KV on its way from the prefill group to the decode group"),
-    Column("preemption_ps", "int64", "ps", "between the last token before a preemption and the first after it"),
     Column(
-        "abandoned_ps", "int64", "ps", "of a cancelled one: from its last token, or its start, until it was dropped"
+        "kv_transfer_ps",
+        "int64",
+        "ps",
+        "its KV on its way from the prefill group to the decode group",
+    ),
+    Column(
+        "preemption_ps",
+        "int64",
+        "ps",
+        "between the last token before a preemption and the first after it",
+    ),
+    Column(
+        "abandoned_ps",
+        "int64",
+        "ps",
+        "of a cancelled one: from its last token, or its start, until it was dropped",
     ),
 )
-"""Parts of a finished request's latency, or of a cancelled one's time in the system, which they add up to exactly."""
+"""Parts of a finished request's latency, or of a cancelled one's time in the system, which they add
+up to exactly.
+"""
 
 COUNTERS = (
     Column("steps", "int64", "", "batches executed"),
     Column("steps_full_graph", "int64", "", "of them, replays of a full CUDA graph"),
     Column("steps_piecewise_graph", "int64", "", "of them, with graphs around attention"),
     Column("steps_without_graph", "int64", "", "of them, launched operator by operator"),
-    Column("launching_ps", "int64", "ps", "by which steps were longer because the host launched no faster"),
+    Column(
+        "launching_ps",
+        "int64",
+        "ps",
+        "by which steps were longer because the host launched no faster",
+    ),
     Column("scheduled_tokens", "int64", "tokens", "scheduled, recomputed ones included"),
     Column("scheduled_sequences", "int64", "sequences", "scheduled, summed over the batches"),
     Column(
-        "attended_tokens", "int64", "", "pairs of a scheduled token and a token that it attends to, itself included"
+        "attended_tokens",
+        "int64",
+        "",
+        "pairs of a scheduled token and a token that it attends to, itself included",
     ),
-    Column("kv_read_tokens", "int64", "tokens", "of KV that attention read, once per sequence and batch"),
+    Column(
+        "kv_read_tokens",
+        "int64",
+        "tokens",
+        "of KV that attention read, once per sequence and batch",
+    ),
     Column("prompt_tokens", "int64", "tokens", "of prompts computed or found cached"),
     Column("generation_tokens", "int64", "tokens", "emitted"),
     Column("preemptions", "int64", "", "sequences sent back to the waiting queue"),
@@ -145,7 +191,12 @@ COUNTERS = (
     Column("finished", "int64", "requests", "completed"),
     Column("handed_over", "int64", "requests", "whose prompt it computed for another group"),
     Column("cancelled", "int64", "requests", "dropped because their clients gave up"),
-    Column("verifications", "int64", "sequences", "whose drafts a batch verified, summed over the batches"),
+    Column(
+        "verifications",
+        "int64",
+        "sequences",
+        "whose drafts a batch verified, summed over the batches",
+    ),
     Column("drafted_tokens", "int64", "tokens", "that were verified"),
     Column("accepted_tokens", "int64", "tokens", "of them that held"),
     Column("verified_tokens", "int64", "tokens", "emitted by verifications"),

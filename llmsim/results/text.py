@@ -21,14 +21,17 @@ _MAX_NOTES = 8
 
 
 def render_summary(summary: Mapping[str, Any], *, rich_terminal: bool) -> str:
-    """The text of `llmsim.results.summary`, ending in a line feed: styled for a terminal, or plain and stable, one
-    `label: value` per line, for files and grep. "-" stands for a value that does not exist."""
+    """The text of `llmsim.results.summary`, ending in a line feed: styled for a terminal, or plain
+    and stable, one `label: value` per line, for files and grep. "-" stands for a value that does
+    not exist.
+    """
     return _rich(summary) if rich_terminal else _plain(summary)
 
 
 def heartbeat(row: Mapping[str, int], *, interval_ps: int, total_blocks: int) -> str:
-    """One line about one group over the last `interval_ps`, from a row of the series table (llmsim.results.tables);
-    `total_blocks` counts the null block, which holds nothing."""
+    """One line about one group over the last `interval_ps`, from a row of the series table
+    (llmsim.results.tables); `total_blocks` counts the null block, which holds nothing.
+    """
     prompt = row["prompt_tokens"] * PS_PER_S / interval_ps if interval_ps else 0.0
     generation = row["generation_tokens"] * PS_PER_S / interval_ps if interval_ps else 0.0
     kv = 100 * row["kv_blocks_used"] / max(total_blocks - 1, 1)
@@ -43,7 +46,9 @@ def heartbeat(row: Mapping[str, int], *, interval_ps: int, total_blocks: int) ->
 
 def _plain(summary: Mapping[str, Any]) -> str:
     lines = [f"{label + ':':<{_LABEL_WIDTH}} {value}" for label, value in _facts(summary)]
-    lines.append(f"{'Latency (ms):':<{_LABEL_WIDTH}}" + "".join(f"{name:>13}" for name in _STATISTICS))
+    lines.append(
+        f"{'Latency (ms):':<{_LABEL_WIDTH}}" + "".join(f"{name:>13}" for name in _STATISTICS)
+    )
     for label, values in _latency_rows(summary):
         lines.append(f"{label + ':':<{_LABEL_WIDTH}}" + "".join(f"{value:>13}" for value in values))
     after = (*_machine_facts(summary), *_warnings(summary))
@@ -69,7 +74,9 @@ def _rich(summary: Mapping[str, Any]) -> str:
     latency = Table(box=None, padding=(0, 1), pad_edge=False)
     latency.add_column("Latency (ms)", style="dim", min_width=16)
     for name in _STATISTICS:
-        latency.add_column(name, justify="right", no_wrap=True, style="bold" if name == "mean" else "")
+        latency.add_column(
+            name, justify="right", no_wrap=True, style="bold" if name == "mean" else ""
+        )
     for label, values in _latency_rows(summary):
         latency.add_row(label, *values)
     # A figure that is cut short is worse than a line that wraps.
@@ -85,9 +92,12 @@ def _rich(summary: Mapping[str, Any]) -> str:
 
 
 def _facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    gone = "".join(f"{summary[name]} {name}, " for name in ("cancelled", "refused") if summary[name])
+    gone = "".join(
+        f"{summary[name]} {name}, " for name in ("cancelled", "refused") if summary[name]
+    )
     requests = (
-        f"{summary['completed']} completed, {summary['rejected']} rejected, {gone}{summary['unfinished']} unfinished"
+        f"{summary['completed']} completed, {summary['rejected']} rejected, "
+        f"{gone}{summary['unfinished']} unfinished"
     )
     yield "Requests", requests
     yield "Duration (s)", _number(summary["duration"], 3)
@@ -104,7 +114,10 @@ def _facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         )
         yield (
             "Goodput (req/s)",
-            f"{_number(good['request_goodput'], 3)}, {_percent(good['share'])} of requests ({wanted})",
+            (
+                f"{_number(good['request_goodput'], 3)}, {_percent(good['share'])} of requests "
+                f"({wanted})"
+            ),
         )
 
 
@@ -119,7 +132,8 @@ def _machine_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield (
             f"KV cache, group {group['group']}",
             f"{group['num_blocks']} blocks of {group['block_size_tokens']} tokens, "
-            f"peak use {_percent(group['peak_usage'])} ({group['model']} on {group['devices']} x {group['hardware']})",
+            f"peak use {_percent(group['peak_usage'])} ({group['model']} on {group['devices']} x "
+            f"{group['hardware']})",
         )
     if len(groups) > _MAX_GROUPS:
         yield "KV cache, other groups", f"{len(groups) - _MAX_GROUPS} more (--json lists them)"
@@ -127,7 +141,8 @@ def _machine_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield (
             f"Utilisation, group {group['group']}",
             f"busy {_percent(group['busy'])}, compute (MFU) {_percent(group['mfu'])}, "
-            f"memory bandwidth (MBU) {_percent(group['mbu'])}; while busy {_percent(group['mfu_busy'])}, "
+            f"memory bandwidth (MBU) {_percent(group['mbu'])}; while busy "
+            f"{_percent(group['mfu_busy'])}, "
             f"{_percent(group['mbu_busy'])}",
         )
     classes = summary["utilisation_by_device"]
@@ -138,25 +153,40 @@ def _machine_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             f"memory bandwidth (MBU) {_percent(device['mbu'])}",
         )
     cache = summary["prefix_cache"]
-    hits = f"{cache['hit_tokens']} of {cache['queried_tokens']} tokens hit ({_percent(cache['hit_rate'])})"
+    hits = (
+        f"{cache['hit_tokens']} of {cache['queried_tokens']} tokens hit "
+        f"({_percent(cache['hit_rate'])})"
+    )
     if cache["both_sides_of_hand_overs"]:
-        hits += "; prompts that are handed over are looked up in the prefill and in the decode group, and count twice"
+        hits += (
+            "; prompts that are handed over are looked up in the prefill and in the decode "
+            "group, and count twice"
+        )
     yield "Prefix cache", hits
     for pool in summary["kv_tiers"][:_MAX_GROUPS]:
-        used = _percent(pool["peak_bytes"] / pool["capacity_bytes"]) if pool["capacity_bytes"] else "-"
+        used = (
+            _percent(pool["peak_bytes"] / pool["capacity_bytes"]) if pool["capacity_bytes"] else "-"
+        )
         moved = f"{pool['hit_tokens']} tokens recalled, {pool['written_chunks']} chunks written"
         yield (
             f"KV in {pool['name']}",
-            f"{moved}, {pool['evicted_chunks']} given up ({pool['thrashed_chunks']} thrashed), peak use {used}",
+            (
+                f"{moved}, {pool['evicted_chunks']} given up ({pool['thrashed_chunks']} thrashed), "
+                f"peak use {used}"
+            ),
         )
     drafts = summary.get("speculation")
     if drafts is not None:
         yield (
             "Speculation",
             f"{drafts['accepted_tokens']} of {drafts['drafted_tokens']} drafts accepted "
-            f"({_percent(drafts['acceptance_rate'])}), {drafts['acceptance_length']:.3f} tokens per verification",
+            f"({_percent(drafts['acceptance_rate'])}), {drafts['acceptance_length']:.3f} tokens "
+            "per verification",
         )
-    yield "Preemptions", f"{summary['preemptions']} ({summary['recomputed_tokens']} tokens computed again)"
+    yield (
+        "Preemptions",
+        f"{summary['preemptions']} ({summary['recomputed_tokens']} tokens computed again)",
+    )
     yield from _energy_facts(summary)
     sources = summary["sources"]
     parts = {name: part["share"] for name, part in summary["blame"].items()}
@@ -165,7 +195,10 @@ def _machine_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "Time by confidence", _shares(sources["by_provenance"]) + _farthest(sources)
     yield "Table interpolation error", _table_error(sources)
     broken = [f"{name}: {found}" for name, found in summary["invariants"].items() if found != "ok"]
-    yield "Invariants", "; ".join(broken) if broken else f"{len(summary['invariants'])} checked, all hold"
+    yield (
+        "Invariants",
+        "; ".join(broken) if broken else f"{len(summary['invariants'])} checked, all hold",
+    )
 
 
 def _energy_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -174,16 +207,21 @@ def _energy_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         grams = "" if carbon is None else f", {carbon['total_g']:.1f} g CO2e"
         yield (
             "Energy",
-            f"{energy['total_j']:.1f} J, {_number(energy['j_per_output_token'], 3)} J per output token, "
-            f"mean {_number(energy['mean_power_w'], 1)} W, peak {_number(energy['peak_power_w'], 1)} W{grams}",
+            f"{energy['total_j']:.1f} J, {_number(energy['j_per_output_token'], 3)} J per output "
+            "token, "
+            f"mean {_number(energy['mean_power_w'], 1)} W, peak "
+            f"{_number(energy['peak_power_w'], 1)} W{grams}",
         )
         total = energy["total_j"]
-        parts = {name: part / total if total else None for name, part in energy["components_j"].items()}
+        parts = {
+            name: part / total if total else None for name, part in energy["components_j"].items()
+        }
         yield "Energy by component", _shares(parts)
     if cost is not None and cost["total"] is not None:
         yield (
             "Cost (USD)",
-            f"{cost['total']:.4f}, {_number(cost['per_million_output_tokens'], 3)} per million output tokens "
+            f"{cost['total']:.4f}, {_number(cost['per_million_output_tokens'], 3)} per million "
+            "output tokens "
             f"({cost['price_per_hour']:g} per hour)",
         )
 
@@ -206,12 +244,31 @@ def _warnings(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if summary["interrupted"]:
         yield "Warning", "the run was interrupted: figures cover what had finished by then"
     if summary.get("circular_groups"):
-        yield "Warning", "the run was ended because it never would: figures cover what had finished by then"
+        yield (
+            "Warning",
+            "the run was ended because it never would: figures cover what had finished by then",
+        )
     if summary.get("horizon_s") is not None:
-        yield "Horizon", f"the run was cut at {summary['horizon_s']:g} s: figures cover what had finished by then"
+        yield (
+            "Horizon",
+            (
+                f"the run was cut at {summary['horizon_s']:g} s: figures cover what had finished "
+                "by "
+                "then"
+            ),
+        )
     if summary["rejected"]:
-        yield "Warning", f"{summary['rejected']} requests can never run: longer than the model's limit or the KV cache"
-    notes = sorted(summary["notes"], key=lambda note: "is not validated" not in note)  # never among those left out
+        yield (
+            "Warning",
+            (
+                f"{summary['rejected']} requests can never run: longer than the model's limit or "
+                "the "
+                "KV cache"
+            ),
+        )
+    notes = sorted(
+        summary["notes"], key=lambda note: "is not validated" not in note
+    )  # never among those left out
     for note in notes[:_MAX_NOTES]:
         yield "Note", note
     if len(notes) > _MAX_NOTES:
@@ -219,7 +276,9 @@ def _warnings(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _by_family(shares: Mapping[str, float | None]) -> dict[str, float]:
-    """Shares by database or bundle: what comes after its name (table, file, shape) is left to --json."""
+    """Shares by database or bundle: what comes after its name (table, file, shape) is left to
+    --json.
+    """
     families: dict[str, float] = {}
     for source, share in shares.items():
         words = source.split()

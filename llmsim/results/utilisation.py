@@ -1,17 +1,20 @@
-"""What the operators of a group computed and moved in a run: flops and bytes, and how they compare with the data sheet.
+"""What the operators of a group computed and moved in a run: flops and bytes, and how they compare
+with the data sheet.
 
 Per operator, with the shapes of `llmsim.model.Operator` (per rank and per execution):
 
-    flops    flops_per_token * tokens + flops_per_context_token * attended tokens
-    reads    weight bytes + read_bytes_per_token * tokens + kv_bytes_per_context_token * KV tokens read
-    writes   write_bytes_per_token * tokens
+    flops    flops_per_token * tokens + flops_per_context_token * attended tokens reads    weight
+    bytes + read_bytes_per_token * tokens + kv_bytes_per_context_token * KV tokens read writes
+    write_bytes_per_token * tokens
 
-Experts: of E local experts with top-k of n tokens routed uniformly over all, E * (1 - (1 - k / total)^n) are expected
-to be read. An embedding reads rows of its table only. Tokens are the computed ones, padding included, for bytes, and
-the scheduled ones for flops: padding is not useful work.
+Experts: of E local experts with top-k of n tokens routed uniformly over all, E * (1 - (1 - k /
+total)^n) are expected to be read. An embedding reads rows of its table only. Tokens are the
+computed ones, padding included, for bytes, and the scheduled ones for flops: padding is not useful
+work.
 
-Model flops utilisation: flops over time * devices * peak of the data sheet at the operator's precision (Chowdhery et
-al., PaLM, 2022, appendix B, here for inference). Memory bandwidth utilisation: bytes over time * devices * bandwidth.
+Model flops utilisation: flops over time * devices * peak of the data sheet at the operator's
+precision (Chowdhery et al., PaLM, 2022, appendix B, here for inference). Memory bandwidth
+utilisation: bytes over time * devices * bandwidth.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +34,9 @@ class GroupUsage:
     """How often a group did what; from `Results.table_rows` and the counters."""
 
     by_feature: Mapping[str, Int64]
-    """Shape (max + 1,): batches with n of each of `llmsim.core.FEATURES`, padding included; empty if nobody asks."""
+    """Shape (max + 1,): batches with n of each of `llmsim.core.FEATURES`, padding included; empty
+    if nobody asks.
+    """
     scheduled_tokens: int
     scheduled_sequences: int
     attended_tokens: int
@@ -44,7 +49,9 @@ class GroupUsage:
 
     @property
     def shares_prompts(self) -> bool:
-        """Prefill context parallelism: a rank computes a part of the scheduled tokens, and gathers KV of the rest."""
+        """Prefill context parallelism: a rank computes a part of the scheduled tokens, and gathers
+        KV of the rest.
+        """
         return len(self.by_feature["prefills"]) > 0
 
     @property
@@ -66,7 +73,9 @@ class OperatorWork:
 
 @dataclass(frozen=True)
 class Utilisation:
-    """Shares of the data sheet's peaks, None where the data sheet lacks the peak; `busy` counts time with a batch."""
+    """Shares of the data sheet's peaks, None where the data sheet lacks the peak; `busy` counts
+    time with a batch.
+    """
 
     mfu: float | None
     mbu: float | None
@@ -88,18 +97,22 @@ def group_usage(results: Results, group: int) -> GroupUsage:
 
 
 def operator_work(op: Operator, usage: GroupUsage) -> OperatorWork:
-    """Flops and bytes of one operator on one rank; collectives move nothing here (see the link counters)."""
+    """Flops and bytes of one operator on one rank; collectives move nothing here (see the link
+    counters).
+    """
     rows = usage.rows(op)
     computed = exact_sum(op.units_of(np.arange(len(rows), dtype=np.int64)), rows)
     useful = usage.scheduled_tokens
     if op.feature in ("gathered", "sequences") or usage.shares_prompts or op.units != (1, 1):
-        # Padding included: what of it is useful was scheduled elsewhere, or is not counted by rank. Rows of logits are
-        # never padded, and a sequence that verifies drafts has several.
+        # Padding included: what of it is useful was scheduled elsewhere, or is not counted by rank.
+        # Rows of logits are never padded, and a sequence that verifies drafts has several.
         useful = computed
     attended = usage.attended_tokens
     if op.window:  # at most: sequences shorter than the window see less
         attended = min(attended, op.window * usage.scheduled_tokens)
-    kv_tokens = kv_tokens_read(op, usage.kv_read_tokens, usage.scheduled_sequences, usage.scheduled_tokens)
+    kv_tokens = kv_tokens_read(
+        op, usage.kv_read_tokens, usage.scheduled_sequences, usage.scheduled_tokens
+    )
     flops = op.flops_per_token * useful + op.flops_per_context_token * attended
     reads = op.read_bytes_per_token * computed + op.kv_bytes_per_context_token * kv_tokens
     return OperatorWork(
@@ -114,7 +127,9 @@ def operator_work(op: Operator, usage: GroupUsage) -> OperatorWork:
 def utilisation(
     operators: Sequence[Operator], usage: GroupUsage, hardware: Hardware | None, span_ps: int
 ) -> Utilisation:
-    """Every rank does the same, so shares of one rank are the group's. `span_ps` is the time from first to last."""
+    """Every rank does the same, so shares of one rank are the group's. `span_ps` is the time from
+    first to last.
+    """
     if hardware is None:
         return Utilisation(None, None, None, None)
     work = [operator_work(op, usage) for op in operators]
@@ -137,9 +152,13 @@ def utilisation(
     )
 
 
-def by_device(rows: Sequence[Mapping[str, Any]], groups: Sequence[GroupInfo]) -> list[dict[str, Any]]:
-    """The rows of groups (`busy`, `mfu`, `mbu`, as shares of the same time) joined by hardware, each device counting
-    alike, which is the share of the class's peak, since its devices have the same; None where a group's is unknown."""
+def by_device(
+    rows: Sequence[Mapping[str, Any]], groups: Sequence[GroupInfo]
+) -> list[dict[str, Any]]:
+    """The rows of groups (`busy`, `mfu`, `mbu`, as shares of the same time) joined by hardware,
+    each device counting alike, which is the share of the class's peak, since its devices have the
+    same; None where a group's is unknown.
+    """
     found: dict[str, list[Mapping[str, Any]]] = {}
     devices = {group.index: group.num_devices for group in groups}
     for row in rows:

@@ -1,4 +1,6 @@
-"""Request routing: which group serves a request. Native routers by name, and routers written in Python."""
+"""Request routing: which group serves a request. Native routers by name, and routers written in
+Python.
+"""
 
 from llmsim.routing.base import GroupView, RequestView, Router
 from llmsim.routing.spec import RouterSpec, parse_router

@@ -29,7 +29,9 @@ class RequestView(Protocol):
 
 
 class GroupView(Protocol):
-    """A group that serves the request's model, as it is now; read-only, and readable only until `route` returns."""
+    """A group that serves the request's model, as it is now; read-only, and readable only until
+    `route` returns.
+    """
 
     @property
     def index(self) -> int:
@@ -53,9 +55,11 @@ class GroupView(Protocol):
 
 
 class Router(Protocol):
-    """Chooses a group for each request; called once per arrival, and not at all where one group serves the model.
+    """Chooses a group for each request; called once per arrival, and not at all where one group
+    serves the model.
 
-    One object serves one run and may keep what it likes except views. An exception ends the run with one sentence.
+    One object serves one run and may keep what it likes except views. An exception ends the run
+    with one sentence.
     """
 
     def route(self, request: RequestView, groups: Sequence[GroupView]) -> int:

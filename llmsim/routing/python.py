@@ -1,4 +1,6 @@
-"""Finds, makes and guards routers written in Python, so that what is wrong with one is said in one sentence."""
+"""Finds, makes and guards routers written in Python, so that what is wrong with one is said in one
+sentence.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -25,7 +27,8 @@ def entry_points() -> Mapping[str, EntryPoint]:
 
 
 def maker(name: str, given: Mapping[str, str]) -> plugins.Maker:
-    """Makes a router for a run; options become keyword arguments, as int or float where they look like one.
+    """Makes a router for a run; options become keyword arguments, as int or float where they look
+    like one.
 
     Raises InputError naming the class when it cannot be found, made, or has no method `route`.
     """
@@ -40,7 +43,9 @@ def place(name: str) -> str:
 
 
 def guarded(router: Router, name: str) -> Callable[[RequestView, Sequence[GroupView]], int]:
-    """`router.route`, whose exceptions become an InputError that names the router and the request."""
+    """`router.route`, whose exceptions become an InputError that names the router and
+    the request.
+    """
     route = router.route
 
     def call(request: RequestView, groups: Sequence[GroupView]) -> int:
@@ -49,6 +54,8 @@ def guarded(router: Router, name: str) -> Callable[[RequestView, Sequence[GroupV
         except LlmsimError:
             raise
         except Exception as error:
-            raise InputError(f"router {name} failed at request {request.row}: {said(error)}") from error
+            raise InputError(
+                f"router {name} failed at request {request.row}: {said(error)}"
+            ) from error
 
     return call

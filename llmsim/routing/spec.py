@@ -58,21 +58,27 @@ class RouterSpec:
             from llmsim.routing.python import guarded
 
             simulation.set_python_router(
-                guarded(self.python(), self.name), session_names(workload), tuple(models), decode_side
+                guarded(self.python(), self.name),
+                session_names(workload),
+                tuple(models),
+                decode_side,
             )
 
 
 def parse_router(text: str, option: str = OPTION) -> RouterSpec:
-    """Raises InputError saying what is known for an unknown name, option or value, and for a class that does not work.
+    """Raises InputError saying what is known for an unknown name, option or value, and for a class
+    that does not work.
 
-    Names of native routers are not case-sensitive. A name with a colon is a class, any other that is not native an
-    entry point of the group "llmsim.routers".
+    Names of native routers are not case-sensitive. A name with a colon is a class, any other that
+    is not native an entry point of the group "llmsim.routers".
     """
     name, given = split_options(option, text, "PREFIX:weight=8,delay_ms=50")
     if ":" not in name and (spec := _native_router(option, text, name.upper(), given)) is not None:
         return spec
     if name.upper() == "CUSTOM":
-        raise InputError(f"{option} CUSTOM: name the class of your router, as in {option} my_module:MyRouter")
+        raise InputError(
+            f"{option} CUSTOM: name the class of your router, as in {option} my_module:MyRouter"
+        )
     from llmsim.routing.python import entry_points, maker
 
     if ":" not in name and name not in entry_points():
@@ -80,7 +86,8 @@ def parse_router(text: str, option: str = OPTION) -> RouterSpec:
         listed = f"{', '.join(known[:-1])} or {known[-1]}"
         near = nearest(name.upper(), known) or nearest(name, entry_points())
         raise InputError(
-            f'{option} is "{name}"{near}; it may be {listed}, a class such as my_module:MyRouter, or an entry point of '
+            f'{option} is "{name}"{near}; it may be {listed}, a class such as '
+            "my_module:MyRouter, or an entry point of "
             f'the group "llmsim.routers" ({", ".join(entry_points()) or "none is installed"})'
         )
     return RouterSpec(text=text, name=name, python=maker(name, given))
@@ -90,10 +97,14 @@ def native_names() -> list[str]:
     """Names of the native routers, the old ones last."""
     from llmsim import _native
 
-    return [kind.name for kind in _native.router_kinds() if kind.name not in OLD_NAMES] + list(OLD_NAMES)
+    return [kind.name for kind in _native.router_kinds() if kind.name not in OLD_NAMES] + list(
+        OLD_NAMES
+    )
 
 
-def _native_router(option: str, text: str, name: str, given: Mapping[str, str]) -> RouterSpec | None:
+def _native_router(
+    option: str, text: str, name: str, given: Mapping[str, str]
+) -> RouterSpec | None:
     from llmsim import _native
 
     kind = next((kind for kind in _native.router_kinds() if kind.name == name), None)
@@ -107,7 +118,9 @@ def _native_router(option: str, text: str, name: str, given: Mapping[str, str]) 
             raise InputError(f'{option} {text}: unknown option "{key}"{nearest(key, known)}; {has}')
         number, low, high = _number(value), known[key].low, known[key].high
         if not low <= number <= high:
-            raise InputError(f"{option} {text}: {key} is {value}, but must be a number from {low:g} to {high:g}")
+            raise InputError(
+                f"{option} {text}: {key} is {value}, but must be a number from {low:g} to {high:g}"
+            )
         values[key] = number
     return RouterSpec(text=text, name=name, options=values)
 
@@ -120,7 +133,9 @@ def _number(text: str) -> float:
 
 
 def session_names(workload: Workload) -> list[str] | None:
-    """Each row's session, "" where it has none; None when no row has one. Unnamed sessions are named after a row."""
+    """Each row's session, "" where it has none; None when no row has one. Unnamed sessions are
+    named after a row.
+    """
     if workload.session_id is not None:
         return workload.session_id
     if not (workload.next_call >= 0).any():
@@ -134,9 +149,13 @@ def session_names(workload: Workload) -> list[str] | None:
 
 
 def session_numbers(workload: Workload) -> Int32:
-    """Number of each row's session from 0, or -1 where it has none, shape (requests,); empty when no row has one."""
+    """Number of each row's session from 0, or -1 where it has none, shape (requests,); empty when
+    no row has one.
+    """
     names = session_names(workload)
     if names is None:
         return np.empty(0, np.int32)
     numbers: dict[str, int] = {}
-    return np.array([numbers.setdefault(name, len(numbers)) if name else -1 for name in names], np.int32)
+    return np.array(
+        [numbers.setdefault(name, len(numbers)) if name else -1 for name in names], np.int32
+    )

@@ -1,1 +1,3 @@
-"""Schedulers: what their options mean, and the proof that the native ones do what the real ones did."""
+"""Schedulers: what their options mean, and the proof that the native ones do what the real ones
+did.
+"""

@@ -1,4 +1,6 @@
-"""Protocols of policies and schedulers that are written in Python (docs/how-to/extending.md shows each)."""
+"""Protocols of policies and schedulers that are written in Python (docs/how-to/extending.md shows
+each).
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,28 +9,36 @@ from typing import Protocol
 from llmsim.routing.base import GroupView, RequestView
 
 ScheduledItem = tuple[int, int, int, int, bool]
-"""(request, tokens scheduled, tokens computed before, speculative tokens among them, whether a token is sampled)."""
+"""(request, tokens scheduled, tokens computed before, speculative tokens among them, whether a
+token is sampled).
+"""
 
 Emitted = tuple[int, int, bool]
 """(request, tokens received, whether the request is finished)."""
 
 
 class Scheduler(Protocol):
-    """Decides what each step of one group runs; called once per arrival and per step, never per block or token.
+    """Decides what each step of one group runs; called once per arrival and per step, never per
+    block or token.
 
-    Requests are rows of the workload. Batches complete in the order of their building. An exception ends the run.
-    One that may find something by being asked again, with nothing else having happened, has a method `asks_again() ->
-    bool`, which is called when nothing is in flight and `build` gave nothing.
+    Requests are rows of the workload. Batches complete in the order of their building. An exception
+    ends the run. One that may find something by being asked again, with nothing else having
+    happened, has a method `asks_again() -> bool`, which is called when nothing is in flight and
+    `build` gave nothing.
     """
 
     def add(self, request: int) -> None:
         """The engine sees the request from now on."""
 
     def build(self, now_ps: int) -> tuple[Sequence[ScheduledItem], Sequence[int]]:
-        """The next step in execution order (empty: nothing can be scheduled now), and whom it preempted, in order."""
+        """The next step in execution order (empty: nothing can be scheduled now), and whom it
+        preempted, in order.
+        """
 
     def abort(self, request: int) -> None:
-        """The client of a request that was added and is unfinished has gone; `complete` reports nothing of it."""
+        """The client of a request that was added and is unfinished has gone; `complete` reports
+        nothing of it.
+        """
 
     def complete(self) -> Sequence[Emitted]:
         """The model's output for the oldest batch has arrived; says what each request received."""
@@ -70,7 +80,9 @@ class SequenceView(Protocol):
 
 
 class Admission(Protocol):
-    """Takes requests in or turns them away; called once per arrival, after the router. One object per run."""
+    """Takes requests in or turns them away; called once per arrival, after the router. One object
+    per run.
+    """
 
     def admit(self, request: RequestView, group: GroupView) -> bool:
         """Whether the group takes the request."""
@@ -79,7 +91,8 @@ class Admission(Protocol):
 class QueueOrder(Protocol):
     """Orders a group's waiting queue; one object per group.
 
-    With a class attribute `preempted_first = False` a preempted request gets a new key; else it goes in front.
+    With a class attribute `preempted_first = False` a preempted request gets a new key; else it
+    goes in front.
     """
 
     def key(self, request: SequenceView) -> int:
@@ -90,20 +103,30 @@ class Victim(Protocol):
     """Chooses whom the scheduler `vllm_v1` preempts when KV runs out; called at each preemption."""
 
     def choose(self, running: Sequence[SequenceView], needy: SequenceView) -> int:
-        """An index into `running`, which is in order of admission; `needy`, one of them, is short of a block."""
+        """An index into `running`, which is in order of admission; `needy`, one of them, is short
+        of a block.
+        """
 
 
 class Eviction(Protocol):
-    """Chooses which cached blocks lose their content; one object per group, called per request and per 64 evictions."""
+    """Chooses which cached blocks lose their content; one object per group, called per request and
+    per 64 evictions.
+    """
 
     def freed(self, blocks: Sequence[int]) -> None:
-        """Cached blocks that nobody holds from now on, in the order in which they were given back."""
+        """Cached blocks that nobody holds from now on, in the order in which they were
+        given back.
+        """
 
     def reused(self, blocks: Sequence[int]) -> None:
-        """A request holds these again: they are no longer to be chosen, nor evicted if they were."""
+        """A request holds these again: they are no longer to be chosen, nor evicted if
+        they were.
+        """
 
     def evict(self, count: int) -> Sequence[int]:
-        """`count` of the blocks that were freed and neither reused nor chosen since, the first to go first."""
+        """`count` of the blocks that were freed and neither reused nor chosen since, the first to
+        go first.
+        """
 
 
 @dataclass(frozen=True)
@@ -119,9 +142,11 @@ class EngineLimits:
 
 
 class StepPolicy(Protocol):
-    """A whole scheduler for `--scheduler module:Class`: made with the group's EngineLimits, one object per group.
+    """A whole scheduler for `--scheduler module:Class`: made with the group's EngineLimits, one
+    object per group.
 
-    One batch is in flight at a time. The loop keeps count of tokens and blocks, and refuses what does not fit.
+    One batch is in flight at a time. The loop keeps count of tokens and blocks, and refuses what
+    does not fit.
     """
 
     def add(self, request: int, tokens: int) -> None:
@@ -134,7 +159,9 @@ class StepPolicy(Protocol):
         """
 
     def complete(self, received: Sequence[tuple[int, int, bool]]) -> None:
-        """The step is over: (request, tokens that it received, whether it is finished) of all that it ran."""
+        """The step is over: (request, tokens that it received, whether it is finished) of all that
+        it ran.
+        """
 
     def abort(self, request: int) -> None:
         """The client of an unfinished request has gone."""

@@ -1,4 +1,6 @@
-"""The policies of a run that are not the engine's own: what the command line names, and how they are put in."""
+"""The policies of a run that are not the engine's own: what the command line names, and how they
+are put in.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,9 +17,12 @@ if TYPE_CHECKING:
     from llmsim import _native
 
 QUEUE_ORDER = Kind(
-    "queue order", "--queue-order", "llmsim.queue_orders", {"key": "key(request), which orders the waiting queue"},
+    "queue order",
+    "--queue-order",
+    "llmsim.queue_orders",
+    {"key": "key(request), which orders the waiting queue"},
     "my_module:MyOrder:weight=3",
-)  # fmt: skip
+)
 VICTIM = Kind(
     "preemption victim", "--preemption-victim", "llmsim.preemption_victims",
     {"choose": "choose(running, needy), which chooses an index"}, "my_module:MyVictim:weight=3",
@@ -31,14 +36,22 @@ EVICTION = Kind(
     }, "my_module:MyEviction:weight=3",
 )  # fmt: skip
 ADMISSION = Kind(
-    "admission", "--admission", "llmsim.admissions", {"admit": "admit(request, group), which says yes or no"},
+    "admission",
+    "--admission",
+    "llmsim.admissions",
+    {"admit": "admit(request, group), which says yes or no"},
     "QUEUE_LIMIT:requests=100",
-)  # fmt: skip
+)
 SCHEDULER = Kind(
-    "scheduler", "--scheduler", "llmsim.schedulers",
-    {name: f"{name}(...) of llmsim.scheduling.base.StepPolicy" for name in ("add", "build", "complete", "abort")},
+    "scheduler",
+    "--scheduler",
+    "llmsim.schedulers",
+    {
+        name: f"{name}(...) of llmsim.scheduling.base.StepPolicy"
+        for name in ("add", "build", "complete", "abort")
+    },
     "my_module:MyScheduler:chunk=256",
-)  # fmt: skip
+)
 QUEUE_LIMIT = "QUEUE_LIMIT"
 MAX_QUEUE = (1 << 31) - 1
 
@@ -84,7 +97,10 @@ class PolicySpecs:
             policies.set_victim(guarded(VICTIM, self.victim.name, self.victim.make().choose))
         if self.eviction is not None:
             chosen, name = self.eviction.make(), self.eviction.name
-            methods = (guarded(EVICTION, name, getattr(chosen, method)) for method in ("freed", "reused", "evict"))
+            methods = (
+                guarded(EVICTION, name, getattr(chosen, method))
+                for method in ("freed", "reused", "evict")
+            )
             policies.set_eviction(*methods)
         try:
             return config.with_policies(policies)
@@ -99,12 +115,18 @@ class PolicySpecs:
             return None
         kv = config.kv
         limits = EngineLimits(
-            config.max_num_seqs, config.max_num_scheduled_tokens, kv.max_model_len, kv.block_size, kv.num_blocks - 1
+            config.max_num_seqs,
+            config.max_num_scheduled_tokens,
+            kv.max_model_len,
+            kv.block_size,
+            kv.num_blocks - 1,
         )
         policy = self.scheduler.make(limits)
         return StepScheduler(policy, self.scheduler.name, limits, workload)
 
-    def install_admission(self, simulation: "_native.Simulation", models: Sequence[str], workload: Workload) -> None:
+    def install_admission(
+        self, simulation: "_native.Simulation", models: Sequence[str], workload: Workload
+    ) -> None:
         """Makes the admission policy the simulation's."""
         if self.queue_limit is not None:
             simulation.limit_queues(self.queue_limit)
@@ -113,7 +135,9 @@ class PolicySpecs:
             simulation.set_python_admission(admit, session_names(workload), tuple(models))
 
     def named(self, sentence: str) -> str:
-        """A sentence of the core that begins with the kind of a policy, with the policy's name and place put in."""
+        """A sentence of the core that begins with the kind of a policy, with the policy's name and
+        place put in.
+        """
         policies = (
             (QUEUE_ORDER, self.queue_order),
             (VICTIM, self.victim),
@@ -128,9 +152,16 @@ class PolicySpecs:
 
 
 def parse_policies(
-    *, queue_order: str | None, victim: str | None, eviction: str | None, admission: str | None, scheduler: str | None
+    *,
+    queue_order: str | None,
+    victim: str | None,
+    eviction: str | None,
+    admission: str | None,
+    scheduler: str | None,
 ) -> PolicySpecs:
-    """Checks what the command line names; raises InputError for a class that cannot be found, made or used."""
+    """Checks what the command line names; raises InputError for a class that cannot be found, made
+    or used.
+    """
     limit = None
     if admission is not None:
         name, given = split_options(ADMISSION.option, admission, ADMISSION.example)
@@ -160,5 +191,7 @@ def _policy(kind: Kind, text: str | None, *arguments: object) -> Policy | None:
 def _limit(text: str, given: dict[str, str]) -> int:
     value = given.pop("requests", "")
     if given or not (value.isdecimal() and len(value) < 20) or not 1 <= int(value) <= MAX_QUEUE:
-        raise InputError(f"{ADMISSION.option} {text}: {QUEUE_LIMIT} needs requests=N, a whole number from 1")
+        raise InputError(
+            f"{ADMISSION.option} {text}: {QUEUE_LIMIT} needs requests=N, a whole number from 1"
+        )
     return int(value)

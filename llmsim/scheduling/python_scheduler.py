@@ -1,4 +1,6 @@
-"""Lets a whole scheduler written in Python run behind the loop, and holds it to what an engine can do."""
+"""Lets a whole scheduler written in Python run behind the loop, and holds it to what an engine can
+do.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,9 +12,13 @@ from llmsim.scheduling.base import Emitted, EngineLimits, ScheduledItem, StepPol
 
 
 class StepScheduler:
-    """A `StepPolicy` as `Scheduler`: counts tokens and blocks, knows when answers end, and names what it refuses."""
+    """A `StepPolicy` as `Scheduler`: counts tokens and blocks, knows when answers end, and names
+    what it refuses.
+    """
 
-    def __init__(self, policy: StepPolicy, name: str, limits: EngineLimits, workload: Workload) -> None:
+    def __init__(
+        self, policy: StepPolicy, name: str, limits: EngineLimits, workload: Workload
+    ) -> None:
         self._policy, self._name, self._limits = policy, name, limits
         self._prompt, self._answer = workload.input_tokens, workload.output_tokens
         self._known: dict[int, int] = {}
@@ -43,9 +49,13 @@ class StepScheduler:
         self._batch = []
         if len({request for request, _ in items}) != len(items):
             raise self._refused(f"it scheduled a request twice in one step: {items!r:.80}")
-        if sum(tokens for _, tokens in items) > limits.max_num_batched_tokens or len(items) > limits.max_num_seqs:
+        if (
+            sum(tokens for _, tokens in items) > limits.max_num_batched_tokens
+            or len(items) > limits.max_num_seqs
+        ):
             raise self._refused(
-                f"it scheduled {sum(tokens for _, tokens in items)} tokens of {len(items)} requests, but a step holds "
+                f"it scheduled {sum(tokens for _, tokens in items)} tokens of {len(items)} "
+                "requests, but a step holds "
                 f"{limits.max_num_batched_tokens} and {limits.max_num_seqs}"
             )
         for request, tokens in items:
@@ -54,11 +64,14 @@ class StepScheduler:
             before, known = self._computed[request], self._known[request]
             if not 1 <= tokens <= known - before:
                 raise self._refused(
-                    f"it scheduled {tokens} tokens of request {request}, which has {known - before} to go"
+                    f"it scheduled {tokens} tokens of request {request}, which has "
+                    f"{known - before} to go"
                 )
             self._held += self._blocks(before + tokens) - self._blocks(before)
             if self._held > limits.num_blocks:
-                raise self._refused(f"it scheduled {self._held} blocks of KV, but there are {limits.num_blocks}")
+                raise self._refused(
+                    f"it scheduled {self._held} blocks of KV, but there are {limits.num_blocks}"
+                )
             self._computed[request] = before + tokens
             emits = before + tokens == known
             self._batch.append((request, emits))
@@ -72,7 +85,10 @@ class StepScheduler:
                 continue
             self._known[request] += emits
             received = self._known[request] - int(self._prompt[request])
-            done = received >= int(self._answer[request]) or self._known[request] >= self._limits.max_model_len
+            done = (
+                received >= int(self._answer[request])
+                or self._known[request] >= self._limits.max_model_len
+            )
             emitted.append((request, int(emits), bool(emits and done)))
         for request, _, done in emitted:
             if done:
@@ -106,7 +122,9 @@ class StepScheduler:
         except LlmsimError:
             raise
         except Exception as error:
-            raise InputError(f"scheduler {self._name} failed in {method}(): {said(error)}") from error
+            raise InputError(
+                f"scheduler {self._name} failed in {method}(): {said(error)}"
+            ) from error
 
     def _refused(self, reason: str) -> InputError:
         return InputError(f"scheduler {self._name}: {reason} ({defined_at(self._policy.build)})")

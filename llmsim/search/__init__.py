@@ -1,1 +1,3 @@
-"""Searches deployments: many runs over a space of cluster files and options, and which of them are best."""
+"""Searches deployments: many runs over a space of cluster files and options, and which of them are
+best.
+"""

@@ -34,7 +34,9 @@ class Base:
 
 @dataclass(frozen=True)
 class Run:
-    """One run: the text of its cluster file, its devices, and the words of its command line but for that file."""
+    """One run: the text of its cluster file, its devices, and the words of its command line but for
+    that file.
+    """
 
     cluster: str
     devices: int
@@ -42,8 +44,9 @@ class Run:
 
 
 def load_base(space: Space) -> Base:
-    """Reads the cluster file, beside the search's file or under the working directory, and checks every name of `vary`
-    against it; InputError says which does not fit."""
+    """Reads the cluster file, beside the search's file or under the working directory, and checks
+    every name of `vary` against it; InputError says which does not fit.
+    """
     beside = space.path.parent / space.file.cluster
     path = beside if os.path.exists(beside) else Path(space.file.cluster)
     _ = load_cluster(path)
@@ -65,22 +68,30 @@ def run_of(base: Base, point: Point) -> Run:
     devices = sum(one.layout.num_devices * one.layout.replicas for _, one in cluster.instances())
     text = json.dumps(_from_anywhere(document, base.path.parent), indent=2) + "\n"
     beside = base.space.path.parent / base.space.file.dataset
-    # os.path says no, and raises nothing, for a text that cannot be a path: one of a generator, or of any length.
+    # os.path says no, and raises nothing, for a text that cannot be a path: one of a generator, or
+    # of any length.
     dataset = str(beside) if os.path.isfile(beside) else None
     options = {"--dataset": dataset or base.space.file.dataset, **base.space.file.options}
     options |= {name: value for name, value in point.items() if name.startswith("--")}
-    return Run(text, devices, tuple(word for name, value in options.items() for word in _words(name, value)))
+    return Run(
+        text,
+        devices,
+        tuple(word for name, value in options.items() for word in _words(name, value)),
+    )
 
 
 def shown(point: Point) -> str:
     """A point as a person reads it."""
     return ", ".join(
-        f"{name} {value if isinstance(value, str) else json.dumps(value)}" for name, value in point.items()
+        f"{name} {value if isinstance(value, str) else json.dumps(value)}"
+        for name, value in point.items()
     )
 
 
 def _words(name: str, value: Any) -> list[str]:
-    """An option on the command line: true alone, false and null not at all, of a list every entry."""
+    """An option on the command line: true alone, false and null not at all, of a list
+    every entry.
+    """
     if value is None or value is False:
         return []
     if value is True:
@@ -97,25 +108,39 @@ def _changed(document: Json, base: Base, point: Point) -> Json:
             copies[name] = value
         elif not name.startswith("--"):
             _set(document, base, name, value)
-    for name in sorted(copies, key=lambda name: [int(one) for one in re.findall(r"\d+", name)], reverse=True):
+    for name in sorted(
+        copies, key=lambda name: [int(one) for one in re.findall(r"\d+", name)], reverse=True
+    ):
         count = copies[name]  # those of the last instances come first: the numbers of others stay
         if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= 1 << 16:
-            raise InputError(f"{base.space.path}: {name} is {count}; it must be a number from 1 to {1 << 16}")
-        document = _replicas(document, base, count) if name == "replicas" else _copies(document, base, name, count)
+            raise InputError(
+                f"{base.space.path}: {name} is {count}; it must be a number from 1 to {1 << 16}"
+            )
+        document = (
+            _replicas(document, base, count)
+            if name == "replicas"
+            else _copies(document, base, name, count)
+        )
     return document
 
 
 def _set(document: Json, base: Base, path: str, value: Any) -> None:
-    """Sets the field, in every entry of a list where the path says [*]; what is missing on the way is made."""
+    """Sets the field, in every entry of a list where the path says [*]; what is missing on the way
+    is made.
+    """
     *above, last = _steps(base, path)
     for place in _places(document, above, base, path):
         if isinstance(place, dict) and isinstance(last, str) and last != "*":
             place[last] = copy.deepcopy(value)
-        elif isinstance(place, list) and (last == "*" or (isinstance(last, int) and last < len(place))):
+        elif isinstance(place, list) and (
+            last == "*" or (isinstance(last, int) and last < len(place))
+        ):
             for at in range(len(place)) if last == "*" else (int(last),):
                 place[at] = copy.deepcopy(value)
         else:
-            raise InputError(f'{base.space.path}: vary names "{path}", which {base.name} does not have')
+            raise InputError(
+                f'{base.space.path}: vary names "{path}", which {base.name} does not have'
+            )
 
 
 def _places(document: Json, steps: Sequence[str | int], base: Base, path: str) -> list[Any]:
@@ -135,17 +160,22 @@ def _keep_paths_apart(base: Base) -> None:
             steps = _steps(base, first), _steps(base, later)
             if len(steps[0]) >= len(steps[1]) and all(map(_meet, *steps)):
                 raise InputError(
-                    f"{base.space.path}: vary names {first} and, after it, {later}, which sets the same; remove one, "
+                    f"{base.space.path}: vary names {first} and, after it, {later}, which sets "
+                    "the same; remove one, "
                     "or name the whole before its parts"
                 )
 
 
 def _meet(one: str | int, other: str | int) -> bool:
-    return one == other or ("*" in (one, other) and all(isinstance(step, int) or step == "*" for step in (one, other)))
+    return one == other or (
+        "*" in (one, other) and all(isinstance(step, int) or step == "*" for step in (one, other))
+    )
 
 
 def _keep_devices_apart(base: Base, path: str) -> None:
-    """Figures of one device in the cluster file would be those of every device that `vary` names."""
+    """Figures of one device in the cluster file would be those of every device that
+    `vary` names.
+    """
     others = [one.name for one in base.space.dimensions]
     stem = path.removesuffix("hardware")
     for place in _places(copy.deepcopy(base.document), _steps(base, path)[:-1], base, path):
@@ -155,7 +185,8 @@ def _keep_devices_apart(base: Base, path: str) -> None:
         for key in given:
             if not any(name.startswith(f"{stem}{key.partition('.')[0]}") for name in others):
                 raise InputError(
-                    f"{base.space.path}: vary names {path}, but {base.name} gives {key}, which would be the same for "
+                    f"{base.space.path}: vary names {path}, but {base.name} gives {key}, which "
+                    "would be the same for "
                     "all of them; remove it there (the data sheets have it)"
                 )
 
@@ -176,7 +207,8 @@ def _steps(base: Base, path: str) -> list[str | int]:
     """`nodes[0].instances[*].tp_size` as keys, indices and "*"."""
     if not re.fullmatch(r"[^.\[\]]+(\[(\d+|\*)\])*(\.[^.\[\]]+(\[(\d+|\*)\])*)*", path):
         raise InputError(
-            f'{base.space.path}: vary names "{path}"; write a path such as nodes[*].instances[0].tp_size, an option of '
+            f'{base.space.path}: vary names "{path}"; write a path such as '
+            "nodes[*].instances[0].tp_size, an option of "
             "`llmsim run` such as --max-num-seqs, replicas, or copies of nodes[0].instances[0]"
         )
     parts = re.findall(r"[^.\[\]]+", path)
@@ -196,7 +228,10 @@ def _replicas(document: Json, base: Base, count: int) -> Json:
     each = next(one.layout.num_devices * one.layout.replicas for _, one in cluster.instances())
     per_node = base.space.file.devices_per_node // each
     if not per_node:
-        raise InputError(f"an instance of {each} devices does not fit a node of {base.space.file.devices_per_node}")
+        raise InputError(
+            f"an instance of {each} devices does not fit a node of "
+            f"{base.space.file.devices_per_node}"
+        )
     node = {key: value for key, value in nodes[0].items() if key != "num_instances"}
     left = range(0, count, per_node)
     made = [{**node, "instances": [instance] * min(per_node, count - i)} for i in left]
@@ -207,7 +242,9 @@ def _copies(document: Json, base: Base, name: str, count: int) -> Json:
     """So many copies of one instance, on its node."""
     found = re.fullmatch(r"nodes\[(\d+)\]\.instances\[(\d+)\]", name.removeprefix(COPIES))
     if found is None or int(found[1]) >= len(document["nodes"]):
-        raise InputError(f'{base.space.path}: vary names "{name}"; write "copies of nodes[0].instances[0]"')
+        raise InputError(
+            f'{base.space.path}: vary names "{name}"; write "copies of nodes[0].instances[0]"'
+        )
     node = document["nodes"][int(found[1])]
     node.pop("num_instances", None)
     at = int(found[2])
@@ -218,7 +255,9 @@ def _copies(document: Json, base: Base, name: str, count: int) -> Json:
 
 
 def _from_anywhere(value: Any, folder: Path) -> Any:
-    """The same with the files beside the cluster file named so that they are found from every place."""
+    """The same with the files beside the cluster file named so that they are found from every
+    place.
+    """
     if isinstance(value, dict):
         return {key: _from_anywhere(one, folder) for key, one in value.items()}
     if isinstance(value, list):
@@ -226,6 +265,8 @@ def _from_anywhere(value: Any, folder: Path) -> Any:
     if not isinstance(value, str) or Path(value).is_absolute():
         return value
     for beside in (folder / value, Path(value)):
-        if (beside.suffix in FILES and os.path.isfile(beside)) or os.path.isfile(beside / "config.json"):
+        if (beside.suffix in FILES and os.path.isfile(beside)) or os.path.isfile(
+            beside / "config.json"
+        ):
             return str(beside.resolve())
     return value

@@ -16,8 +16,12 @@ def names(space: Space) -> list[str]:
     return list(dict.fromkeys([*(name for name, _ in space.objectives), *space.file.require]))
 
 
-def figure(summary: Mapping[str, Any], known: Mapping[str, float], name: str, space: Space) -> float | None:
-    """A figure of the summary by its path; None where this run does not have it. InputError where no run would."""
+def figure(
+    summary: Mapping[str, Any], known: Mapping[str, float], name: str, space: Space
+) -> float | None:
+    """A figure of the summary by its path; None where this run does not have it. InputError where
+    no run would.
+    """
     if name in known:
         return known[name]
     value: Any = summary
@@ -25,13 +29,17 @@ def figure(summary: Mapping[str, Any], known: Mapping[str, float], name: str, sp
         if isinstance(value, dict) and key not in value:
             figures = [*known, *_leaves(summary)]
             raise InputError(
-                f'{space.path}: "{name}" is no figure of a run{nearest(name, figures)}; docs/reference/metrics.md'
+                f'{space.path}: "{name}" is no figure of a run{nearest(name, figures)}; '
+                "docs/reference/metrics.md"
             )
         value = value[key] if isinstance(value, dict) else None
         if value is None:
             return None
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InputError(f'{space.path}: "{name}" is no number; figures of it: {", ".join(_leaves(summary, name)[:6])}')
+        raise InputError(
+            f'{space.path}: "{name}" is no number; figures of it: '
+            f"{', '.join(_leaves(summary, name)[:6])}"
+        )
     return float(value)
 
 

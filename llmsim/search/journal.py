@@ -1,6 +1,7 @@
 """The journal of a search: every answer with the files and the code that it rests on.
 
-An answer counts again only while its run is the same, each of its files has the same content, and the code is the same.
+An answer counts again only while its run is the same, each of its files has the same content, and
+the code is the same.
 """
 
 import hashlib
@@ -27,9 +28,11 @@ State = Literal["feasible", "short", "infeasible", "failed"]
 
 @dataclass(frozen=True)
 class Trial:
-    """A point and what became of it: it meets all requirements, misses one, cannot run, or its run failed.
+    """A point and what became of it: it meets all requirements, misses one, cannot run, or its run
+    failed.
 
-    A failed run (killed, out of memory, a defect) says nothing about its point; it is not journalled.
+    A failed run (killed, out of memory, a defect) says nothing about its point; it is not
+    journalled.
     """
 
     point: Point
@@ -37,7 +40,8 @@ class Trial:
     reason: str
     """Why it is not feasible, in one sentence; empty where it is."""
     values: dict[str, float]
-    """Figures that are searched or required; without a run those that are known, which may be none."""
+    """Figures that are searched or required; without a run those that are known, which may be none.
+    """
     folder: str
     """Where its cluster file is; empty where there is none."""
 
@@ -72,7 +76,9 @@ class Journal:
     """The answers of one search in a file; threads may add to it."""
 
     def __init__(self, path: Path, base: Base) -> None:
-        """Reads what an earlier call of the same search left; InputError where the file is another search's."""
+        """Reads what an earlier call of the same search left; InputError where the file is another
+        search's.
+        """
         self._path = path
         self._lock = threading.Lock()
         self._head = json.dumps({"search": _fingerprint(base), "format": FORMAT})
@@ -96,10 +102,14 @@ class Journal:
             stream.write("".join(f"{line}\n" for line in self._lines(answer)))
 
     def changed_since(self) -> str:
-        """The first file that changed while the search ran, so that its answers are of two contents; or nothing."""
+        """The first file that changed while the search ran, so that its answers are of two
+        contents; or nothing.
+        """
         now = _Now()
         for answer in self._known.values():
-            files = [one for one in answer.files if one.kind != "special"]  # a pipe is read once, and forgotten
+            files = [
+                one for one in answer.files if one.kind != "special"
+            ]  # a pipe is read once, and forgotten
             if (changed := now.changed(files)) is not None:
                 return changed
         return ""
@@ -107,7 +117,12 @@ class Journal:
     def _lines(self, answer: Answer) -> list[str]:
         text = json.dumps([asdict(one) for one in answer.files])
         identity = hashlib.sha256(text.encode()).hexdigest()[:16]
-        fields = {"trial": asdict(answer.trial), "run": answer.run, "code": answer.code, "files_id": identity}
+        fields = {
+            "trial": asdict(answer.trial),
+            "run": answer.run,
+            "code": answer.code,
+            "files_id": identity,
+        }
         line = json.dumps({"line": "answer", **fields})
         if identity in self._written:
             return [line]
@@ -119,15 +134,21 @@ class Journal:
             first, *lines = self._path.read_bytes().decode("utf-8", "replace").splitlines() or [""]
             if first != self._head:
                 raise InputError(
-                    f"{self._path} is of another search (another file, trace or version of llmsim); name another "
+                    f"{self._path} is of another search (another file, trace or version of "
+                    "llmsim); name another "
                     "--output, or remove it"
                 )
             self._read(lines)
-        whole = [self._head, *(line for answer in self._known.values() for line in self._lines(answer))]
+        whole = [
+            self._head,
+            *(line for answer in self._known.values() for line in self._lines(answer)),
+        ]
         self._path.write_text("\n".join(whole) + "\n", encoding="utf-8")
 
     def _read(self, lines: Sequence[str]) -> None:
-        """Takes the answers that still count; a line that is damaged (its search was killed) is no answer."""
+        """Takes the answers that still count; a line that is damaged (its search was killed) is no
+        answer.
+        """
         files: dict[str, tuple[InputFile, ...]] = {}
         now = _Now()
         for line in lines:
@@ -159,7 +180,9 @@ class _Now:
         self._seen: dict[str, InputFile] = {}
 
     def changed(self, files: Sequence[InputFile]) -> str | None:
-        """The first path that is not as it was, or that nobody can tell of; None where all are as they were."""
+        """The first path that is not as it was, or that nobody can tell of; None where all are as
+        they were.
+        """
         for one in files:
             if one.path not in self._seen:
                 self._seen[one.path] = fingerprint(one.path)
@@ -175,7 +198,9 @@ def key_of(point: Point) -> str:
 
 
 def run_key(run: Run) -> str:
-    """A hash of what a run is asked: its cluster file, its options, and the folder that relative paths start from."""
+    """A hash of what a run is asked: its cluster file, its options, and the folder that relative
+    paths start from.
+    """
     parts: list[Any] = [run.cluster, run.words, os.getcwd()]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 

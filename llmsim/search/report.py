@@ -10,8 +10,12 @@ from llmsim.search.journal import Trial
 from llmsim.search.space import Space
 
 
-def as_json(space: Space, trials: Sequence[Trial], front: Sequence[int], *, grid: bool, seed: int) -> dict[str, Any]:
-    """Every trial and which of them nothing beats; the same for the same search, whatever came in between."""
+def as_json(
+    space: Space, trials: Sequence[Trial], front: Sequence[int], *, grid: bool, seed: int
+) -> dict[str, Any]:
+    """Every trial and which of them nothing beats; the same for the same search, whatever came in
+    between.
+    """
     return {
         "schema_version": 1,
         "space": str(space.path),
@@ -25,7 +29,9 @@ def as_json(space: Space, trials: Sequence[Trial], front: Sequence[int], *, grid
 
 
 def as_table(space: Space, trials: Sequence[Trial], front: Sequence[int]) -> str:
-    """Markdown: what nothing beats (marked), what meets the requirements, what misses one, cannot run or has failed."""
+    """Markdown: what nothing beats (marked), what meets the requirements, what misses one, cannot
+    run or has failed.
+    """
     figures, varied = names(space), [one.name for one in space.dimensions]
     lines = [["", *varied, *figures, "why not"], ["---"] * (len(varied) + len(figures) + 2)]
     first, more = space.objectives[0]

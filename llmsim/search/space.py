@@ -15,10 +15,19 @@ from llmsim.config import input_files
 from llmsim.config.errors import InputError
 
 MANAGED = (
-    "--cluster-config", "--output", "--run-dir", "--run-id", "--timeline", "--json", "--input-files",
-    "--allow-plugins", "--no-allow-plugins",
-)  # fmt: skip
-"""Options of a run that the search gives itself, whose files would be those of many runs, or that are the user's."""
+    "--cluster-config",
+    "--output",
+    "--run-dir",
+    "--run-id",
+    "--timeline",
+    "--json",
+    "--input-files",
+    "--allow-plugins",
+    "--no-allow-plugins",
+)
+"""Options of a run that the search gives itself, whose files would be those of many runs, or that
+are the user's.
+"""
 OPTION = re.compile(r"--[A-Za-z0-9][A-Za-z0-9_-]*")
 """How an option is written, without its value."""
 
@@ -28,8 +37,12 @@ Point = Mapping[str, Any]
 """A value for every name of `vary`."""
 
 
-class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"first": "from", "last": "to"}):
-    """Numbers from `first` to `last`, both included: in steps, by a factor, or any between (`step` and `factor` 0)."""
+class Range(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"first": "from", "last": "to"}
+):
+    """Numbers from `first` to `last`, both included: in steps, by a factor, or any between (`step`
+    and `factor` 0).
+    """
 
     first: int | float
     last: int | float
@@ -70,7 +83,9 @@ class Dimension:
     @property
     def ordered(self) -> bool:
         """Whether neighbours are alike: ascending numbers."""
-        numbers = [one for one in self.values if isinstance(one, int | float) and not isinstance(one, bool)]
+        numbers = [
+            one for one in self.values if isinstance(one, int | float) and not isinstance(one, bool)
+        ]
         return len(numbers) == len(self.values) and numbers == sorted(numbers)
 
 
@@ -97,51 +112,73 @@ class Space:
     @property
     def objectives(self) -> tuple[tuple[str, bool], ...]:
         """(figure, whether more is better), in the order of the file, what is minimised first."""
-        return (*((name, False) for name in self.file.minimise), *((name, True) for name in self.file.maximise))
+        return (
+            *((name, False) for name in self.file.minimise),
+            *((name, True) for name in self.file.maximise),
+        )
 
 
 def load_space(path: Path) -> Space:
-    """Reads and checks a JSON or YAML file; InputError names the file, the field and what would have worked."""
+    """Reads and checks a JSON or YAML file; InputError names the file, the field and what would
+    have worked.
+    """
     file = _converted(path)
     if not file.vary:
         raise InputError(f"{path}: vary is empty; name what varies, such as replicas: [2, 4, 8]")
     if not (file.minimise or file.maximise):
-        raise InputError(f"{path}: nothing to minimise or maximise; name figures such as devices or p95_ttft_ms")
+        raise InputError(
+            f"{path}: nothing to minimise or maximise; name figures such as devices or p95_ttft_ms"
+        )
     if twice := sorted(set(file.minimise) & set(file.maximise)):
         raise InputError(f"{path}: {twice[0]} is to be minimised and maximised; keep one of them")
     for name in (*file.options, *file.vary):
         if name in MANAGED or (name in file.options and not name.startswith("--")):
             raise InputError(
-                f"{path}: {name} cannot be given here; options are those of `llmsim run` for one run's result"
+                f"{path}: {name} cannot be given here; options are those of `llmsim run` for one "
+                "run's result"
             )
         if name.startswith("--") and not OPTION.fullmatch(name):
             raise InputError(
-                f"{path}: {name!r:.80} is no name of an option; write --name, and its value behind the colon"
+                f"{path}: {name!r:.80} is no name of an option; write --name, and its value "
+                "behind the colon"
             )
-    for name, value in (*file.options.items(), *((f"vary.{name}", given) for name, given in file.vary.items())):
+    for name, value in (
+        *file.options.items(),
+        *((f"vary.{name}", given) for name, given in file.vary.items()),
+    ):
         _check_json(f"{path}: {name}", value)
     if not 1 <= file.devices_per_node <= 1 << 16:
-        raise InputError(f"{path}: devices_per_node is {file.devices_per_node}; it must be from 1 to {1 << 16}")
+        raise InputError(
+            f"{path}: devices_per_node is {file.devices_per_node}; it must be from 1 to {1 << 16}"
+        )
     for name, bound in file.require.items():
         if bound == Bound():
             raise InputError(f"{path}: require.{name} says nothing; give at_least or at_most")
-    return Space(path, file, tuple(_dimension(path, name, given) for name, given in file.vary.items()))
+    return Space(
+        path, file, tuple(_dimension(path, name, given) for name, given in file.vary.items())
+    )
 
 
 def _converted(path: Path) -> SearchFile:
     try:
         return msgspec.convert(_read(path), SearchFile)
     except msgspec.ValidationError as error:
-        raise InputError(f"{path}: {str(error).replace('`', '')}; docs/tutorial/sizing.md has a whole file") from None
+        raise InputError(
+            f"{path}: {str(error).replace('`', '')}; docs/tutorial/sizing.md has a whole file"
+        ) from None
     except UnicodeEncodeError:
-        raise InputError(f"{path}: a key or a text holds one half of a surrogate pair, which is no character") from None
+        raise InputError(
+            f"{path}: a key or a text holds one half of a surrogate pair, which is no character"
+        ) from None
 
 
 def _read(path: Path) -> Any:
     try:
         text = input_files.read_text(path)
     except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
+        raise InputError(
+            f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})"
+        ) from None
     if path.suffix == ".json":
         try:
             return json.loads(text)
@@ -156,7 +193,9 @@ def _read(path: Path) -> Any:
 
 
 def _check_json(where: str, value: Any) -> None:
-    """Dates, NaN and the like, which YAML has and neither a cluster file nor a command line, and half characters."""
+    """Dates, NaN and the like, which YAML has and neither a cluster file nor a command line, and
+    half characters.
+    """
     try:
         plain = msgspec.to_builtins(value) if isinstance(value, Range) else value
         json.dumps(plain, allow_nan=False, ensure_ascii=False).encode()
@@ -171,16 +210,27 @@ def _dimension(path: Path, name: str, given: list[Any] | Range) -> Dimension:
     if isinstance(given, list):
         if not given:
             raise InputError(f"{where} has no values; give at least one")
-        kept = [one for i, one in enumerate(given) if not any(_same(one, other) for other in given[:i])]
+        kept = [
+            one for i, one in enumerate(given) if not any(_same(one, other) for other in given[:i])
+        ]
         return Dimension(name, tuple(kept))
     first, last = given.first, given.last
     if not -MOST <= first <= last <= MOST:
-        raise InputError(f"{where} is from {first} to {last}; from must not be above to, and neither beyond {MOST:g}")
+        raise InputError(
+            f"{where} is from {first} to {last}; from must not be above to, and neither beyond "
+            f"{MOST:g}"
+        )
     if given.step and given.factor:
         raise InputError(f"{where} has a step and a factor; keep one of them")
     if given.step < 0 or given.factor < 0 or 0 < given.factor <= 1 or (given.factor and first <= 0):
-        raise InputError(f"{where}: a step must be above 0, a factor above 1, and from above 0 with a factor")
-    if not given.step and not given.factor and (isinstance(first, float) or isinstance(last, float)):
+        raise InputError(
+            f"{where}: a step must be above 0, a factor above 1, and from above 0 with a factor"
+        )
+    if (
+        not given.step
+        and not given.factor
+        and (isinstance(first, float) or isinstance(last, float))
+    ):
         return Dimension(name, (), float(first), float(last))
     return Dimension(name, tuple(_numbers(where, given)))
 

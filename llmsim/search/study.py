@@ -1,4 +1,6 @@
-"""Which points of a space are tried: all of a small one, those that optuna asks for of a large one."""
+"""Which points of a space are tried: all of a small one, those that optuna asks for of
+a large one.
+"""
 
 import json
 from collections.abc import Callable, Sequence
@@ -11,7 +13,9 @@ from llmsim.search.pareto import pareto_front
 from llmsim.search.space import Dimension, Point, Space
 
 AT_ONCE = 8
-"""Points that optuna is asked for together: what it proposes must not depend on how many processes there are."""
+"""Points that optuna is asked for together: what it proposes must not depend on how many processes
+there are.
+"""
 
 MOST_ASKED = 4
 """Points asked for, for each that is tried: those that were tried before are asked for again."""
@@ -39,10 +43,14 @@ def search(space: Space, evaluate: Evaluate, trials: int, seed: int) -> list[Tri
         sampler=_sampler(optuna, space, seed),
     )
     found: dict[str, Trial] = {}
-    for _ in range(0, MOST_ASKED * trials, AT_ONCE):  # what is asked for again costs nothing, but may go on for ever
+    for _ in range(
+        0, MOST_ASKED * trials, AT_ONCE
+    ):  # what is asked for again costs nothing, but may go on for ever
         asked = [study.ask() for _ in range(AT_ONCE)]
         points = [{one.name: _suggested(trial, one) for one in space.dimensions} for trial in asked]
-        new = list(dict.fromkeys(key for key in map(_key, points) if key not in found))[: trials - len(found)]
+        new = list(dict.fromkeys(key for key in map(_key, points) if key not in found))[
+            : trials - len(found)
+        ]
         wanted = [point for point in points if _key(point) in found or _key(point) in new]
         results = {_key(result.point): result for result in evaluate(wanted)}
         found |= {key: results[key] for key in new}
@@ -61,7 +69,9 @@ def _key(point: Point) -> str:
 def best(space: Space, trials: Sequence[Trial]) -> list[int]:
     """Indices of the feasible trials that no other beats, by the first objective, then the next."""
     feasible = [i for i, trial in enumerate(trials) if trial.state == "feasible"]
-    costs = [[_sign(more) * trials[i].values[name] for name, more in space.objectives] for i in feasible]
+    costs = [
+        [_sign(more) * trials[i].values[name] for name, more in space.objectives] for i in feasible
+    ]
     front = pareto_front(costs)
     return [feasible[i] for i in sorted(front, key=lambda i: (costs[i], i))]
 
@@ -76,14 +86,17 @@ def _optuna(space: Space, trials: int) -> Any:
     except ImportError:
         points = f"{space.size} points" if space.size is not None else "a range without steps"
         raise InputError(
-            f"{space.path}: the space has {points}, --trials is {trials}: give --trials as many to try all, steps to "
+            f"{space.path}: the space has {points}, --trials is {trials}: give --trials as many "
+            "to try all, steps to "
             'its ranges, or pip install "llmsim[search]", which chooses some'
         ) from None
     return optuna
 
 
 def _sampler(optuna: Any, space: Space, seed: int) -> Any:
-    """TPE for one objective, NSGA-II for several; both heed how far a point is from what is required."""
+    """TPE for one objective, NSGA-II for several; both heed how far a point is from what is
+    required.
+    """
     if len(space.objectives) == 1:
         return optuna.samplers.TPESampler(seed=seed)
     return optuna.samplers.NSGAIISampler(seed=seed, population_size=2 * AT_ONCE)
@@ -100,7 +113,9 @@ def _suggested(trial: Any, dimension: Dimension) -> Any:
 
 
 def _tell(study: Any, space: Space, trial: Any, result: Trial) -> None:
-    """A point that cannot run is farther from what is required than any that can; its figures then do not matter."""
+    """A point that cannot run is farther from what is required than any that can; its figures then
+    do not matter.
+    """
     if result.state == "failed":
         from optuna.trial import TrialState
 

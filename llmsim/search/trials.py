@@ -39,7 +39,9 @@ class _Report(msgspec.Struct):
 
 @dataclass(frozen=True)
 class _Ended:
-    """A process that has ended: its exit code, what it printed, and its report, if it came so far."""
+    """A process that has ended: its exit code, what it printed, and its report, if it
+    came so far.
+    """
 
     code: int
     output: str
@@ -76,10 +78,18 @@ class _Ended:
 
 
 class Trials:
-    """The points of one search; a folder keeps them, so that the same search goes on where it stopped."""
+    """The points of one search; a folder keeps them, so that the same search goes on where it
+    stopped.
+    """
 
     def __init__(
-        self, base: Base, folder: Path, processes: int, tell: Callable[[Trial], None], *, allow_plugins: bool = False
+        self,
+        base: Base,
+        folder: Path,
+        processes: int,
+        tell: Callable[[Trial], None],
+        *,
+        allow_plugins: bool = False,
     ) -> None:
         self._base, self._folder, self._tell = base, folder, tell
         self._processes, self._allow_plugins = processes, allow_plugins
@@ -93,7 +103,8 @@ class Trials:
     def of(self, points: Sequence[Point]) -> list[Trial]:
         """The trials of points, in their order; those that are not known are run, some at a time.
 
-        A run that failed is run once more, alone: what lacked memory beside others may have enough of it then.
+        A run that failed is run once more, alone: what lacked memory beside others may have enough
+        of it then.
         """
         wanted = {key_of(point): point for point in points if key_of(point) not in self._found}
         pool = ThreadPoolExecutor(self._processes)
@@ -118,9 +129,13 @@ class Trials:
         self._tell(trial)
 
     def _as_asked(self, point: Point) -> Trial:
-        """What is known of a point, in the order of this search's file, which may be another than when it was run."""
+        """What is known of a point, in the order of this search's file, which may be another than
+        when it was run.
+        """
         trial = self._found[key_of(point)]
-        ordered = {name: trial.values[name] for name in names(self._base.space) if name in trial.values}
+        ordered = {
+            name: trial.values[name] for name in names(self._base.space) if name in trial.values
+        }
         return replace(trial, point=point, values=ordered)
 
     @property
@@ -147,14 +162,22 @@ class Trials:
         trial = self._judged(point, run, folder, ended)
         if trial.state != "failed":
             report = ended.report or _Report("bad_input", code_hash(), [])
-            files = tuple(one for one in report.files if not Path(one.path).is_relative_to(folder.resolve()))
+            files = tuple(
+                one for one in report.files if not Path(one.path).is_relative_to(folder.resolve())
+            )
             self.journal.add(Answer(trial, run_key(run), report.code_sha256, files))
         return trial
 
     def _ended(self, run: Run, folder: Path) -> _Ended:
         path = folder / "input_files.json"
         path.unlink(missing_ok=True)
-        words = ["run", f"--cluster-config={folder / 'cluster.json'}", *run.words, "--json", f"--input-files={path}"]
+        words = [
+            "run",
+            f"--cluster-config={folder / 'cluster.json'}",
+            *run.words,
+            "--json",
+            f"--input-files={path}",
+        ]
         words += ["--allow-plugins" if self._allow_plugins else "--no-allow-plugins"]
         code, output, errors = self._process([sys.executable, "-m", "llmsim", *words])
         try:
@@ -175,12 +198,18 @@ class Trials:
             summary = None
         if not isinstance(summary, dict):
             return Trial(point, "failed", ended.failure, wanted, folder.name)
-        values = {name: figure(summary, known, name, self._base.space) for name in names(self._base.space)}
+        values = {
+            name: figure(summary, known, name, self._base.space) for name in names(self._base.space)
+        }
         missing = [name for name, value in values.items() if value is None]
         found = {name: value for name, value in values.items() if value is not None}
         if missing:
             return Trial(
-                point, "infeasible", f"the run has no {missing[0]} (docs/reference/metrics.md)", found, folder.name
+                point,
+                "infeasible",
+                f"the run has no {missing[0]} (docs/reference/metrics.md)",
+                found,
+                folder.name,
             )
         reason = shortfall(self._base.space, found)
         return Trial(point, "short" if reason else "feasible", reason, found, folder.name)
@@ -189,7 +218,9 @@ class Trials:
         with self._lock:
             if self._stopped:
                 raise KeyboardInterrupt
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
             self._running.add(process)
         try:
             output, errors = process.communicate()

@@ -1,4 +1,6 @@
-"""Compares a recorded run with a simulated one, and fits the documented constants of a machine to a recording."""
+"""Compares a recorded run with a simulated one, and fits the documented constants of a machine to a
+recording.
+"""
 
 from llmsim.validation.compare.compare import Comparison, compare
 from llmsim.validation.logs.reader import read_recording

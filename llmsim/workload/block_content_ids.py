@@ -1,9 +1,10 @@
-"""Content handles: the block ids that traces carry at their own block size, and the keys an engine's blocks get from
-them.
+"""Content handles: the block ids that traces carry at their own block size, and the keys an
+engine's blocks get from them.
 
-A *handle* is an id (>= 1) of one block of `block_tokens` tokens and of everything before it: equal handles mean
-equal prefixes. A Workload whose `granularity` is the file's block size holds handles as its keys, where the last handle
-of a request may cover a block that its prompt fills only in part.
+A *handle* is an id (>= 1) of one block of `block_tokens` tokens and of everything before it: equal
+handles mean equal prefixes. A Workload whose `granularity` is the file's block size holds handles
+as its keys, where the last handle of a request may cover a block that its prompt fills only in
+part.
 """
 
 from collections.abc import Iterator
@@ -23,9 +24,10 @@ MAX_KEYS = 1 << 29
 def chained(ids: NDArray[np.unsignedinteger], offsets: Int64) -> UInt64:
     """Handles of the ids that requests list: request i has ids[offsets[i]:offsets[i+1]].
 
-    Small ids that always follow the same id name whole prefixes, as those of published traces do, and are handles as
-    they stand (from 1). Otherwise an id is the name of a block's own tokens, and a handle is a 63-bit hash of all ids
-    up to it; any two of D different prefixes share one with probability below D^2 / 2^64.
+    Small ids that always follow the same id name whole prefixes, as those of published traces do,
+    and are handles as they stand (from 1). Otherwise an id is the name of a block's own tokens, and
+    a handle is a 63-bit hash of all ids up to it; any two of D different prefixes share one with
+    probability below D^2 / 2^64.
     """
     if len(ids) == 0 or int(ids.max()) > 4 * len(ids) + 1000:
         return _prefix_hashes(ids, offsets)
@@ -33,7 +35,10 @@ def chained(ids: NDArray[np.unsignedinteger], offsets: Int64) -> UInt64:
     follows = np.zeros(nobody, dtype=np.int32 if nobody < 1 << 31 else np.int64)
     for mine, before in _predecessors(ids, offsets, nobody):
         follows[mine] = before
-    names_prefixes = all(np.array_equal(follows[mine], before) for mine, before in _predecessors(ids, offsets, nobody))
+    names_prefixes = all(
+        np.array_equal(follows[mine], before)
+        for mine, before in _predecessors(ids, offsets, nobody)
+    )
     del follows
     if names_prefixes:
         handles = ids.astype(np.uint64)
@@ -45,7 +50,9 @@ def chained(ids: NDArray[np.unsignedinteger], offsets: Int64) -> UInt64:
 def _predecessors(
     ids: NDArray[np.unsignedinteger], offsets: Int64, nobody: int
 ) -> Iterator[tuple[NDArray[np.unsignedinteger], Int64]]:
-    """Piece by piece, for the memory: ids and the one before each in its request, `nobody` before a request's first."""
+    """Piece by piece, for the memory: ids and the one before each in its request, `nobody` before a
+    request's first.
+    """
     for first, last in chunks_of_rows(offsets):
         low, high = int(offsets[first]), int(offsets[last])
         before = np.empty(high - low, dtype=np.int64)
@@ -56,22 +63,27 @@ def _predecessors(
 
 
 def _prefix_hashes(ids: NDArray[np.unsignedinteger], offsets: Int64) -> UInt64:
-    """For every id a hash of the ids of its request up to it, in order: mixed values are summed, each mixed with its
-    place, so that one running sum serves all requests of a chunk."""
+    """For every id a hash of the ids of its request up to it, in order: mixed values are summed,
+    each mixed with its place, so that one running sum serves all requests of a chunk.
+    """
     made = np.empty(len(ids), dtype=np.uint64)
     for first, last in chunks_of_rows(offsets):
         low, high = int(offsets[first]), int(offsets[last])
         starts = offsets[first:last] - low
         counts = np.diff(offsets[first : last + 1])
         place = (np.arange(high - low) - np.repeat(starts, counts)).astype(np.uint64)
-        sums = np.concatenate((np.zeros(1, dtype=np.uint64), _mixed(_mixed(ids[low:high].astype(np.uint64)) + place)))
+        sums = np.concatenate(
+            (np.zeros(1, dtype=np.uint64), _mixed(_mixed(ids[low:high].astype(np.uint64)) + place))
+        )
         np.cumsum(sums, out=sums)
         made[low:high] = _mixed(sums[1:] - np.repeat(sums[starts], counts) + place) >> np.uint64(1)
     return made
 
 
 def _mixed(values: UInt64) -> UInt64:
-    """SplitMix64's finaliser (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014)."""
+    """SplitMix64's finaliser (Steele, Lea, Flood: Fast splittable pseudorandom number generators,
+    2014).
+    """
     values = values + np.uint64(0x9E3779B97F4A7C15)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -79,16 +91,23 @@ def _mixed(values: UInt64) -> UInt64:
 
 
 def with_granularity(workload: Workload, granularity: int) -> Workload:
-    """The same workload with keys for blocks of `granularity` tokens (0: none), derived from its handles.
+    """The same workload with keys for blocks of `granularity` tokens (0: none), derived from its
+    handles.
 
-    The block that ends at token t of a request gets its key from the handle whose block token t is in, and from t's
-    place there: two requests share it exactly when they share that handle. A prefix that ends inside a handle's block
-    is lost, as it is in the trace. Prompts only: a trace of handles does not name its answers. Raises InfeasibleError
-    where the keys would take more than `MAX_KEYS`.
+    The block that ends at token t of a request gets its key from the handle whose block token t is
+    in, and from t's place there: two requests share it exactly when they share that handle. A
+    prefix that ends inside a handle's block is lost, as it is in the trace. Prompts only: a trace
+    of handles does not name its answers. Raises InfeasibleError where the keys would take more than
+    `MAX_KEYS`.
     """
     if granularity == 0 or len(workload.keys) == 0:
         offsets = np.zeros(len(workload) + 1, dtype=np.int64)
-        return replace(workload, granularity=granularity, key_offsets=offsets, keys=np.zeros(0, dtype=np.uint64))
+        return replace(
+            workload,
+            granularity=granularity,
+            key_offsets=offsets,
+            keys=np.zeros(0, dtype=np.uint64),
+        )
     block = workload.granularity
     handles = np.diff(workload.key_offsets)
     covered = np.minimum(workload.input_tokens.astype(np.int64), handles * block)
@@ -96,8 +115,10 @@ def with_granularity(workload: Workload, granularity: int) -> Workload:
     np.cumsum(covered // granularity, out=offsets[1:])
     if offsets[-1] > MAX_KEYS:
         raise InfeasibleError(
-            f"{workload.source}: naming the content of its prompts in blocks of {granularity} tokens takes "
-            f"{int(offsets[-1]):,} keys, but {MAX_KEYS:,} are possible; use fewer requests, or larger KV blocks"
+            f"{workload.source}: naming the content of its prompts in blocks of {granularity} "
+            "tokens takes "
+            f"{int(offsets[-1]):,} keys, but {MAX_KEYS:,} are possible; use fewer requests, or "
+            "larger KV blocks"
         )
     keys = np.empty(int(offsets[-1]), dtype=np.uint64)
     for first, last in chunks_of_rows(offsets):
@@ -105,11 +126,15 @@ def with_granularity(workload: Workload, granularity: int) -> Workload:
     return replace(workload, granularity=granularity, key_offsets=offsets, keys=keys)
 
 
-def _derive(workload: Workload, granularity: int, offsets: Int64, keys: UInt64, first: int, last: int) -> None:
+def _derive(
+    workload: Workload, granularity: int, offsets: Int64, keys: UInt64, first: int, last: int
+) -> None:
     """Fills the keys of rows first .. last - 1."""
     block = workload.granularity
     counts = np.diff(offsets[first : last + 1])
-    ends = np.arange(1, int(counts.sum()) + 1) - np.repeat(offsets[first:last] - offsets[first], counts)
+    ends = np.arange(1, int(counts.sum()) + 1) - np.repeat(
+        offsets[first:last] - offsets[first], counts
+    )
     ends *= granularity
     handle = (ends - 1) // block
     of_handle = workload.keys[np.repeat(workload.key_offsets[first:last], counts) + handle]
@@ -123,8 +148,10 @@ def _derive(workload: Workload, granularity: int, offsets: Int64, keys: UInt64, 
 
 
 def coarser(workload: Workload, block_tokens: int) -> list[list[int]]:
-    """Per request one id (from 0) for each block of `block_tokens` tokens of its prompt, the last maybe partial; equal
-    ids mean equal prefixes as far as the workload knows them. `block_tokens` must be a multiple of its granularity."""
+    """Per request one id (from 0) for each block of `block_tokens` tokens of its prompt, the last
+    maybe partial; equal ids mean equal prefixes as far as the workload knows them. `block_tokens`
+    must be a multiple of its granularity.
+    """
     granularity = max(workload.granularity, 1)
     known: dict[tuple[int, int], int] = {}
     made: list[list[int]] = []
@@ -137,7 +164,8 @@ def coarser(workload: Workload, block_tokens: int) -> list[list[int]]:
             filled = min(block_tokens, tokens - begin)
             if block_tokens == granularity:
                 index, name = place, 0
-            else:  # a partial block has a name only where its last token ends a block of the workload
+            # a partial block has a name only where its last token ends a block of the workload
+            else:
                 index, name = (begin + filled) // granularity - 1, filled
                 index = index if filled % granularity == 0 else len(held)
             number = known.setdefault((held[index], name), total) if index < len(held) else total
@@ -148,8 +176,10 @@ def coarser(workload: Workload, block_tokens: int) -> list[list[int]]:
 
 
 def repeated_prompt_tokens(workload: Workload) -> int:
-    """Prompt tokens that a cache which forgets nothing would find, were requests served one after the other in the
-    workload's order: those of blocks whose key an earlier request has, as prompt or as answer."""
+    """Prompt tokens that a cache which forgets nothing would find, were requests served one after
+    the other in the workload's order: those of blocks whose key an earlier request has, as prompt
+    or as answer.
+    """
     keys = workload.keys
     if len(keys) == 0:
         return 0
@@ -159,8 +189,13 @@ def repeated_prompt_tokens(workload: Workload) -> int:
         offsets = workload.key_offsets[low : high + 1]
         counts = np.diff(offsets)
         places = np.arange(offsets[0], offsets[-1]) - np.repeat(offsets[:-1], counts)
-        left = np.repeat(workload.input_tokens[low:high].astype(np.int64), counts) - places * workload.granularity
-        found += int(np.clip(left, 0, workload.granularity)[repeated[offsets[0] : offsets[-1]]].sum())
+        left = (
+            np.repeat(workload.input_tokens[low:high].astype(np.int64), counts)
+            - places * workload.granularity
+        )
+        found += int(
+            np.clip(left, 0, workload.granularity)[repeated[offsets[0] : offsets[-1]]].sum()
+        )
     return found
 
 

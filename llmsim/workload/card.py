@@ -1,4 +1,6 @@
-"""The card of a trace: how much, how fast, how bursty, how long, and how much of it a prefix cache could find."""
+"""The card of a trace: how much, how fast, how bursty, how long, and how much of it a prefix cache
+could find.
+"""
 
 from typing import Any
 
@@ -10,17 +12,23 @@ from llmsim.workload.block_content_ids import repeated_prompt_tokens
 PS_PER_S = 1e12
 
 
-def card(workload: Workload, format_name: str, *, max_model_len: int | None = None) -> dict[str, Any]:
+def card(
+    workload: Workload, format_name: str, *, max_model_len: int | None = None
+) -> dict[str, Any]:
     """What there is to know of a workload, as plain numbers (None where there is none).
 
-    Rates and the coefficient of variation of gaps are those of lines (requests, or sessions by their first call), over
-    the time from the first arrival to the last. `ideal_prefix_hit_ratio` is the share of prompt tokens that a cache
-    which forgets nothing would find, were each request finished before the next begins: no run does better.
+    Rates and the coefficient of variation of gaps are those of lines (requests, or sessions by
+    their first call), over the time from the first arrival to the last. `ideal_prefix_hit_ratio` is
+    the share of prompt tokens that a cache which forgets nothing would find, were each request
+    finished before the next begins: no run does better.
     """
     arrival = workload.arrival_ps[workload.arrival_ps >= 0] / PS_PER_S
     gaps = np.diff(arrival)
     span = float(arrival[-1] - arrival[0]) if len(arrival) else 0.0
-    inputs, outputs = workload.input_tokens.astype(np.int64), workload.output_tokens.astype(np.int64)
+    inputs, outputs = (
+        workload.input_tokens.astype(np.int64),
+        workload.output_tokens.astype(np.int64),
+    )
     context = inputs + outputs
     named = int(np.count_nonzero(np.diff(workload.key_offsets)))
     made: dict[str, Any] = {
@@ -40,7 +48,9 @@ def card(workload: Workload, format_name: str, *, max_model_len: int | None = No
         "longest_context_tokens": int(context.max()),
         "requests_with_content": named,
         "content_block_tokens": workload.granularity if named else None,
-        "ideal_prefix_hit_ratio": _ratio(repeated_prompt_tokens(workload), int(inputs.sum())) if named else None,
+        "ideal_prefix_hit_ratio": _ratio(repeated_prompt_tokens(workload), int(inputs.sum()))
+        if named
+        else None,
         "notes": list(workload.notes),
     }
     if max_model_len is not None:
@@ -58,7 +68,13 @@ def _sessions(workload: Workload) -> int:
 
 def _lengths(values: Int64) -> dict[str, float]:
     p50, p90, p99 = np.percentile(values, (50, 90, 99)).tolist()
-    shown = {"mean": float(values.mean()), "p50": p50, "p90": p90, "p99": p99, "max": float(values.max())}
+    shown = {
+        "mean": float(values.mean()),
+        "p50": p50,
+        "p90": p90,
+        "p99": p99,
+        "max": float(values.max()),
+    }
     return {name: round(value, 3) for name, value in shown.items()} | {"total": int(values.sum())}
 
 
@@ -78,29 +94,43 @@ def render(made: dict[str, Any]) -> str:
     """The card as a few lines for a person."""
     lines = [f"{made['source']}: {made['format']}"]
     sessions = f" in {made['sessions']:,} sessions" if made["sessions"] else ""
-    following = f", {made['calls_after_another']:,} of them after another call" if made["calls_after_another"] else ""
+    following = (
+        f", {made['calls_after_another']:,} of them after another call"
+        if made["calls_after_another"]
+        else ""
+    )
     lines.append(f"  requests          {made['requests']:,}{sessions}{following}")
     rate, cv = made["rate_per_s"], made["interarrival_cv"]
     if rate is None:
         lines.append("  arrivals          all at once")
     else:
         lines.append(
-            f"  arrivals          {rate:,.4g}/s over {made['span_s']:,.6g} s, peak {made['peak_rate_per_s']:,.4g}/s, "
+            f"  arrivals          {rate:,.4g}/s over {made['span_s']:,.6g} s, peak "
+            f"{made['peak_rate_per_s']:,.4g}/s, "
             f"CV of gaps {'-' if cv is None else f'{cv:.3g}'}"
         )
     for name, label in (("input_tokens", "input tokens"), ("output_tokens", "output tokens")):
         values = made[name]
-        shown = ", ".join(f"{key} {values[key]:,.6g}" for key in ("mean", "p50", "p90", "p99", "max"))
+        shown = ", ".join(
+            f"{key} {values[key]:,.6g}" for key in ("mean", "p50", "p90", "p99", "max")
+        )
         lines.append(f"  {label:<17} {shown}")
     beyond = made.get("requests_beyond_max_model_len")
-    over = "" if beyond is None else f"; {beyond:,} requests exceed max_model_len {made['max_model_len']:,}"
+    over = (
+        ""
+        if beyond is None
+        else f"; {beyond:,} requests exceed max_model_len {made['max_model_len']:,}"
+    )
     lines.append(f"  longest context   {made['longest_context_tokens']:,} tokens{over}")
     hits = made["ideal_prefix_hit_ratio"]
     if hits is None:
-        lines.append("  prefix hits       unknown: the trace does not name its content, so a run finds none")
+        lines.append(
+            "  prefix hits       unknown: the trace does not name its content, so a run finds none"
+        )
     else:
         lines.append(
-            f"  prefix hits       at most {hits:.1%} of prompt tokens (content of {made['requests_with_content']:,} "
+            f"  prefix hits       at most {hits:.1%} of prompt tokens (content of "
+            f"{made['requests_with_content']:,} "
             f"requests known, in blocks of {made['content_block_tokens']})"
         )
     if made["models"]:

@@ -12,8 +12,8 @@ from llmsim.workload.content import ContentHasher, content_hasher, reordered
 class WorkloadBuilder:
     """Rows in the order of a file; `build` sorts whole lines by arrival and may be called once.
 
-    A session's calls are consecutive rows, the first with the arrival and the others with -1, so that sorting
-    moves them together.
+    A session's calls are consecutive rows, the first with the arrival and the others with -1, so
+    that sorting moves them together.
     """
 
     def __init__(self, granularity: int) -> None:
@@ -48,7 +48,8 @@ class WorkloadBuilder:
     def add_with_content(
         self, row: tuple[int, int, int, int], input_ids: list[int], output_ids: list[int] | None
     ) -> None:
-        """Appends a request (the four arguments of `add`) whose tokens are known; they are hashed and dropped.
+        """Appends a request (the four arguments of `add`) whose tokens are known; they are hashed
+        and dropped.
 
         A granularity of 0 means that nobody will ask for the content.
         """
@@ -65,7 +66,9 @@ class WorkloadBuilder:
         hasher.add(input_ids, output_ids)
 
     def name_last(self, session_id: str | None, request_id: str | None, tool_ns: int = 0) -> None:
-        """Says more about the row just added; `tool_ns` passes between its last token and the next call."""
+        """Says more about the row just added; `tool_ns` passes between its last token and the next
+        call.
+        """
         row = len(self) - 1
         if session_id is not None:
             self._session_ids[row] = session_id
@@ -75,11 +78,15 @@ class WorkloadBuilder:
             self._tool_ns[row] = tool_ns
 
     def prioritise_last(self, priority: int) -> None:
-        """Gives the row just added a priority; a lower number is more urgent, and 0 is what the others have."""
+        """Gives the row just added a priority; a lower number is more urgent, and 0 is what the
+        others have.
+        """
         self._priorities[len(self) - 1] = priority
 
     def limit_last(self, timeout_ns: int | None, tokens: int | None) -> None:
-        """The client of the row just added gives up so long after its arrival, or with so many tokens."""
+        """The client of the row just added gives up so long after its arrival, or with so many
+        tokens.
+        """
         row = len(self) - 1
         if timeout_ns is not None:
             self._timeouts_ns[row] = timeout_ns
@@ -87,19 +94,24 @@ class WorkloadBuilder:
             self._token_limits[row] = tokens
 
     def repeated_names(self) -> list[str]:
-        """Sentences about request ids and names of sessions that several lines carry: outputs confuse them."""
+        """Sentences about request ids and names of sessions that several lines carry: outputs
+        confuse them.
+        """
         heads = {row: name for row, name in self._session_ids.items() if self._arrival_ns[row] >= 0}
         found = []
         for what, names in (("request_id", self._request_ids), ("session_id", heads)):
             seen: set[str] = set()
             again = [name for name in names.values() if name in seen or seen.add(name)]  # type: ignore[func-returns-value]
             if again:
-                found.append(f'{len(again)} lines repeat a {what} of another, the first of them "{again[0]}"')
+                found.append(
+                    f'{len(again)} lines repeat a {what} of another, the first of them "{again[0]}"'
+                )
         return found
 
     def build(self, *, models: tuple[str, ...], source: str, notes: tuple[str, ...]) -> Workload:
-        """The workload, sorted stably by arrival; says so in a note, and numbers the requests by their place in the
-        file, where that changed the order."""
+        """The workload, sorted stably by arrival; says so in a note, and numbers the requests by
+        their place in the file, where that changed the order.
+        """
         n = len(self)
         arrival_ns = np.array(self._arrival_ns, dtype=np.int64)
         offsets, keys = self._content(n)
@@ -111,7 +123,8 @@ class WorkloadBuilder:
             first = int(np.flatnonzero(rows != np.arange(n))[0])
             offsets, keys = reordered(offsets, keys, rows)
             note = (
-                f"{source}: the lines are not in order of arrival (request {first} is the first out of place), so they "
+                f"{source}: the lines are not in order of arrival (request {first} is the first "
+                "out of place), so they "
                 "were sorted by arrival time; requests keep the number of their place in the file"
             )
             notes = (*notes, note)
@@ -134,11 +147,18 @@ class WorkloadBuilder:
             keys=keys,
             granularity=self.granularity,
             source=source,
-            session_id=[self._session_ids.get(row, "") for row in names] if self._session_ids else None,
-            request_id=[self._request_ids.get(row, str(row)) for row in names] if numbered else None,
+            session_id=[self._session_ids.get(row, "") for row in names]
+            if self._session_ids
+            else None,
+            request_id=[self._request_ids.get(row, str(row)) for row in names]
+            if numbered
+            else None,
             priority=self._optional(self._priorities, 0, np.int32, rows),
             timeout_ps=self._optional(
-                {row: limit * PS_PER_NS for row, limit in self._timeouts_ns.items()}, -1, np.int64, rows
+                {row: limit * PS_PER_NS for row, limit in self._timeouts_ns.items()},
+                -1,
+                np.int64,
+                rows,
             ),
             cancel_after_tokens=self._optional(self._token_limits, 0, np.int32, rows),
             notes=notes,
@@ -155,11 +175,15 @@ class WorkloadBuilder:
     def _content(self, n: int) -> tuple[Int64, UInt64]:
         if self._hasher is None:
             return np.zeros(n + 1, dtype=np.int64), np.zeros(0, dtype=np.uint64)
-        return np.asarray(self._hasher.offsets(), dtype=np.int64), np.asarray(self._hasher.keys(), dtype=np.uint64)
+        return np.asarray(self._hasher.offsets(), dtype=np.int64), np.asarray(
+            self._hasher.keys(), dtype=np.uint64
+        )
 
 
 def next_calls(arrival: Int64) -> Int32:
-    """Row of each request's successor in its session, or -1; a negative arrival continues the row before it."""
+    """Row of each request's successor in its session, or -1; a negative arrival continues the row
+    before it.
+    """
     following = np.full(len(arrival), -1, dtype=np.int32)
     later = np.flatnonzero(arrival < 0)
     following[later - 1] = later

@@ -1,4 +1,6 @@
-"""Names the content of a request's token blocks, so that equal prefixes are found without keeping tokens."""
+"""Names the content of a request's token blocks, so that equal prefixes are found without keeping
+tokens.
+"""
 
 import importlib
 from collections.abc import Iterator
@@ -11,11 +13,12 @@ from llmsim.core import Int64, UInt64
 
 
 class ContentHasher(Protocol):
-    """Collects one entry per request, in order: `add` or `skip`, then reads `offsets` and `keys` once at the end.
+    """Collects one entry per request, in order: `add` or `skip`, then reads `offsets` and `keys`
+    once at the end.
 
-    A request's stream is its prompt followed by its answer. Block b of `granularity` tokens gets a 128-bit hash of all
-    tokens up to its end, interned to a dense id from 1 in order of first appearance: equal ids mean equal tokens and
-    an equal prefix. A partial last block gets no id.
+    A request's stream is its prompt followed by its answer. Block b of `granularity` tokens gets a
+    128-bit hash of all tokens up to its end, interned to a dense id from 1 in order of first
+    appearance: equal ids mean equal tokens and an equal prefix. A partial last block gets no id.
     """
 
     def add(self, input_ids: list[int], output_ids: list[int] | None) -> None:
@@ -46,11 +49,15 @@ def reordered(offsets: Int64, keys: UInt64, rows: Int64) -> tuple[Int64, UInt64]
     shift = offsets[:-1][rows] - new_offsets[:-1]
     for first, last in chunks_of_rows(new_offsets):
         low, high = int(new_offsets[first]), int(new_offsets[last])
-        moved[low:high] = keys[np.repeat(shift[first:last], counts[first:last]) + np.arange(low, high)]
+        moved[low:high] = keys[
+            np.repeat(shift[first:last], counts[first:last]) + np.arange(low, high)
+        ]
     return new_offsets, moved
 
 
 def chunks_of_rows(offsets: Int64) -> Iterator[tuple[int, int]]:
-    """(first, last + 1) of runs of rows with about a million entries each, or one row that has more."""
+    """(first, last + 1) of runs of rows with about a million entries each, or one row that has
+    more.
+    """
     starts = np.searchsorted(offsets, np.arange(0, int(offsets[-1]), 1 << 20), side="right") - 1
     return pairwise(dict.fromkeys([*starts.tolist(), len(offsets) - 1]))

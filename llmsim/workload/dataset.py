@@ -1,4 +1,6 @@
-"""Turns the text a user gives as dataset (a path, `trace:PATH,...` or `synthetic:...`) into a workload."""
+"""Turns the text a user gives as dataset (a path, `trace:PATH,...` or `synthetic:...`) into a
+workload.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,14 +15,19 @@ from llmsim.workload.synthetic.workload import generate
 
 
 def file_of(text: str) -> list[str]:
-    """The file that a dataset is read from, also with options (`trace:FILE,...`); none for a generator."""
+    """The file that a dataset is read from, also with options (`trace:FILE,...`); none for a
+    generator.
+    """
     if text.startswith(SYNTHETIC):
         return []
     return [parse_trace_text(text)[0] if is_trace_text(text) else text]
 
 
-def load_dataset(text: str, *, known_models: Sequence[str], granularity: int, limit: int = 0) -> Workload:
-    """The workload that `text` names; `limit` keeps the first lines only (0: all; a session is one line).
+def load_dataset(
+    text: str, *, known_models: Sequence[str], granularity: int, limit: int = 0
+) -> Workload:
+    """The workload that `text` names; `limit` keeps the first lines only (0: all; a session is one
+    line).
 
     Raises InputError for anything wrong with the file or the specification.
     """
@@ -31,13 +38,17 @@ def load_dataset(text: str, *, known_models: Sequence[str], granularity: int, li
             from llmsim.workload.generators import generate_kind, kind_of
 
             if kind_of(text):
-                return generate_kind(text, known_models=known_models, granularity=granularity, limit=limit)
+                return generate_kind(
+                    text, known_models=known_models, granularity=granularity, limit=limit
+                )
         spec = parse_synthetic(text)
         return generate(spec, known_models=known_models, granularity=granularity, limit=limit)
     path, options = parse_trace_text(text) if is_trace_text(text) else (text, TraceOptions())
     options = replace(options, limit=min(options.limit or limit, limit or options.limit))
     if options == TraceOptions(limit=options.limit) and is_own_format(path):
-        return load_trace(path, known_models=known_models, granularity=granularity, limit=options.limit)
+        return load_trace(
+            path, known_models=known_models, granularity=granularity, limit=options.limit
+        )
     from llmsim.workload.formats import load
 
     return load(path, known_models=known_models, granularity=granularity, options=options)

@@ -31,17 +31,19 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _OWN_KEYS = (b'"input_toks"', b'"sub_requests"', b'"arrival_time_ns"')
 
 
-def load_trace(path: str | Path, *, known_models: Sequence[str], granularity: int, limit: int = 0) -> Workload:
+def load_trace(
+    path: str | Path, *, known_models: Sequence[str], granularity: int, limit: int = 0
+) -> Workload:
     """The requests of a trace, in stable order of arrival.
 
-    Lines hold `input_toks`, `output_toks`, `arrival_time_ns` and optionally `input_tok_ids`, `output_tok_ids`,
-    `model`, `request_id`, `priority`, `cancel_after_ns`, `cancel_after_toks`; a session has `arrival_time_ns`,
-    `sub_requests` and optionally `session_id`, `model` and the last three, which its calls may override.
-    Gzip and zstd are recognised by content; blank lines are
-    skipped; other keys are ignored with a note. `known_models` are the cluster's (empty: any name goes),
-    `granularity` the tokens per content block (0: content is not kept), `limit` the number of lines to read (0: all).
-    Token ids are hashed as they are read and dropped, so memory is bounded by the columns. Raises InputError,
-    beginning `path:line:` where a line is at fault.
+    Lines hold `input_toks`, `output_toks`, `arrival_time_ns` and optionally `input_tok_ids`,
+    `output_tok_ids`, `model`, `request_id`, `priority`, `cancel_after_ns`, `cancel_after_toks`; a
+    session has `arrival_time_ns`, `sub_requests` and optionally `session_id`, `model` and the last
+    three, which its calls may override. Gzip and zstd are recognised by content; blank lines are
+    skipped; other keys are ignored with a note. `known_models` are the cluster's (empty: any name
+    goes), `granularity` the tokens per content block (0: content is not kept), `limit` the number
+    of lines to read (0: all). Token ids are hashed as they are read and dropped, so memory is
+    bounded by the columns. Raises InputError, beginning `path:line:` where a line is at fault.
     """
     if limit < 0:
         raise InputError(f"the number of requests to read is {limit}, but must be 0 (all) or more")
@@ -55,7 +57,9 @@ def is_own_format(path: str | Path) -> bool:
     """Whether a file begins like a trace of this format, so that no other reader need be asked."""
     with opened(Path(path)) as stream:
         line = stream.readline(1 << 16)
-    return any(key in line for key in _OWN_KEYS) and not line.lstrip(_BYTE_ORDER_MARK).lstrip().startswith(b"[")
+    return any(key in line for key in _OWN_KEYS) and not line.lstrip(
+        _BYTE_ORDER_MARK
+    ).lstrip().startswith(b"[")
 
 
 class _Reader:
@@ -87,11 +91,17 @@ class _Reader:
     def workload(self) -> Workload:
         if not len(self._builder):
             raise InputError(
-                f"{self._source}: the trace is empty; it needs a line with input_toks, output_toks and arrival_time_ns"
+                f"{self._source}: the trace is empty; it needs a line with input_toks, "
+                "output_toks and arrival_time_ns"
             )
-        repeated = [f"{self._source}: {sentence}; all are kept" for sentence in self._builder.repeated_names()]
+        repeated = [
+            f"{self._source}: {sentence}; all are kept"
+            for sentence in self._builder.repeated_names()
+        ]
         notes = (*self._notes, *repeated)
-        return self._builder.build(models=tuple(self._models.names), source=self._source, notes=notes)
+        return self._builder.build(
+            models=tuple(self._models.names), source=self._source, notes=notes
+        )
 
     def _take(self, line: bytes, number: int) -> None:
         try:
@@ -113,15 +123,22 @@ class _Reader:
         self._limit(record, record)
 
     def _look_for_doubles(self, line: bytes, number: int) -> None:
-        """Notes, once, a key that a line gives twice: JSON leaves open which holds, and the last one is used here."""
+        """Notes, once, a key that a line gives twice: JSON leaves open which holds, and the last
+        one is used here.
+        """
         keys = repeated_keys(line)
         if keys:
             self._doubled = True
             named = ", ".join(f'"{key}"' for key in keys)
-            self._notes.append(f"{self._source}:{number}: {named} is given twice in the line; the last value is used")
+            self._notes.append(
+                f"{self._source}:{number}: {named} is given twice in the line; the last value is "
+                "used"
+            )
 
     def _decode_again(self, line: bytes, number: int) -> Line:
-        """The line without its unknown keys, which are noted once; refuses a line with any other fault."""
+        """The line without its unknown keys, which are noted once; refuses a line with any other
+        fault.
+        """
         try:
             record: Line = decode_lenient(line)
             keys = unknown_keys(line)
@@ -129,7 +146,9 @@ class _Reader:
             raise self._refusal(line, number) from None
         self._decode = decode_lenient  # type: ignore[assignment]
         names = ", ".join(f'"{key}"{nearest(key, Line.__struct_fields__)}' for key in keys)
-        self._notes.append(f"{self._source}:{number}: unknown keys are ignored, here and below: {names}")
+        self._notes.append(
+            f"{self._source}:{number}: unknown keys are ignored, here and below: {names}"
+        )
         return record
 
     def _take_session(self, record: Line, calls: list[Call], line: bytes, number: int) -> None:
@@ -137,7 +156,9 @@ class _Reader:
             raise self._refusal(line, number)
         if record.arrival_time_ns + sum(call.tool_duration_ns for call in calls) > MAX_TIME_NS:
             raise self._refusal(line, number)
-        session_id = record.session_id if record.session_id is not UNSET else f"session-{self._sessions}"
+        session_id = (
+            record.session_id if record.session_id is not UNSET else f"session-{self._sessions}"
+        )
         self._sessions += 1
         arrival_ns = record.arrival_time_ns
         for index, call in enumerate(calls):
@@ -154,15 +175,21 @@ class _Reader:
     def _limit(self, call: Line | Call, record: Line) -> None:
         """When the client gives up; a session's own value holds for the calls that give none."""
         timeout = record.cancel_after_ns if call.cancel_after_ns is UNSET else call.cancel_after_ns
-        tokens = record.cancel_after_toks if call.cancel_after_toks is UNSET else call.cancel_after_toks
+        tokens = (
+            record.cancel_after_toks if call.cancel_after_toks is UNSET else call.cancel_after_toks
+        )
         if timeout is not UNSET or tokens is not UNSET:
             self._builder.limit_last(timeout or None, tokens or None)
 
-    def _take_call(self, call: Line | Call, arrival_ns: int, model: object, line: bytes, number: int) -> None:
+    def _take_call(
+        self, call: Line | Call, arrival_ns: int, model: object, line: bytes, number: int
+    ) -> None:
         input_tokens, output_tokens = call.input_toks, call.output_toks
         if input_tokens is UNSET or output_tokens is UNSET:
             raise self._refusal(line, number)
-        index = -1 if model is UNSET and not self._models.required else self._model(model, line, number)
+        index = (
+            -1 if model is UNSET and not self._models.required else self._model(model, line, number)
+        )
         input_ids, output_ids = call.input_tok_ids, call.output_tok_ids
         if output_ids is not UNSET and len(output_ids) != output_tokens:
             raise self._refusal(line, number)
@@ -178,7 +205,11 @@ class _Reader:
         """The index of the model that a line names, or names not."""
         column = max(line.find(b'"model"'), 0) + 1
         where = f"{self._source}:{number}:{column}"
-        return self._models.index(model, where) if isinstance(model, str) else self._models.unnamed(where)
+        return (
+            self._models.index(model, where)
+            if isinstance(model, str)
+            else self._models.unnamed(where)
+        )
 
     def _refusal(self, line: bytes, number: int) -> InputError:
         said = problem(line)

@@ -3,7 +3,8 @@
 from llmsim.core import MAX_HORIZON_PS, PS_PER_NS
 
 MAX_TOKENS = 1_000_000_000
-"""Of one prompt or one answer: two of them still fit the int32 that a sequence's length is kept in."""
+"""Of one prompt or one answer: two of them still fit the int32 that a sequence's length is kept in.
+"""
 MAX_REQUESTS = 100_000_000
 """Of one workload."""
 MAX_TIME_NS = MAX_HORIZON_PS // PS_PER_NS

@@ -1,4 +1,6 @@
-"""The schema of one trace line, and the sentence that says what is wrong with a line that does not match it."""
+"""The schema of one trace line, and the sentence that says what is wrong with a line that does not
+match it.
+"""
 
 import json
 import re
@@ -32,7 +34,9 @@ class Call(msgspec.Struct, gc=False):
 
 
 class Line(msgspec.Struct, gc=False):
-    """A request, or a session where `sub_requests` is there; what must be there is checked after decoding."""
+    """A request, or a session where `sub_requests` is there; what must be there is checked after
+    decoding.
+    """
 
     input_toks: Tokens | UnsetType = UNSET
     output_toks: Tokens | UnsetType = UNSET
@@ -66,7 +70,8 @@ _TEXTS = ("model", "request_id", "session_id")
 
 
 def given_keys(record: Line | Call) -> int:
-    """Keys of a decoded line, and of its calls, that were surely given: a line with more of them may repeat one.
+    """Keys of a decoded line, and of its calls, that were surely given: a line with more of them
+    may repeat one.
 
     A tool time of 0 may be the default or given, so it does not count.
     """
@@ -100,7 +105,9 @@ def unknown_keys(line: bytes) -> list[str]:
 
 
 def column_of(line: bytes, said: str) -> int:
-    """Where in a line (from 1, in bytes) that is which `problem` speaks of; 1 where it is missing, or all of it."""
+    """Where in a line (from 1, in bytes) that is which `problem` speaks of; 1 where it is missing,
+    or all of it.
+    """
     byte = re.search(r"\(byte (\d+)\)", said)
     if byte:
         return int(byte[1]) + 1
@@ -145,12 +152,18 @@ def problem(line: bytes) -> str:
     if not isinstance(fields, dict):
         wanted = "a JSON object with input_toks, output_toks and arrival_time_ns"
         return f"holds {_shown(fields)}, but every line must be {wanted}"
-    found = _session_problem(fields) if "sub_requests" in fields else _request_problem(fields, "", timed=True)
+    found = (
+        _session_problem(fields)
+        if "sub_requests" in fields
+        else _request_problem(fields, "", timed=True)
+    )
     return found or f"not a valid request: {_shown(fields)}"
 
 
 def _session_problem(fields: dict[str, Any]) -> str:
-    found = _integer_problem(fields, "arrival_time_ns", 0, MAX_TIME_NS, "") or _text_problem(fields, "")
+    found = _integer_problem(fields, "arrival_time_ns", 0, MAX_TIME_NS, "") or _text_problem(
+        fields, ""
+    )
     found = found or _optional_problem(fields, "")
     if found:
         return found
@@ -162,7 +175,9 @@ def _session_problem(fields: dict[str, Any]) -> str:
     for index, call in enumerate(calls):
         path = f"sub_requests[{index}]"
         if not isinstance(call, dict):
-            return f'"{path}" is {_shown(call)}, but must be an object with input_toks and output_toks'
+            return (
+                f'"{path}" is {_shown(call)}, but must be an object with input_toks and output_toks'
+            )
         found = _request_problem(call, f"{path}.", timed=False)
         if found:
             return found
@@ -200,7 +215,9 @@ def _optional_problem(fields: dict[str, Any], path: str) -> str:
 def _integer_problem(fields: dict[str, Any], name: str, low: int, high: int, path: str) -> str:
     wanted = f"must be an integer from {low} to {high}"
     if name not in fields:
-        unknown = ", ".join(f'"{key}"' for key in sorted(fields) if key not in Line.__struct_fields__)
+        unknown = ", ".join(
+            f'"{key}"' for key in sorted(fields) if key not in Line.__struct_fields__
+        )
         present = f" (there is an unknown {_cut(unknown)})" if unknown else ""
         return f'"{path}{name}" is missing{present}; it {wanted}'
     value = fields[name]
@@ -217,9 +234,15 @@ def _ids_problem(fields: dict[str, Any], name: str, length: str, path: str) -> s
         return f'"{path}{name}" is {_shown(ids)}, but must be a list of token ids, or be left out'
     for index, value in enumerate(ids):
         if type(value) is not int or not 0 <= value <= MAX_TOKEN_ID:
-            return f'"{path}{name}[{index}]" is {_shown(value)}, but must be an integer from 0 to {MAX_TOKEN_ID}'
+            return (
+                f'"{path}{name}[{index}]" is {_shown(value)}, but must be an integer from 0 to '
+                f"{MAX_TOKEN_ID}"
+            )
     if len(ids) != fields[length]:
-        return f'"{path}{name}" has {len(ids)} ids, but "{length}" is {fields[length]}: the two must agree'
+        return (
+            f'"{path}{name}" has {len(ids)} ids, but "{length}" is {fields[length]}: the two '
+            "must agree"
+        )
     return ""
 
 

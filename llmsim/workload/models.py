@@ -8,8 +8,8 @@ from llmsim.config.errors import InputError, nearest
 class ModelNames:
     """The models a workload may name; `index` remembers what it has matched.
 
-    With no known models (a trace read outside a cluster) every name is taken as it stands. Several known models
-    make a name on every line necessary.
+    With no known models (a trace read outside a cluster) every name is taken as it stands. Several
+    known models make a name on every line necessary.
     """
 
     def __init__(self, known_models: Sequence[str]) -> None:
@@ -19,8 +19,9 @@ class ModelNames:
         self._matched = {name: index for index, name in enumerate(self.names)}
 
     def index(self, name: str, where: str) -> int:
-        """Position of `name` in `names`: the same text, or an unambiguous case-insensitive match of the whole name
-        or of its last path component. Raises InputError that starts with `where`."""
+        """Position of `name` in `names`: the same text, or an unambiguous case-insensitive match of
+        the whole name or of its last path component. Raises InputError that starts with `where`.
+        """
         found = self._matched.get(name)
         if found is None:
             found = self._matched[name] = self._match(name, where)
@@ -38,15 +39,23 @@ class ModelNames:
             return candidates[0]
         served = ", ".join(f'"{known}"' for known in self.names)
         if candidates:
-            raise InputError(f'{where}: model "{name}" could be any of {served}; give the full name')
+            raise InputError(
+                f'{where}: model "{name}" could be any of {served}; give the full name'
+            )
         suggestion = nearest(name, self.names) or _nearest_tail(name, self.names)
-        raise InputError(f'{where}: model "{name}" is not served by this cluster{suggestion}; it serves {served}')
+        raise InputError(
+            f'{where}: model "{name}" is not served by this cluster{suggestion}; it serves {served}'
+        )
 
     def unnamed(self, where: str) -> int:
-        """-1, the index of a line that names no model. Raises InputError where the cluster serves several."""
+        """-1, the index of a line that names no model. Raises InputError where the cluster serves
+        several.
+        """
         if self.required:
             served = ", ".join(f'"{known}"' for known in self.names)
-            raise InputError(f'{where}: "model" is missing, and the cluster serves several: name one of {served}')
+            raise InputError(
+                f'{where}: "model" is missing, and the cluster serves several: name one of {served}'
+            )
         return -1
 
 

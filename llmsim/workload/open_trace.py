@@ -15,12 +15,16 @@ from llmsim.config.errors import InputError, nearest
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _piped: dict[tuple[str, int, int], BinaryIO] = {}
-"""What came through each pipe, by its path, device and inode: a trace is looked at before it is read."""
+"""What came through each pipe, by its path, device and inode: a trace is looked at before it is
+read.
+"""
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[io.BufferedReader]:
-    """The decompressed bytes of a trace; gzip and Zstandard are recognised by content. Raises InputError."""
+    """The decompressed bytes of a trace; gzip and Zstandard are recognised by content. Raises
+    InputError.
+    """
     packing = ""
     with _opened_raw(path) as raw:
         try:
@@ -40,7 +44,9 @@ def opened(path: Path) -> Iterator[io.BufferedReader]:
             raise InputError(f"{path}: the gzip data is damaged or cut short ({error})") from None
         except OSError as error:
             if packing == "zstd":
-                raise InputError(f"{path}: the zstd data is damaged or cut short ({error})") from None
+                raise InputError(
+                    f"{path}: the zstd data is damaged or cut short ({error})"
+                ) from None
             raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
 
 
@@ -48,7 +54,9 @@ def _zstd(raw: BinaryIO, path: Path) -> io.BufferedReader:
     try:
         import pyarrow as pa
     except ImportError:
-        raise InputError(f"{path}: reading zstd needs pyarrow; install it, or unpack the file first") from None
+        raise InputError(
+            f"{path}: reading zstd needs pyarrow; install it, or unpack the file first"
+        ) from None
     if not pa.Codec.is_available("zstd"):
         raise InputError(f"{path}: this pyarrow was built without zstd; unpack the file first")
     return io.BufferedReader(cast(io.RawIOBase, _Unpacked(pa.CompressedInputStream(raw, "zstd"))))

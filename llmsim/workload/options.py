@@ -1,4 +1,6 @@
-"""What a user may ask of a trace file besides reading it, as options and as the text `trace:PATH,key=value,...`."""
+"""What a user may ask of a trace file besides reading it, as options and as the text
+`trace:PATH,key=value,...`.
+"""
 
 import math
 from collections.abc import Callable, Mapping
@@ -12,9 +14,11 @@ PREFIX = "trace:"
 
 @dataclass(frozen=True)
 class TraceOptions:
-    """`window_s` is in the trace's own time from its first arrival, and whole sessions fall in or out by their first
-    call; then each line (request or session) is kept with probability `sample`, then the first `limit` (0: all); then
-    arrivals are divided by `speedup`. Times between a session's calls stay as they are."""
+    """`window_s` is in the trace's own time from its first arrival, and whole sessions fall in or
+    out by their first call; then each line (request or session) is kept with probability `sample`,
+    then the first `limit` (0: all); then arrivals are divided by `speedup`. Times between a
+    session's calls stay as they are.
+    """
 
     speedup: float = 1.0
     window_s: tuple[float, float] | None = None
@@ -33,14 +37,21 @@ class TraceOptions:
     """A tokenizer.json for text, read by the package `tokenizers`."""
     format: str | None = None
     columns: tuple[str, str, str] | None = None
-    """Of a CSV with names of its own: the columns of arrivals ("": it has none), prompt tokens and answer tokens."""
+    """Of a CSV with names of its own: the columns of arrivals ("": it has none), prompt tokens and
+    answer tokens.
+    """
     unit: str | None = None
     """Of that CSV's arrivals: s, ms, us or ns."""
 
     @property
     def changes_workload(self) -> bool:
         """Whether anything is asked beyond `limit` and how to read."""
-        return self.window_s is not None or self.sample < 1 or self.rate is not None or self.speedup != 1
+        return (
+            self.window_s is not None
+            or self.sample < 1
+            or self.rate is not None
+            or self.speedup != 1
+        )
 
 
 def is_trace_text(text: str) -> bool:
@@ -49,7 +60,9 @@ def is_trace_text(text: str) -> bool:
 
 
 def parse_trace_text(text: str) -> tuple[str, TraceOptions]:
-    """Path and options of `trace:PATH,key=value,...`; a comma that no known key follows belongs to the path."""
+    """Path and options of `trace:PATH,key=value,...`; a comma that no known key follows belongs to
+    the path.
+    """
     parts = text.removeprefix(PREFIX).split(",")
     given: dict[str, str] = {}
     while len(parts) > 1 and parts[-1].partition("=")[0] in _PARSERS:
@@ -60,7 +73,9 @@ def parse_trace_text(text: str) -> tuple[str, TraceOptions]:
     path = ",".join(parts)
     if "," in path and "=" in path.rsplit(",", 1)[1]:
         key = path.rsplit(",", 1)[1].partition("=")[0]
-        raise InputError(f'{text}: unknown option "{key}"{nearest(key, _PARSERS)}; known: {", ".join(_PARSERS)}')
+        raise InputError(
+            f'{text}: unknown option "{key}"{nearest(key, _PARSERS)}; known: {", ".join(_PARSERS)}'
+        )
     return path, options_from(given, text)
 
 
@@ -138,7 +153,11 @@ def _text(text: str) -> str:
 
 _PARSERS: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "speedup": ("speedup", _positive, "a number above 0"),
-    "window": ("window_s", _window, "START-END in seconds from the first arrival, such as 60-120, 60- or -60"),
+    "window": (
+        "window_s",
+        _window,
+        "START-END in seconds from the first arrival, such as 60-120, 60- or -60",
+    ),
     "sample": ("sample", _share, "a share above 0, at most 1"),
     "seed": ("seed", _natural, "an integer from 0"),
     "limit": ("limit", _natural, "an integer from 0 (all)"),
@@ -148,6 +167,10 @@ _PARSERS: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "block": ("block", _block, "an integer from 1 to 1048576"),
     "tokenizer": ("tokenizer", _text, "the path of a tokenizer.json"),
     "format": ("format", _text, "the name of a format"),
-    "columns": ("columns", _columns, "three names of columns, ARRIVAL|PROMPT|ANSWER; the first may be left empty"),
+    "columns": (
+        "columns",
+        _columns,
+        "three names of columns, ARRIVAL|PROMPT|ANSWER; the first may be left empty",
+    ),
     "unit": ("unit", _word("s", "ms", "us", "ns"), "s, ms, us or ns"),
 }

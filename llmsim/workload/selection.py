@@ -1,4 +1,6 @@
-"""Cuts, thins and speeds up a workload: whole lines (a request, or a session with its later calls) at a time."""
+"""Cuts, thins and speeds up a workload: whole lines (a request, or a session with its later calls)
+at a time.
+"""
 
 import math
 from dataclasses import replace
@@ -18,7 +20,9 @@ NS_PER_S = 10**9
 
 
 def selected(workload: Workload, options: TraceOptions) -> Workload:
-    """The workload that `options` ask for. Raises InputError where nothing is left, or time runs out."""
+    """The workload that `options` ask for. Raises InputError where nothing is left, or time runs
+    out.
+    """
     heads = np.flatnonzero(workload.arrival_ps >= 0)
     arrival = workload.arrival_ps[heads]
     streams = [Generator(PCG64(child)) for child in SeedSequence(options.seed).spawn(2)]
@@ -34,7 +38,8 @@ def selected(workload: Workload, options: TraceOptions) -> Workload:
         if len(arrival) and not bool(keep.any()):
             raise InputError(
                 f"{workload.source}: nothing is left of its {len(heads)} lines by the window "
-                f"{start_s:g}-{'' if math.isinf(end_s) else f'{end_s:g}'}; they arrive from 0 to {since_s.max():.10g} s"
+                f"{start_s:g}-{'' if math.isinf(end_s) else f'{end_s:g}'}; they arrive from 0 to "
+                f"{since_s.max():.10g} s"
             )
         start_ps = begin_ps + round(start_s * PS_PER_S)
     if options.sample < 1:
@@ -44,7 +49,8 @@ def selected(workload: Workload, options: TraceOptions) -> Workload:
         chosen = chosen[: options.limit]
     if len(chosen) == 0:
         raise InputError(
-            f"{workload.source}: nothing is left of its {len(heads)} lines; ask for a larger window or sample"
+            f"{workload.source}: nothing is left of its {len(heads)} lines; ask for a larger "
+            "window or sample"
         )
     arrival = arrival - start_ps
     if options.speedup != 1:
@@ -52,7 +58,8 @@ def selected(workload: Workload, options: TraceOptions) -> Workload:
             moved = np.rint(arrival / 1000 / options.speedup)
         if not moved.max() <= MAX_TIME_NS:
             raise InputError(
-                f"{workload.source}: slowed down by {options.speedup:g}, the last request arrives beyond 53 days"
+                f"{workload.source}: slowed down by {options.speedup:g}, the last request "
+                "arrives beyond 53 days"
             )
         arrival = moved.astype(np.int64) * 1000
     return _rows_of(workload, heads, chosen, arrival)
@@ -62,12 +69,17 @@ def _poisson_ps(workload: Workload, rate: float, n: int, random: Generator) -> I
     with np.errstate(over="ignore"):  # a time beyond all numbers is refused just below
         times_ns = np.rint(np.cumsum(random.standard_exponential(n)) * (NS_PER_S / rate))
     if n and not times_ns[-1] <= MAX_TIME_NS:
-        raise InputError(f"{workload.source}: at a rate of {rate:g} per second the last request arrives beyond 53 days")
+        raise InputError(
+            f"{workload.source}: at a rate of {rate:g} per second the last request arrives "
+            "beyond 53 days"
+        )
     return times_ns.astype(np.int64) * 1000
 
 
 def _rows_of(workload: Workload, heads: Int64, chosen: Int64, arrival_ps: Int64) -> Workload:
-    """The lines `chosen`, with all their rows, first calls arriving at `arrival_ps` (of all lines)."""
+    """The lines `chosen`, with all their rows, first calls arriving at `arrival_ps`
+    (of all lines).
+    """
     new_arrival = workload.arrival_ps.copy()
     new_arrival[heads] = arrival_ps
     if len(chosen) == len(heads):

@@ -36,14 +36,17 @@ SMALLEST_CV = 1e-9
 def parse_synthetic(text: str) -> SyntheticSpec:
     """Reads `synthetic:` and comma-separated `key=value`:
 
-    n (lines), rate (requests per second), arrivals (poisson, gamma:cv=2, fixed, burst:size=50:every_s=15,
-    diurnal:period_s=86400:amplitude=0.5, spike:every_s=300:length_s=20:factor=5), input and
-    output (tokens: lognormal:MEAN with cv= (1) or sigma=, zipf:EXPONENT or pareto:ALPHA with min= and max=,
-    uniform:MIN-MAX, exponential:MEAN, fixed:N or
-    N; min= and max= limit a lognormal), prefixes (COUNT with tokens= and share= (1)), calls and tool_ms (sessions;
-    distributions too), model (names separated by |), seed (0). Raises InputError naming the part at fault.
+    n (lines), rate (requests per second), arrivals (poisson, gamma:cv=2, fixed,
+    burst:size=50:every_s=15, diurnal:period_s=86400:amplitude=0.5,
+    spike:every_s=300:length_s=20:factor=5), input and output (tokens: lognormal:MEAN with cv= (1)
+    or sigma=, zipf:EXPONENT or pareto:ALPHA with min= and max=, uniform:MIN-MAX, exponential:MEAN,
+    fixed:N or N; min= and max= limit a lognormal), prefixes (COUNT with tokens= and share= (1)),
+    calls and tool_ms (sessions; distributions too), model (names separated by |), seed (0). Raises
+    InputError naming the part at fault.
     """
-    values = split_fields(text, text.removeprefix(PREFIX).split(","), KEYS, ("n", "input", "output"), EXAMPLE)
+    values = split_fields(
+        text, text.removeprefix(PREFIX).split(","), KEYS, ("n", "input", "output"), EXAMPLE
+    )
     fields = {key: Field(text, key, value) for key, value in values.items()}
     return SyntheticSpec(
         n=fields["n"].alone_integer(1, MAX_REQUESTS),
@@ -60,14 +63,18 @@ def parse_synthetic(text: str) -> SyntheticSpec:
 def split_fields(
     text: str, parts: list[str], known: Sequence[str], required: Sequence[str], example: str
 ) -> dict[str, str]:
-    """The `key=value` parts of a specification; raises InputError for unknown, repeated and missing keys."""
+    """The `key=value` parts of a specification; raises InputError for unknown, repeated and missing
+    keys.
+    """
     values: dict[str, str] = {}
     for part in parts:
         key, equals, value = part.partition("=")
         if not equals or not value:
             raise InputError(f'{text}: "{part}" is not key=value; an example is {example}')
         if key not in known:
-            raise InputError(f'{text}: unknown key "{key}"{nearest(key, known)}; known: {", ".join(known)}')
+            raise InputError(
+                f'{text}: unknown key "{key}"{nearest(key, known)}; known: {", ".join(known)}'
+            )
         if key in values:
             raise InputError(f'{text}: "{key}" is given twice')
         values[key] = value
@@ -78,7 +85,9 @@ def split_fields(
 
 
 class Field:
-    """One `key=value`, whose value is a word and colon-separated arguments; every argument must be taken."""
+    """One `key=value`, whose value is a word and colon-separated arguments; every argument must be
+    taken.
+    """
 
     def __init__(self, text: str, key: str, value: str) -> None:
         self.where = f'{text}: "{key}={value}"'
@@ -101,7 +110,9 @@ class Field:
     def word_among(self, what: str, known: tuple[str, ...]) -> None:
         if self.word not in known:
             suggestion = nearest(self.word, known)
-            raise InputError(f'{self.where}: unknown {what} "{self.word}"{suggestion}; known: {", ".join(known)}')
+            raise InputError(
+                f'{self.where}: unknown {what} "{self.word}"{suggestion}; known: {", ".join(known)}'
+            )
 
     def alone_integer(self, low: int, high: int) -> int:
         self.take_word()
@@ -116,10 +127,15 @@ class Field:
         except ValueError:
             number = low - 1
         if not low <= number <= high:
-            raise InputError(f"{self.where}: {_called(name)} is {value}, but must be an integer from {low} to {high}")
+            raise InputError(
+                f"{self.where}: {_called(name)} is {value}, but must be an integer from {low} to "
+                f"{high}"
+            )
         return number
 
-    def positive(self, name: str, default: float | None = None, *, least: float = 0.0, most: float = 1e12) -> float:
+    def positive(
+        self, name: str, default: float | None = None, *, least: float = 0.0, most: float = 1e12
+    ) -> float:
         """A number above 0, and not below `least`; InputError says what it is."""
         value = self._take(name, default)
         try:
@@ -141,7 +157,9 @@ class Field:
     def done(self) -> None:
         if self.arguments:
             name, value = next(iter(self.arguments.items()))
-            raise InputError(f'{self.where}: "{name + "=" if name else ""}{value}" means nothing here')
+            raise InputError(
+                f'{self.where}: "{name + "=" if name else ""}{value}" means nothing here'
+            )
 
 
 def _called(name: str) -> str:
@@ -154,7 +172,9 @@ def parse_arrivals(text: str, fields: dict[str, Field]) -> Arrivals:
     if field.word == "burst":
         if "rate" in fields:
             raise InputError(f"{field.where}: bursts have size= and every_s=, so leave rate= out")
-        bursts = Bursts(field.integer("size", 1, MAX_REQUESTS), field.positive("every_s", least=GRAIN_S))
+        bursts = Bursts(
+            field.integer("size", 1, MAX_REQUESTS), field.positive("every_s", least=GRAIN_S)
+        )
         field.done()
         return bursts
     if "rate" not in fields:
@@ -174,16 +194,22 @@ def parse_arrivals(text: str, fields: dict[str, Field]) -> Arrivals:
     elif field.word == "spike":
         every_s = field.positive("every_s", least=GRAIN_S)
         length_s = field.positive("length_s", least=GRAIN_S, most=every_s)
-        arrivals = Spikes(rate_per_s, every_s, length_s, field.positive("factor", least=GRAIN_S, most=1e6))
+        arrivals = Spikes(
+            rate_per_s, every_s, length_s, field.positive("factor", least=GRAIN_S, most=1e6)
+        )
     field.done()
     return arrivals
 
 
 def parse_lengths(field: Field, smallest: int) -> Lengths:
     makers: dict[str, Callable[[Field, int], Lengths]] = {
-        "lognormal": _lognormal, "zipf": _zipf, "pareto": _pareto, "uniform": _uniform, "fixed": _fixed,
+        "lognormal": _lognormal,
+        "zipf": _zipf,
+        "pareto": _pareto,
+        "uniform": _uniform,
+        "fixed": _fixed,
         "exponential": _exponential,
-    }  # fmt: skip
+    }
     if field.word.isdecimal() and not field.arguments:
         field.arguments[""], field.word = field.word, "fixed"
     field.word_among("distribution", tuple(makers))
@@ -192,7 +218,9 @@ def parse_lengths(field: Field, smallest: int) -> Lengths:
     return lengths
 
 
-def _range(field: Field, smallest: int, *, lowest: int | None, highest: int | None) -> tuple[int, int]:
+def _range(
+    field: Field, smallest: int, *, lowest: int | None, highest: int | None
+) -> tuple[int, int]:
     minimum = field.integer("min", smallest, MAX_TOKENS, lowest)
     maximum = field.integer("max", smallest, MAX_TOKENS, highest)
     if minimum > maximum:
@@ -214,7 +242,8 @@ def _zipf(field: Field, smallest: int) -> Lengths:
     if maximum - minimum >= MAX_ZIPF_VALUES:
         count = maximum - minimum + 1
         raise InputError(
-            f"{field.where}: min= to max= holds {count} values, but at most {MAX_ZIPF_VALUES} are possible"
+            f"{field.where}: min= to max= holds {count} values, but at most {MAX_ZIPF_VALUES} "
+            "are possible"
         )
     return Zipf(exponent, minimum, maximum)
 

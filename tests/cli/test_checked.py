@@ -26,7 +26,9 @@ class Given(CommandLine):
 
 def test_every_option_is_read() -> None:
     rows = command_line_options()
-    options = set(inspect.signature(command).parameters) - {"context"} - rows.keys() | {"engine_options"}
+    options = set(inspect.signature(command).parameters) - {"context"} - rows.keys() | {
+        "engine_options"
+    }
     assert options == {field.name for field in fields(CommandLine)}
     given = Given(cluster_config=Path("cluster.json"), dataset="trace.jsonl", engine_options={})
     Given.read = set()

@@ -1,7 +1,9 @@
-"""Faster memory or links and less load are not slower, and the order of JSON keys is no matter, on random clusters.
+"""Faster memory or links and less load are not slower, and the order of JSON keys is no matter, on
+random clusters.
 
-Each request runs on the group that its row in the trace says (RR), priced by data sheet and links. Batches form
-otherwise where times are others, so that single requests may lose a little: means are compared.
+Each request runs on the group that its row in the trace says (RR), priced by data sheet and links.
+Batches form otherwise where times are others, so that single requests may lose a little: means are
+compared.
 """
 
 import copy
@@ -30,7 +32,14 @@ LOAD_FOLLOWS_TIMES = (
     "--queue-order",
 )
 REPLACED = ("--cost-source", "--collective-costs")
-FIXED = ["--request-routing-policy", "RR", "--collective-costs", "links", "--cost-source", "roofline"]
+FIXED = [
+    "--request-routing-policy",
+    "RR",
+    "--collective-costs",
+    "links",
+    "--cost-source",
+    "roofline",
+]
 
 
 def sampled(seed: int) -> tuple[Json, list[str]]:
@@ -63,7 +72,11 @@ def a_tenth_of_the_load(document: Json, options: list[str]) -> None:
     options[at] = re.sub(r"rate=(\d+)", lambda found: f"rate={int(found[1]) / 10}", options[at])
 
 
-CHANGES: tuple[Callable[[Json, list[str]], None], ...] = (twice_the_memory, twice_the_links, a_tenth_of_the_load)
+CHANGES: tuple[Callable[[Json, list[str]], None], ...] = (
+    twice_the_memory,
+    twice_the_links,
+    a_tenth_of_the_load,
+)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -1,4 +1,6 @@
-"""Names that no output could hold are refused before the run; a folder with such a name is no obstacle."""
+"""Names that no output could hold are refused before the run; a folder with such a name is no
+obstacle.
+"""
 
 import json
 import os
@@ -13,7 +15,9 @@ CLUSTER = ROOT / "cluster_config" / "h100_llama31_8b.json"
 LOAD = "--dataset=synthetic:n=5,rate=10,input=fixed:50,output=fixed:5,seed=1"
 
 
-@pytest.mark.parametrize("option", ["--output", "--run-dir", "--timeline", "--dataset", "--input-files", "--arrivals"])
+@pytest.mark.parametrize(
+    "option", ["--output", "--run-dir", "--timeline", "--dataset", "--input-files", "--arrivals"]
+)
 def test_a_name_of_the_command_line_that_is_not_utf8(
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -25,11 +29,18 @@ def test_a_name_of_the_command_line_that_is_not_utf8(
 
 
 @pytest.mark.parametrize("half", ["\\ud800", "\\udcff", "\\uD83D x \\uDE00", 'say \\"\\udc00'])
-def test_half_a_character_in_a_cluster_file(half: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_half_a_character_in_a_cluster_file(
+    half: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = CLUSTER.read_text(encoding="utf-8").replace('"One H100', f'"{half} One H100', 1)
     text = text if half in text else text.replace("{", f'{{"description": "{half}",', 1)
     (tmp_path / "c.json").write_text(text, encoding="utf-8")
-    assert run_main([f"--cluster-config={tmp_path / 'c.json'}", LOAD, "--run-dir", str(tmp_path / "out")]) == 2
+    assert (
+        run_main(
+            [f"--cluster-config={tmp_path / 'c.json'}", LOAD, "--run-dir", str(tmp_path / "out")]
+        )
+        == 2
+    )
     assert "half of a character; expected whole characters" in capsys.readouterr().err
     assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
 
@@ -43,7 +54,13 @@ def test_whole_characters_and_odd_folders_are_taken(
     folder.mkdir()
     (folder / "c.json").write_text(json.dumps(document), encoding="utf-8")
     monkeypatch.chdir(folder)
-    words = ["--cluster-config=c.json", LOAD, "--cost-source=roofline", "--run-dir=out", "--input-files=files.json"]
+    words = [
+        "--cluster-config=c.json",
+        LOAD,
+        "--cost-source=roofline",
+        "--run-dir=out",
+        "--input-files=files.json",
+    ]
     assert run_main(words) == 0, capsys.readouterr().err
     assert json.loads((folder / "files.json").read_text(encoding="utf-8"))["ended"] == "answered"
     assert json.loads((folder / "out" / "manifest.json").read_text(encoding="utf-8"))["files"]

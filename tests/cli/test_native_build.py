@@ -1,4 +1,6 @@
-"""A checkout without a native module of its own, or with one of other sources, says so in one sentence."""
+"""A checkout without a native module of its own, or with one of other sources, says so in one
+sentence.
+"""
 
 import importlib.machinery
 import os
@@ -23,7 +25,11 @@ SITE = Path(sysconfig.get_paths()["purelib"])
 def checkout(folder: Path, *, sources: bool = False) -> Path:
     """The Python of the package, and its native sources where they are asked for."""
     root = folder / "checkout"
-    shutil.copytree(ROOT / "llmsim", root / "llmsim", ignore=shutil.ignore_patterns("native", "__pycache__", "*.so"))
+    shutil.copytree(
+        ROOT / "llmsim",
+        root / "llmsim",
+        ignore=shutil.ignore_patterns("native", "__pycache__", "*.so"),
+    )
     shutil.copy(ROOT / "main.py", root)
     for part in PARTS if sources else ():
         shutil.copytree(ROOT / part, root / part)
@@ -34,7 +40,9 @@ def installed(folder: Path) -> Path:
     """What `pip install .` leaves of the native module."""
     package = folder / "site" / "llmsim"
     package.mkdir(parents=True)
-    shutil.copy(str(_native.__file__), package / f"_native{importlib.machinery.EXTENSION_SUFFIXES[0]}")
+    shutil.copy(
+        str(_native.__file__), package / f"_native{importlib.machinery.EXTENSION_SUFFIXES[0]}"
+    )
     return package.parent
 
 
@@ -50,24 +58,37 @@ def libraries(folder: Path) -> Path:
 
 def started(root: Path, *path: Path, program: tuple[str, ...] = ("main.py", "--help")) -> Any:
     """Without `site`, so that the editable installation of these tests is not found."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path)), "LLMSIM_CACHE": str(root / "cache")}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(map(str, path)),
+        "LLMSIM_CACHE": str(root / "cache"),
+    }
     command = [sys.executable, "-S", *program]
-    return subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=300)
+    return subprocess.run(
+        command, cwd=root, env=environment, capture_output=True, text=True, timeout=300
+    )
 
 
 PROGRAMS = (("main.py", "--help"), ("-m", "llmsim", "--version"))
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_checkout_without_a_native_module_says_what_to_do(tmp_path: Path, program: tuple[str, ...]) -> None:
+def test_a_checkout_without_a_native_module_says_what_to_do(
+    tmp_path: Path, program: tuple[str, ...]
+) -> None:
     done = started(checkout(tmp_path), libraries(tmp_path), program=program)
     assert done.returncode == 3 and done.stdout == ""
     assert done.stderr.count("\n") == 1
-    assert "the native module of llmsim is not built for Python" in done.stderr and "`make run`" in done.stderr
+    assert (
+        "the native module of llmsim is not built for Python" in done.stderr
+        and "`make run`" in done.stderr
+    )
 
 
 @pytest.mark.parametrize("sources", [False, True])
-def test_a_checkout_takes_the_native_module_of_an_installed_copy(tmp_path: Path, sources: bool) -> None:
+def test_a_checkout_takes_the_native_module_of_an_installed_copy(
+    tmp_path: Path, sources: bool
+) -> None:
     root, site, deps = checkout(tmp_path, sources=sources), installed(tmp_path), libraries(tmp_path)
     for program in PROGRAMS:
         done = started(root, site, deps, program=program)
@@ -81,7 +102,9 @@ def test_the_native_module_of_an_installed_copy_of_other_sources_is_refused(tmp_
     source.write_text(source.read_text(encoding="utf-8") + "// changed\n", encoding="utf-8")
     done = started(root, installed(tmp_path), deps)
     assert done.returncode == 3 and done.stderr.count("\n") == 1
-    assert "was built from other sources than those in" in done.stderr and "`make run`" in done.stderr
+    assert (
+        "was built from other sources than those in" in done.stderr and "`make run`" in done.stderr
+    )
 
 
 def test_a_missing_library_is_named(tmp_path: Path) -> None:
@@ -108,7 +131,9 @@ def test_a_module_of_these_sources_is_taken(built: tuple[Path, Any]) -> None:
     root, module = built
     assert why_stale(module, root) == ""
     after = time.time() + 120
-    os.utime(root / PARTS[1] / "b.h", (after, after))  # the same content, as after `git checkout` there and back
+    os.utime(
+        root / PARTS[1] / "b.h", (after, after)
+    )  # the same content, as after `git checkout` there and back
     assert why_stale(module, root) == ""
 
 
@@ -144,7 +169,9 @@ def test_the_stamp_is_that_of_the_sources() -> None:
 
 
 def test_looking_is_cheap() -> None:
-    """A twentieth of a second is ten times what it takes: the sources' times are looked at, not their contents."""
+    """A twentieth of a second is ten times what it takes: the sources' times are looked at, not
+    their contents.
+    """
     assert native_build._newest_ns(ROOT) > 0
     best = min(timed(lambda: native_build._newest_ns(ROOT)) for _ in range(5))
     assert best < 0.05
@@ -162,6 +189,11 @@ def test_variables_of_shell_completion_change_nothing(name: str, value: str) -> 
     for program in (["-m", "llmsim", "--version"], ["main.py", "--help"]):
         environment = {**os.environ, name: value}
         done = subprocess.run(
-            [sys.executable, *program], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
+            [sys.executable, *program],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
         )
         assert done.returncode == 0 and done.stderr == ""

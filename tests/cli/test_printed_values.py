@@ -1,4 +1,6 @@
-"""Control characters of files and arguments reach neither a terminal nor the JSON on standard output."""
+"""Control characters of files and arguments reach neither a terminal nor the JSON on standard
+output.
+"""
 
 import json
 import sys
@@ -18,7 +20,10 @@ ESCAPES = "\x1b[2J\x1b]0;pwned\x07"
 @given(st.text())
 def test_what_is_printed_is_printable_and_says_the_same(text: str) -> None:
     shown = printable(text)
-    assert all(character in "\n\t" or character.isprintable() or ord(character) > 159 for character in shown)
+    assert all(
+        character in "\n\t" or character.isprintable() or ord(character) > 159
+        for character in shown
+    )
     shown.encode("utf-8")
     document = json.dumps({"key": text}, ensure_ascii=False)
     assert json.loads(printable(document)) == {"key": text}
@@ -32,11 +37,15 @@ def test_an_error_is_one_line(text: str) -> None:
 def test_a_long_value_is_cut_in_the_middle() -> None:
     cut = one_line("f:1: " + "x" * 100_000 + " must be a number")
     assert len(cut) < LONGEST_SENTENCE + 100
-    assert cut.startswith("f:1: x") and cut.endswith(" must be a number") and "characters more" in cut
+    assert (
+        cut.startswith("f:1: x") and cut.endswith(" must be a number") and "characters more" in cut
+    )
 
 
 @pytest.mark.parametrize("make", ["trace", "argument", "note", "json"])
-def test_no_command_prints_them(make: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_command_prints_them(
+    make: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "t.csv"
     path.write_text(f"arrival,{ESCAPES}\n1,2\n")
     words = ["trace", "inspect", str(path)]

@@ -1,4 +1,6 @@
-"""What a careless or unlucky user meets: nothing lost, nothing overwritten, no silence, one sentence."""
+"""What a careless or unlucky user meets: nothing lost, nothing overwritten, no silence, one
+sentence.
+"""
 
 import json
 import os
@@ -29,7 +31,13 @@ def run(*options: object, cluster: Path = CLUSTER, dataset: object = TRACE) -> i
 
 
 def command(*options: object) -> list[str]:
-    return [sys.executable, str(ROOT / "main.py"), "--cluster-config", str(CLUSTER), *map(str, (*ROOFLINE, *options))]
+    return [
+        sys.executable,
+        str(ROOT / "main.py"),
+        "--cluster-config",
+        str(CLUSTER),
+        *map(str, (*ROOFLINE, *options)),
+    ]
 
 
 def changed(tmp_path: Path, **instance: object) -> Path:
@@ -41,9 +49,12 @@ def changed(tmp_path: Path, **instance: object) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("option", "said"), [("--cluster-config", "the path is empty"), ("--dataset", "--dataset is empty")]
+    ("option", "said"),
+    [("--cluster-config", "the path is empty"), ("--dataset", "--dataset is empty")],
 )
-def test_an_empty_path_is_not_the_current_folder(option: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_path_is_not_the_current_folder(
+    option: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     given = {"--cluster-config": str(CLUSTER), "--dataset": str(TRACE), option: ""}
     assert run_main([word for pair in given.items() for word in pair]) == 2
     error = capsys.readouterr().err
@@ -51,7 +62,9 @@ def test_an_empty_path_is_not_the_current_folder(option: str, said: str, capsys:
     assert error.count("\n") == 1
 
 
-def test_an_output_never_replaces_an_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_output_never_replaces_an_input(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     trace = tmp_path / "t.jsonl"
     shutil.copy(TRACE, trace)
     assert run(*ROOFLINE, "--output", trace, dataset=trace) == 2
@@ -74,7 +87,11 @@ def test_one_output_that_fails_does_not_cost_the_others(tmp_path: Path) -> None:
     assert (tmp_path / "r" / "manifest.json").exists()
     with open("/dev/full", "w", encoding="utf-8") as full:
         done = subprocess.run(
-            command("--dataset", TRACE), stdout=full, stderr=subprocess.PIPE, text=True, timeout=HANGS_S
+            command("--dataset", TRACE),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=HANGS_S,
         )
     assert done.returncode == 2 and "standard output cannot be written" in done.stderr
 
@@ -82,20 +99,28 @@ def test_one_output_that_fails_does_not_cost_the_others(tmp_path: Path) -> None:
 @pytest.mark.parametrize("closed", [">&-", "2>&-"])
 def test_closed_streams(closed: str) -> None:
     line = " ".join(f"'{part}'" for part in command("--dataset", TRACE, "--json"))
-    done = subprocess.run(["sh", "-c", f"{line} {closed}"], capture_output=True, text=True, timeout=HANGS_S)
+    done = subprocess.run(
+        ["sh", "-c", f"{line} {closed}"], capture_output=True, text=True, timeout=HANGS_S
+    )
     assert done.returncode == 0 and done.stderr == ""
     line = " ".join(f"'{part}'" for part in command("--dataset", "absent.jsonl"))
-    done = subprocess.run(["sh", "-c", f"{line} 2>&-"], capture_output=True, text=True, timeout=HANGS_S)
+    done = subprocess.run(
+        ["sh", "-c", f"{line} 2>&-"], capture_output=True, text=True, timeout=HANGS_S
+    )
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
 
 
-@pytest.mark.parametrize(("line", "code"), [("schema", 0), ("run", 0), ("run --max-model-len 20", 3)])
+@pytest.mark.parametrize(
+    ("line", "code"), [("schema", 0), ("run", 0), ("run --max-model-len 20", 3)]
+)
 def test_a_reader_that_has_seen_enough_is_no_error(line: str, code: int) -> None:
     """`llmsim ... | head`: the exit code is that of the work done."""
     verb, *options = line.split()
     run_options = command("--dataset", TRACE, "--json", *options)[2:] if verb == "run" else options
     process = subprocess.Popen(
-        [sys.executable, "-m", "llmsim", verb, *run_options], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-m", "llmsim", verb, *run_options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     assert process.stdout is not None and process.stderr is not None
     process.stdout.close()
@@ -107,8 +132,12 @@ def test_a_reader_that_has_seen_enough_is_no_error(line: str, code: int) -> None
 
 @pytest.mark.parametrize("module", ["llmsim.cli", "typer", "llmsim.cli.app"])
 def test_an_interrupt_while_python_imports_is_one_sentence(module: str) -> None:
-    """The function behind the command `llmsim`, interrupted as its first import of `module` begins."""
-    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
+    """The function behind the command `llmsim`, interrupted as its first import of
+    `module` begins.
+    """
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "scripts"
+    ]
     home, function = scripts["llmsim"].split(":")
     program = f"""
 import sys
@@ -120,8 +149,13 @@ sys.meta_path.insert(0, Interrupt())
 from {home} import {function}
 sys.exit({function}())
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=HANGS_S)
-    assert (done.returncode, done.stderr) == (130, "llmsim: error: interrupted before anything was computed\n")
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=HANGS_S
+    )
+    assert (done.returncode, done.stderr) == (
+        130,
+        "llmsim: error: interrupted before anything was computed\n",
+    )
 
 
 def test_an_interrupt_while_the_core_is_imported_is_one_sentence() -> None:
@@ -137,14 +171,23 @@ from llmsim.__main__ import main
 enum.EnumMeta.__call__ = interrupted
 sys.exit(main())
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=HANGS_S)
-    assert (done.returncode, done.stderr) == (130, "llmsim: error: interrupted before anything was computed\n")
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=HANGS_S
+    )
+    assert (done.returncode, done.stderr) == (
+        130,
+        "llmsim: error: interrupted before anything was computed\n",
+    )
 
 
-def test_outputs_that_a_command_does_not_write_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_outputs_that_a_command_does_not_write_are_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = ["--cluster-config", str(CLUSTER), "--dataset", str(TRACE), *ROOFLINE]
     graph = ["graph", "step", "--graph", str(tmp_path / "g.dot"), *arguments]
-    assert main([*graph, "--run-dir", str(tmp_path / "r"), "--output", str(tmp_path / "o.csv")]) == 0
+    assert (
+        main([*graph, "--run-dir", str(tmp_path / "r"), "--output", str(tmp_path / "o.csv")]) == 0
+    )
     assert "--output, --run-dir: this command writes no such output" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["g.dot"]
     assert main([*graph, "--require", "measured"]) == 2
@@ -153,11 +196,22 @@ def test_outputs_that_a_command_does_not_write_are_said(tmp_path: Path, capsys: 
 def test_the_help_lists_every_option_under_a_heading(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--help"]) == 0
     sections = re.findall(r"^(\S.*):$", capsys.readouterr().out, re.M)
-    assert sections == ["Input", "Engine (vLLM's names)", "Costs and network", "Output", "LLMServingSim", "Other"]
+    assert sections == [
+        "Input",
+        "Engine (vLLM's names)",
+        "Costs and network",
+        "Output",
+        "LLMServingSim",
+        "Other",
+    ]
 
 
-@pytest.mark.parametrize(("number", "delay"), [(signal.SIGINT, 1.0), (signal.SIGTERM, 1.0), (signal.SIGINT, 0.1)])
-def test_whenever_it_is_stopped_it_says_so(tmp_path: Path, number: signal.Signals, delay: float) -> None:
+@pytest.mark.parametrize(
+    ("number", "delay"), [(signal.SIGINT, 1.0), (signal.SIGTERM, 1.0), (signal.SIGINT, 0.1)]
+)
+def test_whenever_it_is_stopped_it_says_so(
+    tmp_path: Path, number: signal.Signals, delay: float
+) -> None:
     process = subprocess.Popen(
         command(*ENDLESS, "--json", "--output", tmp_path / "o.csv"),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -192,28 +246,42 @@ def test_writing_the_results_is_not_interrupted(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=HANGS_S)
     assert process.returncode == 0, err
-    assert len((tmp_path / "o.csv").read_text(encoding="utf-8").splitlines()) == json.loads(out)["completed"] + 1
+    assert (
+        len((tmp_path / "o.csv").read_text(encoding="utf-8").splitlines())
+        == json.loads(out)["completed"] + 1
+    )
 
 
-def test_data_sheets_and_models_beside_the_cluster_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_data_sheets_and_models_beside_the_cluster_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "parts").mkdir()
     sheet = json.loads((ROOT / "llmsim/presets/hardware/h100_sxm.json").read_text(encoding="utf-8"))
     sheet |= {"name": "Mine", "silicon_system": None}
     (tmp_path / "parts" / "mine.json").write_text(json.dumps(sheet), encoding="utf-8")
-    model = json.loads((ROOT / "llmsim/presets/models/meta-llama/Llama-3.1-8B.json").read_text(encoding="utf-8"))
+    model = json.loads(
+        (ROOT / "llmsim/presets/models/meta-llama/Llama-3.1-8B.json").read_text(encoding="utf-8")
+    )
     (tmp_path / "parts" / "config.json").write_text(json.dumps(model), encoding="utf-8")
     cluster = changed(tmp_path, hardware="parts/mine.json", model_name="parts/config.json")
     assert run("--json", cluster=cluster) == 0
-    assert "data sheet of Mine" in next(iter(json.loads(capsys.readouterr().out)["sources"]["by_source"]))
+    assert "data sheet of Mine" in next(
+        iter(json.loads(capsys.readouterr().out)["sources"]["by_source"])
+    )
 
 
 def test_a_folder_called_like_a_device_is_no_data_sheet(tmp_path: Path) -> None:
     cluster = changed(tmp_path)
-    (tmp_path / json.loads(cluster.read_text(encoding="utf-8"))["nodes"][0]["instances"][0]["hardware"]).mkdir()
+    (
+        tmp_path
+        / json.loads(cluster.read_text(encoding="utf-8"))["nodes"][0]["instances"][0]["hardware"]
+    ).mkdir()
     assert run("--json", cluster=cluster) == 0
 
 
-def test_a_bandwidth_that_is_not_used_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bandwidth_that_is_not_used_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     slow = changed(tmp_path, npu_mem={"mem_size": 80, "mem_bw": 1000, "mem_latency": 0})
     tpot = {}
     for source in ("silicon", "roofline"):
@@ -221,7 +289,9 @@ def test_a_bandwidth_that_is_not_used_is_said(tmp_path: Path, capsys: pytest.Cap
             assert run("--cost-source", source, "--json", cluster=cluster) == 0
             summary = json.loads(capsys.readouterr().out)
             tpot[source, cluster] = summary["mean_tpot_ms"]
-            assert any("mem_bw" in note for note in summary["notes"]) == (source == "silicon" and cluster == slow)
+            assert any("mem_bw" in note for note in summary["notes"]) == (
+                source == "silicon" and cluster == slow
+            )
     assert tpot["silicon", slow] == tpot["silicon", CLUSTER]
     assert tpot["roofline", slow] > 2 * tpot["roofline", CLUSTER]
 
@@ -231,7 +301,8 @@ def test_a_trace_from_a_pipe_is_read_once(tmp_path: Path) -> None:
     """The manifest does not open it again, which would wait for ever."""
     os.mkfifo(tmp_path / "pipe")
     reader = subprocess.Popen(
-        command("--dataset", tmp_path / "pipe", "--run-dir", tmp_path / "r"), stdout=subprocess.DEVNULL
+        command("--dataset", tmp_path / "pipe", "--run-dir", tmp_path / "r"),
+        stdout=subprocess.DEVNULL,
     )
     (tmp_path / "pipe").write_bytes(TRACE.read_bytes())
     try:
@@ -256,23 +327,42 @@ def test_what_changes_nothing_is_said(tmp_path: Path, capsys: pytest.CaptureFixt
     assert run(*ROOFLINE, "--json", *given, cluster=changed(tmp_path, npu_mem=memory)) == 0
     notes = " ".join(json.loads(capsys.readouterr().out)["notes"])
     assert "--decode-routing-policy RR changes nothing: no instance has the pd_type decode" in notes
-    assert "--expert-routing-policy ZIPF:s=2 changes nothing: no model of the cluster has experts" in notes
+    assert (
+        "--expert-routing-policy ZIPF:s=2 changes nothing: no model of the cluster has experts"
+        in notes
+    )
     assert "npu_mem.mem_latency of the cluster file (400 ns) is not used" in notes
-    assert run(*ROOFLINE, "--json", "--enable-local-offloading", cluster=changed(tmp_path, npu_mem=memory)) == 0
+    assert (
+        run(
+            *ROOFLINE,
+            "--json",
+            "--enable-local-offloading",
+            cluster=changed(tmp_path, npu_mem=memory),
+        )
+        == 0
+    )
     assert "mem_latency" not in capsys.readouterr().out
     assert run(*ROOFLINE, "--json") == 0
     assert "changes nothing" not in capsys.readouterr().out
 
 
 def test_errors_name_the_instance(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for instance in ({"hardware": "Abacus"}, {"model_name": "no/model"}, {"model_name": "meta-llama/Llama-3.1-405B"}):
+    for instance in (
+        {"hardware": "Abacus"},
+        {"model_name": "no/model"},
+        {"model_name": "meta-llama/Llama-3.1-405B"},
+    ):
         assert run(cluster=changed(tmp_path, **instance)) in (2, 3)
         assert "cluster.json: nodes[0].instances[0]: " in capsys.readouterr().err
 
 
-def test_answers_cut_by_the_context_are_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_answers_cut_by_the_context_are_noted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     trace = tmp_path / "t.jsonl"
-    trace.write_text('{"input_toks": 3, "output_toks": 900, "arrival_time_ns": 0}\n', encoding="utf-8")
+    trace.write_text(
+        '{"input_toks": 3, "output_toks": 900, "arrival_time_ns": 0}\n', encoding="utf-8"
+    )
     assert run(*ROOFLINE, "--max-model-len", 500, "--json", dataset=trace) == 0
     summary = json.loads(capsys.readouterr().out)
     assert summary["total_output_tokens"] == 497
@@ -291,7 +381,9 @@ def bundle(tmp_path: Path, scale: float) -> Path:
     return target
 
 
-@pytest.mark.parametrize(("scale", "code", "words"), [(1e15, 2, "dense.csv:2"), (1e4, 3, "53 days")])
+@pytest.mark.parametrize(
+    ("scale", "code", "words"), [(1e15, 2, "dense.csv:2"), (1e4, 3, "53 days")]
+)
 def test_times_out_of_all_proportion(
     tmp_path: Path, scale: float, code: int, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -307,7 +399,9 @@ def test_times_out_of_all_proportion(
 def test_links_slower_than_the_clock_reaches(
     flags: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Collectives of seventeen minutes: the engine that runs every rank's nodes is at its clock's end first."""
+    """Collectives of seventeen minutes: the engine that runs every rank's nodes is at its clock's
+    end first.
+    """
     memory = {"mem_size": 79, "mem_bw": 3350, "mem_latency": 0}
     one = {"model_name": "meta-llama/Llama-3.1-8B", "hardware": "H100", "npu_mem": memory}
     document = {
@@ -316,11 +410,21 @@ def test_links_slower_than_the_clock_reaches(
     }  # fmt: skip
     path = tmp_path / "c.json"
     path.write_text(json.dumps(document), encoding="utf-8")
-    assert run(*ROOFLINE, *flags, cluster=path, dataset="synthetic:n=6,rate=5,input=fixed:9000,output=fixed:90") == 3
+    assert (
+        run(
+            *ROOFLINE,
+            *flags,
+            cluster=path,
+            dataset="synthetic:n=6,rate=5,input=fixed:9000,output=fixed:90",
+        )
+        == 3
+    )
     assert "53 days" in capsys.readouterr().err
 
 
-def test_a_given_profile_folder_has_to_be_of_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_given_profile_folder_has_to_be_of_use(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run("--profile-dir", tmp_path) == 2
     assert "--profile-dir" in capsys.readouterr().err
     cluster = shared("groundtruth/rtxpro6000_llama31_8b/cluster.json")

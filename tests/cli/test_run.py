@@ -1,4 +1,6 @@
-"""`llmsim run` as a person or a script meets it: outputs, exit codes, refusals, and errors of one sentence."""
+"""`llmsim run` as a person or a script meets it: outputs, exit codes, refusals, and errors of one
+sentence.
+"""
 
 import csv
 import json
@@ -22,7 +24,9 @@ ROOFLINE = ("--cost-source", "roofline")
 
 
 def run(*options: object, cluster: Path = CLUSTER, dataset: object = TRACE) -> int:
-    return run_main([str(o) for o in ("--cluster-config", cluster, "--dataset", dataset, *ROOFLINE, *options)])
+    return run_main(
+        [str(o) for o in ("--cluster-config", cluster, "--dataset", dataset, *ROOFLINE, *options)]
+    )
 
 
 def sentence(capsys: pytest.CaptureFixture[str]) -> str:
@@ -42,7 +46,9 @@ def test_json_has_vllms_names(capsys: pytest.CaptureFixture[str]) -> None:
     assert summary["completed"] == 10
     names = ["duration", "request_throughput", "output_throughput", "total_token_throughput"]
     names += [
-        f"{s}_{m}_ms" for s in ("mean", "median", "std", "p90", "p95", "p99") for m in ("ttft", "tpot", "itl", "e2el")
+        f"{s}_{m}_ms"
+        for s in ("mean", "median", "std", "p90", "p95", "p99")
+        for m in ("ttft", "tpot", "itl", "e2el")
     ]
     assert all(summary[name] > 0 for name in names)
     assert set(summary["invariants"].values()) == {"ok"}
@@ -79,18 +85,31 @@ def test_exact_evaluation_changes_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "0.csv").read_bytes() == (tmp_path / "1.csv").read_bytes()
 
 
-def test_what_holds_for_each_distinct_group_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The second of three alike is not printed; the third differs in its queue alone. Nothing is in picoseconds."""
+def test_what_holds_for_each_distinct_group_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second of three alike is not printed; the third differs in its queue alone. Nothing is in
+    picoseconds.
+    """
     cluster = json.loads(CLUSTER.read_text(encoding="utf-8"))
     node = cluster["nodes"][0]
     node["num_instances"] = 3
-    node["instances"] = [*node["instances"] * 2, {**node["instances"][0], "scheduling_policy": "sjf"}]
+    node["instances"] = [
+        *node["instances"] * 2,
+        {**node["instances"][0], "scheduling_policy": "sjf"},
+    ]
     (tmp_path / "c.json").write_text(json.dumps(cluster), encoding="utf-8")
     assert run("--launch-ns", "0.5", cluster=tmp_path / "c.json") == 0
     text = capsys.readouterr().out
     assert re.findall(r"Memory per device, group (\d)", text) == ["0", "2"]
-    assert text.count("scheduling_policy=fcfs") == text.count("options (cluster file): scheduling_policy=sjf") == 1
-    assert "api_latency=1.5 ms, host_gap=0" in text and "launch=500 ps" in text and "_ps=" not in text
+    assert (
+        text.count("scheduling_policy=fcfs")
+        == text.count("options (cluster file): scheduling_policy=sjf")
+        == 1
+    )
+    assert (
+        "api_latency=1.5 ms, host_gap=0" in text and "launch=500 ps" in text and "_ps=" not in text
+    )
     assert max(len(line) for line in text.split("Requests:")[0].splitlines()) <= 118
 
 
@@ -104,16 +123,29 @@ def test_sessions_and_synthetic_traces_run(capsys: pytest.CaptureFixture[str]) -
     assert run("--json", dataset=ROOT / "dataset" / "sessions_20.jsonl") == 0
     sessions = json.loads(capsys.readouterr().out)
     assert sessions["completed"] > 20
-    assert run("--json", dataset="synthetic:n=50,rate=20,input=fixed:100,output=fixed:10,seed=3") == 0
+    assert (
+        run("--json", dataset="synthetic:n=50,rate=20,input=fixed:100,output=fixed:10,seed=3") == 0
+    )
     assert json.loads(capsys.readouterr().out)["total_output_tokens"] == 500
 
 
 @pytest.mark.parametrize("router", ["RR", "RAND", "LOAD"])
 def test_routers_use_every_group(router: str, tmp_path: Path) -> None:
     cluster = ROOT / "cluster_config" / "h100_multi_instance.json"
-    assert run("--request-routing-policy", router, "--output", tmp_path / "o.csv", cluster=cluster,
-               dataset="synthetic:n=40,rate=50,input=fixed:200,output=fixed:50,seed=3") == 0  # fmt: skip
-    groups = [row["instance id"] for row in csv.DictReader((tmp_path / "o.csv").open(encoding="utf-8"))]
+    assert (
+        run(
+            "--request-routing-policy",
+            router,
+            "--output",
+            tmp_path / "o.csv",
+            cluster=cluster,
+            dataset="synthetic:n=40,rate=50,input=fixed:200,output=fixed:50,seed=3",
+        )
+        == 0
+    )
+    groups = [
+        row["instance id"] for row in csv.DictReader((tmp_path / "o.csv").open(encoding="utf-8"))
+    ]
     assert set(groups) == {"0", "1"}
     if router == "RR":
         assert groups.count("0") == 20
@@ -159,7 +191,9 @@ def test_routers_use_every_group(router: str, tmp_path: Path) -> None:
         (["--gpu-memory-utilization", "0.1"], 3, "GiB"),
     ],
 )
-def test_bad_options(options: list[str], code: int, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_options(
+    options: list[str], code: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(*options) == code
     assert words in sentence(capsys)
 
@@ -187,7 +221,11 @@ def changed(tmp_path: Path, **instance: Any) -> Path:
     ],
 )
 def test_bad_clusters(
-    tmp_path: Path, instance: dict[str, Any], code: int, words: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    instance: dict[str, Any],
+    code: int,
+    words: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     cluster = changed(tmp_path, **instance)
     arguments = ["--cluster-config", str(cluster), "--dataset", str(TRACE)]
@@ -207,7 +245,8 @@ def test_files_that_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_a_bad_trace_line_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = tmp_path / "t.jsonl"
     trace.write_text(
-        '{"input_toks": 5, "output_toks": 2, "arrival_time_ns": 0}\n{"input_toks": 5, \n', encoding="utf-8"
+        '{"input_toks": 5, "output_toks": 2, "arrival_time_ns": 0}\n{"input_toks": 5, \n',
+        encoding="utf-8",
     )
     assert run(dataset=trace) == 2
     assert "t.jsonl:2" in sentence(capsys)
@@ -220,7 +259,8 @@ def test_requests_that_can_never_run_cost_exit_3_and_lose_nothing(
     rows = [(100, 5), (200_000, 5), (50, 7)]
     trace.write_text(
         "".join(
-            f'{{"input_toks": {i}, "output_toks": {o}, "arrival_time_ns": {n}}}\n' for n, (i, o) in enumerate(rows)
+            f'{{"input_toks": {i}, "output_toks": {o}, "arrival_time_ns": {n}}}\n'
+            for n, (i, o) in enumerate(rows)
         ),
         encoding="utf-8",
     )
@@ -236,9 +276,16 @@ def test_requests_that_can_never_run_cost_exit_3_and_lose_nothing(
 def test_an_interrupted_run_writes_what_it_has(tmp_path: Path) -> None:
     output = tmp_path / "o.csv"
     command = [
-        sys.executable, str(ROOT / "main.py"), "--cluster-config", str(CLUSTER), *ROOFLINE, "--output", str(output),
-        "--json", *ENDLESS,
-    ]  # fmt: skip
+        sys.executable,
+        str(ROOT / "main.py"),
+        "--cluster-config",
+        str(CLUSTER),
+        *ROOFLINE,
+        "--output",
+        str(output),
+        "--json",
+        *ENDLESS,
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_until_it_simulates(process.pid)
     wait_until_it_worked(process.pid, 2)
@@ -262,8 +309,20 @@ def test_main_py_is_the_run_verb() -> None:
     environment = {**os.environ, "COLUMNS": "200"}
     for command in ([str(ROOT / "main.py")], ["-m", "llmsim", "run"]):
         done = subprocess.run(
-            [sys.executable, *command, "--cluster-config", str(CLUSTER), "--dataset", str(TRACE), *ROOFLINE],
-            capture_output=True, text=True, env=environment, cwd=ROOT, timeout=HANGS_S,
-        )  # fmt: skip
+            [
+                sys.executable,
+                *command,
+                "--cluster-config",
+                str(CLUSTER),
+                "--dataset",
+                str(TRACE),
+                *ROOFLINE,
+            ],
+            capture_output=True,
+            text=True,
+            env=environment,
+            cwd=ROOT,
+            timeout=HANGS_S,
+        )
         assert done.returncode == 0, done.stderr
         assert "10 completed" in done.stdout

@@ -1,4 +1,6 @@
-"""Whatever an event costs, and whatever code of a user runs: an interrupt ends the run, and its results are whole."""
+"""Whatever an event costs, and whatever code of a user runs: an interrupt ends the run, and its
+results are whole.
+"""
 
 import json
 import os
@@ -114,7 +116,9 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def results_of(*more: str) -> Results:
-    prepared = prepare(checked_options(["--cluster-config", str(CLUSTER), "--dataset", SHARED, *PRESSED, *more]))
+    prepared = prepare(
+        checked_options(["--cluster-config", str(CLUSTER), "--dataset", SHARED, *PRESSED, *more])
+    )
     return simulate(prepared.lowered, prepared.workload, prepared.simulation)
 
 
@@ -128,14 +132,18 @@ def results_of(*more: str) -> Results:
     ],
     ids=lambda options: options[1],
 )
-def test_an_interrupt_inside_of_any_call_leaves_whole_results(module: Any, options: tuple[str, str]) -> None:
+def test_an_interrupt_inside_of_any_call_leaves_whole_results(
+    module: Any, options: tuple[str, str]
+) -> None:
     whole = results_of(*options)
     assert set(whole.invariants.values()) == {"ok"}, whole.invariants
     module.Counted.calls = 0
     results_of(*options)
     calls = module.Counted.calls
     assert calls > 4
-    for last in sorted({1, 2, 3, calls // 3, calls // 2, calls - 1} | {7 * k for k in range(1, calls // 7)})[:20]:
+    for last in sorted(
+        {1, 2, 3, calls // 3, calls // 2, calls - 1} | {7 * k for k in range(1, calls // 7)}
+    )[:20]:
         module.Counted.calls, module.Counted.last = 0, last
         cut = results_of(*options)
         assert cut.interrupted, last
@@ -145,7 +153,9 @@ def test_an_interrupt_inside_of_any_call_leaves_whole_results(module: Any, optio
 
 def test_where_a_call_ends_changes_nothing() -> None:
     """One event per call, because no time is left, gives the columns of one call for all."""
-    prepared = prepare(checked_options(["--cluster-config", str(CLUSTER), "--dataset", SHARED, *PRESSED]))
+    prepared = prepare(
+        checked_options(["--cluster-config", str(CLUSTER), "--dataset", SHARED, *PRESSED])
+    )
     parts = (prepared.lowered, prepared.workload, prepared.simulation)
     one, many = native_simulation(*parts), native_simulation(*parts)
     assert one.run(1 << 40)
@@ -159,7 +169,9 @@ def test_where_a_call_ends_changes_nothing() -> None:
 
 
 def test_a_signal_reaches_a_step_that_the_engine_computes() -> None:
-    """`--exact`: the call has no limit of time or of events, and ends because the engine asks for signals."""
+    """`--exact`: the call has no limit of time or of events, and ends because the engine asks for
+    signals.
+    """
     given = ["--cluster-config", str(CLUSTER), *PRESSED[2:], *ENDLESS]
     prepared = prepare(checked_options(given))
     simulation = native_simulation(prepared.lowered, prepared.workload, prepared.simulation)
@@ -217,9 +229,17 @@ def test_slow_events_obey(tmp_path: Path, slow: str, number: signal.Signals) -> 
         cluster["nodes"][0]["instances"][0].update({"num_npus": 8, "tp_size": 8})
     (tmp_path / "cluster.json").write_text(json.dumps(cluster), encoding="utf-8")
     command = [
-        sys.executable, str(ROOT / "main.py"), "--cluster-config", "cluster.json", "--cost-source", "roofline",
-        *options, "--json", "--output", "o.csv",
-    ]  # fmt: skip
+        sys.executable,
+        str(ROOT / "main.py"),
+        "--cluster-config",
+        "cluster.json",
+        "--cost-source",
+        "roofline",
+        *options,
+        "--json",
+        "--output",
+        "o.csv",
+    ]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(tmp_path)},

@@ -16,7 +16,9 @@ def declared(path: Path) -> set[str]:
     found = set()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ClassDef):
-            found |= {node.name} | {f"{node.name}.{name}" for inner in node.body for name in names_of(inner)}
+            found |= {node.name} | {
+                f"{node.name}.{name}" for inner in node.body for name in names_of(inner)
+            }
         else:
             found |= names_of(node)
     return found
@@ -40,12 +42,18 @@ def bound(module: ModuleType) -> set[str]:
             continue
         found.add(name)
         if isinstance(value, type):
-            found |= {f"{name}.{inner}" for inner in vars(value) if not inner.startswith(("_", "@"))}
+            found |= {
+                f"{name}.{inner}" for inner in vars(value) if not inner.startswith(("_", "@"))
+            }
     return found
 
 
 @pytest.mark.parametrize("name", ["_native", "_native_engine"])
 def test_the_stub_names_what_the_module_has(name: str) -> None:
     module = _native if name == "_native" else _native.engine
-    stub = {found for found in declared(STUBS / f"{name}.pyi") if not found.rpartition(".")[2].startswith("_")}
+    stub = {
+        found
+        for found in declared(STUBS / f"{name}.pyi")
+        if not found.rpartition(".")[2].startswith("_")
+    }
     assert stub - {"engine"} == bound(module), "run `make stubs`"

@@ -1,4 +1,6 @@
-"""What the parsers refuse: every verb, every option, one sentence with the option, the value and what would work."""
+"""What the parsers refuse: every verb, every option, one sentence with the option, the value and
+what would work.
+"""
 
 import argparse
 import subprocess
@@ -70,29 +72,43 @@ def refusal(capsys: pytest.CaptureFixture[str], program: Any, called: str, *word
 
 @EVERY
 def test_an_unknown_option_is_named_with_the_nearest(
-    program: Any, called: str, name: tuple[str, ...], callback: Any, capsys: pytest.CaptureFixture[str]
+    program: Any,
+    called: str,
+    name: tuple[str, ...],
+    callback: Any,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     if "allow_extra_args" in str(callback) or name in (("calibrate",), ("graph", "step")):
         pytest.skip("its options of `run` are checked by `run`")
     said = refusal(capsys, program, called, *name, "--no-such-thing", "3")
-    assert said.startswith("--no-such-thing is not an option of ") and said.endswith(f"{' '.join(name)} --help)")
+    assert said.startswith("--no-such-thing is not an option of ") and said.endswith(
+        f"{' '.join(name)} --help)"
+    )
 
 
 @EVERY
 def test_every_option_says_what_is_wrong_with_its_value(
-    program: Any, called: str, name: tuple[str, ...], callback: Any, capsys: pytest.CaptureFixture[str]
+    program: Any,
+    called: str,
+    name: tuple[str, ...],
+    callback: Any,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     first = ["log"] if name == ("calibrate",) else []
     for option, kind in options(app if program is main else profiler_app, name, callback):
         if kind == {bool}:
             said = refusal(capsys, program, called, *name, *first, f"{option}=maybe")
-            assert said.startswith(f'{option} takes no value, but "maybe" is given; write {option} alone')
+            assert said.startswith(
+                f'{option} takes no value, but "maybe" is given; write {option} alone'
+            )
             continue
         said = refusal(capsys, program, called, *name, *first, option)
         assert said.startswith(f"{option} has no value") and "; write one after it (see " in said
         if kind <= {int, float}:
             said = refusal(capsys, program, called, *name, *first, option, "ab c")
-            assert said.startswith(f'{option} is "ab c"; it must be a{"n integer" if kind == {int} else " number"}')
+            assert said.startswith(
+                f'{option} is "ab c"; it must be a{"n integer" if kind == {int} else " number"}'
+            )
 
 
 def test_other_names_ranges_and_words_too_many(capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,17 +116,23 @@ def test_other_names_ranges_and_words_too_many(capsys: pytest.CaptureFixture[str
     assert refusal(capsys, run_main, "llmsim", *start, "--num-req=x").startswith(
         '--num-req is "x"; it must be an integer'
     )
-    assert '(did you mean "--num-reqs"?)' in refusal(capsys, run_main, "llmsim", *start, "--numreqs", "3")
+    assert '(did you mean "--num-reqs"?)' in refusal(
+        capsys, run_main, "llmsim", *start, "--numreqs", "3"
+    )
     said = refusal(capsys, main, "llmsim", "cluster", "some/model", "H100", "-n", "0")
     assert said.startswith('--instances is "0"; it must be') and "1" in said
     said = refusal(capsys, main, "llmsim", "cluster", "some/model", "H100", "more", "words")
     assert said.startswith('"more words" is too much: ') and "takes MODEL HARDWARE" in said
     assert '"more" is too much' in refusal(capsys, run_main, "llmsim", *start, "more")
     assert refusal(capsys, run_main, "llmsim", *start[:2]).startswith("--dataset is missing (Trace")
-    assert refusal(capsys, main, "llmsim", "cluster", "some/model").startswith("HARDWARE is missing (A device")
+    assert refusal(capsys, main, "llmsim", "cluster", "some/model").startswith(
+        "HARDWARE is missing (A device"
+    )
 
 
-@pytest.mark.parametrize(("words", "known"), [(["rum"], '(did you mean "run"?)'), (["trace", "x"], "inspect")])
+@pytest.mark.parametrize(
+    ("words", "known"), [(["rum"], '(did you mean "run"?)'), (["trace", "x"], "inspect")]
+)
 def test_an_unknown_verb_is_met_with_those_that_exist(
     words: list[str], known: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -159,7 +181,10 @@ def test_programs_beside_the_package_say_it_alike(
     with pytest.raises(SystemExit) as ended:
         parser().parse_args(words)
     assert ended.value.code == 2
-    assert capsys.readouterr().err == f"python -m thing: error: {sentence} (see python -m thing --help)\n"
+    assert (
+        capsys.readouterr().err
+        == f"python -m thing: error: {sentence} (see python -m thing --help)\n"
+    )
 
 
 def test_all_programs_beside_the_package_use_that_parser() -> None:
@@ -173,13 +198,29 @@ def test_all_programs_beside_the_package_use_that_parser() -> None:
 
 
 def test_one_of_them_run() -> None:
-    done = subprocess.run([sys.executable, "-m", "bench", "--repeat", "x"], capture_output=True, text=True, cwd=ROOT)
-    said = 'python -m bench: error: --repeat is "x"; it must be an integer (see python -m bench --help)\n'
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", "--repeat", "x"], capture_output=True, text=True, cwd=ROOT
+    )
+    said = (
+        'python -m bench: error: --repeat is "x"; it must be an integer (see python -m bench '
+        "--help)\n"
+    )
     assert (done.returncode, done.stderr, done.stdout) == (2, said, "")
 
 
-def test_verbs_that_take_the_options_of_a_run_speak_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    start = ["graph", "step", "--graph", str(tmp_path / "g.json"), "--cluster-config", "a", "--dataset", "b"]
+def test_verbs_that_take_the_options_of_a_run_speak_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = [
+        "graph",
+        "step",
+        "--graph",
+        str(tmp_path / "g.json"),
+        "--cluster-config",
+        "a",
+        "--dataset",
+        "b",
+    ]
     for words, said in (
         (["--no-such-thing"], "--no-such-thing is not an option of"),
         (["--seed", "x"], '--seed is "x"'),

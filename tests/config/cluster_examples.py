@@ -50,7 +50,9 @@ def parsed(document: Any) -> Cluster:
 
 
 def full() -> Json:
-    """A valid cluster that gives every key of the schema; older layout keys and those of two domains apart."""
+    """A valid cluster that gives every key of the schema; older layout keys and those of two
+    domains apart.
+    """
     document = small()
     options = {
         "engine_profile": "vllm-0.24",
@@ -132,9 +134,17 @@ def full() -> Json:
     first = instance(document)
     domains = {"attn_tp_size": 1, "attn_dp_size": 2, "ffn_tp_size": 1, "ffn_ep_size": 2}
     apart = {**first, "npu_mem": dict(first["npu_mem"]), **domains}
-    older = {**first, "npu_mem": dict(first["npu_mem"]), "npu_num": 4, "npu_group": 2, "speculative_config": by_head}
+    older = {
+        **first,
+        "npu_mem": dict(first["npu_mem"]),
+        "npu_num": 4,
+        "npu_group": 2,
+        "speculative_config": by_head,
+    }
     first["npu_mem"]["mem_util"] = 0.9
-    first.update(options, num_npus=2, tp_size=2, pp_size=1, ep_size=2, dp_group="a", pd_type="prefill")
+    first.update(
+        options, num_npus=2, tp_size=2, pp_size=1, ep_size=2, dp_group="a", pd_type="prefill"
+    )
     first["pp_layers"] = [32]
     first["prefill_context_parallel_size"] = 1
     first["speculative_config"] = by_lookup
@@ -173,15 +183,29 @@ def full() -> Json:
     }
     node["price_per_hour"] = 1.5
     first["price_per_device_hour"] = 2.5
-    first.update(sub_batch_rule="shorter", weight_buffers=2, expert_prefetch="layer", expert_cache=0.5)
-    document.update(link_bw=[450, 50], link_latency=[1000, 5000], description="all keys", engine=dict(options))
+    first.update(
+        sub_batch_rule="shorter", weight_buffers=2, expert_prefetch="layer", expert_cache=0.5
+    )
+    document.update(
+        link_bw=[450, 50], link_latency=[1000, 5000], description="all keys", engine=dict(options)
+    )
     document["engine"]["speculative_config"] = by_model
     document["$schema"] = "cluster.schema.json"
-    document |= {"kv_transfer": "layerwise", "kv_transfer_mode": "push", "topology": "h100_rails_32x8"}
+    document |= {
+        "kv_transfer": "layerwise",
+        "kv_transfer_mode": "push",
+        "topology": "h100_rails_32x8",
+    }
     first["topology_devices"], older["topology_group"] = [*range(first["num_npus"])], "node1"
     document["cxl_mem"] = {"mem_size": 1024, "mem_bw": 60, "mem_latency": 250, "num_devices": 4}
     document["cxl_mem"].update(idle_power=12, energy_per_bit=8.0)
-    drive = {"mem_size": 3840, "read_bw": 14, "write_bw": 6, "read_latency": 80000, "write_latency": 10000}
+    drive = {
+        "mem_size": 3840,
+        "read_bw": 14,
+        "write_bw": 6,
+        "read_latency": 80000,
+        "write_latency": 10000,
+    }
     document["storage"] = node["storage"] = {**drive, "queue_depth": 64}
     document.update(grid_gco2_per_kwh=400, electricity_price_per_kwh=0.1)
     unshared: Json = json.loads(json.dumps(document))

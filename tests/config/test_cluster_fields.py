@@ -1,4 +1,6 @@
-"""Every field of the cluster schema x missing, wrong type, out of range, misspelt: one sentence with its place."""
+"""Every field of the cluster schema x missing, wrong type, out of range, misspelt: one sentence
+with its place.
+"""
 
 import copy
 import math
@@ -14,15 +16,38 @@ from llmsim.config.errors import InputError
 from llmsim.config.schema import schema_at
 
 SCHEMA = cluster_schema()
-FREE_KEYS = [("nodes", 0, "power", "npu", "H100"), ("nodes", 0, "instances", 0, "placement", "layers", "lm_head")]
-VALUES: dict[str, Any] = {"integer": 3, "number": 2.5, "boolean": True, "string": "x", "array": [], "object": {}}
-JSON_TYPE = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
+FREE_KEYS = [
+    ("nodes", 0, "power", "npu", "H100"),
+    ("nodes", 0, "instances", 0, "placement", "layers", "lm_head"),
+]
+VALUES: dict[str, Any] = {
+    "integer": 3,
+    "number": 2.5,
+    "boolean": True,
+    "string": "x",
+    "array": [],
+    "object": {},
+}
+JSON_TYPE = {
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    str: "string",
+    list: "array",
+    dict: "object",
+}
 
 
 def locations(node: Any, here: Location = ()) -> Iterator[Location]:
     if here:
         yield here
-    members = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    members = (
+        node.items()
+        if isinstance(node, dict)
+        else enumerate(node)
+        if isinstance(node, list)
+        else ()
+    )
     for key, value in members:
         yield from locations(value, (*here, key))
 
@@ -65,7 +90,9 @@ def test_the_full_example_gives_every_key_of_the_schema() -> None:
     def properties(node: Any) -> Iterator[str]:
         if isinstance(node, dict):
             yield from node.get("properties", {})
-        for value in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        for value in (
+            node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+        ):
             yield from properties(value)
 
     assert set(properties(SCHEMA)) <= {location[-1] for location in NAMED}
@@ -117,14 +144,22 @@ def out_of_range(node: dict[str, Any]) -> Iterator[Any]:
     if node.get("type") in ("integer", "number"):
         yield from (-1, -0.5, 10**400, True, "1", math.nan, math.inf, -math.inf)
     if node.get("type") == "string":
-        yield from ("", "\x00", "\ud800", "x" * 5000) if "enum" not in node else ("", "other", "\ud800")
+        yield from (
+            ("", "\x00", "\ud800", "x" * 5000) if "enum" not in node else ("", "other", "\ud800")
+        )
 
 
-RANGED = [location for location in FIELDS if schema_at(SCHEMA, location).get("type") in ("integer", "number", "string")]
+RANGED = [
+    location
+    for location in FIELDS
+    if schema_at(SCHEMA, location).get("type") in ("integer", "number", "string")
+]
 UNCHECKED = {("$schema",), ("description",)}
 
 
-@pytest.mark.parametrize("location", [place for place in RANGED if place not in UNCHECKED], ids=field_path)
+@pytest.mark.parametrize(
+    "location", [place for place in RANGED if place not in UNCHECKED], ids=field_path
+)
 def test_a_value_out_of_range_is_refused_with_its_place(location: Location) -> None:
     values = list(out_of_range(schema_at(SCHEMA, location)))
     assert len(values) >= 2
@@ -137,7 +172,9 @@ def test_a_value_out_of_range_is_refused_with_its_place(location: Location) -> N
             assert "expected " in message
 
 
-@pytest.mark.parametrize("location", [place for place in NAMED if place not in FREE_KEYS], ids=field_path)
+@pytest.mark.parametrize(
+    "location", [place for place in NAMED if place not in FREE_KEYS], ids=field_path
+)
 def test_a_misspelt_key_is_recognised(location: Location) -> None:
     key = location[-1]
     assert isinstance(key, str)
@@ -145,7 +182,10 @@ def test_a_misspelt_key_is_recognised(location: Location) -> None:
     parent = value_at(document, location[:-1])
     parent[key + "q"] = parent.pop(key)
     message = refusal(document)
-    assert f'{field_path((*location[:-1], key + "q"))} is not a known key (did you mean "{key}"?)' in message
+    assert (
+        f'{field_path((*location[:-1], key + "q"))} is not a known key (did you mean "{key}"?)'
+        in message
+    )
 
 
 @pytest.mark.parametrize("location", NAMED, ids=field_path)
@@ -153,7 +193,14 @@ def test_the_schema_describes_every_field(location: Location) -> None:
     node = schema_at(SCHEMA, location)
     assert node.get("description"), location
     if node.get("type") == "number":
-        unitless = {"watermark", "gpu_memory_utilization", "npu_memory_utilization", "mem_util", "util", "expert_cache"}
+        unitless = {
+            "watermark",
+            "gpu_memory_utilization",
+            "npu_memory_utilization",
+            "mem_util",
+            "util",
+            "expert_cache",
+        }
         unitless |= {"acceptance_rate", "proposal_rate", "synthetic_acceptance_length"}
         assert "unit" in node or location[-1] in unitless
 

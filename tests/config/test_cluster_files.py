@@ -9,7 +9,12 @@ from tests.shared_data import SHARED, shared
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = sorted((ROOT / "cluster_config").glob("*.json"))
-ARTIFACT = sorted([*SHARED.glob("artifact/cluster_config/*.json"), *SHARED.glob("artifact/figure_5/*/config/*.json")])
+ARTIFACT = sorted(
+    [
+        *SHARED.glob("artifact/cluster_config/*.json"),
+        *SHARED.glob("artifact/figure_5/*/config/*.json"),
+    ]
+)
 GROUND_TRUTH = sorted(SHARED.glob("groundtruth/*/cluster.json"))
 
 
@@ -29,11 +34,15 @@ def test_our_files_resolve_and_are_documented(path: Path) -> None:
 
 
 def test_the_tensor_parallel_example_uses_four_devices() -> None:
-    (group,) = resolve(load_cluster(ROOT / "cluster_config" / "h100_llama31_70b_tp4.json"), EngineOverrides()).groups
+    (group,) = resolve(
+        load_cluster(ROOT / "cluster_config" / "h100_llama31_70b_tp4.json"), EngineOverrides()
+    ).groups
     assert (group.num_devices, group.tp, group.pp) == (4, 4, 1)
 
 
-@pytest.mark.parametrize("path", ARTIFACT or [None], ids=lambda path: path.stem if path else "absent")
+@pytest.mark.parametrize(
+    "path", ARTIFACT or [None], ids=lambda path: path.stem if path else "absent"
+)
 def test_the_files_of_the_published_artifact_parse(path: Path | None) -> None:
     if path is None:
         shared("artifact/cluster_config")
@@ -43,12 +52,16 @@ def test_the_files_of_the_published_artifact_parse(path: Path | None) -> None:
     assert len(groups) == sum(len(node.instances) for node in cluster.nodes)
 
 
-@pytest.mark.parametrize("path", GROUND_TRUTH or [None], ids=lambda path: path.parent.name if path else "absent")
+@pytest.mark.parametrize(
+    "path", GROUND_TRUTH or [None], ids=lambda path: path.parent.name if path else "absent"
+)
 def test_the_measured_deployments_parse(path: Path | None) -> None:
     if path is None:
         shared("groundtruth")
     assert path is not None
-    (group,) = resolve(load_cluster(path), EngineOverrides(max_num_seqs=128, max_num_batched_tokens=2048)).groups
+    (group,) = resolve(
+        load_cluster(path), EngineOverrides(max_num_seqs=128, max_num_batched_tokens=2048)
+    ).groups
     assert group.hardware == "RTXPRO6000"
     assert group.memory.bandwidth_bytes_per_s == 1_597_000_000_000
     assert group.engine.gpu_memory_utilization == 0.9

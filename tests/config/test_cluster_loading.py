@@ -58,7 +58,9 @@ def test_numbers_and_nesting_beyond_reason() -> None:
 
 
 def test_duplicate_keys_name_both_lines() -> None:
-    text = json.dumps(small(), indent=1).replace('"mem_size": 80,', '"mem_size": 80,\n "mem_size": 40,')
+    text = json.dumps(small(), indent=1).replace(
+        '"mem_size": 80,', '"mem_size": 80,\n "mem_size": 40,'
+    )
     line = next(i for i, row in enumerate(text.splitlines(), 1) if '"mem_size": 40' in row)
     place = f"c.json:{line}: nodes[0].instances[0].npu_mem.mem_size"
     assert message(text) == f"{place} is given twice (first on line {line - 1}); keep one of them"
@@ -116,11 +118,14 @@ def test_an_unknown_key_comes_before_what_it_leaves_missing() -> None:
     document = small()
     memory = document["nodes"][0]["cpu_mem"]
     memory["mem_sise"] = memory.pop("mem_size")
-    assert 'mem_sise is not a known key (did you mean "mem_size"?) (and 1 more)' in message(json.dumps(document))
+    assert 'mem_sise is not a known key (did you mean "mem_size"?) (and 1 more)' in message(
+        json.dumps(document)
+    )
 
 
 @pytest.mark.parametrize(
-    ("foreign", "ours"), [("tensor_parallel_size", "tp_size"), ("model", "model_name"), ("gpu", "hardware")]
+    ("foreign", "ours"),
+    [("tensor_parallel_size", "tp_size"), ("model", "model_name"), ("gpu", "hardware")],
 )
 def test_names_of_other_tools_are_translated(foreign: str, ours: str) -> None:
     assert f'{foreign} is not a known key (did you mean "{ours}"?)' in message(
@@ -134,7 +139,9 @@ def test_counts_must_match_the_lists() -> None:
     assert message(json.dumps(document)) == "c.json:1: num_nodes is 2, but nodes has 1 entries"
     document = small()
     document["nodes"][0]["num_instances"] = 3
-    assert "nodes[0].num_instances is 3, but instances has 1 entries" in message(json.dumps(document))
+    assert "nodes[0].num_instances is 3, but instances has 1 entries" in message(
+        json.dumps(document)
+    )
     del document["num_nodes"], document["nodes"][0]["num_instances"]
     parsed(document)
 
@@ -158,25 +165,43 @@ def test_placement_rules() -> None:
     def place(**keys: object) -> str:
         return message(json.dumps(with_instance(placement=keys)))
 
-    assert 'default.weights is "cxl:0", but the cluster has no cxl_mem' in place(default={"weights": "cxl:0"})
+    assert 'default.weights is "cxl:0", but the cluster has no cxl_mem' in place(
+        default={"weights": "cxl:0"}
+    )
     assert "the range 5-3 ends before it begins" in place(blocks=[{"blocks": "0,5-3"}])
     assert '"npu", "cpu" or "cxl:<device number>"' in place(layers={"lm_head": {"weights": "gpu"}})
     document = full()
     document["cxl_mem"]["num_devices"] = 1
-    assert 'weights is "cxl:1", but cxl_mem has num_devices 1: "cxl:0" to "cxl:0"' in message(json.dumps(document))
+    assert 'weights is "cxl:1", but cxl_mem has num_devices 1: "cxl:0" to "cxl:0"' in message(
+        json.dumps(document)
+    )
 
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.floats(allow_nan=False, allow_infinity=False),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text(max_size=5)
+    | st.floats(allow_nan=False, allow_infinity=False),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4)
+    ),
     max_leaves=20,
 )
 
 
 @given(json_values, st.sampled_from([None, 0, 1, 3]))
-def test_the_scanner_sees_every_field_that_the_decoder_sees(value: object, indent: int | None) -> None:
+def test_the_scanner_sees_every_field_that_the_decoder_sees(
+    value: object, indent: int | None
+) -> None:
     def walk(node: object, here: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
-        members = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+        members = (
+            node.items()
+            if isinstance(node, dict)
+            else enumerate(node)
+            if isinstance(node, list)
+            else ()
+        )
         found = []
         for key, inner in members:
             found += [(*here, key), *walk(inner, (*here, key))]
@@ -200,7 +225,9 @@ def test_field_paths_quote_odd_keys() -> None:
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_cause_a_traceback(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+def test_no_bytes_cause_a_traceback(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
     path = tmp_path_factory.getbasetemp() / "any.json"
     path.write_bytes(content)
     with pytest.raises(InputError):
@@ -209,7 +236,12 @@ def test_no_bytes_cause_a_traceback(tmp_path_factory: pytest.TempPathFactory, co
 
 @given(json_values)
 def test_no_value_causes_a_traceback(value: object) -> None:
-    for document in (value, small() | {"nodes": value}, small() | {"engine": value}, with_instance(placement=value)):
+    for document in (
+        value,
+        small() | {"nodes": value},
+        small() | {"engine": value},
+        with_instance(placement=value),
+    ):
         try:
             parsed(document)
         except InputError as error:

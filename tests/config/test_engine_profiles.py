@@ -7,7 +7,14 @@ from cluster_examples import instance, parsed, small
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmsim.config import EngineArgs, EngineOverrides, load_profile, profile_names, resolve, with_model_limits
+from llmsim.config import (
+    EngineArgs,
+    EngineOverrides,
+    load_profile,
+    profile_names,
+    resolve,
+    with_model_limits,
+)
 from llmsim.config.errors import InputError
 
 PROFILES = ("vllm-0.19", "vllm-0.24", "vllm-0.33")
@@ -52,7 +59,9 @@ def test_the_profiles_that_come_with_the_package() -> None:
         ("TPU-v5p", 95, 256, 256),
     ],
 )
-def test_batch_defaults_by_card(profile: str, hardware: str, mem_size: float, tokens: int, seqs: int) -> None:
+def test_batch_defaults_by_card(
+    profile: str, hardware: str, mem_size: float, tokens: int, seqs: int
+) -> None:
     if profile == "vllm-0.33" and mem_size >= 160:
         tokens = 16384
     args = engine(hardware, mem_size, engine_profile=profile)
@@ -108,7 +117,8 @@ def test_model_limits_without_chunked_prefill() -> None:
     assert limited.origin["max_num_batched_tokens"].endswith("adjusted to max_model_len")
     given_budget = engine(enable_chunked_prefill=False, max_num_batched_tokens=4096)
     with pytest.raises(
-        InputError, match=r"nodes\[0\]: max_num_batched_tokens is 4096 \(command line\), below max_model_len"
+        InputError,
+        match=r"nodes\[0\]: max_num_batched_tokens is 4096 \(command line\), below max_model_len",
     ):
         with_model_limits(given_budget, 32_768, "nodes[0]")
     assert with_model_limits(given_budget, 4096, "g").max_num_batched_tokens == 4096
@@ -121,5 +131,7 @@ def test_model_limits_with_chunked_prefill() -> None:
     small_model = with_model_limits(engine(max_num_seqs=4), 512, "g")
     assert small_model.max_num_batched_tokens == 2048
     assert with_model_limits(engine(max_model_len=1000), 4096, "g").max_model_len == 1000
-    with pytest.raises(InputError, match=r"g: max_model_len is 5000 \(command line\), beyond the model's 4096"):
+    with pytest.raises(
+        InputError, match=r"g: max_model_len is 5000 \(command line\), beyond the model's 4096"
+    ):
         with_model_limits(engine(max_model_len=5000), 4096, "g")

@@ -1,4 +1,6 @@
-"""Every field of the cluster file has an effect, or a note says that it has none: each is changed in a run."""
+"""Every field of the cluster file has an effect, or a note says that it has none: each is changed
+in a run.
+"""
 
 import json
 from functools import cache
@@ -12,9 +14,29 @@ from llmsim.cli import run_main
 from llmsim.config.engine.options import EngineOptions
 
 TRACE = "synthetic:n=16,rate=8,input=lognormal:200,output=lognormal:40,prefixes=4:tokens=768,seed=3"
-DRIVE = {"mem_size": 100, "read_bw": 7, "write_bw": 3, "read_latency": 8e4, "write_latency": 2e4, "queue_depth": 2}
-POOL = {"mem_size": 1024, "mem_bw": 60, "mem_latency": 250, "num_devices": 4, "idle_power": 5, "energy_per_bit": 3}
-STATES = {"idle_power": 25, "standby_power": 75, "active_power": 300, "standby_duration": 0.05, "power_cap": 250}
+DRIVE = {
+    "mem_size": 100,
+    "read_bw": 7,
+    "write_bw": 3,
+    "read_latency": 8e4,
+    "write_latency": 2e4,
+    "queue_depth": 2,
+}
+POOL = {
+    "mem_size": 1024,
+    "mem_bw": 60,
+    "mem_latency": 250,
+    "num_devices": 4,
+    "idle_power": 5,
+    "energy_per_bit": 3,
+}
+STATES = {
+    "idle_power": 25,
+    "standby_power": 75,
+    "active_power": 300,
+    "standby_duration": 0.05,
+    "power_cap": 250,
+}
 POWER = {
     "base_node_power": 60,
     "npu": {name: {**STATES, "memory_energy_per_bit": 4.0} for name in ("A6000", "H100")},
@@ -30,8 +52,12 @@ POWER = {
 def instance(hardware: str = "A6000", **more: Any) -> Json:
     memory = {"mem_size": 47.5, "mem_bw": 768, "mem_latency": 0}
     return {
-        "model_name": "meta-llama/Llama-3.1-8B", "hardware": hardware, "npu_mem": memory, "pd_type": None, **more,
-    }  # fmt: skip
+        "model_name": "meta-llama/Llama-3.1-8B",
+        "hardware": hardware,
+        "npu_mem": memory,
+        "pd_type": None,
+        **more,
+    }
 
 
 def node(*instances: Json, **more: Any) -> Json:
@@ -40,7 +66,12 @@ def node(*instances: Json, **more: Any) -> Json:
 
 
 def cluster(*nodes: Json, **more: Any) -> Json:
-    return {"link_bw": [450, 32, 12.5], "link_latency": [500, 1000, 2000], "nodes": [*nodes], **more}
+    return {
+        "link_bw": [450, 32, 12.5],
+        "link_latency": [500, 1000, 2000],
+        "nodes": [*nodes],
+        **more,
+    }
 
 
 @cache
@@ -56,22 +87,42 @@ def scenarios() -> dict[str, tuple[Json, tuple[str, ...]]]:
         node(instance("H100", pd_type="prefill")),
         grid_gco2_per_kwh=400, electricity_price_per_kwh=0.1,
     )  # fmt: skip
-    memory = cluster(node(instance(enable_attn_offloading=True, enable_sub_batch_interleaving=True)))
-    memory["nodes"][0]["cpu_mem"] = {"mem_size": 16, "mem_bw": 512, "pim_config": "HBM2_1GB_2000_pim"}
+    memory = cluster(
+        node(instance(enable_attn_offloading=True, enable_sub_batch_interleaving=True))
+    )
+    memory["nodes"][0]["cpu_mem"] = {
+        "mem_size": 16,
+        "mem_bw": 512,
+        "pim_config": "HBM2_1GB_2000_pim",
+    }
     always = json.loads(json.dumps(memory))
     always["nodes"][0]["instances"][0]["sub_batch_rule"] = "always"
-    phi = {"model_name": "microsoft/Phi-mini-MoE-instruct", "num_npus": 2, "placement": {"layers": {"moe": {}}}}
+    phi = {
+        "model_name": "microsoft/Phi-mini-MoE-instruct",
+        "num_npus": 2,
+        "placement": {"layers": {"moe": {}}},
+    }
     phi["placement"]["layers"]["moe"]["weights"] = "cpu"  # type: ignore[index]
     tiers = cluster(node(instance(num_gpu_blocks_override=120), storage=DRIVE), storage=DRIVE)
     small = instance(model_name="meta-llama/Llama-3.2-1B")
     return {
         "plain": (cluster(node(instance())), ()),
         "apart": (apart, ()),
-        "slow": (cluster(node(instance(npu_mem={"mem_size": 47.5, "mem_bw": 768, "mem_latency": 1e6}))), ()),
+        "slow": (
+            cluster(node(instance(npu_mem={"mem_size": 47.5, "mem_bw": 768, "mem_latency": 1e6}))),
+            (),
+        ),
         "always": (always, ()),
         "weights": (cluster(node(instance(placement=placement)), cxl_mem=POOL), ()),
         "memory": (memory, ()),
-        "host": (cluster(node(instance(operator_devices={"attention": "cpu"}), cpu={"hardware": "Xeon-8592+"})), ()),
+        "host": (
+            cluster(
+                node(
+                    instance(operator_devices={"attention": "cpu"}), cpu={"hardware": "Xeon-8592+"}
+                )
+            ),
+            (),
+        ),
         "experts": (cluster(node(instance(**phi, expert_prefetch="touched"))), ()),
         "ssd": (tiers, ("--prefix-storage", "SSD")),
         "nvmeof": (tiers, ("--prefix-storage", "NVMEOF")),
@@ -87,8 +138,13 @@ def scenarios() -> dict[str, tuple[Json, tuple[str, ...]]]:
 
 
 WORSE_DRIVE = {
-    "mem_size": 0.5, "read_bw": 1, "write_bw": 0.1, "read_latency": 8e6, "write_latency": 3e9, "queue_depth": 1,
-}  # fmt: skip
+    "mem_size": 0.5,
+    "read_bw": 1,
+    "write_bw": 0.1,
+    "read_latency": 8e6,
+    "write_latency": 3e9,
+    "queue_depth": 1,
+}
 CHANGED: dict[str, tuple[str, Any]] = {
     "link_bw": ("apart", [450, 16, 6]),
     "link_latency": ("apart", [500, 9000, 9000]),
@@ -213,7 +269,11 @@ def pattern(path: str) -> str:
 
 def leaves(document: Any, here: str = "") -> set[str]:
     if isinstance(document, dict) and document:
-        return {leaf for key, value in document.items() for leaf in leaves(value, f"{here}.{key}" if here else key)}
+        return {
+            leaf
+            for key, value in document.items()
+            for leaf in leaves(value, f"{here}.{key}" if here else key)
+        }
     if isinstance(document, list) and document and isinstance(document[0], dict):
         return {leaf for i, value in enumerate(document) for leaf in leaves(value, f"{here}.{i}")}
     return {pattern(here)}
@@ -237,10 +297,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 Outcome = tuple[int, str]
 
 
-def outcome(folder: Path, capsys: pytest.CaptureFixture[str], document: Json, options: tuple[str, ...]) -> Outcome:
+def outcome(
+    folder: Path, capsys: pytest.CaptureFixture[str], document: Json, options: tuple[str, ...]
+) -> Outcome:
     path = folder / "c.json"
     path.write_text(json.dumps(document), encoding="utf-8")
-    arguments = ["--cluster-config", str(path), "--dataset", TRACE, "--cost-source", "roofline", "--json", *options]
+    arguments = [
+        "--cluster-config",
+        str(path),
+        "--dataset",
+        TRACE,
+        "--cost-source",
+        "roofline",
+        "--json",
+        *options,
+    ]
     capsys.readouterr()
     code = run_main(arguments)
     captured = capsys.readouterr()

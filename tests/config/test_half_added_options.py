@@ -1,4 +1,6 @@
-"""One option, one row: every form of an engine option comes from its row, and a half-added one fails at import."""
+"""One option, one row: every form of an engine option comes from its row, and a half-added one
+fails at import.
+"""
 
 from dataclasses import fields
 from pathlib import Path
@@ -8,7 +10,12 @@ import typer
 
 from llmsim.cli.app import app
 from llmsim.config.engine import args as engine_args
-from llmsim.config.engine.options import EngineOptions, EngineOverrides, command_line_options, scheduler_parameters
+from llmsim.config.engine.options import (
+    EngineOptions,
+    EngineOverrides,
+    command_line_options,
+    scheduler_parameters,
+)
 from llmsim.config.engine.reference import options_page
 
 OPTIONS = EngineOptions.model_fields.keys()
@@ -16,9 +23,13 @@ ARGUMENTS = tuple(one.name for one in fields(engine_args.EngineArgs))
 
 
 def test_an_option_that_the_arguments_lack_is_named() -> None:
-    for name in OPTIONS - scheduler_parameters().keys():  # those are in one field, whatever they are
+    for name in (
+        OPTIONS - scheduler_parameters().keys()
+    ):  # those are in one field, whatever they are
         lost = engine_args.OTHER_NAMES.get(name, name)
-        with pytest.raises(TypeError, match=r"the engine option .* is half added: EngineArgs does not have it"):
+        with pytest.raises(
+            TypeError, match=r"the engine option .* is half added: EngineArgs does not have it"
+        ):
             engine_args.check_agreement(OPTIONS, tuple(one for one in ARGUMENTS if one != lost))
     with pytest.raises(TypeError, match="the engine option prefetch_depth is half added"):
         engine_args.check_agreement((*OPTIONS, "prefetch_depth"), ARGUMENTS)
@@ -44,4 +55,6 @@ def test_every_marked_row_is_an_option_of_run() -> None:
 
 def test_the_reference_page_is_that_of_the_table() -> None:
     page = Path(__file__).resolve().parents[2] / "docs" / "reference" / "options.md"
-    assert page.read_text(encoding="utf-8") == options_page(), "llmsim schema --options > docs/reference/options.md"
+    assert page.read_text(encoding="utf-8") == options_page(), (
+        "llmsim schema --options > docs/reference/options.md"
+    )

@@ -1,4 +1,6 @@
-"""Every reader opens files in one place: whatever a run opens is in its list, and the list tells a changed file."""
+"""Every reader opens files in one place: whatever a run opens is in its list, and the list tells a
+changed file.
+"""
 
 import ast
 import json
@@ -37,16 +39,26 @@ sys.addaudithook(heard)  # Python cannot remove one; outside of `opened_by` it h
 
 
 def opened_by(arguments: list[str], folder: Path) -> tuple[int, set[str]]:
-    """Exit code, and the files outside of libraries and of the cache of compiled tables that the command read."""
+    """Exit code, and the files outside of libraries and of the cache of compiled tables that the
+    command read.
+    """
     OPENED.clear()
     LISTENING.on = True
     try:
         code = main(arguments)
     finally:
         LISTENING.on = False
-    outside = {one for one in OPENED if not in_library(one) and not one.startswith(("/proc/", "/dev/", "/sys/"))}
-    outside = {one for one in outside if not one.endswith((".pyc", ".zip"))}  # Python's own: the sources are listed
-    return code, {one for one in outside if not one.startswith((str(folder / "cache"), str(folder / "out")))}
+    outside = {
+        one
+        for one in OPENED
+        if not in_library(one) and not one.startswith(("/proc/", "/dev/", "/sys/"))
+    }
+    outside = {
+        one for one in outside if not one.endswith((".pyc", ".zip"))
+    }  # Python's own: the sources are listed
+    return code, {
+        one for one in outside if not one.startswith((str(folder / "cache"), str(folder / "out")))
+    }
 
 
 @pytest.fixture
@@ -62,7 +74,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def cluster(folder: Path, **instance: Any) -> str:
-    document = json.loads((ROOT / "cluster_config" / "h100_llama31_8b.json").read_text(encoding="utf-8"))
+    document = json.loads(
+        (ROOT / "cluster_config" / "h100_llama31_8b.json").read_text(encoding="utf-8")
+    )
     document["nodes"][0]["instances"][0] |= instance
     (folder / "cluster.json").write_text(json.dumps(document), encoding="utf-8")
     return "cluster.json"
@@ -72,7 +86,9 @@ def model_folder(folder: Path) -> str:
     preset = ROOT / "llmsim" / "presets" / "models" / "meta-llama" / "Llama-3.1-8B.json"
     config = json.loads(preset.read_text(encoding="utf-8"))
     config["model_type"] = "mine"
-    family = json.loads((ROOT / "llmsim" / "presets" / "families" / "llama.json").read_text(encoding="utf-8"))
+    family = json.loads(
+        (ROOT / "llmsim" / "presets" / "families" / "llama.json").read_text(encoding="utf-8")
+    )
     family["model_types"] = ["mine"]
     (folder / "model").mkdir()
     for name, value in (("config.json", config), ("family.json", family)):
@@ -114,10 +130,16 @@ def plugin(folder: Path) -> str:
 
 def words_of(kind: str, folder: Path) -> tuple[list[str], list[str]]:
     """The command line of one kind of run, and the names of files that must be in its list."""
-    given: dict[str, str] = {"--cluster-config": cluster(folder), "--dataset": LOAD, "--cost-source": "roofline"}
+    given: dict[str, str] = {
+        "--cluster-config": cluster(folder),
+        "--dataset": LOAD,
+        "--cost-source": "roofline",
+    }
     needed: list[str] = []
     if kind == "model, family and data sheet":
-        given["--cluster-config"] = cluster(folder, model_name=model_folder(folder), hardware=sheet(folder))
+        given["--cluster-config"] = cluster(
+            folder, model_name=model_folder(folder), hardware=sheet(folder)
+        )
         needed = ["cluster.json", "model/config.json", "model/family.json", "sheet.json"]
     elif kind == "blackbox":
         (folder / "bb.json").write_text('{"beta": [5000, 20, 10]}', encoding="utf-8")
@@ -148,7 +170,11 @@ def words_of(kind: str, folder: Path) -> tuple[list[str], list[str]]:
     return [f"{name}={value}" for name, value in given.items()], needed
 
 
-SAMPLES = sorted(path.name for path in (ROOT / "tests" / "workload" / "samples").iterdir() if path.suffix != ".json")
+SAMPLES = sorted(
+    path.name
+    for path in (ROOT / "tests" / "workload" / "samples").iterdir()
+    if path.suffix != ".json"
+)
 EXAMPLES = (
     "pd_pim_instance.json",
     "cpu_amx_instance.json",
@@ -171,23 +197,36 @@ KINDS = (
 
 
 @pytest.mark.parametrize("kind", [*KINDS, *EXAMPLES, *SAMPLES])
-def test_what_a_run_opens_is_in_its_list(kind: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_run_opens_is_in_its_list(
+    kind: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Also where the run ends in an error: a file that is wrong is what the verdict rests on."""
     words, needed = words_of(kind, folder)
     code, opened = opened_by(["run", *words, "--json", "--input-files=out.json"], folder)
     report = json.loads((folder / "out.json").read_text(encoding="utf-8"))
-    assert report["ended"] == {0: "answered", 2: "bad_input", 3: "does_not_fit"}[code], capsys.readouterr().err
+    assert report["ended"] == {0: "answered", 2: "bad_input", 3: "does_not_fit"}[code], (
+        capsys.readouterr().err
+    )
     listed = {one["path"] for one in report["files"]}
     assert opened <= listed
     assert {str(folder / name) for name in needed} <= listed
     assert all(one["sha256"] for one in report["files"] if one["kind"] == "file")
-    if kind in ("model, family and data sheet", "blackbox", "plug-in", "silicon", "expert trace", "parquet trace"):
+    if kind in (
+        "model, family and data sheet",
+        "blackbox",
+        "plug-in",
+        "silicon",
+        "expert trace",
+        "parquet trace",
+    ):
         assert code == 0
     if kind == "silicon":
         assert any("aiconfigurator_core" in path for path in listed)
 
 
-def test_kept_tables_do_not_hide_what_they_were_made_from(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_kept_tables_do_not_hide_what_they_were_made_from(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words, _ = words_of("silicon", folder)
     lists = []
     for _ in range(2):  # the second finds the compiled tables of the first
@@ -197,7 +236,16 @@ def test_kept_tables_do_not_hide_what_they_were_made_from(folder: Path, capsys: 
     capsys.readouterr()
 
 
-OPENERS = {"open", "read_text", "read_bytes", "ParquetFile", "read_schema", "memory_map", "read_table", "OSFile"}
+OPENERS = {
+    "open",
+    "read_text",
+    "read_bytes",
+    "ParquetFile",
+    "read_schema",
+    "memory_map",
+    "read_table",
+    "OSFile",
+}
 OWN_FILES = {
     "cli/__init__.py",  # /dev/null
     "config/code_identity.py",  # the package
@@ -228,17 +276,30 @@ def calls_in(tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 def test_no_reader_opens_a_file_by_itself() -> None:
-    """Also readers that no run above calls; a library that opens a path is called where the path is noted."""
+    """Also readers that no run above calls; a library that opens a path is called where the path is
+    noted.
+    """
     wrong = []
     for path in sorted((ROOT / "llmsim").rglob("*.py")):
         name = path.relative_to(ROOT / "llmsim").as_posix()
-        if name in OWN_FILES or name.startswith("profiler/"):  # a program of its own, whose runs have no manifest
+        if name in OWN_FILES or name.startswith(
+            "profiler/"
+        ):  # a program of its own, whose runs have no manifest
             continue
         tree = ast.parse(path.read_text(encoding="utf-8"))
         noting = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-        noted = {call for node in noting if ("input_files", "note") in set(calls_in(node)) for call in calls_in(node)}
+        noted = {
+            call
+            for node in noting
+            if ("input_files", "note") in set(calls_in(node))
+            for call in calls_in(node)
+        }
         for owner, function in calls_in(tree):
-            by_itself = function in OPENERS and owner not in ("input_files", "os") and (owner, function) not in noted
+            by_itself = (
+                function in OPENERS
+                and owner not in ("input_files", "os")
+                and (owner, function) not in noted
+            )
             of_ours = (
                 function in ("read_text", "read_table") and owner == ""
             )  # llmsim.config.cluster_file.loading, costs.sources.csv_tables

@@ -1,4 +1,6 @@
-"""Both dialects of the parallel layout describe the same things, and contradictions are refused with the rule."""
+"""Both dialects of the parallel layout describe the same things, and contradictions are refused
+with the rule.
+"""
 
 from itertools import combinations
 from typing import Any
@@ -46,7 +48,9 @@ def test_what_is_left_out_is_one_or_all_tensor_parallel(n: int) -> None:
 
 def test_nothing_given_is_one_device_and_null_is_not_given() -> None:
     assert layout() == ParallelLayout(1, 1, 1, None)
-    assert layout(num_npus=None, tp_size=2, pp_size=None, npu_num=None) == ParallelLayout(2, 2, 1, None)
+    assert layout(num_npus=None, tp_size=2, pp_size=None, npu_num=None) == ParallelLayout(
+        2, 2, 1, None
+    )
 
 
 @given(sizes, sizes, sizes)
@@ -65,7 +69,10 @@ def test_parts_divide_the_whole(num: int, part: int) -> None:
         ({"num_npus": num, "tp_size": part}, f"tp_size is {part}; it must divide num_npus"),
         ({"num_npus": num, "pp_size": part}, f"pp_size is {part}; it must divide num_npus"),
         ({"npu_num": num, "npu_group": part}, f"npu_group is {part}; it must divide npu_num"),
-        ({"tp_size": num, "ep_size": part}, f"ep_size is {part}; expert ranks per instance must divide tp_size"),
+        (
+            {"tp_size": num, "ep_size": part},
+            f"ep_size is {part}; expert ranks per instance must divide tp_size",
+        ),
     ):
         if num % part:
             assert rule in refusal(**keys)
@@ -83,19 +90,25 @@ def two_members(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]
     document = small()
     node = document["nodes"][0]
     node["num_instances"] = 2
-    node["instances"] = [{**instance(document), "dp_group": "g", **keys} for keys in (first, second)]
+    node["instances"] = [
+        {**instance(document), "dp_group": "g", **keys} for keys in (first, second)
+    ]
     return document
 
 
 def test_members_of_a_data_parallel_group_agree() -> None:
     parsed(two_members({"tp_size": 2, "ep_size": 4}, {"num_npus": 2, "ep_size": 4}))
     parsed(two_members({"npu_num": 2}, {"tp_size": 2}))
-    with pytest.raises(InputError, match=r"instances\[1\]\.dp_group is \"g\", whose first member has other tp_size"):
+    with pytest.raises(
+        InputError, match=r"instances\[1\]\.dp_group is \"g\", whose first member has other tp_size"
+    ):
         parsed(two_members({"tp_size": 2}, {"tp_size": 4}))
 
 
 def test_experts_of_a_data_parallel_group_are_a_total_over_its_members() -> None:
     with pytest.raises(InputError, match=r"ep_size is 3; it is a total over the 2 members"):
         parsed(two_members({"tp_size": 2, "ep_size": 3}, {"tp_size": 2, "ep_size": 3}))
-    with pytest.raises(InputError, match=r"ep_size is 8; expert ranks per instance \(ep_size 8 / 2 members = 4\)"):
+    with pytest.raises(
+        InputError, match=r"ep_size is 8; expert ranks per instance \(ep_size 8 / 2 members = 4\)"
+    ):
         parsed(two_members({"tp_size": 2, "ep_size": 8}, {"tp_size": 2, "ep_size": 8}))

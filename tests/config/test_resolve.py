@@ -1,4 +1,6 @@
-"""Who wins, where each value came from, how units convert, and what is refused until a later version."""
+"""Who wins, where each value came from, how units convert, and what is refused until a later
+version.
+"""
 
 from dataclasses import fields
 from fractions import Fraction
@@ -38,9 +40,13 @@ LAYERED: list[tuple[str, list[Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "values"), LAYERED, ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    ("name", "values"), LAYERED, ids=lambda value: value if isinstance(value, str) else ""
+)
 @pytest.mark.parametrize("mask", range(8))
-def test_instance_then_command_line_then_cluster_then_profile(name: str, values: list[Any], mask: int) -> None:
+def test_instance_then_command_line_then_cluster_then_profile(
+    name: str, values: list[Any], mask: int
+) -> None:
     in_instance, on_command_line, in_cluster = (bool(mask & bit) for bit in (4, 2, 1))
     document = small()
     if in_instance:
@@ -49,7 +55,15 @@ def test_instance_then_command_line_then_cluster_then_profile(name: str, values:
         document["engine"] = {name: values[2]}
     args = engine(document, **({name: values[1]} if on_command_line else {}))
     default = getattr(engine(small()), name)
-    expected = values[0] if in_instance else values[1] if on_command_line else values[2] if in_cluster else default
+    expected = (
+        values[0]
+        if in_instance
+        else values[1]
+        if on_command_line
+        else values[2]
+        if in_cluster
+        else default
+    )
     assert getattr(args, name) == expected
     origin = args.origin[name]
     if in_instance or (in_cluster and not on_command_line):
@@ -61,7 +75,8 @@ def test_instance_then_command_line_then_cluster_then_profile(name: str, values:
 
 
 @pytest.mark.parametrize(
-    "name", ["enable_chunked_prefill", "enable_prefix_caching", "reserve_full_isl", "async_scheduling"]
+    "name",
+    ["enable_chunked_prefill", "enable_prefix_caching", "reserve_full_isl", "async_scheduling"],
 )
 def test_switches_can_be_turned_off(name: str) -> None:
     assert getattr(engine(small()), name) is True
@@ -82,7 +97,9 @@ def test_overrides_and_file_share_their_options() -> None:
     given = dict.fromkeys(EngineOptions.model_fields, 1)
     assert EngineOverrides(**given).given == given
     assert EngineOverrides(**dict.fromkeys(given)).given == {}
-    assert set(cluster_schema()["$defs"]["EngineOptions"]["properties"]) == set(EngineOptions.model_fields)
+    assert set(cluster_schema()["$defs"]["EngineOptions"]["properties"]) == set(
+        EngineOptions.model_fields
+    )
 
 
 def test_names_of_one_option() -> None:
@@ -95,9 +112,13 @@ def test_names_of_one_option() -> None:
     instance(document)["gpu_memory_utilization"] = 0.8
     assert engine(document).gpu_memory_utilization == 0.8
     instance(document)["gpu_memory_utilization"] = 0.7
-    with pytest.raises(InputError, match=r"npu_mem\.mem_util is 0\.8 but gpu_memory_utilization, the same option"):
+    with pytest.raises(
+        InputError, match=r"npu_mem\.mem_util is 0\.8 but gpu_memory_utilization, the same option"
+    ):
         engine(document)
-    with pytest.raises(InputError, match=r"--npu-memory-utilization is 0\.6 but gpu_memory_utilization"):
+    with pytest.raises(
+        InputError, match=r"--npu-memory-utilization is 0\.6 but gpu_memory_utilization"
+    ):
         engine(small(), gpu_memory_utilization=0.5, npu_memory_utilization=0.6)
 
 
@@ -143,9 +164,14 @@ def test_command_line_values_are_checked_like_the_file() -> None:
 def test_batch_limits_follow_vllm() -> None:
     assert engine(small(), max_num_batched_tokens=512).max_num_seqs == 512
     assert engine(small(), max_num_seqs=0).max_num_seqs == 8192
-    with pytest.raises(InputError, match="--max-num-seqs is 600, more than max_num_batched_tokens, which is 512"):
+    with pytest.raises(
+        InputError, match="--max-num-seqs is 600, more than max_num_batched_tokens, which is 512"
+    ):
         engine(small(), max_num_batched_tokens=512, max_num_seqs=600)
-    with pytest.raises(InputError, match=r"c\.json:\d+: nodes\[0\]\.instances\[0\]\.max_num_seqs is 9000, more than"):
+    with pytest.raises(
+        InputError,
+        match=r"c\.json:\d+: nodes\[0\]\.instances\[0\]\.max_num_seqs is 9000, more than",
+    ):
         engine(with_instance(max_num_seqs=9000))
 
 
@@ -180,14 +206,24 @@ def test_the_largest_numbers_fit_64_bits() -> None:
     instance(document)["npu_mem"] = {"mem_size": 1 << 20, "mem_bw": 10**6, "mem_latency": 10**12}
     deployment = deploy(document)
     memory = deployment.groups[0].memory
-    numbers = (memory.capacity_bytes, memory.bandwidth_bytes_per_s, memory.latency_ps, *deployment.link.latency_ps)
+    numbers = (
+        memory.capacity_bytes,
+        memory.bandwidth_bytes_per_s,
+        memory.latency_ps,
+        *deployment.link.latency_ps,
+    )
     assert all(0 < number < 2**53 for number in numbers)
 
 
 def test_groups_are_numbered_through_the_nodes() -> None:
     document = small()
     document["nodes"].append(
-        {"instances": [{**instance(document), "num_npus": 2}, {**instance(document), "hardware": "A6000"}]}
+        {
+            "instances": [
+                {**instance(document), "num_npus": 2},
+                {**instance(document), "hardware": "A6000"},
+            ]
+        }
     )
     document["num_nodes"] = 2
     deployment = deploy(document)
@@ -206,7 +242,9 @@ NOT_YET: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("field", "keys"), NOT_YET, ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    ("field", "keys"), NOT_YET, ids=lambda value: value if isinstance(value, str) else ""
+)
 def test_what_a_later_version_runs_is_refused_by_name(field: str, keys: dict[str, Any]) -> None:
     cluster = parsed(with_instance(**keys))
     with pytest.raises(NotYetError) as caught:
@@ -231,9 +269,15 @@ def test_offloading_is_the_instances_unless_only_the_command_line_says_it() -> N
     pool = deployment.pool
     assert pool is not None and pool.devices == 4
     assert (pool.whole.capacity_bytes, pool.device.capacity_bytes) == (1024 << 30, 256 << 30)
-    assert (pool.whole.bandwidth_bytes_per_s, pool.device.bandwidth_bytes_per_s) == (240 * 10**9, 60 * 10**9)
+    assert (pool.whole.bandwidth_bytes_per_s, pool.device.bandwidth_bytes_per_s) == (
+        240 * 10**9,
+        60 * 10**9,
+    )
     assert deployment.nodes[0].pim == "DDR4_8GB_3200_pim"
-    assert deployment.groups[0].offloading.attention and not deployment.groups[0].offloading.local_reads
+    assert (
+        deployment.groups[0].offloading.attention
+        and not deployment.groups[0].offloading.local_reads
+    )
     instance(document)["enable_attn_offloading"] = False
     off = resolve(parsed(document), EngineOverrides(), frozenset({"enable_attn_offloading"}))
     assert not off.groups[0].offloading.attention
@@ -241,7 +285,14 @@ def test_offloading_is_the_instances_unless_only_the_command_line_says_it() -> N
 
 def test_harmless_wishes_run() -> None:
     everything_local = {"weights": "npu", "kv_loc": "npu", "kv_evict_loc": "npu"}
-    deploy(with_instance(placement={"default": everything_local, "blocks": [{"blocks": "0-3", **everything_local}]}))
+    deploy(
+        with_instance(
+            placement={
+                "default": everything_local,
+                "blocks": [{"blocks": "0-3", **everything_local}],
+            }
+        )
+    )
     deploy(with_instance(enable_block_copy=True, enable_attn_offloading=False, pd_type=None))
     document = small()
     del instance(document)["pd_type"], document["nodes"][0]["cpu_mem"]

@@ -1,11 +1,14 @@
-"""The decode side of disaggregation under the installed vLLM's own scheduler, fed with what our run says of the links.
+"""The decode side of disaggregation under the installed vLLM's own scheduler, fed with what our run
+says of the links.
 
-Our run gives when the decode group saw each request, when its KV had landed, and how long each step took. vLLM's
-scheduler, with a connector that loads asynchronously, then decides everything else itself.
+Our run gives when the decode group saw each request, when its KV had landed, and how long each step
+took. vLLM's scheduler, with a connector that loads asynchronously, then decides everything else
+itself.
 
-One thing differs on purpose. By priority, vLLM 0.24 can stand still for ever: nothing runs, the KV of all who are
-parked is there, and a waiting request that comes before them needs the blocks that they hold. We then run the first of
-those who are parked; the comparison ends there, and sees to it that this is what happens.
+One thing differs on purpose. By priority, vLLM 0.24 can stand still for ever: nothing runs, the KV
+of all who are parked is there, and a waiting request that comes before them needs the blocks that
+they hold. We then run the first of those who are parked; the comparison ends there, and sees to it
+that this is what happens.
 """
 
 import random
@@ -21,7 +24,8 @@ Requests = list[tuple[int, int, int]]
 
 
 class RemoteKv:
-    """A connector whose remote side has every prompt, once (as vLLM's NIXL connector): only the scheduler's half.
+    """A connector whose remote side has every prompt, once (as vLLM's NIXL connector): only the
+    scheduler's half.
 
     With `all_but_last`, as for models that keep states, of longer prompts all but the last token.
     """
@@ -51,7 +55,9 @@ class RemoteKv:
     def _nothing(self, *_: Any) -> None:
         return None
 
-    build_connector_meta = update_connector_output = get_kv_connector_stats = on_new_request = _nothing
+    build_connector_meta = update_connector_output = get_kv_connector_stats = on_new_request = (
+        _nothing
+    )
 
 
 @dataclass
@@ -63,10 +69,14 @@ class Case:
 
 
 def random_case(seed: int) -> Case:
-    """Five to fifty requests on one pair of groups; the decode side's pool is 5 % to 60 % of what they need."""
+    """Five to fifty requests on one pair of groups; the decode side's pool is 5 % to 60 % of what
+    they need.
+    """
     rng = random.Random(seed)
     size, n = rng.choice([1, 4, 16]), rng.randint(5, 50)
-    requests = sorted((rng.randint(0, n * 8000), rng.randint(2, 200), rng.randint(1, 40)) for _ in range(n))
+    requests = sorted(
+        (rng.randint(0, n * 8000), rng.randint(2, 200), rng.randint(1, 40)) for _ in range(n)
+    )
     needed = [-(-(prompt + output) // size) for _, prompt, output in requests]
     blocks = max(max(needed) + 1, sum(needed) * rng.randint(5, 60) // 100) + 1
     cluster = Cluster(
@@ -81,10 +91,15 @@ def random_case(seed: int) -> Case:
         bytes_per_s=rng.choice([10**6, 10**7, 10**9]),
         state_bytes=rng.choice([0, 0, 20_000]),
     )
-    if cluster.state_bytes:  # a prompt that is cached but for its last token needs its state all the same
+    if (
+        cluster.state_bytes
+    ):  # a prompt that is cached but for its last token needs its state all the same
         cluster.caching = False
     shared = rng.randint(0, 5)
-    keys = [list(range(1, 1 + min(shared, row[1] // size))) if rng.random() < 0.6 else [] for row in requests]
+    keys = [
+        list(range(1, 1 + min(shared, row[1] // size))) if rng.random() < 0.6 else []
+        for row in requests
+    ]
     priority = [rng.randint(-2, 2) for _ in requests]
     cluster.depth = rng.choice([1, 2])
     return Case(requests, keys, priority, cluster)
@@ -102,7 +117,9 @@ class Launched:
 
 
 class Replay:
-    """One decode group, synchronous or asynchronous; `run` returns the first difference, or None."""
+    """One decode group, synchronous or asynchronous; `run` returns the first
+    difference, or None.
+    """
 
     stood_still = False
     """Whether vLLM came to stand still, after which nothing was compared."""
@@ -122,16 +139,29 @@ class Replay:
             "num_gpu_blocks": cluster.decode[0],
         }
         resolved, self._scheduler = vllm_live.resolve({"config": config})
-        self._scheduler.connector = self._remote = RemoteKv(prefill_all_but_last_token=cluster.state_bytes > 0)
-        self._scheduler.defer_block_free = resolved.max_concurrent_batches > 1  # as for a connector that consumes
+        self._scheduler.connector = self._remote = RemoteKv(
+            prefill_all_but_last_token=cluster.state_bytes > 0
+        )
+        self._scheduler.defer_block_free = (
+            resolved.max_concurrent_batches > 1
+        )  # as for a connector that consumes
         self._scheduler.kv_cache_manager.watermark_blocks = cluster.watermark
         self._hasher = vllm_live._block_hasher(resolved)
-        self._requests, self._keys, self._priority, self._cluster = requests, keys, priority, cluster
+        self._requests, self._keys, self._priority, self._cluster = (
+            requests,
+            keys,
+            priority,
+            cluster,
+        )
         self._steps, self._columns = schedule(sim, 1), sim.schedule(1)
         kv_transfers = sim.kv_transfers()
-        seen = kv_transfers["prefill_end_ps"].tolist()  # without API latency, when the decode group is told
+        seen = kv_transfers[
+            "prefill_end_ps"
+        ].tolist()  # without API latency, when the decode group is told
         self._arrivals = sorted((seen[i], i) for i in range(len(requests)))
-        self._landings = sorted((at, i) for i, at in enumerate(kv_transfers["kv_landed_ps"].tolist()))
+        self._landings = sorted(
+            (at, i) for i, at in enumerate(kv_transfers["kv_landed_ps"].tolist())
+        )
         self._sampled = [0] * len(requests)
         self._now = self._step = self._finished = 0
         self._in_flight: deque[Launched] = deque()
@@ -159,7 +189,11 @@ class Replay:
             heard = self._answer(Launched(output, [], [], self._now, self._now))
             if not heard and not output.preempted_req_ids and not self._skip_idle_time():
                 return f"vLLM waits for nothing at {self._now} ps, after {self._step} steps"
-        return None if self._step == len(self._steps) else f"vLLM needs {self._step} steps, we {len(self._steps)}"
+        return (
+            None
+            if self._step == len(self._steps)
+            else f"vLLM needs {self._step} steps, we {len(self._steps)}"
+        )
 
     def _add_arrived(self) -> None:
         from vllm.sampling_params import SamplingParams
@@ -168,7 +202,9 @@ class Replay:
         while self._arrivals and self._arrivals[0][0] <= self._now:
             _, row = self._arrivals.pop(0)
             arrival, prompt, output = self._requests[row]
-            shared = [key * 1000 + i for key in self._keys[row] for i in range(self._cluster.block_size)][:prompt]
+            shared = [
+                key * 1000 + i for key in self._keys[row] for i in range(self._cluster.block_size)
+            ][:prompt]
             own = [10_000_000 + row * 1000 + i for i in range(prompt - len(shared))]
             self._scheduler.add_request(
                 Request(
@@ -190,7 +226,11 @@ class Replay:
         before |= dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
         theirs = [(int(name), output.num_scheduled_tokens[name], before[name]) for name in names]
         free = self._scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
-        ours = (self._columns["time_ps"][self._step], self._steps[self._step], self._columns["free_blocks"][self._step])
+        ours = (
+            self._columns["time_ps"][self._step],
+            self._steps[self._step],
+            self._columns["free_blocks"][self._step],
+        )
         if ours != (self._now, theirs, free):
             return f"step {self._step}: ours {ours}, vLLM's {(self._now, theirs, free)}"
         self._step += 1
@@ -198,7 +238,9 @@ class Replay:
 
     def _stands_still(self) -> bool:
         vllm = self._scheduler
-        loading = [one for one in vllm.skipped_waiting if one.status.name == "WAITING_FOR_REMOTE_KVS"]
+        loading = [
+            one for one in vllm.skipped_waiting if one.status.name == "WAITING_FOR_REMOTE_KVS"
+        ]
         all_there = all(one.request_id in vllm.finished_recving_kv_req_ids for one in loading)
         return bool(not vllm.running and vllm.waiting and vllm.skipped_waiting and all_there)
 
@@ -207,7 +249,9 @@ class Replay:
         first = int(self._scheduler.skipped_waiting.peek_request().request_id)
         ours = self._columns["time_ps"][self._step], self._steps[self._step][0]
         theirs = self._now, (first, 1, self._requests[first][1] - 1)
-        return None if ours == theirs else f"vLLM stands still at {theirs}; ours goes on with {ours}"
+        return (
+            None if ours == theirs else f"vLLM stands still at {theirs}; ours goes on with {ours}"
+        )
 
     def _launch(self, output: Any, names: list[str]) -> None:
         tokens = []
@@ -224,7 +268,9 @@ class Replay:
         self._answer(step)
 
     def _answer(self, step: Launched) -> bool:
-        """What the worker says of the step: tokens, and the transfers that had ended when it was launched."""
+        """What the worker says of the step: tokens, and the transfers that had ended when it was
+        launched.
+        """
         from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 
         heard = set()
@@ -232,7 +278,9 @@ class Replay:
             heard.add(str(self._landings.pop(0)[1]))
         names, output = step.names, step.output
         answer = ModelRunnerOutput(
-            req_ids=names, req_id_to_index={name: i for i, name in enumerate(names)}, sampled_token_ids=step.tokens
+            req_ids=names,
+            req_id_to_index={name: i for i, name in enumerate(names)},
+            sampled_token_ids=step.tokens,
         )
         answer.kv_connector_output = KVConnectorOutput(finished_recving=heard) if heard else None
         for client in self._scheduler.update_from_output(output, answer).values():

@@ -1,4 +1,6 @@
-"""The number of KV blocks of models with layers of several kinds, against the installed vLLM's own arithmetic."""
+"""The number of KV blocks of models with layers of several kinds, against the installed vLLM's own
+arithmetic.
+"""
 
 from typing import Any
 
@@ -12,14 +14,23 @@ from llmsim.model.parallel.transforms import split_layers
 from llmsim.scheduling.conformance import vllm_live
 
 MODELS = (
-    "google/gemma-2-9b", "google/gemma-3-1b-it", "google/gemma-3-27b-it", "openai/gpt-oss-20b", "openai/gpt-oss-120b",
-    "mistralai/Mistral-7B-v0.1", "meta-llama/Llama-3.1-8B", "Qwen/Qwen3-Next-80B-A3B-Instruct", "Qwen/Qwen3.5-27B",
-)  # fmt: skip
+    "google/gemma-2-9b",
+    "google/gemma-3-1b-it",
+    "google/gemma-3-27b-it",
+    "openai/gpt-oss-20b",
+    "openai/gpt-oss-120b",
+    "mistralai/Mistral-7B-v0.1",
+    "meta-llama/Llama-3.1-8B",
+    "Qwen/Qwen3-Next-80B-A3B-Instruct",
+    "Qwen/Qwen3.5-27B",
+)
 AVAILABLE = 20 * (1 << 30) + 12345
 LONGEST = 4096
 
 
-def layers_of_vllm(model: ModelConfig, layout: Layout, dtypes: Dtypes, block_size: int) -> list[dict[str, Any]]:
+def layers_of_vllm(
+    model: ModelConfig, layout: Layout, dtypes: Dtypes, block_size: int
+) -> list[dict[str, Any]]:
     """What each stage's worker would tell vLLM of its layers."""
     import torch
     from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, SlidingWindowSpec
@@ -51,16 +62,30 @@ def layers_of_vllm(model: ModelConfig, layout: Layout, dtypes: Dtypes, block_siz
     return stages
 
 
-@pytest.mark.skipif(vllm_live.installed_version() is None, reason="vLLM is not installed (extra llmsim[vllm])")
+@pytest.mark.skipif(
+    vllm_live.installed_version() is None, reason="vLLM is not installed (extra llmsim[vllm])"
+)
 @pytest.mark.parametrize("name", MODELS)
 def test_the_number_of_blocks_is_vllms(name: str) -> None:
-    """By TP degree, pipeline stages, type of the cache and block size; and the kinds of its tables."""
+    """By TP degree, pipeline stages, type of the cache and block size; and the kinds
+    of its tables.
+    """
     from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
 
-    config, _ = vllm_live.resolve({"config": {
-        "max_num_seqs": 8, "max_num_batched_tokens": 2048, "max_model_len": LONGEST, "block_size": 16,
-        "enable_prefix_caching": False, "enable_chunked_prefill": True, "async_scheduling": False, "num_gpu_blocks": 99,
-    }})  # fmt: skip
+    config, _ = vllm_live.resolve(
+        {
+            "config": {
+                "max_num_seqs": 8,
+                "max_num_batched_tokens": 2048,
+                "max_model_len": LONGEST,
+                "block_size": 16,
+                "enable_prefix_caching": False,
+                "enable_chunked_prefill": True,
+                "async_scheduling": False,
+                "num_gpu_blocks": 99,
+            }
+        }
+    )
     config.cache_config.num_gpu_blocks_override = None
     model = load_model(name)
     for tp in (1, 2, 4):
@@ -69,12 +94,18 @@ def test_the_number_of_blocks_is_vllms(name: str) -> None:
                 for asked in (16, 32, 64):
                     layers = tuple(split_layers(model.num_layers, stages)) if stages > 1 else ()
                     layout, dtypes = Layout(tp, stage_layers=layers), Dtypes(kv=kv)
-                    ours = [kv_tables(model, at(layout, stage), dtypes, asked) for stage in range(stages)]
+                    ours = [
+                        kv_tables(model, at(layout, stage), dtypes, asked)
+                        for stage in range(stages)
+                    ]
                     size = ours[0].block_size
                     theirs = get_kv_cache_configs(
                         config, layers_of_vllm(model, layout, dtypes, size), [AVAILABLE] * stages
                     )
-                    assert min(AVAILABLE // tables.block_bytes for tables in ours) == theirs[0].num_blocks
+                    assert (
+                        min(AVAILABLE // tables.block_bytes for tables in ours)
+                        == theirs[0].num_blocks
+                    )
                     groups = theirs[0].kv_cache_groups
                     windows = [window_of(group.kv_cache_spec) for group in groups]
                     assert list(ours[0].windows) == sorted(windows, key=lambda window: window < 0)

@@ -1,4 +1,6 @@
-"""The installed vLLM's scheduler in our loop (skipped without it), and the cases that the comparison draws."""
+"""The installed vLLM's scheduler in our loop (skipped without it), and the cases that the
+comparison draws.
+"""
 
 from types import SimpleNamespace
 from typing import Any
@@ -12,34 +14,65 @@ from llmsim.config.engine.profile import profile_names
 from llmsim.config.errors import InputError
 from llmsim.scheduling.conformance.cases import scheduler_config
 from llmsim.scheduling.conformance.random_cases import random_case
-from llmsim.scheduling.conformance.vllm_live import RELEASES, VllmScheduler, engine_profile_of, installed_version
+from llmsim.scheduling.conformance.vllm_live import (
+    RELEASES,
+    VllmScheduler,
+    engine_profile_of,
+    installed_version,
+)
 
 
 def test_random_cases_repeat_and_cover_the_options() -> None:
     cases = [random_case(seed, 20) for seed in range(120)]
     assert cases == [random_case(seed, 20) for seed in range(120)]
-    for option in ("policy", "watermark", "speculative", "long_prefill_token_threshold", "max_num_scheduled_tokens",
-                   "pipeline_parallel_size", "prefill_schedule_interval"):  # fmt: skip
+    for option in (
+        "policy",
+        "watermark",
+        "speculative",
+        "long_prefill_token_threshold",
+        "max_num_scheduled_tokens",
+        "pipeline_parallel_size",
+        "prefill_schedule_interval",
+    ):
         assert 10 < sum(option in case["config"] for case in cases) < 110
-    assert {case["config"]["block_size"] for case in cases} == {1, 3, 8, 16, 24, 32, 64, 100, 128, 256}
+    assert {case["config"]["block_size"] for case in cases} == {
+        1,
+        3,
+        8,
+        16,
+        24,
+        32,
+        64,
+        100,
+        128,
+        256,
+    }
     assert {case["config"].get("use_v2_model_runner") for case in cases} == {None, False, True}
     for case in cases:
         longest = case["config"]["max_model_len"]
         for request in case["requests"]:
             prompt = sum(length for _, length in request["segments"])
-            assert 1 <= prompt <= longest - 1 and all(length > 0 for _, length in request["segments"])
-            blocks = -(-min(prompt + request["output_len"], longest) // case["config"]["block_size"])
+            assert 1 <= prompt <= longest - 1 and all(
+                length > 0 for _, length in request["segments"]
+            )
+            blocks = -(
+                -min(prompt + request["output_len"], longest) // case["config"]["block_size"]
+            )
             assert blocks < case["config"]["num_gpu_blocks"]
 
 
-@pytest.mark.skipif(not str(installed_version()).startswith("0.24"), reason="vLLM 0.24 is not installed")
+@pytest.mark.skipif(
+    not str(installed_version()).startswith("0.24"), reason="vLLM 0.24 is not installed"
+)
 def test_five_random_cases_are_identical(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["conformance", "vllm", "--cases", "5", "--requests", "60"]) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("5/5 cases identical")
 
 
 class Queues:
-    """A double of vLLM's scheduler with the attributes that `gauges` reads, under the names of one release."""
+    """A double of vLLM's scheduler with the attributes that `gauges` reads, under the names of one
+    release.
+    """
 
     def __init__(self, release: str, running: int, waiting: int, aside: int) -> None:
         self.num_spec_tokens = 0
@@ -56,10 +89,16 @@ class Queues:
 @pytest.mark.parametrize("release", RELEASES)
 @given(st.integers(0, 5), st.integers(0, 5), st.integers(0, 5))
 @settings(derandomize=True)
-def test_gauges_count_whom_a_release_keeps_apart(release: str, running: int, waiting: int, aside: int) -> None:
-    """0.33 has no queue `skipped_waiting`; requests that wait outside of `waiting` count in every release."""
+def test_gauges_count_whom_a_release_keeps_apart(
+    release: str, running: int, waiting: int, aside: int
+) -> None:
+    """0.33 has no queue `skipped_waiting`; requests that wait outside of `waiting` count in every
+    release.
+    """
     options = SimpleNamespace(async_scheduling=False)
-    config = SimpleNamespace(scheduler_config=options, cache_config=SimpleNamespace(enable_prefix_caching=False))
+    config = SimpleNamespace(
+        scheduler_config=options, cache_config=SimpleNamespace(enable_prefix_caching=False)
+    )
     queues = Queues(release, running, waiting, aside)
     assert hasattr(queues, "skipped_waiting") == (release == "0.24")
     assert VllmScheduler([], config, queues, None).gauges() == (running, waiting + aside, 7)
@@ -67,8 +106,10 @@ def test_gauges_count_whom_a_release_keeps_apart(release: str, running: int, wai
 
 VERSIONS = st.builds(
     lambda major, minor, rest: f"{major}.{minor}{rest}",
-    st.integers(0, 2), st.integers(0, 60), st.sampled_from([".0", ".1", ".0rc1", ".2.post1", ".0+cu130", ""]),
-)  # fmt: skip
+    st.integers(0, 2),
+    st.integers(0, 60),
+    st.sampled_from([".0", ".1", ".0rc1", ".2.post1", ".0+cu130", ""]),
+)
 
 
 @given(VERSIONS | st.sampled_from(["0.1.dev19262", "none", ""]))
@@ -76,7 +117,10 @@ VERSIONS = st.builds(
 def test_a_release_runs_by_its_profile_or_is_refused_with_those_that_run(version: str) -> None:
     release = ".".join(version.split(".")[:2])
     if release in RELEASES:
-        assert engine_profile_of(version) == f"vllm-{release}" and engine_profile_of(version) in profile_names()
+        assert (
+            engine_profile_of(version) == f"vllm-{release}"
+            and engine_profile_of(version) in profile_names()
+        )
         return
     with pytest.raises(InputError) as refused:
         engine_profile_of(version)
@@ -89,24 +133,52 @@ def test_both_verbs_refuse_an_unknown_release(
     version: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for module in ("vllm_live", "vllm_installed"):
-        monkeypatch.setattr(f"llmsim.scheduling.conformance.{module}.installed_version", lambda: version)
-    run = ["run", "--cluster-config", "cluster_config/h100_llama31_8b.json", "--dataset", "dataset/example_10.jsonl"]
-    for arguments in (["conformance", "vllm"], [*run, "--scheduler", "vllm", "--cost-source", "roofline"]):
+        monkeypatch.setattr(
+            f"llmsim.scheduling.conformance.{module}.installed_version", lambda: version
+        )
+    run = [
+        "run",
+        "--cluster-config",
+        "cluster_config/h100_llama31_8b.json",
+        "--dataset",
+        "dataset/example_10.jsonl",
+    ]
+    for arguments in (
+        ["conformance", "vllm"],
+        [*run, "--scheduler", "vllm", "--cost-source", "roofline"],
+    ):
         assert main(arguments) == 2
         shown = capsys.readouterr()
-        assert shown.out == "" and f"vLLM {version} is installed" in shown.err and "0.24 and 0.33" in shown.err
+        assert (
+            shown.out == ""
+            and f"vLLM {version} is installed" in shown.err
+            and "0.24 and 0.33" in shown.err
+        )
 
 
 def a_case(**resolved: Any) -> dict[str, Any]:
-    config = {"max_num_seqs": 4, "max_num_batched_tokens": 96, "num_gpu_blocks": 50, "max_model_len": 64}
-    known = {"max_num_scheduled_tokens": 96, "reserve_full_isl": True, "watermark": 0.0, "num_spec_tokens": 2,
-             "num_lookahead_tokens": 2}  # fmt: skip
+    config = {
+        "max_num_seqs": 4,
+        "max_num_batched_tokens": 96,
+        "num_gpu_blocks": 50,
+        "max_model_len": 64,
+    }
+    known = {
+        "max_num_scheduled_tokens": 96,
+        "reserve_full_isl": True,
+        "watermark": 0.0,
+        "num_spec_tokens": 2,
+        "num_lookahead_tokens": 2,
+    }
     return {"config": config, "resolved": known | resolved}
 
 
 def test_a_case_takes_the_limits_of_the_release_that_resolved_it() -> None:
     """A recording names no release: it is of 0.24, which has no second budget."""
-    old, same = scheduler_config(a_case()), scheduler_config(a_case(engine_profile="vllm-0.24", draft_slots=1))
+    old, same = (
+        scheduler_config(a_case()),
+        scheduler_config(a_case(engine_profile="vllm-0.24", draft_slots=1)),
+    )
     new = scheduler_config(a_case(engine_profile="vllm-0.33", draft_slots=1))
     for one in (old, same):
         assert (one.limits.input_budget, one.limits.draft_slots) == (0, 0)
@@ -115,7 +187,9 @@ def test_a_case_takes_the_limits_of_the_release_that_resolved_it() -> None:
     assert new.limits.pads_new_decodes and new.limits.lone_prompt_uncapped
 
 
-def test_without_vllm_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_vllm_it_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("llmsim.scheduling.conformance.vllm_live.installed_version", lambda: None)
     assert main(["conformance", "vllm"]) == 0
     assert "skipped: vLLM is not installed" in capsys.readouterr().err

@@ -1,4 +1,6 @@
-"""The native vLLM scheduler against recordings of the real one, and the comparison against itself."""
+"""The native vLLM scheduler against recordings of the real one, and the comparison
+against itself.
+"""
 
 import gzip
 import json
@@ -14,10 +16,20 @@ from llmsim.scheduling.conformance.cases import run_case
 from llmsim.scheduling.conformance.recorded import find_recordings, load_recording, replay
 
 CASES = [
-    "plain", "kv_pressure", "prefix_caching", "max_num_seqs", "long_prefill_threshold", "async_scheduling",
-    "async_prefix_pressure", "priority", "no_chunked_prefill", "watermark_no_reserve", "bench300",
-    "spec_decode_lookahead", "async_spec_draft_model",
-]  # fmt: skip
+    "plain",
+    "kv_pressure",
+    "prefix_caching",
+    "max_num_seqs",
+    "long_prefill_threshold",
+    "async_scheduling",
+    "async_prefix_pressure",
+    "priority",
+    "no_chunked_prefill",
+    "watermark_no_reserve",
+    "bench300",
+    "spec_decode_lookahead",
+    "async_spec_draft_model",
+]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -28,12 +40,24 @@ def test_every_step_is_identical_to_the_recorded_one(name: str) -> None:
 
 
 def own_recording() -> dict[str, Any]:
-    """A small case in the recorded format, with steps made by our own scheduler: 40 blocks force preemptions."""
+    """A small case in the recorded format, with steps made by our own scheduler: 40 blocks force
+    preemptions.
+    """
     requests = [
-        {"id": f"r{i}", "arrival": 0.01 * i, "segments": [[1, 40], [10 + i, 30 + 13 * i]], "output_len": 40 + 7 * i}
+        {
+            "id": f"r{i}",
+            "arrival": 0.01 * i,
+            "segments": [[1, 40], [10 + i, 30 + 13 * i]],
+            "output_len": 40 + 7 * i,
+        }
         for i in range(8)
     ]
-    config = {"num_gpu_blocks": 40, "max_num_seqs": 6, "max_num_batched_tokens": 96, "enable_prefix_caching": True}
+    config = {
+        "num_gpu_blocks": 40,
+        "max_num_seqs": 6,
+        "max_num_batched_tokens": 96,
+        "enable_prefix_caching": True,
+    }
     resolved = {
         "max_num_scheduled_tokens": 96,
         "max_concurrent_batches": 1,

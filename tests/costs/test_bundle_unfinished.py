@@ -20,13 +20,20 @@ def rows_of(*, up_to_chunk: int) -> list[Row]:
 
 
 def grid_of(folder: Path, rows: list[Row]) -> MixedGrid:
-    write_csv(folder / "attention.csv", HEADER, [(*(int(cell) for cell in row[:4]), row[4]) for row in rows])
+    write_csv(
+        folder / "attention.csv",
+        HEADER,
+        [(*(int(cell) for cell in row[:4]), row[4]) for row in rows],
+    )
     return complete_grid(read_attention(folder / "attention.csv"))
 
 
 def us(grid: MixedGrid, chunk: int, before: int, n: int, kv: int) -> float:
     axes = (grid.chunk_axis, grid.kv_prefill_axis, grid.n_axis, grid.kv_axis)
-    place = tuple(int(np.searchsorted(axis, value)) for axis, value in zip(axes, (chunk, before, n, kv), strict=True))
+    place = tuple(
+        int(np.searchsorted(axis, value))
+        for axis, value in zip(axes, (chunk, before, n, kv), strict=True)
+    )
     return float(grid.ps[place]) / 1e6
 
 

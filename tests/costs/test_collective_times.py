@@ -1,4 +1,6 @@
-"""Which collectives measured tables price, and which are left to the links: by the ranks that they are among."""
+"""Which collectives measured tables price, and which are left to the links: by the ranks that they
+are among.
+"""
 
 from dataclasses import replace
 
@@ -14,9 +16,12 @@ pytestmark = needs_database
 
 @pytest.mark.parametrize("spans_nodes", [False, True])
 @pytest.mark.parametrize(
-    ("among", "measured"), [("tp", (True, True)), ("members", (True, False)), ("stages", (False, False))]
+    ("among", "measured"),
+    [("tp", (True, True)), ("members", (True, False)), ("stages", (False, False))],
 )
-def test_nothing_measured_spans_nodes_or_stages(among: str, measured: tuple[bool, bool], spans_nodes: bool) -> None:
+def test_nothing_measured_spans_nodes_or_stages(
+    among: str, measured: tuple[bool, bool], spans_nodes: bool
+) -> None:
     """Ranks of a group share a node even where data-parallel ranks do not."""
     asked = request(hardware="H100", tp=2, spans_nodes=spans_nodes)
     layout = replace(Layout(2), dp=2)

@@ -9,12 +9,22 @@ import pytest
 from llmsim.cli import main
 from llmsim.config.errors import InputError
 from llmsim.core import Provenance
-from llmsim.costs.confidence import EXPECTED, expected_error, farthest, refuse_attention_below, refuse_below
+from llmsim.costs.confidence import (
+    EXPECTED,
+    expected_error,
+    farthest,
+    refuse_attention_below,
+    refuse_below,
+)
 from llmsim.costs.source import OpCost
 from tests.costs.builders import needs_database
 
 ROOT = Path(__file__).resolve().parents[2]
-MEASURED, INTERPOLATED, EXTRAPOLATED = Provenance.MEASURED, Provenance.INTERPOLATED, Provenance.EXTRAPOLATED
+MEASURED, INTERPOLATED, EXTRAPOLATED = (
+    Provenance.MEASURED,
+    Provenance.INTERPOLATED,
+    Provenance.EXTRAPOLATED,
+)
 
 
 def cost(*marks: Provenance) -> OpCost:
@@ -53,15 +63,20 @@ def test_attention_is_refused_by_its_worst_part() -> None:
 @needs_database
 def test_a_run_reports_and_refuses(capsys: pytest.CaptureFixture[str]) -> None:
     run = [
-        "run", "--cluster-config", str(ROOT / "cluster_config" / "h100_llama31_8b.json"), "--dataset",
+        "run",
+        "--cluster-config",
+        str(ROOT / "cluster_config" / "h100_llama31_8b.json"),
+        "--dataset",
         "synthetic:n=5,rate=5,input=300,output=20,seed=1",
-    ]  # fmt: skip
+    ]
     assert main([*run, "--json"]) == 0
     sources = json.loads(capsys.readouterr().out)["sources"]
     shares = [sources["by_provenance"][code.name.lower()] for code in Provenance]
     assert sum(shares) == pytest.approx(1, abs=1e-5)
     half, most = expected_error([round(share * 10**6) for share in shares])
-    assert sources["expected_error_percent"] == pytest.approx({"half": half, "most": most}, abs=1e-3)
+    assert sources["expected_error_percent"] == pytest.approx(
+        {"half": half, "most": most}, abs=1e-3
+    )
     assert main([*run, "--require", "measured"]) == 2
     assert "--require measured: group 0" in capsys.readouterr().err
     assert main([*run, "--require", "exact"]) == 2

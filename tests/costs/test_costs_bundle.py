@@ -1,4 +1,6 @@
-"""Profile bundles: exact at measured points, complete grids, clear errors, warnings about rows faster than light."""
+"""Profile bundles: exact at measured points, complete grids, clear errors, warnings about rows
+faster than light.
+"""
 
 import shutil
 from pathlib import Path
@@ -20,12 +22,21 @@ from llmsim.costs.sources.bundle.grid_completion import fill_line_axis
 from llmsim.costs.sources.bundle.source import BundleSource, expected_moe_us
 from llmsim.costs.sources.csv_tables import read_table
 from llmsim.model import operators
-from tests.costs.builders import PERF, attention_rows, attention_us, request, write_bundle, write_csv
+from tests.costs.builders import (
+    PERF,
+    attention_rows,
+    attention_us,
+    request,
+    write_bundle,
+    write_csv,
+)
 from tests.shared_data import shared
 
 
 def compiled(root: Path, **changes: object) -> CompiledCosts:
-    return compile_costs(request(hardware="MyCard", source="bundle", profile_dirs=(root,), **changes))
+    return compile_costs(
+        request(hardware="MyCard", source="bundle", profile_dirs=(root,), **changes)
+    )
 
 
 def test_dense_rows_are_exact_between_linear_and_beyond_extrapolated(tmp_path: Path) -> None:
@@ -33,8 +44,14 @@ def test_dense_rows_are_exact_between_linear_and_beyond_extrapolated(tmp_path: P
     costs = compiled(tmp_path, max_tokens=4096)
     op = next(op for op in costs.ops if op.name == "qkv_proj")
     assert op.repeat == 32 and op.feature == "tokens" and len(op.ps) == 4097
-    assert [int(op.ps[t]) for t in (0, 1, 2, 16, 2048, 4096)] == [0, 11_000_000, 12_000_000, 26_000_000,
-                                                                  2_058_000_000, 4_106_000_000]  # fmt: skip
+    assert [int(op.ps[t]) for t in (0, 1, 2, 16, 2048, 4096)] == [
+        0,
+        11_000_000,
+        12_000_000,
+        26_000_000,
+        2_058_000_000,
+        4_106_000_000,
+    ]
     assert [op.provenance[t] for t in (1, 2, 16, 4096)] == [
         Provenance.MEASURED, Provenance.INTERPOLATED, Provenance.MEASURED, Provenance.EXTRAPOLATED,
     ]  # fmt: skip
@@ -43,13 +60,20 @@ def test_dense_rows_are_exact_between_linear_and_beyond_extrapolated(tmp_path: P
 
 
 @settings(max_examples=60, deadline=None)
-@given(n=st.integers(1, 64), kv=st.integers(16, 256), chunk=st.integers(16, 512), kv_prefill=st.integers(0, 256))
+@given(
+    n=st.integers(1, 64),
+    kv=st.integers(16, 256),
+    chunk=st.integers(16, 512),
+    kv_prefill=st.integers(0, 256),
+)
 def test_a_multilinear_attention_is_reproduced_everywhere(
     grid_costs: CompiledCosts, n: int, kv: int, chunk: int, kv_prefill: int
 ) -> None:
     attention = grid_costs.attention
     assert decode_us(attention, n, kv) == pytest.approx(attention_us(0, 0, n, kv), abs=2e-6)
-    assert prefill_us(attention, chunk, kv_prefill) == pytest.approx(attention_us(chunk, kv_prefill, 0, 0), abs=2e-6)
+    assert prefill_us(attention, chunk, kv_prefill) == pytest.approx(
+        attention_us(chunk, kv_prefill, 0, 0), abs=2e-6
+    )
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +97,11 @@ def test_holes_of_the_grid_are_filled_without_touching_measurements(
 ) -> None:
     rows = attention_rows()
     first_mixed = len(rows) - 72
-    kept = [row for index, row in enumerate(rows) if index < first_mixed or index - first_mixed not in holes]
+    kept = [
+        row
+        for index, row in enumerate(rows)
+        if index < first_mixed or index - first_mixed not in holes
+    ]
     root = tmp_path_factory.mktemp("holes")
     write_bundle(root, tables={"attention.csv": kept})
     grid = compiled(root).attention.mixed
@@ -114,7 +142,9 @@ def test_skew_is_the_median_slope_above_the_split_threshold_a_third(tmp_path: Pa
 def test_the_real_bundle_has_the_known_skew_and_no_row_faster_than_light() -> None:
     root = shared(PERF)
     costs = compile_costs(request(source="bundle", profile_dirs=(root,)))
-    assert costs.attention.skew_ps_per_token_q20 / 2**20 == pytest.approx(16_000, rel=0.05)  # 512 B at 32 GB/s
+    assert costs.attention.skew_ps_per_token_q20 / 2**20 == pytest.approx(
+        16_000, rel=0.05
+    )  # 512 B at 32 GB/s
     assert costs.notes == () and not costs.floor.enforce
     grid = costs.attention.mixed
     assert grid is not None and (grid.ps[1:] > 0).all()
@@ -130,15 +160,45 @@ def test_the_real_bundle_has_the_known_skew_and_no_row_faster_than_light() -> No
         ("dense.csv", "layer,token,time_us\nqkv_proj,1,2\n", ":1:4", 'is it "token"'),
         ("dense.csv", "layer,tokens,time_us\n", ":2:1", "no rows"),
         ("dense.csv", "layer,tokens,time_us\nqkv_proj,1,fast\n", ":2:3", '"fast", not a number'),
-        ("dense.csv", "layer,tokens,time_us\nqkv_proj,1,2\nqkv_proj,2,-1\n", ":3:3", "not negative"),
+        (
+            "dense.csv",
+            "layer,tokens,time_us\nqkv_proj,1,2\nqkv_proj,2,-1\n",
+            ":3:3",
+            "not negative",
+        ),
         ("dense.csv", "layer,tokens,time_us\nqkv_proj,1,nan\n", ":2:3", "finite"),
-        ("dense.csv", "layer,tokens,time_us\nqkv_proj,1\n", ":2:3", "2 fields where the header has 3"),
-        ("dense.csv", "layer,tokens,time_us\nqkv_proj,1,2\nqkv_proj,1,3\n", ":3:1", "already given in line 2"),
+        (
+            "dense.csv",
+            "layer,tokens,time_us\nqkv_proj,1\n",
+            ":2:3",
+            "2 fields where the header has 3",
+        ),
+        (
+            "dense.csv",
+            "layer,tokens,time_us\nqkv_proj,1,2\nqkv_proj,1,3\n",
+            ":3:1",
+            "already given in line 2",
+        ),
         ("dense.csv", "layer,tokens,tokens,time_us\nqkv_proj,1,1,2\n", ":1:3", "twice"),
         ("per_sequence.csv", "layer,sequences,time_us\nlm_head,x,2\n", ":2:2", "not a number"),
-        ("attention.csv", "prefill_chunk,kv_prefill,n_decode,kv_decode,time_us\n0,0,1.5,16,2\n", ":2", "whole number"),
-        ("attention.csv", "prefill_chunk,kv_prefill,n_decode,kv_decode,time_us\n0,0,1,16,2\n", ":2:1", "pure prefill"),
-        ("skew.csv", "n,kv_big,kv_mean,t_mean_us,t_skew_us\n64,1000,500,30,\n", ":2:5", "not a number"),
+        (
+            "attention.csv",
+            "prefill_chunk,kv_prefill,n_decode,kv_decode,time_us\n0,0,1.5,16,2\n",
+            ":2",
+            "whole number",
+        ),
+        (
+            "attention.csv",
+            "prefill_chunk,kv_prefill,n_decode,kv_decode,time_us\n0,0,1,16,2\n",
+            ":2:1",
+            "pure prefill",
+        ),
+        (
+            "skew.csv",
+            "n,kv_big,kv_mean,t_mean_us,t_skew_us\n64,1000,500,30,\n",
+            ":2:5",
+            "not a number",
+        ),
     ],
 )
 def test_a_malformed_table_is_named_with_line_and_column(
@@ -196,13 +256,18 @@ def test_a_layer_that_the_bundle_lacks(tmp_path: Path) -> None:
 
 def test_layers_replicated_over_ranks_come_from_tp1(tmp_path: Path) -> None:
     write_bundle(tmp_path)
-    few = [(name, t, 3 + t) for name in ("qkv_proj", "o_proj", "gate_up_proj", "act_fn", "down_proj", "rotary_emb")
-           for t in (1, 2048)]  # fmt: skip
+    few = [
+        (name, t, 3 + t)
+        for name in ("qkv_proj", "o_proj", "gate_up_proj", "act_fn", "down_proj", "rotary_emb")
+        for t in (1, 2048)
+    ]
     write_bundle(tmp_path, tp=2, tables={"dense.csv": few})
     costs = compiled(tmp_path, tp=2)
     by_name = {op.name: op for op in costs.ops}
     assert by_name["qkv_proj"].ps[1] == 4_000_000 and by_name["layernorm"].ps[1] == 11_000_000
-    assert "/tp1/" in by_name["layernorm"].source and any("layernorm" in note for note in costs.notes)
+    assert "/tp1/" in by_name["layernorm"].source and any(
+        "layernorm" in note for note in costs.notes
+    )
     assert costs.link_collectives
 
 
@@ -211,18 +276,35 @@ def test_a_bundle_without_variant_folder_is_found(tmp_path: Path) -> None:
     plain = tmp_path / "plain" / "mycard" / "Llama-3.1-8B" / "tp1"
     plain.parent.mkdir(parents=True)
     folder.rename(plain)
-    assert compiled(tmp_path / "plain").sources[0].startswith("profile bundle mycard/Llama-3.1-8B/tp1")
+    assert (
+        compiled(tmp_path / "plain").sources[0].startswith("profile bundle mycard/Llama-3.1-8B/tp1")
+    )
 
 
 def test_rows_faster_than_light_give_one_warning_that_names_them(tmp_path: Path) -> None:
-    rows = [(n, t, 1.0 if n == "qkv_proj" else 500 + t) for n in (
-        "embedding", "layernorm", "qkv_proj", "rotary_emb", "o_proj", "gate_up_proj", "act_fn", "down_proj",
-        "final_layernorm") for t in (1, 16, 2048)]  # fmt: skip
+    rows = [
+        (n, t, 1.0 if n == "qkv_proj" else 500 + t)
+        for n in (
+            "embedding",
+            "layernorm",
+            "qkv_proj",
+            "rotary_emb",
+            "o_proj",
+            "gate_up_proj",
+            "act_fn",
+            "down_proj",
+            "final_layernorm",
+        )
+        for t in (1, 16, 2048)
+    ]
     write_bundle(tmp_path, hardware="RTXPRO6000", tables={"dense.csv": rows})
     costs = compile_costs(request(source="bundle", profile_dirs=(tmp_path,)))
     warnings = [note for note in costs.notes if "data sheet" in note]
     assert len(warnings) == 1
-    assert "qkv_proj at 1..2048 tokens (3 rows" in warnings[0] and "lm_head at 1..64 sequences" in warnings[0]
+    assert (
+        "qkv_proj at 1..2048 tokens (3 rows" in warnings[0]
+        and "lm_head at 1..64 sequences" in warnings[0]
+    )
     assert "o_proj" not in warnings[0]
 
 

@@ -1,4 +1,6 @@
-"""Compilation and its disk cache: same inputs same bytes, damage and change rebuild, nothing heavy is imported."""
+"""Compilation and its disk cache: same inputs same bytes, damage and change rebuild, nothing heavy
+is imported.
+"""
 
 import dataclasses
 import json
@@ -50,13 +52,22 @@ def test_a_damaged_cache_file_is_rebuilt(own_cache: Path) -> None:
     whole = file.read_bytes()
     flipped = bytearray(whole)
     flipped[len(whole) // 2] ^= 1
-    for damage in (b"", whole[:10], whole[: len(whole) // 2], bytes(flipped), b"x" * 100, whole + b"!"):
+    for damage in (
+        b"",
+        whole[:10],
+        whole[: len(whole) // 2],
+        bytes(flipped),
+        b"x" * 100,
+        whole + b"!",
+    ):
         file.write_bytes(damage)
         assert same(compile_costs(asked), costs)
         assert file.read_bytes() == whole
 
 
-def test_the_cache_is_read_and_leaves_nothing_else_behind(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_read_and_leaves_nothing_else_behind(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = request(hardware="RTX4090")
     costs = compile_costs(asked)
     monkeypatch.setattr("llmsim.costs.compile.build", lambda *_: pytest.fail("compiled again"))
@@ -85,7 +96,9 @@ def test_the_table_hash_does_not_depend_on_where_the_bundle_lies(tmp_path: Path)
     assert len(hashes) == 1
 
 
-def test_a_cache_that_cannot_be_written_is_only_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_written_is_only_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
     monkeypatch.setenv("LLMSIM_CACHE", str(blocked))
@@ -100,7 +113,13 @@ def test_parallel_processes_share_the_cache(own_cache: Path) -> None:
     )
     environment = dict(os.environ, LLMSIM_CACHE=str(own_cache), PYTHONPATH=str(ROOT))
     running = [
-        subprocess.Popen([sys.executable, "-c", program], env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", program],
+            env=environment,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         for _ in range(3)
     ]
     answers = {process.communicate(timeout=HANGS_S)[0] for process in running}
@@ -112,14 +131,23 @@ def test_parallel_processes_share_the_cache(own_cache: Path) -> None:
 def test_a_cached_run_imports_no_heavy_library(own_cache: Path) -> None:
     compile_costs(request(source="silicon"))
     program = (
-        "import sys, dataclasses; from llmsim.model import *; from llmsim.costs import CostRequest, compile_costs;"
+        "import sys, dataclasses; from llmsim.model import *; from llmsim.costs import "
+        "CostRequest, compile_costs;"
         f"m = load_model({LLAMA!r}); l = Layout(); d = Dtypes();"
-        "r = CostRequest(m, l, d, 'RTXPRO6000', load_hardware('RTXPRO6000'), 0, operators(m, l, d), 2048, 128, 16384,"
+        "r = CostRequest(m, l, d, 'RTXPRO6000', load_hardware('RTXPRO6000'), 0, operators(m, l, "
+        "d), 2048, 128, 16384,"
         "(1, 2, 4, 8, 256, 512), source='silicon'); print(compile_costs(r).table_hash);"
-        "bad = {'pandas', 'scipy', 'pyarrow', 'yaml', 'aiconfigurator_core'} & set(sys.modules); assert not bad, bad"
+        "bad = {'pandas', 'scipy', 'pyarrow', 'yaml', 'aiconfigurator_core'} & set(sys.modules); "
+        "assert not bad, bad"
     )
     environment = dict(os.environ, LLMSIM_CACHE=str(own_cache), PYTHONPATH=str(ROOT))
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == compile_costs(request(source="silicon")).table_hash
     assert len(list((own_cache / "costs").iterdir())) == 1
@@ -127,14 +155,22 @@ def test_a_cached_run_imports_no_heavy_library(own_cache: Path) -> None:
 
 def test_unknown_hardware_says_how_to_give_a_data_sheet() -> None:
     for bandwidth in (0, 10**12):
-        with pytest.raises(InputError, match=r'the hardware "H10O" is not known \(did you mean "H100.*data sheet'):
+        with pytest.raises(
+            InputError, match=r'the hardware "H10O" is not known \(did you mean "H100.*data sheet'
+        ):
             compile_costs(request(hardware="H10O", group_memory_bandwidth_bytes_per_s=bandwidth))
 
 
-def test_explain_shows_every_operator_and_where_it_comes_from(capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_shows_every_operator_and_where_it_comes_from(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     costs = compile_costs(request(hardware="A6000"))
     text = explain(costs)
-    assert all(op.name in text for op in costs.ops) and "data sheet of" in text and costs.table_hash in text
+    assert (
+        all(op.name in text for op in costs.ops)
+        and "data sheet of" in text
+        and costs.table_hash in text
+    )
     assert main(["times", "show", LLAMA, "RTX4090", "--source", "roofline"]) == 0
     assert "decode of 32" in capsys.readouterr().out
     assert main(["times", "show", LLAMA, "Nothing"]) == 2
@@ -148,8 +184,17 @@ def test_axes_rise_from_first_to_last(last: int, per_octave: int) -> None:
     assert (axis[1:] <= np.ceil(axis[:-1] * 2 ** (1 / per_octave)) + 1).all()
 
 
-@given(st.lists(st.tuples(st.integers(1, 500), st.floats(0.1, 1e4)), min_size=2, max_size=20, unique_by=lambda x: x[0]))
-def test_curves_pass_through_their_points_and_never_fall_beyond_them(rows: list[tuple[int, float]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 500), st.floats(0.1, 1e4)),
+        min_size=2,
+        max_size=20,
+        unique_by=lambda x: x[0],
+    )
+)
+def test_curves_pass_through_their_points_and_never_fall_beyond_them(
+    rows: list[tuple[int, float]],
+) -> None:
     rows.sort()
     points, times = np.array([r[0] for r in rows], dtype=float), np.array([r[1] for r in rows])
     curve = curve_from_points(points, times, 600, "x")
@@ -169,12 +214,19 @@ def crafted(tree: object, arrays: object, blocks: bytes = b"") -> bytes:
     header = json.dumps({"tree": tree, "arrays": arrays}).encode()
     header += b" " * (-len(header) % cache.ALIGNMENT)
     body = header + blocks
-    return cache.MAGIC + zlib.crc32(body).to_bytes(8, "little") + len(header).to_bytes(8, "little") + body
+    return (
+        cache.MAGIC
+        + zlib.crc32(body).to_bytes(8, "little")
+        + len(header).to_bytes(8, "little")
+        + body
+    )
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_a_crafted_cache_file_is_rebuilt(seed: int, own_cache: Path) -> None:
-    """Any value of the header may be another, or of another type; arrays may be shorter than what refers to them."""
+    """Any value of the header may be another, or of another type; arrays may be shorter than what
+    refers to them.
+    """
     import pickle
     import random
 
@@ -186,10 +238,27 @@ def test_a_crafted_cache_file_is_rebuilt(seed: int, own_cache: Path) -> None:
     start = len(cache.MAGIC) + 16
     length = int.from_bytes(whole[16:24], "little")
     header = json.loads(whole[start : start + length])
-    others = [None, -1, 1 << 70, "x", [], {}, {"array": 99}, {"class": "Path", "members": {}}, 0.5, True]
+    others = [
+        None,
+        -1,
+        1 << 70,
+        "x",
+        [],
+        {},
+        {"array": 99},
+        {"class": "Path", "members": {}},
+        0.5,
+        True,
+    ]
 
     def values(tree: object) -> list[tuple[object, object]]:
-        inside = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else []
+        inside = (
+            tree.items()
+            if isinstance(tree, dict)
+            else enumerate(tree)
+            if isinstance(tree, list)
+            else []
+        )
         return [place for key, one in inside for place in [(tree, key), *values(one)]]
 
     choice = draw.randrange(4)
@@ -201,10 +270,18 @@ def test_a_crafted_cache_file_is_rebuilt(seed: int, own_cache: Path) -> None:
         damage = crafted(header["tree"], header["arrays"], whole[start + length :])
     elif choice == 1:
         index = draw.randrange(len(header["arrays"]))
-        header["arrays"][index] = draw.choice([["object", [1]], ["int64", [-1]], ["int64", [1 << 60]], ["uint8", []]])
-        damage, changed_type = crafted(header["tree"], header["arrays"], whole[start + length :]), True
+        header["arrays"][index] = draw.choice(
+            [["object", [1]], ["int64", [-1]], ["int64", [1 << 60]], ["uint8", []]]
+        )
+        damage, changed_type = (
+            crafted(header["tree"], header["arrays"], whole[start + length :]),
+            True,
+        )
     elif choice == 2:
-        damage, changed_type = draw.choice([pickle.dumps(costs.notes), crafted([], []), crafted({}, {})]), True
+        damage, changed_type = (
+            draw.choice([pickle.dumps(costs.notes), crafted([], []), crafted({}, {})]),
+            True,
+        )
     else:
         deep: object = 1
         for _ in range(300):
@@ -218,7 +295,9 @@ def test_a_crafted_cache_file_is_rebuilt(seed: int, own_cache: Path) -> None:
 
 
 def test_a_cache_file_that_is_none_is_not_opened(own_cache: Path) -> None:
-    """A pipe would wait for ever; a file of a terabyte, here one of holes, would fill the memory."""
+    """A pipe would wait for ever; a file of a terabyte, here one of holes, would fill
+    the memory.
+    """
     asked = request(hardware="RTX4090")
     costs = compile_costs(asked)
     (file,) = (own_cache / "costs").glob("*.bin")
@@ -235,13 +314,17 @@ def test_a_cache_file_that_is_none_is_not_opened(own_cache: Path) -> None:
 def test_a_missing_silicon_database_is_a_note(
     hardware: str, noted: bool, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a device is in the database, and the package that carries it is not installed on this platform."""
+    """Where a device is in the database, and the package that carries it is not installed on this
+    platform.
+    """
     from llmsim.costs.sources.silicon import database
 
     monkeypatch.setattr(database, "PACKAGE", "no_such_package_here")
     asked = request(hardware=hardware)
     if not noted:
-        asked = replace(asked, hardware=replace(asked.hardware, similar_to=None, silicon_system=None))
+        asked = replace(
+            asked, hardware=replace(asked.hardware, similar_to=None, silicon_system=None)
+        )
     said = [note for note in compile_costs(asked).notes if "silicon database" in note]
     assert len(said) == noted
     assert all("rest on the data sheet of" in note for note in said)

@@ -1,4 +1,6 @@
-"""Loads of experts: draws have the right sums and shares, placement balances, policies and tables are checked."""
+"""Loads of experts: draws have the right sums and shares, placement balances, policies and tables
+are checked.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -29,7 +31,9 @@ EXPERTS, TOPK = 32, 4
 
 def layers_of(count: int) -> Operator:
     """Experts of so many layers."""
-    return Operator("moe", "moe", "tokens", "layer", count, "compute", experts_total=EXPERTS, topk=TOPK)
+    return Operator(
+        "moe", "moe", "tokens", "layer", count, "compute", experts_total=EXPERTS, topk=TOPK
+    )
 
 
 def popularity(routing: str, layers: int = 1) -> Any:
@@ -37,9 +41,15 @@ def popularity(routing: str, layers: int = 1) -> Any:
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(1, 300), st.sampled_from(["RAND", "ZIPF:s=1", "POWER_LAW:alpha=1.2"]), st.integers(0, 99))
+@given(
+    st.integers(1, 300),
+    st.sampled_from(["RAND", "ZIPF:s=1", "POWER_LAW:alpha=1.2"]),
+    st.integers(0, 99),
+)
 def test_every_token_takes_topk_different_experts(tokens: int, routing: str, seed: int) -> None:
-    counts = draw_counts(popularity(routing)[0, 0], TOPK, [tokens], 8, np.random.default_rng(seed))[:, 0]
+    counts = draw_counts(popularity(routing)[0, 0], TOPK, [tokens], 8, np.random.default_rng(seed))[
+        :, 0
+    ]
     assert counts.max() <= tokens
     if tokens <= 16:
         assert (counts.sum(axis=1) == tokens * TOPK).all()
@@ -63,7 +73,9 @@ def test_uniform_draws_touch_as_many_experts_as_expected() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(
-    st.lists(st.floats(0, 1) | st.floats(1e-30, 1e-3), min_size=8, max_size=64).filter(lambda one: sum(one) > 1e-20),
+    st.lists(st.floats(0, 1) | st.floats(1e-30, 1e-3), min_size=8, max_size=64).filter(
+        lambda one: sum(one) > 1e-20
+    ),
     st.integers(1, 64),
 )
 def test_inclusion_adds_up_to_topk(weights: list[float], topk: int) -> None:
@@ -79,19 +91,25 @@ def test_more_tokens_never_load_an_expert_less() -> None:
     assert counts.shape == (16, len(axis), EXPERTS) and (np.diff(counts, axis=1) >= 0).all()
     assert (counts <= np.array(axis)[:, None]).all()
     # Several counts of tokens have the means of one alone.
-    alone = draw_counts(popularity("ZIPF:s=1")[0, 0], TOPK, [3000], 200, np.random.default_rng(6))[:, 0]
+    alone = draw_counts(popularity("ZIPF:s=1")[0, 0], TOPK, [3000], 200, np.random.default_rng(6))[
+        :, 0
+    ]
     assert counts[:, -1].mean(axis=0) == pytest.approx(alone.mean(axis=0), rel=0.15)
 
 
 def test_tokens_choose_groups_before_experts() -> None:
-    """Of 8 groups of 4 experts 2: a token's experts are in 2 groups, and as often as their shares say."""
+    """Of 8 groups of 4 experts 2: a token's experts are in 2 groups, and as often as their shares
+    say.
+    """
     weights, groups = popularity("ZIPF:s=1")[0, 0], (8, 2)
     counts = draw_counts(weights, TOPK, [1, 16, 400], 500, np.random.default_rng(7), groups)
     touched = (counts[:, 0].reshape(500, 8, 4).sum(axis=2) > 0).sum(axis=1)
     assert touched.max() == 2 and (counts[:, 0].sum(axis=1) == TOPK).all()
     free = draw_counts(weights, TOPK, [1], 500, np.random.default_rng(7))[:, 0]
     assert (free.reshape(500, 8, 4).sum(axis=2) > 0).sum(axis=1).max() == TOPK
-    expected = inclusion_probability(weights, TOPK, np.repeat(group_probability(weights, groups), 4))
+    expected = inclusion_probability(
+        weights, TOPK, np.repeat(group_probability(weights, groups), 4)
+    )
     assert expected.sum() == pytest.approx(TOPK)
     assert np.abs(counts[:, 1].mean(axis=0) / 16 - expected).max() < 0.06
     assert np.abs(counts[:, 2].mean(axis=0) / 400 - expected).max() < 0.03
@@ -102,7 +120,9 @@ def test_round_robin_is_even() -> None:
     assert np.ptp(in_turn(EXPERTS, TOPK, 1001)) <= 1
 
 
-@pytest.mark.parametrize("placement", [Placement(8), Placement(8, strategy="round_robin"), Placement(8, balanced=True)])
+@pytest.mark.parametrize(
+    "placement", [Placement(8), Placement(8, strategy="round_robin"), Placement(8, balanced=True)]
+)
 def test_every_expert_has_one_place(placement: Placement) -> None:
     expert, copy = place(popularity("ZIPF:s=1")[0, 0], placement)
     assert sorted(expert.tolist()) == list(range(EXPERTS)) and not copy.any()
@@ -128,7 +148,9 @@ def price(pairs: Any, touched: Any) -> Any:
 
 
 def test_an_even_table_is_the_closed_form() -> None:
-    table, fullest = sampled_table(parse_expert_routing("RR"), layers_of(3), 512, Placement(8), price, 3)
+    table, fullest = sampled_table(
+        parse_expert_routing("RR"), layers_of(3), 512, Placement(8), price, 3
+    )
     assert table.ps.shape == (3, 1, len(table.tokens))
     assert table.ps[1, 0, -1] == round((512 * TOPK / 8 * 2.0 + 4 * 100.0) * 1e6)
     assert fullest == 1.0
@@ -136,9 +158,15 @@ def test_an_even_table_is_the_closed_form() -> None:
 
 def test_a_steeper_distribution_takes_longer_and_the_seed_decides() -> None:
     def last(text: str, seed: int = 0) -> Any:
-        return sampled_table(parse_expert_routing(text, seed), layers_of(4), 512, Placement(8), price, 3)[0].ps
+        return sampled_table(
+            parse_expert_routing(text, seed), layers_of(4), 512, Placement(8), price, 3
+        )[0].ps
 
-    assert last("RR")[..., -1].mean() < last("RAND")[..., -1].mean() < last("ZIPF:s=0.8")[..., -1].mean()
+    assert (
+        last("RR")[..., -1].mean()
+        < last("RAND")[..., -1].mean()
+        < last("ZIPF:s=0.8")[..., -1].mean()
+    )
     assert last("ZIPF:s=0.8")[..., -1].mean() < last("ZIPF:s=1.5")[..., -1].mean()
     assert (last("RAND") == last("RAND")).all() and (last("RAND") != last("RAND", 1)).any()
 
@@ -153,10 +181,15 @@ def test_a_trace_is_read(tmp_path: Path) -> None:
     counts = np.arange(1, 2 * EXPERTS + 1).reshape(2, EXPERTS)
     np.save(tmp_path / "t.npy", counts)
     (tmp_path / "t.json").write_text(str(counts.tolist()))
-    rows = [f"{layer},{expert},{counts[layer, expert]}" for layer in range(2) for expert in range(EXPERTS)]
+    rows = [
+        f"{layer},{expert},{counts[layer, expert]}"
+        for layer in range(2)
+        for expert in range(EXPERTS)
+    ]
     (tmp_path / "t.csv").write_text("\n".join(["layer,expert,tokens", *rows]))
     read = [
-        parse_expert_routing(f"TRACE:{tmp_path / name}").popularity(2, EXPERTS) for name in ("t.npy", "t.json", "t.csv")
+        parse_expert_routing(f"TRACE:{tmp_path / name}").popularity(2, EXPERTS)
+        for name in ("t.npy", "t.json", "t.csv")
     ]
     assert np.allclose(read[0][0], counts / counts.sum(axis=1, keepdims=True))
     assert (read[0] == read[1]).all() and (read[0] == read[2]).all()
@@ -176,7 +209,9 @@ def test_a_recording_is_read_line_by_line(tmp_path: Path) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 4), st.integers(1, 6), st.integers(0, 99))
 def test_recorded_loads_are_those_of_the_recording(steps: int, topk: int, seed: int) -> None:
-    """Shares of a step that really happened come out as they were, at its tokens; at others nothing is lost."""
+    """Shares of a step that really happened come out as they were, at its tokens; at others nothing
+    is lost.
+    """
     rng, tokens, experts = np.random.default_rng(seed), 24, 12
     chosen = rng.random((steps, tokens, experts)).argsort(axis=2)[..., :topk]
     counts = np.stack([np.bincount(one.ravel(), minlength=experts) for one in chosen])
@@ -209,7 +244,9 @@ class OneHot:
 def test_a_class_is_asked_once() -> None:
     routing = parse_expert_routing(f"{__name__}:OneHot").with_array(3, EXPERTS)
     sampled_table(routing, layers_of(3), 64, Placement(8), price, 3)
-    assert OneHot.calls == 1 and routing.popularity(3, EXPERTS)[0, 2, 0] == pytest.approx(2 / (EXPERTS + 1))
+    assert OneHot.calls == 1 and routing.popularity(3, EXPERTS)[0, 2, 0] == pytest.approx(
+        2 / (EXPERTS + 1)
+    )
     assert repr(routing) == repr(parse_expert_routing(f"{__name__}:OneHot").with_array(3, EXPERTS))
 
 
@@ -234,5 +271,7 @@ def test_bad_policies_say_what_would_work(text: str, words: str) -> None:
 
 def test_balanced_draws_nothing() -> None:
     assert (
-        ExpertRouting().balanced and parse_expert_routing("FAST").balanced and not parse_expert_routing("RR").balanced
+        ExpertRouting().balanced
+        and parse_expert_routing("FAST").balanced
+        and not parse_expert_routing("RR").balanced
     )

@@ -1,4 +1,6 @@
-"""Tables of external simulators: the contract row by row, interpolation in utilisation, and what each row answers."""
+"""Tables of external simulators: the contract row by row, interpolation in utilisation, and what
+each row answers.
+"""
 
 import json
 from pathlib import Path
@@ -21,9 +23,27 @@ from tests.costs.builders import request
 ROWS: list[dict[str, Any]] = [
     {"operator": "gemm", "device": "A40", "tokens": 1, "n": 4096, "k": 4096, "latency_us": 60.0},
     {"operator": "gemm", "device": "A40", "tokens": 64, "n": 4096, "k": 4096, "latency_us": 64.0},
-    {"operator": "decode", "sequences": 1, "cached_tokens": 1024, "latency_us": 20, "kind": "measured"},
-    {"operator": "decode", "sequences": 16, "cached_tokens": 1024, "latency_us": 120, "kind": "measured"},
-    {"operator": "prefill", "new_tokens": 512, "cached_tokens": 0, "latency_us": 200, "kind": "measured"},
+    {
+        "operator": "decode",
+        "sequences": 1,
+        "cached_tokens": 1024,
+        "latency_us": 20,
+        "kind": "measured",
+    },
+    {
+        "operator": "decode",
+        "sequences": 16,
+        "cached_tokens": 1024,
+        "latency_us": 120,
+        "kind": "measured",
+    },
+    {
+        "operator": "prefill",
+        "new_tokens": 512,
+        "cached_tokens": 0,
+        "latency_us": 200,
+        "kind": "measured",
+    },
 ]
 
 
@@ -33,25 +53,41 @@ def write(path: Path, rows: list[dict[str, Any]] = ROWS) -> Path:
         path.write_text(json.dumps(rows))
     elif path.suffix == ".parquet":
         names = dict.fromkeys(name for row in rows for name in row)
-        parquet.write_table(pa.table({name: [row.get(name) for row in rows] for name in names}), path)
+        parquet.write_table(
+            pa.table({name: [row.get(name) for row in rows] for name in names}), path
+        )
     else:
         names = dict.fromkeys(name for row in rows for name in row)
-        lines = [",".join(names), *(",".join(str(row.get(name, "")) for name in names) for row in rows)]
+        lines = [
+            ",".join(names),
+            *(",".join(str(row.get(name, "")) for name in names) for row in rows),
+        ]
         path.write_text("\n".join(lines) + "\n")
     return path
 
 
 def test_the_three_forms_say_the_same(tmp_path: Path) -> None:
-    tables = [read_external(write(tmp_path / f"t.{ending}")) for ending in ("csv", "json", "parquet")]
-    stripped = [[(p.operator, p.device, dict(p.shape), p.latency_us, p.kind) for p in t.points] for t in tables]
+    tables = [
+        read_external(write(tmp_path / f"t.{ending}")) for ending in ("csv", "json", "parquet")
+    ]
+    stripped = [
+        [(p.operator, p.device, dict(p.shape), p.latency_us, p.kind) for p in t.points]
+        for t in tables
+    ]
     assert stripped[0] == stripped[1] == stripped[2]
 
 
 def test_units_and_energy() -> None:
     point = parse_point(
-        {"operator": "moe", "tokens": "8", "latency_ms": "0.5", "energy_mj": 2, "confidence": ""}, "t:2"
+        {"operator": "moe", "tokens": "8", "latency_ms": "0.5", "energy_mj": 2, "confidence": ""},
+        "t:2",
     )
-    assert (point.latency_us, point.energy_uj, point.confidence, point.kind) == (500.0, 2000.0, 1.0, "simulated")
+    assert (point.latency_us, point.energy_uj, point.confidence, point.kind) == (
+        500.0,
+        2000.0,
+        1.0,
+        "simulated",
+    )
 
 
 @pytest.mark.parametrize(
@@ -85,7 +121,9 @@ def test_wrong_rows_are_named(tmp_path: Path, change: dict[str, Any], expected: 
 
 @given(st.binary(max_size=60), st.sampled_from(["csv", "json", "parquet"]))
 @settings(max_examples=60)
-def test_damaged_files_end_in_a_sentence(tmp_path_factory: pytest.TempPathFactory, data: bytes, ending: str) -> None:
+def test_damaged_files_end_in_a_sentence(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes, ending: str
+) -> None:
     path = tmp_path_factory.mktemp("t") / f"t.{ending}"
     path.write_bytes(data)
     with pytest.raises(LlmsimError) as error:
@@ -95,7 +133,9 @@ def test_damaged_files_end_in_a_sentence(tmp_path_factory: pytest.TempPathFactor
 
 @given(st.lists(st.integers(1, 5000), min_size=2, max_size=6, unique=True), st.integers(1, 100))
 def test_constant_utilisation_is_reproduced_everywhere(points: list[int], at: int) -> None:
-    found, _ = interpolate(np.array(points, float)[:, None], np.full(len(points), 0.37), np.array([[float(at)]]))
+    found, _ = interpolate(
+        np.array(points, float)[:, None], np.full(len(points), 0.37), np.array([[float(at)]])
+    )
     assert found[0] == pytest.approx(0.37)
 
 
@@ -116,9 +156,13 @@ def test_rows_price_what_they_name(tmp_path: Path) -> None:
     assert ops["o_proj"].ps[1] == 60_000_000
     assert ops["o_proj"].ps[64] == 64_000_000
     assert "t.csv (simulated)" in ops["o_proj"].source
-    assert set(np.unique(ops["o_proj"].provenance[1:])) == {Provenance.ANALYTIC}  # a simulator's point is not measured
+    assert set(np.unique(ops["o_proj"].provenance[1:])) == {
+        Provenance.ANALYTIC
+    }  # a simulator's point is not measured
     assert "from other shapes" in ops["gate_up_proj"].source
-    assert ops["gate_up_proj"].ps[1] == pytest.approx(60_000_000 * 7, rel=0.01)  # seven times the bytes, as well used
+    assert ops["gate_up_proj"].ps[1] == pytest.approx(
+        60_000_000 * 7, rel=0.01
+    )  # seven times the bytes, as well used
     assert "data sheet" in ops["layernorm"].source
     split = costs.attention.split
     assert split is not None
@@ -143,7 +187,9 @@ def test_external_alone_needs_every_operator(tmp_path: Path) -> None:
 
 
 def test_heads_select_rows(tmp_path: Path) -> None:
-    rows = [{**row, "heads": 999} if row["operator"] in ("decode", "prefill") else row for row in ROWS]
+    rows = [
+        {**row, "heads": 999} if row["operator"] in ("decode", "prefill") else row for row in ROWS
+    ]
     costs = compile_costs(request(hardware="A40", cost_tables=(write(tmp_path / "t.csv", rows),)))
     assert "data sheet" in costs.attention.source
 
@@ -153,7 +199,9 @@ def test_a_changed_table_is_read_again(tmp_path: Path) -> None:
     before = compile_costs(request(hardware="A40", cost_tables=(table,)))
     write(table, [{**row, "latency_us": row["latency_us"] * 2} for row in ROWS])
     after = compile_costs(request(hardware="A40", cost_tables=(table,)))
-    assert {op.name: op for op in after.ops}["o_proj"].ps[1] == 2 * {op.name: op for op in before.ops}["o_proj"].ps[1]
+    assert {op.name: op for op in after.ops}["o_proj"].ps[1] == 2 * {
+        op.name: op for op in before.ops
+    }["o_proj"].ps[1]
 
 
 @pytest.mark.parametrize(
@@ -161,14 +209,22 @@ def test_a_changed_table_is_read_again(tmp_path: Path) -> None:
     [
         ({"operator": "qkv_prj", "tokens": 1}, '"qkv_prj" is no operator of'),
         ({"operator": "qkv_prj", "tokens": 1}, '(did you mean "qkv_proj"?)'),
-        ({"operator": "lm_head", "tokens": 1}, "lm_head depends on sequences, which the row does not state (1 row)"),
+        (
+            {"operator": "lm_head", "tokens": 1},
+            "lm_head depends on sequences, which the row does not state (1 row)",
+        ),
         ({"operator": "o_proj", "tokens": 1, "n": 7, "k": 7}, "o_proj of another shape than n="),
-        ({"operator": "decode", "sequences": 1, "cached_tokens": 1, "heads": 3}, "decode of other heads"),
+        (
+            {"operator": "decode", "sequences": 1, "cached_tokens": 1, "heads": 3},
+            "decode of other heads",
+        ),
         ({"operator": "lm_head", "sequences": 1}, ""),
         ({"operator": "decode", "sequences": 1, "cached_tokens": 1}, ""),
     ],
 )
-def test_rows_that_no_operator_takes_are_named(tmp_path: Path, row: dict[str, Any], said: str) -> None:
+def test_rows_that_no_operator_takes_are_named(
+    tmp_path: Path, row: dict[str, Any], said: str
+) -> None:
     table = write(tmp_path / "t.csv", [*ROWS, {**row, "latency_us": 1e6}])
     notes = compile_costs(request(hardware="A40", cost_tables=(table,))).notes
     found = [note for note in notes if "rows that are not used" in note]
@@ -177,7 +233,9 @@ def test_rows_that_no_operator_takes_are_named(tmp_path: Path, row: dict[str, An
 
 
 @pytest.mark.parametrize(("latency", "fast"), [(1e-4, True), (1e5, False)])
-def test_rows_that_beat_the_data_sheet_are_named(tmp_path: Path, latency: float, fast: bool) -> None:
+def test_rows_that_beat_the_data_sheet_are_named(
+    tmp_path: Path, latency: float, fast: bool
+) -> None:
     rows = [
         {"operator": "qkv_proj", "tokens": 4096, "latency_us": latency},
         {"operator": "gemm", "tokens": 1, "n": 4096, "k": 4096, "latency_us": latency},

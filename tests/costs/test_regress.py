@@ -72,7 +72,10 @@ def test_the_forest_is_repeatable_and_reported(tmp_path: Path) -> None:
     write_csv(
         tmp_path / "attention.csv",
         "prefill_chunk,kv_prefill,n_decode,kv_decode,time_us",
-        [(*map(int, shape), time) for shape, time in zip(x, np.ceil(features(x) @ WEIGHTS), strict=True)],
+        [
+            (*map(int, shape), time)
+            for shape, time in zip(x, np.ceil(features(x) @ WEIGHTS), strict=True)
+        ],
     )
     first, second = (fitted_grid(read_attention(tmp_path / "attention.csv")) for _ in range(2))
     assert "random forest" in first[1]

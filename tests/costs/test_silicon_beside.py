@@ -44,6 +44,8 @@ def test_choices_read_a_score_for_each_expert_and_write_the_chosen() -> None:
     [choice] = expert_choices(request("Qwen/Qwen3-30B-A3B", "H100"), STREAMING)
     assert choice.repeat == 48
     assert bytes_per_token(choice.ps, REDUCTION_US) == pytest.approx(2 * 128 + CHOICE_BYTES * 8)
-    whole = request("openai/gpt-oss-20b", "H100", dtypes=resolve_dtypes(load_model("openai/gpt-oss-20b")))
+    whole = request(
+        "openai/gpt-oss-20b", "H100", dtypes=resolve_dtypes(load_model("openai/gpt-oss-20b"))
+    )
     assert expert_choices(whole, STREAMING) == []
     assert expert_choices(request(hardware="H100"), STREAMING) == []

@@ -1,4 +1,6 @@
-"""What the silicon database says where its tables end: more tokens than measured, weights that no cache held."""
+"""What the silicon database says where its tables end: more tokens than measured, weights that no
+cache held.
+"""
 
 from pathlib import Path
 
@@ -25,9 +27,21 @@ def experts(folder: Path, points_ms: dict[int, float], last: int) -> Curve:
     asked = request("Qwen/Qwen3-30B-A3B", "H100")
     op = next(op for op in asked.operators if op.kind == "moe")
     shape = wanted_shape(op, asked)
-    sizes = dict(zip(SHAPE, (shape.hidden, shape.inter, shape.topk, shape.experts, shape.tp, shape.ep), strict=True))
+    sizes = dict(
+        zip(
+            SHAPE,
+            (shape.hidden, shape.inter, shape.topk, shape.experts, shape.tp, shape.ep),
+            strict=True,
+        )
+    )
     rows = [
-        {"moe_dtype": "bfloat16", "num_tokens": tokens, "distribution": "balanced", "latency": ms, **sizes}
+        {
+            "moe_dtype": "bfloat16",
+            "num_tokens": tokens,
+            "distribution": "balanced",
+            "latency": ms,
+            **sizes,
+        }
         for tokens, ms in points_ms.items()
     ]
     path = folder / "moe_perf.parquet"
@@ -46,7 +60,9 @@ def test_experts_go_on_at_the_slope_of_the_last_two_rows(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("points_ms", [{1: 1.0, 100: 5.0, 200: 4.0}, {200: 4.0}])
-def test_experts_never_get_faster_beyond_the_last_row(tmp_path: Path, points_ms: dict[int, float]) -> None:
+def test_experts_never_get_faster_beyond_the_last_row(
+    tmp_path: Path, points_ms: dict[int, float]
+) -> None:
     """Neither where the last two rows fall, nor where one row says nothing of a slope."""
     curve = experts(tmp_path, points_ms, 400)
     assert set(curve.ps[200:].tolist()) == {4 * 10**9}
@@ -54,16 +70,24 @@ def test_experts_never_get_faster_beyond_the_last_row(tmp_path: Path, points_ms:
 
 
 def gemms(share_of_bandwidth: tuple[float, float, float], warm_share: float) -> GemmTable:
-    """Matrices of 2, 128, 256 and 512 MB at batches of 1, 16 and 64; the small one was timed in the cache."""
+    """Matrices of 2, 128, 256 and 512 MB at batches of 1, 16 and 64; the small one was timed in the
+    cache.
+    """
     n_axis, k_axis = np.array([1024.0]), np.array([1024.0, 65536.0, 131072.0, 262144.0])
     shares = np.array([warm_share, *share_of_bandwidth])
     lower_bound_us = 2.0 * n_axis[0] * k_axis / BANDWIDTH_BYTES_PER_S * 1e6
-    us = np.stack([lower_bound_us / shares, lower_bound_us / shares, 9 * lower_bound_us])[:, None, :]
-    return GemmTable("t", np.array([1.0, 16.0, 64.0]), n_axis, k_axis, us, 2.0, LIGHT.peak("bf16"), LIGHT)
+    us = np.stack([lower_bound_us / shares, lower_bound_us / shares, 9 * lower_bound_us])[
+        :, None, :
+    ]
+    return GemmTable(
+        "t", np.array([1.0, 16.0, 64.0]), n_axis, k_axis, us, 2.0, LIGHT.peak("bf16"), LIGHT
+    )
 
 
 def test_weights_stream_at_the_rate_that_large_matrices_were_measured_at() -> None:
-    """The median of the small batches' rates; larger batches and matrices that a cache holds say nothing of it."""
+    """The median of the small batches' rates; larger batches and matrices that a cache holds say
+    nothing of it.
+    """
     table = gemms((0.5, 0.75, 0.875), warm_share=4.0)
     assert table.measured_warm()
     assert table.stream_bytes_per_s() == pytest.approx(0.75 * BANDWIDTH_BYTES_PER_S, rel=1e-12)
@@ -74,14 +98,20 @@ def test_weights_stream_at_the_rate_that_large_matrices_were_measured_at() -> No
 
 
 def test_the_fixed_part_of_a_kernel_comes_beside_its_bytes() -> None:
-    """2.5 us, as a matrix of next to nothing takes, then the bytes; a matrix of 8 MB was timed in the cache."""
+    """2.5 us, as a matrix of next to nothing takes, then the bytes; a matrix of 8 MB was timed in
+    the cache.
+    """
     n_axis, k_axis = np.array([64.0]), np.array([64.0, 65536.0, 2097152.0, 4194304.0])
     streamed_us = 2.0 * n_axis[0] * k_axis / (0.8 * BANDWIDTH_BYTES_PER_S) * 1e6
     us = np.array([2.5, 2.6, *(2.5 + streamed_us[2:])])[None, None, :].repeat(2, axis=0)
-    table = GemmTable("t", np.array([1.0, 16.0]), n_axis, k_axis, us, 2.0, LIGHT.peak("bf16"), LIGHT)
+    table = GemmTable(
+        "t", np.array([1.0, 16.0]), n_axis, k_axis, us, 2.0, LIGHT.peak("bf16"), LIGHT
+    )
     assert table.measured_warm() and table.fixed_us == 2.5
     assert table.stream_bytes_per_s() == pytest.approx(0.8 * BANDWIDTH_BYTES_PER_S, rel=1e-12)
-    assert table.curve_us(64, 65536, np.array([0.0, 1.0]))[0][1] == pytest.approx(2.5 + streamed_us[1], rel=1e-12)
+    assert table.curve_us(64, 65536, np.array([0.0, 1.0]))[0][1] == pytest.approx(
+        2.5 + streamed_us[1], rel=1e-12
+    )
 
 
 def test_no_weights_stream_faster_than_the_data_sheet() -> None:
@@ -90,7 +120,9 @@ def test_no_weights_stream_faster_than_the_data_sheet() -> None:
 
 @needs_database
 def test_prompts_beyond_the_longest_measured_one_are_extrapolated() -> None:
-    """Alone they are measured, or interpolated, up to it; with cached tokens nothing was measured."""
+    """Alone they are measured, or interpolated, up to it; with cached tokens nothing
+    was measured.
+    """
     asked = request(hardware="H100", max_tokens=65536, max_model_len=65536, source="silicon")
     grid = compile_costs(asked).attention.split
     assert grid is not None
@@ -99,5 +131,9 @@ def test_prompts_beyond_the_longest_measured_one_are_extrapolated() -> None:
     beyond = grid.q_axis > longest
     assert 1024 < longest < 65536
     assert set(alone[beyond].tolist()) == set(cached[beyond].tolist()) == {Provenance.EXTRAPOLATED}
-    assert set(alone[~beyond].tolist()) <= {Provenance.MEASURED, Provenance.INTERPOLATED, Provenance.ANALYTIC}
+    assert set(alone[~beyond].tolist()) <= {
+        Provenance.MEASURED,
+        Provenance.INTERPOLATED,
+        Provenance.ANALYTIC,
+    }
     assert set(cached[~beyond].tolist()) <= {Provenance.SCALED, Provenance.ANALYTIC}

@@ -1,4 +1,6 @@
-"""Latent attention and block-quantised weights from the silicon database: of models and cards not measured."""
+"""Latent attention and block-quantised weights from the silicon database: of models and cards not
+measured.
+"""
 
 import numpy as np
 import pytest
@@ -24,13 +26,17 @@ LATENT_NAMES = {*INSIDE, "rotary_emb", "kv_write", "latent_decodes"}
 def latent_block_us(costs: CompiledCosts, n: int, cached: int) -> float:
     """Attention of one layer with its projections, for a decode batch."""
     assert costs.attention.split is not None
-    return decode_us(costs.attention, n, cached) + sum(op.ps[n] / 1e6 for op in costs.ops if op.name in LATENT_NAMES)
+    return decode_us(costs.attention, n, cached) + sum(
+        op.ps[n] / 1e6 for op in costs.ops if op.name in LATENT_NAMES
+    )
 
 
 def latent_prompt_us(costs: CompiledCosts, tokens: int) -> float:
     """The same for one prompt."""
     names = {*INSIDE, "rotary_emb", "kv_write", "latent_prefills"}
-    return prefill_us(costs.attention, tokens, 0) + sum(op.ps[tokens] / 1e6 for op in costs.ops if op.name in names)
+    return prefill_us(costs.attention, tokens, 0) + sum(
+        op.ps[tokens] / 1e6 for op in costs.ops if op.name in names
+    )
 
 
 @pytest.mark.parametrize("hardware", ["H100", "H200", "B200"])
@@ -38,8 +44,12 @@ def latent_prompt_us(costs: CompiledCosts, tokens: int) -> float:
 def test_kernels_and_projections_come_near_the_measured_module(
     hardware: str, tp: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """DeepSeek-V3, whose whole module was measured, priced as if it were another model with latent attention."""
-    asked = request("deepseek-ai/DeepSeek-V3", hardware, tp=tp, dtypes=resolve_dtypes(load_model("DeepSeek-V3")))
+    """DeepSeek-V3, whose whole module was measured, priced as if it were another model with latent
+    attention.
+    """
+    asked = request(
+        "deepseek-ai/DeepSeek-V3", hardware, tp=tp, dtypes=resolve_dtypes(load_model("DeepSeek-V3"))
+    )
     module = compile_costs(asked)
     monkeypatch.setattr(silicon, "find_modules", lambda *_: None)
     parts = build(asked, look(asked))
@@ -68,14 +78,20 @@ def test_ranks_that_share_sequences_take_the_kernels() -> None:
     dealt = load_model("deepseek-ai/DeepSeek-V3")
     layout = Layout(8, decode_context=8)
     asked = request(
-        "deepseek-ai/DeepSeek-V3", "H200", tp=8, layout=layout, operators=operators(dealt, layout, Dtypes())
+        "deepseek-ai/DeepSeek-V3",
+        "H200",
+        tp=8,
+        layout=layout,
+        operators=operators(dealt, layout, Dtypes()),
     )
     assert "mla_generation_kernel" in compile_costs(asked).attention.source
 
 
 @pytest.mark.parametrize("hardware", ["H100", "H200", "B200", "GB200", "L40S", "RTXPRO6000"])
 def test_block_quantised_weights_are_not_timed_by_the_host(hardware: str) -> None:
-    """vLLM's own rows of fp8 in blocks take as long as launching them does, whatever the shape; graphs do not."""
+    """vLLM's own rows of fp8 in blocks take as long as launching them does, whatever the shape;
+    graphs do not.
+    """
     peak_rates = peak_rates_of(request(hardware=hardware))
     assert peak_rates is not None
     tables = database(hardware).tables("gemm")
@@ -101,7 +117,8 @@ def test_rows_that_something_disturbed_are_not_believed() -> None:
 @pytest.mark.parametrize("tp", [1, 2, 4, 8])
 def test_fewer_heads_never_take_longer(hardware: str, tp: int) -> None:
     whole, part = (
-        compile_costs(request("deepseek-ai/DeepSeek-V2-Lite", hardware, tp=one)).attention for one in (1, tp)
+        compile_costs(request("deepseek-ai/DeepSeek-V2-Lite", hardware, tp=one)).attention
+        for one in (1, tp)
     )
     for n, cached in ((1, 128), (4, 1024), (16, 4095), (64, 8191)):
         assert decode_us(part, n, cached) < 1.35 * decode_us(whole, n, cached), (n, cached)

@@ -1,4 +1,6 @@
-"""Gated delta nets from tables made here: which rows are taken for which heads, and what becomes of their times."""
+"""Gated delta nets from tables made here: which rows are taken for which heads, and what becomes of
+their times.
+"""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,7 +23,9 @@ US = 10**6
 Row = tuple[str, str, int, int, int, int, int, int, float]
 
 
-def context(us: float, tokens: int, keys: int, values: int, batch: int = 1, kernel: str = "chunk") -> Row:
+def context(
+    us: float, tokens: int, keys: int, values: int, batch: int = 1, kernel: str = "chunk"
+) -> Row:
     return (kernel, "context", batch, tokens, keys, values, 128, 128, us / 1e3)
 
 
@@ -46,25 +50,45 @@ def scans(slope_us: float, keys: int, values: int) -> list[Row]:
 
 
 @pytest.mark.parametrize(("tp", "slope_us"), [(1, 3), (2, 2), (4, 1)])
-def test_a_rank_has_its_share_of_both_kinds_of_heads(tmp_path: Path, tp: int, slope_us: int) -> None:
+def test_a_rank_has_its_share_of_both_kinds_of_heads(
+    tmp_path: Path, tp: int, slope_us: int
+) -> None:
     """Rows of other shapes lie nearer by one kind of heads alone."""
-    rows = [*scans(3, 16, 32), *scans(2, 8, 16), *scans(1, 4, 8), *scans(7, 16, 16), *scans(8, 4, 32), *scans(9, 32, 8)]
+    rows = [
+        *scans(3, 16, 32),
+        *scans(2, 8, 16),
+        *scans(1, 4, 8),
+        *scans(7, 16, 16),
+        *scans(8, 4, 32),
+        *scans(9, 32, 8),
+    ]
     found = curve([table(tmp_path, rows)], "linear_attention", tp)
     assert found is not None and found.source == "table"
     assert found.ps[64] == 63 * slope_us * US  # beyond one token
-    assert found.provenance[16] == Provenance.MEASURED and found.provenance[17] == Provenance.INTERPOLATED
+    assert (
+        found.provenance[16] == Provenance.MEASURED
+        and found.provenance[17] == Provenance.INTERPOLATED
+    )
 
 
 def test_other_heads_scale_what_grows(tmp_path: Path) -> None:
-    """Half of the value heads measured: the slope is doubled, the part of an empty launch is not."""
-    rows = [context(5 + 2 * tokens, tokens, 16, 16, kernel="causal_conv1d_fn") for tokens in (1, 16, 64)]
+    """Half of the value heads measured: the slope is doubled, the part of an empty
+    launch is not.
+    """
+    rows = [
+        context(5 + 2 * tokens, tokens, 16, 16, kernel="causal_conv1d_fn") for tokens in (1, 16, 64)
+    ]
     found = curve([table(tmp_path, rows)], "linear_conv")
     assert found is not None and found.source == "table, scaled from 16 value heads"
-    assert found.ps[64] == (7 + 2 * 126) * US and set(found.provenance.tolist()) == {Provenance.SCALED}
+    assert found.ps[64] == (7 + 2 * 126) * US and set(found.provenance.tolist()) == {
+        Provenance.SCALED
+    }
 
 
 def test_each_operator_has_its_own_rows(tmp_path: Path) -> None:
-    """The convolution by its kernel, prompts one at a time, decode steps by sequences; of equal rows the fastest."""
+    """The convolution by its kernel, prompts one at a time, decode steps by sequences; of equal
+    rows the fastest.
+    """
     rows = [
         *scans(2, 16, 32), context(500, 64, 16, 32),
         *(context(1, tokens, 16, 32, batch=4) for tokens in (1, 16, 64)),
@@ -81,14 +105,21 @@ def test_each_operator_has_its_own_rows(tmp_path: Path) -> None:
 
 
 def test_more_tokens_never_take_less(tmp_path: Path) -> None:
-    rows = [context(us, tokens, 16, 32) for tokens, us in ((1, 10.0), (16, 30.0), (32, 20.0), (64, 40.0))]
+    rows = [
+        context(us, tokens, 16, 32)
+        for tokens, us in ((1, 10.0), (16, 30.0), (32, 20.0), (64, 40.0))
+    ]
     found = curve([table(tmp_path, rows)], "linear_attention")
     assert found is not None and (np.diff(found.ps) >= 0).all() and found.ps[32] == 20 * US
 
 
 def test_without_rows_of_its_head_sizes_or_with_one_the_next_table_is_taken(tmp_path: Path) -> None:
     other = [(*row[:6], 64, 128, row[8]) for row in scans(9, 16, 32)]
-    tables = [table(tmp_path, other), table(tmp_path, scans(9, 16, 32)[:1]), table(tmp_path, scans(2, 16, 32))]
+    tables = [
+        table(tmp_path, other),
+        table(tmp_path, scans(9, 16, 32)[:1]),
+        table(tmp_path, scans(2, 16, 32)),
+    ]
     found = curve(tables, "linear_attention")
     assert found is not None and found.ps[64] == 126 * US
     assert curve(tables[:2], "linear_attention") is None
@@ -98,5 +129,7 @@ def test_other_operators_and_models_are_not_its_business(tmp_path: Path) -> None
     tables = [table(tmp_path, scans(2, 16, 32))]
     assert curve(tables, "qkv_proj") is None
     llama = request("meta-llama/Llama-3.1-8B", "H100")
-    named: Operator = next(op for op in request(MODEL, "H100").operators if op.name == "linear_attention")
+    named: Operator = next(
+        op for op in request(MODEL, "H100").operators if op.name == "linear_attention"
+    )
     assert linear_curve(tables, named, llama, 64) is None

@@ -18,7 +18,9 @@ from tests.costs.builders import needs_database, request
 pytestmark = needs_database
 
 UNMEASURED = tuple(
-    name for name in hardware_names() if (sheet := load_hardware(name)) is not None and sheet.similar_to is not None
+    name
+    for name in hardware_names()
+    if (sheet := load_hardware(name)) is not None and sheet.similar_to is not None
 )
 
 
@@ -64,19 +66,26 @@ def test_a_card_of_its_own_kind_gives_its_own_times() -> None:
 
 def test_faster_memory_makes_decodes_faster_and_leaves_prompts() -> None:
     bandwidth = 2 * 3_350_000_000_000
-    slow, fast = of_sheet(similar_to="H100"), of_sheet(similar_to="H100", memory_bandwidth_bytes_per_s=bandwidth)
+    slow, fast = (
+        of_sheet(similar_to="H100"),
+        of_sheet(similar_to="H100", memory_bandwidth_bytes_per_s=bandwidth),
+    )
     at = [{op.name: op.ps for op in one.ops}["gate_up_proj"] for one in (slow, fast)]
     assert at[1][1] < 0.6 * at[0][1] and at[1][2048] > 0.95 * at[0][2048]
 
 
 @pytest.mark.parametrize("name", ["TPU-v6e", "H1000", "my.json"])
 def test_a_neighbour_must_be_a_measured_card(name: str) -> None:
-    with pytest.raises(InputError, match="which is no device that the silicon database has; it may be"):
+    with pytest.raises(
+        InputError, match="which is no device that the silicon database has; it may be"
+    ):
         of_sheet(similar_to=name)
 
 
 @pytest.mark.parametrize(("hardware", "known"), [("RTX4090", True), ("A30", False)])
-def test_the_neighbours_missing_rate_is_not_said_of_a_card_that_has_its_own(hardware: str, known: bool) -> None:
+def test_the_neighbours_missing_rate_is_not_said_of_a_card_that_has_its_own(
+    hardware: str, known: bool
+) -> None:
     """The L40S's streaming rate of one thread block was never measured; the RTX 4090's was."""
     costs = compile_costs(request(hardware=hardware))
     said = [note for note in costs.notes if "unequal lengths" in note]

@@ -1,4 +1,6 @@
-"""Decode batches of unequal lengths: the extra time per token from a bundle's rows, and the mixed kernel, by hand."""
+"""Decode batches of unequal lengths: the extra time per token from a bundle's rows, and the mixed
+kernel, by hand.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -24,21 +26,29 @@ def found(tmp_path: Path, rows: list[Row], kv_heads: int, num_sms: int) -> tuple
 
 
 def row(n: int, us_per_token: float, tokens: int = 1000) -> Row:
-    """A batch whose longest sequence is `tokens` longer than the mean; its three iterations take so much longer."""
+    """A batch whose longest sequence is `tokens` longer than the mean; its three iterations take so
+    much longer.
+    """
     return (n, 2000 + tokens, 2000, 50.0, 50.0 + 3 * us_per_token * tokens)
 
 
 def test_the_median_of_the_unsplit_rows(tmp_path: Path) -> None:
-    """On 10 SMs, 4 heads of 4 sequences make the 16 blocks above which nothing is split; fewer do not count."""
+    """On 10 SMs, 4 heads of 4 sequences make the 16 blocks above which nothing is split; fewer do
+    not count.
+    """
     rows = [row(3, 9.0), row(4, 0.001), row(8, 0.002), row(16, 0.004)]
     ps, how = found(tmp_path, rows, kv_heads=4, num_sms=10)
-    assert ps == pytest.approx(2000) and how == "median of 3 rows above the split threshold of 10 SMs"
+    assert (
+        ps == pytest.approx(2000) and how == "median of 3 rows above the split threshold of 10 SMs"
+    )
 
 
 def test_a_sequence_alone_and_equal_sequences_tell_nothing(tmp_path: Path) -> None:
     rows = [row(1, 9.0), (8, 2000, 2000, 50.0, 90.0), row(8, 0.002)]
     ps, how = found(tmp_path, rows, kv_heads=16, num_sms=10)
-    assert ps == pytest.approx(2000) and how == "median of 1 rows above the split threshold of 10 SMs"
+    assert (
+        ps == pytest.approx(2000) and how == "median of 1 rows above the split threshold of 10 SMs"
+    )
 
 
 def test_without_the_number_of_sms_rows_with_an_effect_count(tmp_path: Path) -> None:
@@ -53,7 +63,9 @@ def test_an_effect_is_never_negative_and_needs_a_row(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kv", "element_bytes"), [("bf16", 2), ("fp8", 1)])
-def test_the_mixed_kernel_reads_keys_and_values_once_per_query_head(kv: str, element_bytes: int) -> None:
+def test_the_mixed_kernel_reads_keys_and_values_once_per_query_head(
+    kv: str, element_bytes: int
+) -> None:
     """32 heads of 128 and as much for the values, over the measured bandwidth of the L2 cache."""
     wanted = request(hardware="RTXPRO6000", dtypes=Dtypes(kv=kv))
     attention = next(op for op in wanted.operators if op.kind == "attention")

@@ -27,9 +27,15 @@ def database(hardware: str) -> Database:
 def moving(name: str, num_bytes: int) -> Operator:
     """An operator that reads and writes so many bytes per token."""
     return Operator(
-        name=name, kind="elementwise", feature="tokens", part="layer", repeat=1, power_class="memory",
-        read_bytes_per_token=num_bytes - num_bytes // 3, write_bytes_per_token=num_bytes // 3,
-    )  # fmt: skip
+        name=name,
+        kind="elementwise",
+        feature="tokens",
+        part="layer",
+        repeat=1,
+        power_class="memory",
+        read_bytes_per_token=num_bytes - num_bytes // 3,
+        write_bytes_per_token=num_bytes // 3,
+    )
 
 
 @pytest.mark.parametrize("hardware", CARDS)
@@ -44,7 +50,9 @@ def test_a_curve_has_a_fixed_part_a_cache_and_a_memory(hardware: str) -> None:
     us = curve.curve_us(moving("act_fn", 1), sizes)
     assert (np.diff(us) >= 0).all()
     assert us[0] < 3.0  # a launch
-    assert us[-1] > 1e9 / peak_rates.memory_bandwidth_bytes_per_s * 1e6  # beyond the cache never faster than memory
+    assert (
+        us[-1] > 1e9 / peak_rates.memory_bandwidth_bytes_per_s * 1e6
+    )  # beyond the cache never faster than memory
     in_cache = 0.2 * peak_rates.last_level_cache_bytes
     rate = in_cache / (curve.curve_us(moving("act_fn", 1), np.array([in_cache]))[0] - us[0]) * 1e6
     assert (
@@ -57,7 +65,10 @@ def test_time_goes_by_the_bytes_that_all_tokens_move() -> None:
     peak_rates = peak_rates_of(request(hardware="H100"))
     assert peak_rates is not None
     curve, tokens = streaming(database("H100"), peak_rates), np.array([1.0, 64.0, 4096.0])
-    wide, narrow = curve.curve_us(moving("act_fn", 16384), tokens), curve.curve_us(moving("act_fn", 1), 16384 * tokens)
+    wide, narrow = (
+        curve.curve_us(moving("act_fn", 16384), tokens),
+        curve.curve_us(moving("act_fn", 1), 16384 * tokens),
+    )
     assert wide == pytest.approx(narrow) and (np.diff(wide) > 0).all()
 
 
@@ -65,7 +76,9 @@ def test_a_reduction_costs_its_share() -> None:
     peak_rates = peak_rates_of(request(hardware="H100"))
     assert peak_rates is not None
     curve, counts = streaming(database("H100"), peak_rates), np.array([1.0, 64.0, 4096.0])
-    plain, reduced = (curve.curve_us(moving(name, 16384), counts) for name in ("act_fn", "layernorm"))
+    plain, reduced = (
+        curve.curve_us(moving(name, 16384), counts) for name in ("act_fn", "layernorm")
+    )
     assert reduced - plain == pytest.approx(REDUCTION_US)
 
 
@@ -77,7 +90,9 @@ def test_without_a_table_the_data_sheet_makes_the_curve() -> None:
     assert not curve.measured
     assert curve.provenance is Provenance.ANALYTIC
     wide = from_peak_rates(
-        replace(peak_rates, memory_bandwidth_bytes_per_s=2 * peak_rates.memory_bandwidth_bytes_per_s)
+        replace(
+            peak_rates, memory_bandwidth_bytes_per_s=2 * peak_rates.memory_bandwidth_bytes_per_s
+        )
     )
     big = np.array([1e9])
     slow, fast = (one.curve_us(moving("act_fn", 1), big)[0] for one in (curve, wide))

@@ -13,12 +13,17 @@ MODEL = "Qwen/Qwen3-30B-A3B"
 
 @needs_database
 @pytest.mark.parametrize(
-    ("policy", "ranks", "sampled"), [("POWER_LAW", 1, False), ("POWER_LAW", 2, True), ("ZIPF:s=1", 1, True)]
+    ("policy", "ranks", "sampled"),
+    [("POWER_LAW", 1, False), ("POWER_LAW", 2, True), ("ZIPF:s=1", 1, True)],
 )
-def test_only_all_experts_under_a_power_law_were_measured_unevenly(policy: str, ranks: int, sampled: bool) -> None:
+def test_only_all_experts_under_a_power_law_were_measured_unevenly(
+    policy: str, ranks: int, sampled: bool
+) -> None:
     """The tables of the database hold a power law over experts that one rank has all of."""
     routing = parse_expert_routing(policy)
-    asked = request(MODEL, "H100", tp=ranks, ep=ranks, max_tokens=64, source="silicon", expert_routing=routing)
+    asked = request(
+        MODEL, "H100", tp=ranks, ep=ranks, max_tokens=64, source="silicon", expert_routing=routing
+    )
     asked = replace(asked, expert_placement=replace(asked.expert_placement, ranks=ranks))
     experts = next(op for op in compile_costs(asked).ops if op.name == "moe")
     assert (experts.sampled is not None) is sampled
@@ -29,5 +34,7 @@ def test_only_all_experts_under_a_power_law_were_measured_unevenly(policy: str, 
 def test_redundant_experts_are_drawn_although_one_rank_has_all() -> None:
     routing = parse_expert_routing("POWER_LAW")
     asked = request(MODEL, "H100", max_tokens=64, source="silicon", expert_routing=routing)
-    asked = replace(asked, expert_placement=replace(asked.expert_placement, redundant=8, balanced=True))
+    asked = replace(
+        asked, expert_placement=replace(asked.expert_placement, redundant=8, balanced=True)
+    )
     assert next(op for op in compile_costs(asked).ops if op.name == "moe").sampled is not None

@@ -32,16 +32,28 @@ EAGLE = {"method": "eagle", "num_speculative_tokens": 3, "acceptance_rate": 0.7}
 
 
 def instance(role: str | None, **more: Any) -> dict[str, Any]:
-    base = {"model_name": "meta-llama/Llama-3.1-8B", "hardware": "H100", "npu_mem": MEMORY, "pd_type": role}
+    base = {
+        "model_name": "meta-llama/Llama-3.1-8B",
+        "hardware": "H100",
+        "npu_mem": MEMORY,
+        "pd_type": role,
+    }
     return {**base, "num_npus": more.get("tp_size", 1), **more}
 
 
 def cluster(*nodes: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-    return {"link_bw": 50, "link_latency": 1000, "nodes": [{"instances": list(node)} for node in nodes], **more}
+    return {
+        "link_bw": 50,
+        "link_latency": 1000,
+        "nodes": [{"instances": list(node)} for node in nodes],
+        **more,
+    }
 
 
 def run(path: Path, *arguments: str, trace: str = TRACE) -> Results:
-    prepared = prepare(checked_options(["--cluster-config", str(path), "--dataset", trace, *arguments]))
+    prepared = prepare(
+        checked_options(["--cluster-config", str(path), "--dataset", trace, *arguments])
+    )
     return simulate(prepared.lowered, prepared.workload, prepared.simulation)
 
 
@@ -68,9 +80,13 @@ def test_there_are_examples() -> None:
     assert len(EXAMPLES) >= 5
 
 
-@pytest.mark.parametrize("how", [(), ("--kv-transfer-mode", "push"), ("--kv-transfer", "layerwise")])
+@pytest.mark.parametrize(
+    "how", [(), ("--kv-transfer-mode", "push"), ("--kv-transfer", "layerwise")]
+)
 def test_folded_is_expanded(tmp_path: Path, how: tuple[str, ...]) -> None:
-    path = written(tmp_path, cluster([instance("prefill", tp_size=2), instance("decode", tp_size=4)]))
+    path = written(
+        tmp_path, cluster([instance("prefill", tp_size=2), instance("decode", tp_size=4)])
+    )
     trace = "synthetic:n=6,rate=20,input=fixed:200,output=fixed:4,seed=1"
     folded, exact = run(path, *how, trace=trace), run(path, *how, "--exact", trace=trace)
     assert_sound(exact)
@@ -79,9 +95,13 @@ def test_folded_is_expanded(tmp_path: Path, how: tuple[str, ...]) -> None:
 
 
 def test_bytes_are_the_tokens_that_were_not_there(tmp_path: Path) -> None:
-    """131,072 B of KV per token of Llama-3.1-8B, whatever the layouts; more where ranks outnumber KV heads."""
+    """131,072 B of KV per token of Llama-3.1-8B, whatever the layouts; more where ranks outnumber
+    KV heads.
+    """
     for prefill, decode, copies in ((1, 1, 1), (4, 2, 1), (2, 4, 1)):
-        document = cluster([instance("prefill", tp_size=prefill)], [instance("decode", tp_size=decode)])
+        document = cluster(
+            [instance("prefill", tp_size=prefill)], [instance("decode", tp_size=decode)]
+        )
         results = run(written(tmp_path, document))
         h = results.kv_transfers
         assert h is not None
@@ -96,7 +116,12 @@ def test_bytes_are_the_tokens_that_were_not_there(tmp_path: Path) -> None:
         ({"tp_size": 2}, {"tp_size": 4, "decode_context_parallel_size": 4}),
         ({"num_npus": 4, "tp_size": 2, "prefill_context_parallel_size": 2}, {"tp_size": 2}),
         (
-            {"num_npus": 4, "tp_size": 2, "prefill_context_parallel_size": 2, "decode_context_parallel_size": 2},
+            {
+                "num_npus": 4,
+                "tp_size": 2,
+                "prefill_context_parallel_size": 2,
+                "decode_context_parallel_size": 2,
+            },
             {"tp_size": 4, "decode_context_parallel_size": 2},
         ),
     ],
@@ -104,9 +129,13 @@ def test_bytes_are_the_tokens_that_were_not_there(tmp_path: Path) -> None:
 def test_ranks_that_share_sequences_hand_over(
     tmp_path: Path, prefill: dict[str, Any], decode: dict[str, Any], how: tuple[str, ...]
 ) -> None:
-    """Latent attention: each token's 31,104 B are on one of the decode ranks that share it, on each set of them."""
+    """Latent attention: each token's 31,104 B are on one of the decode ranks that share it, on each
+    set of them.
+    """
     sides = [
-        instance(role, model_name="deepseek-ai/DeepSeek-V2-Lite", **{"num_npus": keys["tp_size"], **keys})
+        instance(
+            role, model_name="deepseek-ai/DeepSeek-V2-Lite", **{"num_npus": keys["tp_size"], **keys}
+        )
         for role, keys in (("prefill", prefill), ("decode", decode))
     ]
     path = written(tmp_path, cluster(sides))
@@ -141,7 +170,9 @@ def test_more_prefill_groups_and_their_routers(tmp_path: Path) -> None:
     assert results.kv_transfers is not None
     assert results.kv_transfers.prefill_group.tolist() == [i % 3 for i in range(60)]
     order = np.argsort(results.kv_transfers.prefill_end_ps, kind="stable")
-    assert set(results.requests.group.tolist()) == {3, 4} and results.requests.group[order].tolist()[:2] == [3, 4]
+    assert set(results.requests.group.tolist()) == {3, 4} and results.requests.group[
+        order
+    ].tolist()[:2] == [3, 4]
 
 
 def test_the_files_name_both_groups(tmp_path: Path) -> None:
@@ -152,7 +183,9 @@ def test_the_files_name_both_groups(tmp_path: Path) -> None:
     with (tmp_path / "out.csv").open(encoding="utf-8") as stream:
         rows = list(csv.DictReader(stream))
     assert {(row["instance id"], row["prefill instance id"]) for row in rows} == {("1", "0")}
-    assert sum(int(row["KV bytes"]) for row in rows) == int(results.kv_transfers.kv_transfer_bytes.sum())  # type: ignore[union-attr]
+    assert sum(int(row["KV bytes"]) for row in rows) == int(
+        results.kv_transfers.kv_transfer_bytes.sum()
+    )  # type: ignore[union-attr]
     write_requests(results, tmp_path / "requests.parquet")
     table = pq.read_table(tmp_path / "requests.parquet").to_pydict()
     assert set(table["group"]) == {1} and set(table["prefill_group"]) == {0}
@@ -163,7 +196,9 @@ def test_the_files_name_both_groups(tmp_path: Path) -> None:
 MOE = {"model_name": "Qwen/Qwen3-30B-A3B-Instruct-2507"}
 
 
-@pytest.mark.parametrize("how", [(), ("--kv-transfer-mode", "push"), ("--kv-transfer", "layerwise")])
+@pytest.mark.parametrize(
+    "how", [(), ("--kv-transfer-mode", "push"), ("--kv-transfer", "layerwise")]
+)
 def test_ranks_that_share_experts_hand_over(tmp_path: Path, how: tuple[str, ...]) -> None:
     """Two prefill ranks in lock-step on one node, two decode ranks in lock-step on another."""
     prefill = [instance("prefill", dp_group="p", **MOE)] * 2
@@ -173,7 +208,9 @@ def test_ranks_that_share_experts_hand_over(tmp_path: Path, how: tuple[str, ...]
 
 @pytest.mark.parametrize("group", [0, 2])
 def test_steps_on_shared_links_last_as_long_as_their_graphs(tmp_path: Path, group: int) -> None:
-    """The engine's flows on the cluster's links against the folded graph, where no KV is on its way meanwhile."""
+    """The engine's flows on the cluster's links against the folded graph, where no KV is on its way
+    meanwhile.
+    """
     keys = {**MOE, "async_scheduling": False, "launch_ns": 0}
     roles = [[instance(role, dp_group=role, **keys)] * 2 for role in ("prefill", "decode")]
     path = written(tmp_path, cluster(*roles))
@@ -182,7 +219,9 @@ def test_steps_on_shared_links_last_as_long_as_their_graphs(tmp_path: Path, grou
     prepared = prepare(checked_options(given))
     assert [shared.groups for shared in prepared.lowered.shared] == [(0, 1), (2, 3)]
     assert all(shared.collectives for shared in prepared.lowered.shared)
-    results = simulate(prepared.lowered, prepared.workload, replace(prepared.simulation, record_steps=True))
+    results = simulate(
+        prepared.lowered, prepared.workload, replace(prepared.simulation, record_steps=True)
+    )
     steps = {name: np.asarray(column) for name, column in results.steps.items()}
     for iteration in (0, 1, 3):
         batch = round_of(prepared.lowered, prepared.workload, prepared.simulation, group, iteration)
@@ -199,42 +238,72 @@ NEXT = {"model_name": "Qwen/Qwen3-Next-80B-A3B-Instruct", "tp_size": 4}
 HYBRIDS = {
     "google/gemma-3-27b-it": (2, 10 * 8192, 52 * 8192, 0),
     "openai/gpt-oss-120b": (2, 18 * 2048, 18 * 2048, 0),
-    "Qwen/Qwen3-Next-80B-A3B-Instruct": (4, 12 * 4 * 1024, 0, 36 * (32 * 128 * 128 * 2 + 3 * 8192 * 2)),
+    "Qwen/Qwen3-Next-80B-A3B-Instruct": (
+        4,
+        12 * 4 * 1024,
+        0,
+        36 * (32 * 128 * 128 * 2 + 3 * 8192 * 2),
+    ),
 }
-"""Model: TP, bytes per token in layers that keep all, in layers with a window, bytes of state; of two KV heads each is
-on two of four ranks."""
+"""Model: TP, bytes per token in layers that keep all, in layers with a window, bytes of state; of
+two KV heads each is on two of four ranks.
+"""
 
 
-@pytest.mark.parametrize("how", [(), ("--kv-transfer-mode", "push"), ("--kv-transfer", "layerwise")])
+@pytest.mark.parametrize(
+    "how", [(), ("--kv-transfer-mode", "push"), ("--kv-transfer", "layerwise")]
+)
 @pytest.mark.parametrize("name", HYBRIDS)
-def test_models_of_several_kinds_of_layers_hand_over(tmp_path: Path, name: str, how: tuple[str, ...]) -> None:
-    """Whole prompts of the layers that keep them, the window's blocks of others, one state of the rest."""
+def test_models_of_several_kinds_of_layers_hand_over(
+    tmp_path: Path, name: str, how: tuple[str, ...]
+) -> None:
+    """Whole prompts of the layers that keep them, the window's blocks of others, one state of the
+    rest.
+    """
     tp, full, sliding, state = HYBRIDS[name]
     pair = [instance(role, model_name=name, tp_size=tp) for role in ("prefill", "decode")]
     trace = "synthetic:n=20,rate=5,input=lognormal:1500:max=6000,output=lognormal:20,seed=3"
     results = run(
-        written(tmp_path, cluster(pair)), *how, "--max-model-len", "8192", "--max-num-seqs", "64", trace=trace
+        written(tmp_path, cluster(pair)),
+        *how,
+        "--max-model-len",
+        "8192",
+        "--max-num-seqs",
+        "64",
+        trace=trace,
     )
     assert_sound(results)
     h = results.kv_transfers
     assert h is not None
     window = load_model(name).window
     for prompt, cached, moved in zip(
-        results.workload.input_tokens.tolist(), h.decode_cached_tokens.tolist(), h.kv_transfer_bytes.tolist(),
+        results.workload.input_tokens.tolist(),
+        h.decode_cached_tokens.tolist(),
+        h.kv_transfer_bytes.tolist(),
         strict=True,
-    ):  # fmt: skip
+    ):
         computed = prompt - 1 if state else prompt
-        kept = min(computed - cached, computed - (-(-computed // 16) - (-(-window // 16) + 1)) * 16) if sliding else 0
+        kept = (
+            min(computed - cached, computed - (-(-computed // 16) - (-(-window // 16) + 1)) * 16)
+            if sliding
+            else 0
+        )
         assert moved == (computed - cached) * full + kept * sliding + state
-    assert results.counters["prompt_tokens"][0] == results.workload.input_tokens.sum() - len(results.workload) * bool(
-        state
-    )
+    assert results.counters["prompt_tokens"][0] == results.workload.input_tokens.sum() - len(
+        results.workload
+    ) * bool(state)
 
 
-@pytest.mark.parametrize("how", [(), ("--kv-transfer-mode", "push"), ("--kv-transfer", "layerwise")])
+@pytest.mark.parametrize(
+    "how", [(), ("--kv-transfer-mode", "push"), ("--kv-transfer", "layerwise")]
+)
 @pytest.mark.parametrize("tps", [(1, 1), (1, 2), (2, 1)])
-def test_drafters_on_both_sides_hand_their_layers_over(tmp_path: Path, how: tuple[str, ...], tps: list[int]) -> None:
-    """33 layers instead of 32; the decode side drafts, and answers come in strides; folded is expanded."""
+def test_drafters_on_both_sides_hand_their_layers_over(
+    tmp_path: Path, how: tuple[str, ...], tps: list[int]
+) -> None:
+    """33 layers instead of 32; the decode side drafts, and answers come in strides; folded is
+    expanded.
+    """
     pair = [
         instance(role, speculative_config=EAGLE, tp_size=tp)
         for role, tp in zip(("prefill", "decode"), tps, strict=True)
@@ -263,11 +332,15 @@ def test_lookups_need_no_counterpart(tmp_path: Path) -> None:
     assert summary(results, {})["speculation"]["accepted_tokens"] > 0
 
 
-@pytest.mark.parametrize("how", [(), ("--kv-transfer-mode", "push"), ("--kv-transfer", "layerwise")])
+@pytest.mark.parametrize(
+    "how", [(), ("--kv-transfer-mode", "push"), ("--kv-transfer", "layerwise")]
+)
 def test_sglang_on_both_sides(tmp_path: Path, how: tuple[str, ...]) -> None:
     """Under pressure: the decode pool holds a sixth of what all requests need together."""
     pair = [instance("prefill", scheduler="sglang"), instance("decode", scheduler="sglang")]
-    trace = "synthetic:n=200,rate=100,input=lognormal:300:max=900,output=lognormal:60:max=200,seed=3"
+    trace = (
+        "synthetic:n=200,rate=100,input=lognormal:300:max=900,output=lognormal:60:max=200,seed=3"
+    )
     for blocks in (100_000, 8000):
         pair[1]["num_gpu_blocks_override"] = blocks
         results = run(written(tmp_path, cluster(pair)), *how, "--check-every-step", trace=trace)
@@ -282,11 +355,18 @@ def test_layers_of_several_kinds_need_equal_blocks(tmp_path: Path) -> None:
         run(written(tmp_path, cluster(pair)))
 
 
-@pytest.mark.parametrize("how", [(), ("--kv-transfer-mode", "push"), ("--kv-transfer", "layerwise")])
+@pytest.mark.parametrize(
+    "how", [(), ("--kv-transfer-mode", "push"), ("--kv-transfer", "layerwise")]
+)
 def test_clients_may_give_up_at_any_time(tmp_path: Path, how: tuple[str, ...]) -> None:
-    pair = [instance("prefill", num_gpu_blocks_override=300), instance("decode", num_gpu_blocks_override=300)]
+    pair = [
+        instance("prefill", num_gpu_blocks_override=300),
+        instance("decode", num_gpu_blocks_override=300),
+    ]
     path = written(tmp_path, cluster(pair, link_bw=4))
-    trace = "synthetic:n=300,rate=40,input=lognormal:400:max=2000,output=lognormal:60:max=200,seed=1"
+    trace = (
+        "synthetic:n=300,rate=40,input=lognormal:400:max=2000,output=lognormal:60:max=200,seed=1"
+    )
     results = run(path, *how, "--request-timeout", "1.5", "--check-every-step", trace=trace)
     status = results.requests.status
     assert set(results.invariants.values()) == {"ok"}
@@ -294,7 +374,12 @@ def test_clients_may_give_up_at_any_time(tmp_path: Path, how: tuple[str, ...]) -
 
 
 REFUSED: list[tuple[list[dict[str, Any]], dict[str, Any], type[LlmsimError], str]] = [
-    ([instance("prefill")], {}, InputError, 'no instance of meta-llama/Llama-3.1-8B has the pd_type "decode"'),
+    (
+        [instance("prefill")],
+        {},
+        InputError,
+        'no instance of meta-llama/Llama-3.1-8B has the pd_type "decode"',
+    ),
     ([instance("decode"), instance(None)], {}, InputError, 'has the pd_type "prefill"'),
     (
         [instance("prefill"), instance("decode")],
@@ -302,13 +387,27 @@ REFUSED: list[tuple[list[dict[str, Any]], dict[str, Any], type[LlmsimError], str
         InputError,
         "nothing is left to move layer by layer",
     ),
-    ([instance("prefill", scheduler="orca"), instance("decode")], {}, NotYetError, "vllm_v1 and sglang only"),
-    ([instance("prefill", scheduler="sglang"), instance("decode")], {}, InputError, "give both the same"),
+    (
+        [instance("prefill", scheduler="orca"), instance("decode")],
+        {},
+        NotYetError,
+        "vllm_v1 and sglang only",
+    ),
+    (
+        [instance("prefill", scheduler="sglang"), instance("decode")],
+        {},
+        InputError,
+        "give both the same",
+    ),
     (
         [instance("prefill"), instance("decode", speculative_config=EAGLE)],
         {},
         InputError,
-        "drafts come from no model in the first and from one layer of meta-llama/Llama-3.1-8B in the second",
+        (
+            "drafts come from no model in the first and from one layer of "
+            "meta-llama/Llama-3.1-8B in "
+            "the second"
+        ),
     ),
     (
         [instance(role, scheduler="sglang", **NEXT) for role in ("prefill", "decode")],
@@ -316,19 +415,39 @@ REFUSED: list[tuple[list[dict[str, Any]], dict[str, Any], type[LlmsimError], str
         NotYetError,
         "linear attention keeps states",
     ),
-    ([instance("prefill", skip_prefill=True), instance("decode")], {}, InputError, "no prefills to separate"),
-    ([instance("prefill"), instance("decode", kv_cache_dtype="fp8")], {}, InputError, "kv_cache_dtype is"),
+    (
+        [instance("prefill", skip_prefill=True), instance("decode")],
+        {},
+        InputError,
+        "no prefills to separate",
+    ),
+    (
+        [instance("prefill"), instance("decode", kv_cache_dtype="fp8")],
+        {},
+        InputError,
+        "kv_cache_dtype is",
+    ),
     ([instance("prefill"), instance("decode")], {"kv_transfer": "half"}, InputError, "kv_transfer"),
 ]
 
 
-@pytest.mark.parametrize(("instances", "keys", "kind", "words"), REFUSED, ids=[words for *_, words in REFUSED])
+@pytest.mark.parametrize(
+    ("instances", "keys", "kind", "words"), REFUSED, ids=[words for *_, words in REFUSED]
+)
 def test_what_does_not_fit_together_is_refused_in_one_sentence(
-    tmp_path: Path, instances: list[dict[str, Any]], keys: dict[str, Any], kind: type[LlmsimError], words: str
+    tmp_path: Path,
+    instances: list[dict[str, Any]],
+    keys: dict[str, Any],
+    kind: type[LlmsimError],
+    words: str,
 ) -> None:
     with pytest.raises(kind) as caught:
         run(written(tmp_path, cluster(instances, **keys)))
-    assert words in str(caught.value) and "cluster.json" in str(caught.value) and "\n" not in str(caught.value)
+    assert (
+        words in str(caught.value)
+        and "cluster.json" in str(caught.value)
+        and "\n" not in str(caught.value)
+    )
 
 
 @pytest.mark.parametrize(
@@ -374,5 +493,10 @@ def test_the_worked_example_of_the_page() -> None:
         first = names.split("`")[1]
         assert f"{(columns[first][0] - columns['arrival_ps'][0]) / 1e9:.3f}" == time, first
     layers = run(example, "--cost-source", "roofline", "--kv-transfer", "layerwise", trace=one)
-    for name, value in (("kv_landed_ps", vars(layers.kv_transfers)), ("first_token_ps", vars(layers.requests))):
-        assert f"at\n{(value[name][0] - layers.requests.arrival_ps[0]) / 1e9:.3f}" in page.replace("at ", "at\n"), name
+    for name, value in (
+        ("kv_landed_ps", vars(layers.kv_transfers)),
+        ("first_token_ps", vars(layers.requests)),
+    ):
+        assert f"at\n{(value[name][0] - layers.requests.arrival_ps[0]) / 1e9:.3f}" in page.replace(
+            "at ", "at\n"
+        ), name

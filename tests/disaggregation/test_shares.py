@@ -26,7 +26,11 @@ def test_every_decode_rank_gets_what_it_stores_from_ranks_that_have_it(
     sent: Counter[int] = Counter()
     for source, target, parts in kv_shares(model, dtypes, Layout(prefill), Layout(decode)):
         [(layers, size, state, tail)] = parts
-        assert layers == list(range(model.num_layers)) and 0 <= source < prefill and 0 <= target < decode
+        assert (
+            layers == list(range(model.num_layers))
+            and 0 <= source < prefill
+            and 0 <= target < decode
+        )
         assert (state, tail) == (0, 0)
         received[target] += size * len(layers)
         sent[source] += size * len(layers)
@@ -37,7 +41,9 @@ def test_every_decode_rank_gets_what_it_stores_from_ranks_that_have_it(
 
 
 def sizes(model: ModelConfig, prefill: Layout, decode: Layout) -> list[tuple[int, int, int]]:
-    """(prefill rank, decode rank, bytes per token and layer) of a model whose layers are all alike."""
+    """(prefill rank, decode rank, bytes per token and layer) of a model whose layers
+    are all alike.
+    """
     shares = kv_shares(model, Dtypes(), prefill, decode)
     assert all(len(parts) == 1 for _, _, parts in shares)
     return [(source, target, parts[0][1]) for source, target, parts in shares]
@@ -45,7 +51,12 @@ def sizes(model: ModelConfig, prefill: Layout, decode: Layout) -> list[tuple[int
 
 def test_four_ranks_to_two_and_back() -> None:
     per_head = 2 * 128 * 2
-    narrow = [(0, 0, 2 * per_head), (1, 0, 2 * per_head), (2, 1, 2 * per_head), (3, 1, 2 * per_head)]
+    narrow = [
+        (0, 0, 2 * per_head),
+        (1, 0, 2 * per_head),
+        (2, 1, 2 * per_head),
+        (3, 1, 2 * per_head),
+    ]
     assert sizes(LLAMA, Layout(4), Layout(2)) == narrow
     wide = [(0, 0, 2 * per_head), (0, 1, 2 * per_head), (1, 2, 2 * per_head), (1, 3, 2 * per_head)]
     assert sizes(LLAMA, Layout(2), Layout(4)) == wide
@@ -64,15 +75,30 @@ def test_stages_take_their_layers_from_whoever_has_them() -> None:
     prefill, decode = Layout(2, stage_layers=(20, 12)), Layout(1, stage_layers=(10, 22))
     per_head = 2 * 128 * 2
     shares = kv_shares(LLAMA, Dtypes(), prefill, decode)
-    ends = [(source, target, parts[0][0][0], parts[0][0][-1] + 1) for source, target, parts in shares]
-    assert ends == [(0, 0, 0, 10), (1, 0, 0, 10), (0, 1, 10, 20), (1, 1, 10, 20), (2, 1, 20, 32), (3, 1, 20, 32)]
+    ends = [
+        (source, target, parts[0][0][0], parts[0][0][-1] + 1) for source, target, parts in shares
+    ]
+    assert ends == [
+        (0, 0, 0, 10),
+        (1, 0, 0, 10),
+        (0, 1, 10, 20),
+        (1, 1, 10, 20),
+        (2, 1, 20, 32),
+        (3, 1, 20, 32),
+    ]
     assert {size for _, _, size in sizes(LLAMA, prefill, decode)} == {4 * per_head}
 
 
-@pytest.mark.parametrize("name", ["google/gemma-3-27b-it", "openai/gpt-oss-20b", "Qwen/Qwen3-Next-80B-A3B-Instruct"])
+@pytest.mark.parametrize(
+    "name", ["google/gemma-3-27b-it", "openai/gpt-oss-20b", "Qwen/Qwen3-Next-80B-A3B-Instruct"]
+)
 @pytest.mark.parametrize(("prefill", "decode"), [(1, 1), (4, 2), (2, 4), (8, 2)])
-def test_every_layer_of_every_kind_arrives_on_every_rank(name: str, prefill: int, decode: int) -> None:
-    """Tokens, those of windows with the blocks that hold them, and states: what the decode side's ledger counts."""
+def test_every_layer_of_every_kind_arrives_on_every_rank(
+    name: str, prefill: int, decode: int
+) -> None:
+    """Tokens, those of windows with the blocks that hold them, and states: what the decode side's
+    ledger counts.
+    """
     model, dtypes, size = load_model(name), Dtypes(), 16
     tokens, windows, states = Counter[int](), Counter[int](), Counter[int]()
     layers = Counter[int]()
@@ -83,11 +109,15 @@ def test_every_layer_of_every_kind_arrives_on_every_rank(name: str, prefill: int
             states[target] += state * len(part)
             if target == 0:
                 layers.update(part)
-    groups = {group.kind: group.bytes_per_token for group in kv_groups(model, Layout(decode), dtypes)}
+    groups = {
+        group.kind: group.bytes_per_token for group in kv_groups(model, Layout(decode), dtypes)
+    }
     ranks = range(decode)
     assert tokens == {rank: groups["full"] for rank in ranks}
     assert windows == ({rank: groups["sliding"] for rank in ranks} if "sliding" in groups else {})
-    assert all(states[rank] == state_bytes_per_sequence(model, Layout(decode), dtypes) for rank in ranks)
+    assert all(
+        states[rank] == state_bytes_per_sequence(model, Layout(decode), dtypes) for rank in ranks
+    )
     assert set(layers) == set(range(model.num_layers))
     assert prefill_all_but_last_token(model) == (name.startswith("Qwen"))
 
@@ -104,13 +134,22 @@ contexts = st.sampled_from([(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (3, 1), (4, 
 
 
 @given(
-    heads=st.sampled_from([1, 2]), prefill=contexts, decode=contexts, tps=st.tuples(*[st.sampled_from([4, 8])] * 2),
+    heads=st.sampled_from([1, 2]),
+    prefill=contexts,
+    decode=contexts,
+    tps=st.tuples(*[st.sampled_from([4, 8])] * 2),
     latent=st.booleans(),
-)  # fmt: skip
+)
 def test_ranks_that_share_tokens_get_those_that_they_hold(
-    heads: int, prefill: tuple[int, int], decode: tuple[int, int], tps: tuple[int, int], latent: bool
+    heads: int,
+    prefill: tuple[int, int],
+    decode: tuple[int, int],
+    tps: tuple[int, int],
+    latent: bool,
 ) -> None:
-    """Token by token: what a pair moves is what both of them hold of the first tokens, by vLLM's dealing."""
+    """Token by token: what a pair moves is what both of them hold of the first tokens, by vLLM's
+    dealing.
+    """
     model = DEEPSEEK if latent else replace(LLAMA, num_key_value_heads=heads, head_dim=3 * 64)
     layouts = [
         Layout(tp, prefill_context=pcp, decode_context=dcp)
@@ -137,12 +176,16 @@ def test_ranks_that_share_tokens_get_those_that_they_hold(
 
 
 def test_layers_that_choose_tokens_hand_their_index_over_too() -> None:
-    """DeepSeek-V3.2 keeps a latent and an index key per token and layer; layers that share a choice are refused."""
+    """DeepSeek-V3.2 keeps a latent and an index key per token and layer; layers that share a choice
+    are refused.
+    """
     sparse = load_model("deepseek-ai/DeepSeek-V3.2")
     assert sparse.latent is not None and sparse.indexer is not None
     per_token = (512 + 64) * 2 + 128 + 4
     assert sizes(sparse, Layout(8), Layout(2)) == [(0, 0, per_token), (1, 1, per_token)]
     every_second = tuple(layer % 2 == 0 for layer in range(sparse.num_layers))
     shared = replace(sparse, indexer_layers=every_second)
-    with pytest.raises(NotYetError, match="layers that share an indexer's choice are not handed over yet"):
+    with pytest.raises(
+        NotYetError, match="layers that share an indexer's choice are not handed over yet"
+    ):
         kv_shares(shared, Dtypes(), Layout(8), Layout(2))

@@ -1,4 +1,6 @@
-"""Pipeline stages of prefill and decode groups hand their hidden states on over the links that KV takes."""
+"""Pipeline stages of prefill and decode groups hand their hidden states on over the links that KV
+takes.
+"""
 
 import json
 from pathlib import Path
@@ -13,13 +15,26 @@ from llmsim.simulate import simulate
 TRACE = "synthetic:n=12,rate=50,input=fixed:400,output=fixed:8,seed=1"
 
 
-def run(tmp_path: Path, stages: int, way: str, link_gb_per_s: float) -> tuple[list[tuple[int, ...]], Results]:
+def run(
+    tmp_path: Path, stages: int, way: str, link_gb_per_s: float
+) -> tuple[list[tuple[int, ...]], Results]:
     """The groups whose steps share links, and what became of the requests."""
     keys = {"pp_size": stages, "num_npus": stages, "async_scheduling": False}
-    document = cluster([instance("prefill", **keys), instance("decode", **keys)], link_bw=link_gb_per_s)
+    document = cluster(
+        [instance("prefill", **keys), instance("decode", **keys)], link_bw=link_gb_per_s
+    )
     path = tmp_path / "cluster.json"
     path.write_text(json.dumps(document), encoding="utf-8")
-    options = ["--cluster-config", str(path), "--dataset", TRACE, "--cost-source", "roofline", "--kv-transfer", way]
+    options = [
+        "--cluster-config",
+        str(path),
+        "--dataset",
+        TRACE,
+        "--cost-source",
+        "roofline",
+        "--kv-transfer",
+        way,
+    ]
     prepared = prepare(checked_options(options))
     results = simulate(prepared.lowered, prepared.workload, prepared.simulation)
     return [domain.groups for domain in prepared.lowered.shared], results
@@ -37,7 +52,9 @@ def test_groups_of_several_stages_share_links(
 
 @pytest.mark.parametrize("way", ["whole", "layerwise"])
 def test_a_thin_link_slows_steps_as_well_as_kv(tmp_path: Path, way: str) -> None:
-    """400 tokens of 16 kB of hidden states and residual take 13 ms at half a gigabyte per second."""
+    """400 tokens of 16 kB of hidden states and residual take 13 ms at half a gigabyte
+    per second.
+    """
     took_ps = []
     for link in (50, 0.5):
         _, results = run(tmp_path, 2, way, link)

@@ -1,4 +1,6 @@
-"""A few lines that write Chakra files and case folders, independent of the engine and of protobuf."""
+"""A few lines that write Chakra files and case folders, independent of the engine and
+of protobuf.
+"""
 
 import json
 from collections.abc import Sequence
@@ -86,13 +88,24 @@ def write_case(
     defaults = {f"{kind}-implementation": ["ring"] for kind in kinds}
     base = {"preferred-dataset-splits": 1, "local-mem-bw": 1600, "endpoint-delay": 10, **defaults}
     (folder / "system.json").write_text(json.dumps({**base, **(system or {})}))
-    (folder / "network.yml").write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in network.items()))
-    (folder / "memory.json").write_text(json.dumps(memory or {"memory-type": "NO_MEMORY_EXPANSION"}))
+    (folder / "network.yml").write_text(
+        "".join(f"{key}: {json.dumps(value)}\n" for key, value in network.items())
+    )
+    (folder / "memory.json").write_text(
+        json.dumps(memory or {"memory-type": "NO_MEMORY_EXPANSION"})
+    )
     if groups is not None:
         (folder / "comm_group.json").write_text(json.dumps(groups))
     return folder
 
 
-def network(shape: str, npus: int, gb_per_s: float = 50.0, latency_ns: float = 500.0) -> dict[str, Any]:
+def network(
+    shape: str, npus: int, gb_per_s: float = 50.0, latency_ns: float = 500.0
+) -> dict[str, Any]:
     """A network of one dimension."""
-    return {"topology": [shape], "npus_count": [npus], "bandwidth": [gb_per_s], "latency": [latency_ns]}
+    return {
+        "topology": [shape],
+        "npus_count": [npus],
+        "bandwidth": [gb_per_s],
+        "latency": [latency_ns],
+    }

@@ -1,4 +1,6 @@
-"""Builds the command `astra-sim` and the engine's own tests, once per session, and runs the command on cases."""
+"""Builds the command `astra-sim` and the engine's own tests, once per session, and runs the command
+on cases.
+"""
 
 import fcntl
 import json
@@ -24,7 +26,9 @@ def _tool(name: str) -> str | None:
 
 
 def build_command() -> Path:
-    """Path of the executable, built (or brought up to date) under the ignored `build/`; skips without cmake."""
+    """Path of the executable, built (or brought up to date) under the ignored `build/`; skips
+    without cmake.
+    """
     return build_target("astra-sim") / "astra-sim"
 
 
@@ -34,14 +38,22 @@ def build_target(target: str) -> Path:
     if cmake is None or (shutil.which("c++") is None and shutil.which("g++") is None):
         pytest.skip("the engine cannot be built alone here: cmake or a C++ compiler is missing")
     generator = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"] if ninja is not None else []
-    options = ["-DASTRA_TESTS=ON", "-DASTRA_BENCH=OFF", "-DASTRA_OPTIMIZE=-O1", "-DCMAKE_UNITY_BUILD=ON"]
+    options = [
+        "-DASTRA_TESTS=ON",
+        "-DASTRA_BENCH=OFF",
+        "-DASTRA_OPTIMIZE=-O1",
+        "-DCMAKE_UNITY_BUILD=ON",
+    ]
     configure = [cmake, "-S", str(REPOSITORY / "astra-sim"), "-B", str(BUILD), *options]
     if not (BUILD / "CMakeCache.txt").exists():
         configure += generator
     BUILD.mkdir(parents=True, exist_ok=True)
     with (BUILD / ".lock").open("w") as lock:  # test processes side by side build it once
         fcntl.flock(lock, fcntl.LOCK_EX)
-        for step in (configure, [cmake, "--build", str(BUILD), "--target", target, "--parallel", "2"]):
+        for step in (
+            configure,
+            [cmake, "--build", str(BUILD), "--target", target, "--parallel", "2"],
+        ):
             done = subprocess.run(step, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return BUILD
@@ -101,7 +113,13 @@ def run_case(
     where = case if in_case else scratch
     environment = {key: value for key, value in os.environ.items() if not key.startswith("ASTRA")}
     done = subprocess.run(
-        command, capture_output=True, text=True, cwd=where, timeout=HANGS_S, env=environment, check=False
+        command,
+        capture_output=True,
+        text=True,
+        cwd=where,
+        timeout=HANGS_S,
+        env=environment,
+        check=False,
     )
     errors = "\n".join(line for line in done.stderr.splitlines() if not line.startswith("note:"))
     lines = times.read_text().split()[1:] if times.exists() else []

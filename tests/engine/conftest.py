@@ -1,4 +1,6 @@
-"""Finds the engine's bindings: its own module when that was built alone and is on the path, else the product's."""
+"""Finds the engine's bindings: its own module when that was built alone and is on the path, else
+the product's.
+"""
 
 import importlib
 from pathlib import Path
@@ -29,7 +31,10 @@ def engine() -> ModuleType:
     """The engine's bindings; skips where they are not built."""
     module = _load()
     if module is None:
-        pytest.skip("the engine's bindings are not built (neither llmsim._native.engine nor astra_engine_py)")
+        pytest.skip(
+            "the engine's bindings are not built (neither llmsim._native.engine nor "
+            "astra_engine_py)"
+        )
     return module
 
 

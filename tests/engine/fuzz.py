@@ -1,8 +1,11 @@
-"""Throws damaged and extreme files at the command: whatever they hold, it ends soon, with 0, 2 or 3, and says why.
+"""Throws damaged and extreme files at the command: whatever they hold, it ends soon, with 0, 2 or
+3, and says why.
 
-    python -m engine.fuzz ROUNDS [EXECUTABLE [FIRST_SEED]]    from tests/; prints what breaks the rule, keeps it
+    python -m engine.fuzz ROUNDS [EXECUTABLE [FIRST_SEED]]    from tests/; prints what breaks the
+    rule, keeps it
 
-Inputs come from a small sound case: bytes are changed, values replaced by extreme ones, members dropped and doubled.
+Inputs come from a small sound case: bytes are changed, values replaced by extreme ones, members
+dropped and doubled.
 """
 
 import json
@@ -24,11 +27,22 @@ SECONDS = 10
 
 def random_node(rng: random.Random, node_id: int) -> bytes:
     """Any type, any parents, attributes with extreme values."""
-    names = ("comm_type", "comm_size", "comm_src", "comm_dst", "comm_tag", "pg_name", "involved_dim", "tensor_size")
+    names = (
+        "comm_type",
+        "comm_size",
+        "comm_src",
+        "comm_dst",
+        "comm_tag",
+        "pg_name",
+        "involved_dim",
+        "tensor_size",
+    )
     names += ("num_ops", "is_cpu_op", "root_rank", "duration_ps", "memory_tier", "engine_stream")
     attributes: dict[str, Any] = {}
     for name in rng.sample(names, rng.randint(3, len(names))):
-        value: Any = rng.choice((0, 1, 1, 2, 3, 4, 100, 4096, *INTEGERS, "1", "x", True, [True], [False, True]))
+        value: Any = rng.choice(
+            (0, 1, 1, 2, 3, 4, 100, 4096, *INTEGERS, "1", "x", True, [True], [False, True])
+        )
         attributes[name] = value % 2**63 if type(value) is int else value
     deps = [rng.choice((0, 1, node_id, node_id + 1, 2**64 - 1)) for _ in range(rng.randint(0, 2))]
     micros = rng.choice((0, 1, 5, 2**40, 2**50, 2**63))
@@ -48,10 +62,15 @@ def _network(rng: random.Random, case: Path) -> None:
     if rng.random() < 0.3:
         path.write_bytes(damaged_bytes(rng, path.read_bytes()))
         return
-    rows = {key: json.loads(value) for key, value in (line.split(": ", 1) for line in path.read_text().splitlines())}
+    rows = {
+        key: json.loads(value)
+        for key, value in (line.split(": ", 1) for line in path.read_text().splitlines())
+    }
     key, at = rng.choice(list(rows)), rng.randrange(2)
     rows[key][at] = rng.choice((*INTEGERS, *REALS, *TEXTS, "Ring", "FullyConnected", 3, 1e-9, 1e9))
-    path.write_text("".join(f"{name}: {json.dumps(row)}\n" for name, row in rows.items()), errors="replace")
+    path.write_text(
+        "".join(f"{name}: {json.dumps(row)}\n" for name, row in rows.items()), errors="replace"
+    )
 
 
 def _json(name: str) -> Callable[[random.Random, Path], None]:
@@ -71,7 +90,10 @@ def _json(name: str) -> Callable[[random.Random, Path], None]:
 DAMAGES: dict[str, Callable[[random.Random, Path], None]] = {
     "traces": _traces,
     "network": _network,
-    **{name: _json(f"{name}.json") for name in ("system", "memory", "tiers", "comm_group", "topology", "trace")},
+    **{
+        name: _json(f"{name}.json")
+        for name in ("system", "memory", "tiers", "comm_group", "topology", "trace")
+    },
 }
 
 
@@ -88,23 +110,63 @@ def sound_case(folder: Path) -> Path:
             ck.node(6, ck.LOAD, [5], tensor_size=4096),
         ]
         traces.append(nodes)
-    net = {"topology": ["Ring", "Switch"], "npus_count": [2, 2], "bandwidth": [50, 25], "latency": [500, 700.5]}
+    net = {
+        "topology": ["Ring", "Switch"],
+        "npus_count": [2, 2],
+        "bandwidth": [50, 25],
+        "latency": [500, 700.5],
+    }
     kinds = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
     system: dict[str, Any] = {f"{kind}-implementation": ["ring", "direct"] for kind in kinds}
-    system |= {"preferred-dataset-splits": 2, "active-chunks-per-dimension": 1, "scheduling-policy": "LIFO"}
+    system |= {
+        "preferred-dataset-splits": 2,
+        "active-chunks-per-dimension": 1,
+        "scheduling-policy": "LIFO",
+    }
     system |= {"collective-optimization": "localBWAware", "peak-perf": 100, "roofline-enabled": 0}
-    memory = {"memory-type": "PER_NPU_MEMORY_EXPANSION", "remote-mem-latency": 100, "remote-mem-bw": 10}
+    memory = {
+        "memory-type": "PER_NPU_MEMORY_EXPANSION",
+        "remote-mem-latency": 100,
+        "remote-mem-bw": 10,
+    }
     case = ck.write_case(folder, traces, net, system, memory, {"1": [0, 1], "2": [2, 3]})
-    tier = {"name": "a", "per": "node", "npus_per_node": 2, "bandwidth_gb_per_s": 10, "channels": 2, "sharing": "fifo"}
-    tier |= {"port_gb_per_s": 5, "npus_per_port": 1, "held_by": [0, 3], "latency_ns": 100.5, "capacity_gb": 1}
+    tier = {
+        "name": "a",
+        "per": "node",
+        "npus_per_node": 2,
+        "bandwidth_gb_per_s": 10,
+        "channels": 2,
+        "sharing": "fifo",
+    }
+    tier |= {
+        "port_gb_per_s": 5,
+        "npus_per_port": 1,
+        "held_by": [0, 3],
+        "latency_ns": 100.5,
+        "capacity_gb": 1,
+    }
     other = {"name": "b", "per": "all", "bandwidth_gb_per_s": 1}
     (case / "tiers.json").write_text(json.dumps({"tiers": [tier, other]}))
-    links = [{"a": str(i), "b": "s", "bandwidth_gb_per_s": 50, "latency_ns": 500, "count": 1} for i in range(4)]
+    links = [
+        {"a": str(i), "b": "s", "bandwidth_gb_per_s": 50, "latency_ns": 500, "count": 1}
+        for i in range(4)
+    ]
     switches = [{"name": "s", "bisection_gb_per_s": 100, "spread": 1}]
-    topology = {"devices": 4, "devices_relay": False, "switches": switches, "links": links, "routes": [["0", "s", "1"]]}
+    topology = {
+        "devices": 4,
+        "devices_relay": False,
+        "switches": switches,
+        "links": links,
+        "routes": [["0", "s", "1"]],
+    }
     (case / "topology.json").write_text(json.dumps(topology))
-    nodes_json = [{"version": "1"}, {"id": "1", "type": "COMP_NODE", "attr": [{"name": "x", "int64_val": "5"}]}]
-    nodes_json.append({"id": 2, "data_deps": ["1"], "attr": [{"name": "y", "bool_list": {"values": [True]}}]})
+    nodes_json = [
+        {"version": "1"},
+        {"id": "1", "type": "COMP_NODE", "attr": [{"name": "x", "int64_val": "5"}]},
+    ]
+    nodes_json.append(
+        {"id": 2, "data_deps": ["1"], "attr": [{"name": "y", "bool_list": {"values": [True]}}]}
+    )
     (case / "trace.json").write_text(json.dumps(nodes_json))
     return case
 
@@ -114,9 +176,17 @@ def commands(executable: Path, case: Path, what: str, rng: random.Random) -> lis
     if what == "trace":
         return [str(executable), "from-json", str(case / "trace.json"), str(case / "out.et")]
     if what == "traces" and rng.random() < 0.4:
-        return [str(executable), rng.choice(("validate", "to-json", "dot", "graphml")), str(case / "workload.0.et")]
+        return [
+            str(executable),
+            rng.choice(("validate", "to-json", "dot", "graphml")),
+            str(case / "workload.0.et"),
+        ]
     rules = "default" if what in ("topology", "tiers") or rng.random() < 0.5 else "strict"
-    backends = ["congestion-unaware", "congestion-aware", *(["fair-share"] if rules == "default" else [])]
+    backends = [
+        "congestion-unaware",
+        "congestion-aware",
+        *(["fair-share"] if rules == "default" else []),
+    ]
     network = "topology.json" if what == "topology" else "network.yml"
     options = {
         "rules": rules,

@@ -1,4 +1,6 @@
-"""Random programs of unlike NPUs, networks of every kind, and the links between them, for tests of default rules."""
+"""Random programs of unlike NPUs, networks of every kind, and the links between them, for tests of
+default rules.
+"""
 
 import random
 from dataclasses import dataclass, field
@@ -7,9 +9,16 @@ from typing import Any
 from engine import chakra_file as ck
 
 COLLECTIVES = (
-    ck.ALL_REDUCE, ck.REDUCE, ck.ALL_GATHER, ck.GATHER, ck.SCATTER, ck.BROADCAST, ck.ALL_TO_ALL, ck.REDUCE_SCATTER,
+    ck.ALL_REDUCE,
+    ck.REDUCE,
+    ck.ALL_GATHER,
+    ck.GATHER,
+    ck.SCATTER,
+    ck.BROADCAST,
+    ck.ALL_TO_ALL,
+    ck.REDUCE_SCATTER,
     ck.BARRIER,
-)  # fmt: skip
+)
 SIZES = (0, 1, 7, 4096, 100_003, 1 << 20)
 
 
@@ -48,9 +57,11 @@ class Program:
 
 
 def program(rng: random.Random, npus: int, memory: bool = False, chained: bool = False) -> Program:
-    """Compute, messages, collectives of groups and of all, accesses to memory, each after some earlier nodes.
+    """Compute, messages, collectives of groups and of all, accesses to memory, each after some
+    earlier nodes.
 
-    `chained`: compute nodes of an NPU one after another, so that no choice between ready ones is left.
+    `chained`: compute nodes of an NPU one after another, so that no choice between ready ones is
+    left.
     """
     items: list[list[Item]] = [[] for _ in range(npus)]
     last_compute: list[int | None] = [None] * npus
@@ -69,10 +80,17 @@ def program(rng: random.Random, npus: int, memory: bool = False, chained: bool =
         items[npu].append(Item(number, kind, sorted(deps), micros, attributes))
 
     for tag in range(rng.randint(3, 25)):
-        what = rng.choice(("comp", "message", "message", "collective", "memory" if memory else "comp"))
+        what = rng.choice(
+            ("comp", "message", "message", "collective", "memory" if memory else "comp")
+        )
         size = rng.choice(SIZES)
         if what == "comp":
-            add(rng.randrange(npus), ck.COMP, rng.randint(0, 60), is_cpu_op=not chained and rng.random() < 0.2)
+            add(
+                rng.randrange(npus),
+                ck.COMP,
+                rng.randint(0, 60),
+                is_cpu_op=not chained and rng.random() < 0.2,
+            )
         elif what == "memory":
             add(rng.randrange(npus), rng.choice((ck.LOAD, ck.STORE)), tensor_size=size)
         elif what == "message":
@@ -104,12 +122,20 @@ def regular_network(rng: random.Random) -> dict[str, Any]:
 
 
 def listed_network(rng: random.Random) -> dict[str, Any]:
-    """Leaves and spines with limits, spread and parallel cables; or devices that relay, in any connected graph."""
+    """Leaves and spines with limits, spread and parallel cables; or devices that relay, in any
+    connected graph.
+    """
     npus = rng.randint(2, 9)
 
     def link(a: str, b: str) -> dict[str, Any]:
         speed, latency = rng.choice((1, 12.5, 50, 400)), rng.choice((0, 30, 500.25))
-        return {"a": a, "b": b, "bandwidth_gb_per_s": speed, "latency_ns": latency, "count": rng.choice((1, 1, 2))}
+        return {
+            "a": a,
+            "b": b,
+            "bandwidth_gb_per_s": speed,
+            "latency_ns": latency,
+            "count": rng.choice((1, 1, 2)),
+        }
 
     if rng.random() < 0.3:
         links = [link(str(npu), str(rng.randrange(npu))) for npu in range(1, npus)]
@@ -155,9 +181,12 @@ def system(rng: random.Random, network: dict[str, Any]) -> dict[str, Any]:
     }
     out: dict[str, Any] = {}
     for kind, names in choices.items():
-        # Two trees have no reduce-scatter: only the last dimension of a plan, or `baseline`, can use them.
+        # Two trees have no reduce-scatter: only the last dimension of a plan, or `baseline`, can
+        # use them.
         picked = [rng.choice(names) for _ in range(dims)]
-        out[f"{kind}-implementation"] = ["ring" if d + 1 < dims and "Tree" in n else n for d, n in enumerate(picked)]
+        out[f"{kind}-implementation"] = [
+            "ring" if d + 1 < dims and "Tree" in n else n for d, n in enumerate(picked)
+        ]
     out["preferred-dataset-splits"] = rng.choice((1, 1, 3, 4))
     out["endpoint-delay"] = rng.choice((0, 10))
     if rng.random() < 0.3:

@@ -1,7 +1,9 @@
-"""A second, naive engine for one collective: one heap, explicit keys, written from the rules and not from the C++.
+"""A second, naive engine for one collective: one heap, explicit keys, written from the rules and
+not from the C++.
 
-Rules: ser(b) = ceil(b * 10^12 / bandwidth); equal chunks ceil(S / n) for timing, exact chunks for counting; a FIFO link
-serves in order of arrival, ties by (kind, entity); what is made at t for t runs in the next delta cycle of t.
+Rules: ser(b) = ceil(b * 10^12 / bandwidth); equal chunks ceil(S / n) for timing, exact chunks for
+counting; a FIFO link serves in order of arrival, ties by (kind, entity); what is made at t for t
+runs in the next delta cycle of t.
 """
 
 import heapq
@@ -88,7 +90,9 @@ class Simulation:
     def send(self, source: int, target: int, exact: int, arrived: Callable[[], None]) -> int:
         """Returns when the message has left the sender."""
         site = self.site
-        serialisation = serialisation_ps(-(-self.num_bytes // len(site.group)), site.bandwidth_bytes_per_s)
+        serialisation = serialisation_ps(
+            -(-self.num_bytes // len(site.group)), site.bandwidth_bytes_per_s
+        )
         links = path(site, source, target)
         if not site.aware:
             for link in links:
@@ -99,18 +103,28 @@ class Simulation:
             return self.now + serialisation
         return self.enter(links, exact, serialisation, arrived)
 
-    def enter(self, links: list[tuple[int, int]], exact: int, serialisation: int, arrived: Callable[[], None]) -> int:
+    def enter(
+        self,
+        links: list[tuple[int, int]],
+        exact: int,
+        serialisation: int,
+        arrived: Callable[[], None],
+    ) -> int:
         link = links[0]
         left = max(self.now, self.free_at[link]) + serialisation
         self.free_at[link] = left
         self.link_bytes[link] += exact
         there = left + self.site.latency_ps
         if len(links) == 1:
-            self.post(there + self.site.endpoint_delay_ps, ARRIVAL, link_rank(self.site, link), arrived)
+            self.post(
+                there + self.site.endpoint_delay_ps, ARRIVAL, link_rank(self.site, link), arrived
+            )
         else:
             rest = links[1:]
             entity = link_rank(self.site, link)
-            self.post(there, HOP, entity, lambda: void(self.enter(rest, exact, serialisation, arrived)))
+            self.post(
+                there, HOP, entity, lambda: void(self.enter(rest, exact, serialisation, arrived))
+            )
         return left
 
 
@@ -163,7 +177,9 @@ class Rank:
             _, target, block, phase = self.outbox.pop(0)
             peer = self.ranks[target]
             hear = partial(peer.hear, phase)
-            left = self.simulation.send(self.device, peer.device, self.simulation.chunk(block), hear)
+            left = self.simulation.send(
+                self.device, peer.device, self.simulation.chunk(block), hear
+            )
             self.left_at = max(self.left_at, left)
         if not self.outbox and sum(self.heard) == self.total:
             self.end = max(self.simulation.now, self.left_at)
@@ -173,7 +189,9 @@ class Rank:
         self.progress()
 
 
-def simulate(site: Site, num_bytes: int, starts_ps: list[int]) -> tuple[list[int], dict[tuple[int, int], int]]:
+def simulate(
+    site: Site, num_bytes: int, starts_ps: list[int]
+) -> tuple[list[int], dict[tuple[int, int], int]]:
     """Ends of all ranks and exact bytes by link."""
     simulation = Simulation(site, num_bytes)
     ranks: list[Rank] = []

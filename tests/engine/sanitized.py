@@ -1,6 +1,8 @@
-"""Runs an executable over the recorded cases, under both rules and on every network: only 0, 2 and 3 may come out.
+"""Runs an executable over the recorded cases, under both rules and on every network: only 0, 2 and
+3 may come out.
 
-    python -m engine.sanitized EXECUTABLE    from tests/; meant for a build with sanitizers, whose findings end with 1
+    python -m engine.sanitized EXECUTABLE    from tests/; meant for a build with sanitizers, whose
+    findings end with 1
 
 Says so where the recorded cases are not there.
 """
@@ -37,9 +39,19 @@ def run(executable: Path, case: Path, rules: str, backend: str) -> str:
         "comm-group-configuration": groups if groups.exists() else "empty",
         "timeline": os.devnull,
     }
-    command = [str(executable), *(f"--{name}={value}" for name, value in options.items()), *expected["extra_flags"]]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, cwd=case, check=False)
-    return "" if done.returncode in (0, 2, 3) else f"exit code {done.returncode}: {done.stderr[-3000:]}"
+    command = [
+        str(executable),
+        *(f"--{name}={value}" for name, value in options.items()),
+        *expected["extra_flags"],
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=SECONDS, cwd=case, check=False
+    )
+    return (
+        ""
+        if done.returncode in (0, 2, 3)
+        else f"exit code {done.returncode}: {done.stderr[-3000:]}"
+    )
 
 
 def main(executable: Path) -> int:

@@ -26,7 +26,9 @@ KEYS = {
 
 
 class Collectives:
-    def __init__(self, run: "Run", sizes: list[int], groups: dict[str, list[int]], queues: int, delay: int) -> None:
+    def __init__(
+        self, run: "Run", sizes: list[int], groups: dict[str, list[int]], queues: int, delay: int
+    ) -> None:
         self.run, self.sizes, self.queues, self.delay = run, sizes, queues, delay
         self.groups = {int(key): members for key, members in groups.items()}
         self.npus = math.prod(sizes)
@@ -50,7 +52,9 @@ class Collectives:
         custom = yaml.safe_load(Path(by_node).read_text()).get(node.id) if by_node else None
         custom = custom or (system.get(KEYS[kind] + "-implementation-custom") or [None])[0]
         if custom:
-            Custom(self.run, npu, self.groups[group] if group else list(range(self.npus)), custom, ends)
+            Custom(
+                self.run, npu, self.groups[group] if group else list(range(self.npus)), custom, ends
+            )
             return
         splits: int = system["preferred-dataset-splits"]
         chunk = size // splits
@@ -66,13 +70,20 @@ class Collectives:
 
         for _ in range(count):
             tag = group * 1_000_000 + self.count("tag", npu, group)
-            joined = Chunk(npu, tag, chunk, self.plan(npu, kind, group, value.get("involved_dim")), 0, last)
+            joined = Chunk(
+                npu, tag, chunk, self.plan(npu, kind, group, value.get("involved_dim")), 0, last
+            )
             self.join(joined)
             self.serve(npu, joined.phase.queue)
 
-    def plan(self, npu: int, kind: str, group: int, involved: tuple[bool, ...] | None) -> list[Phase]:
+    def plan(
+        self, npu: int, kind: str, group: int, involved: tuple[bool, ...] | None
+    ) -> list[Phase]:
         given: list[str] = self.run.system[KEYS[kind] + "-implementation"]
-        aware = kind == "ALL_REDUCE" and self.run.system.get("collective-optimization") == "localBWAware"
+        aware = (
+            kind == "ALL_REDUCE"
+            and self.run.system.get("collective-optimization") == "localBWAware"
+        )
         first = "first" if aware else "all"
         if group and len(self.groups[group]) < self.npus:
             algorithm = given[0] if len(given) == 1 else "ring"
@@ -88,7 +99,9 @@ class Collectives:
             up, top = dims[:-1], dims[-1]
             steps = [(d, "REDUCE_SCATTER", "first") for d in up] + [(top, "ALL_REDUCE", "first")]
             steps += [(d, "ALL_GATHER", "last") for d in reversed(up)]
-        return [self.phase(npu, what, given[d], self.ring(npu, d), d, rule) for d, what, rule in steps]
+        return [
+            self.phase(npu, what, given[d], self.ring(npu, d), d, rule) for d, what, rule in steps
+        ]
 
     def ring(self, npu: int, dimension: int) -> list[int]:
         stride, count = math.prod(self.sizes[:dimension]), self.sizes[dimension]
@@ -118,7 +131,9 @@ class Collectives:
         algorithm = re.sub("^one(.)", lambda found: found[1].lower(), algorithm)
         tree = algorithm == "doubleBinaryTree" and self.count("tree", npu, dimension) % 2 == 1
         delay = GROUP_DELAY_NS if sub_group else self.delay
-        return Phase(operation, algorithm, ring, (dimension, queue), backwards, tree, delay, sub_group)
+        return Phase(
+            operation, algorithm, ring, (dimension, queue), backwards, tree, delay, sub_group
+        )
 
     def join(self, chunk: Chunk) -> None:
         self.waiting[chunk.npu, chunk.phase.queue].append(chunk)

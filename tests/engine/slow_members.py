@@ -1,4 +1,6 @@
-"""What a member does in one phase of one chunk of a collective, and the collectives that files give."""
+"""What a member does in one phase of one chunk of a collective, and the collectives that files
+give.
+"""
 
 from collections import deque
 from collections.abc import Callable
@@ -49,7 +51,11 @@ class Member:
 
     def __init__(self, collectives: "Collectives", chunk: Chunk) -> None:
         self.all, self.chunk, self.phase = collectives, chunk, chunk.phase
-        self.clock, self.ring, self.delay = collectives.run.clock, chunk.phase.ring, chunk.phase.delay
+        self.clock, self.ring, self.delay = (
+            collectives.run.clock,
+            chunk.phase.ring,
+            chunk.phase.delay,
+        )
         self.n = len(self.ring)
         self.me = self.ring.index(chunk.npu)
 
@@ -58,7 +64,9 @@ class Member:
         self.all.run.messages.send(key, lambda: None)
 
     def receive(self, place: int, size: int, call: Call) -> None:
-        self.all.run.messages.receive(("collective", self.chunk.tag, self.ring[place], self.chunk.npu, size), call)
+        self.all.run.messages.receive(
+            ("collective", self.chunk.tag, self.ring[place], self.chunk.npu, size), call
+        )
 
     def own(self, delay: int, call: Call) -> None:
         self.clock.own(self.chunk.npu, delay, call)
@@ -88,7 +96,9 @@ class Automaton(Member):
             way = {"ALL_REDUCE": down + back, "REDUCE_SCATTER": down}
             up = [(n >> (k + 1), chunk.size << k) for k in range(levels)]
             exchanges = way.get(kind, up)
-            self.steps = [(self.me ^ distance, self.me ^ distance, size) for distance, size in exchanges]
+            self.steps = [
+                (self.me ^ distance, self.me ^ distance, size) for distance, size in exchanges
+            ]
             self.repeat = levels - 1
         else:
             size = chunk.size if kind == "ALL_GATHER" else chunk.size // n
@@ -138,7 +148,10 @@ class Automaton(Member):
             self.ready()
         if self.sends == 0 and self.credits == self.parallel:
             self.over = True
-            share = {"REDUCE_SCATTER": self.chunk.size // self.n, "ALL_GATHER": self.chunk.size * self.n}
+            share = {
+                "REDUCE_SCATTER": self.chunk.size // self.n,
+                "ALL_GATHER": self.chunk.size * self.n,
+            }
             self.all.leave(self.chunk, share.get(self.phase.operation, self.chunk.size))
 
     def ready(self) -> None:
@@ -155,7 +168,9 @@ class Automaton(Member):
 
 
 class Tree(Member):
-    """One of the two trees of an all-reduce: n - 1 places numbered in order in a complete tree, a root above it."""
+    """One of the two trees of an all-reduce: n - 1 places numbered in order in a complete tree, a
+    root above it.
+    """
 
     def __init__(self, collectives: "Collectives", chunk: Chunk) -> None:
         super().__init__(collectives, chunk)
@@ -198,7 +213,9 @@ class Tree(Member):
         self.receive(
             self.parent,
             self.chunk.size,
-            (lambda: self.own(self.delay, self.finish)) if leaf else (lambda: self.after_reduction(self.down)),
+            (lambda: self.own(self.delay, self.finish))
+            if leaf
+            else (lambda: self.after_reduction(self.down)),
         )
 
     def down(self) -> None:
@@ -211,7 +228,9 @@ class Tree(Member):
 
 
 class Custom:
-    """One rank of a collective given as files: no slots, plain tags; ranks are places in the sorted group."""
+    """One rank of a collective given as files: no slots, plain tags; ranks are places in the sorted
+    group.
+    """
 
     def __init__(self, run: "Run", npu: int, members: list[int], prefix: str, ends: Call) -> None:
         self.run, self.npu, self.members, self.ends = run, npu, members, ends
@@ -223,16 +242,22 @@ class Custom:
 
     def issue(self) -> None:
         for number, node in sorted(self.nodes.items()):
-            if number in self.issued or not self.done.issuperset([*node.data_deps, *node.ctrl_deps]):
+            if number in self.issued or not self.done.issuperset(
+                [*node.data_deps, *node.ctrl_deps]
+            ):
                 continue
             self.issued.add(number)
             value: dict[str, Any] = dict(node.attributes)
             end = partial(self.end, number)
             tag, size = value.get("comm_tag", 0) % 500_000_000, value.get("comm_size", 0)
             if node.type == "COMM_SEND":
-                self.run.messages.send(("plain", tag, self.npu, self.members[value["comm_dst"]], size), end)
+                self.run.messages.send(
+                    ("plain", tag, self.npu, self.members[value["comm_dst"]], size), end
+                )
             elif node.type == "COMM_RECV":
-                self.run.messages.receive(("plain", tag, self.members[value["comm_src"]], self.npu, size), end)
+                self.run.messages.receive(
+                    ("plain", tag, self.members[value["comm_src"]], self.npu, size), end
+                )
             else:
                 self.run.clock.own(self.npu, node.duration_micros * 1000 or 1, end)
 

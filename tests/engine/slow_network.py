@@ -12,7 +12,9 @@ CONTROL_TAG = 500_000_000
 
 
 class Clock:
-    """The global queue, time -> list, and per NPU lists of what it schedules for itself, which run as one entry."""
+    """The global queue, time -> list, and per NPU lists of what it schedules for itself, which run
+    as one entry.
+    """
 
     def __init__(self) -> None:
         self.now = 0
@@ -79,8 +81,12 @@ class Network:
             a, b = a // self.sizes[dimension], b // self.sizes[dimension]
             dimension += 1
         count = self.sizes[dimension]
-        hops = {"FullyConnected": 1, "Switch": 2, "Ring": min((a - b) % count, (b - a) % count)}[self.shapes[dimension]]
-        self.clock.shared(int(hops * self.latency_ns[dimension] + size / self.bytes_per_ns[dimension]), call)
+        hops = {"FullyConnected": 1, "Switch": 2, "Ring": min((a - b) % count, (b - a) % count)}[
+            self.shapes[dimension]
+        ]
+        self.clock.shared(
+            int(hops * self.latency_ns[dimension] + size / self.bytes_per_ns[dimension]), call
+        )
 
     def _route(self, source: int, target: int) -> list[tuple[int, int]]:
         count = self.sizes[0]
@@ -109,7 +115,9 @@ class Network:
     def _take(self, link: Link, path: list[tuple[int, int]], size: int, call: Call) -> None:
         link.busy = True
         serialisation = size / self.bytes_per_ns[0]
-        self.clock.shared(int(self.latency_ns[0] + serialisation), lambda: self._enter(path[1:], size, call))
+        self.clock.shared(
+            int(self.latency_ns[0] + serialisation), lambda: self._enter(path[1:], size, call)
+        )
         self.clock.shared(int(serialisation), lambda: self._free(link))
 
     @staticmethod
@@ -123,7 +131,9 @@ Key = tuple[str, int, int, int, int]  # name space, tag, from, to, bytes
 
 
 class Messages:
-    """Sends and receives, the k-th with the k-th of a key; where asked for with a rendezvous in front of each."""
+    """Sends and receives, the k-th with the k-th of a key; where asked for with a rendezvous in
+    front of each.
+    """
 
     def __init__(self, clock: Clock, network: Network, rendezvous: bool) -> None:
         self.clock, self.network, self.rendezvous = clock, network, rendezvous
@@ -135,14 +145,19 @@ class Messages:
             self._send(key, call)
             return
         space, tag, source, target, _ = key
-        self._receive((space, tag + CONTROL_TAG, target, source, CONTROL_BYTES), lambda: self._send(key, call))
+        self._receive(
+            (space, tag + CONTROL_TAG, target, source, CONTROL_BYTES), lambda: self._send(key, call)
+        )
 
     def receive(self, key: Key, call: Call) -> None:
         if not self.rendezvous:
             self._receive(key, call)
             return
         space, tag, source, target, _ = key
-        self._send((space, tag + CONTROL_TAG, target, source, CONTROL_BYTES), lambda: self._receive(key, call))
+        self._send(
+            (space, tag + CONTROL_TAG, target, source, CONTROL_BYTES),
+            lambda: self._receive(key, call),
+        )
 
     def _send(self, key: Key, call: Call) -> None:
         def arrive() -> None:

@@ -1,7 +1,9 @@
-"""A slow executor of strict rules, written from their statement alone, to compare the fast one with on random cases.
+"""A slow executor of strict rules, written from their statement alone, to compare the fast one with
+on random cases.
 
-Times are whole ns. One callable per event, one dictionary per thing; nothing is shared with `astra-sim/strict`. What is
-below nodes is in `slow_network.py`, what happens inside a collective in `slow_collectives.py` and `slow_members.py`.
+Times are whole ns. One callable per event, one dictionary per thing; nothing is shared with
+`astra-sim/strict`. What is below nodes is in `slow_network.py`, what happens inside a collective in
+`slow_collectives.py` and `slow_members.py`.
 """
 
 import json
@@ -28,7 +30,9 @@ class Npu:
         self.finish: int | None = None  # when last nothing was ready and nothing ran
 
     def scan(self) -> None:
-        """A scheduling pass: a snapshot of what is ready, by id; each that finds its slot free is issued."""
+        """A scheduling pass: a snapshot of what is ready, by id; each that finds its slot free is
+        issued.
+        """
         for node in self.ready():
             slot = self.slot(node)
             if slot in self.slots:
@@ -43,7 +47,8 @@ class Npu:
         return [
             node
             for number, node in sorted(self.nodes.items())
-            if number not in self.issued and self.done.issuperset([*node.data_deps, *node.ctrl_deps])
+            if number not in self.issued
+            and self.done.issuperset([*node.data_deps, *node.ctrl_deps])
         ]
 
     @staticmethod
@@ -78,7 +83,8 @@ class Npu:
                 self.end(node)  # at once, without a pass
                 return
             rate = min(
-                system["local-mem-bw"] * 1e9 * (value["num_ops"] / value["tensor_size"]), system["peak-perf"] * 1e12
+                system["local-mem-bw"] * 1e9 * (value["num_ops"] / value["tensor_size"]),
+                system["peak-perf"] * 1e12,
             )
             run.clock.own(self.npu, int(value["num_ops"] / rate * 1e9), ends)
         elif node.type == "COMP":
@@ -88,10 +94,22 @@ class Npu:
         elif node.type == "INVALID":
             self.end(node)
         elif node.type == "COMM_SEND":
-            key = ("plain", value["comm_tag"] % 500_000_000, self.npu, value["comm_dst"], value["comm_size"])
+            key = (
+                "plain",
+                value["comm_tag"] % 500_000_000,
+                self.npu,
+                value["comm_dst"],
+                value["comm_size"],
+            )
             run.messages.send(key, ends)
         elif node.type == "COMM_RECV":
-            key = ("plain", value["comm_tag"] % 500_000_000, value["comm_src"], self.npu, value["comm_size"])
+            key = (
+                "plain",
+                value["comm_tag"] % 500_000_000,
+                value["comm_src"],
+                self.npu,
+                value["comm_size"],
+            )
             run.messages.receive(key, ends)
         elif COLLECTIVES[value["comm_type"]] == "BROADCAST":
             run.clock.own(self.npu, duration, ends)
@@ -100,20 +118,28 @@ class Npu:
 
 
 class Run:
-    """A case folder (the file names of `chakra_file.write_case`), carried out. `times`: (NPU, node) -> issue, end."""
+    """A case folder (the file names of `chakra_file.write_case`), carried out. `times`: (NPU, node)
+    -> issue, end.
+    """
 
     def __init__(self, case: Path, aware: bool, flags: tuple[str, ...] = ()) -> None:
         options = dict(flag.removeprefix("--").split("=", 1) for flag in flags)
         self.system: dict[str, Any] = json.loads((case / "system.json").read_text())
         network: dict[str, list[Any]] = yaml.safe_load((case / "network.yml").read_text())
         groups_file = case / "comm_group.json"
-        groups: dict[str, list[int]] = json.loads(groups_file.read_text()) if groups_file.exists() else {}
+        groups: dict[str, list[int]] = (
+            json.loads(groups_file.read_text()) if groups_file.exists() else {}
+        )
         self.clock = Clock()
         self.network = Network(self.clock, network, aware)
-        self.messages = Messages(self.clock, self.network, options.get("rendezvous-protocol") == "true")
+        self.messages = Messages(
+            self.clock, self.network, options.get("rendezvous-protocol") == "true"
+        )
         self.memory = Memory(self.clock, json.loads((case / "memory.json").read_text()))
         queues = int(options.get("num-queues-per-dim", 1))
-        delay = int(self.system.get("endpoint-delay", 10) * float(options.get("injection-scale", 1)))
+        delay = int(
+            self.system.get("endpoint-delay", 10) * float(options.get("injection-scale", 1))
+        )
         self.collectives = Collectives(self, network["npus_count"], groups, queues, delay)
         self.npus: list[Npu] = []
         for npu in range(self.collectives.npus):
@@ -125,4 +151,8 @@ class Run:
     @property
     def times(self) -> dict[tuple[int, int], tuple[int, int]]:
         """Of the nodes that ended, in ns."""
-        return {(npu.npu, node): (npu.issued[node], end) for npu in self.npus for node, end in npu.ended.items()}
+        return {
+            (npu.npu, node): (npu.issued[node], end)
+            for npu in self.npus
+            for node, end in npu.ended.items()
+        }

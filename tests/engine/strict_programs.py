@@ -1,6 +1,8 @@
-"""Random cases for strict rules: networks, configurations, groups and programs of every kind that upstream can run.
+"""Random cases for strict rules: networks, configurations, groups and programs of every kind that
+upstream can run.
 
-python -m engine.strict_programs FIRST_SEED COUNT EXECUTABLE    from tests/; the fast executor against the slow one
+python -m engine.strict_programs FIRST_SEED COUNT EXECUTABLE    from tests/; the fast executor
+against the slow one
 """
 
 import json
@@ -51,7 +53,10 @@ class Program:
         if self.backend == "aware":
             return [self.draw.choice([3, 4, 4, 5, 6, 7, 8, 8, 12])]
         count = self.draw.choice([1, 1, 2, 2, 3])
-        return [self.draw.choice([2, 3, 4, 4, 5, 8] if count < 3 else [2, 2, 3, 4]) for _ in range(count)]
+        return [
+            self.draw.choice([2, 3, 4, 4, 5, 8] if count < 3 else [2, 2, 3, 4])
+            for _ in range(count)
+        ]
 
     def _groups(self) -> dict[int, list[int]]:
         groups: dict[int, list[int]] = {}
@@ -82,13 +87,17 @@ class Program:
         }
 
     def _algorithms(self, kind: int, aware_plan: bool) -> list[str]:
-        """One per dimension, or fewer; of those that can carry out their phase on that many NPUs."""
+        """One per dimension, or fewer; of those that can carry out their phase on that
+        many NPUs.
+        """
         flat = ["oneRing", "oneDirect", "oneDirect2"]
         if kind != ck.ALL_TO_ALL and self.npus.bit_count() == 1 and not self.groups:
             flat.append("oneHalvingDoubling")
         if self.draw.random() < 0.15:
             return [self.draw.choice(flat)]
-        count = len(self.sizes) if self.draw.random() < 0.8 else self.draw.randint(1, len(self.sizes))
+        count = (
+            len(self.sizes) if self.draw.random() < 0.8 else self.draw.randint(1, len(self.sizes))
+        )
         chosen = []
         for size in self.sizes[:count]:
             able = ["ring", "ring", "direct", "direct1", "direct2", "direct3"]
@@ -97,7 +106,12 @@ class Program:
             if size.bit_count() == 1 and halves and kind != ck.ALL_TO_ALL:
                 able += ["halvingDoubling"] * 3
             last = len(chosen) == count - 1
-            if size.bit_count() == 1 and whole and kind == ck.ALL_REDUCE and (last or not aware_plan):
+            if (
+                size.bit_count() == 1
+                and whole
+                and kind == ck.ALL_REDUCE
+                and (last or not aware_plan)
+            ):
                 able += ["doubleBinaryTree"] * 3
             chosen.append(self.draw.choice(able))
         return chosen
@@ -125,11 +139,15 @@ class Program:
             system["per-node-custom-implementation"] = str(self.folder / "by_node.yml")
             self._custom_files()
             numbers = range(self.first_id, self.first_id + 1000)
-            (self.folder / "by_node.yml").write_text("".join(f"{n}: {self.folder / 'custom'}\n" for n in numbers))
+            (self.folder / "by_node.yml").write_text(
+                "".join(f"{n}: {self.folder / 'custom'}\n" for n in numbers)
+            )
         return system
 
     def _custom_files(self) -> Path:
-        """Every rank of the smallest set sends around a ring, computes between, and repeats; for all and for groups."""
+        """Every rank of the smallest set sends around a ring, computes between, and repeats; for
+        all and for groups.
+        """
         prefix = self.folder / "custom"
         self.folder.mkdir(parents=True, exist_ok=True)
         ranks = min([self.npus, *map(len, self.groups.values())])
@@ -140,17 +158,41 @@ class Program:
                 number, deps = len(nodes) + 1, [len(nodes)] if nodes else []
                 nodes.append(ck.node(number, ck.COMP, deps, self.draw.choice([0, 1, 3])))
                 to, source = (rank + 1) % ranks, (rank - 1) % ranks
-                nodes.append(ck.node(number + 1, ck.SEND, [number], comm_size=size, comm_dst=to, comm_tag=step % 2))
-                nodes.append(ck.node(number + 2, ck.RECV, deps, comm_size=size, comm_src=source, comm_tag=step % 2))
-                nodes.append(ck.node(number + 3, ck.COMP, [number + 1, number + 2], self.draw.choice([0, 1])))
+                nodes.append(
+                    ck.node(
+                        number + 1,
+                        ck.SEND,
+                        [number],
+                        comm_size=size,
+                        comm_dst=to,
+                        comm_tag=step % 2,
+                    )
+                )
+                nodes.append(
+                    ck.node(
+                        number + 2,
+                        ck.RECV,
+                        deps,
+                        comm_size=size,
+                        comm_src=source,
+                        comm_tag=step % 2,
+                    )
+                )
+                nodes.append(
+                    ck.node(number + 3, ck.COMP, [number + 1, number + 2], self.draw.choice([0, 1]))
+                )
             nodes = nodes or [ck.node(1, ck.COMP, micros=2)]
             prefix.with_suffix(f".{rank}.et").write_bytes(ck.trace(nodes))
         return prefix
 
     def _memory(self) -> dict[str, Any]:
-        per_node = self.draw.choice([size for size in range(1, self.npus + 1) if self.npus % size == 0])
+        per_node = self.draw.choice(
+            [size for size in range(1, self.npus + 1) if self.npus % size == 0]
+        )
         return {
-            "memory-type": self.draw.choice(["PER_NPU_MEMORY_EXPANSION", "PER_NODE_MEMORY_EXPANSION", "MEMORY_POOL"]),
+            "memory-type": self.draw.choice(
+                ["PER_NPU_MEMORY_EXPANSION", "PER_NODE_MEMORY_EXPANSION", "MEMORY_POOL"]
+            ),
             "remote-mem-latency": self.draw.choice([0, 100, 5000]),
             "remote-mem-bw": self.draw.choice([1, 7, 100]),
             "num-nodes": self.npus // per_node,
@@ -158,9 +200,13 @@ class Program:
         }
 
     def _traces(self) -> list[list[bytes]]:
-        self.steps: list[list[tuple[int, dict[str, Any], int]]] = [[] for _ in range(self.npus)]  # type, attributes, us
+        self.steps: list[list[tuple[int, dict[str, Any], int]]] = [
+            [] for _ in range(self.npus)
+        ]  # type, attributes, us
         for _ in range(self.draw.randint(3, 14)):
-            what = self.draw.choice(["all", "all", "group", "group", "message", "message", "each", "each", "each"])
+            what = self.draw.choice(
+                ["all", "all", "group", "group", "message", "message", "each", "each", "each"]
+            )
             if what == "message":
                 self._message()
             elif what == "each":
@@ -169,7 +215,10 @@ class Program:
                         self._of_one(npu)
             else:
                 self._collective(what == "group")
-        return [self._nodes(steps or [(ck.COMP, {"num_ops": 1, "tensor_size": 1}, 1)]) for steps in self.steps]
+        return [
+            self._nodes(steps or [(ck.COMP, {"num_ops": 1, "tensor_size": 1}, 1)])
+            for steps in self.steps
+        ]
 
     def _collective(self, grouped: bool) -> None:
         kind = self.draw.choice([*KINDS, *KINDS, *KINDS, ck.BROADCAST])
@@ -195,9 +244,16 @@ class Program:
     def _message(self) -> None:
         source, target = self.draw.sample(range(self.npus), 2)
         for _ in range(self.draw.randint(1, 3)):
-            size, tag = self.draw.choice([1, 8192, 50_000]), self.draw.choice([0, 1, 500_000_000, 500_000_001])
-            self.steps[source].append((ck.SEND, {"comm_size": size, "comm_dst": target, "comm_tag": tag}, 3))
-            self.steps[target].append((ck.RECV, {"comm_size": size, "comm_src": source, "comm_tag": tag}, 3))
+            size, tag = (
+                self.draw.choice([1, 8192, 50_000]),
+                self.draw.choice([0, 1, 500_000_000, 500_000_001]),
+            )
+            self.steps[source].append(
+                (ck.SEND, {"comm_size": size, "comm_dst": target, "comm_tag": tag}, 3)
+            )
+            self.steps[target].append(
+                (ck.RECV, {"comm_size": size, "comm_src": source, "comm_tag": tag}, 3)
+            )
 
     def _of_one(self, npu: int) -> None:
         kind = self.draw.choice([ck.COMP, ck.COMP, ck.COMP, ck.LOAD, ck.STORE, ck.INVALID])
@@ -210,19 +266,25 @@ class Program:
         self.steps[npu].append((kind, attributes, self.draw.choice([0, 0, 1, 5, 40])))
 
     def _nodes(self, steps: list[tuple[int, dict[str, Any], int]]) -> list[bytes]:
-        """Ids and the order of the file are random; a collective follows the one before, else parents are random."""
+        """Ids and the order of the file are random; a collective follows the one before, else
+        parents are random.
+        """
         ids = self.draw.sample(range(self.first_id, self.first_id + 1000), len(steps))
         nodes: list[bytes] = []
         collective: int | None = None
         for at, (kind, attributes, micros) in enumerate(steps):
-            parents = {self.draw.choice(ids[:at]) for _ in range(self.draw.choice([0, 1, 1, 2, 3])) if at}
+            parents = {
+                self.draw.choice(ids[:at]) for _ in range(self.draw.choice([0, 1, 1, 2, 3])) if at
+            }
             if kind == ck.COLL:
                 parents |= {collective} if collective is not None else set()
                 collective = ids[at]
             listed = sorted(parents)
             self.draw.shuffle(listed)
             data = [parent for parent in listed if self.draw.random() < 0.7]
-            control = [parent for parent in listed if parent not in data or self.draw.random() < 0.2]
+            control = [
+                parent for parent in listed if parent not in data or self.draw.random() < 0.2
+            ]
             nodes.append(ck.node(ids[at], kind, data, micros, ctrl_deps=control, **attributes))
         self.draw.shuffle(nodes)
         return nodes
@@ -239,13 +301,19 @@ def difference(seed: int, folder: Path, executable: Path) -> str:
     nodes = sum(map(len, program.steps)) + sum(not steps for steps in program.steps)
     if fast.exit_code != (0 if len(slow) == nodes else 3):
         return f"seed {seed}: exit {fast.exit_code} with {len(slow)} of {nodes} nodes ended"
-    wrong = {node: (slow.get(node), fast.times().get(node)) for node in slow.keys() | fast.times().keys()}
+    wrong = {
+        node: (slow.get(node), fast.times().get(node)) for node in slow.keys() | fast.times().keys()
+    }
     wrong = {node: both for node, both in wrong.items() if both[0] != both[1]}
     if wrong:
         return f"seed {seed}: (slow, fast) {dict(sorted(wrong.items())[:6])}"
     for npu, said in zip(run.npus, fast.report["npus"], strict=True):
         told = (said["finish_ns"], said["exposed_comm_ns"], said["statistics"])
-        ours = (npu.finish, slow_statistics.exposed(npu), slow_statistics.times(npu) | slow_statistics.averages(npu))
+        ours = (
+            npu.finish,
+            slow_statistics.exposed(npu),
+            slow_statistics.times(npu) | slow_statistics.averages(npu),
+        )
         if ours != told:
             return f"seed {seed}: NPU {npu.npu}: {ours} is not {told}"
     return ""

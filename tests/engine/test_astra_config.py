@@ -1,4 +1,6 @@
-"""Upstream's configuration files: every spelling that is allowed, notes for what has no effect, errors with places."""
+"""Upstream's configuration files: every spelling that is allowed, notes for what has no effect,
+errors with places.
+"""
 
 import json
 import re
@@ -22,12 +24,22 @@ def case(tmp_path: Path) -> Path:
 
 
 NETWORKS = {
-    "flow": "topology: [Ring, Switch]\nnpus_count: [4, 2]\nbandwidth: [50.0, 25]\nlatency: [500, 1e3]\n",
-    "block": "topology:\n  - Ring\n  - Switch\nnpus_count:\n- 4\n- 2\nbandwidth:\n - 50\n - 25\nlatency: [500, 1000]\n",
-    "quotes": "---\ntopology: ['Ring', \"Switch\"] # shapes\n\nnpus_count : [ 4,2 ]\nbandwidth: [50.,25.]\n"
+    "flow": (
+        "topology: [Ring, Switch]\nnpus_count: [4, 2]\nbandwidth: [50.0, 25]\nlatency: [500, 1e3]\n"
+    ),
+    "block": (
+        "topology:\n  - Ring\n  - Switch\nnpus_count:\n- 4\n- 2\nbandwidth:\n - 50\n - "
+        "25\nlatency: [500, 1000]\n"
+    ),
+    "quotes": "---\ntopology: ['Ring', \"Switch\"] # shapes\n\nnpus_count : [ 4,2 ]\nbandwidth: "
+    "[50.,25.]\n"
     "latency: [500,1000]",
-    "byte order": "\ufefftopology: [Ring, Switch]\nnpus_count: [4, 2]\nbandwidth: [50, 25]\nlatency: [500, 1000]\n",
-    "long": "# a network\ntopology: [Ring,\n  Switch]   # two\nnpus_count: [4,\n  2]\nbandwidth: [50, 25]\n"
+    "byte order": (
+        "\ufefftopology: [Ring, Switch]\nnpus_count: [4, 2]\nbandwidth: [50, 25]\nlatency: [500, "
+        "1000]\n"
+    ),
+    "long": "# a network\ntopology: [Ring,\n  Switch]   # two\nnpus_count: [4,\n  2]\nbandwidth: "
+    "[50, 25]\n"
     "latency: [500, 1000]\n...\n",
 }
 
@@ -45,15 +57,39 @@ def test_spellings_of_a_network_agree(command: Path, case: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("file", "text", "part"),
     [
-        ("network.yml", "topology: [Rink]\nnpus_count: [8]\nbandwidth: [1]\nlatency: [0]\n", 'did you mean "Ring"?'),
-        ("network.yml", "topology: [Ring]\nnpus_count: [1]\nbandwidth: [1]\nlatency: [0]\n", ":2: npus_count[0] is 1"),
-        ("network.yml", "topology: [Ring]\nnpus_count: [8]\nbandwidth: [0]\nlatency: [0]\n", ":3: bandwidth[0] is 0"),
-        ("network.yml", "topology: [Ring]\nnpus_count: [8]\nbandwidth: [1]\nlatency: [-1]\n", ":4: latency[0] is -1"),
-        ("network.yml", "topology: [Ring]\nnpus_count: [8, 2]\nbandwidth: [1]\nlatency: [0]\n", "has 2 entries"),
+        (
+            "network.yml",
+            "topology: [Rink]\nnpus_count: [8]\nbandwidth: [1]\nlatency: [0]\n",
+            'did you mean "Ring"?',
+        ),
+        (
+            "network.yml",
+            "topology: [Ring]\nnpus_count: [1]\nbandwidth: [1]\nlatency: [0]\n",
+            ":2: npus_count[0] is 1",
+        ),
+        (
+            "network.yml",
+            "topology: [Ring]\nnpus_count: [8]\nbandwidth: [0]\nlatency: [0]\n",
+            ":3: bandwidth[0] is 0",
+        ),
+        (
+            "network.yml",
+            "topology: [Ring]\nnpus_count: [8]\nbandwidth: [1]\nlatency: [-1]\n",
+            ":4: latency[0] is -1",
+        ),
+        (
+            "network.yml",
+            "topology: [Ring]\nnpus_count: [8, 2]\nbandwidth: [1]\nlatency: [0]\n",
+            "has 2 entries",
+        ),
         ("network.yml", "topology: [Ring]\nnpus_count: [8]\nbandwidth: [1]\n", 'no key "latency"'),
         ("network.yml", "topology:\n  shape: Ring\n", ":2: nested keys"),
         ("system.json", '{"preferred-dataset-splits": 0}', "is 0; 1 or more was expected"),
-        ("system.json", '{"endpoint-delay": "10"}', ":1:20: endpoint-delay is a string; a whole number was expected"),
+        (
+            "system.json",
+            '{"endpoint-delay": "10"}',
+            ":1:20: endpoint-delay is a string; a whole number was expected",
+        ),
         ("system.json", '{\n "all-reduce-implementation": ["rings"]}', 'did you mean "ring"?'),
         ("system.json", '{"scheduling-policy": "LIFE"}', "one of LIFO, FIFO, EXPLICIT"),
         ("system.json", '{"roofline-enabled": 1}', "needs peak-perf"),
@@ -63,10 +99,18 @@ def test_spellings_of_a_network_agree(command: Path, case: Path, tmp_path: Path)
         ("system.json", '{"a": "\\ud800"}', "surrogate"),
         ("system.json", "[" * 1000, "nested more than 200 deep"),
         ("memory.json", '{"memory-type": "POOL"}', "MEMORY_POOL"),
-        ("memory.json", '{"memory-type": "MEMORY_POOL", "remote-mem-latency": 1}', "remote-mem-bw is missing"),
+        (
+            "memory.json",
+            '{"memory-type": "MEMORY_POOL", "remote-mem-latency": 1}',
+            "remote-mem-bw is missing",
+        ),
         ("memory.json", "{}", "memory-type is missing"),
         ("comm_group.json", '{"0": [1, 2]}', 'group "0" has no valid id'),
-        ("comm_group.json", '{"1": [1, 8]}', ":1:11: group 1 names an NPU that does not exist; 0 to 7 do"),
+        (
+            "comm_group.json",
+            '{"1": [1, 8]}',
+            ":1:11: group 1 names an NPU that does not exist; 0 to 7 do",
+        ),
         ("comm_group.json", '{"1": [1, 1]}', "names NPU 1 twice"),
     ],
 )
@@ -82,15 +126,26 @@ def test_errors_name_place_and_remedy(
 
 
 def _stderr(command: Path, case: Path, *flags: str) -> str:
-    files = {"workload": "workload", "system": "system.json", "network": "network.yml", "remote-memory": "memory.json"}
+    files = {
+        "workload": "workload",
+        "system": "system.json",
+        "network": "network.yml",
+        "remote-memory": "memory.json",
+    }
     given = [f"--{name}-configuration={case / file}" for name, file in files.items()]
-    done = subprocess.run([str(command), *given, *flags], capture_output=True, text=True, check=False, timeout=HANGS_S)
+    done = subprocess.run(
+        [str(command), *given, *flags], capture_output=True, text=True, check=False, timeout=HANGS_S
+    )
     return done.stderr
 
 
 def test_what_has_no_effect_is_noted(command: Path, case: Path) -> None:
     system = json.loads((case / "system.json").read_text())
-    system |= {"boost-mode": 1, "intra-dimension-scheduling": "themis", "active-chunk-per-dimension": 2}
+    system |= {
+        "boost-mode": 1,
+        "intra-dimension-scheduling": "themis",
+        "active-chunk-per-dimension": 2,
+    }
     (case / "system.json").write_text(json.dumps(system))
     flags = ("--rules=strict", "--comm-scale=2", "--network-backends=x")
     notes = _stderr(command, case, *flags).splitlines()
@@ -98,7 +153,10 @@ def test_what_has_no_effect_is_noted(command: Path, case: Path) -> None:
     for part in (
         '"boost-mode" has no effect',
         '"intra-dimension-scheduling" has no effect',
-        '"active-chunk-per-dimension" is not a known field and is ignored (did you mean "active-chunks-per-dimension"?',
+        (
+            '"active-chunk-per-dimension" is not a known field and is ignored (did you mean '
+            '"active-chunks-per-dimension"?'
+        ),
         "--comm-scale has no effect",
         '(did you mean "network-backend"?)',
     ):
@@ -109,7 +167,9 @@ def test_what_has_no_effect_is_noted(command: Path, case: Path) -> None:
 def test_a_custom_implementation_is_for_a_node_number(command: Path, case: Path, key: str) -> None:
     custom = case / "custom.yml"
     custom.write_text(f"{key}: prefix\n")
-    system = json.loads((case / "system.json").read_text()) | {"per-node-custom-implementation": str(custom)}
+    system = json.loads((case / "system.json").read_text()) | {
+        "per-node-custom-implementation": str(custom)
+    }
     (case / "system.json").write_text(json.dumps(system))
     assert f'custom.yml:1: expected "node id: prefix", found "{key}"' in _stderr(command, case)
 
@@ -117,39 +177,66 @@ def test_a_custom_implementation_is_for_a_node_number(command: Path, case: Path,
 def test_version_is_that_of_the_package(command: Path) -> None:
     found = re.search(r'^version = "(.*)"', (REPOSITORY / "pyproject.toml").read_text(), re.M)
     assert found is not None
-    done = subprocess.run([str(command), "--version"], capture_output=True, text=True, check=False, timeout=HANGS_S)
+    done = subprocess.run(
+        [str(command), "--version"], capture_output=True, text=True, check=False, timeout=HANGS_S
+    )
     assert (done.returncode, done.stdout) == (0, f"astra-sim {found[1]}\n")
 
 
 def test_options_are_checked(command: Path, case: Path) -> None:
     assert "strict or default was expected" in _stderr(command, case, "--rules=sloppy")
-    assert "congestion-aware or fair-share was expected" in _stderr(command, case, "--network-backend=ns3")
+    assert "congestion-aware or fair-share was expected" in _stderr(
+        command, case, "--network-backend=ns3"
+    )
     strict = _stderr(command, case, "--network-backend=fair-share", "--rules=strict")
     assert "fair-share needs --rules default" in strict
     assert "--injection-scale is" in _stderr(command, case, "--injection-scale=-1")
-    done = subprocess.run([str(command)], capture_output=True, text=True, check=False, timeout=HANGS_S)
+    done = subprocess.run(
+        [str(command)], capture_output=True, text=True, check=False, timeout=HANGS_S
+    )
     assert (done.returncode, done.stderr) == (
         2,
         "error: --workload-configuration is missing; --help lists the options\n",
     )
-    for wrong, like in (("--foo=1", ""), ("--workload-config=x", ' (did you mean "workload-configuration"?)')):
-        done = subprocess.run([str(command), wrong], capture_output=True, text=True, check=False, timeout=HANGS_S)
+    for wrong, like in (
+        ("--foo=1", ""),
+        ("--workload-config=x", ' (did you mean "workload-configuration"?)'),
+    ):
+        done = subprocess.run(
+            [str(command), wrong], capture_output=True, text=True, check=False, timeout=HANGS_S
+        )
         name = wrong.split("=")[0]
-        expected = f"error: --workload-configuration is missing, and {name} is not an option{like}; --help lists the"
+        expected = (
+            f"error: --workload-configuration is missing, and {name} is not an option{like}; "
+            "--help lists the"
+        )
         assert (done.returncode, done.stderr) == (2, expected + " options\n")
     for asks in ("-h", "--help"):
-        done = subprocess.run([str(command), asks], capture_output=True, text=True, check=False, timeout=HANGS_S)
+        done = subprocess.run(
+            [str(command), asks], capture_output=True, text=True, check=False, timeout=HANGS_S
+        )
         assert (done.returncode, "--network-backend" in done.stdout) == (0, True)
 
 
 def test_lines_are_upstreams(command: Path, case: Path) -> None:
     """The pattern by which scripts find the result of an NPU."""
-    files = {"workload": "workload", "system": "system.json", "network": "network.yml", "remote-memory": "memory.json"}
+    files = {
+        "workload": "workload",
+        "system": "system.json",
+        "network": "network.yml",
+        "remote-memory": "memory.json",
+    }
     given: list[Any] = [f"--{name}-configuration={case / file}" for name, file in files.items()]
     done = subprocess.run(
-        [str(command), *given, "--rules=strict"], capture_output=True, text=True, check=True, timeout=HANGS_S
+        [str(command), *given, "--rules=strict"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=HANGS_S,
     )
-    found = re.findall(r"sys\[(\d+)\] finished, (\d+) cycles, exposed communication (\d+) cycles\.", done.stdout)
+    found = re.findall(
+        r"sys\[(\d+)\] finished, (\d+) cycles, exposed communication (\d+) cycles\.", done.stdout
+    )
     assert [npu for npu, _, _ in found] == [str(npu) for npu in range(8)]
     assert "sys[0], Wall time: " + found[0][1] in done.stdout
 
@@ -168,7 +255,11 @@ def test_strict_and_engine_do_not_include_each_other() -> None:
         "cli": {*readers, "strict", "engine", "formats/traces", "cli"},
     }
     for part, others in allowed.items():
-        sources = [path for path in (REPOSITORY / "astra-sim" / part).rglob("*") if path.suffix in (".h", ".cpp")]
+        sources = [
+            path
+            for path in (REPOSITORY / "astra-sim" / part).rglob("*")
+            if path.suffix in (".h", ".cpp")
+        ]
         assert sources
         for path in sources:
             included = set(re.findall(r'#include "((?:formats/)?\w+)/', path.read_text()))
@@ -178,13 +269,17 @@ def test_strict_and_engine_do_not_include_each_other() -> None:
 FILES = {
     "system.json": '{"preferred-dataset-splits": 2, "endpoint-delay": 10, "local-mem-bw": 1600, '
     '"all-reduce-implementation": ["ring"], "scheduling-policy": "LIFO"}',
-    "network.yml": "topology: [ Ring ]\nnpus_count: [ 8 ]\nbandwidth: [ 50.0 ]  # GB/s\nlatency: [ 500.0 ]\n",
+    "network.yml": (
+        "topology: [ Ring ]\nnpus_count: [ 8 ]\nbandwidth: [ 50.0 ]  # GB/s\nlatency: [ 500.0 ]\n"
+    ),
     "memory.json": '{"memory-type": "MEMORY_POOL", "remote-mem-latency": 500, "remote-mem-bw": 50}',
     "comm_group.json": '{"1": [0, 1, 2, 3], "2": [4, 5, 6, 7]}',
 }
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(file=st.sampled_from(sorted(FILES)), data=st.data())
 def test_damaged_files_end_in_a_sentence(
     command: Path, case: Path, tmp_path: Path, file: str, data: st.DataObject
@@ -195,7 +290,9 @@ def test_damaged_files_end_in_a_sentence(
     text = list(FILES[file])
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(text) - 1))
-        text[at] = data.draw(st.sampled_from([*'0123456789[]{}",:-.eE# \n', "", "\\u00e9", "99999999999999999999"]))
+        text[at] = data.draw(
+            st.sampled_from([*'0123456789[]{}",:-.eE# \n', "", "\\u00e9", "99999999999999999999"])
+        )
     (case / file).write_text("".join(text))
     result = run_case(command, case, tmp_path)
     assert result.exit_code in (0, 2), result.errors

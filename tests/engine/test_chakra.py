@@ -1,4 +1,6 @@
-"""Chakra files through our reader and writer, equal to the protobuf library; damaged files end in sentences."""
+"""Chakra files through our reader and writer, equal to the protobuf library; damaged files end in
+sentences.
+"""
 
 import gzip
 import json
@@ -32,13 +34,19 @@ def _field(line: str, file: Any) -> Any:
     if found[2] in SCALARS:
         made.type = getattr(made, f"TYPE_{found[2].upper()}")
     else:
-        made.type = made.TYPE_ENUM if found[2] in [enum.name for enum in file.enum_type] else made.TYPE_MESSAGE
+        made.type = (
+            made.TYPE_ENUM
+            if found[2] in [enum.name for enum in file.enum_type]
+            else made.TYPE_MESSAGE
+        )
         made.type_name = f".{file.package}.{found[2]}"
     return made
 
 
 def _fields(body: str, file: Any) -> list[Any]:
-    return [made for line in re.findall(r"[^;]*;", body) if (made := _field(line, file)) is not None]
+    return [
+        made for line in re.findall(r"[^;]*;", body) if (made := _field(line, file)) is not None
+    ]
 
 
 def _body(text: str, begin: int) -> str:
@@ -76,7 +84,10 @@ def messages() -> dict[str, Any]:
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     names = ("GlobalMetadata", "Node", "AttributeProto")
-    return {n: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"ChakraProtoMsg.{n}")) for n in names}
+    return {
+        n: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"ChakraProtoMsg.{n}"))
+        for n in names
+    }
 
 
 def _value(rng: random.Random, scalar: str) -> Any:
@@ -91,7 +102,11 @@ def _value(rng: random.Random, scalar: str) -> Any:
     if scalar == "bytes":
         return rng.randbytes(rng.randrange(6))
     bits = 64 if scalar.endswith("64") else 32
-    low, high = (0, 2**bits - 1) if scalar.startswith(("u", "fixed")) else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    low, high = (
+        (0, 2**bits - 1)
+        if scalar.startswith(("u", "fixed"))
+        else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    )
     return rng.choice([0, 1, low, high, rng.randint(low, high)])
 
 
@@ -115,7 +130,9 @@ def _random_file(rng: random.Random, messages: dict[str, Any]) -> list[Any]:
         _attribute(rng, metadata.attr.add())
     nodes = []
     for _ in range(rng.randrange(1, 6)):
-        node = messages["Node"](id=_value(rng, "uint64") or 1, name=_value(rng, "string"), type=rng.randrange(8))
+        node = messages["Node"](
+            id=_value(rng, "uint64") or 1, name=_value(rng, "string"), type=rng.randrange(8)
+        )
         node.ctrl_deps.extend(_value(rng, "uint64") for _ in range(rng.randrange(3)))
         node.data_deps.extend(_value(rng, "uint64") for _ in range(rng.randrange(3)))
         node.start_time_micros, node.duration_micros = _value(rng, "uint64"), _value(rng, "uint64")
@@ -132,18 +149,24 @@ def _random_file(rng: random.Random, messages: dict[str, Any]) -> list[Any]:
 
 
 def _framed(records: list[Any]) -> bytes:
-    return b"".join(ck.varint(len(raw)) + raw for raw in (record.SerializeToString() for record in records))
+    return b"".join(
+        ck.varint(len(raw)) + raw for raw in (record.SerializeToString() for record in records)
+    )
 
 
 def _tool(command: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(command), *arguments], capture_output=True, text=True, timeout=HANGS_S, check=False)
+    return subprocess.run(
+        [str(command), *arguments], capture_output=True, text=True, timeout=HANGS_S, check=False
+    )
 
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_files_of_protobuf_are_read_and_written_alike(
     command: Path, tmp_path: Path, messages: dict[str, Any], packed: bool
 ) -> None:
-    """All encodings: the copy has the very bytes of protobuf's own writer, and the JSON is protobuf's own JSON."""
+    """All encodings: the copy has the very bytes of protobuf's own writer, and the JSON is
+    protobuf's own JSON.
+    """
     from google.protobuf import json_format
 
     for seed in range(30):
@@ -163,7 +186,12 @@ def test_files_of_protobuf_are_read_and_written_alike(
 
 def test_unpacked_lists_and_unknown_fields_are_read(command: Path, tmp_path: Path) -> None:
     record = (
-        ck.field(1, 7) + ck.field(3, ck.COMP) + ck.field(4, 5) + ck.field(4, 6) + ck.field(99, b"new") + ck.field(98, 1)
+        ck.field(1, 7)
+        + ck.field(3, ck.COMP)
+        + ck.field(4, 5)
+        + ck.field(4, 6)
+        + ck.field(99, b"new")
+        + ck.field(98, 1)
     )
     path = tmp_path / "a.et"
     path.write_bytes(ck.trace([]) + ck.varint(len(record)) + record)
@@ -177,18 +205,26 @@ def test_unpacked_lists_and_unknown_fields_are_read(command: Path, tmp_path: Pat
         ([ck.node(2, ck.COMP, [99])], "node 2 depends on node 99, which is not in the file"),
         ([ck.node(2, ck.COMP, [3]), ck.node(3, ck.COMP, [2])], "a cycle"),
         ([], "no nodes"),
-        ([ck.node(2, ck.COLL, comm_type=0, comm_size="big")], 'node 2 (COMM_COLL "n2"): comm_size is a string_val'),
+        (
+            [ck.node(2, ck.COLL, comm_type=0, comm_size="big")],
+            'node 2 (COMM_COLL "n2"): comm_size is a string_val',
+        ),
         ([ck.node(2, ck.COLL, comm_size=5)], "comm_type is missing"),
         ([ck.node(2, ck.COLL, comm_type=1, comm_size=5)], "no REDUCE"),
         ([ck.node(2, ck.COLL, comm_type=0, comm_size=5, pg_name="tp")], 'pg_name is "tp"'),
         ([ck.node(2, ck.COLL, comm_type=0, comm_size=5, pg_name="8")], "no comm group"),
-        ([ck.node(2, ck.SEND, comm_size=5, comm_dst=9, comm_tag=0)], "comm_dst is 9; NPUs are 0 to 1"),
+        (
+            [ck.node(2, ck.SEND, comm_size=5, comm_dst=9, comm_tag=0)],
+            "comm_dst is 9; NPUs are 0 to 1",
+        ),
         ([ck.node(2, ck.SEND, comm_size=5, comm_dst=0, comm_tag=0)], "the NPU of the file itself"),
         ([ck.node(2, ck.LOAD, tensor_size=5)], "NO_MEMORY_EXPANSION"),
         ([ck.node(2, 9)], "node type 9 does not exist"),
     ],
 )
-def test_wrong_nodes_are_named(command: Path, tmp_path: Path, nodes: list[bytes], part: str) -> None:
+def test_wrong_nodes_are_named(
+    command: Path, tmp_path: Path, nodes: list[bytes], part: str
+) -> None:
     from engine.command import run_case
 
     case = ck.write_case(tmp_path / "case", [nodes, [ck.node(1, ck.COMP)]], ck.network("Ring", 2))
@@ -198,18 +234,31 @@ def test_wrong_nodes_are_named(command: Path, tmp_path: Path, nodes: list[bytes]
     assert "workload.0.et" in result.errors or "NPU 0, node 2" in result.errors
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(data=st.data())
-def test_damaged_files_end_in_a_sentence(command: Path, tmp_path: Path, data: st.DataObject) -> None:
+def test_damaged_files_end_in_a_sentence(
+    command: Path, tmp_path: Path, data: st.DataObject
+) -> None:
     """Cut off, changed or lengthened anywhere: an array of JSON or one sentence, never a crash."""
     raw = bytearray(
-        ck.trace([ck.node(1, ck.COMP, micros=3), ck.node(2, ck.COLL, [1], comm_type=0, involved_dim=[True])])
+        ck.trace(
+            [
+                ck.node(1, ck.COMP, micros=3),
+                ck.node(2, ck.COLL, [1], comm_type=0, involved_dim=[True]),
+            ]
+        )
     )
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(raw) - 1))
         raw[at] = data.draw(st.integers(0, 255))
     path = tmp_path / "a.et"
-    path.write_bytes(bytes(raw[: data.draw(st.integers(0, len(raw)))]) + data.draw(st.binary(max_size=4)))
-    done = subprocess.run([str(command), "to-json", str(path)], capture_output=True, timeout=HANGS_S, check=False)
+    path.write_bytes(
+        bytes(raw[: data.draw(st.integers(0, len(raw)))]) + data.draw(st.binary(max_size=4))
+    )
+    done = subprocess.run(
+        [str(command), "to-json", str(path)], capture_output=True, timeout=HANGS_S, check=False
+    )
     assert done.returncode in (0, 2), done.stderr
     assert done.returncode == 0 or done.stderr.startswith(b"error: ")

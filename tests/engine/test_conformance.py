@@ -1,4 +1,6 @@
-"""Strict rules against recorded results of ASTRA-sim: finish times, node times and statistics, both networks."""
+"""Strict rules against recorded results of ASTRA-sim: finish times, node times and statistics, both
+networks.
+"""
 
 import json
 from collections.abc import Iterator
@@ -47,13 +49,19 @@ def cases(edge: bool) -> Iterator[Case]:
             yield case
 
 
-def differences(case: Case, recorded: dict[str, Any], result: Result, backend: str) -> Iterator[str]:
+def differences(
+    case: Case, recorded: dict[str, Any], result: Result, backend: str
+) -> Iterator[str]:
     if result.exit_code != 0 or result.report is None:
         yield f"exit {result.exit_code}: {result.errors}"
         return
     npus = {str(npu["npu"]): npu for npu in result.report["npus"]}
     for key, name in (("finish_cycles", "finish_ns"), ("exposed_comm_cycles", "exposed_comm_ns")):
-        wrong = {npu: (npus[npu][name], want) for npu, want in recorded[key].items() if npus[npu][name] != want}
+        wrong = {
+            npu: (npus[npu][name], want)
+            for npu, want in recorded[key].items()
+            if npus[npu][name] != want
+        }
         if wrong:
             yield f"{name} (ours, recorded): {dict(list(wrong.items())[:4])}"
     for npu, want in recorded.get("statistics", {}).items():
@@ -69,7 +77,9 @@ def differences(case: Case, recorded: dict[str, Any], result: Result, backend: s
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_recorded_time(command: Path, tmp_path: Path, backend: str) -> None:
-    """Every case that ASTRA-sim itself completes: per NPU, per node, and the statistics, to the nanosecond."""
+    """Every case that ASTRA-sim itself completes: per NPU, per node, and the statistics, to the
+    nanosecond.
+    """
     shared("astra_conformance")
     wrong = {}
     ran = 0

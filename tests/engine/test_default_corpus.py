@@ -1,4 +1,6 @@
-"""The recorded cases under default rules: what upstream fails on has a stated end, and all others run soundly."""
+"""The recorded cases under default rules: what upstream fails on has a stated end, and all others
+run soundly.
+"""
 
 import json
 from pathlib import Path
@@ -42,7 +44,15 @@ EDGES = {
 def run(command: Path, name: str, scratch: Path, backend: str) -> Result:
     expected = json.loads((CORPUS / name / "expected.json").read_text())
     flags = tuple(expected["extra_flags"])
-    return run_case(command, CORPUS / name, scratch, backend, flags, expected["cwd_is_case_dir"], rules="default")
+    return run_case(
+        command,
+        CORPUS / name,
+        scratch,
+        backend,
+        flags,
+        expected["cwd_is_case_dir"],
+        rules="default",
+    )
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -1,4 +1,6 @@
-"""What must hold under default rules for any program on any network, by random programs of unlike NPUs."""
+"""What must hold under default rules for any program on any network, by random programs of unlike
+NPUs.
+"""
 
 import copy
 import json
@@ -49,13 +51,19 @@ def runner(command: Path, tmp_path: Path) -> Runner:
 
 
 def cables_between(a: int, b: int, network: dict[str, Any]) -> int:
-    """How many; switches have the numbers after the NPUs, and the exits of those with a limit the numbers after."""
+    """How many; switches have the numbers after the NPUs, and the exits of those with a limit the
+    numbers after.
+    """
     if "links" not in network:
         return 1
     names = [str(npu) for npu in range(network["devices"])]
     switches = network.get("switches", [])
-    names += [one["name"] for one in switches] + [one["name"] for one in switches if one.get("bisection_gb_per_s")]
-    return sum(one["count"] for one in network["links"] if {one["a"], one["b"]} == {names[a], names[b]})
+    names += [one["name"] for one in switches] + [
+        one["name"] for one in switches if one.get("bisection_gb_per_s")
+    ]
+    return sum(
+        one["count"] for one in network["links"] if {one["a"], one["b"]} == {names[a], names[b]}
+    )
 
 
 def any_network(rng: random.Random) -> dict[str, Any]:
@@ -72,28 +80,35 @@ def test_the_order_of_a_file_and_its_numbers_do_not_matter(runner: Runner, seed:
     for backend in BACKENDS:
         plain, links = runner.run(what.traces(), network, backend, **more)
         mixed, mixed_links = runner.run(what.traces(rng, scale=7), network, backend, **more)
-        assert {(npu, node // 7): times for (npu, node), times in mixed.times().items()} == plain.times()
+        assert {
+            (npu, node // 7): times for (npu, node), times in mixed.times().items()
+        } == plain.times()
         assert links == mixed_links
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_contention_adds_time_and_no_bytes(runner: Runner, seed: int) -> None:
-    """Without choices between ready nodes. One speed: a sender whose own link is the fastest of a way is done earlier
-    where the network stores whole messages on the way, and only there."""
+    """Without choices between ready nodes. One speed: a sender whose own link is the fastest of a
+    way is done earlier where the network stores whole messages on the way, and only there.
+    """
     rng = random.Random(1000 + seed)
     network, gb_per_s = any_network(rng), rng.choice((1, 50))
     for link in network.get("links", []):
         link["bandwidth_gb_per_s"] = gb_per_s
     for switch in network.get("switches", []):
         switch["bisection_gb_per_s"] = gb_per_s if "bisection_gb_per_s" in switch else 0
-    network.update({} if "links" in network else {"bandwidth": [gb_per_s] * len(network["bandwidth"])})
+    network.update(
+        {} if "links" in network else {"bandwidth": [gb_per_s] * len(network["bandwidth"])}
+    )
     what = rp.program(rng, rp.num_npus(network), chained=True)
     more = {"system": rp.system(rng, network), "groups": what.groups}
     alone, links = runner.run(what.traces(), network, "unaware", **more)
     for backend in BACKENDS[1:]:
         result, counted = runner.run(what.traces(), network, backend, **more)
         last_ps = max((done for _, done in result.times().values()), default=0)
-        assert {ends: row[:2] for ends, row in counted.items()} == {ends: row[:2] for ends, row in links.items()}
+        assert {ends: row[:2] for ends, row in counted.items()} == {
+            ends: row[:2] for ends, row in links.items()
+        }
         for (a, b), (num_bytes, *_) in counted.items():
             cables = cables_between(a, b, network) or 1  # the limit of a switch is no cable
             assert num_bytes * 1000 <= cables * gb_per_s * last_ps
@@ -103,8 +118,12 @@ def test_contention_adds_time_and_no_bytes(runner: Runner, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_faster_links_and_shorter_work_never_hurt_where_nothing_waits(runner: Runner, seed: int) -> None:
-    """On a congestion-unaware network; where links serve in order, earlier messages may overtake better ones."""
+def test_faster_links_and_shorter_work_never_hurt_where_nothing_waits(
+    runner: Runner, seed: int
+) -> None:
+    """On a congestion-unaware network; where links serve in order, earlier messages may overtake
+    better ones.
+    """
     rng = random.Random(2000 + seed)
     network = rp.regular_network(rng)
     what = rp.program(rng, rp.num_npus(network), chained=True)
@@ -130,11 +149,14 @@ def test_faster_links_and_shorter_work_never_hurt_where_nothing_waits(runner: Ru
 
 @pytest.mark.parametrize("seed", range(8))
 def test_names_of_npus_do_not_matter(runner: Runner, seed: int) -> None:
-    """On a network that treats all alike, without collectives of all in the order of their numbers, and without lines
-    and choices, where those who come in the same picosecond go by number."""
+    """On a network that treats all alike, without collectives of all in the order of their numbers,
+    and without lines and choices, where those who come in the same picosecond go by number.
+    """
     rng = random.Random(3000 + seed)
     npus = rng.randint(2, 7)
-    network = ck.network(rng.choice(("Switch", "FullyConnected")), npus, rng.choice((1, 50)), rng.choice((0, 500)))
+    network = ck.network(
+        rng.choice(("Switch", "FullyConnected")), npus, rng.choice((1, 50)), rng.choice((0, 500))
+    )
     what = rp.program(rng, npus, chained=True)
     what.groups = {name: members for name, members in what.groups.items() if len(members) < npus}
     for items in what.items:

@@ -1,4 +1,6 @@
-"""Default rules against closed forms (times in ps), and what must hold for them whatever the figures are."""
+"""Default rules against closed forms (times in ps), and what must hold for them whatever the
+figures are.
+"""
 
 import json
 import math
@@ -22,7 +24,9 @@ def wire(size: int, hops: int = 1) -> int:
     return hops * LATENCY + -(-size * 10**12 // BYTES_PER_S) + EP
 
 
-def run(command: Path, scratch: Path, traces: list[list[bytes]], *args: Any, **kwargs: Any) -> Result:
+def run(
+    command: Path, scratch: Path, traces: list[list[bytes]], *args: Any, **kwargs: Any
+) -> Result:
     backend = kwargs.pop("backend", "unaware")
     flags = kwargs.pop("flags", ())
     case = ck.write_case(scratch / "case", traces, *args, **kwargs)
@@ -51,19 +55,35 @@ def one_collective(
 @pytest.mark.parametrize("npus", [2, 3, 5, 8])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_ring_collectives(command: Path, tmp_path: Path, npus: int, backend: str) -> None:
-    """Private links: the same on every network; also a ring of two, and sizes that n does not divide."""
+    """Private links: the same on every network; also a ring of two, and sizes that n does not
+    divide.
+    """
     size, net = 1_000_003, ck.network("Ring", npus)
     step = wire(-(-size // npus))
-    assert one_collective(command, tmp_path, ck.ALL_REDUCE, size, net, backend=backend) == 2 * (npus - 1) * step
-    assert one_collective(command, tmp_path, ck.REDUCE_SCATTER, size, net, backend=backend) == (npus - 1) * step
-    assert one_collective(command, tmp_path, ck.REDUCE_SCATTER_BLOCK, size, net, backend=backend) == (npus - 1) * step
+    assert (
+        one_collective(command, tmp_path, ck.ALL_REDUCE, size, net, backend=backend)
+        == 2 * (npus - 1) * step
+    )
+    assert (
+        one_collective(command, tmp_path, ck.REDUCE_SCATTER, size, net, backend=backend)
+        == (npus - 1) * step
+    )
+    assert (
+        one_collective(command, tmp_path, ck.REDUCE_SCATTER_BLOCK, size, net, backend=backend)
+        == (npus - 1) * step
+    )
     # comm_size of an all-gather is one NPU's input.
-    assert one_collective(command, tmp_path, ck.ALL_GATHER, size, net, backend=backend) == (npus - 1) * wire(size)
+    assert one_collective(command, tmp_path, ck.ALL_GATHER, size, net, backend=backend) == (
+        npus - 1
+    ) * wire(size)
 
 
 def test_direct_and_halving_doubling(command: Path, tmp_path: Path) -> None:
     size, n = 1 << 20, 8
-    direct = {"all-to-all-implementation": ["direct"], "all-reduce-implementation": ["halvingDoubling"]}
+    direct = {
+        "all-to-all-implementation": ["direct"],
+        "all-reduce-implementation": ["halvingDoubling"],
+    }
     net = ck.network("FullyConnected", n)
     assert one_collective(command, tmp_path, ck.ALL_TO_ALL, size, net, direct) == wire(size // n)
     halving = 2 * sum(wire(size >> k) for k in (1, 2, 3))
@@ -79,7 +99,10 @@ def test_reduction_in_the_switch(command: Path, tmp_path: Path) -> None:
     size, net = 1 << 20, ck.network("Switch", 4)
     system = {"all-reduce-implementation": ["inSwitch"], "endpoint-delay": 0}
     one_way = LATENCY + -(-size * 10**12 // BYTES_PER_S)
-    assert one_collective(command, tmp_path, ck.ALL_REDUCE, size, net, system, "fair-share") == 2 * one_way
+    assert (
+        one_collective(command, tmp_path, ck.ALL_REDUCE, size, net, system, "fair-share")
+        == 2 * one_way
+    )
     case = tmp_path / "case"
     result = run_case(command, case, tmp_path)
     assert result.exit_code == 2
@@ -95,16 +118,27 @@ def test_rooted_collectives_and_barriers_run(command: Path, tmp_path: Path) -> N
         rounds = [1 << 19, 1 << 18] if kind in (ck.GATHER, ck.SCATTER) else [1 << 20, 1 << 20]
         assert max(time or 0 for time in times) == sum(wire(size) for size in rounds)
     nodes = [ck.node(1, ck.COLL, comm_type=ck.BARRIER)]
-    assert run(command, tmp_path, [nodes] * 4, net).finish_ps() == [2 * wire(0)] * 4  # log2(4) rounds
+    assert (
+        run(command, tmp_path, [nodes] * 4, net).finish_ps() == [2 * wire(0)] * 4
+    )  # log2(4) rounds
 
 
 def test_chunks_pipeline_and_nothing_is_sent_twice(command: Path, tmp_path: Path) -> None:
-    """A size that its chunks do not divide: no further chunk of full size, and the links carry the exact bytes."""
+    """A size that its chunks do not divide: no further chunk of full size, and the links carry the
+    exact bytes.
+    """
     size, n = 1_000_003, 4
     counters = tmp_path / "links.csv"
     nodes = [ck.node(1, ck.COLL, comm_type=ck.ALL_REDUCE, comm_size=size)]
     splits = {"preferred-dataset-splits": 3}
-    run(command, tmp_path, [nodes] * n, ck.network("Ring", n), splits, flags=(f"--link-counters={counters}",))
+    run(
+        command,
+        tmp_path,
+        [nodes] * n,
+        ck.network("Ring", n),
+        splits,
+        flags=(f"--link-counters={counters}",),
+    )
     rows = [line.split(",") for line in counters.read_text().split()[1:]]
     assert sum(int(row[2]) for row in rows) == 2 * (n - 1) * size
     whole = one_collective(command, tmp_path, ck.ALL_REDUCE, size, ck.network("Ring", n))
@@ -115,21 +149,36 @@ def test_chunks_pipeline_and_nothing_is_sent_twice(command: Path, tmp_path: Path
 def test_messages_cross_all_dimensions(command: Path, tmp_path: Path) -> None:
     """Strict rules charge the lowest differing dimension only."""
     size = 1 << 20
-    net = {"topology": ["Ring", "Switch"], "npus_count": [4, 2], "bandwidth": [50, 25], "latency": [500, 700]}
+    net = {
+        "topology": ["Ring", "Switch"],
+        "npus_count": [4, 2],
+        "bandwidth": [50, 25],
+        "latency": [500, 700],
+    }
     traces = [[ck.node(1, ck.COMP)] for _ in range(8)]
     traces[0] = [ck.node(1, ck.SEND, comm_size=size, comm_dst=6, comm_tag=0)]
     traces[6] = [ck.node(1, ck.RECV, comm_size=size, comm_src=0, comm_tag=0)]
     slow = -(-size * 10**12 // (25 * 10**9))
     fast = -(-size * 10**12 // (50 * 10**9))
     latency = 2 * 500_000 + 2 * 700_000 + EP
-    for backend, expected in (("unaware", latency + slow), ("aware", latency + 2 * fast + 2 * slow)):
+    for backend, expected in (
+        ("unaware", latency + slow),
+        ("aware", latency + 2 * fast + 2 * slow),
+    ):
         assert run(command, tmp_path, traces, net, backend=backend).finish_ps()[6] == expected
 
 
 def test_a_plan_of_two_dimensions(command: Path, tmp_path: Path) -> None:
-    """Reduce-scatter in dimension 0, all-reduce in 1, all-gather in 0; with `baseline` an all-reduce in each."""
+    """Reduce-scatter in dimension 0, all-reduce in 1, all-gather in 0; with `baseline` an
+    all-reduce in each.
+    """
     size = 1 << 20
-    net = {"topology": ["Ring", "Ring"], "npus_count": [4, 2], "bandwidth": [50, 50], "latency": [500, 500]}
+    net = {
+        "topology": ["Ring", "Ring"],
+        "npus_count": [4, 2],
+        "bandwidth": [50, 50],
+        "latency": [500, 500],
+    }
     rings = {"all-reduce-implementation": ["ring", "ring"]}
     expected = 2 * 3 * wire(size // 4) + 2 * wire(size // 8)
     assert one_collective(command, tmp_path, ck.ALL_REDUCE, size, net, rings) == expected
@@ -140,7 +189,12 @@ def test_a_plan_of_two_dimensions(command: Path, tmp_path: Path) -> None:
 
 def test_groups_use_the_dimensions_that_they_fill(command: Path, tmp_path: Path) -> None:
     size = 1 << 20
-    net = {"topology": ["FullyConnected", "Ring"], "npus_count": [4, 2], "bandwidth": [50, 50], "latency": [500, 500]}
+    net = {
+        "topology": ["FullyConnected", "Ring"],
+        "npus_count": [4, 2],
+        "bandwidth": [50, 50],
+        "latency": [500, 500],
+    }
     system = {"all-reduce-implementation": ["direct", "ring"]}
     nodes = [ck.node(1, ck.COLL, comm_type=ck.ALL_REDUCE, comm_size=size, pg_name="1")]
     others = [ck.node(1, ck.COLL, comm_type=ck.ALL_REDUCE, comm_size=size, pg_name="2")]
@@ -150,7 +204,9 @@ def test_groups_use_the_dimensions_that_they_fill(command: Path, tmp_path: Path)
 
 
 def test_everything_overlaps_that_dependencies_allow(command: Path, tmp_path: Path) -> None:
-    """Compute, a collective, a message and a memory access at once; strict rules have one slot for the last three."""
+    """Compute, a collective, a message and a memory access at once; strict rules have one slot for
+    the last three.
+    """
     size = 1 << 20
     nodes = [
         ck.node(1, ck.COMP, micros=7),
@@ -160,7 +216,11 @@ def test_everything_overlaps_that_dependencies_allow(command: Path, tmp_path: Pa
     traces = [list(nodes) for _ in range(4)]
     traces[0].append(ck.node(4, ck.SEND, comm_size=5, comm_dst=1, comm_tag=0))
     traces[1].append(ck.node(4, ck.RECV, comm_size=5, comm_src=0, comm_tag=0))
-    memory = {"memory-type": "PER_NPU_MEMORY_EXPANSION", "remote-mem-latency": 100, "remote-mem-bw": 10}
+    memory = {
+        "memory-type": "PER_NPU_MEMORY_EXPANSION",
+        "remote-mem-latency": 100,
+        "remote-mem-bw": 10,
+    }
     times = run(command, tmp_path, traces, ck.network("FullyConnected", 4), memory=memory).times()
     assert times[0, 1] == (0, 7_000_000)
     assert times[0, 3] == (0, 100_000 + 100_000_000)
@@ -169,8 +229,13 @@ def test_everything_overlaps_that_dependencies_allow(command: Path, tmp_path: Pa
 
 
 def test_shared_memory_serves_in_order(command: Path, tmp_path: Path) -> None:
-    """Latency passes while the next access moves its bytes; strict rules keep the server busy for both."""
-    nodes = [ck.node(1, ck.LOAD, tensor_size=1_000_000), ck.node(2, ck.STORE, [1], tensor_size=1_000_000)]
+    """Latency passes while the next access moves its bytes; strict rules keep the server busy for
+    both.
+    """
+    nodes = [
+        ck.node(1, ck.LOAD, tensor_size=1_000_000),
+        ck.node(2, ck.STORE, [1], tensor_size=1_000_000),
+    ]
     costs = {"remote-mem-latency": 100, "remote-mem-bw": 10}
     move, latency = 100_000_000, 100_000
     kinds = {
@@ -181,14 +246,25 @@ def test_shared_memory_serves_in_order(command: Path, tmp_path: Path) -> None:
     for backend in BACKENDS:
         for kind, (more, places) in kinds.items():
             memory = {"memory-type": kind, **costs, **more}
-            times = run(command, tmp_path, [nodes] * 4, ck.network("Ring", 4), memory=memory, backend=backend).times()
-            assert [times[npu, 1][1] for npu in range(4)] == [place * move + latency for place in places]
+            times = run(
+                command,
+                tmp_path,
+                [nodes] * 4,
+                ck.network("Ring", 4),
+                memory=memory,
+                backend=backend,
+            ).times()
+            assert [times[npu, 1][1] for npu in range(4)] == [
+                place * move + latency for place in places
+            ]
             if kind == "PER_NPU_MEMORY_EXPANSION":
                 assert times[3, 2][1] == 2 * (move + latency)
 
 
 @pytest.mark.parametrize("nodes", [2, 1 << 50])
-def test_more_memory_servers_than_npus_are_no_fewer(command: Path, tmp_path: Path, nodes: int) -> None:
+def test_more_memory_servers_than_npus_are_no_fewer(
+    command: Path, tmp_path: Path, nodes: int
+) -> None:
     """Their product is beyond 64 bits."""
     memory = {
         "memory-type": "PER_NODE_MEMORY_EXPANSION", "remote-mem-latency": 0, "remote-mem-bw": 10,
@@ -215,7 +291,10 @@ def test_compute_takes_what_is_ready(command: Path, tmp_path: Path) -> None:
 def test_durations_in_picoseconds_and_rooflines(command: Path, tmp_path: Path) -> None:
     net = ck.network("Ring", 2)
     fine = [ck.node(1, ck.COMP, micros=9, duration_ps=1234), ck.node(2, ck.COMP, [1])]
-    assert run(command, tmp_path, [fine] * 2, net).times()[1, 2] == (1234, 1234)  # no duration: none
+    assert run(command, tmp_path, [fine] * 2, net).times()[1, 2] == (
+        1234,
+        1234,
+    )  # no duration: none
     system = {"roofline-enabled": 1, "peak-perf": 100, "local-mem-bw": 1000}
     nodes = [
         ck.node(1, ck.COMP, num_ops=10**9 + 1, tensor_size=1000),  # compute bound
@@ -240,7 +319,10 @@ def test_custom_collectives(command: Path, tmp_path: Path) -> None:
         ck.node(1, ck.COLL, comm_type=ck.ALL_REDUCE, comm_size=7),
         ck.node(2, ck.COLL, [1], comm_type=ck.ALL_REDUCE, comm_size=7),
     ]
-    system = {"all-reduce-implementation-custom": [str(tmp_path / "swap")], "preferred-dataset-splits": 4}
+    system = {
+        "all-reduce-implementation-custom": [str(tmp_path / "swap")],
+        "preferred-dataset-splits": 4,
+    }
     times = run(command, tmp_path, [nodes] * 2, ck.network("Ring", 2), system).times()
     assert times[0, 2] == (wire(1000) + 2_000_000, 2 * (wire(1000) + 2_000_000))
 
@@ -248,7 +330,7 @@ def test_custom_collectives(command: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("traces", "parts"),
     [
-        ([[ck.node(1, ck.RECV, comm_size=9, comm_src=1, comm_tag=2)], []], ["9 bytes with tag 2", "never sent"]),
+        ([[ck.node(1, ck.RECV, comm_size=9, comm_src=1, comm_tag=2)], []], ["9 bytes with tag 2", "never sent"]),  # noqa: E501
         ([[ck.node(1, ck.COLL, comm_type=0, comm_size=9)], []], ["never join it"]),
         (
             [
@@ -265,7 +347,9 @@ def test_custom_collectives(command: Path, tmp_path: Path) -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_never_ends_is_named(command: Path, tmp_path: Path, traces: list[list[bytes]], parts: list[str]) -> None:
+def test_what_never_ends_is_named(
+    command: Path, tmp_path: Path, traces: list[list[bytes]], parts: list[str]
+) -> None:
     case = ck.write_case(tmp_path / "case", traces, ck.network("Ring", 2))
     result = run_case(command, case, tmp_path, rules="default")
     assert result.exit_code == 3
@@ -277,16 +361,27 @@ def test_what_never_ends_is_named(command: Path, tmp_path: Path, traces: list[li
     ("nodes", "part"),
     [
         ([ck.node(2, ck.COMP, [99])], "node 2 depends on node 99, which is not in the file"),
-        ([ck.node(2, ck.COMP, [3]), ck.node(3, ck.COMP, [4]), ck.node(4, ck.COMP, [2])], "cycle: 2 on 3 on 4 on 2"),
+        (
+            [ck.node(2, ck.COMP, [3]), ck.node(3, ck.COMP, [4]), ck.node(4, ck.COMP, [2])],
+            "cycle: 2 on 3 on 4 on 2",
+        ),
         ([ck.node(2, ck.COMP), ck.node(2, ck.COMP)], "node 2 appears twice"),
         ([ck.node(2, ck.COLL, comm_type=0, comm_size="big")], "comm_size is a string_val"),
-        ([ck.node(2, ck.COLL, comm_type=0, comm_size=5, pg_name="8")], "no comm group of that number"),
-        ([ck.node(2, ck.COLL, comm_type=0, comm_size=6)], "issue the same collectives in the same order"),
+        (
+            [ck.node(2, ck.COLL, comm_type=0, comm_size=5, pg_name="8")],
+            "no comm group of that number",
+        ),
+        (
+            [ck.node(2, ck.COLL, comm_type=0, comm_size=6)],
+            "issue the same collectives in the same order",
+        ),
         ([ck.node(2, ck.LOAD, tensor_size=5)], "NO_MEMORY_EXPANSION"),
         ([ck.node(2, ck.COLL, comm_type=5, comm_size=5, root_rank=2)], "root_rank is 2"),
     ],
-)  # fmt: skip
-def test_wrong_nodes_are_named(command: Path, tmp_path: Path, nodes: list[bytes], part: str) -> None:
+)
+def test_wrong_nodes_are_named(
+    command: Path, tmp_path: Path, nodes: list[bytes], part: str
+) -> None:
     other = [ck.node(1, ck.COLL, comm_type=0, comm_size=5)]
     case = ck.write_case(tmp_path / "case", [other, nodes], ck.network("Ring", 2))
     result = run_case(command, case, tmp_path, rules="default")
@@ -295,13 +390,17 @@ def test_wrong_nodes_are_named(command: Path, tmp_path: Path, nodes: list[bytes]
 
 
 def test_timeline_and_lines(command: Path, tmp_path: Path) -> None:
-    """Both rules: every node once, on its NPU, with its times in us; overlapping ones on tracks of their own."""
+    """Both rules: every node once, on its NPU, with its times in us; overlapping ones on tracks of
+    their own.
+    """
     nodes = [
         ck.node(1, ck.COMP, micros=3),
         ck.node(2, ck.COLL, comm_type=ck.ALL_REDUCE, comm_size=1000),
         ck.node(3, ck.COLL, comm_type=ck.ALL_REDUCE, comm_size=1000, pg_name="1"),
     ]
-    case = ck.write_case(tmp_path / "case", [nodes] * 3, ck.network("Ring", 3), groups={"1": [0, 1, 2]})
+    case = ck.write_case(
+        tmp_path / "case", [nodes] * 3, ck.network("Ring", 3), groups={"1": [0, 1, 2]}
+    )
     for rules, per_us in (("strict", 10**3), ("default", 10**6)):
         path = tmp_path / "timeline.json"
         result = run_case(command, case, tmp_path, flags=(f"--timeline={path}",), rules=rules)
@@ -314,14 +413,23 @@ def test_timeline_and_lines(command: Path, tmp_path: Path) -> None:
         for a in events:
             for b in events:
                 if a is not b and (a["pid"], a["tid"]) == (b["pid"], b["tid"]):
-                    assert a["ts"] + a["dur"] <= b["ts"] + 1e-9 or b["ts"] + b["dur"] <= a["ts"] + 1e-9
+                    assert (
+                        a["ts"] + a["dur"] <= b["ts"] + 1e-9 or b["ts"] + b["dur"] <= a["ts"] + 1e-9
+                    )
 
 
 def test_a_rate_quantum_is_labelled(command: Path, tmp_path: Path) -> None:
-    """Messages of unlike sizes over one link: rates that are put off make it idle; the sum of bytes is the least."""
+    """Messages of unlike sizes over one link: rates that are put off make it idle; the sum of bytes
+    is the least.
+    """
     count, gb_per_s = 40, 50
-    sends = [ck.node(tag, ck.SEND, comm_size=1000 * tag, comm_dst=1, comm_tag=tag) for tag in range(1, count + 1)]
-    case = ck.write_case(tmp_path / "case", [sends, []], ck.network("Ring", 2, gb_per_s, 0), {"endpoint-delay": 0})
+    sends = [
+        ck.node(tag, ck.SEND, comm_size=1000 * tag, comm_dst=1, comm_tag=tag)
+        for tag in range(1, count + 1)
+    ]
+    case = ck.write_case(
+        tmp_path / "case", [sends, []], ck.network("Ring", 2, gb_per_s, 0), {"endpoint-delay": 0}
+    )
     least_ps = sum(1000 * tag for tag in range(1, count + 1)) * 1000 // gb_per_s
 
     def deferred_and_end(*flags: str) -> tuple[int, int]:
@@ -336,13 +444,18 @@ def test_a_rate_quantum_is_labelled(command: Path, tmp_path: Path) -> None:
     assert deferred > 0
     assert least_ps < end_ps < 1.4 * least_ps
     for wrong in ("--rate-quantum=101", "--rate-quantum=1:x", "--rate-quantum="):
-        assert run_case(command, case, tmp_path, "fair-share", (wrong,), rules="default").exit_code == 2
+        assert (
+            run_case(command, case, tmp_path, "fair-share", (wrong,), rules="default").exit_code
+            == 2
+        )
     refused = run_case(command, case, tmp_path, "aware", ("--rate-quantum=1",), rules="default")
     assert (refused.exit_code, "needs --network-backend fair-share" in refused.errors) == (2, True)
 
 
 def random_program(rng: random.Random, npus: int) -> list[list[bytes]]:
-    """One program for all NPUs: compute, collectives of all kinds, and a neighbour's message, with random parents."""
+    """One program for all NPUs: compute, collectives of all kinds, and a neighbour's message, with
+    random parents.
+    """
     kinds = (ck.ALL_REDUCE, ck.ALL_GATHER, ck.REDUCE_SCATTER, ck.ALL_TO_ALL)
     plan: list[tuple[str, list[int], int, int]] = []
     for index in range(1, rng.randint(2, 9)):
@@ -359,22 +472,30 @@ def random_program(rng: random.Random, npus: int) -> list[list[bytes]]:
                 nodes.append(ck.node(index, ck.COLL, deps, comm_type=kind, comm_size=size))
             else:
                 to, source = (npu + 1) % npus, (npu - 1) % npus
-                nodes.append(ck.node(index, ck.RECV, deps, comm_size=size, comm_src=source, comm_tag=index))
-                nodes.append(ck.node(100 + index, ck.SEND, deps, comm_size=size, comm_dst=to, comm_tag=index))
+                nodes.append(
+                    ck.node(index, ck.RECV, deps, comm_size=size, comm_src=source, comm_tag=index)
+                )
+                nodes.append(
+                    ck.node(100 + index, ck.SEND, deps, comm_size=size, comm_dst=to, comm_tag=index)
+                )
         traces.append(nodes)
     return traces
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_unseen_programs(command: Path, tmp_path: Path, seed: int) -> None:
-    """Random symmetric programs, networks and plans: all ends, NPUs alike, congestion never helps, twice the same."""
+    """Random symmetric programs, networks and plans: all ends, NPUs alike, congestion never helps,
+    twice the same.
+    """
     rng = random.Random(seed)
     shape = rng.choice(("Ring", "Switch", "FullyConnected"))
     npus = rng.choice((2, 3, 4, 6, 8))
     algorithm = rng.choice(("ring", "direct"))
     splits = rng.choice((1, 3, 4))
     kinds = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
-    system = {f"{kind}-implementation": [algorithm] for kind in kinds} | {"preferred-dataset-splits": splits}
+    system = {f"{kind}-implementation": [algorithm] for kind in kinds} | {
+        "preferred-dataset-splits": splits
+    }
     traces = random_program(rng, npus)
     net = ck.network(shape, npus, rng.choice((1, 50, 400)), rng.choice((0, 30, 500)))
     ends = {}

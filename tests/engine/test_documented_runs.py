@@ -1,4 +1,6 @@
-"""The files and commands of docs/reference/engine.md, written and run as they are printed, end when the page says."""
+"""The files and commands of docs/reference/engine.md, written and run as they are printed, end when
+the page says.
+"""
 
 import os
 import re
@@ -29,7 +31,9 @@ def test_runs_as_printed(command: Path, tmp_path: Path, index: int) -> None:
     script, remark = RUNS[index]
     said = re.search(SAID[index], remark)
     assert said is not None
-    path = os.pathsep.join([str(command.parent), str(Path(sys.executable).parent), os.environ["PATH"]])
+    path = os.pathsep.join(
+        [str(command.parent), str(Path(sys.executable).parent), os.environ["PATH"]]
+    )
     done = subprocess.run(
         ["sh", "-e", "-c", script],
         cwd=tmp_path,

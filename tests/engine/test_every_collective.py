@@ -1,4 +1,6 @@
-"""Every collective in every algorithm and size of group against its messages by definition (textbook.py)."""
+"""Every collective in every algorithm and size of group against its messages by definition
+(textbook.py).
+"""
 
 import random
 from fractions import Fraction
@@ -10,8 +12,16 @@ import pytest
 from engine import textbook
 
 KINDS = (
-    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter", "barrier",
-)  # fmt: skip
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "barrier",
+)
 CELLS = {
     "ring": KINDS,
     "direct": KINDS,
@@ -26,18 +36,32 @@ EP_PS = 7_001
 class Case:
     """A plan on a topology, and what one run of it gave."""
 
-    def __init__(self, engine: ModuleType, topology: Any, group: list[int], kind: str, dims: list[int]) -> None:
-        self.engine, self.topology, self.group, self.kind, self.dims = engine, topology, group, kind, dims
+    def __init__(
+        self, engine: ModuleType, topology: Any, group: list[int], kind: str, dims: list[int]
+    ) -> None:
+        self.engine, self.topology, self.group, self.kind, self.dims = (
+            engine,
+            topology,
+            group,
+            kind,
+            dims,
+        )
         self.algorithms = ["ring"] * len(dims)
         self.windows = [0] * len(dims)
         self.root = 0
 
-    def run(self, network: str, num_bytes: int, starts_ps: list[int]) -> tuple[list[int], list[int]]:
+    def run(
+        self, network: str, num_bytes: int, starts_ps: list[int]
+    ) -> tuple[list[int], list[int]]:
         """Ends by rank, and bytes by link."""
         engine = self.engine
         names = [getattr(engine.Algorithm, name.upper()) for name in self.algorithms]
         shape = engine.CollectiveShape(
-            dims=self.dims, algorithms=names, root=self.root, topology=self.topology, windows=self.windows
+            dims=self.dims,
+            algorithms=names,
+            root=self.root,
+            topology=self.topology,
+            windows=self.windows,
         )
         builder = engine.GraphBuilder(self.topology.num_devices)
         kind = getattr(engine.CollectiveKind, self.kind.upper())
@@ -46,21 +70,31 @@ class Case:
             builder.compute(device, start_ps, stream=engine.Stream.NONE)
         for rank, device in enumerate(self.group):
             builder.collective(device, plan, 0, num_bytes, [rank])
-        run = engine.Engine(self.topology, getattr(engine.NetworkKind, network), endpoint_delay_ps=EP_PS)
+        run = engine.Engine(
+            self.topology, getattr(engine.NetworkKind, network), endpoint_delay_ps=EP_PS
+        )
         graph = run.submit(builder.build(), 0)
         run.run()
-        return run.times(graph)[1].tolist()[len(self.group) :], run.link_counters()["bytes"].tolist()
+        return run.times(graph)[1].tolist()[len(self.group) :], run.link_counters()[
+            "bytes"
+        ].tolist()
 
     def plan(self) -> list[textbook.Message]:
-        return textbook.messages(self.kind, self.dims, self.algorithms, self.root, self.windows, switch=len(self.group))
+        return textbook.messages(
+            self.kind, self.dims, self.algorithms, self.root, self.windows, switch=len(self.group)
+        )
 
     def links(self, source: int, target: int) -> list[int]:
-        """Of a message between ranks, or to and from the switch (rank n): the first or last of a route."""
+        """Of a message between ranks, or to and from the switch (rank n): the first or last of a
+        route.
+        """
         n = len(self.group)
         if n in (source, target):
             rank = min(source, target)
             other = self.group[(rank + 1) % n]
-            route = self.topology.route(*((self.group[rank], other) if target == n else (other, self.group[rank])))
+            route = self.topology.route(
+                *((self.group[rank], other) if target == n else (other, self.group[rank]))
+            )
             return [route[0] if target == n else route[-1]]
         return list(self.topology.route(self.group[source], self.group[target]))
 
@@ -71,8 +105,10 @@ class Case:
         return slowest_ps, sum(latency for _, latency in crossed) + EP_PS
 
     def check(self, num_bytes: int, starts_ps: list[int]) -> dict[str, list[int]]:
-        """Unaware: the textbook's times. Everywhere: its bytes on every link; parts of a byte go with a neighbour's (a
-        message that goes on at the beginning of a vector has two such places). Returns the ends by network."""
+        """Unaware: the textbook's times. Everywhere: its bytes on every link; parts of a byte go
+        with a neighbour's (a message that goes on at the beginning of a vector has two such
+        places). Returns the ends by network.
+        """
         plan = self.plan()
         expected: dict[int, Fraction] = {}
         count: dict[int, int] = {}
@@ -84,7 +120,10 @@ class Case:
         for network in NETWORKS:
             ends[network], counted = self.run(network, num_bytes, starts_ps)
             for link, bytes_on_it in enumerate(counted):
-                assert abs(bytes_on_it - expected.get(link, 0)) <= 2 * count.get(link, 0), (network, link)
+                assert abs(bytes_on_it - expected.get(link, 0)) <= 2 * count.get(link, 0), (
+                    network,
+                    link,
+                )
         assert ends["CONGESTION_UNAWARE"] == textbook.ends_ps(plan, num_bytes, starts_ps, self.way)
         return ends
 
@@ -95,8 +134,10 @@ def sizes(n: int, rng: random.Random) -> int:
 
 @pytest.mark.parametrize("algorithm", CELLS)
 def test_every_cell_in_every_size(engine: ModuleType, algorithm: str) -> None:
-    """Skewed starts, any root and window; ranks in any order. Where no two messages are on one link at a time, no
-    network makes a difference; two trees, and the pairs of halving-doubling, may send one close behind another."""
+    """Skewed starts, any root and window; ranks in any order. Where no two messages are on one link
+    at a time, no network makes a difference; two trees, and the pairs of halving-doubling, may send
+    one close behind another.
+    """
     rng = random.Random(algorithm)
     for kind in CELLS[algorithm]:
         most = 9 if (kind, algorithm) == ("all_to_all", "ring") else 33
@@ -105,7 +146,9 @@ def test_every_cell_in_every_size(engine: ModuleType, algorithm: str) -> None:
             make = engine.Topology.fully_connected if own_links else engine.Topology.switch
             spread = rng.choice((0, 0, 10**6, 10**9))
             group = rng.sample(range(n + 2), n)
-            case = Case(engine, make(n + 2, rng.choice((10**9, 450 * 10**9 + 1)), 500_003), group, kind, [n])
+            case = Case(
+                engine, make(n + 2, rng.choice((10**9, 450 * 10**9 + 1)), 500_003), group, kind, [n]
+            )
             case.algorithms, case.root = [algorithm], rng.randrange(n)
             if algorithm == "direct" and kind in KINDS[:4]:
                 case.windows = [rng.randint(0, n)]
@@ -116,7 +159,10 @@ def test_every_cell_in_every_size(engine: ModuleType, algorithm: str) -> None:
                 if (
                     own_links
                     and spread == 0
-                    and (algorithm in ("ring", "direct") or (algorithm, n & (n - 1)) == ("halving_doubling", 0))
+                    and (
+                        algorithm in ("ring", "direct")
+                        or (algorithm, n & (n - 1)) == ("halving_doubling", 0)
+                    )
                 ):
                     assert end == unaware
 
@@ -125,7 +171,11 @@ def test_every_cell_in_every_size(engine: ModuleType, algorithm: str) -> None:
 def test_plans_of_several_dimensions(engine: ModuleType, seed: int) -> None:
     rng = random.Random(seed)
     dims = [rng.randint(1, 4) for _ in range(rng.choice((2, 2, 3)))]
-    shapes = (engine.TopologyKind.RING, engine.TopologyKind.SWITCH, engine.TopologyKind.FULLY_CONNECTED)
+    shapes = (
+        engine.TopologyKind.RING,
+        engine.TopologyKind.SWITCH,
+        engine.TopologyKind.FULLY_CONNECTED,
+    )
     speeds = [rng.choice((10**9, 50 * 10**9, 450 * 10**9)) for _ in dims]
     topology = engine.Topology.grid(
         [
@@ -138,7 +188,9 @@ def test_plans_of_several_dimensions(engine: ModuleType, seed: int) -> None:
     for dim in range(len(dims)):
         last = kind != "all_reduce" or dim + 1 == len(dims)
         able = [name for name in CELLS if name != "in_switch" and kind in CELLS[name]]
-        case.algorithms[dim] = rng.choice([name for name in able if last or name != "double_binary_tree"])
+        case.algorithms[dim] = rng.choice(
+            [name for name in able if last or name != "double_binary_tree"]
+        )
         if case.algorithms[dim] == "direct" and kind in KINDS[:4]:
             case.windows[dim] = rng.choice((0, 1, 2))
     ranks = len(case.group)
@@ -148,7 +200,9 @@ def test_plans_of_several_dimensions(engine: ModuleType, seed: int) -> None:
 
 
 def listed_topology(engine: ModuleType, rng: random.Random) -> Any:
-    """Leaves and spines with limits, spread and two cables here and there; or devices that relay."""
+    """Leaves and spines with limits, spread and two cables here and there; or devices
+    that relay.
+    """
     n = rng.randint(2, 8)
 
     def speed() -> tuple[int, int]:
@@ -163,7 +217,10 @@ def listed_topology(engine: ModuleType, rng: random.Random) -> Any:
         return builder.build()
     builder = engine.TopologyBuilder(n)
     leaves, spines = (
-        [builder.add_switch(rng.choice((0, 0, 20 * 10**9)), rng.choice((0, 0, 1, 2))) for _ in range(rng.randint(1, 3))]
+        [
+            builder.add_switch(rng.choice((0, 0, 20 * 10**9)), rng.choice((0, 0, 1, 2)))
+            for _ in range(rng.randint(1, 3))
+        ]
         for _ in range(2)
     )
     for device in range(n):
@@ -177,7 +234,9 @@ def listed_topology(engine: ModuleType, rng: random.Random) -> Any:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_explicit_networks(engine: ModuleType, seed: int) -> None:
-    """Relays, equal-cost routes and limits of switches; nothing ends before its busiest link is done."""
+    """Relays, equal-cost routes and limits of switches; nothing ends before its busiest link is
+    done.
+    """
     rng = random.Random(seed)
     topology = listed_topology(engine, rng)
     group = rng.sample(range(topology.num_devices), rng.randint(1, topology.num_devices))
@@ -195,7 +254,9 @@ def test_explicit_networks(engine: ModuleType, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_sizes_per_pair(engine: ModuleType, seed: int) -> None:
-    """Zeros send nothing. On a mesh all flows are alone; on a switch none beats its fullest port."""
+    """Zeros send nothing. On a mesh all flows are alone; on a switch none beats its
+    fullest port.
+    """
     rng = random.Random(seed)
     n = rng.randint(2, 12)
     units = [rng.choice((0, 0, 1, 5, 977)) for _ in range(n * n)]
@@ -213,7 +274,9 @@ def test_sizes_per_pair(engine: ModuleType, seed: int) -> None:
             graph = run.submit(builder.build(), 0)
             run.run()
             ends = run.times(graph)[1].tolist()
-            counted = dict(zip(topology.links(), run.link_counters()["bytes"].tolist(), strict=True))
+            counted = dict(
+                zip(topology.links(), run.link_counters()["bytes"].tolist(), strict=True)
+            )
             out = [scale * sum(units[i * n + j] for j in range(n) if j != i) for i in range(n)]
             into = [scale * sum(units[i * n + j] for i in range(n) if j != i) for j in range(n)]
             if not alone:

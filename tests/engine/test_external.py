@@ -24,7 +24,7 @@ for npu in range(4):
           f"exposed communication {{npu}} cycles.")
     print(f"[2026-01-01 00:00:00.000] [statistics] [info] sys[{{npu}}], Wall time: {{1000 + len(raw)}}")
 {rest}
-"""
+"""  # noqa: E501
 
 
 def fake(path: Path, rest: str = "") -> Path:
@@ -34,7 +34,12 @@ def fake(path: Path, rest: str = "") -> Path:
 
 
 def run(command: Path, tmp_path: Path, binary: Path | str, *flags: str) -> Result:
-    net = {"topology": ["Ring", "Switch"], "npus_count": [2, 2], "bandwidth": [50, 12.5], "latency": [500, 0.5]}
+    net = {
+        "topology": ["Ring", "Switch"],
+        "npus_count": [2, 2],
+        "bandwidth": [50, 12.5],
+        "latency": [500, 0.5],
+    }
     case = ck.write_case(tmp_path / "case", [[ck.node(1, ck.COMP, micros=1)]] * 4, net)
     packed = case / "workload.3.et"
     packed.write_bytes(gzip.compress(packed.read_bytes()))
@@ -53,7 +58,9 @@ def run(command: Path, tmp_path: Path, binary: Path | str, *flags: str) -> Resul
         timeout=HANGS_S,
         check=False,
     )
-    return Result(done.returncode, json.loads(done.stdout) if done.stdout else None, done.stderr, [])
+    return Result(
+        done.returncode, json.loads(done.stdout) if done.stdout else None, done.stderr, []
+    )
 
 
 def test_its_lines_are_read(command: Path, tmp_path: Path) -> None:
@@ -69,7 +76,10 @@ def test_its_lines_are_read(command: Path, tmp_path: Path) -> None:
 
 def test_what_goes_wrong_there_is_told(command: Path, tmp_path: Path) -> None:
     failing = run(command, tmp_path, fake(tmp_path / "stock", "print('out of luck'); sys.exit(7)"))
-    assert (failing.exit_code, "exit code 7; its last words: out of luck" in failing.errors) == (2, True)
+    assert (failing.exit_code, "exit code 7; its last words: out of luck" in failing.errors) == (
+        2,
+        True,
+    )
     killed = run(command, tmp_path, fake(tmp_path / "stock", "import os; os.abort()"))
     assert (killed.exit_code, "ended by signal 6" in killed.errors) == (2, True)
     missing = run(command, tmp_path, tmp_path / "nowhere")
@@ -81,7 +91,10 @@ def test_what_goes_wrong_there_is_told(command: Path, tmp_path: Path) -> None:
 def test_missing_lines_are_no_success(command: Path, tmp_path: Path) -> None:
     """Upstream ends with 0 although NPUs never finish."""
     path = tmp_path / "stock"
-    path.write_text("#!/bin/sh\necho '[workload] [info] sys[1] finished, 5 cycles, exposed communication 5 cycles.'\n")
+    path.write_text(
+        "#!/bin/sh\necho '[workload] [info] sys[1] finished, 5 cycles, exposed communication 5 "
+        "cycles.'\n"
+    )
     path.chmod(0o755)
     result = run(command, tmp_path, path)
     assert result.exit_code == 3

@@ -1,4 +1,6 @@
-"""Folded evaluation of a tensor-parallel iteration equals the expanded one, to the picosecond (invariant 9)."""
+"""Folded evaluation of a tensor-parallel iteration equals the expanded one, to the picosecond
+(invariant 9).
+"""
 
 import random
 from types import ModuleType
@@ -12,7 +14,9 @@ from hypothesis import strategies as st
 from .reference import Site
 from .test_collectives import native_site, sites
 
-relaxed = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+relaxed = settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 spans_ps = st.integers(0, 3_000_000)
 
 
@@ -21,7 +25,9 @@ def chains(draw: st.DrawFn, engine: ModuleType, site: Site, skewed: bool) -> Any
     """A chain whose sites differ in kind and algorithm, one of them measured."""
     first = native_site(engine, site)
     table = engine.MeasuredTable([0, 4096, 1 << 20], [5_000_000, 5_500_001, 40_000_000])
-    network = engine.NetworkKind.CONGESTION_AWARE if site.aware else engine.NetworkKind.CONGESTION_UNAWARE
+    network = (
+        engine.NetworkKind.CONGESTION_AWARE if site.aware else engine.NetworkKind.CONGESTION_UNAWARE
+    )
     topology_site = (first.topology, site.group)
     others = []
     for _ in range(2):
@@ -39,7 +45,11 @@ def chains(draw: st.DrawFn, engine: ModuleType, site: Site, skewed: bool) -> Any
             )
         )
     n = len(site.group)
-    durations = st.lists(spans_ps, min_size=n, max_size=n) if skewed else st.lists(spans_ps, min_size=1, max_size=1)
+    durations = (
+        st.lists(spans_ps, min_size=n, max_size=n)
+        if skewed
+        else st.lists(spans_ps, min_size=1, max_size=1)
+    )
     compute = durations.map(engine.ChainItem.compute)
     collective = st.builds(engine.ChainItem.collective, st.integers(0, 2), st.integers(0, 1 << 21))
     items = st.lists(st.one_of(compute, collective), min_size=1, max_size=4)
@@ -81,16 +91,24 @@ def test_skewed_starts_and_costs(engine: ModuleType, site: Site, data: st.DataOb
 
 
 def far_topology(engine: ModuleType, rng: random.Random) -> Any:
-    """Routes of several links at several speeds: grids, and devices in a circle with a switch between neighbours."""
+    """Routes of several links at several speeds: grids, and devices in a circle with a switch
+    between neighbours.
+    """
     speeds = rng.choice(((10**9,), (10**9, 10**10, 10**11)))
 
     def speed() -> tuple[int, int]:
         return rng.choice(speeds), rng.choice((0, 1_000))
 
     if rng.random() < 0.5:
-        shapes = (engine.TopologyKind.RING, engine.TopologyKind.SWITCH, engine.TopologyKind.FULLY_CONNECTED)
+        shapes = (
+            engine.TopologyKind.RING,
+            engine.TopologyKind.SWITCH,
+            engine.TopologyKind.FULLY_CONNECTED,
+        )
         dims = rng.randint(1, 2)
-        return engine.Topology.grid([(rng.choice(shapes), rng.randint(2, 6), *speed(), 0) for _ in range(dims)])
+        return engine.Topology.grid(
+            [(rng.choice(shapes), rng.randint(2, 6), *speed(), 0) for _ in range(dims)]
+        )
     n = rng.randint(3, 5)
     builder = engine.TopologyBuilder(n, True)
     for device in range(n):
@@ -100,7 +118,14 @@ def far_topology(engine: ModuleType, rng: random.Random) -> Any:
     return builder.build()
 
 
-def far_site(engine: ModuleType, rng: random.Random, topology: Any, group: list[int], network: Any, plain: bool) -> Any:
+def far_site(
+    engine: ModuleType,
+    rng: random.Random,
+    topology: Any,
+    group: list[int],
+    network: Any,
+    plain: bool,
+) -> Any:
     """Any kind and algorithm that go together; `plain`: ring and direct of the first four kinds."""
     if rng.random() < 0.15:
         table = engine.MeasuredTable([0, 4096], [1000, rng.randint(1000, 10**7)])
@@ -109,12 +134,18 @@ def far_site(engine: ModuleType, rng: random.Random, topology: Any, group: list[
     kinds = ["ALL_REDUCE", "ALL_GATHER", "REDUCE_SCATTER", "ALL_TO_ALL"]
     kinds += [] if plain else ["BROADCAST", "REDUCE", "GATHER", "SCATTER", "BARRIER"]
     algorithms = ["RING", "DIRECT"] + ([] if plain else ["HALVING_DOUBLING", "DOUBLE_BINARY_TREE"])
-    shape = engine.CollectiveShape() if plain else engine.CollectiveShape(root=rng.randrange(len(group)))
+    shape = (
+        engine.CollectiveShape()
+        if plain
+        else engine.CollectiveShape(root=rng.randrange(len(group)))
+    )
     while True:
         kind = getattr(engine.CollectiveKind, rng.choice(kinds))
         algorithm = getattr(engine.Algorithm, rng.choice(algorithms))
         try:
-            return engine.CollectiveSite(topology, group, kind, algorithm, network=network, shape=shape)
+            return engine.CollectiveSite(
+                topology, group, kind, algorithm, network=network, shape=shape
+            )
         except engine.InvalidTopology:
             continue
 
@@ -122,12 +153,16 @@ def far_site(engine: ModuleType, rng: random.Random, topology: Any, group: list[
 @pytest.mark.parametrize("network", ["CONGESTION_UNAWARE", "CONGESTION_AWARE", "FAIR_SHARE"])
 @pytest.mark.parametrize("plain", [False, True])
 def test_long_ways_and_unlike_links(engine: ModuleType, network: str, plain: bool) -> None:
-    """A message of a collective may be behind the last one of the collective before: exact, or refused."""
+    """A message of a collective may be behind the last one of the collective before: exact, or
+    refused.
+    """
     equal = skewed = 0
     for seed in range(400):
         rng = random.Random(seed)
         topology = far_topology(engine, rng)
-        group = rng.sample(range(topology.num_devices), rng.randint(2, min(topology.num_devices, 5)))
+        group = rng.sample(
+            range(topology.num_devices), rng.randint(2, min(topology.num_devices, 5))
+        )
         kind = getattr(engine.NetworkKind, network)
         sites = [far_site(engine, rng, topology, group, kind, plain) for _ in range(3)]
         items = []
@@ -152,7 +187,9 @@ def test_long_ways_and_unlike_links(engine: ModuleType, network: str, plain: boo
 
 
 def test_a_graph_is_reused_with_other_amounts(engine: ModuleType) -> None:
-    """What `--exact` does: one structure, new durations and sizes each iteration, on an engine that keeps its clock."""
+    """What `--exact` does: one structure, new durations and sizes each iteration, on an engine that
+    keeps its clock.
+    """
     site = Site("ring", 8, 450 * 10**9, 500_000, list(range(8)), "all_reduce", "ring", aware=True)
     where = native_site(engine, site)
     run = engine.Engine(where.topology)
@@ -168,7 +205,10 @@ def test_a_graph_is_reused_with_other_amounts(engine: ModuleType) -> None:
         amounts[8:].reshape(80, 2, 8)[:, 1] = num_bytes
         submitted_ps = run.now_ps
         done = run.submit(graph, submitted_ps, amounts)
-        assert run.advance() == (done, submitted_ps + 80 * (compute_ps + engine.isolated_duration(where, num_bytes)))
+        assert run.advance() == (
+            done,
+            submitted_ps + 80 * (compute_ps + engine.isolated_duration(where, num_bytes)),
+        )
         run.release(done)
 
 
@@ -183,4 +223,6 @@ def test_refusals_are_one_sentence(engine: ModuleType) -> None:
     with pytest.raises(engine.InvalidGraph, match="names site 3"):
         engine.FoldedChain(engine.Chain([where], [(1, [engine.ChainItem.collective(3, 1)])]))
     with pytest.raises(engine.InvalidTopology, match="device 4"):
-        engine.CollectiveSite(where.topology, [0, 4], engine.CollectiveKind.ALL_REDUCE, engine.Algorithm.RING)
+        engine.CollectiveSite(
+            where.topology, [0, 4], engine.CollectiveKind.ALL_REDUCE, engine.Algorithm.RING
+        )

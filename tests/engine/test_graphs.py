@@ -8,21 +8,35 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-relaxed = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+relaxed = settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
-def random_graph(engine: ModuleType, rng: np.random.Generator, num_devices: int, num_nodes: int) -> Any:
+def random_graph(
+    engine: ModuleType, rng: np.random.Generator, num_devices: int, num_nodes: int
+) -> Any:
     """Compute and transfers with dependencies on earlier nodes only."""
     transfer = (rng.random(num_nodes) < 0.4) & (num_devices > 1)
     device = rng.integers(0, num_devices, num_nodes)
-    peer = np.where(transfer, (device + rng.integers(1, max(2, num_devices), num_nodes)) % num_devices, 2**32 - 1)
+    peer = np.where(
+        transfer,
+        (device + rng.integers(1, max(2, num_devices), num_nodes)) % num_devices,
+        2**32 - 1,
+    )
     parents: list[int] = []
     begin = [0]
     for node in range(num_nodes):
-        parents += sorted(rng.choice(node, size=min(node, int(rng.integers(0, 3))), replace=False)) if node else []
+        parents += (
+            sorted(rng.choice(node, size=min(node, int(rng.integers(0, 3))), replace=False))
+            if node
+            else []
+        )
         begin.append(len(parents))
     builder = engine.GraphBuilder(num_devices)
-    kind = np.where(transfer, int(engine.NodeKind.TRANSFER), int(engine.NodeKind.COMPUTE)).astype(np.uint8)
+    kind = np.where(transfer, int(engine.NodeKind.TRANSFER), int(engine.NodeKind.COMPUTE)).astype(
+        np.uint8
+    )
     builder.add_columns(
         kind,
         rng.integers(0, 6, num_nodes).astype(np.uint8),
@@ -38,16 +52,22 @@ def random_graph(engine: ModuleType, rng: np.random.Generator, num_devices: int,
 
 @relaxed
 @given(seed=st.integers(0, 2**32), aware=st.booleans())
-def test_random_graphs_respect_their_dependencies(engine: ModuleType, seed: int, aware: bool) -> None:
+def test_random_graphs_respect_their_dependencies(
+    engine: ModuleType, seed: int, aware: bool
+) -> None:
     rng = np.random.default_rng(seed)
     num_devices = int(rng.integers(2, 6))
     topology = engine.Topology.switch(num_devices, 10**12, 100)
-    network = engine.NetworkKind.CONGESTION_AWARE if aware else engine.NetworkKind.CONGESTION_UNAWARE
+    network = (
+        engine.NetworkKind.CONGESTION_AWARE if aware else engine.NetworkKind.CONGESTION_UNAWARE
+    )
 
     def run() -> list[Any]:
         local = np.random.default_rng(seed)
         runtime = engine.Engine(topology, network)
-        graphs = [random_graph(engine, local, num_devices, int(local.integers(1, 30))) for _ in range(3)]
+        graphs = [
+            random_graph(engine, local, num_devices, int(local.integers(1, 30))) for _ in range(3)
+        ]
         ids = [runtime.submit(graph, int(local.integers(0, 20_000))) for graph, _, _ in graphs]
         ends = {}
         while (done := runtime.advance()) is not None:
@@ -69,7 +89,9 @@ def test_random_graphs_respect_their_dependencies(engine: ModuleType, seed: int,
 def test_errors_name_the_node(engine: ModuleType) -> None:
     builder = engine.GraphBuilder(2)
     builder.compute(0, 5, [3])
-    with pytest.raises(engine.InvalidGraph, match=r"node 0 .compute on device 0. depends on node 3"):
+    with pytest.raises(
+        engine.InvalidGraph, match=r"node 0 .compute on device 0. depends on node 3"
+    ):
         builder.build()
     builder.clear()
     builder.compute(0, 5, [1])
@@ -89,7 +111,9 @@ def test_errors_name_the_node(engine: ModuleType) -> None:
 
 def test_stalled_names_who_waits(engine: ModuleType) -> None:
     builder = engine.GraphBuilder(2)
-    plan = builder.add_plan(engine.CollectiveKind.ALL_REDUCE, engine.Algorithm.RING, builder.add_group([0, 1]))
+    plan = builder.add_plan(
+        engine.CollectiveKind.ALL_REDUCE, engine.Algorithm.RING, builder.add_group([0, 1])
+    )
     for device, calls in ((0, (0, 1)), (1, (1, 0))):
         for call in calls:
             builder.collective(device, plan, call, 8)
@@ -100,7 +124,9 @@ def test_stalled_names_who_waits(engine: ModuleType) -> None:
 
 
 def test_contention_between_graphs(engine: ModuleType) -> None:
-    """Two transfers over one uplink take turns; in a congestion-unaware network they do not notice each other."""
+    """Two transfers over one uplink take turns; in a congestion-unaware network they do not notice
+    each other.
+    """
     for network, second_end in (
         (engine.NetworkKind.CONGESTION_AWARE, 3020),
         (engine.NetworkKind.CONGESTION_UNAWARE, 1020),

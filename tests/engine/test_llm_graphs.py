@@ -1,4 +1,6 @@
-"""Iterations of models as traces: valid, runnable under both rules, and with the operations that the layout implies."""
+"""Iterations of models as traces: valid, runnable under both rules, and with the operations that
+the layout implies.
+"""
 
 import gzip
 import json
@@ -39,7 +41,11 @@ def run(command: Path, folder: Path, rules: str, backend: str) -> list[int]:
     }
     options = [f"--{name}={value}" for name, value in arguments.items()]
     done = subprocess.run(
-        [str(command), *options, "--json"], capture_output=True, text=True, timeout=HANGS_S, check=False
+        [str(command), *options, "--json"],
+        capture_output=True,
+        text=True,
+        timeout=HANGS_S,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return [npu["finish_ns"] for npu in json.loads(done.stdout)["npus"]]
@@ -56,14 +62,25 @@ LAYOUTS = [
 
 
 @pytest.mark.parametrize(("model", "tp", "pp", "dp", "ep"), LAYOUTS)
-def test_layouts(command: Path, tmp_path: Path, model: str, tp: int, pp: int, dp: int, ep: int) -> None:
-    sizes = [f"--{name}={value}" for name, value in (("tp", tp), ("pp", pp), ("dp", dp), ("ep", ep))]
+def test_layouts(
+    command: Path, tmp_path: Path, model: str, tp: int, pp: int, dp: int, ep: int
+) -> None:
+    sizes = [
+        f"--{name}={value}" for name, value in (("tp", tp), ("pp", pp), ("dp", dp), ("ep", ep))
+    ]
     traces = generate(tmp_path, model, *sizes, "--tokens=64", "--sequences=4", "--micro-batches=2")
     assert len(traces) == tp * pp * dp
     paths = [str(path) for path in tmp_path.glob("trace.*.et")]
-    assert subprocess.run([str(command), "validate", *paths], capture_output=True, check=False).returncode == 0
+    assert (
+        subprocess.run(
+            [str(command), "validate", *paths], capture_output=True, check=False
+        ).returncode
+        == 0
+    )
     config = load_model(model)
-    kinds = [[n.attributes.get("comm_type") for n in trace if n.type == "COMM_COLL"] for trace in traces]
+    kinds = [
+        [n.attributes.get("comm_type") for n in trace if n.type == "COMM_COLL"] for trace in traces
+    ]
     exchanged = config.num_moe_layers * (ep > tp)
     for trace in traces:
         names = [node.name.split(".")[-1] for node in trace]
@@ -94,7 +111,9 @@ def test_json_and_back_byte_for_byte(command: Path, tmp_path: Path) -> None:
 
 
 def test_work_is_split_not_lost(tmp_path: Path) -> None:
-    """The ranks' operations add up to about those of one device, and tensor parallelism repeats only small ones."""
+    """The ranks' operations add up to about those of one device, and tensor parallelism repeats
+    only small ones.
+    """
     one = generate(tmp_path / "one", DENSE, "--tokens=64")
     two = generate(tmp_path / "two", DENSE, "--tokens=64", "--tp=2")
     staged = generate(tmp_path / "staged", DENSE, "--tokens=64", "--pp=4")
@@ -107,11 +126,15 @@ def test_work_is_split_not_lost(tmp_path: Path) -> None:
 
 
 def test_weights_are_read_as_far_as_tokens_touch_them(tmp_path: Path) -> None:
-    """An embedding reads rows, not its table; few tokens read few experts, and exchanging ranks share those of all."""
+    """An embedding reads rows, not its table; few tokens read few experts, and exchanging ranks
+    share those of all.
+    """
 
     def moved(name: str, *options: str) -> int:
         trace = generate(tmp_path / str(len(list(tmp_path.iterdir()))), MOE, *options)[0]
-        return next(int(n.attributes["tensor_size"]) for n in trace if n.name.split(".")[-1] == name)
+        return next(
+            int(n.attributes["tensor_size"]) for n in trace if n.name.split(".")[-1] == name
+        )
 
     config = load_model(MOE)
     assert moved("embedding", "--tokens=8") < 8 * 3 * 2 * config.hidden_size
@@ -119,7 +142,8 @@ def test_weights_are_read_as_far_as_tokens_touch_them(tmp_path: Path) -> None:
     one, many = moved("moe", "--tokens=1", "--sequences=1"), moved("moe", "--tokens=4096")
     assert config.num_experts_per_tok * expert <= one < 1.01 * config.num_experts_per_tok * expert
     assert config.num_experts * expert <= many
-    # Two replicas bring twice the tokens, and each rank reads its half of the experts that they touch.
+    # Two replicas bring twice the tokens, and each rank reads its half of the experts that they
+    # touch.
     both = moved("moe", "--tokens=8", "--dp=2", "--ep=2")
     assert both == pytest.approx(moved("moe", "--tokens=16") / 2, rel=0.01)
 
@@ -129,11 +153,15 @@ def test_stages_have_the_layers_that_runs_give_them(tmp_path: Path) -> None:
     layers = [sum(node.name.endswith("qkv_proj") for node in trace) for trace in traces]
     assert layers == list(split_layers(80, 3))
     sent = [node.attributes["comm_size"] for node in traces[0] if node.type == "COMM_SEND"]
-    assert sent == [8 * load_model("meta-llama/Llama-3.1-70B").hidden_size * 2 * 2]  # hidden states and residual
+    assert sent == [
+        8 * load_model("meta-llama/Llama-3.1-70B").hidden_size * 2 * 2
+    ]  # hidden states and residual
 
 
 @pytest.mark.parametrize(("hardware", "gb_per_s"), [("H100", 3350), ("B200", 7700), ("A100", 2039)])
-def test_reductions_run_at_the_devices_own_memory(tmp_path: Path, hardware: str, gb_per_s: int) -> None:
+def test_reductions_run_at_the_devices_own_memory(
+    tmp_path: Path, hardware: str, gb_per_s: int
+) -> None:
     generate(tmp_path, DENSE, "--tokens=8", "--tp=2", f"--hardware={hardware}")
     system = json.loads((tmp_path / "system.json").read_text())
     assert system["local-mem-bw"] == gb_per_s
@@ -171,7 +199,9 @@ def test_layouts_that_cannot_be(
 def test_traces_there_and_back(tmp_path: Path, messages: dict[str, object]) -> None:
     nodes = [
         TraceNode(0, "a", "COMP", 7, [], [], {"is_cpu_op": False, "num_ops": 2**40}),
-        TraceNode(300, "b", "COMM_COLL", 0, [0], [0], {"pg_name": "3", "involved_dim": (True, False)}),
+        TraceNode(
+            300, "b", "COMM_COLL", 0, [0], [0], {"pg_name": "3", "involved_dim": (True, False)}
+        ),
     ]
     path = tmp_path / "a.et"
     write_trace(path, nodes)
@@ -182,7 +212,11 @@ def test_traces_there_and_back(tmp_path: Path, messages: dict[str, object]) -> N
         records = _random_file(random.Random(seed), messages)
         path.write_bytes(_framed(records))
         for record, node in zip(records[1:], read_trace(path), strict=True):
-            assert (node.id, node.name, node.duration_micros) == (record.id, record.name, record.duration_micros)
+            assert (node.id, node.name, node.duration_micros) == (
+                record.id,
+                record.name,
+                record.duration_micros,
+            )
             assert node.data_deps == list(record.data_deps)
             for attribute in record.attr:
                 which = attribute.WhichOneof("value") or ""
@@ -195,7 +229,9 @@ def test_traces_there_and_back(tmp_path: Path, messages: dict[str, object]) -> N
 def test_networkx(tmp_path: Path) -> None:
     networkx = pytest.importorskip("networkx")
     path = tmp_path / "a.et"
-    path.write_bytes(ck.trace([ck.node(1, ck.COMP), ck.node(2, ck.COLL, [1], comm_type=0, comm_size=8)]))
+    path.write_bytes(
+        ck.trace([ck.node(1, ck.COMP), ck.node(2, ck.COLL, [1], comm_type=0, comm_size=8)])
+    )
     graph = to_networkx(read_trace(path))
     assert networkx.is_directed_acyclic_graph(graph)
     assert list(graph.edges(data="kind")) == [(1, 2, "data")]
@@ -205,7 +241,9 @@ def test_networkx(tmp_path: Path) -> None:
 def test_damaged_files_end_in_a_sentence(tmp_path: Path) -> None:
     from llmsim.config.errors import InputError
 
-    raw = ck.trace([ck.node(1, ck.COMP, micros=3), ck.node(2, ck.COLL, [1], comm_type=0, involved_dim=[True])])
+    raw = ck.trace(
+        [ck.node(1, ck.COMP, micros=3), ck.node(2, ck.COLL, [1], comm_type=0, involved_dim=[True])]
+    )
     path = tmp_path / "a.et"
     for cut in range(len(raw)):
         path.write_bytes(raw[:cut])

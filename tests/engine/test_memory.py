@@ -22,7 +22,9 @@ def test_offload_meets_a_message_and_a_full_tier_refuses(engine: ModuleType) -> 
     system = engine.MemorySystem.make(topology, [hbm, pool])
     run = engine.Engine(topology, engine.NetworkKind.FAIR_SHARE, memory=system)
     run.reserve(1, 0, 1000)
-    with pytest.raises(engine.OutOfMemory, match="1 bytes do not fit into memory tier 'pool' of device 2"):
+    with pytest.raises(
+        engine.OutOfMemory, match="1 bytes do not fit into memory tier 'pool' of device 2"
+    ):
         run.reserve(1, 2, 1)
     first, second = run.access(1, 0, 1000, True, 0), run.access(1, 1, 1000, True, 0)
     message = run.transfer(2, 3, 500, 0)  # halves the way into device 3

@@ -1,4 +1,6 @@
-"""Memory tiers from files: `tiers` of a remote-memory file, `memory_tier` and `engine_stream` of nodes."""
+"""Memory tiers from files: `tiers` of a remote-memory file, `memory_tier` and `engine_stream` of
+nodes.
+"""
 
 import random
 from pathlib import Path
@@ -13,14 +15,22 @@ MB = 10**6  # at 1 GB/s: 10^9 ps
 MS = 10**9  # ps
 
 
-def run(command: Path, scratch: Path, traces: list[list[bytes]], tiers: list[dict[str, Any]], backend: str) -> Result:
+def run(
+    command: Path,
+    scratch: Path,
+    traces: list[list[bytes]],
+    tiers: list[dict[str, Any]],
+    backend: str,
+) -> Result:
     net = ck.network("Switch", len(traces), 1, 0)
     system = {"endpoint-delay": 0}
     case = ck.write_case(scratch / "case", traces, net, system, {"tiers": tiers})
     return run_case(command, case, scratch, backend, rules="default")
 
 
-def load(number: int, size: int = MB, kind: int = ck.LOAD, deps: tuple[int, ...] = (), **more: Any) -> bytes:
+def load(
+    number: int, size: int = MB, kind: int = ck.LOAD, deps: tuple[int, ...] = (), **more: Any
+) -> bytes:
     return ck.node(number, kind, deps, tensor_size=size, **more)
 
 
@@ -49,10 +59,18 @@ def test_who_shares_what(
 
 
 def test_nodes_choose_a_tier_and_a_stream(command: Path, tmp_path: Path) -> None:
-    """Three kinds of memory at once; a PIM unit beside the compute stream; copies of one stream in turn."""
+    """Three kinds of memory at once; a PIM unit beside the compute stream; copies of one stream in
+    turn.
+    """
     tiers = [
         {"name": "hbm", "per": "npu", "bandwidth_gb_per_s": 1000},
-        {"name": "host", "per": "node", "npus_per_node": 2, "bandwidth_gb_per_s": 1, "write_bandwidth_gb_per_s": 2},
+        {
+            "name": "host",
+            "per": "node",
+            "npus_per_node": 2,
+            "bandwidth_gb_per_s": 1,
+            "write_bandwidth_gb_per_s": 2,
+        },
         {"name": "store", "per": "all", "bandwidth_gb_per_s": 0.5, "held_by": [1]},
     ]
     nodes = [
@@ -81,20 +99,31 @@ def test_nodes_choose_a_tier_and_a_stream(command: Path, tmp_path: Path) -> None
     assert result.report is not None
     used = {(tier["tier"], tier["instance"]): tier for tier in result.report["memory"]}
     assert used["host", 0] == {
-        "tier": "host", "instance": 0, "loads": 2, "stores": 1, "bytes": 3 * MB, "busy_ps": 2 * MS + MS // 2,
-        "waiting_ps": 0, "peak_waiting": 0,
-    }  # fmt: skip
+        "tier": "host",
+        "instance": 0,
+        "loads": 2,
+        "stores": 1,
+        "bytes": 3 * MB,
+        "busy_ps": 2 * MS + MS // 2,
+        "waiting_ps": 0,
+        "peak_waiting": 0,
+    }
     assert set(used) == {("hbm", 0), ("host", 0), ("store", 0)}
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_nothing_is_faster_than_its_channels(command: Path, tmp_path: Path, seed: int) -> None:
-    """Random tiers and accesses: bytes are kept, no instance beats its channels, and twice is the same."""
+    """Random tiers and accesses: bytes are kept, no instance beats its channels, and twice is the
+    same.
+    """
     rng = random.Random(seed)
     npus = rng.randint(2, 5)
     tiers = []
     for number in range(rng.randint(1, 3)):
-        tier: dict[str, Any] = {"name": f"t{number}", "bandwidth_gb_per_s": rng.choice((0.5, 3, 40))}
+        tier: dict[str, Any] = {
+            "name": f"t{number}",
+            "bandwidth_gb_per_s": rng.choice((0.5, 3, 40)),
+        }
         tier["per"] = rng.choice(("npu", "node", "all"))
         if tier["per"] == "node":
             tier["npus_per_node"] = rng.randint(1, npus)
@@ -114,7 +143,9 @@ def test_nothing_is_faster_than_its_channels(command: Path, tmp_path: Path, seed
             wanted += size
             deps = (rng.randrange(1, number),) if number > 1 and rng.random() < 0.4 else ()
             kind = rng.choice((ck.LOAD, ck.STORE))
-            nodes.append(load(number, size, kind, deps, memory_tier=rng.choice(tiers)["name"], **more))
+            nodes.append(
+                load(number, size, kind, deps, memory_tier=rng.choice(tiers)["name"], **more)
+            )
         traces.append(nodes)
     for backend in ("unaware", "aware", "fair-share"):
         result = run(command, tmp_path, traces, tiers, backend)
@@ -153,9 +184,13 @@ GOOD = {"name": "a", "per": "all", "bandwidth_gb_per_s": 1}
         ([{**GOOD, "capacity_gb": 0.0001}], {}, "has 100000"),
         ([GOOD], {"memory_tier": "b"}, 'memory_tier is "b"; one of a was expected'),
         ([GOOD], {"memory_tier": 3}, "a string was expected"),
-        ([GOOD], {"engine_stream": "comm"}, "one of compute, copy_in, copy_out, pim, host was expected"),
+        (
+            [GOOD],
+            {"engine_stream": "comm"},
+            "one of compute, copy_in, copy_out, pim, host was expected",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_named(
     command: Path, tmp_path: Path, tiers: list[dict[str, Any]], node: dict[str, Any], part: str
 ) -> None:
@@ -165,10 +200,17 @@ def test_what_is_wrong_is_named(
 
 
 def test_tiers_belong_to_default_rules(command: Path, tmp_path: Path) -> None:
-    case = ck.write_case(tmp_path / "case", [[load(1)]] * 2, ck.network("Ring", 2), memory={"tiers": [GOOD]})
+    case = ck.write_case(
+        tmp_path / "case", [[load(1)]] * 2, ck.network("Ring", 2), memory={"tiers": [GOOD]}
+    )
     result = run_case(command, case, tmp_path)
     assert (result.exit_code, "need --rules default" in result.errors) == (2, True)
-    both = {"tiers": [GOOD], "memory-type": "MEMORY_POOL", "remote-mem-latency": 1, "remote-mem-bw": 1}
+    both = {
+        "tiers": [GOOD],
+        "memory-type": "MEMORY_POOL",
+        "remote-mem-latency": 1,
+        "remote-mem-bw": 1,
+    }
     case = ck.write_case(tmp_path / "case", [[load(1)]] * 2, ck.network("Ring", 2), memory=both)
     result = run_case(command, case, tmp_path, rules="default")
     assert (result.exit_code, "do not go together" in result.errors) == (2, True)

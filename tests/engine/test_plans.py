@@ -45,7 +45,9 @@ def test_custom_schedule(engine: ModuleType) -> None:
     schedule = engine.Schedule.custom(3, 2, [(0, 1, 0, 1, []), (1, 2, 0, 1, [0])])
     builder = engine.GraphBuilder(8)
     group = builder.add_group([5, 0, 2])
-    plan = builder.add_plan(engine.CollectiveKind.BROADCAST, engine.Algorithm.CUSTOM, group, schedule=schedule)
+    plan = builder.add_plan(
+        engine.CollectiveKind.BROADCAST, engine.Algorithm.CUSTOM, group, schedule=schedule
+    )
     for device in (5, 0, 2):
         builder.collective(device, plan, 0, 4000)
     run = engine.Engine(topology_of_eight(engine))

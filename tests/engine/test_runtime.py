@@ -1,4 +1,6 @@
-"""The engine under a caller that submits, stops, looks and cancels at random, against one that does it all at once."""
+"""The engine under a caller that submits, stops, looks and cancels at random, against one that does
+it all at once.
+"""
 
 import random
 from dataclasses import dataclass
@@ -21,23 +23,40 @@ class World:
     memory: Any
 
     def run(self, network: str) -> Any:
-        return self.engine.Engine(self.topology, getattr(self.engine.NetworkKind, network), memory=self.memory)
+        return self.engine.Engine(
+            self.topology, getattr(self.engine.NetworkKind, network), memory=self.memory
+        )
 
 
 def world(engine: ModuleType, rng: random.Random) -> World:
     n = rng.randint(2, 6)
-    make = rng.choice((engine.Topology.ring, engine.Topology.switch, engine.Topology.fully_connected))
+    make = rng.choice(
+        (engine.Topology.ring, engine.Topology.switch, engine.Topology.fully_connected)
+    )
     topology = make(n, rng.choice((10**9, 10**12 + 7)), rng.choice((0, 1_003)))
     latency_ps, channels, sharing = rng.choice((0, 501)), rng.randint(1, 2), engine.TierSharing.FIFO
-    fifo = engine.Tier("fifo", engine.one_for_all(n), 10**11, latency_ps=latency_ps, channels=channels, sharing=sharing)
+    fifo = engine.Tier(
+        "fifo",
+        engine.one_for_all(n),
+        10**11,
+        latency_ps=latency_ps,
+        channels=channels,
+        sharing=sharing,
+    )
     held = engine.Tier("held", engine.one_for_all(n), 10**12, held_by=[rng.randrange(n)])
     return World(engine, topology, engine.MemorySystem.make(topology, [fifo, held]))
 
 
 def random_graph(engine: ModuleType, rng: random.Random, n: int) -> Any:
-    """Every kind of node but messages with both ends; collectives of all devices, in one order on all of them."""
+    """Every kind of node but messages with both ends; collectives of all devices, in one order on
+    all of them.
+    """
     builder = engine.GraphBuilder(n)
-    kinds = (engine.CollectiveKind.ALL_REDUCE, engine.CollectiveKind.ALL_TO_ALL, engine.CollectiveKind.BROADCAST)
+    kinds = (
+        engine.CollectiveKind.ALL_REDUCE,
+        engine.CollectiveKind.ALL_TO_ALL,
+        engine.CollectiveKind.BROADCAST,
+    )
     algorithm = rng.choice((engine.Algorithm.RING, engine.Algorithm.DIRECT))
     plans = [builder.add_plan(kind, algorithm, builder.add_group(list(range(n)))) for kind in kinds]
     made: list[list[int]] = [[] for _ in range(n)]
@@ -49,15 +68,21 @@ def random_graph(engine: ModuleType, rng: random.Random, n: int) -> Any:
         stream = rng.choice((engine.Stream.COPY_IN, engine.Stream.PIM, engine.Stream.NONE))
         if what == "compute":
             made[device].append(
-                builder.compute(device, rng.randint(0, 5_000), after, power_class=rng.randrange(len(CLASS_MW)))
+                builder.compute(
+                    device, rng.randint(0, 5_000), after, power_class=rng.randrange(len(CLASS_MW))
+                )
             )
         elif what == "transfer":
             to = (device + rng.randint(1, n - 1)) % n
-            made[device].append(builder.transfer(device, to, rng.choice((0, 1, 700, 9_001)), after, stream))
+            made[device].append(
+                builder.transfer(device, to, rng.choice((0, 1, 700, 9_001)), after, stream)
+            )
         elif what == "access":
             kind = rng.choice((engine.NodeKind.MEMORY_LOAD, engine.NodeKind.MEMORY_STORE))
             made[device].append(
-                builder.add(kind, stream, device, rng.choice((0, 300, 4_001)), rng.randrange(2), 0, after)
+                builder.add(
+                    kind, stream, device, rng.choice((0, 300, 4_001)), rng.randrange(2), 0, after
+                )
             )
         else:
             size, plan = rng.choice((0, 13, 6_000)), rng.choice(plans)
@@ -72,11 +97,15 @@ def check_counters(run: Any, network: str, before: dict[str, Any]) -> dict[str, 
     """Consistent with themselves, with the clock, and with what they were."""
     links, devices = run.link_counters(), run.device_counters()
     energy = run.energy_nj(CLASS_MW, 7, [5] * len(links["bytes"]))
-    assert energy["total_nj"] == energy["idle_nj"] + int(energy["class_nj"].sum()) + int(energy["link_nj"].sum())
+    assert energy["total_nj"] == energy["idle_nj"] + int(energy["class_nj"].sum()) + int(
+        energy["link_nj"].sum()
+    )
     assert energy["idle_nj"] == 7 * run.now_ps * len(devices["busy_ps"]) // 10**6
     assert (energy["link_nj"] == links["bytes"] * 5 // 10**6).all()
     assert (devices["busy_ps"].sum(axis=1) == devices["class_ps"].sum(axis=1)).all()
-    assert (devices["busy_ps"][:, :-1] <= run.now_ps).all()  # all streams but none run one node at a time
+    assert (
+        devices["busy_ps"][:, :-1] <= run.now_ps
+    ).all()  # all streams but none run one node at a time
     if network != "CONGESTION_UNAWARE":
         assert (links["busy_ps"] <= run.now_ps).all()
     assert (links["busy_ps"] >= 0).all()
@@ -101,7 +130,13 @@ def random_work(engine: ModuleType, rng: random.Random, n: int) -> list[tuple[in
         if rng.random() < 0.3:
             what = ("transfer", 0, rng.randint(1, n - 1), rng.randint(0, 9_000))
         elif rng.random() < 0.3:
-            what = ("access", rng.randrange(2), rng.randrange(n), rng.randint(0, 9_000), rng.random() < 0.5)
+            what = (
+                "access",
+                rng.randrange(2),
+                rng.randrange(n),
+                rng.randint(0, 9_000),
+                rng.random() < 0.5,
+            )
         wanted.append((at_ps, what))
     return sorted(wanted, key=lambda item: item[0])
 
@@ -113,8 +148,12 @@ def hand_over(run: Any, what: Any, at_ps: int) -> int:
     return int(run.submit(what, at_ps))
 
 
-def in_pieces(run: Any, network: str, wanted: list[tuple[int, Any]], rng: random.Random) -> dict[int, int]:
-    """Ends by place in `wanted`; hands items over late, stops anywhere, and cancels others before they begin."""
+def in_pieces(
+    run: Any, network: str, wanted: list[tuple[int, Any]], rng: random.Random
+) -> dict[int, int]:
+    """Ends by place in `wanted`; hands items over late, stops anywhere, and cancels others before
+    they begin.
+    """
     place: dict[int, int] = {}
     decoys: list[tuple[int, int]] = []
     counters: dict[str, Any] = {}
@@ -132,7 +171,9 @@ def in_pieces(run: Any, network: str, wanted: list[tuple[int, Any]], rng: random
         if limit >= run.now_ps and (done := run.advance_until(limit)) is not None:
             ends[place.pop(done[0])] = done[1]
         counters = check_counters(run, network, counters)
-        told_later = len(place) + len(decoys) - run.num_in_flight  # ended with the one that was told
+        told_later = (
+            len(place) + len(decoys) - run.num_in_flight
+        )  # ended with the one that was told
         assert told_later == 0 or (told_later > 0 and run.next_event_ps() == run.now_ps)
         for decoy in [one for one in decoys if rng.random() < 0.3]:
             decoys.remove(decoy)
@@ -142,8 +183,12 @@ def in_pieces(run: Any, network: str, wanted: list[tuple[int, Any]], rng: random
 
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("seed", range(25))
-def test_stopping_looking_and_cancelling_change_nothing(engine: ModuleType, network: str, seed: int) -> None:
-    """What is cancelled before its time has never been; all else ends as if it had been handed over at once."""
+def test_stopping_looking_and_cancelling_change_nothing(
+    engine: ModuleType, network: str, seed: int
+) -> None:
+    """What is cancelled before its time has never been; all else ends as if it had been handed over
+    at once.
+    """
     rng = random.Random(seed)
     here = world(engine, rng)
     wanted = random_work(engine, rng, here.topology.num_devices)
@@ -166,8 +211,12 @@ def test_stopping_looking_and_cancelling_change_nothing(engine: ModuleType, netw
 
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("seed", range(10))
-def test_after_a_cancel_in_the_middle_all_is_free(engine: ModuleType, network: str, seed: int) -> None:
-    """Whatever was cut off, counters stay sound, and the same again takes as long as on a new engine."""
+def test_after_a_cancel_in_the_middle_all_is_free(
+    engine: ModuleType, network: str, seed: int
+) -> None:
+    """Whatever was cut off, counters stay sound, and the same again takes as long as on a new
+    engine.
+    """
     rng = random.Random(seed)
     here = world(engine, rng)
     graphs = [random_graph(engine, rng, here.topology.num_devices) for _ in range(4)]

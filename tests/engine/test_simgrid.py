@@ -1,4 +1,6 @@
-"""Fair shares against SimGrid where it is installed (PyPI or Debian), within 0.1 %; without it, against bounds."""
+"""Fair shares against SimGrid where it is installed (PyPI or Debian), within 0.1 %; without it,
+against bounds.
+"""
 
 from itertools import pairwise
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""Strict rules against the slow executor of `slow_strict.py`: recorded cases of ASTRA-sim, and random programs."""
+"""Strict rules against the slow executor of `slow_strict.py`: recorded cases of ASTRA-sim, and
+random programs.
+"""
 
 import random
 from pathlib import Path
@@ -15,16 +17,25 @@ from engine.test_conformance import BACKENDS, CORPUS, cases
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_the_slow_executor_gives_recorded_times(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_slow_executor_gives_recorded_times(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shared("astra_conformance")
     ran = 0
     for case in cases(edge=False):
         recorded = case.recorded(backend)
         nodes = CORPUS / case.name / f"nodes_{backend}.csv"
-        if recorded is None or recorded["exit"] != 0 or not nodes.exists() or case.expected["nodes"] > 40:
+        if (
+            recorded is None
+            or recorded["exit"] != 0
+            or not nodes.exists()
+            or case.expected["nodes"] > 40
+        ):
             continue
         monkeypatch.chdir(CORPUS / case.name)
-        times = Run(CORPUS / case.name, backend == "aware", tuple(case.expected["extra_flags"])).times
+        times = Run(
+            CORPUS / case.name, backend == "aware", tuple(case.expected["extra_flags"])
+        ).times
         assert {f"{npu},{node},{at},{end}" for (npu, node), (at, end) in times.items()} == set(
             nodes.read_text().split()[1:]
         ), case.name
@@ -35,7 +46,10 @@ def test_the_slow_executor_gives_recorded_times(backend: str, monkeypatch: pytes
 @pytest.mark.parametrize("decade", range(10))
 def test_random_programs(command: Path, tmp_path: Path, decade: int) -> None:
     """Every node, on either network, to the nanosecond; also which nodes never end."""
-    said = [difference(seed, tmp_path / str(seed), command) for seed in range(decade * 10, decade * 10 + 10)]
+    said = [
+        difference(seed, tmp_path / str(seed), command)
+        for seed in range(decade * 10, decade * 10 + 10)
+    ]
     assert not any(said), "\n".join(filter(None, said))
 
 
@@ -47,8 +61,12 @@ def both(command: Path, case: Path, backend: str = "unaware", flags: tuple[str, 
     return fast.times()
 
 
-def test_a_rendezvous_releases_the_first_send_of_the_tag_whatever_its_size(command: Path, tmp_path: Path) -> None:
-    """The control message for the receive of 5 bytes lets the send of 50,000 go, for which nobody is ready yet."""
+def test_a_rendezvous_releases_the_first_send_of_the_tag_whatever_its_size(
+    command: Path, tmp_path: Path
+) -> None:
+    """The control message for the receive of 5 bytes lets the send of 50,000 go, for which nobody
+    is ready yet.
+    """
     sends = [
         ck.node(1, ck.SEND, comm_size=50_000, comm_dst=1, comm_tag=3),
         ck.node(2, ck.SEND, [1], comm_size=5, comm_dst=1, comm_tag=3),
@@ -63,8 +81,12 @@ def test_a_rendezvous_releases_the_first_send_of_the_tag_whatever_its_size(comma
     assert times[0, 1][1] < 900_000 < times[1, 1][1]
 
 
-def test_two_control_messages_and_one_send_in_the_same_instant(command: Path, tmp_path: Path) -> None:
-    """The first control message has waited for the send of 4,000 ns; the second comes before that one has left."""
+def test_two_control_messages_and_one_send_in_the_same_instant(
+    command: Path, tmp_path: Path
+) -> None:
+    """The first control message has waited for the send of 4,000 ns; the second comes before that
+    one has left.
+    """
     sends = [
         ck.node(1, ck.COMP, micros=4),
         *(ck.node(n, ck.SEND, [n - 1], comm_size=9, comm_dst=1, comm_tag=0) for n in (2, 3)),
@@ -89,35 +111,54 @@ def test_involved_dim_counts_without_a_group_only(command: Path, tmp_path: Path)
         {"pg_name": "1", "involved_dim": [True, False]},
     ):
         node = ck.node(1, ck.COLL, comm_type=ck.ALL_REDUCE, comm_size=4000, **more)
-        network = {"topology": ["Ring", "Switch"], "npus_count": [3, 2], "bandwidth": [50, 50], "latency": [500, 900]}
+        network = {
+            "topology": ["Ring", "Switch"],
+            "npus_count": [3, 2],
+            "bandwidth": [50, 50],
+            "latency": [500, 900],
+        }
         system = {"all-reduce-implementation": ["ring", "ring"]}
         everyone = random.Random(1).sample(range(6), 6)
-        case = ck.write_case(tmp_path / "case", [[node]] * 6, network, system, groups={"1": everyone})
+        case = ck.write_case(
+            tmp_path / "case", [[node]] * 6, network, system, groups={"1": everyone}
+        )
         ends.append(both(command, case)[0, 1][1])
     assert ends[0] == ends[1] == ends[3] > ends[2]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("algorithm", ["direct", "direct2", "halvingDoubling", "ring"])
-def test_members_that_turn_different_ways(command: Path, tmp_path: Path, algorithm: str, backend: str) -> None:
-    """With two queues every second chunk of an NPU goes backwards: two of four have had one chunk more in a group. Only
-    a ring of more than two minds."""
+def test_members_that_turn_different_ways(
+    command: Path, tmp_path: Path, algorithm: str, backend: str
+) -> None:
+    """With two queues every second chunk of an NPU goes backwards: two of four have had one chunk
+    more in a group. Only a ring of more than two minds.
+    """
     pair = ck.node(1, ck.COLL, comm_type=ck.ALL_REDUCE, comm_size=4000, pg_name="1")
     all_of_them = [ck.node(2, ck.COLL, [1], comm_type=ck.ALL_REDUCE, comm_size=4000)]
     traces = [[pair, *all_of_them]] * 2 + [[ck.node(1, ck.COMP), *all_of_them]] * 2
     system = {"all-reduce-implementation": [algorithm]}
-    case = ck.write_case(tmp_path / "case", traces, ck.network("Switch", 4), system, groups={"1": [0, 1]})
+    case = ck.write_case(
+        tmp_path / "case", traces, ck.network("Switch", 4), system, groups={"1": [0, 1]}
+    )
     flags = ("--num-queues-per-dim=2",)
     if algorithm != "ring":
         both(command, case, backend, flags)
         return
     result = run_case(command, case, tmp_path, backend, flags)
     assert result.exit_code == 3
-    assert "waits in ALL_REDUCE of 4000 bytes for messages of other NPUs, which never come" in result.errors
+    assert (
+        "waits in ALL_REDUCE of 4000 bytes for messages of other NPUs, which never come"
+        in result.errors
+    )
 
 
 def test_a_replay_takes_the_duration_of_every_node(command: Path, tmp_path: Path) -> None:
-    nodes = [ck.node(1, ck.INVALID, micros=4), ck.node(2, ck.COMP, [1], 5), ck.node(3, ck.RECV, [2], comm_size=1)]
+    nodes = [
+        ck.node(1, ck.INVALID, micros=4),
+        ck.node(2, ck.COMP, [1], 5),
+        ck.node(3, ck.RECV, [2], comm_size=1),
+    ]
     nodes += [ck.node(n, ck.SEND, micros=2, is_cpu_op=True) for n in (4, 5)]
     case = ck.write_case(tmp_path / "case", [nodes] * 2, ck.network("Ring", 2), {"replay-only": 1})
     times = both(command, case)
@@ -126,7 +167,9 @@ def test_a_replay_takes_the_duration_of_every_node(command: Path, tmp_path: Path
 
 
 def test_a_custom_rank_that_sends_to_itself_is_named(command: Path, tmp_path: Path) -> None:
-    """Ranks are places in the sorted group, peers places in the list: in a list that is not sorted they may meet."""
+    """Ranks are places in the sorted group, peers places in the list: in a list that is not sorted
+    they may meet.
+    """
     for rank in range(2):
         there = ck.node(1, ck.SEND, comm_size=9, comm_dst=1 - rank, comm_tag=0)
         back = ck.node(2, ck.RECV, comm_size=9, comm_src=1 - rank, comm_tag=0)
@@ -134,31 +177,56 @@ def test_a_custom_rank_that_sends_to_itself_is_named(command: Path, tmp_path: Pa
     node = ck.node(1, ck.COLL, comm_type=ck.ALL_GATHER, comm_size=900, pg_name="1")
     system = {"all-gather-implementation-custom": [f"{tmp_path}/own"]}
     traces = [[ck.node(1, ck.COMP)], [node], [ck.node(1, ck.COMP)], [node]]
-    case = ck.write_case(tmp_path / "case", traces, ck.network("Ring", 4), system, groups={"1": [3, 1]})
+    case = ck.write_case(
+        tmp_path / "case", traces, ck.network("Ring", 4), system, groups={"1": [3, 1]}
+    )
     result = run_case(command, case, tmp_path)
     assert result.exit_code == 2
-    assert "NPU 1: rank 1 of its custom collective is itself in the list of group 1" in result.errors
+    assert (
+        "NPU 1: rank 1 of its custom collective is itself in the list of group 1" in result.errors
+    )
 
 
 @pytest.mark.parametrize("late", [0, 1])
-def test_npus_that_disagree_on_a_later_chunk_are_named(command: Path, tmp_path: Path, late: int) -> None:
-    """A byte more makes a third chunk, which meets the other NPU's next collective; who is late finds it running."""
+def test_npus_that_disagree_on_a_later_chunk_are_named(
+    command: Path, tmp_path: Path, late: int
+) -> None:
+    """A byte more makes a third chunk, which meets the other NPU's next collective; who is late
+    finds it running.
+    """
     traces = []
     for npu, size in enumerate((1_000_003, 1_000_002)):
         wait = ck.node(1, ck.COMP, micros=5000 if npu == late else 0)
         reduce = ck.node(2, ck.COLL, [1], comm_type=ck.ALL_REDUCE, comm_size=size)
-        traces.append([wait, reduce, ck.node(3, ck.COLL, [2], comm_type=ck.ALL_GATHER, comm_size=1_000_003)])
+        traces.append(
+            [wait, reduce, ck.node(3, ck.COLL, [2], comm_type=ck.ALL_GATHER, comm_size=1_000_003)]
+        )
     system = {"preferred-dataset-splits": 2, "active-chunks-per-dimension": 1}
-    result = run_case(command, ck.write_case(tmp_path / "case", traces, ck.network("Ring", 2), system), tmp_path)
+    result = run_case(
+        command, ck.write_case(tmp_path / "case", traces, ck.network("Ring", 2), system), tmp_path
+    )
     assert result.exit_code == 2
-    assert "of 500001-byte chunks; the NPUs of a group have to issue its collectives in the same order" in result.errors
+    assert (
+        "of 500001-byte chunks; the NPUs of a group have to issue its collectives in the same order"
+        in result.errors
+    )
 
 
 def test_a_flat_algorithm_after_another_is_refused(command: Path, tmp_path: Path) -> None:
     node = ck.node(1, ck.COLL, comm_type=ck.ALL_REDUCE, comm_size=4000)
-    network = {"topology": ["Ring", "Switch"], "npus_count": [2, 2], "bandwidth": [50, 50], "latency": [500, 900]}
+    network = {
+        "topology": ["Ring", "Switch"],
+        "npus_count": [2, 2],
+        "bandwidth": [50, 50],
+        "latency": [500, 900],
+    }
     for given, code in ((["ring", "oneRing"], 2), (["oneRing", "ring"], 0), (["oneRing"], 0)):
         system = {"all-reduce-implementation": given}
-        result = run_case(command, ck.write_case(tmp_path / "case", [[node]] * 4, network, system), tmp_path)
+        result = run_case(
+            command, ck.write_case(tmp_path / "case", [[node]] * 4, network, system), tmp_path
+        )
         assert result.exit_code == code
-        assert code == 0 or "an algorithm over all NPUs (one...) in place 1 of the list" in result.errors
+        assert (
+            code == 0
+            or "an algorithm over all NPUs (one...) in place 1 of the list" in result.errors
+        )

@@ -1,6 +1,8 @@
-"""Strict rules on cases nobody recorded: in lock-step on a full mesh no message waits for another, and both networks
-give the same times. Skewed ranks of a ring find several messages there already and send as many at once, which share a
-link on one of the networks only: there nothing ends earlier for it."""
+"""Strict rules on cases nobody recorded: in lock-step on a full mesh no message waits for another,
+and both networks give the same times. Skewed ranks of a ring find several messages there already
+and send as many at once, which share a link on one of the networks only: there nothing ends earlier
+for it.
+"""
 
 import random
 from pathlib import Path
@@ -16,7 +18,9 @@ NAMES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
 
 
 def unseen(draw: random.Random, folder: Path, *, skewed: bool) -> Path:
-    """NPUs on a full mesh, with collectives of all and of two groups, compute, messages and memory between."""
+    """NPUs on a full mesh, with collectives of all and of two groups, compute, messages and memory
+    between.
+    """
     npus = draw.randint(3, 12) if skewed else 2 * draw.randint(2, 6)
     halves = [list(range(npus // 2)), list(range(npus // 2, npus))] if npus >= 6 else []
     algorithm = draw.choice(["ring", "direct", "direct2", "oneRing"])
@@ -30,13 +34,24 @@ def unseen(draw: random.Random, folder: Path, *, skewed: bool) -> Path:
     late = [draw.randint(1, 40) if skewed else 1 for _ in range(npus)]
     traces = [per_npu(npu, npus, plan, halves, late[npu]) for npu in range(npus)]
     groups = {str(number): half for number, half in enumerate(halves, start=1)}
-    memory = {"memory-type": "PER_NPU_MEMORY_EXPANSION", "remote-mem-latency": 100, "remote-mem-bw": 20}
+    memory = {
+        "memory-type": "PER_NPU_MEMORY_EXPANSION",
+        "remote-mem-latency": 100,
+        "remote-mem-bw": 20,
+    }
     return ck.write_case(
-        folder, traces, ck.network("FullyConnected", npus), system, memory=memory, groups=groups or None
+        folder,
+        traces,
+        ck.network("FullyConnected", npus),
+        system,
+        memory=memory,
+        groups=groups or None,
     )
 
 
-def per_npu(npu: int, npus: int, plan: list[tuple[str, int, int]], halves: list[list[int]], late: int) -> list[bytes]:
+def per_npu(
+    npu: int, npus: int, plan: list[tuple[str, int, int]], halves: list[list[int]], late: int
+) -> list[bytes]:
     """One node after another; a message goes to the next NPU, and one comes from the one before."""
     nodes: list[bytes] = []
 
@@ -63,9 +78,13 @@ def per_npu(npu: int, npus: int, plan: list[tuple[str, int, int]], halves: list[
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("skewed", [False, True])
-def test_both_networks_on_a_full_mesh(command: Path, tmp_path: Path, seed: int, skewed: bool) -> None:
+def test_both_networks_on_a_full_mesh(
+    command: Path, tmp_path: Path, seed: int, skewed: bool
+) -> None:
     case = unseen(random.Random(seed), tmp_path / "case", skewed=skewed)
-    unaware, aware = (run_case(command, case, tmp_path, backend=backend) for backend in ("unaware", "aware"))
+    unaware, aware = (
+        run_case(command, case, tmp_path, backend=backend) for backend in ("unaware", "aware")
+    )
     assert unaware.exit_code == aware.exit_code == 0, (unaware.errors, aware.errors)
     early, late = unaware.times(), aware.times()
     assert early.keys() == late.keys() and all(unaware.finish_ns())

@@ -1,4 +1,6 @@
-"""The tools of the command: JSON there and back, graphs, validation, generators, a million nodes in little memory."""
+"""The tools of the command: JSON there and back, graphs, validation, generators, a million nodes in
+little memory.
+"""
 
 import gzip
 import json
@@ -19,13 +21,17 @@ __all__ = ["messages"]
 
 
 def tool(command: Path, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([str(command), *arguments], capture_output=True, text=True, timeout=HANGS_S, check=False)
+    done = subprocess.run(
+        [str(command), *arguments], capture_output=True, text=True, timeout=HANGS_S, check=False
+    )
     assert done.returncode == code, done.stderr
     return done
 
 
 def test_json_there_and_back(command: Path, tmp_path: Path, messages: dict[str, object]) -> None:
-    """All encodings, as protobuf wrote them: the same bytes; also from objects one after another, and gzip."""
+    """All encodings, as protobuf wrote them: the same bytes; also from objects one after another,
+    and gzip.
+    """
     for seed in range(25):
         raw = _framed(_random_file(random.Random(seed), messages))
         source, text, target = tmp_path / "a.et", tmp_path / "a.json", tmp_path / "b.et"
@@ -89,7 +95,9 @@ def test_graphs_hold_all_edges(command: Path, tmp_path: Path) -> None:
     space = "{http://graphml.graphdrawing.org/xmlns}"
     edges = [(e.get("source"), e.get("target")) for e in root.iter(f"{space}edge")]
     assert edges == [("1", "2"), ("1", "3"), ("2", "4"), ("3", "4")]
-    data = {d.get("key"): d.text for n in root.iter(f"{space}node") if n.get("id") == "2" for d in n}
+    data = {
+        d.get("key"): d.text for n in root.iter(f"{space}node") if n.get("id") == "2" for d in n
+    }
     assert data == {"name": "n2", "type": "COMM_COLL", "comm_type": "0", "comm_size": "512"}
 
 
@@ -97,17 +105,28 @@ def test_graphs_hold_all_edges(command: Path, tmp_path: Path) -> None:
     ("nodes", "parts"),
     [
         ([ck.node(2, ck.COMP, [99])], ["node 2 depends on node 99, which is not in the file"]),
-        ([ck.node(1, ck.COMP), ck.node(2, ck.COMP, [3]), ck.node(3, ck.COMP, [2])], ["cycle: 2 on 3 on 2"]),
+        (
+            [ck.node(1, ck.COMP), ck.node(2, ck.COMP, [3]), ck.node(3, ck.COMP, [2])],
+            ["cycle: 2 on 3 on 2"],
+        ),
         ([ck.node(7, ck.COMP), ck.node(7, ck.COMP)], ["node 7 appears twice"]),
         ([ck.node(2, ck.COMP, comm_size="big")], ["node 2", "comm_size is a string_val"]),
-        ([ck.node(2, ck.COLL, comm_type=0, comm_size=5, pg_name=3)], ["pg_name is a int64_val; a string"]),
+        (
+            [ck.node(2, ck.COLL, comm_type=0, comm_size=5, pg_name=3)],
+            ["pg_name is a int64_val; a string"],
+        ),
         ([ck.node(2, ck.COLL, comm_size=5)], ["comm_type is missing"]),
-        ([ck.node(2, ck.SEND, comm_size=5, comm_dst=0, comm_tag=1)], ["the NPU of the file itself"]),
+        (
+            [ck.node(2, ck.SEND, comm_size=5, comm_dst=0, comm_tag=1)],
+            ["the NPU of the file itself"],
+        ),
         ([ck.node(2, ck.COMP, is_cpu_op=-1)], ["is_cpu_op is a int64_val below 0"]),
         ([ck.node(2, ck.COMP, [9]), ck.node(3, ck.COLL)], ["node 2 depends", "node 3 (COMM_COLL"]),
     ],
 )
-def test_validation_names_the_node(command: Path, tmp_path: Path, nodes: list[bytes], parts: list[str]) -> None:
+def test_validation_names_the_node(
+    command: Path, tmp_path: Path, nodes: list[bytes], parts: list[str]
+) -> None:
     path = tmp_path / "w.0.et"
     path.write_bytes(ck.trace(nodes))
     done = tool(command, "validate", str(path), code=2)
@@ -120,7 +139,16 @@ def test_validation_names_the_node(command: Path, tmp_path: Path, nodes: list[by
 @pytest.mark.parametrize(
     "kind",
     [
-        *("all-reduce", "reduce", "all-gather", "gather", "scatter", "broadcast", "all-to-all", "reduce-scatter"),
+        *(
+            "all-reduce",
+            "reduce",
+            "all-gather",
+            "gather",
+            "scatter",
+            "broadcast",
+            "all-to-all",
+            "reduce-scatter",
+        ),
         *("reduce-scatter-block", "barrier", "send-recv", "compute"),
     ],
 )
@@ -151,19 +179,25 @@ def test_wrong_use_of_a_tool(command: Path, arguments: list[str], part: str) -> 
 
 
 @pytest.mark.parametrize("verb", ["copy", "from-json"])
-def test_a_file_is_not_written_over_itself_by_another_name(command: Path, tmp_path: Path, verb: str) -> None:
+def test_a_file_is_not_written_over_itself_by_another_name(
+    command: Path, tmp_path: Path, verb: str
+) -> None:
     source = tmp_path / "a.et"
     source.write_bytes(ck.trace([ck.node(1, ck.COMP)]) if verb == "copy" else b'{"id": 1}')
     before = source.read_bytes()
     (tmp_path / "b.et").hardlink_to(source)
     for other in (source, tmp_path / "." / ".." / tmp_path.name / "a.et", tmp_path / "b.et"):
         failed = tool(command, verb, str(source), str(other), code=2)
-        assert "cannot be written while it is read" in failed.stderr and source.read_bytes() == before
+        assert (
+            "cannot be written while it is read" in failed.stderr and source.read_bytes() == before
+        )
     tool(command, verb, str(source), str(tmp_path / "c.et"))
 
 
 def test_a_million_nodes_stream(command: Path, tmp_path: Path) -> None:
-    """Memory of a copy and of JSON stays that of a buffer; validation and a run need it all, but not much per node."""
+    """Memory of a copy and of JSON stays that of a buffer; validation and a run need it all, but
+    not much per node.
+    """
     prefix = tmp_path / "long"
     tool(command, "generate", "compute", "--npus=1", "--count=1000000", f"--output={prefix}")
     path, text = f"{prefix}.0.et", tmp_path / "long.json"
@@ -179,8 +213,15 @@ def test_a_million_nodes_stream(command: Path, tmp_path: Path) -> None:
             "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)"
         )
         done = subprocess.run(
-            [sys.executable, "-c", script, str(command), *arguments], stdout=output, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-c", script, str(command), *arguments],
+            stdout=output,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         assert done.returncode == 0, done.stderr
         assert int(done.stderr) / 1024 < most_mib, (arguments, done.stderr)
-    assert Path(f"{prefix}.back").read_bytes() == Path(path).read_bytes() == Path(f"{prefix}.copy").read_bytes()
+    assert (
+        Path(f"{prefix}.back").read_bytes()
+        == Path(path).read_bytes()
+        == Path(f"{prefix}.copy").read_bytes()
+    )

@@ -1,4 +1,6 @@
-"""Explicit networks for the command: the same times as the regular network they describe, routes, limits, errors."""
+"""Explicit networks for the command: the same times as the regular network they describe, routes,
+limits, errors.
+"""
 
 import json
 import random
@@ -15,7 +17,9 @@ GB_PER_S, LATENCY_NS = 50, 500
 BACKENDS = ("unaware", "aware", "fair-share")
 
 
-def run(command: Path, case: Path, scratch: Path, network: dict[str, Any] | None, backend: str) -> Result:
+def run(
+    command: Path, case: Path, scratch: Path, network: dict[str, Any] | None, backend: str
+) -> Result:
     flags: tuple[str, ...] = ()
     if network is not None:
         path = scratch / "network.json"
@@ -25,7 +29,13 @@ def run(command: Path, case: Path, scratch: Path, network: dict[str, Any] | None
 
 
 def link(a: int | str, b: int | str, gb_per_s: float = GB_PER_S, **more: Any) -> dict[str, Any]:
-    return {"a": str(a), "b": str(b), "bandwidth_gb_per_s": gb_per_s, "latency_ns": LATENCY_NS, **more}
+    return {
+        "a": str(a),
+        "b": str(b),
+        "bandwidth_gb_per_s": gb_per_s,
+        "latency_ns": LATENCY_NS,
+        **more,
+    }
 
 
 def ring(n: int) -> dict[str, Any]:
@@ -40,16 +50,24 @@ def mesh(n: int) -> dict[str, Any]:
     return {"devices": n, "links": [link(i, j) for i in range(n) for j in range(i)]}
 
 
-@pytest.mark.parametrize(("shape", "make"), [("Ring", ring), ("Switch", switch), ("FullyConnected", mesh)])
+@pytest.mark.parametrize(
+    ("shape", "make"), [("Ring", ring), ("Switch", switch), ("FullyConnected", mesh)]
+)
 @pytest.mark.parametrize("algorithm", ["ring", "direct"])
-def test_regular_networks_link_by_link(command: Path, tmp_path: Path, shape: str, make: Any, algorithm: str) -> None:
+def test_regular_networks_link_by_link(
+    command: Path, tmp_path: Path, shape: str, make: Any, algorithm: str
+) -> None:
     """Odd sizes: then the ring has no ties, whose direction the regular network fixes."""
     n = random.Random(shape).choice((3, 5, 7))
     kinds = (ck.ALL_REDUCE, ck.ALL_GATHER, ck.ALL_TO_ALL)
-    nodes = [ck.node(i + 1, ck.COLL, comm_type=kind, comm_size=100_003) for i, kind in enumerate(kinds)]
+    nodes = [
+        ck.node(i + 1, ck.COLL, comm_type=kind, comm_size=100_003) for i, kind in enumerate(kinds)
+    ]
     names = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
     system = {f"{name}-implementation": [algorithm] for name in names}
-    case = ck.write_case(tmp_path / "case", [nodes] * n, ck.network(shape, n, GB_PER_S, LATENCY_NS), system)
+    case = ck.write_case(
+        tmp_path / "case", [nodes] * n, ck.network(shape, n, GB_PER_S, LATENCY_NS), system
+    )
     dimension = {
         "kind": {"Ring": "ring", "Switch": "switch", "FullyConnected": "fully_connected"}[shape],
         "size": n,
@@ -63,7 +81,9 @@ def test_regular_networks_link_by_link(command: Path, tmp_path: Path, shape: str
             assert run(command, case, tmp_path, file, backend).node_times == regular.node_times
 
 
-def two_sends(command: Path, tmp_path: Path, network: dict[str, Any], backend: str = "fair-share") -> list[int | None]:
+def two_sends(
+    command: Path, tmp_path: Path, network: dict[str, Any], backend: str = "fair-share"
+) -> list[int | None]:
     """Devices 0 and 1 each send 10^6 bytes to 2 and 3."""
     traces = [
         [ck.node(1, ck.SEND, comm_size=10**6, comm_dst=2, comm_tag=0)],
@@ -78,13 +98,20 @@ def two_sends(command: Path, tmp_path: Path, network: dict[str, Any], backend: s
 
 
 def test_bisections_routes_and_parallel_links(command: Path, tmp_path: Path) -> None:
-    free, alone, shared = two_sends(command, tmp_path, switch(4)), 10**6 * 20 + 10**6, 2 * 10**6 * 20 + 10**6
+    free, alone, shared = (
+        two_sends(command, tmp_path, switch(4)),
+        10**6 * 20 + 10**6,
+        2 * 10**6 * 20 + 10**6,
+    )
     assert free == [alone] * 4
     # Everything that crosses the switch shares 50 GB/s.
     limited = switch(4) | {"switches": [{"name": "s", "bisection_gb_per_s": GB_PER_S}]}
     assert two_sends(command, tmp_path, limited) == [shared] * 4
     # Two leaves, joined by one link or by two: equal-cost paths are spread by destination.
-    leaves = {"devices": ["a", "b", "c", "d"], "switches": [{"name": "x", "spread": 1}, {"name": "y", "spread": 1}]}
+    leaves = {
+        "devices": ["a", "b", "c", "d"],
+        "switches": [{"name": "x", "spread": 1}, {"name": "y", "spread": 1}],
+    }
     edges = [link("a", "x"), link("b", "x"), link("c", "y"), link("d", "y")]
     extra = 10**6 // 2  # one hop more
     one = leaves | {"links": [*edges, link("x", "y")]}
@@ -118,12 +145,18 @@ def test_the_example_of_the_documentation(command: Path, tmp_path: Path) -> None
     [
         ({"devices": 2, "links": []}, "route"),
         ({"devices": 2, "links": [link(0, 5)]}, 'no device or switch "5"'),
-        ({"devices": 2, "links": [link(0, 1)], "swiches": []}, '"swiches" is not a known field (did you mean'),
+        (
+            {"devices": 2, "links": [link(0, 1)], "swiches": []},
+            '"swiches" is not a known field (did you mean',
+        ),
         ({"devices": ["a", "a"], "links": []}, '"a" names two places'),
         ({"devices": 2, "links": [link(0, 1, -1)]}, "bandwidth_gb_per_s has to be"),
         ({"devices": 2, "links": [link(0, 1) | {"count": 0}]}, "count is 0"),
         ({"devices": 2, "dimensions": []}, "either dimensions or devices"),
-        ({"dimensions": [{"kind": "rink", "size": 2, "bandwidth_gb_per_s": 1}]}, "one of ring, fully_connected"),
+        (
+            {"dimensions": [{"kind": "rink", "size": 2, "bandwidth_gb_per_s": 1}]},
+            "one of ring, fully_connected",
+        ),
         ({"preset": "rails"}, "llmsim topology export"),
         ({"devices": 2, "links": {}}, "links is an object; a list was expected"),
         ({"devices": 2, "links": [link(0, 1)], "routes": [["0", "0"]]}, "route"),
@@ -142,7 +175,9 @@ def test_errors_name_the_place(command: Path, tmp_path: Path, network: Any, part
 def test_strict_rules_refuse_topology_files(command: Path, tmp_path: Path) -> None:
     case = ck.write_case(tmp_path / "case", [[ck.node(1, ck.COMP)]] * 2, ck.network("Ring", 2))
     (tmp_path / "network.json").write_text(json.dumps(ring(2) | {"links": [link(0, 1)]}))
-    result = run_case(command, case, tmp_path, flags=(f"--network-configuration={tmp_path}/network.json",))
+    result = run_case(
+        command, case, tmp_path, flags=(f"--network-configuration={tmp_path}/network.json",)
+    )
     assert result.exit_code == 2
     assert "default" in result.errors
 
@@ -159,7 +194,9 @@ def test_every_preset_runs(command: Path, tmp_path: Path, name: str) -> None:
     result = run(command, case, tmp_path, spec.as_file(), "fair-share")
     assert result.exit_code == 0, result.errors
     assert spec.network is not None
-    out = [sum(rate for a, b, rate, _ in spec.network.links if device in (a, b)) for device in range(n)]
+    out = [
+        sum(rate for a, b, rate, _ in spec.network.links if device in (a, b)) for device in range(n)
+    ]
     for device, time in enumerate(result.finish_ps()):
         assert time is not None
         assert time >= (n - 1) * -(-size // n) * 10**12 // out[device]

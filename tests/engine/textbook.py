@@ -1,7 +1,8 @@
-"""The messages of every collective from its definition, and when they arrive where messages never wait for links.
+"""The messages of every collective from its definition, and when they arrive where messages never
+wait for links.
 
-Written from the descriptions in astra-sim/README.md, not from the C++: ranks, sizes as fractions of the vector, and
-what has to have arrived before a message leaves.
+Written from the descriptions in astra-sim/README.md, not from the C++: ranks, sizes as fractions of
+the vector, and what has to have arrived before a message leaves.
 """
 
 import math
@@ -13,7 +14,9 @@ from fractions import Fraction
 
 @dataclass
 class Message:
-    """From rank to rank (n: the switch); `part` of the vector; leaves after the arrival of `after`."""
+    """From rank to rank (n: the switch); `part` of the vector; leaves after the
+    arrival of `after`.
+    """
 
     source: int
     target: int
@@ -23,7 +26,9 @@ class Message:
 
 @dataclass
 class Line:
-    """Ranks that communicate in one phase, each on `part` of the vector (its own, where parts are gathered)."""
+    """Ranks that communicate in one phase, each on `part` of the vector (its own, where parts are
+    gathered).
+    """
 
     ranks: list[int]
     part: Fraction
@@ -33,7 +38,9 @@ class Line:
     out: list[Message] = field(default_factory=list)
 
     def send(self, source: int, target: int, part: Fraction, after: Sequence[int] = ()) -> int:
-        """Positions on the line; what a rank sends waits for all that it received before this phase."""
+        """Positions on the line; what a rank sends waits for all that it received before this
+        phase.
+        """
         rank = self.ranks[source]
         waits = sorted({*after, *self.arrived.get(rank, [])})
         self.out.append(Message(rank, self.ranks[target], part, waits))
@@ -64,7 +71,9 @@ def direct(line: Line, kind: str) -> None:
 
 
 def halving(line: Line, kind: str) -> None:
-    """The first ranks go in pairs, of which the even one acts for both, so that a power of two is left."""
+    """The first ranks go in pairs, of which the even one acts for both, so that a power of two is
+    left.
+    """
     n = len(line.ranks)
     heads = 1 << (n.bit_length() - 1)
     pairs = n - heads
@@ -84,7 +93,9 @@ def halving(line: Line, kind: str) -> None:
             of = h ^ distance if theirs else h  # halving: what belongs to the other half
             begin = of // distance * distance
             part = chunk * sum(chunks[begin : begin + distance])
-            sent.append((h ^ distance, line.send(place[h], place[h ^ distance], part, got[place[h]])))
+            sent.append(
+                (h ^ distance, line.send(place[h], place[h ^ distance], part, got[place[h]]))
+            )
         for h, message in sent:
             got[place[h]].append(message)
     for p in range(pairs):
@@ -92,7 +103,9 @@ def halving(line: Line, kind: str) -> None:
 
 
 def rooted(line: Line, kind: str, algorithm: str) -> None:
-    """A chain (ring), a star (direct) or a binomial tree, outward or inward; by places behind the root."""
+    """A chain (ring), a star (direct) or a binomial tree, outward or inward; by places behind the
+    root.
+    """
     n = len(line.ranks)
     parent = {
         "ring": lambda v: v - 1,
@@ -133,7 +146,9 @@ def balanced(n: int) -> dict[int, int]:
 
 
 def two_trees(line: Line, kind: str) -> None:
-    """Half of the vector over each tree; the second one is the first one mirrored, or turned by one."""
+    """Half of the vector over each tree; the second one is the first one mirrored, or turned by
+    one.
+    """
     n = len(line.ranks)
     inner = n if kind == "all_reduce" else n - 1
     for second in (False, True):
@@ -172,8 +187,12 @@ def in_switch(line: Line, kind: str, switch: int) -> None:
     """Up to the switch, and down again when all are there."""
     n = len(line.ranks)
     line.ranks = [*line.ranks, switch]
-    senders = {"broadcast": [line.root], "reduce": [at for at in range(n) if at != line.root]}.get(kind, range(n))
-    hearers = {"reduce": [line.root], "broadcast": [at for at in range(n) if at != line.root]}.get(kind, range(n))
+    senders = {"broadcast": [line.root], "reduce": [at for at in range(n) if at != line.root]}.get(
+        kind, range(n)
+    )
+    hearers = {"reduce": [line.root], "broadcast": [at for at in range(n) if at != line.root]}.get(
+        kind, range(n)
+    )
     heard = [line.send(at, n, line.part) for at in senders]
     factor = {"reduce_scatter": Fraction(1, n), "all_gather": Fraction(n)}.get(kind, Fraction(1))
     for at in hearers:
@@ -197,7 +216,9 @@ def lay(line: Line, kind: str, algorithm: str, switch: int) -> None:
 
 
 def phases(kind: str, dims: Sequence[int], in_two: bool) -> list[tuple[int, str, Fraction]]:
-    """Dimension, kind and part of the vector; `in_two`: an all-reduce in the last dimension there and back."""
+    """Dimension, kind and part of the vector; `in_two`: an all-reduce in the last dimension there
+    and back.
+    """
     whole, last = Fraction(1), len(dims) - 1
     if kind == "all_reduce":
         there: list[tuple[int, str, Fraction]] = []
@@ -210,7 +231,9 @@ def phases(kind: str, dims: Sequence[int], in_two: bool) -> list[tuple[int, str,
         return there + (turn if in_two else [(last, "all_reduce", whole)]) + back
     out = []
     part = whole / math.prod(dims) if kind in ("all_gather", "gather") else whole
-    for dim in range(last, -1, -1) if kind in ("all_gather", "broadcast", "scatter") else range(last + 1):
+    for dim in (
+        range(last, -1, -1) if kind in ("all_gather", "broadcast", "scatter") else range(last + 1)
+    ):
         out.append((dim, kind, part))
         if kind in ("reduce_scatter", "scatter"):
             part /= dims[dim]
@@ -236,7 +259,10 @@ def messages(
         for head in range(math.prod(dims)):
             if head // strides[dim] % dims[dim]:
                 continue
-            if kind in ("broadcast", "reduce", "gather", "scatter") and (head - root) % strides[dim]:
+            if (
+                kind in ("broadcast", "reduce", "gather", "scatter")
+                and (head - root) % strides[dim]
+            ):
                 continue
             members = [head + at * strides[dim] for at in range(dims[dim])]
             window = windows[dim] if windows else 0
@@ -248,15 +274,26 @@ def messages(
 
 
 def ends_ps(
-    plan: list[Message], num_bytes: int, starts_ps: Sequence[int], way: Callable[[int, int, int], tuple[int, int]]
+    plan: list[Message],
+    num_bytes: int,
+    starts_ps: Sequence[int],
+    way: Callable[[int, int, int], tuple[int, int]],
 ) -> list[int]:
-    """End of every rank; `way(source, target, bytes)` gives how long the bytes leave, and the latency after that."""
+    """End of every rank; `way(source, target, bytes)` gives how long the bytes leave, and the
+    latency after that.
+    """
     arrivals: list[int] = []
     departed: dict[tuple[int, int], int] = {}  # messages of one pair leave in order
     ends = list(starts_ps)
     for message in plan:
         start = starts_ps[message.source] if message.source < len(starts_ps) else 0
-        at = max([start, departed.get((message.source, message.target), 0), *(arrivals[i] for i in message.after)])
+        at = max(
+            [
+                start,
+                departed.get((message.source, message.target), 0),
+                *(arrivals[i] for i in message.after),
+            ]
+        )
         departed[message.source, message.target] = at
         size = -(-num_bytes * message.part.numerator // message.part.denominator)
         leaving_ps, latency_ps = way(message.source, message.target, size)

@@ -34,17 +34,25 @@ def page_rows(example: Example) -> list[list[str]]:
         for line in lines
         if line.startswith(f"| {example.file} |")
     ]
-    return [cells for cells in rows if cells[1] == example.what or cells[1].startswith(f"{example.what}:")]
+    return [
+        cells
+        for cells in rows
+        if cells[1] == example.what or cells[1].startswith(f"{example.what}:")
+    ]
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: f"{example.file}-{len(example.options)}")
+@pytest.mark.parametrize(
+    "example", EXAMPLES, ids=lambda example: f"{example.file}-{len(example.options)}"
+)
 def test_an_example_runs_and_gives_what_the_page_says(
     example: Example, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
     (said,) = page_rows(example)
     found = summary(capsys, *example.arguments)
-    assert found["completed"] == 10 and found["total_output_tokens"] == (768 if example.dataset == TRACE else 770)
+    assert found["completed"] == 10 and found["total_output_tokens"] == (
+        768 if example.dataset == TRACE else 770
+    )
     assert set(found["invariants"].values()) == {"ok"}
     if "in this version" in said[1]:
         pytest.skip("the page is from before this example ran: python -m bench.examples")
@@ -52,11 +60,17 @@ def test_an_example_runs_and_gives_what_the_page_says(
     for before, after in zip(said[2:], now[2:], strict=True):
         assert (before == "-") == (after == "-")
         if after != "-":
-            assert float(after) == pytest.approx(float(before), rel=STALE), "make it again: python -m bench.examples"
+            assert float(after) == pytest.approx(float(before), rel=STALE), (
+                "make it again: python -m bench.examples"
+            )
 
 
-@pytest.mark.parametrize("path", ARTIFACT or [None], ids=lambda path: path.stem if path else "absent")
-def test_the_published_clusters_run_unchanged(path: Path | None, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "path", ARTIFACT or [None], ids=lambda path: path.stem if path else "absent"
+)
+def test_the_published_clusters_run_unchanged(
+    path: Path | None, capsys: pytest.CaptureFixture[str]
+) -> None:
     if path is None:
         shared("artifact/cluster_config")
     options = ["--cost-source", "roofline"]

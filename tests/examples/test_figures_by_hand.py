@@ -1,4 +1,6 @@
-"""Every figure of the summary and of the screen, made again from the tables of the run folder in plain Python."""
+"""Every figure of the summary and of the screen, made again from the tables of the run folder in
+plain Python.
+"""
 
 import json
 import math
@@ -35,7 +37,9 @@ class Run:
     """One run: its summary, the rows of its tables and the lines of its screen."""
 
     def __init__(self, name: str, folder: Path, text: str) -> None:
-        self.summary: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        self.summary: dict[str, Any] = json.loads(
+            (folder / "summary.json").read_text(encoding="utf-8")
+        )
         self.requests: list[Row] = pq.read_table(folder / "requests.parquet").to_pylist()
         self.steps: list[Row] = pq.read_table(folder / "steps.parquet").to_pylist()
         power = folder / "power.parquet"
@@ -45,7 +49,9 @@ class Run:
 
     @property
     def span_ps(self) -> int:
-        return max(row["finish_ps"] for row in self.done) - min(row["arrival_ps"] for row in self.requests)
+        return max(row["finish_ps"] for row in self.done) - min(
+            row["arrival_ps"] for row in self.requests
+        )
 
 
 @pytest.fixture(scope="module", params=CLUSTERS)
@@ -93,15 +99,23 @@ def test_latencies(run: Run) -> None:
         mean = Fraction(sum(values), len(values)) if name != "tpot" else sum(values) / len(values)
         variance = sum((value - mean) ** 2 for value in values) / len(values)
         assert run.summary[f"mean_{name}_ms"] == close(mean / PS_PER_MS), name
-        assert run.summary[f"std_{name}_ms"] == pytest.approx(math.sqrt(variance) / PS_PER_MS, rel=1e-6, abs=1e-6)
+        assert run.summary[f"std_{name}_ms"] == pytest.approx(
+            math.sqrt(variance) / PS_PER_MS, rel=1e-6, abs=1e-6
+        )
         for label, percent in (("median", 50), ("p90", 90), ("p95", 95), ("p99", 99)):
-            assert run.summary[f"{label}_{name}_ms"] == close(rank(values, percent) / PS_PER_MS), (name, label)
+            assert run.summary[f"{label}_{name}_ms"] == close(rank(values, percent) / PS_PER_MS), (
+                name,
+                label,
+            )
 
 
 def test_throughputs(run: Run) -> None:
     summary, done = run.summary, run.done
     prompt, output = (sum(row[name] for row in done) for name in ("input_tokens", "emitted_tokens"))
-    assert (summary["completed"], summary["unfinished"]) == (len(done), len(run.requests) - len(done))
+    assert (summary["completed"], summary["unfinished"]) == (
+        len(done),
+        len(run.requests) - len(done),
+    )
     assert (summary["total_input_tokens"], summary["total_output_tokens"]) == (prompt, output)
     assert summary["duration"] == close(Fraction(run.span_ps, PS_PER_S))
     for name, amount in (
@@ -142,20 +156,28 @@ def test_steps_and_caches(run: Run) -> None:
         assert summary["kv_transfer"]["requests"] == len(moved)
         assert summary["kv_transfer"]["bytes"] == sum(row["kv_transfer_bytes"] for row in moved)
         landed = [row["kv_landed_ps"] - row["kv_reserved_ps"] for row in moved]
-        assert summary["kv_transfer"]["mean_transfer_ms"] == close(Fraction(sum(landed), len(landed) * PS_PER_MS))
+        assert summary["kv_transfer"]["mean_transfer_ms"] == close(
+            Fraction(sum(landed), len(landed) * PS_PER_MS)
+        )
 
 
 def test_busy_shares(run: Run) -> None:
-    """Time with a batch on the devices, whose intervals overlap in a pipeline, over the makespan."""
+    """Time with a batch on the devices, whose intervals overlap in a pipeline, over
+    the makespan.
+    """
     busy_ps = {}
     for group in {row["group"] for row in run.steps}:
         reached = busy_ps[group] = 0
-        for row in sorted((one for one in run.steps if one["group"] == group), key=lambda one: one["start_ps"]):
+        for row in sorted(
+            (one for one in run.steps if one["group"] == group), key=lambda one: one["start_ps"]
+        ):
             busy_ps[group] += max(0, row["end_ps"] - max(row["start_ps"], reached))
             reached = max(reached, row["end_ps"])
     span_ps = max(run.span_ps, *busy_ps.values())
     for found in run.summary["utilisation"]:
-        assert found["busy"] == close(Fraction(busy_ps.get(found["group"], 0), span_ps)), found["group"]
+        assert found["busy"] == close(Fraction(busy_ps.get(found["group"], 0), span_ps)), found[
+            "group"
+        ]
 
 
 def test_sources(run: Run) -> None:
@@ -163,7 +185,9 @@ def test_sources(run: Run) -> None:
     total_s = sum(operator["time_s"] for operator in sources["operators"])
     assert sources["busy_time_s"] == pytest.approx(total_s, rel=1e-6, abs=1e-4)
     for name, share in sources["by_source"].items():
-        own_s = sum(operator["time_s"] for operator in sources["operators"] if operator["source"] == name)
+        own_s = sum(
+            operator["time_s"] for operator in sources["operators"] if operator["source"] == name
+        )
         assert share == pytest.approx(own_s / total_s, abs=1e-4), name
     for name, share in sources["by_provenance"].items():
         own_s = sum(one["time_s"] * (one["provenance"][name] or 0) for one in sources["operators"])
@@ -188,14 +212,20 @@ def test_energy(run: Run) -> None:
     assert energy["total_j"] == pytest.approx(total_j, rel=1e-9)
     for name, part_j in energy["components_j"].items():
         assert part_j == pytest.approx(drawn_j[f"{name}_w"], rel=1e-9), name
-    assert energy["mean_power_w"] == pytest.approx(total_j * PS_PER_S / (max(before.values()) - start_ps), rel=1e-9)
+    assert energy["mean_power_w"] == pytest.approx(
+        total_j * PS_PER_S / (max(before.values()) - start_ps), rel=1e-9
+    )
     assert energy["j_per_output_token"] == pytest.approx(total_j / emitted, rel=1e-9)
     own_j = [row["energy_j"] for row in run.done]
     assert energy["mean_request_j"] == pytest.approx(sum(own_j) / len(own_j), rel=1e-9)
-    assert energy["p99_request_j"] == pytest.approx(rank([Fraction(one) for one in own_j], 99), rel=1e-9)
+    assert energy["p99_request_j"] == pytest.approx(
+        rank([Fraction(one) for one in own_j], 99), rel=1e-9
+    )
     by_row: dict[int, float] = {}
     for row in run.power:
-        by_row[row["time_ps"]] = by_row.get(row["time_ps"], 0.0) + sum(row[name] for name in columns)
+        by_row[row["time_ps"]] = by_row.get(row["time_ps"], 0.0) + sum(
+            row[name] for name in columns
+        )
     assert energy["peak_power_w"] == pytest.approx(max(by_row.values()), rel=1e-9)
 
 
@@ -207,7 +237,9 @@ def test_cost(run: Run) -> None:
     devices = sum(group["devices"] * group["price_per_device_hour"] for group in cost["groups"])
     assert cost["price_per_hour"] >= devices - 1e-9
     total = cost["price_per_hour"] * float(hours) + (cost["electricity"] or 0.0)
-    prompt, output = (sum(row[name] for row in run.done) for name in ("input_tokens", "emitted_tokens"))
+    prompt, output = (
+        sum(row[name] for row in run.done) for name in ("input_tokens", "emitted_tokens")
+    )
     assert cost["total"] == pytest.approx(total, rel=1e-9)
     assert cost["per_million_output_tokens"] == pytest.approx(1e6 * total / output, rel=1e-9)
     assert cost["per_million_tokens"] == pytest.approx(1e6 * total / (prompt + output), rel=1e-9)
@@ -219,9 +251,16 @@ def test_the_screen_shows_the_summary(run: Run) -> None:
     assert lines["Output tokens"] == str(summary["total_output_tokens"])
     assert lines["Total throughput (tok/s)"] == f"{summary['total_token_throughput']:.2f}"
     for label, name in (("TTFT", "ttft"), ("ITL", "itl"), ("Queueing delay", "queueing_delay")):
-        shown = [f"{summary[f'{word}_{name}_ms']:.3f}" for word in ("mean", "median", "p90", "p95", "p99", "std")]
+        shown = [
+            f"{summary[f'{word}_{name}_ms']:.3f}"
+            for word in ("mean", "median", "p90", "p95", "p99", "std")
+        ]
         assert lines[label].split() == shown
-    present = [f"{name} {100 * part['share']:.1f} %" for name, part in summary["blame"].items() if part["share"]]
+    present = [
+        f"{name} {100 * part['share']:.1f} %"
+        for name, part in summary["blame"].items()
+        if part["share"]
+    ]
     assert lines["Latency by cause"] == ", ".join(present)
     assert lines["Invariants"] == f"{len(summary['invariants'])} checked, all hold"
     assert ("count twice" in lines["Prefix cache"]) == (summary["kv_transfer"] is not None)

@@ -1,4 +1,6 @@
-"""Graphs of steps that keep something elsewhere: they last as long as the step, and say what runs and moves where."""
+"""Graphs of steps that keep something elsewhere: they last as long as the step, and say what runs
+and moves where.
+"""
 
 import json
 from collections import defaultdict
@@ -22,7 +24,9 @@ ONE = "synthetic:n=1,rate=1,input=fixed:300,output=fixed:8,seed=1"
 SOME = "synthetic:n=6,rate=10000,input=fixed:100,output=fixed:8,seed=1"
 
 
-def made(folder: Path, document: dict[str, Any], trace: str, iteration: int, group: int = 0) -> tuple[Any, ...]:
+def made(
+    folder: Path, document: dict[str, Any], trace: str, iteration: int, group: int = 0
+) -> tuple[Any, ...]:
     """The graph of an iteration, and (start, end) of each member's step of that number."""
     path = folder / "c.json"
     path.write_text(json.dumps(document), encoding="utf-8")
@@ -35,15 +39,21 @@ def made(folder: Path, document: dict[str, Any], trace: str, iteration: int, gro
     found = []
     for member in graph.members:
         mine = steps["group"] == member
-        found.append(int(steps["end_ps"][mine][batch.step - 1] - steps["start_ps"][mine][batch.step - 1]))
+        found.append(
+            int(steps["end_ps"][mine][batch.step - 1] - steps["start_ps"][mine][batch.step - 1])
+        )
     return graph, found, prepared.lowered.groups[group].engine.host_gap_ps
 
 
 def ends(graph: IterationGraph) -> list[int]:
-    """Of each member; KV of prompts may still be on its way to the memory when the step has ended."""
+    """Of each member; KV of prompts may still be on its way to the memory when the
+    step has ended.
+    """
     share = graph.ranks // len(graph.members)
     return [
-        max(n.end_ps for n in graph.nodes if n.rank // share == member and n.name != "KV of prompts")
+        max(
+            n.end_ps for n in graph.nodes if n.rank // share == member and n.name != "KV of prompts"
+        )
         for member in range(len(graph.members))
     ]
 
@@ -58,14 +68,18 @@ def test_the_graph_of_the_first_step_lasts_as_long_as_it(name: str, tmp_path: Pa
             assert found[member] + gap == length
 
 
-@pytest.mark.parametrize("name", ["stages, memory", "attention on processors", "norms and head on processors"])
+@pytest.mark.parametrize(
+    "name", ["stages, memory", "attention on processors", "norms and head on processors"]
+)
 def test_later_steps_without_copies_of_weights_too(name: str, tmp_path: Path) -> None:
     graph, lengths, gap = made(tmp_path, COMBINATIONS[name], SOME, 3)
     assert [end + gap for end in ends(graph)] == lengths
 
 
 @pytest.mark.parametrize("name", COMBINATIONS)
-def test_devices_do_one_thing_at_a_time_and_nothing_starts_before_what_it_waits_for(name: str, tmp_path: Path) -> None:
+def test_devices_do_one_thing_at_a_time_and_nothing_starts_before_what_it_waits_for(
+    name: str, tmp_path: Path
+) -> None:
     graph, _, _ = made(tmp_path, COMBINATIONS[name], SOME, 1)
     by_number = {node.node: node for node in graph.nodes}
     busy = defaultdict(list)
@@ -112,14 +126,18 @@ def test_prompts_attend_on_the_device_and_decodes_in_memory(tmp_path: Path) -> N
 def test_halves_are_told_apart_and_read_all_weights_each(tmp_path: Path) -> None:
     switches = {"enable_sub_batch_interleaving": True, "sub_batch_rule": "always"}
     whole, _, _ = made(tmp_path, with_node(cluster(enable_attn_offloading=True), pim=True), SOME, 3)
-    graph, _, _ = made(tmp_path, with_node(cluster(enable_attn_offloading=True, **switches), pim=True), SOME, 3)
+    graph, _, _ = made(
+        tmp_path, with_node(cluster(enable_attn_offloading=True, **switches), pim=True), SOME, 3
+    )
     assert {node.half for node in graph.nodes} == {0, 1, 2}
 
     def sums(one: IterationGraph, what: str, name: str) -> int:
         return sum(getattr(node, what) for node in one.nodes if node.name == name)
 
     assert sums(graph, "flops", "attention") == sums(whole, "flops", "attention")
-    assert sums(graph, "bytes_moved", "gate_up_proj") > 1.9 * sums(whole, "bytes_moved", "gate_up_proj")
+    assert sums(graph, "bytes_moved", "gate_up_proj") > 1.9 * sums(
+        whole, "bytes_moved", "gate_up_proj"
+    )
 
 
 def test_every_format_but_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

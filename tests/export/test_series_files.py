@@ -1,4 +1,6 @@
-"""Series that are written while the run goes on: the same files as at once, whatever comes in between."""
+"""Series that are written while the run goes on: the same files as at once, whatever comes in
+between.
+"""
 
 import json
 import resource
@@ -59,7 +61,9 @@ def test_one_row_group_is_the_file_that_is_written_at_once(tmp_path: Path) -> No
     assert (tmp_path / "series.parquet").read_bytes() == (tmp_path / "once.parquet").read_bytes()
 
 
-def test_what_is_not_finished_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_finished_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(series_files, "ROWS_AT_ONCE", 10)
     with pytest.raises(InputError, match="stopped"), SeriesFiles(tmp_path, 0) as files:
         files.add("series", rows(0, 35))
@@ -74,25 +78,50 @@ def test_too_many_rows_are_counted_and_not_kept() -> None:
     assert len(kept.columns("series")["time_ps"]) == 30 and not kept.too_long("series")
     kept.add("series", rows(30, 30))
     kept.add("series", rows(60, 5))
-    assert kept.columns("series") == {} and kept.too_long("series") and kept.num_rows["series"] == 65
+    assert (
+        kept.columns("series") == {} and kept.too_long("series") and kept.num_rows["series"] == 65
+    )
 
 
 def test_days_in_milliseconds_go_to_the_folder_and_not_into_memory(tmp_path: Path) -> None:
-    """Two requests, 50 minutes apart: three million rows of two groups, of which memory holds a part at a time."""
+    """Two requests, 50 minutes apart: three million rows of two groups, of which memory holds a
+    part at a time.
+    """
     pytest.importorskip("perfetto", reason="--timeline needs it")
     instance = {"model_name": "meta-llama/Llama-3.2-1B", "hardware": "H100"}
     cluster = {"link_bw": 450, "link_latency": 1000, "nodes": [{"instances": [instance]}]}
     (tmp_path / "c.json").write_text(json.dumps(cluster), encoding="utf-8")
-    requests = [{"input_toks": 20, "output_toks": 4, "arrival_time_ns": at} for at in (0, 3000 * 10**9)]
-    (tmp_path / "t.jsonl").write_text("".join(json.dumps(one) + "\n" for one in requests), encoding="utf-8")
+    requests = [
+        {"input_toks": 20, "output_toks": 4, "arrival_time_ns": at} for at in (0, 3000 * 10**9)
+    ]
+    (tmp_path / "t.jsonl").write_text(
+        "".join(json.dumps(one) + "\n" for one in requests), encoding="utf-8"
+    )
     command = [sys.executable, "-m", "llmsim", "run", "--cluster-config", str(tmp_path / "c.json")]
-    command += ["--dataset", str(tmp_path / "t.jsonl"), "--cost-source", "roofline", "--log-interval", "0.001"]
-    command += ["--run-dir", str(tmp_path / "run"), "--timeline", str(tmp_path / "t.pftrace"), "--json"]
+    command += [
+        "--dataset",
+        str(tmp_path / "t.jsonl"),
+        "--cost-source",
+        "roofline",
+        "--log-interval",
+        "0.001",
+    ]
+    command += [
+        "--run-dir",
+        str(tmp_path / "run"),
+        "--timeline",
+        str(tmp_path / "t.pftrace"),
+        "--json",
+    ]
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     peak_kb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     assert done.returncode == 2 and json.loads(done.stdout)["completed"] == 2
-    assert "--timeline" in done.stderr and "3000" in done.stderr and "give 0.0015 or more" in done.stderr
+    assert (
+        "--timeline" in done.stderr
+        and "3000" in done.stderr
+        and "give 0.0015 or more" in done.stderr
+    )
     found = pq.ParquetFile(tmp_path / "run" / "series.parquet")
     assert 3_000_000 < found.metadata.num_rows < 3_000_100 and found.metadata.num_row_groups == 3
     assert sum(found.read(columns=["generation_tokens"])["generation_tokens"].to_pylist()) == 8

@@ -1,4 +1,6 @@
-"""Graphs of iterations: what they hold, what other tools read, and the strict executor's time for exported traces."""
+"""Graphs of iterations: what they hold, what other tools read, and the strict executor's time for
+exported traces.
+"""
 
 import json
 import xml.etree.ElementTree as ElementTree
@@ -39,8 +41,12 @@ def arguments(folder: Path, tp: int, model: str = LLAMA) -> list[str]:
     return ["--cluster-config", str(path), "--dataset", DATASET, "--cost-source", "roofline"]
 
 
-def exported(folder: Path, tp: int, iteration: int, model: str = LLAMA) -> tuple[IterationGraph, LoweredGroup]:
-    """The graph of an iteration, also written as Chakra to the folder `case`; and the group that it is of."""
+def exported(
+    folder: Path, tp: int, iteration: int, model: str = LLAMA
+) -> tuple[IterationGraph, LoweredGroup]:
+    """The graph of an iteration, also written as Chakra to the folder `case`; and the group that it
+    is of.
+    """
     prepared = prepare(checked_options(arguments(folder, tp, model)))
     group = prepared.lowered.groups[0]
     batch = round_of(prepared.lowered, prepared.workload, prepared.simulation, 0, iteration)
@@ -51,7 +57,9 @@ def exported(folder: Path, tp: int, iteration: int, model: str = LLAMA) -> tuple
 
 @pytest.mark.parametrize(("tp", "model"), [(1, LLAMA), (4, LLAMA), (1, "openai/gpt-oss-20b")])
 @pytest.mark.parametrize("iteration", [0, 5])
-def test_the_graph_lasts_as_long_as_the_step(tmp_path: Path, tp: int, model: str, iteration: int) -> None:
+def test_the_graph_lasts_as_long_as_the_step(
+    tmp_path: Path, tp: int, model: str, iteration: int
+) -> None:
     graph, group = exported(tmp_path, tp, iteration, model)
     assert graph.duration_ps == group.program.step_ps(list(graph.items)) - group.engine.host_gap_ps
     assert {node.rank for node in graph.nodes} == set(range(tp))
@@ -65,14 +73,22 @@ def test_the_graph_lasts_as_long_as_the_step(tmp_path: Path, tp: int, model: str
 
 def test_the_system_file_has_the_memory_of_the_devices(tmp_path: Path) -> None:
     exported(tmp_path, 4, 0)
-    given = json.loads((tmp_path / "cluster.json").read_text())["nodes"][0]["instances"][0]["npu_mem"]["mem_bw"]
-    assert json.loads((tmp_path / "case" / "system.json").read_text())["local-mem-bw"] == given != 1600
+    given = json.loads((tmp_path / "cluster.json").read_text())["nodes"][0]["instances"][0][
+        "npu_mem"
+    ]["mem_bw"]
+    assert (
+        json.loads((tmp_path / "case" / "system.json").read_text())["local-mem-bw"] == given != 1600
+    )
 
 
 def test_flops_are_the_models(tmp_path: Path) -> None:
     graph, group = exported(tmp_path, 1, 0)
     tokens = graph.padded_tokens
-    matrices = sum(op.flops_per_token * op.repeat for op in group.operators if op.kind == "gemm" and op.part == "layer")
+    matrices = sum(
+        op.flops_per_token * op.repeat
+        for op in group.operators
+        if op.kind == "gemm" and op.part == "layer"
+    )
     assert sum(n.flops for n in graph.nodes if n.name.endswith("_proj")) == matrices * tokens
 
 
@@ -92,7 +108,9 @@ def idle_rank(folder: Path) -> bool:
 
 @pytest.mark.parametrize("tp", [1, 2, 4])
 def test_the_strict_executor_takes_as_long_as_the_step_program(tmp_path: Path, tp: int) -> None:
-    """Both by whole microseconds; the program's collectives by what the strict rules say of each alone."""
+    """Both by whole microseconds; the program's collectives by what the strict rules say of each
+    alone.
+    """
     executable = build_command()
     graph, _ = exported(tmp_path, tp, 3)
     whole = strict_us(tmp_path / "case", executable, tmp_path)
@@ -103,7 +121,11 @@ def test_the_strict_executor_takes_as_long_as_the_step_program(tmp_path: Path, t
             continue
         key = (node.collective, node.bytes_moved)
         if key not in alone:
-            alike = [n for n in graph.nodes if (n.layer, n.name, n.part) == (node.layer, node.name, node.part)][:tp]
+            alike = [
+                n
+                for n in graph.nodes
+                if (n.layer, n.name, n.part) == (node.layer, node.name, node.part)
+            ][:tp]
             single = replace(graph, nodes=tuple(replace(n, depends_on=()) for n in alike))
             write_chakra(single, list(range(tp)), tmp_path / f"one{len(alone)}")
             alone[key] = strict_us(tmp_path / f"one{len(alone)}", executable, tmp_path)
@@ -115,8 +137,12 @@ def test_the_strict_executor_takes_as_long_as_the_step_program(tmp_path: Path, t
 @pytest.mark.parametrize("rules", ["default", "strict"])
 @pytest.mark.parametrize("model", [LLAMA, "openai/gpt-oss-20b", "Qwen/Qwen3-8B"])
 @pytest.mark.parametrize("iteration", [0, 4, 9])
-def test_a_step_of_one_device_runs_as_documented(tmp_path: Path, model: str, iteration: int, rules: str) -> None:
-    """As long as the graph in whole microseconds; under strict rules an operator of none takes 1 ns."""
+def test_a_step_of_one_device_runs_as_documented(
+    tmp_path: Path, model: str, iteration: int, rules: str
+) -> None:
+    """As long as the graph in whole microseconds; under strict rules an operator of none takes 1
+    ns.
+    """
     executable = build_command()
     graph, _ = exported(tmp_path, 1, iteration, model)
     found = run_case(executable, tmp_path / "case", tmp_path, rules=rules)
@@ -147,24 +173,34 @@ FEW = "synthetic:n=3,rate=100000,input=lognormal:80,output=6,seed=5"
 """So few requests that no step starts before the one before has ended."""
 
 
-def domain(folder: Path, name: str, experts: str = "BALANCED") -> tuple[LoweredDeployment, Workload, SimulationOptions]:
+def domain(
+    folder: Path, name: str, experts: str = "BALANCED"
+) -> tuple[LoweredDeployment, Workload, SimulationOptions]:
     shape, keys = DOMAINS[name]
     members = int(name[2]) if "dp_group" in keys else 1
     # Graphs hold what devices do, not how long a step waits for the host's launches.
-    document = cluster(model(folder, **shape), members=members, async_scheduling=False, launch_ns=0, **keys)
+    document = cluster(
+        model(folder, **shape), members=members, async_scheduling=False, launch_ns=0, **keys
+    )
     deployment = lowered(document, experts=experts)
     workload = load_dataset(FEW, known_models=deployment.models, granularity=deployment.granularity)
     return deployment, workload, SimulationOptions(router=parse_router("RR"), record_steps=True)
 
 
-def domain_graph(folder: Path, name: str, iteration: int, experts: str = "BALANCED") -> IterationGraph:
+def domain_graph(
+    folder: Path, name: str, iteration: int, experts: str = "BALANCED"
+) -> IterationGraph:
     deployment, workload, options = domain(folder, name, experts)
-    return iteration_graph(deployment.groups, 0, round_of(deployment, workload, options, 0, iteration))
+    return iteration_graph(
+        deployment.groups, 0, round_of(deployment, workload, options, 0, iteration)
+    )
 
 
 @pytest.mark.parametrize("experts", ["BALANCED", "ZIPF:s=1.2"])
 @pytest.mark.parametrize("name", DOMAINS)
-def test_the_graph_of_a_domain_lasts_as_long_as_its_steps(tmp_path: Path, name: str, experts: str) -> None:
+def test_the_graph_of_a_domain_lasts_as_long_as_its_steps(
+    tmp_path: Path, name: str, experts: str
+) -> None:
     """Of every member, with its waiting for the others."""
     deployment, workload, options = domain(tmp_path, name, experts)
     results = simulate(deployment, workload, options)
@@ -181,8 +217,10 @@ def test_the_graph_of_a_domain_lasts_as_long_as_its_steps(tmp_path: Path, name: 
 
 @pytest.mark.parametrize("name", [name for name in DOMAINS if name != "dp3_deepep"])
 def test_the_engine_takes_as_long_for_the_traces(tmp_path: Path, name: str) -> None:
-    """Default rules: to the picosecond, with what is not on links in whole microseconds. Strict rules: by their units,
-    but for 1 ns of rounding for each hop and 10 ns of endpoint in groups that are not all ranks."""
+    """Default rules: to the picosecond, with what is not on links in whole microseconds. Strict
+    rules: by their units, but for 1 ns of rounding for each hop and 10 ns of endpoint in groups
+    that are not all ranks.
+    """
     executable = build_command()
     graph = domain_graph(tmp_path, name, 1)
     case = tmp_path / "case"
@@ -191,30 +229,48 @@ def test_the_engine_takes_as_long_for_the_traces(tmp_path: Path, name: str) -> N
     default = run_case(executable, case, tmp_path, rules="default")
     assert default.exit_code == 0, default.errors
     ends = [end or 0 for end in default.finish_ps()]
-    meetings = sum(len(node.depends_on) > 1 for node in graph.of_rank(0))  # others wait whole microseconds
+    meetings = sum(
+        len(node.depends_on) > 1 for node in graph.of_rank(0)
+    )  # others wait whole microseconds
     assert abs(max(ends) - longest) <= meetings * 10**6
     found = run_case(executable, case, tmp_path)
     assert found.exit_code == 0, found.errors
     found_ns = max(end or 0 for end in found.finish_ns())
     alone: dict[tuple[object, ...], int] = {}
-    expected = replace(graph, nodes=tuple(strict(node, graph, alone, executable, tmp_path) for node in graph.nodes))
+    expected = replace(
+        graph, nodes=tuple(strict(node, graph, alone, executable, tmp_path) for node in graph.nodes)
+    )
     spare_ns = 2 * len(graph.of_rank(0)) + 1 + meetings * 1000
-    assert found_ns * 1000 == pytest.approx(max(rounded_ends_ps(expected).values()), abs=spare_ns * 1000)
+    assert found_ns * 1000 == pytest.approx(
+        max(rounded_ends_ps(expected).values()), abs=spare_ns * 1000
+    )
 
 
 def strict(
-    node: GraphNode, graph: IterationGraph, alone: dict[tuple[object, ...], int], executable: Path, folder: Path
+    node: GraphNode,
+    graph: IterationGraph,
+    alone: dict[tuple[object, ...], int],
+    executable: Path,
+    folder: Path,
 ) -> GraphNode:
-    """The node with the time that strict rules give it alone; a message by hand: 50 GB/s (of 2^30 bytes) and 2 us."""
+    """The node with the time that strict rules give it alone; a message by hand: 50 GB/s (of 2^30
+    bytes) and 2 us.
+    """
     if node.kind == "send":
         return replace(node, duration_ps=int(2000 + node.bytes_moved / (50 * 2**30 / 1e9)) * 1000)
     if node.kind != "collective" or not node.on_links:
         return node
     key = (node.collective, node.bytes_moved, len(node.group))
     if key not in alone:
-        nothing = replace(graph.nodes[0], kind="compute", on_links=False, duration_ps=0, depends_on=(), group=())
+        nothing = replace(
+            graph.nodes[0], kind="compute", on_links=False, duration_ps=0, depends_on=(), group=()
+        )
         turns = {rank: replace(nothing, rank=rank) for rank in range(graph.ranks)}
-        alike = [replace(n, depends_on=()) for n in graph.nodes if (n.name, n.group) == (node.name, node.group)]
+        alike = [
+            replace(n, depends_on=())
+            for n in graph.nodes
+            if (n.name, n.group) == (node.name, node.group)
+        ]
         turns |= {n.rank: n for n in reversed(alike)}
         case = folder / f"alone{len(alone)}"
         write_chakra(replace(graph, nodes=tuple(turns.values())), list(range(graph.ranks)), case)
@@ -238,19 +294,52 @@ def test_a_message_joins_two_stages(tmp_path: Path) -> None:
 
 def test_dot_has_one_box_per_operator(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "step.dot"
-    assert main(["graph", "step", "--graph", str(out), "--iteration", "2", "--rank", "0", *arguments(tmp_path, 2)]) == 0
+    assert (
+        main(
+            [
+                "graph",
+                "step",
+                "--graph",
+                str(out),
+                "--iteration",
+                "2",
+                "--rank",
+                "0",
+                *arguments(tmp_path, 2),
+            ]
+        )
+        == 0
+    )
     text = out.read_text()
     boxes = [line for line in text.splitlines() if "fillcolor" in line]
     assert len(boxes) == 17
-    assert any("qkv_proj x 32" in box and "H100 0: " in box and " us, " in box and "B" in box for box in boxes)
-    assert "17 nodes" not in capsys.readouterr().out  # it says what was in the iteration: all layers
+    assert any(
+        "qkv_proj x 32" in box and "H100 0: " in box and " us, " in box and "B" in box
+        for box in boxes
+    )
+    assert (
+        "17 nodes" not in capsys.readouterr().out
+    )  # it says what was in the iteration: all layers
     assert main(["graph", "step", "-g", str(out), "--every-layer", *arguments(tmp_path, 2)]) == 0
     assert len([line for line in out.read_text().splitlines() if "fillcolor" in line]) > 2 * 32 * 10
 
 
 def test_graphml_and_json(tmp_path: Path) -> None:
     for ending in ("graphml", "json"):
-        assert main(["graph", "step", "-g", str(tmp_path / f"step.{ending}"), "-i", "1", *arguments(tmp_path, 2)]) == 0
+        assert (
+            main(
+                [
+                    "graph",
+                    "step",
+                    "-g",
+                    str(tmp_path / f"step.{ending}"),
+                    "-i",
+                    "1",
+                    *arguments(tmp_path, 2),
+                ]
+            )
+            == 0
+        )
     tree = ElementTree.parse(tmp_path / "step.graphml")
     space = "{http://graphml.graphdrawing.org/xmlns}"
     nodes, edges = tree.findall(f".//{space}node"), tree.findall(f".//{space}edge")
@@ -279,7 +368,10 @@ def test_networkx(tmp_path: Path) -> None:
         (["--rank", "9"], '--rank is "9"'),
         (["-g", "step.png"], "must end in"),
         (
-            ["--speculative-config", '{"method": "eagle", "num_speculative_tokens": 1, "acceptance_rate": 1}'],
+            [
+                "--speculative-config",
+                '{"method": "eagle", "num_speculative_tokens": 1, "acceptance_rate": 1}',
+            ],
             "a drafter",
         ),
     ],

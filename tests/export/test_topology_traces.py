@@ -1,4 +1,6 @@
-"""Chakra traces of an iteration on a topology: the engine takes as long on the exported network as the step program."""
+"""Chakra traces of an iteration on a topology: the engine takes as long on the exported network as
+the step program.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -30,11 +32,18 @@ FEW = "synthetic:n=3,rate=100000,input=lognormal:80,output=6,seed=5"
 
 def graph_on(folder: Path, name: str) -> IterationGraph:
     shape, topology, keys, devices = CASES[name]
-    document = cluster(model(folder, **shape), members=len(devices), async_scheduling=False, launch_ns=0, **keys)
+    document = cluster(
+        model(folder, **shape), members=len(devices), async_scheduling=False, launch_ns=0, **keys
+    )
     document["topology"] = topology
     instances = document["nodes"][0]["instances"]
     document["nodes"] = [
-        {"instances": [{**entry, "topology_devices": one} for entry, one in zip(instances, devices, strict=True)]}
+        {
+            "instances": [
+                {**entry, "topology_devices": one}
+                for entry, one in zip(instances, devices, strict=True)
+            ]
+        }
     ]
     deployment = lowered(document)
     workload = load_dataset(FEW, known_models=deployment.models, granularity=deployment.granularity)
@@ -44,7 +53,9 @@ def graph_on(folder: Path, name: str) -> IterationGraph:
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_engine_takes_as_long_for_traces_on_a_topology(tmp_path: Path, name: str) -> None:
-    """To the picosecond, with what is not on links in whole microseconds, and members' waits likewise."""
+    """To the picosecond, with what is not on links in whole microseconds, and members' waits
+    likewise.
+    """
     graph = graph_on(tmp_path, name)
     assert graph.topology is not None and graph.topology.network == "fair-share"
     case = tmp_path / "case"
@@ -55,7 +66,9 @@ def test_the_engine_takes_as_long_for_traces_on_a_topology(tmp_path: Path, name:
     ends = found.finish_ps()
     busy = {device for device, end in enumerate(ends) if end}
     assert busy == set(graph.topology.devices) and len(ends) == graph.topology.num_devices
-    meetings = sum(len(node.depends_on) > 1 for node in graph.of_rank(0)) if len(CASES[name][3]) > 1 else 0
+    meetings = (
+        sum(len(node.depends_on) > 1 for node in graph.of_rank(0)) if len(CASES[name][3]) > 1 else 0
+    )
     longest = max(rounded_ends_ps(graph).values())
     assert abs(max(end or 0 for end in ends) - longest) <= meetings * 10**6
     on_links = sum(node.on_links for node in graph.nodes)

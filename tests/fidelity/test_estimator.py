@@ -1,4 +1,6 @@
-"""Steps against the estimator of aiconfigurator-core, and the errors of interpolation: the scripts' own figures."""
+"""Steps against the estimator of aiconfigurator-core, and the errors of interpolation: the scripts'
+own figures.
+"""
 
 import pytest
 
@@ -26,7 +28,11 @@ def test_steps_agree_or_their_difference_is_named(model: str, card: str) -> None
     for step in steps:
         assert abs(step.percent) <= LIMIT_PERCENT or abs(step.alike_percent) <= LIMIT_PERCENT, step
     assert all(abs(step.alike_percent) <= LIMIT_PERCENT for step in steps)
-    decodes = [step for step in steps if step.what.startswith("decode") and not step.what.startswith("decode 1 ")]
+    decodes = [
+        step
+        for step in steps
+        if step.what.startswith("decode") and not step.what.startswith("decode 1 ")
+    ]
     assert all(abs(step.counted_percent) <= LIMIT_PERCENT for step in decodes)
 
 
@@ -37,4 +43,6 @@ def test_what_is_left_out_is_predicted(card: str) -> None:
     for what in ("GEMM, unseen shape", "GEMM, unseen tokens", "decode attention"):
         assert len(errors[what].values) > 100
         assert errors[what].percentile(50) <= LIMIT_PERCENT
-    assert errors["GEMM by the data sheet (analytic)"].percentile(50) > errors["GEMM, unseen shape"].percentile(50)
+    assert errors["GEMM by the data sheet (analytic)"].percentile(50) > errors[
+        "GEMM, unseen shape"
+    ].percentile(50)

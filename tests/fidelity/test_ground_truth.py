@@ -1,4 +1,6 @@
-"""A real vLLM run against its simulation, nothing fitted: the targets of docs/explanation/accuracy.md."""
+"""A real vLLM run against its simulation, nothing fitted: the targets of
+docs/explanation/accuracy.md.
+"""
 
 from pathlib import Path
 
@@ -19,10 +21,20 @@ def log() -> Path:
 def errors(tmp_path: Path, *options: str) -> dict[str, float]:
     output = tmp_path / "out.csv"
     arguments = [
-        "--cluster-config", shared(f"{RUN}/cluster.json"),
-        "--dataset", shared("groundtruth/workloads/sharegpt-llama-3.1-8b-300-sps10.jsonl"), "--arrivals", log(),
-        "--max-num-seqs", 128, "--max-num-batched-tokens", 2048, "--output", output, *options,
-    ]  # fmt: skip
+        "--cluster-config",
+        shared(f"{RUN}/cluster.json"),
+        "--dataset",
+        shared("groundtruth/workloads/sharegpt-llama-3.1-8b-300-sps10.jsonl"),
+        "--arrivals",
+        log(),
+        "--max-num-seqs",
+        128,
+        "--max-num-batched-tokens",
+        2048,
+        "--output",
+        output,
+        *options,
+    ]
     assert run_main([str(argument) for argument in arguments]) == 0
     return compare(read_recording(log()), read_recording(output)).errors()
 
@@ -57,7 +69,9 @@ def test_each_term_matters(term: str, metric: str, worse_by: float, tmp_path: Pa
 
 @pytest.mark.parametrize("source", ["silicon"])
 def test_from_the_silicon_database_nothing_fitted(tmp_path: Path, source: str) -> None:
-    """Reported in docs/explanation/accuracy.md; held to the out-of-box bounds of a run that nobody profiled."""
+    """Reported in docs/explanation/accuracy.md; held to the out-of-box bounds of a run that nobody
+    profiled.
+    """
     found = errors(tmp_path, "--cost-source", source)
     assert abs(found["mean_tpot"]) <= 6
     assert abs(found["output_throughput"]) <= 5

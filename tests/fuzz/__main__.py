@@ -1,4 +1,5 @@
-"""`python -m fuzz`: damaged inputs for every reader, from random seeds unless --seed names the first one.
+"""`python -m fuzz`: damaged inputs for every reader, from random seeds unless --seed names the
+first one.
 
 Prints the seeds, what breaks the rule, and where the input lies; ends with 1 where something does.
 """
@@ -25,11 +26,15 @@ def main() -> int:
     """The command; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
     parser.add_argument("--count", type=int, default=20_000, help="inputs over all readers")
-    parser.add_argument("--target", default="", help="readers whose names begin so, comma-separated (default: all)")
+    parser.add_argument(
+        "--target", default="", help="readers whose names begin so, comma-separated (default: all)"
+    )
     parser.add_argument("--seed", type=int, default=None, help="the first seed (default: random)")
     options = parser.parse_args()
     faulthandler.enable()  # a crash of a library shows where
-    os.environ.setdefault("LLMSIM_DEBUG", "1")  # a defect is never to be mistaken for a refused input
+    os.environ.setdefault(
+        "LLMSIM_DEBUG", "1"
+    )  # a defect is never to be mistaken for a refused input
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
     from fuzz.runner import targets
 
@@ -67,9 +72,15 @@ def _fuzzed(target: "object", first: int, count: int) -> int:
             if seen[kind] == 1:
                 kept.mkdir(exist_ok=True)
                 (kept / f"{target.name}-{seed}").write_bytes(data)
-                print(f"{target.name} {seed}: {wrong.strip()} ({kept}/{target.name}-{seed})", flush=True)
+                print(
+                    f"{target.name} {seed}: {wrong.strip()} ({kept}/{target.name}-{seed})",
+                    flush=True,
+                )
     faulthandler.cancel_dump_traceback_later()
-    print(f"{target.name}: {count} inputs, {broken} broke the rule, {time.monotonic() - began:.1f} s", flush=True)
+    print(
+        f"{target.name}: {count} inputs, {broken} broke the rule, {time.monotonic() - began:.1f} s",
+        flush=True,
+    )
     return broken
 
 

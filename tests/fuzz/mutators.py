@@ -1,4 +1,5 @@
-"""Damages sound inputs in the ways that real files are damaged, and in the ways that parsers forget.
+"""Damages sound inputs in the ways that real files are damaged, and in the ways that parsers
+forget.
 
 Every function takes a `random.Random` and returns a new value: the same seed gives the same bytes.
 """
@@ -10,23 +11,112 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-INTEGERS = (0, 1, -1, 2, 3, 7, 255, 4096, 65537, 2**31 - 1, 2**31, 2**32, 2**50, 2**60, 2**63 - 1, 2**63, 2**64, 10**40)
+INTEGERS = (
+    0,
+    1,
+    -1,
+    2,
+    3,
+    7,
+    255,
+    4096,
+    65537,
+    2**31 - 1,
+    2**31,
+    2**32,
+    2**50,
+    2**60,
+    2**63 - 1,
+    2**63,
+    2**64,
+    10**40,
+)
 REALS = (0.5, -0.0, 1e-320, 1e-300, 1e18, 1e308, -1e308, float("inf"), float("-inf"), float("nan"))
-TEXTS = ("", "0", "ring", "direct3", "direct0", "oneRing", "doubleBinaryTree", "Switch", "\x00", "\ud7ff", "a" * 5000)
+TEXTS = (
+    "",
+    "0",
+    "ring",
+    "direct3",
+    "direct0",
+    "oneRing",
+    "doubleBinaryTree",
+    "Switch",
+    "\x00",
+    "\ud7ff",
+    "a" * 5000,
+)
 CONTROLS = ("\x1b]0;title\x07", "\x1b[2J", "\r", "\x85", "\u2028", "\u202e", "\ud800")
 """Texts that move a terminal's cursor, end a line, or cannot be encoded."""
 NUMBER_TOKENS = (
-    "inf", "-inf", "nan", "NaN", "Infinity", "-Infinity", "1e308", "-1e308", "1e400", "1e-300", "1e-320", "-1", "-0",
-    "-0.0", "0", "1", "0.5", "1.5", "2147483647", "2147483648", "-2147483649", "9223372036854775807",
-    "9223372036854775808", "-9223372036854775809", "18446744073709551616", "1" + "0" * 400, "9" * 5000, "1_000", "0x10",
-    "007", "\u00b2", "\u0663", "\uff11", "1,5", "1e", "--1", "", " ", "[]", "[[]]", "{}", "null", "true", "None", '""',
-    '"a"', "[1, [2]]", "[" * 200 + "]" * 200, "[" * 100_000,
-)  # fmt: skip
+    "inf",
+    "-inf",
+    "nan",
+    "NaN",
+    "Infinity",
+    "-Infinity",
+    "1e308",
+    "-1e308",
+    "1e400",
+    "1e-300",
+    "1e-320",
+    "-1",
+    "-0",
+    "-0.0",
+    "0",
+    "1",
+    "0.5",
+    "1.5",
+    "2147483647",
+    "2147483648",
+    "-2147483649",
+    "9223372036854775807",
+    "9223372036854775808",
+    "-9223372036854775809",
+    "18446744073709551616",
+    "1" + "0" * 400,
+    "9" * 5000,
+    "1_000",
+    "0x10",
+    "007",
+    "\u00b2",
+    "\u0663",
+    "\uff11",
+    "1,5",
+    "1e",
+    "--1",
+    "",
+    " ",
+    "[]",
+    "[[]]",
+    "{}",
+    "null",
+    "true",
+    "None",
+    '""',
+    '"a"',
+    "[1, [2]]",
+    "[" * 200 + "]" * 200,
+    "[" * 100_000,
+)
 """What may stand where a number stood: extremes, other notations, other types, and nestings."""
 TEXT_TOKENS = (
-    "", "a", "inf", "-1", "\u00b2", "\\ud800", "\\u0000", "\\u001b]0;x\\u0007", "\x1b[2J", "\u00e9" * 40,
-    "x" * 70_000, "..", "/", "null", "1e999", "true",
-)  # fmt: skip
+    "",
+    "a",
+    "inf",
+    "-1",
+    "\u00b2",
+    "\\ud800",
+    "\\u0000",
+    "\\u001b]0;x\\u0007",
+    "\x1b[2J",
+    "\u00e9" * 40,
+    "x" * 70_000,
+    "..",
+    "/",
+    "null",
+    "1e999",
+    "true",
+)
 """What may stand between two quotes."""
 _NUMBER = re.compile(rb"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _TEXT = re.compile(rb'"((?:[^"\\]|\\.)*)"')
@@ -76,7 +166,9 @@ def damaged_value(rng: random.Random, value: Any) -> Any:
     return extreme(rng)
 
 
-def _replaced(rng: random.Random, data: bytes, pattern: re.Pattern[bytes], group: int, words: tuple[str, ...]) -> bytes:
+def _replaced(
+    rng: random.Random, data: bytes, pattern: re.Pattern[bytes], group: int, words: tuple[str, ...]
+) -> bytes:
     found = list(pattern.finditer(data))
     if not found:
         return damaged_bytes(rng, data)
@@ -136,17 +228,25 @@ def changed_lines(rng: random.Random, data: bytes) -> bytes:
 
 
 def dressed(rng: random.Random, data: bytes) -> bytes:
-    """The same text in another encoding, with other ends of lines, packed, or packed and damaged."""
+    """The same text in another encoding, with other ends of lines, packed, or packed
+    and damaged.
+    """
     what = rng.randrange(8)
     if what == 0:
         return b"\xef\xbb\xbf" + data
     if what == 1:
         return data.replace(b"\n", rng.choice((b"\r\n", b"\r", b"\n\n", b"\n \n")))
     if what == 2:
-        return data.decode("utf-8", "replace").encode(rng.choice(("utf-16", "utf-32", "utf-16-be")), "surrogatepass")
+        return data.decode("utf-8", "replace").encode(
+            rng.choice(("utf-16", "utf-32", "utf-16-be")), "surrogatepass"
+        )
     if what == 3:
         at = rng.randrange(len(data) + 1)
-        return data[:at] + rng.choice((b"\xff", b"\xed\xa0\x80", b"\xc3", b"\x00", b"\xf5\x80\x80\x80")) + data[at:]
+        return (
+            data[:at]
+            + rng.choice((b"\xff", b"\xed\xa0\x80", b"\xc3", b"\x00", b"\xf5\x80\x80\x80"))
+            + data[at:]
+        )
     if what == 4:
         return gzip.compress(data, 1, mtime=0)
     if what == 5:
@@ -176,9 +276,14 @@ def damaged_json(rng: random.Random, data: bytes) -> bytes:
 
 Mutator = Callable[[random.Random, bytes], bytes]
 TEXT_MUTATORS: tuple[tuple[Mutator, int], ...] = (
-    (swapped_numbers, 8), (damaged_json, 6), (swapped_texts, 3), (moved_pieces, 3), (damaged_bytes, 3),
-    (changed_lines, 2), (dressed, 2),
-)  # fmt: skip
+    (swapped_numbers, 8),
+    (damaged_json, 6),
+    (swapped_texts, 3),
+    (moved_pieces, 3),
+    (damaged_bytes, 3),
+    (changed_lines, 2),
+    (dressed, 2),
+)
 """Mutator and weight."""
 
 

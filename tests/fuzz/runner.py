@@ -1,4 +1,6 @@
-"""Runs damaged inputs through the readers and says what breaks the rule: return, or refuse in one sentence, soon."""
+"""Runs damaged inputs through the readers and says what breaks the rule: return, or refuse in one
+sentence, soon.
+"""
 
 import random
 import shutil
@@ -33,7 +35,9 @@ def verdict(target: Target, folder: Path, data: bytes) -> str:
 
     try:
         with _limited(SECONDS), warnings.catch_warnings():
-            warnings.simplefilter("error", RuntimeWarning)  # it would be printed on the user's terminal
+            warnings.simplefilter(
+                "error", RuntimeWarning
+            )  # it would be printed on the user's terminal
             target.read(folder, data)
     except Refused as refused:
         return _sentence_fault(refused.said.rstrip("\n").split("\n")[-1])
@@ -85,6 +89,8 @@ def scratch() -> Iterator[Path]:
 
 
 def targets(names: str) -> list[Target]:
-    """The targets whose names begin with one of the comma-separated words; all for an empty text."""
+    """The targets whose names begin with one of the comma-separated words; all for an
+    empty text.
+    """
     words = tuple(word for word in names.split(",") if word)
     return [target for name, target in TARGETS.items() if not words or name.startswith(words)]

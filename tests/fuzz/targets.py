@@ -1,4 +1,6 @@
-"""Every reader of a file or a specification that a user gives, with sound samples of what it reads."""
+"""Every reader of a file or a specification that a user gives, with sound samples of
+what it reads.
+"""
 
 import csv
 import io
@@ -34,7 +36,11 @@ TARGETS: dict[str, Target] = {}
 
 
 def target(
-    name: str, samples: Callable[[], Sequence[bytes]], *, damage: Mutator = mutated, slow: bool = False
+    name: str,
+    samples: Callable[[], Sequence[bytes]],
+    *,
+    damage: Mutator = mutated,
+    slow: bool = False,
 ) -> Callable[[Callable[[Path, bytes], object]], Callable[[Path, bytes], object]]:
     """Registers the function below it as the reader of a kind of file."""
 
@@ -65,15 +71,25 @@ def text_of(data: bytes) -> str:
 
 
 def trace_samples(*stems: str) -> Callable[[], Sequence[bytes]]:
-    return lambda: [path.read_bytes() for path in sorted(SAMPLES.iterdir()) if path.name.startswith(stems)]
+    return lambda: [
+        path.read_bytes() for path in sorted(SAMPLES.iterdir()) if path.name.startswith(stems)
+    ]
 
 
 TRACES = {
-    "llmservingsim": ("llmservingsim",), "bailian": ("bailian",), "tracelab": ("tracelab",), "aiperf": ("aiperf",),
-    "weka": ("weka",), "vllm-bench": ("vllm_bench",), "sharegpt": ("sharegpt", "wildchat", "openai"),
-    "mooncake": ("mooncake", "servegen_batch"), "azure": ("azure",), "burstgpt": ("burstgpt",),
-    "vidur": ("vidur", "frontier"), "csv": ("servegen.csv", "splitwise"),
-}  # fmt: skip
+    "llmservingsim": ("llmservingsim",),
+    "bailian": ("bailian",),
+    "tracelab": ("tracelab",),
+    "aiperf": ("aiperf",),
+    "weka": ("weka",),
+    "vllm-bench": ("vllm_bench",),
+    "sharegpt": ("sharegpt", "wildchat", "openai"),
+    "mooncake": ("mooncake", "servegen_batch"),
+    "azure": ("azure",),
+    "burstgpt": ("burstgpt",),
+    "vidur": ("vidur", "frontier"),
+    "csv": ("servegen.csv", "splitwise"),
+}
 
 
 def _trace_reader(format_name: str) -> Callable[[Path, bytes], object]:
@@ -84,9 +100,13 @@ def _trace_reader(format_name: str) -> Callable[[Path, bytes], object]:
 
         path = written(folder, "trace", data)
         if data[:1] != b"\x00" and len(data) % 3:
-            return read_trace(path, known_models=(), granularity=16, options=TraceOptions(format=format_name))
+            return read_trace(
+                path, known_models=(), granularity=16, options=TraceOptions(format=format_name)
+            )
         return load_dataset(
-            str(path), known_models=("m", "n") if len(data) % 11 == 7 else (), granularity=len(data) % 17
+            str(path),
+            known_models=("m", "n") if len(data) % 11 == 7 else (),
+            granularity=len(data) % 17,
         )
 
     return read
@@ -104,18 +124,24 @@ def _parquet_traces() -> Sequence[bytes]:
     tables = [
         pa.table(
             {
-                "timestamp_start_unix_ms": [1.0, 2.0, 5.5], "input_tokens": [5, 6, 7], "output_tokens": [1, 2, 3],
-                "total_hashes": [[1, 2], [1, 3], None], "block_size": [64, 64, None],
+                "timestamp_start_unix_ms": [1.0, 2.0, 5.5],
+                "input_tokens": [5, 6, 7],
+                "output_tokens": [1, 2, 3],
+                "total_hashes": [[1, 2], [1, 3], None],
+                "block_size": [64, 64, None],
                 "provided_session_id": ["a", None, "b"],
             }
         ),
         pa.table(
             {
-                "conversations": [[{"from": "human", "value": "hi"}, {"from": "gpt", "value": "yes"}]] * 2,
+                "conversations": [
+                    [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "yes"}]
+                ]
+                * 2,
                 "id": ["a", "b"],
             }
         ),
-    ]  # fmt: skip
+    ]
     made = []
     for table in tables:
         stream = io.BytesIO()
@@ -145,7 +171,9 @@ def _convert(folder: Path, data: bytes) -> object:
     out.unlink(missing_ok=True)
     form = ("llmservingsim", "mooncake")[len(data) % 2]
     try:
-        return command("trace", "convert", str(written(folder, "trace", data)), str(out), "--format", form)
+        return command(
+            "trace", "convert", str(written(folder, "trace", data)), str(out), "--format", form
+        )
     except Refused:
         assert not out.exists(), "a refused input left an output"
         raise
@@ -154,25 +182,41 @@ def _convert(folder: Path, data: bytes) -> object:
 # -------------------- what a user types as a text
 
 TRACE_TEXTS = (
-    "trace:@,speedup=2,limit=3", "trace:@,window=0-10,sample=0.5,seed=3", "trace:@,rate=5,failures=keep",
-    "trace:@,turns=first,block=16", "trace:@,format=csv,columns=timestamp|input_tokens|output_tokens,unit=ms",
-    "trace:@,window=-60", "trace:@,speedup=1e-300", "trace:@,rate=1e-300",
-)  # fmt: skip
+    "trace:@,speedup=2,limit=3",
+    "trace:@,window=0-10,sample=0.5,seed=3",
+    "trace:@,rate=5,failures=keep",
+    "trace:@,turns=first,block=16",
+    "trace:@,format=csv,columns=timestamp|input_tokens|output_tokens,unit=ms",
+    "trace:@,window=-60",
+    "trace:@,speedup=1e-300",
+    "trace:@,rate=1e-300",
+)
 LENGTHS = (
-    "lognormal:220:cv=2:min=2:max=900", "lognormal:5:sigma=1", "zipf:1.2:min=1:max=50", "pareto:1.2:min=4:max=160",
-    "uniform:1-30", "uniform:min=1:max=30", "exponential:30", "fixed:3", "7",
-)  # fmt: skip
+    "lognormal:220:cv=2:min=2:max=900",
+    "lognormal:5:sigma=1",
+    "zipf:1.2:min=1:max=50",
+    "pareto:1.2:min=4:max=160",
+    "uniform:1-30",
+    "uniform:min=1:max=30",
+    "exponential:30",
+    "fixed:3",
+    "7",
+)
 ARRIVALS = (
-    "rate=10", "rate=10,arrivals=gamma:cv=2", "rate=5,arrivals=fixed", "arrivals=burst:size=5:every_s=15",
-    "rate=3,arrivals=diurnal:period_s=86400:amplitude=0.5", "rate=3,arrivals=spike:every_s=300:length_s=20:factor=5",
-)  # fmt: skip
+    "rate=10",
+    "rate=10,arrivals=gamma:cv=2",
+    "rate=5,arrivals=fixed",
+    "arrivals=burst:size=5:every_s=15",
+    "rate=3,arrivals=diurnal:period_s=86400:amplitude=0.5",
+    "rate=3,arrivals=spike:every_s=300:length_s=20:factor=5",
+)
 
 
 def _synthetic_texts() -> Sequence[bytes]:
     rng = random.Random(1)
     texts = [
-        f"synthetic:n={rng.randint(1, 30)},{arrival},input={rng.choice(LENGTHS)},output={rng.choice(LENGTHS)}"
-        f"{rng.choice(('', ',seed=4', ',prefixes=3:tokens=64:share=0.5', ',calls=lognormal:3,tool_ms=fixed:20'))}"
+        f"synthetic:n={rng.randint(1, 30)},{arrival},input={rng.choice(LENGTHS)},output={rng.choice(LENGTHS)}"  # noqa: E501
+        f"{rng.choice(('', ',seed=4', ',prefixes=3:tokens=64:share=0.5', ',calls=lognormal:3,tool_ms=fixed:20'))}"  # noqa: E501
         for arrival in ARRIVALS
         for _ in LENGTHS
     ]
@@ -187,10 +231,41 @@ def _synthetic_texts() -> Sequence[bytes]:
 
 
 SPEC_WORDS = (
-    "inf", "-inf", "nan", "1e308", "1e-308", "1e-300", "1e-320", "1e12", "-1", "-0.0", "0", "1e400", "1_000", "\u00b2",
-    "\u0663", "9223372036854775807", "9223372036854775808", "1000000000000", "100000000", "1" + "0" * 400, "9" * 5000,
-    "", "x", "=", ":", ",", "1:2", "0.5", "1e9", "1e-9", "\x1b[2J", "\udcff", "1-2", "2-1",
-)  # fmt: skip
+    "inf",
+    "-inf",
+    "nan",
+    "1e308",
+    "1e-308",
+    "1e-300",
+    "1e-320",
+    "1e12",
+    "-1",
+    "-0.0",
+    "0",
+    "1e400",
+    "1_000",
+    "\u00b2",
+    "\u0663",
+    "9223372036854775807",
+    "9223372036854775808",
+    "1000000000000",
+    "100000000",
+    "1" + "0" * 400,
+    "9" * 5000,
+    "",
+    "x",
+    "=",
+    ":",
+    ",",
+    "1:2",
+    "0.5",
+    "1e9",
+    "1e-9",
+    "\x1b[2J",
+    "\udcff",
+    "1-2",
+    "2-1",
+)
 _SIGNS = ",:=|-+"
 
 
@@ -228,7 +303,10 @@ def _synthetic(folder: Path, data: bytes) -> object:
     from llmsim.workload.dataset import load_dataset
 
     return load_dataset(
-        f"synthetic:{text_of(data).removeprefix('synthetic:')}", known_models=(), granularity=16, limit=200
+        f"synthetic:{text_of(data).removeprefix('synthetic:')}",
+        known_models=(),
+        granularity=16,
+        limit=200,
     )
 
 
@@ -247,22 +325,40 @@ def specs(*texts: str) -> Callable[[], Sequence[bytes]]:
     return lambda: [text.encode() for text in texts]
 
 
-@target("spec.router", specs("LOAD", "RAND", "P2C", "WEIGHTED:queue=1,prefix=2", "PREFIX:threshold=0.5", "SESSION",
-                             "VLLM_DP", "LOR"), damage=damaged_spec)  # fmt: skip
+@target(
+    "spec.router",
+    specs(
+        "LOAD",
+        "RAND",
+        "P2C",
+        "WEIGHTED:queue=1,prefix=2",
+        "PREFIX:threshold=0.5",
+        "SESSION",
+        "VLLM_DP",
+        "LOR",
+    ),
+    damage=damaged_spec,
+)
 def _router(folder: Path, data: bytes) -> object:
     from llmsim.routing import parse_router
 
     return parse_router(no_class(data))
 
 
-@target("spec.experts", specs("BALANCED", "ZIPF:s=1.5", "POWER_LAW:alpha=1.2", "RAND", "RR"), damage=damaged_spec)
+@target(
+    "spec.experts",
+    specs("BALANCED", "ZIPF:s=1.5", "POWER_LAW:alpha=1.2", "RAND", "RR"),
+    damage=damaged_spec,
+)
 def _experts(folder: Path, data: bytes) -> object:
     from llmsim.costs.experts.routing import parse_expert_routing
 
     return parse_expert_routing(no_class(data), 1).popularity(2, 4)
 
 
-@target("spec.goodput", specs("ttft:1000,tpot:40", "e2el:500.5", "ttft:1 tpot:2"), damage=damaged_spec)
+@target(
+    "spec.goodput", specs("ttft:1000,tpot:40", "e2el:500.5", "ttft:1 tpot:2"), damage=damaged_spec
+)
 def _goodput(folder: Path, data: bytes) -> object:
     from llmsim.results.goodput import parse_targets
 
@@ -276,12 +372,17 @@ def _think_time(folder: Path, data: bytes) -> object:
     return with_clients(small_workload(), ClientOptions(4, text_of(data), 2.0), 3)
 
 
-@target("spec.tiers", specs("CPU", "CPU+SSD lru+lfu", "CPU lru write-through sync"), damage=damaged_spec)
+@target(
+    "spec.tiers", specs("CPU", "CPU+SSD lru+lfu", "CPU lru write-through sync"), damage=damaged_spec
+)
 def _tiers(folder: Path, data: bytes) -> object:
     from llmsim.lowering.kv.tiers import parse_tiers
 
     words = text_of(data).split(" ")
-    given = {name: words[at] if at < len(words) else None for at, name in enumerate(("eviction", "write", "recall"), 1)}
+    given = {
+        name: words[at] if at < len(words) else None
+        for at, name in enumerate(("eviction", "write", "recall"), 1)
+    }
     return parse_tiers(words[0], shared=False, chunk_tokens=len(data), **given)
 
 
@@ -296,17 +397,30 @@ def no_class(data: bytes) -> str:
 def small_workload() -> Any:
     from llmsim.workload.dataset import load_dataset
 
-    return load_dataset("synthetic:n=6,rate=1,input=fixed:5,output=fixed:3", known_models=(), granularity=0)
+    return load_dataset(
+        "synthetic:n=6,rate=1,input=fixed:5,output=fixed:3", known_models=(), granularity=0
+    )
 
 
 # -------------------- recorded and simulated runs
 
 RESULT_ROWS = [
-    {"instance id": "0", "request id": str(i), "model": "m", "input": "30", "output": "4", "arrival": str(10**9 * i),
-     "end_time": str(10**9 * i + 5 * 10**8), "latency": "500000000", "queuing_delay": "0", "TTFT": "200000000",
-     "TPOT": "100000000", "ITL": "[100000000, 100000000, 100000000]"}
+    {
+        "instance id": "0",
+        "request id": str(i),
+        "model": "m",
+        "input": "30",
+        "output": "4",
+        "arrival": str(10**9 * i),
+        "end_time": str(10**9 * i + 5 * 10**8),
+        "latency": "500000000",
+        "queuing_delay": "0",
+        "TTFT": "200000000",
+        "TPOT": "100000000",
+        "ITL": "[100000000, 100000000, 100000000]",
+    }
     for i in range(4)
-]  # fmt: skip
+]
 
 
 def result_csv() -> bytes:
@@ -321,18 +435,33 @@ def result_csv() -> bytes:
 
 def bench_result() -> dict[str, Any]:
     return {
-        "duration": 9.0, "completed": 4, "mean_ttft_ms": 200.0, "input_lens": [30] * 4, "output_lens": [4] * 4,
-        "ttfts": [0.2] * 4, "itls": [[0.1, 0.1, 0.1]] * 4, "start_times": [77.0, 78.0, 79.0, 80.0],
-        "latencies": [0.5] * 4, "generated_texts": [""] * 4, "errors": [""] * 4,
-    }  # fmt: skip
+        "duration": 9.0,
+        "completed": 4,
+        "mean_ttft_ms": 200.0,
+        "input_lens": [30] * 4,
+        "output_lens": [4] * 4,
+        "ttfts": [0.2] * 4,
+        "itls": [[0.1, 0.1, 0.1]] * 4,
+        "start_times": [77.0, 78.0, 79.0, 80.0],
+        "latencies": [0.5] * 4,
+        "generated_texts": [""] * 4,
+        "errors": [""] * 4,
+    }
 
 
 def engine_log() -> bytes:
     rows = [
-        {"request_id": str(i), "input_toks": 30, "output_toks": 4, "arrival_time": 1_700_000_000.5 + i,
-         "queued_ts": 500.0 + i, "first_token_ts": 500.2 + i, "last_token_ts": 500.5 + i}
+        {
+            "request_id": str(i),
+            "input_toks": 30,
+            "output_toks": 4,
+            "arrival_time": 1_700_000_000.5 + i,
+            "queued_ts": 500.0 + i,
+            "first_token_ts": 500.2 + i,
+            "last_token_ts": 500.5 + i,
+        }
         for i in range(4)
-    ]  # fmt: skip
+    ]
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
@@ -342,16 +471,22 @@ def aiperf_log() -> bytes:
 
     rows = [
         {
-            "metadata": {"session_num": i, "request_start_ns": 10**18 + i * 10**9, "benchmark_phase": "profiling"},
+            "metadata": {
+                "session_num": i,
+                "request_start_ns": 10**18 + i * 10**9,
+                "benchmark_phase": "profiling",
+            },
             "metrics": {
-                "input_sequence_length": value(30, "tokens"), "output_sequence_length": value(4, "tokens"),
-                "time_to_first_token": value(200.0, "ms"), "request_latency": value(500.0, "ms"),
+                "input_sequence_length": value(30, "tokens"),
+                "output_sequence_length": value(4, "tokens"),
+                "time_to_first_token": value(200.0, "ms"),
+                "request_latency": value(500.0, "ms"),
                 "inter_chunk_latency": value([100.0] * 3, "ms"),
             },
             "error": None,
         }
         for i in range(4)
-    ]  # fmt: skip
+    ]
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
@@ -386,9 +521,16 @@ def _parquet_results() -> Sequence[bytes]:
         "input_tokens": [3, 4, 5], "emitted_tokens": [2, 2, 0], "itl_ps": [[1], [2], []],
     })  # fmt: skip
     columns: list[Any] = [table]
-    for name, values in (("arrival_ps", ["a", "b", "c"]), ("arrival_ps", [None, 1, 2]), ("request_id", [1, None, 2]),
-                         ("itl_ps", [1, 2, 3]), ("input_tokens", [0.5, 1e300, 2.0]), ("status", [1, 2, 3]),
-                         ("emitted_tokens", [None, None, None]), ("itl_ps", [None, [None], ["x"]])):  # fmt: skip
+    for name, values in (
+        ("arrival_ps", ["a", "b", "c"]),
+        ("arrival_ps", [None, 1, 2]),
+        ("request_id", [1, None, 2]),
+        ("itl_ps", [1, 2, 3]),
+        ("input_tokens", [0.5, 1e300, 2.0]),
+        ("status", [1, 2, 3]),
+        ("emitted_tokens", [None, None, None]),
+        ("itl_ps", [None, [None], ["x"]]),
+    ):
         at = table.column_names.index(name)
         try:
             columns.append(table.set_column(at, name, pa.array(values)))
@@ -418,8 +560,12 @@ def _run_folder(folder: Path, data: bytes) -> object:
     from llmsim.validation import read_recording
 
     written(folder, "run/requests.parquet", _parquet_results()[0])
-    written(folder, "run/summary.json", data if b"kv_cache" in data else json.dumps(SUMMARY).encode())
-    written(folder, "run/manifest.json", json.dumps(MANIFEST).encode() if b"kv_cache" in data else data)
+    written(
+        folder, "run/summary.json", data if b"kv_cache" in data else json.dumps(SUMMARY).encode()
+    )
+    written(
+        folder, "run/manifest.json", json.dumps(MANIFEST).encode() if b"kv_cache" in data else data
+    )
     return read_recording(folder / "run")
 
 
@@ -429,7 +575,13 @@ def _validate(folder: Path, data: bytes) -> object:
     return command("validate", str(written(folder, "log", data)), str(good))
 
 
-MEANS = {"mean_ttft_ms": 20.5, "p99_tpot_ms": 3.0, "median_itl_ms": 3, "completed": 4, "output_throughput": 55.0}
+MEANS = {
+    "mean_ttft_ms": 20.5,
+    "p99_tpot_ms": 3.0,
+    "median_itl_ms": 3,
+    "completed": 4,
+    "output_throughput": 55.0,
+}
 AIPERF_MEANS = {
     "time_to_first_token": {"unit": "ms", "avg": 3.0, "p99": 4.0}, "request_count": {"avg": 4},
     "output_token_throughput": {"avg": 5.0},
@@ -448,7 +600,9 @@ def _arrivals(folder: Path, data: bytes) -> object:
     from llmsim.validation.logs.arrivals import with_recorded_arrivals
     from llmsim.workload.dataset import load_dataset
 
-    workload = load_dataset("synthetic:n=4,rate=1,input=fixed:30,output=fixed:4", known_models=(), granularity=0)
+    workload = load_dataset(
+        "synthetic:n=4,rate=1,input=fixed:30,output=fixed:4", known_models=(), granularity=0
+    )
     return with_recorded_arrivals(workload, written(folder, "log", data))
 
 
@@ -460,10 +614,17 @@ def _series(folder: Path, data: bytes) -> object:
 
 
 CALIBRATION = {
-    "schema_version": 1, "kind": "llmsim-calibration", "hardware": "H100",
-    "constants": {"time_factor": 1.1, "host_gap_ns": 100.0, "collective_factor": 1.0, "link_latency_ns": 5.0,
-                  "link_bandwidth_gb_per_s": 450.0},
-}  # fmt: skip
+    "schema_version": 1,
+    "kind": "llmsim-calibration",
+    "hardware": "H100",
+    "constants": {
+        "time_factor": 1.1,
+        "host_gap_ns": 100.0,
+        "collective_factor": 1.0,
+        "link_latency_ns": 5.0,
+        "link_bandwidth_gb_per_s": 450.0,
+    },
+}
 
 
 def _calibrations() -> Sequence[bytes]:
@@ -484,9 +645,17 @@ def _calibration(folder: Path, data: bytes) -> object:
 
 @cache
 def _clusters() -> Sequence[bytes]:
-    names = ("h100_llama31_8b", "h100_llama31_8b_pd", "single_node_moe_dp_ep_instance", "single_node_power_instance",
-             "single_node_pim_instance", "single_node_cxl_instance", "h100_multi_shared_prefix_pool",
-             "h100_qwen3_30b_a3b_attn2x4_ep8", "heterogeneous_instance")  # fmt: skip
+    names = (
+        "h100_llama31_8b",
+        "h100_llama31_8b_pd",
+        "single_node_moe_dp_ep_instance",
+        "single_node_power_instance",
+        "single_node_pim_instance",
+        "single_node_cxl_instance",
+        "h100_multi_shared_prefix_pool",
+        "h100_qwen3_30b_a3b_attn2x4_ep8",
+        "heterogeneous_instance",
+    )
     return [(ROOT / "cluster_config" / f"{name}.json").read_bytes() for name in names]
 
 
@@ -505,7 +674,16 @@ def _cluster_run(folder: Path, data: bytes) -> object:
     dataset = "synthetic:n=3,rate=1,input=fixed:10,output=fixed:5"
     out = folder / "out.csv"
     out.unlink(missing_ok=True)
-    words = ("--cluster-config", str(path), "--dataset", dataset, "--cost-source", "roofline", "--output", str(out))
+    words = (
+        "--cluster-config",
+        str(path),
+        "--dataset",
+        dataset,
+        "--cost-source",
+        "roofline",
+        "--output",
+        str(out),
+    )
     try:
         return command("run", *words, "--json")
     except Refused as refused:
@@ -515,13 +693,22 @@ def _cluster_run(folder: Path, data: bytes) -> object:
 
 def _options() -> Sequence[bytes]:
     lines = (
-        "--max-num-seqs 8 --block-size 16 --max-num-batched-tokens 2048", "--gpu-memory-utilization 0.9 --seed 1",
-        "--num-reqs 2 --goodput ttft:100", "--max-model-len 1800 --num-gpu-blocks-override 120",
-        "--request-timeout 5 --max-concurrency 2 --think-time fixed:5", "--log-interval 0.5",
-        "--cudagraph-capture-sizes 1,2,4,8", "--long-prefill-token-threshold 128",
-        '--speculative-config {"method":"ngram","num_speculative_tokens":3,"acceptance_rates":[0.5,0.4,0.3]}',
-        "--request-routing-policy P2C", "--expert-routing-policy ZIPF:s=1", "--prefix-storage CPU --kv-chunk-size 256",
-    )  # fmt: skip
+        "--max-num-seqs 8 --block-size 16 --max-num-batched-tokens 2048",
+        "--gpu-memory-utilization 0.9 --seed 1",
+        "--num-reqs 2 --goodput ttft:100",
+        "--max-model-len 1800 --num-gpu-blocks-override 120",
+        "--request-timeout 5 --max-concurrency 2 --think-time fixed:5",
+        "--log-interval 0.5",
+        "--cudagraph-capture-sizes 1,2,4,8",
+        "--long-prefill-token-threshold 128",
+        (
+            "--speculative-config "
+            '{"method":"ngram","num_speculative_tokens":3,"acceptance_rates":[0.5,0.4,0.3]}'
+        ),
+        "--request-routing-policy P2C",
+        "--expert-routing-policy ZIPF:s=1",
+        "--prefix-storage CPU --kv-chunk-size 256",
+    )
     return [line.encode() for line in lines]
 
 
@@ -542,18 +729,33 @@ def damaged_options(rng: random.Random, data: bytes) -> bytes:
 def _command_line(folder: Path, data: bytes) -> object:
     cluster = ROOT / "cluster_config" / "h100_llama31_8b.json"
     dataset = "synthetic:n=3,rate=1,input=fixed:10,output=fixed:5"
-    given = [word for word in text_of(data).split(" ") if ":" not in word or "=" in word or word.startswith("{")]
-    if any(word.startswith(("--output", "--run-dir", "--timeline", "--plug", "--profile")) for word in given):
+    given = [
+        word
+        for word in text_of(data).split(" ")
+        if ":" not in word or "=" in word or word.startswith("{")
+    ]
+    if any(
+        word.startswith(("--output", "--run-dir", "--timeline", "--plug", "--profile"))
+        for word in given
+    ):
         return None
     words = ("--cluster-config", str(cluster), "--dataset", dataset, "--cost-source", "roofline")
     return command("run", *words, *given)
 
 
 ENGINE: dict[str, Any] = {
-    "max_num_seqs": 8, "block_size": 16, "max_num_batched_tokens": 2048, "gpu_memory_utilization": 0.9,
-    "long_prefill_token_threshold": 128, "cudagraph_capture_sizes": [1, 2, 4],
-    "speculative_config": {"method": "ngram", "num_speculative_tokens": 3, "acceptance_rates": [0.5, 0.4, 0.3]},
-}  # fmt: skip
+    "max_num_seqs": 8,
+    "block_size": 16,
+    "max_num_batched_tokens": 2048,
+    "gpu_memory_utilization": 0.9,
+    "long_prefill_token_threshold": 128,
+    "cudagraph_capture_sizes": [1, 2, 4],
+    "speculative_config": {
+        "method": "ngram",
+        "num_speculative_tokens": 3,
+        "acceptance_rates": [0.5, 0.4, 0.3],
+    },
+}
 
 
 def _engines() -> Sequence[bytes]:
@@ -589,10 +791,18 @@ def _model_run(folder: Path, data: bytes) -> object:
     cluster["nodes"][0]["instances"][0]["model_name"] = str(path)
     where = written(folder, "cluster.json", json.dumps(cluster).encode())
     dataset = "synthetic:n=2,rate=1,input=fixed:10,output=fixed:5"
-    return command("run", "--cluster-config", str(where), "--dataset", dataset, "--cost-source", "roofline")
+    return command(
+        "run", "--cluster-config", str(where), "--dataset", dataset, "--cost-source", "roofline"
+    )
 
 
-QUANTIZATION = {"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}}
+QUANTIZATION = {
+    "quantization": {
+        "quant_algo": "FP8",
+        "kv_cache_quant_algo": "FP8",
+        "exclude_modules": ["lm_head"],
+    }
+}
 
 
 @target("model.quantization", lambda: encoded(QUANTIZATION))
@@ -605,10 +815,15 @@ def _quantization(folder: Path, data: bytes) -> object:
 
 
 TOPOLOGY = {
-    "devices": 4, "devices_relay": False, "switches": [{"name": "s", "bisection_gb_per_s": 100, "spread": 1}],
-    "links": [{"a": str(i), "b": "s", "bandwidth_gb_per_s": 50, "latency_ns": 500, "count": 1} for i in range(4)],
+    "devices": 4,
+    "devices_relay": False,
+    "switches": [{"name": "s", "bisection_gb_per_s": 100, "spread": 1}],
+    "links": [
+        {"a": str(i), "b": "s", "bandwidth_gb_per_s": 50, "latency_ns": 500, "count": 1}
+        for i in range(4)
+    ],
     "routes": [["0", "s", "1"]],
-}  # fmt: skip
+}
 
 
 def _topologies() -> Sequence[bytes]:
@@ -642,12 +857,19 @@ def _pim(folder: Path, data: bytes) -> object:
 
 
 SPACE = {
-    "cluster": "c.json", "dataset": "synthetic:n=4,rate=1,input=fixed:5,output=fixed:3",
-    "vary": {"replicas": [1, 2], "engine.block_size": {"from": 16, "to": 64, "factor": 2},
-             "engine.gpu_memory_utilization": {"from": 0.5, "to": 0.9}},
-    "minimise": ["devices"], "maximise": ["total_token_throughput"], "require": {"p95_ttft_ms": {"at_most": 100}},
-    "options": {"--seed": 3}, "devices_per_node": 8,
-}  # fmt: skip
+    "cluster": "c.json",
+    "dataset": "synthetic:n=4,rate=1,input=fixed:5,output=fixed:3",
+    "vary": {
+        "replicas": [1, 2],
+        "engine.block_size": {"from": 16, "to": 64, "factor": 2},
+        "engine.gpu_memory_utilization": {"from": 0.5, "to": 0.9},
+    },
+    "minimise": ["devices"],
+    "maximise": ["total_token_throughput"],
+    "require": {"p95_ttft_ms": {"at_most": 100}},
+    "options": {"--seed": 3},
+    "devices_per_node": 8,
+}
 YAML = b"""cluster: c.json
 dataset: synthetic:n=4,rate=1,input=fixed:5,output=fixed:3
 vary: {replicas: [1, 2], engine.block_size: {from: 16, to: 64, factor: 2}, "--scheduler": [vllm]}
@@ -663,7 +885,9 @@ def _space(folder: Path, data: bytes) -> object:
 
     if not (folder / "c.json").exists():
         written(folder, "c.json", (ROOT / "cluster_config" / "h100_llama31_8b.json").read_bytes())
-    space = load_space(written(folder, "space.json" if data[:1] == b"{" and len(data) % 2 else "space.yaml", data))
+    space = load_space(
+        written(folder, "space.json" if data[:1] == b"{" and len(data) % 2 else "space.yaml", data)
+    )
     base = load_base(space)
     point = {one.name: one.values[0] if one.values else one.low for one in space.dimensions}
     return run_of(base, point)
@@ -679,7 +903,13 @@ def _journal_lines(folder: Path) -> list[bytes]:
     base, points = _searched(folder)
     journal = Journal(folder / "journal.jsonl", base)
     for point, state in zip(points, ("feasible", "infeasible"), strict=True):
-        trial = Trial(point, state, "it does not fit" if state == "infeasible" else "", {"devices": 1.5}, "trial-0")
+        trial = Trial(
+            point,
+            state,
+            "it does not fit" if state == "infeasible" else "",
+            {"devices": 1.5},
+            "trial-0",
+        )
         files = (fingerprint(str(folder / "c.json")), fingerprint(str(folder / "absent.json")))
         journal.add(Answer(trial, run_key(run_of(base, point)), code_hash(), files))
     return (folder / "journal.jsonl").read_bytes().splitlines(keepends=True)
@@ -706,7 +936,9 @@ def _journals() -> Sequence[bytes]:
 
 @target("search.journal", _journals, slow=True)
 def _journal(folder: Path, data: bytes) -> object:
-    """Behind a sound head; what is damaged there is no answer, so that no input of this target is refused."""
+    """Behind a sound head; what is damaged there is no answer, so that no input of this target is
+    refused.
+    """
     from llmsim.search.apply import run_of
     from llmsim.search.journal import Journal
 
@@ -735,10 +967,12 @@ def _imported_folders() -> dict[str, Callable[[Path], object]]:
         return folder
 
     return {
-        "vidur": lambda folder: write_vidur(made(folder)), "llmservingsim": write_bundle, "older": write_older,
+        "vidur": lambda folder: write_vidur(made(folder)),
+        "llmservingsim": write_bundle,
+        "older": write_older,
         "aiconfigurator": lambda folder: write_aiconfigurator(folder, parquet=False),
         "aiconfigurator_parquet": lambda folder: write_aiconfigurator(folder, parquet=True),
-    }  # fmt: skip
+    }
 
 
 @cache
@@ -754,7 +988,9 @@ def _imported_tables(format_name: str) -> dict[str, bytes]:
 
 def _import_target(format_name: str) -> None:
     def samples() -> Sequence[bytes]:
-        return [name.encode() + b"\0" + data for name, data in _imported_tables(format_name).items()]
+        return [
+            name.encode() + b"\0" + data for name, data in _imported_tables(format_name).items()
+        ]
 
     def damage(rng: random.Random, data: bytes) -> bytes:
         name, _, content = data.partition(b"\0")
@@ -767,7 +1003,16 @@ def _import_target(format_name: str) -> None:
         name, _, content = data.partition(b"\0")
         for other, sound in _imported_tables(format_name).items():
             written(folder / "tables", other, content if other == name.decode() else sound)
-        words = ("--model", LLAMA, "--hardware", "Card", "--tp", "1", "--out-root", str(folder / "out"))
+        words = (
+            "--model",
+            LLAMA,
+            "--hardware",
+            "Card",
+            "--tp",
+            "1",
+            "--out-root",
+            str(folder / "out"),
+        )
         return profiler_command("import", str(folder / "tables"), *words)
 
 
@@ -800,7 +1045,9 @@ def _bundle_target(name: str) -> None:
         where = folder / "MyCard" / "meta-llama" / "Llama-3.1-8B" / "bf16" / "tp1"
         for other, content in _tables().items():
             written(where, other, data if other == name else content)
-        asked = request(hardware="MyCard", source="bundle", profile_dirs=(folder,), max_tokens=256, max_seqs=16)
+        asked = request(
+            hardware="MyCard", source="bundle", profile_dirs=(folder,), max_tokens=256, max_seqs=16
+        )
         return compile_costs(asked)
 
 
@@ -816,11 +1063,20 @@ def _older_tables() -> dict[str, bytes]:
 
     with tempfile.TemporaryDirectory() as root:
         folder = write_older(Path(root))
-        return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.csv"))}
+        return {
+            str(path.relative_to(folder)): path.read_bytes()
+            for path in sorted(folder.rglob("*.csv"))
+        }
 
 
-@target("bundle.older", lambda: [name.encode() + b"\0" + data for name, data in _older_tables().items()], slow=True,
-        damage=lambda rng, data: data.partition(b"\0")[0] + b"\0" + mutated(rng, data.partition(b"\0")[2]))  # fmt: skip
+@target(
+    "bundle.older",
+    lambda: [name.encode() + b"\0" + data for name, data in _older_tables().items()],
+    slow=True,
+    damage=lambda rng, data: (
+        data.partition(b"\0")[0] + b"\0" + mutated(rng, data.partition(b"\0")[2])
+    ),
+)
 def _older(folder: Path, data: bytes) -> object:
     from llmsim.costs import compile_costs
     from tests.costs.builders import LLAMA, request
@@ -830,17 +1086,45 @@ def _older(folder: Path, data: bytes) -> object:
     where = folder / SHEET / LLAMA / "tp1"
     for other, sound in _older_tables().items():
         written(where, other, content if other == name.decode() else sound)
-    asked = request(hardware=SHEET, source="bundle", profile_dirs=(folder,), max_tokens=256, max_seqs=16)
+    asked = request(
+        hardware=SHEET, source="bundle", profile_dirs=(folder,), max_tokens=256, max_seqs=16
+    )
     return compile_costs(asked)
 
 
 EXTERNAL_ROWS: list[dict[str, Any]] = [
     {"operator": "gemm", "device": "A40", "tokens": 1, "n": 4096, "k": 4096, "latency_us": 60.0},
-    {"operator": "gemm", "device": "A40", "tokens": 64, "n": 4096, "k": 4096, "latency_us": 64.0, "energy_uj": 3},
-    {"operator": "decode", "sequences": 1, "cached_tokens": 1024, "latency_us": 20, "kind": "measured"},
-    {"operator": "decode", "sequences": 16, "cached_tokens": 1024, "latency_us": 120, "kind": "measured"},
-    {"operator": "prefill", "new_tokens": 512, "cached_tokens": 0, "latency_us": 200, "kind": "measured"},
-]  # fmt: skip
+    {
+        "operator": "gemm",
+        "device": "A40",
+        "tokens": 64,
+        "n": 4096,
+        "k": 4096,
+        "latency_us": 64.0,
+        "energy_uj": 3,
+    },
+    {
+        "operator": "decode",
+        "sequences": 1,
+        "cached_tokens": 1024,
+        "latency_us": 20,
+        "kind": "measured",
+    },
+    {
+        "operator": "decode",
+        "sequences": 16,
+        "cached_tokens": 1024,
+        "latency_us": 120,
+        "kind": "measured",
+    },
+    {
+        "operator": "prefill",
+        "new_tokens": 512,
+        "cached_tokens": 0,
+        "latency_us": 200,
+        "kind": "measured",
+    },
+]
 
 
 @cache
@@ -849,17 +1133,28 @@ def _external_tables() -> Sequence[bytes]:
     import pyarrow.parquet as pq
 
     names = dict.fromkeys(name for row in EXTERNAL_ROWS for name in row)
-    lines = [",".join(names), *(",".join(str(row.get(name, "")) for name in names) for row in EXTERNAL_ROWS)]
+    lines = [
+        ",".join(names),
+        *(",".join(str(row.get(name, "")) for name in names) for row in EXTERNAL_ROWS),
+    ]
     stream = io.BytesIO()
-    pq.write_table(pa.table({name: [row.get(name) for row in EXTERNAL_ROWS] for name in names}), stream)
-    return ["\n".join(lines).encode(), *encoded(EXTERNAL_ROWS, {"rows": EXTERNAL_ROWS}), stream.getvalue()]
+    pq.write_table(
+        pa.table({name: [row.get(name) for row in EXTERNAL_ROWS] for name in names}), stream
+    )
+    return [
+        "\n".join(lines).encode(),
+        *encoded(EXTERNAL_ROWS, {"rows": EXTERNAL_ROWS}),
+        stream.getvalue(),
+    ]
 
 
 @target("costs.external", _external_tables)
 def _external(folder: Path, data: bytes) -> object:
     from llmsim.costs.sources.external.table import read_external
 
-    ending = "parquet" if data[:3] == b"PAR" else "json" if data.lstrip()[:1] in (b"{", b"[") else "csv"
+    ending = (
+        "parquet" if data[:3] == b"PAR" else "json" if data.lstrip()[:1] in (b"{", b"[") else "csv"
+    )
     return read_external(written(folder, f"t.{ending}", data))
 
 
@@ -872,20 +1167,30 @@ def _external_run(folder: Path, data: bytes) -> object:
     return compile_costs(request(hardware="A40", cost_tables=(path,), max_tokens=256, max_seqs=16))
 
 
-@target("costs.import", lambda: [b"op,t,width,depth,cyc\ngemm,1,4096,4096,26400\ngemm,64,4096,4096,30000\n",
-                                 b"LayerID, Total Cycles,\n0, 26400,\n1, 30000,\n"])  # fmt: skip
+@target(
+    "costs.import",
+    lambda: [
+        b"op,t,width,depth,cyc\ngemm,1,4096,4096,26400\ngemm,64,4096,4096,30000\n",
+        b"LayerID, Total Cycles,\n0, 26400,\n1, 30000,\n",
+    ],
+)
 def _import(folder: Path, data: bytes) -> object:
     from llmsim.costs.sources.external.importers import by_columns, from_scale_sim
 
     path = written(folder, "report.csv", data)
     if b"LayerID" in data:
-        topology = written(folder, "topology.csv", b"Layer,M,N,K\nqkv_proj@1,1,6144,4096\ngemm,64,4096,4096\n")
+        topology = written(
+            folder, "topology.csv", b"Layer,M,N,K\nqkv_proj@1,1,6144,4096\ngemm,64,4096,4096\n"
+        )
         return from_scale_sim(path, topology, "A40", 1e9, {})
     columns = {"operator": "op", "tokens": "t", "n": "width", "k": "depth", "latency_cycles": "cyc"}
     return by_columns(path, columns, {}, 1e9)
 
 
-@target("costs.scale_sim_topology", lambda: [b"Layer,M,N,K\nqkv_proj@1,1,6144,4096\ngemm,64,4096,4096\n"])
+@target(
+    "costs.scale_sim_topology",
+    lambda: [b"Layer,M,N,K\nqkv_proj@1,1,6144,4096\ngemm,64,4096,4096\n"],
+)
 def _scale_sim(folder: Path, data: bytes) -> object:
     from llmsim.costs.sources.external.importers import from_scale_sim
 
@@ -900,8 +1205,14 @@ def _blackbox(folder: Path, data: bytes) -> object:
     return read_coefficients(written(folder, "blackbox.json", data))
 
 
-@target("costs.expert_trace", lambda: [b"layer,expert,tokens\n0,0,5\n0,1,6\n1,0,7\n1,1,2.5\n",
-                                       b"[[1, 2], [3, 4]]", b"[[1, 2], [3, 4]]\n[[2, 2], [2, 4]]\n"])  # fmt: skip
+@target(
+    "costs.expert_trace",
+    lambda: [
+        b"layer,expert,tokens\n0,0,5\n0,1,6\n1,0,7\n1,1,2.5\n",
+        b"[[1, 2], [3, 4]]",
+        b"[[1, 2], [3, 4]]\n[[2, 2], [2, 4]]\n",
+    ],
+)
 def _expert_trace(folder: Path, data: bytes) -> object:
     from llmsim.costs.experts.routing import parse_expert_routing
 
@@ -926,10 +1237,15 @@ def _expert_npy(folder: Path, data: bytes) -> object:
 
 
 COST_SUMMARY = {
-    "total_token_throughput": 5.0, "cost": {"price_per_hour": 2.0, "per_million_output_tokens": 3.0},
-    "p95_ttft_ms": 5.0, "p95_tpot_ms": 6.0, "energy": {"j_per_token": 0.5}, "goodput": {"share": 0.5},
-    "workload": {"requests": 3, "source": "x"}, "sources": {"by_provenance": {"analytic": 0.5}},
-}  # fmt: skip
+    "total_token_throughput": 5.0,
+    "cost": {"price_per_hour": 2.0, "per_million_output_tokens": 3.0},
+    "p95_ttft_ms": 5.0,
+    "p95_tpot_ms": 6.0,
+    "energy": {"j_per_token": 0.5},
+    "goodput": {"share": 0.5},
+    "workload": {"requests": 3, "source": "x"},
+    "sources": {"by_provenance": {"analytic": 0.5}},
+}
 
 
 @target("costs.summary", lambda: encoded(COST_SUMMARY), slow=True)
@@ -942,17 +1258,37 @@ def _cost(folder: Path, data: bytes) -> object:
 
 
 SCHEDULE = {
-    "config": {"num_gpu_blocks": 200, "max_num_seqs": 4, "max_num_batched_tokens": 2048, "block_size": 16},
-    "requests": [{"id": f"r{i}", "arrival": 0.05 * i, "segments": [[i, 37]], "output_len": 3} for i in range(3)],
+    "config": {
+        "num_gpu_blocks": 200,
+        "max_num_seqs": 4,
+        "max_num_batched_tokens": 2048,
+        "block_size": 16,
+    },
+    "requests": [
+        {"id": f"r{i}", "arrival": 0.05 * i, "segments": [[i, 37]], "output_len": 3}
+        for i in range(3)
+    ],
     "resolved": {
-        "max_concurrent_batches": 1, "num_lookahead_tokens": 0, "num_spec_tokens": 0, "reserve_full_isl": True,
-        "max_num_scheduled_tokens": 2048, "use_v2_model_runner": True, "watermark": 0.0,
+        "max_concurrent_batches": 1,
+        "num_lookahead_tokens": 0,
+        "num_spec_tokens": 0,
+        "reserve_full_isl": True,
+        "max_num_scheduled_tokens": 2048,
+        "use_v2_model_runner": True,
+        "watermark": 0.0,
     },
     "steps": [
-        {"t": 0.0, "sched": [["r0", 37, 0]], "running": 1, "waiting": 0, "free_blocks": 196, "t_end": 0.01,
-         "free_blocks_after": 196},
+        {
+            "t": 0.0,
+            "sched": [["r0", 37, 0]],
+            "running": 1,
+            "waiting": 0,
+            "free_blocks": 196,
+            "t_end": 0.01,
+            "free_blocks_after": 196,
+        },
     ],
-}  # fmt: skip
+}
 
 
 def _recorded() -> Sequence[bytes]:
@@ -973,7 +1309,10 @@ def _replay(folder: Path, data: bytes) -> object:
 def _chakra() -> Sequence[bytes]:
     from engine import chakra_file as ck
 
-    nodes = [ck.node(1, ck.COMP, micros=2, num_ops=1000, tensor_size=10), ck.node(2, ck.COLL, [1], comm_type=0)]
+    nodes = [
+        ck.node(1, ck.COMP, micros=2, num_ops=1000, tensor_size=10),
+        ck.node(2, ck.COLL, [1], comm_type=0),
+    ]
     return [ck.trace(nodes)]
 
 
@@ -996,7 +1335,9 @@ class Refused(Exception):
 
 
 def command(*words: str) -> object:
-    """Runs a command of `llmsim`; raises Refused where it exits with 2 or 3, and what was no error of the user."""
+    """Runs a command of `llmsim`; raises Refused where it exits with 2 or 3, and what was no error
+    of the user.
+    """
     from llmsim.cli import main
 
     return ended(main, words)
@@ -1010,7 +1351,9 @@ def profiler_command(*words: str) -> object:
 
 
 def ended(main: Callable[[Sequence[str]], int], words: Sequence[str]) -> None:
-    """Calls a program; raises Refused as `command`, and AssertionError for output that no program may have."""
+    """Calls a program; raises Refused as `command`, and AssertionError for output that no program
+    may have.
+    """
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         code = main(list(words))
@@ -1020,7 +1363,9 @@ def ended(main: Callable[[Sequence[str]], int], words: Sequence[str]) -> None:
         raise Refused(code, err.getvalue())
     assert code == 0, f"exit code {code}: {err.getvalue()[-800:]}"
     said = out.getvalue() + err.getvalue()
-    bad = sorted({character for character in said if ord(character) < 32 and character not in "\n\t"})
+    bad = sorted(
+        {character for character in said if ord(character) < 32 and character not in "\n\t"}
+    )
     assert not bad, f"control characters {bad} reach the terminal"
     if "--json" in words:
         json.loads(out.getvalue())

@@ -42,5 +42,7 @@ def test_a_sound_input_is_read(name: str, tmp_path: Path) -> None:
 
 def test_the_same_seed_gives_the_same_bytes() -> None:
     target = TARGETS["trace.mooncake"]
-    assert [damaged(target, seed) for seed in range(50)] == [damaged(target, seed) for seed in range(50)]
+    assert [damaged(target, seed) for seed in range(50)] == [
+        damaged(target, seed) for seed in range(50)
+    ]
     assert len({damaged(target, seed) for seed in range(50)}) > 40

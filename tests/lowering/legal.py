@@ -1,4 +1,6 @@
-"""Every legal layout of up to 16 devices, what makes two of them alike, and the keys of an instance that has one."""
+"""Every legal layout of up to 16 devices, what makes two of them alike, and the keys of an instance
+that has one.
+"""
 
 from collections.abc import Iterator
 from itertools import product
@@ -23,8 +25,10 @@ SHAPES: dict[str, dict[str, Any]] = {
     "mixed": {"experts": 8, "kv_heads": 2, "pattern": "ME*-EM", "shared": 1},
     "sparse": {"experts": 8, "latent": True, "layers": 3, "chosen": 32},
 }
-"""Models: dense, fewer KV heads than ranks, in thirds, experts, latent attention, layers with a window or a state, and
-layers that are a state space, attention, an MLP or experts in a latent space alone; sparse attention."""
+"""Models: dense, fewer KV heads than ranks, in thirds, experts, latent attention, layers with a
+window or a state, and layers that are a state space, attention, an MLP or experts in a latent space
+alone; sparse attention.
+"""
 ROUTING = ("BALANCED", "RAND", "ZIPF:s=1.2")
 TRACE = "synthetic:n=6,rate=2000,input=lognormal:80,output=lognormal:5,seed={seed}"
 DEVICES = 16
@@ -44,7 +48,9 @@ def legal(config: ModelConfig) -> Iterator[Layout]:
         stages = split_layers(config.num_layers, pp) if pp > 1 else ()
         experts = SIZES if config.num_experts else (1,)
         backends = BACKENDS if dp > 1 and config.num_experts else BACKENDS[:1]
-        for ep, dcp, sequence, shared, exchange in product(experts, CONTEXT, (False, True), (False, True), backends):
+        for ep, dcp, sequence, shared, exchange in product(
+            experts, CONTEXT, (False, True), (False, True), backends
+        ):
             if sequence and tp == 1:
                 continue  # changes nothing
             if dp > 1 and not (config.num_experts or shared):
@@ -52,15 +58,24 @@ def legal(config: ModelConfig) -> Iterator[Layout]:
             if (dp == 1 and shared) or (dp > 1 and shared != (ep == 1)):
                 continue  # no keys lead there
             layout = Layout(
-                tp, ep, dp, stages, sequence_parallel=sequence, prefill_context=pcp, decode_context=dcp,
-                exchange=exchange, shared_ffn=shared,
-            )  # fmt: skip
+                tp,
+                ep,
+                dp,
+                stages,
+                sequence_parallel=sequence,
+                prefill_context=pcp,
+                decode_context=dcp,
+                exchange=exchange,
+                shared_ffn=shared,
+            )
             if not layout_problem(config, layout):
                 yield layout
 
 
 def structure(config: ModelConfig, layout: Layout) -> Key:
-    """What decides which operators and collectives there are, and among whom; numbers alone differ beyond it."""
+    """What decides which operators and collectives there are, and among whom; numbers alone differ
+    beyond it.
+    """
     ranks = layout.expert_ranks
     return (
         "one" if layout.tp == 1 else "copies" if layout.tp > config.num_key_value_heads else "cut",
@@ -110,8 +125,12 @@ def representatives(config: ModelConfig) -> list[Layout]:
 
 
 def check_layout(path: str, config: ModelConfig, layout: Layout, number: int) -> None:
-    """The keys of the layout lead to it, and it runs folded as it runs expanded; `number` varies routing and load."""
+    """The keys of the layout lead to it, and it runs folded as it runs expanded; `number` varies
+    routing and load.
+    """
     members, keys = instance(config, layout)
     document = cluster(path, members=members, **keys)
     assert layout_of(deployed(document).groups[0], config) == layout
-    check_folded_is_expanded(document, trace=TRACE.format(seed=number % 10), experts=ROUTING[number % len(ROUTING)])
+    check_folded_is_expanded(
+        document, trace=TRACE.format(seed=number % 10), experts=ROUTING[number % len(ROUTING)]
+    )

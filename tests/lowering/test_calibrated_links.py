@@ -29,17 +29,25 @@ def test_only_links_inside_a_group_are_corrected() -> None:
 
 
 def test_of_other_hardware_it_is_refused() -> None:
-    with pytest.raises(InputError, match=r'c\.json: it calibrates "A100", but the cluster has H100'):
+    with pytest.raises(
+        InputError, match=r'c\.json: it calibrates "A100", but the cluster has H100'
+    ):
         link_with(deployment("h100_llama31_8b.json"), Calibration("A100", "c.json"))
 
 
-@pytest.mark.parametrize("constants", [{"link_bandwidth_bytes_per_s": BANDWIDTH}, {"link_latency_ps": LATENCY_PS}])
+@pytest.mark.parametrize(
+    "constants", [{"link_bandwidth_bytes_per_s": BANDWIDTH}, {"link_latency_ps": LATENCY_PS}]
+)
 def test_links_of_a_topology_are_corrected_there(constants: dict[str, int]) -> None:
     placed = deployment("l40s_llama31_8b_tp4_pcie.json")
     assert placed.topology is not None
-    with pytest.raises(InputError, match="it calibrates links, but the cluster's are those of the topology"):
+    with pytest.raises(
+        InputError, match="it calibrates links, but the cluster's are those of the topology"
+    ):
         link_with(placed, Calibration("L40S", "c.json", **constants))  # type: ignore[arg-type]
-    assert link_with(placed, Calibration("L40S", "c.json", time_factor_ppm=2_000_000)) == placed.link
+    assert (
+        link_with(placed, Calibration("L40S", "c.json", time_factor_ppm=2_000_000)) == placed.link
+    )
 
 
 def test_a_host_gap_says_where_it_came_from() -> None:

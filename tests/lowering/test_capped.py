@@ -1,4 +1,6 @@
-"""Tables under a power cap: the clock by hand, and each cell as long as its units or its memory need."""
+"""Tables under a power cap: the clock by hand, and each cell as long as its units or its memory
+need.
+"""
 
 from dataclasses import fields
 
@@ -20,7 +22,12 @@ REDUCTION = next(op for op in ASKED.operators if op.kind == "collective")
 BALANCE = 10 * ATTENTION.flops_per_context_token // ATTENTION.kv_bytes_per_context_token
 LIGHT = PeakRates(10**12, 0, {"bf16": BALANCE * 10**12})
 """Ten pairs of tokens take the units as long as one cached token takes memory."""
-Q, K, N, KV = np.array([1, 10, 20, 40]), np.array([0, 7, 100]), np.array([0, 1, 6]), np.array([0, 9, 50])
+Q, K, N, KV = (
+    np.array([1, 10, 20, 40]),
+    np.array([0, 7, 100]),
+    np.array([0, 1, 6]),
+    np.array([0, 9, 50]),
+)
 CELL_PS = 1000
 
 
@@ -28,7 +35,9 @@ def costs(attention: AttentionCost, *ops: Operator) -> CompiledCosts:
     """Every cell of every table takes the same."""
     counts = np.full(65, CELL_PS)
     marks = np.zeros(65, np.uint8)
-    tables = tuple(OpCost(op.name, op.part, op.repeat, "tokens", counts, marks, "table") for op in ops)
+    tables = tuple(
+        OpCost(op.name, op.part, op.repeat, "tokens", counts, marks, "table") for op in ops
+    )
     floor = Floor(*[0] * (len(fields(Floor)) - 1), enforce=False)
     return CompiledCosts(tables, attention, floor, (), (), (), "hash")
 
@@ -42,7 +51,9 @@ def split() -> AttentionCost:
 
 def mixed() -> AttentionCost:
     table = np.full((len(Q), len(K), len(N), len(KV)), CELL_PS)
-    return AttentionCost(32, MixedGrid(Q, K, N, KV, table, np.zeros(table.shape, np.uint8)), None, 0, "table", "none")
+    return AttentionCost(
+        32, MixedGrid(Q, K, N, KV, table, np.zeros(table.shape, np.uint8)), None, 0, "table", "none"
+    )
 
 
 def stretched(pairs: int, tokens: int, phi: float) -> int:
@@ -57,10 +68,17 @@ def causal_pairs(q: int, k: int) -> int:
     return sum(k + number for number in range(1, q + 1))
 
 
-@pytest.mark.parametrize(("active_uw", "expected"), [(900, MILLION), (950, MILLION), (200, 500_000), (100, 0)])
+@pytest.mark.parametrize(
+    ("active_uw", "expected"), [(900, MILLION), (950, MILLION), (200, 500_000), (100, 0)]
+)
 def test_power_above_idle_goes_with_the_cube_of_the_clock(active_uw: int, expected: int) -> None:
     power = AcceleratorPower(
-        idle_uw=100, standby_uw=150, active_uw=active_uw, standby_ps=0, memory_aj_per_bit=0, uncapped_uw=900
+        idle_uw=100,
+        standby_uw=150,
+        active_uw=active_uw,
+        standby_ps=0,
+        memory_aj_per_bit=0,
+        uncapped_uw=900,
     )
     assert clock_ppm(power) == expected
     assert clock_ppm(None) == MILLION
@@ -69,7 +87,9 @@ def test_power_above_idle_goes_with_the_cube_of_the_clock(active_uw: int, expect
 @pytest.mark.parametrize("phi", [0.5, 0.8])
 def test_attention_takes_the_longer_of_slower_units_and_memory(phi: float) -> None:
     """Prompts by their causal pairs, decodes by their cached tokens and one more."""
-    slow = costs_at_clock(costs(split()), [ATTENTION], ASKED.dtypes, LIGHT, round(phi * MILLION)).attention
+    slow = costs_at_clock(
+        costs(split()), [ATTENTION], ASKED.dtypes, LIGHT, round(phi * MILLION)
+    ).attention
     assert slow.split is not None and slow.source == f"table, clock x{phi} (power cap)"
     prompts = [[stretched(causal_pairs(q, k), q + k, phi) for k in K] for q in Q]
     decodes = [[stretched(n * (kv + 1), n * (kv + 1), phi) for kv in KV] for n in N]
@@ -87,7 +107,9 @@ def test_a_mixed_step_adds_up_what_its_parts_read_and_compute() -> None:
 
 
 def test_a_gemm_slows_down_where_its_units_limit_it() -> None:
-    """Few tokens read weights; the clock of memory is its own. Collectives and the full clock change nothing."""
+    """Few tokens read weights; the clock of memory is its own. Collectives and the full clock
+    change nothing.
+    """
     tokens = 16
     flops_s = tokens * GEMM.flops_per_token
     moved = GEMM.weight_bytes + tokens * (GEMM.read_bytes_per_token + GEMM.write_bytes_per_token)
@@ -105,4 +127,8 @@ def test_without_a_data_sheet_the_clock_limits_everything() -> None:
     for peak_rates in (None, PeakRates(10**12, 0, {})):
         slow = costs_at_clock(before, [GEMM, ATTENTION], ASKED.dtypes, peak_rates, MILLION // 2)
         assert slow.attention.split is not None
-        assert set(slow.ops[0].ps.tolist()) == {2 * CELL_PS} == set(slow.attention.split.decode_ps.ravel().tolist())
+        assert (
+            set(slow.ops[0].ps.tolist())
+            == {2 * CELL_PS}
+            == set(slow.attention.split.decode_ps.ravel().tolist())
+        )

@@ -1,4 +1,6 @@
-"""Who prices collectives: what a cluster file states of its links is used, or a note says among whom it is not."""
+"""Who prices collectives: what a cluster file states of its links is used, or a note says among
+whom it is not.
+"""
 
 import json
 import re
@@ -59,9 +61,16 @@ class Constant:
 
 
 def lowered_with(
-    folder: Path, layout: str, source: str, collectives: str, links: tuple[float, int], monkeypatch: pytest.MonkeyPatch
+    folder: Path,
+    layout: str,
+    source: str,
+    collectives: str,
+    links: tuple[float, int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> LoweredDeployment:
-    """A small mixture of experts in a layout, on links of so many GB/s and ns, priced by a source."""
+    """A small mixture of experts in a layout, on links of so many GB/s and ns, priced
+    by a source.
+    """
     path = model(folder, experts=8, kv_heads=2)
     document = cluster(path, **LAYOUTS[layout])
     document |= {"link_bw": links[0], "link_latency": links[1]}
@@ -98,7 +107,9 @@ CASES += [pytest.param(*one, id="-".join(one), marks=needs_database) for one in 
 def test_stated_links_price_collectives_or_a_note_says_among_whom_they_do_not(
     tmp_path: Path, layout: str, source: str, collectives: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another link_bw, and another link_latency, change every collective; measured ones alone, by a note, neither."""
+    """Another link_bw, and another link_latency, change every collective; measured ones alone, by a
+    note, neither.
+    """
     if collectives == "measured" and layout == "pairs":
         pytest.skip("no table has exchanges of rows")
     base, wider, nearer = (
@@ -107,7 +118,11 @@ def test_stated_links_price_collectives_or_a_note_says_among_whom_they_do_not(
     )
     stated = collective_prices(base)
     assert stated
-    said = {one for note in base.notes for one in re.findall(r"collectives among (.*?) take measured times", note)}
+    said = {
+        one
+        for note in base.notes
+        for one in re.findall(r"collectives among (.*?) take measured times", note)
+    }
     for name, (among, ps) in stated.items():
         for other in (wider, nearer):
             changed = collective_prices(other)[name][1]
@@ -122,12 +137,19 @@ def test_stated_links_price_collectives_or_a_note_says_among_whom_they_do_not(
 
 
 @pytest.mark.parametrize("layout", ["tp", "pp", "tp x pp", "dp x tp"])
-def test_beside_a_bundle_the_stated_links_price_every_collective(tmp_path: Path, layout: str) -> None:
-    """The database has tables of the card; they are of another machine than the one that the file describes."""
+def test_beside_a_bundle_the_stated_links_price_every_collective(
+    tmp_path: Path, layout: str
+) -> None:
+    """The database has tables of the card; they are of another machine than the one that the file
+    describes.
+    """
     write_bundle(tmp_path, hardware="H100", tp=LAYOUTS[layout].get("tp_size", 1))
     found = []
     for links in ((50.0, 2000), (100.0, 2000), (50.0, 1000)):
-        document = cluster(LLAMA, **LAYOUTS[layout]) | {"link_bw": links[0], "link_latency": links[1]}
+        document = cluster(LLAMA, **LAYOUTS[layout]) | {
+            "link_bw": links[0],
+            "link_latency": links[1],
+        }
         deployment = resolve(parse_cluster(json.dumps(document), "test.json"), EngineOverrides())
         one = lower(deployment, LoweringOptions(profile_dirs=(tmp_path,)))
         assert one.groups[0].costs.from_bundle
@@ -150,7 +172,9 @@ def numbers(text: str) -> tuple[int, ...]:
 
 @given(st.lists(VERSIONS, unique=True, max_size=8), RELEASES)
 @settings(derandomize=True)
-def test_the_release_itself_comes_first_then_the_nearest_below_then_above(versions: list[str], wanted: str) -> None:
+def test_the_release_itself_comes_first_then_the_nearest_below_then_above(
+    versions: list[str], wanted: str
+) -> None:
     found = nearest_first(versions, wanted)
     assert sorted(found) == sorted(versions)
     release = numbers(wanted)
@@ -176,7 +200,8 @@ def test_a_database_gives_the_engines_tables_first_and_says_which_stand_in(tmp_p
         found = Database("card", tmp_path, "0.12.0", (), EngineVersions(vllm, nccl))
         tables = found.tables("all_reduce"), found.nccl()
         short = [
-            [re.sub(r".*card (\S+) (\S+) \S+?(, nearest.*)?$", r"\2\3", one.label) for one in kind] for kind in tables
+            [re.sub(r".*card (\S+) (\S+) \S+?(, nearest.*)?$", r"\2\3", one.label) for one in kind]
+            for kind in tables
         ]
         return short[0], short[1]
 
@@ -186,19 +211,26 @@ def test_a_database_gives_the_engines_tables_first_and_says_which_stand_in(tmp_p
     )
     assert labels("0.24", "2.28.9")[0][0] == "0.24.0"
     assert labels("0.33", "2.30.7")[0][0] == "0.27.0, nearest to vLLM 0.33"
-    assert labels("", "") == (["0.27.0", "0.24.0", "0.19.0", "0.14.0"], ["2.29.2", "2.27.3", "2.23"])
+    assert labels("", "") == (
+        ["0.27.0", "0.24.0", "0.19.0", "0.14.0"],
+        ["2.29.2", "2.27.3", "2.23"],
+    )
 
 
 def test_every_profile_of_vllm_names_its_kernels() -> None:
     for name in ("vllm-0.19", "vllm-0.24", "vllm-0.33"):
-        assert engine_versions(name).vllm == name.removeprefix("vllm-") and engine_versions(name).nccl
+        assert (
+            engine_versions(name).vllm == name.removeprefix("vllm-") and engine_versions(name).nccl
+        )
     assert engine_versions("transformers-5") == EngineVersions()
     assert load_profile("vllm-0.24").nccl_release == "2.28.9"
 
 
 @needs_database
 @pytest.mark.parametrize(("profile", "version"), [("vllm-0.19", "0.19.0"), ("vllm-0.24", "0.24.0")])
-def test_a_run_takes_the_collectives_of_its_engine(tmp_path: Path, profile: str, version: str) -> None:
+def test_a_run_takes_the_collectives_of_its_engine(
+    tmp_path: Path, profile: str, version: str
+) -> None:
     document = cluster(model(tmp_path), num_npus=4, tp_size=4, engine_profile=profile)
     deployment = resolve(parse_cluster(json.dumps(document), "test.json"), EngineOverrides())
     found = lower(deployment, LoweringOptions(cost_source="silicon"))

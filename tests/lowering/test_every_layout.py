@@ -1,4 +1,6 @@
-"""Every legal layout of up to 16 devices: ranks share the work and bytes of one; random ones fold as they expand."""
+"""Every legal layout of up to 16 devices: ranks share the work and bytes of one; random ones fold
+as they expand.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,21 +18,32 @@ from llmsim.model.parallel.expert_parallel import BACKENDS
 from .clusters import check_folded_is_expanded, cluster, model
 from .legal import DEVICES, SHAPES, check_layout, legal, representatives
 
-ON_EVERY_RANK = {"moe_gate", "shared_expert_gate", "qkv_a_proj", "kv_a_proj", "moe_latent_in", "moe_latent_out"}
+ON_EVERY_RANK = {
+    "moe_gate",
+    "shared_expert_gate",
+    "qkv_a_proj",
+    "kv_a_proj",
+    "moe_latent_in",
+    "moe_latent_out",
+}
 ON_EVERY_RANK |= {"indexer_q_proj", "indexer_k_proj"}
 """Projections that no layout cuts; the router sees 1/tp of the tokens where they are shared out."""
 REPEATED: dict[str, Callable[[ModelConfig, Layout], int]] = {
     "qkv_proj": lambda config, layout: layout.tp // config.num_key_value_heads,
     "linear_in_proj": lambda _, layout: layout.tp,
 }
-"""Projections of which ranks share a part: heads of keys and values, the one group of state spaces; how often."""
+"""Projections of which ranks share a part: heads of keys and values, the one group of state spaces;
+how often.
+"""
 TOKENS = 16 * 9 * 5 * 7 * 11 * 13
 """Of each replica; whole shares of it for all layouts."""
 FFN = {"gate_up_proj", "up_proj", "down_proj", "shared_expert_up_proj", "shared_expert_down_proj"}
 
 
 def work(config: ModelConfig, layout: Layout, what: str) -> dict[str, int]:
-    """By operator: flops of a step in which every replica has TOKENS tokens, or weight bytes, of all ranks together."""
+    """By operator: flops of a step in which every replica has TOKENS tokens, or weight bytes, of
+    all ranks together.
+    """
     found: dict[str, int] = {}
     ranks = layout.stage_ranks * layout.dp
     for stage in stages_of(layout):
@@ -40,7 +53,11 @@ def work(config: ModelConfig, layout: Layout, what: str) -> dict[str, int]:
             if what == "weights":
                 each = op.weight_bytes
             else:
-                tokens = TOKENS * (layout.dp if op.feature == "gathered" else 1) // layout.prefill_context
+                tokens = (
+                    TOKENS
+                    * (layout.dp if op.feature == "gathered" else 1)
+                    // layout.prefill_context
+                )
                 each = op.flops_per_token * tokens * op.units[0] // op.units[1]
             found[op.name] = found.get(op.name, 0) + each * op.repeat * ranks
     return found
@@ -86,7 +103,9 @@ def test_ranks_share_work_and_bytes(tmp_path: Path, shape: str) -> None:
 
 @pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape != "twelve"])
 def test_every_structure_folds_as_it_expands(tmp_path: Path, shape: str) -> None:
-    """One layout of each structure, with every all-to-all backend for two models; `evaluation/layouts.py` runs all."""
+    """One layout of each structure, with every all-to-all backend for two models;
+    `evaluation/layouts.py` runs all.
+    """
     path = model(tmp_path, **SHAPES[shape])
     config = load_model(path)
     backends = BACKENDS if shape in ("experts", "latent") else BACKENDS[:1]
@@ -101,12 +120,17 @@ def instances(draw: st.DrawFn) -> tuple[dict[str, Any], int, dict[str, Any]]:
     """Shape of a model, members of its group, keys of an instance: any layout, legal or not."""
     experts = draw(st.sampled_from([0, 8, 16]))
     shape = {
-        "experts": experts, "layers": draw(st.integers(2, 6)), "kv_heads": draw(st.sampled_from([1, 2, 4, 8])),
-        "latent": bool(experts) and draw(st.booleans()), "dense_first": draw(st.integers(0, 2)) if experts else 0,
-    }  # fmt: skip
+        "experts": experts,
+        "layers": draw(st.integers(2, 6)),
+        "kv_heads": draw(st.sampled_from([1, 2, 4, 8])),
+        "latent": bool(experts) and draw(st.booleans()),
+        "dense_first": draw(st.integers(0, 2)) if experts else 0,
+    }
     if shape["latent"]:
         shape["shared"] = draw(st.integers(0, 1))
-    tp, pp, pcp = (draw(st.sampled_from(choices)) for choices in ((1, 2, 4, 8), (1, 1, 2, 3), (1, 1, 1, 2)))
+    tp, pp, pcp = (
+        draw(st.sampled_from(choices)) for choices in ((1, 2, 4, 8), (1, 1, 2, 3), (1, 1, 1, 2))
+    )
     members = draw(st.sampled_from([1, 1, 2, 4])) if pcp == 1 else 1
     keys: dict[str, Any] = {"num_npus": tp * pp * pcp, "tp_size": tp}
     if pp > 1:
@@ -127,7 +151,9 @@ def instances(draw: st.DrawFn) -> tuple[dict[str, Any], int, dict[str, Any]]:
     return shape, members, keys
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(instances(), st.sampled_from(["BALANCED", "RAND", "ZIPF:s=1.2"]), st.integers(0, 9))
 def test_any_layout_folds_as_it_expands(
     tmp_path: Path, case: tuple[dict[str, Any], int, dict[str, Any]], routing: str, seed: int

@@ -1,4 +1,6 @@
-"""CUDA-graph modes: what replays, what it is padded to, whose times it takes, and what the host's launches cost."""
+"""CUDA-graph modes: what replays, what it is padded to, whose times it takes, and what the host's
+launches cost.
+"""
 
 import json
 from pathlib import Path
@@ -67,41 +69,71 @@ def test_memory_charges_the_graphs_of_the_mode() -> None:
         lines = lowered(cudagraph_mode=mode).ledger.lines
         return -sum(size for label, size in lines if "CUDA graphs" in label)
 
-    none, piecewise, decode, both = map(estimate, ("NONE", "PIECEWISE", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"))
+    none, piecewise, decode, both = map(
+        estimate, ("NONE", "PIECEWISE", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
+    )
     assert none == 0 < piecewise == decode < both
 
 
 def test_a_step_without_a_graph_is_no_faster_than_its_launches() -> None:
-    """A decode of one sequence: 28 us for each kernel of the model's operators, against what the operators take."""
+    """A decode of one sequence: 28 us for each kernel of the model's operators, against what the
+    operators take.
+    """
     fast, slow = lowered(), lowered(enforce_eager=True, launch_ns=1e6)
     launches = sum(op.repeat * kernels_of(op) for op in slow.operators)
-    assert launches == sum(op.repeat for op in slow.operators) + 32, "attention also writes the cache"
+    assert launches == sum(op.repeat for op in slow.operators) + 32, (
+        "attention also writes the cache"
+    )
     assert slow.program.step_ps([(1, 100)]) == launches * 10**9
     assert lowered(enforce_eager=True).engine.launch_ps == 28_000_000
-    assert lowered(cudagraph_mode="PIECEWISE", launch_ns=1e6).program.step_ps([(1, 100)]) == (3 * 32 + 1) * 10**9
+    assert (
+        lowered(cudagraph_mode="PIECEWISE", launch_ns=1e6).program.step_ps([(1, 100)])
+        == (3 * 32 + 1) * 10**9
+    )
     assert lowered(launch_ns=1e6).program.step_ps([(1, 100)]) == fast.program.step_ps([(1, 100)])
-    assert lowered(enforce_eager=True, launch_ns=0).program.step_ps([(1, 100)]) == fast.program.step_ps([(1, 100)])
+    assert lowered(enforce_eager=True, launch_ns=0).program.step_ps(
+        [(1, 100)]
+    ) == fast.program.step_ps([(1, 100)])
 
 
 def test_a_launched_layer_of_experts_takes_what_the_constant_was_taken_from() -> None:
-    """0.56 ms for a layer of Qwen3-30B-A3B without graphs (sources of the engine profile), from its own kernels."""
+    """0.56 ms for a layer of Qwen3-30B-A3B without graphs (sources of the engine profile), from its
+    own kernels.
+    """
     model = load_model("Qwen/Qwen3-30B-A3B-Instruct-2507")
-    layers = [op for op in operators(model, Layout(1, 1), resolve_dtypes(model, None, "auto")) if op.repeat > 1]
+    layers = [
+        op
+        for op in operators(model, Layout(1, 1), resolve_dtypes(model, None, "auto"))
+        if op.repeat > 1
+    ]
     kernels = sum(op.repeat * kernels_of(op) for op in layers) / model.num_layers
     assert 0.85 * 0.56 <= 0.028 * kernels <= 1.15 * 0.56
 
 
 def run(capsys: pytest.CaptureFixture[str], *options: str) -> Any:
     trace = "synthetic:n=30,rate=10,input=fixed:700,output=fixed:40,seed=1"
-    arguments = ["--cluster-config", str(CLUSTER), "--dataset", trace, "--cost-source", "roofline", "--json"]
+    arguments = [
+        "--cluster-config",
+        str(CLUSTER),
+        "--dataset",
+        trace,
+        "--cost-source",
+        "roofline",
+        "--json",
+    ]
     assert run_main([*arguments, *options]) == 0
     return json.loads(capsys.readouterr().out)
 
 
-def test_runs_count_their_graphs_and_what_launching_added(capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_count_their_graphs_and_what_launching_added(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     usual, eager = run(capsys), run(capsys, "--enforce-eager")
     assert usual["graphs"]["full_graph"] > 0 and usual["graphs"]["without_graph"] > 0
-    assert sum(usual["graphs"][kind] for kind in ("full_graph", "piecewise_graph", "without_graph")) == usual["steps"]
+    assert (
+        sum(usual["graphs"][kind] for kind in ("full_graph", "piecewise_graph", "without_graph"))
+        == usual["steps"]
+    )
     assert (eager["graphs"]["full_graph"], eager["graphs"]["without_graph"]) == (0, eager["steps"])
     assert eager["mean_tpot_ms"] > 1.1 * usual["mean_tpot_ms"]
     (launches,) = [row for row in eager["sources"]["operators"] if row["operator"] == "launches"]
@@ -146,7 +178,9 @@ def test_a_bundle_with_both_families_gives_each_step_its_own(tmp_path: Path) -> 
     assert CostRequest.__dataclass_fields__["cuda_graph_sizes"].default == ()
 
 
-@pytest.mark.skipif(installed_version() is None, reason="vLLM is not installed (extra llmsim[vllm])")
+@pytest.mark.skipif(
+    installed_version() is None, reason="vLLM is not installed (extra llmsim[vllm])"
+)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("seqs", "drafts"), [(100, 0), (7, 0), (64, 3), (100, 2), (1024, 0)])
 def test_dispatch_is_vllm_s_own(mode: str, seqs: int, drafts: int, tmp_path: Path) -> None:
@@ -158,22 +192,41 @@ def test_dispatch_is_vllm_s_own(mode: str, seqs: int, drafts: int, tmp_path: Pat
     from vllm.usage.usage_lib import UsageContext
     from vllm.v1.cudagraph_dispatcher import CudagraphDispatcher
 
-    speculative = {"method": "ngram", "num_speculative_tokens": drafts, "prompt_lookup_max": 3} if drafts else None
+    speculative = (
+        {"method": "ngram", "num_speculative_tokens": drafts, "prompt_lookup_max": 3}
+        if drafts
+        else None
+    )
     config = EngineArgs(
-        model=write_model(tmp_path), skip_tokenizer_init=True, load_format="dummy", max_num_seqs=seqs,
-        max_num_batched_tokens=2048, max_model_len=4096, speculative_config=speculative,
+        model=write_model(tmp_path),
+        skip_tokenizer_init=True,
+        load_format="dummy",
+        max_num_seqs=seqs,
+        max_num_batched_tokens=2048,
+        max_model_len=4096,
+        speculative_config=speculative,
         compilation_config={"cudagraph_mode": mode},
-    ).create_engine_config(UsageContext.OPENAI_API_SERVER)  # fmt: skip
+    ).create_engine_config(UsageContext.OPENAI_API_SERVER)
     chosen = CUDAGraphMode[mode]
     if chosen.decode_mode() == CUDAGraphMode.FULL and drafts:
         config.compilation_config.adjust_cudagraph_sizes_for_spec_decode(1 + drafts, 1)
     dispatcher = CudagraphDispatcher(config)
     dispatcher.initialize_cudagraph_keys(chosen, 1 + drafts)
-    ours: dict[str, Any] = {"cudagraph_mode": mode, "max_num_seqs": seqs, "max_num_batched_tokens": 2048}
+    ours: dict[str, Any] = {
+        "cudagraph_mode": mode,
+        "max_num_seqs": seqs,
+        "max_num_batched_tokens": 2048,
+    }
     if drafts:
-        ours["speculative_config"] = {"method": "ngram", "num_speculative_tokens": drafts, "acceptance_rate": 0.5}
+        ours["speculative_config"] = {
+            "method": "ngram",
+            "num_speculative_tokens": drafts,
+            "acceptance_rate": 0.5,
+        }
     group = lowered(**ours)
-    assert list(group.engine.cuda_graph_sizes) == (config.compilation_config.cudagraph_capture_sizes or [])
+    assert list(group.engine.cuda_graph_sizes) == (
+        config.compilation_config.cudagraph_capture_sizes or []
+    )
     for count in range(1, seqs + 1, 1 if seqs < 200 else 31):
         for tokens in ([1 + drafts] * count, [2 + drafts] + [1] * (count - 1)):
             uniform = len(set(tokens)) == 1 and tokens[0] == 1 + drafts

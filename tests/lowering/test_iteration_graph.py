@@ -1,4 +1,6 @@
-"""One iteration as traces: groups, weights and times of the kernels by hand, and layouts that cannot be."""
+"""One iteration as traces: groups, weights and times of the kernels by hand, and layouts that
+cannot be.
+"""
 
 import pytest
 
@@ -22,7 +24,9 @@ def graph(model: ModelConfig, parallel: Parallel, step: Step | None = None) -> I
     return IterationGraph(model, H100, Dtypes(), parallel, step or Step(64, 4, 0))
 
 
-def computed(model: ModelConfig, step: Step, name: str, parallel: Parallel | None = None) -> TraceNode:
+def computed(
+    model: ModelConfig, step: Step, name: str, parallel: Parallel | None = None
+) -> TraceNode:
     """The first kernel of that name on rank 0."""
     nodes = graph(model, parallel or Parallel(), step).trace(0)
     return next(node for node in nodes if node.name.split(".")[-1] == name)
@@ -30,10 +34,18 @@ def computed(model: ModelConfig, step: Step, name: str, parallel: Parallel | Non
 
 @pytest.mark.parametrize(
     "parallel",
-    [Parallel(tp=2), Parallel(tp=2, dp=2), Parallel(tp=2, dp=2, ep=4), Parallel(dp=4, ep=2), Parallel(2, 2, 4, 8)],
+    [
+        Parallel(tp=2),
+        Parallel(tp=2, dp=2),
+        Parallel(tp=2, dp=2, ep=4),
+        Parallel(dp=4, ep=2),
+        Parallel(2, 2, 4, 8),
+    ],
 )
 def test_every_rank_talks_in_groups_that_it_belongs_to(parallel: Parallel) -> None:
-    """Those of TP have its size, those that exchange tokens the size of EP; each group is named by all its members."""
+    """Those of TP have its size, those that exchange tokens the size of EP; each group is named by
+    all its members.
+    """
     found = graph(MOE, parallel)
     groups = found.groups()
     named: dict[int, set[int]] = {number: set() for number in groups}
@@ -74,7 +86,9 @@ def test_attention_takes_what_its_pairs_take() -> None:
 
 @pytest.mark.parametrize("tp", [1, 2, 4])
 def test_ranks_of_a_stage_hand_on_a_share_each(tp: int) -> None:
-    """Hidden states and residual of 64 tokens, to and from the rank of the same number; its peers gather the shares."""
+    """Hidden states and residual of 64 tokens, to and from the rank of the same number; its peers
+    gather the shares.
+    """
     found = graph(LLAMA, Parallel(tp=tp, pp=2), Step(64, 4, 0))
     share = 2 * 64 * 4096 * 2 // tp
     [send] = [node for node in found.trace(tp - 1) if node.type == "COMM_SEND"]
@@ -86,7 +100,9 @@ def test_ranks_of_a_stage_hand_on_a_share_each(tp: int) -> None:
 
 
 def test_few_tokens_read_few_experts_on_one_rank() -> None:
-    """A single token touches eight experts, whether or not its rank has others that take no part."""
+    """A single token touches eight experts, whether or not its rank has others that
+    take no part.
+    """
     expert = 3 * MOE.hidden_size * MOE.moe_intermediate_size * 2
     alone = int(computed(MOE, Step(1, 1, 0), "moe").attributes["tensor_size"])
     assert 8 * expert <= alone < 8.1 * expert
@@ -97,9 +113,21 @@ def test_few_tokens_read_few_experts_on_one_rank() -> None:
 @pytest.mark.parametrize(
     ("parallel", "step", "sentence"),
     [
-        (Parallel(dp=MAX_RANKS + 1), Step(64, 4, 0), "tp x pp x dp is 65537; 65536 ranks at most were expected"),
-        (Parallel(), Step(63, 4, 0, 2), "63 tokens in 4 sequences and 2 micro-batches do not come out even"),
-        (Parallel(), Step(3, 4, 0), "3 tokens in 4 sequences and 1 micro-batches do not come out even"),
+        (
+            Parallel(dp=MAX_RANKS + 1),
+            Step(64, 4, 0),
+            "tp x pp x dp is 65537; 65536 ranks at most were expected",
+        ),
+        (
+            Parallel(),
+            Step(63, 4, 0, 2),
+            "63 tokens in 4 sequences and 2 micro-batches do not come out even",
+        ),
+        (
+            Parallel(),
+            Step(3, 4, 0),
+            "3 tokens in 4 sequences and 1 micro-batches do not come out even",
+        ),
         (Parallel(), Step(0, 4, 0), "tokens is 0; 1 to 16777216 was expected"),
         (Parallel(), Step(4, 4, -1), "context is -1; 0 to 16777216 was expected"),
     ],

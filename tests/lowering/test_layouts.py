@@ -1,4 +1,6 @@
-"""Parallel layouts from cluster files: folded equals expanded, work is conserved, illegal ones are refused."""
+"""Parallel layouts from cluster files: folded equals expanded, work is conserved, illegal ones are
+refused.
+"""
 
 import json
 from pathlib import Path
@@ -29,7 +31,10 @@ LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "dp2_tp2_ep2": ({"experts": 8}, {"dp_group": "a", "tp_size": 2, "ep_size": 2}),
     "dp2_tp2_ep4": ({"experts": 8}, {"dp_group": "a", "tp_size": 2}),
     "dp2_pp2": ({"experts": 8, "dense_first": 2}, {"dp_group": "a", "pp_size": 2}),
-    "dp2_tp2_pp2": ({"experts": 8, "dense_first": 1}, {"dp_group": "a", "num_npus": 4, "tp_size": 2}),
+    "dp2_tp2_pp2": (
+        {"experts": 8, "dense_first": 1},
+        {"dp_group": "a", "num_npus": 4, "tp_size": 2},
+    ),
     "dense_dp2": ({}, {"dp_group": "a"}),
     "dense_dp2_lockstep": ({}, {"dp_group": "a", "lockstep_dense_dp": True}),
 }
@@ -61,12 +66,19 @@ def test_ranks_share_the_work_of_one(tmp_path: Path, name: str) -> None:
     alone = flops(operators(config, Layout(), dtypes))
     stages = stage_operators(config, layout, dtypes)
     ours = sum(flops(op for op in ops if op.feature != "gathered") for ops in stages) * layout.tp
-    shared = sum(flops(op for op in ops if op.feature == "gathered") for ops in stages) * layout.expert_ranks
+    shared = (
+        sum(flops(op for op in ops if op.feature == "gathered") for ops in stages)
+        * layout.expert_ranks
+    )
     assert ours + shared == alone
 
 
-@pytest.mark.parametrize(("layers", "stages", "split"), [(5, 2, (3, 2)), (8, 3, (3, 3, 2)), (80, 8, (10,) * 8)])
-def test_layers_are_left_over_to_the_stages_before_the_last(layers: int, stages: int, split: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    ("layers", "stages", "split"), [(5, 2, (3, 2)), (8, 3, (3, 3, 2)), (80, 8, (10,) * 8)]
+)
+def test_layers_are_left_over_to_the_stages_before_the_last(
+    layers: int, stages: int, split: tuple[int, ...]
+) -> None:
     assert split_layers(layers, stages) == split
 
 
@@ -74,12 +86,17 @@ def test_stages_hold_all_weights_once(tmp_path: Path) -> None:
     config = load_model(model(tmp_path))
     whole = weight_bytes(config, Layout(), Dtypes())
     layout = Layout(stage_layers=(2, 2, 1))
-    parts = [weight_bytes(config, Layout(stage_layers=layout.stage_layers, stage=s), Dtypes()) for s in range(3)]
+    parts = [
+        weight_bytes(config, Layout(stage_layers=layout.stage_layers, stage=s), Dtypes())
+        for s in range(3)
+    ]
     assert sum(parts) == whole
 
 
 def test_idle_ranks_run_dummies_until_the_wave_ends(tmp_path: Path) -> None:
-    """One request: the other rank's steps have no tokens, both take part in as many, a multiple of the interval."""
+    """One request: the other rank's steps have no tokens, both take part in as many, a multiple of
+    the interval.
+    """
     one = "synthetic:n=1,rate=1,input=100,output=5,seed=1"
     results = run(document(tmp_path, "dp2_ep2", dp_sync_interval=8), trace=one)
     group, tokens = np.asarray(results.steps["group"]), np.asarray(results.steps["tokens"])
@@ -94,7 +111,9 @@ def test_ranks_pad_to_the_largest_only_if_all_have_a_graph(tmp_path: Path) -> No
     first, second = (steps["group"] == index for index in (0, 1))
     count = min(np.count_nonzero(first), np.count_nonzero(second))
     tokens = np.stack([steps["tokens"][first][:count], steps["tokens"][second][:count]])
-    padded = np.stack([steps["padded_tokens"][first][:count], steps["padded_tokens"][second][:count]])
+    padded = np.stack(
+        [steps["padded_tokens"][first][:count], steps["padded_tokens"][second][:count]]
+    )
     largest = np.maximum(tokens, 1).max(axis=0)
     for eager in (False, True):
         chosen = (largest > 64) == eager
@@ -113,7 +132,9 @@ def test_a_slow_link_between_nodes_is_felt(tmp_path: Path) -> None:
 
 
 def test_pipeline_stages_overlap(tmp_path: Path) -> None:
-    """Two stages with batches of their own finish a burst sooner than one batch at a time through both."""
+    """Two stages with batches of their own finish a burst sooner than one batch at a time through
+    both.
+    """
     burst = "synthetic:n=32,rate=100000,input=200,output=8,seed=3"
     results = run(document(tmp_path, "pp2"), trace=burst)
     start, end = np.asarray(results.steps["start_ps"]), np.asarray(results.steps["end_ps"])
@@ -121,11 +142,26 @@ def test_pipeline_stages_overlap(tmp_path: Path) -> None:
     assert (end[1:] >= end[:-1]).all()
 
 
-@pytest.mark.parametrize("more", [{"scheduler": "sarathi"}, {"scheduler": "orca"}, {"async_scheduling": True}])
-def test_stages_of_other_schedulers_and_one_batch_more_overlap_too(tmp_path: Path, more: dict[str, Any]) -> None:
-    """Several batches run at once, none overtakes; of a sequence one at a time; every node in the engine agrees."""
-    at_once = cluster(model(tmp_path), pp_size=2, num_npus=2, max_model_len=512, max_num_batched_tokens=512, **more)
-    burst = "synthetic:n=32,rate=100000,input=lognormal:120:max=240,output=lognormal:20:max=40,seed=3"
+@pytest.mark.parametrize(
+    "more", [{"scheduler": "sarathi"}, {"scheduler": "orca"}, {"async_scheduling": True}]
+)
+def test_stages_of_other_schedulers_and_one_batch_more_overlap_too(
+    tmp_path: Path, more: dict[str, Any]
+) -> None:
+    """Several batches run at once, none overtakes; of a sequence one at a time; every node in the
+    engine agrees.
+    """
+    at_once = cluster(
+        model(tmp_path),
+        pp_size=2,
+        num_npus=2,
+        max_model_len=512,
+        max_num_batched_tokens=512,
+        **more,
+    )
+    burst = (
+        "synthetic:n=32,rate=100000,input=lognormal:120:max=240,output=lognormal:20:max=40,seed=3"
+    )
     results, exact = run(at_once, trace=burst), run(at_once, exact=True, trace=burst)
     assert set(results.invariants.values()) == {"ok"}
     start, end = np.asarray(results.steps["start_ps"]), np.asarray(results.steps["end_ps"])
@@ -145,18 +181,37 @@ def stages(tmp_path: Path, shape: dict[str, Any], **more: Any) -> dict[str, Any]
 
 
 def test_the_model_says_which_runner_stages_have_by_default(tmp_path: Path) -> None:
-    """Llama's is V2 with one batch more than stages, Qwen3-MoE's V1 with as many; drafts and 0.19 have neither."""
+    """Llama's is V2 with one batch more than stages, Qwen3-MoE's V1 with as many; drafts and 0.19
+    have neither.
+    """
     ahead = lowered(stages(tmp_path, {})).groups[0]
-    assert (ahead.engine.async_scheduling, ahead.engine.use_v2_model_runner, ahead.native.depth) == (True, True, 3)
+    assert (
+        ahead.engine.async_scheduling,
+        ahead.engine.use_v2_model_runner,
+        ahead.native.depth,
+    ) == (True, True, 3)
     assert (ahead.scheduler.decode_interval, ahead.native.stages_wait) == (2, False)
     assert ahead.scheduler.defer_block_free
     behind = lowered(stages(tmp_path, {"experts": 8})).groups[0]
-    assert (behind.engine.async_scheduling, behind.engine.use_v2_model_runner, behind.native.depth) == (True, False, 2)
+    assert (
+        behind.engine.async_scheduling,
+        behind.engine.use_v2_model_runner,
+        behind.native.depth,
+    ) == (True, False, 2)
     assert (behind.scheduler.decode_interval, behind.native.stages_wait) == (1, True)
     given = lowered(stages(tmp_path, {"experts": 8}, use_v2_model_runner=True)).groups[0]
     assert (given.native.depth, given.native.stages_wait) == (3, False)
-    for off in ({"engine_profile": "vllm-0.19"}, {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2,
-                "acceptance_rate": 0.5}}, {"async_scheduling": False}):  # fmt: skip
+    for off in (
+        {"engine_profile": "vllm-0.19"},
+        {
+            "speculative_config": {
+                "method": "ngram",
+                "num_speculative_tokens": 2,
+                "acceptance_rate": 0.5,
+            }
+        },
+        {"async_scheduling": False},
+    ):
         group = lowered(stages(tmp_path, {}, **off)).groups[0]
         assert not group.engine.async_scheduling and group.native.depth == 2
         assert group.scheduler.defer_block_free == ("engine_profile" not in off)
@@ -168,7 +223,12 @@ def test_0_33_runs_stages_of_every_architecture_by_model_runner_v2(tmp_path: Pat
     """In 0.24 six architectures; in 0.33 the layout and the drafts alone decide."""
     path = Path(model(tmp_path, experts=8))
     fields = json.loads(path.read_text())
-    for name in ("MixtralForCausalLM", "Qwen3MoeForCausalLM", "LlamaForCausalLM", "NobodysForCausalLM"):
+    for name in (
+        "MixtralForCausalLM",
+        "Qwen3MoeForCausalLM",
+        "LlamaForCausalLM",
+        "NobodysForCausalLM",
+    ):
         path.write_text(json.dumps(fields | {"architectures": [name]}))
         for profile in ("vllm-0.24", "vllm-0.33"):
             engine = {"engine_profile": profile}
@@ -176,21 +236,34 @@ def test_0_33_runs_stages_of_every_architecture_by_model_runner_v2(tmp_path: Pat
             v2 = profile == "vllm-0.33" or name == "LlamaForCausalLM"
             assert (group.engine.use_v2_model_runner, group.native.depth) == (v2, 3 if v2 else 2)
             assert group.scheduler.decode_interval == (2 if v2 else 1)
-    context = cluster(str(path), pp_size=2, num_npus=4, prefill_context_parallel_size=2, engine_profile="vllm-0.33")
+    context = cluster(
+        str(path),
+        pp_size=2,
+        num_npus=4,
+        prefill_context_parallel_size=2,
+        engine_profile="vllm-0.33",
+    )
     assert lowered(context).groups[0].engine.use_v2_model_runner is True
 
 
 def test_0_33_refuses_stages_that_are_scheduled_ahead_by_model_runner_v1(tmp_path: Path) -> None:
     given = {"engine_profile": "vllm-0.33", "use_v2_model_runner": False}
-    with pytest.raises(InputError, match="Model Runner V2 alone; remove it, or set async_scheduling false"):
+    with pytest.raises(
+        InputError, match="Model Runner V2 alone; remove it, or set async_scheduling false"
+    ):
         lowered(stages(tmp_path, {}, **given))
-    assert lowered(stages(tmp_path, {}, async_scheduling=False, **given)).groups[0].native.depth == 2
+    assert (
+        lowered(stages(tmp_path, {}, async_scheduling=False, **given)).groups[0].native.depth == 2
+    )
 
 
 @pytest.mark.parametrize(
     ("drafts", "reason"),
     [
-        ({"method": "draft_model", "model": "MODEL", "parallel_drafting": True}, "drafts from one pass"),
+        (
+            {"method": "draft_model", "model": "MODEL", "parallel_drafting": True},
+            "drafts from one pass",
+        ),
         ({"method": "draft_model", "model": "MODEL"}, "drafts by draft_model"),
         ({"method": "eagle"}, ""),
     ],
@@ -201,7 +274,9 @@ def test_drafts_that_do_not_run_ahead_in_0_33_leave_the_default_off(
     config = {"num_speculative_tokens": 2, "acceptance_rate": 0.5} | drafts
     if "model" in config:
         config["model"] = model(tmp_path)
-    group = lowered(stages(tmp_path, {}, engine_profile="vllm-0.33", speculative_config=config)).groups[0]
+    group = lowered(
+        stages(tmp_path, {}, engine_profile="vllm-0.33", speculative_config=config)
+    ).groups[0]
     assert group.engine.async_scheduling == (not reason)
     assert reason in group.engine.origin["async_scheduling"]
 
@@ -215,7 +290,9 @@ def test_an_architecture_that_is_named_counts_before_the_type(tmp_path: Path) ->
 
 
 def test_by_model_runner_v1_a_batch_waits_for_the_tokens_of_the_one_before(tmp_path: Path) -> None:
-    """Its stages overlap only behind batches of unfinished prompts; every node in the engine agrees."""
+    """Its stages overlap only behind batches of unfinished prompts; every node in the engine
+    agrees.
+    """
     at_once = stages(tmp_path, {"experts": 8})
     results, exact = run(at_once, trace=BURST), run(at_once, exact=True, trace=BURST)
     assert set(results.invariants.values()) == {"ok"}
@@ -233,12 +310,26 @@ def test_by_model_runner_v1_a_batch_waits_for_the_tokens_of_the_one_before(tmp_p
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"speculative_config": {"method": "mtp", "num_speculative_tokens": 1, "acceptance_rate": 0.5},
-          "use_v2_model_runner": False}, "drafts by Model Runner V1"),
-        ({"use_v2_model_runner": True, "prefill_context_parallel_size": 2, "num_npus": 4}, "not run prefill context"),
+        (
+            {
+                "speculative_config": {
+                    "method": "mtp",
+                    "num_speculative_tokens": 1,
+                    "acceptance_rate": 0.5,
+                },
+                "use_v2_model_runner": False,
+            },
+            "drafts by Model Runner V1",
+        ),
+        (
+            {"use_v2_model_runner": True, "prefill_context_parallel_size": 2, "num_npus": 4},
+            "not run prefill context",
+        ),
     ],
-)  # fmt: skip
-def test_what_a_runner_does_not_run_is_refused(tmp_path: Path, more: dict[str, Any], words: str) -> None:
+)
+def test_what_a_runner_does_not_run_is_refused(
+    tmp_path: Path, more: dict[str, Any], words: str
+) -> None:
     with pytest.raises(InputError, match=words):
         lowered(stages(tmp_path, {}, **({"async_scheduling": True} | more)))
 
@@ -249,7 +340,11 @@ def test_what_a_runner_does_not_run_is_refused(tmp_path: Path, more: dict[str, A
         ({"pp_size": 6}, {}, "more than the 5 layers"),
         ({"pp_size": 2, "pp_layers": [2, 2]}, {}, "pp_layers adds up to 4 layers"),
         ({"pp_size": 2, "pp_layers": [5]}, {}, "has 1 entries, but there are 2 stages"),
-        ({"pp_size": 2, "async_scheduling": True, "engine_profile": "vllm-0.19"}, {}, "async_scheduling is true"),
+        (
+            {"pp_size": 2, "async_scheduling": True, "engine_profile": "vllm-0.19"},
+            {},
+            "async_scheduling is true",
+        ),
         (
             {"pp_size": 2, "async_scheduling": True, "scheduler": "sarathi"},
             {},
@@ -278,13 +373,16 @@ def test_members_in_lock_step_must_be_alike(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["ep2", "dp2_tp2_ep4", "dp2_tp2_pp2"])
 def test_uneven_experts_fold_too_and_take_longer(tmp_path: Path, name: str) -> None:
-    folded, exact = (run(document(tmp_path, name), exact=exact, experts="ZIPF:s=1.5") for exact in (False, True))
+    folded, exact = (
+        run(document(tmp_path, name), exact=exact, experts="ZIPF:s=1.5") for exact in (False, True)
+    )
     assert np.array_equal(folded.steps["end_ps"], exact.steps["end_ps"])
     assert folded.time_shares == exact.time_shares
     assert set(folded.invariants.values()) == {"ok"}
     even = run(document(tmp_path, name))
     busy = [
-        sum(sum(share.ps_by_provenance) for share in r.time_shares if share.operator == "moe") for r in (folded, even)
+        sum(sum(share.ps_by_provenance) for share in r.time_shares if share.operator == "moe")
+        for r in (folded, even)
     ]
     assert busy[0] > busy[1]
 
@@ -308,6 +406,10 @@ def test_ranks_on_several_nodes_talk_over_the_last_link() -> None:
         cluster = ROOT / "cluster_config" / f"{name}_moe_dp_ep_instance.json"
         options = ["--collective-costs", "links", "--request-routing-policy", "VLLM_DP"]
         dataset = "synthetic:n=4,rate=100,input=512,output=4"
-        results = trial(checked_options(["--cluster-config", str(cluster), "--dataset", dataset, *options]))
-        times[name] = sum(sum(s.ps_by_provenance) for s in results.time_shares if s.operator == "dispatch")
+        results = trial(
+            checked_options(["--cluster-config", str(cluster), "--dataset", dataset, *options])
+        )
+        times[name] = sum(
+            sum(s.ps_by_provenance) for s in results.time_shares if s.operator == "dispatch"
+        )
     assert times["dual_node"] > 4 * times["single_node"] > 0

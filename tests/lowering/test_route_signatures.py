@@ -1,4 +1,6 @@
-"""Groups share a program where their devices' routes are alike; large groups only where they are the same devices."""
+"""Groups share a program where their devices' routes are alike; large groups only where they are
+the same devices.
+"""
 
 from typing import cast
 

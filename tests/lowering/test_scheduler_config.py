@@ -20,31 +20,59 @@ def engine(**overrides: Any) -> EngineArgs:
     return resolve(load_cluster(CLUSTER), EngineOverrides(**overrides)).groups[0].engine
 
 
-def config(pd_type: str | None = None, stages: int = 1, context_ranks: int = 1, **overrides: Any) -> Any:
+def config(
+    pd_type: str | None = None, stages: int = 1, context_ranks: int = 1, **overrides: Any
+) -> Any:
     made = engine(**overrides)
     a_program = program(made.max_num_batched_tokens, 8, 4)
     return scheduler_config(made, BLOCKS, LENGTH, a_program, pd_type, context_ranks, stages=stages)
 
 
 def test_limits_and_sizes_are_the_engines() -> None:
-    found = config(max_num_seqs=7, max_num_batched_tokens=512, block_size=32, watermark=0.0157, context_ranks=2)
-    assert (found.max_num_seqs, found.max_num_scheduled_tokens, found.watermark_blocks) == (7, 512, 15)
-    assert (found.kv.num_blocks, found.kv.block_size, found.kv.max_model_len) == (BLOCKS, 64, LENGTH)
+    found = config(
+        max_num_seqs=7, max_num_batched_tokens=512, block_size=32, watermark=0.0157, context_ranks=2
+    )
+    assert (found.max_num_seqs, found.max_num_scheduled_tokens, found.watermark_blocks) == (
+        7,
+        512,
+        15,
+    )
+    assert (found.kv.num_blocks, found.kv.block_size, found.kv.max_model_len) == (
+        BLOCKS,
+        64,
+        LENGTH,
+    )
 
 
 @pytest.mark.parametrize("wanted", [True, False])
 def test_switches_are_the_engines(wanted: bool) -> None:
     found = config(
-        enable_prefix_caching=wanted, enable_chunked_prefill=wanted, reserve_full_isl=wanted, prioritize_prefill=wanted
+        enable_prefix_caching=wanted,
+        enable_chunked_prefill=wanted,
+        reserve_full_isl=wanted,
+        prioritize_prefill=wanted,
     )
-    assert found.kv.prefix_caching is found.chunked_prefill is found.reserve_full_isl is found.prefill_first is wanted
+    assert (
+        found.kv.prefix_caching
+        is found.chunked_prefill
+        is found.reserve_full_isl
+        is found.prefill_first
+        is wanted
+    )
 
 
 @pytest.mark.parametrize(
     ("method", "drops"),
-    [({"method": "eagle"}, True), ({"method": "mtp"}, True), ({"method": "ngram"}, False), ({}, False)],
+    [
+        ({"method": "eagle"}, True),
+        ({"method": "mtp"}, True),
+        ({"method": "ngram"}, False),
+        ({}, False),
+    ],
 )
-def test_a_head_of_the_model_needs_the_last_block_computed(method: dict[str, Any], drops: bool) -> None:
+def test_a_head_of_the_model_needs_the_last_block_computed(
+    method: dict[str, Any], drops: bool
+) -> None:
     """vLLM drops the last cached block where the drafter reads hidden states."""
     asked = {"speculative_config": {**DRAFTS, **method}} if method else {}
     found = config(**asked)
@@ -53,7 +81,9 @@ def test_a_head_of_the_model_needs_the_last_block_computed(method: dict[str, Any
 
 
 def test_slack_knows_how_long_a_token_of_a_prompt_takes() -> None:
-    """That of the longest prompt that a step holds: the time of an empty step is spread over its tokens."""
+    """That of the longest prompt that a step holds: the time of an empty step is spread over its
+    tokens.
+    """
     found = config(scheduling_policy="slack", max_num_batched_tokens=500, ttft_target_ns=300e6)
     assert found.queue.prefill_ps_per_token == (STEP + 500 * PER_TOKEN) // 500
     assert found.queue.ttft_target_ps == 300 * 10**9
@@ -61,7 +91,8 @@ def test_slack_knows_how_long_a_token_of_a_prompt_takes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "order"), [("fcfs", "FCFS"), ("priority", "PRIORITY"), ("sjf", "SHORTEST"), ("slack", "SLACK")]
+    ("policy", "order"),
+    [("fcfs", "FCFS"), ("priority", "PRIORITY"), ("sjf", "SHORTEST"), ("slack", "SLACK")],
 )
 def test_the_order_of_the_queue(policy: str, order: str) -> None:
     assert config(scheduling_policy=policy).queue.order == getattr(_native.QueueOrder, order)
@@ -71,7 +102,9 @@ def test_the_order_of_the_queue(policy: str, order: str) -> None:
     ("pd_type", "ignore_eos", "foreseen"),
     [(None, True, True), (None, False, False), ("prefill", False, True), ("decode", False, False)],
 )
-def test_a_prefill_groups_only_token_is_foreseen(pd_type: str | None, ignore_eos: bool, foreseen: bool) -> None:
+def test_a_prefill_groups_only_token_is_foreseen(
+    pd_type: str | None, ignore_eos: bool, foreseen: bool
+) -> None:
     found = config(pd_type, ignore_eos=ignore_eos)
     assert found.output_length_known is foreseen
     assert (found.kv_producer, found.kv_consumer) == (pd_type == "prefill", pd_type == "decode")
@@ -113,5 +146,7 @@ def test_a_schedulers_own_parameter_reaches_the_core(
     assert getattr(config(scheduler=scheduler), field) == getattr(_native.BatchingConfig(), field)
     assert changed.shown()[field] == expected
     assert changed.origin["scheduler_parameters"] == "command line"
-    with pytest.raises(InputError, match=f"is a parameter of the scheduler {scheduler}, not of vllm_v1; remove it"):
+    with pytest.raises(
+        InputError, match=f"is a parameter of the scheduler {scheduler}, not of vllm_v1; remove it"
+    ):
         engine(**{option: value})

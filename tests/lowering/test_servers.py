@@ -1,4 +1,6 @@
-"""Collectives that cross servers at the rate inside a server are named in a note, with what to write."""
+"""Collectives that cross servers at the rate inside a server are named in a note, with what to
+write.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,18 @@ def server_notes(document: dict[str, Any]) -> list[str]:
     return [note for note in lowered(document).notes if "name a topology" in note]
 
 
-def test_tensor_parallelism_beyond_a_server_names_the_group_the_node_and_the_rate(tmp_path: Path) -> None:
+def test_tensor_parallelism_beyond_a_server_names_the_group_the_node_and_the_rate(
+    tmp_path: Path,
+) -> None:
     path = model(tmp_path, heads=16, kv_heads=16)
     (note,) = server_notes(cluster(path, tp_size=16, num_npus=16, links=450))
-    for word in ("nodes[0].instances[0]", "16 H100 devices of node 0", "450 GB/s", "joins 8", "name a topology"):
+    for word in (
+        "nodes[0].instances[0]",
+        "16 H100 devices of node 0",
+        "450 GB/s",
+        "joins 8",
+        "name a topology",
+    ):
         assert word in note
     assert server_notes(cluster(path, tp_size=8, num_npus=8, links=450)) == []
     assert server_notes(cluster(path, tp_size=16, num_npus=16, links=450, hardware="GB200")) == []
@@ -34,15 +44,23 @@ def test_a_note_appears_exactly_where_more_devices_than_a_server_share_its_rate(
     """Stages may be on other servers, where the file gives their links a lower rate."""
     path = model(tmp_path_factory.mktemp("model"), heads=16, kv_heads=16)
     links = 450 if single else [450, 50]
-    found = server_notes(cluster(path, tp_size=tp, pp_size=pp, num_npus=tp * pp, links=links, hardware=hardware))
+    found = server_notes(
+        cluster(path, tp_size=tp, pp_size=pp, num_npus=tp * pp, links=links, hardware=hardware)
+    )
     most = {"H100": 8, "B200": 8, "GB200": 72, "TPU v6e": 1000}[hardware]
     inside_stage, between_stages = tp > most, tp * pp > most and (single or tp == 1)
     assert len(found) == (inside_stage or between_stages), found
 
 
-@pytest.mark.parametrize(("links", "said"), [(450, True), ([450, 450], True), ([450, 50], False), ([50, 400], True)])
-def test_ranks_on_several_nodes_need_a_rate_between_nodes(tmp_path: Path, links: Any, said: bool) -> None:
-    document = cluster(model(tmp_path, experts=8), members=2, nodes=2, dp_group="a", ep_size=4, links=links)
+@pytest.mark.parametrize(
+    ("links", "said"), [(450, True), ([450, 450], True), ([450, 50], False), ([50, 400], True)]
+)
+def test_ranks_on_several_nodes_need_a_rate_between_nodes(
+    tmp_path: Path, links: Any, said: bool
+) -> None:
+    document = cluster(
+        model(tmp_path, experts=8), members=2, nodes=2, dp_group="a", ep_size=4, links=links
+    )
     notes = server_notes(document)
     assert len(notes) == said
     if said:

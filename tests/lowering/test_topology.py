@@ -20,7 +20,9 @@ FEW = "synthetic:n=12,rate=200,input=lognormal:120,output=lognormal:8,seed=5"
 SWITCHED = {
     "devices": 4,
     "switches": [{"name": "switch"}],
-    "links": [{"a": str(i), "b": "switch", "bandwidth_gb_per_s": 50, "latency_ns": 1000} for i in range(4)],
+    "links": [
+        {"a": str(i), "b": "switch", "bandwidth_gb_per_s": 50, "latency_ns": 1000} for i in range(4)
+    ],
 }
 
 
@@ -43,8 +45,12 @@ def lowered(document: dict[str, Any], **options: Any) -> Any:
 
 def run(document: dict[str, Any], trace: str = FEW, **options: Any) -> Results:
     deployment = lowered(document, **options)
-    workload = load_dataset(trace, known_models=deployment.models, granularity=deployment.granularity)
-    return simulate(deployment, workload, SimulationOptions(router=parse_router("RR"), record_steps=True))
+    workload = load_dataset(
+        trace, known_models=deployment.models, granularity=deployment.granularity
+    )
+    return simulate(
+        deployment, workload, SimulationOptions(router=parse_router("RR"), record_steps=True)
+    )
 
 
 def same(a: Results, b: Results) -> bool:
@@ -63,7 +69,9 @@ def in_layout(folder: Path, layout: dict[str, Any]) -> dict[str, Any]:
     rest = dict(layout)
     experts, members = rest.pop("experts", 0), rest.pop("members", 1)
     name = {"dp_group": "all"} if members > 1 else {}
-    return clusters.cluster(clusters.model(folder, experts=experts), members=members, **name, **rest)
+    return clusters.cluster(
+        clusters.model(folder, experts=experts), members=members, **name, **rest
+    )
 
 
 @pytest.mark.parametrize(("layout", "sizes"), LAYOUTS)
@@ -93,7 +101,9 @@ def test_folded_equals_expanded_where_routes_are_uneven_and_shared(
 
 
 def test_a_thin_link_is_slower_as_computed_by_hand(tmp_path: Path) -> None:
-    """Four ranks on a switch: a message takes two links of 1 us and one serialisation, a ring all-reduce six."""
+    """Four ranks on a switch: a message takes two links of 1 us and one serialisation, a ring
+    all-reduce six.
+    """
     document = clusters.cluster(clusters.model(tmp_path), tp_size=4)
     thin = json.loads(json.dumps(SWITCHED))
     thin["links"][2]["bandwidth_gb_per_s"] = 5
@@ -107,9 +117,10 @@ def test_a_thin_link_is_slower_as_computed_by_hand(tmp_path: Path) -> None:
     tokens = np.arange(1, len(plain))
     chunk = -(-tokens * size // 4)
     assert np.array_equal(plain[1:], 6 * (2_000_000 + chunk * 20))  # 20 ps per byte at 50 GB/s
-    # Into and out of rank 2 a byte takes 200 ps. Small chunks: the longest way of a chunk is six steps, four of them
-    # over thin links. Large ones: six messages keep the link into rank 2 busy without a break, and the last that rank 2
-    # sends leaves with the sixth, one latency later, and arrives after one more.
+    # Into and out of rank 2 a byte takes 200 ps. Small chunks: the longest way of a chunk is six
+    # steps, four of them over thin links. Large ones: six messages keep the link into rank 2 busy
+    # without a break, and the last that rank 2 sends leaves with the sixth, one latency later, and
+    # arrives after one more.
     few = 6 * 2_000_000 + chunk * (4 * 200 + 2 * 20)
     many = 2 * 2_000_000 + chunk * 6 * 200
     assert few[0] > many[0] and few[-1] < many[-1]
@@ -131,7 +142,8 @@ def test_members_that_share_links_run_in_the_engine_and_say_so(tmp_path: Path) -
     document = {**in_layout(tmp_path, LAYOUTS[2][0]), "topology": "pcie_gen4_8"}
     instances = document["nodes"][0]["instances"]
     document["nodes"][0]["instances"] = [
-        {**entry, "topology_devices": devices} for entry, devices in zip(instances, ([0, 4], [1, 5]), strict=True)
+        {**entry, "topology_devices": devices}
+        for entry, devices in zip(instances, ([0, 4], [1, 5]), strict=True)
     ]
     shared = lowered(document)
     assert shared.lockstep_groups[0].expanded is not None
@@ -140,31 +152,66 @@ def test_members_that_share_links_run_in_the_engine_and_say_so(tmp_path: Path) -
 
 
 def test_groups_of_equal_routes_share_their_tables(tmp_path: Path) -> None:
-    document = clusters.cluster(clusters.model(tmp_path), members=4, tp_size=2) | {"topology": "dgx_h100"}
+    document = clusters.cluster(clusters.model(tmp_path), members=4, tp_size=2) | {
+        "topology": "dgx_h100"
+    }
     groups = lowered(document).groups
     assert len({id(group.program) for group in groups}) == 1
 
 
 def test_a_node_takes_the_devices_of_its_own(tmp_path: Path) -> None:
-    document = clusters.cluster(clusters.model(tmp_path), nodes=2, tp_size=2) | {"topology": "h100_rails_32x8"}
+    document = clusters.cluster(clusters.model(tmp_path), nodes=2, tp_size=2) | {
+        "topology": "h100_rails_32x8"
+    }
     deployment = resolve(parse_cluster(json.dumps(document)), EngineOverrides())
     assert deployment.topology is not None
     assert deployment.topology.devices == ((0, 1), (8, 9))
     first, second = (node["instances"][0] for node in document["nodes"])
-    document["nodes"] = [{"instances": [first]}, {"instances": [{**second, "topology_group": "rail1"}]}]
+    document["nodes"] = [
+        {"instances": [first]},
+        {"instances": [{**second, "topology_group": "rail1"}]},
+    ]
     deployment = resolve(parse_cluster(json.dumps(document)), EngineOverrides())
     assert deployment.topology is not None and deployment.topology.devices == ((0, 2), (1, 9))
 
 
 WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-    ({"topology": "dgx_h10"}, {}, r':1: topology: there is no topology "dgx_h10" \(did you mean "dgx_h100"'),
+    (
+        {"topology": "dgx_h10"},
+        {},
+        r':1: topology: there is no topology "dgx_h10" \(did you mean "dgx_h100"',
+    ),
     ({"topology": "absent.json"}, {}, r"topology: absent.json does not exist"),
-    ({}, {"topology_devices": [0, 1]}, r"\[0\].topology_devices is given, but the cluster names no topology"),
-    ({"topology": "dgx_h100"}, {"topology_devices": [0, 8]}, r"names device 8; DGX H100 has the devices 0 to 7"),
-    ({"topology": "dgx_h100"}, {"topology_devices": [0, 0]}, r"topology_devices names device 0 twice"),
-    ({"topology": "dgx_h100"}, {"topology_devices": [0]}, r"topology_devices has 1 entries, but there are 2 devices"),
-    ({"topology": "dgx_h100"}, {"topology_group": "node1"}, r'is "node1", no group of DGX H100 \(did you mean "node0"'),
-    ({"topology": "dgx_h100"}, {"topology_group": "a", "topology_devices": [0, 1]}, r"keep one of them"),
+    (
+        {},
+        {"topology_devices": [0, 1]},
+        r"\[0\].topology_devices is given, but the cluster names no topology",
+    ),
+    (
+        {"topology": "dgx_h100"},
+        {"topology_devices": [0, 8]},
+        r"names device 8; DGX H100 has the devices 0 to 7",
+    ),
+    (
+        {"topology": "dgx_h100"},
+        {"topology_devices": [0, 0]},
+        r"topology_devices names device 0 twice",
+    ),
+    (
+        {"topology": "dgx_h100"},
+        {"topology_devices": [0]},
+        r"topology_devices has 1 entries, but there are 2 devices",
+    ),
+    (
+        {"topology": "dgx_h100"},
+        {"topology_group": "node1"},
+        r'is "node1", no group of DGX H100 \(did you mean "node0"',
+    ),
+    (
+        {"topology": "dgx_h100"},
+        {"topology_group": "a", "topology_devices": [0, 1]},
+        r"keep one of them",
+    ),
 ]
 
 
@@ -179,14 +226,24 @@ def test_what_does_not_fit_is_refused_with_its_place(
 
 
 def test_too_small_and_twice_claimed(tmp_path: Path) -> None:
-    document = clusters.cluster(clusters.model(tmp_path), members=3, tp_size=4) | {"topology": "dgx_h100"}
-    with pytest.raises(InputError, match=r"node0 has 8 devices, of which 0 are left for the 4 of nodes\[0\].instances"):
+    document = clusters.cluster(clusters.model(tmp_path), members=3, tp_size=4) | {
+        "topology": "dgx_h100"
+    }
+    with pytest.raises(
+        InputError,
+        match=r"node0 has 8 devices, of which 0 are left for the 4 of nodes\[0\].instances",
+    ):
         resolve(parse_cluster(json.dumps(document)), EngineOverrides())
-    document = clusters.cluster(clusters.model(tmp_path), members=2, tp_size=2) | {"topology": "dgx_h100"}
+    document = clusters.cluster(clusters.model(tmp_path), members=2, tp_size=2) | {
+        "topology": "dgx_h100"
+    }
     document["nodes"][0]["instances"] = [
-        {**entry, "topology_devices": [0, index]} for index, entry in enumerate(document["nodes"][0]["instances"], 1)
+        {**entry, "topology_devices": [0, index]}
+        for index, entry in enumerate(document["nodes"][0]["instances"], 1)
     ]
-    with pytest.raises(InputError, match=r"names device 0, which nodes\[0\].instances\[0\] has already"):
+    with pytest.raises(
+        InputError, match=r"names device 0, which nodes\[0\].instances\[0\] has already"
+    ):
         resolve(parse_cluster(json.dumps(document)), EngineOverrides())
 
 
@@ -195,25 +252,34 @@ def test_kv_is_handed_over_on_the_routes(tmp_path: Path) -> None:
     document = clusters.cluster(clusters.model(tmp_path), members=2)
     document["nodes"][0]["instances"] = [
         {**entry, "pd_type": role}
-        for entry, role in zip(document["nodes"][0]["instances"], ("prefill", "decode"), strict=True)
+        for entry, role in zip(
+            document["nodes"][0]["instances"], ("prefill", "decode"), strict=True
+        )
     ]
     thin = json.loads(json.dumps(SWITCHED))
     thin["links"][1]["bandwidth_gb_per_s"] = 0.5
     one = "synthetic:n=1,rate=1,input=fixed:100,output=fixed:3,seed=1"
-    results = [run({**document, "topology": written(tmp_path, network)}, one) for network in (SWITCHED, thin)]
+    results = [
+        run({**document, "topology": written(tmp_path, network)}, one)
+        for network in (SWITCHED, thin)
+    ]
     kv_bytes = 100 * 5 * 2 * 8 * 64 * 2  # tokens, layers, K and V, heads, width, bytes
     moved = [end.requests.finish_ps[0] for end in results]
     assert moved[1] - moved[0] == kv_bytes * 2000 - kv_bytes * 20
 
 
 def test_kv_and_the_collectives_of_ranks_share_the_routes_links(tmp_path: Path) -> None:
-    """Two ranks prefill, two decode, all behind one switch: a prompt handed over slows the decodes down, and is slowed
-    down by their all-reduces; folded is expanded, and without anybody else nothing changes."""
+    """Two ranks prefill, two decode, all behind one switch: a prompt handed over slows the decodes
+    down, and is slowed down by their all-reduces; folded is expanded, and without anybody else
+    nothing changes.
+    """
     document = clusters.cluster(clusters.model(tmp_path), members=2, tp_size=2)
     both = json.loads(json.dumps(document))
     document["nodes"][0]["instances"] = [
         {**entry, "pd_type": role}
-        for entry, role in zip(document["nodes"][0]["instances"], ("prefill", "decode"), strict=True)
+        for entry, role in zip(
+            document["nodes"][0]["instances"], ("prefill", "decode"), strict=True
+        )
     ]
     network = json.loads(json.dumps(SWITCHED))
     for link in network["links"]:
@@ -225,10 +291,14 @@ def test_kv_and_the_collectives_of_ranks_share_the_routes_links(tmp_path: Path) 
     assert lowered({**both, "topology": path}).shared == ()
     shared = run({**document, "topology": path}, trace)
     exact = run({**document, "topology": path}, trace, exact=True)
-    assert set(shared.invariants.values()) == set(exact.invariants.values()) == {"ok"} and same(shared, exact)
+    assert set(shared.invariants.values()) == set(exact.invariants.values()) == {"ok"} and same(
+        shared, exact
+    )
     mine = shared.steps["group"] == 1
     decodes = mine & (shared.steps["tokens"] == shared.steps["decode_sequences"])
-    took = (shared.steps["end_ps"] - shared.steps["start_ps"])[decodes & (shared.steps["tokens"] == 1)]
+    took = (shared.steps["end_ps"] - shared.steps["start_ps"])[
+        decodes & (shared.steps["tokens"] == 1)
+    ]
     assert took.max() > 1.04 * took.min()  # mostly latency; a longer context adds less than 0.1 %
     one = "synthetic:n=1,rate=1,input=fixed:100,output=fixed:9,seed=1"
     monolith = run({**both, "topology": path}, one)

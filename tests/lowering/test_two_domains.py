@@ -1,4 +1,6 @@
-"""Attention and FFN laid out apart: groups, products, exchanges; folded equals expanded, rules have names."""
+"""Attention and FFN laid out apart: groups, products, exchanges; folded equals expanded, rules have
+names.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,10 @@ LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
     ),
     "attn4_ep4": ({"experts": 8}, {"attn_tp_size": 4, "ffn_ep_size": 4}),
     "dense2x2_tp4": ({}, {"attn_tp_size": 2, "attn_dp_size": 2, "ffn_tp_size": 4}),
-    "dense2x2_apart": ({}, {"attn_tp_size": 2, "attn_dp_size": 2, "ffn_tp_size": 2, "ffn_ep_size": 2}),
+    "dense2x2_apart": (
+        {},
+        {"attn_tp_size": 2, "attn_dp_size": 2, "ffn_tp_size": 2, "ffn_ep_size": 2},
+    ),
     "dense1x4_pairs": ({}, {"attn_tp_size": 1, "attn_dp_size": 4, "ffn_tp_size": 2}),
     "pp2": ({"experts": 8}, {"attn_tp_size": 1, "attn_dp_size": 2, "ffn_ep_size": 2, "pp_size": 2}),
 }
@@ -45,7 +50,9 @@ def test_folded_equals_expanded(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_the_instance_is_as_many_engines_as_its_attention_has_ranks(tmp_path: Path, name: str) -> None:
+def test_the_instance_is_as_many_engines_as_its_attention_has_ranks(
+    tmp_path: Path, name: str
+) -> None:
     keys = LAYOUTS[name][1]
     deployment = lowered(document(tmp_path, name))
     assert len(deployment.groups) == keys.get("attn_dp_size", 1)
@@ -62,12 +69,19 @@ def test_ranks_share_the_flops_and_weights_of_one(tmp_path: Path, name: str) -> 
     layout = lowered(document(tmp_path, name)).groups[0].layout
 
     def flops(ops: Any) -> float:
-        kept = [op for op in ops if op.kind in ("gemm", "moe") and "_a_proj" not in op.name and op.name != "moe_gate"]
+        kept = [
+            op
+            for op in ops
+            if op.kind in ("gemm", "moe") and "_a_proj" not in op.name and op.name != "moe_gate"
+        ]
         return sum(op.repeat * op.flops_per_token * op.units[0] / op.units[1] for op in kept)
 
     stages = stage_operators(config, layout, Dtypes())
     own = sum(flops(op for op in ops if op.feature != "gathered") for ops in stages) * layout.tp
-    shared = sum(flops(op for op in ops if op.feature == "gathered") for ops in stages) * layout.expert_ranks
+    shared = (
+        sum(flops(op for op in ops if op.feature == "gathered") for ops in stages)
+        * layout.expert_ranks
+    )
     assert own + shared == flops(operators(config, Layout(), Dtypes()))
 
 
@@ -87,7 +101,9 @@ def test_an_ffn_cut_over_all_replicas_leaves_room(tmp_path: Path) -> None:
         for op in operators(config, alone, Dtypes())
         if op.name in ("gate_up_proj", "down_proj")
     )
-    assert weight_bytes(config, alone, Dtypes()) - weight_bytes(config, shared, Dtypes()) == mlp // 2
+    assert (
+        weight_bytes(config, alone, Dtypes()) - weight_bytes(config, shared, Dtypes()) == mlp // 2
+    )
     names = [op.name for op in operators(config, shared, Dtypes())]
     at = names.index("gate_up_proj")
     assert names[at - 1 : at + 5] == [
@@ -100,7 +116,8 @@ def test_an_ffn_cut_over_all_replicas_leaves_room(tmp_path: Path) -> None:
 def test_products_agree_or_the_rule_is_named(tp: int, dp: int, ffn_tp: int, ffn_ep: int) -> None:
     given_keys: dict[str, Any] = dict.fromkeys(LayoutKeys.__dataclass_fields__)
     keys = LayoutKeys(
-        **given_keys | {"attn_tp_size": tp, "attn_dp_size": dp, "ffn_tp_size": ffn_tp, "ffn_ep_size": ffn_ep}
+        **given_keys
+        | {"attn_tp_size": tp, "attn_dp_size": dp, "ffn_tp_size": ffn_tp, "ffn_ep_size": ffn_ep}
     )
     if ffn_tp * ffn_ep == tp * dp:
         layout = infer_layout(keys)
@@ -114,15 +131,29 @@ def test_products_agree_or_the_rule_is_named(tp: int, dp: int, ffn_tp: int, ffn_
 @pytest.mark.parametrize(
     ("shape", "keys", "words"),
     [
-        ({}, {"attn_tp_size": 2, "attn_dp_size": 2, "ffn_tp_size": 2, "ffn_ep_size": 1}, "must span the same devices"),
+        (
+            {},
+            {"attn_tp_size": 2, "attn_dp_size": 2, "ffn_tp_size": 2, "ffn_ep_size": 1},
+            "must span the same devices",
+        ),
         ({}, {"attn_tp_size": 2, "tp_size": 2}, "is given together with attn_tp_size"),
         ({}, {"attn_tp_size": 2, "dp_group": "a"}, "is given together with attn_tp_size"),
         ({}, {"num_npus": 6, "attn_tp_size": 4}, "must divide it"),
         ({}, {"attn_tp_size": 4, "ffn_tp_size": 2}, "must be a multiple of attn_tp_size"),
-        ({"experts": 6}, {"attn_dp_size": 4, "ffn_ep_size": 4}, "ep must divide the number of experts 6"),
-        ({}, {"num_npus": 8, "attn_tp_size": 2, "attn_dp_size": 2}, "must be attn_tp_size x attn_dp_size"),
+        (
+            {"experts": 6},
+            {"attn_dp_size": 4, "ffn_ep_size": 4},
+            "ep must divide the number of experts 6",
+        ),
+        (
+            {},
+            {"num_npus": 8, "attn_tp_size": 2, "attn_dp_size": 2},
+            "must be attn_tp_size x attn_dp_size",
+        ),
     ],
 )
-def test_illegal_layouts_name_the_rule(tmp_path: Path, shape: dict[str, Any], keys: dict[str, Any], words: str) -> None:
+def test_illegal_layouts_name_the_rule(
+    tmp_path: Path, shape: dict[str, Any], keys: dict[str, Any], words: str
+) -> None:
     with pytest.raises(InputError, match=words):
         lowered(cluster(model(tmp_path, **shape), **keys))

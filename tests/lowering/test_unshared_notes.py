@@ -8,7 +8,13 @@ import pytest
 from llmsim.lowering.network import contended_collectives
 from tests.lowering.clusters import cluster, lowered, model, run
 
-BACKENDS = ("allgather_reducescatter", "naive", "pplx", "deepep_high_throughput", "deepep_low_latency")
+BACKENDS = (
+    "allgather_reducescatter",
+    "naive",
+    "pplx",
+    "deepep_high_throughput",
+    "deepep_low_latency",
+)
 
 
 def split(folder: Path, members: int = 2, nodes: int = 1, **keys: Any) -> dict[str, Any]:
@@ -48,30 +54,50 @@ def test_what_has_no_flows_is_named_and_reductions_of_a_rank_are_not(
 ) -> None:
     monkeypatch.setattr(contended_collectives, "_flows", nothing_stands_for_it)
     notes = lowered(split(tmp_path, all2all_backend=backend, tp_size=2)).notes
-    assert "dispatch, combine: these exchanges take their own times, whatever KV is on the same links" in notes
+    assert (
+        "dispatch, combine: these exchanges take their own times, whatever KV is on the same links"
+        in notes
+    )
 
 
 @pytest.mark.parametrize(
     ("backend", "tp"),
-    [("naive", 1), ("pplx", 1), ("deepep_high_throughput", 1), ("deepep_low_latency", 2), ("naive", 2),
-     ("allgather_reducescatter", 2)],
-)  # fmt: skip
+    [
+        ("naive", 1),
+        ("pplx", 1),
+        ("deepep_high_throughput", 1),
+        ("deepep_low_latency", 2),
+        ("naive", 2),
+        ("allgather_reducescatter", 2),
+    ],
+)
 def test_kv_slows_exchanges_on_its_ports(
     tmp_path: Path, backend: str, tp: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a slow port between instances: the same tokens, later. What takes its own times does not notice."""
+    """With a slow port between instances: the same tokens, later. What takes its own times does not
+    notice.
+    """
     document = split(tmp_path, all2all_backend=backend, links=[50, 2], tp_size=tp)
     with_flows, apart = beside_and_apart(document, monkeypatch)
     assert with_flows > apart
 
 
-def beside_and_apart(document: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> tuple[float, float]:
-    """Mean lengths of steps where exchanges are flows beside KV, and where they take their own times."""
+def beside_and_apart(
+    document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> tuple[float, float]:
+    """Mean lengths of steps where exchanges are flows beside KV, and where they take their own
+    times.
+    """
     means = []
     for _ in range(2):
-        results = run(document, trace="synthetic:n=40,rate=200,input=lognormal:400,output=lognormal:12,seed=5")
+        results = run(
+            document, trace="synthetic:n=40,rate=200,input=lognormal:400,output=lognormal:12,seed=5"
+        )
         assert set(results.invariants.values()) == {"ok"}
-        lengths = [end - start for start, end in zip(results.steps["start_ps"], results.steps["end_ps"], strict=True)]
+        lengths = [
+            end - start
+            for start, end in zip(results.steps["start_ps"], results.steps["end_ps"], strict=True)
+        ]
         means.append(sum(map(int, lengths)) / len(lengths))
         monkeypatch.setattr(contended_collectives, "_flows", nothing_stands_for_it)
     return means[0], means[1]
@@ -82,13 +108,19 @@ def nothing_stands_for_it(*_: object) -> contended_collectives.Flows:
 
 
 @pytest.mark.parametrize("slow", ["near", "far"])
-@pytest.mark.parametrize("backend", ["naive", "pplx", "deepep_high_throughput", "deepep_low_latency"])
+@pytest.mark.parametrize(
+    "backend", ["naive", "pplx", "deepep_high_throughput", "deepep_low_latency"]
+)
 def test_kv_slows_exchanges_over_nodes_on_either_port(
     tmp_path: Path, backend: str, slow: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two ranks of each role on each of two nodes; KV goes inside nodes and between them."""
     document = split(
-        tmp_path, members=2, nodes=2, all2all_backend=backend, links=[50, 2, 50] if slow == "near" else [50, 50, 2]
+        tmp_path,
+        members=2,
+        nodes=2,
+        all2all_backend=backend,
+        links=[50, 2, 50] if slow == "near" else [50, 50, 2],
     )
     with_flows, apart = beside_and_apart(document, monkeypatch)
     assert with_flows > apart
@@ -97,11 +129,17 @@ def test_kv_slows_exchanges_over_nodes_on_either_port(
 def test_nothing_else_on_the_links_an_exchange_over_nodes_takes_what_its_table_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One request at a time: when its KV is there, steps with flows last as long as without, to the picosecond."""
-    document = split(tmp_path, members=2, nodes=2, all2all_backend="deepep_high_throughput", links=[50, 20, 5])
+    """One request at a time: when its KV is there, steps with flows last as long as without, to the
+    picosecond.
+    """
+    document = split(
+        tmp_path, members=2, nodes=2, all2all_backend="deepep_high_throughput", links=[50, 20, 5]
+    )
 
     def lengths() -> list[int]:
-        results = run(document, trace="synthetic:n=3,rate=0.5,input=fixed:100,output=fixed:6,seed=2")
+        results = run(
+            document, trace="synthetic:n=3,rate=0.5,input=fixed:100,output=fixed:6,seed=2"
+        )
         landed = results.kv_transfers.kv_landed_ps  # type: ignore[union-attr]
         steps = results.steps
         apart = [
@@ -117,24 +155,35 @@ def test_nothing_else_on_the_links_an_exchange_over_nodes_takes_what_its_table_s
 
 
 def test_rows_leave_by_the_port_that_leads_there(tmp_path: Path) -> None:
-    """Of what leaves a device, the part for its own tensor-parallel peers does not take the ports between instances."""
+    """Of what leaves a device, the part for its own tensor-parallel peers does not take the ports
+    between instances.
+    """
 
     def bytes_of(nodes: int, each: int, backend: str) -> tuple[Any, tuple[int, int]]:
         document = split(tmp_path, members=each, nodes=nodes, tp_size=2, all2all_backend=backend)
         group = lowered(document).groups[0]
         (dispatch,) = [op for op in group.operators if op.name == "dispatch"]
         assert dispatch.among == "everyone"
-        return dispatch, contended_collectives._row_bytes_per_token(dispatch, group.layout, each * nodes, each)
+        return dispatch, contended_collectives._row_bytes_per_token(
+            dispatch, group.layout, each * nodes, each
+        )
 
-    # Rows for experts on four ranks: of the three others of each, two are another member's; two devices send at once.
+    # Rows for experts on four ranks: of the three others of each, two are another member's; two
+    # devices send at once.
     dispatch, (near, far) = bytes_of(1, 2, "deepep_low_latency")
     assert (near, far) == (-(-dispatch.collective_bytes_per_token * 2 // (3 * 2)), 0)
     dispatch, (near, far) = bytes_of(2, 1, "deepep_low_latency")
     assert (near, far) == (0, -(-dispatch.collective_bytes_per_token * 2 // (3 * 2)))
     # Eight ranks, four on each node: two of the seven others are near, four far.
     dispatch, (near, far) = bytes_of(2, 2, "deepep_low_latency")
-    assert (near, far) == (dispatch.collective_bytes_per_token // 7, dispatch.collective_bytes_per_token * 2 // 7)
-    # Each token once to the other node, where it is handed on: two of eight experts, one on each rank, four on a node.
+    assert (near, far) == (
+        dispatch.collective_bytes_per_token // 7,
+        dispatch.collective_bytes_per_token * 2 // 7,
+    )
+    # Each token once to the other node, where it is handed on: two of eight experts, one on each
+    # rank, four on a node.
     dispatch, (near, far) = bytes_of(2, 2, "deepep_high_throughput")
     row, rank, node = dispatch.rows.row_bytes, 2 / 8, 1 - (4 * 3) / (8 * 7)
-    assert near == pytest.approx(4 * rank * row * 2 / 4, abs=1) and far == pytest.approx(node * row / 2, abs=1)
+    assert near == pytest.approx(4 * rank * row * 2 / 4, abs=1) and far == pytest.approx(
+        node * row / 2, abs=1
+    )

@@ -19,5 +19,7 @@ from llmsim.lowering.offload.weight_streaming import _buffers
         ([9, 7, 1, 8], 9, 25),
     ],
 )
-def test_so_many_places_in_a_row_are_copied_at_once(sizes: list[int], depth: int, expected: int) -> None:
+def test_so_many_places_in_a_row_are_copied_at_once(
+    sizes: list[int], depth: int, expected: int
+) -> None:
     assert _buffers({7 * number: size for number, size in enumerate(sizes)}, depth) == expected

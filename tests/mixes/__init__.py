@@ -1,1 +1,3 @@
-"""Random clusters with random options, all features mixed freely, and what has to hold for each of them."""
+"""Random clusters with random options, all features mixed freely, and what has to hold for each of
+them.
+"""

@@ -1,4 +1,6 @@
-"""`python -m mixes FIRST COUNT`, from tests/: checks the random runs of seeds FIRST to FIRST + COUNT - 1."""
+"""`python -m mixes FIRST COUNT`, from tests/: checks the random runs of seeds FIRST to FIRST +
+COUNT - 1.
+"""
 
 import argparse
 import os
@@ -14,7 +16,9 @@ EVERY = 500
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m mixes", description="Checks random clusters with random options.")
+    parser = argparse.ArgumentParser(
+        prog="python -m mixes", description="Checks random clusters with random options."
+    )
     parser.add_argument("first", type=int, help="first seed")
     parser.add_argument("count", type=int, help="number of seeds")
     options = parser.parse_args()
@@ -31,14 +35,23 @@ def main() -> int:
                 doubled += [] if found is None else [found]
                 if found is not None and found.ratio > 1:
                     print(
-                        f"seed {seed}: {found.ratio:.4f} times the makespan with twice the bandwidth ({found.change})",
+                        (
+                            f"seed {seed}: {found.ratio:.4f} times the makespan with twice the "
+                            f"bandwidth ({found.change})"
+                        ),
                         flush=True,
                     )
             except Exception as error:
                 broken += 1
-                print(f"seed {seed}: {error if isinstance(error, Broken) else repr(error)}", flush=True)
+                print(
+                    f"seed {seed}: {error if isinstance(error, Broken) else repr(error)}",
+                    flush=True,
+                )
             if (seed - options.first + 1) % EVERY == 0:
-                print(f"... seed {seed}: {len(doubled)} ran, {refused} refused, {broken} broken", flush=True)
+                print(
+                    f"... seed {seed}: {len(doubled)} ran, {refused} refused, {broken} broken",
+                    flush=True,
+                )
     _report(doubled, refused, broken)
     return 1 if broken else 0
 
@@ -49,7 +62,10 @@ def _report(doubled: list[Doubled], refused: int, broken: int) -> None:
     for change in CHANGES:
         ratios = [one.ratio for one in doubled if one.change == change]
         slower = sum(ratio > 1 for ratio in ratios)
-        print(f"  {change:<9} {len(ratios)} runs, {slower} take longer, at worst {max(ratios, default=1):.4f} times")
+        print(
+            f"  {change:<9} {len(ratios)} runs, {slower} take longer, at worst "
+            f"{max(ratios, default=1):.4f} times"
+        )
 
 
 if __name__ == "__main__":

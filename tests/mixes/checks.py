@@ -57,8 +57,9 @@ class Outcome:
 
 
 Change = Literal["none", "work", "routing", "batching"]
-"""What twice the bandwidth changed first: nothing of the schedule; which requests end within the horizon or before
-their clients leave; which group serves a request; or which requests share a step."""
+"""What twice the bandwidth changed first: nothing of the schedule; which requests end within the
+horizon or before their clients leave; which group serves a request; or which requests share a step.
+"""
 CHANGES = get_args(Change)
 
 
@@ -76,7 +77,15 @@ def run(mix: Mix, folder: Path, *more: str) -> Outcome:
     path = folder / "cluster.json"
     path.write_text(json.dumps(mix.document), encoding="utf-8")
     out, err = io.StringIO(), io.StringIO()
-    command = ["--cluster-config", str(path), *mix.options, "--run-dir", str(folder / "run"), "--json", *more]
+    command = [
+        "--cluster-config",
+        str(path),
+        *mix.options,
+        "--run-dir",
+        str(folder / "run"),
+        "--json",
+        *more,
+    ]
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = run_main(command)
     if code == INTERRUPTED:
@@ -100,7 +109,10 @@ def check_first(outcome: Outcome) -> bool:
     violated = {name: said for name, said in summary["invariants"].items() if said != "ok"}
     if violated:
         raise Broken(f"invariants: {violated}")
-    ended = sum(summary[status] for status in ("completed", "cancelled", "rejected", "refused", "unfinished"))
+    ended = sum(
+        summary[status]
+        for status in ("completed", "cancelled", "rejected", "refused", "unfinished")
+    )
     if ended != summary["workload"]["requests"]:
         raise Broken(f"{ended} of {summary['workload']['requests']} requests ended in some way")
     if summary["unfinished"] and summary["horizon_s"] is None:
@@ -126,7 +138,8 @@ def check_expanded(mix: Mix, first: Outcome, folder: Path) -> None:
 
 
 def check_doubled(mix: Mix, first: Outcome, folder: Path) -> Doubled | None:
-    """How a run with twice the bandwidth of links and memories compares; None where nothing finished.
+    """How a run with twice the bandwidth of links and memories compares; None where nothing
+    finished.
 
     Raises Broken where the schedule is the same and the run takes longer.
     """
@@ -166,7 +179,9 @@ def doubled(document: Json) -> Json:
 
 
 def check(seed: int, folder: Path) -> Doubled | None:
-    """All of the above for one seed; None where the mix was refused or nothing finished. Raises Broken."""
+    """All of the above for one seed; None where the mix was refused or nothing finished. Raises
+    Broken.
+    """
     mix = Mix.of_seed(seed)
     first = run(mix, folder)
     if not check_first(first):
@@ -179,9 +194,15 @@ def check(seed: int, folder: Path) -> Doubled | None:
 
 
 def _schedule(path: Path) -> dict[str, list[object]]:
-    """Every column of the steps that says what ran, without those that say how long or at what energy."""
+    """Every column of the steps that says what ran, without those that say how long or at what
+    energy.
+    """
     table = parquet.read_table(path)
-    return {name: table.column(name).to_pylist() for name in table.column_names if not name.endswith(TIMES)}
+    return {
+        name: table.column(name).to_pylist()
+        for name in table.column_names
+        if not name.endswith(TIMES)
+    }
 
 
 def _served(path: Path) -> list[object]:

@@ -1,4 +1,6 @@
-"""Random cluster files: models, devices, layouts, roles, memories, topologies and power, drawn independently."""
+"""Random cluster files: models, devices, layouts, roles, memories, topologies and power, drawn
+independently.
+"""
 
 import random
 from typing import Any
@@ -109,7 +111,9 @@ def _instance(draw: random.Random, model: str, hardware: str) -> Json:
     if draw.random() < RARE:
         blocks = draw.choice(["cpu", "cxl:0"])
         instance["placement"] = {"default": {"weights": blocks}}
-        instance |= draw.choice([{}, {"weight_buffers": 3}, {"expert_prefetch": "layer", "expert_cache": 0.25}])
+        instance |= draw.choice(
+            [{}, {"weight_buffers": 3}, {"expert_prefetch": "layer", "expert_cache": 0.25}]
+        )
     elif draw.random() < RARE / 2:
         instance["operator_devices"] = {"attention": "cpu"}
     elif draw.random() < RARE / 2:
@@ -139,7 +143,13 @@ def _cxl(draw: random.Random) -> Json:
 
 
 def _storage() -> Json:
-    return {"mem_size": 2048, "read_bw": 14, "write_bw": 7, "read_latency": 60_000, "write_latency": 15_000}
+    return {
+        "mem_size": 2048,
+        "read_bw": 14,
+        "write_bw": 7,
+        "read_latency": 60_000,
+        "write_latency": 15_000,
+    }
 
 
 def _power() -> Json:

@@ -9,7 +9,9 @@ Choices = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 def _drafter(method: str, **more: object) -> str:
-    return json.dumps({"method": method, "num_speculative_tokens": 2, "acceptance_rate": 0.5, **more})
+    return json.dumps(
+        {"method": method, "num_speculative_tokens": 2, "acceptance_rate": 0.5, **more}
+    )
 
 
 ENGINE: Choices = (

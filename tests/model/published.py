@@ -1,4 +1,6 @@
-"""Published sizes of models: the figure, and who published it. Counts are parameters; bytes are bytes."""
+"""Published sizes of models: the figure, and who published it. Counts are parameters; bytes are
+bytes.
+"""
 
 HF = "safetensors metadata on huggingface.co"
 QWEN3 = "Qwen3 technical report, tables 1 and 2, and the model cards"
@@ -95,7 +97,10 @@ WITH_MORE: dict[str, str] = {
 """Presets whose published counts hold more than what is simulated, and where they are compared."""
 
 WEIGHT_GIB: dict[str, tuple[float, str]] = {
-    "meta-llama/Llama-3.1-8B": (14.957, "vLLM's log of loading it, pull request 17122, less its 0.2 % alignment"),
+    "meta-llama/Llama-3.1-8B": (
+        14.957,
+        "vLLM's log of loading it, pull request 17122, less its 0.2 % alignment",
+    ),
     "openai/gpt-oss-20b": (12.8, GPT_OSS),
     "openai/gpt-oss-120b": (60.8, GPT_OSS),
 }

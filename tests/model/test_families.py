@@ -1,4 +1,6 @@
-"""Architecture descriptions: every bundled one reads, a new one is one file, and what is not described is refused."""
+"""Architecture descriptions: every bundled one reads, a new one is one file, and what is not
+described is refused.
+"""
 
 import json
 from pathlib import Path
@@ -38,26 +40,47 @@ EXPERTS: dict[str, Any] = {
     "moe_intermediate_size": 256, "n_shared_experts": 1, "shared_expert_intermediate_size": 128,
     "moe_num_experts": 8, "moe_k": 2,
 }  # fmt: skip
-LATENT = {"kv_lora_rank": 64, "q_lora_rank": 96, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 48}
+LATENT = {
+    "kv_lora_rank": 64,
+    "q_lora_rank": 96,
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 48,
+}
 LINEAR = {
-    "linear_num_key_heads": 4, "linear_key_head_dim": 32, "linear_num_value_heads": 8, "linear_value_head_dim": 64,
+    "linear_num_key_heads": 4,
+    "linear_key_head_dim": 32,
+    "linear_num_value_heads": 8,
+    "linear_value_head_dim": 64,
     "full_attention_interval": 4,
-}  # fmt: skip
+}
 STATE_SPACE: dict[str, Any] = {
-    "mamba_n_groups": 4, "mamba_d_state": 32, "mamba_n_heads": 8, "mamba_d_head": 64, "attn_layer_indices": [3, 7],
-    "n_groups": 4, "ssm_state_size": 32, "mamba_num_heads": 8, "mamba_head_dim": 64,
-}  # fmt: skip
+    "mamba_n_groups": 4,
+    "mamba_d_state": 32,
+    "mamba_n_heads": 8,
+    "mamba_d_head": 64,
+    "attn_layer_indices": [3, 7],
+    "n_groups": 4,
+    "ssm_state_size": 32,
+    "mamba_num_heads": 8,
+    "mamba_head_dim": 64,
+}
 SPARSE = {"index_n_heads": 4, "index_head_dim": 32, "index_topk": 64}
 LAYERS: dict[str, Any] = {
     "nemotron_h": {"hybrid_override_pattern": "M*-EM-*E"},
-    "granitemoehybrid": {"layer_types": ["mamba", "mamba", "attention", "mamba"] * 2, "shared_intermediate_size": 128},
+    "granitemoehybrid": {
+        "layer_types": ["mamba", "mamba", "attention", "mamba"] * 2,
+        "shared_intermediate_size": 128,
+    },
 }
 
 
 def of_type(model_type: str, **changes: Any) -> ModelConfig:
     """A small model of a family, with the fields that its description speaks of."""
     family = next(
-        load_family(path) for path in FAMILIES_DIR.glob("*.json") if model_type in load_family(path).model_types
+        load_family(path)
+        for path in FAMILIES_DIR.glob("*.json")
+        if model_type in load_family(path).model_types
     )
     fields = {"model_type": model_type, **BASE}
     if family.experts is not None:
@@ -78,9 +101,9 @@ def test_every_family_counts_the_same_twice(model_type: str) -> None:
     assert model.family.startswith("llmsim/presets/families/")
     tied = model.tie_word_embeddings
     assert weight_bytes(model, Layout(), Dtypes()) == 2 * parameter_count(model)
-    assert parameter_count(of_type(model_type, tie_word_embeddings=not tied)) - parameter_count(model) == (
-        BASE["vocab_size"] * BASE["hidden_size"] * (1 if tied else -1)
-    )
+    assert parameter_count(of_type(model_type, tie_word_embeddings=not tied)) - parameter_count(
+        model
+    ) == (BASE["vocab_size"] * BASE["hidden_size"] * (1 if tied else -1))
 
 
 @pytest.mark.parametrize("model_type", family_types())
@@ -104,7 +127,10 @@ def test_layers_by_rule() -> None:
     assert (gemma.window, gemma.layers_of("full"), gemma.layers_of("sliding")) == (512, 1, 7)
     assert of_type("gemma3_text", sliding_window=4096).layer_kinds == ()  # as wide as the context
     listed = ["sliding_attention", "full_attention"] * 4
-    assert of_type("gemma3_text", sliding_window=512, layer_types=listed).layer_kinds == ("sliding", "full") * 4
+    assert (
+        of_type("gemma3_text", sliding_window=512, layer_types=listed).layer_kinds
+        == ("sliding", "full") * 4
+    )
     qwen = of_type("qwen2", sliding_window=512, use_sliding_window=True, max_window_layers=6)
     assert qwen.layer_kinds == ("full",) * 6 + ("sliding",) * 2
     llama = of_type("llama4_text", attention_chunk_size=1024, no_rope_layers=[1, 0] * 4)
@@ -124,13 +150,21 @@ def test_shared_experts_are_operators_of_their_own() -> None:
     names = [op.name for op in operators(of_type("qwen2_moe"), Layout(), Dtypes())]
     start = names.index("moe")
     assert names[start + 1 : start + 5] == [
-        "shared_expert_up_proj", "shared_expert_act_fn", "shared_expert_down_proj", "shared_expert_gate"
-    ]  # fmt: skip
+        "shared_expert_up_proj",
+        "shared_expert_act_fn",
+        "shared_expert_down_proj",
+        "shared_expert_gate",
+    ]
 
 
 def test_wrappers_are_read_through() -> None:
     text = {"model_type": "llama", **{k: v for k, v in BASE.items() if k != "torch_dtype"}}
-    outer = {"model_type": "llava", "text_config": text, "vision_config": {"hidden_size": 8}, "torch_dtype": "float16"}
+    outer = {
+        "model_type": "llava",
+        "text_config": text,
+        "vision_config": {"hidden_size": 8},
+        "torch_dtype": "float16",
+    }
     model = parse_config(outer, name="m", source="config.json")
     assert (model.model_type, model.dtype) == ("llama", "fp16")
     assert "encoders" in model.notes[0]
@@ -153,7 +187,12 @@ ZEBRA = {
     "qkv_bias": True,
     "norms_per_layer": 4,
     "layers": {"every": 4, "kind": "full", "rest": "sliding", "window": "attention_span"},
-    "experts": {"experts": "n_exp", "topk": "k_exp", "width": ["exp_width", "intermediate_size"], "first": 2},
+    "experts": {
+        "experts": "n_exp",
+        "topk": "k_exp",
+        "width": ["exp_width", "intermediate_size"],
+        "first": 2,
+    },
 }
 
 
@@ -167,10 +206,17 @@ def write_zebra(folder: Path, **changes: Any) -> Path:
 def test_a_new_family_is_one_file(tmp_path: Path) -> None:
     model = load_model(str(write_zebra(tmp_path)))
     assert model.layer_kinds == (("sliding",) * 3 + ("full",)) * 2
-    assert (model.num_experts, model.num_moe_layers, model.window, model.norms_per_layer) == (4, 6, 256, 4)
+    assert (model.num_experts, model.num_moe_layers, model.window, model.norms_per_layer) == (
+        4,
+        6,
+        256,
+        4,
+    )
     hidden, qkv = 512, (8 + 4) * 64
     attention = qkv * (hidden + 1) + hidden * 8 * 64
-    layers = 8 * (attention + 4 * hidden) + 2 * 3 * hidden * 1024 + 6 * 4 * (hidden + 3 * hidden * 1024)
+    layers = (
+        8 * (attention + 4 * hidden) + 2 * 3 * hidden * 1024 + 6 * 4 * (hidden + 3 * hidden * 1024)
+    )
     assert parameter_count(model) == 2 * 6400 * hidden + layers + hidden
     assert weight_bytes(model, Layout(), Dtypes()) == 2 * parameter_count(model)
 
@@ -186,7 +232,9 @@ def test_a_new_family_is_one_file(tmp_path: Path) -> None:
         ({"layers": {"rest": "linear"}}, '"linear" does not say'),
     ],
 )
-def test_a_wrong_description_is_named(tmp_path: Path, changes: dict[str, Any], expected: str) -> None:
+def test_a_wrong_description_is_named(
+    tmp_path: Path, changes: dict[str, Any], expected: str
+) -> None:
     with pytest.raises(InputError, match=expected) as error:
         load_model(str(write_zebra(tmp_path, **changes)))
     assert str(tmp_path) in str(error.value)
@@ -215,13 +263,22 @@ def test_quantised_checkpoints(config: dict[str, Any], expected: tuple[object, .
 
 
 def test_parts_that_a_checkpoint_leaves_alone() -> None:
-    config = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]}
+    config = {
+        "quant_method": "mxfp4",
+        "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"],
+    }
     model = of_type("gpt_oss", quantization_config=config)
     dtypes = {op.name: op.weight_dtype for op in operators(model, Layout(), Dtypes(weight="fp4"))}
     assert (dtypes["qkv_proj"], dtypes["moe"], dtypes["moe_gate"]) == ("bf16", "fp4", "bf16")
-    listed = {"quant_method": "fp8", "modules_to_not_convert": [f"model.layers.{i}.self_attn.q_proj" for i in range(8)]}
+    listed = {
+        "quant_method": "fp8",
+        "modules_to_not_convert": [f"model.layers.{i}.self_attn.q_proj" for i in range(8)],
+    }
     assert of_type("llama", quantization_config=listed).plain_parts == {"attention"}
-    some = {"quant_method": "fp8", "ignore": ["model.layers.0.mlp.down_proj", "model.layers.0.mlp.gate"]}
+    some = {
+        "quant_method": "fp8",
+        "ignore": ["model.layers.0.mlp.down_proj", "model.layers.0.mlp.gate"],
+    }
     partly = of_type("llama", quantization_config=some)
     assert partly.plain_parts == frozenset()
     assert "mlp of 1 layers" in partly.notes[0]
@@ -229,7 +286,11 @@ def test_parts_that_a_checkpoint_leaves_alone() -> None:
 
 def test_fp8_cache_of_a_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **BASE}))
-    quantization = {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}
+    quantization = {
+        "quant_algo": "FP8",
+        "kv_cache_quant_algo": "FP8",
+        "exclude_modules": ["lm_head"],
+    }
     (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": quantization}))
     model = load_model(str(tmp_path))
     assert (model.weight_dtype, model.kv_cache_dtype) == ("fp8", "fp8")
@@ -246,7 +307,12 @@ def test_a_rule_may_depend_on_a_flag_and_scale_a_field(tmp_path: Path) -> None:
         "kv_heads": [{"grouped": ["groups", 4]}, {"multi": 1}, "num_attention_heads"],
         "intermediate": "4 * hidden_size",
     }
-    described = {"model_types": ["zebra"], "source": "here", "renamed": {"hidden_size": "width"}, **rules}
+    described = {
+        "model_types": ["zebra"],
+        "source": "here",
+        "renamed": {"hidden_size": "width"},
+        **rules,
+    }
     (tmp_path / "family.json").write_text(json.dumps(described))
 
     def kv_heads(**more: Any) -> int:
@@ -256,19 +322,30 @@ def test_a_rule_may_depend_on_a_flag_and_scale_a_field(tmp_path: Path) -> None:
         assert (model.hidden_size, model.intermediate_size) == (512, 2048)
         return model.num_key_value_heads
 
-    assert [kv_heads(), kv_heads(multi=True), kv_heads(grouped=True), kv_heads(grouped=True, groups=2)] == [8, 1, 4, 2]
+    assert [
+        kv_heads(),
+        kv_heads(multi=True),
+        kv_heads(grouped=True),
+        kv_heads(grouped=True, groups=2),
+    ] == [8, 1, 4, 2]
     with pytest.raises(InputError, match='field "multi" is 3; it must be true or false'):
         kv_heads(multi=3)
 
 
 def test_parallel_layers_share_a_norm_and_maybe_a_sum() -> None:
     falcon, command = of_type("falcon"), of_type("cohere")
-    names = {model.name + model.model_type: [op.name for op in operators(model, Layout(2), Dtypes())]
-             for model in (falcon, command)}  # fmt: skip
+    names = {
+        model.name + model.model_type: [op.name for op in operators(model, Layout(2), Dtypes())]
+        for model in (falcon, command)
+    }
     assert [one.count("layernorm") for one in names.values()] == [1, 1]
-    # One sum of the ranks for each layer, or one behind attention and one behind the MLP; and that of the embedding.
+    # One sum of the ranks for each layer, or one behind attention and one behind the MLP; and that
+    # of the embedding.
     assert [one.count("all_reduce") for one in names.values()] == [2, 3]
-    assert names["mfalcon"].index("branch_add") < len(names["mfalcon"]) - names["mfalcon"][::-1].index("all_reduce") - 1
+    assert (
+        names["mfalcon"].index("branch_add")
+        < len(names["mfalcon"]) - names["mfalcon"][::-1].index("all_reduce") - 1
+    )
     assert (command.norm_bias, falcon.norm_bias) == (False, True)
 
 
@@ -276,12 +353,17 @@ def test_lightning_attention_has_no_convolution_and_no_gates() -> None:
     model = of_type("minimax_m1", attn_type_list=[0] * 7 + [1])
     names = [op.name for op in operators(model, Layout(), Dtypes())]
     assert "linear_attention" in names and not {"linear_conv", "linear_ba_proj"} & set(names)
-    assert state_bytes_per_sequence(model, Layout(2), Dtypes()) == 7 * 4 * 64 * 64 * 2  # half of eight heads
+    assert (
+        state_bytes_per_sequence(model, Layout(2), Dtypes()) == 7 * 4 * 64 * 64 * 2
+    )  # half of eight heads
     assert (model.layers_of("linear"), model.layers_of("full")) == (7, 1)
 
 
 def test_tokens_may_choose_groups_of_experts_first() -> None:
-    assert [getattr(load_model("deepseek-ai/DeepSeek-V3"), name) for name in ("expert_groups", "groups_per_token")] == [
+    assert [
+        getattr(load_model("deepseek-ai/DeepSeek-V3"), name)
+        for name in ("expert_groups", "groups_per_token")
+    ] == [
         8,
         4,
     ]

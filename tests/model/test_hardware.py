@@ -56,7 +56,10 @@ def test_no_spelling_means_two_devices() -> None:
     seen: dict[str, str] = {}
     for path in HARDWARE_DIR.glob("*.json"):
         fields = json.loads(path.read_text())
-        for word in {"".join(filter(str.isalnum, w.lower())) for w in (fields["name"], path.stem, *fields["aliases"])}:
+        for word in {
+            "".join(filter(str.isalnum, w.lower()))
+            for w in (fields["name"], path.stem, *fields["aliases"])
+        }:
             assert seen.setdefault(word, path.stem) == path.stem
 
 
@@ -71,7 +74,8 @@ def test_figures_are_plausible_and_sourced(name: str) -> None:
     assert 1 << 22 < hardware.last_level_cache_bytes < 1 << 29
     assert set(hardware.flops) <= set(DTYPES)
     assert hardware.flops["bf16"] <= hardware.flops["int8"] or name in ("B300", "GB300")
-    # Every device is bandwidth-bound at one token: flops per byte far above the 1 that a decode step needs.
+    # Every device is bandwidth-bound at one token: flops per byte far above the 1 that a decode
+    # step needs.
     assert 50 < hardware.flops["bf16"] / hardware.memory_bandwidth_bytes_per_s < 1000
     assert hardware.attention_kernel in ("fa2", "fa3", "flashinfer", "triton", "pallas")
     assert set(hardware.sources) <= set(vars(hardware))
@@ -85,14 +89,24 @@ def test_measured_constants() -> None:
     pro, consumer = load_hardware("RTXPRO6000"), load_hardware("RTX4090")
     assert pro is not None
     assert consumer is not None
-    assert (pro.decode_skew_stream_bytes_per_s, pro.l2_bandwidth_bytes_per_s) == (32 * 10**9, 3 * 10**12)
-    assert (consumer.decode_skew_stream_bytes_per_s, consumer.l2_bandwidth_bytes_per_s) == (24 * 10**9, 14 * 10**11)
+    assert (pro.decode_skew_stream_bytes_per_s, pro.l2_bandwidth_bytes_per_s) == (
+        32 * 10**9,
+        3 * 10**12,
+    )
+    assert (consumer.decode_skew_stream_bytes_per_s, consumer.l2_bandwidth_bytes_per_s) == (
+        24 * 10**9,
+        14 * 10**11,
+    )
     assert "skew.csv" in pro.sources["decode_skew_stream_bytes_per_s"]
 
 
 def test_bandwidth_of_the_server_card_agrees_with_a_recorded_profile() -> None:
-    """The profile's lm_head streams 1.05 GB, eight times the cache: close to the data sheet, never above it."""
-    path = shared("groundtruth/profiler/perf/RTXPRO6000/meta-llama/Llama-3.1-8B/bf16/tp1/per_sequence.csv")
+    """The profile's lm_head streams 1.05 GB, eight times the cache: close to the data sheet, never
+    above it.
+    """
+    path = shared(
+        "groundtruth/profiler/perf/RTXPRO6000/meta-llama/Llama-3.1-8B/bf16/tp1/per_sequence.csv"
+    )
     row = next(line for line in path.read_text().splitlines() if line.startswith("lm_head,1,"))
     achieved = 128_256 * 4096 * 2 / (float(row.split(",")[2]) * 1e-6)
     hardware = load_hardware("RTXPRO6000")
@@ -103,7 +117,10 @@ def test_bandwidth_of_the_server_card_agrees_with_a_recorded_profile() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"memory_bandwidth_bytes_per_s": -2}, "memory_bandwidth_bytes_per_s is -2; a whole number from 1 to"),
+        (
+            {"memory_bandwidth_bytes_per_s": -2},
+            "memory_bandwidth_bytes_per_s is -2; a whole number from 1 to",
+        ),
         ({"flops": {"bf16": 0}}, "flops.bf16 is 0; a whole number from 1 to"),
         ({"flops": {"bf16": "fast"}}, 'flops.bf16 is "fast"; a valid integer was expected'),
         ({"num_sms": 10**30}, "num_sms is 1000000000000000000000000000000"),
@@ -123,7 +140,9 @@ def test_a_sheet_that_no_device_has(tmp_path: Path, change: dict[str, Any], said
 
 
 @pytest.mark.parametrize("given", [{"silicon_system": None}, {}])
-def test_a_sheet_of_a_device_that_the_database_does_not_have(given: dict[str, Any], tmp_path: Path) -> None:
+def test_a_sheet_of_a_device_that_the_database_does_not_have(
+    given: dict[str, Any], tmp_path: Path
+) -> None:
     """A null or absent silicon_system means the same, in a user's sheet and in a bundled one."""
     fields = json.loads((HARDWARE_DIR / "h100_sxm.json").read_text(encoding="utf-8"))
     del fields["silicon_system"]
@@ -132,7 +151,9 @@ def test_a_sheet_of_a_device_that_the_database_does_not_have(given: dict[str, An
     assert sheet is not None and sheet.silicon_system is None
 
 
-def test_a_bundled_sheet_without_silicon_system_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bundled_sheet_without_silicon_system_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from llmsim.model import hardware
 
     fields = json.loads((HARDWARE_DIR / "h100_sxm.json").read_text(encoding="utf-8"))

@@ -1,4 +1,6 @@
-"""Reading config.json files: presets, paths, every family, and one sentence for everything that is wrong."""
+"""Reading config.json files: presets, paths, every family, and one sentence for everything that is
+wrong.
+"""
 
 import json
 import math
@@ -40,7 +42,8 @@ def parse(**changes: Any) -> Any:
 
 
 def test_phi_mini_moe_has_its_published_size() -> None:
-    # Published with one decimal, 7.6B; the exact count is checked by hand: 2 x vocabulary, attention, experts, biases.
+    # Published with one decimal, 7.6B; the exact count is checked by hand: 2 x vocabulary,
+    # attention, experts, biases.
     model = load_model("microsoft/Phi-mini-MoE-instruct")
     assert round(parameter_count(model) / 1e9, 1) == 7.6
     attention = 4096 * 6144 + 6144 + 4096 * 4096 + 4096
@@ -117,7 +120,9 @@ def test_malformed_files(tmp_path: Path, content: bytes, expected: str) -> None:
     assert expected in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["", "  ", "a\0b", "./nowhere", "/nowhere/config.json", "no.json", "x" * 5000])
+@pytest.mark.parametrize(
+    "name", ["", "  ", "a\0b", "./nowhere", "/nowhere/config.json", "no.json", "x" * 5000]
+)
 def test_names_that_lead_nowhere(name: str) -> None:
     with pytest.raises(InputError):
         load_model(name)
@@ -150,14 +155,28 @@ def test_wrong_values_are_named_with_file_and_field(key: str, value: object) -> 
 
 any_json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text("abc_", max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("abc_", max_size=8), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text("abc_", max_size=8), inner, max_size=3)
+    ),
     max_leaves=5,
 )
 KNOWN_KEYS = [
-    *QWEN_MOE, "head_dim", "dtype", "tie_word_embeddings", "attention_bias", "mlp_bias", "sliding_window",
-    "layer_types", "use_sliding_window", "quantization_config", "rope_scaling", "mlp_only_layers",
-    "decoder_sparse_step", "text_config",
-]  # fmt: skip
+    *QWEN_MOE,
+    "head_dim",
+    "dtype",
+    "tie_word_embeddings",
+    "attention_bias",
+    "mlp_bias",
+    "sliding_window",
+    "layer_types",
+    "use_sliding_window",
+    "quantization_config",
+    "rope_scaling",
+    "mlp_only_layers",
+    "decoder_sparse_step",
+    "text_config",
+]
 
 
 @given(st.dictionaries(st.sampled_from(KNOWN_KEYS), any_json, max_size=3))
@@ -178,7 +197,10 @@ def test_any_value_in_any_field_parses_or_is_refused_in_a_sentence(changes: dict
         ({"linear_num_key_heads": 16}, "linear_num_key_heads"),
         ({"sliding_window": 4096}, "sliding_window"),
         ({"num_experts": 8}, "num_experts"),
-        ({"model_type": "qwen3_moe", "num_experts": 8, "shared_expert_intermediate_size": 8}, "shared_expert"),
+        (
+            {"model_type": "qwen3_moe", "num_experts": 8, "shared_expert_intermediate_size": 8},
+            "shared_expert",
+        ),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),
         ({"model_type": "gemma3"}, "model_type"),
         ({"ssm_state_size": 16}, "ssm_state_size"),
@@ -257,7 +279,11 @@ def test_rope_scaling_extends_the_context_as_in_vllm() -> None:
 
 def test_resolved_dtypes() -> None:
     plain, quantised = parse(), parse(quantization_config={"quant_method": "fp8"})
-    both = [resolve_dtypes(plain), resolve_dtypes(plain, "fp16", "fp8"), resolve_dtypes(plain, "fp8")]
+    both = [
+        resolve_dtypes(plain),
+        resolve_dtypes(plain, "fp16", "fp8"),
+        resolve_dtypes(plain, "fp8"),
+    ]
     assert [(d.weight, d.activation, d.kv) for d in both] == [
         ("bf16", "bf16", "bf16"),
         ("fp16", "fp16", "fp8"),
@@ -271,7 +297,9 @@ def test_resolved_dtypes() -> None:
 
 def test_reduced_configs_of_the_peer_load() -> None:
     folder = shared("artifact/model_config")
-    loaded = {model.name: model for model in (load_model(str(p)) for p in sorted(folder.glob("*/*.json")))}
+    loaded = {
+        model.name: model for model in (load_model(str(p)) for p in sorted(folder.glob("*/*.json")))
+    }
     assert set(loaded) == {
         "meta-llama/Llama-3.1-8B",
         "meta-llama/Llama-3.1-70B",

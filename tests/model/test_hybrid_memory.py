@@ -2,7 +2,15 @@
 
 from dataclasses import replace
 
-from llmsim.model import Dtypes, Layout, MemoryLedger, ModelConfig, load_model, memory_ledger, resolve_dtypes
+from llmsim.model import (
+    Dtypes,
+    Layout,
+    MemoryLedger,
+    ModelConfig,
+    load_model,
+    memory_ledger,
+    resolve_dtypes,
+)
 
 GEMMA = load_model("google/gemma-3-27b-it")
 NEXT = load_model("Qwen/Qwen3-Next-80B-A3B-Instruct")
@@ -10,9 +18,15 @@ NEXT = load_model("Qwen/Qwen3-Next-80B-A3B-Instruct")
 
 def ledger(model: ModelConfig, seqs: int, tp: int = 1, gib: int = 80) -> MemoryLedger:
     return memory_ledger(
-        model, Layout(tp, tp if model.num_experts else 1), resolve_dtypes(model), device_bytes=gib << 30,
-        utilization=0.9, max_num_seqs=seqs, max_num_batched_tokens=2048, block_size=16,
-    )  # fmt: skip
+        model,
+        Layout(tp, tp if model.num_experts else 1),
+        resolve_dtypes(model),
+        device_bytes=gib << 30,
+        utilization=0.9,
+        max_num_seqs=seqs,
+        max_num_batched_tokens=2048,
+        block_size=16,
+    )
 
 
 def tokens(of: MemoryLedger) -> int:
@@ -33,7 +47,8 @@ def test_the_better_bound_is_taken_and_never_beats_the_engine() -> None:
     many, plain = ledger(GEMMA, 256), ledger(replace(GEMMA, layer_kinds=(), window=0), 256)
     assert tokens(many) == tokens(plain)
     assert "kept for whole sequences" in many.notes[0]
-    # A sequence within the window needs every layer: no bound may hold more short sequences than bytes allow.
+    # A sequence within the window needs every layer: no bound may hold more short sequences than
+    # bytes allow.
     few = ledger(GEMMA, 8)
     left = -next(size for label, size in few.lines if label.startswith("KV cache"))
     aside = -dict(few.lines)["KV of layers that see 1024 tokens, 8 sequences"]
@@ -42,7 +57,10 @@ def test_the_better_bound_is_taken_and_never_beats_the_engine() -> None:
 
 def test_models_without_a_global_layer_keep_whole_sequences() -> None:
     mistral = load_model("mistralai/Mistral-7B-v0.1")
-    assert ledger(mistral, 8).num_blocks == ledger(replace(mistral, layer_kinds=(), window=0), 8).num_blocks
+    assert (
+        ledger(mistral, 8).num_blocks
+        == ledger(replace(mistral, layer_kinds=(), window=0), 8).num_blocks
+    )
 
 
 def test_linear_attention_reserves_its_state() -> None:

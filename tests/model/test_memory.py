@@ -1,4 +1,6 @@
-"""The memory ledger: the one known block count, sums, monotony, overrides, and refusals with their arithmetic."""
+"""The memory ledger: the one known block count, sums, monotony, overrides, and refusals with their
+arithmetic.
+"""
 
 from typing import Any
 
@@ -28,8 +30,9 @@ def ledger(model: Any = LLAMA, layout: Layout = Layout(), **changes: Any) -> Mem
 
 
 def test_block_count_that_vllm_reports_on_a_24_gb_card() -> None:
-    # vLLM 0.19 on this device, with these arguments: 2588 blocks. No term was set on this point; what does not follow
-    # from shapes is from other machines' logs, uncertain by about 0.3 GiB: 6 % of this card's KV cache.
+    # vLLM 0.19 on this device, with these arguments: 2588 blocks. No term was set on this point;
+    # what does not follow from shapes is from other machines' logs, uncertain by about 0.3 GiB: 6 %
+    # of this card's KV cache.
     rules = load_profile("vllm-0.19")
     sizes = rules.cuda_graphs.sizes(256, 2048)
     found = ledger(rules=rules.memory, cuda_graph_sizes=sizes, num_sms=128)
@@ -46,14 +49,16 @@ def test_block_count_that_vllm_reports_on_a_24_gb_card() -> None:
 def test_first_principles_terms() -> None:
     lines = dict(ledger().lines)
     assert lines["weights"] == -16_060_522_496
-    # vLLM's log of loading this model says 14.989 GiB: the elements and one table of cosines and sines.
+    # vLLM's log of loading this model says 14.989 GiB: the elements and one table of cosines and
+    # sines.
     assert lines["rotary tables, 131072 positions x 256 B"] == -131_072 * 128 * 2
     loaded = (16_060_522_496 + 131_072 * 128 * 2) / GIB
     assert loaded == pytest.approx(14.989, abs=5e-4)
     assert lines["sampler, 256 sequences x 128256 x 14 B"] == -256 * 128_256 * 14
     assert lines["hidden states, 2048 tokens"] == -2048 * 4096 * 2
     assert lines["top-k/top-p buffer, 132 rows x 128256 x 4 B"] == -132 * 128_256 * 4
-    # With few sequences and many tokens a layer is the peak: two hidden states, gate and up, and their product.
+    # With few sequences and many tokens a layer is the peak: two hidden states, gate and up, and
+    # their product.
     wide = dict(ledger(max_num_seqs=4, max_num_batched_tokens=8192).lines)
     assert wide["activations of a layer, 8192 tokens"] == -8192 * 2 * (2 * 4096 + 3 * 14_336)
     assert not any("NCCL" in label for label in lines)
@@ -97,7 +102,10 @@ def test_lines_add_up_to_zero_and_blocks_fit(
 def test_override_is_shown_beside_what_would_fit() -> None:
     result = ledger(num_gpu_blocks_override=2588)
     assert result.num_blocks == 2588
-    assert any(f"num_gpu_blocks_override; {ledger().num_blocks} would fit" in label for label, _ in result.lines)
+    assert any(
+        f"num_gpu_blocks_override; {ledger().num_blocks} would fit" in label
+        for label, _ in result.lines
+    )
 
 
 def test_override_beyond_the_utilization_but_not_the_device() -> None:

@@ -1,4 +1,6 @@
-"""Operators, byte counts and layouts: closed forms, conservation over ranks, and the rules that refuse a layout."""
+"""Operators, byte counts and layouts: closed forms, conservation over ranks, and the rules that
+refuse a layout.
+"""
 
 from dataclasses import replace
 
@@ -40,7 +42,8 @@ def test_llama_weights_to_the_byte() -> None:
 
 @pytest.mark.parametrize("name", model_names())
 def test_one_rank_holds_exactly_the_parameters(name: str) -> None:
-    # The sum over operators and the closed form are written independently; one vocabulary is padded (granite's).
+    # The sum over operators and the closed form are written independently; one vocabulary is padded
+    # (granite's).
     model = load_model(name)
     tables = 1 if model.tie_word_embeddings else 2
     padding = (padded_vocab_size(model) - model.vocab_size) * model.hidden_size * tables
@@ -58,7 +61,16 @@ def test_order_and_parts_of_a_dense_layer() -> None:
 def test_order_of_an_moe_layer_with_tp() -> None:
     names = [op.name for op in operators(MOE, Layout(4, 4), BF16)]
     assert names == [
-        *("embedding", "all_reduce", "layernorm", "qkv_proj", "qk_norm", "rotary_emb", "attention", "o_proj"),
+        *(
+            "embedding",
+            "all_reduce",
+            "layernorm",
+            "qkv_proj",
+            "qk_norm",
+            "rotary_emb",
+            "attention",
+            "o_proj",
+        ),
         *("all_reduce", "layernorm", "moe_gate", "moe", "all_reduce"),
         *("final_layernorm", "lm_head", "logits_gather", "sampler"),
     ]
@@ -79,7 +91,11 @@ def test_fused_shapes_of_llama_70b_on_four_ranks() -> None:
     assert attention.kv_bytes_per_context_token == 2 * 2 * 128 * 2
     assert attention.flops_per_context_token == 4 * 16 * 128
     reduce = by_name(program, "all_reduce")
-    assert (reduce.collective, reduce.collective_bytes_per_token, reduce.feature) == ("all_reduce", 16384, "tokens")
+    assert (reduce.collective, reduce.collective_bytes_per_token, reduce.feature) == (
+        "all_reduce",
+        16384,
+        "tokens",
+    )
     gather = by_name(program, "logits_gather")
     assert (gather.collective_bytes_per_token, gather.feature) == (2 * 128256, "sequences")
 
@@ -101,10 +117,16 @@ def test_bytes_and_flops_by_the_documented_formulas() -> None:
         "sampler": (6 * v, 4 * v, 2 * v),
     }
     for op in operators(LLAMA, Layout(), BF16):
-        assert (op.read_bytes_per_token, op.write_bytes_per_token, op.flops_per_token) == expected[op.name], op.name
+        assert (op.read_bytes_per_token, op.write_bytes_per_token, op.flops_per_token) == expected[
+            op.name
+        ], op.name
     norm = by_name(operators(QWEN, Layout(2), BF16), "qk_norm")
     heads = (16 + 4) * 128
-    assert (norm.read_bytes_per_token, norm.flops_per_token, norm.weight_bytes) == (2 * heads, 4 * heads, 2 * 256)
+    assert (norm.read_bytes_per_token, norm.flops_per_token, norm.weight_bytes) == (
+        2 * heads,
+        4 * heads,
+        2 * 256,
+    )
 
 
 def test_expert_traffic_is_the_expected_one() -> None:
@@ -125,7 +147,9 @@ def test_kv_heads_are_replicated_beyond_their_number() -> None:
 
 def test_fp8_halves_the_linear_weights_only() -> None:
     wide, narrow = operators(MOE, Layout(), BF16), operators(MOE, Layout(), FP8)
-    quantised = {a.name for a, b in zip(wide, narrow, strict=True) if b.weight_bytes != a.weight_bytes}
+    quantised = {
+        a.name for a, b in zip(wide, narrow, strict=True) if b.weight_bytes != a.weight_bytes
+    }
     assert quantised == {"qkv_proj", "o_proj", "moe"}
     for a, b in zip(wide, narrow, strict=True):
         if a.name in quantised:
@@ -140,7 +164,9 @@ def test_block_scales_are_counted() -> None:
 
 
 def test_fp8_cache_halves_the_kv_bytes() -> None:
-    assert 2 * kv_bytes_per_token(LLAMA, Layout(), Dtypes(kv="fp8")) == kv_bytes_per_token(LLAMA, Layout(), BF16)
+    assert 2 * kv_bytes_per_token(LLAMA, Layout(), Dtypes(kv="fp8")) == kv_bytes_per_token(
+        LLAMA, Layout(), BF16
+    )
 
 
 def test_tied_embeddings_are_stored_once_but_read_twice() -> None:
@@ -167,7 +193,12 @@ def test_biases_are_counted_once_per_rank() -> None:
 def test_dense_and_moe_layers_in_one_model() -> None:
     mixed = replace(MOE, moe_layers=(False,) * 8 + (True,) * 40)
     repeats = {op.name: op.repeat for op in operators(mixed, Layout(), BF16)}
-    assert (repeats["attention"], repeats["down_proj"], repeats["moe"], repeats["moe_gate"]) == (48, 8, 40, 40)
+    assert (repeats["attention"], repeats["down_proj"], repeats["moe"], repeats["moe_gate"]) == (
+        48,
+        8,
+        40,
+        40,
+    )
     assert weight_bytes(mixed, Layout(), BF16) == 2 * parameter_count(mixed)
 
 
@@ -208,18 +239,29 @@ shapes = st.builds(
 
 
 @given(shapes, st.sampled_from([1, 2, 4, 8]), st.sampled_from(["bf16", "fp8"]))
-def test_ranks_together_hold_the_model_and_what_is_replicated(model: ModelConfig, tp: int, weight: str) -> None:
+def test_ranks_together_hold_the_model_and_what_is_replicated(
+    model: ModelConfig, tp: int, weight: str
+) -> None:
     layout, dtypes = Layout(tp), Dtypes(weight=weight)
     if layout_problem(model, layout):
         with pytest.raises(InputError, match="cannot run with tp"):
             operators(model, layout, dtypes)
         return
-    alone, shared_out = weight_bytes(model, Layout(), dtypes), tp * weight_bytes(model, layout, dtypes)
+    alone, shared_out = (
+        weight_bytes(model, Layout(), dtypes),
+        tp * weight_bytes(model, layout, dtypes),
+    )
     norms = model.hidden_size * (2 if model.norm_bias else 1)
-    norm_bytes = 2 * (norms * (2 * model.num_layers + 1) + 2 * model.head_dim * model.qk_norm * model.num_layers)
+    norm_bytes = 2 * (
+        norms * (2 * model.num_layers + 1) + 2 * model.head_dim * model.qk_norm * model.num_layers
+    )
     copies = max(1, tp // model.num_key_value_heads) - 1
     kv_width = 2 * model.num_key_value_heads * model.head_dim
-    kv_bytes = kv_width * (model.hidden_size * int(dtype_bytes(weight)) + 2 * model.attention_bias) * model.num_layers
+    kv_bytes = (
+        kv_width
+        * (model.hidden_size * int(dtype_bytes(weight)) + 2 * model.attention_bias)
+        * model.num_layers
+    )
     assert shared_out == alone + (tp - 1) * norm_bytes + copies * kv_bytes
 
 
@@ -230,10 +272,18 @@ def test_all_operators_are_well_formed(model: ModelConfig, tp: int) -> None:
     for op in operators(model, Layout(tp), BF16):
         assert op.repeat >= 1
         assert (op.gemm_n > 0) == (op.gemm_k > 0) == (op.kind == "gemm")
-        assert (op.collective != "") == (op.kind == "collective") == (op.collective_bytes_per_token > 0)
+        assert (
+            (op.collective != "")
+            == (op.kind == "collective")
+            == (op.collective_bytes_per_token > 0)
+        )
         assert (op.weight_dtype == "") == (op.weight_bytes == 0)
         assert op.kind == "collective" or op.write_bytes_per_token > 0
-        assert all(isinstance(value, int) for name, value in vars(op).items() if name.endswith(("bytes", "_token")))
+        assert all(
+            isinstance(value, int)
+            for name, value in vars(op).items()
+            if name.endswith(("bytes", "_token"))
+        )
 
 
 @pytest.mark.parametrize(
@@ -242,15 +292,27 @@ def test_all_operators_are_well_formed(model: ModelConfig, tp: int) -> None:
         (LLAMA, Layout(3), "tp must divide num_attention_heads 32"),
         (LLAMA, Layout(0), "at least 1"),
         (LLAMA, Layout(2, 2), "no experts, so ep must be 1"),
-        (replace(LLAMA, num_attention_heads=36, num_key_value_heads=6), Layout(4), "num_key_value_heads 6 or be a"),
-        (replace(LLAMA, num_attention_heads=36, num_key_value_heads=3), Layout(4), "num_key_value_heads 3 or be a"),
-        (replace(LLAMA, intermediate_size=14337), Layout(2), "tp must divide intermediate_size 14337"),
+        (
+            replace(LLAMA, num_attention_heads=36, num_key_value_heads=6),
+            Layout(4),
+            "num_key_value_heads 6 or be a",
+        ),
+        (
+            replace(LLAMA, num_attention_heads=36, num_key_value_heads=3),
+            Layout(4),
+            "num_key_value_heads 3 or be a",
+        ),
+        (
+            replace(LLAMA, intermediate_size=14337),
+            Layout(2),
+            "tp must divide intermediate_size 14337",
+        ),
         (MOE, Layout(2, 4), "ep must divide tp"),
         (replace(MOE, num_experts=6), Layout(4, 4), "ep must divide the number of experts 6"),
         (replace(MOE, moe_intermediate_size=770), Layout(4), "intermediate size 770"),
         (replace(MOE, weight_block=(128, 128)), Layout(4), "quantisation blocks of 128 x 128"),
     ],
-)  # fmt: skip
+)
 def test_broken_rules_are_named(model: ModelConfig, layout: Layout, rule: str) -> None:
     with pytest.raises(InputError) as error:
         weight_bytes(model, layout, BF16)

@@ -14,7 +14,13 @@ from llmsim.model import (
     state_bytes_per_sequence,
     weight_bytes,
 )
-from tests.model.published import KV_BYTES_PER_TOKEN, PARAMETERS, WEIGHT_GIB, WHOLE_WITH_VISION, WITH_MORE
+from tests.model.published import (
+    KV_BYTES_PER_TOKEN,
+    PARAMETERS,
+    WEIGHT_GIB,
+    WHOLE_WITH_VISION,
+    WITH_MORE,
+)
 
 GIB = 1 << 30
 
@@ -36,21 +42,31 @@ def test_every_preset_is_compared() -> None:
 
 
 def siglip(width: int, inner: int, layers: int, patch: int, image: int) -> int:
-    """SigLIP vision transformer: patch and position embeddings, blocks with biases, the final norm."""
+    """SigLIP vision transformer: patch and position embeddings, blocks with biases,
+    the final norm.
+    """
     block = 4 * (width * width + width) + 2 * width * inner + inner + width + 4 * width
-    return 3 * patch * patch * width + width + (image // patch) ** 2 * width + layers * block + 2 * width
+    return (
+        3 * patch * patch * width
+        + width
+        + (image // patch) ** 2 * width
+        + layers * block
+        + 2 * width
+    )
 
 
 def test_gemma_3_without_its_vision_tower() -> None:
-    # Besides the tower: the projection to the text width and the norm in front of it (transformers, Gemma3).
+    # Besides the tower: the projection to the text width and the norm in front of it (transformers,
+    # Gemma3).
     vision = siglip(1152, 4304, 27, 14, 896) + 1152 * 5376 + 1152
     published, _ = WHOLE_WITH_VISION["google/gemma-3-27b-it"]
     assert parameter_count(load_model("google/gemma-3-27b-it")) == published - vision
 
 
 def test_llama_4_scout_without_its_vision_tower() -> None:
-    # transformers, Llama4VisionModel: 34 blocks of 1408 with an MLP of 5632, pixel-shuffle MLP 5632 -> 4096 -> 4096,
-    # projector 4096 -> 5120, patches of 14 in images of 336, class embedding, norms before and after.
+    # transformers, Llama4VisionModel: 34 blocks of 1408 with an MLP of 5632, pixel-shuffle MLP 5632
+    # -> 4096 -> 4096, projector 4096 -> 5120, patches of 14 in images of 336, class embedding,
+    # norms before and after.
     width, inner = 1408, 5632
     block = 4 * (width * width + width) + 2 * width * inner + inner + width + 4 * width
     vision = 3 * 14 * 14 * width + width + ((336 // 14) ** 2 + 1) * width + 34 * block + 4 * width
@@ -64,7 +80,9 @@ def test_llama_4_scout_without_its_vision_tower() -> None:
 def test_weight_bytes(name: str) -> None:
     model = load_model(name)
     published, _ = WEIGHT_GIB[name]
-    assert weight_bytes(model, Layout(), resolve_dtypes(model)) == pytest.approx(published * GIB, rel=0.005)
+    assert weight_bytes(model, Layout(), resolve_dtypes(model)) == pytest.approx(
+        published * GIB, rel=0.005
+    )
 
 
 @pytest.mark.parametrize("name", KV_BYTES_PER_TOKEN)
@@ -74,7 +92,8 @@ def test_kv_bytes(name: str) -> None:
 
 
 def test_fp8_checkpoints_carry_their_block_scales() -> None:
-    # Half the bytes of the linear layers, one fp32 scale per 128 x 128, and the wide rest (embeddings, norms, router).
+    # Half the bytes of the linear layers, one fp32 scale per 128 x 128, and the wide rest
+    # (embeddings, norms, router).
     wide, narrow = load_model("Qwen/Qwen3-32B"), load_model("Qwen/Qwen3-32B-FP8")
     whole = weight_bytes(wide, Layout(), resolve_dtypes(wide))
     linear = 2 * (64 * (5120 * (64 + 16) * 128 + 64 * 128 * 5120 + 3 * 5120 * 25600))
@@ -84,8 +103,13 @@ def test_fp8_checkpoints_carry_their_block_scales() -> None:
 
 def test_kv_groups_of_hybrids() -> None:
     gemma = load_model("google/gemma-3-27b-it")
-    groups = {group.kind: (group.layers, group.window) for group in kv_groups(gemma, Layout(), Dtypes())}
-    assert groups == {"full": (10, 0), "sliding": (52, 1024)}  # 5 local layers to 1 global, 62 layers
+    groups = {
+        group.kind: (group.layers, group.window) for group in kv_groups(gemma, Layout(), Dtypes())
+    }
+    assert groups == {
+        "full": (10, 0),
+        "sliding": (52, 1024),
+    }  # 5 local layers to 1 global, 62 layers
     scout = load_model("meta-llama/Llama-4-Scout-17B-16E-Instruct")
     assert [(g.kind, g.layers, g.window) for g in kv_groups(scout, Layout(), Dtypes())] == [
         ("full", 12, 0),

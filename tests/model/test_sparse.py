@@ -1,4 +1,6 @@
-"""Sparse latent attention and state spaces: what they keep, read and compute, against closed forms and publications."""
+"""Sparse latent attention and state spaces: what they keep, read and compute, against closed forms
+and publications.
+"""
 
 import json
 from pathlib import Path
@@ -32,11 +34,16 @@ def named(model: ModelConfig, layout: Layout | None = None) -> dict[str, Operato
 
 
 def test_what_the_indexer_adds_to_deepseek_v3(tmp_path: Path) -> None:
-    """Safetensors metadata: 685.40e9 against DeepSeek-V3's 684.53e9, 62 layers with the one that predicts."""
+    """Safetensors metadata: 685.40e9 against DeepSeek-V3's 684.53e9, 62 layers with the one that
+    predicts.
+    """
     sparse = loaded(tmp_path, SPARSE)
     extra = parameter_count(sparse) - parameter_count(load_model("deepseek-ai/DeepSeek-V3"))
     assert extra * 62 / 61 == pytest.approx(685_396_921_376 - 684_531_386_000, rel=1e-3)
-    whole, held = (weight_bytes(one, Layout(), Dtypes()) for one in (sparse, load_model("deepseek-ai/DeepSeek-V3")))
+    whole, held = (
+        weight_bytes(one, Layout(), Dtypes())
+        for one in (sparse, load_model("deepseek-ai/DeepSeek-V3"))
+    )
     assert whole - held == 2 * extra
 
 
@@ -52,10 +59,17 @@ def test_sparse_attention_computes_what_the_paper_says(tmp_path: Path) -> None:
     """Every head of the indexer on every pair, attention on the latents of at most 2,048 tokens."""
     ops = named(loaded(tmp_path, SPARSE), Layout(8))
     indexer, attention = ops["indexer"], ops["attention_sparse"]
-    assert (indexer.flops_per_context_token, indexer.kv_bytes_per_context_token) == (2 * 64 * 128, 132)
+    assert (indexer.flops_per_context_token, indexer.kv_bytes_per_context_token) == (
+        2 * 64 * 128,
+        132,
+    )
     assert indexer.window == 0
     heads = 128 // 8
-    assert attention.flops_per_context_token == attention.decode_flops_per_context_token == 2 * heads * (576 + 512)
+    assert (
+        attention.flops_per_context_token
+        == attention.decode_flops_per_context_token
+        == 2 * heads * (576 + 512)
+    )
     assert (attention.window, attention.kv_bytes_per_context_token) == (2048, 1152)
     assert ops["indexer_q_proj"].flops_per_token == 2 * 1536 * 64 * 128
     assert ops["indexer_k_proj"].weight_bytes == 2 * 7168 * (128 + 64)
@@ -76,18 +90,32 @@ def test_layers_that_share_a_choice(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tp", [1, 2, 4, 8])
 def test_a_state_space_in_closed_form(tmp_path: Path, tp: int) -> None:
-    """Mamba-2 (arXiv 2405.21060) of Nemotron 3 Nano: 64 heads of 64, 8 groups, 128 states, 4 taps; vLLM's shapes."""
-    model = loaded(tmp_path, PUBLISHED["Nemotron-3-Nano-30B-A3B"][2] | {"mamba_ssm_cache_dtype": "float32"})
+    """Mamba-2 (arXiv 2405.21060) of Nemotron 3 Nano: 64 heads of 64, 8 groups, 128 states, 4 taps;
+    vLLM's shapes.
+    """
+    model = loaded(
+        tmp_path, PUBLISHED["Nemotron-3-Nano-30B-A3B"][2] | {"mamba_ssm_cache_dtype": "float32"}
+    )
     ops, heads, inner, groups = named(model, Layout(tp)), 64 // tp, 64 * 64 // tp, 8 // tp
     channels = inner + 2 * groups * 128
-    assert (ops["linear_in_proj"].gemm_n, ops["linear_in_proj"].gemm_k) == (inner + channels + heads, 2688)
+    assert (ops["linear_in_proj"].gemm_n, ops["linear_in_proj"].gemm_k) == (
+        inner + channels + heads,
+        2688,
+    )
     assert ops["linear_attention"].flops_per_token == 5 * heads * 64 * 128
     state = heads * 64 * 128 * 4 + 3 * channels * 2
-    assert ops["linear_state"].read_bytes_per_token == ops["linear_state"].write_bytes_per_token == state
+    assert (
+        ops["linear_state"].read_bytes_per_token
+        == ops["linear_state"].write_bytes_per_token
+        == state
+    )
     assert state_bytes_per_sequence(model, Layout(tp), Dtypes()) == 23 * state
     assert kv_bytes_per_token(model, Layout(tp), Dtypes()) == 6 * 2 * 128 * 2 * max(1, 2 // tp)
     assert [ops[name].repeat for name in ("linear_in_proj", "attention", "moe")] == [23, 6, 23]
-    assert sum(op.repeat for op in operators(model, Layout(tp), Dtypes()) if op.name == "layernorm") == 52
+    assert (
+        sum(op.repeat for op in operators(model, Layout(tp), Dtypes()) if op.name == "layernorm")
+        == 52
+    )
     assert "norm_sum" not in ops and "gate_up_proj" not in ops
 
 
@@ -96,7 +124,10 @@ def test_one_group_is_on_every_rank_and_its_norm_spans_them(tmp_path: Path) -> N
     one, four = named(model), named(model, Layout(4))
     assert four["linear_in_proj"].gemm_n == (one["linear_in_proj"].gemm_n - 256) // 4 + 256
     assert "norm_sum" not in one
-    assert (four["norm_sum"].collective, four["norm_sum"].collective_bytes_per_token) == ("all_reduce", 4)
+    assert (four["norm_sum"].collective, four["norm_sum"].collective_bytes_per_token) == (
+        "all_reduce",
+        4,
+    )
     assert four["norm_sum"].repeat == 29
 
 
@@ -118,7 +149,10 @@ def test_experts_in_a_latent_space(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"tp": 16, "num_attention_heads": 48, "num_key_value_heads": 16}, "the 8 groups of its state spaces"),
+        (
+            {"tp": 16, "num_attention_heads": 48, "num_key_value_heads": 16},
+            "the 8 groups of its state spaces",
+        ),
         ({"hybrid_override_pattern": "MM"}, "one entry for each of 56 layers"),
         ({"hybrid_override_pattern": "X" * 56}, "a layer is 'X'"),
         ({"mamba_num_heads": 12, "n_groups": 8}, "not a multiple"),
@@ -141,6 +175,16 @@ def test_position_embeddings_by_a_word(tmp_path: Path) -> None:
     config = PUBLISHED["granite-4.0-h-micro"][2]
     assert not loaded(tmp_path / "a", config).rotary
     assert loaded(tmp_path / "b", config | {"position_embedding_type": "rope"}).rotary
-    dense = shape(2, 512, 512, 8, 8, 1024, model_type="granitemoehybrid", layer_types=["attention"] * 2,
-                  num_local_experts=0, shared_intermediate_size=2048)  # fmt: skip
+    dense = shape(
+        2,
+        512,
+        512,
+        8,
+        8,
+        1024,
+        model_type="granitemoehybrid",
+        layer_types=["attention"] * 2,
+        num_local_experts=0,
+        shared_intermediate_size=2048,
+    )
     assert loaded(tmp_path / "c", dense).linear is None

@@ -1,1 +1,3 @@
-"""Mutation testing: changes the program in small ways and sees whether a test fails (`make mutate`)."""
+"""Mutation testing: changes the program in small ways and sees whether a test fails (`make
+mutate`).
+"""

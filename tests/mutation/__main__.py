@@ -23,7 +23,9 @@ ROOTS = ("llmsim/native", "llmsim/lowering", "llmsim/costs", "llmsim/results")
 
 def main() -> int:
     given = _arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what runs is ended, and the file restored
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(143)
+    )  # so that what runs is ended, and the file restored
     try:
         mutants = _mutants(given)
     except (OSError, ValueError) as error:
@@ -48,13 +50,25 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make mutate", description=__doc__)
-    parser.add_argument("--seed", type=int, default=1, help="draws the mutants: the same seed, the same mutants")
-    parser.add_argument("--count", type=int, default=20, help="mutants that count, beside those that are equivalent")
+    parser.add_argument(
+        "--seed", type=int, default=1, help="draws the mutants: the same seed, the same mutants"
+    )
+    parser.add_argument(
+        "--count", type=int, default=20, help="mutants that count, beside those that are equivalent"
+    )
     parser.add_argument("--root", nargs="+", default=ROOTS, help="folders, or patterns of files")
-    parser.add_argument("--budget", type=float, default=60.0, help="processor seconds of tests for a survivor")
-    parser.add_argument("--at", nargs="+", help="every mutant of these lines instead, each as file:line")
-    parser.add_argument("--again", help="the survivors of a report, in their present lines, instead")
-    parser.add_argument("--map", choices=["updated", "kept", "new"], default="updated", help="of what tests run")
+    parser.add_argument(
+        "--budget", type=float, default=60.0, help="processor seconds of tests for a survivor"
+    )
+    parser.add_argument(
+        "--at", nargs="+", help="every mutant of these lines instead, each as file:line"
+    )
+    parser.add_argument(
+        "--again", help="the survivors of a report, in their present lines, instead"
+    )
+    parser.add_argument(
+        "--map", choices=["updated", "kept", "new"], default="updated", help="of what tests run"
+    )
     return parser.parse_args()
 
 
@@ -73,7 +87,9 @@ def _survivors(report: Path) -> Iterator[Mutant]:
             continue
         source = (ROOT / row["path"]).read_text(encoding="utf-8")
         alike = [
-            each for each in mutants_of(row["path"]) if each.changed_lines(source) == (row["before"], row["after"])
+            each
+            for each in mutants_of(row["path"])
+            if each.changed_lines(source) == (row["before"], row["after"])
         ]
         if alike:
             yield min(alike, key=lambda each: abs(each.line - row["line"]))
@@ -93,7 +109,9 @@ def _report(given: argparse.Namespace) -> Path:
 
 
 def _tested(mutants: Iterable[Mutant], reach: Reach, budget_s: float) -> Iterator[Verdict]:
-    """The verdict of each mutant in its order. The copy of each language is prepared when its first mutant comes."""
+    """The verdict of each mutant in its order. The copy of each language is prepared when its first
+    mutant comes.
+    """
     with ExitStack() as copies:
         runners: dict[bool, Runner] = {}
         for mutant in mutants:

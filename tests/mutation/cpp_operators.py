@@ -1,7 +1,7 @@
 """Finds what can be mutated in a C++ source.
 
-The sources are formatted by clang-format: a binary operator stands between spaces, and a template's angle bracket, a
-pointer or a sign does not. That tells them apart without a parser.
+The sources are formatted by clang-format: a binary operator stands between spaces, and a template's
+angle bracket, a pointer or a sign does not. That tells them apart without a parser.
 """
 
 from __future__ import annotations
@@ -21,8 +21,25 @@ TOKEN = re.compile(
     re.VERBOSE | re.DOTALL | re.MULTILINE,
 )
 
-COMPARISONS = {"<": ("<=", ">="), "<=": ("<", ">"), ">": (">=", "<="), ">=": (">", "<"), "==": ("!=",), "!=": ("==",)}
-ARITHMETIC = {"+": "-", "-": "+", "*": "/", "/": "*", "%": "*", "+=": "-=", "-=": "+=", "*=": "/=", "/=": "*="}
+COMPARISONS = {
+    "<": ("<=", ">="),
+    "<=": ("<", ">"),
+    ">": (">=", "<="),
+    ">=": (">", "<"),
+    "==": ("!=",),
+    "!=": ("==",),
+}
+ARITHMETIC = {
+    "+": "-",
+    "-": "+",
+    "*": "/",
+    "/": "*",
+    "%": "*",
+    "+=": "-=",
+    "-=": "+=",
+    "*=": "/=",
+    "/=": "*=",
+}
 LOGIC = {"&&": "||", "||": "&&"}
 KEYWORDS = """
     return const constexpr static auto if else for while do switch case default using break continue
@@ -64,7 +81,12 @@ class CppMutants:
         self.in_message = self._messages()
 
     def all(self) -> list[Mutant]:
-        found = [*self._of_tokens(), *self._of_conditions(), *self._of_statements(), *self._of_returns()]
+        found = [
+            *self._of_tokens(),
+            *self._of_conditions(),
+            *self._of_statements(),
+            *self._of_returns(),
+        ]
         return sorted(found, key=lambda mutant: (mutant.start, mutant.end, mutant.replacement))
 
     def _mutant(self, start: int, end: int, replacement: str, operator: str) -> Mutant:
@@ -76,14 +98,21 @@ class CppMutants:
         found = [False] * len(self.tokens)
         begin, texts = 0, False
         for index, token in enumerate(self.tokens):
-            texts = texts or token.kind == "string" or token.text in ("throw", "static_assert", "assert")
+            texts = (
+                texts
+                or token.kind == "string"
+                or token.text in ("throw", "static_assert", "assert")
+            )
             if token.text in (";", "{", "}"):
                 found[begin : index + 1] = [texts] * (index + 1 - begin)
                 begin, texts = index + 1, False
         return found
 
     def _spaced(self, token: Token) -> bool:
-        before, after = self.source[token.start - 1 : token.start], self.source[token.end : token.end + 1]
+        before, after = (
+            self.source[token.start - 1 : token.start],
+            self.source[token.end : token.end + 1],
+        )
         return before.isspace() and after.isspace()
 
     def _of_tokens(self) -> Iterator[Mutant]:
@@ -144,7 +173,11 @@ class CppMutants:
             is_label = token.text == ":" and self.tokens[begin].text in LABELS
             if token.text == ";":
                 yield begin, index
-            if token.text in (";", "{", "}", "else") or is_label or (token.text == ")" and self._ends_head(index)):
+            if (
+                token.text in (";", "{", "}", "else")
+                or is_label
+                or (token.text == ")" and self._ends_head(index))
+            ):
                 begin = index + 1
 
     def _ends_head(self, index: int) -> bool:
@@ -159,7 +192,12 @@ class CppMutants:
     def _of_statements(self) -> Iterator[Mutant]:
         for begin, end in self._statements():
             words = [token.text for token in self.tokens[begin:end]]
-            if begin >= end or self.in_message[begin] or words[0] in NO_STATEMENT or self._declares(begin):
+            if (
+                begin >= end
+                or self.in_message[begin]
+                or words[0] in NO_STATEMENT
+                or self._declares(begin)
+            ):
                 continue
             is_call = words[-1] == ")"
             is_assignment = any(re.fullmatch(r"[-+*/%&|^]?=", word) for word in words)
@@ -169,7 +207,9 @@ class CppMutants:
                 yield self._mutant(start, stop, ";", "removed statement")
 
     def _declares(self, begin: int) -> bool:
-        """Whether a statement begins with a type and a name, for instance `std::vector<Ps>& times`."""
+        """Whether a statement begins with a type and a name, for instance
+        `std::vector<Ps>& times`.
+        """
         at, angles = begin, 0
         if self.tokens[begin].kind != "name":
             return False
@@ -194,7 +234,9 @@ class CppMutants:
                 yield self._mutant(start, stop, "{}", "returned value")
 
     def _ends_return(self, index: int, at: int) -> bool:
-        """Whether the token `at` ends the statement that begins at `index`: a semicolon outside of brackets."""
+        """Whether the token `at` ends the statement that begins at `index`: a semicolon outside of
+        brackets.
+        """
         if self.tokens[at].text != ";":
             return False
         inside = [token.text for token in self.tokens[index:at]]

@@ -18,7 +18,9 @@ EQUIVALENT = Path(__file__).parent / "equivalent.json"
 
 @dataclass(frozen=True)
 class Equivalent:
-    """A mutant that no test can kill. It is known by its lines, blanks joined: their numbers change too often."""
+    """A mutant that no test can kill. It is known by its lines, blanks joined: their numbers change
+    too often.
+    """
 
     path: str
     before: str
@@ -31,13 +33,19 @@ def equivalents() -> list[Equivalent]:
 
 
 def sources(roots: Sequence[str]) -> list[str]:
-    """All sources below some folders, or that match a pattern, relative to the tree. Raises ValueError for none."""
+    """All sources below some folders, or that match a pattern, relative to the tree. Raises
+    ValueError for none.
+    """
     found: set[str] = set()
     for root in roots:
         below = sorted((ROOT / root).rglob("*") if (ROOT / root).is_dir() else ROOT.glob(root))
-        files = {str(path.relative_to(ROOT)) for path in below if path.suffix in (".cpp", ".h", ".py")}
+        files = {
+            str(path.relative_to(ROOT)) for path in below if path.suffix in (".cpp", ".h", ".py")
+        }
         if not files:
-            raise ValueError(f'ROOT: "{root}" holds no source of C++ or Python; "llmsim/native" does')
+            raise ValueError(
+                f'ROOT: "{root}" holds no source of C++ or Python; "llmsim/native" does'
+            )
         found |= files
     return sorted(found)
 
@@ -45,11 +53,17 @@ def sources(roots: Sequence[str]) -> list[str]:
 def mutants_of(path: str) -> list[Mutant]:
     """Every mutant of one file, in the order of its text."""
     source = (ROOT / path).read_text(encoding="utf-8")
-    return PythonMutants(path, source).all() if path.endswith(".py") else CppMutants(path, source).all()
+    return (
+        PythonMutants(path, source).all()
+        if path.endswith(".py")
+        else CppMutants(path, source).all()
+    )
 
 
 def drawn(roots: Sequence[str], seed: int) -> Iterator[Mutant]:
-    """All mutants below some folders in an order that depends on the seed and on the sources alone."""
+    """All mutants below some folders in an order that depends on the seed and on the
+    sources alone.
+    """
     found = [mutant for path in sources(roots) for mutant in mutants_of(path)]
     random.Random(seed).shuffle(found)
     yield from found
@@ -59,5 +73,8 @@ def at_line(place: str) -> list[Mutant]:
     """Every mutant of one line, given as "file:line". Raises ValueError for another form."""
     path, _, line = place.rpartition(":")
     if not line.isdigit() or not (ROOT / path).is_file():
-        raise ValueError(f'AT: "{place}" is no line of a file; write "llmsim/native/results/latency_breakdown.cpp:81"')
+        raise ValueError(
+            f'AT: "{place}" is no line of a file; write '
+            '"llmsim/native/results/latency_breakdown.cpp:81"'
+        )
     return [mutant for mutant in mutants_of(path) if mutant.line == int(line)]

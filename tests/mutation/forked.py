@@ -1,4 +1,6 @@
-"""Runs pytest in a fork of this process, which has imported the libraries of the tests: that saves two seconds."""
+"""Runs pytest in a fork of this process, which has imported the libraries of the tests: that saves
+two seconds.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,33 @@ from pathlib import Path
 
 import pytest
 
-LIBRARIES = ("hypothesis", "msgspec", "numpy", "pyarrow", "pyarrow.parquet", "pydantic", "rich", "typer", "yaml")
+LIBRARIES = (
+    "hypothesis",
+    "msgspec",
+    "numpy",
+    "pyarrow",
+    "pyarrow.parquet",
+    "pydantic",
+    "rich",
+    "typer",
+    "yaml",
+)
 HANGS_S = 1800
 """Wall-clock limit of a process of tests, for what waits without using the processor."""
 MOST_BYTES = 12 << 30
 """Limit of a process's memory."""
 
 
-def forked(arguments: Sequence[str], folder: Path, environment: Mapping[str, str], log: Path, limit_s: float) -> int:
-    """Exit code of pytest with these arguments in a folder; minus the signal's number where a signal ended it."""
+def forked(
+    arguments: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    log: Path,
+    limit_s: float,
+) -> int:
+    """Exit code of pytest with these arguments in a folder; minus the signal's number where a
+    signal ended it.
+    """
     for name in LIBRARIES:
         import_module(name)
     process = os.fork()
@@ -41,7 +61,13 @@ def forked(arguments: Sequence[str], folder: Path, environment: Mapping[str, str
         _end_session(process)
 
 
-def _run(arguments: Sequence[str], folder: Path, environment: Mapping[str, str], log: Path, limit_s: float) -> None:
+def _run(
+    arguments: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    log: Path,
+    limit_s: float,
+) -> None:
     """The fork's part; never returns."""
     code = 3
     try:
@@ -57,7 +83,10 @@ def _run(arguments: Sequence[str], folder: Path, environment: Mapping[str, str],
         os.chdir(folder)
         sys.dont_write_bytecode = True
         own = str(Path(__file__).resolve().parents[1])
-        sys.path[:] = [*environment["PYTHONPATH"].split(os.pathsep), *(path for path in sys.path if path != own)]
+        sys.path[:] = [
+            *environment["PYTHONPATH"].split(os.pathsep),
+            *(path for path in sys.path if path != own),
+        ]
         runpy.run_path(str(Path(sys.path[0]) / "sitecustomize.py"))
         code = int(pytest.main(list(arguments)))
         sys.stdout.flush()

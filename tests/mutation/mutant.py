@@ -23,7 +23,9 @@ class Mutant:
         return source[: self.start] + self.replacement + source[self.end :]
 
     def changed_lines(self, source: str) -> tuple[str, str]:
-        """The lines that the change touches before and after it, without indentation and line ends."""
+        """The lines that the change touches before and after it, without indentation
+        and line ends.
+        """
         mutated = self.applied(source)
         first = source.rfind("\n", 0, self.start) + 1
         last = source.find("\n", self.end)
@@ -33,7 +35,9 @@ class Mutant:
 
     def diff(self, source: str) -> str:
         """A unified diff without context, its file names left out."""
-        lines = difflib.unified_diff(source.splitlines(), self.applied(source).splitlines(), lineterm="", n=0)
+        lines = difflib.unified_diff(
+            source.splitlines(), self.applied(source).splitlines(), lineterm="", n=0
+        )
         return "\n".join(list(lines)[2:])
 
 

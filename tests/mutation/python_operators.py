@@ -1,7 +1,8 @@
 """Finds what can be mutated in a Python source, and tells whether a mutant differs at all.
 
-Not mutated: texts (docstrings, messages and calls that add one), what builds an error, assertions (`strict` of `zip` is
-one), decorators, annotations, `__repr__` and `__str__`, and f-strings, whose positions Python 3.11 does not know.
+Not mutated: texts (docstrings, messages and calls that add one), what builds an error, assertions
+(`strict` of `zip` is one), decorators, annotations, `__repr__` and `__str__`, and f-strings, whose
+positions Python 3.11 does not know.
 """
 
 from __future__ import annotations
@@ -35,7 +36,15 @@ ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
     ast.Mod: ast.Mult,
 }
 EXTREMA = {"min": "max", "max": "min"}
-DEFAULTS = {"int": "0", "float": "0.0", "bool": "False", "str": "''", "list": "[]", "dict": "{}", "tuple": "()"}
+DEFAULTS = {
+    "int": "0",
+    "float": "0.0",
+    "bool": "False",
+    "str": "''",
+    "list": "[]",
+    "dict": "{}",
+    "tuple": "()",
+}
 NOT_MUTATED_FUNCTIONS = frozenset(["__repr__", "__str__"])
 
 
@@ -93,7 +102,9 @@ class PythonMutants(ast.NodeVisitor):
     def visit_Compare(self, node: ast.Compare) -> None:
         for index, comparison in enumerate(node.ops):
             for other in COMPARISONS[type(comparison)]:
-                self._changed(node, "comparison", lambda new, i=index, o=other: new.ops.__setitem__(i, o()))
+                self._changed(
+                    node, "comparison", lambda new, i=index, o=other: new.ops.__setitem__(i, o())
+                )
         self.generic_visit(node)
 
     def visit_BinOp(self, node: ast.BinOp) -> None:
@@ -159,7 +170,9 @@ class PythonMutants(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Assign(self, node: ast.Assign) -> None:
-        """Without the assignment to a name every reader of the name would fail, which needs no test."""
+        """Without the assignment to a name every reader of the name would fail, which needs no
+        test.
+        """
         if all(isinstance(target, ast.Attribute | ast.Subscript) for target in node.targets):
             self._replaced(node, "pass", "removed statement")
         self.visit(node.value)
@@ -178,7 +191,9 @@ class PythonMutants(ast.NodeVisitor):
         if not (isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)):
             self._replaced(test, f"(not ({ast.unparse(test)}))", "condition")
 
-    def _changed(self, node: ast.expr | ast.stmt, operator: str, change: Callable[[Any], object]) -> None:
+    def _changed(
+        self, node: ast.expr | ast.stmt, operator: str, change: Callable[[Any], object]
+    ) -> None:
         new = copy.deepcopy(node)
         change(new)
         text = ast.unparse(new)
@@ -198,13 +213,25 @@ class PythonMutants(ast.NodeVisitor):
 
 
 def same_bytecode(before: str, after: str) -> bool:
-    """Whether two sources compile to the same instructions and constants, whatever their lines are."""
+    """Whether two sources compile to the same instructions and constants, whatever
+    their lines are.
+    """
     return _essence(compile(before, "x", "exec")) == _essence(compile(after, "x", "exec"))
 
 
 def _essence(code: CodeType) -> tuple[Any, ...]:
-    constants = [_essence(each) if isinstance(each, CodeType) else (type(each), each) for each in code.co_consts]
-    return (code.co_code, constants, code.co_names, code.co_varnames, code.co_freevars, code.co_exceptiontable)
+    constants = [
+        _essence(each) if isinstance(each, CodeType) else (type(each), each)
+        for each in code.co_consts
+    ]
+    return (
+        code.co_code,
+        constants,
+        code.co_names,
+        code.co_varnames,
+        code.co_freevars,
+        code.co_exceptiontable,
+    )
 
 
 def _line_starts(source: str) -> list[int]:
@@ -212,11 +239,15 @@ def _line_starts(source: str) -> list[int]:
 
 
 def _is_text(node: ast.expr) -> bool:
-    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+    return isinstance(node, ast.JoinedStr) or (
+        isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
 
 
 def functions_of(source: str) -> Iterator[tuple[int, int]]:
-    """First line (decorators included) and last line of each function, outer ones before inner ones."""
+    """First line (decorators included) and last line of each function, outer ones before inner
+    ones.
+    """
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             decorators = getattr(node, "decorator_list", [])

@@ -1,7 +1,8 @@
 """Which tests run a line: noted once by running all of them, and kept under build/mutation.
 
-Of Python it knows the functions that each test called, of C++ the lines at which a basic block began. The notes of a
-test file stand until it changes, whatever else does; `make mutate MAP=new` makes all of them again.
+Of Python it knows the functions that each test called, of C++ the lines at which a basic block
+began. The notes of a test file stand until it changes, whatever else does; `make mutate MAP=new`
+makes all of them again.
 """
 
 from __future__ import annotations
@@ -23,11 +24,19 @@ from mutation.python_operators import functions_of
 from mutation.workplace import ROOT, Workplace, remove
 
 PROBE = ROOT / "tests" / "mutation" / "reach_probe.cpp"
-MAPPED_FOR = {"tests/engine/": "astra-sim", "tests/profiler/": "profiler", "tests/mutation/": "tests/mutation"}
-"""Folders of tests that run nothing else, or too little for the time that they take, and what they are noted for."""
+MAPPED_FOR = {
+    "tests/engine/": "astra-sim",
+    "tests/profiler/": "profiler",
+    "tests/mutation/": "tests/mutation",
+}
+"""Folders of tests that run nothing else, or too little for the time that they take, and what they
+are noted for.
+"""
 LIMIT_S = 1800
 LINES_BEFORE = 3
-"""So many lines at or before a mutant of C++ are looked up: a block's own line is only where it begins."""
+"""So many lines at or before a mutant of C++ are looked up: a block's own line is only where it
+begins.
+"""
 
 
 @dataclass
@@ -36,8 +45,12 @@ class Reach:
 
     cpu_s: dict[str, float] = field(default_factory=dict)
     tests: list[str] = field(default_factory=list)
-    lines: dict[str, dict[int, int]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(int)))
-    """Of each file, for each line (of Python: the first line of a function) a bit for each test that ran it."""
+    lines: dict[str, dict[int, int]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(int))
+    )
+    """Of each file, for each line (of Python: the first line of a function) a bit for each test
+    that ran it.
+    """
 
     def add(self, row: Mapping[str, Any]) -> None:
         if not row["passed"]:
@@ -52,13 +65,19 @@ class Reach:
     def of_line(self, path: str, line: int, source: str) -> list[str]:
         """The tests that run a line, the fastest first."""
         lines = self.lines.get(path, {})
-        bits = self._of_python(lines, line, source) if path.endswith(".py") else self._of_cpp(lines, line)
+        bits = (
+            self._of_python(lines, line, source)
+            if path.endswith(".py")
+            else self._of_cpp(lines, line)
+        )
         found = [test for index, test in enumerate(self.tests) if bits >> index & 1]
         return sorted(found, key=lambda test: (self.cpu_s[test], test))
 
     @staticmethod
     def _of_python(lines: Mapping[int, int], line: int, source: str) -> int:
-        """Those of the innermost function around the line; outside of any, those of the whole file."""
+        """Those of the innermost function around the line; outside of any, those of
+        the whole file.
+        """
         around = [first for first, last in functions_of(source) if first <= line <= last]
         if not around:
             return reduce(or_, lines.values(), 0)
@@ -68,13 +87,16 @@ class Reach:
     def _of_cpp(lines: Mapping[int, int], line: int) -> int:
         known = sorted(lines)
         at = bisect_right(known, line)
-        return reduce(or_, (lines[each] for each in known[max(at - LINES_BEFORE, 0) : at + (at == 0)]), 0)
+        return reduce(
+            or_, (lines[each] for each in known[max(at - LINES_BEFORE, 0) : at + (at == 0)]), 0
+        )
 
 
 def reach_of_tests(how: str, roots: Sequence[str]) -> Reach:
     """What the tests of some folders of sources reach.
 
-    `how`: "kept" as it is, "updated" for test files that are new or have changed, or "new" for all of them.
+    `how`: "kept" as it is, "updated" for test files that are new or have changed, or "new" for all
+    of them.
     """
     path = ROOT / "build" / "mutation" / "reach.jsonl"
     if how == "new":
@@ -82,7 +104,9 @@ def reach_of_tests(how: str, roots: Sequence[str]) -> Reach:
     files = {name: _hash(ROOT / name) for name in _test_files(roots)}
     wanted = {} if how == "kept" else files
     found = [line for line in _lines(path) if _is_present(json.loads(line), wanted)]
-    missing = [] if how == "kept" else sorted(set(files) - {json.loads(line)["file"] for line in found})
+    missing = (
+        [] if how == "kept" else sorted(set(files) - {json.loads(line)["file"] for line in found})
+    )
     for folder in sorted({str(Path(name).parent) for name in missing}):
         below = [name for name in missing if str(Path(name).parent) == folder]
         print(f"Noting which lines each test of {folder} runs", flush=True)
@@ -101,7 +125,9 @@ def _is_present(row: Mapping[str, Any], files: Mapping[str, str]) -> bool:
 
 def _test_files(roots: Sequence[str]) -> list[str]:
     left_out = tuple(
-        folder for folder, source in MAPPED_FOR.items() if not any(root.startswith(source) for root in roots)
+        folder
+        for folder, source in MAPPED_FOR.items()
+        if not any(root.startswith(source) for root in roots)
     )
     found = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests").rglob("test_*.py"))]
     return [name for name in found if not name.startswith(left_out)]
@@ -129,16 +155,22 @@ def _measured(files: Sequence[str]) -> list[dict[str, Any]]:
         remove(reached)
         reached.mkdir()
         place.test(
-            ["-p", "mutation.reach_plugin", *files], LIMIT_S, place.native, LLMSIM_REACH_OUTPUT=str(output),
+            ["-p", "mutation.reach_plugin", *files],
+            LIMIT_S,
+            place.native,
+            LLMSIM_REACH_OUTPUT=str(output),
             LLMSIM_REACHED=str(reached),
-        )  # fmt: skip
+        )
         rows = [json.loads(line) for line in _lines(output)]
         lines = _lines_of_blocks(place, set().union(*(row["native"] for row in rows)))
     unknown = {"test": "", "cpu_s": 0, "passed": False, "lines": {}}
     found: list[dict[str, Any]] = [{**unknown, "file": name} for name in files]
     for row in rows:
         reached_lines: dict[str, set[int]] = defaultdict(set)
-        for path, line in (*row["python"], *(lines[block] for block in row["native"] if block in lines)):
+        for path, line in (
+            *row["python"],
+            *(lines[block] for block in row["native"] if block in lines),
+        ):
             reached_lines[path].add(line)
         kept = {name: row[name] for name in ("test", "cpu_s", "passed")}
         by_path = {path: sorted(each) for path, each in reached_lines.items()}
@@ -147,11 +179,17 @@ def _measured(files: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _lines_of_blocks(place: Workplace, blocks: Iterable[int]) -> dict[int, tuple[str, int]]:
-    """File and line of each offset: of the innermost function in the tree's own sources, where others are inlined."""
+    """File and line of each offset: of the innermost function in the tree's own sources, where
+    others are inlined.
+    """
     offsets = sorted(blocks)
-    asked = "".join(f"{offset - 1:x}\n" for offset in offsets)  # the call's own address, not the one after it
+    asked = "".join(
+        f"{offset - 1:x}\n" for offset in offsets
+    )  # the call's own address, not the one after it
     command = ["addr2line", "-a", "-i", "-e", str(place.native)]
-    answers = subprocess.run(command, input=asked, check=True, capture_output=True, text=True).stdout.splitlines()
+    answers = subprocess.run(
+        command, input=asked, check=True, capture_output=True, text=True
+    ).stdout.splitlines()
     found: dict[int, tuple[str, int]] = {}
     offset = 0
     for answer in answers:

@@ -1,6 +1,8 @@
-"""A pytest plug-in that writes, test by test, what the test ran of the tree, how long it took and whether it passed.
+"""A pytest plug-in that writes, test by test, what the test ran of the tree, how long it took and
+whether it passed.
 
-What a fixture of a whole module ran counts for every test of that module: it runs wherever one of them does.
+What a fixture of a whole module ran counts for every test of that module: it runs wherever one of
+them does.
 """
 
 from __future__ import annotations
@@ -74,14 +76,19 @@ class ReachPlugin:
         self._add_to(self.current)
         python, native = (self.current[kind] | self.shared[module][kind] for kind in (0, 1))
         row = {
-            "test": item.nodeid, "cpu_s": round(used_s, 3), "passed": self.passed.get(item.nodeid, False),
-            "python": sorted(python), "native": sorted(native),
-        }  # fmt: skip
+            "test": item.nodeid,
+            "cpu_s": round(used_s, 3),
+            "passed": self.passed.get(item.nodeid, False),
+            "python": sorted(python),
+            "native": sorted(native),
+        }
         with self.output.open("a") as file:
             file.write(json.dumps(row) + "\n")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """A test that was skipped, or that failed in any of its three phases, says nothing about a mutant."""
+        """A test that was skipped, or that failed in any of its three phases, says nothing about a
+        mutant.
+        """
         self.passed[report.nodeid] = self.passed.get(report.nodeid, True) and report.passed
 
 

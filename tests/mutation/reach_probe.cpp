@@ -1,5 +1,6 @@
-// Notes which basic blocks of the module ran. The compiler calls the probe at each of them (-fsanitize-coverage=trace-pc);
-// compiled without that option itself, and linked into the module. Read by reach_probe.py.
+// Notes which basic blocks of the module ran. The compiler calls the probe at each of them
+// (-fsanitize-coverage=trace-pc); compiled without that option itself, and linked into the module.
+// Read by reach_probe.py.
 #include <cstddef>
 #include <cstdint>
 

@@ -1,4 +1,6 @@
-"""Writes what became of the mutants: a line each while they are tested, then the score and the survivors."""
+"""Writes what became of the mutants: a line each while they are tested, then the score and the
+survivors.
+"""
 
 from __future__ import annotations
 
@@ -24,20 +26,30 @@ def summary_of(verdicts: Sequence[Verdict]) -> str:
         if verdict.status == "survived":
             lines += [f"\n{line_of(verdict)}", verdict.diff]
     others = ", ".join(
-        f"{counts[status]} {status}" for status in sorted(counts) if status not in ("killed", "survived")
+        f"{counts[status]} {status}"
+        for status in sorted(counts)
+        if status not in ("killed", "survived")
     )
     share = f"{100 * killed / (killed + survived):.1f} %" if killed + survived else "none"
-    lines.append(f"\nMutation score: {share} ({killed} of {killed + survived} killed; not counted: {others or 'none'})")
+    lines.append(
+        f"\nMutation score: {share} ({killed} of {killed + survived} killed; not counted: "
+        f"{others or 'none'})"
+    )
     return "\n".join(lines)
 
 
 def write_report(path: Path, verdicts: Sequence[Verdict]) -> None:
     rows = [
         {
-            "path": verdict.mutant.path, "line": verdict.mutant.line, "operator": verdict.mutant.operator,
-            "status": verdict.status, "why": verdict.why, "before": verdict.before, "after": verdict.after,
+            "path": verdict.mutant.path,
+            "line": verdict.mutant.line,
+            "operator": verdict.mutant.operator,
+            "status": verdict.status,
+            "why": verdict.why,
+            "before": verdict.before,
+            "after": verdict.after,
         }
         for verdict in verdicts
-    ]  # fmt: skip
+    ]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(rows, indent=1))

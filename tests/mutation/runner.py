@@ -18,7 +18,9 @@ from mutation.workplace import ROOT, BuildError, Outcome, Workplace, remove
 
 LEAST_LIMIT_S = 30.0
 LIMIT_OF_MEASURED = 5.0
-"""A process of tests may take so many times what its tests took without a mutant; beyond it, it hangs."""
+"""A process of tests may take so many times what its tests took without a mutant; beyond it, it
+hangs.
+"""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,9 @@ class Verdict:
     mutant: Mutant
     status: str
     why: str
-    """The test that killed it and how, the reason why it is equivalent, or how many tests it survived."""
+    """The test that killed it and how, the reason why it is equivalent, or how many tests it
+    survived.
+    """
     before: str
     after: str
     diff: str
@@ -84,12 +88,16 @@ class Runner:
                 except BuildError:
                     return judged("not compiled", "the compiler refuses it")
                 if compiled == self._unmutated:
-                    return judged("same code", "the compiler makes of it what it makes of the original")
+                    return judged(
+                        "same code", "the compiler makes of it what it makes of the original"
+                    )
                 native = self._place.native
             return judged(*self._tested(mutant, source, native))
 
     def _tested(self, mutant: Mutant, source: str, native: Path) -> tuple[str, str]:
-        """Status and reason after the tests. Mutants of C++ share compiled cost tables, of which none is theirs."""
+        """Status and reason after the tests. Mutants of C++ share compiled cost tables, of which
+        none is theirs.
+        """
         if not self._is_cpp:
             remove(self._place.folder / "cache")
         survived = 0
@@ -107,13 +115,18 @@ class Runner:
         return "survived", f"{survived} tests passed" if survived else "no test runs it"
 
     def _first_failure(self, tests: Sequence[str], native: Path) -> Outcome:
-        limit_s = max(LEAST_LIMIT_S, LIMIT_OF_MEASURED * sum(self._reach.cpu_s.get(test, 0.0) for test in tests))
+        limit_s = max(
+            LEAST_LIMIT_S,
+            LIMIT_OF_MEASURED * sum(self._reach.cpu_s.get(test, 0.0) for test in tests),
+        )
         return self._place.first_failure(tests, limit_s, native, self._place.folder / "cache")
 
     def _passes_without(self, test: str, tests: Sequence[str], mutant: Mutant, source: str) -> bool:
-        """Whether a test that failed passes without the mutant, here and now; asked once for each test.
+        """Whether a test that failed passes without the mutant, here and now; asked once for each
+        test.
 
-        Where the modules of the tests cannot be imported, whether all of them pass. Raises RuntimeError if not.
+        Where the modules of the tests cannot be imported, whether all of them pass. Raises
+        RuntimeError if not.
         """
         if test in self._sound:
             return True
@@ -128,13 +141,20 @@ class Runner:
         if known and passes:
             self._sound.add(test)
         if not known and not passes:
-            raise RuntimeError(f"the {test} fails without a mutant, too: {self._place.folder / 'tests.log'}")
+            raise RuntimeError(
+                f"the {test} fails without a mutant, too: {self._place.folder / 'tests.log'}"
+            )
         return passes
 
 
 def installed_module() -> Path:
     """The native module of this environment, for mutants of Python."""
-    site = Path(sys.prefix) / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    site = (
+        Path(sys.prefix)
+        / "lib"
+        / f"python{sys.version_info.major}.{sys.version_info.minor}"
+        / "site-packages"
+    )
     found = [*site.glob("llmsim/_native*.so"), *(ROOT / "llmsim").glob("_native*.so")]
     if not found:
         raise FileNotFoundError(f"no native module below {site}: run `make run` first")

@@ -1,4 +1,6 @@
-"""A pytest plug-in that runs given tests in a given order, and writes which was the last to begin and which failed."""
+"""A pytest plug-in that runs given tests in a given order, and writes which was the last to begin
+and which failed.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,16 @@ class SelectedPlugin:
         self.output = output
 
     @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        wanted = sorted((item for item in items if item.nodeid in self.place), key=lambda item: self.place[item.nodeid])
-        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in self.place])
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> None:
+        wanted = sorted(
+            (item for item in items if item.nodeid in self.place),
+            key=lambda item: self.place[item.nodeid],
+        )
+        config.hook.pytest_deselected(
+            items=[item for item in items if item.nodeid not in self.place]
+        )
         items[:] = wanted
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
@@ -30,4 +39,6 @@ class SelectedPlugin:
 
 def pytest_configure(config: pytest.Config) -> None:
     order = json.loads(Path(os.environ["LLMSIM_TESTS"]).read_text())
-    config.pluginmanager.register(SelectedPlugin(order, Path(os.environ["LLMSIM_TESTS_OUTCOME"])), "selected")
+    config.pluginmanager.register(
+        SelectedPlugin(order, Path(os.environ["LLMSIM_TESTS_OUTCOME"])), "selected"
+    )

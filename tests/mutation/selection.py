@@ -1,4 +1,6 @@
-"""Chooses the tests for a mutant: those that run its line, the ones that mirror its file and the fast ones first."""
+"""Chooses the tests for a mutant: those that run its line, the ones that mirror its file and the
+fast ones first.
+"""
 
 from __future__ import annotations
 
@@ -9,25 +11,35 @@ from mutation.mutant import Mutant
 from mutation.reach import Reach
 
 BESIDE = 0.3
-"""Share of the budget that other tests of those files get: what a cache spared one test, another has run."""
+"""Share of the budget that other tests of those files get: what a cache spared one test, another
+has run.
+"""
 MIRRORS = {"llmsim/native": ("native", "scheduling", "offload", "routing", "disaggregation")}
 """Folders of tests that mirror a folder of sources by another name."""
 
 
 def tests_for(mutant: Mutant, source: str, reach: Reach, budget_s: float) -> list[list[str]]:
-    """Two runs of tests: those that run the mutant's line, then others of the same files. Empty where none runs it.
+    """Two runs of tests: those that run the mutant's line, then others of the same files. Empty
+    where none runs it.
 
-    `budget_s` is the processor time of all, as measured without a mutant; slower tests beyond it are left out.
+    `budget_s` is the processor time of all, as measured without a mutant; slower tests beyond it
+    are left out.
     """
     running = reach.of_line(mutant.path, mutant.line, source)
     files = {_file(test) for test in running}
-    others = sorted({test for test in reach.cpu_s if _file(test) in files} - set(running), key=reach.cpu_s.__getitem__)
+    others = sorted(
+        {test for test in reach.cpu_s if _file(test) in files} - set(running),
+        key=reach.cpu_s.__getitem__,
+    )
 
     def mirroring_first(tests: Sequence[str]) -> list[str]:
         return sorted(tests, key=lambda test: not mirrors(_file(test), mutant.path))
 
     running, beside = mirroring_first(running), mirroring_first(others)
-    chosen = [_within(running, reach, (1 - BESIDE) * budget_s), _within(beside, reach, BESIDE * budget_s)]
+    chosen = [
+        _within(running, reach, (1 - BESIDE) * budget_s),
+        _within(beside, reach, BESIDE * budget_s),
+    ]
     return [_by_file(tests, mutant.path, reach) for tests in chosen if tests]
 
 
@@ -43,7 +55,9 @@ def _within(tests: Sequence[str], reach: Reach, budget_s: float) -> list[str]:
 
 
 def _by_file(tests: Sequence[str], path: str, reach: Reach) -> list[str]:
-    """The tests file by file, so that what a file's tests share is made once; mirroring and fast files first."""
+    """The tests file by file, so that what a file's tests share is made once; mirroring and fast
+    files first.
+    """
     of_file: dict[str, list[str]] = defaultdict(list)
     for test in tests:
         of_file[_file(test)].append(test)

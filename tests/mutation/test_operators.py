@@ -58,23 +58,46 @@ def test_of_cpp_all_kinds_are_found_and_nothing_else() -> None:
     """Neither the template's brackets nor the pointer, comment, include or message."""
     condition = "at >= 3 && foo->ready(at)"
     assert changes(CppMutants("x.cpp", CPP).all(), CPP) == {
-        (">=", ">"), (">=", "<"), ("&&", "||"), ("3", "4"), (condition, f"!({condition})"), ("max", "min"),
-        ("foo->stop(/* 1 */);", ";"), ("0", "1"), ("+=", "-="), ("*", "/"), ("2", "3"), ("++", "--"),
-        ("sum += std::max<Ps>(at, -at) * 2;", ";"), ("++sum;", ";"), ("foo->list(sum)", "{}"),
-    }  # fmt: skip
+        (">=", ">"),
+        (">=", "<"),
+        ("&&", "||"),
+        ("3", "4"),
+        (condition, f"!({condition})"),
+        ("max", "min"),
+        ("foo->stop(/* 1 */);", ";"),
+        ("0", "1"),
+        ("+=", "-="),
+        ("*", "/"),
+        ("2", "3"),
+        ("++", "--"),
+        ("sum += std::max<Ps>(at, -at) * 2;", ";"),
+        ("++sum;", ";"),
+        ("foo->list(sum)", "{}"),
+    }
 
 
 def test_of_python_all_kinds_are_found_and_nothing_else() -> None:
-    """Neither docstrings, messages, annotations, decorators, errors, `strict` nor what is printed of an object."""
+    """Neither docstrings, messages, annotations, decorators, errors, `strict` nor what is printed
+    of an object.
+    """
     whole = "self.seen - 2 < self.size and not other.empty"
     assert changes(PythonMutants("x.py", PYTHON).all(), PYTHON) == {
-        ("3", "4"), ("other is None", "(not (other is None))"), ("other is None", "(other is not None)"),
-        ("self.seen = max(self.size, other.size)", "pass"), ("max", "min"), ("1", "2"), ("2", "3"),
-        ("self.seen += each", "pass"), ("self.seen += each", "self.seen -= each"), (whole, "False"),
-        (whole, "(self.seen - 2 < self.size or not other.empty)"), ("self.seen - 2", "(self.seen + 2)"),
-        ("self.seen - 2 < self.size", "(self.seen - 2 <= self.size)"), ("not other.empty", "(other.empty)"),
+        ("3", "4"),
+        ("other is None", "(not (other is None))"),
+        ("other is None", "(other is not None)"),
+        ("self.seen = max(self.size, other.size)", "pass"),
+        ("max", "min"),
+        ("1", "2"),
+        ("2", "3"),
+        ("self.seen += each", "pass"),
+        ("self.seen += each", "self.seen -= each"),
+        (whole, "False"),
+        (whole, "(self.seen - 2 < self.size or not other.empty)"),
+        ("self.seen - 2", "(self.seen + 2)"),
+        ("self.seen - 2 < self.size", "(self.seen - 2 <= self.size)"),
+        ("not other.empty", "(other.empty)"),
         ("self.seen - 2 < self.size", "(self.seen - 2 >= self.size)"),
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(
@@ -101,7 +124,9 @@ def test_lines_and_comments_make_no_other_bytecode() -> None:
 def test_a_changed_text_with_other_letters_is_changed_where_it_stands() -> None:
     """Positions of `ast` count bytes, those of texts characters."""
     source = "x = 'äöü€', 1 < 2\n"
-    assert {mutant.applied(source) for mutant in PythonMutants("x.py", source).all()} >= {"x = 'äöü€', (1 <= 2)\n"}
+    assert {mutant.applied(source) for mutant in PythonMutants("x.py", source).all()} >= {
+        "x = 'äöü€', (1 <= 2)\n"
+    }
 
 
 def test_the_seed_alone_decides() -> None:
@@ -130,6 +155,10 @@ def test_what_is_called_equivalent_is_a_mutant_of_the_present_sources() -> None:
 
 
 def test_functions_are_known_by_their_first_line() -> None:
-    assert list(functions_of("@first\ndef f():\n    def g():\n        pass\n    return lambda: 1\n")) == [
-        (1, 5), (3, 4), (5, 5),
-    ]  # fmt: skip
+    assert list(
+        functions_of("@first\ndef f():\n    def g():\n        pass\n    return lambda: 1\n")
+    ) == [
+        (1, 5),
+        (3, 4),
+        (5, 5),
+    ]

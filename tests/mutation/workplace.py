@@ -1,4 +1,6 @@
-"""A copy of the tree in which mutants are made, built and tested; the developer's own tree is only read."""
+"""A copy of the tree in which mutants are made, built and tested; the developer's own tree is only
+read.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ class Workplace:
 
     def _copy(self) -> None:
         command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-        listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+        listed = subprocess.run(
+            command, cwd=ROOT, check=True, capture_output=True, text=True
+        ).stdout
         wanted = {name for name in listed.split("\0") if name and (ROOT / name).is_file()}
         for name in wanted:
             write(self.tree / name, (ROOT / name).read_bytes())
@@ -64,7 +68,9 @@ class Workplace:
                 path.unlink()
 
     def build(self) -> str:
-        """Compiles the copy's native module; the hash of the result. Raises BuildError with the compiler's words."""
+        """Compiles the copy's native module; the hash of the result. Raises BuildError with the
+        compiler's words.
+        """
         programs = Path(sys.executable).parent
         environment = {**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
 
@@ -78,14 +84,23 @@ class Workplace:
         return hashlib.sha256(self.native.read_bytes()).hexdigest()
 
     def _configure(self, run: Callable[..., None]) -> None:
-        """Asks CMake for a build folder; anew where the options are others than those of the folder that is there."""
+        """Asks CMake for a build folder; anew where the options are others than those of the folder
+        that is there.
+        """
         asked = [sys.executable, "-m", "nanobind", "--cmake_dir"]
         nanobind = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
         options = [
-            "-G", "Ninja", "-Wno-dev", "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS=-D_GLIBCXX_ASSERTIONS",
-            "-DASTRA_OPTIMIZE=-O1", "-DLLMSIM_OPTIMIZE=-O1", f"-DPython_EXECUTABLE={sys.executable}",
-            f"-Dnanobind_DIR={nanobind}", *self._options,
-        ]  # fmt: skip
+            "-G",
+            "Ninja",
+            "-Wno-dev",
+            "-DCMAKE_BUILD_TYPE=Debug",
+            "-DCMAKE_CXX_FLAGS=-D_GLIBCXX_ASSERTIONS",
+            "-DASTRA_OPTIMIZE=-O1",
+            "-DLLMSIM_OPTIMIZE=-O1",
+            f"-DPython_EXECUTABLE={sys.executable}",
+            f"-Dnanobind_DIR={nanobind}",
+            *self._options,
+        ]
         stamp = self._build / "options.json"
         if stamp.exists() and json.loads(stamp.read_text()) == options:
             return
@@ -110,25 +125,41 @@ class Workplace:
             write(file, original)
 
     def test(self, arguments: Sequence[str], limit_s: float, native: Path, **variables: str) -> int:
-        """Runs pytest in the copy; its exit code. Each process may use `limit_s` seconds of processor time."""
+        """Runs pytest in the copy; its exit code. Each process may use `limit_s` seconds of
+        processor time.
+        """
         environment = {
-            **variables, "LLMSIM_TREE": str(self.tree), "LLMSIM_NATIVE": str(native), "PYTHONDONTWRITEBYTECODE": "1",
-            "PYTHONPATH": os.pathsep.join([str(self.tree / INSIDE), str(self.tree / "tests")]), "PYTHONHASHSEED": "0",
-        }  # fmt: skip
+            **variables,
+            "LLMSIM_TREE": str(self.tree),
+            "LLMSIM_NATIVE": str(native),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONPATH": os.pathsep.join([str(self.tree / INSIDE), str(self.tree / "tests")]),
+            "PYTHONHASHSEED": "0",
+        }
         return forked(
-            ["-p", "no:cacheprovider", *arguments], self.tree, environment, self.folder / "tests.log", limit_s
+            ["-p", "no:cacheprovider", *arguments],
+            self.tree,
+            environment,
+            self.folder / "tests.log",
+            limit_s,
         )
 
-    def first_failure(self, tests: Sequence[str], limit_s: float, native: Path, cache: Path) -> Outcome:
+    def first_failure(
+        self, tests: Sequence[str], limit_s: float, native: Path, cache: Path
+    ) -> Outcome:
         """Runs tests in this order until one fails; compiled cost tables are kept in `cache`."""
         order, outcome = self.folder / "tests.json", self.folder / "outcome.json"
         order.write_text(json.dumps(tests))
         outcome.write_text(json.dumps({"begun": None, "failed": None}))
         files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
         code = self.test(
-            ["-x", "-p", "mutation.selected_plugin", *files], limit_s, native, LLMSIM_TESTS=str(order),
-            LLMSIM_TESTS_OUTCOME=str(outcome), LLMSIM_CACHE=str(cache),
-        )  # fmt: skip
+            ["-x", "-p", "mutation.selected_plugin", *files],
+            limit_s,
+            native,
+            LLMSIM_TESTS=str(order),
+            LLMSIM_TESTS_OUTCOME=str(outcome),
+            LLMSIM_CACHE=str(cache),
+        )
         found = json.loads(outcome.read_text())
         begun = found["begun"] or f"collection of {files[0]} and others"
         if code in (0, 5):  # 5: no test was collected
@@ -139,7 +170,9 @@ class Workplace:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Writes a file that differs, and leaves one that does not, so that it is not compiled again."""
+    """Writes a file that differs, and leaves one that does not, so that it is not
+    compiled again.
+    """
     if path.exists() and path.read_bytes() == content:
         return
     path.parent.mkdir(parents=True, exist_ok=True)

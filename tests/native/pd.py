@@ -16,7 +16,9 @@ STEP, PER_TOKEN = 5 * MS, 10**7
 
 @dataclass
 class Cluster:
-    """`prefill` and `decode` are numbers of KV blocks, one entry per group; `both` groups do everything themselves."""
+    """`prefill` and `decode` are numbers of KV blocks, one entry per group; `both` groups do
+    everything themselves.
+    """
 
     prefill: list[int]
     decode: list[int]
@@ -26,7 +28,9 @@ class Cluster:
     budget: int = 64
     depth: int = 1
     defer_block_free: bool = True
-    """With depth 2, as vLLM 0.24: blocks that a batch in flight writes are not free before it has ended."""
+    """With depth 2, as vLLM 0.24: blocks that a batch in flight writes are not free before it has
+    ended.
+    """
     caching: bool = False
     order: str = "FCFS"
     watermark: int = 0
@@ -46,7 +50,9 @@ class Cluster:
     tier_write: str = "THROUGH"
     tier_parks: bool = False
     gathered_bytes: int = 0
-    """Per token, gathered in every layer by the two decode groups in lock-step, over the ports that KV takes."""
+    """Per token, gathered in every layer by the two decode groups in lock-step, over the ports that
+    KV takes.
+    """
     tail_blocks: int = 0
     """Every second layer keeps only so many blocks at the end of a prompt; 0: all."""
     scheduler: str = "vllm_v1"
@@ -70,13 +76,19 @@ class Cluster:
         return [*parts, (rest, size, 0, 0)]
 
     def due_bytes(self, prompt: int, cached: int) -> int:
-        """What of a prompt moves of which the decode side has `cached` tokens, counted token by token."""
+        """What of a prompt moves of which the decode side has `cached` tokens, counted token by
+        token.
+        """
         computed = prompt - 1 if self.state_bytes and prompt > 1 else prompt
         first = min(cached, computed - 1)
         total = 0
         for layers, size, state, tail in self.kinds:
             blocks = -(-computed // self.block_size)
-            kept = [t for t in range(first, computed) if not tail or t // self.block_size >= blocks - tail]
+            kept = [
+                t
+                for t in range(first, computed)
+                if not tail or t // self.block_size >= blocks - tail
+            ]
             total += len(layers) * (len(kept) * size + state)
         return total
 
@@ -92,7 +104,9 @@ def gather_ps(tokens: int, cluster: Cluster) -> int:
 
 
 def program(budget: int, max_seqs: int, layers: int, gather: list[int] | None = None) -> Any:
-    """A step takes STEP, in equal layers, plus PER_TOKEN per token at its end; `gather`: ps by gathered tokens."""
+    """A step takes STEP, in equal layers, plus PER_TOKEN per token at its end; `gather`: ps by
+    gathered tokens.
+    """
     tokens = np.arange(budget + 1, dtype=np.int64)
     zero = np.zeros(1, np.int64)
     layer = np.full(budget + 1, STEP // layers, np.int64)
@@ -100,14 +114,33 @@ def program(budget: int, max_seqs: int, layers: int, gather: list[int] | None = 
         _native.Operator(name, kind, feature, part, repeat, ps, np.zeros(len(ps), np.uint8))
         for name, kind, feature, part, repeat, ps in (
             ("layer", _native.NodeKind.COMPUTE, _native.Feature.TOKENS, 1, layers, layer),
-            ("attention", _native.NodeKind.ATTENTION, _native.Feature.TOKENS, 1, layers, np.empty(0, np.int64)),
+            (
+                "attention",
+                _native.NodeKind.ATTENTION,
+                _native.Feature.TOKENS,
+                1,
+                layers,
+                np.empty(0, np.int64),
+            ),
             ("tail", _native.NodeKind.COMPUTE, _native.Feature.TOKENS, 2, 1, tokens * PER_TOKEN),
-            ("head", _native.NodeKind.COMPUTE, _native.Feature.SEQUENCES, 2, 1, np.zeros(max_seqs + 1, np.int64)),
+            (
+                "head",
+                _native.NodeKind.COMPUTE,
+                _native.Feature.SEQUENCES,
+                2,
+                1,
+                np.zeros(max_seqs + 1, np.int64),
+            ),
         )
     ]
     if gather is not None:
-        table, kind = np.array(gather, np.int64), (_native.NodeKind.COLLECTIVE, _native.Feature.GATHERED)
-        operators.insert(2, _native.Operator("gather", *kind, 1, layers, table, np.zeros(len(gather), np.uint8)))
+        table, kind = (
+            np.array(gather, np.int64),
+            (_native.NodeKind.COLLECTIVE, _native.Feature.GATHERED),
+        )
+        operators.insert(
+            2, _native.Operator("gather", *kind, 1, layers, table, np.zeros(len(gather), np.uint8))
+        )
     attention = _native.Attention.split([zero, zero], zero, [zero, zero], zero, 0, 0)
     return _native.Program(operators, attention, tokens.astype(np.int32), _native.LowerBound(), 0)
 
@@ -122,33 +155,57 @@ def run(
     clients: int = 0,
     horizon_ps: int = 0,
 ) -> Any:
-    """Runs (arrival in us, input, output) rows, in order of arrival, to the end; `timeouts` are ps, -1: never."""
+    """Runs (arrival in us, input, output) rows, in order of arrival, to the end; `timeouts` are ps,
+    -1: never.
+    """
     n = len(requests)
     keys = keys or [[] for _ in range(n)]
     columns = np.array(requests, np.int64).reshape(n, 3)
     sim = _native.Simulation(
-        columns[:, 0] * 10**6, columns[:, 1].astype(np.int32), columns[:, 2].astype(np.int32), np.zeros(n, np.int16),
-        np.full(n, -1, np.int32), np.zeros(n, np.int64), np.array(priority or [], np.int32),
-        np.cumsum([0, *map(len, keys)]).astype(np.int64), np.array([k for row in keys for k in row], np.uint64),
-        cluster.block_size, 0,
-    )  # fmt: skip
-    roles = ["PREFILL"] * len(cluster.prefill) + ["DECODE"] * len(cluster.decode) + ["BOTH"] * len(cluster.both)
+        columns[:, 0] * 10**6,
+        columns[:, 1].astype(np.int32),
+        columns[:, 2].astype(np.int32),
+        np.zeros(n, np.int16),
+        np.full(n, -1, np.int32),
+        np.zeros(n, np.int64),
+        np.array(priority or [], np.int32),
+        np.cumsum([0, *map(len, keys)]).astype(np.int64),
+        np.array([k for row in keys for k in row], np.uint64),
+        cluster.block_size,
+        0,
+    )
+    roles = (
+        ["PREFILL"] * len(cluster.prefill)
+        + ["DECODE"] * len(cluster.decode)
+        + ["BOTH"] * len(cluster.both)
+    )
     network = _native.NetworkConfig(getattr(_native.Sharing, cluster.sharing))
-    tiers = _native.KvTiersConfig(getattr(_native.TierWrite, cluster.tier_write), cluster.tier_parks)
+    tiers = _native.KvTiersConfig(
+        getattr(_native.TierWrite, cluster.tier_write), cluster.tier_parks
+    )
     memory = network.add_place(0, (network.add_link(cluster.bytes_per_s, 0),) * 2, (-1, -1))
     chunk = 2 * cluster.block_size
     if cluster.tier_chunks >= 0:
         size = cluster.tier_chunks * chunk * cluster.bytes_per_token
         tiers.add_pool("pool", size, _native.TierEviction.LRU, memory)
     places = []
-    for index, (role, blocks) in enumerate(zip(roles, cluster.prefill + cluster.decode + cluster.both, strict=True)):
+    for index, (role, blocks) in enumerate(
+        zip(roles, cluster.prefill + cluster.decode + cluster.both, strict=True)
+    ):
         group = _native.GroupConfig()
         group.index, group.depth, group.api_latency_ps = index, cluster.depth, cluster.api_ps
         group.role = getattr(_native.Role, role)
         sim.add_group(
-            group, scheduler(cluster, role, blocks), program_of(cluster, role), record_steps=True, record_schedule=True
+            group,
+            scheduler(cluster, role, blocks),
+            program_of(cluster, role),
+            record_steps=True,
+            record_schedule=True,
         )
-        port = (network.add_link(cluster.bytes_per_s, cluster.latency_ps), network.add_link(cluster.bytes_per_s, 0))
+        port = (
+            network.add_link(cluster.bytes_per_s, cluster.latency_ps),
+            network.add_link(cluster.bytes_per_s, 0),
+        )
         places.append([network.add_place(0, port, port)])
         tiers.add_group([0], places[-1], chunk, [cluster.bytes_per_token], 0)
     sim.set_router(cluster.router)
@@ -178,7 +235,11 @@ def run(
 
 def program_of(cluster: Cluster, role: str) -> Any:
     tokens = range(2 * cluster.budget + 1)
-    gather = [gather_ps(n, cluster) for n in tokens] if cluster.gathered_bytes and role == "DECODE" else None
+    gather = (
+        [gather_ps(n, cluster) for n in tokens]
+        if cluster.gathered_bytes and role == "DECODE"
+        else None
+    )
     return program(cluster.budget, cluster.max_seqs, cluster.layers, gather)
 
 
@@ -188,8 +249,12 @@ def add_lockstep_groups(sim: Any, cluster: Cluster, places: list[list[int]]) -> 
         members = list(range(first, first + size))
         sim.add_lockstep_group(members, program_of(cluster, role), 4)
         if cluster.gathered_bytes and role == "DECODE":
-            spec = _native.CollectiveSpec(2, _native.engine.CollectiveKind.ALL_GATHER, cluster.gathered_bytes)
-            sim.share_links(members, [place for index in members for place in places[index]], [spec])
+            spec = _native.CollectiveSpec(
+                2, _native.engine.CollectiveKind.ALL_GATHER, cluster.gathered_bytes
+            )
+            sim.share_links(
+                members, [place for index in members for place in places[index]], [spec]
+            )
 
 
 def scheduler(cluster: Cluster, role: str, blocks: int) -> Any:

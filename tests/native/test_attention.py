@@ -1,4 +1,6 @@
-"""Attention prices: interpolation, several prefills in a step, and decode rows of unequal length."""
+"""Attention prices: interpolation, several prefills in a step, and decode rows of
+unequal length.
+"""
 
 from fractions import Fraction
 from typing import Any
@@ -16,9 +18,14 @@ CHUNK, CONTEXT, COUNT, LENGTH = [0, 16, 64, 256], [0, 64, 512], [0, 1, 8, 64], [
 def priced(attention: Any, layers: int = 1) -> Any:
     """A program that is nothing but attention."""
     op = _native.Operator(
-        "attention", _native.NodeKind.ATTENTION, _native.Feature.TOKENS, 0, layers, np.empty(0, np.int64),
+        "attention",
+        _native.NodeKind.ATTENTION,
+        _native.Feature.TOKENS,
+        0,
+        layers,
+        np.empty(0, np.int64),
         np.empty(0, np.uint8),
-    )  # fmt: skip
+    )
     free = _native.Operator(
         "free",
         _native.NodeKind.COMPUTE,
@@ -29,15 +36,29 @@ def priced(attention: Any, layers: int = 1) -> Any:
         np.zeros(4097, np.uint8),
     )
     per_seq = _native.Operator(
-        "seq", _native.NodeKind.COMPUTE, _native.Feature.SEQUENCES, 0, 1, np.zeros(65, np.int64), np.zeros(65, np.uint8)
+        "seq",
+        _native.NodeKind.COMPUTE,
+        _native.Feature.SEQUENCES,
+        0,
+        1,
+        np.zeros(65, np.int64),
+        np.zeros(65, np.uint8),
     )
-    return _native.Program([free, op, per_seq], attention, np.arange(4097, dtype=np.int32), _native.LowerBound(), 0)
+    return _native.Program(
+        [free, op, per_seq], attention, np.arange(4097, dtype=np.int32), _native.LowerBound(), 0
+    )
 
 
 def affine(chunk: int, context: int, count: int, length: int) -> int:
     """A table that multilinear interpolation reproduces exactly."""
     return (
-        10_000_000 + 700 * chunk + 13 * context + 900 * count + 31 * length + 2 * count * length + 5 * chunk * context
+        10_000_000
+        + 700 * chunk
+        + 13 * context
+        + 900 * count
+        + 31 * length
+        + 2 * count * length
+        + 5 * chunk * context
     )
 
 
@@ -74,7 +95,9 @@ def test_prefills_that_do_not_see_each_other_cost_less_than_one_prompt_of_their_
     apart, together = program.step_ps([(128, 0), (128, 0)]), program.step_ps([(256, 0)])
     floor = program.step_ps([(2, 0)])
     assert floor < apart < together
-    assert abs(apart - (together - (together - affine(1, 0, 0, 0)) // 2)) <= 64  # half the causal area is missing
+    assert (
+        abs(apart - (together - (together - affine(1, 0, 0, 0)) // 2)) <= 64
+    )  # half the causal area is missing
 
 
 @given(
@@ -101,7 +124,9 @@ def test_the_longest_decode_row_sticks_out_by_kappa() -> None:
     even, uneven = [(1, 500)] * 4, [(1, 200), (1, 200), (1, 200), (1, 1400)]
     program = priced(mixed(kappa << 20), layers=3)
     assert program.step_ps(uneven) - program.step_ps(even) == 3 * kappa * (1400 - 500)
-    assert priced(mixed(kappa << 20)).step_ps([(1, 900)]) == affine(0, 0, 1, 900)  # one row cannot stick out
+    assert priced(mixed(kappa << 20)).step_ps([(1, 900)]) == affine(
+        0, 0, 1, 900
+    )  # one row cannot stick out
 
 
 def split(mixed_ps: int) -> Any:

@@ -28,8 +28,12 @@ def counted(sim: Any) -> dict[int, int]:
 
 
 @pytest.mark.parametrize(("output", "together"), [(2, 0), (3, 1), (5, 2)])
-def test_tokens_of_one_step_come_together(monkeypatch: pytest.MonkeyPatch, output: int, together: int) -> None:
-    """The prompt's step gives one token, each later one a token and its draft, the last one what is left."""
+def test_tokens_of_one_step_come_together(
+    monkeypatch: pytest.MonkeyPatch, output: int, together: int
+) -> None:
+    """The prompt's step gives one token, each later one a token and its draft, the last one what is
+    left.
+    """
     monkeypatch.setattr(pd, "speculation", always)
     sim = run([(0, 32, output)], Cluster([], [], both=[50], drafts=1))
     step_ps = STEP + 2 * PER_TOKEN
@@ -54,7 +58,9 @@ def test_counts_are_those_of_the_lists() -> None:
 
 
 def test_more_values_than_the_small_table_holds_are_each_counted_once() -> None:
-    """Every token of a long answer takes longer than the one before; two such answers share all values."""
+    """Every token of a long answer takes longer than the one before; two such answers share all
+    values.
+    """
     output, n = 70_000, 2
     axis, zeros = np.array([0, 64], np.int64), np.zeros(4, np.int64)
     growing = np.array([0, 0, 0, 64_000], np.int64)
@@ -62,14 +68,28 @@ def test_more_values_than_the_small_table_holds_are_each_counted_once() -> None:
     ops = [_native.Operator("attention", *kinds, np.empty(0, np.int64), np.empty(0, np.uint8))]
     for feature in (_native.Feature.TOKENS, _native.Feature.SEQUENCES):
         table = np.full(65, STEP, np.int64)
-        ops.append(_native.Operator("all", _native.NodeKind.COMPUTE, feature, 2, 1, table, np.zeros(65, np.uint8)))
+        ops.append(
+            _native.Operator(
+                "all", _native.NodeKind.COMPUTE, feature, 2, 1, table, np.zeros(65, np.uint8)
+            )
+        )
     attention = _native.Attention.split([axis, axis], zeros, [axis, axis], growing, 0, 0)
-    program = _native.Program(ops, attention, np.arange(65, dtype=np.int32), _native.LowerBound(), 0)
+    program = _native.Program(
+        ops, attention, np.arange(65, dtype=np.int32), _native.LowerBound(), 0
+    )
     sim = _native.Simulation(
-        np.array([0, 10**15]), np.full(n, 8, np.int32), np.full(n, output, np.int32), np.zeros(n, np.int16),
-        np.full(n, -1, np.int32), np.zeros(n, np.int64), np.empty(0, np.int32), np.zeros(n + 1, np.int64),
-        np.empty(0, np.uint64), 16, 0,
-    )  # fmt: skip
+        np.array([0, 10**15]),
+        np.full(n, 8, np.int32),
+        np.full(n, output, np.int32),
+        np.zeros(n, np.int16),
+        np.full(n, -1, np.int32),
+        np.zeros(n, np.int64),
+        np.empty(0, np.int32),
+        np.zeros(n + 1, np.int64),
+        np.empty(0, np.uint64),
+        16,
+        0,
+    )
     scheduler, kv = _native.VllmV1Config(), _native.KvCacheConfig()
     scheduler.max_num_seqs, scheduler.max_num_scheduled_tokens = 8, 64
     kv.num_blocks, kv.max_model_len = 10_000, 100_000

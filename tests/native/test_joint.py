@@ -1,4 +1,6 @@
-"""Waves and pipelines: the folded joint iteration and every rank's nodes in the engine end at the same picosecond."""
+"""Waves and pipelines: the folded joint iteration and every rank's nodes in the engine end at the
+same picosecond.
+"""
 
 from typing import Any
 
@@ -20,9 +22,13 @@ class Plan:
         self.members, self.stages, self.tp = members, stages, tp
         self.rng = np.random.default_rng(draw(st.integers(0, 2**32)))
         self.network = draw(
-            st.sampled_from([engine.NetworkKind.CONGESTION_AWARE, engine.NetworkKind.CONGESTION_UNAWARE])
+            st.sampled_from(
+                [engine.NetworkKind.CONGESTION_AWARE, engine.NetworkKind.CONGESTION_UNAWARE]
+            )
         )
-        self.links = [(draw(st.integers(1, 900)) * 10**9 + 7, draw(st.integers(0, 10**7))) for _ in range(3)]
+        self.links = [
+            (draw(st.integers(1, 900)) * 10**9 + 7, draw(st.integers(0, 10**7))) for _ in range(3)
+        ]
         self.measured = draw(st.booleans())
         self.ops: list[Any] = []
         self.specs: list[Any] = []
@@ -49,10 +55,18 @@ class Plan:
         kinds = (_native.NodeKind.ATTENTION, _native.Feature.TOKENS, LAYER, layers)
         self.ops.append(_native.Operator("attention", *kinds, *attention))
         if self.tp > 1:
-            self._collective("all_reduce", engine.CollectiveKind.ALL_REDUCE, layers, _native.Feature.TOKENS, stage)
+            self._collective(
+                "all_reduce",
+                engine.CollectiveKind.ALL_REDUCE,
+                layers,
+                _native.Feature.TOKENS,
+                stage,
+            )
         if moe:
             pair = [engine.CollectiveKind.ALL_GATHER, engine.CollectiveKind.REDUCE_SCATTER]
-            if self.measured and draw(st.booleans()):  # exchanges of rows, whose times no ring gives
+            if self.measured and draw(
+                st.booleans()
+            ):  # exchanges of rows, whose times no ring gives
                 pair = [engine.CollectiveKind.ALL_TO_ALL] * 2
             self._collective("dispatch", pair[0], moe, gathered, stage)
             self._compute("experts", LAYER, moe, gathered, stage)
@@ -74,7 +88,9 @@ class Plan:
             return SEQUENCES
         return TOKENS * self.members if feature == _native.Feature.GATHERED else TOKENS
 
-    def _add(self, name: str, kind: Any, part: int, repeat: int, feature: Any, table: Any, stage: int) -> None:
+    def _add(
+        self, name: str, kind: Any, part: int, repeat: int, feature: Any, table: Any, stage: int
+    ) -> None:
         marks = np.zeros(len(table), np.uint8)
         self.ops.append(_native.Operator(name, kind, feature, part, repeat, table, marks, stage))
 
@@ -82,16 +98,24 @@ class Plan:
         table = self._table(self._size(feature), 10**9)
         self._add(name, _native.NodeKind.COMPUTE, part, repeat, feature, table, stage)
 
-    def _collective(self, name: str, kind: Any, repeat: int, feature: Any, stage: int, part: int = LAYER) -> None:
+    def _collective(
+        self, name: str, kind: Any, repeat: int, feature: Any, stage: int, part: int = LAYER
+    ) -> None:
         between = feature == _native.Feature.GATHERED
         ranks, link = (self.members, self.links[2]) if between else (self.tp, self.links[0])
         per_unit, count = int(self.rng.integers(1, 10_000)), self._size(feature)
         table = self._table(count, 10**8)
         if not self.measured:
             flat = engine.Topology.fully_connected(ranks, *link)
-            site = engine.CollectiveSite(flat, list(range(ranks)), kind, engine.Algorithm.RING, network=self.network)
-            table[1:] = engine.isolated_durations(site, np.arange(1, count + 1, dtype=np.int64) * per_unit)
-        self.specs.append(_native.CollectiveSpec(len(self.ops), kind, 0 if self.measured else per_unit))
+            site = engine.CollectiveSite(
+                flat, list(range(ranks)), kind, engine.Algorithm.RING, network=self.network
+            )
+            table[1:] = engine.isolated_durations(
+                site, np.arange(1, count + 1, dtype=np.int64) * per_unit
+            )
+        self.specs.append(
+            _native.CollectiveSpec(len(self.ops), kind, 0 if self.measured else per_unit)
+        )
         shared = self.shared if between else self.inside
         ring = kind != engine.CollectiveKind.ALL_TO_ALL
         everyone = between and self.measured and ring and bool(self.rng.integers(0, 2))
@@ -103,30 +127,50 @@ class Plan:
         per_unit = self.sent_bytes_per_token = int(self.rng.integers(1, 100_000))
         flat = engine.Topology.fully_connected(2, *self.links[1])
         pair = engine.CollectiveSite(
-            flat, [0, 1], engine.CollectiveKind.ALL_GATHER, engine.Algorithm.RING, network=self.network
+            flat,
+            [0, 1],
+            engine.CollectiveKind.ALL_GATHER,
+            engine.Algorithm.RING,
+            network=self.network,
         )
         sizes = np.arange(1, TOKENS + 1, dtype=np.int64) * 2 * per_unit
         table = np.concatenate([[0], engine.isolated_durations(pair, sizes)]).astype(np.int64)
-        self.specs.append(_native.CollectiveSpec(len(self.ops), engine.CollectiveKind.ALL_GATHER, per_unit))
+        self.specs.append(
+            _native.CollectiveSpec(len(self.ops), engine.CollectiveKind.ALL_GATHER, per_unit)
+        )
         self.shared.append(self.specs[-1])
-        self._add("handover", _native.NodeKind.STAGE_SEND, LAYER, 1, _native.Feature.TOKENS, table, stage)
+        self._add(
+            "handover", _native.NodeKind.STAGE_SEND, LAYER, 1, _native.Feature.TOKENS, table, stage
+        )
 
 
 def share_links(sim: Any, plan: Plan, port: tuple[int, int, bool]) -> None:
-    """Every device has a port of (bytes/s, latency), or all send by one; for whatever is between devices."""
+    """Every device has a port of (bytes/s, latency), or all send by one; for whatever is between
+    devices.
+    """
     bytes_per_s, latency, common = port
     network = _native.NetworkConfig(_native.Sharing.FAIR)
     one = network.add_link(bytes_per_s, latency)
     places = []
     for _ in range(plan.members * plan.stages * plan.tp):
-        link = one if common else network.add_link(bytes_per_s, latency), network.add_link(bytes_per_s, 0)
+        link = (
+            one if common else network.add_link(bytes_per_s, latency),
+            network.add_link(bytes_per_s, 0),
+        )
         places.append(network.add_place(0, link, (-1, -1)))
     sim.set_network(network)
     sim.share_links(list(range(plan.members)), places, plan.shared + plan.inside)
 
 
 def simulate(
-    plan: Plan, padded: Any, largest: int, gap: int, depth: int, requests: Any, exact: bool, port: Any = None
+    plan: Plan,
+    padded: Any,
+    largest: int,
+    gap: int,
+    depth: int,
+    requests: Any,
+    exact: bool,
+    port: Any = None,
 ) -> Any:
     axis = np.array([0, 16, 64], np.int64)
     cells = np.random.default_rng(7).integers(0, 10**9, 81).astype(np.int64)
@@ -135,14 +179,26 @@ def simulate(
         attention = _native.Attention.mixed([axis] * 4, cells, 12_345 << 20)
         return _native.Program(plan.ops, attention, padded, _native.LowerBound(), gap, largest)
 
-    expanded = _native.ExpandedConfig(plan.topology(), plan.network, plan.specs, plan.members) if exact else None
+    expanded = (
+        _native.ExpandedConfig(plan.topology(), plan.network, plan.specs, plan.members)
+        if exact
+        else None
+    )
     columns = np.array(requests, np.int64)
     n = len(requests)
     sim = _native.Simulation(
-        columns[:, 0].copy(), columns[:, 1].astype(np.int32), columns[:, 2].astype(np.int32), np.zeros(n, np.int16),
-        np.full(n, -1, np.int32), np.zeros(n, np.int64), np.empty(0, np.int32), np.zeros(n + 1, np.int64),
-        np.empty(0, np.uint64), 16, 0,
-    )  # fmt: skip
+        columns[:, 0].copy(),
+        columns[:, 1].astype(np.int32),
+        columns[:, 2].astype(np.int32),
+        np.zeros(n, np.int16),
+        np.full(n, -1, np.int32),
+        np.zeros(n, np.int64),
+        np.empty(0, np.int32),
+        np.zeros(n + 1, np.int64),
+        np.empty(0, np.uint64),
+        16,
+        0,
+    )
     scheduler = _native.VllmV1Config()
     scheduler.max_num_seqs, scheduler.max_num_scheduled_tokens = SEQUENCES, TOKENS
     scheduler.async_scheduling = plan.stages == 1 and depth == 2
@@ -173,7 +229,10 @@ def drawn_case(data: Any, members: int, stages: int, tp: int = 0) -> tuple[Any, 
     padded = np.where(counts <= largest, -(-counts // 16) * 16, counts).astype(np.int32)
     depth = data.draw(st.integers(1, 2)) if stages == 1 else stages
     gap = data.draw(st.sampled_from([0, 777]))
-    requests = [(int(rng.integers(0, 10**11)), int(rng.integers(1, 150)), int(rng.integers(1, 20))) for _ in range(12)]
+    requests = [
+        (int(rng.integers(0, 10**11)), int(rng.integers(1, 150)), int(rng.integers(1, 20)))
+        for _ in range(12)
+    ]
     return plan, padded, largest, gap, depth, sorted(requests)
 
 
@@ -194,11 +253,24 @@ def test_folded_equals_expanded(data: Any) -> None:
 
 
 @settings(max_examples=80, deadline=None)
-@given(data=st.data(), port=st.tuples(st.integers(10**9, 10**12), st.integers(0, 10**7), st.booleans()))
+@given(
+    data=st.data(), port=st.tuples(st.integers(10**9, 10**12), st.integers(0, 10**7), st.booleans())
+)
 def test_alone_on_shared_links_nothing_changes(data: Any, port: tuple[int, int, bool]) -> None:
-    """Flows take what the tables say, whatever the links, if nobody else moves: inside a stage, between members (here
-    of one rank, whose flows may share one link, or of two), and between stages of one rank."""
-    layouts = [(1, 1, 2), (1, 1, 3), (2, 1, 1), (3, 1, 1), (2, 1, 2), (3, 1, 2), (1, 2, 1), (1, 3, 1)]
+    """Flows take what the tables say, whatever the links, if nobody else moves: inside a stage,
+    between members (here of one rank, whose flows may share one link, or of two), and between
+    stages of one rank.
+    """
+    layouts = [
+        (1, 1, 2),
+        (1, 1, 3),
+        (2, 1, 1),
+        (3, 1, 1),
+        (2, 1, 2),
+        (3, 1, 2),
+        (1, 2, 1),
+        (1, 3, 1),
+    ]
     members, stages, tp = data.draw(st.sampled_from(layouts))
     case = drawn_case(data, members, stages, tp)
     common = port[2] and stages == 1 and min(members, tp) == 1
@@ -233,17 +305,26 @@ def test_each_rank_has_a_ring_of_its_own_between_members(data: Any) -> None:
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_members_and_stages_slow_each_other_down_on_one_port(data: Any) -> None:
-    """With both, hidden states of one batch and a collective of the next may meet; nothing is lost, and the batches end
-    no earlier for as long as they are the same. (Later steps may find more requests to take together, and be fewer.)"""
+    """With both, hidden states of one batch and a collective of the next may meet; nothing is lost,
+    and the batches end no earlier for as long as they are the same. (Later steps may find more
+    requests to take together, and be fewer.)
+    """
     case = drawn_case(data, data.draw(st.integers(2, 3)), data.draw(st.integers(2, 3)))
     alone, shared = simulate(*case, False), simulate(*case, False, (10**9, 10**5, False))
     assert shared.num_finished == 12
     before, after = alone.steps(), shared.steps()
-    # Rows stand group by group, but the members of a wave wait for each other: they are the same up to the same step.
-    places = [[np.flatnonzero(one["group"] == member) for member in range(case[0].members)] for one in (before, after)]
+    # Rows stand group by group, but the members of a wave wait for each other: they are the same up
+    # to the same step.
+    places = [
+        [np.flatnonzero(one["group"] == member) for member in range(case[0].members)]
+        for one in (before, after)
+    ]
     rounds = min(len(rows) for one in places for rows in one)
     first, second = (np.stack([rows[:rounds] for rows in one]) for one in places)
-    alike = np.all([before[name][first] == after[name][second] for name in ("tokens", "sequences")], axis=(0, 1))
+    alike = np.all(
+        [before[name][first] == after[name][second] for name in ("tokens", "sequences")],
+        axis=(0, 1),
+    )
     same = rounds if alike.all() else int(alike.argmin())
     assert same > 0
     assert (after["end_ps"][second[:, :same]] >= before["end_ps"][first[:, :same]]).all()

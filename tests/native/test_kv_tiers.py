@@ -1,4 +1,6 @@
-"""KV below the device: what is found there, what moving it costs, what is given up, and that nothing is lost."""
+"""KV below the device: what is found there, what moving it costs, what is given up, and that
+nothing is lost.
+"""
 
 from itertools import pairwise
 from typing import Any
@@ -43,25 +45,35 @@ def run(
     stripes_depth: int = 0,
     way_out: int = 0,
 ) -> Any:
-    """Rows of (arrival in ps, prompt, output); every group has the pools of `capacity_chunks`, in order of lookup.
+    """Rows of (arrival in ps, prompt, output); every group has the pools of `capacity_chunks`, in
+    order of lookup.
 
-    `storage`: queue depth, read and write latency of every pool; 0 operations at once is a memory. With `stripes` the
-    first level is one memory of so many devices, each with `pool_bytes_per_s`, over which KV is spread. `way_out` is
-    the latency of the cluster's link that what leaves a pool crosses.
+    `storage`: queue depth, read and write latency of every pool; 0 operations at once is a memory.
+    With `stripes` the first level is one memory of so many devices, each with `pool_bytes_per_s`,
+    over which KV is spread. `way_out` is the latency of the cluster's link that what leaves a pool
+    crosses.
     """
     n = len(requests)
     columns = np.array(requests, np.int64).reshape(n, 3)
     keys = keys or [[] for _ in range(n)]
     sim = _native.Simulation(
-        columns[:, 0].copy(), columns[:, 1].astype(np.int32), columns[:, 2].astype(np.int32), np.zeros(n, np.int16),
-        np.full(n, -1, np.int32), np.zeros(n, np.int64), np.empty(0, np.int32),
-        np.cumsum([0, *map(len, keys)]).astype(np.int64), np.array([k for row in keys for k in row], np.uint64),
-        granularity, 0,
-    )  # fmt: skip
+        columns[:, 0].copy(),
+        columns[:, 1].astype(np.int32),
+        columns[:, 2].astype(np.int32),
+        np.zeros(n, np.int16),
+        np.full(n, -1, np.int32),
+        np.zeros(n, np.int64),
+        np.empty(0, np.int32),
+        np.cumsum([0, *map(len, keys)]).astype(np.int64),
+        np.array([k for row in keys for k in row], np.uint64),
+        granularity,
+        0,
+    )
     network = _native.NetworkConfig(_native.Sharing.FAIR)
     config = _native.KvTiersConfig(getattr(_native.TierWrite, write), parks)
     devices = [
-        [network.add_place(0, (network.add_link(10**9, 0),) * 2, (-1, -1)) for _ in range(ranks)] for _ in range(groups)
+        [network.add_place(0, (network.add_link(10**9, 0),) * 2, (-1, -1)) for _ in range(ranks)]
+        for _ in range(groups)
     ]
     lists: list[list[int]] = [[] for _ in range(groups)]
 
@@ -78,13 +90,23 @@ def run(
             striped = stripes and level == 0
             if not striped or owner == 0:
                 place = add_memory()
-            size, how = chunks * CHUNK * BYTES * ranks, (stripes_depth, 0, 0) if striped else storage
-            pool = config.add_pool(f"{level}.{owner}", size, getattr(_native.TierEviction, eviction), place, *how)
+            size, how = (
+                chunks * CHUNK * BYTES * ranks,
+                (stripes_depth, 0, 0) if striped else storage,
+            )
+            pool = config.add_pool(
+                f"{level}.{owner}", size, getattr(_native.TierEviction, eviction), place, *how
+            )
             for group in range(groups) if shared else (owner,):
                 lists[group].append(pool)
     for index in range(groups):
         kv = _native.KvCacheConfig()
-        kv.num_blocks, kv.block_size, kv.max_model_len, kv.prefix_caching = blocks, BLOCK, 10_000, True
+        kv.num_blocks, kv.block_size, kv.max_model_len, kv.prefix_caching = (
+            blocks,
+            BLOCK,
+            10_000,
+            True,
+        )
         builder = _native.VllmV1Config() if scheduler == "vllm_v1" else _native.BatchingConfig()
         builder.max_num_seqs, builder.max_num_scheduled_tokens, builder.kv = max_seqs, budget, kv
         if scheduler == "vllm_v1":
@@ -123,7 +145,8 @@ def test_memories_over_which_kv_is_spread_have_no_common_queue() -> None:
 
 
 def test_a_recall_delays_its_batch_by_the_links_and_saves_the_computing() -> None:
-    # The second group has computed nothing: it reads two chunks of 8 tokens from the pool that both share.
+    # The second group has computed nothing: it reads two chunks of 8 tokens from the pool that both
+    # share.
     sim = run([(0, 20, 1), (LATER, 20, 1)], keys=[SAME, SAME], groups=2)
     r, pool, parts = sim.requests(), sim.kv_tiers()[0], sim.blame()
     moved = 16 * BYTES * PS_PER_BYTE
@@ -140,7 +163,9 @@ def test_ranks_move_their_shares_at_once_but_share_the_pools_link() -> None:
 
 
 def test_a_pool_of_several_devices_is_as_fast_as_all_of_them() -> None:
-    """A device's link carries 1 GB/s; each of the pool's devices a quarter of that, then an eighth."""
+    """A device's link carries 1 GB/s; each of the pool's devices a quarter of that,
+    then an eighth.
+    """
     rows, keys = [(0, 20, 1), (LATER, 20, 1)], [SAME, SAME]
     one = run(rows, keys=keys, groups=2).requests()["finish_ps"]
     moved = 16 * BYTES * PS_PER_BYTE
@@ -159,10 +184,12 @@ def test_what_the_device_has_is_not_recalled_and_private_pools_do_not_meet() -> 
 
 
 def test_part_of_a_chunk_that_the_device_has_does_not_move() -> None:
-    # The second prompt shares three blocks with the first; the third shares them and the fourth with the second.
+    # The second prompt shares three blocks with the first; the third shares them and the fourth
+    # with the second.
     keys = [[1, 2, 3], [1, 2, 3, 9]]
     sim = run([(0, 12, 1), (LATER, 16, 1), (2 * LATER, 17, 1)], keys=[*keys, keys[1]], groups=2)
-    # Request 1 recalls the first chunk (8 tokens) and writes the second; request 2, on group 0, has 12 tokens at hand.
+    # Request 1 recalls the first chunk (8 tokens) and writes the second; request 2, on group 0, has
+    # 12 tokens at hand.
     assert sim.requests()["cached_tokens"].tolist() == [0, 8, 16]
     assert sim.kv_tiers()[0]["hit_tokens"] == 8 + 4
 
@@ -174,25 +201,32 @@ def test_write_through_at_once_selective_at_the_first_hit_and_write_back_when_pu
     assert run(rows[:1], keys=keys[:1], write="SELECTIVE").kv_tiers()[0]["written_chunks"] == 0
     assert run(rows[:2], keys=keys[:2], write="SELECTIVE").kv_tiers()[0]["written_chunks"] == 2
     assert run(rows[:2], keys=keys[:2], write="BACK").kv_tiers()[0]["written_chunks"] == 0
-    # Of 9 blocks the third request needs 8, so both chunks lose their last blocks; its step waits for the copies.
+    # Of 9 blocks the third request needs 8, so both chunks lose their last blocks; its step waits
+    # for the copies.
     sim = run(rows, keys=keys, write="BACK", blocks=10)
     assert sim.kv_tiers()[0]["written_chunks"] == 2
     assert sim.requests()["finish_ps"][2] == 2 * LATER + 2 * CHUNK * BYTES * PS_PER_BYTE + step(30)
 
 
 def test_what_was_pushed_out_comes_back_instead_of_being_computed_again() -> None:
-    """Two requests that need more than the pool: the preempted one recalls the chunks that were taken from it."""
+    """Two requests that need more than the pool: the preempted one recalls the chunks that were
+    taken from it.
+    """
     rows = [(0, 16, 40), (1, 16, 40)]
     plain = run(rows, blocks=18, capacity_chunks=(0,), write="BACK")
     swapped = run(rows, blocks=18, write="BACK")
     for sim in (plain, swapped):
-        assert sim.counters()["preemptions"][0] > 0 and (sim.requests()["emitted_tokens"] == 40).all()
+        assert (
+            sim.counters()["preemptions"][0] > 0 and (sim.requests()["emitted_tokens"] == 40).all()
+        )
     assert swapped.kv_tiers()[0]["hit_chunks"] > 0
     assert swapped.counters()["recomputed_tokens"][0] < plain.counters()["recomputed_tokens"][0]
 
 
 def test_who_recalls_is_parked_and_others_go_on() -> None:
-    """Group 1 recalls two chunks for one request; a short one that arrives with it is computed meanwhile, or waits."""
+    """Group 1 recalls two chunks for one request; a short one that arrives with it is computed
+    meanwhile, or waits.
+    """
     rows = [(0, 20, 1), (LATER, 20, 1), (LATER, 7, 1), (LATER, 7, 1)]
     moved = 16 * BYTES * 10**6
     for parks in (False, True):
@@ -207,7 +241,9 @@ def test_who_recalls_is_parked_and_others_go_on() -> None:
 
 @pytest.mark.parametrize(("blocks", "waits"), [(55, True), (60, True), (64, False)])
 def test_a_load_leaves_room_for_the_chunks_of_a_prompt_under_way(blocks: int, waits: bool) -> None:
-    """Of 200 tokens in four chunks, which need 50 blocks in the end; the load takes 8 at once and one more to begin."""
+    """Of 200 tokens in four chunks, which need 50 blocks in the end; the load takes 8 at once and
+    one more to begin.
+    """
     late = 10**12
     rows = [(0, 32, 1), (late, 200, 5), (late + 1, 4, 1), (late + 2, 36, 2)]
     keys = [list(range(1, 9)), [], [], list(range(1, 9))]
@@ -219,10 +255,14 @@ def test_a_load_leaves_room_for_the_chunks_of_a_prompt_under_way(blocks: int, wa
 
 
 def test_a_storage_device_serves_so_many_operations_at_once() -> None:
-    """Latency, then the link; the second chunk of a queue of one begins when the first has landed."""
+    """Latency, then the link; the second chunk of a queue of one begins when the first
+    has landed.
+    """
     latency, chunk = 10**10, CHUNK * BYTES * PS_PER_BYTE
     for depth, expected in ((1, 2 * (latency + chunk)), (2, latency + 2 * chunk)):
-        sim = run([(0, 20, 1), (LATER, 20, 1)], keys=[SAME, SAME], groups=2, storage=(depth, latency, 0))
+        sim = run(
+            [(0, 20, 1), (LATER, 20, 1)], keys=[SAME, SAME], groups=2, storage=(depth, latency, 0)
+        )
         assert sim.requests()["finish_ps"][1] == LATER + expected + step(4)
         pool = sim.kv_tiers()[0]
         assert pool["operations"] == 4 and pool["queued_operations"] == (2 if depth == 1 else 0)
@@ -231,19 +271,38 @@ def test_a_storage_device_serves_so_many_operations_at_once() -> None:
 @pytest.mark.parametrize("parks", [False, True])
 @pytest.mark.parametrize("stripes", [0, 4])
 @pytest.mark.parametrize("storage", [(0, 0, 0), (4, 10**6, 0)])
-def test_a_recall_pays_the_latency_of_its_link(parks: bool, stripes: int, storage: tuple[int, int, int]) -> None:
-    """Once for chunks that are read at once; a write pays it on the device's way out, which has none here."""
+def test_a_recall_pays_the_latency_of_its_link(
+    parks: bool, stripes: int, storage: tuple[int, int, int]
+) -> None:
+    """Once for chunks that are read at once; a write pays it on the device's way out, which has
+    none here.
+    """
     rows, keys, latency = [(0, 20, 1), (LATER, 20, 1)], [SAME, SAME], 7 * 10**9
-    given: dict[str, Any] = {"keys": keys, "groups": 2, "parks": parks, "stripes": stripes, "storage": storage}
-    at_once, late = (run(rows, **given, way_out=way).requests()["finish_ps"] for way in (0, latency))
+    given: dict[str, Any] = {
+        "keys": keys,
+        "groups": 2,
+        "parks": parks,
+        "stripes": stripes,
+        "storage": storage,
+    }
+    at_once, late = (
+        run(rows, **given, way_out=way).requests()["finish_ps"] for way in (0, latency)
+    )
     assert (late - at_once).tolist() == [0, latency]
 
 
 def test_what_a_pool_hands_to_the_next_pays_the_latency_of_its_link() -> None:
-    """Each prompt pushes the one before out of the device, and the first one out of the pool of two chunks."""
+    """Each prompt pushes the one before out of the device, and the first one out of the pool of two
+    chunks.
+    """
     rows, latency = [(at * LATER, 17, 1) for at in range(3)], 10**13
     keys = [SAME, [5, 6, 7, 8], [9, 10, 11, 12]]
-    given: dict[str, Any] = {"keys": keys, "write": "BACK", "blocks": 6, "capacity_chunks": (2, 100)}
+    given: dict[str, Any] = {
+        "keys": keys,
+        "write": "BACK",
+        "blocks": 6,
+        "capacity_chunks": (2, 100),
+    }
     at_once, late = (run(rows, **given, way_out=way) for way in (0, latency))
     assert late.kv_tiers()[1]["written_chunks"] == 2
     assert late.now_ps > latency > at_once.now_ps
@@ -267,7 +326,9 @@ def lists(sim: Any) -> tuple[int, int, int]:
 
 @pytest.mark.parametrize(("eviction", "hits"), [("LRU", 0), ("LFU", 1), ("COST", 1)])
 def test_evictions_differ_where_use_and_recency_disagree(eviction: str, hits: int) -> None:
-    """A chunk that was recalled twice, then two new ones, in a pool of two: only the least recent loses it."""
+    """A chunk that was recalled twice, then two new ones, in a pool of two: only the least recent
+    loses it.
+    """
     a, b, c = [1, 2], [3, 4], [5, 6]
     keys = [a, a, a, b, c, a]
     rows = [(i * LATER, 9, 1) for i in range(len(keys))]
@@ -281,12 +342,17 @@ def test_what_a_pool_gives_up_moves_down_and_thrashing_is_counted() -> None:
     rows = [(i * LATER, 9, 1) for i in range(4)]
     sim = run(rows, keys=keys, capacity_chunks=(1,), groups=4)
     assert lists(sim) == (0, 3, 2)  # each comes back after it was given up
-    assert lists(run(rows, keys=[*keys[:2], [5, 6], [1, 2]], capacity_chunks=(1,), groups=4)) == (0, 3, 0)  # too late
+    assert lists(run(rows, keys=[*keys[:2], [5, 6], [1, 2]], capacity_chunks=(1,), groups=4)) == (
+        0,
+        3,
+        0,
+    )  # too late
     # A pool of three remembers the last three that it gave up, not the last one alone.
     seven = [[2 * i + 1, 2 * i + 2] for i in (0, 1, 2, 3, 4, 5, 0)]
     sim = run([(i * LATER, 9, 1) for i in range(7)], keys=seven, capacity_chunks=(3,), groups=7)
     assert lists(sim) == (0, 4, 1)
-    # Write-back: device, first pool, second pool. A device of 4 usable blocks: each request pushes out the last.
+    # Write-back: device, first pool, second pool. A device of 4 usable blocks: each request pushes
+    # out the last.
     keys = [[1, 2], [3, 4], [5, 6], [1, 2]]
     sim = run(rows, keys=keys, capacity_chunks=(1, 10), write="BACK", blocks=5)
     first, second = sim.kv_tiers()
@@ -300,12 +366,18 @@ def test_content_keys_may_be_coarser_than_the_blocks(granularity: int) -> None:
     fine = [list(range(1, 33)), [*range(1, 17), *range(50, 66)], list(range(1, 33))]
     per = granularity // 4
     ids: dict[tuple[int, ...], int] = {}
-    coarse = [[ids.setdefault(tuple(row[: i + per]), len(ids) + 1) for i in range(0, len(row), per)] for row in fine]
+    coarse = [
+        [ids.setdefault(tuple(row[: i + per]), len(ids) + 1) for i in range(0, len(row), per)]
+        for row in fine
+    ]
     rows = [(i * LATER, 128, 2) for i in range(3)]
     for groups in (1, 3):
         reference = run(rows, keys=fine, groups=groups)
         sim = run(rows, keys=coarse, groups=groups, granularity=granularity)
-        assert sim.requests()["cached_tokens"].tolist() == reference.requests()["cached_tokens"].tolist()
+        assert (
+            sim.requests()["cached_tokens"].tolist()
+            == reference.requests()["cached_tokens"].tolist()
+        )
         assert sim.requests()["finish_ps"].tolist() == reference.requests()["finish_ps"].tolist()
 
 
@@ -315,7 +387,9 @@ def test_refusals() -> None:
 
 
 requests_strategy = st.lists(
-    st.tuples(st.integers(0, 400), st.integers(1, 120), st.integers(1, 40), st.integers(0, 5)), min_size=1, max_size=20
+    st.tuples(st.integers(0, 400), st.integers(1, 120), st.integers(1, 40), st.integers(0, 5)),
+    min_size=1,
+    max_size=20,
 ).map(sorted)
 
 
@@ -351,14 +425,29 @@ def test_nothing_is_lost(
     stripes: int,
 ) -> None:
     rows = [(ms * 10**9, tokens, output) for ms, tokens, output, _ in requests]
-    keys = [[100 * kind + i for i in range(1, 1 + tokens // BLOCK)] if kind else [] for _, tokens, _, kind in requests]
+    keys = [
+        [100 * kind + i for i in range(1, 1 + tokens // BLOCK)] if kind else []
+        for _, tokens, _, kind in requests
+    ]
     timeouts = [37 * 10**9 if impatient and i % 3 == 0 else -1 for i in range(len(rows))]
 
     def simulate() -> Any:
         return run(
-            rows, keys=keys, write=write, eviction=eviction, capacity_chunks=capacity, blocks=blocks, groups=groups,
-            shared=shared, depth=depth, timeouts=timeouts, parks=parks, storage=storage, budget=budget, stripes=stripes,
-        )  # fmt: skip
+            rows,
+            keys=keys,
+            write=write,
+            eviction=eviction,
+            capacity_chunks=capacity,
+            blocks=blocks,
+            groups=groups,
+            shared=shared,
+            depth=depth,
+            timeouts=timeouts,
+            parks=parks,
+            storage=storage,
+            budget=budget,
+            stripes=stripes,
+        )
 
     sim = simulate()
     r, c, parts = sim.requests(), sim.counters(), sim.blame()
@@ -366,14 +455,23 @@ def test_nothing_is_lost(
     assert np.isin(status, (3, 5)).all() and (impatient or (status == 3).all())
     done = status == 3
     assert (r["emitted_tokens"][done] == np.array([o for _, _, o in rows])[done]).all()
-    assert c["pool_consistent"].all() and (c["free_blocks"] == blocks - 1).all() and not c["idle_with_work"].any()
+    assert (
+        c["pool_consistent"].all()
+        and (c["free_blocks"] == blocks - 1).all()
+        and not c["idle_with_work"].any()
+    )
     end = np.maximum(r["finish_ps"], r["cancelled_ps"])
-    assert (sum(parts.values()) == end - r["arrival_ps"]).all() and all((part >= 0).all() for part in parts.values())
+    assert (sum(parts.values()) == end - r["arrival_ps"]).all() and all(
+        (part >= 0).all() for part in parts.values()
+    )
     chain = ("arrival_ps", "queued_ps", "scheduled_ps", "first_token_ps", "finish_ps")
     for early, late in pairwise(chain):
         assert (r[early][done] <= r[late][done]).all()
     for pool in sim.kv_tiers():
-        assert pool["consistent"] and pool["used_bytes"] <= pool["peak_bytes"] <= pool["capacity_bytes"]
+        assert (
+            pool["consistent"]
+            and pool["used_bytes"] <= pool["peak_bytes"] <= pool["capacity_bytes"]
+        )
         assert pool["written_chunks"] - pool["evicted_chunks"] == pool["chunks"]
         assert pool["thrashed_chunks"] <= pool["evicted_chunks"]
     needed = sum(i + o - 1 for _, i, o in rows)
@@ -381,4 +479,7 @@ def test_nothing_is_lost(
         steps = int(sim.steps()["tokens"].sum())
         assert steps == needed - int(r["cached_tokens"].sum()) + int(c["recomputed_tokens"].sum())
     again = simulate()
-    assert all((again.requests()[name] == r[name]).all() for name in r) and again.kv_tiers() == sim.kv_tiers()
+    assert (
+        all((again.requests()[name] == r[name]).all() for name in r)
+        and again.kv_tiers() == sim.kv_tiers()
+    )

@@ -1,4 +1,6 @@
-"""Prefill and decode apart: exact bytes, no early decode, nothing lost, whatever the groups and the pressure."""
+"""Prefill and decode apart: exact bytes, no early decode, nothing lost, whatever the groups and the
+pressure.
+"""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -14,7 +16,9 @@ from token_balance import token_balance
 from llmsim import _native
 
 requests_strategy = st.lists(
-    st.tuples(st.integers(0, 200_000), st.integers(1, 200), st.integers(1, 30)), min_size=1, max_size=20
+    st.tuples(st.integers(0, 200_000), st.integers(1, 200), st.integers(1, 30)),
+    min_size=1,
+    max_size=20,
 ).map(sorted)
 
 
@@ -29,12 +33,16 @@ def clusters(draw: Any, requests: list[tuple[int, int, int]]) -> Cluster:
     size = draw(st.sampled_from([1, 4, 16]))
 
     def pools(role: str) -> list[int]:
-        """From 5 % to 110 % of what all requests together need, and at least one for the largest prompt."""
+        """From 5 % to 110 % of what all requests together need, and at least one for the largest
+        prompt.
+        """
         total = sum(needed_blocks(request, size, role) for request in requests)
         share = st.integers(5, 110).map(lambda percent: 2 + total * percent // 100)
         most = max(needed_blocks(request, size, role) for request in requests)
         sizes = draw(st.lists(share, min_size=1, max_size=3))
-        sizes[0] = max(sizes[0], most + 1 - draw(st.integers(0, 1)))  # sometimes one request fits nowhere
+        sizes[0] = max(
+            sizes[0], most + 1 - draw(st.integers(0, 1))
+        )  # sometimes one request fits nowhere
         return sizes
 
     push = draw(st.booleans())
@@ -67,9 +75,14 @@ def clusters(draw: Any, requests: list[tuple[int, int, int]]) -> Cluster:
     )
 
 
-def check(requests: list[tuple[int, int, int]], cluster: Cluster, sim: Any, impatient: bool = False) -> None:
+def check(
+    requests: list[tuple[int, int, int]], cluster: Cluster, sim: Any, impatient: bool = False
+) -> None:
     r, h, c = sim.requests(), sim.kv_transfers(), sim.counters()
-    prompts, outputs = np.array([row[1] for row in requests]), np.array([row[2] for row in requests])
+    prompts, outputs = (
+        np.array([row[1] for row in requests]),
+        np.array([row[2] for row in requests]),
+    )
     done, gone = r["status"] == 3, r["status"] == 5
     assert (done | (r["status"] == 4) | gone).all() and (impatient or not gone.any())
     assert (r["emitted_tokens"][~gone] == np.where(done, outputs, 0)[~gone]).all()
@@ -77,14 +90,21 @@ def check(requests: list[tuple[int, int, int]], cluster: Cluster, sim: Any, impa
         assert not c[counter].any()
     assert c["pool_consistent"].all() and (c["free_blocks"] == c["total_blocks"] - 1).all()
     assert c["finished"].sum() == done.sum() <= c["handed_over"].sum()
-    assert c["cancelled"].sum() == gone.sum() and (impatient or c["handed_over"].sum() == done.sum())
+    assert c["cancelled"].sum() == gone.sum() and (
+        impatient or c["handed_over"].sum() == done.sum()
+    )
     assert c["generation_tokens"].sum() == r["emitted_tokens"].sum()
     assert token_balance(sim, prompts.tolist()) == "ok"
     check_bytes(prompts, cluster, sim, done)
     chain = (
-        r["arrival_ps"], r["queued_ps"], r["scheduled_ps"], h["prefill_end_ps"], h["decode_scheduled_ps"],
-        r["first_token_ps"], r["finish_ps"],
-    )  # fmt: skip
+        r["arrival_ps"],
+        r["queued_ps"],
+        r["scheduled_ps"],
+        h["prefill_end_ps"],
+        h["decode_scheduled_ps"],
+        r["first_token_ps"],
+        r["finish_ps"],
+    )
     for early, late in pairwise(chain):
         assert (early[done] <= late[done]).all()
     assert (h["kv_landed_ps"][done] <= h["decode_scheduled_ps"][done]).all()
@@ -100,21 +120,35 @@ def check(requests: list[tuple[int, int, int]], cluster: Cluster, sim: Any, impa
 def check_bytes(prompts: np.ndarray, cluster: Cluster, sim: Any, done: np.ndarray) -> None:
     """Exactly the KV that was not there; of a client that has gone, at most that."""
     h = sim.kv_transfers()
-    asked = [cluster.due_bytes(*row) for row in zip(prompts.tolist(), h["decode_cached_tokens"].tolist(), strict=True)]
+    asked = [
+        cluster.due_bytes(*row)
+        for row in zip(prompts.tolist(), h["decode_cached_tokens"].tolist(), strict=True)
+    ]
     due = np.array(asked)
-    assert (h["kv_transfer_bytes"][done] == due[done]).all() and (h["kv_due_bytes"][done] == due[done]).all()
+    assert (h["kv_transfer_bytes"][done] == due[done]).all() and (
+        h["kv_due_bytes"][done] == due[done]
+    ).all()
     assert (h["kv_transfer_bytes"] <= due).all()
     below = sum(pool["recalled_bytes"] + pool["written_bytes"] for pool in sim.kv_tiers())
     if cluster.gathered_bytes == 0:
-        assert sim.network()["bytes"].sum() == 2 * (h["kv_transfer_bytes"].sum() + below)  # a link out, a link in
+        assert sim.network()["bytes"].sum() == 2 * (
+            h["kv_transfer_bytes"].sum() + below
+        )  # a link out, a link in
     alone = -(-due * PS_PER_S // (cluster.bytes_per_s * cluster.layers))
     if not cluster.layerwise:
         start = h["prefill_end_ps"] if cluster.push else h["kv_reserved_ps"]
-        assert (h["kv_landed_ps"] >= start + cluster.latency_ps + alone * cluster.layers - cluster.layers)[done].all()
+        assert (
+            h["kv_landed_ps"]
+            >= start + cluster.latency_ps + alone * cluster.layers - cluster.layers
+        )[done].all()
 
 
-def first_steps(requests: list[tuple[int, int, int]], cluster: Cluster, sim: Any, done: np.ndarray) -> None:
-    """The decode side computes one token of each prompt, unless it lost the rest by a preemption."""
+def first_steps(
+    requests: list[tuple[int, int, int]], cluster: Cluster, sim: Any, done: np.ndarray
+) -> None:
+    """The decode side computes one token of each prompt, unless it lost the rest by a
+    preemption.
+    """
     seen = set()
     for group in range(len(cluster.prefill), len(cluster.prefill) + len(cluster.decode)):
         for step in schedule(sim, group):
@@ -127,13 +161,19 @@ def first_steps(requests: list[tuple[int, int, int]], cluster: Cluster, sim: Any
 
 @settings(deadline=None, max_examples=200)
 @given(st.data(), requests_strategy)
-def test_nothing_is_lost_and_every_byte_is_counted(data: st.DataObject, requests: list[tuple[int, int, int]]) -> None:
-    """With any groups, pressure, tiers below, ranks in lock-step, and clients that give up at any time."""
+def test_nothing_is_lost_and_every_byte_is_counted(
+    data: st.DataObject, requests: list[tuple[int, int, int]]
+) -> None:
+    """With any groups, pressure, tiers below, ranks in lock-step, and clients that give up at any
+    time.
+    """
     cluster = data.draw(clusters(requests))
     if len(cluster.decode) != 2 or not cluster.lockstep:
         cluster.gathered_bytes = 0
     shared = data.draw(st.integers(0, 6))
-    keys = [list(range(1, 1 + min(shared, prompt // cluster.block_size))) for _, prompt, _ in requests]
+    keys = [
+        list(range(1, 1 + min(shared, prompt // cluster.block_size))) for _, prompt, _ in requests
+    ]
     priority = [data.draw(st.integers(-2, 2)) for _ in requests]
     impatient = data.draw(st.booleans())
     patience = st.one_of(st.just(-1), st.integers(0, 400 * MS), st.integers(0, 20 * MS))
@@ -150,10 +190,27 @@ def test_nothing_is_lost_and_every_byte_is_counted(data: st.DataObject, requests
 
 
 SCARCE = [
-    (0, 1, 1), (0, 1, 1), (0, 76, 1), (284, 149, 3), (439, 71, 2), (761, 139, 21), (1722, 17, 16), (1752, 111, 3),
-    (1752, 111, 3), (1878, 132, 10), (2499, 89, 19), (3873, 51, 24), (6439, 32, 4), (26197, 47, 1), (48442, 37, 5),
-    (65535, 197, 9), (94650, 69, 27), (110756, 146, 26), (112654, 73, 16), (161818, 97, 14),
-]  # fmt: skip
+    (0, 1, 1),
+    (0, 1, 1),
+    (0, 76, 1),
+    (284, 149, 3),
+    (439, 71, 2),
+    (761, 139, 21),
+    (1722, 17, 16),
+    (1752, 111, 3),
+    (1752, 111, 3),
+    (1878, 132, 10),
+    (2499, 89, 19),
+    (3873, 51, 24),
+    (6439, 32, 4),
+    (26197, 47, 1),
+    (48442, 37, 5),
+    (65535, 197, 9),
+    (94650, 69, 27),
+    (110756, 146, 26),
+    (112654, 73, 16),
+    (161818, 97, 14),
+]
 
 
 @settings(deadline=None, max_examples=60)
@@ -169,10 +226,16 @@ def test_what_ended_before_a_horizon_ended_as_without_it(
     clients = data.draw(st.sampled_from([0, 1, 3]))
     timeouts = [data.draw(st.sampled_from([-1, 1, 10**9, 10**10])) for _ in range(n)]
     cancel_tokens = [data.draw(st.sampled_from([0, 0, 1, 5])) for _ in range(n)]
-    options: dict[str, Any] = {"timeouts": timeouts, "cancel_tokens": cancel_tokens, "clients": clients}
+    options: dict[str, Any] = {
+        "timeouts": timeouts,
+        "cancel_tokens": cancel_tokens,
+        "clients": clients,
+    }
     sim = run(requests, cluster, **options)
     r, c = sim.requests(), sim.counters()
-    assert np.isin(r["status"], (3, 4, 5)).all() and not c["running"].any() and not c["parked"].any()
+    assert (
+        np.isin(r["status"], (3, 4, 5)).all() and not c["running"].any() and not c["parked"].any()
+    )
     assert c["pool_consistent"].all() and (c["free_blocks"] == c["total_blocks"] - 1).all()
     horizon = data.draw(st.integers(1, max(1, sim.now_ps)))
     cut = run(requests, cluster, **options, horizon_ps=horizon)
@@ -183,12 +246,27 @@ def test_what_ended_before_a_horizon_ended_as_without_it(
 
 @pytest.mark.parametrize("blocks", [93, 95])
 def test_drafts_find_room_where_parked_prompts_hold_all_blocks(blocks: int) -> None:
-    """Once those whose KV had come lacked a draft's slot to begin, or a prompt preempted itself for ever."""
+    """Once those whose KV had come lacked a draft's slot to begin, or a prompt preempted itself for
+    ever.
+    """
     priority = [1, 1, 0, 2, 0, 0, 0, 0, 0, 0, -1, 0, 0, -2, 0, 0, -2, 0, -1, -1]
     cluster = Cluster(
-        [198], [206, blocks], block_size=1, max_seqs=1, budget=16, caching=False, order="PRIORITY", push=True,
-        bytes_per_s=10**6, latency_ps=0, layers=1, drafts=1, state_bytes=50_000, depth=1, router="LOAD",
-    )  # fmt: skip
+        [198],
+        [206, blocks],
+        block_size=1,
+        max_seqs=1,
+        budget=16,
+        caching=False,
+        order="PRIORITY",
+        push=True,
+        bytes_per_s=10**6,
+        latency_ps=0,
+        layers=1,
+        drafts=1,
+        state_bytes=50_000,
+        depth=1,
+        router="LOAD",
+    )
     check(SCARCE, cluster, run(SCARCE, cluster, priority=priority), impatient=False)
 
 
@@ -207,18 +285,24 @@ def test_one_request_by_hand(push: bool) -> None:
 
 
 def test_layer_by_layer_only_the_last_layer_shows() -> None:
-    """Each layer takes 1.25 ms to compute and 0.1 ms to move; the last one leaves when its attention has run."""
+    """Each layer takes 1.25 ms to compute and 0.1 ms to move; the last one leaves when its
+    attention has run.
+    """
     sim = run([(0, 64, 1)], Cluster([50], [50], push=True, layerwise=True, bytes_per_s=640 * 10**6))
     h = sim.kv_transfers()
     assert h["kv_landed_ps"][0] == 1000 + STEP + MS // 10 + 1000
-    assert h["decode_scheduled_ps"][0] == 1000 + STEP + 64 * PER_TOKEN  # not before the prefill has ended
+    assert (
+        h["decode_scheduled_ps"][0] == 1000 + STEP + 64 * PER_TOKEN
+    )  # not before the prefill has ended
     slow = Cluster([50], [50], push=True, layerwise=True, bytes_per_s=64 * 10**5, sharing="FIFO")
     h = run([(0, 64, 1)], slow).kv_transfers()
     assert h["kv_landed_ps"][0] == 1000 + STEP // 4 + 4 * 10 * MS + 1000  # one after the other
 
 
 def test_windows_move_their_last_blocks_and_states_move_once() -> None:
-    """Two layers keep everything, one the last two of seven blocks, one a state; the last token is no part of them."""
+    """Two layers keep everything, one the last two of seven blocks, one a state; the last token is
+    no part of them.
+    """
     cluster = Cluster([50], [50], layers=4, tail_blocks=2, state_bytes=5000)
     assert [layers for layers, *_ in cluster.kinds] == [[3], [0, 2], [1]]
     sim = run([(0, 100, 3)], cluster)
@@ -237,8 +321,12 @@ def test_a_prompt_of_one_token_is_computed_whole_and_its_state_moves() -> None:
 
 
 def test_layer_by_layer_a_window_leaves_when_its_blocks_are_computed() -> None:
-    """Chunks of 64 and 36 tokens: the window's last 20 tokens go with the second, nothing of it with the first."""
-    cluster = Cluster([50], [50], layers=2, tail_blocks=2, push=True, layerwise=True, bytes_per_s=10**12)
+    """Chunks of 64 and 36 tokens: the window's last 20 tokens go with the second, nothing of it
+    with the first.
+    """
+    cluster = Cluster(
+        [50], [50], layers=2, tail_blocks=2, push=True, layerwise=True, bytes_per_s=10**12
+    )
     sim = run([(0, 100, 1)], cluster)
     assert sim.kv_transfers()["kv_transfer_bytes"][0] == 100 * 1000 + 20 * 1000
     moved = sim.network()["transfers"].tolist() if "transfers" in sim.network() else None
@@ -261,12 +349,16 @@ def test_what_the_decode_side_has_does_not_move() -> None:
     keys = [[1, 2, 3], [1, 2, 3]]
     sim = run([(0, 64, 2), (100_000, 64, 2)], Cluster([50], [50], caching=True), keys)
     h = sim.kv_transfers()
-    assert h["decode_cached_tokens"].tolist() == [0, 48] and sim.requests()["cached_tokens"].tolist() == [0, 48]
+    assert h["decode_cached_tokens"].tolist() == [0, 48] and sim.requests()[
+        "cached_tokens"
+    ].tolist() == [0, 48]
     assert h["kv_transfer_bytes"].tolist() == [64 * 4000, 16 * 4000]
 
 
 def test_prefill_keeps_its_blocks_until_they_are_read() -> None:
-    """Two prompts do not fit the prefill pool together: the second waits for the first one's transfer."""
+    """Two prompts do not fit the prefill pool together: the second waits for the first one's
+    transfer.
+    """
     sim = run([(0, 64, 1), (0, 64, 1)], Cluster([6], [50], bytes_per_s=10**6))
     r, h = sim.requests(), sim.kv_transfers()
     assert h["kv_landed_ps"][0] > h["prefill_end_ps"][0] + 200 * MS
@@ -274,7 +366,9 @@ def test_prefill_keeps_its_blocks_until_they_are_read() -> None:
 
 
 def test_decode_without_room_queues() -> None:
-    """The second prompt can be reserved when the first request has left; the transfer begins then."""
+    """The second prompt can be reserved when the first request has left; the transfer
+    begins then.
+    """
     sim = run([(0, 64, 10), (0, 64, 10)], Cluster([50], [7]))
     r, h = sim.requests(), sim.kv_transfers()
     assert h["kv_reserved_ps"][1] >= r["finish_ps"][0] > h["prefill_end_ps"][1]
@@ -290,8 +384,12 @@ def test_a_preempted_request_is_computed_again_where_it_decodes() -> None:
 
 
 @pytest.mark.parametrize(("late", "victims"), [(True, [1, 0]), (False, [1])])
-def test_a_victim_in_flight_makes_no_room_before_its_step_has_ended(late: bool, victims: list[int]) -> None:
-    """Of 6 blocks both hold 3 when the first needs a fourth: what the second gives up is not there yet."""
+def test_a_victim_in_flight_makes_no_room_before_its_step_has_ended(
+    late: bool, victims: list[int]
+) -> None:
+    """Of 6 blocks both hold 3 when the first needs a fourth: what the second gives up is not there
+    yet.
+    """
     sim = run([(0, 30, 40), (1, 30, 40)], Cluster([100], [7], depth=2, defer_block_free=late))
     columns = sim.schedule(1)
     assert columns["preempted_request"].tolist() == victims
@@ -309,7 +407,9 @@ def test_an_aborted_request_in_flight_keeps_its_blocks_until_its_steps_have_ende
         cluster = Cluster([100], [9], depth=2, defer_block_free=late)
         sim = run([(0, 30, 20), (1, 30, 20)], cluster, timeouts=[-1, 60 * MS])
         columns, row = sim.schedule(1), schedule(sim, 1)
-        step = next(i for i, at in enumerate(columns["time_ps"]) if at >= sim.requests()["cancelled_ps"][1])
+        step = next(
+            i for i, at in enumerate(columns["time_ps"]) if at >= sim.requests()["cancelled_ps"][1]
+        )
         assert [len(items) for items in row[step - 2 : step + 1]] == [2, 2, 1]
         free.append(columns["free_blocks"][step - 1 : step + 2].tolist())
     assert free == [[2, 2, 5], [2, 5, 5]]
@@ -361,7 +461,9 @@ def steps_of(sim: Any, group: int) -> list[tuple[int, int]]:
 
 
 def test_ranks_in_lock_step_run_dummies_while_somebody_is_parked_and_then_end() -> None:
-    """64 tokens take 256 ms to move: about fifty empty rounds of both decode ranks, as vLLM's engines run them."""
+    """64 tokens take 256 ms to move: about fifty empty rounds of both decode ranks, as vLLM's
+    engines run them.
+    """
     cluster = Cluster([50, 50], [50, 50], lockstep=True, bytes_per_s=10**6)
     sim = run([(0, 64, 3)], cluster)
     r, h = sim.requests(), sim.kv_transfers()
@@ -370,7 +472,9 @@ def test_ranks_in_lock_step_run_dummies_while_somebody_is_parked_and_then_end() 
     assert h["kv_landed_ps"][0] == h["kv_reserved_ps"][0] + moved
     empty = [at for at, tokens in steps_of(sim, group) if tokens == 0 and at < h["kv_landed_ps"][0]]
     assert len(empty) == -(-moved // (STEP + PER_TOKEN))
-    assert len(steps_of(sim, 2)) == len(steps_of(sim, 3)) and len(steps_of(sim, 0)) == len(steps_of(sim, 1))
+    assert len(steps_of(sim, 2)) == len(steps_of(sim, 3)) and len(steps_of(sim, 0)) == len(
+        steps_of(sim, 1)
+    )
     assert len(steps_of(sim, group)) % 4 == 0  # the wave ends when the ranks next agree
     assert h["decode_scheduled_ps"][0] >= h["kv_landed_ps"][0]
     assert sum(sim.blame().values())[0] == r["finish_ps"][0] - r["arrival_ps"][0]
@@ -382,8 +486,12 @@ def test_ranks_in_lock_step_run_dummies_while_somebody_is_parked_and_then_end() 
     [(3, False), (8, False), (12, True), (40, True), (110, True)],
     ids=["first chunk", "second chunk", "KV begins to move", "KV moves", "decoding"],
 )
-def test_a_client_that_gives_up_frees_the_blocks_at_both_ends(timeout_ms: int, moved: bool, push: bool) -> None:
-    """A prompt of two steps (5.6 ms each), 100 ms of KV, an answer of 9 steps; a second request needs the blocks."""
+def test_a_client_that_gives_up_frees_the_blocks_at_both_ends(
+    timeout_ms: int, moved: bool, push: bool
+) -> None:
+    """A prompt of two steps (5.6 ms each), 100 ms of KV, an answer of 9 steps; a second request
+    needs the blocks.
+    """
     timeout = timeout_ms * MS
     cluster = Cluster([8], [8], bytes_per_s=4 * 10**6, push=push)
     sim = run([(0, 100, 9), (1, 100, 2)], cluster, timeouts=[timeout, -1])
@@ -392,13 +500,18 @@ def test_a_client_that_gives_up_frees_the_blocks_at_both_ends(timeout_ms: int, m
     assert (h["kv_transfer_bytes"][0] > 0) == moved and h["kv_transfer_bytes"][1] == 400_000
     assert timeout <= r["cancelled_ps"][0] <= timeout + 2 * STEP
     assert sum(parts.values())[0] == r["cancelled_ps"][0]
-    # Neither end has room for both: the second request waits until nothing of the first moves any more.
+    # Neither end has room for both: the second request waits until nothing of the first moves any
+    # more.
     free = max(int(r["cancelled_ps"][0]), int(h["kv_landed_ps"][0]))
-    assert (h["kv_reserved_ps"] if push else r["scheduled_ps"])[1] >= (free if moved else r["cancelled_ps"][0])
+    assert (h["kv_reserved_ps"] if push else r["scheduled_ps"])[1] >= (
+        free if moved else r["cancelled_ps"][0]
+    )
 
 
 def test_what_a_tier_below_the_decode_side_holds_does_not_come_from_the_prefill_side() -> None:
-    """Both decode groups share the pool: the second finds there what the first was sent, 48 of 64 tokens in chunks."""
+    """Both decode groups share the pool: the second finds there what the first was sent, 48 of 64
+    tokens in chunks.
+    """
     cluster = Cluster([50], [50, 50], caching=True, block_size=8, tier_chunks=20, router="RR")
     keys = [list(range(1, 9))] * 2
     sim = run([(0, 64, 2), (400_000, 64, 2)], cluster, keys)
@@ -409,7 +522,9 @@ def test_what_a_tier_below_the_decode_side_holds_does_not_come_from_the_prefill_
 
 
 def test_kv_and_collectives_on_one_port_share_it() -> None:
-    """400 ms of KV into one of two decode ranks that gather 1 ms in each of four layers: both slow each other down."""
+    """400 ms of KV into one of two decode ranks that gather 1 ms in each of four layers: both slow
+    each other down.
+    """
     cluster = Cluster(
         [200],
         [200, 200],
@@ -432,14 +547,17 @@ def test_kv_and_collectives_on_one_port_share_it() -> None:
     assert inside.sum() > 30 and outside.sum() > 30
     assert set((end - begin)[outside].tolist()) == {alone}
     assert set((end - begin)[inside].tolist()) == {alone + cluster.layers * MS}
-    # The KV lost a millisecond in each of the gatherings beside it; the first and the last may be cut.
+    # The KV lost a millisecond in each of the gatherings beside it; the first and the last may be
+    # cut.
     late = landed - start - 400 * MS
     assert abs(late - cluster.layers * MS * int(inside.sum())) <= 2 * cluster.layers * MS
 
 
 @pytest.mark.parametrize("sharing", ["FAIR", "FIFO"])
 def test_a_collective_alone_takes_what_its_table_says(sharing: str) -> None:
-    cluster = Cluster([200], [200, 200], lockstep=True, gathered_bytes=12_345, latency_ps=777, sharing=sharing)
+    cluster = Cluster(
+        [200], [200, 200], lockstep=True, gathered_bytes=12_345, latency_ps=777, sharing=sharing
+    )
     sim = run([(0, 20, 9)], cluster)
     steps = sim.steps()
     took = (steps["end_ps"] - steps["start_ps"])[steps["group"] == 1]

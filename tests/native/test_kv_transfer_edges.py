@@ -1,4 +1,6 @@
-"""Edges of the hand-over: routes that name no table, and what a client is told who left while its KV was on the way."""
+"""Edges of the hand-over: routes that name no table, and what a client is told who left while its
+KV was on the way.
+"""
 
 from typing import Any
 
@@ -29,7 +31,9 @@ def with_table(monkeypatch: pytest.MonkeyPatch, table: int) -> Any:
 
 
 @pytest.mark.parametrize("table", [-1, 1, 2])
-def test_a_route_that_names_no_table_is_refused(monkeypatch: pytest.MonkeyPatch, table: int) -> None:
+def test_a_route_that_names_no_table_is_refused(
+    monkeypatch: pytest.MonkeyPatch, table: int
+) -> None:
     with pytest.raises(ValueError, match="a route names an unknown table"):
         with_table(monkeypatch, table)
 
@@ -55,7 +59,9 @@ def test_who_leaves_while_the_kv_is_on_the_way_waited_for_the_kv(push: bool, aft
 
 
 def test_who_leaves_while_the_pool_below_is_read_waited_for_the_kv() -> None:
-    """The third prompt is the first with half a block more: that lands long before the pool's 128 tokens are read."""
+    """The third prompt is the first with half a block more: that lands long before the pool's 128
+    tokens are read.
+    """
     cluster = Cluster([50], [12], caching=True, bytes_per_s=10**6, tier_chunks=20, tier_parks=True)
     rows = [(0, 128, 2), (2_000_000, 150, 8), (6_000_000, 136, 3)]
     begin = list(range(1, 9))
@@ -89,10 +95,14 @@ def test_who_leaves_when_a_part_has_landed_waited_for_the_kv() -> None:
 
 
 def test_a_run_that_is_cut_says_where_its_prompts_stand() -> None:
-    """One runs and one waits where they prefill; then the second runs, and in the end both wait for their KV."""
+    """One runs and one waits where they prefill; then the second runs, and in the end both wait for
+    their KV.
+    """
     cluster = Cluster([50], [50], max_seqs=1, bytes_per_s=10**6)
     rows = [(0, 64, 3), (0, 64, 3)]
-    status = {name: int(getattr(Status, name)) for name in ("WAITING", "RUNNING", "FINISHED", "PARKED")}
+    status = {
+        name: int(getattr(Status, name)) for name in ("WAITING", "RUNNING", "FINISHED", "PARKED")
+    }
     for cut_ps, expected in (
         (PROMPT_PS // 2, ["RUNNING", "WAITING"]),
         (PROMPT_PS + MS, ["PARKED", "RUNNING"]),
@@ -107,12 +117,19 @@ def test_a_run_that_is_cut_says_where_its_prompts_stand() -> None:
 def test_layers_in_equal_parts_of_a_step_leave_one_after_the_other(
     monkeypatch: pytest.MonkeyPatch, even_layers: int, later_ps: int
 ) -> None:
-    """The last of four layers is ready at the end of four parts of the layers' time; of eight, in the middle."""
+    """The last of four layers is ready at the end of four parts of the layers' time; of eight, in
+    the middle.
+    """
 
     def even(cluster: Cluster, places: list[list[int]]) -> Any:
         config = _native.KvTransferConfig(cluster.push, cluster.layerwise, places)
-        kinds = [([min(layer, even_layers - 1) if even_layers else layer], 1000, 0, 0) for layer in range(4)]
-        config.add_route(0, 1, config.add_table([(0, 0, kinds)], cluster.block_size, False, even_layers))
+        kinds = [
+            ([min(layer, even_layers - 1) if even_layers else layer], 1000, 0, 0)
+            for layer in range(4)
+        ]
+        config.add_route(
+            0, 1, config.add_table([(0, 0, kinds)], cluster.block_size, False, even_layers)
+        )
         return config
 
     cluster = Cluster([50], [50], push=True, layerwise=True, bytes_per_s=10**12)

@@ -1,4 +1,6 @@
-"""A scheduler written in Python behind the loop: the smallest one, its errors, and equality with the native twin."""
+"""A scheduler written in Python behind the loop: the smallest one, its errors, and equality with
+the native twin.
+"""
 
 from typing import Any
 
@@ -50,10 +52,18 @@ def run(rows: list[tuple[int, int, int]], scheduler: Any) -> Any:
     columns = np.array(rows, np.int64)
     n = len(rows)
     sim = _native.Simulation(
-        columns[:, 0].copy(), columns[:, 1].astype(np.int32), columns[:, 2].astype(np.int32), np.zeros(n, np.int16),
-        np.full(n, -1, np.int32), np.zeros(n, np.int64), np.empty(0, np.int32), np.zeros(n + 1, np.int64),
-        np.empty(0, np.uint64), BLOCK, 0,
-    )  # fmt: skip
+        columns[:, 0].copy(),
+        columns[:, 1].astype(np.int32),
+        columns[:, 2].astype(np.int32),
+        np.zeros(n, np.int16),
+        np.full(n, -1, np.int32),
+        np.zeros(n, np.int64),
+        np.empty(0, np.int32),
+        np.zeros(n + 1, np.int64),
+        np.empty(0, np.uint64),
+        BLOCK,
+        0,
+    )
     kv = _native.KvCacheConfig()
     kv.num_blocks, kv.block_size, kv.max_model_len, kv.prefix_caching = 100, BLOCK, 10_000, False
     if scheduler is None:
@@ -61,7 +71,9 @@ def run(rows: list[tuple[int, int, int]], scheduler: Any) -> Any:
         config.max_num_seqs, config.max_num_scheduled_tokens, config.kv = 1, 512, kv
         sim.add_group(_native.GroupConfig(), config, program(512, 4), record_steps=True)
     else:
-        sim.add_python_group(_native.GroupConfig(), scheduler, kv, program(512, 4), record_steps=True)
+        sim.add_python_group(
+            _native.GroupConfig(), scheduler, kv, program(512, 4), record_steps=True
+        )
     while not sim.run(1000):
         pass
     return sim
@@ -97,7 +109,9 @@ def test_one_that_never_schedules_is_reported_as_stalled() -> None:
 
 
 class TakesTurns:
-    """After `steps` steps of one request, the next that waits takes its place; what it had computed is lost."""
+    """After `steps` steps of one request, the next that waits takes its place; what it had computed
+    is lost.
+    """
 
     def __init__(self, rows: list[tuple[int, int, int]], steps: int) -> None:
         self.rows, self.steps, self.used = rows, steps, 0
@@ -137,7 +151,9 @@ class TakesTurns:
 
 
 def test_what_it_preempts_is_counted_and_waits_again() -> None:
-    """A A, B B, A A, C C, B B, C C: each of three is preempted once but the last, who has no one behind it."""
+    """A A, B B, A A, C C, B B, C C: each of three is preempted once but the last, who has no one
+    behind it.
+    """
     rows = [(0, 32, 4), (0, 32, 4), (0, 32, 4)]
     sim = run(rows, TakesTurns(rows, 2))
     r, counters = sim.requests(), sim.counters()

@@ -22,17 +22,31 @@ def program(max_tokens: int, max_seqs: int, padded: np.ndarray | None = None) ->
     zero = np.zeros(1, np.int64)
     operators = [
         _native.Operator(
-            "a", _native.NodeKind.COMPUTE, _native.Feature.TOKENS, 0, 1, STEP + tokens * PER_TOKEN,
+            "a",
+            _native.NodeKind.COMPUTE,
+            _native.Feature.TOKENS,
+            0,
+            1,
+            STEP + tokens * PER_TOKEN,
             np.zeros(max_tokens + 1, np.uint8),
         ),
         _native.Operator(
-            "b", _native.NodeKind.COMPUTE, _native.Feature.SEQUENCES, 0, 1, sequences * PER_SEQUENCE,
+            "b",
+            _native.NodeKind.COMPUTE,
+            _native.Feature.SEQUENCES,
+            0,
+            1,
+            sequences * PER_SEQUENCE,
             np.zeros(max_seqs + 1, np.uint8),
         ),
-    ]  # fmt: skip
+    ]
     attention = _native.Attention.split([zero, zero], zero, [zero, zero], zero, 0, 0)
     return _native.Program(
-        operators, attention, (tokens if padded is None else padded).astype(np.int32), _native.LowerBound(), 0
+        operators,
+        attention,
+        (tokens if padded is None else padded).astype(np.int32),
+        _native.LowerBound(),
+        0,
     )
 
 
@@ -57,17 +71,29 @@ def simulation(
     columns = np.array(requests, np.int64).reshape(n, 3)
     keys = keys or [[] for _ in range(n)]
     sim = _native.Simulation(
-        columns[:, 0].copy(), columns[:, 1].astype(np.int32), columns[:, 2].astype(np.int32), np.zeros(n, np.int16),
-        np.full(n, -1, np.int32), np.zeros(n, np.int64), np.empty(0, np.int32),
-        np.cumsum([0, *map(len, keys)]).astype(np.int64), np.array([k for row in keys for k in row], np.uint64),
-        block_size, interval_ps,
-    )  # fmt: skip
+        columns[:, 0].copy(),
+        columns[:, 1].astype(np.int32),
+        columns[:, 2].astype(np.int32),
+        np.zeros(n, np.int16),
+        np.full(n, -1, np.int32),
+        np.zeros(n, np.int64),
+        np.empty(0, np.int32),
+        np.cumsum([0, *map(len, keys)]).astype(np.int64),
+        np.array([k for row in keys for k in row], np.uint64),
+        block_size,
+        interval_ps,
+    )
     for index in range(groups):
         scheduler = _native.VllmV1Config()
         scheduler.max_num_seqs, scheduler.max_num_scheduled_tokens = max_seqs, budget
         scheduler.async_scheduling, scheduler.chunked_prefill = depth == 2, chunked
         kv = _native.KvCacheConfig()
-        kv.num_blocks, kv.block_size, kv.max_model_len, kv.prefix_caching = blocks, block_size, max_model_len, caching
+        kv.num_blocks, kv.block_size, kv.max_model_len, kv.prefix_caching = (
+            blocks,
+            block_size,
+            max_model_len,
+            caching,
+        )
         scheduler.kv = kv
         group = _native.GroupConfig()
         group.index, group.depth = index, depth
@@ -117,7 +143,9 @@ def test_requests_with_equal_content_share_blocks_but_compute_their_last_token()
 
 
 requests_strategy = st.lists(
-    st.tuples(st.integers(0, 400 * MS), st.integers(1, 300), st.integers(1, 60)), min_size=1, max_size=25
+    st.tuples(st.integers(0, 400 * MS), st.integers(1, 300), st.integers(1, 60)),
+    min_size=1,
+    max_size=25,
 ).map(sorted)
 
 
@@ -134,14 +162,29 @@ requests_strategy = st.lists(
     shared_prefix=st.integers(0, 6),
 )
 def test_nothing_is_lost_under_any_pressure(
-    requests: list[tuple[int, int, int]], blocks: int, block_size: int, max_seqs: int, budget: int, depth: int,
-    caching: bool, groups: int, shared_prefix: int,
-) -> None:  # fmt: skip
-    keys = [list(range(1, 1 + min(shared_prefix, tokens // block_size))) for _, tokens, _ in requests]
+    requests: list[tuple[int, int, int]],
+    blocks: int,
+    block_size: int,
+    max_seqs: int,
+    budget: int,
+    depth: int,
+    caching: bool,
+    groups: int,
+    shared_prefix: int,
+) -> None:
+    keys = [
+        list(range(1, 1 + min(shared_prefix, tokens // block_size))) for _, tokens, _ in requests
+    ]
     options: dict[str, Any] = {
-        "blocks": blocks, "block_size": block_size, "max_seqs": max_seqs, "budget": max(budget, max_seqs),
-        "depth": depth, "caching": caching, "groups": groups, "keys": keys,
-    }  # fmt: skip
+        "blocks": blocks,
+        "block_size": block_size,
+        "max_seqs": max_seqs,
+        "budget": max(budget, max_seqs),
+        "depth": depth,
+        "caching": caching,
+        "groups": groups,
+        "keys": keys,
+    }
     sim = simulation(requests, **options)
     r, c = sim.requests(), sim.counters()
     usable = (blocks - 1) * block_size
@@ -155,12 +198,20 @@ def test_nothing_is_lost_under_any_pressure(
         ("first_token_ps", "finish_ps"),
     ):
         assert (r[early][done] <= r[late][done]).all()
-    assert (c["free_blocks"] == blocks - 1).all() and c["pool_consistent"].all() and not c["idle_with_work"].any()
+    assert (
+        (c["free_blocks"] == blocks - 1).all()
+        and c["pool_consistent"].all()
+        and not c["idle_with_work"].any()
+    )
     steps = sim.steps()
     assert (steps["tokens"] <= max(budget, max_seqs)).all() and (steps["running"] <= max_seqs).all()
     for group in range(groups):  # kept as gaps between steps
-        assert sim.activity(group)["start_ps"].tolist() == steps["start_ps"][steps["group"] == group].tolist()
-    # every token that was scheduled is a prompt token, an emitted one, or was computed again after a preemption
+        assert (
+            sim.activity(group)["start_ps"].tolist()
+            == steps["start_ps"][steps["group"] == group].tolist()
+        )
+    # every token that was scheduled is a prompt token, an emitted one, or was computed again after
+    # a preemption
     needed = sum(i + o - 1 for (_, i, o), ok in zip(requests, fits, strict=True) if ok)
     hits = int(r["cached_tokens"][done].sum())
     assert int(steps["tokens"].sum()) == needed - hits + int(c["recomputed_tokens"].sum())
@@ -197,7 +248,9 @@ def test_steps_start_when_the_requests_come(pause_ps: int) -> None:
 
 
 def test_inter_token_latencies_of_very_many_lengths_of_steps() -> None:
-    """A long answer beside one prompt after the other, each of 35,000 lengths twice: as many gaps, each twice."""
+    """A long answer beside one prompt after the other, each of 35,000 lengths twice: as many gaps,
+    each twice.
+    """
     lengths = np.random.default_rng(1).permutation(np.repeat(np.arange(1, 35_001), 2)).tolist()
     rows = [(0, 1, len(lengths) + 2), *((0, length, 1) for length in lengths)]
     sim = simulation(rows, blocks=20_000, max_seqs=2, budget=40_000)
@@ -227,11 +280,16 @@ def test_series_add_up_to_the_counters() -> None:
 def made(n: int = 2, **columns: Any) -> Any:
     """A simulation of `n` requests, some of whose columns are given."""
     usual = {
-        "arrival_ps": np.zeros(n, np.int64), "input_tokens": np.full(n, 8, np.int32),
-        "output_tokens": np.full(n, 2, np.int32), "model": np.zeros(n, np.int16),
-        "next_call": np.full(n, -1, np.int32), "tool_delay_ps": np.zeros(n, np.int64),
-        "priority": np.empty(0, np.int32), "key_offsets": np.zeros(n + 1, np.int64), "keys": np.empty(0, np.uint64),
-    }  # fmt: skip
+        "arrival_ps": np.zeros(n, np.int64),
+        "input_tokens": np.full(n, 8, np.int32),
+        "output_tokens": np.full(n, 2, np.int32),
+        "model": np.zeros(n, np.int16),
+        "next_call": np.full(n, -1, np.int32),
+        "tool_delay_ps": np.zeros(n, np.int64),
+        "priority": np.empty(0, np.int32),
+        "key_offsets": np.zeros(n + 1, np.int64),
+        "keys": np.empty(0, np.uint64),
+    }
     return _native.Simulation(**{**usual, **columns}, granularity=16, series_interval_ps=0)
 
 
@@ -242,8 +300,14 @@ def made(n: int = 2, **columns: Any) -> Any:
         ({"priority": np.zeros(1, np.int32)}, "differ in length"),
         ({"next_call": np.array([2, -1], np.int32)}, "does not exist"),
         ({"key_offsets": np.array([0, 1], np.int64), "keys": np.ones(1, np.uint64)}, "do not fit"),
-        ({"key_offsets": np.array([0, 1, 2], np.int64), "keys": np.ones(1, np.uint64)}, "do not fit"),
-        ({"key_offsets": np.array([0, 2, 1], np.int64), "keys": np.ones(1, np.uint64)}, "do not fit"),
+        (
+            {"key_offsets": np.array([0, 1, 2], np.int64), "keys": np.ones(1, np.uint64)},
+            "do not fit",
+        ),
+        (
+            {"key_offsets": np.array([0, 2, 1], np.int64), "keys": np.ones(1, np.uint64)},
+            "do not fit",
+        ),
     ],
 )
 def test_columns_that_do_not_fit_each_other_are_refused(columns: dict[str, Any], said: str) -> None:
@@ -269,7 +333,9 @@ def test_tables_that_do_not_fit_are_refused() -> None:
         program(8, 4, padded=np.array([0, 1, 2, 3, 4, 5, 6, 7, 9]))
     zero = np.zeros(1, np.int64)
     with pytest.raises(ValueError, match="ascend"):
-        _native.Attention.split([np.array([2, 1]), zero], np.zeros(2, np.int64), [zero, zero], zero, 0, 0)
+        _native.Attention.split(
+            [np.array([2, 1]), zero], np.zeros(2, np.int64), [zero, zero], zero, 0, 0
+        )
     attention = _native.Attention.split([zero, zero], zero, [zero, zero], zero, 0, 0)
     _native.Program([], attention, np.zeros(0, np.int32), _native.LowerBound(), 0)
     with pytest.raises(ValueError, match="already belongs"):
@@ -277,15 +343,24 @@ def test_tables_that_do_not_fit_are_refused() -> None:
 
 
 def test_steps_faster_than_light_are_counted() -> None:
-    """Weights of 8 MB at 1 GB/s need 8 ms, a step takes 5 ms and 10 us per token; KV counts beyond the cache only."""
-    for weight_bytes, cached, flops, below in ((8 * 10**6, 0, 0, True), (10**6, 0, 0, False), (10**6, 0, 10**9, True)):
+    """Weights of 8 MB at 1 GB/s need 8 ms, a step takes 5 ms and 10 us per token; KV counts beyond
+    the cache only.
+    """
+    for weight_bytes, cached, flops, below in (
+        (8 * 10**6, 0, 0, True),
+        (10**6, 0, 0, False),
+        (10**6, 0, 10**9, True),
+    ):
         floor = _native.LowerBound()
         floor.weight_bytes, floor.bytes_per_s, floor.cached_kv_bytes = weight_bytes, 10**9, cached
         floor.flops_per_token, floor.flops_per_s = flops, 10**11
         counted = below_lower_bound(floor, prompt=10)
         assert (counted > 0) == below
     floor = _native.LowerBound()
-    floor.kv_bytes_per_token, floor.bytes_per_s = 10**5, 10**9  # 100 us per cached token: 6 ms at 60
+    floor.kv_bytes_per_token, floor.bytes_per_s = (
+        10**5,
+        10**9,
+    )  # 100 us per cached token: 6 ms at 60
     assert below_lower_bound(floor, prompt=60) > 0
     floor.cached_kv_bytes = 10**7
     assert below_lower_bound(floor, prompt=60) == 0
@@ -294,17 +369,38 @@ def test_steps_faster_than_light_are_counted() -> None:
 def below_lower_bound(floor: Any, prompt: int) -> int:
     tokens = np.arange(65, dtype=np.int64)
     op = _native.Operator(
-        "a", _native.NodeKind.COMPUTE, _native.Feature.TOKENS, 0, 1, STEP + tokens * PER_TOKEN, np.zeros(65, np.uint8)
+        "a",
+        _native.NodeKind.COMPUTE,
+        _native.Feature.TOKENS,
+        0,
+        1,
+        STEP + tokens * PER_TOKEN,
+        np.zeros(65, np.uint8),
     )
     head = _native.Operator(
-        "h", _native.NodeKind.COMPUTE, _native.Feature.SEQUENCES, 0, 1, np.zeros(5, np.int64), np.zeros(5, np.uint8)
+        "h",
+        _native.NodeKind.COMPUTE,
+        _native.Feature.SEQUENCES,
+        0,
+        1,
+        np.zeros(5, np.int64),
+        np.zeros(5, np.uint8),
     )
     zero = np.zeros(1, np.int64)
     attention = _native.Attention.split([zero, zero], zero, [zero, zero], zero, 0, 0)
     sim = _native.Simulation(
-        zero, np.array([prompt], np.int32), np.array([3], np.int32), np.zeros(1, np.int16), np.full(1, -1, np.int32),
-        zero, np.empty(0, np.int32), np.zeros(2, np.int64), np.empty(0, np.uint64), 16, 0,
-    )  # fmt: skip
+        zero,
+        np.array([prompt], np.int32),
+        np.array([3], np.int32),
+        np.zeros(1, np.int16),
+        np.full(1, -1, np.int32),
+        zero,
+        np.empty(0, np.int32),
+        np.zeros(2, np.int64),
+        np.empty(0, np.uint64),
+        16,
+        0,
+    )
     scheduler = _native.VllmV1Config()
     scheduler.max_num_seqs, scheduler.max_num_scheduled_tokens = 4, 64
     kv = _native.KvCacheConfig()
@@ -324,14 +420,19 @@ def test_blame_names_the_cause() -> None:
     prefill = STEP + 100 * PER_TOKEN + PER_SEQUENCE
     assert parts["prefill_ps"] == [prefill, prefill]
     assert parts["decode_ps"] == [10 * decode, 0]
-    assert parts["queue_ps"] == [0, prefill + 9 * decode]  # until the first request left its only place
+    assert parts["queue_ps"] == [
+        0,
+        prefill + 9 * decode,
+    ]  # until the first request left its only place
     lone = simulation([(0, 1, 5), (decode + 1, 1, 2)], depth=2).blame()
     assert lone["wait_ps"][1] > 0  # scheduled behind the batch in flight
 
 
 def test_a_series_that_is_taken_on_the_way_is_the_same_in_parts() -> None:
     rows = [(0, 40, 30), (10**12, 40, 30)]
-    whole = simulation(rows, interval_ps=2 * 10**6)  # half a million samples until the second request
+    whole = simulation(
+        rows, interval_ps=2 * 10**6
+    )  # half a million samples until the second request
     expected = whole.series()
     assert len(expected["time_ps"]) > 500_000
     parts: list[Any] = []
@@ -349,7 +450,9 @@ def test_a_series_that_is_taken_on_the_way_is_the_same_in_parts() -> None:
 
 
 def test_attended_and_read_tokens_of_two_chunks_and_four_decodes() -> None:
-    """Each token attends to itself and to all before it; each step reads the keys up to its last token."""
+    """Each token attends to itself and to all before it; each step reads the keys up to its last
+    token.
+    """
     sim = pd_run([(0, 100, 5)], Cluster([], [], both=[50]))
     counters = sim.counters()
     decodes = 101 + 102 + 103 + 104

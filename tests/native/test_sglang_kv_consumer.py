@@ -1,11 +1,14 @@
-"""When a decode group of SGLang takes a request over: 512 tokens stay free for each that it holds, and an answer."""
+"""When a decode group of SGLang takes a request over: 512 tokens stay free for each that it holds,
+and an answer.
+"""
 
 import pytest
 from pd import Cluster, run
 
 RESERVED = 512
 FIRST = (0, 64, 400)
-"""Runs alone for two seconds before the other comes, and holds 64 tokens and what it has answered."""
+"""Runs alone for two seconds before the other comes, and holds 64 tokens and what it has answered.
+"""
 
 
 def waits(blocks: int, prompt: int, output: int) -> bool:
@@ -24,7 +27,11 @@ def test_a_short_answer_needs_what_is_reserved_for_it(more: int, expected: bool)
 
 
 @pytest.mark.parametrize(("more", "expected"), [(-10, True), (10, False)])
-def test_a_long_answer_needs_its_room_but_for_what_can_be_retracted(more: int, expected: bool) -> None:
-    """100 tokens and an answer of 2000, less the 64 and some 20 tokens of the first, which would be retracted."""
+def test_a_long_answer_needs_its_room_but_for_what_can_be_retracted(
+    more: int, expected: bool
+) -> None:
+    """100 tokens and an answer of 2000, less the 64 and some 20 tokens of the first, which would be
+    retracted.
+    """
     blocks = 64 + 20 + RESERVED + 100 + 2000 - (64 + 20)
     assert waits(blocks + more, 100, 2000) is expected

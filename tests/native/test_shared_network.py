@@ -1,4 +1,6 @@
-"""The shared network alone: how long transfers take alone and together, exactly, and in which order they land."""
+"""The shared network alone: how long transfers take alone and together, exactly, and in which order
+they land.
+"""
 
 import json
 
@@ -14,12 +16,17 @@ PS_PER_S = 10**12
 Start = tuple[int, int, int, int]
 
 
-def star(sharing: str, places: int, bytes_per_s: int, latency_ps: int, islands: int = 1) -> "_native.NetworkConfig":
+def star(
+    sharing: str, places: int, bytes_per_s: int, latency_ps: int, islands: int = 1
+) -> "_native.NetworkConfig":
     """`places` devices spread over `islands` nodes; the latency is that of the way out."""
     config = _native.NetworkConfig(getattr(_native.Sharing, sharing))
     for place in range(places):
         near = (config.add_link(bytes_per_s, latency_ps), config.add_link(bytes_per_s, 0))
-        far = (config.add_link(max(1, bytes_per_s // 4), 3 * latency_ps), config.add_link(max(1, bytes_per_s // 4), 0))
+        far = (
+            config.add_link(max(1, bytes_per_s // 4), 3 * latency_ps),
+            config.add_link(max(1, bytes_per_s // 4), 0),
+        )
         config.add_place(place % islands, near, far)
     return config
 
@@ -29,11 +36,19 @@ def ceil_ps(count: int, bytes_per_s: int) -> int:
 
 
 @pytest.mark.parametrize("sharing", ["FAIR", "FIFO"])
-@given(count=st.integers(1, 10**12), bytes_per_s=st.integers(10**6, 10**12), latency_ps=st.integers(0, 10**7))
-def test_alone_it_takes_latency_and_serialisation(sharing: str, count: int, bytes_per_s: int, latency_ps: int) -> None:
+@given(
+    count=st.integers(1, 10**12),
+    bytes_per_s=st.integers(10**6, 10**12),
+    latency_ps=st.integers(0, 10**7),
+)
+def test_alone_it_takes_latency_and_serialisation(
+    sharing: str, count: int, bytes_per_s: int, latency_ps: int
+) -> None:
     landed, sent, busy = star(sharing, 2, bytes_per_s, latency_ps).probe([(5, 0, 1, count)])
     assert landed.tolist() == [5 + latency_ps + ceil_ps(count, bytes_per_s)]
-    assert sent.tolist()[0] == count and sum(sent.tolist()) == 2 * count  # its way out and its way in
+    assert (
+        sent.tolist()[0] == count and sum(sent.tolist()) == 2 * count
+    )  # its way out and its way in
     assert busy.tolist()[0] == ceil_ps(count, bytes_per_s)
 
 
@@ -74,7 +89,8 @@ def test_nothing_to_move_and_nowhere_to_go() -> None:
 def test_a_memory_shares_its_bandwidth_between_reads_and_writes() -> None:
     config = _native.NetworkConfig(_native.Sharing.FAIR)
     devices = [
-        config.add_place(0, (config.add_link(10**10, 0), config.add_link(10**10, 0)), (-1, -1)) for _ in range(2)
+        config.add_place(0, (config.add_link(10**10, 0), config.add_link(10**10, 0)), (-1, -1))
+        for _ in range(2)
     ]
     memory = config.add_link(10**9, 0)
     host = config.add_place(-1, (memory, memory), (-1, -1))
@@ -100,11 +116,17 @@ def test_what_cannot_exist_is_refused() -> None:
 
 @settings(deadline=None)
 @given(st.data(), st.sampled_from(["FAIR", "FIFO"]))
-def test_bytes_are_conserved_and_no_link_is_faster_than_it_is(data: st.DataObject, sharing: str) -> None:
+def test_bytes_are_conserved_and_no_link_is_faster_than_it_is(
+    data: st.DataObject, sharing: str
+) -> None:
     places, islands = data.draw(st.integers(2, 6)), data.draw(st.integers(1, 3))
     place = st.integers(0, places - 1)
     starts: list[Start] = sorted(
-        data.draw(st.lists(st.tuples(st.integers(0, 10**9), place, place, st.integers(0, 10**7)), max_size=30))
+        data.draw(
+            st.lists(
+                st.tuples(st.integers(0, 10**9), place, place, st.integers(0, 10**7)), max_size=30
+            )
+        )
     )
     config = star(sharing, places, 10**9, 1000, islands)
     landed, sent, busy = config.probe(starts)
@@ -125,16 +147,29 @@ def test_a_cluster_file_becomes_places_and_links() -> None:
     memory = {"mem_size": 80, "mem_bw": 3350, "mem_latency": 0}
     instance = {"model_name": "meta-llama/Llama-3.1-8B", "hardware": "H100", "npu_mem": memory}
     nodes = [
-        {"cpu_mem": {"mem_size": 512, "mem_bw": 256}, "instances": [instance | {"num_npus": 2}, instance]},
+        {
+            "cpu_mem": {"mem_size": 512, "mem_bw": 256},
+            "instances": [instance | {"num_npus": 2}, instance],
+        },
         {"instances": [instance]},
     ]
     document = {"link_bw": [100, 50, 10], "link_latency": [1, 2, 3], "nodes": nodes}
     network = cluster_network(resolve(parse_cluster(json.dumps(document)), EngineOverrides()))
     (first, second), (third,), (fourth,) = network.devices
     host, none = network.hosts
-    assert len({first, second, third, fourth, host}) == network.config.num_places == 5 and none is None
+    assert (
+        len({first, second, third, fourth, host}) == network.config.num_places == 5 and none is None
+    )
     gb = 10**9
     landed, _, _ = network.config.probe(
-        [(0, first, third, 50 * gb), (0, second, fourth, 10 * gb), (2 * PS_PER_S, host, first, 50 * gb)]
+        [
+            (0, first, third, 50 * gb),
+            (0, second, fourth, 10 * gb),
+            (2 * PS_PER_S, host, first, 50 * gb),
+        ]
     )
-    assert landed.tolist() == [PS_PER_S + 2000, PS_PER_S + 3000, 3 * PS_PER_S]  # the host is faster than the port
+    assert landed.tolist() == [
+        PS_PER_S + 2000,
+        PS_PER_S + 3000,
+        3 * PS_PER_S,
+    ]  # the host is faster than the port

@@ -1,4 +1,6 @@
-"""Pipeline stages under vLLM's Model Runner V1: a batch starts when all tokens of the one before it are known."""
+"""Pipeline stages under vLLM's Model Runner V1: a batch starts when all tokens of the one before it
+are known.
+"""
 
 from typing import Any
 
@@ -24,25 +26,45 @@ def program(stages: int) -> Any:
             if name == "handover" and stage + 1 == stages:
                 continue
             marks = np.zeros(len(table), np.uint8)
-            ops.append(_native.Operator(name, kind, _native.Feature.TOKENS, LAYER, 1, table, marks, stage))
+            ops.append(
+                _native.Operator(name, kind, _native.Feature.TOKENS, LAYER, 1, table, marks, stage)
+            )
     zeros, marks = np.zeros(SEQUENCES + 1, np.int64), np.zeros(SEQUENCES + 1, np.uint8)
     sampled = _native.Feature.SEQUENCES
-    ops.append(_native.Operator("head", _native.NodeKind.COMPUTE, sampled, HEAD, 1, zeros, marks, stages - 1))
+    ops.append(
+        _native.Operator(
+            "head", _native.NodeKind.COMPUTE, sampled, HEAD, 1, zeros, marks, stages - 1
+        )
+    )
     axis, cells = np.array([0, 64], np.int64), np.zeros(4, np.int64)
     attention = _native.Attention.split([axis, axis], cells, [axis, axis], cells, 0, 0)
-    return _native.Program(ops, attention, np.arange(TOKENS + 1, dtype=np.int32), _native.LowerBound(), 0)
+    return _native.Program(
+        ops, attention, np.arange(TOKENS + 1, dtype=np.int32), _native.LowerBound(), 0
+    )
 
 
 def steps(stages: int, waits: bool, prompt: int = 20) -> Any:
     """Six prompts of one chunk, one after the other, and their answers."""
     n = 6
     sim = _native.Simulation(
-        np.arange(n, dtype=np.int64) * STAGE_PS // 2, np.full(n, prompt, np.int32), np.full(n, 8, np.int32),
-        np.zeros(n, np.int16), np.full(n, -1, np.int32), np.zeros(n, np.int64), np.empty(0, np.int32),
-        np.zeros(n + 1, np.int64), np.empty(0, np.uint64), 16, 0,
-    )  # fmt: skip
+        np.arange(n, dtype=np.int64) * STAGE_PS // 2,
+        np.full(n, prompt, np.int32),
+        np.full(n, 8, np.int32),
+        np.zeros(n, np.int16),
+        np.full(n, -1, np.int32),
+        np.zeros(n, np.int64),
+        np.empty(0, np.int32),
+        np.zeros(n + 1, np.int64),
+        np.empty(0, np.uint64),
+        16,
+        0,
+    )
     scheduler = _native.VllmV1Config()
-    scheduler.max_num_seqs, scheduler.max_num_scheduled_tokens, scheduler.async_scheduling = SEQUENCES, TOKENS, True
+    scheduler.max_num_seqs, scheduler.max_num_scheduled_tokens, scheduler.async_scheduling = (
+        SEQUENCES,
+        TOKENS,
+        True,
+    )
     kv = _native.KvCacheConfig()
     kv.num_blocks, kv.max_model_len = 100, 10_000
     scheduler.kv = kv
@@ -69,6 +91,6 @@ def test_no_batch_starts_before_the_tokens_of_the_one_before(stages: int) -> Non
 def test_batches_of_unfinished_prompts_are_not_waited_for(stages: int) -> None:
     """Of 250 tokens the first three chunks give none: the stages take them one behind the other."""
     found = steps(stages, True, prompt=250)
-    assert found["start_ps"][:4].tolist() == [number * STAGE_PS for number in range(min(4, stages))] + (
-        [stages * STAGE_PS] * (4 - stages)
-    )
+    assert found["start_ps"][:4].tolist() == [
+        number * STAGE_PS for number in range(min(4, stages))
+    ] + ([stages * STAGE_PS] * (4 - stages))

@@ -11,7 +11,9 @@ from tests.offload.test_placement import TRACE, cluster
 
 
 def channels(tmp_path: Path, devices: list[int], **changes: dict[int, Any]) -> list[int]:
-    """Of each rank of the instances that attend in memory; `changes` by the number of the instance."""
+    """Of each rank of the instances that attend in memory; `changes` by the number of
+    the instance.
+    """
     document = cluster(enable_attn_offloading=True)
     node = document["nodes"][0]
     node["cpu_mem"]["pim_config"] = "HBM2_1GB_2000_pim"
@@ -29,9 +31,12 @@ def channels(tmp_path: Path, devices: list[int], **changes: dict[int, Any]) -> l
 
 
 @pytest.mark.parametrize(
-    ("devices", "expected"), [([1], [512]), ([4], [128]), ([1, 1], [256, 256]), ([2, 4, 2], [64, 64, 64])]
+    ("devices", "expected"),
+    [([1], [512]), ([4], [128]), ([1, 1], [256, 256]), ([2, 4, 2], [64, 64, 64])],
 )
-def test_instances_share_by_their_devices(tmp_path: Path, devices: list[int], expected: list[int]) -> None:
+def test_instances_share_by_their_devices(
+    tmp_path: Path, devices: list[int], expected: list[int]
+) -> None:
     """512 GiB are 512 channels of one."""
     assert channels(tmp_path, devices) == expected
 

@@ -1,4 +1,6 @@
-"""Weights, attention and operators elsewhere: with stages, lock-step ranks, disaggregation and drawn experts."""
+"""Weights, attention and operators elsewhere: with stages, lock-step ranks, disaggregation and
+drawn experts.
+"""
 
 import json
 from pathlib import Path
@@ -24,7 +26,9 @@ def with_node(document: dict[str, Any], pim: bool = False, cpu: bool = False) ->
     return document
 
 
-def disaggregated(prefill: dict[str, Any], decode: dict[str, Any], devices: int = 1) -> dict[str, Any]:
+def disaggregated(
+    prefill: dict[str, Any], decode: dict[str, Any], devices: int = 1
+) -> dict[str, Any]:
     document = cluster(devices, instances=2)
     instances = [dict(one) for one in document["nodes"][0]["instances"]]
     instances[0].update(pd_type="prefill", **prefill)
@@ -41,10 +45,17 @@ COMBINATIONS = {
     "stages, weights": cluster(2, **STAGES, **WEIGHTS),
     "stages, memory": with_node(cluster(2, **STAGES, **ATTENTION), pim=True),
     "stages, memory, halves": with_node(
-        cluster(2, **STAGES, **ATTENTION, enable_sub_batch_interleaving=True, sub_batch_rule="always"), pim=True
+        cluster(
+            2, **STAGES, **ATTENTION, enable_sub_batch_interleaving=True, sub_batch_rule="always"
+        ),
+        pim=True,
     ),
-    "ranks, experts touched": cluster(2, 2, dp_group="a", tp_size=2, **EXPERTS, expert_prefetch="touched"),
-    "ranks, experts on demand": cluster(1, 2, dp_group="a", ep_size=2, **EXPERTS, expert_prefetch="demand"),
+    "ranks, experts touched": cluster(
+        2, 2, dp_group="a", tp_size=2, **EXPERTS, expert_prefetch="touched"
+    ),
+    "ranks, experts on demand": cluster(
+        1, 2, dp_group="a", ep_size=2, **EXPERTS, expert_prefetch="demand"
+    ),
     "roles, weights": disaggregated(WEIGHTS, WEIGHTS),
     "roles, memory": with_node(disaggregated({}, ATTENTION), pim=True),
     "roles, memory, two ranks": with_node(disaggregated({}, ATTENTION, devices=2), pim=True),
@@ -52,7 +63,8 @@ COMBINATIONS = {
     "memory, weights": with_node(cluster(**ATTENTION, **WEIGHTS), pim=True),
     "attention on processors": with_node(cluster(**on_cpu("attention")), cpu=True),
     "attention on processors, halves": with_node(
-        cluster(**on_cpu("attention"), enable_sub_batch_interleaving=True, sub_batch_rule="always"), cpu=True
+        cluster(**on_cpu("attention"), enable_sub_batch_interleaving=True, sub_batch_rule="always"),
+        cpu=True,
     ),
     "stages and ranks, attention on processors": with_node(
         cluster(4, tp_size=2, pp_size=2, **on_cpu("attention")), cpu=True
@@ -63,7 +75,9 @@ COMBINATIONS = {
 
 
 @pytest.mark.parametrize("name", COMBINATIONS)
-def test_it_runs_holds_and_is_exact(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_runs_holds_and_is_exact(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = summary(tmp_path, capsys, COMBINATIONS[name])
     assert found["completed"] == 10 and set(found["invariants"].values()) == {"ok"}
     assert found == summary(tmp_path, capsys, COMBINATIONS[name], "--exact")
@@ -74,23 +88,35 @@ def test_uneven_experts_copy_what_their_draws_touch(
     policy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def tpot(*options: str, **more: Any) -> float:
-        return float(summary(tmp_path, capsys, cluster(**{**EXPERTS, **more}), *options)["mean_tpot_ms"])
+        return float(
+            summary(tmp_path, capsys, cluster(**{**EXPERTS, **more}), *options)["mean_tpot_ms"]
+        )
 
     even = tpot(expert_prefetch=policy)
     skewed = ("--expert-routing-policy", "POWER_LAW:alpha=2.5")
     few = tpot(*skewed, expert_prefetch=policy)
     assert few < even  # popular experts are touched again and again
     assert few == tpot(*skewed, "--exact", expert_prefetch=policy)
-    assert tpot(*skewed, expert_prefetch=policy, expert_cache=0.5) < few < tpot(*skewed, expert_prefetch="layer")
+    assert (
+        tpot(*skewed, expert_prefetch=policy, expert_cache=0.5)
+        < few
+        < tpot(*skewed, expert_prefetch="layer")
+    )
 
 
-def test_a_stage_keeps_buffers_of_its_own_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stage_keeps_buffers_of_its_own_layers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     lines = ledger(summary(tmp_path, capsys, COMBINATIONS["stages, weights"]))
-    assert lines["weights that are elsewhere"] == 16 * LAYER_BYTES + HEAD_BYTES + 2 * 4096  # the last stage's
+    assert (
+        lines["weights that are elsewhere"] == 16 * LAYER_BYTES + HEAD_BYTES + 2 * 4096
+    )  # the last stage's
     assert lines["buffers of copied weights"] == -(HEAD_BYTES + 2 * 4096 + LAYER_BYTES)
 
 
-def test_stages_share_the_link_only_while_both_copy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stages_share_the_link_only_while_both_copy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def tpot(gb_per_s: float) -> float:
         document = json.loads(json.dumps(COMBINATIONS["stages, weights"]))
         document["nodes"][0]["cpu_mem"]["mem_bw"] = gb_per_s
@@ -106,11 +132,15 @@ def test_kv_goes_where_decodes_attend(tmp_path: Path, capsys: pytest.CaptureFixt
     assert memory["kv_cache"][1]["num_blocks"] == 512 * (1 << 30) // (16 * 131072)
 
 
-def test_operators_on_processors_take_their_weights_along(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_operators_on_processors_take_their_weights_along(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     document = with_node(cluster(**on_cpu("ffn")), cpu=True)
     found = summary(tmp_path, capsys, document)
     assert ledger(found)["weights that are elsewhere"] == 32 * 2 * 3 * 14336 * 4096
-    read_ms = 32 * 2 * 3 * 14336 * 4096 / 256e9 * 1e3  # cpu_mem.mem_bw, the utilisation of a roofline below that
+    read_ms = (
+        32 * 2 * 3 * 14336 * 4096 / 256e9 * 1e3
+    )  # cpu_mem.mem_bw, the utilisation of a roofline below that
     assert found["mean_tpot_ms"] > read_ms
     assert "act_fn, down_proj, gate_up_proj on Xeon-8592+" in found["notes"]
     pair = with_node(cluster(instances=2, **on_cpu("ffn")), cpu=True)
@@ -118,7 +148,9 @@ def test_operators_on_processors_take_their_weights_along(tmp_path: Path, capsys
     assert halved["mean_tpot_ms"] > 1.5 * found["mean_tpot_ms"]  # half of the cores each
 
 
-def test_what_a_device_cannot_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_device_cannot_run_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert "cpu (hardware, sockets)" in refusal(tmp_path, capsys, cluster(**on_cpu("ffn")))
     wrong = with_node(cluster(**on_cpu("fnn")), cpu=True)
     assert 'operator_devices has "fnn", which is no operator' in refusal(tmp_path, capsys, wrong)
@@ -133,7 +165,11 @@ def test_what_a_device_cannot_run_is_refused(tmp_path: Path, capsys: pytest.Capt
     assert "another offloading than" in refusal(tmp_path, capsys, unlike)
 
 
-def test_pim_as_a_device_of_attention_is_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pim_as_a_device_of_attention_is_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     switch = summary(tmp_path, capsys, with_node(cluster(**ATTENTION), pim=True))
-    device = summary(tmp_path, capsys, with_node(cluster(operator_devices={"attention": "pim"}), pim=True))
+    device = summary(
+        tmp_path, capsys, with_node(cluster(operator_devices={"attention": "pim"}), pim=True)
+    )
     assert switch == device

@@ -1,9 +1,20 @@
-"""Times and copies that differ from layer to layer where weights stream: each layer takes its own."""
+"""Times and copies that differ from layer to layer where weights stream: each layer
+takes its own.
+"""
 
 from typing import Any
 
 import numpy as np
-from test_streams import ONE_PS_PER_BYTE, SEQUENCES, TOKENS, US, attention_node, operator, program, run
+from test_streams import (
+    ONE_PS_PER_BYTE,
+    SEQUENCES,
+    TOKENS,
+    US,
+    attention_node,
+    operator,
+    program,
+    run,
+)
 
 from llmsim import _native
 
@@ -22,7 +33,14 @@ def sampled_operator(name: str, by_layer: tuple[int, ...]) -> Any:
     kind, feature = _native.NodeKind.COMPUTE, _native.Feature.TOKENS
     table = np.zeros(TOKENS + 1, np.int64)
     return _native.Operator(
-        name, kind, feature, 1, LAYERS, table, np.zeros(TOKENS + 1, np.uint8), sampled=sampled(by_layer)
+        name,
+        kind,
+        feature,
+        1,
+        LAYERS,
+        table,
+        np.zeros(TOKENS + 1, np.uint8),
+        sampled=sampled(by_layer),
     )
 
 
@@ -47,12 +65,16 @@ def test_each_layer_takes_its_own_draw_of_each_operator() -> None:
     both = layers(sampled_operator("first", FIRST_US), sampled_operator("second", SECOND_US))
     for elsewhere in (weights, None):
         assert step_us(both, elsewhere) == sum(FIRST_US) + sum(SECOND_US) + HEAD_US
-    busy_us = {number: sum(ps) / US for _, number, ps in run(both, None, [(0, 8, 1)], depth=1).busy_time()}
+    busy_us = {
+        number: sum(ps) / US for _, number, ps in run(both, None, [(0, 8, 1)], depth=1).busy_time()
+    }
     assert (busy_us[0], busy_us[2], busy_us[3]) == (sum(FIRST_US), sum(SECOND_US), HEAD_US)
 
 
 def test_each_layer_copies_its_own_draw() -> None:
-    """Copies of both operators come one after the other; the last layer computes when its own is there."""
+    """Copies of both operators come one after the other; the last layer computes when its own is
+    there.
+    """
     flat = [operator(name, 1, LAYERS, np.full(TOKENS + 1, US)) for name in ("first", "second")]
     weights = _native.WeightStreaming()
     weights.buffers, weights.sources = 9, [ONE_PS_PER_BYTE]

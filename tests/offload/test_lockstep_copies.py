@@ -1,4 +1,6 @@
-"""Ranks in lock-step that copy weights in: closed forms of each rank's steps, when their batches differ."""
+"""Ranks in lock-step that copy weights in: closed forms of each rank's steps, when their batches
+differ.
+"""
 
 from copy import copy
 from typing import Any
@@ -43,9 +45,18 @@ def run_in_lockstep(ranks: int, prompts: list[int], offload: Any, output: int = 
     n = len(prompts)
     zero = np.zeros(n, np.int64)
     sim = _native.Simulation(
-        zero, np.array(prompts, np.int32), np.full(n, output, np.int32), np.zeros(n, np.int16),
-        np.full(n, -1, np.int32), zero, np.empty(0, np.int32), np.zeros(n + 1, np.int64), np.empty(0, np.uint64), 16, 0,
-    )  # fmt: skip
+        zero,
+        np.array(prompts, np.int32),
+        np.full(n, output, np.int32),
+        np.zeros(n, np.int16),
+        np.full(n, -1, np.int32),
+        zero,
+        np.empty(0, np.int32),
+        np.zeros(n + 1, np.int64),
+        np.empty(0, np.uint64),
+        16,
+        0,
+    )
     for index in range(ranks):
         scheduler = _native.VllmV1Config()
         scheduler.max_num_seqs, scheduler.max_num_scheduled_tokens = SEQUENCES, TOKENS
@@ -65,7 +76,9 @@ def run_in_lockstep(ranks: int, prompts: list[int], offload: Any, output: int = 
 
 @pytest.mark.parametrize("prompts", [[8, 40], [40, 8], [5, 60, 21]])
 def test_each_rank_waits_for_the_weights_of_its_own_batch(prompts: list[int]) -> None:
-    """Nothing was copied before the run, so that both copies are on the way before the MLP begins."""
+    """Nothing was copied before the run, so that both copies are on the way before the
+    MLP begins.
+    """
     sim = run_in_lockstep(len(prompts), prompts, copies())
     steps = sim.steps()
     for rank, tokens in enumerate(prompts):
@@ -91,5 +104,8 @@ def test_equal_ranks_take_as_long_as_one_alone(halves: str) -> None:
         took = steps["end_ps"] - steps["start_ps"]
         lengths += [took[steps["group"] == rank].tolist() for rank in range(ranks)]
         split = [sim.activity(rank)["offload"]["interleaved_steps"] for rank in range(ranks)]
-        assert all((number > 0) == (halves == "ALWAYS") for number in split) or halves == "WHEN_SHORTER"
+        assert (
+            all((number > 0) == (halves == "ALWAYS") for number in split)
+            or halves == "WHEN_SHORTER"
+        )
     assert len(lengths[0]) >= 6 and all(each == lengths[0] for each in lengths)

@@ -1,4 +1,6 @@
-"""The published DRAM part files are read as they are: capacity and bus of a channel, and which keys speed it up."""
+"""The published DRAM part files are read as they are: capacity and bus of a channel, and which keys
+speed it up.
+"""
 
 from pathlib import Path
 
@@ -7,7 +9,8 @@ import pytest
 from llmsim.costs.sources.pim_part import PARTS_DIR, PimPart, read_pim_part
 from tests.shared_data import shared
 
-# Of a channel, by hand from the files: GiB, GB/s (bus width / 8 x data rate), CL x tCK in ns, idle and peak power in W.
+# Of a channel, by hand from the files: GiB, GB/s (bus width / 8 x data rate), CL x tCK in ns, idle
+# and peak power in W.
 PUBLISHED = {
     "DDR4_8GB_3200_pim": (8, 25.6, 13.86, 0.623, 3.803),
     "HBM2_1GB_2000_pim": (1, 32.0, 14.0, 0.16, 0.76),
@@ -33,23 +36,35 @@ def changed(tmp_path: Path, key: str, value: object) -> PimPart:
     found = [line for line in lines if line.split("=")[0].strip() == key]
     assert len(found) == 1, key
     path = tmp_path / f"{key}.ini"
-    path.write_text("\n".join(f"{key} = {value}" if line == found[0] else line for line in lines), encoding="utf-8")
+    path.write_text(
+        "\n".join(f"{key} = {value}" if line == found[0] else line for line in lines),
+        encoding="utf-8",
+    )
     return read_pim_part(path)
 
 
 @pytest.mark.parametrize(
     ("key", "value", "field", "ratio"),
     [
-        ("tFAW", 60, "inside_bytes_per_s", 0.5),  # [timing]: 16 banks in four groups, twice as far apart
+        (
+            "tFAW",
+            60,
+            "inside_bytes_per_s",
+            0.5,
+        ),  # [timing]: 16 banks in four groups, twice as far apart
         ("data_rate", 4000, "bus_bytes_per_s", 2.0),  # [other]
         ("bus_width", 256, "bus_bytes_per_s", 2.0),  # [system]
         ("idle_power", 320, "idle_w", 2.0),  # [other]
         ("bankgroups", 8, "banks", 2.0),  # [dram_structure]
     ],
 )
-def test_each_section_matters(key: str, value: int, field: str, ratio: float, tmp_path: Path) -> None:
+def test_each_section_matters(
+    key: str, value: int, field: str, ratio: float, tmp_path: Path
+) -> None:
     before = read_pim_part(PARTS_DIR / "HBM2_1GB_2000_pim.ini")
-    assert getattr(changed(tmp_path, key, value), field) == pytest.approx(ratio * getattr(before, field), rel=1e-6)
+    assert getattr(changed(tmp_path, key, value), field) == pytest.approx(
+        ratio * getattr(before, field), rel=1e-6
+    )
 
 
 def test_without_stated_powers_they_follow_from_the_currents(tmp_path: Path) -> None:
@@ -60,7 +75,9 @@ def test_without_stated_powers_they_follow_from_the_currents(tmp_path: Path) -> 
     path.write_text("\n".join(kept), encoding="utf-8")
     part = read_pim_part(path)
     values = {line.split("=")[0].strip(): line.split("=")[1] for line in kept if "=" in line}
-    volts, idle, reading = (float(values[name].split("#")[0].split(";")[0]) for name in ("VDD", "IDD3N", "IDD4R"))
+    volts, idle, reading = (
+        float(values[name].split("#")[0].split(";")[0]) for name in ("VDD", "IDD3N", "IDD4R")
+    )
     devices = int(values["bus_width"].split("#")[0]) // int(values["device_width"].split("#")[0])
     assert part.idle_w == pytest.approx(volts * idle * devices / 1000)
     assert part.peak_w == pytest.approx(volts * reading * devices / 1000)

@@ -1,4 +1,6 @@
-"""Copies that meet others on the cluster's network: alone equal to the folded times, else max-min fair shares."""
+"""Copies that meet others on the cluster's network: alone equal to the folded times, else max-min
+fair shares.
+"""
 
 from copy import copy
 from typing import Any
@@ -9,13 +11,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmsim import _native
-from tests.offload.test_streams import SEQUENCES, TOKENS, US, attention_node, drawn_config, operator, program
+from tests.offload.test_streams import (
+    SEQUENCES,
+    TOKENS,
+    US,
+    attention_node,
+    drawn_config,
+    operator,
+    program,
+)
 
-FAST, SLOW = 10**14, 10**12  # bytes/s: a port that never limits, and a memory that takes 1 ps per byte
+FAST, SLOW = (
+    10**14,
+    10**12,
+)  # bytes/s: a port that never limits, and a memory that takes 1 ps per byte
 
 
-def shared_network(ranks: int, groups: int = 1) -> tuple[Any, list[list[int]], int, list[list[int]]]:
-    """(fabric, places of the devices by group, the host's place, places of each rank's memory that computes)."""
+def shared_network(
+    ranks: int, groups: int = 1
+) -> tuple[Any, list[list[int]], int, list[list[int]]]:
+    """(fabric, places of the devices by group, the host's place, places of each rank's memory that
+    computes).
+    """
     config = _native.NetworkConfig(_native.Sharing.FAIR)
 
     def place(near: tuple[int, int]) -> int:
@@ -30,21 +47,34 @@ def shared_network(ranks: int, groups: int = 1) -> tuple[Any, list[list[int]], i
     devices = [[place(fast()) for _ in range(ranks)] for _ in range(groups)]
     # As in drawn_config: 5 us of latency each way, 10^9 + 7 bytes/s.
     memory = [
-        [place((config.add_link(10**9 + 7, 5 * US), config.add_link(10**9 + 7, 5 * US))) for _ in range(ranks)]
+        [
+            place((config.add_link(10**9 + 7, 5 * US), config.add_link(10**9 + 7, 5 * US)))
+            for _ in range(ranks)
+        ]
         for _ in range(groups)
     ]
     return config, devices, host, memory
 
 
-def simulation(programs: list[Any], offloads: list[Any], requests: list[tuple[int, int, int]], network: Any) -> Any:
+def simulation(
+    programs: list[Any], offloads: list[Any], requests: list[tuple[int, int, int]], network: Any
+) -> Any:
     """One group for each program; requests take turns at them."""
     columns, n = np.array(requests, np.int64), len(requests)
     model = (np.arange(n) % len(programs)).astype(np.int16)
     sim = _native.Simulation(
-        columns[:, 0].copy(), columns[:, 1].astype(np.int32), columns[:, 2].astype(np.int32), model,
-        np.full(n, -1, np.int32), np.zeros(n, np.int64), np.empty(0, np.int32), np.zeros(n + 1, np.int64),
-        np.empty(0, np.uint64), 16, 0,
-    )  # fmt: skip
+        columns[:, 0].copy(),
+        columns[:, 1].astype(np.int32),
+        columns[:, 2].astype(np.int32),
+        model,
+        np.full(n, -1, np.int32),
+        np.zeros(n, np.int64),
+        np.empty(0, np.int32),
+        np.zeros(n + 1, np.int64),
+        np.empty(0, np.uint64),
+        16,
+        0,
+    )
     for index, (a_program, offload) in enumerate(zip(programs, offloads, strict=True)):
         scheduler, kv = _native.VllmV1Config(), _native.KvCacheConfig()
         scheduler.max_num_seqs, scheduler.max_num_scheduled_tokens = SEQUENCES, TOKENS
@@ -92,7 +122,10 @@ def test_alone_it_is_the_folded_time(data: Any) -> None:
     if config.interleaving == _native.Interleaving.WHEN_SHORTER:
         config.interleaving = _native.Interleaving.NEVER  # chosen by other start times
     config.ranks = devices
-    rows = sorted((int(rng.integers(0, 10**10)), int(rng.integers(1, 150)), int(rng.integers(1, 20))) for _ in range(6))
+    rows = sorted(
+        (int(rng.integers(0, 10**10)), int(rng.integers(1, 150)), int(rng.integers(1, 20)))
+        for _ in range(6)
+    )
     folded = simulation([a_program], [copy(config)], rows, None)
     config.shared = True
     shared = simulation([a_program], [config], rows, network)
@@ -126,7 +159,8 @@ def lengths(sim: Any, group: int) -> Any:
 
 
 def test_only_those_that_are_active_share() -> None:
-    # The second request comes long after the first is done, and the other way round nobody is there.
+    # The second request comes long after the first is done, and the other way round nobody is
+    # there.
     apart = two_groups([(0, 8, 12), (10**13, 8, 12)], 100 * US)
     assert (lengths(apart, 0)[4:] == 4 * 100 * US).all()
     assert (lengths(apart, 1)[4:] == 4 * 100 * US).all()
@@ -164,5 +198,7 @@ def test_a_step_that_takes_nothing_still_lasts_a_picosecond() -> None:
     weights.sources = [_native.CopySource(0, SLOW << 16, host)]
     config = _native.OffloadConfig()
     config.weights, config.shared, config.ranks = weights, True, [devices]
-    steps = simulation([program(ops, np.zeros(4), np.zeros(4))], [config], [(0, 8, 5)], network).steps()
+    steps = simulation(
+        [program(ops, np.zeros(4), np.zeros(4))], [config], [(0, 8, 5)], network
+    ).steps()
     assert (steps["end_ps"] - steps["start_ps"]).tolist() == [1] * 5

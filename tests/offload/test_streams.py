@@ -1,4 +1,6 @@
-"""Weights copied in and attention in memory: folded equals expanded, and closed forms of what overlaps."""
+"""Weights copied in and attention in memory: folded equals expanded, and closed forms of what
+overlaps.
+"""
 
 from copy import copy
 from typing import Any
@@ -15,32 +17,48 @@ US = 10**6
 ONE_PS_PER_BYTE = _native.CopySource(0, 10**12 << 16)
 
 
-def operator(name: str, part: int, repeat: int, ps: Any, feature: Any = _native.Feature.TOKENS) -> Any:
+def operator(
+    name: str, part: int, repeat: int, ps: Any, feature: Any = _native.Feature.TOKENS
+) -> Any:
     table = np.asarray(ps, np.int64)
     kind = _native.NodeKind.COMPUTE
-    return _native.Operator(name, kind, feature, part, repeat, table, np.zeros(len(table), np.uint8))
+    return _native.Operator(
+        name, kind, feature, part, repeat, table, np.zeros(len(table), np.uint8)
+    )
 
 
 def attention_node(layers: int) -> Any:
     empty = np.empty(0, np.int64), np.empty(0, np.uint8)
-    return _native.Operator("attention", _native.NodeKind.ATTENTION, _native.Feature.TOKENS, 1, layers, *empty)
+    return _native.Operator(
+        "attention", _native.NodeKind.ATTENTION, _native.Feature.TOKENS, 1, layers, *empty
+    )
 
 
 def program(ops: list[Any], prefill_ps: Any, decode_ps: Any, gap: int = 0) -> Any:
     axis = np.array([0, 64], np.int64)
     grids = (np.asarray(prefill_ps, np.int64), np.asarray(decode_ps, np.int64))
     attention = _native.Attention.split([axis, axis], grids[0], [axis, axis], grids[1], 0, 0)
-    return _native.Program(ops, attention, np.arange(TOKENS + 1, dtype=np.int32), _native.LowerBound(), gap)
+    return _native.Program(
+        ops, attention, np.arange(TOKENS + 1, dtype=np.int32), _native.LowerBound(), gap
+    )
 
 
 def run(a_program: Any, offload: Any, requests: list[tuple[int, int, int]], depth: int = 2) -> Any:
     columns = np.array(requests, np.int64)
     n = len(requests)
     sim = _native.Simulation(
-        columns[:, 0].copy(), columns[:, 1].astype(np.int32), columns[:, 2].astype(np.int32), np.zeros(n, np.int16),
-        np.full(n, -1, np.int32), np.zeros(n, np.int64), np.empty(0, np.int32), np.zeros(n + 1, np.int64),
-        np.empty(0, np.uint64), 16, 0,
-    )  # fmt: skip
+        columns[:, 0].copy(),
+        columns[:, 1].astype(np.int32),
+        columns[:, 2].astype(np.int32),
+        np.zeros(n, np.int16),
+        np.full(n, -1, np.int32),
+        np.zeros(n, np.int64),
+        np.empty(0, np.int32),
+        np.zeros(n + 1, np.int64),
+        np.empty(0, np.uint64),
+        16,
+        0,
+    )
     scheduler = _native.VllmV1Config()
     scheduler.max_num_seqs, scheduler.max_num_scheduled_tokens = SEQUENCES, TOKENS
     scheduler.async_scheduling = depth == 2
@@ -61,7 +79,9 @@ def drawn_config(data: Any, rng: Any, layers: int, table: Any) -> Any:
     config, weights = _native.OffloadConfig(), _native.WeightStreaming()
     weights.buffers, weights.sources = data.draw(st.integers(2, 9)), [ONE_PS_PER_BYTE]
     if data.draw(st.booleans()):
-        ahead = [rng.integers(0, 10**8, repeat).tolist() for repeat in (1, layers, 0, layers, layers, 1)]
+        ahead = [
+            rng.integers(0, 10**8, repeat).tolist() for repeat in (1, layers, 0, layers, layers, 1)
+        ]
         weights.ahead = [times if data.draw(st.booleans()) else [] for times in ahead]
         weights.ahead_from = [[0] * len(times) for times in weights.ahead]
     if data.draw(st.booleans()):
@@ -105,9 +125,17 @@ def test_folded_equals_expanded(data: Any) -> None:
         operator("moe", 1, layers, table(TOKENS)),
         operator("head", 2, 1, table(SEQUENCES), _native.Feature.SEQUENCES),
     ]
-    a_program = program(ops, rng.integers(0, 10**8, 4), rng.integers(0, 10**8, 4), data.draw(st.sampled_from([0, 777])))
+    a_program = program(
+        ops,
+        rng.integers(0, 10**8, 4),
+        rng.integers(0, 10**8, 4),
+        data.draw(st.sampled_from([0, 777])),
+    )
     config = drawn_config(data, rng, layers, table)
-    rows = [(int(rng.integers(0, 10**10)), int(rng.integers(1, 150)), int(rng.integers(1, 20))) for _ in range(6)]
+    rows = [
+        (int(rng.integers(0, 10**10)), int(rng.integers(1, 150)), int(rng.integers(1, 20)))
+        for _ in range(6)
+    ]
     found = []
     for expanded in (False, True):
         config.expanded = expanded
@@ -121,12 +149,18 @@ def test_folded_equals_expanded(data: Any) -> None:
 
 def layered(layers: int, compute_ps: int) -> Any:
     flat = np.full(TOKENS + 1, compute_ps)
-    ops = [operator("qkv", 1, layers, flat), attention_node(layers), operator("mlp", 1, layers, np.zeros(TOKENS + 1))]
+    ops = [
+        operator("qkv", 1, layers, flat),
+        attention_node(layers),
+        operator("mlp", 1, layers, np.zeros(TOKENS + 1)),
+    ]
     ops.append(operator("head", 2, 1, np.zeros(SEQUENCES + 1), _native.Feature.SEQUENCES))
     return program(ops, np.zeros(4), np.zeros(4))
 
 
-def durations(copy_ps: int, compute_ps: int, buffers: int = 2, layers: int = 4, arrival: int = 0) -> Any:
+def durations(
+    copy_ps: int, compute_ps: int, buffers: int = 2, layers: int = 4, arrival: int = 0
+) -> Any:
     config = _native.OffloadConfig()
     weights = _native.WeightStreaming()
     weights.ahead, weights.buffers = [[copy_ps] * layers], buffers
@@ -152,7 +186,9 @@ def test_without_copies_nothing_changes() -> None:
     assert (durations(0, 7 * US) == plain["end_ps"] - plain["start_ps"]).all()
 
 
-def pim_steps(requests: list[tuple[int, int, int]], sets: int, interleaving: str = "NEVER", compute: int = 0) -> Any:
+def pim_steps(
+    requests: list[tuple[int, int, int]], sets: int, interleaving: str = "NEVER", compute: int = 0
+) -> Any:
     pim = _native.PimConfig()
     pim.context, pim.ps, pim.sets = [0, 1024], [0, 1024 * US], sets  # 1 us per token of context
     pim.bytes_per_s = 10**12
@@ -164,7 +200,9 @@ def pim_steps(requests: list[tuple[int, int, int]], sets: int, interleaving: str
 
 def test_attention_in_memory_grows_with_the_present_context() -> None:
     steps, _ = pim_steps([(0, 8, 6)], 1)
-    assert (steps["end_ps"] - steps["start_ps"])[1:].tolist() == [context * US for context in range(9, 14)]
+    assert (steps["end_ps"] - steps["start_ps"])[1:].tolist() == [
+        context * US for context in range(9, 14)
+    ]
 
 
 def test_channels_work_side_by_side_and_each_one_after_the_other() -> None:
@@ -184,7 +222,9 @@ def test_halves_overlap_only_where_that_is_shorter() -> None:
 
 
 def test_a_later_chunk_waits_for_the_keys_of_the_earlier_ones() -> None:
-    """Chunks of 64 and 36 tokens of 1 us each way: the second waits until the first are stored, and are read again."""
+    """Chunks of 64 and 36 tokens of 1 us each way: the second waits until the first are stored, and
+    are read again.
+    """
     pim = _native.PimConfig()
     pim.context, pim.ps, pim.sets, pim.bytes_per_s, pim.kv_bytes = [0, 1024], [0, 0], 1, 10**12, US
     config = _native.OffloadConfig()
@@ -197,7 +237,11 @@ def test_a_later_chunk_waits_for_the_keys_of_the_earlier_ones() -> None:
 
 
 @pytest.mark.parametrize(("output", "expected"), [(1, []), (3, [(0, 1, 101 * 1000 // 64)])])
-def test_attention_beyond_its_table_says_how_far(output: int, expected: list[tuple[int, int, int]]) -> None:
+def test_attention_beyond_its_table_says_how_far(
+    output: int, expected: list[tuple[int, int, int]]
+) -> None:
     """Contexts up to 64 are in the table; the second decode has 101 cached tokens."""
-    found = run(layered(1, 5 * US), None, [(0, 100 if output > 1 else 60, output)], depth=1).attention_reach()
+    found = run(
+        layered(1, 5 * US), None, [(0, 100 if output > 1 else 60, output)], depth=1
+    ).attention_reach()
     assert found == expected

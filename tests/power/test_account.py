@@ -25,13 +25,17 @@ def node(**changes: Any) -> NodePowerSpec:
     return NodePowerSpec(**{**fields, **changes})
 
 
-def use(steps: Sequence[tuple[int, int]], shares: Sequence[tuple[int, int]] = (), **traffic: int) -> GroupUse:
+def use(
+    steps: Sequence[tuple[int, int]], shares: Sequence[tuple[int, int]] = (), **traffic: int
+) -> GroupUse:
     columns = np.array(steps, np.int64).reshape(len(steps), 2)
     who = np.array(shares, np.int64).reshape(len(shares), 2)
     return GroupUse(columns[:, 0], columns[:, 1], who[:, 0], who[:, 1], Traffic(**traffic))
 
 
-def plan(groups: int = 1, nodes: tuple[NodePowerSpec | None, ...] | None = None, devices: int = 1) -> PowerPlan:
+def plan(
+    groups: int = 1, nodes: tuple[NodePowerSpec | None, ...] | None = None, devices: int = 1
+) -> PowerPlan:
     specs = (node(),) if nodes is None else nodes
     where = tuple(index % len(specs) for index in range(groups))
     return PowerPlan(specs, None, where, ("X",) * groups, (devices,) * groups)
@@ -44,7 +48,9 @@ def test_an_idle_cluster_draws_its_idle_power_exactly() -> None:
     assert found.unattributed_j == pytest.approx(found.total_aj / AJ_PER_J, rel=1e-15)
 
 
-def brute(steps: list[tuple[int, int]], window: tuple[int, int], standby: int) -> tuple[int, int, int]:
+def brute(
+    steps: list[tuple[int, int]], window: tuple[int, int], standby: int
+) -> tuple[int, int, int]:
     """(active, standby, idle) picosecond by picosecond."""
     counts, last = [0, 0, 0], None
     for now in range(*window):
@@ -60,7 +66,9 @@ def brute(steps: list[tuple[int, int]], window: tuple[int, int], standby: int) -
 @given(st.data())
 def test_states_are_those_of_a_picosecond_clock(data: st.DataObject) -> None:
     steps, now = [], 10
-    for gap, length in data.draw(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 20)), max_size=8)):
+    for gap, length in data.draw(
+        st.lists(st.tuples(st.integers(0, 30), st.integers(1, 20)), max_size=8)
+    ):
         steps.append((now + gap, now + gap + length))
         now += gap + length - data.draw(st.integers(0, length - 1))  # batches of a pipeline overlap
     end = max([12, *(stop for _, stop in steps)]) + data.draw(st.integers(0, 30))
@@ -71,7 +79,10 @@ def test_states_are_those_of_a_picosecond_clock(data: st.DataObject) -> None:
     group = found.groups[0]
     assert group is not None
     assert (group.active_ps, group.standby_ps) == (active, waiting)
-    assert group.active_aj + group.standby_aj + group.idle_aj == (active * 300 + waiting * 115 + idle * 25) * W
+    assert (
+        group.active_aj + group.standby_aj + group.idle_aj
+        == (active * 300 + waiting * 115 + idle * 25) * W
+    )
 
 
 def random_use(data: st.DataObject, requests: int) -> GroupUse:
@@ -81,7 +92,8 @@ def random_use(data: st.DataObject, requests: int) -> GroupUse:
     who = rng.permutation(requests)[: int(rng.integers(0, requests + 1))]
     times = rng.integers(1, 10**12, len(who))
     traffic = {
-        name: int(rng.integers(0, 10**13)) for name in ("memory_bytes", "link_bytes", "host_bytes", "pool_bytes")
+        name: int(rng.integers(0, 10**13))
+        for name in ("memory_bytes", "link_bytes", "host_bytes", "pool_bytes")
     }
     return use(
         list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)),
@@ -94,7 +106,9 @@ def integral_j(found: Energy, node_index: int) -> float:
     rows = found.series["node"] == node_index
     ends = found.series["time_ps"][rows].astype(np.int64)
     length = np.diff(np.concatenate([[found.start_ps], ends])) / 1e12
-    return float(sum((found.series[f"{name}_w"][rows].astype(float) * length).sum() for name in COMPONENTS))
+    return float(
+        sum((found.series[f"{name}_w"][rows].astype(float) * length).sum() for name in COMPONENTS)
+    )
 
 
 @settings(max_examples=60, deadline=None)
@@ -118,10 +132,15 @@ def test_every_split_adds_up_to_the_total(data: st.DataObject) -> None:
     assert (found.request_j >= 0).all()
 
 
-@pytest.mark.parametrize("kind", ["memory_bytes", "link_bytes", "host_bytes", "pool_bytes", "processor_bytes"])
+@pytest.mark.parametrize(
+    "kind", ["memory_bytes", "link_bytes", "host_bytes", "pool_bytes", "processor_bytes"]
+)
 def test_energy_grows_with_bytes_by_exactly_their_price(kind: str) -> None:
     steps = [(0, 10**12)]
-    some, more = (account(plan(), [use(steps, **{kind: size})], 0, (0, 10**13), 10**12) for size in (10**9, 3 * 10**9))
+    some, more = (
+        account(plan(), [use(steps, **{kind: size})], 0, (0, 10**13), 10**12)
+        for size in (10**9, 3 * 10**9)
+    )
     per_bit = {
         "memory_bytes": 7,
         "link_bytes": 4 * W,
@@ -130,14 +149,18 @@ def test_energy_grows_with_bytes_by_exactly_their_price(kind: str) -> None:
         "processor_bytes": 6 * W,
     }
     assert more.total_aj - some.total_aj == 2 * 10**9 * 8 * per_bit[kind]
-    where = {"memory_bytes": "accelerators", "link_bytes": "links", "pool_bytes": "links"}.get(kind, "dram")
+    where = {"memory_bytes": "accelerators", "link_bytes": "links", "pool_bytes": "links"}.get(
+        kind, "dram"
+    )
     before, after = some.components_aj[0], more.components_aj[0]
     assert before is not None and after is not None and after[where] > before[where]
 
 
 def test_the_pool_has_an_account_of_its_own() -> None:
     the_plan = PowerPlan((None, node()), PoolPowerSpec(3 * W, 5), (0, 1), ("X", "X"), (1, 1))
-    found = account(the_plan, [use([], pool_bytes=100), use([(0, 10)], pool_bytes=11)], 1, (0, 1000), 100)
+    found = account(
+        the_plan, [use([], pool_bytes=100), use([(0, 10)], pool_bytes=11)], 1, (0, 1000), 100
+    )
     assert found.pool_aj == 3 * W * 1000 + 111 * 8 * 5
     assert found.groups[0] is None and found.components_aj[0] is None
 

@@ -1,4 +1,6 @@
-"""Energy of memories beside the devices, through `llmsim run`: tiers of KV, copies, memory that computes."""
+"""Energy of memories beside the devices, through `llmsim run`: tiers of KV, copies, memory that
+computes.
+"""
 
 import json
 from pathlib import Path
@@ -12,8 +14,16 @@ from llmsim.costs.sources.pim_part import load_pim_part, pim_attention
 KV_BYTES = 131072  # Llama-3.1-8B in 16 bit: of one token in all 32 layers
 LAYERS = 32
 PJ = 8e-12  # J of a byte at 1 pJ/bit
-PREFIXES = "synthetic:n=40,rate=20,input=lognormal:200,output=lognormal:30,prefixes=10:tokens=2048,seed=1"
-DRIVE = {"mem_size": 384, "read_bw": 14, "write_bw": 6, "read_latency": 80000, "write_latency": 10000}
+PREFIXES = (
+    "synthetic:n=40,rate=20,input=lognormal:200,output=lognormal:30,prefixes=10:tokens=2048,seed=1"
+)
+DRIVE = {
+    "mem_size": 384,
+    "read_bw": 14,
+    "write_bw": 6,
+    "read_latency": 80000,
+    "write_latency": 10000,
+}
 
 
 def power() -> dict[str, Any]:
@@ -50,12 +60,25 @@ def cluster(memory: dict[str, Any] | None = None, **instance: Any) -> dict[str, 
 
 
 def summary(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], document: dict[str, Any], dataset: str, *options: str
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    document: dict[str, Any],
+    dataset: str,
+    *options: str,
 ) -> dict[str, Any]:
     path = tmp_path / "c.json"
     path.write_text(json.dumps(document), encoding="utf-8")
     capsys.readouterr()
-    arguments = ["--cluster-config", str(path), "--dataset", dataset, "--cost-source", "roofline", "--json", *options]
+    arguments = [
+        "--cluster-config",
+        str(path),
+        "--dataset",
+        dataset,
+        "--cost-source",
+        "roofline",
+        "--json",
+        *options,
+    ]
     assert run_main(arguments) == 0, capsys.readouterr().err
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert found["invariants"]["12 energy"] == "ok"
@@ -72,8 +95,17 @@ IDLE_W = {"dram": 4 * 2.0, "links": 5.0, "storage": 2 * 5.0, "nics": 20.0}
 
 
 @pytest.mark.parametrize("medium", WHERE)
-def test_kv_of_a_tier_pays_by_the_bit(medium: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ("--num-gpu-blocks-override", "1500", "--max-model-len", "8192", "--prefix-storage", medium)
+def test_kv_of_a_tier_pays_by_the_bit(
+    medium: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = (
+        "--num-gpu-blocks-override",
+        "1500",
+        "--max-model-len",
+        "8192",
+        "--prefix-storage",
+        medium,
+    )
     found = summary(tmp_path, capsys, cluster(), PREFIXES, *options)
     (tier,), energy = found["kv_tiers"], found["energy"]
     moved, window = tier["recalled_bytes"] + tier["written_bytes"], energy["window_s"]
@@ -84,13 +116,19 @@ def test_kv_of_a_tier_pays_by_the_bit(medium: str, tmp_path: Path, capsys: pytes
     for component, watts in IDLE_W.items():
         expected = watts * window + moved * PJ * prices.get(component, 0.0)
         assert energy["components_j"][component] == pytest.approx(expected, rel=1e-9), component
-    assert energy["pool_j"] == pytest.approx(2 * 7 * window + (moved * PJ * 5.0 if medium == "CXL" else 0.0), rel=1e-9)
+    assert energy["pool_j"] == pytest.approx(
+        2 * 7 * window + (moved * PJ * 5.0 if medium == "CXL" else 0.0), rel=1e-9
+    )
 
 
-def test_what_is_copied_in_passes_the_device_s_memory_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_copied_in_passes_the_device_s_memory_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     trace = "synthetic:n=1,rate=1,input=100,output=5"
     here, there = (
-        summary(tmp_path, capsys, cluster(placement={"default": {"weights": place}}), trace)["energy"]["groups"][0]
+        summary(tmp_path, capsys, cluster(placement={"default": {"weights": place}}), trace)[
+            "energy"
+        ]["groups"][0]
         for place in ("npu", "cpu")
     )
     assert there["host_bytes"] > 5 * 14e9
@@ -106,7 +144,9 @@ def attended(prompt: int = PROMPT, output: int = OUTPUT) -> list[int]:
     return list(range(prompt + 1, prompt + output))
 
 
-def test_memory_that_computes_draws_its_part_s_power(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_memory_that_computes_draws_its_part_s_power(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     trace = f"synthetic:n=1,rate=1,input={PROMPT},output={OUTPUT}"
     document = cluster(PIM, enable_attn_offloading=True)
     with_part = summary(tmp_path, capsys, document, trace)["energy"]
@@ -119,10 +159,14 @@ def test_memory_that_computes_draws_its_part_s_power(tmp_path: Path, capsys: pyt
     assert with_part["components_j"]["dram"] == pytest.approx(draw_j + bits_j, rel=1e-6)
     without = summary(tmp_path, capsys, document, trace, "--disable-term", "pim_power")["energy"]
     assert without["window_s"] == with_part["window_s"]
-    assert without["components_j"]["dram"] == pytest.approx(8 * 2.0 * without["window_s"] + bits_j, rel=1e-9)
+    assert without["components_j"]["dram"] == pytest.approx(
+        8 * 2.0 * without["window_s"] + bits_j, rel=1e-9
+    )
 
 
-def test_kv_in_memory_is_not_read_from_the_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_kv_in_memory_is_not_read_from_the_device(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     trace = f"synthetic:n=1,rate=1,input={PROMPT},output={OUTPUT}"
     on_device = summary(tmp_path, capsys, cluster(PIM), trace)
     in_memory = summary(tmp_path, capsys, cluster(PIM, enable_attn_offloading=True), trace)
@@ -138,11 +182,14 @@ def test_what_the_processors_do_is_not_the_device_s_utilisation(
 ) -> None:
     document = cluster({"mem_size": 1024, "mem_bw": 716.8}, operator_devices={"ffn": "cpu"})
     document["nodes"][0]["cpu"] = {"hardware": "Xeon-8592+", "sockets": 2}
-    found = summary(tmp_path, capsys, document, f"synthetic:n=1,rate=1,input={PROMPT},output={OUTPUT}")
+    found = summary(
+        tmp_path, capsys, document, f"synthetic:n=1,rate=1,input={PROMPT},output={OUTPUT}"
+    )
     used, energy = found["utilisation"][0], found["energy"]["groups"][0]
     assert energy["processor_bytes"] > energy["memory_bytes"] > 0
     seconds = energy["memory_bytes"] / 768e9
-    # What crosses the port is in the bytes of the energy account and not in what operators read and write.
+    # What crosses the port is in the bytes of the energy account and not in what operators read and
+    # write.
     assert used["mbu"] * found["duration"] == pytest.approx(seconds, rel=0.02)
 
 
@@ -150,10 +197,16 @@ def test_what_the_processors_do_is_not_the_device_s_utilisation(
 def test_processors_that_work_draw_active_power(
     devices: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two devices share the cores: each of their operators takes twice as long with half of them."""
-    document = cluster({"mem_size": 1024, "mem_bw": 716.8}, operator_devices={"attention": "cpu"}, num_npus=devices)
+    """Two devices share the cores: each of their operators takes twice as long with
+    half of them.
+    """
+    document = cluster(
+        {"mem_size": 1024, "mem_bw": 716.8}, operator_devices={"attention": "cpu"}, num_npus=devices
+    )
     document["nodes"][0]["cpu"] = {"hardware": "Xeon-8592+", "sockets": 2}
-    found = summary(tmp_path, capsys, document, f"synthetic:n=1,rate=1,input={PROMPT},output={OUTPUT}")
+    found = summary(
+        tmp_path, capsys, document, f"synthetic:n=1,rate=1,input={PROMPT},output={OUTPUT}"
+    )
     (attention,) = [one for one in found["sources"]["operators"] if one["operator"] == "attention"]
     working_s = attention["time_s"]
     polling_w = 100 + 600 * 0.1

@@ -1,4 +1,6 @@
-"""Power, cost and carbon through `llmsim run`: what the summary and the files say, and what is refused."""
+"""Power, cost and carbon through `llmsim run`: what the summary and the files say, and what is
+refused.
+"""
 
 import json
 from pathlib import Path
@@ -27,12 +29,16 @@ POWER = {
 
 def cluster(nodes: int = 1, **changes: Any) -> dict[str, Any]:
     instance = {
-        "model_name": "meta-llama/Llama-3.1-8B", "hardware": "A6000",
-        "npu_mem": {"mem_size": 40, "mem_bw": 768, "mem_latency": 0}, "num_npus": 1, "pd_type": None,
-    }  # fmt: skip
+        "model_name": "meta-llama/Llama-3.1-8B",
+        "hardware": "A6000",
+        "npu_mem": {"mem_size": 40, "mem_bw": 768, "mem_latency": 0},
+        "num_npus": 1,
+        "pd_type": None,
+    }
     memory = {"mem_size": 128, "mem_bw": 256, "mem_latency": 0}
     entries = [
-        {"cpu_mem": memory, "instances": [dict(instance)], "power": json.loads(json.dumps(POWER))} for _ in range(nodes)
+        {"cpu_mem": memory, "instances": [dict(instance)], "power": json.loads(json.dumps(POWER))}
+        for _ in range(nodes)
     ]
     return {"link_bw": 112, "link_latency": 0, "nodes": entries, **changes}
 
@@ -46,7 +52,16 @@ def summary(
 ) -> dict[str, Any]:
     path = tmp_path / "c.json"
     path.write_text(json.dumps(document), encoding="utf-8")
-    arguments = ("--cluster-config", path, "--dataset", dataset, "--cost-source", "roofline", "--json", *options)
+    arguments = (
+        "--cluster-config",
+        path,
+        "--dataset",
+        dataset,
+        "--cost-source",
+        "roofline",
+        "--json",
+        *options,
+    )
     capsys.readouterr()
     code = run_main([str(argument) for argument in arguments])
     captured = capsys.readouterr()
@@ -57,7 +72,9 @@ def summary(
     return found
 
 
-def test_the_parts_add_up_and_follow_from_the_definitions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_parts_add_up_and_follow_from_the_definitions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     import pyarrow.parquet as pq
 
     found = summary(tmp_path, capsys, cluster(), "--run-dir", tmp_path / "r")
@@ -71,7 +88,9 @@ def test_the_parts_add_up_and_follow_from_the_definitions(tmp_path: Path, capsys
     assert energy["components_j"]["accelerators"] == pytest.approx(states, rel=1e-9)
     assert energy["components_j"]["cpu"] == pytest.approx((10 + 190 * 0.15) * length, rel=1e-9)
     assert energy["components_j"]["dram"] == pytest.approx(4 * 2 * length, rel=1e-9)
-    weights = next(line["bytes"] for line in found["kv_cache"][0]["ledger"] if line["label"] == "weights")
+    weights = next(
+        line["bytes"] for line in found["kv_cache"][0]["ledger"] if line["label"] == "weights"
+    )
     assert group["memory_bytes"] > -weights * found["steps"] * 0.9
     power = pq.read_table(tmp_path / "r" / "power.parquet").to_pydict()
     times = np.array(power["time_ps"])
@@ -98,21 +117,28 @@ def test_a_node_without_power_is_null_and_the_others_keep_theirs(
     assert without["duration"] == found["duration"]
 
 
-def test_a_missing_hardware_key_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_hardware_key_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     document = cluster()
     document["nodes"][0]["power"]["npu"] = {"H100": A6000}
     path = tmp_path / "c.json"
     path.write_text(json.dumps(document), encoding="utf-8")
     assert run_main(["--cluster-config", str(path), "--dataset", str(TRACE)]) == 2
     error = capsys.readouterr().err
-    assert 'nodes[0].power.npu has no "A6000", the hardware of nodes[0].instances[0]; it has "H100"' in error
+    assert (
+        'nodes[0].power.npu has no "A6000", the hardware of nodes[0].instances[0]; it has "H100"'
+        in error
+    )
 
 
 def test_a_power_cap_costs_time_where_the_clock_limits_and_saves_power(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     long = tmp_path / "long.jsonl"
-    long.write_text('{"input_toks": 2000, "output_toks": 1, "arrival_time_ns": 0}\n', encoding="utf-8")
+    long.write_text(
+        '{"input_toks": 2000, "output_toks": 1, "arrival_time_ns": 0}\n', encoding="utf-8"
+    )
 
     def capped(watts: float | None) -> dict[str, Any]:
         document = cluster()
@@ -129,7 +155,9 @@ def test_a_power_cap_costs_time_where_the_clock_limits_and_saves_power(
     assert group["active_j"] == pytest.approx(150 * group["active_s"])
 
 
-def test_cost_and_carbon_and_their_comparison(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cost_and_carbon_and_their_comparison(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     document = cluster(grid_gco2_per_kwh=400, electricity_price_per_kwh=0.2)
     document["nodes"][0]["price_per_hour"] = 0.5
     document["nodes"][0]["instances"][0]["price_per_device_hour"] = 1.5
@@ -138,7 +166,9 @@ def test_cost_and_carbon_and_their_comparison(tmp_path: Path, capsys: pytest.Cap
     assert cost["price_per_hour"] == 2.0
     assert cost["electricity"] == pytest.approx(joules / 3.6e6 * 0.2)
     assert cost["total"] == pytest.approx(2 * found["duration"] / 3600 + cost["electricity"])
-    assert cost["per_million_output_tokens"] == pytest.approx(cost["total"] / found["total_output_tokens"] * 1e6)
+    assert cost["per_million_output_tokens"] == pytest.approx(
+        cost["total"] / found["total_output_tokens"] * 1e6
+    )
     assert found["carbon"]["total_g"] == pytest.approx(joules / 3.6e6 * 400)
     document["nodes"][0]["instances"][0]["price_per_device_hour"] = 0.5
     summary(tmp_path, capsys, document, "--run-dir", tmp_path / "b")
@@ -150,11 +180,15 @@ def test_cost_and_carbon_and_their_comparison(tmp_path: Path, capsys: pytest.Cap
     assert compared["notes"] == []
 
 
-def test_runs_that_should_not_be_compared_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_that_should_not_be_compared_are_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     summary(tmp_path, capsys, cluster(), "--run-dir", tmp_path / "a")
     other = json.loads((tmp_path / "a" / "summary.json").read_text())
     other["workload"]["requests"] += 1
-    other["sources"]["by_provenance"]["analytic"] = 0.5 - other["sources"]["by_provenance"]["analytic"] / 2
+    other["sources"]["by_provenance"]["analytic"] = (
+        0.5 - other["sources"]["by_provenance"]["analytic"] / 2
+    )
     (tmp_path / "b.json").write_text(json.dumps(other))
     assert main(["cost", str(tmp_path / "a"), str(tmp_path / "b.json")]) == 0
     notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Note: ")]
@@ -163,7 +197,9 @@ def test_runs_that_should_not_be_compared_are_said(tmp_path: Path, capsys: pytes
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_handed_over_kv_pays_its_way(nodes: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_handed_over_kv_pays_its_way(
+    nodes: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     import pyarrow.parquet as pq
 
     document = cluster(nodes)
@@ -198,7 +234,9 @@ def test_no_price_is_no_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert summary(tmp_path, capsys, without_a_price())["cost"] is None
 
 
-def test_one_of_two_alike_without_a_price_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_of_two_alike_without_a_price_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     document = without_a_price()
     instances = document["nodes"][0]["instances"]
     instances.append({**instances[0], "price_per_device_hour": 1.5})
@@ -211,7 +249,9 @@ def test_one_of_two_alike_without_a_price_is_named(tmp_path: Path, capsys: pytes
 
 
 def test_every_listed_price_has_a_data_sheet_s_name_and_a_page() -> None:
-    sheets = {json.loads(path.read_text(encoding="utf-8"))["name"] for path in SHEETS.glob("*.json")}
+    sheets = {
+        json.loads(path.read_text(encoding="utf-8"))["name"] for path in SHEETS.glob("*.json")
+    }
     for name, price in listed_prices().items():
         assert name in sheets or name in ("H20", "H800"), name  # of the paper's deployments
         assert price.basis in ("list", "quoted", "assumption")
@@ -220,7 +260,9 @@ def test_every_listed_price_has_a_data_sheet_s_name_and_a_page() -> None:
         )
 
 
-def test_a_price_that_is_not_its_seller_s_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_price_that_is_not_its_seller_s_is_noted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     document = cluster()
     document["nodes"][0]["instances"][0].update(hardware="TPU-v6e")
     document["nodes"][0]["power"]["npu"]["TPU-v6e"] = A6000
@@ -228,17 +270,29 @@ def test_a_price_that_is_not_its_seller_s_is_noted(tmp_path: Path, capsys: pytes
     assert found["cost"]["groups"][0]["basis"] == "quoted"
     assert any("price of TPU-v6e: 2.7 USD per hour is quoted" in note for note in found["notes"])
     listed = summary(tmp_path, capsys, cluster())
-    assert listed["cost"]["groups"][0]["basis"] == "list" and listed["cost"]["price_per_hour"] == 1.09
+    assert (
+        listed["cost"]["groups"][0]["basis"] == "list" and listed["cost"]["price_per_hour"] == 1.09
+    )
     assert not any("price of" in note for note in listed["notes"])
 
 
-def test_a_drafter_moves_its_weights_once_per_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Against lookups that propose as many drafts, none of which holds: the difference is what the passes move."""
+def test_a_drafter_moves_its_weights_once_per_pass(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Against lookups that propose as many drafts, none of which holds: the difference is what the
+    passes move.
+    """
     moved = {}
     for method in ("ngram", "eagle"):
         config = {"method": method, "num_speculative_tokens": 3, "acceptance_rate": 0.0}
         trace = "synthetic:n=1,rate=1,input=fixed:200,output=fixed:41,seed=1"
-        options = ("--speculative-config", json.dumps(config), "--no-async-scheduling", "--max-model-len", 4096)
+        options = (
+            "--speculative-config",
+            json.dumps(config),
+            "--no-async-scheduling",
+            "--max-model-len",
+            4096,
+        )
         found = summary(tmp_path, capsys, cluster(), *options, dataset=trace)
         assert set(found["invariants"].values()) == {"ok"}
         assert found["speculation"]["verifications"] == 40

@@ -18,7 +18,11 @@ def activity(tokens: dict[int, int], sequences: dict[int, int], kv_read: int = 0
         for at, count in counts.items():
             table[at] = count
     moved = dict.fromkeys(("to_memory_bytes", "from_memory_bytes", "host_bytes", "drawn_bytes"), 0)
-    counts = {"kv_read_tokens": kv_read, "sequences": 0, "scheduled_tokens": sum(n * c for n, c in tokens.items())}
+    counts = {
+        "kv_read_tokens": kv_read,
+        "sequences": 0,
+        "scheduled_tokens": sum(n * c for n, c in tokens.items()),
+    }
     return {"rows": tuple(rows), **counts, "offload": moved}
 
 
@@ -35,7 +39,9 @@ def test_a_step_reads_its_weights_and_kv_once_on_every_rank() -> None:
     tables = {tp: traffic_table(operators(MODEL, Layout(tp), Dtypes()), tp) for tp in (1, 2)}
     once, twice = (tables[1].traffic(activity({1: n}, {1: n})).memory_bytes for n in (1, 2))
     assert twice == 2 * once
-    weights = weight_bytes(MODEL, Layout(1), Dtypes()) - 128256 * 4096 * 2  # rows of the embedding, not all of it
+    weights = (
+        weight_bytes(MODEL, Layout(1), Dtypes()) - 128256 * 4096 * 2
+    )  # rows of the embedding, not all of it
     assert weights < once < 1.001 * weights
     for table in tables.values():
         read = table.traffic(activity({1: 1}, {1: 1}, kv_read=1000)).memory_bytes
@@ -63,7 +69,9 @@ def test_copies_count_by_step_and_by_tokens() -> None:
 
 @pytest.mark.parametrize(("nodes", "share"), [(1, 0), (2, 2 / 4), (4, 1)])
 def test_rings_between_nodes_pass_the_cards(nodes: int, share: float) -> None:
-    """Four ranks that share experts: a ring over them leaves each node once, and passes a card at both ends."""
+    """Four ranks that share experts: a ring over them leaves each node once, and passes a card at
+    both ends.
+    """
     model = load_model("Qwen/Qwen3-30B-A3B")
     ops = operators(model, Layout(1, 4, dp=4), Dtypes())
     counts = activity({8: 3}, {8: 3})

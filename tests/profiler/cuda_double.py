@@ -1,8 +1,10 @@
-"""A double of torch.cuda for the stopwatch: a clock of its own, and the rules of streams, events and graph capture.
+"""A double of torch.cuda for the stopwatch: a clock of its own, and the rules of streams, events
+and graph capture.
 
-Launching takes `LAUNCH_US` on the host, a kernel its own time on the device. While a graph is captured nothing runs;
-what must not happen then (waiting for the device) raises, as CUDA does. An event's time may be read after it was waited
-for, and only where kernels and events went to the same stream.
+Launching takes `LAUNCH_US` on the host, a kernel its own time on the device. While a graph is
+captured nothing runs; what must not happen then (waiting for the device) raises, as CUDA does. An
+event's time may be read after it was waited for, and only where kernels and events went to the same
+stream.
 """
 
 from collections.abc import Callable, Iterator
@@ -43,7 +45,12 @@ class Event:
         self.waited = True
 
     def elapsed_time(self, other: "Event") -> float:
-        assert self.at_us is not None and other.at_us is not None and other.waited and self.stream is other.stream
+        assert (
+            self.at_us is not None
+            and other.at_us is not None
+            and other.waited
+            and self.stream is other.stream
+        )
         return (other.at_us - self.at_us) / 1e3
 
 
@@ -71,10 +78,15 @@ class Gpu:
         self.replays = 0
         self.graphs: list[Graph] = []
         self.cuda = SimpleNamespace(
-            Stream=lambda: Stream(self), current_stream=lambda: self.current, stream=self.stream,
-            CUDAGraph=self._graph, graph=self.capture, synchronize=self.synchronize, OutOfMemoryError=MemoryError,
+            Stream=lambda: Stream(self),
+            current_stream=lambda: self.current,
+            stream=self.stream,
+            CUDAGraph=self._graph,
+            graph=self.capture,
+            synchronize=self.synchronize,
+            OutOfMemoryError=MemoryError,
             Event=lambda enable_timing: Event(self) if enable_timing else None,
-        )  # fmt: skip
+        )
 
     def kernel(self, us: float) -> None:
         """Launches a kernel on the current stream."""

@@ -1,4 +1,6 @@
-"""Timing on a GPU, by a double of torch.cuda with a clock of its own: graphs, events, and what cannot be captured."""
+"""Timing on a GPU, by a double of torch.cuda with a clock of its own: graphs, events, and what
+cannot be captured.
+"""
 
 import sys
 import time
@@ -23,8 +25,12 @@ def test_a_graph_holds_kernels_without_the_gaps_of_launching() -> None:
     timing = watch.graph(gpu.work(1.0, 2.0))  # kernels shorter than their launch
     assert timing is not None and timing.median_us == pytest.approx(3.0) and timing.samples >= 9
     assert gpu.graphs[0].kernels == [1.0, 2.0] * GRAPH_REPEATS
-    assert gpu.warmed_up_beside >= 3  # libraries allocate at first use, on another stream than the one captured
-    assert gpu.replays >= timing.samples + 1  # the first replay uploads the graph, and does not count
+    assert (
+        gpu.warmed_up_beside >= 3
+    )  # libraries allocate at first use, on another stream than the one captured
+    assert (
+        gpu.replays >= timing.samples + 1
+    )  # the first replay uploads the graph, and does not count
 
 
 def test_a_graph_holds_every_copy_that_work_takes_in_turn() -> None:
@@ -32,7 +38,9 @@ def test_a_graph_holds_every_copy_that_work_takes_in_turn() -> None:
     copies = [gpu.work(float(us)) for us in range(1, 38)]
     work = rotating(lambda copy: copy(), copies)
     timing = Stopwatch(gpu, CUDA).graph(work)
-    assert timing is not None and timing.median_us == pytest.approx(19.0)  # the mean of all, not of the first ten
+    assert timing is not None and timing.median_us == pytest.approx(
+        19.0
+    )  # the mean of all, not of the first ten
     assert sorted(gpu.graphs[0].kernels) == [float(us) for us in range(1, 38)]
 
 
@@ -53,21 +61,33 @@ def nvml(instant_mw: int | None) -> ModuleType:
 
     def fields(handle: str, ids: list[int]) -> list[Any]:
         assert ids == [186]
-        return [SimpleNamespace(nvmlReturn=0 if instant_mw else 3, value=SimpleNamespace(uiVal=instant_mw or 0))]
+        return [
+            SimpleNamespace(
+                nvmlReturn=0 if instant_mw else 3, value=SimpleNamespace(uiVal=instant_mw or 0)
+            )
+        ]
 
     made = ModuleType("pynvml")
     made.__dict__.update(
-        nvmlInit=lambda: None, nvmlDeviceGetHandleByUUID=lambda uuid: uuid, nvmlDeviceGetFieldValues=fields,
-        nvmlDeviceGetHandleByIndex=lambda index: f"number {index + 0}", nvmlDeviceGetPowerUsage=lambda handle: 123_456,
-        nvmlDeviceGetClockInfo=lambda handle, kind: {1: 1980, 2: 3201}[kind], NVML_CLOCK_SM=1, NVML_CLOCK_MEM=2,
-        nvmlDeviceGetTemperature=lambda handle, sensor: 41 + sensor, NVML_TEMPERATURE_GPU=0,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByUUID=lambda uuid: uuid,
+        nvmlDeviceGetFieldValues=fields,
+        nvmlDeviceGetHandleByIndex=lambda index: f"number {index + 0}",
+        nvmlDeviceGetPowerUsage=lambda handle: 123_456,
+        nvmlDeviceGetClockInfo=lambda handle, kind: {1: 1980, 2: 3201}[kind],
+        NVML_CLOCK_SM=1,
+        NVML_CLOCK_MEM=2,
+        nvmlDeviceGetTemperature=lambda handle, sensor: 41 + sensor,
+        NVML_TEMPERATURE_GPU=0,
         NVML_FI_DEV_POWER_INSTANT=186,
-    )  # fmt: skip
+    )
     return made
 
 
 @pytest.mark.parametrize(("instant_mw", "watts"), [(700_500, 700.5), (None, 123.456)])
-def test_nvml_is_read_in_watts(instant_mw: int | None, watts: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nvml_is_read_in_watts(
+    instant_mw: int | None, watts: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", nvml(instant_mw))
     for device in ("GPU-8a3e", "0"):
         reading, why = nvml_reading(device)
@@ -96,7 +116,9 @@ def test_eager_times_hold_the_gaps() -> None:
     gpu = Gpu()
     timing = Stopwatch(gpu, CUDA).eager(gpu.work(1.0, 2.0))
     assert timing.median_us == pytest.approx(LAUNCH_US + 3.0, abs=LAUNCH_US)
-    assert Stopwatch(gpu, CUDA).eager(gpu.work(500.0)).median_us == pytest.approx(500.0, abs=LAUNCH_US)
+    assert Stopwatch(gpu, CUDA).eager(gpu.work(500.0)).median_us == pytest.approx(
+        500.0, abs=LAUNCH_US
+    )
 
 
 def test_streams_wait_for_each_other() -> None:
@@ -106,7 +128,9 @@ def test_streams_wait_for_each_other() -> None:
     gpu.cuda.Stream = lambda: made.append(make()) or made[-1]  # type: ignore[func-returns-value]
     Stopwatch(gpu, CUDA).graph(gpu.work(1.0))
     (side,) = made
-    assert side.waited_for == [gpu.main] and gpu.main.waited_for == [side] and gpu.current is gpu.main
+    assert (
+        side.waited_for == [gpu.main] and gpu.main.waited_for == [side] and gpu.current is gpu.main
+    )
 
 
 def test_work_that_asks_the_device_is_not_captured_and_leaves_it_usable() -> None:
@@ -132,9 +156,13 @@ def test_the_device_that_was_asked_for_is_sampled() -> None:
     def torch(uuid: str | None, count: int = 2) -> Any:
         properties = SimpleNamespace(uuid=uuid) if uuid else SimpleNamespace()
         cuda = SimpleNamespace(
-            get_device_properties=lambda _: properties, is_available=lambda: True, device_count=lambda: count,
-        )  # fmt: skip
-        return SimpleNamespace(cuda=cuda, device=lambda name: SimpleNamespace(type="cuda", index=int(name[5:] or 0)))
+            get_device_properties=lambda _: properties,
+            is_available=lambda: True,
+            device_count=lambda: count,
+        )
+        return SimpleNamespace(
+            cuda=cuda, device=lambda name: SimpleNamespace(type="cuda", index=int(name[5:] or 0))
+        )
 
     assert smi_name(torch("8a3e"), CUDA) == smi_name(torch("GPU-8a3e"), CUDA) == "GPU-8a3e"
     assert smi_name(torch(None), SimpleNamespace(type="cuda", index=3)) == "3"

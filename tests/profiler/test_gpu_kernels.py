@@ -1,4 +1,6 @@
-"""The kernels of a GPU are called as their packages want it: checked with doubles, and with vLLM's own signatures."""
+"""The kernels of a GPU are called as their packages want it: checked with doubles, and with vLLM's
+own signatures.
+"""
 
 import ast
 import sys
@@ -11,7 +13,9 @@ from typing import Any
 
 import pytest
 
-torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed (extra llmsim[profiler])")
+torch: Any = pytest.importorskip(
+    "torch", reason="PyTorch is not installed (extra llmsim[profiler])"
+)
 
 from llmsim.profiler.attention.attention import Attention, HeadShape, reference  # noqa: E402
 from llmsim.profiler.attention.kernels import KERNELS, LARGE_PAGE, PAGE, Buffers  # noqa: E402
@@ -29,22 +33,35 @@ def module(monkeypatch: pytest.MonkeyPatch, name: str, **content: Any) -> None:
 
 
 def paged(seen: list[dict[str, Any]]) -> Any:
-    """FlashAttention's function, in plain math, reading keys and values by the block table as it does."""
+    """FlashAttention's function, in plain math, reading keys and values by the block table as it
+    does.
+    """
 
     def flash_attn_varlen_func(**given: Any) -> Any:
         seen.append(given)
         ends = given["cu_seqlens_q"].tolist()
-        lengths = given["seqused_k"].tolist() if "seqused_k" in given else given["cu_seqlens_k"].diff().tolist()
+        lengths = (
+            given["seqused_k"].tolist()
+            if "seqused_k" in given
+            else given["cu_seqlens_k"].diff().tolist()
+        )
         assert max(lengths) == given["max_seqlen_k"] and given["causal"]
         rows = []
         for index, length in enumerate(lengths):
             pages = given["block_table"][index]
-            k, v = (given[name][pages.long()].flatten(0, 1)[:length].transpose(0, 1) for name in ("k", "v"))
+            k, v = (
+                given[name][pages.long()].flatten(0, 1)[:length].transpose(0, 1)
+                for name in ("k", "v")
+            )
             q = given["q"][ends[index] : ends[index + 1]].transpose(0, 1)
             assert q.shape[1] <= given["max_seqlen_q"]
             allowed = torch.ones(q.shape[1], length, dtype=torch.bool).tril(length - q.shape[1])
             k, v = (part.repeat_interleave(len(q) // len(k), 0) for part in (k, v))
-            weights = (q @ k.transpose(1, 2) * given["softmax_scale"]).masked_fill(~allowed, float("-inf")).softmax(-1)
+            weights = (
+                (q @ k.transpose(1, 2) * given["softmax_scale"])
+                .masked_fill(~allowed, float("-inf"))
+                .softmax(-1)
+            )
             rows.append((weights @ v).transpose(0, 1))
         return torch.cat(rows)
 
@@ -56,7 +73,11 @@ def test_flash_attention_gets_its_pages(package: str, monkeypatch: pytest.Monkey
     seen: list[dict[str, Any]] = []
     if package == "vllm":
         module(monkeypatch, "vllm.vllm_flash_attn", flash_attn_varlen_func=paged(seen))
-        module(monkeypatch, "vllm.v1.attention.backends.fa_utils", get_flash_attn_version=lambda head_size: 3)
+        module(
+            monkeypatch,
+            "vllm.v1.attention.backends.fa_utils",
+            get_flash_attn_version=lambda head_size: 3,
+        )
         for name in ("vllm", "vllm.v1", "vllm.v1.attention", "vllm.v1.attention.backends"):
             module(monkeypatch, name)
     else:
@@ -71,12 +92,24 @@ def test_flash_attention_gets_its_pages(package: str, monkeypatch: pytest.Monkey
     assert given.get("fa_version") == (3 if package == "vllm" else None)
 
 
-def test_steps_of_one_graph_may_split_sequences_and_larger_ones_choose(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_of_one_graph_may_split_sequences_and_larger_ones_choose(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     seen: list[dict[str, Any]] = []
     plans: list[dict[str, Any]] = []
-    for name in ("vllm", "vllm.v1", "vllm.v1.attention", "vllm.v1.attention.backends", "vllm.config"):
+    for name in (
+        "vllm",
+        "vllm.v1",
+        "vllm.v1.attention",
+        "vllm.v1.attention.backends",
+        "vllm.config",
+    ):
         module(monkeypatch, name)
-    module(monkeypatch, "vllm.v1.attention.backends.fa_utils", get_flash_attn_version=lambda head_size: 3)
+    module(
+        monkeypatch,
+        "vllm.v1.attention.backends.fa_utils",
+        get_flash_attn_version=lambda head_size: 3,
+    )
     settings = SimpleNamespace(flash_attn_max_num_splits_for_cuda_graph=32)
     module(monkeypatch, "vllm.config.attention", AttentionConfig=lambda: settings)
     module(
@@ -95,15 +128,23 @@ def test_only_what_transformers_does_has_large_pages() -> None:
     assert {name: kernel.page() for name, kernel in KERNELS.items() if name != "flash"} == {
         "triton": PAGE, "sdpa": PAGE, "packed": LARGE_PAGE,
     }  # fmt: skip
-    attention = Attention(torch, CPU, torch.float32, SHAPE, "packed", layers=2, cache_bytes=1, layer_share=2)
+    attention = Attention(
+        torch, CPU, torch.float32, SHAPE, "packed", layers=2, cache_bytes=1, layer_share=2
+    )
     assert attention.work([(1, 8)])[0]().shape == (1, 4, 16)  # type: ignore[attr-defined]
 
 
-def test_grouped_experts_agree_with_the_loop_and_never_ask_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_grouped_experts_agree_with_the_loop_and_never_ask_the_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from llmsim.model import Dtypes, Layout, load_model, operators
 
     model = load_model("mistralai/Mixtral-8x7B-v0.1")
-    op = next(op for op in operators(model, Layout(1, 1), Dtypes("fp32", "fp32", "fp32")) if op.name == "moe")
+    op = next(
+        op
+        for op in operators(model, Layout(1, 1), Dtypes("fp32", "fp32", "fp32"))
+        if op.name == "moe"
+    )
     small = replace(op, experts_local=4, moe_inter=16, hidden=8, topk=2)
 
     def grouped_mm(x: Any, weights: Any, offs: Any) -> Any:
@@ -121,13 +162,21 @@ def test_grouped_experts_agree_with_the_loop_and_never_ask_the_device(monkeypatc
 
 
 def arguments_of(file: str, name: str) -> tuple[set[str], set[str]]:
-    """All arguments of a function of the installed vLLM, and those that must be given; its modules need a GPU."""
+    """All arguments of a function of the installed vLLM, and those that must be given; its modules
+    need a GPU.
+    """
     root = find_spec("vllm")
     assert root is not None and root.submodule_search_locations
     source = (Path(root.submodule_search_locations[0]) / file).read_text(encoding="utf-8")
-    made = next(node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef) and node.name == name)
+    made = next(
+        node
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef) and node.name == name
+    )
     names = [each.arg for each in made.args.args]
-    return {*names, *(each.arg for each in made.args.kwonlyargs)}, set(names[: len(names) - len(made.args.defaults)])
+    return {*names, *(each.arg for each in made.args.kwonlyargs)}, set(
+        names[: len(names) - len(made.args.defaults)]
+    )
 
 
 @pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
@@ -142,13 +191,21 @@ def test_the_installed_vllm_takes_these_arguments(monkeypatch: pytest.MonkeyPatc
         monkeypatch, "vllm.vllm_flash_attn", flash_attn_varlen_func=keep("flash_attn_varlen_func"),
         get_scheduler_metadata=keep("get_scheduler_metadata"),
     )  # fmt: skip
-    module(monkeypatch, "vllm.v1.attention.backends.fa_utils", get_flash_attn_version=lambda head_size: 3)
-    module(monkeypatch, f"{ops}.triton_unified_attention", unified_attention=keep("unified_attention"))
+    module(
+        monkeypatch,
+        "vllm.v1.attention.backends.fa_utils",
+        get_flash_attn_version=lambda head_size: 3,
+    )
+    module(
+        monkeypatch, f"{ops}.triton_unified_attention", unified_attention=keep("unified_attention")
+    )
     module(monkeypatch, "vllm.model_executor.layers.fused_moe", fused_experts=keep("fused_experts"))
     buffers = Buffers(torch, CPU, torch.float32, replace(SHAPE, sinks=True), BATCH)
     for name in ("flash", "triton"):
         KERNELS[name].call(torch, buffers)()
-    expert_kernels.KERNELS["wide"]["vllm"](torch, torch.float32, None, None, "silu")(None, None, None)
+    expert_kernels.KERNELS["wide"]["vllm"](torch, torch.float32, None, None, "silu")(
+        None, None, None
+    )
     for file, name in (
         ("vllm_flash_attn/flash_attn_interface.py", "flash_attn_varlen_func"),
         ("vllm_flash_attn/flash_attn_interface.py", "get_scheduler_metadata"),
@@ -160,4 +217,7 @@ def test_the_installed_vllm_takes_these_arguments(monkeypatch: pytest.MonkeyPatc
         assert needed <= given[name] <= known
     assert {"scheduler_metadata", "num_splits", "s_aux"} <= given["flash_attn_varlen_func"]
     assert {"softmax_segm_output", "seq_threshold_3D", "sinks"} <= given["unified_attention"]
-    assert "head_size" in arguments_of("v1/attention/backends/fa_utils.py", "get_flash_attn_version")[0]
+    assert (
+        "head_size"
+        in arguments_of("v1/attention/backends/fa_utils.py", "get_flash_attn_version")[0]
+    )

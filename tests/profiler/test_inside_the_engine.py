@@ -1,4 +1,6 @@
-"""Rows taken inside transformers' engine: every operator has its place, and the places add up to the step."""
+"""Rows taken inside transformers' engine: every operator has its place, and the places add up to
+the step.
+"""
 
 import csv
 import json
@@ -18,14 +20,37 @@ from llmsim.profiler.serve.engine_steps import NotHere, open_engine
 from llmsim.profiler.serve.module_times import BORDERS, MASK, OUTSIDE, Places, border_of
 
 LLAMA = {
-    "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 512, "max_position_embeddings": 512,
-    "torch_dtype": "float32", "tie_word_embeddings": False, "rms_norm_eps": 1e-6,
-}  # fmt: skip
-EXPERTS = {**LLAMA, "model_type": "qwen3_moe", "head_dim": 16, "num_experts": 8, "num_experts_per_tok": 2,
-           "moe_intermediate_size": 32, "norm_topk_prob": True, "decoder_sparse_step": 1}  # fmt: skip
-GPT = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 512, "n_positions": 128,
-       "torch_dtype": "float32"}  # fmt: skip
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 512,
+    "max_position_embeddings": 512,
+    "torch_dtype": "float32",
+    "tie_word_embeddings": False,
+    "rms_norm_eps": 1e-6,
+}
+EXPERTS = {
+    **LLAMA,
+    "model_type": "qwen3_moe",
+    "head_dim": 16,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "norm_topk_prob": True,
+    "decoder_sparse_step": 1,
+}
+GPT = {
+    "model_type": "gpt2",
+    "n_embd": 64,
+    "n_layer": 2,
+    "n_head": 4,
+    "vocab_size": 512,
+    "n_positions": 128,
+    "torch_dtype": "float32",
+}
 WINDOWS = {**LLAMA, "model_type": "mistral", "sliding_window": 64}
 SMALL = Limits(32, 4, 64, 6.0, 6.0, 4.0, 128)
 
@@ -33,7 +58,9 @@ SMALL = Limits(32, 4, 64, 6.0, 6.0, 4.0, 128)
 @pytest.fixture
 def torch() -> Any:
     found = pytest.importorskip("torch", reason="PyTorch is not installed (extra llmsim[profiler])")
-    pytest.importorskip("transformers", reason="transformers is not installed (extra llmsim[profiler])")
+    pytest.importorskip(
+        "transformers", reason="transformers is not installed (extra llmsim[profiler])"
+    )
     found.set_num_threads(1)
     found.set_grad_enabled(False)
     return found
@@ -55,7 +82,9 @@ def opened(torch: Any, fields: dict[str, object], folder: Path) -> tuple[Any, st
 def test_places_divide_the_time_without_a_gap() -> None:
     ticks = iter(range(0, 1000, 10))
     places = Places(lambda: float(next(ticks)))
-    work = places.watched(lambda: places.watched(lambda: None, "inner", "outer")(), "outer", "after")
+    work = places.watched(
+        lambda: places.watched(lambda: None, "inner", "outer")(), "outer", "after"
+    )
     work()
     assert places.taken() == {OUTSIDE: 10.0, "outer": 20.0, "inner": 10.0, "after": 10.0}
     places.cost_s = 4.0
@@ -70,18 +99,25 @@ def test_a_module_is_told_by_the_end_of_its_path() -> None:
     assert border_of("model.layers.0.self_attn.v_proj", gated=True) == ("qkv_proj", "rotary_emb")
     assert border_of("transformer.h.3.attn.c_proj", gated=False) == ("o_proj", "layernorm")
     assert border_of("model.layers.11", gated=True) == ("layernorm", "layernorm")
-    assert border_of("model.layers.0.post_attention_layernorm", gated=False) == ("layernorm", "up_proj")
+    assert border_of("model.layers.0.post_attention_layernorm", gated=False) == (
+        "layernorm",
+        "up_proj",
+    )
     assert border_of("model.layers.0.mlp.experts.act_fn", gated=True) is None
     assert border_of("model.layers.0.self_attn", gated=True) is None
     assert len(set(BORDERS)) == len(BORDERS)
 
 
 @pytest.mark.parametrize("fields", [LLAMA, EXPERTS, GPT], ids=["llama", "experts", "gpt2"])
-def test_every_operator_has_its_place(torch: Any, fields: dict[str, object], tmp_path: Path) -> None:
+def test_every_operator_has_its_place(
+    torch: Any, fields: dict[str, object], tmp_path: Path
+) -> None:
     engine, why = opened(torch, fields, tmp_path)
     assert why == ""
     model = load_model(str(tmp_path / "model.json"))
-    names = {op.name for op in measured_operators(model, Layout(1, 1), resolve_dtypes(model, "fp32"))}
+    names = {
+        op.name for op in measured_operators(model, Layout(1, 1), resolve_dtypes(model, "fp32"))
+    }
     dense = engine.rows(Point(0, "dense", ("qkv_proj", 3)))
     heads = engine.rows(Point(0, "per_sequence", ("lm_head", 3)))
     assert {name for name, _ in dense} == names - {"attention"} and set(heads) == {("lm_head", 3)}
@@ -99,7 +135,9 @@ def test_attention_grows_with_what_it_attends_to(torch: Any, tmp_path: Path) -> 
     model = load_model(path)
     ops = measured_operators(model, Layout(1, 1), resolve_dtypes(model, "fp32"))
     limits = Limits(64, 4, 2048, max_total_kv=8192)
-    engine, why = open_engine(torch, torch.device("cpu"), path, model, "fp32", ops, limits, "cpu", (1,))
+    engine, why = open_engine(
+        torch, torch.device("cpu"), path, model, "fp32", ops, limits, "cpu", (1,)
+    )
     assert engine is not None, why
     short, long, beside = (
         engine.rows(Point(0, "attention", key))[key].median_us
@@ -136,19 +174,39 @@ def test_what_the_engine_cannot_do_is_said(torch: Any, tmp_path: Path) -> None:
 
         path = saved(LLAMA, tmp_path)
         model = load_model(path)
-        ops = [*measured_operators(load_model(saved(EXPERTS, tmp_path)), Layout(1, 1), resolve_dtypes(model, "fp32"))]
-        EngineSteps(torch, torch.device("cpu"), saved(LLAMA, tmp_path), model, "fp32", ops, SMALL, "cpu")
+        ops = [
+            *measured_operators(
+                load_model(saved(EXPERTS, tmp_path)), Layout(1, 1), resolve_dtypes(model, "fp32")
+            )
+        ]
+        EngineSteps(
+            torch, torch.device("cpu"), saved(LLAMA, tmp_path), model, "fp32", ops, SMALL, "cpu"
+        )
 
 
 def test_measure_takes_its_rows_there_on_a_cpu(torch: Any, tmp_path: Path) -> None:
     options = MeasureOptions(
-        model=saved(EXPERTS, tmp_path), hardware="cpu", out_root=tmp_path / "perf", degrees=(1,), limits=SMALL,
-        dtype="fp32", device="cpu", threads=1, clock="cpu", style="auto",
-    )  # fmt: skip
+        model=saved(EXPERTS, tmp_path),
+        hardware="cpu",
+        out_root=tmp_path / "perf",
+        degrees=(1,),
+        limits=SMALL,
+        dtype="fp32",
+        device="cpu",
+        threads=1,
+        clock="cpu",
+        style="auto",
+    )
     folder = measure(options)
     meta = yaml.safe_load((folder / "meta.yaml").read_text())
-    assert meta["state"] == "complete" and meta["kernels"]["style"] == "engine" and not meta["rows_skipped"]
-    tables = {path.stem: list(csv.DictReader(path.open())) for path in (folder / "tp1").glob("*.csv")}
+    assert (
+        meta["state"] == "complete"
+        and meta["kernels"]["style"] == "engine"
+        and not meta["rows_skipped"]
+    )
+    tables = {
+        path.stem: list(csv.DictReader(path.open())) for path in (folder / "tp1").glob("*.csv")
+    }
     assert set(tables) == {"dense", "per_sequence", "attention", "moe"}
     assert all(float(row["time_us"]) > 0 for rows in tables.values() for row in rows)
     with pytest.raises(InputError, match=r'--style is "engine".*give --tp 1'):
@@ -166,7 +224,16 @@ def test_defaults_of_a_cpu() -> None:
     assert (small.max_tokens, small.max_seqs, small.max_kv) == (512, 32, 1024)
     assert limits_for(Asked(max_seqs=7, max_kv=99), cpu=True, positions=1024).max_seqs == 7
     large = limits_for(Asked(), cpu=False, positions=131072)
-    assert (large.max_tokens, large.max_seqs, large.max_kv, large.max_total_kv) == (2048, 256, 16384, None)
-    assert [threads_of(None, cpu=True), threads_of(None, cpu=False), threads_of(3, cpu=True)] == [1, 0, 3]
+    assert (large.max_tokens, large.max_seqs, large.max_kv, large.max_total_kv) == (
+        2048,
+        256,
+        16384,
+        None,
+    )
+    assert [threads_of(None, cpu=True), threads_of(None, cpu=False), threads_of(3, cpu=True)] == [
+        1,
+        0,
+        3,
+    ]
     assert clock_of("auto", None, cpu=True) == "cpu" and clock_of("auto", 2, cpu=True) == "wall"
     assert clock_of("auto", None, cpu=False) == "wall" and clock_of("wall", 1, cpu=True) == "wall"

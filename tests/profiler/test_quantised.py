@@ -1,4 +1,6 @@
-"""Quantised weights: what they mean, kernels against plain math, and models measured on the CPU, then simulated."""
+"""Quantised weights: what they mean, kernels against plain math, and models measured on the CPU,
+then simulated.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,19 @@ from llmsim.profiler.cli.measure import MeasureOptions, measure
 from tests.profiler.tiny_models import TINY, column, simulated, written
 from tests.profiler.tiny_models import measured as measured_within
 
-torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed (extra llmsim[profiler])")
+torch: Any = pytest.importorskip(
+    "torch", reason="PyTorch is not installed (extra llmsim[profiler])"
+)
 
 from llmsim.profiler.kernels import quantised_kernels  # noqa: E402
 from llmsim.profiler.kernels.choice import relative_error  # noqa: E402
-from llmsim.profiler.kernels.quantised import Scheme, dequantised, exact_activations, make_weight, scheme_of  # noqa: E402
+from llmsim.profiler.kernels.quantised import (  # noqa: E402
+    Scheme,
+    dequantised,
+    exact_activations,
+    make_weight,
+    scheme_of,
+)
 from llmsim.profiler.moe.expert_kernels import activated  # noqa: E402
 from llmsim.profiler.moe.experts import Experts, usable_kernel  # noqa: E402
 from llmsim.profiler.rank.rank import expert_form  # noqa: E402
@@ -24,10 +34,17 @@ from llmsim.profiler.rank.rank import expert_form  # noqa: E402
 CPU, FP32 = torch.device("cpu"), Dtypes("fp32", "fp32", "fp32")
 BLOCKS = Scheme("fp8_block", "fp8", (128, 128))
 SCHEMES = (
-    Scheme("fp8", "fp8"), BLOCKS, Scheme("fp8_block", "fp8", (16, 32)), Scheme("grouped", "fp8", (1, 32)),
-    Scheme("int8", "int8"), Scheme("grouped", "int8", (1, 64)), Scheme("mxfp4", "fp4", (1, 32)),
-    Scheme("nvfp4", "fp4", (1, 16)), Scheme("int4", "int4", (1, 32)), Scheme("int4", "int4"),
-)  # fmt: skip
+    Scheme("fp8", "fp8"),
+    BLOCKS,
+    Scheme("fp8_block", "fp8", (16, 32)),
+    Scheme("grouped", "fp8", (1, 32)),
+    Scheme("int8", "int8"),
+    Scheme("grouped", "int8", (1, 64)),
+    Scheme("mxfp4", "fp4", (1, 32)),
+    Scheme("nvfp4", "fp4", (1, 16)),
+    Scheme("int4", "int4", (1, 32)),
+    Scheme("int4", "int4"),
+)
 SMALL = Limits(max_tokens=2, max_seqs=2, max_kv=16, chunk_factor=4.0, kv_factor=4.0)
 
 
@@ -66,7 +83,8 @@ def test_weights_mean_what_their_format_says(scheme: Scheme) -> None:
     assert 0.01 < float(found.std()) < 1 and len(found.unique()) > 10
     several = make_weight(torch, CPU, scheme, 40, 96, 3)
     assert torch.equal(
-        dequantised(torch, several, torch.float32)[2], dequantised(torch, several.expert(2), torch.float32)
+        dequantised(torch, several, torch.float32)[2],
+        dequantised(torch, several.expert(2), torch.float32),
     )
 
 
@@ -79,7 +97,11 @@ def test_kernels_of_the_cpu_agree_with_plain_math(scheme: Scheme, dtype: str) ->
         x = exact_activations(torch, CPU, kind, scheme, 5, inputs)
         weight = make_weight(torch, CPU, scheme, outputs, inputs)
         wanted = x.float() @ dequantised(torch, weight, torch.float32).t()
-        runs = [name for name in quantised_kernels.KERNELS[scheme.kind] if name in quantised_kernels.ANYWHERE]
+        runs = [
+            name
+            for name in quantised_kernels.KERNELS[scheme.kind]
+            if name in quantised_kernels.ANYWHERE
+        ]
         for name in runs:
             found = quantised_kernels.KERNELS[scheme.kind][name](torch, kind, weight)(x)
             assert found.dtype == kind and relative_error(found, wanted) < 1e-2, name
@@ -92,34 +114,63 @@ def test_a_wrong_product_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
 
     kernels = quantised_kernels.KERNELS
     monkeypatch.setattr(
-        quantised_kernels, "KERNELS", {**kernels, "fp8": {**kernels["fp8"], "scaled_mm": without_scales}}
+        quantised_kernels,
+        "KERNELS",
+        {**kernels, "fp8": {**kernels["fp8"], "scaled_mm": without_scales}},
     )
-    name, reasons = quantised_kernels.usable_kernel(torch, CPU, torch.float32, Scheme("fp8", "fp8"), 600, 1000)
-    assert name == "dequantised" and "wrong by" in reasons["scaled_mm"] and "CUDA" in reasons["cutlass"]
+    name, reasons = quantised_kernels.usable_kernel(
+        torch, CPU, torch.float32, Scheme("fp8", "fp8"), 600, 1000
+    )
+    assert (
+        name == "dequantised"
+        and "wrong by" in reasons["scaled_mm"]
+        and "CUDA" in reasons["cutlass"]
+    )
 
 
-COMPRESSED = {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": {"num_bits": 8}}}}
+COMPRESSED = {
+    "quant_method": "compressed-tensors",
+    "config_groups": {"group_0": {"weights": {"num_bits": 8}}},
+}
 INT8 = {**COMPRESSED, "config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "int"}}}}
 FP8 = {**COMPRESSED, "config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "float"}}}}
 BLOCK_FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
 NVFP4 = {"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32}
-MXFP4 = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router"]}
+MXFP4 = {
+    "quant_method": "mxfp4",
+    "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router"],
+}
 QWEN = {**TINY, "model_type": "qwen3", "hidden_size": 160, "head_dim": 32, "intermediate_size": 128}
 MOE = {
-    **QWEN, "model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 128,
-    "decoder_sparse_step": 1, "mlp_only_layers": [],
-}  # fmt: skip
+    **QWEN,
+    "model_type": "qwen3_moe",
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 128,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+}
 GPT_OSS = {
-    **TINY, "model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 16,
+    **TINY,
+    "model_type": "gpt_oss",
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "sliding_window": 16,
     "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
-}  # fmt: skip
+}
 CHECKPOINTS = {
-    "fp8": (QWEN, FP8, "fp8"), "fp8_block": (QWEN, BLOCK_FP8, "fp8_block"), "int8": (QWEN, INT8, "int8"),
-    "awq": (QWEN, AWQ, "int4"), "nvfp4": (QWEN, NVFP4, "nvfp4"), "experts-fp8": (MOE, FP8, "fp8"),
-    "experts-fp8_block": (MOE, BLOCK_FP8, "fp8_block"), "gpt-oss": (GPT_OSS, MXFP4, "mxfp4"),
-    "experts-int8": (MOE, INT8, "int8"), "experts-awq": (MOE, AWQ, "int4"),
-}  # fmt: skip
+    "fp8": (QWEN, FP8, "fp8"),
+    "fp8_block": (QWEN, BLOCK_FP8, "fp8_block"),
+    "int8": (QWEN, INT8, "int8"),
+    "awq": (QWEN, AWQ, "int4"),
+    "nvfp4": (QWEN, NVFP4, "nvfp4"),
+    "experts-fp8": (MOE, FP8, "fp8"),
+    "experts-fp8_block": (MOE, BLOCK_FP8, "fp8_block"),
+    "gpt-oss": (GPT_OSS, MXFP4, "mxfp4"),
+    "experts-int8": (MOE, INT8, "int8"),
+    "experts-awq": (MOE, AWQ, "int4"),
+}
 
 
 @pytest.mark.parametrize("name", CHECKPOINTS)
@@ -130,11 +181,17 @@ def test_a_quantised_model_is_measured_and_simulated(name: str, tmp_path: Path) 
     dtypes = resolve_dtypes(model, "fp32")
     ops = [op for op in operators(model, Layout(1, 1), dtypes) if op.kind != "collective"]
     narrow = {op.name for op in ops if op.kind == "gemm" and op.weight_dtype != "fp32"}
-    assert all(scheme_of(model, op.weight_dtype).kind == kind for op in ops if op.weight_dtype not in ("", "fp32"))
+    assert all(
+        scheme_of(model, op.weight_dtype).kind == kind
+        for op in ops
+        if op.weight_dtype not in ("", "fp32")
+    )
     folder = measured_within(path, limits=SMALL)
     assert folder.name == dtypes.weight
     meta = yaml.safe_load((folder / "meta.yaml").read_text())
-    assert "weights are quantised" in meta["kernels"]["not_used"].get("style engine", "weights are quantised")
+    assert "weights are quantised" in meta["kernels"]["not_used"].get(
+        "style engine", "weights are quantised"
+    )
     assert meta["kernels"]["style"] != "engine", "whose model has wide weights"
     kernels = yaml.safe_load((folder / "meta.yaml").read_text())["kernels"]
     best = {"fp8": "scaled_mm", "int8": "int_mm"}.get(kind, "dequantised")
@@ -192,7 +249,11 @@ def test_experts_have_the_activation_of_their_model(model_type: str, tmp_path: P
 
     gpt = {**GPT_OSS, "quantization_config": MXFP4}
     model = load_model(str(written(tmp_path, gpt if model_type == "gpt_oss" else NEMOTRON)))
-    op = next(op for op in operators(model, Layout(1, 1), resolve_dtypes(model, "fp32")) if op.name == "moe")
+    op = next(
+        op
+        for op in operators(model, Layout(1, 1), resolve_dtypes(model, "fp32"))
+        if op.name == "moe"
+    )
     form = expert_form(model, op)
     assert form["activation"] == ("swigluoai" if model_type == "gpt_oss" else "relu2")
     kernel, _ = usable_kernel(torch, CPU, torch.float32, op, **form)
@@ -206,8 +267,12 @@ def test_activations_of_experts() -> None:
     y = torch.tensor([[1.0, -2.0, 9.0, 0.5]])
     assert torch.equal(activated(torch, "relu2", y), torch.tensor([[1.0, 0.0, 81.0, 0.25]]))
     gate, up = torch.tensor([[1.0, 7.0]]), torch.tensor([[-2.0, 0.5]])
-    assert torch.allclose(activated(torch, "swigluoai", y), gate * torch.sigmoid(1.702 * gate) * (up + 1))
-    assert torch.allclose(activated(torch, "silu", y), torch.nn.functional.silu(y[:, :2]) * y[:, 2:])
+    assert torch.allclose(
+        activated(torch, "swigluoai", y), gate * torch.sigmoid(1.702 * gate) * (up + 1)
+    )
+    assert torch.allclose(
+        activated(torch, "silu", y), torch.nn.functional.silu(y[:, :2]) * y[:, 2:]
+    )
 
 
 def test_a_cache_in_8_bits_is_refused(tmp_path: Path) -> None:
@@ -222,9 +287,13 @@ def test_a_cache_in_8_bits_is_refused(tmp_path: Path) -> None:
 
 def test_every_quantised_preset_has_its_scheme() -> None:
     kinds = {
-        "MiniMaxAI/MiniMax-M2.5": "fp8_block", "Qwen/Qwen3-235B-A22B-FP8": "fp8_block", "openai/gpt-oss-20b": "mxfp4",
-        "Qwen/Qwen3-32B-FP8": "fp8_block", "openai/gpt-oss-120b": "mxfp4", "deepseek-ai/DeepSeek-V3": "fp8_block",
-    }  # fmt: skip
+        "MiniMaxAI/MiniMax-M2.5": "fp8_block",
+        "Qwen/Qwen3-235B-A22B-FP8": "fp8_block",
+        "openai/gpt-oss-20b": "mxfp4",
+        "Qwen/Qwen3-32B-FP8": "fp8_block",
+        "openai/gpt-oss-120b": "mxfp4",
+        "deepseek-ai/DeepSeek-V3": "fp8_block",
+    }
     for name, kind in kinds.items():
         model = load_model(name)
         assert scheme_of(model, model.weight_dtype).kind == kind
@@ -242,24 +311,51 @@ def test_latent_attention_over_quantised_projections(tmp_path: Path) -> None:
 
 
 def test_experts_that_cannot_be_cut_are_spread(tmp_path: Path) -> None:
-    """Blocks of 128 in experts of 128: four ranks hold whole experts, and the rest of the rank is what it was."""
+    """Blocks of 128 in experts of 128: four ranks hold whole experts, and the rest of the rank is
+    what it was.
+    """
     from llmsim.profiler.rank.rank import measured_operators, sharded
 
     blocked = load_model("Qwen/Qwen3-30B-A3B-FP8")
-    assert (sharded(blocked, 2).ep, sharded(blocked, 4).ep, sharded(load_model("Qwen/Qwen3-30B-A3B"), 4).ep) == (
+    assert (
+        sharded(blocked, 2).ep,
+        sharded(blocked, 4).ep,
+        sharded(load_model("Qwen/Qwen3-30B-A3B"), 4).ep,
+    ) == (
         1,
         4,
         1,
     )
     wide = load_model("Qwen/Qwen3-30B-A3B")
     ranks = [measured_operators(wide, Layout(4, ep), Dtypes()) for ep in (1, 4)]
-    assert [op for op in ranks[0] if op.name != "moe"] == [op for op in ranks[1] if op.name != "moe"]
+    assert [op for op in ranks[0] if op.name != "moe"] == [
+        op for op in ranks[1] if op.name != "moe"
+    ]
     path = written(
-        tmp_path, {**MOE, "num_attention_heads": 8, "num_key_value_heads": 8, "quantization_config": BLOCK_FP8}
+        tmp_path,
+        {
+            **MOE,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 8,
+            "quantization_config": BLOCK_FP8,
+        },
     )
     assert sharded(load_model(str(path)), 2).ep == 2
     folder = measure(
-        MeasureOptions(str(path), "cpu", tmp_path / "perf", (1, 2), SMALL, dtype="fp32", device="cpu", threads=1,
-                       clock="cpu", skew=False)
-    )  # fmt: skip
-    assert len(column(folder / "tp1" / "moe.csv", "tokens")) > 0 and (folder / "tp2" / "dense.csv").is_file()
+        MeasureOptions(
+            str(path),
+            "cpu",
+            tmp_path / "perf",
+            (1, 2),
+            SMALL,
+            dtype="fp32",
+            device="cpu",
+            threads=1,
+            clock="cpu",
+            skew=False,
+        )
+    )
+    assert (
+        len(column(folder / "tp1" / "moe.csv", "tokens")) > 0
+        and (folder / "tp2" / "dense.csv").is_file()
+    )

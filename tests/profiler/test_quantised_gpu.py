@@ -1,4 +1,6 @@
-"""vLLM's kernels of quantised weights get what they want: doubles in plain math, and vLLM's own signatures."""
+"""vLLM's kernels of quantised weights get what they want: doubles in plain math, and vLLM's own
+signatures.
+"""
 
 import sys
 from collections.abc import Callable
@@ -12,7 +14,9 @@ import pytest
 
 from llmsim.model import Dtypes, Layout, load_model, operators
 
-torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed (extra llmsim[profiler])")
+torch: Any = pytest.importorskip(
+    "torch", reason="PyTorch is not installed (extra llmsim[profiler])"
+)
 
 from llmsim.profiler.kernels.choice import relative_error  # noqa: E402
 from llmsim.profiler.kernels.quantised import Scheme, dequantised, exact_activations, make_weight  # noqa: E402
@@ -25,10 +29,13 @@ CPU = torch.device("cpu")
 QUANT, MOE = "vllm.model_executor.layers.quantization.utils", "vllm.model_executor.layers.fused_moe"
 Called = dict[str, dict[str, Any]]
 SCHEMES = {
-    "fp8": Scheme("fp8", "fp8"), "fp8_block": Scheme("fp8_block", "fp8", (128, 128)), "int8": Scheme("int8", "int8"),
-    "mxfp4": Scheme("mxfp4", "fp4", (1, 32)), "nvfp4": Scheme("nvfp4", "fp4", (1, 16)),
+    "fp8": Scheme("fp8", "fp8"),
+    "fp8_block": Scheme("fp8_block", "fp8", (128, 128)),
+    "int8": Scheme("int8", "int8"),
+    "mxfp4": Scheme("mxfp4", "fp4", (1, 32)),
+    "nvfp4": Scheme("nvfp4", "fp4", (1, 16)),
     "int4": Scheme("int4", "int4", (1, 32)),
-}  # fmt: skip
+}
 E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
 
 
@@ -57,7 +64,9 @@ def cutlass(a: Any, b: Any, scale_a: Any, scale_b: Any, out_dtype: Any) -> Any:
     assert b.stride(0) == 1, "columns of the weights lie together"
     if scale_a.shape[1] > 1:
         assert scale_a.stride(0) == 1
-    return ((a.float() * spread(scale_a, a.shape)) @ (b.float() * spread(scale_b, b.shape))).to(out_dtype)
+    return ((a.float() * spread(scale_a, a.shape)) @ (b.float() * spread(scale_b, b.shape))).to(
+        out_dtype
+    )
 
 
 def triton(a: Any, b: Any, a_scale: Any, b_scale: Any, block: list[int], output_dtype: Any) -> Any:
@@ -77,7 +86,11 @@ def deep_gemm(narrow: Any, wide: Any, out: Any, is_deep_gemm_e8m0_used: bool) ->
 
 def repacked(b_q_weight: Any, perm: Any, size_k: int, size_n: int, num_bits: int) -> Any:
     """GPTQ's order undone: eight inputs in each int32, the first in its lowest bits."""
-    assert b_q_weight.shape == (size_k // 8, size_n) and b_q_weight.dtype == torch.int32 and num_bits == 4
+    assert (
+        b_q_weight.shape == (size_k // 8, size_n)
+        and b_q_weight.dtype == torch.int32
+        and num_bits == 4
+    )
     shifts = torch.arange(0, 32, 4)
     return (b_q_weight[:, None] >> shifts[None, :, None] & 15).reshape(size_k, size_n)
 
@@ -93,7 +106,9 @@ def prepared(layer: Any) -> None:
     layer.weight_scale = torch.nn.Parameter(scale.float(), requires_grad=False)
     layer.workspace = "space"
     if not mx:
-        layer.weight_global_scale = torch.nn.Parameter(layer.weight_global_scale * 1.0, requires_grad=False)
+        layer.weight_global_scale = torch.nn.Parameter(
+            layer.weight_global_scale * 1.0, requires_grad=False
+        )
 
 
 def unpacked(data: Any, scale: Any, four_bit_float: bool) -> Any:
@@ -102,17 +117,36 @@ def unpacked(data: Any, scale: Any, four_bit_float: bool) -> Any:
 
 
 def marlin_fp4(
-    input: Any, weight: Any, weight_scale: Any, workspace: Any, weight_global_scale: Any, size_n: int, size_k: int
+    input: Any,
+    weight: Any,
+    weight_scale: Any,
+    workspace: Any,
+    weight_global_scale: Any,
+    size_n: int,
+    size_k: int,
 ) -> Any:
     assert weight.shape == (size_k, size_n) and workspace == "space"
     return (input.float() @ unpacked(weight, weight_scale, True)).to(input.dtype)
 
 
 def marlin_int4(
-    input: Any, weight: Any, weight_scale: Any, weight_zp: Any, g_idx: Any, g_idx_sort_indices: Any, workspace: Any,
-    wtype: Any, output_size_per_partition: int, input_size_per_partition: int, is_k_full: bool,
-) -> Any:  # fmt: skip
-    assert wtype.id == 4 and is_k_full and weight.shape == (input_size_per_partition, output_size_per_partition)
+    input: Any,
+    weight: Any,
+    weight_scale: Any,
+    weight_zp: Any,
+    g_idx: Any,
+    g_idx_sort_indices: Any,
+    workspace: Any,
+    wtype: Any,
+    output_size_per_partition: int,
+    input_size_per_partition: int,
+    is_k_full: bool,
+) -> Any:
+    assert (
+        wtype.id == 4
+        and is_k_full
+        and weight.shape == (input_size_per_partition, output_size_per_partition)
+    )
     assert weight_zp.numel() == g_idx.numel() == g_idx_sort_indices.numel() == 0
     return (input.float() @ unpacked(weight, weight_scale, False)).to(input.dtype)
 
@@ -166,18 +200,35 @@ def fused(
     assert topk_ids.dtype == torch.int32 and topk_weights.dtype == torch.float32
     if quant_config is not None:
         w1, w2 = (
-            data.float() * spread(quant_config[name], data.shape) for data, name in ((w1, "w1_scale"), (w2, "w2_scale"))
+            data.float() * spread(quant_config[name], data.shape)
+            for data, name in ((w1, "w1_scale"), (w2, "w2_scale"))
         )
     return mixture(hidden_states, w1, w2, topk_weights, topk_ids, kind)
 
 
 def fused_marlin(
-    hidden_states: Any, w1: Any, w2: Any, bias1: Any, bias2: Any, w1_scale: Any, w2_scale: Any, topk_weights: Any,
-    topk_ids: Any, quant_type_id: int, activation: Any = None, global_scale1: Any = None, global_scale2: Any = None,
-) -> Any:  # fmt: skip
+    hidden_states: Any,
+    w1: Any,
+    w2: Any,
+    bias1: Any,
+    bias2: Any,
+    w1_scale: Any,
+    w2_scale: Any,
+    topk_weights: Any,
+    topk_ids: Any,
+    quant_type_id: int,
+    activation: Any = None,
+    global_scale1: Any = None,
+    global_scale2: Any = None,
+) -> Any:
     four_bit_float = quant_type_id == 2
     up, down = (
-        torch.stack([unpacked(one, scale, four_bit_float).t() for one, scale in zip(data, scales, strict=True)])
+        torch.stack(
+            [
+                unpacked(one, scale, four_bit_float).t()
+                for one, scale in zip(data, scales, strict=True)
+            ]
+        )
         for data, scales in ((w1, w1_scale), (w2, w2_scale))
     )
     if global_scale1 is not None:
@@ -189,17 +240,30 @@ def fused_marlin(
 def swizzled(weight: Any, scale: Any) -> tuple[Any, Any, Any]:
     """(experts, inputs, outputs) in plain numbers, which stand for the order of the kernel."""
     values = E2M1[torch.stack((weight & 15, weight >> 4), -1).flatten(-2).int()]
-    return (values * torch.exp2(scale.float() - 127).repeat_interleave(32, -1)).transpose(1, 2), "flex", "scale"
+    return (
+        (values * torch.exp2(scale.float() - 127).repeat_interleave(32, -1)).transpose(1, 2),
+        "flex",
+        "scale",
+    )
 
 
 def of_gpt_oss(
-    output_tensor: Any, hidden_states: Any, w1: Any, w2: Any, routing_data: Any, gather_indx: Any, scatter_indx: Any,
-    topk: int, quant_config: Any,
-) -> Any:  # fmt: skip
+    output_tensor: Any,
+    hidden_states: Any,
+    w1: Any,
+    w2: Any,
+    routing_data: Any,
+    gather_indx: Any,
+    scatter_indx: Any,
+    topk: int,
+    quant_config: Any,
+) -> Any:
     assert quant_config["w1_scale"].weight_scale == quant_config["w2_scale"].weight_scale == "scale"
     assert quant_config["w1_bias"].shape == (len(w1), w1.shape[2]) and topk == gather_indx.shape[1]
     up, down = w1.transpose(1, 2), w2.transpose(1, 2)
-    return output_tensor.copy_(mixture(hidden_states, up, down, scatter_indx, gather_indx, "swigluoai"))
+    return output_tensor.copy_(
+        mixture(hidden_states, up, down, scatter_indx, gather_indx, "swigluoai")
+    )
 
 
 def kept_config(**how: Any) -> dict[str, Any]:
@@ -211,37 +275,57 @@ MOE_ACTIVATION = SimpleNamespace(
 )
 DOUBLES: dict[str, dict[str, Any]] = {
     "vllm._custom_ops": {
-        "cutlass_scaled_mm": cutlass, "gptq_marlin_repack": repacked,
-        "scaled_fp8_quant": lambda x, use_per_token_if_dynamic: token_scaled(x, 448, torch.float8_e4m3fn),
+        "cutlass_scaled_mm": cutlass,
+        "gptq_marlin_repack": repacked,
+        "scaled_fp8_quant": lambda x, use_per_token_if_dynamic: token_scaled(
+            x, 448, torch.float8_e4m3fn
+        ),
         "scaled_int8_quant": lambda x: (*token_scaled(x, 127, torch.int8), None),
-        "scaled_fp4_quant": fp4_quant, "cutlass_scaled_fp4_mm": fp4_mm,
+        "scaled_fp4_quant": fp4_quant,
+        "cutlass_scaled_fp4_mm": fp4_mm,
     },
     "vllm.scalar_type": {
-        "scalar_types": SimpleNamespace(float4_e2m1f=SimpleNamespace(id=2), uint4b8=SimpleNamespace(id=4)),
+        "scalar_types": SimpleNamespace(
+            float4_e2m1f=SimpleNamespace(id=2), uint4b8=SimpleNamespace(id=4)
+        ),
     },
     f"{QUANT}.fp8_utils": {
-        "per_token_group_quant_fp8": groups, "w8a8_triton_block_scaled_mm": triton,
-        "deepgemm_post_process_fp8_weight_block": lambda wq, ws, quant_block_shape, use_e8m0: (wq, ws),
+        "per_token_group_quant_fp8": groups,
+        "w8a8_triton_block_scaled_mm": triton,
+        "deepgemm_post_process_fp8_weight_block": lambda wq, ws, quant_block_shape, use_e8m0: (
+            wq,
+            ws,
+        ),
     },
-    f"{QUANT}.marlin_utils_fp4": {"prepare_fp4_layer_for_marlin": prepared, "apply_fp4_marlin_linear": marlin_fp4},
+    f"{QUANT}.marlin_utils_fp4": {
+        "prepare_fp4_layer_for_marlin": prepared,
+        "apply_fp4_marlin_linear": marlin_fp4,
+    },
     f"{QUANT}.marlin_utils": {
-        "marlin_permute_scales": permuted, "apply_gptq_marlin_linear": marlin_int4,
+        "marlin_permute_scales": permuted,
+        "apply_gptq_marlin_linear": marlin_int4,
         "marlin_make_workspace_new": lambda device: "space",
     },
     f"{QUANT}.nvfp4_utils": {"swizzle_blockscale": lambda scale: ("swizzled", scale)},
     "vllm.utils.deep_gemm": {
-        "fp8_gemm_nt": deep_gemm, "is_deep_gemm_e8m0_used": lambda: False,
-        "should_use_deepgemm_for_fp8_linear": lambda dtype, shape: shape[0] % 64 == shape[1] % 128 == 0,
+        "fp8_gemm_nt": deep_gemm,
+        "is_deep_gemm_e8m0_used": lambda: False,
+        "should_use_deepgemm_for_fp8_linear": lambda dtype, shape: (
+            shape[0] % 64 == shape[1] % 128 == 0
+        ),
         "DeepGemmQuantScaleFMT": None,
     },
     "vllm.utils.flashinfer": {
         "is_flashinfer_fp8_blockscale_gemm_supported": lambda: True,
-        "should_use_flashinfer_for_blockscale_fp8_gemm": lambda have, out, x, kind, shape: have and shape[1] % 128 == 0,
+        "should_use_flashinfer_for_blockscale_fp8_gemm": lambda have, out, x, kind, shape: (
+            have and shape[1] % 128 == 0
+        ),
         "flashinfer_fp8_blockscale_gemm": by_flashinfer,
     },
     MOE: {"fused_experts": fused},
     f"{MOE}.config": {
-        "fp8_w8a8_moe_quant_config": kept_config, "int8_w8a8_moe_quant_config": kept_config,
+        "fp8_w8a8_moe_quant_config": kept_config,
+        "int8_w8a8_moe_quant_config": kept_config,
         "mxfp4_w4a16_moe_quant_config": kept_config,
     },
     f"{MOE}.experts.gpt_oss_triton_kernels_moe": {
@@ -253,26 +337,34 @@ DOUBLES: dict[str, dict[str, Any]] = {
     "triton_kernels.matmul_ogs": {"FlexCtx": SimpleNamespace, "PrecisionConfig": SimpleNamespace},
     f"{MOE}.activation": {"MoEActivation": MOE_ACTIVATION},
     f"{MOE}.experts.marlin_moe": {"fused_marlin_moe": fused_marlin},
-}  # fmt: skip
+}
 FILES = {
-    "cutlass_scaled_mm": ("_custom_ops.py", 2), "scaled_fp8_quant": ("_custom_ops.py", 1),
-    "scaled_int8_quant": ("_custom_ops.py", 1), "scaled_fp4_quant": ("_custom_ops.py", 2),
-    "cutlass_scaled_fp4_mm": ("_custom_ops.py", 6), "gptq_marlin_repack": ("_custom_ops.py", 0),
-    "per_token_group_quant_fp8": (f"{QUANT}.fp8_utils", 2), "w8a8_triton_block_scaled_mm": (f"{QUANT}.fp8_utils", 5),
+    "cutlass_scaled_mm": ("_custom_ops.py", 2),
+    "scaled_fp8_quant": ("_custom_ops.py", 1),
+    "scaled_int8_quant": ("_custom_ops.py", 1),
+    "scaled_fp4_quant": ("_custom_ops.py", 2),
+    "cutlass_scaled_fp4_mm": ("_custom_ops.py", 6),
+    "gptq_marlin_repack": ("_custom_ops.py", 0),
+    "per_token_group_quant_fp8": (f"{QUANT}.fp8_utils", 2),
+    "w8a8_triton_block_scaled_mm": (f"{QUANT}.fp8_utils", 5),
     "deepgemm_post_process_fp8_weight_block": (f"{QUANT}.fp8_utils", 0),
     "prepare_fp4_layer_for_marlin": (f"{QUANT}.marlin_utils_fp4", 1),
     "apply_fp4_marlin_linear": (f"{QUANT}.marlin_utils_fp4", 0),
-    "marlin_permute_scales": (f"{QUANT}.marlin_utils", 0), "apply_gptq_marlin_linear": (f"{QUANT}.marlin_utils", 0),
-    "marlin_make_workspace_new": (f"{QUANT}.marlin_utils", 1), "swizzle_blockscale": (f"{QUANT}.nvfp4_utils", 1),
+    "marlin_permute_scales": (f"{QUANT}.marlin_utils", 0),
+    "apply_gptq_marlin_linear": (f"{QUANT}.marlin_utils", 0),
+    "marlin_make_workspace_new": (f"{QUANT}.marlin_utils", 1),
+    "swizzle_blockscale": (f"{QUANT}.nvfp4_utils", 1),
     "should_use_deepgemm_for_fp8_linear": ("vllm.utils.deep_gemm", 2),
     "should_use_flashinfer_for_blockscale_fp8_gemm": ("vllm.utils.flashinfer", 5),
-    "fused_experts": (f"{MOE}.fused_moe", 0), "fp8_w8a8_moe_quant_config": (f"{MOE}.config", 0),
-    "int8_w8a8_moe_quant_config": (f"{MOE}.config", 0), "mxfp4_w4a16_moe_quant_config": (f"{MOE}.config", 0),
+    "fused_experts": (f"{MOE}.fused_moe", 0),
+    "fp8_w8a8_moe_quant_config": (f"{MOE}.config", 0),
+    "int8_w8a8_moe_quant_config": (f"{MOE}.config", 0),
+    "mxfp4_w4a16_moe_quant_config": (f"{MOE}.config", 0),
     "make_routing_data": (f"{MOE}.experts.gpt_oss_triton_kernels_moe", 3),
     "triton_kernel_fused_experts": (f"{MOE}.experts.gpt_oss_triton_kernels_moe", 4 + 3),
     "_swizzle_mxfp4": (f"{QUANT}.mxfp4_utils", 2),
     "fused_marlin_moe": (f"{MOE}.experts.marlin_moe", 0),
-}  # fmt: skip
+}
 """Where each function is, and how many of its arguments are given by their place."""
 
 
@@ -290,7 +382,11 @@ def called(monkeypatch: pytest.MonkeyPatch) -> Called:
 
         return call
 
-    parents = {".".join(name.split(".")[:depth]) for name in DOUBLES for depth in range(1, name.count(".") + 1)}
+    parents = {
+        ".".join(name.split(".")[:depth])
+        for name in DOUBLES
+        for depth in range(1, name.count(".") + 1)
+    }
     for name in sorted(parents - DOUBLES.keys()):
         module(monkeypatch, name)
     for name, content in DOUBLES.items():
@@ -319,7 +415,11 @@ def products(dtype: Any = None) -> None:
 def mixtures() -> None:
     """Every kernel of vLLM for experts, with each activation."""
     model = load_model("mistralai/Mixtral-8x7B-v0.1")
-    op = next(op for op in operators(model, Layout(1, 1), Dtypes("fp32", "fp32", "fp32")) if op.name == "moe")
+    op = next(
+        op
+        for op in operators(model, Layout(1, 1), Dtypes("fp32", "fp32", "fp32"))
+        if op.name == "moe"
+    )
     small = replace(op, experts_local=4, moe_inter=64, hidden=128, topk=2)
     for kind, makers in EXPERT_KERNELS.items():
         for name in makers.keys() - {"grouped"}:
@@ -338,12 +438,18 @@ def test_vllms_experts_get_what_they_want(called: Called) -> None:
 
 
 @pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
-def test_the_installed_vllm_takes_these_arguments(called: Called, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_installed_vllm_takes_these_arguments(
+    called: Called, monkeypatch: pytest.MonkeyPatch
+) -> None:
     products()
     mixtures()
     monkeypatch.delitem(sys.modules, "vllm")
     for name, (place, given) in FILES.items():
-        file = place if place.endswith(".py") else f"{place.removeprefix('vllm.').replace('.', '/')}.py"
+        file = (
+            place
+            if place.endswith(".py")
+            else f"{place.removeprefix('vllm.').replace('.', '/')}.py"
+        )
         known, needed = arguments_of(str(Path(file)), name)
         assert called[name].keys() <= known, name
         assert len(needed - called[name].keys()) <= given, name

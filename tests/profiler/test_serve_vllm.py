@@ -1,4 +1,6 @@
-"""Logs of vLLM: its own engine, scheduler and statistics, with a model executor that computes nothing."""
+"""Logs of vLLM: its own engine, scheduler and statistics, with a model executor that computes
+nothing.
+"""
 
 import json
 from importlib.util import find_spec
@@ -13,7 +15,9 @@ from llmsim.profiler.serve import serve_vllm
 from llmsim.profiler.serve.serve_log import ServeOptions, jobs_of, summary_of, write_log
 from tests.profiler.test_host_time import LLAMA
 
-pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed (extra llmsim[vllm])")
+pytestmark = pytest.mark.skipif(
+    find_spec("vllm") is None, reason="vLLM is not installed (extra llmsim[vllm])"
+)
 TRACE = "synthetic:n=6,rate=2,input=uniform:20-100,output=uniform:3-9,seed=3"
 
 
@@ -27,12 +31,20 @@ def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ServeOptions:
 
     arguments = serve_vllm.engine_arguments
     double: dict[str, Any] = {"distributed_executor_backend": IdleExecutor}
-    monkeypatch.setattr(serve_vllm, "engine_arguments", lambda *each: {**arguments(*each), **double})
+    monkeypatch.setattr(
+        serve_vllm, "engine_arguments", lambda *each: {**arguments(*each), **double}
+    )
     (tmp_path / "tiny.json").write_text(json.dumps(LLAMA))
     return ServeOptions(
-        str(tmp_path / "tiny.json"), TRACE, tmp_path / "log", engine="vllm", dtype="fp32", max_num_seqs=4,
-        max_num_batched_tokens=64, hardware="H200",
-    )  # fmt: skip
+        str(tmp_path / "tiny.json"),
+        TRACE,
+        tmp_path / "log",
+        engine="vllm",
+        dtype="fp32",
+        max_num_seqs=4,
+        max_num_batched_tokens=64,
+        hardware="H200",
+    )
 
 
 def test_a_trace_is_replayed_and_can_be_simulated(options: ServeOptions, tmp_path: Path) -> None:
@@ -41,13 +53,22 @@ def test_a_trace_is_replayed_and_can_be_simulated(options: ServeOptions, tmp_pat
     for job, each in zip(jobs, log.stamps, strict=True):
         assert (each.request_id, len(each.tokens)) == (job.request_id, job.output_tokens)
         assert each.queued is not None and each.scheduled is not None
-        assert each.arrival <= each.queued + 0.05 <= each.scheduled + 0.05  # two clocks: to within their reading
+        assert (
+            each.arrival <= each.queued + 0.05 <= each.scheduled + 0.05
+        )  # two clocks: to within their reading
         assert each.scheduled < each.tokens[0] and each.tokens == sorted(each.tokens)
-    late_s = [each.arrival - log.stamps[0].arrival - job.arrival_s for each, job in zip(log.stamps, jobs, strict=True)]
-    assert max(map(abs, late_s)) < 0.4 < jobs[-1].arrival_s / 3  # submitted at their times, on a busy machine too
+    late_s = [
+        each.arrival - log.stamps[0].arrival - job.arrival_s
+        for each, job in zip(log.stamps, jobs, strict=True)
+    ]
+    assert (
+        max(map(abs, late_s)) < 0.4 < jobs[-1].arrival_s / 3
+    )  # submitted at their times, on a busy machine too
     summary = summary_of(log)
     assert 0 < summary["mean_ttft_ms"] < 60_000 and 3 < summary["mean_tpot_ms"] < 10_000
-    assert sum(step.extra.get("num_generation_tokens", 0) for step in log.steps) == sum(j.output_tokens for j in jobs)
+    assert sum(step.extra.get("num_generation_tokens", 0) for step in log.steps) == sum(
+        j.output_tokens for j in jobs
+    )
     instance = log.facts["instance"]
     assert instance["max_num_seqs"] == 4 and instance["enable_prefix_caching"] is False
     assert instance["num_gpu_blocks_override"] == log.facts["num_gpu_blocks"] > 0
@@ -58,14 +79,20 @@ def test_a_trace_is_replayed_and_can_be_simulated(options: ServeOptions, tmp_pat
     assert main(["validate", str(options.output / "requests.jsonl"), run]) == 0
 
 
-def test_what_vllm_refuses_is_one_sentence(options: ServeOptions, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_vllm_refuses_is_one_sentence(
+    options: ServeOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
     arguments = serve_vllm.engine_arguments
-    monkeypatch.setattr(serve_vllm, "engine_arguments", lambda *each: {**arguments(*each), "max_model_len": 10**9})
+    monkeypatch.setattr(
+        serve_vllm, "engine_arguments", lambda *each: {**arguments(*each), "max_model_len": 10**9}
+    )
     with pytest.raises(InputError, match="vLLM cannot start"):
         serve_vllm.replay(options, jobs_of(options.dataset, 0))
 
 
-def test_an_engine_that_dies_is_one_sentence(options: ServeOptions, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_dies_is_one_sentence(
+    options: ServeOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from tests.profiler.vllm_double import IdleExecutor
 
     monkeypatch.setattr(IdleExecutor, "sample_tokens", lambda *_, **__: 1 // 0)

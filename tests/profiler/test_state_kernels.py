@@ -1,4 +1,6 @@
-"""vLLM's kernels of layers that keep a state get what they want: doubles in plain math, and vLLM's own signatures."""
+"""vLLM's kernels of layers that keep a state get what they want: doubles in plain math, and vLLM's
+own signatures.
+"""
 
 import sys
 from collections.abc import Callable
@@ -10,7 +12,9 @@ import pytest
 
 from llmsim.model import LinearAttention
 
-torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed (extra llmsim[profiler])")
+torch: Any = pytest.importorskip(
+    "torch", reason="PyTorch is not installed (extra llmsim[profiler])"
+)
 
 from llmsim.profiler.kernels.choice import relative_error  # noqa: E402
 from llmsim.profiler.state_space import linear_attention  # noqa: E402
@@ -26,7 +30,9 @@ functional = torch.nn.functional
 
 
 def steps(q: Any, k: Any, v: Any, log_decay: Any, beta: Any, state: Any) -> tuple[Any, Any]:
-    """Token by token; q and k (tokens, value heads, key dim), v, state (heads, value dim, key dim); as vLLM's lie."""
+    """Token by token; q and k (tokens, value heads, key dim), v, state (heads, value dim, key dim);
+    as vLLM's lie.
+    """
     outputs = []
     for token in range(len(q)):
         state = state * log_decay[token].exp()[:, None, None]
@@ -43,9 +49,17 @@ def unit(x: Any) -> Any:
 
 
 def post_conv(
-    conv_output: Any, a: Any, b: Any, A_log: Any, dt_bias: Any, num_k_heads: int, head_k_dim: int, head_v_dim: int,
-    apply_l2norm: bool, output_g_exp: bool,
-) -> Any:  # fmt: skip
+    conv_output: Any,
+    a: Any,
+    b: Any,
+    A_log: Any,
+    dt_bias: Any,
+    num_k_heads: int,
+    head_k_dim: int,
+    head_v_dim: int,
+    apply_l2norm: bool,
+    output_g_exp: bool,
+) -> Any:
     keys = num_k_heads * head_k_dim
     q, k, v = conv_output.split([keys, keys, conv_output.shape[1] - 2 * keys], dim=1)
     q, k = (part.unflatten(1, (num_k_heads, head_k_dim)) for part in (q, k))
@@ -55,12 +69,23 @@ def post_conv(
 
 
 def chunked(
-    q: Any, k: Any, v: Any, g: Any, beta: Any, initial_state: Any, output_final_state: bool, cu_seqlens: Any,
-    use_qk_l2norm_in_kernel: bool, chunk_indices: Any = None, chunk_offsets: Any = None,
-) -> Any:  # fmt: skip
+    q: Any,
+    k: Any,
+    v: Any,
+    g: Any,
+    beta: Any,
+    initial_state: Any,
+    output_final_state: bool,
+    cu_seqlens: Any,
+    use_qk_l2norm_in_kernel: bool,
+    chunk_indices: Any = None,
+    chunk_offsets: Any = None,
+) -> Any:
     if chunk_indices is not None:
         last = (q.shape[1] - 1) // 64
-        assert chunk_indices.tolist() == [[0, at] for at in range(last + 1)] and chunk_offsets.tolist() == [0, last + 1]
+        assert chunk_indices.tolist() == [
+            [0, at] for at in range(last + 1)
+        ] and chunk_offsets.tolist() == [0, last + 1]
     assert q.shape[0] == 1 and cu_seqlens.tolist() == [0, q.shape[1]] and output_final_state
     assert not use_qk_l2norm_in_kernel and len(initial_state) == 1
     share = v.shape[2] // q.shape[2]
@@ -70,12 +95,22 @@ def chunked(
 
 
 def packed(
-    mixed_qkv: Any, a: Any, b: Any, A_log: Any, dt_bias: Any, scale: float, initial_state: Any, out: Any,
-    ssm_state_indices: Any, use_qk_l2norm_in_kernel: bool,
-) -> None:  # fmt: skip
+    mixed_qkv: Any,
+    a: Any,
+    b: Any,
+    A_log: Any,
+    dt_bias: Any,
+    scale: float,
+    initial_state: Any,
+    out: Any,
+    ssm_state_indices: Any,
+    use_qk_l2norm_in_kernel: bool,
+) -> None:
     heads, dim, key = initial_state.shape[1:]
     keys = (mixed_qkv.shape[1] - heads * dim) // 2
-    parts = post_conv(mixed_qkv, a, b, A_log, dt_bias, keys // key, key, dim, use_qk_l2norm_in_kernel, False)
+    parts = post_conv(
+        mixed_qkv, a, b, A_log, dt_bias, keys // key, key, dim, use_qk_l2norm_in_kernel, False
+    )
     q, k = (part.repeat_interleave(heads * key // keys, 1) for part in parts[:2])
     for row, slot in enumerate(ssm_state_indices.tolist()):
         at = slice(row, row + 1)
@@ -85,13 +120,32 @@ def packed(
 
 
 def space_scan(
-    x: Any, dt: Any, A: Any, B: Any, C: Any, chunk_size: int, cu_seqlens: Any, cu_chunk_seqlens: Any,
-    last_chunk_indices: Any, seq_idx: Any, out: Any, D: Any, dt_bias: Any, initial_states: Any, dt_softplus: bool,
+    x: Any,
+    dt: Any,
+    A: Any,
+    B: Any,
+    C: Any,
+    chunk_size: int,
+    cu_seqlens: Any,
+    cu_chunk_seqlens: Any,
+    last_chunk_indices: Any,
+    seq_idx: Any,
+    out: Any,
+    D: Any,
+    dt_bias: Any,
+    initial_states: Any,
+    dt_softplus: bool,
     state_dtype: Any,
-) -> Any:  # fmt: skip
+) -> Any:
     cuts = cu_chunk_seqlens.tolist()
-    assert cuts[-1] == len(x) == cu_seqlens.tolist()[1] and all(0 < b - a <= chunk_size for a, b in pairwise(cuts))
-    assert last_chunk_indices.tolist() == [len(cuts) - 2] and len(seq_idx) == len(cuts) - 1 and dt_softplus
+    assert cuts[-1] == len(x) == cu_seqlens.tolist()[1] and all(
+        0 < b - a <= chunk_size for a, b in pairwise(cuts)
+    )
+    assert (
+        last_chunk_indices.tolist() == [len(cuts) - 2]
+        and len(seq_idx) == len(cuts) - 1
+        and dt_softplus
+    )
     step, share = functional.softplus(dt + dt_bias), x.shape[1] // B.shape[1]
     q, k = (part.repeat_interleave(share, 1) for part in (C, B))
     found, state = steps(q, k, x * step[..., None], step * A, None, initial_states[0])
@@ -104,12 +158,19 @@ def space_update(
     state_batch_indices: Any, out: Any,
 ) -> None:  # fmt: skip
     _, heads, dim, size = state.shape
-    assert dt.shape == x.shape and A.shape == (heads, dim, size) and D.shape == dt_bias.shape == (heads, dim)
+    assert (
+        dt.shape == x.shape
+        and A.shape == (heads, dim, size)
+        and D.shape == dt_bias.shape == (heads, dim)
+    )
     assert dt_softplus
     share, step = heads // B.shape[1], functional.softplus(dt + dt_bias)
     b, c = (part.repeat_interleave(share, 1) for part in (B, C))
     for row, slot in enumerate(state_batch_indices.tolist()):
-        state[slot] = state[slot] * (A * step[row][..., None]).exp() + (x * step)[row][..., None] * b[row][:, None]
+        state[slot] = (
+            state[slot] * (A * step[row][..., None]).exp()
+            + (x * step)[row][..., None] * b[row][:, None]
+        )
         out[row] = (state[slot] @ c[row][..., None])[..., 0] + D * x[row]
 
 
@@ -121,7 +182,9 @@ def lightning(q: Any, k: Any, v: Any, ed: Any, block_size: int, kv_history: Any)
     return out.transpose(0, 1)[None], torch.cat((history * 0, history), dim=2)
 
 
-def lightning_decode(q: Any, k: Any, v: Any, caches: Any, slopes: Any, slots: Any, block: int) -> Any:
+def lightning_decode(
+    q: Any, k: Any, v: Any, caches: Any, slopes: Any, slots: Any, block: int
+) -> Any:
     rows = []
     for row, slot in enumerate(slots.tolist()):
         parts = (part[row, :, 0][None] for part in (q, k, v))
@@ -132,18 +195,36 @@ def lightning_decode(q: Any, k: Any, v: Any, caches: Any, slopes: Any, slots: An
 
 
 def conv(
-    x: Any, weight: Any, bias: Any, conv_states: Any, query_start_loc: Any, cache_indices: Any, has_initial_state: Any,
-    activation: str, metadata: Any,
-) -> Any:  # fmt: skip
-    assert x.shape == (len(weight), query_start_loc.tolist()[1]) and x.stride(0) == 1 and activation == "silu"
+    x: Any,
+    weight: Any,
+    bias: Any,
+    conv_states: Any,
+    query_start_loc: Any,
+    cache_indices: Any,
+    has_initial_state: Any,
+    activation: str,
+    metadata: Any,
+) -> Any:
+    assert (
+        x.shape == (len(weight), query_start_loc.tolist()[1])
+        and x.stride(0) == 1
+        and activation == "silu"
+    )
     assert has_initial_state.tolist() == [True] and metadata.nums_dict == {8: len(x[0])}
     seen = torch.cat((conv_states[int(cache_indices[0])], x), dim=1)
-    return functional.silu(functional.conv1d(seen[None], weight[:, None], bias, groups=len(weight))[0])
+    return functional.silu(
+        functional.conv1d(seen[None], weight[:, None], bias, groups=len(weight))[0]
+    )
 
 
-def gated_norm(x: Any, weight: Any, bias: Any, z: Any, eps: float, group_size: int, norm_before_gate: bool) -> Any:
+def gated_norm(
+    x: Any, weight: Any, bias: Any, z: Any, eps: float, group_size: int, norm_before_gate: bool
+) -> Any:
     y = x if norm_before_gate else x * functional.silu(z)
-    y = functional.rms_norm(y.unflatten(-1, (-1, group_size)), (group_size,), eps=eps).flatten(-2) * weight
+    y = (
+        functional.rms_norm(y.unflatten(-1, (-1, group_size)), (group_size,), eps=eps).flatten(-2)
+        * weight
+    )
     return y * functional.silu(z) if norm_before_gate else y
 
 
@@ -164,19 +245,27 @@ DOUBLES: dict[str, dict[str, Callable[..., Any]]] = {
     },
 }  # fmt: skip
 POSITIONAL = {
-    "mamba_chunk_scan_combined_varlen": 5, "selective_state_update": 8, "causal_conv1d_fn": 3, "rms_norm_gated": 3,
-    "lightning_attention": 4, "linear_decode_forward_triton": 7, "compute_causal_conv1d_metadata": 1,
-}  # fmt: skip
+    "mamba_chunk_scan_combined_varlen": 5,
+    "selective_state_update": 8,
+    "causal_conv1d_fn": 3,
+    "rms_norm_gated": 3,
+    "lightning_attention": 4,
+    "linear_decode_forward_triton": 7,
+    "compute_causal_conv1d_metadata": 1,
+}
 """Arguments that are given by their place."""
 FILES = {
-    "chunk_gated_delta_rule": "fla/ops/chunk.py", "fused_post_conv_prep": "fla/ops/fused_gdn_prefill_post_conv.py",
+    "chunk_gated_delta_rule": "fla/ops/chunk.py",
+    "fused_post_conv_prep": "fla/ops/fused_gdn_prefill_post_conv.py",
     "fused_recurrent_gated_delta_rule_packed_decode": "fla/ops/fused_recurrent.py",
     "fi_chunk_gated_delta_rule": "mamba/gdn/qwen_gdn_linear_attn.py",
     "mamba_chunk_scan_combined_varlen": "mamba/ops/ssd_combined.py",
-    "selective_state_update": "mamba/ops/mamba_ssm.py", "lightning_attention": "lightning_attn.py",
-    "linear_decode_forward_triton": "lightning_attn.py", "causal_conv1d_fn": "mamba/ops/causal_conv1d.py",
+    "selective_state_update": "mamba/ops/mamba_ssm.py",
+    "lightning_attention": "lightning_attn.py",
+    "linear_decode_forward_triton": "lightning_attn.py",
+    "causal_conv1d_fn": "mamba/ops/causal_conv1d.py",
     "rms_norm_gated": "mamba/ops/layernorm_gated.py",
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -193,18 +282,27 @@ def called(monkeypatch: pytest.MonkeyPatch) -> Called:
 
         return call
 
-    parents = {".".join(name.split(".")[:depth]) for name in DOUBLES for depth in range(1, name.count(".") + 1)}
+    parents = {
+        ".".join(name.split(".")[:depth])
+        for name in DOUBLES
+        for depth in range(1, name.count(".") + 1)
+    }
     for name in sorted(parents - DOUBLES.keys()):
         module(monkeypatch, name)
     for name, functions in DOUBLES.items():
-        module(monkeypatch, name, **{each: kept(each, function) for each, function in functions.items()})
+        module(
+            monkeypatch,
+            name,
+            **{each: kept(each, function) for each, function in functions.items()},
+        )
     return calls
 
 
 LINEAR = {
-    "delta": LinearAttention(2, 16, 4, 8, 4), "lightning": LinearAttention(4, 16, 4, 16, 0, kind="lightning"),
+    "delta": LinearAttention(2, 16, 4, 8, 4),
+    "lightning": LinearAttention(4, 16, 4, 16, 0, kind="lightning"),
     "state_space": LinearAttention(2, 8, 4, 16, 4, kind="state_space"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("kind", "order"), KERNELS)
@@ -212,7 +310,9 @@ def test_vllms_recurrences_get_what_they_want(kind: str, order: str, called: Cal
     torch.manual_seed(3)
     for name, maker in KERNELS[kind, order].items():  # type: ignore[index]
         tokens, sequences = (SPACE_CHUNK + 20, 1) if order == "scan" else (3, 3)
-        inputs = make_inputs(torch, CPU, torch.float32, LINEAR[kind], tokens, sequences, torch.float32)
+        inputs = make_inputs(
+            torch, CPU, torch.float32, LINEAR[kind], tokens, sequences, torch.float32
+        )
         wanted, states = by_token(torch, inputs)
         found = maker(torch, inputs)()
         assert relative_error(found, wanted) < 1e-4, name
@@ -227,11 +327,15 @@ def test_vllms_convolution_and_norm_get_what_they_want(kind: str, called: Called
 
 
 @pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
-def test_the_installed_vllm_takes_these_arguments(called: Called, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_installed_vllm_takes_these_arguments(
+    called: Called, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for (kind, order), makers in KERNELS.items():
         for maker in makers.values():
             tokens = 2 if order == "update" else 1
-            inputs = make_inputs(torch, CPU, torch.float32, LINEAR[kind], tokens, tokens, torch.float32)
+            inputs = make_inputs(
+                torch, CPU, torch.float32, LINEAR[kind], tokens, tokens, torch.float32
+            )
             maker(torch, inputs)()
     layer = LinearLayer(torch, CPU, torch.float32, LINEAR["delta"], torch.float32)
     layer._conv_error(linear_attention._vllm_conv)

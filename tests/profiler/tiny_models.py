@@ -50,11 +50,22 @@ def simulated(model: Path, lengths: list[tuple[int, int]]) -> list[dict[str, str
     """Requests one after the other, priced by the bundle alone."""
     folder = model.parent.parent
     instance = {
-        "model_name": str(model), "hardware": "cpu", "npu_mem": {"mem_size": 64, "mem_bw": 100, "mem_latency": 0},
-        "num_npus": 1, "tp_size": 1, "pd_type": None, "max_num_batched_tokens": 16, "max_num_seqs": 2,
-        "enable_prefix_caching": False, "dtype": "float32",
-    }  # fmt: skip
-    node = {"num_instances": 1, "cpu_mem": {"mem_size": 8, "mem_bw": 9, "mem_latency": 0}, "instances": [instance]}
+        "model_name": str(model),
+        "hardware": "cpu",
+        "npu_mem": {"mem_size": 64, "mem_bw": 100, "mem_latency": 0},
+        "num_npus": 1,
+        "tp_size": 1,
+        "pd_type": None,
+        "max_num_batched_tokens": 16,
+        "max_num_seqs": 2,
+        "enable_prefix_caching": False,
+        "dtype": "float32",
+    }
+    node = {
+        "num_instances": 1,
+        "cpu_mem": {"mem_size": 8, "mem_bw": 9, "mem_latency": 0},
+        "instances": [instance],
+    }
     cluster = {"num_nodes": 1, "link_bw": 16, "link_latency": 0, "nodes": [node]}
     (folder / "cluster.json").write_text(json.dumps(cluster))
     trace = [
@@ -62,7 +73,12 @@ def simulated(model: Path, lengths: list[tuple[int, int]]) -> list[dict[str, str
         for index, (prompt, answer) in enumerate(lengths)
     ]
     (folder / "trace.jsonl").write_text("\n".join(map(json.dumps, trace)) + "\n")
-    files = {"cluster-config": "cluster.json", "dataset": "trace.jsonl", "profile-dir": "perf", "output": "out.csv"}
+    files = {
+        "cluster-config": "cluster.json",
+        "dataset": "trace.jsonl",
+        "profile-dir": "perf",
+        "output": "out.csv",
+    }
     given = [part for name, file in files.items() for part in (f"--{name}", str(folder / file))]
     assert run_main([*given, "--cost-source", "bundle"]) == 0
     return list(csv.DictReader((folder / "out.csv").open()))

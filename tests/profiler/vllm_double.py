@@ -1,6 +1,8 @@
-"""A model executor for vLLM that computes nothing: each step takes a fixed time; every complete prompt gets a token.
+"""A model executor for vLLM that computes nothing: each step takes a fixed time; every complete
+prompt gets a token.
 
-It stands where vLLM's workers on the GPU would, in the process of the engine core; all else is vLLM's.
+It stands where vLLM's workers on the GPU would, in the process of the engine core; all else is
+vLLM's.
 """
 
 import time
@@ -29,7 +31,9 @@ class IdleExecutor(Executor):  # type: ignore[misc]
     def get_kv_cache_specs(self) -> list[dict[str, Any]]:
         model, cache = self.vllm_config.model_config, self.vllm_config.cache_config
         heads, size = model.get_total_num_kv_heads(), model.get_head_size()
-        spec = FullAttentionSpec(block_size=cache.block_size, num_kv_heads=heads, head_size=size, dtype=torch.float32)
+        spec = FullAttentionSpec(
+            block_size=cache.block_size, num_kv_heads=heads, head_size=size, dtype=torch.float32
+        )
         return [{f"layers.{index}": spec for index in range(model.hf_config.num_hidden_layers)}]
 
     def determine_available_memory(self) -> list[int]:

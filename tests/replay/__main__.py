@@ -1,8 +1,9 @@
-"""`python -m replay`, from tests/: runs every entry of `runs.py` and compares it with the committed digests.
+"""`python -m replay`, from tests/: runs every entry of `runs.py` and compares it with the committed
+digests.
 
-`--accept` replaces the committed digests by those of this tree, and keeps its outputs under build/replay/accepted, so
-that a later difference is shown by key and column. A change of structure accepts nothing. A change of results accepts
-in the commit that makes it, with the reason.
+`--accept` replaces the committed digests by those of this tree, and keeps its outputs under
+build/replay/accepted, so that a later difference is shown by key and column. A change of structure
+accepts nothing. A change of results accepts in the commit that makes it, with the reason.
 """
 
 import argparse
@@ -23,7 +24,9 @@ OUTPUTS = ROOT / "build" / "replay"
 
 
 def replay(run: Run, folder: Path) -> dict[str, str]:
-    """Digests of the parts of one run, whose outputs are left in `folder`; with its sentence where it failed."""
+    """Digests of the parts of one run, whose outputs are left in `folder`; with its sentence where
+    it failed.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     errors = io.StringIO()
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(errors):
@@ -35,12 +38,18 @@ def replay(run: Run, folder: Path) -> dict[str, str]:
 def differences(accepted: Path, now: Path, parts: list[str]) -> list[str]:
     """Keys of the summary and columns of the tables that differ between two outputs of one run."""
     if not (accepted / "summary.json").exists():
-        return ["no outputs of the accepted tree are kept; run --accept there to see keys and columns"]
+        return [
+            "no outputs of the accepted tree are kept; run --accept there to see keys and columns"
+        ]
     found = []
     if {"figures", "notes"} & set(parts):
-        before, after = (json.loads((folder / "summary.json").read_text()) for folder in (accepted, now))
+        before, after = (
+            json.loads((folder / "summary.json").read_text()) for folder in (accepted, now)
+        )
         changed = [key for key in {**before, **after} if before.get(key) != after.get(key)]
-        found += [f"summary.{key}: {before.get(key)!r} -> {after.get(key)!r}"[:300] for key in changed]
+        found += [
+            f"summary.{key}: {before.get(key)!r} -> {after.get(key)!r}"[:300] for key in changed
+        ]
     for part in sorted(set(parts) - {"figures", "notes"}):
         before, after = (
             {name: (kind, values) for name, kind, values in columns(folder / f"{part}.parquet")}
@@ -64,7 +73,11 @@ def _compare(runs: list[Run]) -> int:
         print(f"{run.name}: {', '.join(parts)} differ")
         if "exit" in found:
             print(f"    exit {found['exit']}: {found['said']}")
-        tables = [part for part in parts if part in found and part in wanted and part not in ("exit", "said")]
+        tables = [
+            part
+            for part in parts
+            if part in found and part in wanted and part not in ("exit", "said")
+        ]
         if tables:
             lines = differences(OUTPUTS / "accepted" / run.name, now, tables)
             print(*(f"    {line}" for line in lines), sep="\n")
@@ -85,8 +98,12 @@ def _accept(runs: list[Run]) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m replay", description="Compares runs with their committed digests.")
-    parser.add_argument("--accept", action="store_true", help="replace the committed digests by those of this tree")
+    parser = argparse.ArgumentParser(
+        prog="python -m replay", description="Compares runs with their committed digests."
+    )
+    parser.add_argument(
+        "--accept", action="store_true", help="replace the committed digests by those of this tree"
+    )
     parser.add_argument("--only", default="", help="runs whose name contains this text")
     options = parser.parse_args()
     os.chdir(ROOT)

@@ -1,4 +1,6 @@
-"""What a run folder says, as one hash a part: figures, notes, and each table by its columns and values."""
+"""What a run folder says, as one hash a part: figures, notes, and each table by its columns and
+values.
+"""
 
 import hashlib
 import json
@@ -14,8 +16,9 @@ LENGTH = 16
 def digests(folder: Path) -> dict[str, str]:
     """Digest of each part of a run folder, by name.
 
-    The figures and the notes of the summary are two parts, because a reworded note changes no figure. A table's digest
-    covers names, types and values, not the bytes of its file, which depend on the version of pyarrow.
+    The figures and the notes of the summary are two parts, because a reworded note changes no
+    figure. A table's digest covers names, types and values, not the bytes of its file, which depend
+    on the version of pyarrow.
     """
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     notes = summary.pop("notes")

@@ -10,7 +10,10 @@ ROOT = Path(__file__).resolve().parents[2]
 CHAT = ("--dataset", "dataset/chat_h100_300.jsonl")
 SESSIONS = ("--dataset", "dataset/sessions_20.jsonl")
 SHARED_PREFIX = ("--dataset", "dataset/shared_prefix_200.jsonl")
-BUSY = ("--dataset", "synthetic:n=120,rate=60,input=lognormal:300:max=2000,output=lognormal:60:max=300,seed=3")
+BUSY = (
+    "--dataset",
+    "synthetic:n=120,rate=60,input=lognormal:300:max=2000,output=lognormal:60:max=300,seed=3",
+)
 ROOFLINE = ("--cost-source", "roofline")
 FEW_BLOCKS = ("--num-gpu-blocks-override", "500", "--max-model-len", "4096")
 """A KV cache that preempts under the load of BUSY."""
@@ -45,12 +48,29 @@ def _schedulers() -> list[Run]:
         Run(f"scheduler-{name}", (*cluster, "--scheduler", name))
         for name in ("vllm_v1", "sarathi", "orca", "static", "mlfq")
     ]
-    tokens = ("--num-gpu-blocks-override", "8000", "--max-model-len", "4096")  # SGLang's blocks hold one token
-    plain.append(Run("scheduler-sglang", _on("h100_llama31_8b", *BUSY, *ROOFLINE, *tokens, "--scheduler", "sglang")))
-    ordered = [Run(f"policy-{name}", (*cluster, "--scheduling-policy", name)) for name in ("priority", "sjf", "slack")]
-    profiles = [Run(f"engine-{name}", (*cluster, "--engine-profile", name)) for name in ("vllm-0.19", "vllm-0.33")]
+    tokens = (
+        "--num-gpu-blocks-override",
+        "8000",
+        "--max-model-len",
+        "4096",
+    )  # SGLang's blocks hold one token
+    plain.append(
+        Run(
+            "scheduler-sglang",
+            _on("h100_llama31_8b", *BUSY, *ROOFLINE, *tokens, "--scheduler", "sglang"),
+        )
+    )
+    ordered = [
+        Run(f"policy-{name}", (*cluster, "--scheduling-policy", name))
+        for name in ("priority", "sjf", "slack")
+    ]
+    profiles = [
+        Run(f"engine-{name}", (*cluster, "--engine-profile", name))
+        for name in ("vllm-0.19", "vllm-0.33")
+    ]
     drafts = [
-        Run(f"drafts-{method}", (*cluster, "--speculative-config", _drafter(method))) for method in ("ngram", "eagle")
+        Run(f"drafts-{method}", (*cluster, "--speculative-config", _drafter(method)))
+        for method in ("ngram", "eagle")
     ]
     return plain + ordered + profiles + drafts
 
@@ -68,17 +88,33 @@ def _routers() -> list[Run]:
 
 
 def _kv() -> list[Run]:
-    tiers = _on("h100_multi_shared_prefix_pool", *SHARED_PREFIX, *ROOFLINE, "--enable-prefix-sharing")
-    full = ("--num-gpu-blocks-override", "400", "--max-model-len", "4096", "--prefix-storage", "CPU+CXL")
+    tiers = _on(
+        "h100_multi_shared_prefix_pool", *SHARED_PREFIX, *ROOFLINE, "--enable-prefix-sharing"
+    )
+    full = (
+        "--num-gpu-blocks-override",
+        "400",
+        "--max-model-len",
+        "4096",
+        "--prefix-storage",
+        "CPU+CXL",
+    )
     runs = [
-        Run(f"tiers-{mode}-{recall}", (*tiers, *full, "--kv-tier-write", mode, "--kv-tier-recall", recall))
+        Run(
+            f"tiers-{mode}-{recall}",
+            (*tiers, *full, "--kv-tier-write", mode, "--kv-tier-recall", recall),
+        )
         for mode in ("write-through", "write-through-selective", "write-back")
         for recall in ("sync", "async")
     ]
     apart = _on("h100_llama31_8b_pd_2p1d", *BUSY, *ROOFLINE)
     runs += [
         Run(f"transfer-{name}", (*apart, "--kv-transfer-mode", mode, "--kv-transfer", how))
-        for name, mode, how in (("pull", "pull", "whole"), ("push", "push", "whole"), ("layers", "push", "layerwise"))
+        for name, mode, how in (
+            ("pull", "pull", "whole"),
+            ("push", "push", "whole"),
+            ("layers", "push", "layerwise"),
+        )
     ]
     return runs
 
@@ -97,7 +133,12 @@ def _measured() -> list[Run]:
     """Runs of the larger trace on measured kernels, with experts balanced and not."""
     runs = [
         Run(f"chat-{name}", _on(name, *CHAT))
-        for name in ("h100_llama31_8b", "h100_llama31_70b_tp4_pp2", "h100_qwen3_30b_a3b_pd", "h200_deepseek_v32_tp8")
+        for name in (
+            "h100_llama31_8b",
+            "h100_llama31_70b_tp4_pp2",
+            "h100_qwen3_30b_a3b_pd",
+            "h200_deepseek_v32_tp8",
+        )
     ]
     experts = _on("single_node_moe_dp_ep_instance", *BUSY, *ROOFLINE)
     runs += [
@@ -105,7 +146,10 @@ def _measured() -> list[Run]:
         for name in ("RR", "RAND", "ZIPF:s=1.2")
     ]
     links = _on("l40s_llama31_8b_tp4_pcie", *BUSY, *ROOFLINE)
-    runs += [Run(f"network-{name}", (*links, "--network-backend", name)) for name in ("congestion-aware", "fair-share")]
+    runs += [
+        Run(f"network-{name}", (*links, "--network-backend", name))
+        for name in ("congestion-aware", "fair-share")
+    ]
     return runs
 
 

@@ -14,7 +14,9 @@ SUMMARY = {"duration": 1.5, "notes": ["a note"]}
 TABLE = {"start_ps": [1, 2], "end_ps": [3, None]}
 
 
-def folder(path: Path, summary: dict[str, object], table: dict[str, list[int | None]]) -> dict[str, str]:
+def folder(
+    path: Path, summary: dict[str, object], table: dict[str, list[int | None]]
+) -> dict[str, str]:
     (path / "summary.json").write_text(json.dumps(summary))
     parquet.write_table(arrow.table(table), path / "steps.parquet")
     return digests(path)
@@ -43,4 +45,7 @@ def test_every_run_has_committed_digests() -> None:
     names = [run.name for run in RUNS]
     assert len(set(names)) == len(names)
     assert committed.keys() == set(names)
-    assert all({"figures", "notes", "requests", "steps", "series"} <= committed[name].keys() for name in names)
+    assert all(
+        {"figures", "notes", "requests", "steps", "series"} <= committed[name].keys()
+        for name in names
+    )

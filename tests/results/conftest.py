@@ -37,17 +37,29 @@ def make_results(
     gone = np.where(finished, 0, -1)
     times = {
         name: np.where(gone < 0, -1, column)
-        for name, column in (("first", first), ("finish", finish), ("scheduled", scheduled), ("queued", queued))
+        for name, column in (
+            ("first", first),
+            ("finish", finish),
+            ("scheduled", scheduled),
+            ("queued", queued),
+        )
     }
     every = np.concatenate([*itl, np.zeros(0, dtype=np.int64)])
     values, counts = np.unique(every.astype(np.int64), return_counts=True)
     workload = Workload(
-        arrival_ps=arrival, input_tokens=random.integers(1, 999, n).astype(np.int32),
-        output_tokens=np.maximum(emitted, 1).astype(np.int32), model=np.full(n, -1, dtype=np.int16), models=("m",),
-        next_call=np.full(n, -1, dtype=np.int32), tool_delay_ps=np.zeros(n, dtype=np.int64),
-        key_offsets=np.zeros(n + 1, dtype=np.int64), keys=np.zeros(0, dtype=np.uint64), granularity=16,
-        source="test", notes=("from the workload",),
-    )  # fmt: skip
+        arrival_ps=arrival,
+        input_tokens=random.integers(1, 999, n).astype(np.int32),
+        output_tokens=np.maximum(emitted, 1).astype(np.int32),
+        model=np.full(n, -1, dtype=np.int16),
+        models=("m",),
+        next_call=np.full(n, -1, dtype=np.int32),
+        tool_delay_ps=np.zeros(n, dtype=np.int64),
+        key_offsets=np.zeros(n + 1, dtype=np.int64),
+        keys=np.zeros(0, dtype=np.uint64),
+        granularity=16,
+        source="test",
+        notes=("from the workload",),
+    )
     requests = RequestColumns(
         group=random.integers(0, groups, n).astype(np.int16), status=status,
         arrival_ps=np.where(status == Status.PENDING, -1, arrival), queued_ps=times["queued"],
@@ -64,7 +76,9 @@ def make_results(
         itl_of=lambda row: itl[row].astype(np.int64),
         steps={},
         series={},
-        counters={column.name: np.arange(1, groups + 1, dtype=np.int64) * 25 for column in COUNTERS},
+        counters={
+            column.name: np.arange(1, groups + 1, dtype=np.int64) * 25 for column in COUNTERS
+        },
         time_shares=(
             TimeShare(0, "attention", "bundle", (60, 0, 0, 0, 0)),
             TimeShare(1, "qkv_proj", "roofline", (0, 10, 0, 0, 30)),

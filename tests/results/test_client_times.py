@@ -1,4 +1,6 @@
-"""What clients are told: rounding in the CSV, hand-overs among other requests, tokens that take time on their way."""
+"""What clients are told: rounding in the CSV, hand-overs among other requests, tokens that take
+time on their way.
+"""
 
 import csv
 from collections.abc import Callable
@@ -15,18 +17,25 @@ from llmsim.results.invariants import _transfers
 from llmsim.results.summary import summary
 
 
-def test_tpot_is_the_nearest_nanosecond_halves_up(build: Callable[..., Results], tmp_path: Path) -> None:
+def test_tpot_is_the_nearest_nanosecond_halves_up(
+    build: Callable[..., Results], tmp_path: Path
+) -> None:
     write_csv(build(200, finished_share=1.0), tmp_path / "o.csv")
     with (tmp_path / "o.csv").open(encoding="utf-8") as stream:
         rows = [row for row in csv.DictReader(stream) if row["TPOT"]]
-    steps = [(int(row["latency"]) - int(row["TTFT"]), int(row["output"]) - 1, int(row["TPOT"])) for row in rows]
+    steps = [
+        (int(row["latency"]) - int(row["TTFT"]), int(row["output"]) - 1, int(row["TPOT"]))
+        for row in rows
+    ]
     assert all(-count <= 2 * (tpot * count - total) <= count for total, count, tpot in steps)
     assert all(2 * (tpot * count - total) > -count for total, count, tpot in steps)
     assert any(total % count * 2 > count for total, count, _ in steps), "some are rounded up"
 
 
 def handed_over(results: Results, rows: list[int]) -> Results:
-    """The same, with those rows handed over from group 1: four bytes for each token of their prompts, in order."""
+    """The same, with those rows handed over from group 1: four bytes for each token of their
+    prompts, in order.
+    """
     r, n = results.requests, len(results.workload)
     of = np.zeros(n, dtype=bool)
     of[rows] = True
@@ -64,21 +73,31 @@ def test_broken_transfers_are_found(build: Callable[..., Results]) -> None:
     assert "request 5 was decoded before" in _transfers(
         replace(results, kv_transfers=replace(h, decode_scheduled_ps=early))
     )
-    assert "of request 8" in _transfers(replace(results, kv_transfers=replace(h, kv_transfer_bytes=odd)))
+    assert "of request 8" in _transfers(
+        replace(results, kv_transfers=replace(h, kv_transfer_bytes=odd))
+    )
     missing = {**results.counters, "handed_over": np.array([2, 0])}
     assert "the groups count 2" in _transfers(replace(results, counters=missing))
 
 
-def test_time_beside_the_engine_is_part_of_the_latency_of_those_that_finished(build: Callable[..., Results]) -> None:
+def test_time_beside_the_engine_is_part_of_the_latency_of_those_that_finished(
+    build: Callable[..., Results],
+) -> None:
     before = build(60)
     after = with_output_processing(before, 1000)
     done = before.requests.status == Status.FINISHED
     assert done.any() and not done.all()
     emitted = before.requests.emitted_tokens
-    assert (after.requests.first_token_ps - before.requests.first_token_ps == np.where(done, 1000, 0)).all()
-    assert (after.requests.finish_ps - before.requests.finish_ps == np.where(done, 1000 * emitted, 0)).all()
+    assert (
+        after.requests.first_token_ps - before.requests.first_token_ps == np.where(done, 1000, 0)
+    ).all()
+    assert (
+        after.requests.finish_ps - before.requests.finish_ps == np.where(done, 1000 * emitted, 0)
+    ).all()
     parts = sum(after.blame.values())
     assert (parts[done] == (after.requests.finish_ps - after.requests.arrival_ps)[done]).all()
-    running = replace(before, requests=replace(before.requests, emitted_tokens=np.maximum(emitted, 1)))
+    running = replace(
+        before, requests=replace(before.requests, emitted_tokens=np.maximum(emitted, 1))
+    )
     shifted = with_output_processing(running, 1000)
     assert (sum(shifted.blame.values())[~done] == sum(running.blame.values())[~done]).all()

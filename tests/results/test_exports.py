@@ -20,7 +20,12 @@ from llmsim.results.summary import summary
 from llmsim.results.tables import BLAME, SERIES, STEPS
 
 RECORD = RunRecord(
-    argv=["run", "x"], seed=7, inputs=[], config={"tp": 1}, table_hashes={"g0": "abc"}, host={"wall_s": 1.5}
+    argv=["run", "x"],
+    seed=7,
+    inputs=[],
+    config={"tp": 1},
+    table_hashes={"g0": "abc"},
+    host={"wall_s": 1.5},
 )
 
 
@@ -32,7 +37,10 @@ def rows_of(path):
 def test_csv_has_the_peers_columns_and_adds_up(build, tmp_path):
     results = build(300)
     write_csv(results, tmp_path / "out.csv")
-    header = "instance id,request id,model,input,output,arrival,end_time,latency,queuing_delay,TTFT,TPOT,ITL"
+    header = (
+        "instance id,request "
+        "id,model,input,output,arrival,end_time,latency,queuing_delay,TTFT,TPOT,ITL"
+    )
     assert (tmp_path / "out.csv").read_text().splitlines()[0] == header == ",".join(COLUMNS)
     rows = rows_of(tmp_path / "out.csv")
     assert (
@@ -47,7 +55,11 @@ def test_csv_has_the_peers_columns_and_adds_up(build, tmp_path):
         assert len(itl) == output - 1
         assert all(type(value) is int for value in itl)
         assert ttft + sum(itl) == latency == int(row["end_time"]) - int(row["arrival"])
-        assert row["TPOT"] == "" if output == 1 else abs(int(row["TPOT"]) - (latency - ttft) / (output - 1)) <= 0.5
+        assert (
+            row["TPOT"] == ""
+            if output == 1
+            else abs(int(row["TPOT"]) - (latency - ttft) / (output - 1)) <= 0.5
+        )
         index = int(row["request id"])
         exact = results.requests.scheduled_ps[index] - results.workload.arrival_ps[index]
         assert abs(int(row["queuing_delay"]) * 1000 - exact) <= 1000
@@ -68,13 +80,21 @@ def test_requests_parquet_holds_everything(build, tmp_path):
     assert table.num_rows == 9_000
     finished = results.requests.status == Status.FINISHED
     assert table["finish_ps"].null_count == np.count_nonzero(~finished)
-    assert table["status"].to_pylist() == [Status(code).name.lower() for code in results.requests.status]
+    assert table["status"].to_pylist() == [
+        Status(code).name.lower() for code in results.requests.status
+    ]
     found = table["ttft_ps"].to_numpy(zero_copy_only=False)[finished]
-    assert np.array_equal(found, (results.requests.first_token_ps - results.workload.arrival_ps)[finished])
+    assert np.array_equal(
+        found, (results.requests.first_token_ps - results.workload.arrival_ps)[finished]
+    )
     for row in (0, 8_191, 8_192, 8_999):
         assert table["itl_ps"][row].as_py() == results.itl_of(row).tolist()
     assert table["request_id"][8_500].as_py() == "8500"
-    named = [f for f in table.schema if f.name not in ("request_id", "session_id", "group", "model", "status")]
+    named = [
+        f
+        for f in table.schema
+        if f.name not in ("request_id", "session_id", "group", "model", "status")
+    ]
     assert all(f.metadata and f.metadata[b"meaning"] for f in named)
     parts = sum(table[column.name].to_numpy(zero_copy_only=False)[finished] for column in BLAME)
     assert np.array_equal(parts, table["e2el_ps"].to_numpy(zero_copy_only=False)[finished])
@@ -95,7 +115,13 @@ def test_run_folder_is_complete_and_repeatable(build, info, tmp_path):
         record = RunRecord(["run"], 7, [trace], {"tp": 1}, {"g0": "abc"}, {"wall_s": wall_s})
         write_run_dir(tmp_path / name, results, summary(results, info), record)
     names = {path.name for path in (tmp_path / "a").iterdir()}
-    assert names == {"manifest.json", "summary.json", "requests.parquet", "steps.parquet", "series.parquet"}
+    assert names == {
+        "manifest.json",
+        "summary.json",
+        "requests.parquet",
+        "steps.parquet",
+        "series.parquet",
+    }
     for name in names - {"manifest.json"}:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     manifests = [json.loads((tmp_path / folder / "manifest.json").read_text()) for folder in "ab"]
@@ -103,8 +129,12 @@ def test_run_folder_is_complete_and_repeatable(build, info, tmp_path):
     assert manifests[0] == manifests[1]
     (trace_record,) = manifests[0]["inputs"]
     assert trace_record["bytes"] == 3
-    assert trace_record["sha256"] == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-    steps, series = (pq.read_table(tmp_path / "a" / f"{name}.parquet") for name in ("steps", "series"))
+    assert (
+        trace_record["sha256"] == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    )
+    steps, series = (
+        pq.read_table(tmp_path / "a" / f"{name}.parquet") for name in ("steps", "series")
+    )
     assert steps.schema.names == [column.name for column in STEPS]
     assert steps["tokens"].to_pylist() == [0, 1, 2, 3, 4]
     assert series.schema.names == [column.name for column in SERIES]
@@ -168,7 +198,12 @@ def test_a_read_only_folder_is_refused(tmp_path):
 def test_an_input_that_is_gone_is_named(build, info, tmp_path):
     results = build(3)
     with pytest.raises(InputError, match="no-such-file"):
-        write_run_dir(tmp_path / "run", results, summary(results, info), RunRecord([], 0, ["no-such-file"], {}, {}))
+        write_run_dir(
+            tmp_path / "run",
+            results,
+            summary(results, info),
+            RunRecord([], 0, ["no-such-file"], {}, {}),
+        )
     assert not (tmp_path / "run" / "manifest.json").exists()
 
 

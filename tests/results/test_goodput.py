@@ -31,7 +31,9 @@ def one_by_one(results: Results, targets_ps: dict[str, int]) -> int:
 
 @given(
     seed=st.integers(0, 50),
-    limits_ms=st.dictionaries(st.sampled_from(TARGETS), st.floats(0.1, 200) | st.floats(1e-9, 1e9), min_size=1),
+    limits_ms=st.dictionaries(
+        st.sampled_from(TARGETS), st.floats(0.1, 200) | st.floats(1e-9, 1e9), min_size=1
+    ),
 )
 def test_as_counted_one_by_one(seed: int, limits_ms: dict[str, float]) -> None:
     from results.conftest import make_results
@@ -78,10 +80,18 @@ def test_targets_in_every_spelling() -> None:
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("tptf:3", 'did you mean "ttft"'), ("ttft", "milliseconds"), ("ttft:0", "above 0"), ("ttft:nan", "above 0"),
-     ("ttft:inf", "above 0"), ("ttft:-1", "above 0"), ("ttft:1,ttft:2", "twice"), ("", "empty"),
-     ("itl:3", "ttft, tpot, e2el")],
-)  # fmt: skip
+    [
+        ("tptf:3", 'did you mean "ttft"'),
+        ("ttft", "milliseconds"),
+        ("ttft:0", "above 0"),
+        ("ttft:nan", "above 0"),
+        ("ttft:inf", "above 0"),
+        ("ttft:-1", "above 0"),
+        ("ttft:1,ttft:2", "twice"),
+        ("", "empty"),
+        ("itl:3", "ttft, tpot, e2el"),
+    ],
+)
 def test_wrong_targets(text: str, words: str) -> None:
     with pytest.raises(InputError, match="--goodput") as error:
         parse_targets([text])

@@ -20,7 +20,9 @@ Change = Callable[[Results], Results]
 
 def simulated(path: Path) -> Results:
     prepared = prepare(
-        checked_options(["--cluster-config", str(path), "--dataset", TRACE, "--cost-source", "roofline"])
+        checked_options(
+            ["--cluster-config", str(path), "--dataset", TRACE, "--cost-source", "roofline"]
+        )
     )
     return simulate(prepared.lowered, prepared.workload, prepared.simulation)
 
@@ -74,7 +76,9 @@ def kv_transfer(name: str, rows: Any, amount: int) -> Change:
 
 
 def blame(name: str, row: int, amount: int) -> Change:
-    return lambda results: replace(results, blame={**results.blame, name: plus(results.blame[name], row, amount)})
+    return lambda results: replace(
+        results, blame={**results.blame, name: plus(results.blame[name], row, amount)}
+    )
 
 
 def late(row: int) -> Change:
@@ -96,36 +100,90 @@ def test_what_was_simulated_holds(apart: Results, powered: Results) -> None:
 
 
 WRONG: Mapping[str, tuple[Change, str, str]] = {
-    "finished": (counter("finished", 1, 1), "1 conservation", "20 requests are finished, the groups count 21"),
-    "running": (counter("running", 1, 1), "1 conservation", "0 requests are running, the groups count 1"),
-    "waiting": (counter("waiting", 0, 1), "1 conservation", "0 requests are waiting, the groups count 1"),
-    "cancelled": (counter("cancelled", 0, 1), "1 conservation", "0 requests were cancelled, the groups count 1"),
+    "finished": (
+        counter("finished", 1, 1),
+        "1 conservation",
+        "20 requests are finished, the groups count 21",
+    ),
+    "running": (
+        counter("running", 1, 1),
+        "1 conservation",
+        "0 requests are running, the groups count 1",
+    ),
+    "waiting": (
+        counter("waiting", 0, 1),
+        "1 conservation",
+        "0 requests are waiting, the groups count 1",
+    ),
+    "cancelled": (
+        counter("cancelled", 0, 1),
+        "1 conservation",
+        "0 requests were cancelled, the groups count 1",
+    ),
     "left": (request("status", 3, Status.PENDING), "1 conservation", "19 requests are finished"),
     "queued": (request("queued_ps", 2, -1), "2 causality", "request 2 goes back in time"),
     "first": (request("first_token_ps", 4, 1), "2 causality", "request 4 goes back in time"),
     "gap": (
-        lambda results: replace(results, itl_values_ps=np.concatenate([[-1], results.itl_values_ps[1:]])),
-        "3 clock", "a token came before the last one",
+        lambda results: replace(
+            results, itl_values_ps=np.concatenate([[-1], results.itl_values_ps[1:]])
+        ),
+        "3 clock",
+        "a token came before the last one",
     ),
-    "pool": (counter("pool_consistent", 1, -1), "4 blocks", "group 1: free, cached and referenced blocks"),
+    "pool": (
+        counter("pool_consistent", 1, -1),
+        "4 blocks",
+        "group 1: free, cached and referenced blocks",
+    ),
     "free": (counter("free_blocks", 0, -1), "4 blocks", "blocks are free though nothing runs"),
-    "generated": (counter("generation_tokens", 1, 1), "5 tokens", "emitted and generated tokens differ"),
+    "generated": (
+        counter("generation_tokens", 1, 1),
+        "5 tokens",
+        "emitted and generated tokens differ",
+    ),
     "itl": (
         lambda results: replace(results, itl_counts=plus(results.itl_counts, 0)),
-        "5 tokens", "inter-token latencies for",
+        "5 tokens",
+        "inter-token latencies for",
     ),
-    "idle": (counter("idle_with_work", 1, 2), "7 work conservation", "group 1 was left idle 2 times"),
-    "light": (counter("steps_below_lower_bound", 1, 3), "10 speed of light", "group 1: 3 steps are faster"),
-    "blame": (blame("decode_ps", 5, 1), "11 blame", "the parts of request 5's latency do not add up to it"),
+    "idle": (
+        counter("idle_with_work", 1, 2),
+        "7 work conservation",
+        "group 1 was left idle 2 times",
+    ),
+    "light": (
+        counter("steps_below_lower_bound", 1, 3),
+        "10 speed of light",
+        "group 1: 3 steps are faster",
+    ),
+    "blame": (
+        blame("decode_ps", 5, 1),
+        "11 blame",
+        "the parts of request 5's latency do not add up to it",
+    ),
     "landed": (late(0), "13 transfers", "request 0 was decoded before its KV was there"),
     "never landed": (
-        kv_transfer("kv_landed_ps", slice(7, 8), -(1 << 62)), "13 transfers", "request 7 was decoded before",
+        kv_transfer("kv_landed_ps", slice(7, 8), -(1 << 62)),
+        "13 transfers",
+        "request 7 was decoded before",
     ),
-    "prefilled": (kv_transfer("prefill_end_ps", slice(6, 7), 1 << 60), "13 transfers", "request 6 was decoded before"),
-    "cached": (kv_transfer("decode_cached_tokens", slice(None), 1 << 20), "13 transfers", "whole prompt was cached"),
+    "prefilled": (
+        kv_transfer("prefill_end_ps", slice(6, 7), 1 << 60),
+        "13 transfers",
+        "request 6 was decoded before",
+    ),
+    "cached": (
+        kv_transfer("decode_cached_tokens", slice(None), 1 << 20),
+        "13 transfers",
+        "whole prompt was cached",
+    ),
     "moved": (kv_transfer("kv_transfer_bytes", slice(9, 10), 1), "13 transfers", "of request 9 "),
-    "handed over": (counter("handed_over", 0, 1), "13 transfers", "20 prompts were handed over, the groups count 21"),
-}  # fmt: skip
+    "handed over": (
+        counter("handed_over", 0, 1),
+        "13 transfers",
+        "20 prompts were handed over, the groups count 21",
+    ),
+}
 
 
 @pytest.mark.parametrize("what", WRONG)
@@ -160,7 +218,9 @@ def test_four_ways_to_split_the_energy_agree(powered: Results) -> None:
     watts = {**energy.series, f"{first}_w": np.asarray(energy.series[f"{first}_w"]) * 1.01}
     wrong = {
         "the groups of node 0 do not add up to its components": {"components_aj": (more,)},
-        "requests and what nobody used are": {"unattributed_j": energy.unattributed_j + 1e-6 * energy.total_aj / 1e18},
+        "requests and what nobody used are": {
+            "unattributed_j": energy.unattributed_j + 1e-6 * energy.total_aj / 1e18
+        },
         "the power series adds up to": {"series": watts},
         "group 0 has a negative part": {
             "groups": (replace(group, idle_aj=group.idle_aj + group.active_aj + 1, active_aj=-1),)
@@ -175,9 +235,15 @@ def test_a_cluster_that_drew_nothing_is_consistent(powered: Results) -> None:
     energy = powered.energy
     assert energy is not None
     nothing = Energy(
-        start_ps=0, end_ps=1, components_aj=(None,), groups=(None,), pool_aj=0, request_j=np.zeros(20),
-        unattributed_j=0.0, series={name: np.zeros_like(column)[:0] for name, column in energy.series.items()},
-    )  # fmt: skip
+        start_ps=0,
+        end_ps=1,
+        components_aj=(None,),
+        groups=(None,),
+        pool_aj=0,
+        request_j=np.zeros(20),
+        unattributed_j=0.0,
+        series={name: np.zeros_like(column)[:0] for name, column in energy.series.items()},
+    )
     assert violated(replace(powered, energy=nothing)) == {}
 
 

@@ -18,7 +18,12 @@ picoseconds = st.integers(0, 10**15)
 
 
 @given(
-    st.lists(st.tuples(picoseconds, st.integers(1, 9)), min_size=1, max_size=30, unique_by=lambda pair: pair[0]),
+    st.lists(
+        st.tuples(picoseconds, st.integers(1, 9)),
+        min_size=1,
+        max_size=30,
+        unique_by=lambda pair: pair[0],
+    ),
     st.floats(0, 100),
 )
 def test_weighted_percentile_is_numpys_on_the_expanded_values(pairs, q):
@@ -33,7 +38,11 @@ def test_weighted_percentile_is_numpys_on_the_expanded_values(pairs, q):
 def test_statistics_equal_numpys(values):
     array = np.array(values, dtype=np.int64)
     unique, counts = np.unique(array, return_counts=True)
-    for found in (describe(array), describe(unique, counts.astype(np.int64)), describe(array.astype(np.float64))):
+    for found in (
+        describe(array),
+        describe(unique, counts.astype(np.int64)),
+        describe(array.astype(np.float64)),
+    ):
         assert found is not None
         assert found.count == len(values)
         assert found.mean == pytest.approx(np.mean(array), rel=1e-12)
@@ -78,12 +87,17 @@ def test_summary_figures(build, info):
     seconds = makespan_ps(results) / 1e12
     output = int(results.requests.emitted_tokens.sum())
     assert found["completed"] + found["rejected"] + found["unfinished"] == 200
-    assert (found["completed"], found["failed"]) == (done.sum(), (results.requests.status == Status.REJECTED).sum())
+    assert (found["completed"], found["failed"]) == (
+        done.sum(),
+        (results.requests.status == Status.REJECTED).sum(),
+    )
     assert found["total_input_tokens"] == results.workload.input_tokens[done].sum()
     assert found["total_output_tokens"] == output
     assert found["request_throughput"] == pytest.approx(done.sum() / seconds, abs=1e-6)
     assert found["output_throughput"] == pytest.approx(output / seconds, abs=1e-6)
-    assert found["total_token_throughput"] == pytest.approx((output + found["total_input_tokens"]) / seconds, abs=1e-6)
+    assert found["total_token_throughput"] == pytest.approx(
+        (output + found["total_input_tokens"]) / seconds, abs=1e-6
+    )
     every = np.repeat(results.itl_values_ps, results.itl_counts)
     assert found["p99_itl_ms"] == round(np.percentile(every, 99) / 1e9, 6)
     assert found["p95_e2el_ms"] == round(
@@ -96,7 +110,10 @@ def test_summary_figures(build, info):
         "both_sides_of_hand_overs": False,
     }
     assert found["kv_cache"][1]["peak_usage"] == 0.5
-    assert found["kv_cache"][0]["ledger"] == [{"label": "weights", "bytes": 10}, {"label": "KV cache", "bytes": 20}]
+    assert found["kv_cache"][0]["ledger"] == [
+        {"label": "weights", "bytes": 10},
+        {"label": "KV cache", "bytes": 20},
+    ]
     assert found["notes"] == ["from the workload", "from the costs", "from the run"]
 
 
@@ -159,8 +176,12 @@ def test_names_are_vllms_and_the_text_is_stable(build, info):
 def test_a_hundred_thousand_requests_are_quick(build, info):
     results = build(100_000, max_tokens=4)
     random = np.random.Generator(np.random.PCG64(1))
-    results.itl_values_ps = np.unique(random.integers(0, 10**12, 1_400_000))  # one per iteration: the worst case
+    results.itl_values_ps = np.unique(
+        random.integers(0, 10**12, 1_400_000)
+    )  # one per iteration: the worst case
     results.itl_counts = np.full(len(results.itl_values_ps), 14, dtype=np.int64)
     start = time.process_time()
     summary(results, info)
-    assert time.process_time() - start < 0.3 * 3  # measured 0.08 s; three times the budget, for slow machines
+    assert (
+        time.process_time() - start < 0.3 * 3
+    )  # measured 0.08 s; three times the budget, for slow machines

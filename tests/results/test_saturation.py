@@ -1,4 +1,6 @@
-"""The note on a load above capacity: never well under it, always at twice it; sessions without names of tokens."""
+"""The note on a load above capacity: never well under it, always at twice it; sessions without
+names of tokens.
+"""
 
 import json
 import re
@@ -57,14 +59,18 @@ def trace(engine: str, load: float, seed: int, capsys: pytest.CaptureFixture[str
 
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("engine", ENGINES)
-def test_there_is_no_note_well_under_capacity(engine: str, seed: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_there_is_no_note_well_under_capacity(
+    engine: str, seed: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     for load in (0.3, 0.6):
         assert not notes(run(trace(engine, load, seed, capsys), capsys, *ENGINES[engine])), load
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("engine", ENGINES)
-def test_there_is_one_at_twice_the_capacity(engine: str, seed: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_there_is_one_at_twice_the_capacity(
+    engine: str, seed: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     for load in (2.0, 8.0):
         dataset = trace(engine, load, seed, capsys)
         found = notes(run(dataset, capsys, *ENGINES[engine]))
@@ -89,16 +95,26 @@ def session_file(path: Path, *, named: bool) -> str:
         if named:
             call |= {"input_tok_ids": stream[: end - 20], "output_tok_ids": stream[end - 20 : end]}
         calls.append(call)
-    path.write_text(json.dumps({"session_id": "a", "arrival_time_ns": 0, "sub_requests": calls}) + "\n")
+    path.write_text(
+        json.dumps({"session_id": "a", "arrival_time_ns": 0, "sub_requests": calls}) + "\n"
+    )
     return str(path)
 
 
-def test_sessions_given_by_lengths_alone_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sessions_given_by_lengths_alone_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     bare = run(session_file(tmp_path / "bare.jsonl", named=False), capsys)
-    assert [note for note in bare["notes"] if note.startswith("2 later calls of sessions are given by lengths alone")]
+    assert [
+        note
+        for note in bare["notes"]
+        if note.startswith("2 later calls of sessions are given by lengths alone")
+    ]
     assert bare["prefix_cache"]["hit_tokens"] == 0
     named = run(session_file(tmp_path / "named.jsonl", named=True), capsys)
     assert not [note for note in named["notes"] if "lengths alone" in note]
     assert named["prefix_cache"]["hit_tokens"] > 0
-    without = run(session_file(tmp_path / "bare.jsonl", named=False), capsys, "--no-enable-prefix-caching")
+    without = run(
+        session_file(tmp_path / "bare.jsonl", named=False), capsys, "--no-enable-prefix-caching"
+    )
     assert not [note for note in without["notes"] if "lengths alone" in note]

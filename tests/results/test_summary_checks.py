@@ -1,4 +1,6 @@
-"""Invariant 14: the summary agrees with sums made in another way, also of huge values; tampered figures are found."""
+"""Invariant 14: the summary agrees with sums made in another way, also of huge values; tampered
+figures are found.
+"""
 
 import copy
 from dataclasses import replace
@@ -21,7 +23,9 @@ LONG_PS = 1 << 61
 
 
 def slowed(results: Results, times: int) -> Results:
-    """The same run with every latency `times` as long, and causes as before: shares stay, sums grow."""
+    """The same run with every latency `times` as long, and causes as before: shares stay, sums
+    grow.
+    """
     requests = results.requests
     arrival_ps = requests.arrival_ps
 
@@ -46,7 +50,9 @@ def slowed(results: Results, times: int) -> Results:
 def test_causes_keep_their_shares_however_long_the_latencies(seed: int, times: int) -> None:
     results = make_results(80, seed=seed)
     found, long = summary(results, {}), summary(slowed(results, times), {})
-    assert found["invariants"][summary_checks.NAME] == long["invariants"][summary_checks.NAME] == "ok"
+    assert (
+        found["invariants"][summary_checks.NAME] == long["invariants"][summary_checks.NAME] == "ok"
+    )
     for name, part in found["blame"].items():
         assert long["blame"][name]["share"] == pytest.approx(part["share"], abs=1e-6)
         assert long["blame"][name]["mean_ms"] == pytest.approx(
@@ -56,7 +62,9 @@ def test_causes_keep_their_shares_however_long_the_latencies(seed: int, times: i
 
 
 def test_latencies_that_wrap_int64_when_added() -> None:
-    """Nine million request-seconds are enough; these are 10^13, all of them in the queue but a tenth."""
+    """Nine million request-seconds are enough; these are 10^13, all of them in the queue but a
+    tenth.
+    """
     results = make_results(400, seed=3)
     rows = finished_rows(results.requests)
     latency_ps = (results.requests.finish_ps - results.requests.arrival_ps)[rows]
@@ -75,7 +83,11 @@ def numbers(block: dict) -> list[tuple]:
     paths = [(f"mean_{name}_ms",) for name in names]
     paths += [("request_throughput",), ("output_throughput",), ("total_token_throughput",)]
     paths += [("total_input_tokens",), ("total_output_tokens",), ("sources", "busy_time_s")]
-    paths += [("blame", column.name.removesuffix("_ps"), what) for column in BLAME for what in ("mean_ms", "share")]
+    paths += [
+        ("blame", column.name.removesuffix("_ps"), what)
+        for column in BLAME
+        for what in ("mean_ms", "share")
+    ]
     paths += [("sources", "by_source", name) for name in block["sources"]["by_source"]]
     return paths
 
@@ -94,7 +106,9 @@ def test_a_tampered_figure_is_found(seed: int, data: st.DataObject, factor: floa
     assert found != "ok" or small, (path, last)
 
 
-@pytest.mark.parametrize(("column", "words"), [("queue_ps", "causes of latency"), ("decode_ps", "causes of latency")])
+@pytest.mark.parametrize(
+    ("column", "words"), [("queue_ps", "causes of latency"), ("decode_ps", "causes of latency")]
+)
 def test_a_column_that_does_not_add_up_is_found(column: str, words: str) -> None:
     results = make_results(60)
     results.blame[column][finished_rows(results.requests)[0]] += PS_PER_S

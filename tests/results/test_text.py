@@ -61,14 +61,25 @@ def test_sources_are_shown_by_database_bundle_or_table(build):
 def test_markup_in_names_is_text(build):
     results = build(30)
     results.notes = ("trace[bold].jsonl: [/red] is odd",)
-    assert "trace[bold].jsonl: [/red] is odd" in render_summary(summary(results, {}), rich_terminal=True)
+    assert "trace[bold].jsonl: [/red] is odd" in render_summary(
+        summary(results, {}), rich_terminal=True
+    )
 
 
 def test_heartbeat():
     row = {
-        "time_ps": 20 * 10**12, "group": 1, "running": 7, "waiting": 2, "kv_blocks_used": 25, "kv_blocks_cached": 9,
-        "prompt_tokens": 1000, "generation_tokens": 500, "hit_tokens": 1, "queried_tokens": 4, "preemptions": 0,
-    }  # fmt: skip
+        "time_ps": 20 * 10**12,
+        "group": 1,
+        "running": 7,
+        "waiting": 2,
+        "kv_blocks_used": 25,
+        "kv_blocks_cached": 9,
+        "prompt_tokens": 1000,
+        "generation_tokens": 500,
+        "hit_tokens": 1,
+        "queried_tokens": 4,
+        "preemptions": 0,
+    }
     line = heartbeat(row, interval_ps=10 * 10**12, total_blocks=101)
     assert line == (
         "[      20.0 s] group 1: prompt 100.0 tok/s, generation 50.0 tok/s, "

@@ -1,4 +1,6 @@
-"""The Perfetto timeline holds every step, request and counter of the run, well nested, and links them."""
+"""The Perfetto timeline holds every step, request and counter of the run, well nested, and links
+them.
+"""
 
 import sys
 from collections import defaultdict
@@ -19,7 +21,9 @@ proto = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
 def results():
     cluster = str(ROOT / "cluster_config" / "h100_multi_instance.json")
     dataset = "synthetic:n=40,rate=30,input=lognormal:300,output=lognormal:40,seed=5"
-    return trial(checked_options(["--cluster-config", cluster, "--timeline", "unused", "--dataset", dataset]))
+    return trial(
+        checked_options(["--cluster-config", cluster, "--timeline", "unused", "--dataset", dataset])
+    )
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +36,14 @@ def trace(results, tmp_path_factory):
 
 
 def slices(trace):
-    """(track name, slice name, start ns, end ns, facts, flows) of every slice; fails where slices do not nest."""
-    tracks = {p.track_descriptor.uuid: p.track_descriptor for p in trace.packet if p.HasField("track_descriptor")}
+    """(track name, slice name, start ns, end ns, facts, flows) of every slice; fails where slices
+    do not nest.
+    """
+    tracks = {
+        p.track_descriptor.uuid: p.track_descriptor
+        for p in trace.packet
+        if p.HasField("track_descriptor")
+    }
     open_slices = defaultdict(list)
     last = defaultdict(int)
     event = proto.TrackEvent
@@ -49,7 +59,14 @@ def slices(trace):
             begin = open_slices[track].pop()
             facts = {a.name: a.int_value for a in begin.track_event.debug_annotations}
             flows = list(begin.track_event.flow_ids)
-            yield tracks[track].name, begin.track_event.name, begin.timestamp, packet.timestamp, facts, flows
+            yield (
+                tracks[track].name,
+                begin.track_event.name,
+                begin.timestamp,
+                packet.timestamp,
+                facts,
+                flows,
+            )
     assert not any(open_slices.values())
 
 
@@ -94,7 +111,11 @@ def test_the_step_that_first_ran_a_request_points_to_it(trace):
 
 
 def test_counters_are_the_series(results, trace):
-    names = {p.track_descriptor.uuid: p.track_descriptor.name for p in trace.packet if p.HasField("track_descriptor")}
+    names = {
+        p.track_descriptor.uuid: p.track_descriptor.name
+        for p in trace.packet
+        if p.HasField("track_descriptor")
+    }
     totals = defaultdict(int)
     for packet in trace.packet:
         if packet.track_event.type == proto.TrackEvent.TYPE_COUNTER:

@@ -1,4 +1,6 @@
-"""KV between groups, links and power in the timeline: read back from the file, they add up to the run's own figures."""
+"""KV between groups, links and power in the timeline: read back from the file, they add up to the
+run's own figures.
+"""
 
 from itertools import pairwise
 from pathlib import Path
@@ -24,15 +26,23 @@ class Run:
     def __init__(self, cluster: str, folder: Path) -> None:
         path = folder / "t.pftrace"
         where = str(ROOT / "cluster_config" / cluster)
-        found = prepare(checked_options(["--cluster-config", where, "--dataset", DATASET, "--timeline", str(path)]))
+        found = prepare(
+            checked_options(
+                ["--cluster-config", where, "--dataset", DATASET, "--timeline", str(path)]
+            )
+        )
         self.results = simulate(found.lowered, found.workload, found.simulation)
-        groups = [GroupOperators(group.operators, group.program_costs) for group in found.lowered.groups]
+        groups = [
+            GroupOperators(group.operators, group.program_costs) for group in found.lowered.groups
+        ]
         how = found.deployment.disaggregation
         write_timeline(path, self.results, groups, layerwise=how is not None and how.layerwise)
         trace = proto.Trace()
         trace.ParseFromString(path.read_bytes())
         self.tracks = {
-            p.track_descriptor.uuid: p.track_descriptor for p in trace.packet if p.HasField("track_descriptor")
+            p.track_descriptor.uuid: p.track_descriptor
+            for p in trace.packet
+            if p.HasField("track_descriptor")
         }
         self.events = [packet for packet in trace.packet if packet.HasField("track_event")]
 
@@ -67,7 +77,9 @@ class Run:
                 begin = opened.pop(uuid)
                 facts = {one.name: one.int_value for one in begin.track_event.debug_annotations}
                 flows = list(begin.track_event.flow_ids)
-                found.append((self.title(uuid)[0], uuid, begin.timestamp, event.timestamp, facts, flows))
+                found.append(
+                    (self.title(uuid)[0], uuid, begin.timestamp, event.timestamp, facts, flows)
+                )
         assert not opened
         return found
 
@@ -94,7 +106,9 @@ def test_kv_flows_from_the_prefill_to_the_decode_group(apart):
         assert target.startswith(f"group {apart.results.requests.group[row]}:")
         assert times == [start, end]
         assert end == int(kv_transfers.kv_landed_ps[row]) // PS_PER_NS
-        assert facts["bytes"] == their_facts["bytes"] == int(kv_transfers.kv_transfer_bytes[row]) > 0
+        assert (
+            facts["bytes"] == their_facts["bytes"] == int(kv_transfers.kv_transfer_bytes[row]) > 0
+        )
     assert len(by_flow) == 40
 
 
@@ -103,7 +117,9 @@ def test_what_leaves_lands(apart):
     decode = f"group {apart.results.requests.group[0]}:"
     total = 0.0
     for source in sorted(set(moved.prefill_group.tolist())):
-        on_the_way = [value for _, value in apart.gauge(decode, f"KV from group {source}, on its way")]
+        on_the_way = [
+            value for _, value in apart.gauge(decode, f"KV from group {source}, on its way")
+        ]
         assert on_the_way[-1] == 0
         assert min(on_the_way) == 0
         total += integral(apart.gauge(decode, f"KV from group {source}, landed"))
@@ -114,7 +130,9 @@ def test_a_handed_over_request_shows_its_hand_over(apart):
     kv_transfers = apart.results.kv_transfers
     for row in range(40):
         begins = [
-            e.track_event.name for e in apart.events if apart.title(e.track_event.track_uuid)[1] == f"request {row}"
+            e.track_event.name
+            for e in apart.events
+            if apart.title(e.track_event.track_uuid)[1] == f"request {row}"
         ]
         assert [name for name in begins if name] == [
             f"request {row}", "queue", "prefill", "hand-over", "first token", "decode",
@@ -127,7 +145,9 @@ def test_collectives_share_is_the_time_of_the_collectives(tmp_path):
     points = run.gauge("group 0", "collectives")
     assert all(0 <= value <= 100 for _, value in points)
     names = ("all_reduce", "logits_gather")
-    spent = sum(sum(one.ps_by_provenance) for one in run.results.time_shares if one.operator in names)
+    spent = sum(
+        sum(one.ps_by_provenance) for one in run.results.time_shares if one.operator in names
+    )
     assert integral(points) / 100 == pytest.approx(spent / PS_PER_S, rel=1e-6)
 
 
@@ -137,7 +157,9 @@ def test_power_adds_up_to_the_energy(tmp_path):
     assert energy is not None
     components = energy.components_aj[0]
     assert components is not None
-    assert integral(run.gauge("cluster", "node 0, all")) == pytest.approx(sum(components.values()) / AJ_PER_J, rel=1e-6)
+    assert integral(run.gauge("cluster", "node 0, all")) == pytest.approx(
+        sum(components.values()) / AJ_PER_J, rel=1e-6
+    )
     assert integral(run.gauge("cluster", "node 0, accelerators")) == pytest.approx(
         components["accelerators"] / AJ_PER_J, rel=1e-6
     )

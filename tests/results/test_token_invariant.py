@@ -1,4 +1,6 @@
-"""Invariant 5: every token that a group scheduled was needed, computed again or dropped, and every answer is whole."""
+"""Invariant 5: every token that a group scheduled was needed, computed again or dropped, and every
+answer is whole.
+"""
 
 import copy
 import json
@@ -16,8 +18,16 @@ from llmsim.simulate import simulate
 
 ROOT = Path(__file__).resolve().parents[2]
 PRESSED = (
-    *("--cluster-config", str(ROOT / "cluster_config" / "h100_llama31_8b.json"), "--cost-source", "roofline"),
-    *("--dataset", "synthetic:n=60,rate=40,input=lognormal:150:max=600,output=lognormal:60:max=300,seed=4"),
+    *(
+        "--cluster-config",
+        str(ROOT / "cluster_config" / "h100_llama31_8b.json"),
+        "--cost-source",
+        "roofline",
+    ),
+    *(
+        "--dataset",
+        "synthetic:n=60,rate=40,input=lognormal:150:max=600,output=lognormal:60:max=300,seed=4",
+    ),
     *("--num-gpu-blocks-override", "90", "--max-model-len", "1024"),
 )
 
@@ -43,7 +53,14 @@ def test_it_holds_where_requests_are_computed_again(results: Results) -> None:
 
 @pytest.mark.parametrize("by", [-1, 1])
 @pytest.mark.parametrize(
-    "counter", ["scheduled_tokens", "recomputed_tokens", "discarded_tokens", "started_with_tokens", "open_tokens"]
+    "counter",
+    [
+        "scheduled_tokens",
+        "recomputed_tokens",
+        "discarded_tokens",
+        "started_with_tokens",
+        "open_tokens",
+    ],
 )
 def test_a_counter_that_is_one_off_is_found(results: Results, counter: str, by: int) -> None:
     counters = {name: column.copy() for name, column in results.counters.items()}
@@ -111,7 +128,9 @@ def test_it_holds_for_every_scheduler(options: tuple[str, ...]) -> None:
 
 def test_it_holds_where_answers_end_with_a_stop_token(tmp_path: Path) -> None:
     """The step under way computes a token in vain."""
-    cluster = json.loads((ROOT / "cluster_config" / "h100_llama31_8b.json").read_text(encoding="utf-8"))
+    cluster = json.loads(
+        (ROOT / "cluster_config" / "h100_llama31_8b.json").read_text(encoding="utf-8")
+    )
     cluster["engine"] = {**cluster.get("engine", {}), "ignore_eos": False, "async_scheduling": True}
     (tmp_path / "c.json").write_text(json.dumps(cluster), encoding="utf-8")
     results = finished_run("--cluster-config", str(tmp_path / "c.json"))

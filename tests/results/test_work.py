@@ -1,4 +1,6 @@
-"""Flops and bytes of a run equal closed forms of a transformer; utilisation is their share of the data sheet."""
+"""Flops and bytes of a run equal closed forms of a transformer; utilisation is their share of the
+data sheet.
+"""
 
 from pathlib import Path
 
@@ -15,32 +17,41 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def run(cluster, dataset):
     """The lowered first group and the results of a run."""
-    options = checked_options(["--cluster-config", str(ROOT / "cluster_config" / cluster), "--dataset", dataset])
+    options = checked_options(
+        ["--cluster-config", str(ROOT / "cluster_config" / cluster), "--dataset", dataset]
+    )
     return prepare(options).lowered.groups[0], trial(options)
 
 
 @pytest.mark.parametrize("chunks", [1, 3])
 def test_flops_and_bytes_of_one_request(chunks):
     prompt, output = 8192 * (chunks - 1) + 700, 40
-    group, results = run("h100_llama31_8b.json", f"synthetic:n=1,rate=1,input={prompt},output={output}")
+    group, results = run(
+        "h100_llama31_8b.json", f"synthetic:n=1,rate=1,input={prompt},output={output}"
+    )
     model, usage = group.model, group_usage(results, 0)
     tokens = prompt + output - 1
     assert usage.scheduled_tokens == tokens
     assert usage.attended_tokens == tokens * (tokens + 1) // 2
     steps = chunks + output - 1
     work = {(op.name, op.kind): operator_work(op, usage) for op in group.operators}
-    gemms = sum(one.flops for (name, kind), one in work.items() if kind == "gemm" and name != "lm_head")
+    gemms = sum(
+        one.flops for (name, kind), one in work.items() if kind == "gemm" and name != "lm_head"
+    )
     embedding = model.vocab_size * model.hidden_size
     norms = (2 * model.num_layers + 1) * model.hidden_size
     assert gemms == 2 * (parameter_count(model) - 2 * embedding - norms) * tokens
     head = work["lm_head", "gemm"]
-    # A chunk that is not the last one of its prompt gives no token, but its last row goes through the head.
+    # A chunk that is not the last one of its prompt gives no token, but its last row goes through
+    # the head.
     assert head.flops == 2 * embedding * steps
     assert head.executions == steps
     attention = work["attention", "attention"]
     width = model.num_attention_heads * model.head_dim
     assert attention.flops == 4 * model.num_layers * width * usage.attended_tokens
-    read = sum(min(prompt, 8192 * (i + 1)) for i in range(chunks)) + sum(range(prompt + 1, prompt + output))
+    read = sum(min(prompt, 8192 * (i + 1)) for i in range(chunks)) + sum(
+        range(prompt + 1, prompt + output)
+    )
     assert usage.kv_read_tokens == read
     weights = 2 * (parameter_count(model) - embedding) * steps
     reads = sum(one.read_bytes for one in work.values())
@@ -60,15 +71,24 @@ def test_a_decode_step_of_one_request_is_bound_by_memory():
 def test_four_ranks_do_a_quarter_each():
     group, results = run("h100_llama31_70b_tp4.json", "synthetic:n=4,rate=100,input=3000,output=2")
     usage = group_usage(results, 0)
-    gemms = sum(operator_work(op, usage).flops for op in group.operators if op.kind == "gemm" and op.name != "lm_head")
+    gemms = sum(
+        operator_work(op, usage).flops
+        for op in group.operators
+        if op.kind == "gemm" and op.name != "lm_head"
+    )
     embedding = group.model.vocab_size * group.model.hidden_size
     norms = (2 * group.model.num_layers + 1) * group.model.hidden_size
-    assert 4 * gemms == 2 * (parameter_count(group.model) - 2 * embedding - norms) * usage.scheduled_tokens
+    assert (
+        4 * gemms
+        == 2 * (parameter_count(group.model) - 2 * embedding - norms) * usage.scheduled_tokens
+    )
 
 
 def test_without_a_data_sheet_there_is_no_utilisation():
     group, results = run("h100_llama31_8b.json", "synthetic:n=1,rate=1,input=16,output=5")
-    assert set(vars(utilisation(group.operators, group_usage(results, 0), None, 10)).values()) == {None}
+    assert set(vars(utilisation(group.operators, group_usage(results, 0), None, 10)).values()) == {
+        None
+    }
 
 
 def test_experts_are_read_as_far_as_tokens_touch_them():

@@ -20,13 +20,30 @@ def step_ps(tokens: int, sequences: int) -> int:
 
 
 def program() -> Any:
-    tokens, sequences = np.arange(MAX_TOKENS + 1, dtype=np.int64), np.arange(MAX_SEQS + 1, dtype=np.int64)
+    tokens, sequences = (
+        np.arange(MAX_TOKENS + 1, dtype=np.int64),
+        np.arange(MAX_SEQS + 1, dtype=np.int64),
+    )
     zero = np.zeros(1, np.int64)
     compute, kinds = _native.NodeKind.COMPUTE, _native.Feature
     operators = [
-        _native.Operator("a", compute, kinds.TOKENS, 0, 1, STEP + tokens * PER_TOKEN, np.zeros(len(tokens), np.uint8)),
         _native.Operator(
-            "b", compute, kinds.SEQUENCES, 0, 1, sequences * PER_SEQUENCE, np.zeros(len(sequences), np.uint8)
+            "a",
+            compute,
+            kinds.TOKENS,
+            0,
+            1,
+            STEP + tokens * PER_TOKEN,
+            np.zeros(len(tokens), np.uint8),
+        ),
+        _native.Operator(
+            "b",
+            compute,
+            kinds.SEQUENCES,
+            0,
+            1,
+            sequences * PER_SEQUENCE,
+            np.zeros(len(sequences), np.uint8),
         ),
     ]
     attention = _native.Attention.split([zero, zero], zero, [zero, zero], zero, 0, 0)
@@ -35,7 +52,9 @@ def program() -> Any:
 
 @dataclass
 class Run:
-    """Requests are (arrival_ps, prompt tokens, output tokens), keys their content in blocks of 16 tokens."""
+    """Requests are (arrival_ps, prompt tokens, output tokens), keys their content in blocks of 16
+    tokens.
+    """
 
     requests: Sequence[tuple[int, int, int]]
     groups: int = 2
@@ -82,7 +101,10 @@ class Run:
         )  # fmt: skip
         for index in range(self.groups):
             kv = _native.KvCacheConfig()
-            kv.num_blocks, kv.block_size = self.blocks, self.block_sizes[index % len(self.block_sizes)]
+            kv.num_blocks, kv.block_size = (
+                self.blocks,
+                self.block_sizes[index % len(self.block_sizes)],
+            )
             kv.max_model_len, kv.prefix_caching = 100_000, self.caching
             scheduler = _native.VllmV1Config()
             scheduler.max_num_seqs, scheduler.max_num_scheduled_tokens = MAX_SEQS, MAX_TOKENS

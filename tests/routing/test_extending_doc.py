@@ -1,4 +1,6 @@
-"""The routers in docs/how-to/extending.md run as they are printed, and its tables list what there is."""
+"""The routers in docs/how-to/extending.md run as they are printed, and its tables list what there
+is.
+"""
 
 import re
 import sys
@@ -19,7 +21,9 @@ EXAMPLES = dict(re.findall(r"```python\n# (\w+)\.py\n(.*?)```", DOC, re.S))
     ("policy", "twin"),
     [("my_routers:ShortPromptsFirst:limit=100", None), ("least:LeastOutstanding", "LOR")],
 )
-def test_the_examples_run(policy: str, twin: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_run(
+    policy: str, twin: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module = policy.split(":")[0]
     (tmp_path / f"{module}.py").write_text(EXAMPLES[module], encoding="utf-8")
     monkeypatch.chdir(tmp_path)
@@ -28,9 +32,23 @@ def test_the_examples_run(policy: str, twin: str | None, tmp_path: Path, monkeyp
     assert f"{policy}" in DOC or twin
     for name, chosen in (("a", policy), ("b", twin)):
         if chosen is not None:
-            arguments = ["--cluster-config", str(ROOT / "cluster_config" / "h100_multi_instance.json")]
-            arguments += ["--dataset", str(ROOT / "dataset" / "chat_h100_300.jsonl"), "--cost-source", "roofline"]
-            arguments += ["--request-routing-policy", chosen, "--output", str(tmp_path / f"{name}.csv"), "--json"]
+            arguments = [
+                "--cluster-config",
+                str(ROOT / "cluster_config" / "h100_multi_instance.json"),
+            ]
+            arguments += [
+                "--dataset",
+                str(ROOT / "dataset" / "chat_h100_300.jsonl"),
+                "--cost-source",
+                "roofline",
+            ]
+            arguments += [
+                "--request-routing-policy",
+                chosen,
+                "--output",
+                str(tmp_path / f"{name}.csv"),
+                "--json",
+            ]
             assert run_main(arguments) == 0
     sys.modules.pop(module, None)
     if twin is not None:
@@ -39,14 +57,25 @@ def test_the_examples_run(policy: str, twin: str | None, tmp_path: Path, monkeyp
 
 def test_every_example_is_tested() -> None:
     costs = {"my_costs"}  # tests/costs/test_external_documents.py runs it
-    assert set(EXAMPLES) - costs == {"my_routers", "least", "shortest", "youngest", "lru", "limit", "in_order", "hot"}
+    assert set(EXAMPLES) - costs == {
+        "my_routers",
+        "least",
+        "shortest",
+        "youngest",
+        "lru",
+        "limit",
+        "in_order",
+        "hot",
+    }
 
 
 def test_the_tables_are_complete() -> None:
     for kind in _native.router_kinds():
         row = next(line for line in DOC.splitlines() if line.startswith(f"| `{kind.name}` |"))
         options = re.findall(r"`(\w+)` \((\S+?)\)", row.split("|")[3])
-        assert options == [(option.name, f"{option.default:g}") for option in kind.options], kind.name
+        assert options == [(option.name, f"{option.default:g}") for option in kind.options], (
+            kind.name
+        )
     for view in (base.RequestView, base.GroupView):
         for name in (name for name, value in vars(view).items() if isinstance(value, property)):
             assert f"`{name}`" in DOC, name

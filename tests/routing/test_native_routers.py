@@ -1,4 +1,6 @@
-"""Each native router does what its source does: exact choices on tiny traces, and twins written in Python."""
+"""Each native router does what its source does: exact choices on tiny traces, and twins written in
+Python.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,9 @@ from llmsim import _native
 
 burst = [(0, 16, 4)]
 traces = st.lists(
-    st.tuples(st.integers(0, 200 * MS), st.integers(1, 200), st.integers(1, 30)), min_size=1, max_size=30
+    st.tuples(st.integers(0, 200 * MS), st.integers(1, 200), st.integers(1, 30)),
+    min_size=1,
+    max_size=30,
 ).map(sorted)
 
 
@@ -100,7 +104,10 @@ def test_two_choices_balance_better_than_one() -> None:
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 100 * MS), st.integers(1, 4)), min_size=1, max_size=8), st.booleans())
+@given(
+    st.lists(st.tuples(st.integers(0, 100 * MS), st.integers(1, 4)), min_size=1, max_size=8),
+    st.booleans(),
+)
 def test_calls_of_a_session_stay_together(sessions: list[tuple[int, int]], named: bool) -> None:
     requests, following, names = [], [], []
     for number, (arrival, calls) in enumerate(sorted(sessions)):
@@ -138,17 +145,32 @@ def test_vllm_rotates_among_equals_and_sees_load_when_it_is_reported() -> None:
 
 @pytest.mark.parametrize(("early_ps", "group"), [(0, 0), (1, 1)])
 def test_vllm_sees_what_has_ended_when_it_is_reported(early_ps: int, group: int) -> None:
-    """Group 0 runs two requests that end with its first step, group 1 a long one; the report comes then, or before."""
+    """Group 0 runs two requests that end with its first step, group 1 a long one; the report comes
+    then, or before.
+    """
     end = step_ps(32, 2)
     requests = [(0, 16, 1), (0, 16, 60), (0, 16, 1), (end + 1, 16, 1)]
-    assert Run(requests).routes(f"VLLM_DP:period_ms={(end - early_ps) / MS:.9f}") == [0, 1, 0, group]
+    assert Run(requests).routes(f"VLLM_DP:period_ms={(end - early_ps) / MS:.9f}") == [
+        0,
+        1,
+        0,
+        group,
+    ]
 
 
 def test_vllm_avoids_a_queue_where_kv_is_short() -> None:
-    """Group 0: one running with 4/5 of the blocks and one waiting, 2 + 1 * 6 * 0.3; group 1: two running, 2."""
+    """Group 0: one running with 4/5 of the blocks and one waiting, 2 + 1 * 6 * 0.3; group 1: two
+    running, 2.
+    """
     requests = [(0, 240, 60), (1, 16, 60), (2, 240, 60), (3, 16, 60), (150 * MS, 16, 1)]
     assert Run(requests, groups=2, blocks=21, caching=False).routes("VLLM_DP") == [0, 1, 0, 1, 1]
-    assert Run(requests, groups=2, blocks=210, caching=False).routes("VLLM_DP") == [0, 1, 0, 1, 0]  # a tie
+    assert Run(requests, groups=2, blocks=210, caching=False).routes("VLLM_DP") == [
+        0,
+        1,
+        0,
+        1,
+        0,
+    ]  # a tie
 
 
 def test_vllm_clients_begin_at_different_engines() -> None:
@@ -189,7 +211,9 @@ def test_the_core_refuses_what_the_command_line_would_have_refused() -> None:
 
 def test_routers_do_not_read_the_oracle() -> None:
     """Invariant 8: no router asks how long an answer will be."""
-    files = [path for path in (_root() / "llmsim" / "native" / "router").rglob("*") if path.is_file()]
+    files = [
+        path for path in (_root() / "llmsim" / "native" / "router").rglob("*") if path.is_file()
+    ]
     assert len(files) > 15
     for path in files:
         assert "max_tokens(" not in path.read_text(encoding="utf-8"), path.name

@@ -1,4 +1,6 @@
-"""The prefix-aware routers see what the groups have cached: all of it, when it is published, and not before."""
+"""The prefix-aware routers see what the groups have cached: all of it, when it is published, and
+not before.
+"""
 
 from itertools import accumulate
 
@@ -22,13 +24,23 @@ class Given:
 
 
 def content(prompt: tuple[int, int], row: int, tokens: int) -> list[int]:
-    """Keys of `tokens` tokens: blocks of a shared prefix (number, length in blocks), then the request's own."""
+    """Keys of `tokens` tokens: blocks of a shared prefix (number, length in blocks), then the
+    request's own.
+    """
     number, shared = prompt
-    return [100 * (number + 1) + i if i < shared else 10_000 * (row + 1) + i for i in range(tokens // 16)]
+    return [
+        100 * (number + 1) + i if i < shared else 10_000 * (row + 1) + i
+        for i in range(tokens // 16)
+    ]
 
 
 requests_strategy = st.lists(
-    st.tuples(st.tuples(st.integers(0, 2), st.integers(0, 6)), st.integers(1, 120), st.integers(1, 20), st.booleans()),
+    st.tuples(
+        st.tuples(st.integers(0, 2), st.integers(0, 6)),
+        st.integers(1, 120),
+        st.integers(1, 20),
+        st.booleans(),
+    ),
     min_size=2,
     max_size=8,
 )
@@ -49,13 +61,20 @@ def test_alone_a_request_goes_where_most_of_it_is_cached(
     depth: int,
     spread: int,
 ) -> None:
-    """Compared with sending it to each of the groups, with and without evictions, dense keys and sparse ones.
+    """Compared with sending it to each of the groups, with and without evictions, dense keys and
+    sparse ones.
 
     Others come in bursts, so that contents get to all groups.
     """
     burst = list(accumulate((not together for *_, together in requests), initial=0))[1:]
-    rows = [(number * APART, tokens, outputs) for number, (_, tokens, outputs, _) in zip(burst, requests, strict=True)]
-    keys = [[k * spread for k in content(prompt, i, t + o)] for i, (prompt, t, o, _) in enumerate(requests)]
+    rows = [
+        (number * APART, tokens, outputs)
+        for number, (_, tokens, outputs, _) in zip(burst, requests, strict=True)
+    ]
+    keys = [
+        [k * spread for k in content(prompt, i, t + o)]
+        for i, (prompt, t, o, _) in enumerate(requests)
+    ]
     run = Run(rows, groups=3, blocks=blocks, block_sizes=block_sizes, depth=depth, keys=keys)
     chosen = run.routes("PREFIX:weight=5")
     for row in range(1, len(rows)):
@@ -74,16 +93,44 @@ def test_what_was_evicted_is_not_seen_any_more() -> None:
     first, again = [(0, 32, 1), (0, 64, 1), (0, 64, 1)], (2 * APART, 80, 1)
     between = [(APART, 32, 1), (APART, 10 * 16, 1)]
     keys = [[], x, x, [], y, [*x, 5]]
-    assert Run([*first, *between, again], groups=3, blocks=11, keys=keys).routes("PREFIX") == [0, 1, 2, 0, 1, 2]
-    assert Run([*first, *between, again], groups=3, blocks=40, keys=keys).routes("PREFIX") == [0, 1, 2, 0, 1, 1]
+    assert Run([*first, *between, again], groups=3, blocks=11, keys=keys).routes("PREFIX") == [
+        0,
+        1,
+        2,
+        0,
+        1,
+        2,
+    ]
+    assert Run([*first, *between, again], groups=3, blocks=40, keys=keys).routes("PREFIX") == [
+        0,
+        1,
+        2,
+        0,
+        1,
+        1,
+    ]
     # On one group only: then nobody has it.
     del first[2], keys[2]
-    assert Run([*first, *between, again], groups=3, blocks=11, keys=keys).routes("PREFIX") == [0, 1, 0, 1, 0]
-    assert Run([*first, *between, again], groups=3, blocks=40, keys=keys).routes("PREFIX") == [0, 1, 0, 1, 1]
+    assert Run([*first, *between, again], groups=3, blocks=11, keys=keys).routes("PREFIX") == [
+        0,
+        1,
+        0,
+        1,
+        0,
+    ]
+    assert Run([*first, *between, again], groups=3, blocks=40, keys=keys).routes("PREFIX") == [
+        0,
+        1,
+        0,
+        1,
+        1,
+    ]
 
 
 def three_requests(delay_ps: int, arrival_ps: int) -> list[int]:
-    """The second one's content is on group 1 when its only step ends; the third one wants it and arrives then."""
+    """The second one's content is on group 1 when its only step ends; the third one wants it and
+    arrives then.
+    """
     shared = [1, 2, 3, 4]
     rows = [(0, 32, 1), (0, 64, 1), (arrival_ps, 64, 1)]
     return Run(rows, keys=[[], shared, shared]).routes(f"PREFIX:delay_ms={delay_ps / MS:.9f}")
@@ -122,8 +169,14 @@ def test_without_prefix_caching_only_load_counts() -> None:
 
 
 def test_more_groups_than_a_word_has_bits() -> None:
-    """130 groups: the keys of group 128 are found, also when a group of the first word shares some of them."""
-    rows = [(0, 64, 1) for _ in range(129)] + [(APART, 64, 1), (2 * APART, 64, 1), (3 * APART, 64, 1)]
+    """130 groups: the keys of group 128 are found, also when a group of the first word shares some
+    of them.
+    """
+    rows = [(0, 64, 1) for _ in range(129)] + [
+        (APART, 64, 1),
+        (2 * APART, 64, 1),
+        (3 * APART, 64, 1),
+    ]
     keys: list[list[int]] = [[] for _ in range(129)]
     keys[128] = [1, 2, 3, 4]
     keys[5] = [1, 2, 9]

@@ -1,4 +1,6 @@
-"""Routers written in Python: what they see, what happens when they are wrong, and how they are found."""
+"""Routers written in Python: what they see, what happens when they are wrong, and how they are
+found.
+"""
 
 import csv
 import sys
@@ -27,14 +29,23 @@ class Recorder:
     def route(self, request: Any, groups: Any) -> int:
         self.views = [request, *groups]
         seen = ((g.index, g.running, g.waiting, g.free_blocks, g.total_blocks) for g in groups)
-        self.seen.append((request.row, request.tokens, request.session, request.model, request.now_ps, *seen))
+        self.seen.append(
+            (request.row, request.tokens, request.session, request.model, request.now_ps, *seen)
+        )
         return int(groups[0].index)
 
 
 def test_the_views_show_the_request_and_its_groups() -> None:
     router = Recorder()
     requests = [(0, 32, 50), (20 * MS, 40, 1), (21 * MS, 50, 1)]
-    run = Run(requests, groups=4, models=(0, 0, 1, 1), model_of=[0, 0, 1], session_id=["a", "", "b"], blocks=50)
+    run = Run(
+        requests,
+        groups=4,
+        models=(0, 0, 1, 1),
+        model_of=[0, 0, 1],
+        session_id=["a", "", "b"],
+        blocks=50,
+    )
     assert run.routes(python(router)) == [0, 0, 2]
     assert router.seen == [
         (0, 32, "a", "m0", 0, (0, 0, 0, 49, 49), (1, 0, 0, 49, 49)),
@@ -69,7 +80,9 @@ class Constant:
 
 @pytest.mark.parametrize("answer", [7, -1, None, "1", 0.5, 1 << 70])
 def test_an_answer_that_is_no_group_is_named(answer: Any) -> None:
-    with pytest.raises(_native.BadRoute, match=r"for request 0; the index of one of the groups is needed: 0, 1$"):
+    with pytest.raises(
+        _native.BadRoute, match=r"for request 0; the index of one of the groups is needed: 0, 1$"
+    ):
         Run([(0, 32, 5)]).routes(python(Constant(answer)))
 
 
@@ -139,10 +152,16 @@ def run(policy: str, output: Path | None = None) -> int:
 
 
 def test_a_class_of_my_own_runs_from_the_command_line_and_equals_its_twin(folder: Path) -> None:
-    for name, policy in (("a", "my_routers:Shortest"), ("b", "LOR"), ("c", "my_routers:Shortest:bias=1000,label=x")):
+    for name, policy in (
+        ("a", "my_routers:Shortest"),
+        ("b", "LOR"),
+        ("c", "my_routers:Shortest:bias=1000,label=x"),
+    ):
         assert run(policy, folder / f"{name}.csv") == 0
     assert (folder / "a.csv").read_bytes() == (folder / "b.csv").read_bytes()
-    groups = {row["instance id"] for row in csv.DictReader((folder / "c.csv").open(encoding="utf-8"))}
+    groups = {
+        row["instance id"] for row in csv.DictReader((folder / "c.csv").open(encoding="utf-8"))
+    }
     assert groups == {"0"}
 
 
@@ -152,12 +171,21 @@ def test_a_class_of_my_own_runs_from_the_command_line_and_equals_its_twin(folder
         ("my_routers:Lost", "router my_routers:Lost answered 99 for request 0"),
         ("my_routers:Broken", "router my_routers:Broken failed at request 3: KeyError: 'no such"),
         ("my_routers:Picky", "router my_routers:Picky cannot be made: ValueError: not today"),
-        ("my_routers:Shortest:bia=1", "router my_routers:Shortest cannot be made with bia=1: TypeError"),
+        (
+            "my_routers:Shortest:bia=1",
+            "router my_routers:Shortest cannot be made with bia=1: TypeError",
+        ),
         ("my_routers:Idle", "router my_routers:Idle has no method route"),
         ("my_routers:nothing", "router my_routers:nothing is not a class"),
         ("my_routers:Shortst", 'my_routers has no Shortst (did you mean "Shortest"?)'),
         ("my_router:Shortest", "there is no module my_router in"),
-        ("my_broken:Any", "my_broken cannot be imported: ModuleNotFoundError: No module named 'no_such_thing_at_all'"),
+        (
+            "my_broken:Any",
+            (
+                "my_broken cannot be imported: ModuleNotFoundError: No module named "
+                "'no_such_thing_at_all'"
+            ),
+        ),
         (":Any", "module:Class"),
         ("my_routers:", "module:Class"),
         ("a b:C", "no module a b"),
@@ -175,9 +203,12 @@ def test_what_is_wrong_is_said_in_one_sentence(
 def test_entry_points_are_found_by_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     info = folder / "my_routers-1.0.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-routers\nVersion: 1.0\n", encoding="utf-8")
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: my-routers\nVersion: 1.0\n", encoding="utf-8"
+    )
     (info / "entry_points.txt").write_text(
-        "[llmsim.routers]\nshortest = my_routers:Shortest\ngone = my_routers:Gone\n", encoding="utf-8"
+        "[llmsim.routers]\nshortest = my_routers:Shortest\ngone = my_routers:Gone\n",
+        encoding="utf-8",
     )
     sys.path.append(str(folder))
     assert run("shortest", folder / "a.csv") == 0
@@ -215,5 +246,9 @@ def test_specifications_are_checked(text: str, words: str) -> None:
 
 def test_names_are_not_case_sensitive_and_options_are_numbers() -> None:
     spec = parse_router("prefix:weight=2.5,delay_ms=50")
-    assert (spec.name, dict(spec.options), spec.python) == ("PREFIX", {"weight": 2.5, "delay_ms": 50.0}, None)
+    assert (spec.name, dict(spec.options), spec.python) == (
+        "PREFIX",
+        {"weight": 2.5, "delay_ms": 50.0},
+        None,
+    )
     assert parse_router("load").name == "LOAD"

@@ -1,4 +1,6 @@
-"""Clients that give up: what is dropped and when, and that nothing is lost with them under any pressure."""
+"""Clients that give up: what is dropped and when, and that nothing is lost with them under any
+pressure.
+"""
 
 from typing import Any
 
@@ -17,7 +19,8 @@ def test_a_timeout_drops_a_running_request_before_the_next_step_and_frees_its_bl
     sim = run([(0, 16, 100), (0, 16, 3)], Options(timeout_ms=[3.5, -1]))
     r = sim.requests()
     assert r["status"].tolist() == [CANCELLED, FINISHED]
-    # Steps end at 1, 2, 3, 4 ms. The abort of 3.5 ms comes before the output of 4 ms, whose token is dropped.
+    # Steps end at 1, 2, 3, 4 ms. The abort of 3.5 ms comes before the output of 4 ms, whose token
+    # is dropped.
     assert r["emitted_tokens"].tolist() == [3, 3]
     assert r["cancelled_ps"].tolist() == [4 * MS, -1] and r["finish_ps"].tolist() == [-1, 3 * MS]
     assert len(schedule(sim)) == 4
@@ -31,7 +34,9 @@ def test_the_engine_learns_of_it_an_api_latency_later() -> None:
 
 
 def test_it_does_not_learn_of_it_before_it_has_seen_the_request() -> None:
-    """A prompt is 10 ms on its way, the news that its client has gone 1 ms: an idle engine waits for the prompt."""
+    """A prompt is 10 ms on its way, the news that its client has gone 1 ms: an idle engine waits
+    for the prompt.
+    """
     options = Options(timeout_ms=[2, 2], api_latency_ms=1, api_latency_per_token_ms=0.1)
     sim = run([(0, 90, 5), (0, 40, 5)], options)
     r = sim.requests()
@@ -62,14 +67,19 @@ def test_what_is_over_does_not_move_the_clock() -> None:
 
 
 def test_the_later_calls_of_a_session_never_come() -> None:
-    sim = run([(0, 16, 10), (-1, 16, 10), (-1, 16, 10)], Options(timeout_ms=[-1, 3.5, -1], next_call=[1, 2, -1]))
+    sim = run(
+        [(0, 16, 10), (-1, 16, 10), (-1, 16, 10)],
+        Options(timeout_ms=[-1, 3.5, -1], next_call=[1, 2, -1]),
+    )
     r = sim.requests()
     assert r["status"].tolist() == [FINISHED, CANCELLED, CANCELLED]
     assert r["arrival_ps"].tolist() == [0, 10 * MS, -1] and sim.counters()["cancelled"][0] == 1
 
 
 def test_a_preempted_request_can_be_dropped() -> None:
-    """Two requests that need 6 and 3 of 8 blocks: the younger is preempted, then given up while it waits."""
+    """Two requests that need 6 and 3 of 8 blocks: the younger is preempted, then given up while it
+    waits.
+    """
     options = Options(blocks=9, block_size=4, timeout_ms=[-1, 15], caching=True)
     sim = run([(0, 4, 24), (0, 4, 24)], options)
     r = sim.requests()
@@ -102,8 +112,12 @@ def test_nothing_is_lost_with_cancellations(
     rng = np.random.default_rng(seed)
     options = build_options(scheduler, sampled, requests, seed)
     n = len(requests)
-    options.timeout_ms = [float(rng.exponential(300)) + 0.001 if rng.random() < share else -1 for _ in range(n)]
-    options.cancel_tokens = [int(rng.integers(1, 40)) if rng.random() < share else 0 for _ in range(n)]
+    options.timeout_ms = [
+        float(rng.exponential(300)) + 0.001 if rng.random() < share else -1 for _ in range(n)
+    ]
+    options.cancel_tokens = [
+        int(rng.integers(1, 40)) if rng.random() < share else 0 for _ in range(n)
+    ]
     options.clients, options.think_ms = clients, [float(rng.exponential(20)) for _ in range(n)]
     options.api_latency_ms, options.api_latency_per_token_ms = api_latency_ms, per_token_ms
     sim = run(requests, options)  # type: ignore[arg-type]
@@ -114,11 +128,15 @@ def test_nothing_is_lost_with_cancellations(
         assert (status == state).sum() == c[name][0]
     assert c["running"][0] == c["waiting"][0] == 0 and not c["idle_with_work"].any()
     assert c["free_blocks"][0] == options.blocks - 1 and c["pool_consistent"].all()
-    assert c["recomputed_tokens"][0] >= 0 and (c["recomputed_tokens"][0] == 0 or c["preemptions"][0] > 0)
+    assert c["recomputed_tokens"][0] >= 0 and (
+        c["recomputed_tokens"][0] == 0 or c["preemptions"][0] > 0
+    )
     assert token_balance(sim, [tokens for _, tokens, _ in requests]) == "ok"
     done, dropped = status == FINISHED, status == CANCELLED
     output = np.array([o for _, _, o in requests])
-    assert (r["emitted_tokens"][done] == output[done]).all() and (r["emitted_tokens"][dropped] < output[dropped]).all()
+    assert (r["emitted_tokens"][done] == output[done]).all() and (
+        r["emitted_tokens"][dropped] < output[dropped]
+    ).all()
     assert ((r["cancelled_ps"] >= 0) == dropped).all() and ((r["finish_ps"] >= 0) == done).all()
     end = np.maximum(r["finish_ps"], r["cancelled_ps"])
     over = end >= 0
@@ -126,7 +144,10 @@ def test_nothing_is_lost_with_cancellations(
     assert all((part >= 0).all() for part in parts.values())
     assert not np.any(np.where(done, parts["abandoned_ps"], 0))
     steps = sim.steps()["tokens"]
-    needed = sum(i + o - 1 for (_, i, o), ok in zip(requests, done, strict=True) if ok) - r["cached_tokens"][done].sum()
+    needed = (
+        sum(i + o - 1 for (_, i, o), ok in zip(requests, done, strict=True) if ok)
+        - r["cached_tokens"][done].sum()
+    )
     assert steps.sum() >= needed + c["recomputed_tokens"][0]
     again = run(requests, options).requests()  # type: ignore[arg-type]
     assert all((again[name] == r[name]).all() for name in r)

@@ -1,4 +1,6 @@
-"""Clients that take turns: how many ask at once, when, and Little's law between them and the server."""
+"""Clients that take turns: how many ask at once, when, and Little's law between them and the
+server.
+"""
 
 import numpy as np
 import pytest
@@ -24,14 +26,18 @@ def test_never_more_requests_than_clients_and_never_fewer_while_some_are_left(cl
     r = run(requests, Options(clients=clients, max_seqs=64)).requests()  # type: ignore[arg-type]
     assert most_at_once(r) == clients
     # Without thinking, each end but those of the last ones is the arrival of somebody else.
-    assert sorted(r["arrival_ps"][clients:].tolist()) == sorted(r["finish_ps"].tolist())[: 40 - clients]
+    assert (
+        sorted(r["arrival_ps"][clients:].tolist())
+        == sorted(r["finish_ps"].tolist())[: 40 - clients]
+    )
     assert (np.diff(r["arrival_ps"]) >= 0).all()
 
 
 def test_a_client_thinks_after_its_own_answer_and_the_next_row_goes_to_who_is_ready_first() -> None:
     requests = [(0, 1, 1), (0, 1, 4), (0, 1, 1), (0, 1, 1)]
     r = run(requests, Options(clients=2, think_ms=[10, 1, 0, 0])).requests()  # type: ignore[arg-type]
-    # Row 0 ends at 1 ms, its client is back at 11 ms; row 1 ends at 4 ms, its client is back at 5 ms and runs the rest.
+    # Row 0 ends at 1 ms, its client is back at 11 ms; row 1 ends at 4 ms, its client is back at 5
+    # ms and runs the rest.
     assert r["arrival_ps"].tolist() == [0, 0, 5 * MS, 6 * MS]
 
 
@@ -55,7 +61,9 @@ def test_a_client_stays_with_its_session_and_leaves_it_when_it_gives_up() -> Non
 
 
 def test_littles_law_of_the_closed_loop() -> None:
-    """N = throughput x (response + think time), exactly over whole cycles of clients that are all alike."""
+    """N = throughput x (response + think time), exactly over whole cycles of clients that are all
+    alike.
+    """
     n, clients, think = 300, 5, 7
     r = run([(0, 1, 4)] * n, Options(clients=clients, max_seqs=64, think_ms=[think] * n)).requests()
     response = r["finish_ps"] - r["arrival_ps"]
@@ -70,7 +78,9 @@ def workload(n: int = 50) -> Workload:
 
 def test_think_times_are_seeded_and_the_timeout_fills_in_what_lines_leave_open() -> None:
     options = ClientOptions(max_concurrency=4, think_time="exponential:2000", timeout_s=1.5)
-    (one, first), (_, same), (_, other) = (with_clients(workload(), options, seed) for seed in (1, 1, 2))
+    (one, first), (_, same), (_, other) = (
+        with_clients(workload(), options, seed) for seed in (1, 1, 2)
+    )
     assert first is not None and same is not None and other is not None
     assert (first.think_ps == same.think_ps).all() and (first.think_ps != other.think_ps).any()
     assert one.timeout_ps is not None and (one.timeout_ps == 1.5e12).all()

@@ -6,7 +6,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny import MS, PIPELINED, SCHEDULERS, WHOLE_PROMPTS, Options, built, configuration, program, run, schedule
+from tiny import (
+    MS,
+    PIPELINED,
+    SCHEDULERS,
+    WHOLE_PROMPTS,
+    Options,
+    built,
+    configuration,
+    program,
+    run,
+    schedule,
+)
 
 from llmsim import _native
 from llmsim.cli import run_main
@@ -15,30 +26,52 @@ from llmsim.core import Status
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = ROOT / "cluster_config" / "h100_llama31_8b.json"
 CORNER = (
-    *("--scheduling-policy", "priority", "--no-reserve-full-isl", "--long-prefill-token-threshold", "128"),
+    *(
+        "--scheduling-policy",
+        "priority",
+        "--no-reserve-full-isl",
+        "--long-prefill-token-threshold",
+        "128",
+    ),
     *("--no-enable-prefix-caching", "--num-gpu-blocks-override", "120", "--max-model-len", "1800"),
     *("--max-num-batched-tokens", "2048", "--max-num-seqs", "9"),
 )
 TIED = [(1392, 2, 0, 1), (1392, 2, 0, 1)]
-"""Two prompts (input, output, arrival in s, priority) that do not fit together, equally urgent, of one arrival."""
+"""Two prompts (input, output, arrival in s, priority) that do not fit together, equally urgent, of
+one arrival.
+"""
 
 
 def trace(folder: Path, rows: list[tuple[int, int, float, int]]) -> Path:
     lines = [
-        {"input_toks": i, "output_toks": o, "arrival_time_ns": int(at * 1e9), "priority": p} for i, o, at, p in rows
+        {"input_toks": i, "output_toks": o, "arrival_time_ns": int(at * 1e9), "priority": p}
+        for i, o, at, p in rows
     ]
     path = folder / "trace.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     return path
 
 
-def test_an_endless_run_ends_with_what_had_finished(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_endless_run_ends_with_what_had_finished(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = [(1000, 5, 0, 0), *((i, o, 5, p) for i, o, _, p in TIED)]
     output = tmp_path / "o.csv"
-    given = ["--cluster-config", CLUSTER, "--dataset", trace(tmp_path, rows), "--cost-source", "roofline", *CORNER]
+    given = [
+        "--cluster-config",
+        CLUSTER,
+        "--dataset",
+        trace(tmp_path, rows),
+        "--cost-source",
+        "roofline",
+        *CORNER,
+    ]
     assert run_main([*map(str, given), "--output", str(output), "--json"]) == 3
     captured = capsys.readouterr()
-    assert "the requests 1, 2 of group 0 can never end" in captured.err and captured.err.count("\n") == 1
+    assert (
+        "the requests 1, 2 of group 0 can never end" in captured.err
+        and captured.err.count("\n") == 1
+    )
     summary = json.loads(captured.out)
     assert (summary["completed"], summary["unfinished"], summary["circular_groups"]) == (1, 2, [0])
     assert set(summary["invariants"].values()) == {"ok"} and not summary["interrupted"]
@@ -50,7 +83,14 @@ def corner(**more: Any) -> Options:
     limits = _native.StepLimits()
     limits.long_prefill_token_threshold = 128
     extra = {"reserve_full_isl": False, "limits": limits}
-    named = {"blocks": 120, "budget": 2048, "max_seqs": 9, "max_model_len": 1800, "order": "PRIORITY", **more}
+    named = {
+        "blocks": 120,
+        "budget": 2048,
+        "max_seqs": 9,
+        "max_model_len": 1800,
+        "order": "PRIORITY",
+        **more,
+    }
     return Options(**{"extra": extra, **named})
 
 
@@ -60,12 +100,18 @@ def ends(requests: list[tuple[float, int, int]], options: Options) -> bool:
         simulation = run(requests, options)
     except _native.Circular:
         return False
-    assert set(simulation.requests()["status"].tolist()) <= {Status.FINISHED, Status.REJECTED, Status.CANCELLED}
+    assert set(simulation.requests()["status"].tolist()) <= {
+        Status.FINISHED,
+        Status.REJECTED,
+        Status.CANCELLED,
+    }
     return True
 
 
 def test_the_schedule_up_to_there_is_vllms() -> None:
-    """As vLLM 0.24's scheduler runs them: it comes back to the same state after ten steps, for ever."""
+    """As vLLM 0.24's scheduler runs them: it comes back to the same state after ten steps, for
+    ever.
+    """
     options = corner(priority=[1, 1])
     simulation = built([(0, 1392, 2), (0, 1392, 2)], options)
     with pytest.raises(_native.Circular, match=r"^0$"):
@@ -74,13 +120,17 @@ def test_the_schedule_up_to_there_is_vllms() -> None:
     assert steps[6] == [(0, 128, 768), (1, 128, 768)]
     assert steps[7] == [] and steps[8] == [(1, 128, 896), (0, 128, 0)]
     assert steps[23] == [(0, 128, 512)] and steps[28] == [(1, 128, 512)]
-    swapped = [[(1 - request, tokens, before) for request, tokens, before in step] for step in steps[23:28]]
+    swapped = [
+        [(1 - request, tokens, before) for request, tokens, before in step] for step in steps[23:28]
+    ]
     assert steps[28:33] == swapped
     assert simulation.requests()["emitted_tokens"].tolist() == [0, 1]
 
 
 def test_clients_that_give_up_end_it() -> None:
-    """Nothing is ended while something is left to come: here one of two clients leaves after 40 s."""
+    """Nothing is ended while something is left to come: here one of two clients leaves
+    after 40 s.
+    """
     tied = [(0.0, 1392, 2), (0.0, 1392, 2)]
     simulation = run(tied, corner(priority=[1, 1], timeout_ms=[-1, 40_000]))
     status = simulation.requests()["status"].tolist()
@@ -88,7 +138,9 @@ def test_clients_that_give_up_end_it() -> None:
 
 
 def test_an_arrival_that_is_still_to_come_is_served() -> None:
-    """A request that arrives long after two others began to run in circles finishes before the run is ended."""
+    """A request that arrives long after two others began to run in circles finishes before the run
+    is ended.
+    """
     simulation = built([(0, 1392, 2), (0, 1392, 2), (60_000, 100, 3)], corner(priority=[1, 1, 0]))
     with pytest.raises(_native.Circular):
         simulation.run(10_000_000)
@@ -105,7 +157,8 @@ def test_every_draw_of_the_corner_ends(seed: int) -> None:
     n = int(rng.integers(2, 12))
     longest = [1000, 1200, 1392]
     requests = sorted(
-        (float(rng.integers(0, 3) * 1000), int(rng.choice(longest)), int(rng.integers(1, 40))) for _ in range(n)
+        (float(rng.integers(0, 3) * 1000), int(rng.choice(longest)), int(rng.integers(1, 40)))
+        for _ in range(n)
     )
     options = corner(
         priority=[int(rng.integers(0, 2)) for _ in requests],
@@ -127,21 +180,33 @@ def test_most_draws_of_the_corner_would_never_end() -> None:
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 @pytest.mark.parametrize("seed", range(12))
 def test_every_scheduler_ends_under_ties_and_pressure(scheduler: str, seed: int) -> None:
-    """All orders, with requests of one arrival and one priority, and a pool that holds little more than one of them."""
+    """All orders, with requests of one arrival and one priority, and a pool that holds little more
+    than one of them.
+    """
     rng = np.random.default_rng([seed, SCHEDULERS.index(scheduler)])
     n, size = int(rng.integers(2, 10)), int(rng.choice([1, 4, 16]))
     requests = [(0.0, int(rng.integers(100, 300)), int(rng.integers(1, 60))) for _ in range(n)]
     options = Options(
-        scheduler, blocks=int(370 / size) + 2, block_size=size, max_seqs=int(rng.integers(2, 9)),
-        budget=400 if scheduler in WHOLE_PROMPTS else int(rng.choice([16, 64, 256])), max_model_len=400,
-        order=str(rng.choice(["FCFS", "PRIORITY", "SHORTEST", "SLACK"])), priority=[0] * n,
-        caching=bool(rng.random() < 0.3), ttft_target_ms=40,
-    )  # fmt: skip
+        scheduler,
+        blocks=int(370 / size) + 2,
+        block_size=size,
+        max_seqs=int(rng.integers(2, 9)),
+        budget=400 if scheduler in WHOLE_PROMPTS else int(rng.choice([16, 64, 256])),
+        max_model_len=400,
+        order=str(rng.choice(["FCFS", "PRIORITY", "SHORTEST", "SLACK"])),
+        priority=[0] * n,
+        caching=bool(rng.random() < 0.3),
+        ttft_target_ms=40,
+    )
     if scheduler == "vllm_v1":
         limits = _native.StepLimits()
         limits.long_prefill_token_threshold = int(rng.choice([0, 8, 32]))
         options.depth = int(rng.integers(1, 3))
-        options.extra = {"reserve_full_isl": False, "limits": limits, "prefill_first": bool(rng.random() < 0.3)}
+        options.extra = {
+            "reserve_full_isl": False,
+            "limits": limits,
+            "prefill_first": bool(rng.random() < 0.3),
+        }
     elif scheduler in PIPELINED:
         options.depth = int(rng.integers(1, 4))
     ends(requests, options)
@@ -211,10 +276,17 @@ class Asks(Circles):
 def in_python(scheduler: Any, members: int = 1) -> Any:
     options = Options(blocks=101)
     simulation = _native.Simulation(
-        np.zeros(2, np.int64), *(np.full(2, tokens, np.int32) for tokens in (100, 5)), np.zeros(2, np.int16),
-        np.full(2, -1, np.int32), np.zeros(2, np.int64), np.zeros(0, np.int32), np.zeros(3, np.int64),
-        np.zeros(0, np.uint64), 16, 0,
-    )  # fmt: skip
+        np.zeros(2, np.int64),
+        *(np.full(2, tokens, np.int32) for tokens in (100, 5)),
+        np.zeros(2, np.int16),
+        np.full(2, -1, np.int32),
+        np.zeros(2, np.int64),
+        np.zeros(0, np.int32),
+        np.zeros(3, np.int64),
+        np.zeros(0, np.uint64),
+        16,
+        0,
+    )
     step = program(options.budget, options.max_seqs)
     for index in range(members):
         group = _native.GroupConfig()

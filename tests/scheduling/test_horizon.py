@@ -14,7 +14,16 @@ TRACE = "synthetic:n=60,rate=10,input=fixed:300,output=fixed:100,seed=1"
 
 
 def run(capsys: pytest.CaptureFixture[str], *options: object) -> Any:
-    arguments = ("--cluster-config", CLUSTER, "--dataset", TRACE, "--cost-source", "roofline", "--json", *options)
+    arguments = (
+        "--cluster-config",
+        CLUSTER,
+        "--dataset",
+        TRACE,
+        "--cost-source",
+        "roofline",
+        "--json",
+        *options,
+    )
     assert run_main([str(option) for option in arguments]) == 0
     return json.loads(capsys.readouterr().out)
 
@@ -40,9 +49,16 @@ def test_a_horizon_behind_the_end_changes_nothing(capsys: pytest.CaptureFixture[
     assert run(capsys, "--horizon", 1000) == run(capsys)
 
 
-def test_clients_with_nothing_left_to_do_do_not_reach_the_horizon(capsys: pytest.CaptureFixture[str]) -> None:
-    """Timeouts of requests that were answered, and thinking after the last answers, would come behind the horizon."""
-    for options in (["--request-timeout", 2000], ["--max-concurrency", 60, "--think-time", 2_000_000]):
+def test_clients_with_nothing_left_to_do_do_not_reach_the_horizon(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Timeouts of requests that were answered, and thinking after the last answers, would come
+    behind the horizon.
+    """
+    for options in (
+        ["--request-timeout", 2000],
+        ["--max-concurrency", 60, "--think-time", 2_000_000],
+    ):
         assert run(capsys, "--horizon", 1000, *options) == run(capsys, *options)
         assert run(capsys, "--horizon", 1000, *options)["horizon_s"] is None
 
@@ -55,5 +71,7 @@ def test_before_the_first_arrival_nothing_happens(capsys: pytest.CaptureFixture[
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "1e9"])
 def test_a_bad_horizon_is_one_sentence(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_main(["--cluster-config", str(CLUSTER), "--dataset", TRACE, "--horizon", seconds]) == 2
+    assert (
+        run_main(["--cluster-config", str(CLUSTER), "--dataset", TRACE, "--horizon", seconds]) == 2
+    )
     assert "--horizon is " in capsys.readouterr().err

@@ -1,4 +1,6 @@
-"""Layers that see a window or keep a state, in tables of blocks of their own: steps by hand, and under pressure."""
+"""Layers that see a window or keep a state, in tables of blocks of their own: steps by hand, and
+under pressure.
+"""
 
 from typing import Any
 
@@ -11,7 +13,9 @@ from llmsim.scheduling.conformance.random_cases import random_case
 SIZE = 4
 
 
-def case(windows: list[int], requests: list[tuple[float, int, int]], blocks: int, **config: Any) -> dict[str, Any]:
+def case(
+    windows: list[int], requests: list[tuple[float, int, int]], blocks: int, **config: Any
+) -> dict[str, Any]:
     """Requests of one content: (arrival in s, prompt, answer)."""
     options = {
         "max_num_seqs": 4, "max_num_batched_tokens": 16, "max_model_len": 200, "block_size": SIZE,
@@ -26,11 +30,16 @@ def case(windows: list[int], requests: list[tuple[float, int, int]], blocks: int
 
 def with_resolved(case: dict[str, Any]) -> dict[str, Any]:
     config = case["config"]
-    return case | {"resolved": {
-        "max_num_scheduled_tokens": config["max_num_batched_tokens"], "watermark": config.get("watermark", 0.0),
-        "max_concurrent_batches": 2 if config.get("async_scheduling") else 1, "num_lookahead_tokens": 0,
-        "num_spec_tokens": 0, "reserve_full_isl": config.get("scheduler_reserve_full_isl", True),
-    }}  # fmt: skip
+    return case | {
+        "resolved": {
+            "max_num_scheduled_tokens": config["max_num_batched_tokens"],
+            "watermark": config.get("watermark", 0.0),
+            "max_concurrent_batches": 2 if config.get("async_scheduling") else 1,
+            "num_lookahead_tokens": 0,
+            "num_spec_tokens": 0,
+            "reserve_full_isl": config.get("scheduler_reserve_full_isl", True),
+        }
+    }
 
 
 def used(one: dict[str, Any]) -> list[int]:
@@ -39,37 +48,54 @@ def used(one: dict[str, Any]) -> list[int]:
 
 
 def test_a_window_gives_blocks_back_when_no_token_sees_them() -> None:
-    """Window 4, blocks of 4, prompt 8: before the step of token t the window has left (t - 3) // 4 blocks behind."""
+    """Window 4, blocks of 4, prompt 8: before the step of token t the window has left (t - 3) // 4
+    blocks behind.
+    """
     answer = 10
     everything = [-(-(8 + k) // SIZE) for k in range(answer)]
     behind = [0] + [(8 + k - 4) // SIZE for k in range(1, answer)]
     one = case([0, 4], [(0, 8, answer)], 50)
     assert used(one) == [2 * blocks - gone for blocks, gone in zip(everything, behind, strict=True)]
-    assert used(case([4], [(0, 8, answer)], 50)) == [b - g for b, g in zip(everything, behind, strict=True)]
+    assert used(case([4], [(0, 8, answer)], 50)) == [
+        b - g for b, g in zip(everything, behind, strict=True)
+    ]
     assert used(case([0, 4, -1, -1], [(0, 8, answer)], 50)) == [blocks + 2 for blocks in used(one)]
 
 
 def test_a_prefix_is_hit_where_the_window_before_it_is_cached() -> None:
-    """The second of two equal prompts of 33 tokens finds 8 blocks, of which it takes the last one of the window."""
+    """The second of two equal prompts of 33 tokens finds 8 blocks, of which it takes the last one
+    of the window.
+    """
     one = case([0, 4], [(0, 33, 1), (1, 33, 1)], 50, enable_prefix_caching=True)
     last = list(run_case(one))[-1]
     assert last["scheduled"] == [("1", 1, 32)]
-    assert used(one)[-1] == 8 + 1 + 1 + 1  # all hits of one table, one of the other, and a new block of each
+    assert (
+        used(one)[-1] == 8 + 1 + 1 + 1
+    )  # all hits of one table, one of the other, and a new block of each
 
 
 def test_a_prefix_is_not_hit_where_its_window_has_been_evicted() -> None:
-    """A pool of 24 blocks: a prompt in between takes what the windows gave back, and then some of the rest."""
+    """A pool of 24 blocks: a prompt in between takes what the windows gave back, and then some of
+    the rest.
+    """
     requests = [(0, 33, 1), (1, 60, 1), (2, 33, 1)]
     config = case([0, 4], requests, 26, enable_prefix_caching=True)
     config["requests"][1]["segments"] = [[2, 60]]
-    cached = [step["scheduled"][0][2] for step in run_case(config) if step["scheduled"][0][0] == "2"]
+    cached = [
+        step["scheduled"][0][2] for step in run_case(config) if step["scheduled"][0][0] == "2"
+    ]
     plain = case([0], requests, 26, enable_prefix_caching=True)
     plain["requests"][1]["segments"] = [[2, 60]]
-    assert next(step["scheduled"][0][2] for step in run_case(plain) if step["scheduled"][0][0] == "2") > cached[0]
+    assert (
+        next(step["scheduled"][0][2] for step in run_case(plain) if step["scheduled"][0][0] == "2")
+        > cached[0]
+    )
 
 
 def test_admission_counts_what_windows_hold_at_most() -> None:
-    """With the whole prompt reserved, 100 tokens of a window of 4 need (3 + 16) / 4 + 1 blocks, not 25."""
+    """With the whole prompt reserved, 100 tokens of a window of 4 need (3 + 16) / 4 + 1 blocks, not
+    25.
+    """
     fits = case([0, 4], [(0, 100, 2)], 26 + 6 + 2)
     assert sum(tokens for step in run_case(fits) for _, tokens, _ in step["scheduled"]) == 101
 
@@ -77,17 +103,25 @@ def test_admission_counts_what_windows_hold_at_most() -> None:
 @pytest.mark.parametrize(
     ("windows", "prompt", "most"),
     [
-        ([8], 100, 7), ([8], 20, 6), ([0, 8], 100, 26 + 7), ([8, -1], 100, 7 + 1), ([0, -1], 100, 26 + 1),
+        ([8], 100, 7),
+        ([8], 20, 6),
+        ([0, 8], 100, 26 + 7),
+        ([8, -1], 100, 7 + 1),
+        ([0, -1], 100, 26 + 1),
         ([5, 17], 100, 6 + 9),
     ],
-)  # fmt: skip
+)
 def test_a_request_runs_in_the_blocks_that_it_ever_holds_and_in_no_fewer(
     windows: list[int], prompt: int, most: int
 ) -> None:
-    """A window of w before a step of 16 tokens spans (w - 1 + 16) / 4 blocks and one more, a state one."""
+    """A window of w before a step of 16 tokens spans (w - 1 + 16) / 4 blocks and one more, a state
+    one.
+    """
     for reserve in (False, True):
         for blocks, scheduled in ((most + 1, prompt + 1), (most, 0)):  # one is the null block
-            steps = run_case(case(windows, [(0, prompt, 2)], blocks, scheduler_reserve_full_isl=reserve))
+            steps = run_case(
+                case(windows, [(0, prompt, 2)], blocks, scheduler_reserve_full_isl=reserve)
+            )
             assert sum(tokens for step in steps for _, tokens, _ in step["scheduled"]) == scheduled
 
 
@@ -95,23 +129,36 @@ def test_a_request_runs_in_the_blocks_that_it_ever_holds_and_in_no_fewer(
 def test_every_request_ends_and_every_block_comes_back(seed: int) -> None:
     sampled = random_case(seed, 25)
     config = sampled["config"]
-    for option in ("speculative", "pipeline_parallel_size", "use_v2_model_runner", "max_num_scheduled_tokens"):
+    for option in (
+        "speculative",
+        "pipeline_parallel_size",
+        "use_v2_model_runner",
+        "max_num_scheduled_tokens",
+    ):
         config.pop(option, None)
     windows = [[17, 0], [0, 128, 300], [2], [0, 17, 17]][seed // 8 % 4]
     config["kv_windows"] = windows + ([] if config["enable_prefix_caching"] else [-1])
     config["num_gpu_blocks"] *= len(config["kv_windows"])
     steps = list(run_case(with_resolved(sampled)))
     gone = {name for step in steps for name in step["finished"]}
-    patient = {one["id"] for one in sampled["requests"] if not set(one) & {"cancel_after", "cancel_after_tokens"}}
+    patient = {
+        one["id"]
+        for one in sampled["requests"]
+        if not set(one) & {"cancel_after", "cancel_after_tokens"}
+    }
     assert patient <= gone
     assert all(0 <= step["free_blocks"] < config["num_gpu_blocks"] for step in steps)
 
 
 @pytest.mark.parametrize(
     ("windows", "caching", "words"),
-    [([-1, 0], False, "first table"), ([0, 1], False, "at least 2"), ([0, -1], True, "no prefix cache"),
-     ([0, -1, 4], False, "come last")],
-)  # fmt: skip
+    [
+        ([-1, 0], False, "first table"),
+        ([0, 1], False, "at least 2"),
+        ([0, -1], True, "no prefix cache"),
+        ([0, -1, 4], False, "come last"),
+    ],
+)
 def test_tables_that_cannot_be_are_refused(windows: list[int], caching: bool, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         list(run_case(case(windows, [(0, 8, 1)], 50, enable_prefix_caching=caching)))

@@ -13,16 +13,34 @@ from llmsim.scheduling.conformance.vllm_installed import OWN, _request
 from llmsim.scheduling.conformance.vllm_live import installed_version
 
 CLUSTER = Path(__file__).resolve().parents[2] / "cluster_config" / "h100_llama31_8b.json"
-PRESSED = ("--num-gpu-blocks-override", "300", "--max-model-len", "2048", "--max-num-batched-tokens", "1024")
+PRESSED = (
+    "--num-gpu-blocks-override",
+    "300",
+    "--max-model-len",
+    "2048",
+    "--max-num-batched-tokens",
+    "1024",
+)
 EAGLE = '{"method": "eagle", "num_speculative_tokens": 3, "acceptance_rate": [0.9, 0.6, 0.3]}'
 SHARED = (
-    "synthetic:n=120,rate=30,input=lognormal:150:max=600,output=lognormal:100:max=400,prefixes=6:tokens=160:share=0.7"
+    "synthetic:n=120,rate=30,input=lognormal:150:max=600,"
+    "output=lognormal:100:max=400,prefixes=6:tokens=160:share=0.7"
 )
-needs_vllm = pytest.mark.skipif(not str(installed_version()).startswith("0.24"), reason="vLLM 0.24 is not installed")
+needs_vllm = pytest.mark.skipif(
+    not str(installed_version()).startswith("0.24"), reason="vLLM 0.24 is not installed"
+)
 
 
 def run(*options: str) -> int:
-    arguments = ["--cluster-config", str(CLUSTER), "--dataset", SHARED, "--cost-source", "roofline", "--json"]
+    arguments = [
+        "--cluster-config",
+        str(CLUSTER),
+        "--dataset",
+        SHARED,
+        "--cost-source",
+        "roofline",
+        "--json",
+    ]
     return run_main([*arguments, "--max-num-seqs", "64", *options])
 
 
@@ -31,10 +49,29 @@ def run(*options: str) -> int:
     "options",
     [
         PRESSED,
-        (*PRESSED, "--no-async-scheduling", "--scheduling-policy", "priority", "--block-size", "32"),
+        (
+            *PRESSED,
+            "--no-async-scheduling",
+            "--scheduling-policy",
+            "priority",
+            "--block-size",
+            "32",
+        ),
         (*PRESSED, "--speculative-config", EAGLE),
-        (*PRESSED, "--speculative-config", EAGLE.replace("eagle", "ngram"), "--request-timeout", "3"),
-        ("--no-enable-prefix-caching", "--max-model-len", "4096", "--long-prefill-token-threshold", "128"),
+        (
+            *PRESSED,
+            "--speculative-config",
+            EAGLE.replace("eagle", "ngram"),
+            "--request-timeout",
+            "3",
+        ),
+        (
+            "--no-enable-prefix-caching",
+            "--max-model-len",
+            "4096",
+            "--long-prefill-token-threshold",
+            "128",
+        ),
     ],
 )
 def test_a_run_is_the_same_as_with_our_own(
@@ -46,7 +83,15 @@ def test_a_run_is_the_same_as_with_our_own(
         assert run(*options, "--scheduler", scheduler, "--output", str(output)) == 0
         summary: dict[str, Any] = json.loads(capsys.readouterr().out)
         assert set(summary["invariants"].values()) == {"ok"}
-        same = ("completed", "cancelled", "steps", "preemptions", "mean_ttft_ms", "p99_itl_ms", "speculation")
+        same = (
+            "completed",
+            "cancelled",
+            "steps",
+            "preemptions",
+            "mean_ttft_ms",
+            "p99_itl_ms",
+            "speculation",
+        )
         found.append(([summary[key] for key in same], output.read_bytes()))
     assert found[0] == found[1]
 
@@ -54,10 +99,18 @@ def test_a_run_is_the_same_as_with_our_own(
 def test_equal_content_is_equal_tokens_and_nothing_else_is() -> None:
     n, keys = 2, np.array([5, 6, 5, 7], np.uint64)
     workload = Workload(
-        arrival_ps=np.array([0, -1]), input_tokens=np.array([35, 40], np.int32),
-        output_tokens=np.array([4, 4], np.int32), model=np.zeros(n, np.int16), models=(), next_call=np.full(n, -1),
-        tool_delay_ps=np.zeros(n, np.int64), key_offsets=np.array([0, 2, 4]), keys=keys, granularity=16, source="",
-    )  # fmt: skip
+        arrival_ps=np.array([0, -1]),
+        input_tokens=np.array([35, 40], np.int32),
+        output_tokens=np.array([4, 4], np.int32),
+        model=np.zeros(n, np.int16),
+        models=(),
+        next_call=np.full(n, -1),
+        tool_delay_ps=np.zeros(n, np.int64),
+        key_offsets=np.array([0, 2, 4]),
+        keys=keys,
+        granularity=16,
+        source="",
+    )
     first, second = (_request(workload, row) for row in range(n))
     assert first.prompt()[:16] == second.prompt()[:16]
     assert not set(first.prompt()[16:]) & set(second.prompt()[16:])
@@ -68,7 +121,9 @@ def test_equal_content_is_equal_tokens_and_nothing_else_is() -> None:
 def test_without_vllm_it_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("llmsim.scheduling.conformance.vllm_installed.installed_version", lambda: None)
+    monkeypatch.setattr(
+        "llmsim.scheduling.conformance.vllm_installed.installed_version", lambda: None
+    )
     assert run("--scheduler", "vllm") == 2
     assert "install llmsim[vllm]" in capsys.readouterr().err
 

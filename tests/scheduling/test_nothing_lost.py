@@ -1,4 +1,6 @@
-"""Whatever the scheduler and the pressure: nothing is lost, every token is accounted for, nobody waits for nothing."""
+"""Whatever the scheduler and the pressure: nothing is lost, every token is accounted for, nobody
+waits for nothing.
+"""
 
 from itertools import pairwise
 from pathlib import Path
@@ -36,7 +38,9 @@ options_strategy = st.fixed_dictionaries(
 )
 
 
-def build_options(scheduler: str, sampled: dict[str, Any], requests: list[tuple[int, int, int]], seed: int) -> Options:
+def build_options(
+    scheduler: str, sampled: dict[str, Any], requests: list[tuple[int, int, int]], seed: int
+) -> Options:
     rng = np.random.default_rng(seed)
     sampled = dict(sampled)
     stages = sampled.pop("stages")
@@ -51,25 +55,34 @@ def build_options(scheduler: str, sampled: dict[str, Any], requests: list[tuple[
     if scheduler.endswith("prefill first"):
         options.extra |= {"prefill_first": True, "reserve_full_isl": bool(rng.random() < 0.5)}
     if options.scheduler == "vllm_v1" and stages > 1:
-        ahead = bool(rng.random() < 0.5)  # asynchronous scheduling, as vLLM's Model Runner V2 has it
+        ahead = bool(
+            rng.random() < 0.5
+        )  # asynchronous scheduling, as vLLM's Model Runner V2 has it
         options.depth = stages + ahead
         options.extra |= {"async_scheduling": ahead, "decode_interval": stages if ahead else 1}
     if options.scheduler != "vllm_v1":
         options.depth = stages if options.scheduler in PIPELINED else 1
-        options.extra |= {"mlfq_starvation_ps": int(rng.choice([10**9, 10**11])), "sglang_new_tokens": 64}
+        options.extra |= {
+            "mlfq_starvation_ps": int(rng.choice([10**9, 10**11])),
+            "sglang_new_tokens": 64,
+        }
         options.extra |= {"mlfq_tokens_per_iteration": 32}
     options.budget = max(options.budget, options.max_seqs)
     if options.scheduler in WHOLE_PROMPTS:
         options.budget = 400  # the longest prompt, and a whole sequence to be computed again
     options.priority = [int(rng.integers(-2, 3)) for _ in requests]
     shared = int(rng.integers(0, 7))
-    options.keys = [list(range(1, 1 + min(shared, tokens // options.block_size))) for _, tokens, _ in requests]
+    options.keys = [
+        list(range(1, 1 + min(shared, tokens // options.block_size))) for _, tokens, _ in requests
+    ]
     return options
 
 
 def check(requests: list[tuple[int, int, int]], options: Options, *, drafts: int = 0) -> None:
-    """With `drafts` in each step, those that do not hold are computed as well, and, with two batches in flight, a whole
-    verification behind the one that turns out to have ended the answer (vLLM drops what it gives)."""
+    """With `drafts` in each step, those that do not hold are computed as well, and, with two
+    batches in flight, a whole verification behind the one that turns out to have ended the answer
+    (vLLM drops what it gives).
+    """
     sim = run(requests, options)  # type: ignore[arg-type]
     r, c, steps = sim.requests(), sim.counters(), sim.steps()
     usable = (options.blocks - 1) * options.block_size
@@ -81,9 +94,15 @@ def check(requests: list[tuple[int, int, int]], options: Options, *, drafts: int
     for early, late in pairwise(chain):
         assert (r[early][done] <= r[late][done]).all()
     assert c["finished"][0] == done.sum() and c["running"][0] == c["waiting"][0] == 0
-    assert c["free_blocks"][0] == options.blocks - 1 and c["pool_consistent"].all() and not c["idle_with_work"].any()
+    assert (
+        c["free_blocks"][0] == options.blocks - 1
+        and c["pool_consistent"].all()
+        and not c["idle_with_work"].any()
+    )
     assert c["peak_blocks_used"][0] <= options.blocks - 1
-    assert (steps["tokens"] <= options.budget).all() and (steps["running"] <= options.max_seqs).all()
+    assert (steps["tokens"] <= options.budget).all() and (
+        steps["running"] <= options.max_seqs
+    ).all()
     assert (steps["sequences"] <= options.max_seqs).all()
     needed = sum(i + o - 1 for (_, i, o), ok in zip(requests, fits, strict=True) if ok)
     cached = int(r["cached_tokens"][done].sum())
@@ -98,7 +117,9 @@ def check(requests: list[tuple[int, int, int]], options: Options, *, drafts: int
     assert (np.bincount(victims, minlength=len(requests)) == r["preemptions"]).all()
     assert len(victims) == int(c["preemptions"][0])
     assert int(c["generation_tokens"][0]) == int(r["emitted_tokens"].sum())
-    assert int(c["prompt_tokens"][0]) == sum(i for (_, i, _), ok in zip(requests, fits, strict=True) if ok)
+    assert int(c["prompt_tokens"][0]) == sum(
+        i for (_, i, _), ok in zip(requests, fits, strict=True) if ok
+    )
     parts = sim.blame()
     assert (sum(parts.values())[done] == (r["finish_ps"] - r["arrival_ps"])[done]).all()
     assert all((part >= 0).all() for part in parts.values())
@@ -134,13 +155,22 @@ def test_tokens_add_up_between_any_two_events(
 
 
 @settings(max_examples=150, deadline=None)
-@given(requests=requests_strategy, sampled=options_strategy, seed=st.integers(0, 2**32), first=st.booleans())
+@given(
+    requests=requests_strategy,
+    sampled=options_strategy,
+    seed=st.integers(0, 2**32),
+    first=st.booleans(),
+)
 def test_steps_of_calm_sequences_are_those_in_full(
     requests: list[tuple[int, int, int]], sampled: dict[str, Any], seed: int, first: bool
 ) -> None:
-    """Sequences that only count are the same to the bit as all of them scheduled and received in full."""
+    """Sequences that only count are the same to the bit as all of them scheduled and received in
+    full.
+    """
     rng = np.random.default_rng(seed)
-    options = build_options("vllm_v1 prefill first" if first else "vllm_v1", sampled, requests, seed)
+    options = build_options(
+        "vllm_v1 prefill first" if first else "vllm_v1", sampled, requests, seed
+    )
     options.extra["limits"] = limits = _native.StepLimits()
     limits.long_prefill_token_threshold = int(rng.choice([0, 0, 8]))
     if rng.random() < 0.4:
@@ -148,30 +178,49 @@ def test_steps_of_calm_sequences_are_those_in_full(
         options.cancel_tokens = [int(rng.choice([-1, 1, 20])) for _ in requests]
     if rng.random() < 0.4 and not options.decode_only:
         options.extra["kv_tables"] = tables = _native.KvTables()
-        tables.windows = [0, *(int(rng.choice([2, 5, options.block_size + 1, 100])) for _ in range(rng.integers(1, 3)))]
+        tables.windows = [
+            0,
+            *(
+                int(rng.choice([2, 5, options.block_size + 1, 100]))
+                for _ in range(rng.integers(1, 3))
+            ),
+        ]
         tables.step_tokens, options.blocks = options.budget, 2 * options.blocks
     calm = run(requests, options)  # type: ignore[arg-type]
     options.extra["disable_fast_path"] = True
     full = run(requests, options)  # type: ignore[arg-type]
     for table in ("requests", "steps", "counters", "blame"):
         one, other = getattr(calm, table)(), getattr(full, table)()
-        assert one.keys() == other.keys() and all((one[name] == other[name]).all() for name in one), table
+        assert one.keys() == other.keys() and all(
+            (one[name] == other[name]).all() for name in one
+        ), table
     one, other = calm.schedule(0), full.schedule(0)
     assert all(np.array_equal(one[name], other[name]) for name in other)
 
 
 def test_prompts_first_do_not_trade_memory_with_decodes_for_ever() -> None:
-    """Equally urgent requests of one arrival, prompts admitted without room for all of them: found by this property."""
+    """Equally urgent requests of one arrival, prompts admitted without room for all of them: found
+    by this property.
+    """
     rows = """0 143 11, 1 35 59, 1 40 38, 1 190 57, 1 199 55, 1 288 43, 2 50 18, 2 107 18, 3 188 7, 4 206 2, 14 103 45,
-        16 133 32, 132 234 28, 157 123 15, 358 120 29, 372 270 21"""
+        16 133 32, 132 234 28, 157 123 15, 358 120 29, 372 270 21"""  # noqa: E501
     requests = [(int(a), int(b), int(c)) for a, b, c in (row.split() for row in rows.split(","))]
     options = Options(
-        blocks=95, block_size=4, max_seqs=10, budget=16, max_model_len=100_000, order="PRIORITY", per_token_ms=0.1,
+        blocks=95,
+        block_size=4,
+        max_seqs=10,
+        budget=16,
+        max_model_len=100_000,
+        order="PRIORITY",
+        per_token_ms=0.1,
         priority=[2, -2, 2, 2, -2, -2, -1, 2, 1, 1, -1, 0, 0, -1, 0, 2],
         extra={"watermark_blocks": 2, "prefill_first": True, "reserve_full_isl": False},
-    )  # fmt: skip
+    )
     check(requests, options)
-    rows = "0 68 37, 0 172 22, 2 175 7, 2 268 11, 3 232 55, 88 185 46, 337 87 19, 352 150 27, 395 253 15"
+    rows = (
+        "0 68 37, 0 172 22, 2 175 7, 2 268 11, 3 232 55, 88 185 46, 337 87 19, 352 150 27, 395 "
+        "253 15"
+    )
     requests = [(int(a), int(b), int(c)) for a, b, c in (row.split() for row in rows.split(","))]
     options.blocks, options.max_seqs, options.max_model_len = 65, 9, 400
     options.priority, options.extra["watermark_blocks"] = [-1, -1, 0, -2, 0, 2, -1, 2, 2], 5
@@ -179,9 +228,13 @@ def test_prompts_first_do_not_trade_memory_with_decodes_for_ever() -> None:
 
 
 def test_schedulers_do_not_read_the_oracle() -> None:
-    """Invariant 8, in every folder of the core: only stop rules and the KV guard ask for the answer's length."""
+    """Invariant 8, in every folder of the core: only stop rules and the KV guard ask for the
+    answer's length.
+    """
     allowed = {"sequence_table.h", "group.cpp", "vllm_v1.cpp", "batch_scheduler.cpp", "sglang.cpp"}
-    files = [p for p in sorted((ROOT / "llmsim" / "native").rglob("*")) if p.suffix in (".h", ".cpp")]
+    files = [
+        p for p in sorted((ROOT / "llmsim" / "native").rglob("*")) if p.suffix in (".h", ".cpp")
+    ]
     readers = {path.name for path in files if "max_tokens(" in path.read_text(encoding="utf-8")}
     assert readers == allowed
 

@@ -1,4 +1,6 @@
-"""The schedulers and queue orders as a person asks for them: options, defaults, contradictions, the trace's field."""
+"""The schedulers and queue orders as a person asks for them: options, defaults, contradictions, the
+trace's field.
+"""
 
 import csv
 import json
@@ -26,7 +28,16 @@ def engine(**overrides: Any) -> EngineArgs:
 
 
 def summary(capsys: pytest.CaptureFixture[str], *options: object, dataset: object) -> Any:
-    arguments = ("--cluster-config", CLUSTER, "--dataset", dataset, "--cost-source", "roofline", "--json", *options)
+    arguments = (
+        "--cluster-config",
+        CLUSTER,
+        "--dataset",
+        dataset,
+        "--cost-source",
+        "roofline",
+        "--json",
+        *options,
+    )
     assert run_main([str(option) for option in arguments]) == 0
     return json.loads(capsys.readouterr().out)
 
@@ -38,9 +49,21 @@ def test_configuration_and_core_know_the_same_names() -> None:
 
 def test_each_scheduler_brings_its_defaults() -> None:
     vllm, orca, sglang = engine(), engine(scheduler="orca"), engine(scheduler="sglang")
-    assert (vllm.scheduler, vllm.async_scheduling, vllm.enable_chunked_prefill) == ("vllm_v1", True, True)
-    assert (orca.async_scheduling, orca.enable_chunked_prefill, orca.enable_prefix_caching) == (False, False, False)
-    assert (sglang.async_scheduling, sglang.block_size, sglang.enable_prefix_caching) == (False, 1, True)
+    assert (vllm.scheduler, vllm.async_scheduling, vllm.enable_chunked_prefill) == (
+        "vllm_v1",
+        True,
+        True,
+    )
+    assert (orca.async_scheduling, orca.enable_chunked_prefill, orca.enable_prefix_caching) == (
+        False,
+        False,
+        False,
+    )
+    assert (sglang.async_scheduling, sglang.block_size, sglang.enable_prefix_caching) == (
+        False,
+        1,
+        True,
+    )
     assert orca.origin["enable_chunked_prefill"] == "scheduler orca"
     assert engine(scheduler="sglang", block_size=16).block_size == 16
     assert engine(scheduling_policy="slack", ttft_target_ns=5).ttft_target_ps == 5000
@@ -54,9 +77,18 @@ def test_each_scheduler_brings_its_defaults() -> None:
             {"scheduler": "sarathi", "async_scheduling": True},
             "--async-scheduling is an option of the scheduler vllm_v1",
         ),
-        ({"scheduler": "orca", "prioritize_prefill": True}, "--prioritize-prefill is an option of the scheduler"),
-        ({"scheduler": "mlfq", "reserve_full_isl": True}, "--reserve-full-isl is an option of the scheduler"),
-        ({"scheduler": "orca", "long_prefill_token_threshold": 5}, "--long-prefill-token-threshold is an option"),
+        (
+            {"scheduler": "orca", "prioritize_prefill": True},
+            "--prioritize-prefill is an option of the scheduler",
+        ),
+        (
+            {"scheduler": "mlfq", "reserve_full_isl": True},
+            "--reserve-full-isl is an option of the scheduler",
+        ),
+        (
+            {"scheduler": "orca", "long_prefill_token_threshold": 5},
+            "--long-prefill-token-threshold is an option",
+        ),
         ({"scheduler": "sglang", "watermark": 0.1}, "--watermark is an option of the schedulers"),
         ({"scheduler": "static", "enable_chunked_prefill": True}, "runs whole prompts"),
         ({"scheduler": "sglang", "enable_chunked_prefill": False}, "always cuts prompts"),
@@ -66,24 +98,39 @@ def test_each_scheduler_brings_its_defaults() -> None:
         ({"ttft_target_ns": 5}, 'only with scheduling_policy "slack"'),
     ],
 )
-def test_what_means_nothing_to_a_scheduler_is_refused_never_ignored(options: dict[str, Any], words: str) -> None:
+def test_what_means_nothing_to_a_scheduler_is_refused_never_ignored(
+    options: dict[str, Any], words: str
+) -> None:
     with pytest.raises(InputError) as caught:
         engine(**options)
     assert words in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_the_priorities_of_a_trace_decide(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_priorities_of_a_trace_decide(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """One place: while the first runs, the urgent one overtakes the one that came before it."""
     rows = [{**REQUEST, "arrival_time_ns": n, "priority": p} for n, p in enumerate((0, 5, 1))]
     trace, output = lines(tmp_path / "p.jsonl", *rows), tmp_path / "o.csv"
     for policy, order in (("priority", ["0", "2", "1"]), ("fcfs", ["0", "1", "2"])):
-        summary(capsys, "--scheduling-policy", policy, "--max-num-seqs", 1, "--output", output, dataset=trace)
+        summary(
+            capsys,
+            "--scheduling-policy",
+            policy,
+            "--max-num-seqs",
+            1,
+            "--output",
+            output,
+            dataset=trace,
+        )
         finished = [row["request id"] for row in csv.DictReader(output.open(encoding="utf-8"))]
         assert finished == order
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
-def test_every_scheduler_runs_a_trace_to_the_end(scheduler: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_scheduler_runs_a_trace_to_the_end(
+    scheduler: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     trace = "synthetic:n=60,rate=40,input=fixed:300,output=fixed:30,seed=1"
     options = ("--scheduler", scheduler, "--max-model-len", 2048, "--num-gpu-blocks-override", 3000)
     result = summary(capsys, *options, dataset=trace)
@@ -101,7 +148,9 @@ def test_decode_only_skips_the_prefill(capsys: pytest.CaptureFixture[str]) -> No
         assert set(decodes["invariants"].values()) == {"ok"}
 
 
-def test_prioritizing_prefill_lowers_ttft_and_lengthens_the_longest_gap(capsys: pytest.CaptureFixture[str]) -> None:
+def test_prioritizing_prefill_lowers_ttft_and_lengthens_the_longest_gap(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     trace = "synthetic:n=50,rate=5,input=fixed:3000,output=fixed:100,seed=1"
     mixed = summary(capsys, "--max-num-batched-tokens", 512, dataset=trace)
     first = summary(capsys, "--max-num-batched-tokens", 512, "--prioritize-prefill", dataset=trace)
@@ -130,7 +179,12 @@ def test_a_trace_may_give_priorities(tmp_path: Path) -> None:
         {"arrival_time_ns": 1, "priority": 7, "sub_requests": [call, {**call, "priority": 1}]},
     )
     workload = load(path)
-    assert workload.priority.tolist() == [7, 1, 0, -3]  # in order of arrival, a session's calls together
+    assert workload.priority.tolist() == [
+        7,
+        1,
+        0,
+        -3,
+    ]  # in order of arrival, a session's calls together
     assert workload.priority.dtype == np.int32
     assert not any("priority" in note for note in workload.notes)
     assert load(lines(tmp_path / "u.jsonl", REQUEST)).priority is None
@@ -139,24 +193,35 @@ def test_a_trace_may_give_priorities(tmp_path: Path) -> None:
 @pytest.mark.parametrize("bad", [1.5, "high", None, 1 << 31, True])
 def test_a_bad_priority_is_named(bad: object, tmp_path: Path) -> None:
     path = lines(tmp_path / "t.jsonl", REQUEST, {**REQUEST, "priority": bad})
-    with pytest.raises(InputError, match=r't\.jsonl:2:\d+: "priority" is .*must be an integer from -2147483648'):
+    with pytest.raises(
+        InputError, match=r't\.jsonl:2:\d+: "priority" is .*must be an integer from -2147483648'
+    ):
         load(path)
-    session = {"arrival_time_ns": 1, "sub_requests": [{"input_toks": 5, "output_toks": 2, "priority": bad}]}
+    session = {
+        "arrival_time_ns": 1,
+        "sub_requests": [{"input_toks": 5, "output_toks": 2, "priority": bad}],
+    }
     with pytest.raises(InputError, match=r'"sub_requests\[0\]\.priority" is'):
         load(lines(tmp_path / "u.jsonl", session))
 
 
 def test_behind_a_stop_token_asynchronous_scheduling_computes_one_token_more() -> None:
-    """Three tokens of one request: a step each; and where their end is not foreseen, one that nobody receives."""
+    """Three tokens of one request: a step each; and where their end is not foreseen, one that
+    nobody receives.
+    """
     requests = [{"id": "0", "arrival": 0.0, "segments": [[1, 8]], "output_len": 3}]
     config = {
         "max_num_seqs": 4, "max_num_batched_tokens": 16, "max_model_len": 200, "num_gpu_blocks": 50,
         "async_scheduling": True,
     }  # fmt: skip
     resolved = {
-        "max_num_scheduled_tokens": 16, "max_concurrent_batches": 2, "reserve_full_isl": True, "watermark": 0.0,
-        "num_spec_tokens": 0, "num_lookahead_tokens": 0,
-    }  # fmt: skip
+        "max_num_scheduled_tokens": 16,
+        "max_concurrent_batches": 2,
+        "reserve_full_isl": True,
+        "watermark": 0.0,
+        "num_spec_tokens": 0,
+        "num_lookahead_tokens": 0,
+    }
 
     def tokens(**more: Any) -> list[int]:
         steps = run_case({"config": config | more, "requests": requests, "resolved": resolved})

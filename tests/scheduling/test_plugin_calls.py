@@ -1,4 +1,6 @@
-"""Plug-ins of every kind: errors name file and line, prints leave stdout alone, and each group has an object."""
+"""Plug-ins of every kind: errors name file and line, prints leave stdout alone, and each group has
+an object.
+"""
 
 import json
 import subprocess
@@ -13,16 +15,27 @@ from llmsim.cli import run_main
 ROOT = Path(__file__).resolve().parents[2]
 LOAD = "synthetic:n=40,rate=40,input=lognormal:150:max=600,output=lognormal:120:max=500,seed=4"
 CLASSES = {
-    "--request-routing-policy": ("router", "def route(self, request, groups):", "return groups[0].index", ""),
+    "--request-routing-policy": (
+        "router",
+        "def route(self, request, groups):",
+        "return groups[0].index",
+        "",
+    ),
     "--queue-order": ("queue order", "def key(self, request):", "return 0", ""),
-    "--preemption-victim": ("preemption victim", "def choose(self, running, needy):", "return 0", ""),
+    "--preemption-victim": (
+        "preemption victim",
+        "def choose(self, running, needy):",
+        "return 0",
+        "",
+    ),
     "--cache-eviction": (
         "cache eviction",
         "def evict(self, count):",
         "return [self.free.pop() for _ in range(count)]",
         "    def __init__(self):\n        print('made')\n        self.free = []\n"
         "    def freed(self, blocks): self.free += blocks\n"
-        "    def reused(self, blocks): self.free[:] = [one for one in self.free if one not in blocks]\n",
+        "    def reused(self, blocks): self.free[:] = [one for one in self.free if one not in "
+        "blocks]\n",
     ),
     "--admission": ("admission", "def admit(self, request, group):", "return True", ""),
     "--scheduler": (
@@ -36,7 +49,10 @@ CLASSES = {
         "plug-in",
         "def operator(self, op, last):",
         "return None",
-        "    def __init__(self, request): print('made')\n    def attention(self, op): return None\n",
+        (
+            "    def __init__(self, request): print('made')\n    def attention(self, op): return "
+            "None\n"
+        ),
     ),
     "--expert-routing-policy": (
         "--expert-routing-policy",
@@ -81,14 +97,22 @@ def write(folder: Path, option: str, body: str) -> str:
 
 
 def run(folder: Path, option: str, name: str) -> int:
-    cluster = "h100_qwen3_30b_a3b.json" if option == "--expert-routing-policy" else "h100_llama31_8b.json"
+    cluster = (
+        "h100_qwen3_30b_a3b.json" if option == "--expert-routing-policy" else "h100_llama31_8b.json"
+    )
     document = json.loads((ROOT / "cluster_config" / cluster).read_text(encoding="utf-8"))
     if option != "--expert-routing-policy":
         instance = document["nodes"][0]["instances"][0]
         document["nodes"][0]["instances"] = [instance, instance]
         document["nodes"][0].pop("num_instances", None)
     (folder / "c.json").write_text(json.dumps(document), encoding="utf-8")
-    words = ["--cluster-config=c.json", f"--dataset={LOAD}", "--cost-source=roofline", "--max-model-len=2048", "--json"]
+    words = [
+        "--cluster-config=c.json",
+        f"--dataset={LOAD}",
+        "--cost-source=roofline",
+        "--max-model-len=2048",
+        "--json",
+    ]
     words += [] if option == "--expert-routing-policy" else ["--num-gpu-blocks-override=100"]
     return run_main([*words, f"{option}={name}"])
 
@@ -98,7 +122,9 @@ def last_line(folder: Path, name: str) -> int:
 
 
 @pytest.mark.parametrize("option", CLASSES)
-def test_an_exception_names_file_and_line(option: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_exception_names_file_and_line(
+    option: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     name = write(folder, option, "raise KeyError('colour')")
     assert run(folder, option, name) == 2
     captured = capsys.readouterr()
@@ -122,7 +148,9 @@ def test_an_exception_has_its_traceback_where_it_is_asked_for(
 
 
 @pytest.mark.parametrize("option", CLASSES)
-def test_a_wrong_answer_names_file_and_line(option: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_answer_names_file_and_line(
+    option: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     name = write(folder, option, f"return {WRONG[option]}")
     assert run(folder, option, name) == 2
     sentence = capsys.readouterr().err.splitlines()[-1]
@@ -154,7 +182,11 @@ def test_a_scheduler_has_an_object_for_each_group_and_none_without_its_limits(
 @pytest.mark.parametrize("option", CLASSES)
 @pytest.mark.parametrize("thing", ["subprocess:getoutput", "os:environ", "decimal:Decimal"])
 def test_nothing_is_called_of_what_lacks_the_protocol(
-    option: str, thing: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    option: str,
+    thing: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def called(*_: object, **__: object) -> None:
         raise AssertionError("it was called")
@@ -177,12 +209,16 @@ def test_the_end_of_the_process_by_a_plugin_names_its_line(
     assert f"{name.partition(':')[0]}.py:{last_line(folder, name)}; let it return" in sentence
 
 
-def test_modules_that_cannot_be_imported_name_their_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_modules_that_cannot_be_imported_name_their_line(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (folder / "no_syntax.py").write_text("x = 1\nclass Mine\n", encoding="utf-8")
     (folder / "no_module.py").write_text("x = 1\nx = {}['a']\n", encoding="utf-8")
     for option in CLASSES:
         for module in ("no_syntax", "no_module"):
             assert run(folder, option, f"{module}:Mine") == 2
             sentence = capsys.readouterr().err
-            assert f"{module}.py" in sentence and (":2)" in sentence or "line 2" in sentence), sentence
+            assert f"{module}.py" in sentence and (":2)" in sentence or "line 2" in sentence), (
+                sentence
+            )
             assert sentence.count("\n") == 1

@@ -1,4 +1,6 @@
-"""Policies in Python: the documented ones run and equal their native twins, and what is wrong with one is said."""
+"""Policies in Python: the documented ones run and equal their native twins, and what is wrong with
+one is said.
+"""
 
 import json
 import re
@@ -35,7 +37,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*more: str, dataset: str = SHARED, output: str = "out.csv") -> int:
-    arguments = ["--cluster-config", str(ROOT / "cluster_config" / "h100_llama31_8b.json"), "--dataset", dataset]
+    arguments = [
+        "--cluster-config",
+        str(ROOT / "cluster_config" / "h100_llama31_8b.json"),
+        "--dataset",
+        dataset,
+    ]
     return run_main([*arguments, "--cost-source", "roofline", "--output", output, "--json", *more])
 
 
@@ -65,13 +72,26 @@ def test_the_documented_policies_equal_their_native_twins(
     assert (first["refused"] > 0) == ("--admission" in mine)
 
 
-def test_the_documented_expert_router_equals_its_native_twin(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Experts without favourites are RAND's; hot ones make steps longer, and the class is asked before the run only."""
+def test_the_documented_expert_router_equals_its_native_twin(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Experts without favourites are RAND's; hot ones make steps longer, and the class is asked
+    before the run only.
+    """
     cluster = str(ROOT / "cluster_config" / "rtxpro6000_qwen3_30b_a3b_dp2_ep2.json")
     rows = "synthetic:n=12,rate=5,input=fixed:60,output=fixed:12"
 
     def outputs(policy: str, name: str) -> bytes:
-        arguments = ("--cluster-config", cluster, "--dataset", rows, "--cost-source", "roofline", "--output", name)
+        arguments = (
+            "--cluster-config",
+            cluster,
+            "--dataset",
+            rows,
+            "--cost-source",
+            "roofline",
+            "--output",
+            name,
+        )
         assert run_main([*arguments, "--expert-routing-policy", policy]) == 0
         return (folder / name).read_bytes()
 
@@ -84,9 +104,13 @@ def test_the_documented_expert_router_equals_its_native_twin(folder: Path, capsy
 def test_the_policies_are_asked_at_all(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     """Their opposites change the schedule: nothing above is equal because nobody was asked."""
     opposite = {
-        "--queue-order": EXAMPLES["shortest"].replace("return request.tokens", "return -request.tokens"),
+        "--queue-order": EXAMPLES["shortest"].replace(
+            "return request.tokens", "return -request.tokens"
+        ),
         "--preemption-victim": EXAMPLES["youngest"].replace("len(running) - 1", "0"),
-        "--cache-eviction": EXAMPLES["lru"].replace("list(self.order)[:count]", "list(self.order)[::-1][:count]"),
+        "--cache-eviction": EXAMPLES["lru"].replace(
+            "list(self.order)[:count]", "list(self.order)[::-1][:count]"
+        ),
     }
     assert run(*PRESSED, output="own.csv") == 0
     for number, (option, text) in enumerate(opposite.items()):
@@ -101,13 +125,18 @@ def test_the_policies_are_asked_at_all(capsys: pytest.CaptureFixture[str], folde
 def test_a_whole_scheduler_equals_the_native_one_that_does_the_same(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Requests far apart: whole prompts, then one token each, as any synchronous scheduler has it."""
+    """Requests far apart: whole prompts, then one token each, as any synchronous
+    scheduler has it.
+    """
     calm = "synthetic:n=20,rate=0.2,input=fixed:100,output=fixed:30"
     more = ("--no-enable-prefix-caching", "--max-model-len", "4096")
     assert run(*more, "--scheduler", "in_order:InOrder", dataset=calm, output="a.csv") == 0
     assert run(*more, "--no-async-scheduling", dataset=calm, output="b.csv") == 0
     assert (folder / "a.csv").read_bytes() == (folder / "b.csv").read_bytes()
-    assert run("--scheduler", "in_order:InOrder", "--request-timeout", "0.5", "--max-concurrency", "8") == 0
+    assert (
+        run("--scheduler", "in_order:InOrder", "--request-timeout", "0.5", "--max-concurrency", "8")
+        == 0
+    )
     capsys.readouterr()
 
 
@@ -141,12 +170,28 @@ class Nothing: pass
     [
         ("--queue-order", "broken:Raises", "queue order broken:Raises failed: KeyError: 'colour'"),
         ("--queue-order", "broken:Half", "queue order broken:Half answered 0.5; a whole number"),
-        ("--preemption-victim", "broken:Far", "preemption victim broken:Far answered 99; an index from 0 to"),
+        (
+            "--preemption-victim",
+            "broken:Far",
+            "preemption victim broken:Far answered 99; an index from 0 to",
+        ),
         ("--cache-eviction", "broken:Lazy", "cache eviction broken:Lazy chose 0 blocks"),
-        ("--admission", "broken:Perhaps", "admission broken:Perhaps answered 'perhaps'; True or False"),
+        (
+            "--admission",
+            "broken:Perhaps",
+            "admission broken:Perhaps answered 'perhaps'; True or False",
+        ),
         ("--scheduler", "broken:Greedy", "scheduler broken:Greedy: it scheduled"),
-        ("--scheduler", "broken:Idle", "scheduler broken:Idle schedules nothing although requests wait"),
-        ("--queue-order", "broken:Nothing", "queue order broken:Nothing has no method key(request)"),
+        (
+            "--scheduler",
+            "broken:Idle",
+            "scheduler broken:Idle schedules nothing although requests wait",
+        ),
+        (
+            "--queue-order",
+            "broken:Nothing",
+            "queue order broken:Nothing has no method key(request)",
+        ),
         ("--queue-order", "broken:Raise", 'broken has no Raise (did you mean "Raises"'),
         ("--cache-eviction", "nowhere:Class", "there is no module nowhere"),
         ("--queue-order", "shortest", '--queue-order is "shortest"'),
@@ -175,7 +220,12 @@ def test_admission_sees_the_request_that_it_decides_on(folder: Path) -> None:
     (folder / "noted.py").write_text(SEEN, encoding="utf-8")
     models = ("meta-llama/Llama-3.1-8B", "Qwen/Qwen3-8B")
     rows = [
-        {"input_toks": 20 + row, "output_toks": 3, "arrival_time_ns": row * 10**9, "model": models[row % 2]}
+        {
+            "input_toks": 20 + row,
+            "output_toks": 3,
+            "arrival_time_ns": row * 10**9,
+            "model": models[row % 2],
+        }
         for row in range(4)
     ]
     trace = folder / "trace.jsonl"
@@ -189,7 +239,10 @@ def test_admission_sees_the_request_that_it_decides_on(folder: Path) -> None:
 
 def test_contradictions_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--queue-order", "shortest:Shortest", "--scheduling-policy", "sjf") == 2
-    assert run("--queue-order", "shortest:Shortest", "--scheduler", "mlfq", "--max-model-len", "2048") == 2
+    assert (
+        run("--queue-order", "shortest:Shortest", "--scheduler", "mlfq", "--max-model-len", "2048")
+        == 2
+    )
     assert run("--preemption-victim", "youngest:Youngest", "--scheduler", "sglang") == 2
     assert run("--scheduler", "in_order:InOrder", "--async-scheduling") == 2
     assert len(capsys.readouterr().err.strip().splitlines()) == 4

@@ -1,4 +1,6 @@
-"""Degenerate cases whose answers are known: one server, the closed loop, and what does not depend on how it is run."""
+"""Degenerate cases whose answers are known: one server, the closed loop, and what does not depend
+on how it is run.
+"""
 
 import hashlib
 import os
@@ -34,7 +36,8 @@ def test_one_sequence_at_a_time_is_an_md1_queue(load: float) -> None:
         end = max(a, end) + MS
         ends[i] = end
     assert (r["finish_ps"] == ends).all()
-    # Pollaczek and Khinchine: mean wait = load / (2 (1 - load)) service times. Batch means give the error of our mean.
+    # Pollaczek and Khinchine: mean wait = load / (2 (1 - load)) service times. Batch means give the
+    # error of our mean.
     waits = (r["scheduled_ps"] - r["arrival_ps"])[2000:] / MS
     batches = waits[: len(waits) // 38 * 38].reshape(38, -1).mean(axis=1)
     error = float(batches.std(ddof=1) / np.sqrt(38))
@@ -59,17 +62,26 @@ def digest(scheduler: str) -> str:
     """A run with everything in it, as one hash."""
     random = np.random.Generator(np.random.PCG64(5))
     rows = sorted(
-        (int(random.integers(0, 300)), int(random.integers(1, 200)), int(random.integers(1, 40))) for _ in range(60)
+        (int(random.integers(0, 300)), int(random.integers(1, 200)), int(random.integers(1, 40)))
+        for _ in range(60)
     )
     options = Options(
-        scheduler, blocks=80, block_size=4, caching=scheduler not in ("orca", "static"), max_model_len=400, budget=400,
-        timeout_ms=[float(t) if t > 0 else -1 for t in random.integers(-100, 200, 60)], clients=9,
+        scheduler,
+        blocks=80,
+        block_size=4,
+        caching=scheduler not in ("orca", "static"),
+        max_model_len=400,
+        budget=400,
+        timeout_ms=[float(t) if t > 0 else -1 for t in random.integers(-100, 200, 60)],
+        clients=9,
         think_ms=[float(t) for t in random.integers(0, 30, 60)],
         keys=[list(range(1, 1 + tokens // 4)) for _, tokens, _ in rows],
-    )  # fmt: skip
+    )
     sim = run(rows, options)  # type: ignore[arg-type]
     columns: dict[str, Any] = {**sim.requests(), **sim.blame(), **sim.steps()}
-    return hashlib.sha256(b"".join(name.encode() + columns[name].tobytes() for name in sorted(columns))).hexdigest()
+    return hashlib.sha256(
+        b"".join(name.encode() + columns[name].tobytes() for name in sorted(columns))
+    ).hexdigest()
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
@@ -86,28 +98,45 @@ def test_results_do_not_depend_on_the_process() -> None:
         path = os.pathsep.join([str(FOLDER), *sys.path])
         environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": path}
         command = [sys.executable, "-c", program]
-        outputs.add(subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout.strip())
+        outputs.add(
+            subprocess.run(
+                command, capture_output=True, text=True, check=True, env=environment
+            ).stdout.strip()
+        )
     assert outputs == {" ".join(map(digest, SCHEDULERS))}
 
 
 @pytest.mark.parametrize("percent", [110, 80, 50, 25, 10, 5])
 @pytest.mark.parametrize("scheduler", ["vllm_v1", "sarathi", "sglang", "mlfq"])
 def test_pools_from_more_than_the_need_down_to_a_twentieth(scheduler: str, percent: int) -> None:
-    """Of the blocks that all requests at once would take: everybody finishes, or is refused because it never fits."""
+    """Of the blocks that all requests at once would take: everybody finishes, or is refused because
+    it never fits.
+    """
     random = np.random.Generator(np.random.PCG64(percent))
     rows = sorted(
-        (int(random.integers(0, 50)), int(random.integers(20, 200)), int(random.integers(5, 60))) for _ in range(40)
+        (int(random.integers(0, 50)), int(random.integers(20, 200)), int(random.integers(5, 60)))
+        for _ in range(40)
     )
     need = sum(-(-(i + o) // 4) for _, i, o in rows)
     options = Options(
-        scheduler, blocks=need * percent // 100 + 1, block_size=4, max_seqs=40, budget=400, max_model_len=400,
-        caching=True, per_token_ms=0.01,
-    )  # fmt: skip
+        scheduler,
+        blocks=need * percent // 100 + 1,
+        block_size=4,
+        max_seqs=40,
+        budget=400,
+        max_model_len=400,
+        caching=True,
+        per_token_ms=0.01,
+    )
     sim = run(rows, options)  # type: ignore[arg-type]
     r, c, parts = sim.requests(), sim.counters(), sim.blame()
     fits = np.array([i + o - 1 <= (options.blocks - 1) * 4 for _, i, o in rows])
-    assert (r["status"] == np.where(fits, 3, 4)).all() and (percent < 100 or c["preemptions"][0] == 0)
+    assert (r["status"] == np.where(fits, 3, 4)).all() and (
+        percent < 100 or c["preemptions"][0] == 0
+    )
     assert (r["emitted_tokens"] == np.where(fits, [o for _, _, o in rows], 0)).all()
     latency = (r["finish_ps"] - r["arrival_ps"])[fits]
-    assert (sum(parts.values())[fits] == latency).all() and all((part >= 0).all() for part in parts.values())
+    assert (sum(parts.values())[fits] == latency).all() and all(
+        (part >= 0).all() for part in parts.values()
+    )
     assert c["free_blocks"][0] == options.blocks - 1 and c["pool_consistent"].all()

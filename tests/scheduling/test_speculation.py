@@ -1,4 +1,6 @@
-"""Speculative decoding: exact limits, draws that depend on nothing else, and what a drafter costs."""
+"""Speculative decoding: exact limits, draws that depend on nothing else, and what a
+drafter costs.
+"""
 
 from typing import Any
 
@@ -35,10 +37,18 @@ def test_if_no_draft_holds_every_step_gives_one_token(depth: int) -> None:
     plain = run([(0, 40, 20)], Options(depth=depth))
     assert sim.counters()["steps"][0] == plain.counters()["steps"][0] == 20
     assert [tokens for ((_, tokens, _),) in schedule(sim)] == [40] + [4] * 19
-    assert [before for ((_, _, before),) in schedule(sim)][1:5] == [40, 41, 42, 43] if depth == 1 else True
+    assert (
+        [before for ((_, _, before),) in schedule(sim)][1:5] == [40, 41, 42, 43]
+        if depth == 1
+        else True
+    )
     assert (sim.requests()["finish_ps"] == plain.requests()["finish_ps"]).all()
     counters = sim.counters()
-    assert (counters["verifications"][0], counters["drafted_tokens"][0], counters["accepted_tokens"][0]) == (19, 57, 0)
+    assert (
+        counters["verifications"][0],
+        counters["drafted_tokens"][0],
+        counters["accepted_tokens"][0],
+    ) == (19, 57, 0)
 
 
 @pytest.mark.parametrize("depth", [1, 2])
@@ -58,7 +68,9 @@ def test_if_all_drafts_hold_a_step_gives_all_of_them_and_one_more(tokens: int, d
 
 
 def test_what_holds_depends_on_the_request_and_its_answer_alone() -> None:
-    """Beside others, in another order of steps, and asynchronously, a request's answer grows in the same strides."""
+    """Beside others, in another order of steps, and asynchronously, a request's answer grows in the
+    same strides.
+    """
     extra = drafting(4, [0.8, 0.6, 0.5, 0.2])
 
     def strides(requests: list[tuple[float, int, int]], row: int, **options: Any) -> list[int]:
@@ -75,11 +87,15 @@ def test_what_holds_depends_on_the_request_and_its_answer_alone() -> None:
 
 def test_rates_are_met_in_the_long_run_and_a_seed_changes_the_draws() -> None:
     native = acceptance([0.7, 0.5, 0.9])
-    held = np.array([native.accepted(row, emitted, 3) for row in range(200) for emitted in range(200)])
+    held = np.array(
+        [native.accepted(row, emitted, 3) for row in range(200) for emitted in range(200)]
+    )
     shares = [float((held > i).mean()) for i in range(3)]
     assert shares == pytest.approx([0.7, 0.35, 0.315], abs=0.01)
     native.seed = 1
-    again = np.array([native.accepted(row, emitted, 3) for row in range(200) for emitted in range(200)])
+    again = np.array(
+        [native.accepted(row, emitted, 3) for row in range(200) for emitted in range(200)]
+    )
     assert (again != held).mean() > 0.3
     assert (chance(0.0), chance(1.0)) == (0, ALWAYS)
 
@@ -93,37 +109,57 @@ def test_drafts_may_depend_on_the_number_of_sequences() -> None:
 
 
 def test_a_proposer_that_finds_nothing_leaves_plain_decodes() -> None:
-    sim = run([(0, 40, 200)], Options(extra=drafting(3, [0.0] * 3, proposal_chance=ALWAYS // 4, lookahead=0)))
+    sim = run(
+        [(0, 40, 200)],
+        Options(extra=drafting(3, [0.0] * 3, proposal_chance=ALWAYS // 4, lookahead=0)),
+    )
     lengths = np.array([step[0][1] for step in schedule(sim)][1:])
     assert set(lengths.tolist()) == {1, 4}
     assert 0.1 < float((lengths == 4).mean()) < 0.4
 
 
 def test_a_drafter_takes_one_pass_over_the_step_and_one_for_each_further_draft() -> None:
-    """Steps of 1 ms and 0.01 ms per token; passes of the drafter: 1 ms and 0.02, then 1 ms and 0.03 per token."""
+    """Steps of 1 ms and 0.01 ms per token; passes of the drafter: 1 ms and 0.02, then 1 ms and 0.03
+    per token.
+    """
     budget, drafts = 64, 3
 
     def made(slots: int, parallel: bool) -> Any:
         passes = program(budget + 32, 8, 0.02), program(budget + 32, 8, 0.03)
         return _native.Drafter(*passes, slots, parallel)
 
-    for slots, parallel, first, further in ((0, False, 4, 2), (1, False, 5, 2), (0, True, 6, 0), (1, True, 7, 0)):
+    for slots, parallel, first, further in (
+        (0, False, 4, 2),
+        (1, False, 5, 2),
+        (0, True, 6, 0),
+        (1, True, 7, 0),
+    ):
         sim = run_with_drafter(made(slots, parallel), budget, drafts)
         steps = sim.steps()
         lengths = steps["end_ps"] - steps["start_ps"]
         verify = 1 * MS + 4 * MS // 100
-        assert lengths[1] == verify + (1 * MS + first * 2 * MS // 100) + further * (1 * MS + 3 * MS // 100)
-        assert lengths[0] == 1 * MS + 40 * MS // 100 + 1 * MS + (40 + first - 4) * 2 * MS // 100 + further * (
+        assert lengths[1] == verify + (1 * MS + first * 2 * MS // 100) + further * (
             1 * MS + 3 * MS // 100
         )
+        assert lengths[0] == 1 * MS + 40 * MS // 100 + 1 * MS + (
+            40 + first - 4
+        ) * 2 * MS // 100 + further * (1 * MS + 3 * MS // 100)
 
 
 def run_with_drafter(drafter: Any, budget: int, drafts: int) -> Any:
     sim = _native.Simulation(
-        np.zeros(1, np.int64), np.full(1, 40, np.int32), np.full(1, 9, np.int32), np.zeros(1, np.int16),
-        np.full(1, -1, np.int32), np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(2, np.int64),
-        np.zeros(0, np.uint64), 16, 0,
-    )  # fmt: skip
+        np.zeros(1, np.int64),
+        np.full(1, 40, np.int32),
+        np.full(1, 9, np.int32),
+        np.zeros(1, np.int16),
+        np.full(1, -1, np.int32),
+        np.zeros(1, np.int64),
+        np.zeros(0, np.int32),
+        np.zeros(2, np.int64),
+        np.zeros(0, np.uint64),
+        16,
+        0,
+    )
     config, group = _native.VllmV1Config(), _native.GroupConfig()
     config.speculation = speculation(drafts, [0.0] * drafts)
     config.max_num_scheduled_tokens, config.max_num_seqs = budget, 8
@@ -144,19 +180,42 @@ def test_a_reader_of_hidden_states_computes_the_last_cached_block_again() -> Non
 
 @settings(max_examples=40, deadline=None)
 @given(
-    requests=requests_strategy, tokens=st.integers(1, 4), rate=st.sampled_from([0.0, 0.5, 1.0]),
-    depth=st.sampled_from([1, 2]), blocks=st.integers(40, 90), caching=st.booleans(), seqs=st.integers(1, 8),
-    mode=st.sampled_from(["plain", "plain", "stages", "runner V2", "decode only", "prefill first", "padded"]),
-)  # fmt: skip
+    requests=requests_strategy,
+    tokens=st.integers(1, 4),
+    rate=st.sampled_from([0.0, 0.5, 1.0]),
+    depth=st.sampled_from([1, 2]),
+    blocks=st.integers(40, 90),
+    caching=st.booleans(),
+    seqs=st.integers(1, 8),
+    mode=st.sampled_from(
+        ["plain", "plain", "stages", "runner V2", "decode only", "prefill first", "padded"]
+    ),
+)
 def test_nothing_is_lost_under_pressure(
-    requests: list[tuple[int, int, int]], tokens: int, rate: float, depth: int, blocks: int, caching: bool, seqs: int,
+    requests: list[tuple[int, int, int]],
+    tokens: int,
+    rate: float,
+    depth: int,
+    blocks: int,
+    caching: bool,
+    seqs: int,
     mode: str,
-) -> None:  # fmt: skip
-    """With several batches in flight, too, and with prompts that come with their KV, or run alone."""
+) -> None:
+    """With several batches in flight, too, and with prompts that come with their KV,
+    or run alone.
+    """
     options = Options(
-        blocks=blocks, block_size=16, max_seqs=seqs, budget=64, max_model_len=100_000, depth=depth, caching=caching,
-        per_token_ms=0.1, extra=drafting(tokens, [rate] * tokens), decode_only=mode == "decode only",
-    )  # fmt: skip
+        blocks=blocks,
+        block_size=16,
+        max_seqs=seqs,
+        budget=64,
+        max_model_len=100_000,
+        depth=depth,
+        caching=caching,
+        per_token_ms=0.1,
+        extra=drafting(tokens, [rate] * tokens),
+        decode_only=mode == "decode only",
+    )
     options.extra["prefill_first"] = mode == "prefill first"
     if mode == "padded":
         options.extra["limits"] = _native.StepLimits()
@@ -177,7 +236,10 @@ def test_who_starts_with_one_token_keeps_a_step_of_verifications_alike(depth: in
     limits.pads_new_decodes = True
     plain = run(rows, Options(depth=depth, extra=extra))
     padded = run(rows, Options(depth=depth, extra={**extra, "limits": limits}))
-    first = {sim: next(step for step in schedule(sim) if 1 in [row for row, _, _ in step]) for sim in (plain, padded)}
+    first = {
+        sim: next(step for step in schedule(sim) if 1 in [row for row, _, _ in step])
+        for sim in (plain, padded)
+    }
     assert [(row, tokens) for row, tokens, _ in first[plain]] == [(0, 4), (1, 1)]
     assert [(row, tokens) for row, tokens, _ in first[padded]] == [(0, 4), (1, 4)]
     assert padded.requests()["emitted_tokens"].tolist() == [12, 2]
@@ -198,7 +260,9 @@ def test_without_room_for_a_verification_it_waits_and_beside_prompts_it_does_not
 
 
 def test_all_drafts_that_hold_are_proposals() -> None:
-    """With everything accepted, what a padded request adds to its first step still gives it one token."""
+    """With everything accepted, what a padded request adds to its first step still gives it one
+    token.
+    """
     limits = _native.StepLimits()
     limits.pads_new_decodes = True
     extra = {**drafting(3, [1.0] * 3), "limits": limits}
@@ -207,15 +271,24 @@ def test_all_drafts_that_hold_are_proposals() -> None:
     assert mine == [4, 4, 4] and sim.requests()["emitted_tokens"].tolist() == [40, 9]
 
 
-def test_with_two_batches_in_flight_a_verification_runs_behind_the_one_that_ends_the_answer() -> None:
-    """The first verification gives all that is left; the second was scheduled before that was known."""
+def test_with_two_batches_in_flight_a_verification_runs_behind_the_one_that_ends_the_answer() -> (
+    None
+):
+    """The first verification gives all that is left; the second was scheduled before that was
+    known.
+    """
     sim = run([(0, 1, 3)], Options(depth=2, extra=drafting(1, [1.0])))
     assert schedule(sim) == [[(0, 1, 0)], [(0, 2, 1)], [(0, 2, 3)]]
-    assert sim.requests()["emitted_tokens"].tolist() == [3] and sim.counters()["drafted_tokens"][0] == 1
+    assert (
+        sim.requests()["emitted_tokens"].tolist() == [3]
+        and sim.counters()["drafted_tokens"][0] == 1
+    )
 
 
 def config(**fields: Any) -> SpeculativeConfig:
-    return SpeculativeConfig.model_validate({"method": "eagle", "num_speculative_tokens": 3, **fields})
+    return SpeculativeConfig.model_validate(
+        {"method": "eagle", "num_speculative_tokens": 3, **fields}
+    )
 
 
 def test_three_ways_to_say_how_many_drafts_hold() -> None:
@@ -232,7 +305,9 @@ def test_three_ways_to_say_how_many_drafts_hold() -> None:
 
 
 def test_batch_sizes_take_the_range_before_a_gap() -> None:
-    given = config(acceptance_rate=1.0, num_speculative_tokens_per_batch_size=[[1, 2, 9], [5, 6, 1]])
+    given = config(
+        acceptance_rate=1.0, num_speculative_tokens_per_batch_size=[[1, 2, 9], [5, 6, 1]]
+    )
     assert resolve_speculation(given, 8).tokens_by_sequences == (0, 3, 3, 3, 3, 1, 1, 1, 1)
 
 
@@ -244,7 +319,9 @@ def test_batch_sizes_take_the_range_before_a_gap() -> None:
     ],
 )  # fmt: skip
 def test_tokens_that_read_the_same_rows_share_tiles(name: str, tp: int, queries: int) -> None:
-    """Each token of sparse attention fills whole tiles of 64 rows, since it reads rows of its own."""
+    """Each token of sparse attention fills whole tiles of 64 rows, since it reads rows
+    of its own.
+    """
     from llmsim.lowering.program import queries_per_kv_head
     from llmsim.model import Dtypes, Layout, load_model, operators
 

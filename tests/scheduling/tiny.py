@@ -58,7 +58,9 @@ def program(budget: int, max_seqs: int, per_token_ms: float = 0) -> Any:
     """A step takes STEP_MS plus a time per token."""
     tokens = STEP_MS * MS + np.arange(budget + 1, dtype=np.int64) * int(per_token_ms * MS)
     operators = [
-        _native.Operator(name, _native.NodeKind.COMPUTE, feature, 0, 1, ps, np.zeros(len(ps), np.uint8))
+        _native.Operator(
+            name, _native.NodeKind.COMPUTE, feature, 0, 1, ps, np.zeros(len(ps), np.uint8)
+        )
         for name, feature, ps in (
             ("tokens", _native.Feature.TOKENS, tokens),
             ("sequences", _native.Feature.SEQUENCES, np.zeros(max_seqs + 1, np.int64)),
@@ -74,7 +76,11 @@ def program(budget: int, max_seqs: int, per_token_ms: float = 0) -> Any:
 def configuration(options: Options) -> Any:
     """The native scheduler's configuration."""
     kv = _native.KvCacheConfig()
-    kv.num_blocks, kv.block_size, kv.max_model_len = options.blocks, options.block_size, options.max_model_len
+    kv.num_blocks, kv.block_size, kv.max_model_len = (
+        options.blocks,
+        options.block_size,
+        options.max_model_len,
+    )
     kv.prefix_caching = options.caching
     queue = _native.QueueConfig()
     queue.order = getattr(_native.QueueOrder, options.order)
@@ -97,51 +103,72 @@ def configuration(options: Options) -> Any:
 
 
 def run(requests: list[tuple[float, int, int]], options: Options) -> Any:
-    """Runs (arrival in ms, or -1 for a later call, input, output) rows, in order of arrival, to the end."""
+    """Runs (arrival in ms, or -1 for a later call, input, output) rows, in order of arrival, to the
+    end.
+    """
     sim = built(requests, options)
     for _ in range(MOST_EVENTS // 10_000):
         if sim.run(10_000):
             return sim
     raise AssertionError(
-        f"no end after {MOST_EVENTS} events: {sim.num_finished} of {len(requests)} requests have finished"
+        f"no end after {MOST_EVENTS} events: {sim.num_finished} of {len(requests)} requests have "
+        "finished"
     )
 
 
 def built(requests: list[tuple[float, int, int]], options: Options, policies: Any = None) -> Any:
-    """The simulation of the same rows before its first event; `policies` are a scheduler's from outside."""
+    """The simulation of the same rows before its first event; `policies` are a scheduler's from
+    outside.
+    """
     n = len(requests)
     keys = options.keys or [[] for _ in range(n)]
     sim = _native.Simulation(
-        np.array([round(arrival * MS) if arrival >= 0 else -1 for arrival, _, _ in requests], np.int64),
+        np.array(
+            [round(arrival * MS) if arrival >= 0 else -1 for arrival, _, _ in requests], np.int64
+        ),
         np.array([tokens for _, tokens, _ in requests], np.int32),
         np.array([tokens for _, _, tokens in requests], np.int32),
-        np.zeros(n, np.int16), np.array(options.next_call or [-1] * n, np.int32), np.zeros(n, np.int64),
+        np.zeros(n, np.int16),
+        np.array(options.next_call or [-1] * n, np.int32),
+        np.zeros(n, np.int64),
         np.array(options.priority, np.int32),
-        np.cumsum([0, *map(len, keys)]).astype(np.int64), np.array([k for row in keys for k in row], np.uint64),
-        options.block_size, 0,
-    )  # fmt: skip
+        np.cumsum([0, *map(len, keys)]).astype(np.int64),
+        np.array([k for row in keys for k in row], np.uint64),
+        options.block_size,
+        0,
+    )
     group = _native.GroupConfig()
     group.depth, group.api_latency_ps = options.depth, round(options.api_latency_ms * MS)
     group.api_latency_per_token_ps = round(options.api_latency_per_token_ms * MS)
     scheduler = configuration(options)
     sim.add_group(
-        group, scheduler if policies is None else scheduler.with_policies(policies),
-        program(options.budget, options.max_seqs, options.per_token_ms), record_steps=True, record_schedule=True,
-    )  # fmt: skip
+        group,
+        scheduler if policies is None else scheduler.with_policies(policies),
+        program(options.budget, options.max_seqs, options.per_token_ms),
+        record_steps=True,
+        record_schedule=True,
+    )
     if options.timeout_ms or options.cancel_tokens:
         patience = [round(ms * MS) if ms >= 0 else -1 for ms in options.timeout_ms]
         sim.set_patience(np.array(patience, np.int64), np.array(options.cancel_tokens, np.int32))
     if options.clients:
-        sim.set_closed_loop(options.clients, np.array([round(ms * MS) for ms in options.think_ms], np.int64))
+        sim.set_closed_loop(
+            options.clients, np.array([round(ms * MS) for ms in options.think_ms], np.int64)
+        )
     return sim
 
 
 def schedule(sim: Any) -> list[Step]:
-    """Per step, (request, tokens scheduled, tokens computed before) of everything it runs, in execution order."""
+    """Per step, (request, tokens scheduled, tokens computed before) of everything it runs, in
+    execution order.
+    """
     columns = sim.schedule(0)
     items = list(
-        zip(*(columns[f"item_{name}"].tolist() for name in ("request", "tokens", "computed")), strict=True)
-    )  # fmt: skip
+        zip(
+            *(columns[f"item_{name}"].tolist() for name in ("request", "tokens", "computed")),
+            strict=True,
+        )
+    )
     offsets = columns["item_offsets"].tolist()
     return [items[a:b] for a, b in pairwise(offsets)]
 
@@ -149,7 +176,9 @@ def schedule(sim: Any) -> list[Step]:
 def preempted(sim: Any) -> list[tuple[int, int]]:
     """(step, request) of every preemption."""
     columns = sim.schedule(0)
-    return list(zip(columns["preempted_step"].tolist(), columns["preempted_request"].tolist(), strict=True))
+    return list(
+        zip(columns["preempted_step"].tolist(), columns["preempted_request"].tolist(), strict=True)
+    )
 
 
 def free_blocks(sim: Any) -> list[int]:

@@ -1,4 +1,6 @@
-"""Searches: every point of a small space, deterministic choice in a large one, resumed, and nothing dropped."""
+"""Searches: every point of a small space, deterministic choice in a large one, resumed, and nothing
+dropped.
+"""
 
 import json
 import subprocess
@@ -30,7 +32,11 @@ def quadratic(points: Sequence[Json]) -> list[Trial]:
         if size > 400:
             found.append(Trial(point, "infeasible", "too large", {}, ""))
         else:
-            found.append(trial(point, devices=(size - 320) ** 2 + (0 if point["--scheduler"] == "b" else 5000)))
+            found.append(
+                trial(
+                    point, devices=(size - 320) ** 2 + (0 if point["--scheduler"] == "b" else 5000)
+                )
+            )
     return found
 
 
@@ -44,7 +50,9 @@ def test_of_a_large_space_the_same_points_are_chosen_and_they_get_better(tmp_pat
     asked = large(tmp_path)
     first = study.search(asked, quadratic, 96, seed=3)
     assert first == study.search(asked, quadratic, 96, seed=3)
-    assert [one.point for one in first] != [one.point for one in study.search(asked, quadratic, 96, seed=4)]
+    assert [one.point for one in first] != [
+        one.point for one in study.search(asked, quadratic, 96, seed=4)
+    ]
     assert len({json.dumps(one.point) for one in first}) == len(first)
     assert {one.state for one in first} == {"feasible", "infeasible"}
     tried = [one.values["devices"] for one in first if one.state == "feasible"]
@@ -56,12 +64,20 @@ def test_of_a_large_space_the_same_points_are_chosen_and_they_get_better(tmp_pat
 
 def test_requirements_and_several_objectives_in_a_large_space(tmp_path: Path) -> None:
     pytest.importorskip("optuna", reason="spaces too large to try all of need it")
-    asked = large(tmp_path, minimise=["devices", "mean_ttft_ms"], require={"devices": {"at_least": 100}})
+    asked = large(
+        tmp_path, minimise=["devices", "mean_ttft_ms"], require={"devices": {"at_least": 100}}
+    )
 
     def two(points: Sequence[Json]) -> list[Trial]:
         sizes = [point["engine.block_size"] for point in points]
         return [
-            Trial(point, "feasible" if size >= 100 else "short", "", {"devices": size, "mean_ttft_ms": 5000 / size}, "")
+            Trial(
+                point,
+                "feasible" if size >= 100 else "short",
+                "",
+                {"devices": size, "mean_ttft_ms": 5000 / size},
+                "",
+            )
             for point, size in zip(points, sizes, strict=True)
         ]
 
@@ -75,24 +91,34 @@ def test_any_number_between_two(tmp_path: Path) -> None:
     pytest.importorskip("optuna", reason="ranges without steps need it")
     asked = space(tmp_path, vary={"engine.gpu_memory_utilization": {"from": 0.5, "to": 0.9}})
     found = study.search(
-        asked, lambda points: [trial(p, devices=abs(p["engine.gpu_memory_utilization"] - 0.7)) for p in points], 40, 1
+        asked,
+        lambda points: [
+            trial(p, devices=abs(p["engine.gpu_memory_utilization"] - 0.7)) for p in points
+        ],
+        40,
+        1,
     )
     assert all(0.5 <= one.point["engine.gpu_memory_utilization"] <= 0.9 for one in found)
     assert found[study.best(asked, found)[0]].values["devices"] < 0.02
 
 
-def test_without_optuna_a_large_space_says_what_would_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_optuna_a_large_space_says_what_would_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import sys
 
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(
-        Exception, match=r"3000 points, --trials is 10: give --trials.*pip install \"llmsim\[search\]\""
+        Exception,
+        match=r"3000 points, --trials is 10: give --trials.*pip install \"llmsim\[search\]\"",
     ):
         study.search(large(tmp_path), quadratic, 10, 0)
 
 
 def written(folder: Path, **fields: Any) -> Path:
-    """A search of four points on disk: two that run, of which one misses the target, and two that cannot."""
+    """A search of four points on disk: two that run, of which one misses the target, and two that
+    cannot.
+    """
     (folder / "c.json").write_text(json.dumps(cluster()), encoding="utf-8")
     search = {
         "cluster": "c.json",
@@ -121,22 +147,41 @@ def result(folder: Path) -> Json:
 
 def test_every_point_is_there_with_its_reason(searched: Path) -> None:
     found = result(searched)
-    states = {(t["point"]["replicas"], t["point"]["nodes[0].instances[0].tp_size"]): t for t in found["trials"]}
+    states = {
+        (t["point"]["replicas"], t["point"]["nodes[0].instances[0].tp_size"]): t
+        for t in found["trials"]
+    }
     assert len(states) == 4 and found["tried"] == "all"
     assert states[4, 1]["state"] == "feasible" and states[4, 1]["values"]["devices"] == 4
     assert states[1, 1]["state"] == "short" and "at least 0.9 is required" in states[1, 1]["reason"]
     for replicas in (1, 4):
-        assert states[replicas, 3]["state"] == "infeasible" and "tp must divide" in states[replicas, 3]["reason"]
-    assert [found["trials"][one["trial"]]["point"] for one in found["pareto"]] == [states[4, 1]["point"]]
+        assert (
+            states[replicas, 3]["state"] == "infeasible"
+            and "tp must divide" in states[replicas, 3]["reason"]
+        )
+    assert [found["trials"][one["trial"]]["point"] for one in found["pareto"]] == [
+        states[4, 1]["point"]
+    ]
 
 
-def test_a_point_is_the_run_that_its_cluster_file_gives(searched: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_point_is_the_run_that_its_cluster_file_gives(
+    searched: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     one = next(t for t in result(searched)["trials"] if t["state"] == "short")
-    words = ["run", "--cluster-config", str(searched / "out" / one["folder"] / "cluster.json"), "--json"]
+    words = [
+        "run",
+        "--cluster-config",
+        str(searched / "out" / one["folder"] / "cluster.json"),
+        "--json",
+    ]
     words += ["--cost-source=roofline", "--goodput=ttft:100,tpot:40"]
     words += ["--dataset=synthetic:n=40,rate=80,input=fixed:3000,output=fixed:20,seed=1"]
     assert main(words) == 0
-    assert json.loads(capsys.readouterr().out)["goodput"]["share"] == one["values"]["goodput.share"] < 0.9
+    assert (
+        json.loads(capsys.readouterr().out)["goodput"]["share"]
+        == one["values"]["goodput.share"]
+        < 0.9
+    )
 
 
 def test_the_same_call_runs_nothing_again(
@@ -158,7 +203,9 @@ def test_the_same_call_runs_nothing_again(
     assert journal.read_text(encoding="utf-8").count("\n") == lines.count("\n")
 
 
-def test_another_search_does_not_mix_with_it(searched: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_search_does_not_mix_with_it(
+    searched: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = searched / "other"
     folder.mkdir()
     path = written(folder, require={"goodput.share": {"at_least": 0.5}})
@@ -166,18 +213,28 @@ def test_another_search_does_not_mix_with_it(searched: Path, capsys: pytest.Capt
     assert "is of another search" in capsys.readouterr().err
 
 
-def test_no_answer_is_said_with_an_example(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_answer_is_said_with_an_example(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = written(tmp_path, vary={"nodes[0].instances[0].tp_size": [3]})
     assert main(["search", str(path), "-o", str(tmp_path / "out"), "-j", "1"]) == 3
     captured = capsys.readouterr()
-    assert "none of 1 points is an answer: 1 cannot run, 0 miss a requirement; for instance" in captured.err
+    assert (
+        "none of 1 points is an answer: 1 cannot run, 0 miss a requirement; for instance"
+        in captured.err
+    )
     assert captured.err.count("\n") == 1 and "tp must divide" in captured.out
 
 
-def test_an_unknown_figure_names_the_nearest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_figure_names_the_nearest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = written(tmp_path, vary={"replicas": [1]}, minimise=["p95_tttf_ms"])
     assert main(["search", str(path), "-o", str(tmp_path / "out"), "-j", "1"]) == 2
-    assert '"p95_tttf_ms" is no figure of a run (did you mean "p95_ttft_ms"?)' in capsys.readouterr().err
+    assert (
+        '"p95_tttf_ms" is no figure of a run (did you mean "p95_ttft_ms"?)'
+        in capsys.readouterr().err
+    )
 
 
 def blackbox(folder: Path, step_us: int) -> None:
@@ -197,13 +254,24 @@ def figures(result: Json) -> list[float]:
 
 def small(folder: Path, **fields: Any) -> Path:
     """Two points that run, whose cluster, model, trace and coefficients are files."""
-    preset = Path(__file__).resolve().parents[2] / "llmsim" / "presets" / "models" / "meta-llama" / "Llama-3.1-8B.json"
+    preset = (
+        Path(__file__).resolve().parents[2]
+        / "llmsim"
+        / "presets"
+        / "models"
+        / "meta-llama"
+        / "Llama-3.1-8B.json"
+    )
     (folder / "config.json").write_text(preset.read_text(encoding="utf-8"), encoding="utf-8")
     document = cluster()
     document["nodes"][0]["instances"][0]["model_name"] = str(folder / "config.json")
     (folder / "c.json").write_text(json.dumps(document), encoding="utf-8")
-    rows = [{"input_toks": 100, "output_toks": 20, "arrival_time_ns": row * 10**8} for row in range(8)]
-    (folder / "t.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    rows = [
+        {"input_toks": 100, "output_toks": 20, "arrival_time_ns": row * 10**8} for row in range(8)
+    ]
+    (folder / "t.jsonl").write_text(
+        "".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8"
+    )
     blackbox(folder, 10_000)
     search = {
         "cluster": "c.json",
@@ -253,7 +321,10 @@ def test_an_answer_counts_for_the_code_that_gave_it(
     monkeypatch.setattr(journal, "code_hash", lambda: "another")
     capsys.readouterr()
     assert searched_again(path)[0] == 0
-    assert "the code of llmsim or of a library has changed: 2 earlier answers" in capsys.readouterr().err
+    assert (
+        "the code of llmsim or of a library has changed: 2 earlier answers"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_file_that_changes_while_the_search_runs_is_said(
@@ -287,7 +358,7 @@ class Failing:
 FAILURES = {
     "kill -9 $$": "its run was killed (signal 9)",
     "kill -11 $$": "its run was ended by signal 11",
-    "echo 'llmsim: error: internal error: boom' >&2; exit 1": "its run ended with code 1: internal error: boom",
+    "echo 'llmsim: error: internal error: boom' >&2; exit 1": "its run ended with code 1: internal error: boom",  # noqa: E501
     "echo 'llmsim: error: out of memory' >&2; exit 3": "its run ended with code 3: out of memory",
     "echo 'llmsim: error: invariant 1' >&2; exit 4": "its run ended with code 4: invariant 1",
     "echo '{'": "its run ended without a complete answer",
@@ -303,13 +374,18 @@ def test_a_failed_run_is_no_verdict(
     code, result = searched_again(path)
     assert code == 1 and failing.started == 2
     error = capsys.readouterr().err
-    assert "1 of 1 points have no answer, after two runs of each" in error and FAILURES[script] in error
+    assert (
+        "1 of 1 points have no answer, after two runs of each" in error
+        and FAILURES[script] in error
+    )
     assert error.count("\n") == 1 and [one["state"] for one in result["trials"]] == ["failed"]
     assert searched_again(path)[0] == 0 and failing.started == 3  # nothing of it was journalled
     assert searched_again(path)[0] == 0 and failing.started == 3
 
 
-def test_a_run_that_fails_once_is_run_once_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_fails_once_is_run_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = small(tmp_path)
     monkeypatch.setattr(subprocess, "Popen", failing := Failing("kill -9 $$", 1))
     code, result = searched_again(path)
@@ -317,12 +393,19 @@ def test_a_run_that_fails_once_is_run_once_more(tmp_path: Path, monkeypatch: pyt
     assert {one["state"] for one in result["trials"]} == {"feasible"}
 
 
-def test_bad_input_is_a_verdict_and_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_input_is_a_verdict_and_is_not_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A value out of its range, one that the parser refuses, and one that does not fit."""
     path = small(tmp_path, vary={"--gpu-memory-utilization": [0.9, 7, "much", 0.01]})
     code, result = searched_again(path)
     assert code == 0
-    assert [one["state"] for one in result["trials"]] == ["feasible", "infeasible", "infeasible", "infeasible"]
+    assert [one["state"] for one in result["trials"]] == [
+        "feasible",
+        "infeasible",
+        "infeasible",
+        "infeasible",
+    ]
     monkeypatch.setattr(subprocess, "Popen", failing := Failing("exit 1", 9))
     assert searched_again(path) == (0, result) and failing.started == 0
 
@@ -370,10 +453,18 @@ def test_what_an_error_of_the_machine_is() -> None:
 )
 @pytest.mark.parametrize("where", ["options", "vary"])
 def test_a_file_runs_no_code_and_writes_no_file(
-    options: Json, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    options: Json,
+    where: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    chosen = {"options": options} if where == "options" else {"vary": {name: [one] for name, one in options.items()}}
+    chosen = (
+        {"options": options}
+        if where == "options"
+        else {"vary": {name: [one] for name, one in options.items()}}
+    )
     path = small(tmp_path, **chosen)
     if where == "options":
         path = small(tmp_path, vary={"replicas": [1]}, **chosen)
@@ -384,15 +475,22 @@ def test_a_file_runs_no_code_and_writes_no_file(
     assert not (tmp_path / "pwned").exists() and not (tmp_path / "pwned=True").exists()
 
 
-def test_a_plugin_of_a_file_runs_where_it_is_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plugin_of_a_file_runs_where_it_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "shortest_first.py").write_text(
         "class Shortest:\n    def key(self, request): return request.tokens\n", encoding="utf-8"
     )
-    path = small(tmp_path, vary={"replicas": [1]}, options={"--queue-order": "shortest_first:Shortest"})
+    path = small(
+        tmp_path, vary={"replicas": [1]}, options={"--queue-order": "shortest_first:Shortest"}
+    )
     assert searched_again(path, "--allow-plugins")[0] == 0
-    names = {one["path"] for line in (tmp_path / "out" / "trials.jsonl").read_text(encoding="utf-8").splitlines()
-             for one in json.loads(line).get("files", [])}  # fmt: skip
+    names = {
+        one["path"]
+        for line in (tmp_path / "out" / "trials.jsonl").read_text(encoding="utf-8").splitlines()
+        for one in json.loads(line).get("files", [])
+    }
     assert str(tmp_path / "shortest_first.py") in names
 
 
@@ -400,7 +498,9 @@ def test_a_plugin_of_a_file_runs_where_it_is_allowed(tmp_path: Path, monkeypatch
 def test_a_damaged_journal_costs_runs_and_nothing_else(
     seed: int, searched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Lines that are cut, of other types, or no text at all are no answers; an answer is whole or not there."""
+    """Lines that are cut, of other types, or no text at all are no answers; an answer is whole or
+    not there.
+    """
     import random
     import shutil
 
@@ -415,11 +515,22 @@ def test_a_damaged_journal_costs_runs_and_nothing_else(
         at = draw.randrange(len(lines))
         cut = draw.randrange(len(lines[at]) + 1)
         lines[at] = draw.choice(
-            [lines[at][:cut], b"[]", b"null", b"\xff\xfe", lines[at].replace(b'"', b"1", 3), b"[" * 100_000,
-             lines[at].replace(b"feasible", b"7"), lines[at][:cut] + b"\xfe" + lines[at][cut + 1 :]]
-        )  # fmt: skip
+            [
+                lines[at][:cut],
+                b"[]",
+                b"null",
+                b"\xff\xfe",
+                lines[at].replace(b'"', b"1", 3),
+                b"[" * 100_000,
+                lines[at].replace(b"feasible", b"7"),
+                lines[at][:cut] + b"\xfe" + lines[at][cut + 1 :],
+            ]
+        )
     path.write_bytes(b"\n".join([head, *lines]))
     base = load_base(load_space(searched / "s.yaml"))
     known = {key: answer.trial for key, answer in Journal(path, base)._known.items()}
-    whole = {key: answer.trial for key, answer in Journal(searched / "out" / "trials.jsonl", base)._known.items()}
+    whole = {
+        key: answer.trial
+        for key, answer in Journal(searched / "out" / "trials.jsonl", base)._known.items()
+    }
     assert known.keys() <= whole.keys()

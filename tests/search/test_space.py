@@ -1,4 +1,6 @@
-"""The file of a search: ranges, paths into the cluster file, copies of instances, and what is refused in a sentence."""
+"""The file of a search: ranges, paths into the cluster file, copies of instances, and what is
+refused in a sentence.
+"""
 
 import datetime
 import json
@@ -27,7 +29,12 @@ def cluster(*instances: Json, **more: Any) -> Json:
 
 def space(folder: Path, base: Json | None = None, **fields: Any) -> Space:
     (folder / "c.json").write_text(json.dumps(base or cluster()), encoding="utf-8")
-    given_ = {"cluster": "c.json", "dataset": "synthetic:n=4", "vary": {"replicas": [1]}, "minimise": ["devices"]}
+    given_ = {
+        "cluster": "c.json",
+        "dataset": "synthetic:n=4",
+        "vary": {"replicas": [1]},
+        "minimise": ["devices"],
+    }
     path = folder / "s.yaml"
     path.write_text(yaml.safe_dump(given_ | fields, sort_keys=False), encoding="utf-8")
     return load_space(path)
@@ -54,11 +61,15 @@ def test_a_range_in_steps_is_pythons(
     folder = tmp_path_factory.mktemp("range")
     last = first + (count - 1) * step
     for end in (last, last + step - 1):
-        assert values(folder, {"from": first, "to": end, "step": step}) == tuple(range(first, last + 1, step))
+        assert values(folder, {"from": first, "to": end, "step": step}) == tuple(
+            range(first, last + 1, step)
+        )
 
 
 def test_the_grid_has_every_combination_once(tmp_path: Path) -> None:
-    made = space(tmp_path, vary={"replicas": [1, 2, 3], "engine.block_size": [16, 32], "--seed": [1, 2]})
+    made = space(
+        tmp_path, vary={"replicas": [1, 2, 3], "engine.block_size": [16, 32], "--seed": [1, 2]}
+    )
     points = list(made.grid())
     assert len(points) == made.size == 12 == len({json.dumps(point) for point in points})
 
@@ -68,8 +79,14 @@ def test_the_grid_has_every_combination_once(tmp_path: Path) -> None:
     [
         ({"vary": {}}, "vary is empty"),
         ({"vary": {"replicas": []}}, "vary.replicas has no values"),
-        ({"vary": {"replicas": {"from": 3, "to": 1}}}, "vary.replicas is from 3 to 1; from must not be above to"),
-        ({"vary": {"replicas": {"from": 1, "to": 8, "step": 1, "factor": 2}}}, "has a step and a factor"),
+        (
+            {"vary": {"replicas": {"from": 3, "to": 1}}},
+            "vary.replicas is from 3 to 1; from must not be above to",
+        ),
+        (
+            {"vary": {"replicas": {"from": 1, "to": 8, "step": 1, "factor": 2}}},
+            "has a step and a factor",
+        ),
         ({"vary": {"replicas": {"from": 0, "to": 8, "factor": 2}}}, "from above 0 with a factor"),
         ({"vary": {"replicas": {"from": 0, "to": 10**9}}}, "more than 100000 values"),
         ({"vary": {"replicas": 3}}, "$.vary[...]"),
@@ -80,17 +97,30 @@ def test_the_grid_has_every_combination_once(tmp_path: Path) -> None:
         ({"options": {"seed": 1}}, "seed cannot be given here"),
         ({"devices_per_node": 0}, "devices_per_node is 0"),
         ({"vary": {"replicas": {"from": 1, "to": 10**400}}}, "neither beyond 1e+15"),
-        ({"vary": {"replicas": {"from": float("nan"), "to": 3.0}}}, "holds something that JSON has not"),
-        ({"vary": {"description": [datetime.date(2024, 1, 1)]}}, "vary.description holds something that JSON has not"),
+        (
+            {"vary": {"replicas": {"from": float("nan"), "to": 3.0}}},
+            "holds something that JSON has not",
+        ),
+        (
+            {"vary": {"description": [datetime.date(2024, 1, 1)]}},
+            "vary.description holds something that JSON has not",
+        ),
         ({"vary": {"replicas": [float("inf")]}}, "vary.replicas holds something that JSON has not"),
-        ({"options": {"--dtype": datetime.date(2024, 1, 1)}}, "--dtype holds something that JSON has not"),
+        (
+            {"options": {"--dtype": datetime.date(2024, 1, 1)}},
+            "--dtype holds something that JSON has not",
+        ),
         ({"minimize": ["x"]}, "unknown field minimize"),
     ],
 )
 def test_a_wrong_file_is_refused_in_a_sentence(fields: Json, said: str, tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         space(tmp_path, **fields)
-    assert said in str(caught.value) and "s.yaml" in str(caught.value) and "\n" not in str(caught.value)
+    assert (
+        said in str(caught.value)
+        and "s.yaml" in str(caught.value)
+        and "\n" not in str(caught.value)
+    )
 
 
 @pytest.mark.parametrize("text", ["{", "a: [", "- 1\n- 2\n", "", "\x00"])
@@ -129,7 +159,9 @@ def test_names_that_the_cluster_file_does_not_have(name: str, said: str, tmp_pat
         ("engine.block_size", "engine"),
     ],
 )
-def test_a_path_that_would_have_no_effect_is_refused(first: str, later: str, tmp_path: Path) -> None:
+def test_a_path_that_would_have_no_effect_is_refused(
+    first: str, later: str, tmp_path: Path
+) -> None:
     whole = {"nodes[0].instances": [INSTANCE], "engine": {"block_size": 16}}
     vary = {first: [16], later: [whole.get(later, 16)]}
     with pytest.raises(InputError, match=r"after it, .*sets the same"):
@@ -148,8 +180,15 @@ def test_devices_that_share_the_memory_of_one_are_refused(tmp_path: Path) -> Non
         load_base(space(tmp_path, cluster({**INSTANCE, key: value}), vary=vary))
 
 
-def made(folder: Path, point: Json, base: Json | None = None, **fields: Any) -> tuple[Json, int, tuple[str, ...]]:
-    run = run_of(load_base(space(folder, base, vary={name: [value] for name, value in point.items()}, **fields)), point)
+def made(
+    folder: Path, point: Json, base: Json | None = None, **fields: Any
+) -> tuple[Json, int, tuple[str, ...]]:
+    run = run_of(
+        load_base(
+            space(folder, base, vary={name: [value] for name, value in point.items()}, **fields)
+        ),
+        point,
+    )
     return json.loads(run.cluster), run.devices, run.words
 
 
@@ -163,13 +202,23 @@ def test_fields_are_set_where_the_path_says(tmp_path: Path) -> None:
     }
     document, devices, _ = made(tmp_path, point, base)
     assert [one["tp_size"] for one in document["nodes"][0]["instances"]] == [4, 4]
-    assert devices == 4 + 8 and document["engine"] == {"block_size": 32} and document["link_bw"] == [9, 9, 9]
+    assert (
+        devices == 4 + 8
+        and document["engine"] == {"block_size": 32}
+        and document["link_bw"] == [9, 9, 9]
+    )
 
 
-@given(count=st.integers(1, 40), tp=st.sampled_from([1, 2, 4, 8]), per_node=st.sampled_from([8, 16, 9]))
-def test_replicas_fill_nodes(count: int, tp: int, per_node: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+@given(
+    count=st.integers(1, 40), tp=st.sampled_from([1, 2, 4, 8]), per_node=st.sampled_from([8, 16, 9])
+)
+def test_replicas_fill_nodes(
+    count: int, tp: int, per_node: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     point = {"replicas": count, "nodes[0].instances[0].tp_size": tp}
-    document, devices, _ = made(tmp_path_factory.mktemp("replicas"), point, devices_per_node=per_node)
+    document, devices, _ = made(
+        tmp_path_factory.mktemp("replicas"), point, devices_per_node=per_node
+    )
     sizes = [len(node["instances"]) for node in document["nodes"]]
     assert devices == count * tp and sum(sizes) == count and max(sizes) * tp <= per_node
     assert set(sizes[:-1]) <= {per_node // tp}
@@ -180,25 +229,40 @@ def test_copies_of_instances_of_two_roles(tmp_path: Path) -> None:
     base = cluster({**INSTANCE, "pd_type": "prefill"}, {**INSTANCE, "pd_type": "decode"})
     point = {"copies of nodes[0].instances[0]": 2, "copies of nodes[0].instances[1]": 3}
     document, devices, _ = made(tmp_path, point, base)
-    assert [one["pd_type"] for one in document["nodes"][0]["instances"]] == ["prefill"] * 2 + ["decode"] * 3
+    assert [one["pd_type"] for one in document["nodes"][0]["instances"]] == ["prefill"] * 2 + [
+        "decode"
+    ] * 3
     assert devices == 5
     with pytest.raises(InputError, match="has several instances; write"):
         made(tmp_path, {"replicas": 2}, base)
 
 
 def test_options_and_files_beside_the_cluster_file(tmp_path: Path) -> None:
-    (tmp_path / "t.jsonl").write_text('{"input_toks": 3, "output_toks": 2, "arrival_time_ns": 0}\n', encoding="utf-8")
+    (tmp_path / "t.jsonl").write_text(
+        '{"input_toks": 3, "output_toks": 2, "arrival_time_ns": 0}\n', encoding="utf-8"
+    )
     (tmp_path / "mine.json").write_text("{}", encoding="utf-8")
     options = {"--goodput": ["ttft:9", "tpot:9"], "--exact": True, "--json-not": None, "--seed": 3}
     point = {"--seed": 5, "--max-num-seqs": 7, "nodes[0].instances[0].hardware": "mine.json"}
     document, _, words = made(tmp_path, point, dataset="t.jsonl", options=options)
     dataset = f"--dataset={tmp_path / 't.jsonl'}"
-    assert words == (dataset, "--goodput=ttft:9", "--goodput=tpot:9", "--exact", "--seed=5", "--max-num-seqs=7")
-    assert document["nodes"][0]["instances"][0]["hardware"] == str((tmp_path / "mine.json").resolve())
+    assert words == (
+        dataset,
+        "--goodput=ttft:9",
+        "--goodput=tpot:9",
+        "--exact",
+        "--seed=5",
+        "--max-num-seqs=7",
+    )
+    assert document["nodes"][0]["instances"][0]["hardware"] == str(
+        (tmp_path / "mine.json").resolve()
+    )
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 5)), max_size=25))
-def test_nothing_beats_the_front_and_the_front_beats_the_rest(rows: list[tuple[int, int, int]]) -> None:
+def test_nothing_beats_the_front_and_the_front_beats_the_rest(
+    rows: list[tuple[int, int, int]],
+) -> None:
     def beats(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
         return a != b and all(x <= y for x, y in zip(a, b, strict=True))
 

@@ -1,4 +1,6 @@
-"""Runs `llmsim run` on a small deployment and writes what came out as a real server would have logged it."""
+"""Runs `llmsim run` on a small deployment and writes what came out as a real server would have
+logged it.
+"""
 
 import csv
 import json
@@ -14,7 +16,18 @@ TRACE = "synthetic:n=60,rate=8,input=lognormal:300,output=lognormal:60,seed=5"
 
 
 def run_arguments(*options: object, cluster: Path = CLUSTER, dataset: object = TRACE) -> list[str]:
-    return [str(o) for o in ("--cluster-config", cluster, "--dataset", dataset, "--cost-source", "roofline", *options)]
+    return [
+        str(o)
+        for o in (
+            "--cluster-config",
+            cluster,
+            "--dataset",
+            dataset,
+            "--cost-source",
+            "roofline",
+            *options,
+        )
+    ]
 
 
 def simulate(*options: object, cluster: Path = CLUSTER, dataset: object = TRACE) -> None:
@@ -28,7 +41,9 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 
 
 def write_engine_log(rows: list[dict[str, str]], path: Path, **changes: Any) -> Path:
-    """The rows of a CSV as the log of a vLLM engine: arrivals in epoch seconds, the rest on a monotonic clock."""
+    """The rows of a CSV as the log of a vLLM engine: arrivals in epoch seconds, the rest on a
+    monotonic clock.
+    """
     lines = []
     for row in rows:
         arrival = int(row["arrival"])

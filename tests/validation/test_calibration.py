@@ -1,4 +1,6 @@
-"""Constants that were put into a run are found again in its log, and applied as they were fitted."""
+"""Constants that were put into a run are found again in its log, and applied as they
+were fitted.
+"""
 
 import json
 from dataclasses import replace
@@ -16,7 +18,12 @@ from llmsim.cli.commands.calibrate import what_can_be_fitted
 from llmsim.cli.run.prepare import checked_options, prepare
 from llmsim.config.errors import InputError
 from llmsim.costs import OpCost
-from llmsim.lowering.adjust.calibration import Calibration, _scaled, calibration_of, load_calibration
+from llmsim.lowering.adjust.calibration import (
+    Calibration,
+    _scaled,
+    calibration_of,
+    load_calibration,
+)
 from llmsim.validation.fit.calibrate import LINK, calibrate, held_out_means_percent
 from llmsim.validation.fit.golden_section import Axis, minimise
 from llmsim.validation.fit.nelder_mead import minimise_together
@@ -30,14 +37,26 @@ SILICON_TP4 = ["--cluster-config", str(TP4), "--dataset", SMALL, "--cost-source"
 
 
 def write_calibration(path: Path, **constants: Any) -> Path:
-    data = {"kind": "llmsim calibration", "schema_version": 1, "hardware": "H100", "constants": constants}
+    data = {
+        "kind": "llmsim calibration",
+        "schema_version": 1,
+        "hardware": "H100",
+        "constants": constants,
+    }
     path.write_text(json.dumps(data), encoding="utf-8")
     return path
 
 
 def log_of_a_machine(tmp_path: Path, cluster: Path = CLUSTER, **constants: Any) -> Path:
     calibration = write_calibration(tmp_path / "machine.json", **constants)
-    simulate("--calibration", calibration, "--output", tmp_path / "real.csv", cluster=cluster, dataset=SMALL)
+    simulate(
+        "--calibration",
+        calibration,
+        "--output",
+        tmp_path / "real.csv",
+        cluster=cluster,
+        dataset=SMALL,
+    )
     return write_engine_log(rows_of(tmp_path / "real.csv"), tmp_path / "log.jsonl")
 
 
@@ -64,7 +83,9 @@ def calibrated(log: Path, tmp_path: Path, *options: str, cluster: Path = CLUSTER
 
 def test_a_slower_machine_is_recognised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = calibrated(log_of_a_machine(tmp_path, time_factor=1.07), tmp_path)
-    assert data["fitted"] == ["time_factor"] and data["constants"]["time_factor"] == pytest.approx(1.07, rel=2e-3)
+    assert data["fitted"] == ["time_factor"] and data["constants"]["time_factor"] == pytest.approx(
+        1.07, rel=2e-3
+    )
     held_out = data["errors_percent"]["fitted"]["held_out_half"]
     assert all(abs(held_out[f"mean_{name}"]) < 0.5 for name in ("ttft", "tpot", "latency"))
     assert abs(data["errors_percent"]["unfitted"]["held_out_half"]["mean_tpot"]) > 5
@@ -72,23 +93,36 @@ def test_a_slower_machine_is_recognised(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_a_card_whose_cache_is_full_is_calibrated_too(tmp_path: Path) -> None:
-    """Preemptions and queues amplify; the machine also lacks a term that the model has: one constant still carries."""
+    """Preemptions and queues amplify; the machine also lacks a term that the model has: one
+    constant still carries.
+    """
     full = ("--num-gpu-blocks-override", "130")
     calibration = write_calibration(tmp_path / "machine.json", time_factor=0.96)
-    machine = ("--calibration", calibration, "--disable-term", "mixed_step", "--run-dir", tmp_path / "real")
+    machine = (
+        "--calibration",
+        calibration,
+        "--disable-term",
+        "mixed_step",
+        "--run-dir",
+        tmp_path / "real",
+    )
     simulate(*machine, "--output", tmp_path / "real.csv", *full, dataset=SMALL)
     summary = json.loads((tmp_path / "real" / "summary.json").read_text(encoding="utf-8"))
     assert summary["preemptions"] > 0 and summary["kv_cache"][0]["peak_usage"] > 0.98
     log = write_engine_log(rows_of(tmp_path / "real.csv"), tmp_path / "log.jsonl")
     data = calibrated(log, tmp_path, *full)
     held_out = data["errors_percent"]["fitted"]["held_out_half"]
-    assert data["fitted"] == ["time_factor"] and data["constants"]["time_factor"] == pytest.approx(0.96, rel=0.01)
+    assert data["fitted"] == ["time_factor"] and data["constants"]["time_factor"] == pytest.approx(
+        0.96, rel=0.01
+    )
     assert all(abs(held_out[f"mean_{name}"]) < 0.5 for name in ("ttft", "tpot", "latency"))
 
 
 def test_a_host_gap_is_told_from_a_slow_machine(tmp_path: Path) -> None:
     data = calibrated(log_of_a_machine(tmp_path, host_gap_ns=3e6), tmp_path)
-    assert data["fitted"] == ["host_gap_ns"] and data["constants"]["host_gap_ns"] == pytest.approx(3e6, rel=0.02)
+    assert data["fitted"] == ["host_gap_ns"] and data["constants"]["host_gap_ns"] == pytest.approx(
+        3e6, rel=0.02
+    )
 
 
 def test_a_link_is_fitted_where_there_is_one(tmp_path: Path) -> None:
@@ -98,26 +132,43 @@ def test_a_link_is_fitted_where_there_is_one(tmp_path: Path) -> None:
 
 
 def linked_server(gb_per_s: float, latency_ns: float, factor: float) -> Recording:
-    """Steps of 10 ms and 160 collectives; the batch, and with it their size, differs from request to request."""
+    """Steps of 10 ms and 160 collectives; the batch, and with it their size, differs from request
+    to request.
+    """
     n = 60
     step_s = np.empty(n)
     for row in range(n):
         collective_bytes = 16384 * (1 + row % 30)
-        step_s[row] = factor * 10e-3 + 160 * (collective_bytes / (gb_per_s * 1e9) + 2 * latency_ns * 1e-9)
+        step_s[row] = factor * 10e-3 + 160 * (
+            collective_bytes / (gb_per_s * 1e9) + 2 * latency_ns * 1e-9
+        )
     tokens = np.full(n, 50)
     return Recording(
-        "x", "made", tuple(map(str, range(n))), np.arange(n) * 0.5, 4 * step_s, 53 * step_s, tokens, tokens
-    )  # fmt: skip
+        "x",
+        "made",
+        tuple(map(str, range(n))),
+        np.arange(n) * 0.5,
+        4 * step_s,
+        53 * step_s,
+        tokens,
+        tokens,
+    )
 
 
 @pytest.mark.parametrize(("gb_per_s", "latency_ns"), [(24.0, 8000.0), (400.0, 1500.0), (6.0, 0.0)])
 def test_the_two_constants_of_a_link_are_found_together(gb_per_s: float, latency_ns: float) -> None:
-    """One after the other they stop in the valley that joins them; nothing is named, so a link must win by itself."""
+    """One after the other they stop in the valley that joins them; nothing is named, so a link must
+    win by itself.
+    """
 
     def simulate(calibration: Calibration | None) -> Recording:
-        known = Calibration("H100", "x").constants() if calibration is None else calibration.constants()
+        known = (
+            Calibration("H100", "x").constants() if calibration is None else calibration.constants()
+        )
         bandwidth, latency = (known[name] for name in LINK)
-        return linked_server(bandwidth or 16.0, 20e3 if latency is None else latency, known["time_factor"] or 1.0)
+        return linked_server(
+            bandwidth or 16.0, 20e3 if latency is None else latency, known["time_factor"] or 1.0
+        )
 
     report = calibrate(
         linked_server(gb_per_s, latency_ns, 1.0), simulate,
@@ -126,50 +177,79 @@ def test_the_two_constants_of_a_link_are_found_together(gb_per_s: float, latency
     assert [fit.fitted for fit in report.fits] == [("time_factor",), LINK]
     assert report.chosen.fitted == LINK and held_out_means_percent(report.chosen) < 0.2
     assert report.chosen.constants["link_bandwidth_gb_per_s"] == pytest.approx(gb_per_s, rel=0.05)
-    assert report.chosen.constants["link_latency_ns"] == pytest.approx(latency_ns, rel=0.05, abs=100)
+    assert report.chosen.constants["link_latency_ns"] == pytest.approx(
+        latency_ns, rel=0.05, abs=100
+    )
     assert report.chosen.simulations < 200
 
 
 def test_a_difference_within_the_noise_leaves_the_first_constant() -> None:
-    """Both explain the log; the second by 0.1 percentage points better, as a per cent of random time may do."""
+    """Both explain the log; the second by 0.1 percentage points better, as a per cent of random
+    time may do.
+    """
     real = linked_server(16.0, 20e3, 1.05)
 
     def simulate(calibration: Calibration | None) -> Recording:
-        known = Calibration("H100", "x").constants() if calibration is None else calibration.constants()
+        known = (
+            Calibration("H100", "x").constants() if calibration is None else calibration.constants()
+        )
         gap_s = 1e-9 * (known["host_gap_ns"] or 0.0)
         found = linked_server(16.0, 20e3, known["time_factor"] or 1.0)
         off = np.where(np.arange(len(found)) % 2, 1.001, 0.999) if not gap_s else 1.0
-        return replace(found, ttft_s=(found.ttft_s + 4 * gap_s) * off, latency_s=(found.latency_s + 53 * gap_s) * off)
+        return replace(
+            found,
+            ttft_s=(found.ttft_s + 4 * gap_s) * off,
+            latency_s=(found.latency_s + 53 * gap_s) * off,
+        )
 
     report = calibrate(
-        real, simulate, hardware="H100", wanted=(), available=("time_factor", "host_gap_ns"), skip_seconds=0.0
+        real,
+        simulate,
+        hardware="H100",
+        wanted=(),
+        available=("time_factor", "host_gap_ns"),
+        skip_seconds=0.0,
     )
     first, second = report.fits
     assert second.objective < 0.9 * first.objective and report.chosen.fitted == ("time_factor",)
 
 
 @needs_database
-def test_measured_collectives_have_a_factor_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_measured_collectives_have_a_factor_of_their_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     plain, slow = (
         {op.name: op for op in one.program_costs if isinstance(op, OpCost)}
         for calibration in (None, Calibration("H100", "x", collective_factor_ppm=3_000_000))
-        for one in [prepare(replace(checked_options(SILICON_TP4), calibration=calibration)).lowered.groups[0]]
+        for one in [
+            prepare(replace(checked_options(SILICON_TP4), calibration=calibration)).lowered.groups[
+                0
+            ]
+        ]
     )
     for name, op in plain.items():
         factor = 3 if name in ("all_reduce", "logits_gather") else 1
         assert np.array_equal(slow[name].ps, factor * op.ps), name
         assert ("x3 (calibration)" in slow[name].source) is (factor == 3)
-    assert what_can_be_fitted(checked_options(SILICON_TP4))[1] == ("time_factor", "host_gap_ns", "collective_factor")
+    assert what_can_be_fitted(checked_options(SILICON_TP4))[1] == (
+        "time_factor",
+        "host_gap_ns",
+        "collective_factor",
+    )
 
 
 def test_a_calibrated_run_is_labelled(tmp_path: Path) -> None:
     calibration = write_calibration(tmp_path / "c.json", time_factor=1.5, host_gap_ns=2e6)
     for name, options in (("plain", ()), ("slow", ("--calibration", calibration))):
         simulate("--run-dir", tmp_path / name, *options)
-    plain, slow = (json.loads((tmp_path / name / "summary.json").read_text()) for name in ("plain", "slow"))
+    plain, slow = (
+        json.loads((tmp_path / name / "summary.json").read_text()) for name in ("plain", "slow")
+    )
     assert slow["mean_tpot_ms"] > 1.5 * plain["mean_tpot_ms"]
     assert any("calibrated for H100" in note for note in slow["notes"])
-    operators = [name for name in slow["sources"]["by_source"] if "of the host for each" not in name]
+    operators = [
+        name for name in slow["sources"]["by_source"] if "of the host for each" not in name
+    ]
     assert operators and all("x1.5 (calibration)" in source for source in operators)
     manifest = json.loads((tmp_path / "slow" / "manifest.json").read_text())
     assert manifest["config"]["calibration"]["time_factor_ppm"] == 1_500_000
@@ -179,9 +259,9 @@ def test_a_calibrated_run_is_labelled(tmp_path: Path) -> None:
 def test_collectives_keep_their_own_time() -> None:
     options = checked_options(run_arguments(cluster=TP4))
     plain = prepare(options).lowered.groups[0]
-    scaled = prepare(replace(options, calibration=Calibration("H100", "x", time_factor_ppm=2_000_000))).lowered.groups[
-        0
-    ]
+    scaled = prepare(
+        replace(options, calibration=Calibration("H100", "x", time_factor_ppm=2_000_000))
+    ).lowered.groups[0]
     for before, after in zip(plain.program_costs, scaled.program_costs, strict=True):
         if isinstance(before, OpCost) and isinstance(after, OpCost):
             factor = 1 if before.name in ("all_reduce", "logits_gather") else 2
@@ -213,10 +293,19 @@ def test_units_survive_the_file() -> None:
         ("{}", "kind"),
         ('{"kind": "llmsim calibration", "schema_version": 1}', "constants"),
         (
-            '{"kind": "llmsim calibration", "schema_version": 1, "hardware": "x", "constants": {"time_factor": 99}}',
+            (
+                '{"kind": "llmsim calibration", "schema_version": 1, "hardware": "x", "constants": '
+                '{"time_factor": 99}}'
+            ),
             "0.1",
         ),
-        ('{"kind": "llmsim calibration", "schema_version": 1, "hardware": "x", "constants": {"luck": 1}}', "luck"),
+        (
+            (
+                '{"kind": "llmsim calibration", "schema_version": 1, "hardware": "x", "constants": '
+                '{"luck": 1}}'
+            ),
+            "luck",
+        ),
     ],
 )
 def test_bad_files(text: str, words: str, tmp_path: Path) -> None:
@@ -225,7 +314,9 @@ def test_bad_files(text: str, words: str, tmp_path: Path) -> None:
         load_calibration(tmp_path / "c")
 
 
-def test_a_calibration_of_other_hardware_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_calibration_of_other_hardware_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = write_calibration(tmp_path / "c.json", time_factor=1.1)
     path.write_text(path.read_text().replace("H100", "A100"), encoding="utf-8")
     assert run_main(run_arguments("--calibration", path)) == 2
@@ -241,7 +332,9 @@ def test_a_calibration_of_other_hardware_is_refused(tmp_path: Path, capsys: pyte
         (["--no-such-option"], "--no-such-option"),
     ],
 )
-def test_bad_options(arguments: list[str], words: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_options(
+    arguments: list[str], words: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["calibrate", str(run / "out.csv"), *run_arguments(), *arguments]) == 2
     assert words in capsys.readouterr().err
 
@@ -261,10 +354,14 @@ def test_the_simplex_follows_a_valley_to_its_end() -> None:
     a, b = minimise_together(valley, axes, (4.0, 5.0))
     assert a == pytest.approx(5, rel=0.02) and b == pytest.approx(10, rel=0.02)
     a, b = minimise_together(lambda v: v[0] - v[1], axes, (50.0, 25.0))
-    assert a == pytest.approx(1, rel=1e-3) and b == pytest.approx(50, rel=1e-3), "it stays within the axes"
+    assert a == pytest.approx(1, rel=1e-3) and b == pytest.approx(50, rel=1e-3), (
+        "it stays within the axes"
+    )
 
 
 def test_the_search_finds_a_minimum_and_returns_the_best_value_seen() -> None:
-    found = minimise(lambda x: abs(x - 1.234) + (0.5 if 1.2 < x < 1.21 else 0), Axis("x", 0.5, 2, 1e-4, True))
+    found = minimise(
+        lambda x: abs(x - 1.234) + (0.5 if 1.2 < x < 1.21 else 0), Axis("x", 0.5, 2, 1e-4, True)
+    )
     assert found.value == pytest.approx(1.234, rel=2e-4) and found.tried < 60
     assert minimise(lambda x: x, Axis("x", 0, 8, 1e-2, False)).value == 0

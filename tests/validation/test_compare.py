@@ -37,10 +37,19 @@ def codes(real: Recording, simulated: Recording, skip: float = 2.0) -> dict[str,
 def test_known_errors() -> None:
     simulated = recording(ttft_s=np.full(40, 0.11), latency_s=np.full(40, 1.21))
     errors = compare(recording(), simulated).errors()
-    for name in ("mean_ttft", "p99_ttft", "mean_tpot", "p50_latency", "paired_mape_tpot", "paired_median_latency"):
+    for name in (
+        "mean_ttft",
+        "p99_ttft",
+        "mean_tpot",
+        "p50_latency",
+        "paired_mape_tpot",
+        "paired_median_latency",
+    ):
         assert errors[name] == pytest.approx(10.0), name
     assert errors["makespan"] == pytest.approx(100 * 0.11 / (39 / 4 + 1.1))
-    assert errors["output_throughput"] == pytest.approx(100 * ((39 / 4 + 1.1) / (39 / 4 + 1.21) - 1))
+    assert errors["output_throughput"] == pytest.approx(
+        100 * ((39 / 4 + 1.1) / (39 / 4 + 1.21) - 1)
+    )
 
 
 def test_pairs_differ_where_means_agree() -> None:
@@ -91,7 +100,12 @@ def test_what_is_unsound() -> None:
     assert codes(good, replace(good, output_tokens=good.output_tokens + 1))["lengths"] is True
     assert codes(good, replace(good, input_tokens=good.input_tokens + 1))["lengths"] is True
     assert codes(good, replace(good, arrival_s=good.arrival_s * 2))["arrivals"] is True
-    assert codes(good, replace(good, arrival_s=good.arrival_s + 0.02 * (np.arange(40) == 3)))["arrivals"] is False
+    assert (
+        codes(good, replace(good, arrival_s=good.arrival_s + 0.02 * (np.arange(40) == 3)))[
+            "arrivals"
+        ]
+        is False
+    )
     assert codes(good, replace(good, kv=KvUse(0.99, 3, blocks_given=False)))["KV bound"] is True
     assert "KV bound" not in codes(good, replace(good, kv=KvUse(0.99, 3, blocks_given=True)))
     assert "KV bound" not in codes(good, replace(good, kv=KvUse(0.4, 0, blocks_given=False)))

@@ -13,7 +13,9 @@ from llmsim.lowering.adjust.calibration import calibration_of
 from llmsim.validation import read_recording
 from tests.validation.test_calibration import SILICON_TP4, write_calibration
 
-BURST = "synthetic:n=70,arrivals=burst:size=70:every_s=1,input=lognormal:300,output=lognormal:90,seed=5"
+BURST = (
+    "synthetic:n=70,arrivals=burst:size=70:every_s=1,input=lognormal:300,output=lognormal:90,seed=5"
+)
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.06])
@@ -30,7 +32,11 @@ def test_a_slower_machine_shows_at_every_batch_size(factor: float, tmp_path: Pat
         assert gap.us / gap.steps / price(gap.contexts) == pytest.approx(factor, rel=5e-3)
     slower = replace(options, calibration=calibration_of("H100", "x", {"time_factor": factor}))
     drains = {"as it is": (drain, price), "calibrated": (drain, step_price(slower))}
-    cells = next(line.split(" | ") for line in drain_markdown(drains).splitlines() if line.startswith("| 17 to 32"))
+    cells = next(
+        line.split(" | ")
+        for line in drain_markdown(drains).splitlines()
+        if line.startswith("| 17 to 32")
+    )
     assert float(cells[4]) == pytest.approx(100 / factor - 100, abs=0.5)
     assert float(cells[6].rstrip(" |")) == pytest.approx(0, abs=0.5)
 

@@ -1,4 +1,6 @@
-"""The figure scripts run from anywhere, keep logs, results and tables, and say what failed instead of stopping."""
+"""The figure scripts run from anywhere, keep logs, results and tables, and say what failed instead
+of stopping.
+"""
 
 import os
 import subprocess
@@ -14,8 +16,12 @@ EVALUATION = Path(__file__).resolve().parents[2] / "evaluation"
 def script(name, *arguments, cwd):
     return subprocess.run(
         ["sh", str(EVALUATION / name), *map(str, arguments)],
-        cwd=cwd, env={**os.environ, "PYTHON": sys.executable}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=cwd,
+        env={**os.environ, "PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def test_a_figure_and_its_comparison(tmp_path):
@@ -25,7 +31,10 @@ def test_a_figure_and_its_comparison(tmp_path):
     assert (folder / "figure_9.pdf").read_bytes().startswith(b"%PDF")
     assert (folder / "logs" / "TPU-v6e.log").read_text().startswith("$ ")
     assert (folder / "results" / "TPU-v6e" / "manifest.json").exists()
-    rows = [line.split("\t") for line in (folder / "parsed" / "TPU-v6e_throughput.tsv").read_text().splitlines()]
+    rows = [
+        line.split("\t")
+        for line in (folder / "parsed" / "TPU-v6e_throughput.tsv").read_text().splitlines()
+    ]
     assert rows[0] == ["time_s", "throughput"]
     csv = (folder / "results" / "TPU-v6e.csv").read_text().splitlines()
     generated = sum(float(row[1]) for row in rows[1:])
@@ -53,7 +62,9 @@ def test_a_run_that_fails_is_an_outcome(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(EVALUATION))
     from figures.runs import Run, Workspace
 
-    outcome = Workspace(tmp_path).execute(Run("x", "x", tmp_path / "absent.json", "synthetic:n=1,rate=1"))
+    outcome = Workspace(tmp_path).execute(
+        Run("x", "x", tmp_path / "absent.json", "synthetic:n=1,rate=1")
+    )
     assert outcome.failure.startswith("exit code 2: llmsim: error: ")
     assert "absent.json" in outcome.failure
     assert "absent.json" in (tmp_path / "logs" / "x.log").read_text()
@@ -71,8 +82,8 @@ def test_a_whole_copy_of_the_artifact_is_found_by_its_own_names(tmp_path, monkey
     from figures.runs import Workspace
 
     files = {
-        "figure_5/A6000/reference/MD_throughput.tsv": "evaluation/figure_5/A6000/reference/MD_throughput.tsv",
-        "figure_5/A6000/peer/MD_throughput.tsv": "evaluation/artifacts/figure_5/A6000/parsed/MD_throughput.tsv",
+        "figure_5/A6000/reference/MD_throughput.tsv": "evaluation/figure_5/A6000/reference/MD_throughput.tsv",  # noqa: E501
+        "figure_5/A6000/peer/MD_throughput.tsv": "evaluation/artifacts/figure_5/A6000/parsed/MD_throughput.tsv",  # noqa: E501
         "perf_models": "llm_profile/perf_models/A6000/x.csv",
         "dataset/x.jsonl": "dataset/x.jsonl",
     }
@@ -87,7 +98,9 @@ def test_a_whole_copy_of_the_artifact_is_found_by_its_own_names(tmp_path, monkey
 
 
 def test_figures_take_the_profiles_of_the_artifact(tmp_path, monkeypatch):
-    """Figures 5 and 8 on H100, figure 9 on the TPU; without them, the silicon database and the data sheet."""
+    """Figures 5 and 8 on H100, figure 9 on the TPU; without them, the silicon database and the data
+    sheet.
+    """
     monkeypatch.syspath_prepend(str(EVALUATION))
     from figures import figure_5, figure_8, figure_9
     from figures.runs import Workspace
@@ -101,7 +114,9 @@ def test_figures_take_the_profiles_of_the_artifact(tmp_path, monkeypatch):
         for run in figure.runs(work):
             assert run.options[run.options.index("--profile-dir") :][:2] == profiles, run.name
             assert "silicon" not in run.options
-        assert all("silicon" in run.options for run in figure.runs(without) if run.name.startswith("H100"))
+        assert all(
+            "silicon" in run.options for run in figure.runs(without) if run.name.startswith("H100")
+        )
     (run,) = figure_9.runs(work)
     assert run.options == profiles
     assert run.cluster["nodes"][0]["instances"][0]["hardware"] == "TPU-v6e-1"
@@ -113,7 +128,10 @@ def test_the_processors_of_figure_6_are_those_of_its_configurations(tmp_path, mo
     from figures import figure_6
     from figures.runs import Workspace
 
-    shares = [run.cluster["nodes"][0]["power"]["cpu"]["util"] for run in figure_6.runs(Workspace(tmp_path))]
+    shares = [
+        run.cluster["nodes"][0]["power"]["cpu"]["util"]
+        for run in figure_6.runs(Workspace(tmp_path))
+    ]
     assert shares == [0.5, 0.7]
 
 
@@ -125,5 +143,7 @@ def test_published_numbers_agree_with_each_other(monkeypatch):
         assert set(published.OTHERS[name]) <= set(published.SIMULATION_S[name])
         for values in published.OTHERS[name].values():
             assert values[0] == pytest.approx(real.throughput, rel=0.4)
-    errors = [abs(published.POWER_PEER_W[run] / real - 1) for run, real in published.POWER_REAL_W.items()]
+    errors = [
+        abs(published.POWER_PEER_W[run] / real - 1) for run, real in published.POWER_REAL_W.items()
+    ]
     assert 100 * sum(errors) / 2 == pytest.approx(published.ENERGY_ERROR, abs=0.05)

@@ -1,4 +1,6 @@
-"""Published means: one constant is found from one figure, predicts another deployment, and is compared with it."""
+"""Published means: one constant is found from one figure, predicts another deployment, and is
+compared with it.
+"""
 
 import json
 from pathlib import Path
@@ -13,7 +15,14 @@ from llmsim.validation.fit.means import read_means
 
 SMALL = "synthetic:n=40,rate=6,input=lognormal:300,output=lognormal:40,seed=5"
 GAP_NS = 3e6
-PUBLISHED = ("completed", "total_output_tokens", "output_throughput", "mean_ttft_ms", "mean_tpot_ms", "p99_tpot_ms")
+PUBLISHED = (
+    "completed",
+    "total_output_tokens",
+    "output_throughput",
+    "mean_ttft_ms",
+    "mean_tpot_ms",
+    "p99_tpot_ms",
+)
 
 
 def two_instances(tmp_path: Path) -> Path:
@@ -33,20 +42,28 @@ def means_of_a_machine(tmp_path: Path, name: str, cluster: Path) -> Path:
     """What somebody published of a run on a machine with a host gap."""
     machine = {"kind": "llmsim calibration", "schema_version": 1, "hardware": "H100"}
     calibration = tmp_path / "machine.json"
-    calibration.write_text(json.dumps({**machine, "constants": {"host_gap_ns": GAP_NS}}), encoding="utf-8")
-    simulate("--calibration", calibration, "--run-dir", tmp_path / "real", cluster=cluster, dataset=SMALL)
+    calibration.write_text(
+        json.dumps({**machine, "constants": {"host_gap_ns": GAP_NS}}), encoding="utf-8"
+    )
+    simulate(
+        "--calibration", calibration, "--run-dir", tmp_path / "real", cluster=cluster, dataset=SMALL
+    )
     summary = json.loads((tmp_path / "real" / "summary.json").read_text(encoding="utf-8"))
     path = tmp_path / name
     path.write_text(json.dumps({key: summary[key] for key in PUBLISHED}), encoding="utf-8")
     return path
 
 
-def test_a_gap_found_on_one_deployment_predicts_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_gap_found_on_one_deployment_predicts_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     one, two = CLUSTER, two_instances(tmp_path)
     known, unknown = (means_of_a_machine(tmp_path, f"{c.stem}_means.json", c) for c in (one, two))
     out = tmp_path / "fitted.json"
     arguments = run_arguments(cluster=one, dataset=SMALL)
-    assert main(["calibrate", str(known), *arguments, "--fit", "host_gap_ns", "--out", str(out)]) == 0
+    assert (
+        main(["calibrate", str(known), *arguments, "--fit", "host_gap_ns", "--out", str(out)]) == 0
+    )
     assert "Fitted on mean TPOT" in capsys.readouterr().out
     fitted = json.loads(out.read_text(encoding="utf-8"))
     assert fitted["constants"]["host_gap_ns"] == pytest.approx(GAP_NS, rel=0.01)
@@ -65,12 +82,20 @@ def test_a_gap_found_on_one_deployment_predicts_another(tmp_path: Path, capsys: 
     assert max(errors["calibrated"].values()) < 1.0
 
 
-def test_other_work_is_not_sound(tmp_path: Path, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_work_is_not_sound(
+    tmp_path: Path, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "means.json"
-    path.write_text('{"mean_tpot_ms": 10.0, "completed": 61, "total_input_tokens": 5}', encoding="utf-8")
+    path.write_text(
+        '{"mean_tpot_ms": 10.0, "completed": 61, "total_input_tokens": 5}', encoding="utf-8"
+    )
     assert main(["validate", str(path), str(run / "run"), "--out", str(tmp_path / "out")]) == 0
     shown = capsys.readouterr().out
-    assert "not sound" in shown and "completed: 61 published, 60 simulated" in shown and "total input tokens" in shown
+    assert (
+        "not sound" in shown
+        and "completed: 61 published, 60 simulated" in shown
+        and "total input tokens" in shown
+    )
     assert (tmp_path / "out" / "validation.md").read_text(encoding="utf-8") == shown
 
 
@@ -108,20 +133,28 @@ def test_means_determine_one_constant(
     assert words in capsys.readouterr().err
 
 
-def test_a_figure_to_fit_on_is_needed_and_must_be_a_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_figure_to_fit_on_is_needed_and_must_be_a_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "means.json"
     path.write_text('{"mean_ttft_ms": 10.0}', encoding="utf-8")
-    assert main(["calibrate", str(path), *run_arguments(dataset=SMALL), "--fit", "host_gap_ns"]) == 2
+    assert (
+        main(["calibrate", str(path), *run_arguments(dataset=SMALL), "--fit", "host_gap_ns"]) == 2
+    )
     assert "mean_tpot" in capsys.readouterr().err
     path.write_text('{"mean_tpot_ms": "fast"}', encoding="utf-8")
     with pytest.raises(InputError, match="mean_tpot_ms is 'fast'"):
         read_means(path)
 
 
-def test_what_no_constant_can_reach_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_no_constant_can_reach_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "means.json"
     path.write_text('{"mean_tpot_ms": 0.001}', encoding="utf-8")
-    assert main(["calibrate", str(path), *run_arguments(dataset=SMALL), "--fit", "host_gap_ns"]) == 3
+    assert (
+        main(["calibrate", str(path), *run_arguments(dataset=SMALL), "--fit", "host_gap_ns"]) == 3
+    )
     said = capsys.readouterr()
     assert "cannot bring mean tpot" in said.out
     assert "nothing was written" in said.err

@@ -1,4 +1,6 @@
-"""What a log contradicts is named, and no constant is kept that loses on the half it was not fitted on."""
+"""What a log contradicts is named, and no constant is kept that loses on the half it was not fitted
+on.
+"""
 
 import json
 from dataclasses import replace
@@ -22,7 +24,9 @@ from llmsim.validation.report.calibration_table import calibration_markdown
 LOADED = "synthetic:n=160,rate=8,input=fixed:300,output=fixed:120,seed=5"
 
 
-def server(slots: int, *, n: int = 200, rate: float = 4.0, service_s: float = 1.0, factor: float = 1.0) -> Recording:
+def server(
+    slots: int, *, n: int = 200, rate: float = 4.0, service_s: float = 1.0, factor: float = 1.0
+) -> Recording:
     """Equal requests, one a time in each of `slots` slots."""
     arrival_s = np.arange(n) / rate
     free_s, begin_s = np.zeros(slots), np.zeros(n)
@@ -33,7 +37,9 @@ def server(slots: int, *, n: int = 200, rate: float = 4.0, service_s: float = 1.
     tokens = np.full(n, 50)
     ttft_s = begin_s - arrival_s + 0.02 * factor
     latency_s = begin_s - arrival_s + factor * service_s
-    return Recording("x", "made", tuple(map(str, range(n))), arrival_s, ttft_s, latency_s, tokens, tokens)
+    return Recording(
+        "x", "made", tuple(map(str, range(n))), arrival_s, ttft_s, latency_s, tokens, tokens
+    )
 
 
 def codes(real: Recording, simulated: Recording) -> set[str]:
@@ -52,12 +58,19 @@ def test_a_server_with_fewer_slots_is_named(slots: int, overload: float) -> None
 
 
 @given(st.integers(2, 12), st.floats(0.2, 0.9), st.floats(0.8, 1.1))
-def test_a_slower_or_faster_machine_is_the_same_server(slots: int, load: float, factor: float) -> None:
-    real, simulated = server(slots, rate=slots * load), server(slots, rate=slots * load, factor=factor)
+def test_a_slower_or_faster_machine_is_the_same_server(
+    slots: int, load: float, factor: float
+) -> None:
+    real, simulated = (
+        server(slots, rate=slots * load),
+        server(slots, rate=slots * load, factor=factor),
+    )
     assert not codes(real, simulated)
 
 
-@pytest.mark.parametrize(("factor", "named"), [(0.4, True), (0.6, False), (1.9, False), (2.5, True)])
+@pytest.mark.parametrize(
+    ("factor", "named"), [(0.4, True), (0.6, False), (1.9, False), (2.5, True)]
+)
 def test_means_that_are_twice_off(factor: float, named: bool) -> None:
     found = codes(server(50), server(50, factor=factor))
     assert ({"mismatch tpot", "mismatch latency"} <= found) is named
@@ -65,11 +78,22 @@ def test_means_that_are_twice_off(factor: float, named: bool) -> None:
 
 
 def drifting(first: float, second: float, n: int = 80) -> Recording:
-    """A machine whose first half of requests is slower by one factor and whose second half by another."""
+    """A machine whose first half of requests is slower by one factor and whose second half by
+    another.
+    """
     factor = np.where(np.arange(n) < n // 2, first, second)
     tokens = np.full(n, 50)
     ttft_s, latency_s = 0.05 * factor, 1.05 * factor
-    return Recording("x", "made", tuple(map(str, range(n))), np.arange(n) * 0.5, ttft_s, latency_s, tokens, tokens)
+    return Recording(
+        "x",
+        "made",
+        tuple(map(str, range(n))),
+        np.arange(n) * 0.5,
+        ttft_s,
+        latency_s,
+        tokens,
+        tokens,
+    )
 
 
 def fitted_on(real: Recording) -> "calibrate":  # type: ignore[valid-type]
@@ -77,7 +101,9 @@ def fitted_on(real: Recording) -> "calibrate":  # type: ignore[valid-type]
         ppm = 1_000_000 if calibration is None else calibration.time_factor_ppm or 1_000_000
         return drifting(ppm / 1e6, ppm / 1e6)
 
-    return calibrate(real, run, hardware="H100", wanted=(), available=("time_factor",), skip_seconds=0.0)
+    return calibrate(
+        real, run, hardware="H100", wanted=(), available=("time_factor",), skip_seconds=0.0
+    )
 
 
 @given(st.floats(0.75, 1.4), st.floats(0.75, 1.4))
@@ -86,7 +112,11 @@ def test_a_kept_constant_never_loses_on_the_held_out_half(first: float, second: 
     report = fitted_on(drifting(first, second))
     before, after = objective(report.unfitted.held_out), objective(report.chosen.held_out)
     if report.chosen.fitted:
-        assert after < before and loses(report.chosen, report.unfitted) is None and refusal(report) is None
+        assert (
+            after < before
+            and loses(report.chosen, report.unfitted) is None
+            and refusal(report) is None
+        )
         return
     worse = [fit for fit in report.fits if loses(fit, report.unfitted) is not None]
     close = objective(report.unfitted.fit_half) < 0.1
@@ -112,17 +142,31 @@ def test_a_log_of_other_work_is_refused() -> None:
     real = drifting(1.1, 1.1)
     with pytest.raises(InputError, match=r"is not a log of what is simulated.*differ in length"):
         fitted_on(replace(real, output_tokens=real.output_tokens + np.arange(80) % 2))
-    with pytest.raises(InputError, match=r"is not a log of what is simulated.*40 in the log, 80 in the simulation"):
+    with pytest.raises(
+        InputError, match=r"is not a log of what is simulated.*40 in the log, 80 in the simulation"
+    ):
         fitted_on(real.rows(range(40)))
 
 
-def test_a_withheld_limit_is_named_and_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The server had max_num_seqs 6; the options do not say so, and half of the log alone would take a slow machine."""
+def test_a_withheld_limit_is_named_and_nothing_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The server had max_num_seqs 6; the options do not say so, and half of the log alone would
+    take a slow machine.
+    """
     simulate("--max-num-seqs", "6", "--output", tmp_path / "real.csv", dataset=LOADED)
     log = write_engine_log(rows_of(tmp_path / "real.csv"), tmp_path / "log.jsonl")
     out = tmp_path / "fitted.json"
     capsys.readouterr()
-    arguments = ["calibrate", str(log), *run_arguments(dataset=LOADED), "--skip-seconds", "0", "--out", str(out)]
+    arguments = [
+        "calibrate",
+        str(log),
+        *run_arguments(dataset=LOADED),
+        "--skip-seconds",
+        "0",
+        "--out",
+        str(out),
+    ]
     assert main(arguments) == 3
     said = capsys.readouterr()
     assert "max_num_seqs may be 6" in said.out and not out.exists()

@@ -1,4 +1,6 @@
-"""Logs as strangers have them: packed, with failures, in other units, several in one file, in the wrong order."""
+"""Logs as strangers have them: packed, with failures, in other units, several in one file, in the
+wrong order.
+"""
 
 import gzip
 import json
@@ -16,7 +18,9 @@ from llmsim.validation.compare.compare import compare
 
 
 def engine_lines(run: Path, tmp_path: Path) -> list[dict[str, Any]]:
-    text = write_engine_log(rows_of(run / "out.csv"), tmp_path / "log.jsonl").read_text(encoding="utf-8")
+    text = write_engine_log(rows_of(run / "out.csv"), tmp_path / "log.jsonl").read_text(
+        encoding="utf-8"
+    )
     return [json.loads(line) for line in text.splitlines()]
 
 
@@ -25,7 +29,9 @@ def written(lines: list[dict[str, Any]], path: Path) -> Path:
     return path
 
 
-def test_packed_logs_and_means_are_unpacked(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_packed_logs_and_means_are_unpacked(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = rows_of(run / "out.csv")
     plain = write_engine_log(rows, tmp_path / "log.jsonl")
     packed = tmp_path / "log.jsonl.gz"
@@ -40,13 +46,17 @@ def test_packed_logs_and_means_are_unpacked(run: Path, tmp_path: Path, capsys: p
     assert "only means are known" in capsys.readouterr().out
 
 
-def test_requests_without_tokens_failed(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_requests_without_tokens_failed(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     lines = engine_lines(run, tmp_path)
     lines[7] |= dict.fromkeys(("queued_ts", "first_token_ts", "last_token_ts"))
     lines[9] |= {"last_token_ts": None}
     log = written(lines, tmp_path / "log.jsonl")
     found = compare(read_recording(log), read_recording(run / "out.csv"))
-    assert len(found.pairs.real) == 58 and {"failed", "counts"} <= {one.code for one in found.findings if one.unsound}
+    assert len(found.pairs.real) == 58 and {"failed", "counts"} <= {
+        one.code for one in found.findings if one.unsound
+    }
     assert run_main(run_arguments("--arrivals", log)) == 2
     assert "2 of the log's 60 requests failed" in capsys.readouterr().err
     with pytest.raises(InputError, match="none of its 1 requests"):
@@ -70,7 +80,9 @@ MONOTONIC = ("queued_ts", "first_token_ts", "last_token_ts")
         (MONOTONIC[1:], 1e-3),
     ],
 )
-def test_stamps_in_other_units_are_refused(run: Path, tmp_path: Path, names: tuple[str, ...], factor: float) -> None:
+def test_stamps_in_other_units_are_refused(
+    run: Path, tmp_path: Path, names: tuple[str, ...], factor: float
+) -> None:
     lines = [scaled(line, names, factor) for line in engine_lines(run, tmp_path)]
     with pytest.raises(InputError, match="must be in seconds"):
         read_recording(written(lines, tmp_path / "log.jsonl"))
@@ -81,7 +93,11 @@ def test_any_origin_of_the_clocks_will_do(run: Path, tmp_path: Path) -> None:
     for line in lines:
         line["arrival_time"] -= 1_700_000_000
         line |= {name: line[name] + 5e6 for name in MONOTONIC}
-    found = compare(read_recording(written(lines, tmp_path / "x")), read_recording(run / "out.csv"), skip_seconds=0)
+    found = compare(
+        read_recording(written(lines, tmp_path / "x")),
+        read_recording(run / "out.csv"),
+        skip_seconds=0,
+    )
     assert found.sound and all(abs(error) < 1e-3 for error in found.errors().values())
 
 

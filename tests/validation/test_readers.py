@@ -39,11 +39,20 @@ def aiperf_lines(rows: list[dict[str, str]]) -> str:
             "output_sequence_length": {"value": int(row["output"]), "unit": "tokens"},
             "time_to_first_token": {"value": int(row["TTFT"]) / 1e6, "unit": "ms"},
             "request_latency": {"value": int(row["latency"]) / 1e6, "unit": "ms"},
-            "inter_chunk_latency": {"value": [itl / 1e6 for itl in ast.literal_eval(row["ITL"])], "unit": "ms"},
+            "inter_chunk_latency": {
+                "value": [itl / 1e6 for itl in ast.literal_eval(row["ITL"])],
+                "unit": "ms",
+            },
         }
-        metadata = {"session_num": int(row["request id"]), "request_start_ns": start, "benchmark_phase": "profiling"}
+        metadata = {
+            "session_num": int(row["request id"]),
+            "request_start_ns": start,
+            "benchmark_phase": "profiling",
+        }
         lines.append(json.dumps({"metadata": metadata, "metrics": metrics, "error": None}))
-    lines.insert(0, json.dumps({"metadata": {"session_num": 0, "benchmark_phase": "warmup"}, "metrics": {}}))
+    lines.insert(
+        0, json.dumps({"metadata": {"session_num": 0, "benchmark_phase": "warmup"}, "metrics": {}})
+    )
     return "\n".join(lines)
 
 
@@ -93,10 +102,17 @@ def test_a_benchmark_without_start_times_has_no_throughput(run: Path, tmp_path: 
 
 def test_clocks_are_aligned_by_the_quickest_way_to_the_queue(tmp_path: Path) -> None:
     lines = [
-        {"request_id": f"r-{i}", "input_toks": 5, "output_toks": 3, "arrival_time": 1e9 + i, "queued_ts": 40 + i + lag,
-         "first_token_ts": 41.0 + i, "last_token_ts": 43.0 + i}
+        {
+            "request_id": f"r-{i}",
+            "input_toks": 5,
+            "output_toks": 3,
+            "arrival_time": 1e9 + i,
+            "queued_ts": 40 + i + lag,
+            "first_token_ts": 41.0 + i,
+            "last_token_ts": 43.0 + i,
+        }
         for i, lag in enumerate((0.3, 0.1, 0.2))
-    ]  # fmt: skip
+    ]
     (tmp_path / "l").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
     found = read_recording(tmp_path / "l")
     assert np.allclose(found.ttft_s, 0.9, atol=1e-6) and np.allclose(found.tpot_s, 1.0)
@@ -115,7 +131,14 @@ def test_clocks_are_aligned_by_the_quickest_way_to_the_queue(tmp_path: Path) -> 
         ('{"ttfts": [1.0], "output_lens": [2], "itls": []}\n', ""),
         ('{"request_id": "1", "first_token_ts": 1, "arrival_time": "soon"}', "bad:1: arrival_time"),
         ('{"metadata": {"request_start_ns": 1}, "metrics": {"x": 1}}', "streaming"),
-        ('{"metadata": {"request_start_ns": 1}, "metrics": {"time_to_first_token": {"value": 1, "unit": "h"}}}', '"h"'),
+        (
+            (
+                '{"metadata": {"request_start_ns": 1}, "metrics": {"time_to_first_token": '
+                '{"value": '
+                '1, "unit": "h"}}}'
+            ),
+            '"h"',
+        ),
     ],
 )
 def test_errors_say_where(text: str, words: str, tmp_path: Path) -> None:
@@ -135,7 +158,9 @@ def test_no_such_file(tmp_path: Path) -> None:
         read_recording(tmp_path)
 
 
-JUNK = st.sampled_from([None, "x", -1, 1.5, float("nan"), float("inf"), [], ["x"], {}, {"value": None}, True, 10**30])
+JUNK = st.sampled_from(
+    [None, "x", -1, 1.5, float("nan"), float("inf"), [], ["x"], {}, {"value": None}, True, 10**30]
+)
 
 
 def mutated(data: Any, path: list[Any], junk: Any) -> None:
@@ -151,31 +176,60 @@ def mutated(data: Any, path: list[Any], junk: Any) -> None:
 def places(data: Any, above: tuple[Any, ...] = ()) -> list[list[Any]]:
     """Every key and index, and of long lists the first two."""
     found = []
-    keys = list(data) if isinstance(data, dict) else list(range(min(2, len(data)))) if isinstance(data, list) else []
+    keys = (
+        list(data)
+        if isinstance(data, dict)
+        else list(range(min(2, len(data))))
+        if isinstance(data, list)
+        else []
+    )
     for key in keys:
         found += [[*above, key], *places(data[key], (*above, key))]
     return found
 
 
 SMALL = [
-    {"request id": str(i), "input": "10", "output": "3", "arrival": str(i * 10**9), "end_time": str(i * 10**9 + 900),
-     "latency": "900", "TTFT": "300", "ITL": "[300, 300]"} for i in range(3)
-]  # fmt: skip
+    {
+        "request id": str(i),
+        "input": "10",
+        "output": "3",
+        "arrival": str(i * 10**9),
+        "end_time": str(i * 10**9 + 900),
+        "latency": "900",
+        "TTFT": "300",
+        "ITL": "[300, 300]",
+    }
+    for i in range(3)
+]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(kind=st.sampled_from(["engine", "bench", "aiperf"]), junk=st.one_of(JUNK, st.just("delete")), data=st.data())
-def test_any_defect_is_one_sentence_or_harmless(tmp_path: Path, kind: str, junk: Any, data: st.DataObject) -> None:
-    """A value of the wrong kind anywhere: a recording of finite times, or an InputError; never another exception."""
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    kind=st.sampled_from(["engine", "bench", "aiperf"]),
+    junk=st.one_of(JUNK, st.just("delete")),
+    data=st.data(),
+)
+def test_any_defect_is_one_sentence_or_harmless(
+    tmp_path: Path, kind: str, junk: Any, data: st.DataObject
+) -> None:
+    """A value of the wrong kind anywhere: a recording of finite times, or an InputError; never
+    another exception.
+    """
     log = tmp_path / "log"
     if kind == "bench":
         content: Any = bench_json(SMALL)
     elif kind == "aiperf":
         content = [json.loads(line) for line in aiperf_lines(SMALL).splitlines()]
     else:
-        content = [json.loads(line) for line in write_engine_log(SMALL, log).read_text().splitlines()]
+        content = [
+            json.loads(line) for line in write_engine_log(SMALL, log).read_text().splitlines()
+        ]
     mutated(content, data.draw(st.sampled_from(places(content))), junk)
-    text = json.dumps(content) if kind == "bench" else "\n".join(json.dumps(line) for line in content)
+    text = (
+        json.dumps(content) if kind == "bench" else "\n".join(json.dumps(line) for line in content)
+    )
     log.write_text(text, encoding="utf-8")
     try:
         found = read_recording(log)
@@ -191,14 +245,19 @@ def test_what_has_no_requests_says_what_would_have_worked(tmp_path: Path) -> Non
         ({"duration": 3.0, "mean_ttft_ms": 3.0, "completed": 3}, "--save-detailed"),
         ({"time_to_first_token": {"unit": "ms", "avg": 3.0}}, "profile_export.jsonl"),
         ([1, 2], "a JSON list is no known log"),
-        ({"experiments": [{"requests": [{"timestamp": 1, "response_timestamps": [2]}]}]}, "no token counts"),
+        (
+            {"experiments": [{"requests": [{"timestamp": 1, "response_timestamps": [2]}]}]},
+            "no token counts",
+        ),
     ):
         (tmp_path / "x").write_text(json.dumps(content), encoding="utf-8")
         with pytest.raises(InputError, match=expected):
             read_recording(tmp_path / "x")
 
 
-def test_an_id_that_occurs_twice_and_tokens_before_their_request_are_named(run: Path, tmp_path: Path) -> None:
+def test_an_id_that_occurs_twice_and_tokens_before_their_request_are_named(
+    run: Path, tmp_path: Path
+) -> None:
     rows = rows_of(run / "out.csv")
     data = bench_json(rows)
     data["ttfts"][3] = -1.0
@@ -207,4 +266,7 @@ def test_an_id_that_occurs_twice_and_tokens_before_their_request_are_named(run: 
     assert "clocks" in {finding.code for finding in found.findings if finding.unsound}
     rows[1]["request id"] = "0"
     with pytest.raises(InputError, match='"bench-0" occurs twice'):
-        compare(read_recording(write_engine_log(rows, tmp_path / "log")), read_recording(run / "out.csv"))
+        compare(
+            read_recording(write_engine_log(rows, tmp_path / "log")),
+            read_recording(run / "out.csv"),
+        )

@@ -20,8 +20,12 @@ def costs(mixed: MixedGrid | None = None, split: SplitGrid | None = None) -> Com
 
 
 def grid() -> MixedGrid:
-    """Zero where nothing runs, independent of the axis that is absent, and dearer than the sum where both are."""
-    chunk, kv_prefill, n, kv = (np.array(axis) for axis in ([0, 1, 512], [0, 1024], [0, 4, 8], [0, 2048]))
+    """Zero where nothing runs, independent of the axis that is absent, and dearer than the sum
+    where both are.
+    """
+    chunk, kv_prefill, n, kv = (
+        np.array(axis) for axis in ([0, 1, 512], [0, 1024], [0, 4, 8], [0, 2048])
+    )
     c, p, d, k = np.meshgrid(chunk, kv_prefill, n, kv, indexing="ij")
     ps = c * (1000 + p) + d * (500 + k) + 9 * c * d
     return MixedGrid(chunk, kv_prefill, n, kv, ps, np.zeros(ps.shape, np.uint8))
@@ -41,7 +45,17 @@ def test_without_the_mixed_step_its_parts_add_up() -> None:
 
 def test_without_decode_skew_and_with_split_tables() -> None:
     axis, marks = np.array([0, 1]), np.zeros((2, 2), np.uint8)
-    split = SplitGrid(axis, axis, np.ones((2, 2), np.int64), marks, axis, axis, np.ones((2, 2), np.int64), marks, 55)
+    split = SplitGrid(
+        axis,
+        axis,
+        np.ones((2, 2), np.int64),
+        marks,
+        axis,
+        axis,
+        np.ones((2, 2), np.int64),
+        marks,
+        55,
+    )
     attention = costs_without(costs(split=split), ("mixed_step", "decode_skew")).attention
     assert attention.split is not None and attention.split.mixed_decode_ps_per_kv_token_q20 == 0
     assert attention.skew_ps_per_token_q20 == 0
@@ -87,5 +101,7 @@ def test_unknown_terms_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_documentation_names_every_term() -> None:
-    text = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "calibration.md").read_text(encoding="utf-8")
+    text = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "calibration.md").read_text(
+        encoding="utf-8"
+    )
     assert all(f"`{name}`" in text for name in TERMS)

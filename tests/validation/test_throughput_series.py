@@ -7,7 +7,13 @@ import pytest
 
 from llmsim.cli.run.prepare import checked_options, trial
 from llmsim.config.errors import InputError
-from llmsim.validation.compare.throughput import completed, emitted_series, read_series, series_errors, total_throughput
+from llmsim.validation.compare.throughput import (
+    completed,
+    emitted_series,
+    read_series,
+    series_errors,
+    total_throughput,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -21,10 +27,13 @@ def test_a_series_is_read_by_its_seconds(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("", r":1:1"), ("a b\n", r":1:1"), ("time_s\tthroughput\n1 x\n", r":2:1"),
-        ("time_s\tthroughput\n\n-1\t3\n", r":3:1"), ("time_s\tthroughput\n0.5\t3\n", r"whole seconds"),
+        ("", r":1:1"),
+        ("a b\n", r":1:1"),
+        ("time_s\tthroughput\n1 x\n", r":2:1"),
+        ("time_s\tthroughput\n\n-1\t3\n", r":3:1"),
+        ("time_s\tthroughput\n0.5\t3\n", r"whole seconds"),
     ],
-)  # fmt: skip
+)
 def test_a_bad_series_says_where(tmp_path: Path, text: str, expected: str) -> None:
     path = tmp_path / "t.tsv"
     path.write_text(text)
@@ -36,7 +45,9 @@ def test_errors_are_of_totals_and_of_seconds() -> None:
     recorded = np.array([0.0, 100.0, 100.0, 0.0])
     assert total_throughput(recorded) == 100.0
     errors = series_errors(np.array([0.0, 50.0, 100.0, 50.0]), recorded)
-    assert errors.total == pytest.approx(100 * (200 / 3 / 100 - 1)) and errors.series == pytest.approx(50.0)
+    assert errors.total == pytest.approx(
+        100 * (200 / 3 / 100 - 1)
+    ) and errors.series == pytest.approx(50.0)
     assert series_errors(recorded, recorded) == series_errors(np.array([0.0, 100, 100]), recorded)
     with pytest.raises(InputError, match="zero everywhere"):
         series_errors(recorded, np.zeros(3))
@@ -51,7 +62,10 @@ def test_a_series_of_whole_seconds_is_completed_by_what_it_lacks() -> None:
 
 
 def test_a_run_emits_each_of_its_tokens_once() -> None:
-    cluster, trace = ROOT / "cluster_config" / "h100_llama31_8b.json", ROOT / "dataset" / "example_10.jsonl"
+    cluster, trace = (
+        ROOT / "cluster_config" / "h100_llama31_8b.json",
+        ROOT / "dataset" / "example_10.jsonl",
+    )
     results = trial(checked_options(["--cluster-config", str(cluster), "--dataset", str(trace)]))
     series = emitted_series(results)
     assert series.sum() == results.requests.emitted_tokens.sum() and series[0] == 0

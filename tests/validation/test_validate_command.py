@@ -14,7 +14,9 @@ from llmsim.cli import main, run_main
 from llmsim.validation import read_recording
 
 
-def test_markdown_json_and_files(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_markdown_json_and_files(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     log = write_engine_log(rows_of(run / "out.csv"), tmp_path / "log.jsonl")
     assert main(["validate", str(log), str(run / "run"), "--out", str(tmp_path / "v")]) == 0
     text = capsys.readouterr().out
@@ -29,7 +31,9 @@ def test_markdown_json_and_files(run: Path, tmp_path: Path, capsys: pytest.Captu
 def test_plots(run: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     assert main(["validate", str(run / "out.csv"), str(run / "run"), "--plots", str(tmp_path)]) == 0
-    assert all((tmp_path / name).stat().st_size > 10_000 for name in ("cdf.png", "scatter.png", "time.png"))
+    assert all(
+        (tmp_path / name).stat().st_size > 10_000 for name in ("cdf.png", "scatter.png", "time.png")
+    )
 
 
 def test_matplotlib_is_imported_for_plots_only(run: Path) -> None:
@@ -52,12 +56,16 @@ def test_matplotlib_is_imported_for_plots_only(run: Path) -> None:
 def test_errors_of_one_sentence(
     arguments: list[str], words: str, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["validate", *(argument.format(csv=run / "out.csv") for argument in arguments)]) == 2
+    assert (
+        main(["validate", *(argument.format(csv=run / "out.csv") for argument in arguments)]) == 2
+    )
     error = capsys.readouterr().err
     assert words in error and error.count("\n") == 1
 
 
-def test_recorded_arrivals_replace_the_traces(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_recorded_arrivals_replace_the_traces(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = rows_of(run / "out.csv")
     for row, late in ((rows[3], 300_000_000), (rows[40], 7)):  # one of them overtakes others
         for name in ("arrival", "end_time"):
@@ -70,9 +78,18 @@ def test_recorded_arrivals_replace_the_traces(run: Path, tmp_path: Path, capsys:
     assert max(map(abs, shift)) <= 1000  # epoch seconds in a float hold no more
     assert [row["input"] for row in new] == [row["input"] for row in rows]
     assert np.isclose(
-        read_recording(tmp_path / "new.csv").output_throughput, read_recording(log).output_throughput, rtol=0.1
+        read_recording(tmp_path / "new.csv").output_throughput,
+        read_recording(log).output_throughput,
+        rtol=0.1,
     )
-    assert run_main(run_arguments("--arrivals", log, dataset="synthetic:n=61,rate=8,input=fixed:3,output=fixed:3")) == 2
+    assert (
+        run_main(
+            run_arguments(
+                "--arrivals", log, dataset="synthetic:n=61,rate=8,input=fixed:3,output=fixed:3"
+            )
+        )
+        == 2
+    )
     assert "has no request" in capsys.readouterr().err
 
 

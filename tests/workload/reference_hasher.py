@@ -1,4 +1,6 @@
-"""The content hasher in plain Python, with a cryptographic hash: what the native one must agree with, id for id."""
+"""The content hasher in plain Python, with a cryptographic hash: what the native one must agree
+with, id for id.
+"""
 
 from hashlib import blake2b
 
@@ -6,7 +8,9 @@ import numpy as np
 
 
 class ReferenceHasher:
-    """Chained 128-bit blake2b digests, interned to dense ids from 1 in order of first appearance."""
+    """Chained 128-bit blake2b digests, interned to dense ids from 1 in order of first
+    appearance.
+    """
 
     def __init__(self, granularity: int) -> None:
         self.granularity = granularity

@@ -15,13 +15,17 @@ SAMPLES = Path(__file__).parent / "samples"
 
 
 def arrivals_ns(path: Path, options: str = "") -> list[int]:
-    return (load_dataset(f"trace:{path}{options}", known_models=(), granularity=0).arrival_ps // NS).tolist()
+    return (
+        load_dataset(f"trace:{path}{options}", known_models=(), granularity=0).arrival_ps // NS
+    ).tolist()
 
 
 def test_columns_may_be_named(tmp_path: Path) -> None:
     path = tmp_path / "t"
     path.write_text("when (ms),in,out,session_id\n5,10,20,a\n7.5,30,40,\n")
-    made = load_dataset(f"trace:{path},columns=when (ms)|in|out,unit=ms", known_models=(), granularity=0)
+    made = load_dataset(
+        f"trace:{path},columns=when (ms)|in|out,unit=ms", known_models=(), granularity=0
+    )
     assert made.arrival_ps.tolist() == [0, 2_500_000 * NS]
     assert made.input_tokens.tolist() == [10, 30]
     assert made.output_tokens.tolist() == [20, 40]
@@ -40,17 +44,26 @@ def test_columns_may_be_named(tmp_path: Path) -> None:
         ("timestamp", ("1700000000123", "1700000000125"), 2_000_000, "ms"),
         ("timestamp", ("1700000000000001", "1700000000000003"), 2_000, "us"),
         ("timestamp", ("1700000000000000001", "1700000000000000003"), 2, "ns"),
-        ("created_at", ("2024-05-10 00:00:00.009930+00:00", "2024-05-10T00:00:01.009930Z"), 10**9, None),
+        (
+            "created_at",
+            ("2024-05-10 00:00:00.009930+00:00", "2024-05-10T00:00:01.009930Z"),
+            10**9,
+            None,
+        ),
     ],
 )
-def test_units(tmp_path: Path, name: str, values: tuple[str, str], expected_ns: int, unit: str | None) -> None:
+def test_units(
+    tmp_path: Path, name: str, values: tuple[str, str], expected_ns: int, unit: str | None
+) -> None:
     path = tmp_path / "t"
     path.write_text(f"{name},Prompt_Tokens,completion_tokens\n{values[0]},1,2\n{values[1]},3,4\n")
     trace = read_trace(path, known_models=(), granularity=0)
     assert trace.format == "csv"
     assert trace.workload.arrival_ps.tolist() == [0, expected_ns * NS]
     said = [note for note in trace.workload.notes if "taken to be in" in note]
-    assert said == ([] if unit is None else [f'{path}: "{name}" is taken to be in {unit}; unit= says otherwise'])
+    assert said == (
+        [] if unit is None else [f'{path}: "{name}" is taken to be in {unit}; unit= says otherwise']
+    )
 
 
 def test_a_unit_that_is_given_holds(tmp_path: Path) -> None:
@@ -67,12 +80,20 @@ def test_a_unit_that_is_given_holds(tmp_path: Path) -> None:
         ("a,b,c\n1,2,3\n", ",columns=a|b|d", ':1:1: the column "d" is missing'),
         ("a,b,c\n1,2,3\n", ",columns=a|b", "must be three names of columns"),
         ("a,b,c\n1,2,3\nx,2,3\n", ",columns=a|b|c", ':3:1: "a" is "x", but must be a time'),
-        ("a,b,c\n2024-01-01,2,3\n", ",columns=a|b|c", ':2:1: "a" is "2024-01-01", but must be a date and time'),
+        (
+            "a,b,c\n2024-01-01,2,3\n",
+            ",columns=a|b|c",
+            ':2:1: "a" is "2024-01-01", but must be a date and time',
+        ),
         ("a,b,c\nnan,2,3\n", ",columns=a|b|c", ':2:1: "a" is "nan", but must be a time'),
         ("a,b,c\n1,2.5,3\n", ",columns=a|b|c", ':2:3: "b" is "2.5", but must be an integer'),
         ("a,b,c\n1,1,360,3\n", ",columns=a|b|c", ":2:1: 4 fields, but the header names 3"),
         ('{"a": 1}\n', ",columns=a|b|c", ":1:1: not a CSV"),
-        ("TIMESTAMP,ContextTokens,GeneratedTokens\n", ",unit=ms", '"unit" is for a CSV with names of its own'),
+        (
+            "TIMESTAMP,ContextTokens,GeneratedTokens\n",
+            ",unit=ms",
+            '"unit" is for a CSV with names of its own',
+        ),
     ],
 )
 def test_what_is_refused(tmp_path: Path, text: str, options: str, said: str) -> None:
@@ -90,9 +111,14 @@ def test_a_comma_at_the_end_of_a_row_is_no_field(tmp_path: Path) -> None:
 
 
 def test_conversations_in_parquet(tmp_path: Path) -> None:
-    said = [[("user", "0123456789"), ("assistant", "abcd"), ("user", "efgh"), ("assistant", "i")], [("user", "alone")]]
+    said = [
+        [("user", "0123456789"), ("assistant", "abcd"), ("user", "efgh"), ("assistant", "i")],
+        [("user", "alone")],
+    ]
     turns = [[{"role": role, "content": text} for role, text in each] for each in said]
-    table = pa.table({"conversation_id": ["x", "y"], "model": ["m", "n"], "conversation": turns, "turn": [2, 1]})
+    table = pa.table(
+        {"conversation_id": ["x", "y"], "model": ["m", "n"], "conversation": turns, "turn": [2, 1]}
+    )
     pq.write_table(table, tmp_path / "t.parquet")
     trace = read_trace(tmp_path / "t.parquet", known_models=(), granularity=16)
     assert trace.format == "sharegpt"

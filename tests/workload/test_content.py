@@ -12,7 +12,10 @@ tokens = st.lists(st.integers(0, 2), max_size=14)
 
 
 @settings(deadline=None)
-@given(st.integers(1, 4), st.lists(st.one_of(st.none(), st.tuples(tokens, st.one_of(st.none(), tokens))), max_size=8))
+@given(
+    st.integers(1, 4),
+    st.lists(st.one_of(st.none(), st.tuples(tokens, st.one_of(st.none(), tokens))), max_size=8),
+)
 def test_native_ids_equal_the_reference(granularity, requests):
     pytest.importorskip("llmsim._native")
     native, reference = content_hasher(granularity), ReferenceHasher(granularity)

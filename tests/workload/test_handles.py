@@ -1,4 +1,6 @@
-"""Content handles: engine blocks share exactly what the trace's blocks say, at any two block sizes."""
+"""Content handles: engine blocks share exactly what the trace's blocks say, at any two
+block sizes.
+"""
 
 import json
 from pathlib import Path
@@ -20,7 +22,9 @@ from llmsim.workload.selection import selected
 
 SAMPLES = Path(__file__).parent / "samples"
 id_lists = st.lists(
-    st.tuples(st.lists(st.integers(0, 3), max_size=6), st.integers(0, 9), st.integers(0, 20)), min_size=1, max_size=12
+    st.tuples(st.lists(st.integers(0, 3), max_size=6), st.integers(0, 9), st.integers(0, 20)),
+    min_size=1,
+    max_size=12,
 )
 
 
@@ -43,13 +47,22 @@ def write(path, cases, block):
     lines = []
     for number, (ids, missing, output) in enumerate(cases):
         tokens = max(len(ids) * block - missing % block, 1)
-        lines.append({"timestamp": number, "input_length": tokens, "output_length": output + 1, "hash_ids": ids})
+        lines.append(
+            {
+                "timestamp": number,
+                "input_length": tokens,
+                "output_length": output + 1,
+                "hash_ids": ids,
+            }
+        )
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 @settings(deadline=None, max_examples=150)
 @given(id_lists, st.integers(1, 9), st.integers(1, 9))
-def test_engine_blocks_share_what_the_blocks_of_the_trace_share(tmp_path_factory, cases, block, granularity):
+def test_engine_blocks_share_what_the_blocks_of_the_trace_share(
+    tmp_path_factory, cases, block, granularity
+):
     path = tmp_path_factory.mktemp("handles") / "t.jsonl"
     write(path, cases, block)
     workload = load_dataset(f"trace:{path},block={block}", known_models=[], granularity=granularity)
@@ -66,7 +79,9 @@ def test_engine_blocks_share_what_the_blocks_of_the_trace_share(tmp_path_factory
 def test_ideal_hits_are_those_of_a_cache_that_forgets_nothing(tmp_path_factory, cases, block):
     path = tmp_path_factory.mktemp("hits") / "t.jsonl"
     write(path, cases, block)
-    workload = read_trace(path, known_models=[], granularity=16, options=TraceOptions(block=block)).workload
+    workload = read_trace(
+        path, known_models=[], granularity=16, options=TraceOptions(block=block)
+    ).workload
     cache, hits = set(), 0
     for row, (ids, *_) in enumerate(cases):
         for place in range(len(ids)):
@@ -82,9 +97,13 @@ def test_mooncake_written_and_read_again_is_the_same(tmp_path_factory, cases, bl
     folder = tmp_path_factory.mktemp("round")
     write(folder / "a.jsonl", cases, block)
     options = TraceOptions(block=block)
-    first = read_trace(folder / "a.jsonl", known_models=[], granularity=16, options=options).workload
+    first = read_trace(
+        folder / "a.jsonl", known_models=[], granularity=16, options=options
+    ).workload
     (folder / "b.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows(first, block)))
-    again = read_trace(folder / "b.jsonl", known_models=[], granularity=16, options=options).workload
+    again = read_trace(
+        folder / "b.jsonl", known_models=[], granularity=16, options=options
+    ).workload
     for column in ("arrival_ps", "input_tokens", "output_tokens", "next_call", "tool_delay_ps"):
         assert np.array_equal(getattr(again, column), getattr(first, column)), column
     assert handles.repeated_prompt_tokens(again) == handles.repeated_prompt_tokens(first)
@@ -96,7 +115,10 @@ def test_mooncake_written_and_read_again_is_the_same(tmp_path_factory, cases, bl
 def test_coarser_blocks_share_no_more(tmp_path, name):
     fine = read_trace(SAMPLES / name, known_models=[], granularity=16)
     block = fine.workload.granularity
-    hits = [read_and_count(tmp_path, rows(fine.workload, block * factor), block * factor) for factor in (1, 2, 4)]
+    hits = [
+        read_and_count(tmp_path, rows(fine.workload, block * factor), block * factor)
+        for factor in (1, 2, 4)
+    ]
     assert hits[0] == handles.repeated_prompt_tokens(fine.workload)
     assert hits[0] >= hits[1] >= hits[2]
 
@@ -114,7 +136,8 @@ def test_hashes_and_numbers_name_the_same_blocks(tmp_path):
     write(tmp_path / "small", cases, 48)
     write(tmp_path / "large", [([value << 50 for value in ids], *rest) for ids, *rest in cases], 48)
     found = [
-        load_dataset(f"trace:{tmp_path / n},block=48", known_models=[], granularity=32) for n in ("small", "large")
+        load_dataset(f"trace:{tmp_path / n},block=48", known_models=[], granularity=32)
+        for n in ("small", "large")
     ]
     assert sharing(blocks(found[0])) == sharing(blocks(found[1]))
     assert int(found[1].keys.max()) < 1 << 63
@@ -128,7 +151,9 @@ def test_too_many_keys_are_refused(tmp_path, monkeypatch):
 
 
 def test_window_sample_speedup_and_limit():
-    text = "synthetic:n=2000,rate=10,input=5,output=5,calls=uniform:1-3,tool_ms=9,prefixes=3:tokens=40"
+    text = (
+        "synthetic:n=2000,rate=10,input=5,output=5,calls=uniform:1-3,tool_ms=9,prefixes=3:tokens=40"
+    )
     whole = load_dataset(text, known_models=[], granularity=16)
     begin = whole.arrival_ps[0]
     cut = selected(whole, TraceOptions(window_s=(50, 60), speedup=2))
@@ -141,10 +166,14 @@ def test_window_sample_speedup_and_limit():
     assert [b for b, k in zip(blocks(whole), kept, strict=True) if k] == blocks(cut)
     sampled = selected(whole, TraceOptions(sample=0.25, seed=7))
     assert 400 < np.count_nonzero(sampled.arrival_ps >= 0) < 600
-    assert np.array_equal(sampled.arrival_ps, selected(whole, TraceOptions(sample=0.25, seed=7)).arrival_ps)
+    assert np.array_equal(
+        sampled.arrival_ps, selected(whole, TraceOptions(sample=0.25, seed=7)).arrival_ps
+    )
     assert np.count_nonzero(selected(whole, TraceOptions(limit=7)).arrival_ps >= 0) == 7
     poisson = selected(whole, TraceOptions(rate=50.0))
-    assert np.diff(poisson.arrival_ps[poisson.arrival_ps >= 0]).mean() / 1e12 == pytest.approx(0.02, rel=0.1)
+    assert np.diff(poisson.arrival_ps[poisson.arrival_ps >= 0]).mean() / 1e12 == pytest.approx(
+        0.02, rel=0.1
+    )
 
 
 def test_card_of_a_known_workload():

@@ -1,4 +1,6 @@
-"""A line, a value of a list, and a file that is read as a whole have a most number of bytes, packed or not."""
+"""A line, a value of a list, and a file that is read as a whole have a most number of bytes, packed
+or not.
+"""
 
 import gzip
 import tracemalloc
@@ -14,16 +16,27 @@ from llmsim.workload.formats.bench import vllm_bench
 
 LONG = reading.MAX_LINE_BYTES + 5
 GOOD = {
-    "llmservingsim": (b'{"input_toks": 5, "output_toks": 2, "arrival_time_ns": 0}\n', b'{"input_toks": 5, "x": "'),
-    "mooncake": (b'{"timestamp": 0, "input_length": 5, "output_length": 2}\n', b'{"timestamp": 0, "x": "'),
-    "sharegpt": (b'{"id": "a", "conversations": []}\n', b'{"conversations": [{"from": "human", "value": "'),
+    "llmservingsim": (
+        b'{"input_toks": 5, "output_toks": 2, "arrival_time_ns": 0}\n',
+        b'{"input_toks": 5, "x": "',
+    ),
+    "mooncake": (
+        b'{"timestamp": 0, "input_length": 5, "output_length": 2}\n',
+        b'{"timestamp": 0, "x": "',
+    ),
+    "sharegpt": (
+        b'{"id": "a", "conversations": []}\n',
+        b'{"conversations": [{"from": "human", "value": "',
+    ),
     "csv": (b"timestamp,input_tokens,output_tokens\n1,2,3\n", b"4,5,"),
 }
 """Format -> a sound beginning, and how a line begins that never ends."""
 
 
 @pytest.mark.parametrize("name", sorted(GOOD))
-def test_a_line_without_an_end_is_refused_by_its_number_and_not_read(name: str, tmp_path: Path) -> None:
+def test_a_line_without_an_end_is_refused_by_its_number_and_not_read(
+    name: str, tmp_path: Path
+) -> None:
     sound, endless = GOOD[name]
     path = tmp_path / "bomb.gz"
     with gzip.open(path, "wb", compresslevel=1) as stream:
@@ -36,7 +49,9 @@ def test_a_line_without_an_end_is_refused_by_its_number_and_not_read(name: str, 
         load_dataset(str(path), known_models=(), granularity=16)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 6 * LONG  # of the line's 4 * LONG bytes, and their copies, only a part was ever there
+    assert (
+        peak < 6 * LONG
+    )  # of the line's 4 * LONG bytes, and their copies, only a part was ever there
 
 
 @pytest.mark.parametrize("name", ["mooncake", "llmservingsim"])
@@ -48,7 +63,9 @@ def test_a_long_line_that_ends_in_time_is_read(name: str, tmp_path: Path) -> Non
     assert len(load_dataset(str(path), known_models=(), granularity=16)) == 2
 
 
-def test_what_is_read_as_a_whole_has_a_limit_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_read_as_a_whole_has_a_limit_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "log.gz"
     path.write_bytes(gzip.compress(b'{"ttfts": [' + b"1," * 3000))
     for module in ("llmsim.validation.logs.files", "llmsim.config.reading"):

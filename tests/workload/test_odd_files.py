@@ -1,4 +1,6 @@
-"""What tools do to a file without changing what it says: every sample reads the same, however it is written."""
+"""What tools do to a file without changing what it says: every sample reads the same, however it is
+written.
+"""
 
 import csv
 import io
@@ -13,8 +15,26 @@ from llmsim.config.errors import InputError
 from llmsim.workload.formats import read_trace
 
 SAMPLES = sorted((Path(__file__).parent / "samples").iterdir())
-COLUMNS = ("arrival_ps", "input_tokens", "output_tokens", "next_call", "tool_delay_ps", "key_offsets", "keys")
-IDS = ("hash_ids", "chat_id", "parent_chat_id", "session_id", "round_index", "turn", "turn_index", "block_size", "id")
+COLUMNS = (
+    "arrival_ps",
+    "input_tokens",
+    "output_tokens",
+    "next_call",
+    "tool_delay_ps",
+    "key_offsets",
+    "keys",
+)
+IDS = (
+    "hash_ids",
+    "chat_id",
+    "parent_chat_id",
+    "session_id",
+    "round_index",
+    "turn",
+    "turn_index",
+    "block_size",
+    "id",
+)
 
 
 def told(path: Path) -> dict[str, Any]:
@@ -24,7 +44,9 @@ def told(path: Path) -> dict[str, Any]:
 
 
 def each_line(change: Callable[[Any], Any]) -> Callable[[str], str]:
-    return lambda text: "".join(json.dumps(change(json.loads(line))) + "\n" for line in text.splitlines() if line)
+    return lambda text: "".join(
+        json.dumps(change(json.loads(line))) + "\n" for line in text.splitlines() if line
+    )
 
 
 def turned(value: Any) -> Any:
@@ -37,7 +59,10 @@ def turned(value: Any) -> Any:
 def floats(value: Any) -> Any:
     """Counts and times as pandas writes them."""
     if isinstance(value, dict):
-        return {key: each if key in IDS or key.endswith("_ns") else floats(each) for key, each in value.items()}
+        return {
+            key: each if key in IDS or key.endswith("_ns") else floats(each)
+            for key, each in value.items()
+        }
     if isinstance(value, list):
         return [floats(each) for each in value]
     return float(value) if type(value) is int else value
@@ -61,7 +86,9 @@ ANY: dict[str, Callable[[str], str]] = {
 KINDS: dict[str, dict[str, Callable[[str], str]]] = {
     ".jsonl": {
         "keys turned": each_line(turned),
-        "more keys": each_line(lambda row: {**row, "zz": {"a": [1, {"b": None}]}, "é": "\u20ac", "big": 1e300}),
+        "more keys": each_line(
+            lambda row: {**row, "zz": {"a": [1, {"b": None}]}, "é": "\u20ac", "big": 1e300}
+        ),
         "compact": lambda text: text.replace('": ', '":').replace(", ", ","),
         "blanks after lines": lambda text: text.replace("\n", " \t\n"),
         "floats": each_line(floats),
@@ -74,7 +101,9 @@ KINDS: dict[str, dict[str, Callable[[str], str]]] = {
     ".csv": {
         "columns turned": each_row(lambda row: row[::-1]),
         "quoted": each_row(lambda row: row, quoting=csv.QUOTE_ALL),
-        "blanks and quotes": lambda text: each_row(lambda row: row, quoting=csv.QUOTE_ALL)(text).replace('","', '", "'),
+        "blanks and quotes": lambda text: each_row(lambda row: row, quoting=csv.QUOTE_ALL)(
+            text
+        ).replace('","', '", "'),
         "more columns": each_row(lambda row: [*row, 'a,"b\nc']),
         "floats": each_row(
             lambda row: (
@@ -87,7 +116,9 @@ CASES = [
     pytest.param(path, change, id=f"{path.name}-{name}")
     for path in SAMPLES
     for name, change in {**ANY, **KINDS[path.suffix]}.items()
-    if not (path.name == "llmservingsim.jsonl" and name == "floats")  # our own format says integer, and means it
+    if not (
+        path.name == "llmservingsim.jsonl" and name == "floats"
+    )  # our own format says integer, and means it
 ]
 
 
@@ -100,7 +131,9 @@ def test_it_reads_the_same(path: Path, change: Callable[[str], str], tmp_path: P
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.name)
 def test_one_line_is_a_trace(path: Path, tmp_path: Path) -> None:
-    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if '"warmup"' not in line]
+    lines = [
+        line for line in path.read_text(encoding="utf-8").splitlines() if '"warmup"' not in line
+    ]
     if path.suffix == ".json":
         pytest.skip("a document")
     one = tmp_path / "one"
@@ -130,5 +163,10 @@ def test_a_cut_file_is_read_or_one_sentence(path: Path, tmp_path: Path) -> None:
 )  # fmt: skip
 def test_times_of_azure(text: str, ns: int, tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
-    path.write_text(f"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,1,1\n{text},1,1\n")
-    assert read_trace(path, known_models=(), granularity=0).workload.arrival_ps.tolist() == [0, ns * 1000]
+    path.write_text(
+        f"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,1,1\n{text},1,1\n"
+    )
+    assert read_trace(path, known_models=(), granularity=0).workload.arrival_ps.tolist() == [
+        0,
+        ns * 1000,
+    ]

@@ -1,4 +1,6 @@
-"""Synthetic workloads: means, determinism, shared content, the text form, and the JSONL round trip."""
+"""Synthetic workloads: means, determinism, shared content, the text form, and the
+JSONL round trip.
+"""
 
 import importlib.util
 import time
@@ -20,7 +22,16 @@ from llmsim.workload.synthetic.workload import SyntheticSpec
 
 DATASET = Path(__file__).resolve().parents[2] / "dataset"
 SMALL = "synthetic:n=40,rate=10,input=uniform:1-50,output=uniform:1-30,seed=3"
-COLUMNS = ("arrival_ps", "input_tokens", "output_tokens", "model", "next_call", "tool_delay_ps", "key_offsets", "keys")
+COLUMNS = (
+    "arrival_ps",
+    "input_tokens",
+    "output_tokens",
+    "model",
+    "next_call",
+    "tool_delay_ps",
+    "key_offsets",
+    "keys",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +50,9 @@ def gaps_s(arrivals: str, n: int = 200_000):
 def test_poisson_has_the_asked_rate_and_an_unclipped_tail():
     gaps = gaps_s("rate=10")
     standard_error = 0.1 / np.sqrt(len(gaps))
-    assert abs(gaps.mean() - 0.1) < 4 * standard_error  # a tail clipped at three means would be 5 % off
+    assert (
+        abs(gaps.mean() - 0.1) < 4 * standard_error
+    )  # a tail clipped at three means would be 5 % off
     assert abs(gaps.std() / gaps.mean() - 1) < 0.02
     assert np.mean(gaps > 0.3) == pytest.approx(np.exp(-3), rel=0.05)
     assert gaps.max() > 0.9
@@ -82,7 +95,9 @@ def test_lengths_have_the_documented_mean(lengths, mean):
 def test_lognormal_variation_and_limits():
     values = LogNormal.with_cv(500, 0.7).draw(np.random.Generator(np.random.PCG64(1)), 400_000)
     assert values.std() / values.mean() == pytest.approx(0.7, rel=0.02)
-    limited = LogNormal.with_cv(500, 2.0, 100, 900).draw(np.random.Generator(np.random.PCG64(1)), 10_000)
+    limited = LogNormal.with_cv(500, 2.0, 100, 900).draw(
+        np.random.Generator(np.random.PCG64(1)), 10_000
+    )
     assert (limited.min(), limited.max()) == (100, 900)
 
 
@@ -100,13 +115,16 @@ def test_same_seed_same_workload_and_streams_are_independent():
     assert equal(make(SMALL), make(SMALL))
     other = make(SMALL.replace("seed=3", "seed=4"))
     assert not np.array_equal(make(SMALL).arrival_ps, other.arrival_ps)
-    changed = make(SMALL.replace("output=uniform:1-30", "output=zipf:1.1:max=9") + ",prefixes=2:tokens=32")
+    changed = make(
+        SMALL.replace("output=uniform:1-30", "output=zipf:1.1:max=9") + ",prefixes=2:tokens=32"
+    )
     assert np.array_equal(changed.arrival_ps, make(SMALL).arrival_ps)
     assert np.array_equal(changed.input_tokens - 32, make(SMALL).input_tokens)
 
 
 @given(
-    limit=st.integers(1, 40), extra=st.sampled_from(["", ",calls=uniform:1-4,tool_ms=9,prefixes=3:tokens=40:share=0.5"])
+    limit=st.integers(1, 40),
+    extra=st.sampled_from(["", ",calls=uniform:1-4,tool_ms=9,prefixes=3:tokens=40:share=0.5"]),
 )
 def test_limit_is_the_beginning(limit, extra):
     whole, part = make(SMALL + extra), make(SMALL + extra, limit=limit)
@@ -117,7 +135,9 @@ def test_limit_is_the_beginning(limit, extra):
 
 
 def test_shared_prefixes_are_shared_blocks_only():
-    workload = make("synthetic:n=20000,rate=10,input=9,output=5,prefixes=4:tokens=40:share=0.25", granularity=16)
+    workload = make(
+        "synthetic:n=20000,rate=10,input=9,output=5,prefixes=4:tokens=40:share=0.25", granularity=16
+    )
     blocks = np.diff(workload.key_offsets)
     assert set(blocks.tolist()) == {0, 2}  # 40 tokens are two full blocks of 16
     assert np.mean(blocks > 0) == pytest.approx(0.25, abs=0.02)
@@ -129,7 +149,8 @@ def test_shared_prefixes_are_shared_blocks_only():
 
 def test_a_session_repeats_what_was_said():
     workload = make(
-        "synthetic:n=30,rate=1,input=uniform:1-60,output=uniform:1-60,calls=uniform:1-5,tool_ms=250", granularity=8
+        "synthetic:n=30,rate=1,input=uniform:1-60,output=uniform:1-60,calls=uniform:1-5,tool_ms=250",
+        granularity=8,
     )
     for row, after in enumerate(workload.next_call.tolist()):
         if after < 0:
@@ -144,12 +165,17 @@ def test_a_session_repeats_what_was_said():
 
 
 def same_sharing(a: Workload, b: Workload) -> bool:
-    """Whether the keys of `a` are those of `b` under one renaming; `b` may also name blocks that nobody shares."""
+    """Whether the keys of `a` are those of `b` under one renaming; `b` may also name blocks that
+    nobody shares.
+    """
     renamed: dict[int, int] = {}
     for row in range(len(a)):
         mine = a.keys[a.key_offsets[row] : a.key_offsets[row + 1]].tolist()
         theirs = b.keys[b.key_offsets[row] : b.key_offsets[row + 1]].tolist()
-        if any(renamed.setdefault(key, theirs[block]) != theirs[block] for block, key in enumerate(mine)):
+        if any(
+            renamed.setdefault(key, theirs[block]) != theirs[block]
+            for block, key in enumerate(mine)
+        ):
             return False
         if set(theirs[len(mine) :]) & set(renamed.values()):
             return False
@@ -173,7 +199,8 @@ def same_sharing(a: Workload, b: Workload) -> bool:
 def test_written_trace_reads_back(tmp_path_factory, seed, extra, ids, model):
     path = tmp_path_factory.mktemp("round") / "t.jsonl"
     workload = make(
-        f"synthetic:n=15,rate=10,input=uniform:1-30,output=uniform:1-20,seed={seed}{extra}{model}", granularity=4
+        f"synthetic:n=15,rate=10,input=uniform:1-30,output=uniform:1-20,seed={seed}{extra}{model}",
+        granularity=4,
     )
     write_jsonl(workload, path, token_ids=ids)
     again = load_trace(path, known_models=[], granularity=4)
@@ -185,12 +212,16 @@ def test_written_trace_reads_back(tmp_path_factory, seed, extra, ids, model):
     assert again.session_id == workload.session_id
     assert again.notes == ()
     if ids:
-        assert np.array_equal(np.diff(again.key_offsets), (workload.input_tokens + workload.output_tokens) // 4)
+        assert np.array_equal(
+            np.diff(again.key_offsets), (workload.input_tokens + workload.output_tokens) // 4
+        )
         assert same_sharing(workload, again)
 
 
 def test_sessions_written_with_ids_share_at_any_granularity(tmp_path):
-    workload = make("synthetic:n=9,rate=10,input=uniform:1-30,output=uniform:1-20,calls=4", granularity=16)
+    workload = make(
+        "synthetic:n=9,rate=10,input=uniform:1-30,output=uniform:1-20,calls=4", granularity=16
+    )
     write_jsonl(workload, tmp_path / "t.jsonl", token_ids=True)
     fine = load_trace(tmp_path / "t.jsonl", known_models=[], granularity=1)
     for row, after in enumerate(workload.next_call.tolist()):
@@ -299,5 +330,7 @@ def test_a_hundred_thousand_requests_are_quick():
     generate(replace(spec, n=10))
     start = time.process_time()
     workload = generate(spec)
-    assert time.process_time() - start < 0.15 * 3  # measured 0.03 s; three times the budget, for slow machines
+    assert (
+        time.process_time() - start < 0.15 * 3
+    )  # measured 0.03 s; three times the budget, for slow machines
     assert workload.input_tokens.mean() == pytest.approx(220, rel=0.01)

@@ -19,7 +19,9 @@ CLUSTER = ROOT / "cluster_config" / "h100_llama31_8b.json"
 
 
 def test_inspect_prints_a_card(capsys):
-    assert main(["trace", "inspect", str(SAMPLES / "mooncake.jsonl"), "--max-model-len", "1300"]) == 0
+    assert (
+        main(["trace", "inspect", str(SAMPLES / "mooncake.jsonl"), "--max-model-len", "1300"]) == 0
+    )
     out = capsys.readouterr().out
     for text in (
         "mooncake",
@@ -28,7 +30,9 @@ def test_inspect_prints_a_card(capsys):
         "2 requests exceed max_model_len",
     ):
         assert text in out
-    assert main(["trace", "inspect", str(SAMPLES / "mooncake.jsonl"), "--json", "--limit", "2"]) == 0
+    assert (
+        main(["trace", "inspect", str(SAMPLES / "mooncake.jsonl"), "--json", "--limit", "2"]) == 0
+    )
     card = json.loads(capsys.readouterr().out)
     assert card["requests"] == 2
     assert card["ideal_prefix_hit_ratio"] == round(1024 / 2836, 6)
@@ -38,7 +42,10 @@ def test_inspect_prints_a_card(capsys):
 @pytest.mark.parametrize("target", ["llmservingsim", "mooncake"])
 def test_converted_traces_read_back(tmp_path, name, target, capsys):
     out = tmp_path / "out.jsonl"
-    assert main(["trace", "convert", str(SAMPLES / name), str(out), "--to", target, "--token-ids"]) == 0
+    assert (
+        main(["trace", "convert", str(SAMPLES / name), str(out), "--to", target, "--token-ids"])
+        == 0
+    )
     assert "requests" in capsys.readouterr().out
     first = load_dataset(str(SAMPLES / name), known_models=[], granularity=16)
     again = load_dataset(str(out), known_models=[], granularity=16)
@@ -47,7 +54,9 @@ def test_converted_traces_read_back(tmp_path, name, target, capsys):
     allowed_ps = 10**9 if target == "mooncake" else 0
     heads = first.arrival_ps >= 0
     assert (
-        np.abs(again.arrival_ps - again.arrival_ps[0] - first.arrival_ps + first.arrival_ps[0])[heads].max()
+        np.abs(again.arrival_ps - again.arrival_ps[0] - first.arrival_ps + first.arrival_ps[0])[
+            heads
+        ].max()
         <= allowed_ps
     )
     assert np.abs(again.tool_delay_ps - first.tool_delay_ps).max() <= allowed_ps
@@ -57,13 +66,19 @@ def test_converted_traces_read_back(tmp_path, name, target, capsys):
 @pytest.mark.parametrize("name", ["azure_2023.csv", "llmservingsim.jsonl", "sharegpt.json"])
 def test_a_pipe_is_read_as_its_file_is(tmp_path, name, capsys):
     os.mkfifo(tmp_path / "pipe")
-    feeder = threading.Thread(target=lambda: (tmp_path / "pipe").write_bytes((SAMPLES / name).read_bytes()))
+    feeder = threading.Thread(
+        target=lambda: (tmp_path / "pipe").write_bytes((SAMPLES / name).read_bytes())
+    )
     feeder.start()
     assert main(["trace", "inspect", str(tmp_path / "pipe"), "--json"]) == 0
     feeder.join()
     piped = json.loads(capsys.readouterr().out)
     assert main(["trace", "inspect", str(SAMPLES / name), "--json"]) == 0
-    assert {**json.loads(capsys.readouterr().out), "notes": [], "source": ""} == {**piped, "notes": [], "source": ""}
+    assert {**json.loads(capsys.readouterr().out), "notes": [], "source": ""} == {
+        **piped,
+        "notes": [],
+        "source": "",
+    }
 
 
 def test_convert_packs_and_writes_to_standard_output(tmp_path, capfdbinary):
@@ -81,7 +96,14 @@ def test_convert_packs_and_writes_to_standard_output(tmp_path, capfdbinary):
 
 
 def test_sharing_that_larger_blocks_lose_is_said(tmp_path, capsys):
-    convert = ["trace", "convert", str(SAMPLES / "weka.jsonl"), str(tmp_path / "out"), "--to", "mooncake"]
+    convert = [
+        "trace",
+        "convert",
+        str(SAMPLES / "weka.jsonl"),
+        str(tmp_path / "out"),
+        "--to",
+        "mooncake",
+    ]
     assert main(convert) == 0
     assert "--output-block 64 keeps them" in capsys.readouterr().err
     assert main([*convert, "--output-block", "64"]) == 0
@@ -96,12 +118,28 @@ def test_mistakes_are_one_sentence(tmp_path, capsys):
         (["inspect", sample, "--window", "5"], '"window" is 5, but must be START-END in seconds'),
         (["inspect", sample, "--window", "-"], '"window" is -, but must be START-END in seconds'),
         (["inspect", sample, "--window", "900-"], "by the window 900-; they arrive from 0 to 3 s"),
-        (["inspect", sample, "--window", "900-950"], "by the window 900-950; they arrive from 0 to 3 s"),
-        (["inspect", f"trace:{sample},speedups=3"], 'unknown option "speedups" (did you mean "speedup"?)'),
+        (
+            ["inspect", sample, "--window", "900-950"],
+            "by the window 900-950; they arrive from 0 to 3 s",
+        ),
+        (
+            ["inspect", f"trace:{sample},speedups=3"],
+            'unknown option "speedups" (did you mean "speedup"?)',
+        ),
         (["convert", sample, str(tmp_path / "x"), "--to", "csv"], '--to is "csv"'),
-        (["convert", str(SAMPLES / "tracelab.jsonl"), str(tmp_path / "x"), "--to", "mooncake", "--output-block", "40"],
-         "must be a multiple of 16"),
-    ):  # fmt: skip
+        (
+            [
+                "convert",
+                str(SAMPLES / "tracelab.jsonl"),
+                str(tmp_path / "x"),
+                "--to",
+                "mooncake",
+                "--output-block",
+                "40",
+            ],
+            "must be a multiple of 16",
+        ),
+    ):
         assert main(["trace", *arguments]) == 2
         err = capsys.readouterr().err
         assert said in err
@@ -120,11 +158,17 @@ def test_run_accepts_other_formats_and_finds_their_prefixes(capsys):
 def test_a_plain_run_imports_no_reader_but_its_own():
     code = (
         "import sys; from llmsim.workload import load_dataset; "
-        f"load_dataset({str(ROOT / 'dataset' / 'example_10.jsonl')!r}, known_models=[], granularity=16); "
+        f"load_dataset({str(ROOT / 'dataset' / 'example_10.jsonl')!r}, known_models=[], "
+        "granularity=16); "
         "print([m for m in sys.modules if m.startswith('llmsim.workload.formats') or "
         "m.startswith('llmsim.workload.generators') or m.split('.')[0] in ('pyarrow', 'rich')])"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "[]\n"
+    )
 
 
 def test_a_long_trace_of_repeats_is_looked_at_in_larger_blocks(capsys, monkeypatch):

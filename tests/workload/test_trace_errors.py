@@ -16,11 +16,22 @@ HUGE = 10**30
 WRONG_TYPES = [True, "5", None, 1.5, [], {}, HUGE, -HUGE]
 TOKENS_OUT_OF_RANGE = [0, -1, 1_000_000_001, 2**31, 2**63]
 TIME_OUT_OF_RANGE = [-1, MAX_HORIZON_PS // 1000 + 1, 2**63]
-CALL = {"input_toks": 2, "output_toks": 2, "tool_duration_ns": 1, "input_tok_ids": [1, 2], "output_tok_ids": [3, 4]}
+CALL = {
+    "input_toks": 2,
+    "output_toks": 2,
+    "tool_duration_ns": 1,
+    "input_tok_ids": [1, 2],
+    "output_tok_ids": [3, 4],
+}
 REQUEST = {
-    "input_toks": 2, "output_toks": 2, "arrival_time_ns": 1, "input_tok_ids": [1, 2], "output_tok_ids": [3, 4],
-    "model": "m", "request_id": "r",
-}  # fmt: skip
+    "input_toks": 2,
+    "output_toks": 2,
+    "arrival_time_ns": 1,
+    "input_tok_ids": [1, 2],
+    "output_tok_ids": [3, 4],
+    "model": "m",
+    "request_id": "r",
+}
 SESSION = {"session_id": "s", "arrival_time_ns": 1, "model": "m", "sub_requests": [CALL, CALL]}
 MISSING = object()
 
@@ -75,7 +86,10 @@ def cases():
             values = [*BAD_VALUES[field], *([MISSING] if field in REQUIRED else [])]
             for value in values:
                 yield pytest.param(
-                    shape, field, value, id=f"{shape}-{field}-{'missing' if value is MISSING else value!r}"
+                    shape,
+                    field,
+                    value,
+                    id=f"{shape}-{field}-{'missing' if value is MISSING else value!r}",
                 )
 
 
@@ -119,17 +133,22 @@ def test_every_field(tmp_path, shape, field, value, extra):
     else:
         bad = {**changed(REQUEST if shape == "request" else SESSION, field, value), **extra}
         where = field
-    # The lines before it are good, and of both kinds: the reader may have switched to its lenient decoder.
+    # The lines before it are good, and of both kinds: the reader may have switched to its lenient
+    # decoder.
     message = refusal(tmp_path, encoded({**REQUEST, **extra}, SESSION, bad))
     column = column_in(message)
     text = json.dumps(bad)[column - 1 :]
     if value is MISSING:
-        assert (text.startswith("{") and (shape != "call" or column > json.dumps(bad).index("["))) or column == 1
+        assert (
+            text.startswith("{") and (shape != "call" or column > json.dumps(bad).index("["))
+        ) or column == 1
     elif field == "sub_requests":
         assert text.startswith(('"sub_requests"', "1", "null", "[", "{"))
     else:
         assert text.startswith(f'"{field}"')
-        assert json.dumps(bad)[: column - 1].count(f'"{field}"') == (shape == "call")  # the first call has it, too
+        assert json.dumps(bad)[: column - 1].count(f'"{field}"') == (
+            shape == "call"
+        )  # the first call has it, too
     assert where in message or field == "sub_requests"
     if value is MISSING:
         assert f'"{where}" is missing' in message
@@ -154,12 +173,18 @@ def test_good_lines_are_good(tmp_path):
         (b"null", "must be a JSON object"),
         (b"{}", '"input_toks" is missing'),
         (b'{"x": "\xff"}', "not UTF-8"),
-        (b'{"model": "\xc3\x28", "input_toks": 1, "output_toks": 1, "arrival_time_ns": 0}', "not UTF-8"),
+        (
+            b'{"model": "\xc3\x28", "input_toks": 1, "output_toks": 1, "arrival_time_ns": 0}',
+            "not UTF-8",
+        ),
         ("{}".encode("utf-16"), "not UTF-8"),
         (b"\x00\x01\x02", "not valid JSON"),
         (b'{"x": ' + b"[" * 5000 + b"]" * 5000 + b"}", "nested too deeply"),
         (b"[" * 100_000, "nested too deeply"),
-        (b'{"input_tokens": 1, "output_toks": 1, "arrival_time_ns": 0}', 'there is an unknown "input_tokens"'),
+        (
+            b'{"input_tokens": 1, "output_toks": 1, "arrival_time_ns": 0}',
+            'there is an unknown "input_tokens"',
+        ),
     ],
 )
 def test_malformed_line_is_named(tmp_path, line, said):

@@ -26,7 +26,9 @@ def reference_hasher(monkeypatch):
 def read(tmp_path):
     def load(*lines, models=(LLAMA,), granularity=4, limit=0):
         path = tmp_path / "trace.jsonl"
-        path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
+        path.write_text(
+            "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines)
+        )
         return load_trace(path, known_models=models, granularity=granularity, limit=limit)
 
     return load
@@ -64,7 +66,12 @@ def test_sessions_mix_with_requests(read):
     )
     assert workload.arrival_ps.tolist() == [1_000, 2_000, -1, 2_000]
     assert workload.next_call.tolist() == [-1, 2, -1, -1]
-    assert workload.tool_delay_ps.tolist() == [0, 5_000, 0, 0]  # nothing waits for the last call's tool
+    assert workload.tool_delay_ps.tolist() == [
+        0,
+        5_000,
+        0,
+        0,
+    ]  # nothing waits for the last call's tool
     assert workload.session_id == ["", "a", "a", "session-1"]
 
 
@@ -89,7 +96,11 @@ def test_sorting_is_stable_and_moves_sessions_whole(tmp_path_factory, times, dat
     for index, at in enumerate(times):
         calls = data.draw(st.integers(0, 3))
         body = [
-            {"input_toks": index + 1, "output_toks": call + 1, "input_tok_ids": [index] * (index + 1)}
+            {
+                "input_toks": index + 1,
+                "output_toks": call + 1,
+                "input_tok_ids": [index] * (index + 1),
+            }
             for call in range(calls)
         ]
         lines.append(
@@ -114,7 +125,10 @@ def test_sorting_is_stable_and_moves_sessions_whole(tmp_path_factory, times, dat
 
 def test_limit_counts_lines(read):
     calls = [{"input_toks": 1, "output_toks": 1}] * 3
-    assert len(read({"arrival_time_ns": 0, "sub_requests": calls}, request(1), "not json", limit=2)) == 4
+    assert (
+        len(read({"arrival_time_ns": 0, "sub_requests": calls}, request(1), "not json", limit=2))
+        == 4
+    )
     with pytest.raises(InputError, match="-1"):
         read(request(), limit=-1)
 
@@ -131,7 +145,10 @@ def test_unknown_keys_are_noted_once(read):
     (note,) = read(*lines).notes
     assert "trace.jsonl:2: unknown keys are ignored, here and below: " in note
     assert note.endswith('"inputs_tok_ids" (did you mean "input_tok_ids"?), "user"')
-    session = {"arrival_time_ns": 0, "sub_requests": [{"input_toks": 1, "output_toks": 1, "think": 3}]}
+    session = {
+        "arrival_time_ns": 0,
+        "sub_requests": [{"input_toks": 1, "output_toks": 1, "think": 3}],
+    }
     assert '"think"' in read(session).notes[0]
 
 
@@ -143,8 +160,13 @@ def test_models_match_by_name_or_tail(read):
     assert workload.models == (LLAMA, QWEN)
     assert workload.model.tolist() == [1, 0, 0]
     assert read(request(model="any"), request(model="other"), models=()).models == ("any", "other")
-    calls = [{"input_toks": 1, "output_toks": 1}, {"input_toks": 1, "output_toks": 1, "model": QWEN}]
-    assert read({"arrival_time_ns": 0, "model": LLAMA, "sub_requests": calls}, models=(LLAMA, QWEN)).model.tolist() == [
+    calls = [
+        {"input_toks": 1, "output_toks": 1},
+        {"input_toks": 1, "output_toks": 1, "model": QWEN},
+    ]
+    assert read(
+        {"arrival_time_ns": 0, "model": LLAMA, "sub_requests": calls}, models=(LLAMA, QWEN)
+    ).model.tolist() == [
         0,
         1,
     ]
@@ -168,7 +190,9 @@ def test_model_errors_name_line_and_choice(read, line, models, said):
 
 
 def test_specification_instead_of_a_path():
-    workload = load_dataset("synthetic:n=9,rate=1,input=5,output=2", known_models=[LLAMA], granularity=16, limit=4)
+    workload = load_dataset(
+        "synthetic:n=9,rate=1,input=5,output=2", known_models=[LLAMA], granularity=16, limit=4
+    )
     assert len(workload) == 4
 
 
@@ -201,14 +225,17 @@ def test_a_hundred_thousand_lines_load_quickly(tmp_path):
     )
     start = time.process_time()
     assert len(load_trace(path, known_models=[LLAMA], granularity=16)) == 100_000
-    assert time.process_time() - start < 0.5 * 3  # measured 0.1 s; three times the budget, for slow machines
+    assert (
+        time.process_time() - start < 0.5 * 3
+    )  # measured 0.1 s; three times the budget, for slow machines
 
 
 def test_when_clients_give_up(tmp_path):
     path = tmp_path / "t.jsonl"
     lines = [
         '{"input_toks": 1, "output_toks": 1, "arrival_time_ns": 9, "cancel_after_toks": 4}',
-        '{"arrival_time_ns": 2, "cancel_after_ns": 7, "sub_requests": [{"input_toks": 2, "output_toks": 2},'
+        '{"arrival_time_ns": 2, "cancel_after_ns": 7, "sub_requests": [{"input_toks": 2, '
+        '"output_toks": 2},'
         ' {"input_toks": 3, "output_toks": 3, "cancel_after_ns": 8}]}',
     ]
     path.write_text("\n".join(lines), encoding="utf-8")
@@ -225,9 +252,15 @@ def test_names_that_lines_share_are_noted(read):
     call = {"input_toks": 1, "output_toks": 1}
     session = {"session_id": "s", "arrival_time_ns": 0, "sub_requests": [call, call]}
     assert read(session, request(request_id="a"), request(request_id="b")).notes == ()
-    notes = read(session, session, request(request_id="a"), request(request_id="a"), request(request_id="a")).notes
-    assert any('2 lines repeat a request_id of another, the first of them "a"' in note for note in notes)
-    assert any('1 lines repeat a session_id of another, the first of them "s"' in note for note in notes)
+    notes = read(
+        session, session, request(request_id="a"), request(request_id="a"), request(request_id="a")
+    ).notes
+    assert any(
+        '2 lines repeat a request_id of another, the first of them "a"' in note for note in notes
+    )
+    assert any(
+        '1 lines repeat a session_id of another, the first of them "s"' in note for note in notes
+    )
 
 
 def test_a_key_given_twice_is_noted_and_the_last_value_holds(read):
@@ -235,7 +268,9 @@ def test_a_key_given_twice_is_noted_and_the_last_value_holds(read):
     workload = read(request(), line, line)
     assert workload.input_tokens.tolist() == [5, 7, 7]
     assert [note for note in workload.notes if ':2: "input_toks" is given twice' in note]
-    inside = '{"arrival_time_ns":0,"sub_requests":[{"input_toks":5,"output_toks":2,"output_toks":3}]}'
+    inside = (
+        '{"arrival_time_ns":0,"sub_requests":[{"input_toks":5,"output_toks":2,"output_toks":3}]}'
+    )
     assert any('"output_toks" is given twice' in note for note in read(inside).notes)
     assert read(request(request_id='a":b":c'), request(priority=0)).notes == ()
 
@@ -243,18 +278,26 @@ def test_a_key_given_twice_is_noted_and_the_last_value_holds(read):
 def test_what_a_client_wants_survives_being_written(read, tmp_path):
     from llmsim.export.jsonl import write_jsonl
 
-    first = read(request(0, priority=3), request(5, cancel_after_ns=2000), request(6, cancel_after_toks=2))
+    first = read(
+        request(0, priority=3), request(5, cancel_after_ns=2000), request(6, cancel_after_toks=2)
+    )
     write_jsonl(first, tmp_path / "again.jsonl", token_ids=False)
     again = load_trace(tmp_path / "again.jsonl", known_models=(LLAMA,), granularity=4)
     assert again.priority.tolist() == [3, 0, 0] == first.priority.tolist()
-    assert again.timeout_ps.tolist() == first.timeout_ps.tolist() and again.timeout_ps[1] == 2_000_000
+    assert (
+        again.timeout_ps.tolist() == first.timeout_ps.tolist() and again.timeout_ps[1] == 2_000_000
+    )
     assert again.cancel_after_tokens.tolist() == first.cancel_after_tokens.tolist() == [0, 0, 2]
 
 
 def test_a_generator_that_never_ends_is_refused_before_it_draws():
     started = time.perf_counter()
-    with pytest.raises(InputError, match=r"100000000 requests at 0\.0001 per second take 1\.157e\+07 days"):
-        load_dataset("synthetic:n=100000000,rate=0.0001,input=5,output=5", known_models=(), granularity=16)
+    with pytest.raises(
+        InputError, match=r"100000000 requests at 0\.0001 per second take 1\.157e\+07 days"
+    ):
+        load_dataset(
+            "synthetic:n=100000000,rate=0.0001,input=5,output=5", known_models=(), granularity=16
+        )
     assert time.perf_counter() - started < 1
 
 

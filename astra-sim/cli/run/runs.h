@@ -11,10 +11,10 @@
 namespace astra_sim::cli {
 
 struct Files {
-    config::SystemConfig system;
-    config::NetworkConfig network;
-    config::MemoryConfig memory;
-    config::Groups groups;
+  config::SystemConfig system;
+  config::NetworkConfig network;
+  config::MemoryConfig memory;
+  config::Groups groups;
 };
 
 // Throw model::EngineError. `notes` are sentences for stderr.

@@ -13,99 +13,102 @@ using Span = std::pair<Ticks, Ticks>;
 
 // Sorted, disjoint spans that cover the same instants.
 std::vector<Span> united(std::vector<Span> spans) {
-    std::sort(spans.begin(), spans.end());
-    std::vector<Span> merged;
-    for (const Span& span : spans) {
-        if (!merged.empty() && span.first <= merged.back().second) {
-            merged.back().second = std::max(merged.back().second, span.second);
-        } else {
-            merged.push_back(span);
-        }
+  std::sort(spans.begin(), spans.end());
+  std::vector<Span> merged;
+  for (const Span& span : spans) {
+    if (!merged.empty() && span.first <= merged.back().second) {
+      merged.back().second = std::max(merged.back().second, span.second);
+    } else {
+      merged.push_back(span);
     }
-    return merged;
+  }
+  return merged;
 }
 
 Ticks total(const std::vector<Span>& spans) {
-    Ticks sum = 0;
-    for (const Span& span : spans) sum += span.second - span.first;
-    return sum;
+  Ticks sum = 0;
+  for (const Span& span : spans) sum += span.second - span.first;
+  return sum;
 }
 
 Ticks common(const std::vector<Span>& a, const std::vector<Span>& b) {
-    Ticks sum = 0;
-    for (std::size_t i = 0, j = 0; i < a.size() && j < b.size();) {
-        sum += std::max<Ticks>(0, std::min(a[i].second, b[j].second) - std::max(a[i].first, b[j].first));
-        (a[i].second < b[j].second ? i : j) += 1;
-    }
-    return sum;
+  Ticks sum = 0;
+  for (std::size_t i = 0, j = 0; i < a.size() && j < b.size();) {
+    sum +=
+        std::max<Ticks>(0, std::min(a[i].second, b[j].second) - std::max(a[i].first, b[j].first));
+    (a[i].second < b[j].second ? i : j) += 1;
+  }
+  return sum;
 }
 
 // Sums weighted by time; divided by it at the end.
 struct RooflineSums {
-    double time = 0;
-    RooflineAverages weighted;
+  double time = 0;
+  RooflineAverages weighted;
 
-    void add(const NodeRecord& node, double peak, double bandwidth) {
-        const auto span = static_cast<double>(node.done - node.issued);
-        if (span <= 0 || node.bytes == 0) return;
-        const double intensity = static_cast<double>(node.operations) / static_cast<double>(node.bytes);
-        const double rate = std::min(bandwidth * intensity, peak);
-        time += span;
-        weighted.compute_bound += bandwidth * intensity > peak ? span : 0;
-        weighted.compute_utilisation += span * rate / peak;
-        weighted.memory_utilisation += intensity == 0 ? 0 : span * rate / intensity / bandwidth;
-        weighted.operation_intensity += span * intensity;
-    }
+  void add(const NodeRecord& node, double peak, double bandwidth) {
+    const auto span = static_cast<double>(node.done - node.issued);
+    if (span <= 0 || node.bytes == 0) return;
+    const double intensity = static_cast<double>(node.operations) / static_cast<double>(node.bytes);
+    const double rate = std::min(bandwidth * intensity, peak);
+    time += span;
+    weighted.compute_bound += bandwidth * intensity > peak ? span : 0;
+    weighted.compute_utilisation += span * rate / peak;
+    weighted.memory_utilisation += intensity == 0 ? 0 : span * rate / intensity / bandwidth;
+    weighted.operation_intensity += span * intensity;
+  }
 
-    // Upstream divides by one nanosecond more than the sum of the times.
-    RooflineAverages averages(Ticks per_ns) const {
-        const double sum = time + static_cast<double>(per_ns);
-        return {weighted.compute_bound / sum, weighted.compute_utilisation / sum, weighted.memory_utilisation / sum,
-                weighted.operation_intensity / sum};
-    }
+  // Upstream divides by one nanosecond more than the sum of the times.
+  RooflineAverages averages(Ticks per_ns) const {
+    const double sum = time + static_cast<double>(per_ns);
+    return {weighted.compute_bound / sum, weighted.compute_utilisation / sum,
+            weighted.memory_utilisation / sum, weighted.operation_intensity / sum};
+  }
 };
 
 }  // namespace
 
 Statistics statistics(const Report& report, std::uint32_t npu, const config::SystemConfig& system) {
-    std::vector<Span> gpu, cpu, comm, memory;
-    RooflineSums roofline;
-    Ticks compute_sum = 0;
-    for (std::uint32_t at = report.first[npu]; at < report.first[npu + 1]; ++at) {
-        const NodeRecord& node = report.nodes[at];
-        if (node.done < 0) continue;
-        const Span span{node.issued, node.done};
-        // Replayed nodes all count as compute in the exposed time, whatever their type.
-        const bool counts = node.type == chakra::NodeType::comp || system.replay_only;
-        if (counts && !node.on_cpu) compute_sum += span.second - span.first;
-        if (node.on_cpu) {
-            cpu.push_back(span);
-        } else if (node.type == chakra::NodeType::comp) {
-            gpu.push_back(span);
-            if (system.roofline) roofline.add(node, system.peak_tflops * 1e12, system.local_memory_gb_per_s * 1e9);
-        } else if (node.type >= chakra::NodeType::comm_send) {
-            comm.push_back(span);
-        } else if (node.type == chakra::NodeType::mem_load || node.type == chakra::NodeType::mem_store) {
-            memory.push_back(span);
-        }
+  std::vector<Span> gpu, cpu, comm, memory;
+  RooflineSums roofline;
+  Ticks compute_sum = 0;
+  for (std::uint32_t at = report.first[npu]; at < report.first[npu + 1]; ++at) {
+    const NodeRecord& node = report.nodes[at];
+    if (node.done < 0) continue;
+    const Span span{node.issued, node.done};
+    // Replayed nodes all count as compute in the exposed time, whatever their type.
+    const bool counts = node.type == chakra::NodeType::kComp || system.replay_only;
+    if (counts && !node.on_cpu) compute_sum += span.second - span.first;
+    if (node.on_cpu) {
+      cpu.push_back(span);
+    } else if (node.type == chakra::NodeType::kComp) {
+      gpu.push_back(span);
+      if (system.roofline)
+        roofline.add(node, system.peak_tflops * 1e12, system.local_memory_gb_per_s * 1e9);
+    } else if (node.type >= chakra::NodeType::kCommSend) {
+      comm.push_back(span);
+    } else if (node.type == chakra::NodeType::kMemLoad ||
+               node.type == chakra::NodeType::kMemStore) {
+      memory.push_back(span);
     }
-    Statistics result;
-    result.computes = !gpu.empty();
-    result.uses_cpu = !cpu.empty();
-    result.communicates = !comm.empty();
-    result.uses_memory = !memory.empty();
-    gpu = united(std::move(gpu));
-    comm = united(std::move(comm));
-    const Ticks finish = report.finish[npu];
-    result.wall = finish;
-    result.gpu = total(gpu);
-    result.cpu = total(united(std::move(cpu)));
-    result.comm = total(comm);
-    result.remote_memory = total(united(std::move(memory)));
-    result.overlap = common(gpu, comm);
-    result.exposed_comm = finish < 0 ? 0 : finish - compute_sum;
-    if (system.roofline && result.computes) result.roofline = roofline.averages(report.ticks_per_ns);
-    return result;
+  }
+  Statistics result;
+  result.computes = !gpu.empty();
+  result.uses_cpu = !cpu.empty();
+  result.communicates = !comm.empty();
+  result.uses_memory = !memory.empty();
+  gpu = united(std::move(gpu));
+  comm = united(std::move(comm));
+  const Ticks finish = report.finish[npu];
+  result.wall = finish;
+  result.gpu = total(gpu);
+  result.cpu = total(united(std::move(cpu)));
+  result.comm = total(comm);
+  result.remote_memory = total(united(std::move(memory)));
+  result.overlap = common(gpu, comm);
+  result.exposed_comm = finish < 0 ? 0 : finish - compute_sum;
+  if (system.roofline && result.computes) result.roofline = roofline.averages(report.ticks_per_ns);
+  return result;
 }
 
 }  // namespace astra_sim::cli

@@ -1,4 +1,5 @@
-// A stock ASTRA-sim binary as a network backend, for cross-checks: it gets plain files, and its lines are read.
+// A stock ASTRA-sim binary as a network backend, for cross-checks: it gets plain files, and its
+// lines are read.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +13,19 @@
 namespace astra_sim::cli {
 
 struct ExternalNpu {
-    std::int64_t finish_ns = -1;  // -1: no line for it
-    std::int64_t exposed_comm_ns = -1;
-    std::vector<std::pair<std::string, std::string>> statistics;  // label, value, as printed
+  std::int64_t finish_ns = -1;  // -1: no line for it
+  std::int64_t exposed_comm_ns = -1;
+  std::vector<std::pair<std::string, std::string>> statistics;  // label, value, as printed
 };
 
 struct ExternalReport {
-    std::vector<ExternalNpu> npus;
-    std::uint64_t unfinished = 0;  // NPUs
+  std::vector<ExternalNpu> npus;
+  std::uint64_t unfinished = 0;  // NPUs
 };
 
-// `binary` is what follows "external:". Writes traces and configuration into a folder of its own under the temporary
-// directory and removes it. Throws model::InputError where the binary cannot run or fails, with its last words.
+// `binary` is what follows "external:". Writes traces and configuration into a folder of its own
+// under the temporary directory and removes it. Throws model::InputError where the binary cannot
+// run or fails, with its last words.
 ExternalReport run_external(const std::string& binary, const CommandLine& line, const Files& files);
 // Reads the lines of a run; whatever else it prints is skipped.
 ExternalReport parse_lines(const std::string& text, std::uint32_t npus);

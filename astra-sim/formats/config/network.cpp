@@ -16,120 +16,127 @@ namespace astra_sim::config {
 namespace {
 
 using model::InputError;
-constexpr std::array<std::string_view, 4> kKeys = {"topology", "npus_count", "bandwidth", "latency"};
+constexpr std::array<std::string_view, 4> kKeys = {"topology", "npus_count", "bandwidth",
+                                                   "latency"};
 constexpr std::array<std::string_view, 3> kShapes = {"Ring", "FullyConnected", "Switch"};
 constexpr std::uint64_t kMaxNpus = std::uint64_t{1} << 24;
 
 std::string where(const std::string& path, const YamlEntry& entry) {
-    return path + ":" + std::to_string(entry.line) + ": " + entry.key;
+  return path + ":" + std::to_string(entry.line) + ": " + entry.key;
 }
 
 double real(const std::string& path, const YamlEntry& entry, std::size_t index) {
-    const std::string& text = entry.values[index];
-    char* end = nullptr;
-    const double value = std::strtod(text.c_str(), &end);
-    if (*end != '\0' || !std::isfinite(value)) {
-        throw InputError(where(path, entry) + "[" + std::to_string(index) + "] is \"" + text +
-                         "\"; a number was expected");
-    }
-    return value;
+  const std::string& text = entry.values[index];
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  if (*end != '\0' || !std::isfinite(value)) {
+    throw InputError(where(path, entry) + "[" + std::to_string(index) + "] is \"" + text +
+                     "\"; a number was expected");
+  }
+  return value;
 }
 
 NetworkShape shape(const std::string& path, const YamlEntry& entry, std::size_t index) {
-    for (std::size_t known = 0; known < kShapes.size(); ++known) {
-        if (entry.values[index] == kShapes[known]) return static_cast<NetworkShape>(known);
-    }
-    throw InputError(where(path, entry) + "[" + std::to_string(index) + "] is \"" + entry.values[index] +
-                     "\"; Ring, FullyConnected or Switch was expected" + nearest(entry.values[index], kShapes));
+  for (std::size_t known = 0; known < kShapes.size(); ++known) {
+    if (entry.values[index] == kShapes[known]) return static_cast<NetworkShape>(known);
+  }
+  throw InputError(where(path, entry) + "[" + std::to_string(index) + "] is \"" +
+                   entry.values[index] + "\"; Ring, FullyConnected or Switch was expected" +
+                   nearest(entry.values[index], kShapes));
 }
 
 std::uint32_t count(const std::string& path, const YamlEntry& entry, std::size_t index) {
-    const std::string& text = entry.values[index];
-    std::uint64_t value = 0;
-    const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (result.ec != std::errc() || result.ptr != text.data() + text.size() || value < 2 || value > kMaxNpus) {
-        throw InputError(where(path, entry) + "[" + std::to_string(index) + "] is " + text +
-                         "; a whole number from 2 to 2^24 was expected");
-    }
-    return static_cast<std::uint32_t>(value);
+  const std::string& text = entry.values[index];
+  std::uint64_t value = 0;
+  const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (result.ec != std::errc() || result.ptr != text.data() + text.size() || value < 2 ||
+      value > kMaxNpus) {
+    throw InputError(where(path, entry) + "[" + std::to_string(index) + "] is " + text +
+                     "; a whole number from 2 to 2^24 was expected");
+  }
+  return static_cast<std::uint32_t>(value);
 }
 
-std::array<const YamlEntry*, 4> find_keys(const std::string& path, const std::vector<YamlEntry>& entries,
+std::array<const YamlEntry*, 4> find_keys(const std::string& path,
+                                          const std::vector<YamlEntry>& entries,
                                           std::vector<std::string>& notes) {
-    std::array<const YamlEntry*, 4> found{};
-    for (const YamlEntry& entry : entries) {
-        std::size_t key = 0;
-        while (key < kKeys.size() && entry.key != kKeys[key]) ++key;
-        if (key == kKeys.size()) {
-            notes.push_back(where(path, entry) + " is not a key of a network file and is ignored" +
-                            nearest(entry.key, kKeys));
-        } else {
-            found[key] = &entry;
-        }
+  std::array<const YamlEntry*, 4> found{};
+  for (const YamlEntry& entry : entries) {
+    std::size_t key = 0;
+    while (key < kKeys.size() && entry.key != kKeys[key]) ++key;
+    if (key == kKeys.size()) {
+      notes.push_back(where(path, entry) + " is not a key of a network file and is ignored" +
+                      nearest(entry.key, kKeys));
+    } else {
+      found[key] = &entry;
     }
-    for (std::size_t key = 0; key < kKeys.size(); ++key) {
-        if (found[key] == nullptr) {
-            throw InputError(path + " has no key \"" + std::string(kKeys[key]) +
-                             "\"; topology, npus_count, bandwidth and latency are needed, a list each");
-        }
-        if (found[key]->values.size() != found[0]->values.size()) {
-            throw InputError(where(path, *found[key]) + " has " + std::to_string(found[key]->values.size()) +
-                             " entries where topology has " + std::to_string(found[0]->values.size()));
-        }
+  }
+  for (std::size_t key = 0; key < kKeys.size(); ++key) {
+    if (found[key] == nullptr) {
+      throw InputError(path + " has no key \"" + std::string(kKeys[key]) +
+                       "\"; topology, npus_count, bandwidth and latency are needed, a list each");
     }
-    return found;
+    if (found[key]->values.size() != found[0]->values.size()) {
+      throw InputError(where(path, *found[key]) + " has " +
+                       std::to_string(found[key]->values.size()) + " entries where topology has " +
+                       std::to_string(found[0]->values.size()));
+    }
+  }
+  return found;
 }
 
 }  // namespace
 
 std::uint32_t NetworkConfig::npus() const {
-    std::uint32_t total = 1;
-    for (const NetworkDimension& dimension : dimensions) total *= dimension.npus;
-    return total;
+  std::uint32_t total = 1;
+  for (const NetworkDimension& dimension : dimensions) total *= dimension.npus;
+  return total;
 }
 
 namespace {
 
 NetworkConfig from_topology_file(const std::string& path) {
-    NetworkConfig config;
-    const auto file = std::make_shared<TopologyFile>(read_topology_file(path));
-    config.file = file;
-    std::uint64_t total = 1;
-    for (const TopologyDimension& one : file->dimensions) {
-        config.dimensions.push_back({one.shape, one.size, one.gb_per_s, one.latency_ns});
-        total *= one.size;
-        if (total > kMaxNpus) throw InputError(path + ": dimensions make more than 2^24 NPUs");
-    }
-    if (file->dimensions.empty()) config.dimensions.push_back({NetworkShape::switched, file->devices, 1, 0});
-    return config;
+  NetworkConfig config;
+  const auto file = std::make_shared<TopologyFile>(read_topology_file(path));
+  config.file = file;
+  std::uint64_t total = 1;
+  for (const TopologyDimension& one : file->dimensions) {
+    config.dimensions.push_back({one.shape, one.size, one.gb_per_s, one.latency_ns});
+    total *= one.size;
+    if (total > kMaxNpus) throw InputError(path + ": dimensions make more than 2^24 NPUs");
+  }
+  if (file->dimensions.empty())
+    config.dimensions.push_back({NetworkShape::kSwitched, file->devices, 1, 0});
+  return config;
 }
 
 }  // namespace
 
 NetworkConfig read_network(const std::string& path) {
-    if (path.ends_with(".json")) return from_topology_file(path);
-    NetworkConfig config;
-    const std::vector<YamlEntry> entries = parse_yaml(read_text(path, "a network file in YAML"), path);
-    const auto found = find_keys(path, entries, config.notes);
-    if (found[0]->values.empty())
-        throw InputError(where(path, *found[0]) + " is empty; one dimension is needed at least");
-    std::uint64_t total = 1;
-    for (std::size_t i = 0; i < found[0]->values.size(); ++i) {
-        const NetworkDimension dimension{shape(path, *found[0], i), count(path, *found[1], i), real(path, *found[2], i),
-                                         real(path, *found[3], i)};
-        if (dimension.bandwidth_gb_per_s <= 0) {
-            throw InputError(where(path, *found[2]) + "[" + std::to_string(i) + "] is " + found[2]->values[i] +
-                             "; more than 0 GB/s was expected");
-        }
-        if (dimension.latency_ns < 0) {
-            throw InputError(where(path, *found[3]) + "[" + std::to_string(i) + "] is " + found[3]->values[i] +
-                             "; 0 ns or more was expected");
-        }
-        total *= dimension.npus;
-        if (total > kMaxNpus) throw InputError(where(path, *found[1]) + " makes more than 2^24 NPUs");
-        config.dimensions.push_back(dimension);
+  if (path.ends_with(".json")) return from_topology_file(path);
+  NetworkConfig config;
+  const std::vector<YamlEntry> entries =
+      parse_yaml(read_text(path, "a network file in YAML"), path);
+  const auto found = find_keys(path, entries, config.notes);
+  if (found[0]->values.empty())
+    throw InputError(where(path, *found[0]) + " is empty; one dimension is needed at least");
+  std::uint64_t total = 1;
+  for (std::size_t i = 0; i < found[0]->values.size(); ++i) {
+    const NetworkDimension dimension{shape(path, *found[0], i), count(path, *found[1], i),
+                                     real(path, *found[2], i), real(path, *found[3], i)};
+    if (dimension.bandwidth_gb_per_s <= 0) {
+      throw InputError(where(path, *found[2]) + "[" + std::to_string(i) + "] is " +
+                       found[2]->values[i] + "; more than 0 GB/s was expected");
     }
-    return config;
+    if (dimension.latency_ns < 0) {
+      throw InputError(where(path, *found[3]) + "[" + std::to_string(i) + "] is " +
+                       found[3]->values[i] + "; 0 ns or more was expected");
+    }
+    total *= dimension.npus;
+    if (total > kMaxNpus) throw InputError(where(path, *found[1]) + " makes more than 2^24 NPUs");
+    config.dimensions.push_back(dimension);
+  }
+  return config;
 }
 
 }  // namespace astra_sim::config

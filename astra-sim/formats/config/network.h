@@ -1,5 +1,5 @@
-// The network file: upstream's YAML, one entry per dimension, the first varying fastest in the number of an NPU; or our
-// JSON (topology_file.h), told by its name.
+// The network file: upstream's YAML, one entry per dimension, the first varying fastest in the
+// number of an NPU; or our JSON (topology_file.h), told by its name.
 #pragma once
 
 #include <cstdint>
@@ -9,24 +9,26 @@
 
 namespace astra_sim::config {
 
-enum class NetworkShape : std::uint8_t { ring, fully_connected, switched };
+enum class NetworkShape : std::uint8_t { kRing, kFullyConnected, kSwitched };
 
 struct NetworkDimension {
-    NetworkShape shape;
-    std::uint32_t npus;
-    double bandwidth_gb_per_s;  // as written; what a GB is (2^30 upstream, 10^9 by default) is the executor's rule
-    double latency_ns;          // per hop
+  NetworkShape shape;
+  std::uint32_t npus;
+  double bandwidth_gb_per_s;  // as written; what a GB is (2^30 upstream, 10^9 by default) is the
+                              // executor's rule
+  double latency_ns;          // per hop
 };
 
 struct TopologyFile;
 
 struct NetworkConfig {
-    std::vector<NetworkDimension> dimensions;
-    // Where the file is one of ours: then the dimensions are its own, or one that stands for all its devices.
-    std::shared_ptr<const TopologyFile> file;
-    std::vector<std::string> notes;
+  std::vector<NetworkDimension> dimensions;
+  // Where the file is one of ours: then the dimensions are its own, or one that stands for all its
+  // devices.
+  std::shared_ptr<const TopologyFile> file;
+  std::vector<std::string> notes;
 
-    std::uint32_t npus() const;
+  std::uint32_t npus() const;
 };
 
 // Throws model::InputError naming file, line and key.

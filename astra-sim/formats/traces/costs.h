@@ -1,4 +1,5 @@
-// How long the nodes of a trace take that do not communicate: picoseconds from the units of the files.
+// How long the nodes of a trace take that do not communicate: picoseconds from the units of the
+// files.
 #pragma once
 
 #include "formats/chakra/node_fields.h"
@@ -7,8 +8,8 @@
 
 namespace astra_sim::traces {
 
-// A real number of `unit_ps` (1000 for ns) as whole picoseconds, rounded to the nearest. Throws model::InputError,
-// naming `what`, beyond 2^60 ps.
+// A real number of `unit_ps` (1000 for ns) as whole picoseconds, rounded to the nearest. Throws
+// model::InputError, naming `what`, beyond 2^60 ps.
 model::Ps to_ps(double value, double unit_ps, const char* what);
 
 // duration_ps, else duration_micros.

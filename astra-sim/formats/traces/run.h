@@ -16,33 +16,33 @@
 namespace astra_sim::traces {
 
 struct Options {
-    std::string workload;  // PREFIX of PREFIX.<npu>.et
-    engine::NetworkKind network = engine::NetworkKind::congestion_unaware;
-    bool rendezvous = false;
-    std::uint32_t queues_per_dimension = 1;
-    double injection_scale = 1.0;
-    engine::RateQuantum quantum{};
+  std::string workload;  // PREFIX of PREFIX.<npu>.et
+  engine::NetworkKind network = engine::NetworkKind::kCongestionUnaware;
+  bool rendezvous = false;
+  std::uint32_t queues_per_dimension = 1;
+  double injection_scale = 1.0;
+  engine::RateQuantum quantum{};
 };
 
 struct Inputs {
-    config::SystemConfig system;
-    config::NetworkConfig network;
-    config::MemoryConfig memory;
-    config::Groups groups;
+  config::SystemConfig system;
+  config::NetworkConfig network;
+  config::MemoryConfig memory;
+  config::Groups groups;
 };
 
 struct Outcome {
-    Workload workload;
-    std::vector<model::Ps> issued_ps;     // by node; -1: never
-    std::vector<model::Ps> done_ps;       // by node; -1: never
-    std::vector<model::Ps> finish_ps;     // by NPU; -1: some node never ended
-    std::vector<std::string> unfinished;  // a sentence per node that waits, the first 20
-    std::uint64_t unfinished_nodes = 0;
-    std::uint64_t events = 0;
-    std::shared_ptr<const model::Topology> topology;
-    std::vector<model::LinkCounters> links;  // by link of the topology
-    std::vector<TierUse> tiers;
-    std::uint64_t deferred_rates = 0;  // fair share: rates that the quantum put off; 0: exact
+  Workload workload;
+  std::vector<model::Ps> issued_ps;     // by node; -1: never
+  std::vector<model::Ps> done_ps;       // by node; -1: never
+  std::vector<model::Ps> finish_ps;     // by NPU; -1: some node never ended
+  std::vector<std::string> unfinished;  // a sentence per node that waits, the first 20
+  std::uint64_t unfinished_nodes = 0;
+  std::uint64_t events = 0;
+  std::shared_ptr<const model::Topology> topology;
+  std::vector<model::LinkCounters> links;  // by link of the topology
+  std::vector<TierUse> tiers;
+  std::uint64_t deferred_rates = 0;  // fair share: rates that the quantum put off; 0: exact
 };
 
 // What the files ask for and default rules have no use for, one sentence each.

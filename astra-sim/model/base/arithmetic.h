@@ -5,19 +5,22 @@
 
 namespace astra_sim::model {
 
-// ceil(bytes * 10^12 / bandwidth): the time a message occupies a link; never below the speed of light.
-// Throws OutOfRange when it exceeds kMaxSpan. Needs bandwidth > 0 and bytes >= 0.
+// ceil(bytes * 10^12 / bandwidth): the time a message occupies a link; never below the speed of
+// light. Throws OutOfRange when it exceeds kMaxSpan. Needs bandwidth > 0 and bytes >= 0.
 Ps serialisation_ps(Bytes bytes, BytesPerSecond bandwidth);
 
 // count * span, guarded. Throws OutOfRange above kHorizon.
 Ps repeated_ps(std::int64_t count, Ps span);
 
-// Timing uses equal chunks ceil(bytes / parts); unequal ones would let ranks drift apart by a few ps.
-constexpr Bytes timing_chunk(Bytes bytes, std::int64_t parts) { return bytes / parts + (bytes % parts != 0 ? 1 : 0); }
+// Timing uses equal chunks ceil(bytes / parts); unequal ones would let ranks drift apart by a few
+// ps.
+constexpr Bytes timing_chunk(Bytes bytes, std::int64_t parts) {
+  return bytes / parts + (bytes % parts != 0 ? 1 : 0);
+}
 
 // Counters use exact chunks: the first (bytes % parts) chunks carry one byte more.
 constexpr Bytes exact_chunk(Bytes bytes, std::int64_t parts, std::int64_t index) {
-    return bytes / parts + (index < bytes % parts ? 1 : 0);
+  return bytes / parts + (index < bytes % parts ? 1 : 0);
 }
 
 }  // namespace astra_sim::model

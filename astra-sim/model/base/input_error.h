@@ -1,4 +1,5 @@
-// What a user's file or option can get wrong; one sentence that names the place and what would have worked.
+// What a user's file or option can get wrong; one sentence that names the place and what would have
+// worked.
 #pragma once
 
 #include "model/base/errors.h"
@@ -6,7 +7,7 @@
 namespace astra_sim::model {
 
 struct InputError : EngineError {
-    using EngineError::EngineError;
+  using EngineError::EngineError;
 };
 
 }  // namespace astra_sim::model

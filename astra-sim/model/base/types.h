@@ -19,16 +19,16 @@ using CallId = std::uint32_t;
 
 inline constexpr std::uint32_t kNone = 0xffffffffU;
 
-// The clock stops here (53 days); with no single span above kMaxSpan, the sum of a time, a serialisation and a
-// latency cannot overflow before it is compared with the horizon.
+// The clock stops here (53 days); with no single span above kMaxSpan, the sum of a time, a
+// serialisation and a latency cannot overflow before it is compared with the horizon.
 inline constexpr Ps kHorizon = Ps{1} << 62;
 inline constexpr Ps kMaxSpan = Ps{1} << 60;
 inline constexpr Bytes kMaxBytes = Bytes{1} << 60;
 
-// Adds to a sum over messages, nodes or accesses, which may run side by side: such a sum stays at 2^63 - 1, where it
-// would pass it, while the clock is far from its end.
+// Adds to a sum over messages, nodes or accesses, which may run side by side: such a sum stays at
+// 2^63 - 1, where it would pass it, while the clock is far from its end.
 inline void add_up_to_end(std::int64_t& sum, std::int64_t more) {
-    if (__builtin_add_overflow(sum, more, &sum)) sum = INT64_MAX;
+  if (__builtin_add_overflow(sum, more, &sum)) sum = INT64_MAX;
 }
 
 }  // namespace astra_sim::model

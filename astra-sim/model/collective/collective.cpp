@@ -10,107 +10,113 @@
 namespace astra_sim::model {
 
 const char* name_of(CollectiveKind kind) {
-    switch (kind) {
-        case CollectiveKind::all_reduce:
-            return "all-reduce";
-        case CollectiveKind::all_gather:
-            return "all-gather";
-        case CollectiveKind::reduce_scatter:
-            return "reduce-scatter";
-        case CollectiveKind::all_to_all:
-            return "all-to-all";
-        case CollectiveKind::broadcast:
-            return "broadcast";
-        case CollectiveKind::reduce:
-            return "reduce";
-        case CollectiveKind::gather:
-            return "gather";
-        case CollectiveKind::scatter:
-            return "scatter";
-        case CollectiveKind::barrier:
-            return "barrier";
-    }
-    return "unknown";
+  switch (kind) {
+    case CollectiveKind::kAllReduce:
+      return "all-reduce";
+    case CollectiveKind::kAllGather:
+      return "all-gather";
+    case CollectiveKind::kReduceScatter:
+      return "reduce-scatter";
+    case CollectiveKind::kAllToAll:
+      return "all-to-all";
+    case CollectiveKind::kBroadcast:
+      return "broadcast";
+    case CollectiveKind::kReduce:
+      return "reduce";
+    case CollectiveKind::kGather:
+      return "gather";
+    case CollectiveKind::kScatter:
+      return "scatter";
+    case CollectiveKind::kBarrier:
+      return "barrier";
+  }
+  return "unknown";
 }
 
 const char* name_of(Algorithm algorithm) {
-    switch (algorithm) {
-        case Algorithm::ring:
-            return "ring";
-        case Algorithm::direct:
-            return "direct";
-        case Algorithm::measured:
-            return "measured";
-        case Algorithm::halving_doubling:
-            return "halving-doubling";
-        case Algorithm::double_binary_tree:
-            return "double binary tree";
-        case Algorithm::in_switch:
-            return "in-switch";
-        case Algorithm::custom:
-            return "custom";
-    }
-    return "unknown";
+  switch (algorithm) {
+    case Algorithm::kRing:
+      return "ring";
+    case Algorithm::kDirect:
+      return "direct";
+    case Algorithm::kMeasured:
+      return "measured";
+    case Algorithm::kHalvingDoubling:
+      return "halving-doubling";
+    case Algorithm::kDoubleBinaryTree:
+      return "double binary tree";
+    case Algorithm::kInSwitch:
+      return "in-switch";
+    case Algorithm::kCustom:
+      return "custom";
+  }
+  return "unknown";
 }
 
 MeasuredTable::MeasuredTable(std::vector<Bytes> bytes, std::vector<Ps> ps)
     : bytes_(std::move(bytes)), ps_(std::move(ps)) {
-    if (bytes_.empty() || bytes_.size() != ps_.size()) {
-        throw InvalidTopology("a measured collective needs as many durations as sizes, at least one: it has " +
-                              std::to_string(bytes_.size()) + " sizes and " + std::to_string(ps_.size()) +
-                              " durations");
+  if (bytes_.empty() || bytes_.size() != ps_.size()) {
+    throw InvalidTopology(
+        "a measured collective needs as many durations as sizes, at least one: it has " +
+        std::to_string(bytes_.size()) + " sizes and " + std::to_string(ps_.size()) + " durations");
+  }
+  for (std::size_t i = 0; i < bytes_.size(); ++i) {
+    const bool ascends = i == 0 ? bytes_[0] >= 0 : bytes_[i] > bytes_[i - 1];
+    if (!ascends || bytes_[i] > kMaxBytes || ps_[i] < 0 || ps_[i] > kMaxSpan) {
+      throw InvalidTopology(
+          "row " + std::to_string(i) + " of a measured collective (" + std::to_string(bytes_[i]) +
+          " bytes, " + std::to_string(ps_[i]) +
+          " ps) is not usable: sizes have to ascend and durations to lie in 0..2^60 ps");
     }
-    for (std::size_t i = 0; i < bytes_.size(); ++i) {
-        const bool ascends = i == 0 ? bytes_[0] >= 0 : bytes_[i] > bytes_[i - 1];
-        if (!ascends || bytes_[i] > kMaxBytes || ps_[i] < 0 || ps_[i] > kMaxSpan) {
-            throw InvalidTopology("row " + std::to_string(i) + " of a measured collective (" +
-                                  std::to_string(bytes_[i]) + " bytes, " + std::to_string(ps_[i]) +
-                                  " ps) is not usable: sizes have to ascend and durations to lie in 0..2^60 ps");
-        }
-    }
+  }
 }
 
 Ps MeasuredTable::at(Bytes bytes) const {
-    if (bytes <= bytes_.front() || bytes_.size() == 1) return ps_.front();
-    const auto above = std::upper_bound(bytes_.begin(), bytes_.end(), bytes);
-    const std::size_t right =
-        std::min<std::size_t>(static_cast<std::size_t>(above - bytes_.begin()), bytes_.size() - 1);
-    const std::size_t left = right - 1;
-    using Wide = __int128;
-    const Wide span = bytes_[right] - bytes_[left];
-    const Wide rise = static_cast<Wide>(ps_[right] - ps_[left]) * (bytes - bytes_[left]);
-    const Wide doubled = 2 * rise + span;  // floor(rise / span + 1/2), also for a falling table
-    const Wide steps = doubled >= 0 ? doubled / (2 * span) : -((-doubled + 2 * span - 1) / (2 * span));
-    const Wide value = std::max<Wide>(0, ps_[left] + steps);
-    if (value > kMaxSpan) {
-        throw OutOfRange("a measured collective extrapolated to " + std::to_string(bytes) +
-                         " bytes takes longer than the engine's limit of 2^60 ps (13 days)");
-    }
-    return static_cast<Ps>(value);
+  if (bytes <= bytes_.front() || bytes_.size() == 1) return ps_.front();
+  const auto above = std::upper_bound(bytes_.begin(), bytes_.end(), bytes);
+  const std::size_t right =
+      std::min<std::size_t>(static_cast<std::size_t>(above - bytes_.begin()), bytes_.size() - 1);
+  const std::size_t left = right - 1;
+  using Wide = __int128;
+  const Wide span = bytes_[right] - bytes_[left];
+  const Wide rise = static_cast<Wide>(ps_[right] - ps_[left]) * (bytes - bytes_[left]);
+  const Wide doubled = 2 * rise + span;  // floor(rise / span + 1/2), also for a falling table
+  const Wide steps =
+      doubled >= 0 ? doubled / (2 * span) : -((-doubled + 2 * span - 1) / (2 * span));
+  const Wide value = std::max<Wide>(0, ps_[left] + steps);
+  if (value > kMaxSpan) {
+    throw OutOfRange("a measured collective extrapolated to " + std::to_string(bytes) +
+                     " bytes takes longer than the engine's limit of 2^60 ps (13 days)");
+  }
+  return static_cast<Ps>(value);
 }
 
-// All-to-all relays block after block around the ring: a block at distance d needs d hops, 1 + ... + (n - 1) in all.
+// All-to-all relays block after block around the ring: a block at distance d needs d hops, 1 + ...
+// + (n - 1) in all.
 std::int64_t ring_steps(CollectiveKind kind, std::int64_t num_ranks) {
-    switch (kind) {
-        case CollectiveKind::all_reduce:
-            return 2 * (num_ranks - 1);
-        case CollectiveKind::all_gather:
-        case CollectiveKind::reduce_scatter:
-            return num_ranks - 1;
-        case CollectiveKind::all_to_all:
-            return num_ranks * (num_ranks - 1) / 2;
-        default:
-            break;  // scheduled
-    }
-    return 0;
+  switch (kind) {
+    case CollectiveKind::kAllReduce:
+      return 2 * (num_ranks - 1);
+    case CollectiveKind::kAllGather:
+    case CollectiveKind::kReduceScatter:
+      return num_ranks - 1;
+    case CollectiveKind::kAllToAll:
+      return num_ranks * (num_ranks - 1) / 2;
+    default:
+      break;  // scheduled
+  }
+  return 0;
 }
 
 bool is_scheduled(CollectiveKind kind, Algorithm algorithm, const CollectiveShape& shape) {
-    if (algorithm == Algorithm::measured) return false;
-    return kind > CollectiveKind::all_to_all || algorithm > Algorithm::measured || !shape.dims.empty() ||
-           !shape.windows.empty() || shape.pieces != 1 || shape.pair_units != nullptr;
+  if (algorithm == Algorithm::kMeasured) return false;
+  return kind > CollectiveKind::kAllToAll || algorithm > Algorithm::kMeasured ||
+         !shape.dims.empty() || !shape.windows.empty() || shape.pieces != 1 ||
+         shape.pair_units != nullptr;
 }
 
-std::int64_t direct_phases(CollectiveKind kind) { return kind == CollectiveKind::all_reduce ? 2 : 1; }
+std::int64_t direct_phases(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllReduce ? 2 : 1;
+}
 
 }  // namespace astra_sim::model

@@ -10,90 +10,92 @@ using Ns = std::int64_t;
 inline constexpr std::uint32_t kNone = 0xffffffff;
 
 enum class EventKind : std::uint8_t {
-    arrival,         // a: member, b: channel: a message of a collective is there
-    receive_posted,  // a: member, b: channel: it was there before its receive was posted
-    control,         // a: member, b: channel: a rendezvous message reached the sender
-    control_ready,   // a: channel: it was there before the sender wanted to send
-    hop,             // a: message: it came to the end of a link
-    link_free,       // a: link
-    plain_arrival,   // a: pair, b: sending node
-    plain_posted,    // a: receiving node: its message was there before
-    plain_control,   // a: pair, b: receiving node: a rendezvous message reached the sender
-    plain_ready,     // a: pair, b: sending node: it was there before the sender wanted to send
-    // From here on what an NPU schedules for itself.
-    credit,       // a: member, b: how many
-    reduce,       // a: member, b: packet: the endpoint delay is over, the reduction begins
-    tree,         // a: member, b: TreeStep
-    tree_reduce,  // a: member, b: TreeStep after the reduction
-    node_done,    // a: node
-    custom_done,  // a: node of a custom collective
-    memory_free,  // a: memory server
+  kArrival,        // a: member, b: channel: a message of a collective is there
+  kReceivePosted,  // a: member, b: channel: it was there before its receive was posted
+  kControl,        // a: member, b: channel: a rendezvous message reached the sender
+  kControlReady,   // a: channel: it was there before the sender wanted to send
+  kHop,            // a: message: it came to the end of a link
+  kLinkFree,       // a: link
+  kPlainArrival,   // a: pair, b: sending node
+  kPlainPosted,    // a: receiving node: its message was there before
+  kPlainControl,   // a: pair, b: receiving node: a rendezvous message reached the sender
+  kPlainReady,     // a: pair, b: sending node: it was there before the sender wanted to send
+  // From here on what an NPU schedules for itself.
+  kCredit,      // a: member, b: how many
+  kReduce,      // a: member, b: packet: the endpoint delay is over, the reduction begins
+  kTree,        // a: member, b: TreeStep
+  kTreeReduce,  // a: member, b: TreeStep after the reduction
+  kNodeDone,    // a: node
+  kCustomDone,  // a: node of a custom collective
+  kMemoryFree,  // a: memory server
 };
 
 struct Event {
-    Event() = default;
-    Event(EventKind what, std::uint32_t first, std::uint32_t second = 0) : kind(what), npu(0), a(first), b(second) {}
+  Event() = default;
+  Event(EventKind what, std::uint32_t first, std::uint32_t second = 0)
+      : kind(what), npu(0), a(first), b(second) {}
 
-    bool of_one_npu() const { return kind >= EventKind::credit; }
+  bool of_one_npu() const { return kind >= EventKind::kCredit; }
 
-    EventKind kind : 8;
-    std::uint32_t npu : 24;  // of_one_npu(): whose it is
-    std::uint32_t a;
-    std::uint32_t b;
+  EventKind kind : 8;
+  std::uint32_t npu : 24;  // of_one_npu(): whose it is
+  std::uint32_t a;
+  std::uint32_t b;
 };
 static_assert(sizeof(Event) == 12);
 
 // First and last event of a list in the pool.
 struct EventList {
-    std::uint32_t head = kNone;
-    std::uint32_t tail = kNone;
+  std::uint32_t head = kNone;
+  std::uint32_t tail = kNone;
 };
 
-// All pending events. The freed come back first, so a run in lock-step stays in a small part of memory.
+// All pending events. The freed come back first, so a run in lock-step stays in a small part of
+// memory.
 class EventPool {
-public:
-    void append(EventList& list, Event event) {
-        if (free_ == kNone) grow();
-        const std::uint32_t at = free_;
-        Link* const links = links_.data();
-        free_ = links[at].next;
-        links[at] = {event, kNone};
-        if (list.head == kNone) {
-            list.head = at;
-        } else {
-            links[list.tail].next = at;
-        }
-        list.tail = at;
+ public:
+  void append(EventList& list, Event event) {
+    if (free_ == kNone) grow();
+    const std::uint32_t at = free_;
+    Link* const links = links_.data();
+    free_ = links[at].next;
+    links[at] = {event, kNone};
+    if (list.head == kNone) {
+      list.head = at;
+    } else {
+      links[list.tail].next = at;
     }
+    list.tail = at;
+  }
 
-    // Needs a list that is not empty.
-    Event take(EventList& list) {
-        Link& link = links_[list.head];
-        const std::uint32_t at = list.head;
-        list.head = link.next;
-        link.next = free_;
-        free_ = at;
-        return link.event;
+  // Needs a list that is not empty.
+  Event take(EventList& list) {
+    Link& link = links_[list.head];
+    const std::uint32_t at = list.head;
+    list.head = link.next;
+    link.next = free_;
+    free_ = at;
+    return link.event;
+  }
+
+ private:
+  struct Link {
+    Event event;
+    std::uint32_t next;
+  };
+  // Apart, so that the common path of append() stays short.
+  [[gnu::noinline]] void grow() {
+    const auto first = static_cast<std::uint32_t>(links_.size());
+    const std::uint32_t more = first == 0 ? 256 : first / 2;
+    links_.resize(first + more);
+    for (std::uint32_t at = first + more; at-- > first;) {
+      links_[at].next = free_;
+      free_ = at;
     }
+  }
 
-private:
-    struct Link {
-        Event event;
-        std::uint32_t next;
-    };
-    // Apart, so that the common path of append() stays short.
-    [[gnu::noinline]] void grow() {
-        const auto first = static_cast<std::uint32_t>(links_.size());
-        const std::uint32_t more = first == 0 ? 256 : first / 2;
-        links_.resize(first + more);
-        for (std::uint32_t at = first + more; at-- > first;) {
-            links_[at].next = free_;
-            free_ = at;
-        }
-    }
-
-    std::vector<Link> links_;
-    std::uint32_t free_ = kNone;
+  std::vector<Link> links_;
+  std::uint32_t free_ = kNone;
 };
 
 }  // namespace astra_sim::strict

@@ -18,24 +18,31 @@ if TYPE_CHECKING:
     from llmsim.validation.fit.means import Means
 
 HELP = (
-    "Fit constants of one machine (speed factor of its operators, host gap, link) to the first half of a recorded run, "
-    "test them on the second half, and write them for `run --calibration` where they improve both halves. "
+    "Fit constants of one machine (speed factor of its operators, host gap, link) to the first "
+    "half of a recorded run, "
+    "test them on the second half, and write them for `run --calibration` where they improve "
+    "both halves. "
     "Takes every option of `llmsim run` that describes the "
     "recorded deployment, at least --cluster-config and --dataset. Where only means are known "
-    "(vLLM's benchmark without details, aiperf's summary) one constant, named by --fit, is fitted on the mean TPOT."
+    "(vLLM's benchmark without details, aiperf's summary) one constant, named by --fit, is "
+    "fitted on the mean TPOT."
 )
 SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
 def command(
     context: typer.Context,
-    log: Annotated[Path, typer.Argument(help="The recorded run; before all options.", show_default=False)],
+    log: Annotated[
+        Path, typer.Argument(help="The recorded run; before all options.", show_default=False)
+    ],
     fit: Annotated[
         list[str] | None,
         typer.Option(
             "--fit",
-            help="time_factor, host_gap_ns, collective_factor, link_bandwidth_gb_per_s or link_latency_ns; repeatable: "
-            "fitted together. Without it each is tried alone, the link's two together, and the best is kept.",
+            help="time_factor, host_gap_ns, collective_factor, link_bandwidth_gb_per_s or "
+            "link_latency_ns; repeatable: "
+            "fitted together. Without it each is tried alone, the link's two together, and the "
+            "best is kept.",
             show_default=False,
             metavar="<str>",
         ),
@@ -43,15 +50,26 @@ def command(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", metavar="<path>", parser=given_path, help="Calibration file to write.", show_default=False
+            "--out",
+            metavar="<path>",
+            parser=given_path,
+            help="Calibration file to write.",
+            show_default=False,
         ),
     ] = None,
     skip_seconds: Annotated[
-        float, typer.Option("--skip-seconds", help="Paired errors leave out arrivals this early (cold engine).")
+        float,
+        typer.Option(
+            "--skip-seconds", help="Paired errors leave out arrivals this early (cold engine)."
+        ),
     ] = 2.0,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout instead of Markdown.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="JSON on stdout instead of Markdown.")
+    ] = False,
 ) -> int:
-    """Fits, prints, writes; raises what reading the log and simulating raise (InputError). Returns the exit code."""
+    """Fits, prints, writes; raises what reading the log and simulating raise (InputError). Returns
+    the exit code.
+    """
     from llmsim.export.files import check_writable
     from llmsim.export.json import json_text, write_json
     from llmsim.validation.fit.means import read_means
@@ -59,7 +77,9 @@ def command(
     if not 0 <= skip_seconds < float("inf"):
         raise InputError(f"--skip-seconds is {skip_seconds:g}; it must be 0 or more")
     if str(log).startswith("-"):
-        raise InputError("the log comes first: llmsim calibrate LOG --cluster-config ... --dataset ...")
+        raise InputError(
+            "the log comes first: llmsim calibrate LOG --cluster-config ... --dataset ..."
+        )
     if out is not None:
         check_writable(out)
     means = read_means(log)
@@ -84,7 +104,9 @@ class _Found:
     refusal: str | None
 
 
-def _of_requests(log: Path, arguments: list[str], wanted: Sequence[str], skip_seconds: float) -> _Found:
+def _of_requests(
+    log: Path, arguments: list[str], wanted: Sequence[str], skip_seconds: float
+) -> _Found:
     """From a log of single requests."""
     from llmsim.validation import read_recording
     from llmsim.validation.fit.calibrate import calibrate, calibration_json, refusal
@@ -102,7 +124,9 @@ def _of_requests(log: Path, arguments: list[str], wanted: Sequence[str], skip_se
         skip_seconds=skip_seconds,
     )
     source = f"{log}, first {len(real) // 2} of {len(real)} requests"
-    return _Found(calibration_json(report, source=source), calibration_markdown(report), refusal(report))
+    return _Found(
+        calibration_json(report, source=source), calibration_markdown(report), refusal(report)
+    )
 
 
 def _of_means(means: "Means", options: "RunOptions", wanted: Sequence[str]) -> _Found:
@@ -123,12 +147,16 @@ def _of_means(means: "Means", options: "RunOptions", wanted: Sequence[str]) -> _
 
 
 def _trial_options(arguments: list[str], log: Path | None) -> "RunOptions":
-    """The deployment under test: the log's arrivals where the trace is not a session trace, and no outputs."""
+    """The deployment under test: the log's arrivals where the trace is not a session trace, and no
+    outputs.
+    """
     from llmsim.cli.run.prepare import checked_options, without_outputs
 
     options = without_outputs(checked_options(arguments))
     if options.calibration is not None:
-        raise InputError("--calibration: a calibration is fitted from nothing; leave the option out")
+        raise InputError(
+            "--calibration: a calibration is fitted from nothing; leave the option out"
+        )
     return replace(options, arrivals=options.arrivals or log)
 
 
@@ -149,7 +177,8 @@ def what_can_be_fitted(options: "RunOptions") -> tuple[str, tuple[str, ...]]:
     hardware = sorted({group.info.hardware for group in lowered.groups})
     if len(hardware) > 1:
         raise InputError(
-            f"the cluster has {', '.join(hardware)}; a log of several kinds of machine does not tell whose constants "
+            f"the cluster has {', '.join(hardware)}; a log of several kinds of machine does not "
+            "tell whose constants "
             "it is about: calibrate each alone"
         )
     linked = any(group.info.tp > 1 and group.costs.link_collectives for group in lowered.groups)

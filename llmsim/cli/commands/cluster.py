@@ -11,28 +11,46 @@ from llmsim.cli.options.panel import given_path
 from llmsim.config.errors import InputError
 
 HELP = (
-    "Write a cluster file: so many instances of a model on a device, its figures from the device's data sheet. "
+    "Write a cluster file: so many instances of a model on a device, its figures from the "
+    "device's data sheet. "
     "Everything in it may be edited (cluster_config/README.md)."
 )
 LINK_LATENCY_NS, NODE_LINK_GB_PER_S, NODE_LATENCY_NS = 1000, 50, 2000
-"""No data sheet states latencies: the assumptions of the bundled files, as is one card of 400 Gb/s for each device."""
+"""No data sheet states latencies: the assumptions of the bundled files, as is one card of 400 Gb/s
+for each device.
+"""
 
-Model = Annotated[str, typer.Argument(help="A bundled model, or the path of a config.json.", show_default=False)]
-Device = Annotated[str, typer.Argument(help="A device, or the path of its data sheet.", show_default=False)]
-Count = Annotated[int, typer.Option("--instances", "-n", min=1, max=1 << 16, help="Copies of the model.")]
+Model = Annotated[
+    str, typer.Argument(help="A bundled model, or the path of a config.json.", show_default=False)
+]
+Device = Annotated[
+    str, typer.Argument(help="A device, or the path of its data sheet.", show_default=False)
+]
+Count = Annotated[
+    int, typer.Option("--instances", "-n", min=1, max=1 << 16, help="Copies of the model.")
+]
 Tp = Annotated[int, typer.Option("--tp", min=1, help="Tensor-parallel devices of an instance.")]
 Pp = Annotated[int, typer.Option("--pp", min=1, help="Pipeline stages of an instance.")]
 Ep = Annotated[
     int | None,
     typer.Option(
-        "--ep", min=1, help="Ranks that whole experts are spread over; 1: each is cut over --tp.", show_default="1"
+        "--ep",
+        min=1,
+        help="Ranks that whole experts are spread over; 1: each is cut over --tp.",
+        show_default="1",
     ),
 ]
-Node = Annotated[int, typer.Option("--devices-per-node", min=1, help="An instance is never on two nodes.")]
+Node = Annotated[
+    int, typer.Option("--devices-per-node", min=1, help="An instance is never on two nodes.")
+]
 Output = Annotated[
     Path | None,
     typer.Option(
-        "--output", "-o", help="File to write; without it: standard output.", parser=given_path, metavar="<path>"
+        "--output",
+        "-o",
+        help="File to write; without it: standard output.",
+        parser=given_path,
+        metavar="<path>",
     ),
 ]
 
@@ -53,17 +71,26 @@ def command(
     needed = tp * pp
     if needed > devices_per_node:
         raise InputError(
-            f"an instance of --tp {tp} x --pp {pp} needs {needed} devices, a node has --devices-per-node "
+            f"an instance of --tp {tp} x --pp {pp} needs {needed} devices, a node has "
+            "--devices-per-node "
             f"{devices_per_node}; lower the first or raise the last"
         )
-    text = json.dumps(_cluster(model, hardware, instances, (tp, pp, ep), devices_per_node // needed), indent=2) + "\n"
+    text = (
+        json.dumps(
+            _cluster(model, hardware, instances, (tp, pp, ep), devices_per_node // needed), indent=2
+        )
+        + "\n"
+    )
     if output is None:
         sys.stdout.write(text)
         return
     check_writable(output)
     with atomic_writer(output) as stream:
         stream.write(text)
-    typer.echo(f"{output}: {instances} x {needed} {hardware}; the driver of a device reports a little less memory than")
+    typer.echo(
+        f"{output}: {instances} x {needed} {hardware}; the driver of a device reports a little "
+        "less memory than"
+    )
     typer.echo("its data sheet says (mem_size, GiB): put there what yours reports")
 
 
@@ -78,7 +105,9 @@ def _cluster(
     shape = load_model(model)
     if ep is not None and not shape.num_experts:
         raise InputError(f"--ep is {ep}; {model} has no experts, leave the option out")
-    operators(shape, Layout(tp, ep or 1), resolve_dtypes(shape))  # says where the model cannot be split so
+    operators(
+        shape, Layout(tp, ep or 1), resolve_dtypes(shape)
+    )  # says where the model cannot be split so
     if pp > shape.num_layers:
         raise InputError(f"--pp is {pp}; {model} has {shape.num_layers} layers for so many stages")
     instance: dict[str, Any] = {
@@ -94,9 +123,14 @@ def _cluster(
     if shape.num_experts:
         instance["ep_size"] = ep or 1
     link = sheet.intra_node_link_bytes_per_s / 1e9
-    nodes = [{"instances": [instance] * min(per_node, instances - i)} for i in range(0, instances, per_node)]
+    nodes = [
+        {"instances": [instance] * min(per_node, instances - i)}
+        for i in range(0, instances, per_node)
+    ]
     return {
-        "description": f"{instances} x {model}, each on {tp * pp} {hardware}. Memory, bandwidth and links from the "
+        "description": f"{instances} x {model}, each on {tp * pp} {hardware}. Memory, bandwidth "
+        "and links "
+        "from the "
         "data sheet; latencies and the link between nodes are assumptions.",
         "link_bw": [link, link, NODE_LINK_GB_PER_S],
         "link_latency": [LINK_LATENCY_NS, LINK_LATENCY_NS, NODE_LATENCY_NS],
@@ -105,5 +139,11 @@ def _cluster(
 
 
 def _from_anywhere(name: str) -> str:
-    """A path that holds wherever the cluster file is, which is where it looks first; a name as it is."""
-    return str(Path(name).resolve()) if Path(name).is_file() or Path(name, "config.json").is_file() else name
+    """A path that holds wherever the cluster file is, which is where it looks first; a name as it
+    is.
+    """
+    return (
+        str(Path(name).resolve())
+        if Path(name).is_file() or Path(name, "config.json").is_file()
+        else name
+    )

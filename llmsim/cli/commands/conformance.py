@@ -7,18 +7,23 @@ from typing import Annotated
 import typer
 
 SCHEDULES_HELP = (
-    "Replay recorded schedules (.json or .json.gz, files or folders) and report the first difference of each. "
+    "Replay recorded schedules (.json or .json.gz, files or folders) and report the first "
+    "difference of each. "
     "Ends with `N/M cases identical, S steps`; exit code 4 unless all are identical."
 )
 VLLM_HELP = (
-    "Run random configurations and workloads through the installed vLLM's own scheduler and through ours, in the same "
-    "loop, and report the first difference of each. Needs the extra llmsim[vllm]; skipped with exit code 0 without."
+    "Run random configurations and workloads through the installed vLLM's own scheduler and "
+    "through ours, in the same "
+    "loop, and report the first difference of each. Needs the extra llmsim[vllm]; skipped with "
+    "exit code 0 without."
 )
 DIFFERENT = 4
 
 
 def schedules(
-    paths: Annotated[list[Path], typer.Argument(help="Recordings, or folders of them.", show_default=False)],
+    paths: Annotated[
+        list[Path], typer.Argument(help="Recordings, or folders of them.", show_default=False)
+    ],
 ) -> int:
     """One line for each recording; returns the exit code."""
     from llmsim.scheduling.conformance.recorded import find_recordings, replay
@@ -27,7 +32,10 @@ def schedules(
     for path in find_recordings(paths):
         verdict = replay(path)
         verdicts.append(verdict)
-        print(f"{path}: {'identical' if verdict.identical else verdict.difference} ({verdict.steps} steps)")
+        print(
+            f"{path}: {'identical' if verdict.identical else verdict.difference} "
+            f"({verdict.steps} steps)"
+        )
     identical = sum(verdict.identical for verdict in verdicts)
     steps = sum(verdict.steps for verdict in verdicts)
     print(f"{identical}/{len(verdicts)} cases identical, {steps} steps")
@@ -36,7 +44,9 @@ def schedules(
 
 def vllm(
     requests: Annotated[int, typer.Option(min=1, max=100_000, help="Requests of each case.")] = 300,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the first case; case i has seed + i.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of the first case; case i has seed + i.")
+    ] = 0,
     cases: Annotated[int, typer.Option(min=1, help="Number of random configurations.")] = 50,
 ) -> int:
     """One line for each case; returns the exit code."""
@@ -54,7 +64,11 @@ def vllm(
         identical += not verdict.difference
         steps += verdict.steps
         print(
-            f"seed {number}: {verdict.difference or 'identical'} ({verdict.steps} steps) {verdict.options}", flush=True
+            (
+                f"seed {number}: {verdict.difference or 'identical'} ({verdict.steps} steps) "
+                f"{verdict.options}"
+            ),
+            flush=True,
         )
     print(f"{identical}/{cases} cases identical, {steps} steps, vLLM {version}")
     return 0 if identical == cases else DIFFERENT

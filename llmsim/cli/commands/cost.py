@@ -10,34 +10,59 @@ from llmsim.config.errors import InputError
 from llmsim.config.reading import finite, json_file, shown
 
 HELP = (
-    "Compare what finished runs cost: spend ratio and cost efficiency of each against the first (both above 1: the run "
+    "Compare what finished runs cost: spend ratio and cost efficiency of each against the first "
+    "(both above 1: the run "
     "is cheaper, and gives more tokens per dollar)."
 )
 COLUMNS = (
-    "run", "USD/h", "USD/M output", "tokens/s", "J/token", "p95 TTFT ms", "p95 TPOT ms", "good %", "spend",
-    "efficiency", "times within %",
-)  # fmt: skip
-"""Of the table and of each row of --json; "good %": the requests that met the run's `--goodput`; "times within %": what
-nine in ten of the run's operator times are expected to be off by at most."""
+    "run",
+    "USD/h",
+    "USD/M output",
+    "tokens/s",
+    "J/token",
+    "p95 TTFT ms",
+    "p95 TPOT ms",
+    "good %",
+    "spend",
+    "efficiency",
+    "times within %",
+)
+"""Of the table and of each row of --json; "good %": the requests that met the run's `--goodput`;
+"times within %": what nine in ten of the run's operator times are expected to be off by at most.
+"""
 
 GUESSED_APART = 0.2
 """Shares of analytic times that differ by more are said."""
 
 
 _FIGURES = {
-    "total_token_throughput": True, "cost.price_per_hour": True, "cost.per_million_output_tokens": False,
-    "p95_ttft_ms": False, "p95_tpot_ms": False, "energy.j_per_token": False, "goodput.share": False,
-    "sources.expected_error_percent.most": False, "sources.by_provenance.analytic": False,
-}  # fmt: skip
+    "total_token_throughput": True,
+    "cost.price_per_hour": True,
+    "cost.per_million_output_tokens": False,
+    "p95_ttft_ms": False,
+    "p95_tpot_ms": False,
+    "energy.j_per_token": False,
+    "goodput.share": False,
+    "sources.expected_error_percent.most": False,
+    "sources.by_provenance.analytic": False,
+}
 """Figures of a summary that are compared, and whether a comparison needs them."""
 
 
 def command(
-    baseline: Annotated[Path, typer.Argument(help="Run folder, or a summary (--json).", show_default=False)],
-    candidates: Annotated[list[Path], typer.Argument(help="The runs to compare with it.", show_default=False)],
-    as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout instead of a table.")] = False,
+    baseline: Annotated[
+        Path, typer.Argument(help="Run folder, or a summary (--json).", show_default=False)
+    ],
+    candidates: Annotated[
+        list[Path], typer.Argument(help="The runs to compare with it.", show_default=False)
+    ],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="JSON on stdout instead of a table.")
+    ] = False,
 ) -> int:
-    """Prints the comparison; InputError for what is no summary, or has no price. Returns the exit code."""
+    """Prints the comparison; InputError for what is no summary, or has no price. Returns the exit
+    code.
+    """
     from llmsim.export.json import json_text
     from llmsim.power import compare
 
@@ -49,7 +74,8 @@ def command(
         scores = compare(first, summary)
         if scores is None:
             raise InputError(
-                f"{path}: this run or {baseline} has no price or no throughput; give price_per_device_hour"
+                f"{path}: this run or {baseline} has no price or no throughput; give "
+                "price_per_device_hour"
             )
         rows.append(_row(path, summary, scores.spend_ratio, scores.cost_efficiency))
         notes += [f"{path} beside {baseline}: {what}" for what in _unlike(first, summary)]
@@ -66,10 +92,14 @@ def _unlike(first: dict[str, Any], other: dict[str, Any]) -> list[str]:
     if loads[0] != loads[1]:
         was, now = (f"{load.get('requests')} requests of {load.get('source')}" for load in loads)
         notes.append(f"another load ({now}; {was}), so their ratios compare more than the clusters")
-    guessed = [((run.get("sources") or {}).get("by_provenance") or {}).get("analytic") or 0.0 for run in (first, other)]
+    guessed = [
+        ((run.get("sources") or {}).get("by_provenance") or {}).get("analytic") or 0.0
+        for run in (first, other)
+    ]
     if abs(guessed[0] - guessed[1]) > GUESSED_APART:
         notes.append(
-            f"{100 * guessed[1]:.0f} % of the one's times are from data sheets alone, {100 * guessed[0]:.0f} % of the "
+            f"{100 * guessed[1]:.0f} % of the one's times are from data sheets alone, "
+            f"{100 * guessed[0]:.0f} % of the "
             "other's; sheets promise what kernels do not reach, so that run looks the better for it"
         )
     return notes
@@ -80,24 +110,35 @@ def _summary(path: Path) -> dict[str, Any]:
     wanted = "a summary of a run: name a run folder (--run-dir) or a --json file"
     data = json_file(file, wanted)
     if not isinstance(data, dict) or "total_token_throughput" not in data:
-        raise InputError(f"{file}: not a summary of a run; name a run folder (--run-dir) or a --json file")
+        raise InputError(
+            f"{file}: not a summary of a run; name a run folder (--run-dir) or a --json file"
+        )
     if not data.get("cost"):
-        raise InputError(f"{file}: the run has no price; give its instances price_per_device_hour in the cluster file")
+        raise InputError(
+            f"{file}: the run has no price; give its instances price_per_device_hour in the "
+            "cluster file"
+        )
     _check(file, data)
     return data
 
 
 def _check(file: Path, summary: dict[str, Any]) -> None:
-    """Raises InputError for a figure of the comparison that the summary does not have, or that is no number."""
+    """Raises InputError for a figure of the comparison that the summary does not have, or that is
+    no number.
+    """
     for path, needed in _FIGURES.items():
         value: Any = summary
         for key in path.split("."):
             if value is not None and not isinstance(value, dict):
-                raise InputError(f"{file}: {path} cannot be read, since what should hold {key} is {shown(value)}")
+                raise InputError(
+                    f"{file}: {path} cannot be read, since what should hold {key} is {shown(value)}"
+                )
             value = (value or {}).get(key)
         if finite(value) is None and (needed or value is not None):
             found = "missing" if value is None else shown(value)
-            raise InputError(f"{file}: {path} is {found}; it must be a number, as `llmsim run --json` writes it")
+            raise InputError(
+                f"{file}: {path} is {found}; it must be a number, as `llmsim run --json` writes it"
+            )
     load = summary.get("workload")
     if load is not None and not isinstance(load, dict):
         raise InputError(f"{file}: workload is {shown(load)}; it must be an object")

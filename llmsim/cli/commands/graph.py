@@ -1,4 +1,6 @@
-"""`llmsim graph`: transformer iterations as Chakra traces, with the files that `astra-sim` needs beside them."""
+"""`llmsim graph`: transformer iterations as Chakra traces, with the files that `astra-sim` needs
+beside them.
+"""
 
 import json
 from pathlib import Path
@@ -11,25 +13,49 @@ from llmsim.cli.options.panel import given_path
 if TYPE_CHECKING:
     from llmsim.model import Hardware
 
-GENERATE_HELP = "Write one iteration of a model as Chakra traces (PREFIX.<rank>.et) and a configuration to run them."
+GENERATE_HELP = (
+    "Write one iteration of a model as Chakra traces (PREFIX.<rank>.et) and a configuration to "
+    "run them."
+)
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="A bundled model, or the path of a config.json.")]
+Model = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A bundled model, or the path of a config.json.")
+]
 Output = Annotated[
     Path,
-    typer.Option("--output", "-o", metavar="<path>", parser=given_path, help="Folder to write to; it is made."),
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="<path>",
+        parser=given_path,
+        help="Folder to write to; it is made.",
+    ),
 ]
 Device = Annotated[str, typer.Option("--hardware", help="Data sheet that kernels are timed by.")]
 Tp = Annotated[int, typer.Option("--tp", help="Tensor-parallel ranks.")]
 Pp = Annotated[int, typer.Option("--pp", help="Pipeline stages.")]
 Dp = Annotated[int, typer.Option("--dp", help="Data-parallel replicas.")]
-Ep = Annotated[int, typer.Option("--ep", help="Ranks that share the experts: a divisor of tp, or a multiple of it.")]
+Ep = Annotated[
+    int,
+    typer.Option(
+        "--ep", help="Ranks that share the experts: a divisor of tp, or a multiple of it."
+    ),
+]
 Tokens = Annotated[int, typer.Option("--tokens", help="New tokens of one replica.")]
 Sequences = Annotated[int, typer.Option("--sequences", help="Sequences that they belong to.")]
 Context = Annotated[int, typer.Option("--context", help="Tokens before them in each sequence.")]
-MicroBatches = Annotated[int, typer.Option("--micro-batches", help="Parts that pass the pipeline one by one.")]
-Dtype = Annotated[str, typer.Option("--dtype", help="Of weights and activations; auto: the model's.")]
+MicroBatches = Annotated[
+    int, typer.Option("--micro-batches", help="Parts that pass the pipeline one by one.")
+]
+Dtype = Annotated[
+    str, typer.Option("--dtype", help="Of weights and activations; auto: the model's.")
+]
 
-NODE_LATENCY_NS, NETWORK_GB_PER_S, NETWORK_LATENCY_NS = 500, 50, 1000  # between replicas and stages: 400 Gb/s
+NODE_LATENCY_NS, NETWORK_GB_PER_S, NETWORK_LATENCY_NS = (
+    500,
+    50,
+    1000,
+)  # between replicas and stages: 400 Gb/s
 
 
 def generate(
@@ -46,7 +72,9 @@ def generate(
     micro_batches: MicroBatches = 1,
     dtype: Dtype = "auto",
 ) -> None:
-    """Raises InputError for a layout that the model cannot have, and where the folder cannot be written."""
+    """Raises InputError for a layout that the model cannot have, and where the folder cannot be
+    written.
+    """
     from llmsim.export.chakra import write_trace
     from llmsim.export.files import check_writable_folder
     from llmsim.export.step_graph.synthetic import IterationGraph, Parallel, Step
@@ -66,26 +94,38 @@ def generate(
     network = "network.yml" if parallel.world > 1 else "network.json"
     print(
         f"{parallel.world} traces in {output}; run them with\n"
-        f"astra-sim --workload-configuration={output}/trace --system-configuration={output}/system.json "
-        f"--network-configuration={output}/{network} --remote-memory-configuration={output}/memory.json "
+        f"astra-sim --workload-configuration={output}/trace "
+        f"--system-configuration={output}/system.json "
+        f"--network-configuration={output}/{network} "
+        f"--remote-memory-configuration={output}/memory.json "
         f"--comm-group-configuration={output}/comm_group.json"
     )
 
 
-def _configuration(groups: dict[int, list[int]], parallel: Any, sheet: "Hardware") -> dict[str, str]:
-    """The files beside the traces, by name: a switch per TP group, and one between them; the device's own memory."""
+def _configuration(
+    groups: dict[int, list[int]], parallel: Any, sheet: "Hardware"
+) -> dict[str, str]:
+    """The files beside the traces, by name: a switch per TP group, and one between them; the
+    device's own memory.
+    """
     outer = parallel.dp * parallel.pp
     link = sheet.intra_node_link_bytes_per_s / 1e9
-    dimensions = [(parallel.tp, link, NODE_LATENCY_NS), (outer, NETWORK_GB_PER_S, NETWORK_LATENCY_NS)]
+    dimensions = [
+        (parallel.tp, link, NODE_LATENCY_NS),
+        (outer, NETWORK_GB_PER_S, NETWORK_LATENCY_NS),
+    ]
     used = [dimension for dimension in dimensions if dimension[0] > 1]
     kinds = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
-    system: dict[str, Any] = {f"{kind}-implementation": ["direct"] * max(1, len(used)) for kind in kinds}
+    system: dict[str, Any] = {
+        f"{kind}-implementation": ["direct"] * max(1, len(used)) for kind in kinds
+    }
     system |= {"preferred-dataset-splits": 1, "endpoint-delay": 0}
     system["local-mem-bw"] = sheet.memory_bandwidth_bytes_per_s / 1e9
     files = {
         "system.json": json.dumps(system, indent=1) + "\n",
         "memory.json": '{"memory-type": "NO_MEMORY_EXPANSION"}\n',
-        "comm_group.json": json.dumps({str(number): ranks for number, ranks in groups.items()}) + "\n",
+        "comm_group.json": json.dumps({str(number): ranks for number, ranks in groups.items()})
+        + "\n",
     }
     if not used:
         one = [{"kind": "switch", "size": 1, "bandwidth_gb_per_s": 1}]
@@ -96,4 +136,6 @@ def _configuration(groups: dict[int, list[int]], parallel: Any, sheet: "Hardware
         "bandwidth": [rate for _, rate, _ in used],
         "latency": [latency for _, _, latency in used],
     }
-    return files | {"network.yml": "".join(f"{key}: {json.dumps(value)}\n" for key, value in columns.items())}
+    return files | {
+        "network.yml": "".join(f"{key}: {json.dumps(value)}\n" for key, value in columns.items())
+    }

@@ -9,7 +9,8 @@ from llmsim.cli.options.panel import given_path
 from llmsim.config.errors import InputError
 
 HELP = (
-    "Write one iteration of a run as a graph: every operator with device, duration and bytes. Takes every option of "
+    "Write one iteration of a run as a graph: every operator with device, duration and bytes. "
+    "Takes every option of "
     "`llmsim run`, at least --cluster-config and --dataset."
 )
 SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -28,12 +29,21 @@ def command(
             help="FILE.dot, FILE.graphml or FILE.json; or a folder, for Chakra .et.",
         ),
     ],
-    iteration: Annotated[int, typer.Option("--iteration", "-i", help="Which step of the group, from 0.")] = 0,
-    group: Annotated[int, typer.Option("--group", help="Which instance of the cluster, from 0.")] = 0,
+    iteration: Annotated[
+        int, typer.Option("--iteration", "-i", help="Which step of the group, from 0.")
+    ] = 0,
+    group: Annotated[
+        int, typer.Option("--group", help="Which instance of the cluster, from 0.")
+    ] = 0,
     rank: Annotated[
-        str, typer.Option("--rank", help="A rank of the group (and of those in lock-step with it), or all.")
+        str,
+        typer.Option(
+            "--rank", help="A rank of the group (and of those in lock-step with it), or all."
+        ),
     ] = "all",
-    every_layer: Annotated[bool, typer.Option("--every-layer", help="DOT: each layer, not one for all alike.")] = False,
+    every_layer: Annotated[
+        bool, typer.Option("--every-layer", help="DOT: each layer, not one for all alike.")
+    ] = False,
 ) -> int:
     """Runs until the iteration, and writes it; returns the exit code."""
     from llmsim.cli.run.prepare import checked_options, prepare, without_outputs
@@ -45,7 +55,10 @@ def command(
 
     form = FORMATS.get(output.suffix, "et")
     if form == "et" and output.suffix not in ("", ".et"):
-        raise InputError(f'--graph is "{output}"; it must end in .dot, .graphml or .json, or be a folder for Chakra')
+        raise InputError(
+            f'--graph is "{output}"; it must end in .dot, .graphml or .json, or be a folder for '
+            "Chakra"
+        )
     _ = check_writable_folder(output) if form == "et" else check_writable(output)
     prepared = prepare(without_outputs(checked_options(context.args)))
     groups = prepared.lowered.groups
@@ -66,7 +79,9 @@ def command(
         text = as_graphml(graph, nodes) if form == "graphml" else as_json(graph, nodes)
     with atomic_writer(output) as stream:
         stream.write(text)
-    typer.echo(f"{output}: {len(nodes)} nodes of {len(ranks)} ranks, {graph.duration_ps / 1e6:.1f} us")
+    typer.echo(
+        f"{output}: {len(nodes)} nodes of {len(ranks)} ranks, {graph.duration_ps / 1e6:.1f} us"
+    )
     return 0
 
 

@@ -7,12 +7,17 @@ from llmsim.cli.run.inputs_report import inputs_reported
 from llmsim.cli.run.run_options import RunOptions, checked
 from llmsim.config import input_files
 
-HELP = "Simulate a cluster (JSON) serving a trace (JSONL) and report what every request and the cluster would see."
+HELP = (
+    "Simulate a cluster (JSON) serving a trace (JSONL) and report what every request and the "
+    "cluster would see."
+)
 
 
 @taking_command_line
 def command(context: typer.Context, given: CommandLine) -> int:
-    """Runs the checked options, or passes them to the callable in `context.obj` that another command has put there."""
+    """Runs the checked options, or passes them to the callable in `context.obj` that another
+    command has put there.
+    """
     with input_files.recorded() as files:
         if context.obj is not None:
             code: int = context.obj(checked(given))
@@ -22,7 +27,9 @@ def command(context: typer.Context, given: CommandLine) -> int:
 
 
 def run(options: RunOptions) -> int:
-    """Runs it; returns the exit code. Everything that can be wrong with the input is found before the run."""
+    """Runs it; returns the exit code. Everything that can be wrong with the input is found before
+    the run.
+    """
     from llmsim.cli.run.outputs import TIMELINE_ROWS, check_outputs, write_outputs
     from llmsim.cli.run.prepare import prepare
     from llmsim.cli.run.progress import Progress

@@ -1,4 +1,6 @@
-"""Prints the JSON Schema of the cluster file, or the reference page of the engine's options (`llmsim schema`)."""
+"""Prints the JSON Schema of the cluster file, or the reference page of the engine's options
+(`llmsim schema`).
+"""
 
 import json
 from typing import Annotated

@@ -14,26 +14,48 @@ if TYPE_CHECKING:
     from llmsim.search.journal import Journal, Trial
 
 HELP = (
-    "Try deployments and say which are best: a file names what varies (fields of a cluster file, options of run, "
-    "replicas), what is minimised or maximised and what is required; every point is a run (docs/tutorial/sizing.md). "
+    "Try deployments and say which are best: a file names what varies (fields of a cluster file, "
+    "options of run, "
+    "replicas), what is minimised or maximised and what is required; every point is a run "
+    "(docs/tutorial/sizing.md). "
     "The same call goes on where it was stopped."
 )
 
-Space = Annotated[Path, typer.Argument(help="What varies and what is wanted (.yaml or .json).", show_default=False)]
+Space = Annotated[
+    Path,
+    typer.Argument(help="What varies and what is wanted (.yaml or .json).", show_default=False),
+]
 Output = Annotated[
     Path,
     typer.Option(
-        "--output", "-o", parser=given_path, metavar="<path>", help="Folder of cluster files, trials and result.json."
+        "--output",
+        "-o",
+        parser=given_path,
+        metavar="<path>",
+        help="Folder of cluster files, trials and result.json.",
     ),
 ]
 Count = Annotated[
-    int, typer.Option("--trials", min=1, max=1_000_000, help="Points to try at most; fewer: all of them.")
+    int,
+    typer.Option(
+        "--trials", min=1, max=1_000_000, help="Points to try at most; fewer: all of them."
+    ),
 ]
-Jobs = Annotated[int, typer.Option("--jobs", "-j", min=0, max=1024, help="Runs at a time; 0: one for each processor.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, max=(1 << 32) - 1, help="Of the choice among too many points.")]
+Jobs = Annotated[
+    int,
+    typer.Option(
+        "--jobs", "-j", min=0, max=1024, help="Runs at a time; 0: one for each processor."
+    ),
+]
+Seed = Annotated[
+    int,
+    typer.Option("--seed", min=0, max=(1 << 32) - 1, help="Of the choice among too many points."),
+]
 AllowPlugins = Annotated[
     bool,
-    typer.Option("--allow-plugins", help="Run the Python plug-ins that the file names (SECURITY.md)."),
+    typer.Option(
+        "--allow-plugins", help="Run the Python plug-ins that the file names (SECURITY.md)."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="JSON on stdout instead of a table.")]
 
@@ -49,8 +71,8 @@ def command(
 ) -> int:
     """Searches and writes.
 
-    Raises InputError for a file that is none or changed while the search ran, FailedRuns for points without an answer,
-    and InfeasibleError where no point is an answer.
+    Raises InputError for a file that is none or changed while the search ran, FailedRuns for points
+    without an answer, and InfeasibleError where no point is an answer.
     """
     from llmsim.cli.run.signals import terminable
     from llmsim.export.files import check_writable_folder
@@ -70,7 +92,8 @@ def command(
             found = study.search(asked, known.of, trials, seed)
     except KeyboardInterrupt:
         raise InterruptedRun(
-            f"interrupted after {known.known} points, which are in {output}; the same call goes on from there"
+            f"interrupted after {known.known} points, which are in {output}; the same call goes "
+            "on from there"
         ) from None
     front = study.best(asked, found)
     result = report.as_json(asked, found, front, grid=study.is_grid(asked, trials), seed=seed)
@@ -85,7 +108,10 @@ def command(
 def _tell_stale(journal: "Journal") -> None:
     if journal.stale:
         print(
-            f"note: {journal.why_stale} has changed: {journal.stale} earlier answers do not count and are run again",
+            (
+                f"note: {journal.why_stale} has changed: {journal.stale} earlier answers do not "
+                "count and are run again"
+            ),
             file=sys.stderr,
         )
 
@@ -97,13 +123,16 @@ def _refuse_unfinished(found: "list[Trial]", journal: "Journal", output: Path) -
         from llmsim.search.apply import shown
 
         raise FailedRuns(
-            f"{len(failed)} of {len(found)} points have no answer, after two runs of each; for instance "
-            f"{shown(failed[0].point)}: {failed[0].reason}; the others are in {output / 'result.json'}, and the same "
+            f"{len(failed)} of {len(found)} points have no answer, after two runs of each; for "
+            "instance "
+            f"{shown(failed[0].point)}: {failed[0].reason}; the others are in "
+            f"{output / 'result.json'}, and the same "
             "call runs what is missing"
         )
     if changed := journal.changed_since():
         raise InputError(
-            f"{changed} changed while the search ran, so that its answers are of two contents; the same call runs "
+            f"{changed} changed while the search ran, so that its answers are of two contents; "
+            "the same call runs "
             "those of the old one again"
         )
 
@@ -120,6 +149,7 @@ def _why_none(found: "list[Trial]", output: Path) -> str:
     short = [trial for trial in found if trial.state == "short"]
     nearest = f"; for instance {(short or found)[0].reason}"
     return (
-        f"none of {len(found)} points is an answer: {len(found) - len(short)} cannot run, {len(short)} miss a "
+        f"none of {len(found)} points is an answer: {len(found) - len(short)} cannot run, "
+        f"{len(short)} miss a "
         f"requirement{nearest}; all are in {output / 'result.json'}"
     )

@@ -9,7 +9,8 @@ from llmsim.cli.options.panel import given_path
 from llmsim.config.errors import InputError
 
 IMPORT_HELP = (
-    "Turn an external simulator's output into a cost table (docs/how-to/external_simulators.md) for --cost-table."
+    "Turn an external simulator's output into a cost table (docs/how-to/external_simulators.md) "
+    "for --cost-table."
 )
 SHOW_HELP = "Print the compiled cost tables of a model on a device, with their sources."
 FORMATS = ("contract", "columns", "scale-sim")
@@ -19,14 +20,32 @@ def import_table(
     files: Annotated[list[Path], typer.Argument(help="Tables to read.")],
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", metavar="<path>", parser=given_path, help="The cost table to write (.csv)."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="<path>",
+            parser=given_path,
+            help="The cost table to write (.csv).",
+        ),
     ],
-    form: Annotated[str, typer.Option("--format", help="contract, columns or scale-sim.")] = "contract",
-    device: Annotated[str, typer.Option("--device", help="Name of the hardware in the cluster file.")] = "",
-    column: Annotated[list[str] | None, typer.Option("--column", help="OURS=THEIRS: a column by its own name.")] = None,
-    constant: Annotated[list[str] | None, typer.Option("--set", help="OURS=VALUE: what every row shares.")] = None,
-    topology: Annotated[Path | None, typer.Option("--topology", help="SCALE-Sim's GEMM topology CSV.")] = None,
-    clock_ghz: Annotated[float, typer.Option("--clock-ghz", help="Clock of latencies in cycles.")] = 0.0,
+    form: Annotated[
+        str, typer.Option("--format", help="contract, columns or scale-sim.")
+    ] = "contract",
+    device: Annotated[
+        str, typer.Option("--device", help="Name of the hardware in the cluster file.")
+    ] = "",
+    column: Annotated[
+        list[str] | None, typer.Option("--column", help="OURS=THEIRS: a column by its own name.")
+    ] = None,
+    constant: Annotated[
+        list[str] | None, typer.Option("--set", help="OURS=VALUE: what every row shares.")
+    ] = None,
+    topology: Annotated[
+        Path | None, typer.Option("--topology", help="SCALE-Sim's GEMM topology CSV.")
+    ] = None,
+    clock_ghz: Annotated[
+        float, typer.Option("--clock-ghz", help="Clock of latencies in cycles.")
+    ] = 0.0,
 ) -> int:
     """Reads, checks, writes one table; returns the exit code."""
     from llmsim.costs.sources.external.importers import by_columns, from_scale_sim, write_table
@@ -66,10 +85,15 @@ def show(
     hardware: Annotated[str, typer.Argument(help="Device, or path of a data sheet.")],
     tp: Annotated[int, typer.Option("--tp", help="Tensor-parallel devices.")] = 1,
     ep: Annotated[int, typer.Option("--ep", help="Expert-parallel devices.")] = 1,
-    source: Annotated[str, typer.Option("--source", help="auto, bundle, external, silicon or roofline.")] = "auto",
-    cost_table: Annotated[list[Path] | None, typer.Option("--cost-table", help="Repeatable.")] = None,
+    source: Annotated[
+        str, typer.Option("--source", help="auto, bundle, external, silicon or roofline.")
+    ] = "auto",
+    cost_table: Annotated[
+        list[Path] | None, typer.Option("--cost-table", help="Repeatable.")
+    ] = None,
     profile_dir: Annotated[
-        list[Path] | None, typer.Option("--profile-dir", help="Folder of profile bundles. Repeatable.")
+        list[Path] | None,
+        typer.Option("--profile-dir", help="Folder of profile bundles. Repeatable."),
     ] = None,
 ) -> int:
     """Compiles and prints; returns the exit code."""
@@ -81,15 +105,27 @@ def show(
     from llmsim.model import Layout, load_hardware, load_model, operators, resolve_dtypes
 
     if source not in ("auto", "bundle", "external", "silicon", "roofline"):
-        raise InputError(f'--source is "{source}"; it may be auto, bundle, external, silicon or roofline')
+        raise InputError(
+            f'--source is "{source}"; it may be auto, bundle, external, silicon or roofline'
+        )
     config, layout = load_model(model), Layout(tp, ep)
     dtypes = resolve_dtypes(config)
     request = CostRequest(
-        model=config, layout=layout, dtypes=dtypes, hardware_name=hardware, hardware=load_hardware(hardware),
-        group_memory_bandwidth_bytes_per_s=0, operators=operators(config, layout, dtypes), max_tokens=8192,
-        max_seqs=1024, max_model_len=config.max_position_embeddings, cuda_graph_sizes=(512,), source=source,  # type: ignore[arg-type]  # checked above
-        cost_tables=tuple(cost_table or ()), profile_dirs=tuple(profile_dir or ()),
+        model=config,
+        layout=layout,
+        dtypes=dtypes,
+        hardware_name=hardware,
+        hardware=load_hardware(hardware),
+        group_memory_bandwidth_bytes_per_s=0,
+        operators=operators(config, layout, dtypes),
+        max_tokens=8192,
+        max_seqs=1024,
+        max_model_len=config.max_position_embeddings,
+        cuda_graph_sizes=(512,),
+        source=source,  # type: ignore[arg-type]  # checked above
+        cost_tables=tuple(cost_table or ()),
+        profile_dirs=tuple(profile_dir or ()),
         engine=engine_versions(DEFAULT_PROFILE),
-    )  # fmt: skip
+    )
     typer.echo(explain(compile_costs(request)))
     return 0

@@ -1,4 +1,6 @@
-"""`llmsim topology`: the bundled networks, and networks as files that the command `astra-sim` reads."""
+"""`llmsim topology`: the bundled networks, and networks as files that the command `astra-sim`
+reads.
+"""
 
 import json
 from pathlib import Path
@@ -11,11 +13,17 @@ from llmsim.cli.options.panel import given_path
 LIST_HELP = "List the bundled networks."
 EXPORT_HELP = "Write a network link by link, for `astra-sim --network-configuration`."
 
-Source = Annotated[str, typer.Argument(metavar="NAME|FILE", help="A bundled network, or a topology file.")]
+Source = Annotated[
+    str, typer.Argument(metavar="NAME|FILE", help="A bundled network, or a topology file.")
+]
 Output = Annotated[
     Path | None,
     typer.Option(
-        "--output", "-o", metavar="<path>", parser=given_path, help="File to write; without it: standard output."
+        "--output",
+        "-o",
+        metavar="<path>",
+        parser=given_path,
+        help="File to write; without it: standard output.",
     ),
 ]
 

@@ -17,13 +17,15 @@ if TYPE_CHECKING:
     from llmsim.workload.options import TraceOptions
 
 INSPECT_HELP = (
-    "Describe a trace of any known format (told by its content): size, rate, burstiness, lengths, prefix hits."
+    "Describe a trace of any known format (told by its content): size, rate, burstiness, "
+    "lengths, prefix hits."
 )
 CONVERT_HELP = "Write a trace of any known format as LLMServingSim's or Mooncake's JSON Lines."
 CONTENT_BLOCK = 16
 INSPECTED_KEYS = 1 << 23
-"""Where a trace says how much of a prompt repeats, but names no blocks, a card looks at so many blocks at most: larger
-ones where the trace is long."""
+"""Where a trace says how much of a prompt repeats, but names no blocks, a card looks at so many
+blocks at most: larger ones where the trace is long.
+"""
 TARGETS = ("llmservingsim", "mooncake")
 SELECTION = (
     "speedup",
@@ -41,33 +43,61 @@ SELECTION = (
 )
 
 Input = Annotated[
-    str, typer.Argument(help="Trace file (also .gz, .zst; -: standard input), or synthetic:...", show_default=False)
+    str,
+    typer.Argument(
+        help="Trace file (also .gz, .zst; -: standard input), or synthetic:...", show_default=False
+    ),
 ]
-Format = Annotated[str | None, typer.Option("--format", help="Format, instead of telling it by content.")]
+Format = Annotated[
+    str | None, typer.Option("--format", help="Format, instead of telling it by content.")
+]
 Speedup = Annotated[str | None, typer.Option("--speedup", help="Divide arrival times by this.")]
-Window = Annotated[str | None, typer.Option("--window", help="START-END in seconds from the first arrival.")]
-Sample = Annotated[str | None, typer.Option("--sample", help="Keep each request or session with this probability.")]
+Window = Annotated[
+    str | None, typer.Option("--window", help="START-END in seconds from the first arrival.")
+]
+Sample = Annotated[
+    str | None, typer.Option("--sample", help="Keep each request or session with this probability.")
+]
 Seed = Annotated[str | None, typer.Option("--seed", help="Seed of --sample and --rate.")]
-Limit = Annotated[str | None, typer.Option("--limit", help="Keep this many requests or sessions; 0: all.")]
-Rate = Annotated[str | None, typer.Option("--rate", help="Poisson arrivals per second, instead of the file's.")]
-Failures = Annotated[str | None, typer.Option("--failures", help="Requests without tokens: drop (default) or keep.")]
-Turns = Annotated[str | None, typer.Option("--turns", help="Of a ShareGPT conversation: all (default) or first.")]
+Limit = Annotated[
+    str | None, typer.Option("--limit", help="Keep this many requests or sessions; 0: all.")
+]
+Rate = Annotated[
+    str | None, typer.Option("--rate", help="Poisson arrivals per second, instead of the file's.")
+]
+Failures = Annotated[
+    str | None, typer.Option("--failures", help="Requests without tokens: drop (default) or keep.")
+]
+Turns = Annotated[
+    str | None, typer.Option("--turns", help="Of a ShareGPT conversation: all (default) or first.")
+]
 Block = Annotated[str | None, typer.Option("--block", help="Tokens per hash id of the input.")]
-Tokenizer = Annotated[str | None, typer.Option("--tokenizer", help="tokenizer.json that counts text.")]
+Tokenizer = Annotated[
+    str | None, typer.Option("--tokenizer", help="tokenizer.json that counts text.")
+]
 Columns = Annotated[
-    str | None, typer.Option("--columns", help="Of any CSV: ARRIVAL|PROMPT|ANSWER, the names of its columns.")
+    str | None,
+    typer.Option("--columns", help="Of any CSV: ARRIVAL|PROMPT|ANSWER, the names of its columns."),
 ]
 Unit = Annotated[str | None, typer.Option("--unit", help="Of a CSV's arrivals: s, ms, us or ns.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the card as JSON.")]
-MaxModelLen = Annotated[int | None, typer.Option("--max-model-len", min=1, help="Count requests that exceed it.")]
+MaxModelLen = Annotated[
+    int | None, typer.Option("--max-model-len", min=1, help="Count requests that exceed it.")
+]
 Output = Annotated[
-    Path, typer.Argument(help="File to write (.gz, .zst: packed; -: standard output).", show_default=False)
+    Path,
+    typer.Argument(
+        help="File to write (.gz, .zst: packed; -: standard output).", show_default=False
+    ),
 ]
 Target = Annotated[str, typer.Option("--to", help="llmservingsim or mooncake.")]
 TokenIds = Annotated[
-    bool, typer.Option("--token-ids", help="llmservingsim: make up token ids that keep shared prefixes.")
+    bool,
+    typer.Option("--token-ids", help="llmservingsim: make up token ids that keep shared prefixes."),
 ]
-OutputBlock = Annotated[int, typer.Option("--output-block", min=1, help="mooncake: tokens per hash id.")]
+OutputBlock = Annotated[
+    int, typer.Option("--output-block", min=1, help="mooncake: tokens per hash id.")
+]
 
 
 def inspect(
@@ -117,7 +147,9 @@ def convert(
     columns: Columns = None,
     unit: Unit = None,
 ) -> None:
-    """Writes the file; raises what reading a trace raises, and InputError where the file cannot be written."""
+    """Writes the file; raises what reading a trace raises, and InputError where the file cannot be
+    written.
+    """
     given = dict(locals())
     from llmsim.export.files import STANDARD, check_writable, keep_inputs
     from llmsim.workload.dataset import file_of
@@ -135,7 +167,10 @@ def convert(
 
         write_jsonl(trace.at(CONTENT_BLOCK), output, token_ids=token_ids)
         if len(trace.workload.keys) and not token_ids:
-            print(f"{output}: shared prefixes are lost without token ids; --token-ids keeps them", file=sys.stderr)
+            print(
+                f"{output}: shared prefixes are lost without token ids; --token-ids keeps them",
+                file=sys.stderr,
+            )
     for note in trace.workload.notes:
         print(f"note: {note}", file=sys.stderr)
     said = sys.stderr if str(output) == STANDARD else sys.stdout
@@ -143,7 +178,9 @@ def convert(
 
 
 def _selection(given: Mapping[str, Any]) -> dict[str, str]:
-    """Those of a command's options that say which trace is meant, and which part of it; only what was given."""
+    """Those of a command's options that say which trace is meant, and which part of it; only what
+    was given.
+    """
     named = {"format": given["format_name"], **{name: given[name] for name in SELECTION}}
     return {name: value for name, value in named.items() if value is not None}
 
@@ -157,11 +194,16 @@ def _write_mooncake(trace: "Trace", output: Path, block: int) -> None:
     workload: Workload = trace.workload
     if block % max(workload.granularity, 1):
         if not trace.has_handles:
-            raise InputError(f"--output-block is {block}; it must be a multiple of {workload.granularity} here")
+            raise InputError(
+                f"--output-block is {block}; it must be a multiple of {workload.granularity} here"
+            )
         workload = trace.at(block)
     if block > workload.granularity > 0 and len(workload.keys):
         kept = f"--output-block {workload.granularity} keeps them"
-        print(f"{output}: prefixes that agree for less than {block} tokens are lost; {kept}", file=sys.stderr)
+        print(
+            f"{output}: prefixes that agree for less than {block} tokens are lost; {kept}",
+            file=sys.stderr,
+        )
     with packed_writer(output) as stream:
         for row in rows(workload, block):
             stream.write(msgspec.json.encode(row) + b"\n")
@@ -179,9 +221,16 @@ def _read(path: str, asked: dict[str, str], granularity: int, *, max_keys: int =
         path, options = parse_trace_text(path)
     named = options_from(asked, path)
     options = replace(
-        options, **{name: value for name, value in vars(named).items() if value != getattr(TraceOptions(), name)}
+        options,
+        **{
+            name: value
+            for name, value in vars(named).items()
+            if value != getattr(TraceOptions(), name)
+        },
     )
-    trace: Trace = read_trace(path, known_models=(), granularity=granularity, options=options, max_keys=max_keys)
+    trace: Trace = read_trace(
+        path, known_models=(), granularity=granularity, options=options, max_keys=max_keys
+    )
     return trace
 
 
@@ -194,4 +243,6 @@ def _generated(text: str, asked: dict[str, str], granularity: int) -> "Trace":
     options: TraceOptions = options_from(asked, text)
     workload = load_dataset(text, known_models=(), granularity=granularity, limit=0)
     changed = options.changes_workload or options.limit > 0
-    return Trace("synthetic", selected(workload, options) if changed else workload, has_handles=False)
+    return Trace(
+        "synthetic", selected(workload, options) if changed else workload, has_handles=False
+    )

@@ -10,9 +10,12 @@ from llmsim.cli.options.panel import given_path
 from llmsim.config.errors import InputError
 
 HELP = (
-    "Compare a recorded run (vLLM's per-request log, the JSON of `vllm bench serve --save-detailed`, aiperf's "
-    "profile_export.jsonl) with a simulated one (run folder, requests.parquet or CSV), request by request: errors of "
-    "TTFT, TPOT, ITL, latency, throughput and makespan, and what makes the comparison unsound. Means alone "
+    "Compare a recorded run (vLLM's per-request log, the JSON of `vllm bench serve "
+    "--save-detailed`, aiperf's "
+    "profile_export.jsonl) with a simulated one (run folder, requests.parquet or CSV), request "
+    "by request: errors of "
+    "TTFT, TPOT, ITL, latency, throughput and makespan, and what makes the comparison unsound. "
+    "Means alone "
     "(vLLM's benchmark without details, aiperf's summary) are compared as far as they go."
 )
 
@@ -21,9 +24,14 @@ def command(
     log: Annotated[Path, typer.Argument(help="The recorded run.", show_default=False)],
     output: Annotated[Path, typer.Argument(help="The simulated run.", show_default=False)],
     skip_seconds: Annotated[
-        float, typer.Option("--skip-seconds", help="Paired figures leave out arrivals this early (cold engine).")
+        float,
+        typer.Option(
+            "--skip-seconds", help="Paired figures leave out arrivals this early (cold engine)."
+        ),
     ] = 2.0,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout instead of Markdown.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="JSON on stdout instead of Markdown.")
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -45,7 +53,9 @@ def command(
         ),
     ] = None,
 ) -> int:
-    """Compares, writes, prints; raises InputError for what is no recording. Returns the exit code."""
+    """Compares, writes, prints; raises InputError for what is no recording. Returns
+    the exit code.
+    """
     from llmsim.export.files import atomic_writer, check_writable_folder
 
     if not 0 <= skip_seconds < float("inf"):
@@ -61,7 +71,9 @@ def command(
 
 
 def _compared(log: Path, output: Path, skip_seconds: float, plots: Path | None) -> dict[str, str]:
-    """The two files of a comparison by name; of single requests, or of means where the log has no more. Draws plots."""
+    """The two files of a comparison by name; of single requests, or of means where the log has no
+    more. Draws plots.
+    """
     from llmsim.export.json import json_text
     from llmsim.validation import read_recording
     from llmsim.validation.compare.compare import compare
@@ -76,13 +88,21 @@ def _compared(log: Path, output: Path, skip_seconds: float, plots: Path | None) 
         if plots is not None:
             raise InputError(f"--plots: {log} holds means only; there is nothing to draw")
         beside = compare_means(means, read_recording(output))
-        return {"validation.md": means_markdown(beside), "validation.json": json_text(means_json(beside))}
+        return {
+            "validation.md": means_markdown(beside),
+            "validation.json": json_text(means_json(beside)),
+        }
     real, simulated = read_recording(log), read_recording(output)
     if real.kind in SIMULATED_KINDS and simulated.kind in RECORDED_KINDS:
-        raise InputError(f"{output} is a {simulated.kind} and {log} a {real.kind}; the recorded run comes first")
+        raise InputError(
+            f"{output} is a {simulated.kind} and {log} a {real.kind}; the recorded run comes first"
+        )
     comparison = compare(real, simulated, skip_seconds)
     if plots is not None:
         from llmsim.validation.report.plots import write_plots
 
         write_plots(comparison, plots)
-    return {"validation.md": markdown(comparison), "validation.json": json_text(comparison.as_json())}
+    return {
+        "validation.md": markdown(comparison),
+        "validation.json": json_text(comparison.as_json()),
+    }

@@ -12,7 +12,8 @@ KvTransfer = Annotated[
     option(
         PANEL,
         "--kv-transfer",
-        text="Sets how KV moves from prefill to decode instances: whole (a prompt at once) or layerwise; whole if "
+        text="Sets how KV moves from prefill to decode instances: whole (a prompt at once) or "
+        "layerwise; whole if "
         "not given.",
     ),
 ]
@@ -21,7 +22,8 @@ KvTransferMode = Annotated[
     option(
         PANEL,
         "--kv-transfer-mode",
-        text="Sets who moves KV: pull (decode reads when the prefill has ended) or push (decode reserves first; "
+        text="Sets who moves KV: pull (decode reads when the prefill has ended) or push (decode "
+        "reserves first; "
         "layerwise implies it).",
     ),
 ]
@@ -30,7 +32,8 @@ ExpertRouting = Annotated[
     option(
         PANEL,
         "--expert-routing-policy",
-        text="Sets the loads of experts: BALANCED, RR, RAND, ZIPF:s=1, POWER_LAW:alpha=1.2, TRACE:file or "
+        text="Sets the loads of experts: BALANCED, RR, RAND, ZIPF:s=1, POWER_LAW:alpha=1.2, "
+        "TRACE:file or "
         "module:Class.",
         default=True,
     ),
@@ -40,7 +43,9 @@ ProfileDir = Annotated[
     option(
         PANEL,
         "--profile-dir",
-        text="Searches a folder of profile bundles, <hardware>/<model>/<variant>/tp<N>/; repeatable.",
+        text=(
+            "Searches a folder of profile bundles, <hardware>/<model>/<variant>/tp<N>/; repeatable."
+        ),
         metavar="<path>",
     ),
 ]
@@ -49,7 +54,8 @@ CostSource = Annotated[
     option(
         PANEL,
         "--cost-source",
-        text="Chooses the source of operator times: auto, bundle, external, silicon, roofline, module:Class or "
+        text="Chooses the source of operator times: auto, bundle, external, silicon, roofline, "
+        "module:Class or "
         "blackbox:FILE.json.",
         default=True,
     ),
@@ -59,7 +65,10 @@ CostTable = Annotated[
     option(
         PANEL,
         "--cost-table",
-        text="Reads a table of an external simulator (docs/how-to/external_simulators.md); repeatable.",
+        text=(
+            "Reads a table of an external simulator (docs/how-to/external_simulators.md); "
+            "repeatable."
+        ),
         metavar="<path>",
     ),
 ]
@@ -68,7 +77,10 @@ Require = Annotated[
     option(
         PANEL,
         "--require",
-        text="Refuses operator times that are known less well than measured, interpolated, extrapolated or scaled.",
+        text=(
+            "Refuses operator times that are known less well than measured, interpolated, "
+            "extrapolated or scaled."
+        ),
     ),
 ]
 Collectives = Annotated[
@@ -85,25 +97,38 @@ Network = Annotated[
     option(
         PANEL,
         "--network-backend",
-        text="Chooses the network model: congestion-unaware, congestion-aware, fair-share, or analytical, which is "
+        text="Chooses the network model: congestion-unaware, congestion-aware, fair-share, or "
+        "analytical, which is "
         "fair-share where the cluster file names "
         "a topology, else congestion-unaware.",
         default=True,
     ),
 ]
 Exact = Annotated[
-    bool, option(PANEL, "--exact", text="Evaluates every rank's nodes in the engine instead of the folded program.")
+    bool,
+    option(
+        PANEL,
+        "--exact",
+        text="Evaluates every rank's nodes in the engine instead of the folded program.",
+    ),
 ]
 DisableTerm = Annotated[
     list[str] | None,
     option(
         PANEL,
         "--disable-term",
-        text="Switches off a fidelity term (decode_skew, ...; docs/how-to/calibration.md); repeatable.",
+        text=(
+            "Switches off a fidelity term (decode_skew, ...; docs/how-to/calibration.md); "
+            "repeatable."
+        ),
         metavar="<str>",
     ),
 ]
 Calibration = Annotated[
     Path | None,
-    path_option(PANEL, "--calibration", text="Applies the constants of one machine, written by `llmsim calibrate`."),
+    path_option(
+        PANEL,
+        "--calibration",
+        text="Applies the constants of one machine, written by `llmsim calibrate`.",
+    ),
 ]

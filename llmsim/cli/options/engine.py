@@ -1,4 +1,6 @@
-"""Options of `llmsim run`: the engine's: vLLM's names for its settings, and the scheduler's policies."""
+"""Options of `llmsim run`: the engine's: vLLM's names for its settings, and the scheduler's
+policies.
+"""
 
 from typing import Annotated
 
@@ -8,7 +10,11 @@ PANEL = "Engine (vLLM's names)"
 
 QueueOrder = Annotated[
     str | None,
-    option(PANEL, "--queue-order", text="Orders the waiting queue by a Python class, given as module:Class."),
+    option(
+        PANEL,
+        "--queue-order",
+        text="Orders the waiting queue by a Python class, given as module:Class.",
+    ),
 ]
 PreemptionVictim = Annotated[
     str | None,
@@ -21,7 +27,9 @@ PreemptionVictim = Annotated[
 CacheEviction = Annotated[
     str | None,
     option(
-        PANEL, "--cache-eviction", text="Chooses the cached blocks to evict by a Python class, given as module:Class."
+        PANEL,
+        "--cache-eviction",
+        text="Chooses the cached blocks to evict by a Python class, given as module:Class.",
     ),
 ]
 Admission = Annotated[
@@ -29,7 +37,10 @@ Admission = Annotated[
     option(
         PANEL,
         "--admission",
-        text="Turns requests away by QUEUE_LIMIT:requests=N or by a Python class, given as module:Class.",
+        text=(
+            "Turns requests away by QUEUE_LIMIT:requests=N or by a Python class, given as "
+            "module:Class."
+        ),
     ),
 ]
 PrefixSharing = Annotated[
@@ -37,7 +48,10 @@ PrefixSharing = Annotated[
     option(
         PANEL,
         "--enable-prefix-sharing",
-        text="Shares one KV pool among the instances of a node (CPU, SSD) or of the cluster (CXL, NVMEOF).",
+        text=(
+            "Shares one KV pool among the instances of a node (CPU, SSD) or of the cluster (CXL, "
+            "NVMEOF)."
+        ),
     ),
 ]
 PrefixStorage = Annotated[
@@ -53,7 +67,9 @@ KvTierWrite = Annotated[
     option(
         PANEL,
         "--kv-tier-write",
-        text="Sets when KV tiers are written: write-through, write-through-selective or write-back.",
+        text=(
+            "Sets when KV tiers are written: write-through, write-through-selective or write-back."
+        ),
     ),
 ]
 KvTierEviction = Annotated[
@@ -61,7 +77,10 @@ KvTierEviction = Annotated[
     option(
         PANEL,
         "--kv-tier-eviction",
-        text="Sets the eviction of KV tiers: lru, lfu or cost; one for all tiers, or one per tier joined by +.",
+        text=(
+            "Sets the eviction of KV tiers: lru, lfu or cost; one for all tiers, or one per tier "
+            "joined by +."
+        ),
     ),
 ]
 KvTierRecall = Annotated[
@@ -69,9 +88,15 @@ KvTierRecall = Annotated[
     option(
         PANEL,
         "--kv-tier-recall",
-        text="Sets how KV is recalled: sync makes the batch wait, async parks the recalling request alone.",
+        text=(
+            "Sets how KV is recalled: sync makes the batch wait, async parks the recalling "
+            "request alone."
+        ),
     ),
 ]
 KvChunkSize = Annotated[
-    int | None, option(PANEL, "--kv-chunk-size", text="Sets the tokens of a chunk in KV tiers; 256 if not given.")
+    int | None,
+    option(
+        PANEL, "--kv-chunk-size", text="Sets the tokens of a chunk in KV tiers; 256 if not given."
+    ),
 ]

@@ -1,4 +1,6 @@
-"""Options of `llmsim run`: what is simulated: the cluster, the trace, its clients, and where requests go."""
+"""Options of `llmsim run`: what is simulated: the cluster, the trace, its clients, and where
+requests go.
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,47 +11,73 @@ PANEL = "Input"
 
 Cluster = Annotated[
     Path,
-    path_option(PANEL, "--cluster-config", text="Names the cluster file (JSON), such as those in cluster_config/."),
+    path_option(
+        PANEL,
+        "--cluster-config",
+        text="Names the cluster file (JSON), such as those in cluster_config/.",
+    ),
 ]
 Dataset = Annotated[
     str,
     option(
         PANEL,
         "--dataset",
-        text="Trace, told by its content: LLMServingSim JSONL, Mooncake, Bailian, Azure, BurstGPT, Vidur, vLLM bench, "
-        "aiperf, TraceLab, Weka, ShareGPT, Baseten (also .gz, .zst), or trace:FILE,speedup=2,...; a generator such as "
+        text="Trace, told by its content: LLMServingSim JSONL, Mooncake, Bailian, Azure, "
+        "BurstGPT, Vidur, vLLM bench, "
+        "aiperf, TraceLab, Weka, ShareGPT, Baseten (also .gz, .zst), or "
+        "trace:FILE,speedup=2,...; a generator such as "
         "synthetic:n=1000,rate=10,input=lognormal:220,output=lognormal:190.",
     ),
 ]
 NumReqs = Annotated[
-    int, option(PANEL, "--num-reqs", "--num-req", text="Uses the first N requests of the trace; 0 uses all.")
+    int,
+    option(
+        PANEL, "--num-reqs", "--num-req", text="Uses the first N requests of the trace; 0 uses all."
+    ),
 ]
 MaxConcurrency = Annotated[
-    int, option(PANEL, "--max-concurrency", text="Limits the requests or sessions in progress; 0 sets no limit.")
+    int,
+    option(
+        PANEL,
+        "--max-concurrency",
+        text="Limits the requests or sessions in progress; 0 sets no limit.",
+    ),
 ]
 ThinkTime = Annotated[
     str | None,
     option(
         PANEL,
         "--think-time",
-        text="Sets the ms that a client waits before its next request, such as 500 or exponential:2000.",
+        text=(
+            "Sets the ms that a client waits before its next request, such as 500 or "
+            "exponential:2000."
+        ),
     ),
 ]
 RequestTimeout = Annotated[
-    float | None, option(PANEL, "--request-timeout", text="Sets the seconds after which a client gives up.")
+    float | None,
+    option(PANEL, "--request-timeout", text="Sets the seconds after which a client gives up."),
 ]
 Horizon = Annotated[
-    float | None, option(PANEL, "--horizon", text="Ends the run after N simulated seconds, whatever is left.")
+    float | None,
+    option(PANEL, "--horizon", text="Ends the run after N simulated seconds, whatever is left."),
 ]
 Seed = Annotated[
-    int, option(PANEL, "--seed", text="Seeds random routing, expert loads, acceptance and think times.", default=True)
+    int,
+    option(
+        PANEL,
+        "--seed",
+        text="Seeds random routing, expert loads, acceptance and think times.",
+        default=True,
+    ),
 ]
 Routing = Annotated[
     str,
     option(
         PANEL,
         "--request-routing-policy",
-        text="Chooses the router, NAME[:key=value,...]: LOAD, RR, RAND, LOR, P2C, SESSION, VLLM_DP, PREFIX, "
+        text="Chooses the router, NAME[:key=value,...]: LOAD, RR, RAND, LOR, P2C, SESSION, "
+        "VLLM_DP, PREFIX, "
         "WEIGHTED, or module:Class.",
         default=True,
     ),
@@ -68,11 +96,17 @@ DecodeRouting = Annotated[
     option(
         PANEL,
         "--decode-routing-policy",
-        text="Chooses the router of decode instances, with the choices of --request-routing-policy.",
+        text=(
+            "Chooses the router of decode instances, with the choices of --request-routing-policy."
+        ),
         default=True,
     ),
 ]
 Arrivals = Annotated[
     Path | None,
-    path_option(PANEL, "--arrivals", text="Names a recorded log whose arrival times replace those of the trace."),
+    path_option(
+        PANEL,
+        "--arrivals",
+        text="Names a recorded log whose arrival times replace those of the trace.",
+    ),
 ]

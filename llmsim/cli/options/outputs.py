@@ -8,24 +8,42 @@ from llmsim.cli.options.panel import option, path_option
 PANEL = "Output"
 
 Output = Annotated[
-    Path | None, path_option(PANEL, "--output", text="Writes a CSV with one row per request; times are in ns.")
+    Path | None,
+    path_option(PANEL, "--output", text="Writes a CSV with one row per request; times are in ns."),
 ]
 RunDir = Annotated[
-    Path | None, path_option(PANEL, "--run-dir", text="Writes manifest, summary and Parquet tables into a folder.")
+    Path | None,
+    path_option(
+        PANEL, "--run-dir", text="Writes manifest, summary and Parquet tables into a folder."
+    ),
 ]
 Timeline = Annotated[
     Path | None,
-    path_option(PANEL, "--timeline", text="Writes a trace file for ui.perfetto.dev with steps, requests and counters."),
+    path_option(
+        PANEL,
+        "--timeline",
+        text="Writes a trace file for ui.perfetto.dev with steps, requests and counters.",
+    ),
 ]
-Json = Annotated[bool, option(PANEL, "--json", text="Prints one JSON object on stdout instead of the text.")]
+Json = Annotated[
+    bool, option(PANEL, "--json", text="Prints one JSON object on stdout instead of the text.")
+]
 InputFiles = Annotated[
     Path | None,
     path_option(
-        PANEL, "--input-files", text="Writes a JSON file that lists every file that the run read, with its SHA-256."
+        PANEL,
+        "--input-files",
+        text="Writes a JSON file that lists every file that the run read, with its SHA-256.",
     ),
 ]
 LogInterval = Annotated[
-    float, option(PANEL, "--log-interval", text="Sets the simulated seconds between rows of the series.", default=True)
+    float,
+    option(
+        PANEL,
+        "--log-interval",
+        text="Sets the simulated seconds between rows of the series.",
+        default=True,
+    ),
 ]
 LogLevel = Annotated[
     str,
@@ -37,14 +55,22 @@ LogLevel = Annotated[
     ),
 ]
 CheckEveryStep = Annotated[
-    bool, option(PANEL, "--check-every-step", text="Recounts the KV blocks of all tiers at every step (slow).")
+    bool,
+    option(
+        PANEL,
+        "--check-every-step",
+        text="Recounts the KV blocks of all tiers at every step (slow).",
+    ),
 ]
 Goodput = Annotated[
     list[str] | None,
     option(
         PANEL,
         "--goodput",
-        text="Counts the requests that meet limits in ms, such as ttft:1000,tpot:40,e2el:9000 (vLLM's option).",
+        text=(
+            "Counts the requests that meet limits in ms, such as ttft:1000,tpot:40,e2el:9000 "
+            "(vLLM's option)."
+        ),
         metavar="<str>",
     ),
 ]

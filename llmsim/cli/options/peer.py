@@ -8,17 +8,26 @@ from llmsim.cli.options.panel import option, path_option
 PANEL = "LLMServingSim"
 
 Fp = Annotated[
-    int | None, option(PANEL, "--fp", text="Sets the bits of an element: 16, 32 or 8; --dtype is the present form.")
+    int | None,
+    option(
+        PANEL, "--fp", text="Sets the bits of an element: 16, 32 or 8; --dtype is the present form."
+    ),
 ]
 PrioritizePrefill = Annotated[
-    bool, option(PANEL, "--prioritize-prefill", text="Fills steps with prompts alone while any prompt waits.")
+    bool,
+    option(
+        PANEL, "--prioritize-prefill", text="Fills steps with prompts alone while any prompt waits."
+    ),
 ]
 LocalOffloading = Annotated[
     bool,
     option(
         PANEL,
         "--enable-local-offloading",
-        text="Makes reads of weights take at least the latency and bandwidth of npu_mem (docs/explanation/memory.md).",
+        text=(
+            "Makes reads of weights take at least the latency and bandwidth of npu_mem "
+            "(docs/explanation/memory.md)."
+        ),
     ),
 ]
 AttnOffloading = Annotated[
@@ -34,31 +43,54 @@ SubBatch = Annotated[
     option(
         PANEL,
         "--enable-sub-batch-interleaving",
-        text="Splits a batch into halves that alternate between device and memory (docs/explanation/pim.md).",
+        text=(
+            "Splits a batch into halves that alternate between device and memory "
+            "(docs/explanation/pim.md)."
+        ),
     ),
 ]
 AttnPrediction = Annotated[
     bool,
     option(
-        PANEL, "--enable-attn-prediction", text="Prices a bundle's attention by a regressor that is fitted on its rows."
+        PANEL,
+        "--enable-attn-prediction",
+        text="Prices a bundle's attention by a regressor that is fitted on its rows.",
     ),
 ]
 Gen = Annotated[bool, option(PANEL, "--gen", text="Means --skip-prefill; the older name.")]
 SkipPrefill = Annotated[
-    bool, option(PANEL, "--skip-prefill", text="Simulates decodes alone: requests arrive with the KV of their prompts.")
+    bool,
+    option(
+        PANEL,
+        "--skip-prefill",
+        text="Simulates decodes alone: requests arrive with the KV of their prompts.",
+    ),
 ]
 BlockCopy = Annotated[
     bool | None,
-    option(PANEL, "--enable-block-copy/--no-enable-block-copy", text="No effect: equal blocks are always priced once."),
+    option(
+        PANEL,
+        "--enable-block-copy/--no-enable-block-copy",
+        text="No effect: equal blocks are always priced once.",
+    ),
 ]
 RunId = Annotated[
     str | None,
-    option(PANEL, "--run-id", text="What {run_id} stands for in the paths of outputs; run_<us>_<pid> if not given."),
+    option(
+        PANEL,
+        "--run-id",
+        text="What {run_id} stands for in the paths of outputs; run_<us>_<pid> if not given.",
+    ),
 ]
 InputsRoot = Annotated[
-    Path | None, path_option(PANEL, "--inputs-root", text="No effect: there are no intermediate files.")
+    Path | None,
+    path_option(PANEL, "--inputs-root", text="No effect: there are no intermediate files."),
 ]
 CleanupInputs = Annotated[
     bool | None,
-    option(PANEL, "--cleanup-inputs/--no-cleanup-inputs", text="No effect: there are no intermediate files."),
+    option(
+        PANEL,
+        "--cleanup-inputs/--no-cleanup-inputs",
+        text="No effect: there are no intermediate files.",
+    ),
 ]

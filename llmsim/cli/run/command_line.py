@@ -1,4 +1,6 @@
-"""The command line of `run`: every option under its name, as a class that typer reads and the checks are given."""
+"""The command line of `run`: every option under its name, as a class that typer reads and the
+checks are given.
+"""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -85,14 +87,18 @@ class PanelledCommand(Command):
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if record is not None:
-                panels.setdefault(getattr(parameter, "rich_help_panel", None) or "Other", []).append(record)
+                panels.setdefault(
+                    getattr(parameter, "rich_help_panel", None) or "Other", []
+                ).append(record)
         for name, records in panels.items():
             with formatter.section(name):
                 formatter.write_dl(records)
 
 
 def taking_command_line(act: Callable[[typer.Context, CommandLine], int]) -> Callable[..., int]:
-    """`act` as typer takes it: a function with a parameter for every field of CommandLine and every engine option."""
+    """`act` as typer takes it: a function with a parameter for every field of CommandLine and every
+    engine option.
+    """
     rows = command_line_options()
 
     def command(context: typer.Context, **given: Any) -> int:
@@ -104,16 +110,24 @@ def taking_command_line(act: Callable[[typer.Context, CommandLine], int]) -> Cal
     parameters = [inspect.Parameter("context", keyword, annotation=typer.Context)]
     for field in fields_of(CommandLine):
         if field.name == "engine_options":
-            parameters += [_engine_parameter(name, mark, text) for name, (mark, text) in rows.items()]
+            parameters += [
+                _engine_parameter(name, mark, text) for name, (mark, text) in rows.items()
+            ]
             continue
         default = inspect.Parameter.empty if field.default is MISSING else field.default
-        parameters.append(inspect.Parameter(field.name, keyword, default=default, annotation=types[field.name]))
+        parameters.append(
+            inspect.Parameter(field.name, keyword, default=default, annotation=types[field.name])
+        )
     command.__signature__ = inspect.Signature(parameters, return_annotation=int)  # type: ignore[attr-defined]
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters} | {"return": int}
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters} | {
+        "return": int
+    }
     return command
 
 
 def _engine_parameter(name: str, mark: OnCommandLine, text: str) -> inspect.Parameter:
     kind: Any = mark.kind | None
     annotation = Annotated[kind, option(engine.PANEL, *mark.declarations(name), text=text)]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
+    )

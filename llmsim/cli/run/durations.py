@@ -11,12 +11,17 @@ def horizon_ps(seconds: float | None) -> int | None:
     if seconds is None:
         return None
     if not 1e-6 <= seconds <= MAX_HORIZON_S:
-        raise InputError(f"--horizon is {seconds:g}; it must be between 0.000001 and {MAX_HORIZON_S:g} seconds")
+        raise InputError(
+            f"--horizon is {seconds:g}; it must be between 0.000001 and {MAX_HORIZON_S:g} seconds"
+        )
     return round(seconds * 1e12)
 
 
 def interval_ps(seconds: float) -> int:
     """`--log-interval` in ps."""
     if not 1e-3 <= seconds <= MAX_LOG_INTERVAL_S:
-        raise InputError(f"--log-interval is {seconds:g}; it must be between 0.001 and {MAX_LOG_INTERVAL_S:g} seconds")
+        raise InputError(
+            f"--log-interval is {seconds:g}; it must be between 0.001 and {MAX_LOG_INTERVAL_S:g} "
+            "seconds"
+        )
     return round(seconds * 1e12)

@@ -1,4 +1,6 @@
-"""What was given and changes nothing in this cluster: said in notes of the run, never passed over in silence."""
+"""What was given and changes nothing in this cluster: said in notes of the run, never passed over
+in silence.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -8,21 +10,30 @@ if TYPE_CHECKING:
     from llmsim.lowering import LoweredDeployment
 
 
-def unused_notes(options: "RunOptions", deployment: "Deployment", lowered: "LoweredDeployment") -> tuple[str, ...]:
+def unused_notes(
+    options: "RunOptions", deployment: "Deployment", lowered: "LoweredDeployment"
+) -> tuple[str, ...]:
     """One sentence for each: what it is, and what it would have an effect on."""
     notes = list(options.without_effect)
     if deployment.disaggregation is None and options.decode_router.text != "LOAD":
         notes.append(
-            f"--decode-routing-policy {options.decode_router.text} changes nothing: no instance has the pd_type decode"
+            f"--decode-routing-policy {options.decode_router.text} changes nothing: no instance "
+            "has the pd_type decode"
         )
     experts = options.expert_routing
     if not experts.balanced and not any(group.model.num_moe_layers for group in lowered.groups):
-        notes.append(f"--expert-routing-policy {experts.label} changes nothing: no model of the cluster has experts")
-    latencies = {group.memory.latency_ps // 1000 for group in deployment.groups if not group.offloading.local_reads} - {
-        0
-    }
+        notes.append(
+            f"--expert-routing-policy {experts.label} changes nothing: no model of the cluster "
+            "has experts"
+        )
+    latencies = {
+        group.memory.latency_ps // 1000
+        for group in deployment.groups
+        if not group.offloading.local_reads
+    } - {0}
     notes += [
-        f"npu_mem.mem_latency of the cluster file ({latency} ns) is not used: the times of kernels contain it "
+        f"npu_mem.mem_latency of the cluster file ({latency} ns) is not used: the times of "
+        "kernels contain it "
         "(--enable-local-offloading uses it)"
         for latency in sorted(latencies)
     ]

@@ -1,7 +1,8 @@
-"""What the cluster file says and nothing of the run reads: a note for each field, none is passed over in silence.
+"""What the cluster file says and nothing of the run reads: a note for each field, none is passed
+over in silence.
 
-`cpu_mem`, `npu_mem.mem_bw`, `link_bw` and `link_latency` belong to every cluster file; what they change depends on the
-deployment, and no note is due.
+`cpu_mem`, `npu_mem.mem_bw`, `link_bw` and `link_latency` belong to every cluster file; what they
+change depends on the deployment, and no note is due.
 """
 
 from collections.abc import Collection, Iterator
@@ -19,19 +20,29 @@ if TYPE_CHECKING:
 
 
 def unused_fields(
-    cluster: "Cluster", deployment: "Deployment", lowered: "LoweredDeployment", media: Collection[str]
+    cluster: "Cluster",
+    deployment: "Deployment",
+    lowered: "LoweredDeployment",
+    media: Collection[str],
 ) -> tuple[str, ...]:
     """One sentence for each field; `media` are those that KV tiers are on."""
     found = list(_of_cluster(cluster, deployment, media))
     for fields, node in zip(cluster.nodes, deployment.nodes, strict=True):
         found += _of_node(fields, node, [lowered.groups[index] for index in node.groups], media)
-    instances = [instance for _, instance in cluster.instances() for _ in range(instance.layout.replicas)]
+    instances = [
+        instance for _, instance in cluster.instances() for _ in range(instance.layout.replicas)
+    ]
     for instance, group in zip(instances, deployment.groups, strict=True):
-        found += [f"{group.field_path}.{one}" for one in _of_instance(instance, group, lowered.groups[group.index])]
+        found += [
+            f"{group.field_path}.{one}"
+            for one in _of_instance(instance, group, lowered.groups[group.index])
+        ]
     return tuple(dict.fromkeys(found))
 
 
-def _of_cluster(cluster: "Cluster", deployment: "Deployment", media: Collection[str]) -> Iterator[str]:
+def _of_cluster(
+    cluster: "Cluster", deployment: "Deployment", media: Collection[str]
+) -> Iterator[str]:
     if cluster.storage is not None and "NVMEOF" not in media:
         yield "storage of the cluster holds nothing: --prefix-storage NVMEOF is not given"
     if deployment.disaggregation is None:
@@ -47,21 +58,36 @@ def _of_cluster(cluster: "Cluster", deployment: "Deployment", media: Collection[
                 yield f"{key} changes nothing: no node has a power section, so no energy is known"
 
 
-def _of_node(fields: "NodeFields", node: "Node", groups: "list[LoweredGroup]", media: Collection[str]) -> Iterator[str]:
+def _of_node(
+    fields: "NodeFields", node: "Node", groups: "list[LoweredGroup]", media: Collection[str]
+) -> Iterator[str]:
     here = f"nodes[{node.index}]"
     plans = [group.offload for group in groups if group.offload is not None]
     if fields.cpu is not None and not any(plan.host for plan in plans):
-        yield f"{here}.cpu runs nothing: no instance of the node has operators there (operator_devices)"
+        yield (
+            f"{here}.cpu runs nothing: no instance of the node has operators there "
+            "(operator_devices)"
+        )
     if fields.storage is not None and "SSD" not in media:
         yield f"{here}.storage holds nothing: --prefix-storage SSD is not given"
     computing = any(plan.pim for plan in plans)
     for key in ("pim_config", "pim_table"):
-        if fields.cpu_mem is not None and getattr(fields.cpu_mem, key) is not None and not computing:
-            yield f"{here}.cpu_mem.{key} changes nothing: no decodes attend there (enable_attn_offloading)"
+        if (
+            fields.cpu_mem is not None
+            and getattr(fields.cpu_mem, key) is not None
+            and not computing
+        ):
+            yield (
+                f"{here}.cpu_mem.{key} changes nothing: no decodes attend there "
+                "(enable_attn_offloading)"
+            )
     present = {instance.hardware.strip() for instance in fields.instances}
     for name in fields.power.npu if fields.power is not None else ():
         if name not in present:
-            yield f"{here}.power.npu.{name} changes nothing: no instance of the node has that hardware"
+            yield (
+                f"{here}.power.npu.{name} changes nothing: no instance of the node has that "
+                "hardware"
+            )
 
 
 def _of_instance(instance: "Instance", group: "Group", lowered: "LoweredGroup") -> Iterator[str]:
@@ -78,7 +104,11 @@ def _of_instance(instance: "Instance", group: "Group", lowered: "LoweredGroup") 
         yield "weight_buffers changes nothing: no weights are copied"
     if not _experts_elsewhere(lowered):
         for name in ("expert_prefetch", "expert_cache"):
-            cached = how.expert_cache == 1.0 and how.placement is not None and lowered.model.num_moe_layers
+            cached = (
+                how.expert_cache == 1.0
+                and how.placement is not None
+                and lowered.model.num_moe_layers
+            )
             if getattr(instance, name) is not None and not cached:
                 yield f"{name} changes nothing: no experts are in another memory (placement)"
 

@@ -1,4 +1,6 @@
-"""`llmsim run --input-files`: which files a run read, and whether the same input would end the same way again."""
+"""`llmsim run --input-files`: which files a run read, and whether the same input would end the same
+way again.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,7 +34,9 @@ def inputs_reported(path: Path | None, files: InputFiles) -> Iterator[None]:
 
 
 def how_it_ended(error: BaseException) -> str:
-    """ "plugin_refused", "bad_input" and "does_not_fit" are the input's fault; "failed" may go well another time."""
+    """ "plugin_refused", "bad_input" and "does_not_fit" are the input's fault; "failed" may go well
+    another time.
+    """
     if isinstance(error, PluginRefused):
         return "plugin_refused"
     if may_pass(error):

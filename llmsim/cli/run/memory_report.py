@@ -1,4 +1,6 @@
-"""What stands before the summary: where each group's device memory goes, and the engine options that hold for it."""
+"""What stands before the summary: where each group's device memory goes, and the engine options
+that hold for it.
+"""
 
 import textwrap
 from typing import TYPE_CHECKING, Any
@@ -23,7 +25,9 @@ def ledgers(lowered: "LoweredDeployment") -> str:
 
 
 def _options(group: "LoweredGroup") -> list[str]:
-    """By who gave them; those that are off because nobody asked for them are left to the manifest."""
+    """By who gave them; those that are off because nobody asked for them are left to
+    the manifest.
+    """
     by_origin: dict[str, list[str]] = {}
     for name, value in group.engine.shown().items():
         origin = group.engine.origin.get(name, "default")
@@ -34,10 +38,14 @@ def _options(group: "LoweredGroup") -> list[str]:
         line
         for origin, options in by_origin.items()
         for line in textwrap.wrap(
-            f"options ({origin}): {', '.join(options)}", WIDTH, initial_indent="  ", subsequent_indent="    ",
-            break_long_words=False, break_on_hyphens=False,
+            f"options ({origin}): {', '.join(options)}",
+            WIDTH,
+            initial_indent="  ",
+            subsequent_indent="    ",
+            break_long_words=False,
+            break_on_hyphens=False,
         )
-    ]  # fmt: skip
+    ]
 
 
 def _option(name: str, value: Any) -> str:

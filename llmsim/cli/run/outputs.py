@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llmsim.cli import forget_stdout
-from llmsim.config.errors import InfeasibleError, InputError, InterruptedRun, InvariantError, LlmsimError
+from llmsim.config.errors import (
+    InfeasibleError,
+    InputError,
+    InterruptedRun,
+    InvariantError,
+    LlmsimError,
+)
 from llmsim.core import Results, Status
 
 if TYPE_CHECKING:
@@ -20,16 +26,24 @@ if TYPE_CHECKING:
     from llmsim.lowering import LoweredDeployment
 
 TIMELINE_ROWS = 2_000_000
-"""Of a series in a timeline: each is eleven counters of some twenty bytes, and viewers load some hundred MB."""
+"""Of a series in a timeline: each is eleven counters of some twenty bytes, and viewers load some
+hundred MB.
+"""
 NAMED = 3
 """How many rejected requests a message names."""
 
 
 def check_outputs(options: "RunOptions") -> None:
-    """Raises InputError, before any work, where an output cannot be written or would replace an input."""
+    """Raises InputError, before any work, where an output cannot be written or would replace an
+    input.
+    """
     from llmsim.export.files import check_writable, check_writable_folder, keep_inputs
 
-    outputs = (("--output", options.output), ("--timeline", options.timeline), ("--input-files", options.input_files))
+    outputs = (
+        ("--output", options.output),
+        ("--timeline", options.timeline),
+        ("--input-files", options.input_files),
+    )
     for option, path in outputs:
         if path is not None:
             keep_inputs(option, path, _inputs(options))
@@ -59,7 +73,8 @@ def write_outputs(
     results: Results,
     series: "SeriesFiles",
 ) -> int:
-    """Files first, then stdout, then one sentence on stderr for what went wrong; the exit code says which.
+    """Files first, then stdout, then one sentence on stderr for what went wrong; the exit code says
+    which.
 
     An output that cannot be written does not cost the others: its error is raised last.
     """
@@ -70,7 +85,9 @@ def write_outputs(
     if options.output is not None:
         writers.append(lambda: _write_csv(options, results))
     if options.run_dir is not None:
-        writers.append(lambda: _write_run_dir(options, deployment, lowered, results, report, series))
+        writers.append(
+            lambda: _write_run_dir(options, deployment, lowered, results, report, series)
+        )
     if options.timeline is not None:
         writers.append(lambda: _write_timeline(options, deployment, lowered, results, series))
     writers.append(lambda: _print_report(options, lowered, report))
@@ -108,8 +125,10 @@ def _write_timeline(
             rows = series.kept.num_rows[table]
             wanted = options.log_interval_ps * rows / TIMELINE_ROWS / 1e12
             raise InputError(
-                f"--timeline {options.timeline} was not written: the series has {rows} rows, of which a timeline takes "
-                f"{TIMELINE_ROWS}; --log-interval {options.log_interval_ps / 1e12:g} is too short for so long a run, "
+                f"--timeline {options.timeline} was not written: the series has {rows} rows, of "
+                "which a timeline takes "
+                f"{TIMELINE_ROWS}; --log-interval {options.log_interval_ps / 1e12:g} is too "
+                "short for so long a run, "
                 f"give {wanted:.2g} or more"
             )
     groups = [GroupOperators(group.operators, group.program_costs) for group in lowered.groups]
@@ -117,7 +136,9 @@ def _write_timeline(
     write_timeline(options.timeline, results, groups, layerwise=how is not None and how.layerwise)
 
 
-def _print_report(options: "RunOptions", lowered: "LoweredDeployment", report: dict[str, Any]) -> None:
+def _print_report(
+    options: "RunOptions", lowered: "LoweredDeployment", report: dict[str, Any]
+) -> None:
     from llmsim.cli.run.memory_report import ledgers
     from llmsim.cli.streams import raw
     from llmsim.config.printing import printable
@@ -139,7 +160,8 @@ def _print_report(options: "RunOptions", lowered: "LoweredDeployment", report: d
         forget_stdout()
     except OSError as error:
         raise InputError(
-            f"standard output cannot be written ({error.strerror}); redirect it to a disk with space"
+            f"standard output cannot be written ({error.strerror}); redirect it to a disk with "
+            "space"
         ) from None
 
 
@@ -173,7 +195,11 @@ def _write_run_dir(
     assert options.run_dir is not None
     groups = [
         {
-            **{name: value for name, value in vars(group).items() if name not in ("engine", "memory", "offloading")},
+            **{
+                name: value
+                for name, value in vars(group).items()
+                if name not in ("engine", "memory", "offloading")
+            },
             "offloading": _offloading(group.offloading),
             "memory": asdict(group.memory),
             "engine": {**placed.engine.shown(), "origin": dict(placed.engine.origin)},
@@ -199,18 +225,24 @@ def _write_run_dir(
 
 
 def _offloading(offloading: "Offloading") -> dict[str, Any]:
-    placement = None if offloading.placement is None else offloading.placement.model_dump(mode="json")
+    placement = (
+        None if offloading.placement is None else offloading.placement.model_dump(mode="json")
+    )
     return {**vars(offloading), "placement": placement}
 
 
 def _verdict(results: Results, invariants: Mapping[str, str]) -> int:
     broken = [f"invariant {name}: {found}" for name, found in invariants.items() if found != "ok"]
     if broken:
-        raise InvariantError(f"{'; '.join(broken)}; the results were written but cannot be trusted: please report this")
+        raise InvariantError(
+            f"{'; '.join(broken)}; the results were written but cannot be trusted: please report "
+            "this"
+        )
     if results.interrupted:
         done = int((results.requests.status == Status.FINISHED).sum())
         raise InterruptedRun(
-            f"interrupted; the {done} requests that had finished were written, {len(results.workload) - done} were not"
+            f"interrupted; the {done} requests that had finished were written, "
+            f"{len(results.workload) - done} were not"
         )
     if results.circular:
         raise InfeasibleError(circular_sentence(results))
@@ -224,14 +256,22 @@ def circular_sentence(results: Results) -> str:
     """Which requests take KV blocks from each other for ever, and what would let them end."""
     workload, requests = results.workload, results.requests
     open_states = (Status.WAITING, Status.RUNNING, Status.PARKED)
-    rows = np.flatnonzero(np.isin(requests.status, open_states) & np.isin(requests.group, results.circular))
-    names = [str(workload.request_id[row] if workload.request_id else row) for row in rows[:NAMED].tolist()]
+    rows = np.flatnonzero(
+        np.isin(requests.status, open_states) & np.isin(requests.group, results.circular)
+    )
+    names = [
+        str(workload.request_id[row] if workload.request_id else row)
+        for row in rows[:NAMED].tolist()
+    ]
     more = f" and {len(rows) - NAMED} more" if len(rows) > NAMED else ""
     groups = ", ".join(map(str, results.circular))
     return (
-        f"the requests {', '.join(names)}{more} of group {groups} can never end: they preempt each other for ever, and "
-        f"none has got further for so long that none will; the other results were written; give these requests "
-        "different priorities or arrival times, give the group more KV blocks, or leave out --no-reserve-full-isl"
+        f"the requests {', '.join(names)}{more} of group {groups} can never end: they preempt "
+        "each other for ever, and "
+        "none has got further for so long that none will; the other results were written; give "
+        "these requests "
+        "different priorities or arrival times, give the group more KV blocks, or leave out "
+        "--no-reserve-full-isl"
     )
 
 
@@ -249,6 +289,8 @@ def _rejection(results: Results, rejected: list[int]) -> str:
         )
     more = f" and {len(rejected) - NAMED} more" if len(rejected) > NAMED else ""
     return (
-        f"{len(rejected)} of {len(workload)} requests can never run: {', '.join(named)}{more}; the other results were "
-        "written; raise max_model_len, give the group more memory or a larger tp_size, or shorten these requests"
+        f"{len(rejected)} of {len(workload)} requests can never run: {', '.join(named)}{more}; "
+        "the other results were "
+        "written; raise max_model_len, give the group more memory or a larger tp_size, or "
+        "shorten these requests"
     )

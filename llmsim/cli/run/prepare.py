@@ -28,7 +28,8 @@ class Prepared:
 def trial(options: RunOptions) -> "Results":
     """Runs it to its end without outputs: one evaluation of an ablation or a calibration.
 
-    Raises what the parts raise, and KeyboardInterrupt where `simulate` would give the results of a part.
+    Raises what the parts raise, and KeyboardInterrupt where `simulate` would give the results of a
+    part.
     """
     from llmsim.simulate import simulate
 
@@ -44,7 +45,9 @@ def trial(options: RunOptions) -> "Results":
 
 
 def prepare(options: RunOptions) -> Prepared:
-    """Reads and lowers what the options name; raises what the parts raise (InputError, InfeasibleError)."""
+    """Reads and lowers what the options name; raises what the parts raise (InputError,
+    InfeasibleError).
+    """
     from llmsim.cli.run.ineffective import unused_notes
     from llmsim.cli.run.ineffective_fields import unused_fields
     from llmsim.config import EngineOverrides, load_cluster, resolve
@@ -74,8 +77,13 @@ def prepare(options: RunOptions) -> Prepared:
         tiers = lower_tiers(deployment, lowered.groups, options.tiers, lowered.network)
     media = options.tiers.media if options.tiers is not None else ()
     pool = idle_pool_notes(deployment, media)
-    unused = (*unused_notes(options, deployment, lowered), *unused_fields(cluster, deployment, lowered, media))
-    lowered = replace(lowered, notes=(*sheet_memory_notes(deployment), *lowered.notes, *pool, *unused))
+    unused = (
+        *unused_notes(options, deployment, lowered),
+        *unused_fields(cluster, deployment, lowered, media),
+    )
+    lowered = replace(
+        lowered, notes=(*sheet_memory_notes(deployment), *lowered.notes, *pool, *unused)
+    )
     workload, clients = _workload(options, lowered)
     recorded = options.run_dir is not None or options.timeline is not None
     simulation = SimulationOptions(
@@ -114,13 +122,18 @@ def _lowering_options(options: RunOptions) -> "LoweringOptions":
     )
 
 
-def _workload(options: RunOptions, lowered: "LoweredDeployment") -> "tuple[Workload, Clients | None]":
+def _workload(
+    options: RunOptions, lowered: "LoweredDeployment"
+) -> "tuple[Workload, Clients | None]":
     """The trace with the habits of its clients, at recorded times where a log is given."""
     from llmsim.workload import load_dataset
     from llmsim.workload.clients import ClientOptions, with_clients
 
     workload = load_dataset(
-        options.dataset, known_models=lowered.models, granularity=lowered.granularity, limit=options.num_reqs
+        options.dataset,
+        known_models=lowered.models,
+        granularity=lowered.granularity,
+        limit=options.num_reqs,
     )
     if options.arrivals is not None:
         from llmsim.validation.logs.arrivals import with_recorded_arrivals
@@ -131,7 +144,9 @@ def _workload(options: RunOptions, lowered: "LoweredDeployment") -> "tuple[Workl
 
 
 def checked_options(arguments: Sequence[str]) -> RunOptions:
-    """The options of a `run` command line, checked but not run: what other commands pass on to `trial`."""
+    """The options of a `run` command line, checked but not run: what other commands pass on to
+    `trial`.
+    """
     from llmsim.cli.app import run_app
 
     options: RunOptions | int = run_app(
@@ -143,11 +158,19 @@ def checked_options(arguments: Sequence[str]) -> RunOptions:
 
 
 def without_outputs(options: RunOptions) -> RunOptions:
-    """The same for a command that writes none of a run's outputs; says on stderr which of them were asked for."""
-    asked = {"--output": options.output, "--run-dir": options.run_dir, "--timeline": options.timeline}
+    """The same for a command that writes none of a run's outputs; says on stderr which of them were
+    asked for.
+    """
+    asked = {
+        "--output": options.output,
+        "--run-dir": options.run_dir,
+        "--timeline": options.timeline,
+    }
     named = [name for name, path in asked.items() if path is not None]
     if named:
         print(f"note: {', '.join(named)}: this command writes no such output", file=sys.stderr)
     if options.require:
-        raise InputError(f"--require {options.require}: only `llmsim run` refuses times; leave it out")
+        raise InputError(
+            f"--require {options.require}: only `llmsim run` refuses times; leave it out"
+        )
     return replace(options, output=None, run_dir=None, timeline=None)

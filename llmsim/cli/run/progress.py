@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 class Progress:
     """A bar on a terminal, heartbeat lines with --log-level INFO, otherwise silence."""
 
-    def __init__(self, num_requests: int, deployment: "LoweredDeployment", options: "RunOptions") -> None:
+    def __init__(
+        self, num_requests: int, deployment: "LoweredDeployment", options: "RunOptions"
+    ) -> None:
         self._total = num_requests
         self._interval_ps = options.log_interval_ps
         self._heartbeats = options.log_level != "WARNING"
@@ -42,7 +44,9 @@ class Progress:
         """Called between two slices of the run."""
         if self._bar is not None:
             done = simulation.num_finished + simulation.num_rejected
-            self._bar.update(self._task, completed=done, simulated=f"{simulation.now_ps / 1e12:.1f} s simulated")
+            self._bar.update(
+                self._task, completed=done, simulated=f"{simulation.now_ps / 1e12:.1f} s simulated"
+            )
         if self._heartbeats:
             self._print_heartbeats(simulation)
 
@@ -52,7 +56,9 @@ class Progress:
         series = simulation.series()  # since it was last taken, which is after every call
         for i in range(len(series["time_ps"])):
             row = {name: int(column[i]) for name, column in series.items()}
-            line = heartbeat(row, interval_ps=self._interval_ps, total_blocks=self._blocks[row["group"]])
+            line = heartbeat(
+                row, interval_ps=self._interval_ps, total_blocks=self._blocks[row["group"]]
+            )
             try:
                 print(line, file=sys.stderr)
             except OSError:  # nobody can read them: the run matters more
@@ -60,7 +66,10 @@ class Progress:
                 return
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if self._bar is not None:
             self._bar.stop()

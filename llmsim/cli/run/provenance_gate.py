@@ -1,4 +1,6 @@
-"""`--require`: a run whose times are known less well than asked for is refused, by operator and shape."""
+"""`--require`: a run whose times are known less well than asked for is refused, by operator and
+shape.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -25,11 +27,15 @@ def require(level: str, lowered: "LoweredDeployment", results: "Results") -> Non
         names = {attention.name: attention.source for attention in group.costs.attentions}
         for share in results.time_shares:
             if share.group == group.info.index and share.operator in names:
-                refuse_attention_below(level, where, share.operator, share.source, share.ps_by_provenance)
+                refuse_attention_below(
+                    level, where, share.operator, share.source, share.ps_by_provenance
+                )
 
 
 def _require_drafter(level: str, where: str, results: "Results", group: int) -> None:
     """The drafter's operators by the provenance of the time that they took."""
     for share in results.time_shares:
         if share.group == group and share.operator.startswith("draft "):
-            refuse_attention_below(level, where, share.operator, share.source, share.ps_by_provenance)
+            refuse_attention_below(
+                level, where, share.operator, share.source, share.ps_by_provenance
+            )

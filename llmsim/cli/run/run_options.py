@@ -25,7 +25,9 @@ COST_SOURCES = ("auto", "bundle", "external", "silicon", "roofline")
 REQUIRED = ("measured", "interpolated", "extrapolated", "scaled")
 COLLECTIVES = ("auto", "measured", "links")
 DEFAULT_PROFILES = Path("profiler/perf")
-"""Searched after the --profile-dir folders, relative to the working directory, as LLMServingSim does."""
+"""Searched after the --profile-dir folders, relative to the working directory, as LLMServingSim
+does.
+"""
 SWITCHES = ("enable_local_offloading", "enable_attn_offloading", "enable_sub_batch_interleaving")
 
 
@@ -86,7 +88,8 @@ class RunOptions:
 def checked(given: CommandLine) -> RunOptions:
     """What `run` was given; raises InputError for what cannot be.
 
-    `enable_block_copy` is accepted for old command lines and not read: equal blocks are always priced once.
+    `enable_block_copy` is accepted for old command lines and not read: equal blocks are always
+    priced once.
     """
     from llmsim.config.plugins import plugins_allowed
 
@@ -100,7 +103,10 @@ def _checked(given: CommandLine) -> RunOptions:
     outputs = {"output": given.output, "run_dir": given.run_dir, "timeline": given.timeline}
     named = refused.named_outputs(outputs, given.run_id)
     if not given.dataset:
-        raise InputError("--dataset is empty; name a trace file, or a generator such as synthetic:n=100,rate=10,...")
+        raise InputError(
+            "--dataset is empty; name a trace file, or a generator such as "
+            "synthetic:n=100,rate=10,..."
+        )
     return RunOptions(
         cluster=given.cluster_config,
         dataset=given.dataset,
@@ -147,11 +153,16 @@ def _checked(given: CommandLine) -> RunOptions:
 
 
 def _engine(given: CommandLine) -> dict[str, Any]:
-    """The options of the engine, `--fp`, `--gen` and `--prioritize-prefill` of older command lines among them."""
+    """The options of the engine, `--fp`, `--gen` and `--prioritize-prefill` of older command lines
+    among them.
+    """
     fp, engine = given.fp, dict(given.engine_options)
     if fp is not None:
         if "dtype" in engine:
-            raise InputError(f"--fp {fp} and --dtype {engine['dtype']} say the same thing twice; give one of them")
+            raise InputError(
+                f"--fp {fp} and --dtype {engine['dtype']} say the same thing twice; give one of "
+                "them"
+            )
         engine["dtype"] = refused.fp_dtype(fp)
     for name, read in READ_FROM_TEXT.items():
         if name in engine:
@@ -166,7 +177,9 @@ def _engine(given: CommandLine) -> dict[str, Any]:
 def _sizes(option: str, text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and len(part) < 10 for part in parts):
-        raise InputError(f"{option} is {text!r:.60}; give whole numbers with commas between them, as 1,2,4,8")
+        raise InputError(
+            f"{option} is {text!r:.60}; give whole numbers with commas between them, as 1,2,4,8"
+        )
     return tuple(int(part) for part in parts)
 
 
@@ -176,7 +189,9 @@ def _json_object(option: str, text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{option} is {text!r:.60}, which is no JSON ({error}); give a JSON object") from None
+        raise InputError(
+            f"{option} is {text!r:.60}, which is no JSON ({error}); give a JSON object"
+        ) from None
     if not isinstance(value, dict):
         raise InputError(f"{option} is {text!r:.60}; give a JSON object")
     return value
@@ -190,7 +205,9 @@ READ_FROM_TEXT: "Mapping[str, Callable[[str, str], Any]]" = {
 
 
 def _named_source(name: str) -> str:
-    """One of ours, else "auto": the name of a plug-in, which is looked up when costs are compiled."""
+    """One of ours, else "auto": the name of a plug-in, which is looked up when costs
+    are compiled.
+    """
     from importlib.metadata import entry_points
 
     if name in COST_SOURCES or name not in entry_points(group="llmsim.cost_sources").names:
@@ -218,7 +235,8 @@ def _profile_dirs(given: list[Path]) -> tuple[Path, ...]:
     for folder in given:
         if not folder.is_dir():
             raise InputError(
-                f'--profile-dir "{folder}" is not a folder; name one that holds <hardware>/<model>/.../tp<N>/'
+                f'--profile-dir "{folder}" is not a folder; name one that holds '
+                "<hardware>/<model>/.../tp<N>/"
             )
     return (*given, *([DEFAULT_PROFILES] if input_files.is_folder(DEFAULT_PROFILES) else []))
 
@@ -239,15 +257,31 @@ def _tiers(given: CommandLine) -> "KvTierOptions | None":
     storage, shared = given.prefix_storage, given.enable_prefix_sharing
     write, eviction, chunk_tokens = given.kv_tier_write, given.kv_tier_eviction, given.kv_chunk_size
     recall = given.kv_tier_recall
-    if (storage, shared, write, eviction, chunk_tokens, recall) == (None, False, None, None, None, None):
+    if (storage, shared, write, eviction, chunk_tokens, recall) == (
+        None,
+        False,
+        None,
+        None,
+        None,
+        None,
+    ):
         return None
     from llmsim.lowering.kv.tiers import parse_tiers
 
-    return parse_tiers(storage, shared=shared, write=write, eviction=eviction, chunk_tokens=chunk_tokens, recall=recall)
+    return parse_tiers(
+        storage,
+        shared=shared,
+        write=write,
+        eviction=eviction,
+        chunk_tokens=chunk_tokens,
+        recall=recall,
+    )
 
 
 def _policies(engine: dict[str, Any], given: CommandLine) -> "PolicySpecs | None":
-    """The policies that are classes or limits; a scheduler that is a class is taken out of the engine's options."""
+    """The policies that are classes or limits; a scheduler that is a class is taken out of the
+    engine's options.
+    """
     queue_order, victim = given.queue_order, given.preemption_victim
     eviction, admission = given.cache_eviction, given.admission
     scheduler = _scheduler_class(engine.get("scheduler"))
@@ -257,22 +291,40 @@ def _policies(engine: dict[str, Any], given: CommandLine) -> "PolicySpecs | None
 
     if scheduler is not None:
         del engine["scheduler"]
-        others = {"--queue-order": queue_order, "--preemption-victim": victim, "--cache-eviction": eviction}
+        others = {
+            "--queue-order": queue_order,
+            "--preemption-victim": victim,
+            "--cache-eviction": eviction,
+        }
         for option, value in others.items():
             if value is not None:
-                raise InputError(f"{option} {value}: the scheduler {scheduler} decides that itself; remove one of them")
+                raise InputError(
+                    f"{option} {value}: the scheduler {scheduler} decides that itself; remove "
+                    "one of them"
+                )
         if engine.get("async_scheduling"):
-            raise InputError(f"--async-scheduling: the scheduler {scheduler} has one batch in flight; remove it")
+            raise InputError(
+                f"--async-scheduling: the scheduler {scheduler} has one batch in flight; remove it"
+            )
         engine["async_scheduling"] = False
     if queue_order is not None and "scheduling_policy" in engine:
-        raise InputError(f"--queue-order {queue_order} and --scheduling-policy both order the queue; give one of them")
+        raise InputError(
+            f"--queue-order {queue_order} and --scheduling-policy both order the queue; give one "
+            "of them"
+        )
     return parse_policies(
-        queue_order=queue_order, victim=victim, eviction=eviction, admission=admission, scheduler=scheduler
+        queue_order=queue_order,
+        victim=victim,
+        eviction=eviction,
+        admission=admission,
+        scheduler=scheduler,
     )
 
 
 def _scheduler_class(name: str | None) -> str | None:
-    """The scheduler where it is a plug-in: `module:Class`, or a name that an installed package offers."""
+    """The scheduler where it is a plug-in: `module:Class`, or a name that an installed package
+    offers.
+    """
     if name is None or name in SCHEDULERS:
         return None
     from llmsim.config.plugins import entry_points
@@ -287,7 +339,9 @@ def _log_level(name: str) -> str:
 
 def _one_of(option: str, value: str, known: tuple[str, ...]) -> str:
     if value not in known:
-        raise InputError(f'{option} is "{value}"{nearest(value, known)}; it may be {", ".join(known)}')
+        raise InputError(
+            f'{option} is "{value}"{nearest(value, known)}; it may be {", ".join(known)}'
+        )
     return value
 
 

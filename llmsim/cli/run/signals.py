@@ -26,11 +26,15 @@ def terminable() -> Iterator[None]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """SIGINT and SIGTERM wait until what runs inside is done, and are then forgotten: there is nothing left to stop."""
+    """SIGINT and SIGTERM wait until what runs inside is done, and are then forgotten: there is
+    nothing left to stop.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {
+        number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield
     finally:

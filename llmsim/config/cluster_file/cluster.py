@@ -1,4 +1,6 @@
-"""The cluster file as one frozen model, in the file's own units; `resolve` turns it into a deployment."""
+"""The cluster file as one frozen model, in the file's own units; `resolve` turns it into a
+deployment.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,78 +31,113 @@ from llmsim.config.fields import (
 class Node(Section):
     """One host with its instances."""
 
-    num_instances: PositiveCount | None = Field(default=None, description="Length of instances, as a check.")
+    num_instances: PositiveCount | None = Field(
+        default=None, description="Length of instances, as a check."
+    )
     cpu_mem: CpuMemory | None = Field(default=None, description="Host memory.")
-    storage: Storage | None = Field(default=None, description="The node's own storage, on its switch.")
+    storage: Storage | None = Field(
+        default=None, description="The node's own storage, on its switch."
+    )
     instances: tuple[Instance, ...] = Field(
         min_length=1, max_length=1 << 16, strict=False, description="Model instances on this node."
     )
     cpu: Processors | None = Field(
-        default=None, description="The node's processors, which operators may run on (operator_devices)."
+        default=None,
+        description="The node's processors, which operators may run on (operator_devices).",
     )
     power: NodePower | None = Field(default=None, description="What the node draws.")
     price_per_hour: PricePerHour = Field(
-        default=0.0, description="Price of the node beside its devices, where devices are priced without it."
+        default=0.0,
+        description="Price of the node beside its devices, where devices are priced without it.",
     )
 
     @model_validator(mode="after")
     def _dimms_have_a_memory(self) -> Self:
         if self.power is not None and self.power.dram is not None and self.cpu_mem is None:
-            raise broken_rule(("power", "dram"), "is given, but the node has no cpu_mem to count its DIMMs by; add it")
+            raise broken_rule(
+                ("power", "dram"),
+                "is given, but the node has no cpu_mem to count its DIMMs by; add it",
+            )
         return self
 
     @model_validator(mode="after")
     def _count_matches(self) -> Self:
         if self.num_instances not in (None, len(self.instances)):
             raise broken_rule(
-                "num_instances", f"is {self.num_instances}, but instances has {len(self.instances)} entries"
+                "num_instances",
+                f"is {self.num_instances}, but instances has {len(self.instances)} entries",
             )
         return self
 
 
 class Cluster(Section):
-    """A serving cluster; immutable. Made by `load_cluster`, which remembers the file for later errors."""
+    """A serving cluster; immutable. Made by `load_cluster`, which remembers the file for later
+    errors.
+    """
 
-    schema_uri: str | None = Field(default=None, alias="$schema", description="For editors; ignored.")
+    schema_uri: str | None = Field(
+        default=None, alias="$schema", description="For editors; ignored."
+    )
     description: str | None = Field(default=None, description="For people; ignored.")
-    num_nodes: PositiveCount | None = Field(default=None, description="Length of nodes, as a check.")
+    num_nodes: PositiveCount | None = Field(
+        default=None, description="Length of nodes, as a check."
+    )
     link_bw_gb_per_s: BandwidthPerDimension = Field(
         alias="link_bw",
-        description="Bandwidth of a device's link; a list gives one value per network dimension, innermost first.",
+        description=(
+            "Bandwidth of a device's link; a list gives one value per network dimension, "
+            "innermost first."
+        ),
     )
     link_latency_ns: LatencyPerDimension = Field(
         alias="link_latency",
-        description="Latency of a link; a list gives one value per network dimension, innermost first.",
+        description=(
+            "Latency of a link; a list gives one value per network dimension, innermost first."
+        ),
     )
-    nodes: tuple[Node, ...] = Field(min_length=1, max_length=1 << 16, strict=False, description="The hosts.")
+    nodes: tuple[Node, ...] = Field(
+        min_length=1, max_length=1 << 16, strict=False, description="The hosts."
+    )
     topology: Name | None = Field(
         default=None,
-        description="A topology file (beside this file), or a bundled network by name: collectives and hand-over take "
+        description="A topology file (beside this file), or a bundled network by name: "
+        "collectives and "
+        "hand-over take "
         "its routes.",
     )
     cxl_mem: CxlMemory | None = Field(default=None, description="CXL memory pool.")
     storage: Storage | None = Field(
-        default=None, description="Storage that every node reaches over its network cards (NVMe over fabrics)."
+        default=None,
+        description="Storage that every node reaches over its network cards (NVMe over fabrics).",
     )
     grid_g_per_kwh: CarbonPerKwh | None = Field(
-        default=None, alias="grid_gco2_per_kwh", description="Carbon of one kWh at the cluster's place."
+        default=None,
+        alias="grid_gco2_per_kwh",
+        description="Carbon of one kWh at the cluster's place.",
     )
     electricity_price_per_kwh: PricePerKwh | None = Field(
-        default=None, description="Price of one kWh, where it is not contained in the prices per hour."
+        default=None,
+        description="Price of one kWh, where it is not contained in the prices per hour.",
     )
     kv_transfer: Literal["whole", "layerwise"] | None = Field(
         default=None,
-        description="Between instances of pd_type prefill and decode: whole prompts, or layer by layer as they are "
+        description="Between instances of pd_type prefill and decode: whole prompts, or layer by "
+        "layer "
+        "as they are "
         "computed.",
     )
     kv_transfer_mode: Literal["pull", "push"] | None = Field(
         default=None,
-        description="Whether the decode instance reads when the prefill has ended, or reserves before it and is "
+        description="Whether the decode instance reads when the prefill has ended, or reserves "
+        "before it "
+        "and is "
         "written to.",
     )
     engine: EngineOptions = Field(
         default_factory=EngineOptions,
-        description="Engine options of every instance; the command line and the instance win over them.",
+        description=(
+            "Engine options of every instance; the command line and the instance win over them."
+        ),
     )
 
     _document: Document = PrivateAttr(default_factory=lambda: Document("<cluster>", "", None))
@@ -123,7 +160,9 @@ class Cluster(Section):
     @model_validator(mode="after")
     def _count_matches(self) -> Self:
         if self.num_nodes not in (None, len(self.nodes)):
-            raise broken_rule("num_nodes", f"is {self.num_nodes}, but nodes has {len(self.nodes)} entries")
+            raise broken_rule(
+                "num_nodes", f"is {self.num_nodes}, but nodes has {len(self.nodes)} entries"
+            )
         return self
 
     @model_validator(mode="after")
@@ -132,7 +171,8 @@ class Cluster(Section):
         if len(widths) > 1:
             raise broken_rule(
                 "link_latency",
-                f"has {len(self.link_latency_ns)} entries, but link_bw has {len(self.link_bw_gb_per_s)}; "
+                f"has {len(self.link_latency_ns)} entries, but link_bw has "
+                f"{len(self.link_bw_gb_per_s)}; "
                 "give one for each network dimension, or a single number for all",
             )
         return self
@@ -142,7 +182,9 @@ class Cluster(Section):
         for location, instance in self.instances():
             for key in ("topology_devices", "topology_group"):
                 if self.topology is None and getattr(instance, key) is not None:
-                    raise broken_rule((*location, key), "is given, but the cluster names no topology; add that")
+                    raise broken_rule(
+                        (*location, key), "is given, but the cluster names no topology; add that"
+                    )
         return self
 
     @model_validator(mode="after")
@@ -156,11 +198,15 @@ class Cluster(Section):
 
     def _require_cxl_device(self, location: Location, where: str) -> None:
         if self.cxl_mem is None:
-            raise broken_rule(location, f'is "{where}", but the cluster has no cxl_mem; declare the pool, or say "npu"')
+            raise broken_rule(
+                location,
+                f'is "{where}", but the cluster has no cxl_mem; declare the pool, or say "npu"',
+            )
         count = self.cxl_mem.num_devices
         if int(where.removeprefix("cxl:")) >= count:
             raise broken_rule(
-                location, f'is "{where}", but cxl_mem has num_devices {count}: "cxl:0" to "cxl:{count - 1}"'
+                location,
+                f'is "{where}", but cxl_mem has num_devices {count}: "cxl:0" to "cxl:{count - 1}"',
             )
 
     @model_validator(mode="after")
@@ -171,10 +217,14 @@ class Cluster(Section):
             if instance.dp_group is None:
                 continue
             members[instance.dp_group] = members.get(instance.dp_group, 0) + 1
-            if instance.layout != first.setdefault(instance.dp_group, (location, instance))[1].layout:
+            if (
+                instance.layout
+                != first.setdefault(instance.dp_group, (location, instance))[1].layout
+            ):
                 raise broken_rule(
                     (*location, "dp_group"),
-                    f'is "{instance.dp_group}", whose first member has other tp_size, pp_size or ep_size; '
+                    f'is "{instance.dp_group}", whose first member has other tp_size, pp_size or '
+                    "ep_size; "
                     "members of a dp_group must agree on all three",
                 )
         for group, (location, instance) in first.items():
@@ -206,7 +256,9 @@ def placements(cluster: Cluster) -> Iterator[tuple[Location, Placement]]:
 
 
 def load_cluster(path: Path | str) -> Cluster:
-    """Reads a cluster file of either dialect; InputError names file, line, field, value and what would have worked."""
+    """Reads a cluster file of either dialect; InputError names file, line, field, value and what
+    would have worked.
+    """
     return parse_cluster(read_text(Path(path)), str(path))
 
 
@@ -216,7 +268,9 @@ def parse_cluster(text: str, name: str = "<cluster>") -> Cluster:
     try:
         cluster = Cluster.model_validate(document.data)
     except ValidationError as error:
-        from llmsim.config.problems import input_error  # builds the schema: only needed when there is an error
+        from llmsim.config.problems import (
+            input_error,
+        )  # builds the schema: only needed when there is an error
 
         raise input_error(error, document) from None
     cluster._document = document

@@ -1,8 +1,9 @@
 """One parallel layout from either dialect of the cluster file, with what was left out inferred.
 
-The older dialect says `npu_num` devices in `npu_group` pipeline stages, tensor-parallel inside each stage. The newer
-one gives any subset of `num_npus` = `tp_size` x `pp_size`, `ep_size` and `dp_group`. Rules: cluster_config/README.md.
-Keys of two domains (`attn_tp_size`, ...) are read by two_domains.py.
+The older dialect says `npu_num` devices in `npu_group` pipeline stages, tensor-parallel inside each
+stage. The newer one gives any subset of `num_npus` = `tp_size` x `pp_size`, `ep_size` and
+`dp_group`. Rules: cluster_config/README.md. Keys of two domains (`attn_tp_size`, ...) are read by
+two_domains.py.
 """
 
 from dataclasses import dataclass, replace
@@ -19,11 +20,15 @@ class ParallelLayout:
     tp: int
     pp: int
     ep: int | None
-    """Expert-parallel ranks (over the whole dp_group if there is one); None: not given, the model decides."""
+    """Expert-parallel ranks (over the whole dp_group if there is one); None: not given, the model
+    decides.
+    """
     pcp: int = 1
     """Prefill context-parallel ranks."""
     replicas: int = 1
-    """Serving groups of this layout that the instance consists of: data-parallel ranks of its attention."""
+    """Serving groups of this layout that the instance consists of: data-parallel ranks of its
+    attention.
+    """
     ffn_tp: int | None = None
     """Ranks over which the FFN is cut, where attention and FFN are laid out apart."""
 
@@ -47,7 +52,9 @@ class LayoutKeys:
 
 
 def infer_layout(keys: LayoutKeys) -> ParallelLayout:
-    """The layout that the keys describe; raises a broken rule (`cluster_file.constraints`) where they contradict."""
+    """The layout that the keys describe; raises a broken rule (`cluster_file.constraints`) where
+    they contradict.
+    """
     if has_two_domains(keys):
         return two_domains(keys)
     pcp = keys.prefill_context_parallel_size or 1
@@ -60,23 +67,36 @@ def infer_layout(keys: LayoutKeys) -> ParallelLayout:
 
 def _of_one_context_rank(keys: LayoutKeys, pcp: int) -> LayoutKeys:
     """The keys of the devices that work on one part of a prompt."""
-    counts = {name: getattr(keys, name) for name in ("npu_num", "num_npus") if getattr(keys, name) is not None}
+    counts = {
+        name: getattr(keys, name)
+        for name in ("npu_num", "num_npus")
+        if getattr(keys, name) is not None
+    }
     for name, count in counts.items():
         if count % pcp:
-            raise broken_rule("prefill_context_parallel_size", f"is {pcp}; it must divide {name}, which is {count}")
+            raise broken_rule(
+                "prefill_context_parallel_size",
+                f"is {pcp}; it must divide {name}, which is {count}",
+            )
     return replace(keys, **{name: count // pcp for name, count in counts.items()})
 
 
 def check_expert_ranks(ep: int, dp: int, tp: int) -> None:
-    """ep is a total over the dp members; each holds ep / dp ranks, which must divide its tp devices per stage."""
+    """ep is a total over the dp members; each holds ep / dp ranks, which must divide its tp devices
+    per stage.
+    """
     if ep % dp:
         raise broken_rule(
-            "ep_size", f"is {ep}; it is a total over the {dp} members of the dp_group and must divide by {dp}"
+            "ep_size",
+            f"is {ep}; it is a total over the {dp} members of the dp_group and must divide by {dp}",
         )
     local = ep // dp
     if local > tp or tp % local:
         where = f" (ep_size {ep} / {dp} members = {local})" if dp > 1 else ""
-        raise broken_rule("ep_size", f"is {ep}; expert ranks per instance{where} must divide tp_size, which is {tp}")
+        raise broken_rule(
+            "ep_size",
+            f"is {ep}; expert ranks per instance{where} must divide tp_size, which is {tp}",
+        )
 
 
 def _is_older(keys: LayoutKeys) -> bool:
@@ -84,7 +104,11 @@ def _is_older(keys: LayoutKeys) -> bool:
     newer = [name for name in ("num_npus", "tp_size", "pp_size") if getattr(keys, name) is not None]
     if older and newer:
         raise broken_rule(
-            older[0], f"is given together with {newer[0]}; use npu_num/npu_group or num_npus/tp_size/pp_size, not both"
+            older[0],
+            (
+                f"is given together with {newer[0]}; use npu_num/npu_group or "
+                "num_npus/tp_size/pp_size, not both"
+            ),
         )
     return bool(older)
 
@@ -93,7 +117,9 @@ def _older_layout(keys: LayoutKeys) -> tuple[int, int, int]:
     stages = keys.npu_group or 1
     num_devices = keys.npu_num or stages
     if num_devices % stages:
-        raise broken_rule("npu_group", f"is {stages}; it must divide npu_num, which is {num_devices}")
+        raise broken_rule(
+            "npu_group", f"is {stages}; it must divide npu_num, which is {num_devices}"
+        )
     return num_devices, num_devices // stages, stages
 
 
@@ -113,12 +139,18 @@ def _newer_layout(keys: LayoutKeys) -> tuple[int, int, int]:
         _require_product("tp_size", tp, num_devices)
         pp = num_devices // tp
     if tp * pp != num_devices:
-        raise broken_rule("num_npus", f"is {num_devices}; it must be tp_size x pp_size = {tp} x {pp} = {tp * pp}")
+        raise broken_rule(
+            "num_npus", f"is {num_devices}; it must be tp_size x pp_size = {tp} x {pp} = {tp * pp}"
+        )
     return num_devices, tp, pp
 
 
 def _require_product(name: str, part: int, num_devices: int) -> None:
     if num_devices % part:
         raise broken_rule(
-            name, f"is {part}; it must divide num_npus, which is {num_devices} (num_npus = tp_size x pp_size)"
+            name,
+            (
+                f"is {part}; it must divide num_npus, which is {num_devices} (num_npus = tp_size x "
+                "pp_size)"
+            ),
         )

@@ -1,4 +1,6 @@
-"""Prefill/decode disaggregation in the cluster file: who plays which role, and how the KV travels."""
+"""Prefill/decode disaggregation in the cluster file: who plays which role, and how the
+KV travels.
+"""
 
 from llmsim.config.cluster_file.cluster import Cluster
 from llmsim.config.deployment import Disaggregation, Group
@@ -14,11 +16,14 @@ def resolve_disaggregation(
 ) -> Disaggregation | None:
     """How KV goes from prefill to decode groups; None where no instance has a `pd_type`.
 
-    `transfer` and `mode` are the command line's and win over the cluster file. Whole prompts are pulled, as by vLLM's
-    NIXL connector, unless told otherwise; layer by layer, KV is pushed. Raises InputError for roles without their
-    counterpart and for options that contradict each other.
+    `transfer` and `mode` are the command line's and win over the cluster file. Whole prompts are
+    pulled, as by vLLM's NIXL connector, unless told otherwise; layer by layer, KV is pushed. Raises
+    InputError for roles without their counterpart and for options that contradict each other.
     """
-    for option, value, known in (("--kv-transfer", transfer, TRANSFERS), ("--kv-transfer-mode", mode, MODES)):
+    for option, value, known in (
+        ("--kv-transfer", transfer, TRANSFERS),
+        ("--kv-transfer-mode", mode, MODES),
+    ):
         if value is not None and value not in known:
             raise InputError(f'{option} is "{value}"; it may be {" or ".join(known)}')
     _check_roles(cluster, groups)
@@ -26,7 +31,8 @@ def resolve_disaggregation(
         for option, value in (("--kv-transfer", transfer), ("--kv-transfer-mode", mode)):
             if value is not None:
                 raise InputError(
-                    f"{option} {value}: no instance of {cluster.path} has a pd_type, so no KV is handed over; "
+                    f"{option} {value}: no instance of {cluster.path} has a pd_type, so no KV is "
+                    "handed over; "
                     'give instances the pd_type "prefill" or "decode", or remove the option'
                 )
         return None
@@ -35,17 +41,22 @@ def resolve_disaggregation(
     if layerwise and given == "pull":
         where = "--kv-transfer-mode" if mode else cluster.place(("kv_transfer_mode",))
         raise InputError(
-            f'{where} is "pull", but a decode instance that pulls learns of a prompt when its prefill has ended, so '
+            f'{where} is "pull", but a decode instance that pulls learns of a prompt when its '
+            "prefill has ended, so "
             'nothing is left to move layer by layer; say "push", or kv_transfer "whole"'
         )
-    return Disaggregation(layerwise=layerwise, push=(given or ("push" if layerwise else "pull")) == "push")
+    return Disaggregation(
+        layerwise=layerwise, push=(given or ("push" if layerwise else "pull")) == "push"
+    )
 
 
 def _check_roles(cluster: Cluster, groups: tuple[Group, ...]) -> None:
     roles: dict[str, set[str | None]] = {}
     for group in groups:
         roles.setdefault(group.model_name, set()).add(group.pd_type)
-    instances = [where for where, instance in cluster.instances() for _ in range(instance.layout.replicas)]
+    instances = [
+        where for where, instance in cluster.instances() for _ in range(instance.layout.replicas)
+    ]
     for location, group in zip(instances, groups, strict=True):
         if group.pd_type is None:
             continue
@@ -53,31 +64,43 @@ def _check_roles(cluster: Cluster, groups: tuple[Group, ...]) -> None:
         place = cluster.place((*location, "pd_type"))
         if other not in roles[group.model_name]:
             raise InputError(
-                f'{place} is "{group.pd_type}", but no instance of {group.model_name} has the pd_type "{other}"; '
+                f'{place} is "{group.pd_type}", but no instance of {group.model_name} has the '
+                f'pd_type "{other}"; '
                 "add one, or make this one null"
             )
         if any(
-            other.dp_group == group.dp_group and other.pd_type != group.pd_type for other in groups if group.dp_group
+            other.dp_group == group.dp_group and other.pd_type != group.pd_type
+            for other in groups
+            if group.dp_group
         ):
             raise InputError(
-                f'{place} is "{group.pd_type}", but others of its dp_group "{group.dp_group}" play another role; '
+                f'{place} is "{group.pd_type}", but others of its dp_group "{group.dp_group}" '
+                "play another role; "
                 "give all of them the same pd_type"
             )
         scheduler = group.engine.scheduler
         if scheduler not in HANDING_OVER:
             raise NotYetError(
-                f'{place} is "{group.pd_type}", but disaggregation runs with {" and ".join(HANDING_OVER)} only, and '
+                f'{place} is "{group.pd_type}", but disaggregation runs with '
+                f"{' and '.join(HANDING_OVER)} only, and "
                 f"this instance has {scheduler} ({group.engine.origin['scheduler']})"
             )
-        others = {one.engine.scheduler for one in groups if one.pd_type == other and one.model_name == group.model_name}
+        others = {
+            one.engine.scheduler
+            for one in groups
+            if one.pd_type == other and one.model_name == group.model_name
+        }
         if others != {scheduler}:
             raise InputError(
-                f'{place} is "{group.pd_type}" with scheduler {scheduler} ({group.engine.origin["scheduler"]}), but '
-                f"a {other} instance of {group.model_name} has {min(others - {scheduler})}; engines hand KV over to "
+                f'{place} is "{group.pd_type}" with scheduler {scheduler} '
+                f"({group.engine.origin['scheduler']}), but "
+                f"a {other} instance of {group.model_name} has {min(others - {scheduler})}; "
+                "engines hand KV over to "
                 "their own kind: give both the same"
             )
         if group.engine.skip_prefill:
             raise InputError(
-                f'{place} is "{group.pd_type}", but with skip_prefill ({group.engine.origin["skip_prefill"]}) there '
+                f'{place} is "{group.pd_type}", but with skip_prefill '
+                f"({group.engine.origin['skip_prefill']}) there "
                 "are no prefills to separate; remove one of them"
             )

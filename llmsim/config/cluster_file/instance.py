@@ -50,18 +50,27 @@ class BlockPlacement(Placement):
         for part in self.blocks.split(","):
             first, _, last = part.partition("-")
             if last and int(last) < int(first):
-                raise broken_rule("blocks", f"is {shown(self.blocks)}; the range {part.strip()} ends before it begins")
+                raise broken_rule(
+                    "blocks",
+                    f"is {shown(self.blocks)}; the range {part.strip()} ends before it begins",
+                )
         return self
 
 
 class Placements(Section):
-    """Priority: layers, then blocks, then default; what none of them names is on the devices ("npu")."""
+    """Priority: layers, then blocks, then default; what none of them names is on the devices
+    ("npu").
+    """
 
-    default: Placement = Field(default_factory=Placement, description="Placement of what is not named below.")
+    default: Placement = Field(
+        default_factory=Placement, description="Placement of what is not named below."
+    )
     blocks: tuple[BlockPlacement, ...] = Field(
         default=(), strict=False, description="Placement of whole transformer blocks."
     )
-    layers: dict[Name, Placement] = Field(default_factory=dict, description="Placement by operator name.")
+    layers: dict[Name, Placement] = Field(
+        default_factory=dict, description="Placement by operator name."
+    )
 
     @property
     def entries(self) -> tuple[Placement, ...]:
@@ -70,92 +79,137 @@ class Placements(Section):
 
 
 class Instance(EngineOptions):
-    """A model on the devices of one node; any engine option given here wins over the command line."""
+    """A model on the devices of one node; any engine option given here wins over the
+    command line.
+    """
 
     model_name: Name = Field(
         description="Hugging Face id of a known model, or the path of a config.json or its folder."
     )
     hardware: FolderName = Field(
-        description="Device: a preset's name, a folder of profile bundles, or a data sheet (.json, beside this file)."
+        description=(
+            "Device: a preset's name, a folder of profile bundles, or a data sheet (.json, "
+            "beside this file)."
+        )
     )
     npu_mem: NpuMemory | None = Field(
-        default=None, description="Memory of each device; what is not given comes from the hardware's data sheet."
+        default=None,
+        description=(
+            "Memory of each device; what is not given comes from the hardware's data sheet."
+        ),
     )
     num_npus: PositiveCount | None = Field(
         default=None, description="Devices: tp_size x pp_size (x prefill_context_parallel_size)."
     )
-    tp_size: PositiveCount | None = Field(default=None, description="Tensor-parallel devices per pipeline stage.")
+    tp_size: PositiveCount | None = Field(
+        default=None, description="Tensor-parallel devices per pipeline stage."
+    )
     pp_size: PositiveCount | None = Field(default=None, description="Pipeline stages.")
     prefill_context_parallel_size: PositiveCount | None = Field(
         default=None,
-        description="Devices for each tensor-parallel rank that share the tokens of prompts; 1 if not given.",
+        description=(
+            "Devices for each tensor-parallel rank that share the tokens of prompts; 1 if not "
+            "given."
+        ),
     )
     ep_size: PositiveCount | None = Field(
         default=None, description="Expert-parallel ranks; with a dp_group, over all of its members."
     )
-    dp_group: Name | None = Field(default=None, description="Data-parallel group that this instance belongs to.")
+    dp_group: Name | None = Field(
+        default=None, description="Data-parallel group that this instance belongs to."
+    )
     attn_tp_size: PositiveCount | None = Field(
-        default=None, description="Tensor-parallel ranks of the attention, where the FFN is laid out otherwise."
+        default=None,
+        description="Tensor-parallel ranks of the attention, where the FFN is laid out otherwise.",
     )
     attn_dp_size: PositiveCount | None = Field(
-        default=None, description="Data-parallel ranks of the attention: engines of their own that share the FFN."
+        default=None,
+        description=(
+            "Data-parallel ranks of the attention: engines of their own that share the FFN."
+        ),
     )
     ffn_tp_size: PositiveCount | None = Field(
         default=None,
-        description="Ranks over which an FFN, or one expert, is cut; x ffn_ep_size it spans the attention's devices.",
+        description=(
+            "Ranks over which an FFN, or one expert, is cut; x ffn_ep_size it spans the "
+            "attention's devices."
+        ),
     )
     ffn_ep_size: PositiveCount | None = Field(
-        default=None, description="Expert-parallel ranks of the FFN; of a dense model, copies of it."
+        default=None,
+        description="Expert-parallel ranks of the FFN; of a dense model, copies of it.",
     )
     pp_layers: tuple[PositiveCount, ...] | None = Field(
-        default=None, strict=False, description="Layers of each pipeline stage; even shares if not given."
+        default=None,
+        strict=False,
+        description="Layers of each pipeline stage; even shares if not given.",
     )
     npu_num: PositiveCount | None = Field(default=None, description="Devices (older dialect).")
-    npu_group: PositiveCount | None = Field(default=None, description="Pipeline stages (older dialect).")
+    npu_group: PositiveCount | None = Field(
+        default=None, description="Pipeline stages (older dialect)."
+    )
     topology_devices: tuple[DeviceNumber, ...] | None = Field(
         default=None,
         min_length=1,
         max_length=1 << 16,
         strict=False,
-        description="Devices of the cluster's topology, in the order of the ranks; the next free ones if not given.",
+        description=(
+            "Devices of the cluster's topology, in the order of the ranks; the next free ones if "
+            "not given."
+        ),
     )
     topology_group: Name | None = Field(
-        default=None, description="Group of the cluster's topology, whose first devices the ranks stand on."
+        default=None,
+        description="Group of the cluster's topology, whose first devices the ranks stand on.",
     )
     pd_type: Literal["prefill", "decode"] | None = Field(
         default=None, description="Role under prefill/decode disaggregation; null: both."
     )
-    placement: Placements | None = Field(default=None, description="Where weights and KV cache live.")
+    placement: Placements | None = Field(
+        default=None, description="Where weights and KV cache live."
+    )
     price_per_device_hour: PricePerHour | None = Field(
         default=None, description="Price of one device; the data sheet's if not given."
     )
     enable_block_copy: bool | None = Field(
-        default=None, description="Accepted without effect: identical layers are always evaluated once."
+        default=None,
+        description="Accepted without effect: identical layers are always evaluated once.",
     )
-    enable_local_offloading: bool | None = Field(default=None, description="Charge weight reads from device memory.")
-    enable_attn_offloading: bool | None = Field(default=None, description="Run decode attention in memory (PIM).")
+    enable_local_offloading: bool | None = Field(
+        default=None, description="Charge weight reads from device memory."
+    )
+    enable_attn_offloading: bool | None = Field(
+        default=None, description="Run decode attention in memory (PIM)."
+    )
     enable_sub_batch_interleaving: bool | None = Field(
         default=None, description="Overlap two half batches, on devices and in memory."
     )
 
     operator_devices: dict[Name, Literal["npu", "cpu", "pim"]] = Field(
         default_factory=dict,
-        description="Which class of device runs an operator or a class of them (attention, ffn, experts, norms, "
+        description="Which class of device runs an operator or a class of them (attention, ffn, "
+        "experts, "
+        "norms, "
         "projections, head): the accelerators, the node's processors, or memory that computes.",
     )
     sub_batch_rule: Literal["shorter", "always"] | None = Field(
-        default=None, description="When sub-batches are used: where the step gets shorter (default), or always."
+        default=None,
+        description="When sub-batches are used: where the step gets shorter (default), or always.",
     )
     weight_buffers: Annotated[int, Field(ge=2, le=64)] | None = Field(
-        default=None, description="Layers whose copied weights fit the device at once; 2 if not given."
+        default=None,
+        description="Layers whose copied weights fit the device at once; 2 if not given.",
     )
     expert_prefetch: Literal["layer", "touched", "demand"] | None = Field(
         default=None,
-        description="Offloaded experts: copy all of a layer ahead (default), those that the step will use as soon as "
+        description="Offloaded experts: copy all of a layer ahead (default), those that the step "
+        "will "
+        "use as soon as "
         "it starts, or those after the gate has chosen them.",
     )
     expert_cache: Fraction01 | None = Field(
-        default=None, description="Share of the offloaded experts that stays on the device; 0 if not given."
+        default=None,
+        description="Share of the offloaded experts that stays on the device; 0 if not given.",
     )
 
     @property
@@ -177,22 +231,36 @@ class Instance(EngineOptions):
     @model_validator(mode="after")
     def _one_place_in_the_topology(self) -> Self:
         if self.topology_devices is not None and self.topology_group is not None:
-            raise broken_rule("topology_group", "is given, and so is topology_devices; keep one of them")
-        if self.topology_devices is not None and len(self.topology_devices) != self.layout.num_devices:
+            raise broken_rule(
+                "topology_group", "is given, and so is topology_devices; keep one of them"
+            )
+        if (
+            self.topology_devices is not None
+            and len(self.topology_devices) != self.layout.num_devices
+        ):
             raise broken_rule(
                 "topology_devices",
-                f"has {len(self.topology_devices)} entries, but there are {self.layout.num_devices} devices",
+                (
+                    f"has {len(self.topology_devices)} entries, but there are "
+                    f"{self.layout.num_devices} devices"
+                ),
             )
         return self
 
     @model_validator(mode="after")
     def _one_entry_per_stage(self) -> Self:
         if self.pp_layers is not None and len(self.pp_layers) != self.layout.pp:
-            raise broken_rule("pp_layers", f"has {len(self.pp_layers)} entries, but there are {self.layout.pp} stages")
+            raise broken_rule(
+                "pp_layers",
+                f"has {len(self.pp_layers)} entries, but there are {self.layout.pp} stages",
+            )
         return self
 
     @model_validator(mode="after")
     def _one_memory_utilization(self) -> Self:
         names = (*SAME_OPTION["gpu_memory_utilization"], "npu_mem.mem_util")
-        require_equal(names, (self.gpu_memory_utilization, self.npu_memory_utilization, self.memory_utilization))
+        require_equal(
+            names,
+            (self.gpu_memory_utilization, self.npu_memory_utilization, self.memory_utilization),
+        )
         return self

@@ -19,7 +19,9 @@ class _Container:
 
 
 def entries(text: str) -> Iterator[tuple[Location, int]]:
-    """Every member and element of a valid JSON text with its offset, in order; a duplicate key comes twice."""
+    """Every member and element of a valid JSON text with its offset, in order; a duplicate key
+    comes twice.
+    """
     open_containers: list[_Container] = []
 
     def location() -> Location:

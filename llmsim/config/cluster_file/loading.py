@@ -1,4 +1,6 @@
-"""Reads a JSON file into plain data, and turns whatever is wrong with the file into one sentence with its place."""
+"""Reads a JSON file into plain data, and turns whatever is wrong with the file into one sentence
+with its place.
+"""
 
 import json
 import re
@@ -9,7 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from llmsim.config import input_files
-from llmsim.config.cluster_file.json_positions import Location, entries, field_path, line_at, line_of
+from llmsim.config.cluster_file.json_positions import (
+    Location,
+    entries,
+    field_path,
+    line_at,
+    line_of,
+)
 from llmsim.config.errors import InputError
 
 _NOT_JSON = ("NaN", "Infinity", "-Infinity")
@@ -24,7 +32,9 @@ class Document:
     data: Any
 
     def place(self, location: Location) -> str:
-        """`file:line: field.path` of a field, or of its nearest ancestor in the file, for the head of an error."""
+        """`file:line: field.path` of a field, or of its nearest ancestor in the file, for the head
+        of an error.
+        """
         line = f":{line_of(self.text, location)}" if self.text else ""
         path = field_path(location)
         return f"{self.name}{line}: {path}" if path else f"{self.name}{line}:"
@@ -49,16 +59,22 @@ def read_text(path: Path) -> str:
             raise InputError(f"{path} is a device, not a file; expected a JSON file")
         raw = input_files.read_bytes(path)
     except FileNotFoundError:
-        raise InputError(f"{path} does not exist; expected a JSON file{_neighbours(path)}") from None
+        raise InputError(
+            f"{path} does not exist; expected a JSON file{_neighbours(path)}"
+        ) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{path} cannot be read ({reason}); expected a readable JSON file") from None
+        raise InputError(
+            f"{path} cannot be read ({reason}); expected a readable JSON file"
+        ) from None
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         byte = raw[error.start]
-        raise InputError(f"{path}:{line}: byte 0x{byte:02x} is not UTF-8; save the file as UTF-8") from None
+        raise InputError(
+            f"{path}:{line}: byte 0x{byte:02x} is not UTF-8; save the file as UTF-8"
+        ) from None
     if not text.strip():
         raise InputError(f"{path} is empty; expected a JSON object")
     return text
@@ -73,12 +89,16 @@ def _neighbours(path: Path) -> str:
 
 
 def parse_json(text: str, name: str) -> Document:
-    """The document of a JSON text; InputError with line and column for what is not plain, finite, unambiguous JSON."""
+    """The document of a JSON text; InputError with line and column for what is not plain, finite,
+    unambiguous JSON.
+    """
     try:
         data = json.loads(text, object_pairs_hook=_unique_object, parse_constant=_refuse_constant)
         _refuse_lone_surrogates(data, text, name)
     except json.JSONDecodeError as error:
-        raise InputError(f"{name}:{error.lineno}:{error.colno}: not valid JSON: {error.msg}") from None
+        raise InputError(
+            f"{name}:{error.lineno}:{error.colno}: not valid JSON: {error.msg}"
+        ) from None
     except _DuplicateKey:
         raise InputError(_duplicate_sentence(text, name)) from None
     except _NotFinite as error:
@@ -87,9 +107,13 @@ def parse_json(text: str, name: str) -> Document:
         place = f"{name}:{line_at(text, offset)}:{column}"
         raise InputError(f"{place}: {error} is not JSON; expected a finite number") from None
     except RecursionError:
-        raise InputError(f"{name}: the JSON is nested too deeply; a cluster needs fewer than 10 levels") from None
+        raise InputError(
+            f"{name}: the JSON is nested too deeply; a cluster needs fewer than 10 levels"
+        ) from None
     except ValueError:  # the only other one: an integer of more digits than Python converts
-        raise InputError(f"{name}: a number has thousands of digits; expected numbers that fit 64 bits") from None
+        raise InputError(
+            f"{name}: a number has thousands of digits; expected numbers that fit 64 bits"
+        ) from None
     return Document(name, text, data)
 
 
@@ -110,12 +134,15 @@ def _refuse_lone_surrogates(data: Any, text: str, name: str) -> None:
         half = found[0] if found else "an escape"
         field = _field_of_lone_surrogate(data, "")
         raise InputError(
-            f"{place}: {field} is a text with {half}, half of a character; expected whole characters"
+            f"{place}: {field} is a text with {half}, half of a character; expected whole "
+            "characters"
         ) from None
 
 
 def _field_of_lone_surrogate(value: Any, path: str) -> str:
-    """Path of the first field whose text, or a key of whose object, cannot be encoded; empty if there is none."""
+    """Path of the first field whose text, or a key of whose object, cannot be encoded; empty if
+    there is none.
+    """
     if isinstance(value, str):
         return path if _is_lone(value) else ""
     entries: Iterable[tuple[str, Any]] = ()
@@ -149,7 +176,9 @@ def _refuse_constant(constant: str) -> Any:
 
 
 def _constant_offset(text: str, constant: str) -> int:
-    """Where the constant stands outside of strings: the decoder stops at the first value that it does not know."""
+    """Where the constant stands outside of strings: the decoder stops at the first value that it
+    does not know.
+    """
     position = 0
     while True:
         offset = text.index(constant, position)
@@ -165,6 +194,9 @@ def _duplicate_sentence(text: str, name: str) -> str:
         line = line_at(text, offset)
         if location in first_lines:
             first = first_lines[location]
-            return f"{name}:{line}: {field_path(location)} is given twice (first on line {first}); keep one of them"
+            return (
+                f"{name}:{line}: {field_path(location)} is given twice (first on line {first}); "
+                "keep one of them"
+            )
         first_lines[location] = line
     raise AssertionError("the decoder met a duplicate key that the scanner does not see")

@@ -1,4 +1,6 @@
-"""What nodes draw, in integers: microwatts and attojoules per bit, so that power times picoseconds is attojoules."""
+"""What nodes draw, in integers: microwatts and attojoules per bit, so that power times picoseconds
+is attojoules.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +14,9 @@ from llmsim.config.units import pj_to_aj, s_to_ps, w_to_uw
 
 @dataclass(frozen=True)
 class AcceleratorPower:
-    """One device in its three states; standby lasts `standby_ps` after work, then the device is idle."""
+    """One device in its three states; standby lasts `standby_ps` after work, then the device is
+    idle.
+    """
 
     idle_uw: int
     standby_uw: int
@@ -55,7 +59,9 @@ class PoolPowerSpec:
 
 
 def resolve_node_power(cluster: Cluster, index: int) -> NodePowerSpec | None:
-    """The node's power, or None where the file does not give it. InputError names a device that has none."""
+    """The node's power, or None where the file does not give it. InputError names a device that has
+    none.
+    """
     node = cluster.nodes[index]
     if node.power is None:
         return None
@@ -63,7 +69,8 @@ def resolve_node_power(cluster: Cluster, index: int) -> NodePowerSpec | None:
         if instance.hardware.strip() not in node.power.npu:
             known = ", ".join(f'"{name}"' for name in node.power.npu) or "nothing"
             raise InputError(
-                f'{cluster.place(("nodes", index, "power", "npu"))} has no "{instance.hardware.strip()}", the '
+                f"{cluster.place(('nodes', index, 'power', 'npu'))} has no "
+                f'"{instance.hardware.strip()}", the '
                 f"hardware of nodes[{index}].instances[{number}]; it has {known}"
             )
     return _spec(node, node.power)
@@ -77,7 +84,9 @@ def _spec(node: Node, power: NodePower) -> NodePowerSpec:
         dimms = -int(-node.cpu_mem.size_gib // dram.dimm_size_gib)
     nic, storage = power.nic, power.storage
     polling_uw = 0
-    if cpu is not None:  # one mean load, as in the paper: a serving host polls whether it has work or not
+    if (
+        cpu is not None
+    ):  # one mean load, as in the paper: a serving host polls whether it has work or not
         idle_uw = w_to_uw(cpu.idle_power_w)
         polling_uw = idle_uw + round((w_to_uw(cpu.active_power_w) - idle_uw) * cpu.utilization)
     return NodePowerSpec(
@@ -114,4 +123,6 @@ def resolve_pool_power(pool: CxlMemory | None) -> PoolPowerSpec | None:
     """The pool's power; None where the file gives none."""
     if pool is None or (pool.idle_power_w == 0 and pool.energy_pj_per_bit == 0):
         return None
-    return PoolPowerSpec(pool.num_devices * w_to_uw(pool.idle_power_w), pj_to_aj(pool.energy_pj_per_bit))
+    return PoolPowerSpec(
+        pool.num_devices * w_to_uw(pool.idle_power_w), pj_to_aj(pool.energy_pj_per_bit)
+    )

@@ -37,7 +37,9 @@ class EngineArgs:
     max_num_seqs: int
     max_num_batched_tokens: int
     max_num_scheduled_tokens: int
-    """Tokens of `max_num_batched_tokens` that the scheduler may use; the rest is reserved for draft tokens."""
+    """Tokens of `max_num_batched_tokens` that the scheduler may use; the rest is reserved for draft
+    tokens.
+    """
     long_prefill_token_threshold: int
     enable_chunked_prefill: bool
     enable_prefix_caching: bool
@@ -85,15 +87,23 @@ class EngineArgs:
     pipeline_extra_batches: int
     """Batches in flight beyond one for each pipeline stage."""
     ignore_eos: bool
-    """Answers end by their length; false: with a stop token, behind which asynchronous scheduling computes another."""
+    """Answers end by their length; false: with a stop token, behind which asynchronous scheduling
+    computes another.
+    """
     use_v2_model_runner: bool | None
-    """How asynchronous pipeline stages get their tokens; None: the model decides, or it makes no difference."""
+    """How asynchronous pipeline stages get their tokens; None: the model decides, or it makes no
+    difference.
+    """
     enable_sequence_parallelism: bool
     decode_context_parallel_size: int
     all2all_backend: str
-    """How tokens reach experts of other data-parallel ranks; a name of `model.parallel.expert_parallel.BACKENDS`."""
+    """How tokens reach experts of other data-parallel ranks; a name of
+    `model.parallel.expert_parallel.BACKENDS`.
+    """
     origin: Mapping[str, str]
-    """Field -> "command line", "cluster file" or "engine profile vllm-0.24 (H100)"; "model" where it is None."""
+    """Field -> "command line", "cluster file" or "engine profile vllm-0.24 (H100)"; "model" where
+    it is None.
+    """
 
     def shown(self) -> dict[str, Any]:
         """Every option by name as plain values, without the origins."""
@@ -108,25 +118,38 @@ class EngineArgs:
 
 @dataclass(frozen=True)
 class Given:
-    """One layer of options: where they come from, what they say, and how an error refers to one of them."""
+    """One layer of options: where they come from, what they say, and how an error refers to one of
+    them.
+    """
 
     origin: str
     profile: str | None
     values: Mapping[str, Any]
     place: Callable[[str], str]
-    """Field -> `cluster.json:12: nodes[0].instances[0].max_num_seqs` or `--max-num-seqs`; only called for an error."""
+    """Field -> `cluster.json:12: nodes[0].instances[0].max_num_seqs` or `--max-num-seqs`; only
+    called for an error.
+    """
 
 
-def resolve_engine(layers: list[Given], profile: EngineProfile, hardware: str, memory_bytes: int) -> EngineArgs:
-    """Fills in one group's arguments; the first layer that gives a field wins, the profile comes last."""
+def resolve_engine(
+    layers: list[Given], profile: EngineProfile, hardware: str, memory_bytes: int
+) -> EngineArgs:
+    """Fills in one group's arguments; the first layer that gives a field wins, the profile comes
+    last.
+    """
     values: dict[str, Any] = {**OWN_DEFAULTS, **profile.defaults}
-    origin = dict.fromkeys(values, f"engine profile {profile.name}") | dict.fromkeys(OWN_DEFAULTS, "default")
+    origin = dict.fromkeys(values, f"engine profile {profile.name}") | dict.fromkeys(
+        OWN_DEFAULTS, "default"
+    )
     batch = profile.device_class(hardware, memory_bytes)
     for name in ("max_num_batched_tokens", "max_num_seqs"):
         values[name] = getattr(batch, name)
         origin[name] = f"engine profile {profile.name} ({hardware})"
     for name in ("num_gpu_blocks_override", "max_model_len"):
-        values[name], origin[name] = None, "model" if name == "max_model_len" else f"engine profile {profile.name}"
+        values[name], origin[name] = (
+            None,
+            "model" if name == "max_model_len" else f"engine profile {profile.name}",
+        )
     places: Places = {}
     for layer in reversed(layers):
         values.update(layer.values)
@@ -149,7 +172,9 @@ def resolve_engine(layers: list[Given], profile: EngineProfile, hardware: str, m
     for name in ("api_latency", "host_gap", "ttft_target", "launch"):
         values[f"{name}_ps"] = ns_to_ps(values.pop(f"{name}_ns"))
         origin[f"{name}_ps"] = origin.pop(f"{name}_ns")
-    profile_origin = next((layer.origin for layer in layers if layer.profile is not None), "default")
+    profile_origin = next(
+        (layer.origin for layer in layers if layer.profile is not None), "default"
+    )
     origin["engine_profile"] = profile_origin
     return EngineArgs(engine_profile=profile.name, origin=MappingProxyType(origin), **values)
 
@@ -164,7 +189,9 @@ def _own_parameters(values: dict[str, Any], origin: dict[str, str]) -> tuple[tup
             continue
         value = mark.default if given is None else given
         in_ps = name.endswith("_ns")
-        own[f"{name.removesuffix('_ns')}_ps" if in_ps else name] = ns_to_ps(value) if in_ps else value
+        own[f"{name.removesuffix('_ns')}_ps" if in_ps else name] = (
+            ns_to_ps(value) if in_ps else value
+        )
         if given is not None:
             origin["scheduler_parameters"] = given_by
     return tuple(own.items())
@@ -180,24 +207,33 @@ def _refuse_what_does_not_run_yet(values: Mapping[str, Any], places: Places) -> 
 
 
 def with_model_limits(args: EngineArgs, model_max_len: int, field: str) -> EngineArgs:
-    """The arguments once the model's context length (tokens) is known; `field` names the group in errors.
+    """The arguments once the model's context length (tokens) is known; `field` names the group in
+    errors.
 
-    Source: vLLM's `_set_default_max_num_seqs_and_batched_tokens_args` and `SchedulerConfig.verify_max_model_len`.
-    Without chunked prefill a defaulted token budget grows to hold the longest prompt, and a given one that cannot is
-    an error; a defaulted budget never exceeds max_num_seqs * max_model_len. Raises InputError also for a max_model_len
-    beyond the model's.
+    Source: vLLM's `_set_default_max_num_seqs_and_batched_tokens_args` and
+    `SchedulerConfig.verify_max_model_len`. Without chunked prefill a defaulted token budget grows
+    to hold the longest prompt, and a given one that cannot is an error; a defaulted budget never
+    exceeds max_num_seqs * max_model_len. Raises InputError also for a max_model_len beyond the
+    model's.
     """
     max_len = args.max_model_len or model_max_len
     if max_len > model_max_len:
         raise InputError(
-            f"{field}: max_model_len is {max_len} ({args.origin['max_model_len']}), beyond the model's "
+            f"{field}: max_model_len is {max_len} ({args.origin['max_model_len']}), beyond the "
+            "model's "
             f"{model_max_len}; lower it"
         )
     tokens = args.max_num_batched_tokens
-    if not args.enable_chunked_prefill and tokens < max_len and not args.is_default("max_num_batched_tokens"):
+    if (
+        not args.enable_chunked_prefill
+        and tokens < max_len
+        and not args.is_default("max_num_batched_tokens")
+    ):
         raise InputError(
-            f"{field}: max_num_batched_tokens is {tokens} ({args.origin['max_num_batched_tokens']}), below "
-            f"max_model_len {max_len}, but enable_chunked_prefill is false; raise it, lower max_model_len, or allow "
+            f"{field}: max_num_batched_tokens is {tokens} "
+            f"({args.origin['max_num_batched_tokens']}), below "
+            f"max_model_len {max_len}, but enable_chunked_prefill is false; raise it, lower "
+            "max_model_len, or allow "
             "chunked prefill"
         )
     origin = dict(args.origin)
@@ -211,14 +247,18 @@ def with_model_limits(args: EngineArgs, model_max_len: int, field: str) -> Engin
     if args.is_default("cuda_graph_sizes"):
         query = 1 if args.speculation is None else 1 + args.speculation.tokens
         rule = load_profile(args.engine_profile).cuda_graphs
-        sizes = () if args.cudagraph_mode == "NONE" else rule.sizes(args.max_num_seqs, tokens, query)
+        sizes = (
+            () if args.cudagraph_mode == "NONE" else rule.sizes(args.max_num_seqs, tokens, query)
+        )
         sizes = multiples(sizes, query) if args.cudagraph_mode != "PIECEWISE" else sizes
     if args.max_model_len is None:
         origin["max_model_len"] = "model"
     return replace(
         args,
         max_num_batched_tokens=tokens,
-        max_num_scheduled_tokens=args.max_num_scheduled_tokens + tokens - args.max_num_batched_tokens,
+        max_num_scheduled_tokens=args.max_num_scheduled_tokens
+        + tokens
+        - args.max_num_batched_tokens,
         max_model_len=max_len,
         cuda_graph_sizes=sizes,
         origin=MappingProxyType(origin),
@@ -240,11 +280,15 @@ OTHER_NAMES = MappingProxyType(
         "ttft_target_ns": "ttft_target_ps",
     }
 )
-"""Options that are another field of `EngineArgs`: in other units, under a first name, or as a part of one."""
+"""Options that are another field of `EngineArgs`: in other units, under a first name, or as a part
+of one.
+"""
 
 
 def check_agreement(options: Iterable[str], arguments: Iterable[str]) -> None:
-    """Raises TypeError naming an engine option without a field of `EngineArgs`: one that was half added."""
+    """Raises TypeError naming an engine option without a field of `EngineArgs`: one that was half
+    added.
+    """
     known = {*arguments, *scheduler_parameters()}
     for name in sorted(options):
         if OTHER_NAMES.get(name, name) not in known:

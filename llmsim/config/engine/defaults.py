@@ -15,7 +15,9 @@ Places = dict[str, Callable[[str], str]]
 
 @dataclass(frozen=True)
 class StepLimits:
-    """Limits of a step beyond the token budget (llmsim/native/scheduler/step_limits.h); tokens and sequences."""
+    """Limits of a step beyond the token budget (llmsim/native/scheduler/step_limits.h); tokens and
+    sequences.
+    """
 
     adaptive_threshold: bool
     lone_prompt_uncapped: bool
@@ -27,7 +29,9 @@ class StepLimits:
 
 
 def settle_batch(values: dict[str, Any], origin: dict[str, str], places: Places) -> None:
-    """vLLM: a defaulted max_num_seqs is cut to the token budget; a given one beyond the budget is an error."""
+    """vLLM: a defaulted max_num_seqs is cut to the token budget; a given one beyond the budget is
+    an error.
+    """
     tokens, sequences = values["max_num_batched_tokens"], values["max_num_seqs"]
     if sequences == 0:
         # No limit: a step cannot hold more sequences than tokens.
@@ -37,7 +41,8 @@ def settle_batch(values: dict[str, Any], origin: dict[str, str], places: Places)
             place = places["max_num_seqs"]("max_num_seqs")
             raise InputError(
                 f"{place} is {sequences}, more than max_num_batched_tokens, which is {tokens} "
-                f"({origin['max_num_batched_tokens']}); every running sequence needs a token of the budget, so lower "
+                f"({origin['max_num_batched_tokens']}); every running sequence needs a token of "
+                "the budget, so lower "
                 "max_num_seqs or raise max_num_batched_tokens"
             )
         values["max_num_seqs"] = tokens
@@ -49,20 +54,27 @@ def check_version(values: Mapping[str, Any], places: Places, profile: EngineProf
     for name in VERSIONED:
         if name in places and name not in profile.options:
             raise InputError(
-                f"{places[name](name)} is no option of {profile.name}; remove it, or choose an engine_profile that has "
-                f"it ({', '.join(known for known in profile_names() if name in load_profile(known).options)})"
+                f"{places[name](name)} is no option of {profile.name}; remove it, or choose an "
+                "engine_profile that has "
+                "it "
+                f"({', '.join(known for known in profile_names() if name in load_profile(known).options)})"  # noqa: E501
             )
     if values["max_num_active_seqs"] is not None and values["max_num_seqs"]:
         active, most = values["max_num_active_seqs"], values["max_num_seqs"]
         if active > most:
             raise InputError(
-                f"{places['max_num_active_seqs']('max_num_active_seqs')} is {active}, more than max_num_seqs, which is "
+                f"{places['max_num_active_seqs']('max_num_active_seqs')} is {active}, more than "
+                "max_num_seqs, which is "
                 f"{most}; lower it"
             )
 
 
-def settle_speculation(values: dict[str, Any], origin: dict[str, str], places: Places, profile: EngineProfile) -> None:
-    """vLLM 0.24: `_set_max_num_scheduled_tokens`; asynchronous scheduling needs drafts that come from the devices."""
+def settle_speculation(
+    values: dict[str, Any], origin: dict[str, str], places: Places, profile: EngineProfile
+) -> None:
+    """vLLM 0.24: `_set_max_num_scheduled_tokens`; asynchronous scheduling needs drafts that come
+    from the devices.
+    """
     config = values.pop("speculative_config")
     origin["speculation"] = origin.pop("speculative_config")
     speculation = values["speculation"] = (
@@ -76,10 +88,14 @@ def settle_speculation(values: dict[str, Any], origin: dict[str, str], places: P
         if speculation.method == "ngram" and values["async_scheduling"]:
             if "async_scheduling" in places:
                 raise InputError(
-                    f"{places['async_scheduling']('async_scheduling')} is true, but the method ngram proposes on the "
+                    f"{places['async_scheduling']('async_scheduling')} is true, but the method "
+                    "ngram proposes on the "
                     "host, between two steps; remove it, or set it false"
                 )
-            values["async_scheduling"], origin["async_scheduling"] = False, "off with speculation by ngram"
+            values["async_scheduling"], origin["async_scheduling"] = (
+                False,
+                "off with speculation by ngram",
+            )
     given = values["max_num_scheduled_tokens"]
     if given is None:
         values["max_num_scheduled_tokens"] = tokens - slots
@@ -88,16 +104,21 @@ def settle_speculation(values: dict[str, Any], origin: dict[str, str], places: P
         place = places["speculative_config" if slots else "max_num_scheduled_tokens"]
         what = "speculative_config" if slots else "max_num_scheduled_tokens"
         raise InputError(
-            f"{place(what)}: {f'drafting adds up to {slots} tokens to a step, and ' if slots else ''}"
-            f"{given if given is not None else 0} scheduled ones do not fit beside them into max_num_batched_tokens "
-            f"{tokens} ({origin['max_num_batched_tokens']}); raise it, or lower max_num_seqs or num_speculative_tokens"
+            f"{place(what)}: "
+            f"{f'drafting adds up to {slots} tokens to a step, and ' if slots else ''}"
+            f"{given if given is not None else 0} scheduled ones do not fit beside them into "
+            "max_num_batched_tokens "
+            f"{tokens} ({origin['max_num_batched_tokens']}); raise it, or lower max_num_seqs or "
+            "num_speculative_tokens"
         )
 
 
 def _refuse_speculation(values: Mapping[str, Any], places: Places) -> None:
     place = places["speculative_config"]("speculative_config")
     if values["scheduler"] not in (VLLM, INSTALLED):
-        raise InputError(f"{place} is an option of the scheduler {VLLM}, not of {values['scheduler']}; remove it")
+        raise InputError(
+            f"{place} is an option of the scheduler {VLLM}, not of {values['scheduler']}; remove it"
+        )
 
 
 def settle_limits(values: dict[str, Any], origin: dict[str, str], profile: EngineProfile) -> None:
@@ -113,12 +134,18 @@ def settle_limits(values: dict[str, Any], origin: dict[str, str], profile: Engin
         max_num_active_seqs=values.pop("max_num_active_seqs") or 0,
         prefill_schedule_interval=values.pop("prefill_schedule_interval"),
     )
-    for name in ("long_prefill_token_threshold_adaptive", "max_num_active_seqs", "prefill_schedule_interval"):
+    for name in (
+        "long_prefill_token_threshold_adaptive",
+        "max_num_active_seqs",
+        "prefill_schedule_interval",
+    ):
         origin.pop(name)
     origin["limits"] = f"engine profile {profile.name}"
 
 
-def settle_mode(values: dict[str, Any], origin: dict[str, str], places: Places, profile: EngineProfile) -> None:
+def settle_mode(
+    values: dict[str, Any], origin: dict[str, str], places: Places, profile: EngineProfile
+) -> None:
     """vLLM: enforce_eager means no graphs; a mode or sizes beside it are a contradiction here."""
     eager, mode = values["enforce_eager"], values["cudagraph_mode"]
     for name, contradicts in (
@@ -127,10 +154,15 @@ def settle_mode(values: dict[str, Any], origin: dict[str, str], places: Places, 
     ):
         if contradicts:
             other = "enforce_eager is true" if eager else "cudagraph_mode is NONE"
-            raise InputError(f"{places[name](name)} is given, but {other}, so that nothing is captured; remove one")
+            raise InputError(
+                f"{places[name](name)} is given, but {other}, so that nothing is captured; "
+                "remove one"
+            )
     if mode is None:
         values["cudagraph_mode"] = "NONE" if eager else profile.cudagraph_mode
-        origin["cudagraph_mode"] = origin["enforce_eager"] if eager else f"engine profile {profile.name}"
+        origin["cudagraph_mode"] = (
+            origin["enforce_eager"] if eager else f"engine profile {profile.name}"
+        )
     if values["launch_ns"] is None:
         values["launch_ns"] = profile.eager_launch_ns if eager else profile.launch_ns
         origin["launch_ns"] = f"engine profile {profile.name}, an assumption"
@@ -149,4 +181,6 @@ def settle_graphs(values: dict[str, Any], origin: dict[str, str], profile: Engin
     elif not sizes:
         values["cudagraph_mode"] = "NONE"
         origin["cudagraph_mode"] += ", without a size that max_num_batched_tokens holds"
-    values["cuda_graph_sizes"] = multiples(sizes, query) if values["cudagraph_mode"] != "PIECEWISE" else sizes
+    values["cuda_graph_sizes"] = (
+        multiples(sizes, query) if values["cudagraph_mode"] != "PIECEWISE" else sizes
+    )

@@ -1,4 +1,6 @@
-"""The engine options that a person may set, in the cluster file or on the command line, under vLLM's names."""
+"""The engine options that a person may set, in the cluster file or on the command line, under
+vLLM's names.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,7 +43,8 @@ def _one_of(names: dict[str, str]) -> Any:
 
 
 GraphSizes = Annotated[
-    tuple[Annotated[int, Field(ge=1, le=1 << 16)], ...], Field(min_length=1, max_length=4096, strict=False)
+    tuple[Annotated[int, Field(ge=1, le=1 << 16)], ...],
+    Field(min_length=1, max_length=4096, strict=False),
 ]
 
 
@@ -54,12 +57,19 @@ SAME_OPTION = {
 
 
 def require_equal(names: tuple[str, ...], values: tuple[object, ...]) -> None:
-    """Raises a broken rule where names of one option disagree; a dot in a name steps into a section."""
-    present = [(name, value) for name, value in zip(names, values, strict=True) if value is not None]
+    """Raises a broken rule where names of one option disagree; a dot in a name steps into a
+    section.
+    """
+    present = [
+        (name, value) for name, value in zip(names, values, strict=True) if value is not None
+    ]
     for name, value in present[1:]:
         first_name, first_value = present[0]
         if value != first_value:
-            sentence = f"is {shown(value)} but {first_name}, the same option, is {shown(first_value)}; keep one of them"
+            sentence = (
+                f"is {shown(value)} but {first_name}, the same option, is {shown(first_value)}; "
+                "keep one of them"
+            )
             raise broken_rule(tuple(name.split(".")), sentence)
 
 
@@ -87,10 +97,12 @@ class ParameterOf:
 
 
 class EngineOptions(Section):
-    """The table of engine options: a row per option, with its name, type, limits and sentence; None is "not given".
+    """The table of engine options: a row per option, with its name, type, limits and sentence; None
+    is "not given".
 
-    The cluster file, its schema, the command line, overrides and the reference page are made of these rows. A row says
-    with OnCommandLine whether `llmsim run` takes the option too. `EngineArgs` holds the value that an engine runs with.
+    The cluster file, its schema, the command line, overrides and the reference page are made of
+    these rows. A row says with OnCommandLine whether `llmsim run` takes the option too.
+    `EngineArgs` holds the value that an engine runs with.
     """
 
     engine_profile: Annotated[Name | None, OnCommandLine(str)] = Field(
@@ -104,7 +116,8 @@ class EngineOptions(Section):
     )
     max_num_scheduled_tokens: Annotated[PositiveTokens | None, OnCommandLine(int)] = Field(
         default=None,
-        description="Limits the tokens that the scheduler puts into a step; if not given, max_num_batched_tokens "
+        description="Limits the tokens that the scheduler puts into a step; if not given, "
+        "max_num_batched_tokens "
         "without the slots of drafts.",
     )
     long_prefill_token_threshold: Annotated[Tokens | None, OnCommandLine(int)] = Field(
@@ -112,24 +125,33 @@ class EngineOptions(Section):
     )
     long_prefill_token_threshold_adaptive: Annotated[bool | None, OnCommandLine(bool)] = Field(
         default=None,
-        description="Raises --long-prefill-token-threshold to each request's share of the token budget (vllm-0.33).",
+        description=(
+            "Raises --long-prefill-token-threshold to each request's share of the token budget "
+            "(vllm-0.33)."
+        ),
     )
     max_num_active_seqs: Annotated[PositiveCount | None, OnCommandLine(int)] = Field(
-        default=None, description="Limits the running sequences (vllm-0.33); max_num_seqs if not given."
+        default=None,
+        description="Limits the running sequences (vllm-0.33); max_num_seqs if not given.",
     )
-    prefill_schedule_interval: Annotated[Annotated[int, Field(ge=1, le=1 << 20)] | None, OnCommandLine(int)] = Field(
-        default=None, description="Schedules prompts in every N-th step only while other requests decode."
+    prefill_schedule_interval: Annotated[
+        Annotated[int, Field(ge=1, le=1 << 20)] | None, OnCommandLine(int)
+    ] = Field(
+        default=None,
+        description="Schedules prompts in every N-th step only while other requests decode.",
     )
     max_num_queued_reqs: Annotated[PositiveCount | None, OnCommandLine(int)] = Field(
         default=None, description="Turns requests away when N requests wait (vllm-0.33)."
     )
     max_num_queued_tokens: Annotated[PositiveTokens | None, OnCommandLine(int)] = Field(
-        default=None, description="Turns requests away when waiting prompts hold N tokens (vllm-0.33)."
+        default=None,
+        description="Turns requests away when waiting prompts hold N tokens (vllm-0.33).",
     )
     speculative_config: Annotated[SpeculativeConfig | None, OnCommandLine(str)] = Field(
         default=None,
         description="Reads vLLM's JSON and how many drafts hold: "
-        '{"method": "eagle", "num_speculative_tokens": 3, "acceptance_rate": 0.7} (docs/explanation/speculation.md).',
+        '{"method": "eagle", "num_speculative_tokens": 3, "acceptance_rate": 0.7} '
+        "(docs/explanation/speculation.md).",
     )
     enable_chunked_prefill: Annotated[bool | None, OnCommandLine(bool)] = Field(
         default=None, description="Lets a prompt spread over several steps."
@@ -138,107 +160,170 @@ class EngineOptions(Section):
         default=None, description="Lets requests with equal prefixes share KV blocks."
     )
     reserve_full_isl: Annotated[bool | None, OnCommandLine(bool)] = Field(
-        default=None, description="Admits a request only when its whole prompt fits into the KV cache."
+        default=None,
+        description="Admits a request only when its whole prompt fits into the KV cache.",
     )
-    scheduler_reserve_full_isl: bool | None = Field(default=None, description="Is vLLM's name of reserve_full_isl.")
+    scheduler_reserve_full_isl: bool | None = Field(
+        default=None, description="Is vLLM's name of reserve_full_isl."
+    )
     watermark: Annotated[Annotated[float, Field(ge=0, lt=1)] | None, OnCommandLine(float)] = Field(
-        default=None, description="Sets the share of KV blocks that admission keeps free while others run."
+        default=None,
+        description="Sets the share of KV blocks that admission keeps free while others run.",
     )
     block_size: Annotated[
-        Annotated[int, Field(ge=1, le=1 << 16, json_schema_extra={"unit": "tokens"})] | None, OnCommandLine(int)
+        Annotated[int, Field(ge=1, le=1 << 16, json_schema_extra={"unit": "tokens"})] | None,
+        OnCommandLine(int),
     ] = Field(default=None, description="Sets the tokens of a KV block.")
-    gpu_memory_utilization: Annotated[Utilization | None, OnCommandLine(float, ("--npu-memory-utilization",))] = Field(
-        default=None, description="Sets the share of device memory that the engine uses."
-    )
+    gpu_memory_utilization: Annotated[
+        Utilization | None, OnCommandLine(float, ("--npu-memory-utilization",))
+    ] = Field(default=None, description="Sets the share of device memory that the engine uses.")
     npu_memory_utilization: Utilization | None = Field(
         default=None, description="Is another name of gpu_memory_utilization."
     )
-    num_gpu_blocks_override: Annotated[Annotated[int, Field(ge=1, le=(1 << 31) - 1)] | None, OnCommandLine(int)] = (
-        Field(default=None, description="Sets the number of KV blocks, the null block included, instead of what fits.")
+    num_gpu_blocks_override: Annotated[
+        Annotated[int, Field(ge=1, le=(1 << 31) - 1)] | None, OnCommandLine(int)
+    ] = Field(
+        default=None,
+        description="Sets the number of KV blocks, the null block included, instead of what fits.",
     )
     max_model_len: Annotated[PositiveTokens | None, OnCommandLine(int)] = Field(
-        default=None, description="Limits the tokens of prompt and output together; the model's own limit if not given."
+        default=None,
+        description=(
+            "Limits the tokens of prompt and output together; the model's own limit if not given."
+        ),
     )
     dtype: Annotated[Annotated[str, _one_of(DTYPES)] | None, OnCommandLine(str)] = Field(
         default=None,
-        description="Sets the type of weights and activations: auto (the model's), bfloat16, float16, float32, fp8 "
+        description="Sets the type of weights and activations: auto (the model's), bfloat16, "
+        "float16, "
+        "float32, fp8 "
         "or int8.",
     )
-    kv_cache_dtype: Annotated[Annotated[str, _one_of(KV_CACHE_DTYPES)] | None, OnCommandLine(str)] = Field(
-        default=None, description="Sets the type of the KV cache: auto (as dtype), fp8, bfloat16 or another type."
-    )
-    scheduler: Annotated[
-        Literal["vllm_v1", "vllm", "sarathi", "orca", "static", "sglang", "mlfq"] | None, OnCommandLine(str)
+    kv_cache_dtype: Annotated[
+        Annotated[str, _one_of(KV_CACHE_DTYPES)] | None, OnCommandLine(str)
     ] = Field(
         default=None,
-        description="Chooses the scheduler: vllm_v1, vllm (the installed one), sarathi, orca, static, sglang, mlfq, "
+        description=(
+            "Sets the type of the KV cache: auto (as dtype), fp8, bfloat16 or another type."
+        ),
+    )
+    scheduler: Annotated[
+        Literal["vllm_v1", "vllm", "sarathi", "orca", "static", "sglang", "mlfq"] | None,
+        OnCommandLine(str),
+    ] = Field(
+        default=None,
+        description="Chooses the scheduler: vllm_v1, vllm (the installed one), sarathi, orca, "
+        "static, "
+        "sglang, mlfq, "
         "or module:Class.",
     )
-    scheduling_policy: Annotated[Literal["fcfs", "priority", "sjf", "slack"] | None, OnCommandLine(str)] = Field(
+    scheduling_policy: Annotated[
+        Literal["fcfs", "priority", "sjf", "slack"] | None, OnCommandLine(str)
+    ] = Field(
         default=None,
-        description="Orders the waiting queue: fcfs, priority (of the trace), sjf (shortest prompt) or slack (to the "
+        description="Orders the waiting queue: fcfs, priority (of the trace), sjf (shortest "
+        "prompt) or "
+        "slack (to the "
         "TTFT target).",
     )
     ttft_target_ns: Annotated[TimeNs | None, OnCommandLine(float)] = Field(
         default=None, description="Sets the time to first token that the policy slack aims at."
     )
-    mlfq_levels: Annotated[Annotated[int, Field(ge=1, le=30)] | None, ParameterOf("mlfq", 6), OnCommandLine(int)] = (
-        Field(
-            default=None, description="Sets the levels of the scheduler mlfq; level i lasts 2^i iterations; default 6."
-        )
-    )
-    mlfq_tokens_per_iteration: Annotated[PositiveTokens | None, ParameterOf("mlfq", 256), OnCommandLine(int)] = Field(
+    mlfq_levels: Annotated[
+        Annotated[int, Field(ge=1, le=30)] | None, ParameterOf("mlfq", 6), OnCommandLine(int)
+    ] = Field(
         default=None,
-        description="Sets the prompt tokens that the scheduler mlfq counts as one iteration; default 256.",
+        description=(
+            "Sets the levels of the scheduler mlfq; level i lasts 2^i iterations; default 6."
+        ),
     )
-    mlfq_starvation_ns: Annotated[TimeNs | None, ParameterOf("mlfq", 10_000_000_000), OnCommandLine(float)] = Field(
+    mlfq_tokens_per_iteration: Annotated[
+        PositiveTokens | None, ParameterOf("mlfq", 256), OnCommandLine(int)
+    ] = Field(
         default=None,
-        description="Sets the wait after which the scheduler mlfq promotes a request to the first level; default 10 s.",
+        description=(
+            "Sets the prompt tokens that the scheduler mlfq counts as one iteration; default 256."
+        ),
     )
-    sglang_new_tokens: Annotated[PositiveTokens | None, ParameterOf("sglang", 4096), OnCommandLine(int)] = Field(
+    mlfq_starvation_ns: Annotated[
+        TimeNs | None, ParameterOf("mlfq", 10_000_000_000), OnCommandLine(float)
+    ] = Field(
         default=None,
-        description="Limits the answer length that the admission of the scheduler sglang assumes; default 4096.",
+        description=(
+            "Sets the wait after which the scheduler mlfq promotes a request to the first level; "
+            "default 10 s."
+        ),
     )
-    sglang_reserved_tokens: Annotated[Tokens | None, ParameterOf("sglang", 512), OnCommandLine(int)] = Field(
+    sglang_new_tokens: Annotated[
+        PositiveTokens | None, ParameterOf("sglang", 4096), OnCommandLine(int)
+    ] = Field(
         default=None,
-        description="Sets the tokens that a decode instance of the scheduler sglang reserves per request; default 512.",
+        description=(
+            "Limits the answer length that the admission of the scheduler sglang assumes; "
+            "default 4096."
+        ),
+    )
+    sglang_reserved_tokens: Annotated[
+        Tokens | None, ParameterOf("sglang", 512), OnCommandLine(int)
+    ] = Field(
+        default=None,
+        description=(
+            "Sets the tokens that a decode instance of the scheduler sglang reserves per "
+            "request; default 512."
+        ),
     )
     prioritize_prefill: bool | None = Field(
         default=None, description="Fills steps with prompts alone while any prompt waits (vllm_v1)."
     )
     skip_prefill: bool | None = Field(
-        default=None, description="Simulates decodes alone: requests arrive with the KV of their prompts."
+        default=None,
+        description="Simulates decodes alone: requests arrive with the KV of their prompts.",
     )
     async_scheduling: Annotated[bool | None, OnCommandLine(bool)] = Field(
         default=None, description="Schedules a step while the previous one runs."
     )
     cuda_graph_sizes: GraphSizes | None = Field(
         default=None,
-        description="Lists the token counts that have a CUDA graph; smaller steps are padded to the next count.",
+        description=(
+            "Lists the token counts that have a CUDA graph; smaller steps are padded to the next "
+            "count."
+        ),
     )
     cudagraph_capture_sizes: Annotated[GraphSizes | None, OnCommandLine(str)] = Field(
         default=None, description="Lists the token counts that have a CUDA graph, such as 1,2,4,8."
     )
     cudagraph_mode: Annotated[
-        Literal["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"] | None, OnCommandLine(str)
+        Literal["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"] | None,
+        OnCommandLine(str),
     ] = Field(
         default=None,
-        description="Sets the CUDA graph mode: NONE, PIECEWISE, FULL, FULL_DECODE_ONLY or FULL_AND_PIECEWISE.",
+        description=(
+            "Sets the CUDA graph mode: NONE, PIECEWISE, FULL, FULL_DECODE_ONLY or "
+            "FULL_AND_PIECEWISE."
+        ),
     )
     enforce_eager: Annotated[bool | None, OnCommandLine(bool)] = Field(
         default=None, description="Runs without CUDA graphs and without compilation."
     )
     launch_ns: Annotated[TimeNs | None, OnCommandLine(float)] = Field(
-        default=None, description="Sets the host time of one kernel launch in steps without a CUDA graph."
+        default=None,
+        description="Sets the host time of one kernel launch in steps without a CUDA graph.",
     )
     api_latency_ns: TimeNs | None = Field(
-        default=None, description="Sets the time between a request's arrival at the server and in the engine's queue."
+        default=None,
+        description=(
+            "Sets the time between a request's arrival at the server and in the engine's queue."
+        ),
     )
-    host_gap_ns: TimeNs | None = Field(default=None, description="Sets the idle time of the device between two steps.")
+    host_gap_ns: TimeNs | None = Field(
+        default=None, description="Sets the idle time of the device between two steps."
+    )
 
     dp_sync_interval: Annotated[int, Field(ge=1, le=1 << 20)] | None = Field(
         default=None,
-        description="Sets the steps after which data-parallel ranks agree on whether any of them has work.",
+        description=(
+            "Sets the steps after which data-parallel ranks agree on whether any of them has work."
+        ),
     )
     lockstep_dense_dp: bool | None = Field(
         default=None, description="Runs the ranks of a dense model's dp_group in lock-step."
@@ -247,32 +332,55 @@ class EngineOptions(Section):
         default=None, description="Places experts by their load (expert-parallel load balancer)."
     )
     num_redundant_experts: Annotated[int, Field(ge=0, le=1 << 16)] | None = Field(
-        default=None, description="Sets the copies of the most loaded experts over all ranks; needs enable_eplb."
+        default=None,
+        description="Sets the copies of the most loaded experts over all ranks; needs enable_eplb.",
     )
     expert_placement_strategy: Literal["linear", "round_robin"] | None = Field(
-        default=None, description="Deals experts to ranks in blocks (linear) or one by one (round_robin), without EPLB."
+        default=None,
+        description=(
+            "Deals experts to ranks in blocks (linear) or one by one (round_robin), without EPLB."
+        ),
     )
     pipeline_extra_batches: Annotated[int, Field(ge=0, le=64)] | None = Field(
         default=None, description="Sets the batches in flight beyond one per pipeline stage."
     )
     ignore_eos: bool | None = Field(
         default=None,
-        description="Ends answers by their length, which async scheduling foresees; false ends them by a stop token.",
+        description=(
+            "Ends answers by their length, which async scheduling foresees; false ends them by a "
+            "stop token."
+        ),
     )
     use_v2_model_runner: bool | None = Field(
         default=None,
-        description="Whether asynchronous pipeline stages run by vLLM's Model Runner V2; the model decides.",
+        description=(
+            "Whether asynchronous pipeline stages run by vLLM's Model Runner V2; the model decides."
+        ),
     )
     enable_sequence_parallelism: bool | None = Field(
-        default=None, description="Whether norms see 1/tp_size of the tokens, between reduce-scatter and all-gather."
+        default=None,
+        description=(
+            "Whether norms see 1/tp_size of the tokens, between reduce-scatter and all-gather."
+        ),
     )
     decode_context_parallel_size: PositiveCount | None = Field(
         default=None,
-        description="Of the tensor-parallel ranks with one KV head, how many share its cache by tokens.",
+        description=(
+            "Of the tensor-parallel ranks with one KV head, how many share its cache by tokens."
+        ),
     )
     all2all_backend: (
-        Literal["allgather_reducescatter", "naive", "pplx", "deepep_high_throughput", "deepep_low_latency"] | None
-    ) = Field(default=None, description="How tokens reach the experts of other data-parallel ranks.")
+        Literal[
+            "allgather_reducescatter",
+            "naive",
+            "pplx",
+            "deepep_high_throughput",
+            "deepep_low_latency",
+        ]
+        | None
+    ) = Field(
+        default=None, description="How tokens reach the experts of other data-parallel ranks."
+    )
 
     @model_validator(mode="after")
     def _one_value_per_option(self) -> Self:
@@ -282,7 +390,8 @@ class EngineOptions(Section):
 
 
 class EngineOverrides:
-    """Engine options that were given beside the cluster file, by name; `resolve` checks their values.
+    """Engine options that were given beside the cluster file, by name; `resolve` checks their
+    values.
 
     Raises TypeError for a name that no option has.
     """
@@ -291,13 +400,20 @@ class EngineOverrides:
         unknown = options.keys() - EngineOptions.model_fields.keys()
         if unknown:
             raise TypeError(f"no engine option is called {min(unknown)}")
-        self.given: Mapping[str, Any] = {name: value for name, value in options.items() if value is not None}
+        self.given: Mapping[str, Any] = {
+            name: value for name, value in options.items() if value is not None
+        }
 
 
 def scheduler_parameters() -> dict[str, ParameterOf]:
     """The options that are a scheduler's own parameters, by field."""
     marks = {name: field.metadata for name, field in EngineOptions.model_fields.items()}
-    return {name: mark for name, found in marks.items() for mark in found if isinstance(mark, ParameterOf)}
+    return {
+        name: mark
+        for name, found in marks.items()
+        for mark in found
+        if isinstance(mark, ParameterOf)
+    }
 
 
 def command_line_options() -> dict[str, tuple[OnCommandLine, str]]:
@@ -311,8 +427,14 @@ def command_line_options() -> dict[str, tuple[OnCommandLine, str]]:
 
 
 def given(options: EngineOptions) -> dict[str, Any]:
-    """The options that were given, each under its first name and its dtypes in short form; not the profile."""
-    values = {name: getattr(options, name) for name in EngineOptions.model_fields if name != "engine_profile"}
+    """The options that were given, each under its first name and its dtypes in short form; not the
+    profile.
+    """
+    values = {
+        name: getattr(options, name)
+        for name in EngineOptions.model_fields
+        if name != "engine_profile"
+    }
     values = {name: value for name, value in values.items() if value is not None}
     for first, names in SAME_OPTION.items():
         for name in names[1:]:
@@ -327,4 +449,6 @@ def given(options: EngineOptions) -> dict[str, Any]:
 
 def name_used(options: EngineOptions, option: str) -> str:
     """Which of an option's names was given; the first one if none was."""
-    return next((name for name in SAME_OPTION.get(option, ()) if getattr(options, name) is not None), option)
+    return next(
+        (name for name in SAME_OPTION.get(option, ()) if getattr(options, name) is not None), option
+    )

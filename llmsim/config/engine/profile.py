@@ -1,4 +1,6 @@
-"""Engine profiles: the defaults and graph sizes of one version of an engine, read from `llmsim/presets/engines`."""
+"""Engine profiles: the defaults and graph sizes of one version of an engine, read from
+`llmsim/presets/engines`.
+"""
 
 import json
 from collections.abc import Mapping
@@ -30,7 +32,9 @@ _FOLDER = PRESETS_DIR / "engines"
 
 @dataclass(frozen=True)
 class DeviceClass:
-    """Batch defaults of devices with enough memory whose name fits; the first class that fits holds."""
+    """Batch defaults of devices with enough memory whose name fits; the first class that fits
+    holds.
+    """
 
     label: str
     max_num_batched_tokens: int
@@ -59,9 +63,15 @@ class GraphRule:
     ranges: tuple[range, ...]
     captures_token_budget: bool
 
-    def sizes(self, max_num_seqs: int, max_num_batched_tokens: int, query: int = 1) -> tuple[int, ...]:
-        """The capture sizes, ascending; never beyond the token budget. A decode has `query` tokens."""
-        most = min(max_num_seqs * query * self.tokens_per_sequence, self.max_tokens, max_num_batched_tokens)
+    def sizes(
+        self, max_num_seqs: int, max_num_batched_tokens: int, query: int = 1
+    ) -> tuple[int, ...]:
+        """The capture sizes, ascending; never beyond the token budget. A decode has
+        `query` tokens.
+        """
+        most = min(
+            max_num_seqs * query * self.tokens_per_sequence, self.max_tokens, max_num_batched_tokens
+        )
         found = {size for size in self.first_sizes if size <= most}
         found.update(size for sizes in self.ranges for size in sizes if size <= most)
         if self.captures_token_budget and max_num_batched_tokens <= most:
@@ -82,21 +92,27 @@ def multiples(sizes: tuple[int, ...], query: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class MemoryRules:
-    """What the engine's memory profile charges besides what follows from shapes, bytes; origins are in the JSON."""
+    """What the engine's memory profile charges besides what follows from shapes, bytes; origins are
+    in the JSON.
+    """
 
     kernel_bytes: int
     """Outside torch's allocator: loaded kernels and their workspaces."""
     first_capture_bytes: int
     """Allocated once by the first capture of a CUDA graph and kept."""
     graphs_charged: bool
-    """Whether an estimate of the graphs' memory comes off the KV cache (vLLM: by default since 0.21)."""
+    """Whether an estimate of the graphs' memory comes off the KV cache (vLLM: by default since
+    0.21).
+    """
     bytes_per_graph: int
     """Least that the estimate counts for each further graph."""
 
 
 @dataclass(frozen=True)
 class V2RunnerRules:
-    """What vLLM's Model Runner V2 runs; it keeps one batch more in flight than there are pipeline stages."""
+    """What vLLM's Model Runner V2 runs; it keeps one batch more in flight than there are pipeline
+    stages.
+    """
 
     architectures: tuple[str, ...] = ()
     """Names of `architectures` in config.json; EVERY_ARCHITECTURE stands for all of them."""
@@ -107,7 +123,9 @@ class V2RunnerRules:
 
     def takes(self, architectures: tuple[str, ...]) -> bool:
         """Whether the runner is the default for a model of these architectures."""
-        return EVERY_ARCHITECTURE in self.architectures or any(name in self.architectures for name in architectures)
+        return EVERY_ARCHITECTURE in self.architectures or any(
+            name in self.architectures for name in architectures
+        )
 
 
 @dataclass(frozen=True)
@@ -121,29 +139,36 @@ class EngineProfile:
     cuda_graphs: GraphRule
     memory: MemoryRules
     vllm_release: str = ""
-    """The release of vLLM whose measured kernels are wanted, and the NCCL that it pins; empty: any."""
+    """The release of vLLM whose measured kernels are wanted, and the NCCL that it pins; empty: any.
+    """
     nccl_release: str = ""
     options: tuple[str, ...] = ()
     """Of `scheduler_rules.VERSIONED`, those that this version has."""
     second_token_budget: bool = False
-    """Slots of drafts come off a budget of their own, step by step, instead of the scheduled tokens of every step."""
+    """Slots of drafts come off a budget of their own, step by step, instead of the scheduled tokens
+    of every step.
+    """
     cudagraph_mode: str = "NONE"
     launch_ns: int = 0
-    """Host time of one launch of compiled code, and (`eager_launch_ns`) of one operator in Python."""
+    """Host time of one launch of compiled code, and (`eager_launch_ns`) of one operator in Python.
+    """
     eager_launch_ns: int = 0
     async_stages: bool = False
     """Pipeline stages schedule asynchronously, too."""
     v2_runner: V2RunnerRules = V2RunnerRules()
     pads_new_decodes: bool = False
-    """With drafts, a request that starts with one token takes as many as a verification, or waits for room for them."""
+    """With drafts, a request that starts with one token takes as many as a verification, or waits
+    for room for them.
+    """
     lone_prompt_uncapped: bool = False
     """The long-prefill threshold does not hold for a request that is alone."""
 
     def device_class(self, hardware: str, memory_bytes: int) -> DeviceClass:
         """The batch defaults of a device.
 
-        vLLM compares the memory that the driver reports, in GiB: an "80 GB" H100 reports 79.1 to 79.6. The cluster
-        file's `mem_size` is in GiB too, so "mem_size": 80 and 79.1 fall into the same class.
+        vLLM compares the memory that the driver reports, in GiB: an "80 GB" H100 reports 79.1 to
+        79.6. The cluster file's `mem_size` is in GiB too, so "mem_size": 80 and 79.1 fall into the
+        same class.
         """
         return next(entry for entry in self.device_classes if entry.fits(hardware, memory_bytes))
 
@@ -158,7 +183,9 @@ def load_profile(name: str) -> EngineProfile:
     """A profile by name; InputError with the known ones for any other."""
     known = profile_names()
     if name not in known:
-        raise InputError(f'engine profile "{name}" is not known{nearest(name, known)}; known: {", ".join(known)}')
+        raise InputError(
+            f'engine profile "{name}" is not known{nearest(name, known)}; known: {", ".join(known)}'
+        )
     data = json.loads(input_files.read_text(_FOLDER / f"{name}.json"))
     graphs = data["cuda_graphs"]
     return EngineProfile(
@@ -170,7 +197,9 @@ def load_profile(name: str) -> EngineProfile:
             tokens_per_sequence=graphs["tokens_per_sequence"],
             max_tokens=graphs["max_tokens"],
             first_sizes=tuple(graphs["first_sizes"]),
-            ranges=tuple(range(entry["first"], entry["below"], entry["step"]) for entry in graphs["ranges"]),
+            ranges=tuple(
+                range(entry["first"], entry["below"], entry["step"]) for entry in graphs["ranges"]
+            ),
             captures_token_budget=graphs["captures_token_budget"],
         ),
         memory=MemoryRules(**data["memory"]),
@@ -192,10 +221,14 @@ def _v2_runner(entry: Mapping[str, Any]) -> V2RunnerRules:
     unknown = [name for name in entry.get("lacks", ()) if name not in V2_FEATURES]
     assert not unknown, f"an engine profile names unknown features: {unknown}"
     return V2RunnerRules(
-        tuple(entry.get("architectures", ())), tuple(entry.get("lacks", ())), entry.get("alone", False)
+        tuple(entry.get("architectures", ())),
+        tuple(entry.get("lacks", ())),
+        entry.get("alone", False),
     )
 
 
 def _device_class(entry: Mapping[str, Any]) -> DeviceClass:
-    fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+    fields: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()
+    }
     return DeviceClass(**fields)

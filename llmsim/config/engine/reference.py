@@ -1,4 +1,6 @@
-"""The reference page of the engine's options, made of the table `EngineOptions` (`llmsim schema --options`)."""
+"""The reference page of the engine's options, made of the table `EngineOptions` (`llmsim schema
+--options`).
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +15,7 @@ A key of an instance comes first, then the command line, then `engine`, then the
 
 | key | command line | values | meaning |
 | --- | --- | --- | --- |
-"""
+"""  # noqa: E501
 LARGE = (1 << 31) - 1
 """A limit from here on only keeps a number within its integer type."""
 
@@ -49,6 +51,11 @@ def _kind(schema: Mapping[str, Any]) -> str:
 
 
 def _limits(schema: Mapping[str, Any]) -> list[str]:
-    words = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
+    words = {
+        "minimum": "at least",
+        "exclusiveMinimum": "above",
+        "maximum": "at most",
+        "exclusiveMaximum": "below",
+    }
     given = [(word, schema[key]) for key, word in words.items() if key in schema]
     return [f"{word} {limit}" for word, limit in given if limit < LARGE]

@@ -46,9 +46,11 @@ OWN_DEFAULTS: Mapping[str, Any] = {
     "decode_context_parallel_size": 1,
     "all2all_backend": "allgather_reducescatter",
 }
-"""Options that no engine has, and what a profile need not say; the default of each does what the engine does.
+"""Options that no engine has, and what a profile need not say; the default of each does what the
+engine does.
 
-dp_sync_interval: 32 in vLLM 0.19 and 0.24 (v1/engine/core.py, DPEngineCoreProc)."""
+dp_sync_interval: 32 in vLLM 0.19 and 0.24 (v1/engine/core.py, DPEngineCoreProc).
+"""
 
 VERSIONED = (
     "max_num_active_seqs",
@@ -90,7 +92,8 @@ Refuse = Callable[[str, str], InputError]
 
 
 def check_scheduler(values: Mapping[str, Any], places: Mapping[str, Place]) -> None:
-    """Raises InputError for the first given option that contradicts the scheduler or means nothing to it.
+    """Raises InputError for the first given option that contradicts the scheduler or means nothing
+    to it.
 
     `values` are all options, `places` name those that were given.
     """
@@ -101,46 +104,80 @@ def check_scheduler(values: Mapping[str, Any], places: Mapping[str, Place]) -> N
 
     for option, mark in scheduler_parameters().items():
         if option in places and mark.scheduler != name:
-            raise refuse(option, f"is a parameter of the scheduler {mark.scheduler}, not of {name}; remove it")
+            raise refuse(
+                option,
+                f"is a parameter of the scheduler {mark.scheduler}, not of {name}; remove it",
+            )
     if name == INSTALLED:
         _check_installed(values, places, refuse)
     elif name != VLLM:
         _check_other(name, values, places, refuse)
     if values["prioritize_prefill"] and values["skip_prefill"]:
         option = "prioritize_prefill" if "prioritize_prefill" in places else "skip_prefill"
-        raise refuse(option, "contradicts skip_prefill: a decode-only run has no prefill; remove one of them")
+        raise refuse(
+            option, "contradicts skip_prefill: a decode-only run has no prefill; remove one of them"
+        )
     if "ttft_target_ns" in places and values["scheduling_policy"] != "slack":
-        raise refuse("ttft_target_ns", 'has an effect only with scheduling_policy "slack"; remove it, or say "slack"')
-
-
-def check_async_stages(args: "EngineArgs", profile: "EngineProfile", place: str, stages: int) -> None:
-    """Only vllm_v1 schedules pipeline stages asynchronously, and only in versions of vLLM that do."""
-    if args.scheduler != VLLM or not profile.async_stages:
-        raise InputError(
-            f"{place}: async_scheduling is true ({args.origin['async_scheduling']}) with {stages} pipeline stages, "
-            f"which {profile.name} with the scheduler {args.scheduler} does not run; leave it out, or set it false"
+        raise refuse(
+            "ttft_target_ns",
+            'has an effect only with scheduling_policy "slack"; remove it, or say "slack"',
         )
 
 
-def _check_installed(values: Mapping[str, Any], places: Mapping[str, Place], refuse: Refuse) -> None:
+def check_async_stages(
+    args: "EngineArgs", profile: "EngineProfile", place: str, stages: int
+) -> None:
+    """Only vllm_v1 schedules pipeline stages asynchronously, and only in versions of
+    vLLM that do.
+    """
+    if args.scheduler != VLLM or not profile.async_stages:
+        raise InputError(
+            f"{place}: async_scheduling is true ({args.origin['async_scheduling']}) with "
+            f"{stages} pipeline stages, "
+            f"which {profile.name} with the scheduler {args.scheduler} does not run; leave it "
+            "out, or set it false"
+        )
+
+
+def _check_installed(
+    values: Mapping[str, Any], places: Mapping[str, Place], refuse: Refuse
+) -> None:
     for option in ("prioritize_prefill", "skip_prefill"):
         if option in places and values[option]:
             raise refuse(option, f"is no option of vLLM's scheduler; choose the scheduler {VLLM}")
     if values["scheduling_policy"] not in ("fcfs", "priority"):
-        raise refuse("scheduling_policy", f"is no order of vLLM's scheduler; choose the scheduler {VLLM}")
+        raise refuse(
+            "scheduling_policy", f"is no order of vLLM's scheduler; choose the scheduler {VLLM}"
+        )
 
 
-def _check_other(name: str, values: Mapping[str, Any], places: Mapping[str, Place], refuse: Refuse) -> None:
+def _check_other(
+    name: str, values: Mapping[str, Any], places: Mapping[str, Place], refuse: Refuse
+) -> None:
     for option in _ONLY_VLLM:
         if option in places and values[option] not in _OFF:
             raise refuse(option, f"is an option of the scheduler {VLLM}, not of {name}; remove it")
     if "watermark" in places and values["watermark"] and name != "sarathi":
-        raise refuse("watermark", f"is an option of the schedulers {VLLM} and sarathi, not of {name}; remove it")
+        raise refuse(
+            "watermark",
+            f"is an option of the schedulers {VLLM} and sarathi, not of {name}; remove it",
+        )
     chunks = DEFAULTS[name].get("enable_chunked_prefill", True)
     if "enable_chunked_prefill" in places and values["enable_chunked_prefill"] != chunks:
         rule = "always cuts prompts to the token budget" if chunks else "runs whole prompts"
-        raise refuse("enable_chunked_prefill", f"cannot be chosen: the scheduler {name} {rule}; remove it")
-    if name in ("orca", "static") and "enable_prefix_caching" in places and values["enable_prefix_caching"]:
-        raise refuse("enable_prefix_caching", f"is on, but the scheduler {name} has no prefix cache; remove it")
+        raise refuse(
+            "enable_chunked_prefill", f"cannot be chosen: the scheduler {name} {rule}; remove it"
+        )
+    if (
+        name in ("orca", "static")
+        and "enable_prefix_caching" in places
+        and values["enable_prefix_caching"]
+    ):
+        raise refuse(
+            "enable_prefix_caching",
+            f"is on, but the scheduler {name} has no prefix cache; remove it",
+        )
     if name == "mlfq" and values["scheduling_policy"] != "fcfs":
-        raise refuse("scheduling_policy", "is given, but the scheduler mlfq orders by its levels; remove it")
+        raise refuse(
+            "scheduling_policy", "is given, but the scheduler mlfq orders by its levels; remove it"
+        )

@@ -16,48 +16,72 @@ HIDDEN_STATE_METHODS = ("eagle", "eagle3", "mtp")
 MAX_DRAFTS = 64
 
 Rates = Annotated[tuple[Fraction01, ...], Field(min_length=1, max_length=MAX_DRAFTS, strict=False)]
-_Sizes = Annotated[tuple[Annotated[int, Field(ge=0, le=1 << 20)], ...], Field(min_length=3, max_length=3, strict=False)]
+_Sizes = Annotated[
+    tuple[Annotated[int, Field(ge=0, le=1 << 20)], ...],
+    Field(min_length=3, max_length=3, strict=False),
+]
 
 
 class SpeculativeConfig(Section):
-    """Speculative decoding. How many drafts hold is given, since nothing is sampled here: exactly one of
-    `acceptance_rate`, `synthetic_acceptance_rates` and `synthetic_acceptance_length`."""
+    """Speculative decoding. How many drafts hold is given, since nothing is sampled here: exactly
+    one of `acceptance_rate`, `synthetic_acceptance_rates` and `synthetic_acceptance_length`.
+    """
 
     method: Method | None = Field(
         default=None, description="Who proposes drafts; draft_model if only a model is given."
     )
-    num_speculative_tokens: Annotated[int, Field(ge=1, le=MAX_DRAFTS)] = Field(description="Drafts after each step.")
+    num_speculative_tokens: Annotated[int, Field(ge=1, le=MAX_DRAFTS)] = Field(
+        description="Drafts after each step."
+    )
     model: Name | None = Field(
         default=None,
-        description="The draft model, or the config.json of an EAGLE or MTP head; a head without one is made like one "
+        description="The draft model, or the config.json of an EAGLE or MTP head; a head without "
+        "one is "
+        "made like one "
         "layer of the model.",
     )
     draft_tensor_parallel_size: PositiveCount | None = Field(
-        default=None, description="Devices that share the drafter: 1, or as many as the model's (default)."
+        default=None,
+        description="Devices that share the drafter: 1, or as many as the model's (default).",
     )
     parallel_drafting: bool = Field(default=False, description="All drafts come from one pass.")
     num_speculative_tokens_per_batch_size: (
         Annotated[tuple[_Sizes, ...], Field(min_length=1, max_length=1024, strict=False)] | None
-    ) = Field(default=None, description="[first, last, drafts] by the number of sequences in a step, the first from 1.")
-    prompt_lookup_max: PositiveCount | None = Field(
-        default=None, description="Of ngram; without effect, since proposal_rate says how often something is found."
+    ) = Field(
+        default=None,
+        description="[first, last, drafts] by the number of sequences in a step, the first from 1.",
     )
-    prompt_lookup_min: PositiveCount | None = Field(default=None, description="As prompt_lookup_max.")
+    prompt_lookup_max: PositiveCount | None = Field(
+        default=None,
+        description=(
+            "Of ngram; without effect, since proposal_rate says how often something is found."
+        ),
+    )
+    prompt_lookup_min: PositiveCount | None = Field(
+        default=None, description="As prompt_lookup_max."
+    )
     rejection_sample_method: Literal["synthetic"] | None = Field(
         default=None, description="Drafts are always accepted synthetically here."
     )
     synthetic_acceptance_rates: Rates | None = Field(
-        default=None, description="Chance that the first i + 1 drafts all hold, for each position i; not increasing."
+        default=None,
+        description=(
+            "Chance that the first i + 1 drafts all hold, for each position i; not increasing."
+        ),
     )
     synthetic_acceptance_length: Annotated[float, Field(ge=1, le=MAX_DRAFTS + 1)] | None = Field(
-        default=None, description="Mean tokens per verification, the one that is always right included."
+        default=None,
+        description="Mean tokens per verification, the one that is always right included.",
     )
     acceptance_rate: SharePerPosition | None = Field(
         default=None,
-        description="Chance that a draft holds if those before it do: one number, or one for each position.",
+        description=(
+            "Chance that a draft holds if those before it do: one number, or one for each position."
+        ),
     )
     proposal_rate: Fraction01 | None = Field(
-        default=None, description="Share of steps in which ngram finds something to propose; 1 if not given."
+        default=None,
+        description="Share of steps in which ngram finds something to propose; 1 if not given.",
     )
 
     @property
@@ -70,7 +94,9 @@ class SpeculativeConfig(Section):
         if self.method is None and self.model is None:
             raise broken_rule("method", "is missing; say ngram, draft_model, eagle, eagle3 or mtp")
         if self.resolved_method == "draft_model" and self.model is None:
-            raise broken_rule("model", 'is missing, but the method is "draft_model"; name the model that drafts')
+            raise broken_rule(
+                "model", 'is missing, but the method is "draft_model"; name the model that drafts'
+            )
         if self.method == "ngram" and self.model is not None:
             raise broken_rule("model", "is given, but ngram has no model; remove it")
         if self.method == "ngram" and self.parallel_drafting:
@@ -87,15 +113,25 @@ class SpeculativeConfig(Section):
         given = [name for name in names if getattr(self, name) is not None]
         if len(given) != 1:
             found = "are missing" if not given else f"is given beside {given[0]}"
-            raise broken_rule(given[1] if given else names[0], f"{found}: give exactly one of {', '.join(names)}")
+            raise broken_rule(
+                given[1] if given else names[0], f"{found}: give exactly one of {', '.join(names)}"
+            )
         drafts = self.num_speculative_tokens
         value = getattr(self, given[0])
-        if isinstance(value, tuple) and len(value) != drafts and (given[0], len(value)) != ("acceptance_rate", 1):
-            raise broken_rule(given[0], f"has {len(value)} entries, but num_speculative_tokens is {drafts}")
+        if (
+            isinstance(value, tuple)
+            and len(value) != drafts
+            and (given[0], len(value)) != ("acceptance_rate", 1)
+        ):
+            raise broken_rule(
+                given[0], f"has {len(value)} entries, but num_speculative_tokens is {drafts}"
+            )
         if given[0] == "synthetic_acceptance_rates" and any(b > a for a, b in pairwise(value)):
             raise broken_rule(given[0], "increases: more drafts hold together than fewer")
         if given[0] == "synthetic_acceptance_length" and value > drafts + 1:
-            raise broken_rule(given[0], f"is {value:g}, more than the {drafts + 1} tokens of a verification")
+            raise broken_rule(
+                given[0], f"is {value:g}, more than the {drafts + 1} tokens of a verification"
+            )
         return self
 
     @model_validator(mode="after")
@@ -105,7 +141,11 @@ class SpeculativeConfig(Section):
             if first > last or first <= end or (end == 0 and first != 1):
                 raise broken_rule(
                     "num_speculative_tokens_per_batch_size",
-                    f"has the range {first} to {last} after {end}; ranges ascend from 1 without overlap",
+                    (
+                        f"has the range {first} to {last} after {end}; ranges ascend from 1 "
+                        "without "
+                        "overlap"
+                    ),
                 )
             end = last
         return self
@@ -139,7 +179,9 @@ class Speculation:
 
     @property
     def slots(self) -> int:
-        """Tokens that drafting adds to a step's batch, for each sequence (max_num_new_slots_for_drafting)."""
+        """Tokens that drafting adds to a step's batch, for each sequence
+        (max_num_new_slots_for_drafting).
+        """
         return (self.tokens - 1) * self.parallel + (self.method == "draft_model")
 
 
@@ -169,7 +211,10 @@ def _conditional(config: SpeculativeConfig) -> tuple[float, ...]:
         mean = config.synthetic_acceptance_length - 1
         full = int(mean)
         held = ([1.0] * full + [mean - full] + [0.0] * drafts)[:drafts]
-    return tuple(share if i == 0 else (share / held[i - 1] if held[i - 1] > 0 else 0.0) for i, share in enumerate(held))
+    return tuple(
+        share if i == 0 else (share / held[i - 1] if held[i - 1] > 0 else 0.0)
+        for i, share in enumerate(held)
+    )
 
 
 def _by_sequences(config: SpeculativeConfig, max_num_seqs: int) -> tuple[int, ...]:

@@ -1,11 +1,15 @@
-"""Reads and writes topology files (JSON, see `TopologyFile` and docs/reference/engine.md) for the engine.
+"""Reads and writes topology files (JSON, see `TopologyFile` and docs/reference/engine.md) for the
+engine.
 
 A file has one of three forms:
 
-    {"dimensions": [{"kind": "ring" | "switch" | "fully_connected", "size": 8, "bandwidth_gb_per_s": 450,
-                     "latency_ns": 500, "bisection_gb_per_s": 0}, ...]}                dimension 0 varies fastest
-    {"devices": 16, "switches": [...], "links": [...], "routes": [...], "groups": {...}}      an explicit network
-    {"preset": "rails" | "fat_tree" | "pcie" | "islands", "parameters": {...}}        a generator; see topology_presets
+    {"dimensions": [{"kind": "ring" | "switch" | "fully_connected", "size": 8, "bandwidth_gb_per_s":
+    450,
+                     "latency_ns": 500, "bisection_gb_per_s": 0}, ...]}                dimension 0
+                     varies fastest
+    {"devices": 16, "switches": [...], "links": [...], "routes": [...], "groups": {...}}      an
+    explicit network {"preset": "rails" | "fat_tree" | "pcie" | "islands", "parameters": {...}}
+    a generator; see topology_presets
 """
 
 from collections.abc import Mapping
@@ -37,7 +41,9 @@ class _Strict(BaseModel):
 
 
 class DimensionEntry(_Strict):
-    """One dimension of a regular network; bandwidth and latency per link, GB of 1e9 bytes; bisection 0: unlimited."""
+    """One dimension of a regular network; bandwidth and latency per link, GB of 1e9 bytes;
+    bisection 0: unlimited.
+    """
 
     kind: Literal["ring", "switch", "fully_connected"]
     size: Annotated[int, Field(ge=1)]
@@ -47,7 +53,9 @@ class DimensionEntry(_Strict):
 
 
 class SwitchEntry(_Strict):
-    """A switch; `bisection_gb_per_s` 0: does not block. `spread` > 0: choices by destination / spread, 0: by hash."""
+    """A switch; `bisection_gb_per_s` 0: does not block. `spread` > 0: choices by destination /
+    spread, 0: by hash.
+    """
 
     name: str
     bisection_gb_per_s: NotNegative = 0
@@ -55,7 +63,9 @@ class SwitchEntry(_Strict):
 
 
 class LinkEntry(_Strict):
-    """`count` parallel full-duplex cables between two places; the bandwidth is each one's per direction."""
+    """`count` parallel full-duplex cables between two places; the bandwidth is each one's per
+    direction.
+    """
 
     a: str
     b: str
@@ -65,7 +75,9 @@ class LinkEntry(_Strict):
 
 
 class TopologyFile(_Strict):
-    """A topology file. Devices of an explicit network are `devices` names, or a count that names them "0", "1", ..."""
+    """A topology file. Devices of an explicit network are `devices` names, or a count that names
+    them "0", "1", ...
+    """
 
     name: str = ""
     source: str = ""
@@ -82,7 +94,9 @@ class TopologyFile(_Strict):
 
 @dataclass(frozen=True)
 class TopologySpec:
-    """A network in the engine's units: one of `dimensions` (kind, size, bytes/s, ps, bytes/s) and `network`."""
+    """A network in the engine's units: one of `dimensions` (kind, size, bytes/s, ps, bytes/s) and
+    `network`.
+    """
 
     name: str
     source: str
@@ -91,11 +105,15 @@ class TopologySpec:
     groups: Mapping[str, tuple[int, ...]]
 
     def build(self, engine: ModuleType) -> Any:
-        """The sealed `Topology` of the engine's bindings (llmsim._native.engine); InputError when it cannot exist."""
+        """The sealed `Topology` of the engine's bindings (llmsim._native.engine); InputError when
+        it cannot exist.
+        """
         try:
             if self.network is None:
                 kinds = engine.TopologyKind
-                return engine.Topology.grid([(getattr(kinds, kind.upper()), *rest) for kind, *rest in self.dimensions])
+                return engine.Topology.grid(
+                    [(getattr(kinds, kind.upper()), *rest) for kind, *rest in self.dimensions]
+                )
             builder = engine.TopologyBuilder(self.network.num_devices, self.network.devices_relay)
             for bisection, spread in self.network.switches:
                 builder.add_switch(bisection, spread)
@@ -109,21 +127,31 @@ class TopologySpec:
 
     def num_devices(self) -> int:
         """Devices of the network."""
-        return self.network.num_devices if self.network else prod(size for _, size, *_ in self.dimensions)
+        return (
+            self.network.num_devices
+            if self.network
+            else prod(size for _, size, *_ in self.dimensions)
+        )
 
     def as_file(self) -> dict[str, Any]:
-        """The network link by link (or by dimensions), as a topology file that the command `astra-sim` reads."""
+        """The network link by link (or by dimensions), as a topology file that the command
+        `astra-sim` reads.
+        """
         head = {"name": self.name, "source": self.source}
         if self.network is None:
             keys = ("kind", "size", "bandwidth_gb_per_s", "latency_ns", "bisection_gb_per_s")
             return head | {
                 "dimensions": [
-                    dict(zip(keys, (kind, size, rate / 1e9, latency / 1e3, limit / 1e9), strict=True))
+                    dict(
+                        zip(keys, (kind, size, rate / 1e9, latency / 1e3, limit / 1e9), strict=True)
+                    )
                     for kind, size, rate, latency, limit in self.dimensions
                 ]
             }
         devices = self.network.num_devices
-        names = [str(i) for i in range(devices)] + [f"switch{i}" for i in range(len(self.network.switches))]
+        names = [str(i) for i in range(devices)] + [
+            f"switch{i}" for i in range(len(self.network.switches))
+        ]
         links: dict[tuple[int, int, int, int], int] = {}
         for link in self.network.links:
             links[link] = links.get(link, 0) + 1
@@ -145,19 +173,26 @@ class TopologySpec:
                 for (a, b, rate, latency), count in links.items()
             ],
             "routes": [[names[vertex] for vertex in route] for route in self.network.routes],
-            "groups": {name: [names[device] for device in members] for name, members in self.groups.items()},
+            "groups": {
+                name: [names[device] for device in members] for name, members in self.groups.items()
+            },
         }
 
 
 def load_topology(path_or_preset: str | Path) -> TopologySpec:
-    """A topology file, or one of the bundled presets by name (`dgx_h100`); InputError says what is wrong and where."""
+    """A topology file, or one of the bundled presets by name (`dgx_h100`); InputError says what is
+    wrong and where.
+    """
     path = Path(path_or_preset)
     input_files.note(path)
     if not path.suffix and not path.exists():
         known = preset_names()
         if path.name not in known:
             raise InputError(
-                f'there is no topology "{path_or_preset}"{nearest(path.name, known)}; give a file or one of '
+                (
+                    f'there is no topology "{path_or_preset}"{nearest(path.name, known)}; give a '
+                    "file or one of "
+                )
                 + ", ".join(known)
             )
         path = PRESETS / f"{path.name}.json"
@@ -175,11 +210,18 @@ def parse_topology(document: Document) -> TopologySpec:
         file = TopologyFile.model_validate(document.data)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        value = "" if first["type"] in ("missing", "extra_forbidden") else f" (it is {first['input']!r})"
+        value = (
+            ""
+            if first["type"] in ("missing", "extra_forbidden")
+            else f" (it is {first['input']!r})"
+        )
         raise InputError(f"{document.place(first['loc'])} {first['msg'].lower()}{value}") from None
     forms = [file.preset is not None, bool(file.dimensions), file.devices is not None]
     if sum(forms) != 1:
-        raise InputError(f"{document.name}: expected exactly one of preset, dimensions and devices at the top level")
+        raise InputError(
+            f"{document.name}: expected exactly one of preset, dimensions and devices at the top "
+            "level"
+        )
     name = file.name or document.name
     if file.dimensions:
         dimensions = tuple(
@@ -197,11 +239,16 @@ def parse_topology(document: Document) -> TopologySpec:
     return TopologySpec(name, file.source, (), network, groups)
 
 
-def _generated(file: TopologyFile, document: Document) -> tuple[Network, dict[str, tuple[int, ...]]]:
+def _generated(
+    file: TopologyFile, document: Document
+) -> tuple[Network, dict[str, tuple[int, ...]]]:
     assert file.preset is not None
     if file.preset not in GENERATORS:
         raise InputError(
-            f'{document.place(("preset",))} is "{file.preset}"{nearest(file.preset, GENERATORS)}; expected one of '
+            (
+                f"{document.place(('preset',))} is "
+                f'"{file.preset}"{nearest(file.preset, GENERATORS)}; expected one of '
+            )
             + ", ".join(GENERATORS)
         )
     parameters, make = GENERATORS[file.preset]
@@ -209,22 +256,34 @@ def _generated(file: TopologyFile, document: Document) -> tuple[Network, dict[st
         checked = parameters.model_validate(file.parameters)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        raise InputError(f"{document.place(('parameters', *first['loc']))} {first['msg'].lower()}") from None
+        raise InputError(
+            f"{document.place(('parameters', *first['loc']))} {first['msg'].lower()}"
+        ) from None
     network = make(checked)
     return network, dict(network.groups)
 
 
 def _explicit(file: TopologyFile, document: Document) -> tuple[Network, dict[str, tuple[int, ...]]]:
-    devices = [str(i) for i in range(file.devices)] if isinstance(file.devices, int) else list(file.devices or [])
+    devices = (
+        [str(i) for i in range(file.devices)]
+        if isinstance(file.devices, int)
+        else list(file.devices or [])
+    )
     names = devices + [switch.name for switch in file.switches]
     number = {name: index for index, name in enumerate(names)}
     if len(number) != len(names):
         twice = next(name for index, name in enumerate(names) if number[name] != index)
-        raise InputError(f'{document.name}: "{twice}" names two places; every device and switch needs its own name')
+        raise InputError(
+            f'{document.name}: "{twice}" names two places; every device and switch needs its own '
+            "name"
+        )
 
     def find(name: str, *location: str | int) -> int:
         if name not in number:
-            raise InputError(f'{document.place(location)} names "{name}", which does not exist{nearest(name, number)}')
+            raise InputError(
+                f'{document.place(location)} names "{name}", which does not '
+                f"exist{nearest(name, number)}"
+            )
         return number[name]
 
     links = []
@@ -232,10 +291,19 @@ def _explicit(file: TopologyFile, document: Document) -> tuple[Network, dict[str
         ends = find(link.a, "links", i, "a"), find(link.b, "links", i, "b")
         speed = gb_per_s_to_bytes_per_s(link.bandwidth_gb_per_s), ns_to_ps(link.latency_ns)
         links += [(*ends, *speed)] * link.count
-    routes = tuple(tuple(find(p, "routes", i, j) for j, p in enumerate(route)) for i, route in enumerate(file.routes))
-    groups = {g: tuple(find(d, "groups", g, j) for j, d in enumerate(ds)) for g, ds in file.groups.items()}
+    routes = tuple(
+        tuple(find(p, "routes", i, j) for j, p in enumerate(route))
+        for i, route in enumerate(file.routes)
+    )
+    groups = {
+        g: tuple(find(d, "groups", g, j) for j, d in enumerate(ds)) for g, ds in file.groups.items()
+    }
     for name, members in groups.items():
         if any(member >= len(devices) for member in members):
-            raise InputError(f"{document.place(('groups', name))} holds a switch; groups are made of devices")
-    switches = tuple((gb_per_s_to_bytes_per_s(s.bisection_gb_per_s), s.spread) for s in file.switches)
+            raise InputError(
+                f"{document.place(('groups', name))} holds a switch; groups are made of devices"
+            )
+    switches = tuple(
+        (gb_per_s_to_bytes_per_s(s.bisection_gb_per_s), s.spread) for s in file.switches
+    )
     return Network(len(devices), switches, tuple(links), routes, file.devices_relay), groups

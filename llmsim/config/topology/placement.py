@@ -1,4 +1,6 @@
-"""Which devices of a topology file are whose: a cluster's `topology` and its instances' `topology_devices`."""
+"""Which devices of a topology file are whose: a cluster's `topology` and its instances'
+`topology_devices`.
+"""
 
 from __future__ import annotations
 
@@ -17,22 +19,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PlacedTopology:
-    """A network, and its devices by group and rank (tensor-parallel ranks of the first pipeline stage first)."""
+    """A network, and its devices by group and rank (tensor-parallel ranks of the first pipeline
+    stage first).
+    """
 
     spec: TopologySpec
     devices: tuple[tuple[int, ...], ...]
 
     def as_record(self) -> dict[str, Any]:
         """For a run's manifest: the network as a topology file, and whose its devices are."""
-        return {"network": self.spec.as_file(), "devices": [list(devices) for devices in self.devices]}
+        return {
+            "network": self.spec.as_file(),
+            "devices": [list(devices) for devices in self.devices],
+        }
 
 
 def place_topology(cluster: Cluster) -> PlacedTopology | None:
     """The cluster's topology with a device for every rank; None where the file names none.
 
-    An instance that names its devices, or a group of them, has those. Any other takes, in the order of the file, the
-    next that nobody has: on node i from the topology's group `node<i>` where it has such groups, else from all. Raises
-    InputError where the file cannot be read or the devices do not fit.
+    An instance that names its devices, or a group of them, has those. Any other takes, in the order
+    of the file, the next that nobody has: on node i from the topology's group `node<i>` where it
+    has such groups, else from all. Raises InputError where the file cannot be read or the devices
+    do not fit.
     """
     if cluster.topology is None:
         return None
@@ -63,7 +71,8 @@ def place_topology(cluster: Cluster) -> PlacedTopology | None:
         of_node = "node0" in spec.groups
         if of_node and name not in spec.groups:
             raise InputError(
-                f"{where}: {spec.name} has no group {name} for the instances of nodes[{location[1]}]; give them "
+                f"{where}: {spec.name} has no group {name} for the instances of "
+                f"nodes[{location[1]}]; give them "
                 "topology_devices, or name a topology with as many nodes"
             )
         pool = spec.groups[name] if of_node else range(spec.num_devices())
@@ -71,7 +80,8 @@ def place_topology(cluster: Cluster) -> PlacedTopology | None:
         count = instance.layout.num_devices
         if len(free) < count:
             raise InputError(
-                f"{where}: {spec.name}{f' {name}' if of_node else ''} has {len(pool)} devices, of which {len(free)} "
+                f"{where}: {spec.name}{f' {name}' if of_node else ''} has {len(pool)} devices, "
+                f"of which {len(free)} "
                 f"are left for the {count} of {field_path(location)}; name a larger topology"
             )
         chosen[index] = tuple(free[:count])
@@ -80,7 +90,9 @@ def place_topology(cluster: Cluster) -> PlacedTopology | None:
 
 
 def _located(name: str, cluster_path: str) -> str:
-    """A file beside the cluster file comes before one under the working directory and before a bundled network."""
+    """A file beside the cluster file comes before one under the working directory and before a
+    bundled network.
+    """
     beside = Path(cluster_path).parent / name
     return str(beside) if input_files.is_file(beside) else name
 
@@ -89,26 +101,36 @@ def _checked(devices: tuple[int, ...], spec: TopologySpec, place: str) -> tuple[
     for device in devices:
         if device >= spec.num_devices():
             raise InputError(
-                f"{place} names device {device}; {spec.name} has the devices 0 to {spec.num_devices() - 1}"
+                f"{place} names device {device}; {spec.name} has the devices 0 to "
+                f"{spec.num_devices() - 1}"
             )
     if len(set(devices)) != len(devices):
         twice = next(device for device in devices if devices.count(device) > 1)
-        raise InputError(f"{place} names device {twice} twice; every rank needs a device of its own")
+        raise InputError(
+            f"{place} names device {twice} twice; every rank needs a device of its own"
+        )
     return devices
 
 
 def _first_of(group: str, count: int, spec: TopologySpec, place: str) -> tuple[int, ...]:
     if group not in spec.groups:
         known = f"expected one of {', '.join(spec.groups)}" if spec.groups else "it has no groups"
-        raise InputError(f'{place} is "{group}", no group of {spec.name}{nearest(group, spec.groups)}; {known}')
+        raise InputError(
+            f'{place} is "{group}", no group of {spec.name}{nearest(group, spec.groups)}; {known}'
+        )
     devices = spec.groups[group]
     if len(devices) < count:
-        raise InputError(f'{place} is "{group}", a group of {len(devices)} devices; the instance has {count}')
+        raise InputError(
+            f'{place} is "{group}", a group of {len(devices)} devices; the instance has {count}'
+        )
     return devices[:count]
 
 
 def _claim(devices: tuple[int, ...], place: str, path: str, owner: dict[int, str]) -> None:
     for device in devices:
         if device in owner:
-            raise InputError(f"{place} names device {device}, which {owner[device]} has already; give each one owner")
+            raise InputError(
+                f"{place} names device {device}, which {owner[device]} has already; give each "
+                "one owner"
+            )
         owner[device] = path

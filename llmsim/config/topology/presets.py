@@ -1,4 +1,6 @@
-"""Generators of networks: nodes with rails, fat trees, PCIe servers, and islands of different kinds."""
+"""Generators of networks: nodes with rails, fat trees, PCIe servers, and islands of different
+kinds.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +18,9 @@ Limit = Annotated[float, Field(ge=0, le=100_000, allow_inf_nan=False)]
 
 @dataclass(frozen=True)
 class Network:
-    """Vertices are devices, then switches (bisection bytes/s or 0, spread); links: ends, bytes/s and ps per cable."""
+    """Vertices are devices, then switches (bisection bytes/s or 0, spread); links: ends, bytes/s
+    and ps per cable.
+    """
 
     num_devices: int
     switches: tuple[tuple[int, int], ...]
@@ -43,7 +47,9 @@ class _Sketch:
         self.links.append((a, b, gb_per_s_to_bytes_per_s(gb_per_s), ns_to_ps(latency_ns)))
 
     def done(self) -> Network:
-        return Network(self.num_devices, tuple(self.switches), tuple(self.links), groups=self.groups)
+        return Network(
+            self.num_devices, tuple(self.switches), tuple(self.links), groups=self.groups
+        )
 
 
 class _Parameters(BaseModel):
@@ -51,7 +57,9 @@ class _Parameters(BaseModel):
 
 
 class Rails(_Parameters):
-    """Nodes whose devices share a switch; device i of every node has its NIC on rail i; spines join the rails."""
+    """Nodes whose devices share a switch; device i of every node has its NIC on rail i; spines join
+    the rails.
+    """
 
     nodes: Count = 1
     devices_per_node: Count
@@ -66,11 +74,15 @@ class Rails(_Parameters):
 
 
 def rails(p: Rails) -> Network:
-    """The uplink of a rail to one spine carries `spine_gb_per_s`; by default its share of the rail's NICs."""
+    """The uplink of a rail to one spine carries `spine_gb_per_s`; by default its share of the
+    rail's NICs.
+    """
     sketch = _Sketch(p.nodes * p.devices_per_node)
     nodes = [sketch.switch(p.switch_bisection_gb_per_s) for _ in range(p.nodes)]
     for device in range(sketch.num_devices):
-        sketch.link(device, nodes[device // p.devices_per_node], p.switch_gb_per_s, p.switch_latency_ns)
+        sketch.link(
+            device, nodes[device // p.devices_per_node], p.switch_gb_per_s, p.switch_latency_ns
+        )
     for node in range(p.nodes):
         first = node * p.devices_per_node
         sketch.groups[f"node{node}"] = tuple(range(first, first + p.devices_per_node))
@@ -89,10 +101,11 @@ def rails(p: Rails) -> Network:
 
 
 class FatTree(_Parameters):
-    """Level l of switches (0: leaves) has `down[l]` places below each switch and `up[l]` links from it; none on top.
+    """Level l of switches (0: leaves) has `down[l]` places below each switch and `up[l]` links from
+    it; none on top.
 
-    `k` stands for the k-ary fat tree of three levels: down [k/2, k/2, k], up [k/2, k/2, 0]. Oversubscription of a
-    level is down / up, at equal speeds.
+    `k` stands for the k-ary fat tree of three levels: down [k/2, k/2, k], up [k/2, k/2, 0].
+    Oversubscription of a level is down / up, at equal speeds.
     """
 
     k: Annotated[int, Field(ge=2, le=80, multiple_of=2)] | None = None
@@ -124,7 +137,9 @@ class FatTree(_Parameters):
 
 
 def fat_tree(p: FatTree) -> Network:
-    """An extended generalised fat tree: switch (subtree, copy) of a level joins its children of every fitting copy."""
+    """An extended generalised fat tree: switch (subtree, copy) of a level joins its children of
+    every fitting copy.
+    """
     down, up = p.levels()
     devices = 1
     for count in down:
@@ -137,12 +152,17 @@ def fat_tree(p: FatTree) -> Network:
         parents = copies * (up[level - 1] if level else 1)
         size_here = size * children
         spread = size if p.routing == "spread" else 0
-        here = [sketch.switch(spread=max(1, spread) if spread else 0) for _ in range(devices // size_here * parents)]
+        here = [
+            sketch.switch(spread=max(1, spread) if spread else 0)
+            for _ in range(devices // size_here * parents)
+        ]
         for child in range(devices // size):
             for copy in range(copies):
                 for port in range(parents // copies):
                     parent = here[child // children * parents + copy * (parents // copies) + port]
-                    sketch.link(below[child * copies + copy], parent, p.gb_per_s[level], p.latency_ns[level])
+                    sketch.link(
+                        below[child * copies + copy], parent, p.gb_per_s[level], p.latency_ns[level]
+                    )
         if level == 0:
             for leaf in range(devices // children):
                 sketch.groups[f"leaf{leaf}"] = tuple(range(leaf * children, (leaf + 1) * children))
@@ -169,7 +189,9 @@ def pcie(p: Pcie) -> Network:
     sketch = _Sketch(p.sockets * per_socket)
     sockets = [sketch.switch() for _ in range(p.sockets)]
     for socket in range(p.sockets):
-        sketch.groups[f"socket{socket}"] = tuple(range(socket * per_socket, (socket + 1) * per_socket))
+        sketch.groups[f"socket{socket}"] = tuple(
+            range(socket * per_socket, (socket + 1) * per_socket)
+        )
         for index in range(p.switches_per_socket):
             switch = sketch.switch()
             sketch.link(switch, sockets[socket], p.uplink_gb_per_s, p.latency_ns)

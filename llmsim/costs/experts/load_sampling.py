@@ -1,4 +1,6 @@
-"""Draws which experts the tokens of a step load, places experts on ranks, and prices the slowest rank, before a run."""
+"""Draws which experts the tokens of a step load, places experts on ranks, and prices the slowest
+rank, before a run.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +33,16 @@ ONE_BY_ONE = 16
 NEVER = 1e-100
 """No step chooses an expert with so small a share."""
 NEWTON_STEPS = 100
-"""More than any popularity needs: the steps converge quadratically, and at least double a scale that is too small."""
+"""More than any popularity needs: the steps converge quadratically, and at least double a scale
+that is too small.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class SampledTable:
-    """The slowest rank's time of the experts: ps [layer, draw, token count], linear between `tokens`."""
+    """The slowest rank's time of the experts: ps [layer, draw, token count], linear between
+    `tokens`.
+    """
 
     tokens: Int64
     ps: Int64
@@ -48,7 +54,9 @@ class SampledTable:
 
 @dataclass(frozen=True)
 class Placement:
-    """Which rank holds which expert. `redundant` copies go to the experts with the highest load (vLLM's EPLB)."""
+    """Which rank holds which expert. `redundant` copies go to the experts with the highest load
+    (vLLM's EPLB).
+    """
 
     ranks: int = 1
     redundant: int = 0
@@ -68,15 +76,22 @@ def token_axis(last: int) -> Int64:
 
 
 def draw_counts(
-    popularity: Floats, topk: int, tokens: Sequence[int], draws: int, rng: np.random.Generator, groups: Groups = ALL
+    popularity: Floats,
+    topk: int,
+    tokens: Sequence[int],
+    draws: int,
+    rng: np.random.Generator,
+    groups: Groups = ALL,
 ) -> Ints:
-    """Tokens that each expert gets among the first so many (ascending), shape (draws, len(tokens), experts).
+    """Tokens that each expert gets among the first so many (ascending), shape (draws, len(tokens),
+    experts).
 
-    Each token takes `topk` different experts, of the groups that it chose before. The first tokens choose one by one
-    (an exponential race: successive sampling without replacement). The others are drawn together: the probability that
-    a token takes an expert is 1 - exp(-t popularity) with t such that the sum is topk, successive sampling in the limit
-    of many experts; their counts are multinomial, at most one per token. A draw only grows with its tokens, so that
-    what lies between two counts of tokens can be interpolated.
+    Each token takes `topk` different experts, of the groups that it chose before. The first tokens
+    choose one by one (an exponential race: successive sampling without replacement). The others are
+    drawn together: the probability that a token takes an expert is 1 - exp(-t popularity) with t
+    such that the sum is topk, successive sampling in the limit of many experts; their counts are
+    multinomial, at most one per token. A draw only grows with its tokens, so that what lies between
+    two counts of tokens can be interpolated.
     """
     experts, points = len(popularity), np.asarray(tokens, dtype=np.int64)
     alone = np.minimum(points, ONE_BY_ONE)
@@ -84,7 +99,9 @@ def draw_counts(
     with np.errstate(divide="ignore"):
         finish = rng.standard_exponential(size=(draws, one_by_one, experts)) / popularity
         if groups[1] < groups[0]:
-            together = rng.standard_exponential(size=(draws, one_by_one, groups[0])) / _of_groups(popularity, groups)
+            together = rng.standard_exponential(size=(draws, one_by_one, groups[0])) / _of_groups(
+                popularity, groups
+            )
             others = np.argpartition(together, groups[1] - 1, axis=2)[:, :, groups[1] :]
             by_group = finish.reshape(draws, one_by_one, groups[0], -1)
             np.put_along_axis(by_group, others[..., None], np.inf, axis=2)
@@ -97,7 +114,9 @@ def draw_counts(
         share = inclusion_probability(
             popularity, topk, np.repeat(group_probability(popularity, groups), experts // groups[0])
         )
-        more = rng.multinomial(np.broadcast_to(together_tokens * topk, (draws, len(points))), share / share.sum())
+        more = rng.multinomial(
+            np.broadcast_to(together_tokens * topk, (draws, len(points))), share / share.sum()
+        )
         counts += more.cumsum(axis=1)
     return np.asarray(np.minimum(counts, points[:, None]))
 
@@ -112,15 +131,19 @@ def group_probability(popularity: Floats, groups: Groups) -> Floats:
 
 
 def inclusion_probability(popularity: Floats, topk: int, reached: Floats | None = None) -> Floats:
-    """Of each expert, for one token; their sum is topk (at most the number of experts that can be chosen at all).
+    """Of each expert, for one token; their sum is topk (at most the number of experts that can be
+    chosen at all).
 
-    `reached`: the probability that the token may choose the expert, whose group it chose; None: always.
+    `reached`: the probability that the token may choose the expert, whose group it chose; None:
+    always.
     """
     possible = np.where(popularity > NEVER, 1.0 if reached is None else reached, 0.0)
     if topk >= possible.sum() - 1e-9:
         return np.asarray(possible)
     scale, wanted = 1.0, float(topk)
-    for _ in range(NEWTON_STEPS):  # the sum is concave in the scale: from below, Newton's steps never overshoot
+    for _ in range(
+        NEWTON_STEPS
+    ):  # the sum is concave in the scale: from below, Newton's steps never overshoot
         missed = possible * np.exp(-scale * popularity)
         lacking = wanted - float((possible - missed).sum())
         scale += lacking / float((popularity * missed).sum())
@@ -136,10 +159,12 @@ def in_turn(experts: int, topk: int, tokens: int) -> Ints:
 
 
 def recorded_counts(shares: Floats, topk: int, tokens: Sequence[int]) -> Ints:
-    """Tokens that each expert gets of so many, by the recorded shares of each step; shape (steps, tokens, experts).
+    """Tokens that each expert gets of so many, by the recorded shares of each step; shape (steps,
+    tokens, experts).
 
-    topk x tokens rows in proportion to the shares, rounded along the experts so that nothing is lost; no expert gets
-    more than one row of a token: what exceeds that goes to the others in proportion.
+    topk x tokens rows in proportion to the shares, rounded along the experts so that nothing is
+    lost; no expert gets more than one row of a token: what exceeds that goes to the others in
+    proportion.
     """
     wanted = shares * topk
     for _ in range(shares.shape[1]):
@@ -147,7 +172,9 @@ def recorded_counts(shares: Floats, topk: int, tokens: Sequence[int]) -> Ints:
         left = topk - over.sum(axis=1, keepdims=True)
         below = np.where(over, 0.0, shares)
         total = below.sum(axis=1, keepdims=True)
-        again = np.where(over, 1.0, below * np.divide(left, total, out=np.zeros_like(total), where=total > 0))
+        again = np.where(
+            over, 1.0, below * np.divide(left, total, out=np.zeros_like(total), where=total > 0)
+        )
         if np.array_equal(again >= 1.0, over):
             wanted = again
             break
@@ -167,13 +194,21 @@ def place(popularity: Floats, placement: Placement) -> tuple[Ints, Ints]:
     if placement.balanced or placement.redundant:
         slots = _packed(slots, popularity / copies, placement.ranks, per_rank)
     elif placement.strategy == "round_robin":
-        slots = [slots[rank + placement.ranks * i] for rank in range(placement.ranks) for i in range(per_rank)]
+        slots = [
+            slots[rank + placement.ranks * i]
+            for rank in range(placement.ranks)
+            for i in range(per_rank)
+        ]
     array = np.array(slots, dtype=np.int64)
     return array[:, 0], array[:, 1]
 
 
-def _packed(slots: list[tuple[int, int]], load: Floats, ranks: int, per_rank: int) -> list[tuple[int, int]]:
-    """The fullest slot first, each to the rank with the least load that has room (EPLB's balanced packing)."""
+def _packed(
+    slots: list[tuple[int, int]], load: Floats, ranks: int, per_rank: int
+) -> list[tuple[int, int]]:
+    """The fullest slot first, each to the rank with the least load that has room (EPLB's balanced
+    packing).
+    """
     held: list[list[tuple[int, int]]] = [[] for _ in range(ranks)]
     sums = np.zeros(ranks)
     for slot in sorted(slots, key=lambda slot: (-load[slot[0]], slot)):
@@ -184,23 +219,27 @@ def _packed(slots: list[tuple[int, int]], load: Floats, ranks: int, per_rank: in
 
 
 def rank_loads(counts: Ints, slots: tuple[Ints, Ints], ranks: int) -> tuple[Floats, Floats]:
-    """(pairs, touched experts) of every rank, shapes (..., ranks); the copies of an expert share its tokens evenly."""
+    """(pairs, touched experts) of every rank, shapes (..., ranks); the copies of an expert share
+    its tokens evenly.
+    """
     expert, copy = slots
     copies = np.bincount(expert, minlength=counts.shape[-1])
     tokens = counts[..., expert]
     whole, rest = np.divmod(tokens, copies[expert])
     mine = whole + (copy < rest)
     shape = (*counts.shape[:-1], ranks, -1)
-    return mine.reshape(shape).sum(axis=-1).astype(np.float64), (mine > 0).reshape(shape).sum(axis=-1).astype(
-        np.float64
-    )
+    return mine.reshape(shape).sum(axis=-1).astype(np.float64), (mine > 0).reshape(shape).sum(
+        axis=-1
+    ).astype(np.float64)
 
 
 def curve_price(op: Operator, ps: Int64, peak_rates: PeakRates | None) -> Price:
-    """From the times of evenly loaded ranks: those at as many pairs, times the ratio of the two rooflines.
+    """From the times of evenly loaded ranks: those at as many pairs, times the ratio of the two
+    rooflines.
 
-    At T tokens a rank with its share of the experts has T topk local / total pairs on the experts that T random tokens
-    touch; with other touched experts the bytes of their weights differ, the operations do not.
+    At T tokens a rank with its share of the experts has T topk local / total pairs on the experts
+    that T random tokens touch; with other touched experts the bytes of their weights differ, the
+    operations do not.
     """
     us = ps / 1e6
     counts = np.arange(len(us), dtype=np.float64)
@@ -240,9 +279,12 @@ class LayerDraws:
     """Probability that a token chooses each group."""
 
 
-def each_layer(routing: ExpertRouting, op: Operator, last: int, placement: Placement) -> Iterator[LayerDraws]:
-    """The draws of every layer of experts, or of an exchange of their tokens, up to `last` tokens: the same in every
-    call."""
+def each_layer(
+    routing: ExpertRouting, op: Operator, last: int, placement: Placement
+) -> Iterator[LayerDraws]:
+    """The draws of every layer of experts, or of an exchange of their tokens, up to `last` tokens:
+    the same in every call.
+    """
     layers, experts, topk, groups = op.repeat, op.experts_total, op.topk, op.expert_groups
     popularity, axis = routing.popularity(layers, experts), token_axis(last).tolist()
     snapshots = len(popularity)
@@ -252,10 +294,15 @@ def each_layer(routing: ExpertRouting, op: Operator, last: int, placement: Place
         elif routing.name == "RR":
             counts = np.stack([in_turn(experts, topk, tokens) for tokens in axis], axis=1)
         else:
-            rng, draws = np.random.default_rng([routing.seed, layer]), number_of_draws(routing, snapshots)
+            rng, draws = (
+                np.random.default_rng([routing.seed, layer]),
+                number_of_draws(routing, snapshots),
+            )
             rows = popularity[:, layer]
             each = -(-draws // snapshots)
-            counts = np.concatenate([draw_counts(row, topk, axis, each, rng, groups) for row in rows])[:draws]
+            counts = np.concatenate(
+                [draw_counts(row, topk, axis, each, rng, groups) for row in rows]
+            )[:draws]
         mean = popularity[:, layer].mean(axis=0)
         yield LayerDraws(layer, counts, place(mean, placement), group_probability(mean, groups))
 
@@ -268,9 +315,16 @@ def number_of_draws(routing: ExpertRouting, snapshots: int) -> int:
 
 
 def sampled_table(
-    routing: ExpertRouting, op: Operator, last: int, placement: Placement, price: Price, provenance: int
+    routing: ExpertRouting,
+    op: Operator,
+    last: int,
+    placement: Placement,
+    price: Price,
+    provenance: int,
 ) -> tuple[SampledTable, float]:
-    """The table of a model's MoE layers, and how far the fullest rank is above the mean at 1,024 tokens or `last`."""
+    """The table of a model's MoE layers, and how far the fullest rank is above the mean at 1,024
+    tokens or `last`.
+    """
     axis = token_axis(last)
     shown = int(np.searchsorted(axis, min(1024, last), side="right")) - 1
     ps, fullest = [], []
@@ -278,11 +332,19 @@ def sampled_table(
         pairs, touched = rank_loads(one.counts, one.slots, placement.ranks)
         ps.append(np.floor(price(pairs, touched).max(axis=-1) * 1e6 + 0.5).astype(np.int64))
         fullest.append(float((pairs[:, shown].max(axis=-1) / pairs[:, shown].mean(axis=-1)).mean()))
-    return SampledTable(axis, np.stack(ps), routing.seed, provenance, routing.in_order), float(np.mean(fullest))
+    return SampledTable(axis, np.stack(ps), routing.seed, provenance, routing.in_order), float(
+        np.mean(fullest)
+    )
 
 
-def touched_table(routing: ExpertRouting, op: Operator, last: int, placement: Placement) -> SampledTable:
-    """Experts that the rank with the most of them touches, in the very draws of `drawn_table`; `ps` are experts."""
+def touched_table(
+    routing: ExpertRouting, op: Operator, last: int, placement: Placement
+) -> SampledTable:
+    """Experts that the rank with the most of them touches, in the very draws of `drawn_table`; `ps`
+    are experts.
+    """
     draws = each_layer(routing, op, last, placement)
     touched = [rank_loads(one.counts, one.slots, placement.ranks)[1].max(axis=-1) for one in draws]
-    return SampledTable(token_axis(last), np.stack(touched).astype(np.int64), routing.seed, 0, routing.in_order)
+    return SampledTable(
+        token_axis(last), np.stack(touched).astype(np.int64), routing.seed, 0, routing.in_order
+    )

@@ -1,9 +1,11 @@
-"""Cost source: a step's time as a linear function of its tokens, with coefficients trained elsewhere (BLIS).
+"""Cost source: a step's time as a linear function of its tokens, with coefficients trained
+elsewhere (BLIS).
 
     step = beta0 + beta1 * prompt tokens computed + beta2 * decode tokens            (microseconds)
 
-before it alpha0 + alpha1 * prompt tokens between a request's arrival and the queue, and after it alpha2 for each output
-token, which its client waits for and the next step does not. The file is {"beta": [b0, b1, b2], "alpha": [a0, a1, a2]}.
+before it alpha0 + alpha1 * prompt tokens between a request's arrival and the queue, and after it
+alpha2 for each output token, which its client waits for and the next step does not. The file is
+{"beta": [b0, b1, b2], "alpha": [a0, a1, a2]}.
 """
 
 from __future__ import annotations
@@ -55,12 +57,17 @@ def _numbers(value: object, name: str, least: int, path: Path) -> list[float]:
     numbers = [finite(one) for one in value] if isinstance(value, list) else []
     good = [one for one in numbers if one is not None and 0 <= one < 1e9]
     if len(numbers) < least or len(good) < len(numbers):
-        raise InputError(f'{path}: "{name}" must be a list of at least {least} numbers of microseconds, none negative')
+        raise InputError(
+            f'{path}: "{name}" must be a list of at least {least} numbers of microseconds, none '
+            "negative"
+        )
     return good
 
 
 class BlackboxSource:
-    """Every operator is inside one number per step; attention carries what depends on the tokens' kinds."""
+    """Every operator is inside one number per step; attention carries what depends on the tokens'
+    kinds.
+    """
 
     name = "blackbox"
     enforce_floor = False
@@ -78,7 +85,9 @@ class BlackboxSource:
         return Curve(zero, np.full(last + 1, Provenance.ANALYTIC, dtype=np.uint8), self._label)
 
     def attention(self, op: Operator) -> AttentionCost | None:
-        """beta1 for each prompt token, beta2 for each decode, spread over the layers of the first kind."""
+        """beta1 for each prompt token, beta2 for each decode, spread over the layers of the first
+        kind.
+        """
         _, prompt, decode = self._coefficients.beta_ps
         if op.name != next(one.name for one in self._request.operators if one.kind == "attention"):
             prompt = decode = 0
@@ -88,7 +97,9 @@ class BlackboxSource:
         flat = np.ones((1, 2), dtype=np.int64)
         prompts, decodes = (tokens[:, None] * each * flat // op.repeat for each in (prompt, decode))
         grid = SplitGrid(tokens, contexts, prompts, marks, tokens, contexts, decodes, marks, 0)
-        return AttentionCost(op.repeat, None, grid, 0, self._label, "none: the blackbox does not see lengths")
+        return AttentionCost(
+            op.repeat, None, grid, 0, self._label, "none: the blackbox does not see lengths"
+        )
 
     def extra_ops(self) -> list[OpCost]:
         """beta0, once per step."""
@@ -100,13 +111,19 @@ class BlackboxSource:
     def notes(self) -> list[str]:
         """Where its overheads went."""
         known = self._coefficients
-        alpha_us = [ps / PS_PER_US for ps in (known.queueing_ps, known.queueing_per_token_ps, known.output_ps)]
-        notes = [f"{self._label}: its alpha0, {alpha_us[0]:g} us, is the time between arrival and queue"]
+        alpha_us = [
+            ps / PS_PER_US
+            for ps in (known.queueing_ps, known.queueing_per_token_ps, known.output_ps)
+        ]
+        notes = [
+            f"{self._label}: its alpha0, {alpha_us[0]:g} us, is the time between arrival and queue"
+        ]
         if alpha_us[1]:
             notes[0] += f", and its alpha1, {alpha_us[1]:g} us, more of it for each prompt token"
         if alpha_us[2]:
             notes.append(
-                f"{self._label}: its alpha2, {alpha_us[2]:g} us, delays every output token for its client, not for the"
+                f"{self._label}: its alpha2, {alpha_us[2]:g} us, delays every output token for "
+                "its client, not for the"
                 " engine; sessions and clients in a closed loop go on when the engine is done"
             )
         return notes

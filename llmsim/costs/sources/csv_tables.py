@@ -1,4 +1,6 @@
-"""Reads the CSV tables of a profile bundle and says file, line and column of the first thing that is wrong."""
+"""Reads the CSV tables of a profile bundle and says file, line and column of the first thing that
+is wrong.
+"""
 
 import csv
 import io
@@ -16,7 +18,9 @@ from llmsim.config.reading import decoded, file_bytes, quoted
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Columns of one CSV file; `line[i]` is the file line of row i (first line is 1, the header)."""
+    """Columns of one CSV file; `line[i]` is the file line of row i (first line is 1,
+    the header).
+    """
 
     path: Path
     text: dict[str, list[str]]
@@ -40,7 +44,8 @@ def read_text(path: Path) -> str:
 def read_table(path: Path, *, text: Sequence[str], numbers: Sequence[str]) -> Table:
     """Columns `text` and `numbers` of a CSV file with a header; other columns are ignored.
 
-    Numbers must be finite and not negative. InputError says file:line:column (column counts fields from 1).
+    Numbers must be finite and not negative. InputError says file:line:column (column counts fields
+    from 1).
     """
     rows: list[list[str]] = []
     lines: list[int] = []
@@ -52,14 +57,20 @@ def read_table(path: Path, *, text: Sequence[str], numbers: Sequence[str]) -> Ta
                 rows.append(row)
                 lines.append(reader.line_num)
     except csv.Error as error:
-        raise InputError(f"{path}:{reader.line_num}:1: not CSV ({error}); write comma-separated values") from None
+        raise InputError(
+            f"{path}:{reader.line_num}:1: not CSV ({error}); write comma-separated values"
+        ) from None
     index = _columns(path, header, [*text, *numbers])
     for row, line in zip(rows, lines, strict=True):
         if len(row) != len(header):
             place = f"{path}:{line}:{min(len(row), len(header)) + 1}"
-            raise InputError(f"{place}: the row has {len(row)} fields where the header has {len(header)}")
+            raise InputError(
+                f"{place}: the row has {len(row)} fields where the header has {len(header)}"
+            )
     if not rows:
-        raise InputError(f"{path}:2:1: the table has no rows; profile the model again or remove the file")
+        raise InputError(
+            f"{path}:2:1: the table has no rows; profile the model again or remove the file"
+        )
     columns = list(zip(*rows, strict=True))
     return Table(
         path,
@@ -71,7 +82,9 @@ def read_table(path: Path, *, text: Sequence[str], numbers: Sequence[str]) -> Ta
 
 def _columns(path: Path, header: Sequence[str], wanted: Sequence[str]) -> dict[str, int]:
     if not header:
-        raise InputError(f'{path}:1:1: the file is empty; its first line must be "{",".join(wanted)}"')
+        raise InputError(
+            f'{path}:1:1: the file is empty; its first line must be "{",".join(wanted)}"'
+        )
     for position, name in enumerate(header):
         if name in header[:position]:
             raise InputError(f'{path}:1:{position + 1}: the column "{name}" appears twice')
@@ -88,35 +101,48 @@ MAX_COUNT = 2.0**31
 """Tokens and sequences."""
 
 
-def _numbers(path: Path, lines: Sequence[int], name: str, column: int, cells: Sequence[str]) -> NDArray[np.float64]:
+def _numbers(
+    path: Path, lines: Sequence[int], name: str, column: int, cells: Sequence[str]
+) -> NDArray[np.float64]:
     try:
         values = np.array([float(cell) for cell in cells])
     except ValueError:
         values = None
     largest = MAX_TIME_US if name.endswith("_us") else MAX_COUNT
-    if values is not None and bool(np.all(np.isfinite(values) & (values >= 0) & (values <= largest))):
+    if values is not None and bool(
+        np.all(np.isfinite(values) & (values >= 0) & (values <= largest))
+    ):
         return values
     for line, cell in zip(lines, cells, strict=True):
         try:
             value = float(cell)
         except ValueError:
-            raise InputError(f"{path}:{line}:{column + 1}: {name} is {quoted(cell)}, not a number") from None
+            raise InputError(
+                f"{path}:{line}:{column + 1}: {name} is {quoted(cell)}, not a number"
+            ) from None
         if not math.isfinite(value) or value < 0:
             raise InputError(
-                f"{path}:{line}:{column + 1}: {name} is {quoted(cell)}; it must be finite and not negative"
+                f"{path}:{line}:{column + 1}: {name} is {quoted(cell)}; it must be finite and "
+                "not negative"
             )
         if value > largest:
-            raise InputError(f"{path}:{line}:{column + 1}: {name} is {quoted(cell)}; it must be at most {largest:g}")
+            raise InputError(
+                f"{path}:{line}:{column + 1}: {name} is {quoted(cell)}; it must be at most "
+                f"{largest:g}"
+            )
     raise AssertionError("unreachable: some cell was bad")
 
 
 def refuse_duplicates(table: Table, keys: Sequence[Sequence[object]]) -> None:
-    """InputError when two rows have the same key (one sequence per key column); times would contradict each other."""
+    """InputError when two rows have the same key (one sequence per key column); times would
+    contradict each other.
+    """
     seen: dict[tuple[object, ...], int] = {}
     for row, key in enumerate(zip(*keys, strict=True)):
         if key in seen:
             first = int(table.line[seen[key]])
             raise InputError(
-                f"{table.path}:{int(table.line[row])}:1: the point {key} was already given in line {first}; keep one"
+                f"{table.path}:{int(table.line[row])}:1: the point {key} was already given in "
+                f"line {first}; keep one"
             )
         seen[key] = row

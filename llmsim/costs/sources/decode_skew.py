@@ -1,4 +1,6 @@
-"""Two batch effects of FlashAttention-2 that single-kernel tables do not hold, from measured constants of the card."""
+"""Two batch effects of FlashAttention-2 that single-kernel tables do not hold, from measured
+constants of the card.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,11 @@ PS_PER_S = 10**12
 
 
 def skew_q20(request: CostRequest, op: Operator) -> tuple[int, str]:
-    """kappa: extra decode time per token of (longest - mean), 2^-20 ps, and its source; 0 where it was never measured.
+    """kappa: extra decode time per token of (longest - mean), 2^-20 ps, and its source; 0 where it
+    was never measured.
 
-    One thread block streams K and V of one head: 2 * head_dim * element bytes per token, at the card's measured rate.
+    One thread block streams K and V of one head: 2 * head_dim * element bytes per token, at the
+    card's measured rate.
     """
     sheet = request.hardware
     if sheet is None or sheet.attention_kernel != "fa2" or not sheet.decode_skew_stream_bytes_per_s:
@@ -29,14 +33,19 @@ def skew_q20(request: CostRequest, op: Operator) -> tuple[int, str]:
 
 def skew_note(how: str) -> str:
     """What a run says where `skew_q20` found nothing; `how` is its source."""
-    return f"decode batches of unequal lengths cost as much as equal ones ({how.removeprefix('none: ')})"
+    return (
+        "decode batches of unequal lengths cost as much as equal ones "
+        f"({how.removeprefix('none: ')})"
+    )
 
 
 def mixed_decode_q20(request: CostRequest, op: Operator) -> int:
-    """Least decode time per KV token in a step that also prefills, 2^-20 ps per layer; 0 where the effect is unknown.
+    """Least decode time per KV token in a step that also prefills, 2^-20 ps per layer; 0 where the
+    effect is unknown.
 
-    The mixed kernel of FlashAttention-2 does not pack the query heads of a KV head: K and V are read from L2 once
-    per query head: heads * head_dim * 2 elements per token, over the measured L2 bandwidth.
+    The mixed kernel of FlashAttention-2 does not pack the query heads of a KV head: K and V are
+    read from L2 once per query head: heads * head_dim * 2 elements per token, over the measured L2
+    bandwidth.
     """
     sheet = request.hardware
     if sheet is None or sheet.attention_kernel != "fa2" or not sheet.l2_bandwidth_bytes_per_s:

@@ -1,16 +1,19 @@
-"""DRAM parts that compute: what a part file (.ini, as DRAMSim3 writes them) says, and how fast decodes attend there.
+"""DRAM parts that compute: what a part file (.ini, as DRAMSim3 writes them) says, and how fast
+decodes attend there.
 
-All sections are read. From [dram_structure] banks and page size, from [timing] how often all banks of a channel can
-open and stream a row, from [system] what a channel holds and its bus, from [power] and [other] what it draws.
+All sections are read. From [dram_structure] banks and page size, from [timing] how often all banks
+of a channel can open and stream a row, from [system] what a channel holds and its bus, from [power]
+and [other] what it draws.
 
-    page      = columns * device_width / 8 * (bus_width / device_width)             bytes of one bank's row, all devices
-    row time  = max(tRCD + columns / BL * tCCD_L, tRAS) + tRP                        one bank: open, stream, close
-    period    = max(row time, banks / 4 * tFAW)                                     all banks: four may open per tFAW
-    inside    = banks * page / (period * tCK) * (1 - tRFC / tREFI)                  bytes/s that the banks' units see
+    page      = columns * device_width / 8 * (bus_width / device_width)             bytes of one
+    bank's row, all devices row time  = max(tRCD + columns / BL * tCCD_L, tRAS) + tRP
+    one bank: open, stream, close period    = max(row time, banks / 4 * tFAW)
+    all banks: four may open per tFAW inside    = banks * page / (period * tCK) * (1 - tRFC / tREFI)
+    bytes/s that the banks' units see
 
-A unit multiplies what its bank streams with one query head at a time, so that H query heads over K KV heads read every
-key and value H / K times (`pim_queries_per_read` in [other] heads at once: fewer). Scores leave over the channel's bus
-for the softmax and come back, 2 bytes each.
+A unit multiplies what its bank streams with one query head at a time, so that H query heads over K
+KV heads read every key and value H / K times (`pim_queries_per_read` in [other] heads at once:
+fewer). Scores leave over the channel's bus for the softmax and come back, 2 bytes each.
 """
 
 import configparser
@@ -67,19 +70,32 @@ def pim_part_names() -> tuple[str, ...]:
 
 
 def load_pim_part(name: str, folder: Path) -> PimPart:
-    """A part by the path of its file, or by its stem: in `folder`, its pim_config, the one beside it, or bundled."""
+    """A part by the path of its file, or by its stem: in `folder`, its pim_config, the one beside
+    it, or bundled.
+    """
     stem = name.removesuffix(".ini")
-    places = [folder, folder / "pim_config", folder.parent / "pim_config", Path("pim_config"), PARTS_DIR]
+    places = [
+        folder,
+        folder / "pim_config",
+        folder.parent / "pim_config",
+        Path("pim_config"),
+        PARTS_DIR,
+    ]
     for place in places:
         path = place / f"{stem}.ini"
         if input_files.is_file(path):
             return read_pim_part(path)
     known = pim_part_names()
-    raise InputError(f'the memory part "{name}" is not known{nearest(stem, known)}; bundled are {", ".join(known)}')
+    raise InputError(
+        f'the memory part "{name}" is not known{nearest(stem, known)}; bundled are '
+        f"{', '.join(known)}"
+    )
 
 
 def read_pim_part(path: Path) -> PimPart:
-    """Reads one part file; InputError names section, key and value of what is missing or impossible."""
+    """Reads one part file; InputError names section, key and value of what is missing or
+    impossible.
+    """
     parser = configparser.ConfigParser(inline_comment_prefixes=("#", ";"), interpolation=None)
     text = file_text(path, "a part file (.ini)")
     try:
@@ -90,7 +106,9 @@ def read_pim_part(path: Path) -> PimPart:
     structure, system = "dram_structure", "system"
     width, bus = file.count(structure, "device_width"), file.count(system, "bus_width")
     if bus % width:
-        raise InputError(f"{path}: [system] bus_width is {bus}; it must be a multiple of device_width, {width}")
+        raise InputError(
+            f"{path}: [system] bus_width is {bus}; it must be a multiple of device_width, {width}"
+        )
     banks = file.count(structure, "bankgroups") * file.count(structure, "banks_per_group")
     columns, burst = file.count(structure, "columns"), file.count(structure, "bl")
     clock = file.number("timing", "tck")
@@ -124,20 +142,28 @@ def read_pim_part(path: Path) -> PimPart:
 
 def _bus_bytes_per_s(file: "_File", bus: int, clock_ns: float) -> int:
     """[other] data_rate (MT/s) where it is given, else two transfers per clock."""
-    rate = file.number("other", "data_rate") * 1e6 if file.has("other", "data_rate") else 2e9 / clock_ns
+    rate = (
+        file.number("other", "data_rate") * 1e6
+        if file.has("other", "data_rate")
+        else 2e9 / clock_ns
+    )
     return round(bus / 8 * rate)
 
 
 def _power_w(file: "_File", banks: int) -> tuple[float, float]:
-    """Idle and peak power of a channel: [other] idle_power and peak_power (mW), else from [power]: VDD (V) times IDD3N
-    in standby and IDD4R reading (mA, one device), all devices of the channel together."""
+    """Idle and peak power of a channel: [other] idle_power and peak_power (mW), else from [power]:
+    VDD (V) times IDD3N in standby and IDD4R reading (mA, one device), all devices of the channel
+    together.
+    """
     del banks
     if file.has("other", "idle_power") and file.has("other", "peak_power"):
         idle, peak = (file.number("other", name) / 1000 for name in ("idle_power", "peak_power"))
     else:
         devices = file.count("system", "bus_width") // file.count("dram_structure", "device_width")
         volts = file.number("power", "vdd")
-        idle, peak = (volts * file.number("power", name) * devices / 1000 for name in ("idd3n", "idd4r"))
+        idle, peak = (
+            volts * file.number("power", name) * devices / 1000 for name in ("idd3n", "idd4r")
+        )
     if idle > peak:
         raise InputError(f"{file.path}: idle power {idle:g} W exceeds peak power {peak:g} W")
     return idle, peak
@@ -170,7 +196,9 @@ class _File:
         except ValueError:
             value = math.nan
         if not 0 < value < 1e15:
-            raise InputError(f"{self.path}: [{section}] {key} is {text}; it must be a positive number")
+            raise InputError(
+                f"{self.path}: [{section}] {key} is {text}; it must be a positive number"
+            )
         return value
 
     def count(self, section: str, key: str, default: int | None = None) -> int:
@@ -179,21 +207,26 @@ class _File:
             return default
         value = self.number(section, key)
         if value != int(value):
-            raise InputError(f"{self.path}: [{section}] {key} is {value:g}; it must be a whole number")
+            raise InputError(
+                f"{self.path}: [{section}] {key} is {value:g}; it must be a whole number"
+            )
         return int(value)
 
 
 def read_pim_table(path: Path) -> tuple[list[int], list[int]]:
-    """Contexts (tokens, ascending) and ps of one sequence's decode attention in one layer, on its channels.
+    """Contexts (tokens, ascending) and ps of one sequence's decode attention in one layer, on its
+    channels.
 
-    The table of a simulator of the memory: columns context_tokens and time_us. InputError names file and line.
+    The table of a simulator of the memory: columns context_tokens and time_us. InputError names
+    file and line.
     """
     table = read_table(path, text=[], numbers=["context_tokens", "time_us"])
     context = table.number["context_tokens"]
     for row in range(len(table)):
         if context[row] != int(context[row]) or (row and context[row] <= context[row - 1]):
             raise InputError(
-                f"{path}:{table.line[row]}:1: context_tokens is {context[row]:g}; it must be a whole number above the "
+                f"{path}:{table.line[row]}:1: context_tokens is {context[row]:g}; it must be a "
+                "whole number above the "
                 "one before"
             )
     return [int(one) for one in context], to_ps(table.number["time_us"]).tolist()
@@ -201,7 +234,9 @@ def read_pim_table(path: Path) -> tuple[list[int], list[int]]:
 
 @dataclass(frozen=True)
 class PimAttention:
-    """One sequence's decode attention in one layer, on the channels that share its KV heads: fixed + L * per token."""
+    """One sequence's decode attention in one layer, on the channels that share its KV heads: fixed
+    + L * per token.
+    """
 
     channels: int
     fixed_ps: float
@@ -212,10 +247,13 @@ class PimAttention:
         return math.ceil(self.fixed_ps + context * self.ps_per_token)
 
 
-def pim_attention(part: PimPart, *, channels: int, kv_bytes: int, heads: int, kv_heads: int) -> PimAttention:
+def pim_attention(
+    part: PimPart, *, channels: int, kv_bytes: int, heads: int, kv_heads: int
+) -> PimAttention:
     """Attention of one rank with `channels` channels; `kv_bytes` of K and V per token in one layer.
 
-    A sequence's KV heads lie on different channels, as far as there are some; K and then V pass through the units.
+    A sequence's KV heads lie on different channels, as far as there are some; K and then V pass
+    through the units.
     """
     split = max(1, min(channels, kv_heads))
     passes = -(-(heads // kv_heads) // part.queries_per_read)

@@ -1,4 +1,6 @@
-"""Names the rows of a bundle or cost table that beat the data sheet: the user's numbers are used, but not silently."""
+"""Names the rows of a bundle or cost table that beat the data sheet: the user's numbers are used,
+but not silently.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ Floats = NDArray[np.float64]
 
 
 class LowerBoundWarnings:
-    """Collects the rows of `whose` below the speed of light; without any limit known it collects nothing."""
+    """Collects the rows of `whose` below the speed of light; without any limit known it collects
+    nothing.
+    """
 
     def __init__(self, request: CostRequest, whose: str = "the profile bundle") -> None:
         self._request, self._whose = request, whose
@@ -27,7 +31,9 @@ class LowerBoundWarnings:
         self._rows: dict[tuple[str, str, str], list[float]] = {}
         self._worst = 1.0
 
-    def dense(self, op: Operator, path: Path | str, feature: str, points: Floats, times_us: Floats) -> None:
+    def dense(
+        self, op: Operator, path: Path | str, feature: str, points: Floats, times_us: Floats
+    ) -> None:
         """Checks the rows of one layer of dense.csv or per_sequence.csv."""
         if self._peak_rates is not None:
             least = self._peak_rates.operator_us(op, points, self._request.dtypes.activation)
@@ -38,20 +44,39 @@ class LowerBoundWarnings:
         if self._peak_rates is None or not op.experts_local:
             return
         expert_bytes = op.weight_bytes / op.experts_local * table.number["activated_experts"]
-        least = expert_bytes * self._peak_rates.weights_stream / self._peak_rates.memory_bandwidth_bytes_per_s * 1e6
-        self.add(op.name, path, table.number["tokens"], table.number["time_us"] / divisor, least, "tokens")
+        least = (
+            expert_bytes
+            * self._peak_rates.weights_stream
+            / self._peak_rates.memory_bandwidth_bytes_per_s
+            * 1e6
+        )
+        self.add(
+            op.name,
+            path,
+            table.number["tokens"],
+            table.number["time_us"] / divisor,
+            least,
+            "tokens",
+        )
 
     def attention(self, op: Operator, path: Path | str, table: Table) -> None:
-        """Checks the KV that each row of attention.csv must read, where it exceeds the last-level cache."""
+        """Checks the KV that each row of attention.csv must read, where it exceeds the last-level
+        cache.
+        """
         if self._peak_rates is None:
             return
         column = table.number
-        context = column["kv_prefill"] * (column["prefill_chunk"] > 0) + column["n_decode"] * column["kv_decode"]
+        context = (
+            column["kv_prefill"] * (column["prefill_chunk"] > 0)
+            + column["n_decode"] * column["kv_decode"]
+        )
         least = self._peak_rates.kv_us(context * op.kv_bytes_per_context_token)
         self.add(op.name, path, context, column["time_us"], least, "cached tokens")
 
     def decodes(self, op: Operator, path: Path | str, context: Floats, times_us: Floats) -> None:
-        """Checks rows of decode batches by the cached tokens that each must read, as `attention` does."""
+        """Checks rows of decode batches by the cached tokens that each must read, as `attention`
+        does.
+        """
         if self._peak_rates is not None:
             least = self._peak_rates.kv_us(context * op.kv_bytes_per_context_token)
             self.add("decode attention", path, context, times_us, least, "cached tokens")
@@ -66,12 +91,22 @@ class LowerBoundWarnings:
             f"{self._worst:.3g} times as fast as that); the rows are used as they are"
         ]
 
-    def add(self, name: str, path: Path | str, points: Floats, times_us: Floats, least_us: Floats, unit: str) -> None:
+    def add(
+        self,
+        name: str,
+        path: Path | str,
+        points: Floats,
+        times_us: Floats,
+        least_us: Floats,
+        unit: str,
+    ) -> None:
         """Checks rows at `points` (in `unit`) of one operator against the least times, us."""
         fast = np.flatnonzero(times_us < least_us)
         if not len(fast):
             return
-        self._worst = max(self._worst, float(np.max(least_us[fast] / np.maximum(times_us[fast], 1e-9))))
+        self._worst = max(
+            self._worst, float(np.max(least_us[fast] / np.maximum(times_us[fast], 1e-9)))
+        )
         self._rows.setdefault((name, str(path), unit), []).extend(points[fast].tolist())
 
 

@@ -16,17 +16,22 @@ GROUP = "llmsim.cost_sources"
 
 
 COST_SOURCE = Kind(
-    "cost source", "--cost-source", GROUP,
+    "cost source",
+    "--cost-source",
+    GROUP,
     {
         "operator": "operator(op, last), which gives a Curve or None (docs/how-to/extending.md)",
-        "attention": "attention(op), which gives an AttentionCost or None (docs/how-to/extending.md)",
+        "attention": (
+            "attention(op), which gives an AttentionCost or None (docs/how-to/extending.md)"
+        ),
     },
     "my_costs:MyCosts",
-)  # fmt: skip
+)
 
 
 def load_plugin(request: CostRequest) -> CostSource:
-    """The class that the request names, constructed with the request and wrapped so that its errors are sentences.
+    """The class that the request names, constructed with the request and wrapped so that its errors
+    are sentences.
 
     Raises InputError for a name that leads nowhere, or a class without the methods of `CostSource`.
     """
@@ -35,7 +40,8 @@ def load_plugin(request: CostRequest) -> CostSource:
         return BlackboxSource(request)
     if ":" not in name and name not in (known := entry_points(GROUP)):
         raise InputError(
-            f'--cost-source "{name}" is unknown{nearest(name, known)}; say auto, bundle, external, silicon or'
+            f'--cost-source "{name}" is unknown{nearest(name, known)}; say auto, bundle, '
+            "external, silicon or"
             f' roofline, module:Class, or a name that a package offers under "{GROUP}"'
         )
     return _Guarded(name, create(COST_SOURCE, name, {}, request))
@@ -57,14 +63,21 @@ class _Guarded:
             return None
         where = f"{self.name} ({defined_at(self._source.operator)}): operator {op.name}"
         if not isinstance(curve, Curve):
-            raise InputError(f"{where}: the answer is of the type {type(curve).__name__}; a Curve or None was expected")
+            raise InputError(
+                f"{where}: the answer is of the type {type(curve).__name__}; a Curve or None was "
+                "expected"
+            )
         ps, marks = np.asarray(curve.ps), np.asarray(curve.provenance)
         if ps.dtype.kind not in "iu" or marks.dtype.kind not in "iu":
             raise InputError(
-                f"{where}: times are {ps.dtype} and marks {marks.dtype}; whole ps and Provenance are needed"
+                f"{where}: times are {ps.dtype} and marks {marks.dtype}; whole ps and Provenance "
+                "are needed"
             )
         if not len(ps) == len(marks) == last + 1 or bool((ps < 0).any()):
-            raise InputError(f"{where}: the curve must have {last + 1} times and marks, none negative, index 0 first")
+            raise InputError(
+                f"{where}: the curve must have {last + 1} times and marks, none negative, index "
+                "0 first"
+            )
         return curve
 
     def attention(self, op: Any) -> AttentionCost | None:
@@ -73,7 +86,8 @@ class _Guarded:
         if cost is not None and not isinstance(cost, AttentionCost):
             where = f"{self.name} ({defined_at(self._source.attention)}): attention {op.name}"
             raise InputError(
-                f"{where}: the answer is of the type {type(cost).__name__}; an AttentionCost or None was expected"
+                f"{where}: the answer is of the type {type(cost).__name__}; an AttentionCost or "
+                "None was expected"
             )
         return cost
 
@@ -86,4 +100,6 @@ class _Guarded:
     def _call(self, method: str, *arguments: Any) -> Any:
         about = getattr(arguments[0], "name", "") if arguments else ""
         with foreign_code():
-            return guarded(f"{self.name}.{method}({about})", getattr(self._source, method))(*arguments)
+            return guarded(f"{self.name}.{method}({about})", getattr(self._source, method))(
+                *arguments
+            )

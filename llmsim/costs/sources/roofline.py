@@ -1,4 +1,6 @@
-"""Cost source: the data sheet. What an operator moves and computes, over what such devices reach in practice."""
+"""Cost source: the data sheet. What an operator moves and computes, over what such devices reach in
+practice.
+"""
 
 from __future__ import annotations
 
@@ -19,21 +21,32 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 MEMORY_EFFICIENCY = 0.8
-"""Share of the data sheet's bandwidth that streaming kernels reach: aiconfigurator-core's systems/*.yaml uses 0.8 for
-every GPU; in its vLLM tables (A100 to GB200) the median over weight-streaming GEMMs beyond 200 MB is 0.75 to 0.87, over
-decode attention beyond 400 MB of KV 0.74 to 0.86."""
+"""Share of the data sheet's bandwidth that streaming kernels reach: aiconfigurator-core's
+systems/*.yaml uses 0.8 for every GPU; in its vLLM tables (A100 to GB200) the median over
+weight-streaming GEMMs beyond 200 MB is 0.75 to 0.87, over decode attention beyond 400 MB of KV 0.74
+to 0.86.
+"""
 GEMM_EFFICIENCY = 0.75
-"""Share of the dense peak that large GEMMs reach: medians of the same tables run from 0.61 (L40S) to 0.88 (A100)."""
+"""Share of the dense peak that large GEMMs reach: medians of the same tables run from 0.61 (L40S)
+to 0.88 (A100).
+"""
 ATTENTION_EFFICIENCY = 0.5
-"""Share of the dense peak that causal prefill attention reaches at 4k to 16k tokens: 0.34 to 0.67 in those tables."""
+"""Share of the dense peak that causal prefill attention reaches at 4k to 16k tokens: 0.34 to 0.67
+in those tables.
+"""
 LAUNCH_US = 3.0
-"""Fixed part of every kernel, launch included: `mem_empirical_constant_latency` of the same files."""
+"""Fixed part of every kernel, launch included: `mem_empirical_constant_latency` of the same files.
+"""
 ATTENTION_LAUNCH_US = 9.0
-"""Fixed part of an attention call: the shortest ones of the same tables take 8.2 us (L40S) to 12.5 us (A100)."""
+"""Fixed part of an attention call: the shortest ones of the same tables take 8.2 us (L40S) to 12.5
+us (A100).
+"""
 
 
 class RooflineSource:
-    """Times from bytes and flops; for any device of which at least the memory bandwidth is known."""
+    """Times from bytes and flops; for any device of which at least the memory
+    bandwidth is known.
+    """
 
     name = "roofline"
     enforce_floor = True
@@ -44,13 +57,17 @@ class RooflineSource:
             raise AssertionError("the caller checks that a bandwidth is known")
         self._request = request
         self._peak_rates: PeakRates = peak_rates
-        self._label = f"data sheet of {request.hardware.name if request.hardware else request.hardware_name}"
+        self._label = (
+            f"data sheet of {request.hardware.name if request.hardware else request.hardware_name}"
+        )
         if bandwidth_differs(request):
             self._label += ", npu_mem.mem_bw of the cluster file"
         self._notes: list[str] = []
 
     def operator(self, op: Operator, last: int) -> Curve | None:
-        """max(bytes / (0.8 bandwidth), flops / (0.75 peak)) + 3 us; experts: those that tokens should touch."""
+        """max(bytes / (0.8 bandwidth), flops / (0.75 peak)) + 3 us; experts: those that tokens
+        should touch.
+        """
         counts = np.arange(last + 1, dtype=np.float64)
         us = self.operator_us(op, counts)
         us[0] = 0.0
@@ -60,16 +77,27 @@ class RooflineSource:
         """Microseconds of one execution at each count."""
         if op.kind == "collective":
             raise AssertionError("collectives are priced by tables or links")
-        moved = counts * (op.read_bytes_per_token + op.write_bytes_per_token) + self._weight_bytes(op, counts)
+        moved = counts * (op.read_bytes_per_token + op.write_bytes_per_token) + self._weight_bytes(
+            op, counts
+        )
         memory = moved / (MEMORY_EFFICIENCY * self._peak_rates.memory_bandwidth_bytes_per_s)
         peak = self._peak_rates.peak(op.weight_dtype or self._request.dtypes.activation)
-        compute = counts * op.flops_per_token / (GEMM_EFFICIENCY * peak) if peak else np.zeros_like(counts)
+        compute = (
+            counts * op.flops_per_token / (GEMM_EFFICIENCY * peak)
+            if peak
+            else np.zeros_like(counts)
+        )
         if not peak:
-            self._note(f'peak flop/s of "{self._request.hardware_name}" are not known: only memory bandwidth limits it')
+            self._note(
+                f'peak flop/s of "{self._request.hardware_name}" are not known: only memory '
+                "bandwidth limits it"
+            )
         return np.asarray(np.maximum(memory, compute) * 1e6 + LAUNCH_US)
 
     def attention(self, op: Operator) -> AttentionCost:
-        """max(KV bytes / (0.8 bandwidth), causal flops / (0.5 peak)) + 9 us, for prefills and for decode batches."""
+        """max(KV bytes / (0.8 bandwidth), causal flops / (0.5 peak)) + 9 us, for prefills and for
+        decode batches.
+        """
         prefill_q = geometric_axis(1, self._request.table_tokens, 8)
         prefill_k = np.insert(geometric_axis(1, self._request.max_model_len, 4), 0, 0)
         q, k = np.meshgrid(prefill_q.astype(float), prefill_k.astype(float), indexing="ij")
@@ -77,12 +105,21 @@ class RooflineSource:
         n_axis = geometric_axis(1, self._request.table_sequences, 2)
         kv_axis = geometric_axis(1, self._request.max_model_len, 2)
         n, kv = np.meshgrid(n_axis.astype(float), kv_axis.astype(float), indexing="ij")
-        decode = self.attention_us(op, n * (kv + 1), n * (kv + 1), op.decode_flops_per_context_token)
+        decode = self.attention_us(
+            op, n * (kv + 1), n * (kv + 1), op.decode_flops_per_context_token
+        )
         kappa, how = skew_q20(self._request, op)
         grid = SplitGrid(
-            prefill_q, prefill_k, to_ps(prefill), analytic(prefill), n_axis, kv_axis, to_ps(decode), analytic(decode),
+            prefill_q,
+            prefill_k,
+            to_ps(prefill),
+            analytic(prefill),
+            n_axis,
+            kv_axis,
+            to_ps(decode),
+            analytic(decode),
             mixed_decode_q20(self._request, op),
-        )  # fmt: skip
+        )
         return AttentionCost(op.repeat, None, grid, kappa, self._label, how)
 
     def notes(self) -> list[str]:
@@ -93,8 +130,12 @@ class RooflineSource:
         if sentence not in self._notes:
             self._notes.append(sentence)
 
-    def attention_us(self, op: Operator, kv_tokens: Floats, pairs: Floats, flops: int = 0) -> Floats:
-        """us of a call that reads `kv_tokens` and computes `pairs` of (new, attended) tokens at `flops` each."""
+    def attention_us(
+        self, op: Operator, kv_tokens: Floats, pairs: Floats, flops: int = 0
+    ) -> Floats:
+        """us of a call that reads `kv_tokens` and computes `pairs` of (new, attended) tokens at
+        `flops` each.
+        """
         rate = MEMORY_EFFICIENCY * self._peak_rates.memory_bandwidth_bytes_per_s
         memory = kv_tokens * op.kv_bytes_per_context_token / rate
         peak = self._peak_rates.peak(op.weight_dtype or self._request.dtypes.activation)

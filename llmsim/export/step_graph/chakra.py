@@ -1,9 +1,11 @@
-"""Writes an iteration's graph as Chakra execution traces, one per rank, with the files that ASTRA-sim wants beside.
+"""Writes an iteration's graph as Chakra execution traces, one per rank, with the files that
+ASTRA-sim wants beside.
 
-Compute and collectives of known duration are COMP nodes whose duration is rounded to whole microseconds, Chakra's unit;
-collectives and messages that links price are COMM nodes with their bytes, so that the network of the simulator prices
-them. Data-parallel ranks start what they do together when the slowest is there: what the others wait, in whole
-microseconds of the rounded times, is a node of its own.
+Compute and collectives of known duration are COMP nodes whose duration is rounded to whole
+microseconds, Chakra's unit; collectives and messages that links price are COMM nodes with their
+bytes, so that the network of the simulator prices them. Data-parallel ranks start what they do
+together when the slowest is there: what the others wait, in whole microseconds of the rounded
+times, is a node of its own.
 """
 
 from __future__ import annotations
@@ -29,10 +31,14 @@ def rounded_us(node: GraphNode) -> int:
 
 
 def groups_of(graph: IterationGraph) -> Groups:
-    """The groups of ranks that are named in a file of their own, by first use; on a topology all are."""
+    """The groups of ranks that are named in a file of their own, by first use; on a topology all
+    are.
+    """
     everyone = tuple(range(graph.ranks)) if graph.topology is None else ()
     found = dict.fromkeys(
-        node.group for node in graph.nodes if node.kind == "collective" and node.on_links and node.group != everyone
+        node.group
+        for node in graph.nodes
+        if node.kind == "collective" and node.on_links and node.group != everyone
     )
     return {group: number for number, group in enumerate(found, start=1)}
 
@@ -47,14 +53,22 @@ def rounded_ends_ps(graph: IterationGraph) -> dict[int, int]:
     return ends
 
 
-def trace_of(graph: IterationGraph, rank: int, groups: Groups, ends_ps: dict[int, int]) -> list[TraceNode]:
-    """The nodes of one rank, numbered from 0, and what it waits for other members before they go on together."""
+def trace_of(
+    graph: IterationGraph, rank: int, groups: Groups, ends_ps: dict[int, int]
+) -> list[TraceNode]:
+    """The nodes of one rank, numbered from 0, and what it waits for other members before they go on
+    together.
+    """
     devices = _devices(graph)
     place: dict[int, int] = {}
     trace: list[TraceNode] = []
 
-    def append(name: str, kind: NodeType, us: int, after: list[int], attributes: dict[str, Value]) -> None:
-        trace.append(TraceNode(len(trace), name, kind, us, after, [], {"is_cpu_op": False, **attributes}))
+    def append(
+        name: str, kind: NodeType, us: int, after: list[int], attributes: dict[str, Value]
+    ) -> None:
+        trace.append(
+            TraceNode(len(trace), name, kind, us, after, [], {"is_cpu_op": False, **attributes})
+        )
 
     for node in graph.of_rank(rank):
         mine = [before for before in node.depends_on if before in place]
@@ -70,26 +84,42 @@ def trace_of(graph: IterationGraph, rank: int, groups: Groups, ends_ps: dict[int
 
 
 def _waited_us(node: GraphNode, mine: list[int], ends_ps: dict[int, int]) -> int:
-    """Whole microseconds by which others are later, never more, so that the slowest one's time is exact."""
+    """Whole microseconds by which others are later, never more, so that the slowest one's time is
+    exact.
+    """
     if len(node.depends_on) == len(mine) or not mine:
         return 0
     latest = max(ends_ps[before] for before in node.depends_on)
     return (latest - max(ends_ps[before] for before in mine)) // PS_PER_US
 
 
-def _form(node: GraphNode, groups: Groups, devices: Sequence[int]) -> tuple[NodeType, int, dict[str, Value]]:
+def _form(
+    node: GraphNode, groups: Groups, devices: Sequence[int]
+) -> tuple[NodeType, int, dict[str, Value]]:
     """(type, microseconds, attributes) of a node."""
     if node.kind in ("send", "receive"):
         sends = node.kind == "send"
-        end: dict[str, Value] = {"comm_dst": devices[node.group[1]]} if sends else {"comm_src": devices[node.group[0]]}
-        return "COMM_SEND" if sends else "COMM_RECV", 0, {**end, "comm_size": node.bytes_moved, "comm_tag": 0}
+        end: dict[str, Value] = (
+            {"comm_dst": devices[node.group[1]]} if sends else {"comm_src": devices[node.group[0]]}
+        )
+        return (
+            "COMM_SEND" if sends else "COMM_RECV",
+            0,
+            {**end, "comm_size": node.bytes_moved, "comm_tag": 0},
+        )
     if node.kind == "collective" and node.on_links:
         # Of an all-gather Chakra has one rank's input, where we have the whole tensor.
         gathers = node.collective == "all_gather"
         size = -(-node.bytes_moved // len(node.group)) if gathers else node.bytes_moved
         number = groups.get(node.group)
-        whole: dict[str, Value] = {"involved_dim": (True,)} if number is None else {"pg_name": str(number)}
-        return "COMM_COLL", 0, {"comm_type": COLLECTIVES.index(node.collective.upper()), "comm_size": size, **whole}
+        whole: dict[str, Value] = (
+            {"involved_dim": (True,)} if number is None else {"pg_name": str(number)}
+        )
+        return (
+            "COMM_COLL",
+            0,
+            {"comm_type": COLLECTIVES.index(node.collective.upper()), "comm_size": size, **whole},
+        )
     return "COMP", rounded_us(node), {"num_ops": node.flops, "tensor_size": node.bytes_moved}
 
 
@@ -99,16 +129,19 @@ def _devices(graph: IterationGraph) -> Sequence[int]:
 
 
 def write_chakra(graph: IterationGraph, ranks: list[int], folder: Path) -> list[Path]:
-    """`workload.<device>.et` for each rank, and system, network, memory and group files of the domain; the paths.
+    """`workload.<device>.et` for each rank, and system, network, memory and group files of the
+    domain; the paths.
 
-    Ring collectives, as the program prices them. The network is the domain's own full meshes, on which rank and device
-    are the same; of a cluster with a topology it is that one, and with all ranks its other devices have empty traces. A
-    group of one device has a network of SMALLEST_NETWORK devices, of which the others have one node of no duration.
-    NotYetError for a step with copies or other devices, for which traces have one compute stream too few.
+    Ring collectives, as the program prices them. The network is the domain's own full meshes, on
+    which rank and device are the same; of a cluster with a topology it is that one, and with all
+    ranks its other devices have empty traces. A group of one device has a network of
+    SMALLEST_NETWORK devices, of which the others have one node of no duration. NotYetError for a
+    step with copies or other devices, for which traces have one compute stream too few.
     """
     if any(node.device != "npu" for node in graph.nodes):
         raise NotYetError(
-            f"group {graph.group} keeps weights or attention outside of its devices; Chakra traces of such steps are "
+            f"group {graph.group} keeps weights or attention outside of its devices; Chakra "
+            "traces of such steps are "
             "not written by this version: name a file ending in .json, .dot or .graphml"
         )
     folder.mkdir(parents=True, exist_ok=True)
@@ -117,9 +150,13 @@ def write_chakra(graph: IterationGraph, ranks: list[int], folder: Path) -> list[
     traces = {devices[rank]: trace_of(graph, rank, groups, ends_ps) for rank in ranks}
     if graph.topology is None and graph.ranks == 1:
         idle: dict[str, Value] = {"is_cpu_op": False, "num_ops": 0, "tensor_size": 0}
-        traces[SMALLEST_NETWORK - 1] = [TraceNode(0, "idle", "COMP", attributes=idle)]  # strict rules need a node
+        traces[SMALLEST_NETWORK - 1] = [
+            TraceNode(0, "idle", "COMP", attributes=idle)
+        ]  # strict rules need a node
     if graph.topology is not None and len(ranks) == graph.ranks:
-        traces |= {device: [] for device in range(graph.topology.num_devices) if device not in traces}
+        traces |= {
+            device: [] for device in range(graph.topology.num_devices) if device not in traces
+        }
     written = []
     for device in sorted(traces):
         written.append(folder / f"workload.{device}.et")
@@ -138,7 +175,9 @@ def write_chakra(graph: IterationGraph, ranks: list[int], folder: Path) -> list[
 
 
 def _network(graph: IterationGraph) -> dict[str, str]:
-    """The files of the network and of the system, by name; arriving messages are reduced in the device's own memory."""
+    """The files of the network and of the system, by name; arriving messages are reduced in the
+    device's own memory.
+    """
     dimensions = [one for one in graph.dimensions if one[0] > 1]
     if graph.topology is None and not dimensions:
         dimensions = [(SMALLEST_NETWORK, *graph.dimensions[0][1:])]
@@ -153,7 +192,12 @@ def _network(graph: IterationGraph) -> dict[str, str]:
     if graph.topology is not None:
         return {**texts, "network.json": json.dumps(graph.topology.file, indent=1) + "\n"}
     network = {
-        "topology": ["FullyConnected"] * len(dimensions), "npus_count": [size for size, _, _ in dimensions],
-        "bandwidth": [rate / 1e9 for _, rate, _ in dimensions], "latency": [ps / 1000 for _, _, ps in dimensions],
-    }  # fmt: skip
-    return {**texts, "network.yml": "".join(f"{key}: {json.dumps(value)}\n" for key, value in network.items())}
+        "topology": ["FullyConnected"] * len(dimensions),
+        "npus_count": [size for size, _, _ in dimensions],
+        "bandwidth": [rate / 1e9 for _, rate, _ in dimensions],
+        "latency": [ps / 1000 for _, _, ps in dimensions],
+    }
+    return {
+        **texts,
+        "network.yml": "".join(f"{key}: {json.dumps(value)}\n" for key, value in network.items()),
+    }

@@ -14,22 +14,42 @@ from llmsim.export.step_graph.nodes import PS_PER_US, GraphNode
 from llmsim.export.step_graph.rows import Item
 
 ATTRIBUTES = {
-    "rank": "int", "name": "string", "kind": "string", "layer": "int", "start_us": "double", "duration_us": "double",
-    "flops": "long", "bytes": "long", "power_class": "string", "collective": "string", "provenance": "string",
-    "source": "string", "device": "string", "route": "string", "half": "int",
-}  # fmt: skip
+    "rank": "int",
+    "name": "string",
+    "kind": "string",
+    "layer": "int",
+    "start_us": "double",
+    "duration_us": "double",
+    "flops": "long",
+    "bytes": "long",
+    "power_class": "string",
+    "collective": "string",
+    "provenance": "string",
+    "source": "string",
+    "device": "string",
+    "route": "string",
+    "half": "int",
+}
 """Of a node in GraphML and networkx -> its type."""
 COLORS = {
-    "compute": "#dbe9f6", "attention": "#fde8c8", "collective": "#e3d7f0", "send": "#d9ead3", "receive": "#d9ead3",
+    "compute": "#dbe9f6",
+    "attention": "#fde8c8",
+    "collective": "#e3d7f0",
+    "send": "#d9ead3",
+    "receive": "#d9ead3",
     "copy": "#eeeeee",
-}  # fmt: skip
+}
 ELSEWHERE = {"cpu": "#f6d5d5", "pim": "#f6e3a1"}
 """Of what other devices than the rank's own run."""
 
 
 def as_json(graph: IterationGraph, nodes: Sequence[GraphNode]) -> str:
     """One object: the iteration, its batch, and a list of nodes; times in ps."""
-    about = {name: value for name, value in vars(graph).items() if name not in ("nodes", "items", "batches")}
+    about = {
+        name: value
+        for name, value in vars(graph).items()
+        if name not in ("nodes", "items", "batches")
+    }
 
     def shown(items: Sequence[Item]) -> list[dict[str, int]]:
         return [{"tokens": tokens, "computed_before": before} for tokens, before in items]
@@ -40,7 +60,9 @@ def as_json(graph: IterationGraph, nodes: Sequence[GraphNode]) -> str:
 
 
 def as_dot(graph: IterationGraph, nodes: Sequence[GraphNode], *, every_layer: bool = False) -> str:
-    """One box per operator with device, duration and bytes; identical layers once, with their number."""
+    """One box per operator with device, duration and bytes; identical layers once, with their
+    number.
+    """
     shown = list(nodes) if every_layer else [node for node in nodes if node.layer == 0]
     counts = _repeats(nodes)
     title = f"{graph.model} on {graph.ranks} x {graph.hardware}, iteration {graph.iteration}: "
@@ -51,7 +73,10 @@ def as_dot(graph: IterationGraph, nodes: Sequence[GraphNode], *, every_layer: bo
         lines.append(f"  subgraph cluster_{rank} {{ label={_quoted(f'rank {rank}')};")
         for node in (node for node in shown if node.rank == rank):
             times = "" if every_layer or counts[node.node] == 1 else f" x {counts[node.node]}"
-            text = f"{node.name}{times}\\n{_where(graph, node)}: {_us(node.duration_ps)}, {_size(node.bytes_moved)}"
+            text = (
+                f"{node.name}{times}\\n{_where(graph, node)}: {_us(node.duration_ps)}, "
+                f"{_size(node.bytes_moved)}"
+            )
             color = ELSEWHERE.get(node.device, COLORS[node.kind])
             lines.append(f"    n{node.node} [label={_quoted(text)}, fillcolor={_quoted(color)}];")
         lines.append("  }")
@@ -69,8 +94,9 @@ def _where(graph: IterationGraph, node: GraphNode) -> str:
 
 
 def _order(nodes: Sequence[GraphNode], shown: Sequence[GraphNode]) -> list[tuple[int, int]]:
-    """Edges: of one stream each rank's nodes in turn; of several, what each shown node waits for, later layers standing
-    for the first one."""
+    """Edges: of one stream each rank's nodes in turn; of several, what each shown node waits for,
+    later layers standing for the first one.
+    """
     if all(node.device == "npu" for node in shown):
         ranks = {node.rank: [one for one in shown if one.rank == node.rank] for node in shown}
         return [(a.node, b.node) for mine in ranks.values() for a, b in pairwise(mine)]
@@ -131,14 +157,24 @@ def attributes(node: GraphNode) -> dict[str, Any]:
 
 def as_graphml(graph: IterationGraph, nodes: Sequence[GraphNode]) -> str:
     """GraphML, as networkx, Gephi and yEd read it."""
-    lines = ['<?xml version="1.0" encoding="UTF-8"?>', '<graphml xmlns="http://graphml.graphdrawing.org/xmlns">']
-    lines += [f'  <key id="{n}" for="node" attr.name="{n}" attr.type="{kind}"/>' for n, kind in ATTRIBUTES.items()]
+    lines = [
+        '<?xml version="1.0" encoding="UTF-8"?>',
+        '<graphml xmlns="http://graphml.graphdrawing.org/xmlns">',
+    ]
+    lines += [
+        f'  <key id="{n}" for="node" attr.name="{n}" attr.type="{kind}"/>'
+        for n, kind in ATTRIBUTES.items()
+    ]
     lines.append(f'  <graph id={quoteattr(f"iteration {graph.iteration}")} edgedefault="directed">')
     for node in nodes:
-        data = "".join(f'<data key="{name}">{escape(str(v))}</data>' for name, v in attributes(node).items())
+        data = "".join(
+            f'<data key="{name}">{escape(str(v))}</data>' for name, v in attributes(node).items()
+        )
         lines.append(f'    <node id="n{node.node}">{data}</node>')
     for node in nodes:
-        lines += [f'    <edge source="n{before}" target="n{node.node}"/>' for before in node.depends_on]
+        lines += [
+            f'    <edge source="n{before}" target="n{node.node}"/>' for before in node.depends_on
+        ]
     return "\n".join([*lines, "  </graph>", "</graphml>"]) + "\n"
 
 

@@ -1,7 +1,9 @@
-"""One iteration made concrete: every operator of every rank as a node, with when it runs and what it depends on.
+"""One iteration made concrete: every operator of every rank as a node, with when it runs and what
+it depends on.
 
-Of a group with pipeline stages or data-parallel ranks in lock-step it is the iteration of all of them: device t + R
-(s + S m) is rank t of R in stage s of S of member m, as in the core. Nothing runs before it, and links are free.
+Of a group with pipeline stages or data-parallel ranks in lock-step it is the iteration of all of
+them: device t + R (s + S m) is rank t of R in stage s of S of member m, as in the core. Nothing
+runs before it, and links are free.
 """
 
 from __future__ import annotations
@@ -96,7 +98,8 @@ def iteration_graph(groups: Sequence[LoweredGroup], group: int, batch: Round) ->
     first = domain[0]
     if first.draft is not None:
         raise NotYetError(
-            f"group {first.info.index} has a drafter with a model; graphs of steps with its passes are not exported by "
+            f"group {first.info.index} has a drafter with a model; graphs of steps with its "
+            "passes are not exported by "
             "this version: leave the speculative_config out, or say the method ngram"
         )
     padded = padded_tokens(first, batch.items)
@@ -152,9 +155,14 @@ class _Maker:
             yield from self._stage(stage)
 
     def _stage(self, stage: int) -> Iterator[GraphNode]:
-        """Members run alike; those that lack what an operator works on, such as sequences, leave it out."""
+        """Members run alike; those that lack what an operator works on, such as sequences, leave it
+        out.
+        """
         together = False
-        for step in zip(*(in_order([row for row in rows if row.stage == stage]) for rows in self._rows), strict=True):
+        for step in zip(
+            *(in_order([row for row in rows if row.stage == stage]) for rows in self._rows),
+            strict=True,
+        ):
             row, layer = step[0]
             if row.together and not together:
                 self._meet(stage)
@@ -166,7 +174,9 @@ class _Maker:
                 if mine.absent:
                     continue
                 for device in range(self._each):
-                    yield self._node(self._numbers.number(member, stage, device), mine, layer, self._at[member])
+                    yield self._node(
+                        self._numbers.number(member, stage, device), mine, layer, self._at[member]
+                    )
                 self._at[member] += mine.duration_ps(layer)
 
     def _meet(self, stage: int) -> None:
@@ -182,7 +192,9 @@ class _Maker:
     def _hand_over(self, stage: int, step: Sequence[tuple[Row, int]]) -> Iterator[GraphNode]:
         for member, (row, layer) in enumerate(step):
             for device in range(self._each):
-                rank, next_rank = (self._numbers.number(member, at, device) for at in (stage, stage + 1))
+                rank, next_rank = (
+                    self._numbers.number(member, at, device) for at in (stage, stage + 1)
+                )
                 sent = self._node(rank, row, layer, self._at[member], group=(rank, next_rank))
                 self._before[next_rank] = (sent.node,)
                 yield sent
@@ -190,12 +202,28 @@ class _Maker:
                 yield self._node(next_rank, row.received(), layer, end, group=(rank, next_rank))
             self._at[member] += row.duration_ps(layer)
 
-    def _node(self, rank: int, row: Row, layer: int, start_ps: int, group: tuple[int, ...] | None = None) -> GraphNode:
+    def _node(
+        self, rank: int, row: Row, layer: int, start_ps: int, group: tuple[int, ...] | None = None
+    ) -> GraphNode:
         node = GraphNode(
-            self._count, rank, row.name, row.kind, layer, row.part, start_ps, row.duration_ps(layer), row.flops,
-            row.bytes_moved, row.power_class, row.collective, row.on_links, row.provenance, row.source,
-            self._before[rank], self._numbers.together(rank, row) if group is None else group,
-        )  # fmt: skip
+            self._count,
+            rank,
+            row.name,
+            row.kind,
+            layer,
+            row.part,
+            start_ps,
+            row.duration_ps(layer),
+            row.flops,
+            row.bytes_moved,
+            row.power_class,
+            row.collective,
+            row.on_links,
+            row.provenance,
+            row.source,
+            self._before[rank],
+            self._numbers.together(rank, row) if group is None else group,
+        )
         self._before[rank] = (self._count,)
         self._count += 1
         return node

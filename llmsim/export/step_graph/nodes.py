@@ -28,11 +28,14 @@ class GraphNode:
     duration_ps: int
     flops: int
     bytes_moved: int
-    """Read and written, weights included; of a collective the tensor's size, of a message its own."""
+    """Read and written, weights included; of a collective the tensor's size, of a message its own.
+    """
     power_class: str
     collective: str
     on_links: bool
-    """A collective or message that the links price: its duration here is that of the engine's default rules."""
+    """A collective or message that the links price: its duration here is that of the engine's
+    default rules.
+    """
     provenance: str
     source: str
     depends_on: tuple[int, ...]
@@ -53,7 +56,9 @@ class GraphNode:
 
 @dataclass(frozen=True)
 class Ranks:
-    """The devices of a domain: t + R (s + S m) is rank t of R in stage s of S of member m, as in the core."""
+    """The devices of a domain: t + R (s + S m) is rank t of R in stage s of S of member m, as in
+    the core.
+    """
 
     layout: Layout
     members: int
@@ -72,7 +77,11 @@ class Ranks:
         if row.kind != "collective":
             return ()
         each = self.layout.stage_ranks
-        member, stage, device = rank // (each * self.layout.pp), rank // each % self.layout.pp, rank % each
+        member, stage, device = (
+            rank // (each * self.layout.pp),
+            rank // each % self.layout.pp,
+            rank % each,
+        )
         if row.among in ("members", "everyone"):
             devices = range(each) if row.among == "everyone" else (device,)
             return tuple(self.number(m, stage, d) for m in range(self.members) for d in devices)

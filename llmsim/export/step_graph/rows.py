@@ -1,4 +1,6 @@
-"""The operators of one member's program at one batch: how long each takes, what it computes and moves."""
+"""The operators of one member's program at one batch: how long each takes, what it computes and
+moves.
+"""
 
 from __future__ import annotations
 
@@ -53,15 +55,24 @@ class Row:
 
 
 def in_order(rows: Sequence[Row]) -> list[tuple[Row, int]]:
-    """Operators of one part repeat together, layer by layer; a row stops after its own number of layers."""
+    """Operators of one part repeat together, layer by layer; a row stops after its own number of
+    layers.
+    """
     ordered = []
     for part in sorted({row.part for row in rows}):
         mine = [row for row in rows if row.part == part]
-        ordered += [(row, layer) for layer in range(max(r.repeat for r in mine)) for row in mine if layer < row.repeat]
+        ordered += [
+            (row, layer)
+            for layer in range(max(r.repeat for r in mine))
+            for row in mine
+            if layer < row.repeat
+        ]
     return ordered
 
 
-def rows_of(lowered: LoweredGroup, items: Sequence[Item], padded: int, gathered: int, step: int) -> list[Row]:
+def rows_of(
+    lowered: LoweredGroup, items: Sequence[Item], padded: int, gathered: int, step: int
+) -> list[Row]:
     """The rows of a batch, in the program's order."""
     batch, program = list(items), lowered.program
     counts = dict(zip(FEATURES, program.place(batch, padded, gathered), strict=True))
@@ -69,15 +80,20 @@ def rows_of(lowered: LoweredGroup, items: Sequence[Item], padded: int, gathered:
     linked = lowered.costs.link_collectives
     return [
         _row(
-            placed, tuple(ps), counts, items, placed.operator is not None and runs_as_messages(placed.operator, linked)
+            placed,
+            tuple(ps),
+            counts,
+            items,
+            placed.operator is not None and runs_as_messages(placed.operator, linked),
         )
         for placed, ps in zip(lowered.placed, times, strict=True)
     ]
 
 
 def padded_tokens(lowered: LoweredGroup, batches: Sequence[Sequence[Item]]) -> list[int]:
-    """What each member computes: alone the next captured graph's size; together all that of the largest, if all have
-    one, else nobody pads (as the core combines them)."""
+    """What each member computes: alone the next captured graph's size; together all that of the
+    largest, if all have one, else nobody pads (as the core combines them).
+    """
     graphs = [lowered.program.rank_graph(list(items)) for items in batches]
     if len(graphs) == 1:
         return [graphs[0][2]]
@@ -89,20 +105,42 @@ def padded_tokens(lowered: LoweredGroup, batches: Sequence[Sequence[Item]]) -> l
 
 
 def _row(
-    placed: Placed, times_ps: tuple[int, ...], counts: dict[str, int], items: Sequence[Item], on_links: bool
+    placed: Placed,
+    times_ps: tuple[int, ...],
+    counts: dict[str, int],
+    items: Sequence[Item],
+    on_links: bool,
 ) -> Row:
     cost, op = placed.cost, placed.operator
     row = Row(
-        cost.name, "compute", placed.stage, PARTS[placed.part], placed.repeat, times_ps, 0, 0, "compute", "", "tp",
-        False, on_links, False, "", cost.source,
-    )  # fmt: skip
+        cost.name,
+        "compute",
+        placed.stage,
+        PARTS[placed.part],
+        placed.repeat,
+        times_ps,
+        0,
+        0,
+        "compute",
+        "",
+        "tp",
+        False,
+        on_links,
+        False,
+        "",
+        cost.source,
+    )
     if isinstance(cost, AttentionCost):
         assert op is not None, "attention is an operator of the model"
         flops, moved = attended(op, items)
-        return replace(row, kind="attention", flops=flops, bytes_moved=moved, power_class=op.power_class)
+        return replace(
+            row, kind="attention", flops=flops, bytes_moved=moved, power_class=op.power_class
+        )
     count = counts[cost.feature]
     row = replace(row, provenance=Provenance(int(cost.provenance[count])).name.lower())
-    row = replace(row, together=cost.feature == "gathered", absent=cost.feature in OPTIONAL and count == 0)
+    row = replace(
+        row, together=cost.feature == "gathered", absent=cost.feature in OPTIONAL and count == 0
+    )
     if op is None:  # a cost of the source as a whole, such as a gap between kernels
         return row
     row = replace(row, power_class=op.power_class)

@@ -1,7 +1,9 @@
-"""The nodes of an iteration that keeps something elsewhere: what runs on which device, and what is copied when.
+"""The nodes of an iteration that keeps something elsewhere: what runs on which device, and what is
+copied when.
 
-The core lays such a step out on streams (docs/explanation/memory.md); here each of its nodes becomes one of every
-rank. Nothing ran before, so the first copies start with the step, and links are the step's own.
+The core lays such a step out on streams (docs/explanation/memory.md); here each of its nodes
+becomes one of every rank. Nothing ran before, so the first copies start with the step, and links
+are the step's own.
 """
 
 from __future__ import annotations
@@ -47,9 +49,14 @@ class _Stream:
 
 
 def offloaded_nodes(
-    domain: Sequence[LoweredGroup], batches: Sequence[Items], rows: Sequence[Sequence[Row]], step: int
+    domain: Sequence[LoweredGroup],
+    batches: Sequence[Items],
+    rows: Sequence[Sequence[Row]],
+    step: int,
 ) -> tuple[GraphNode, ...]:
-    """The nodes of the run's step of that number; `rows` are each member's operators at its batch."""
+    """The nodes of the run's step of that number; `rows` are each member's operators
+    at its batch.
+    """
     first = domain[0]
     plan = first.offload
     assert plan is not None, "the caller looked"
@@ -66,7 +73,9 @@ def offloaded_nodes(
 
 
 class _Streams:
-    """Turns nodes of streams into nodes of ranks; those that do nothing are left out, with what they wait for kept."""
+    """Turns nodes of streams into nodes of ranks; those that do nothing are left out, with what
+    they wait for kept.
+    """
 
     def __init__(
         self,
@@ -83,7 +92,9 @@ class _Streams:
 
     def nodes(self, streams: Sequence[_Stream]) -> tuple[GraphNode, ...]:
         """All of them, in the order of each stream."""
-        ends: list[list[tuple[int, ...]]] = []  # of each node of the core and device: what stands for it
+        ends: list[
+            list[tuple[int, ...]]
+        ] = []  # of each node of the core and device: what stands for it
         last: dict[tuple[int, int], int] = {}
         for number, one in enumerate(streams):
             place = (one.unit, one.stream)
@@ -105,20 +116,41 @@ class _Streams:
         for device in range(self._each):
             rank = self._ranks.number(member, stage, device)
             if row.kind != "send":
-                found.append((self._append(one, row, rank, waits[device], self._ranks.together(rank, row)),))
+                found.append(
+                    (self._append(one, row, rank, waits[device], self._ranks.together(rank, row)),)
+                )
                 continue
             ends = (rank, self._ranks.number(member, stage + 1, device))
             sent = self._append(one, row, rank, waits[device], ends)
             found.append((self._append(one, row.received(), ends[1], (sent,), ends),))
         return found
 
-    def _append(self, one: _Stream, row: Row, rank: int, waits: tuple[int, ...], group: tuple[int, ...]) -> int:
+    def _append(
+        self, one: _Stream, row: Row, rank: int, waits: tuple[int, ...], group: tuple[int, ...]
+    ) -> int:
         lasts = 0 if row.kind == "receive" else one.ps
         node = GraphNode(
-            len(self._made), rank, row.name, row.kind, max(one.execution, 0), row.part, one.end_ps - lasts, lasts,
-            row.flops, row.bytes_moved, row.power_class, row.collective, row.on_links, row.provenance, row.source,
-            waits, group, self._device(one), self._route(one), one.lane,
-        )  # fmt: skip
+            len(self._made),
+            rank,
+            row.name,
+            row.kind,
+            max(one.execution, 0),
+            row.part,
+            one.end_ps - lasts,
+            lasts,
+            row.flops,
+            row.bytes_moved,
+            row.power_class,
+            row.collective,
+            row.on_links,
+            row.provenance,
+            row.source,
+            waits,
+            group,
+            self._device(one),
+            self._route(one),
+            one.lane,
+        )
         self._made.append(node)
         return node.node
 
@@ -134,7 +166,11 @@ class _Streams:
             return MOVES[one.role][1] if one.role in MOVES else ""
         ahead = self._weights.ahead[one.op] if one.op < len(self._weights.ahead) else []
         whole = one.execution < len(ahead) and ahead[one.execution] > 0
-        source = self._weights.ahead_from[one.op][one.execution] if whole else self._weights.by_batch_from[one.op]
+        source = (
+            self._weights.ahead_from[one.op][one.execution]
+            if whole
+            else self._weights.by_batch_from[one.op]
+        )
         return f"{self._plan.copies.places[source]} -> {DEVICE}"
 
     def _row(self, one: _Stream) -> Row | None:
@@ -153,12 +189,24 @@ class _Streams:
         op = self._group.placed[one.op].operator
         assert op is not None, "attention is an operator of the model"
         flops, moved = attended(op, mine)
-        row = replace(row, provenance="", source=self._plan.pim.part.name, power_class="memory") if there else row
+        row = (
+            replace(row, provenance="", source=self._plan.pim.part.name, power_class="memory")
+            if there
+            else row
+        )
         return replace(row, flops=flops, bytes_moved=moved) if mine else None
 
     @staticmethod
     def _copy(row: Row, name: str, num_bytes: int) -> Row:
         return replace(
-            row, name=name, kind="copy", flops=0, bytes_moved=num_bytes, power_class="link", collective="",
-            on_links=False, provenance="", source="",
-        )  # fmt: skip
+            row,
+            name=name,
+            kind="copy",
+            flops=0,
+            bytes_moved=num_bytes,
+            power_class="link",
+            collective="",
+            on_links=False,
+            provenance="",
+            source="",
+        )

@@ -1,8 +1,10 @@
-"""One transformer iteration as Chakra traces: what every rank of a TP x DP x PP layout computes and exchanges.
+"""One transformer iteration as Chakra traces: what every rank of a TP x DP x PP layout computes and
+exchanges.
 
-Rank = tp_rank + tp (dp_rank + dp pp_stage). Kernels last as the data sheet says (costs/sources/roofline);
-their operations and bytes are there too, so that `roofline-enabled` runs price them anew. A rank's nodes of one
-micro-batch are a chain; micro-batches meet only on the device and in the groups.
+Rank = tp_rank + tp (dp_rank + dp pp_stage). Kernels last as the data sheet says
+(costs/sources/roofline); their operations and bytes are there too, so that `roofline-enabled` runs
+price them anew. A rank's nodes of one micro-batch are a chain; micro-batches meet only on the
+device and in the groups.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,7 +35,9 @@ MAX_RANKS = 1 << 16
 
 @dataclass(frozen=True)
 class Parallel:
-    """Numbers of ranks. `ep` ranks share the experts: within a TP group, or TP groups of neighbouring replicas."""
+    """Numbers of ranks. `ep` ranks share the experts: within a TP group, or TP groups of
+    neighbouring replicas.
+    """
 
     tp: int = 1
     pp: int = 1
@@ -53,7 +57,9 @@ class Parallel:
 
 @dataclass(frozen=True)
 class Step:
-    """What one replica runs: new tokens in all its sequences, and the tokens before them in each."""
+    """What one replica runs: new tokens in all its sequences, and the tokens before
+    them in each.
+    """
 
     tokens: int
     sequences: int
@@ -62,9 +68,13 @@ class Step:
 
 
 class IterationGraph:
-    """The traces of one iteration. Raises InputError when the layout splits neither the model nor the ranks."""
+    """The traces of one iteration. Raises InputError when the layout splits neither the model nor
+    the ranks.
+    """
 
-    def __init__(self, model: ModelConfig, hardware: Hardware, dtypes: Dtypes, parallel: Parallel, step: Step) -> None:
+    def __init__(
+        self, model: ModelConfig, hardware: Hardware, dtypes: Dtypes, parallel: Parallel, step: Step
+    ) -> None:
         _check(model, parallel, step)
         self._model, self._hardware, self._dtypes = model, hardware, dtypes
         self._parallel, self._step = parallel, step
@@ -73,14 +83,22 @@ class IterationGraph:
         self._sequences = max(1, step.sequences // step.micro_batches)
         self._layer_operators = cache(self._operators_of_layer)
         whole = operators(model, self._layout, dtypes)
-        self._ends = {part: [op for op in whole if op.part == part] for part in ("prologue", "head")}
+        self._ends = {
+            part: [op for op in whole if op.part == part] for part in ("prologue", "head")
+        }
 
     def groups(self) -> dict[int, list[int]]:
         """Communication groups by number: TP groups, then EP groups where tokens are exchanged."""
         tp, span = self._parallel.tp, self._parallel.ep
-        found = [list(range(first, first + tp)) for first in range(0, self._parallel.world, tp)] if tp > 1 else []
+        found = (
+            [list(range(first, first + tp)) for first in range(0, self._parallel.world, tp)]
+            if tp > 1
+            else []
+        )
         if self._parallel.exchanges_tokens:
-            found += [list(range(first, first + span)) for first in range(0, self._parallel.world, span)]
+            found += [
+                list(range(first, first + span)) for first in range(0, self._parallel.world, span)
+            ]
         return dict(enumerate(found, start=1))
 
     def trace(self, rank: int) -> Iterator[TraceNode]:
@@ -112,7 +130,9 @@ class _RankTrace:
         self._graph, self._rank = graph, rank
         parallel = graph._parallel
         self._tp_group = rank // parallel.tp + 1
-        self._ep_group = (parallel.world // parallel.tp if parallel.tp > 1 else 0) + rank // parallel.ep + 1
+        self._ep_group = (
+            (parallel.world // parallel.tp if parallel.tp > 1 else 0) + rank // parallel.ep + 1
+        )
         self._stage = graph.stage_of(rank)
         self._next_id = 0
         self._last: list[int] = []
@@ -133,7 +153,9 @@ class _RankTrace:
                 yield from self._run(graph._ends["head"], "")
 
     def _node(self, name: str, kind: NodeType, **attributes: Value) -> TraceNode:
-        node = TraceNode(self._next_id, name, kind, 0, self._last, [], {"is_cpu_op": False, **attributes})
+        node = TraceNode(
+            self._next_id, name, kind, 0, self._last, [], {"is_cpu_op": False, **attributes}
+        )
         self._next_id += 1
         self._last = [node.id]
         return node
@@ -144,15 +166,20 @@ class _RankTrace:
         for op in ops:
             units = graph._sequences if op.feature == "sequences" else graph._tokens
             if op.kind == "collective" and exchanged:
-                # The experts' outputs have come back to the ranks that own the tokens; all need them.
+                # The experts' outputs have come back to the ranks that own the tokens; all need
+                # them.
                 exchanged = False
                 share = -(-units * op.collective_bytes_per_token // graph._parallel.tp)
-                yield self._collective(prefix + "tokens_gather", "ALL_GATHER", share, self._tp_group)
+                yield self._collective(
+                    prefix + "tokens_gather", "ALL_GATHER", share, self._tp_group
+                )
             elif op.kind == "collective":
                 whole = units * op.collective_bytes_per_token
                 gather = op.collective == "all_gather"
                 size = -(-whole // graph._parallel.tp) if gather else whole
-                yield self._collective(prefix + op.name, op.collective.upper(), size, self._tp_group)
+                yield self._collective(
+                    prefix + op.name, op.collective.upper(), size, self._tp_group
+                )
             elif op.kind == "moe" and graph._parallel.exchanges_tokens:
                 size = self._exchanged_bytes(op)
                 yield self._collective(prefix + "dispatch", "ALL_TO_ALL", size, self._ep_group)
@@ -163,20 +190,28 @@ class _RankTrace:
                 yield self._compute(op, units, prefix)
 
     def _exchanged_bytes(self, op: Operator) -> int:
-        """Each rank sends its share of the replica's tokens to the experts that they chose, hidden state by choice."""
+        """Each rank sends its share of the replica's tokens to the experts that they chose, hidden
+        state by choice.
+        """
         graph = self._graph
         elements = graph._tokens * op.topk * op.hidden
         return -(-elements * _activation_bytes(graph) // graph._parallel.tp)
 
     def _collective(self, name: str, kind: str, size: int, group: int) -> TraceNode:
         number = COLLECTIVES.index(kind)
-        return self._node(name, "COMM_COLL", comm_type=number, comm_size=max(1, size), pg_name=str(group))
+        return self._node(
+            name, "COMM_COLL", comm_type=number, comm_size=max(1, size), pg_name=str(group)
+        )
 
     def _message(self, kind: NodeType, end: str, step: int, micro_batch: int) -> TraceNode:
         graph = self._graph
         peer = self._rank + step * graph._parallel.tp * graph._parallel.dp
         size = STAGE_TENSORS * graph._tokens * graph._model.hidden_size * _activation_bytes(graph)
-        attributes: dict[str, Value] = {end: peer, "comm_size": -(-size // graph._parallel.tp), "comm_tag": micro_batch}
+        attributes: dict[str, Value] = {
+            end: peer,
+            "comm_size": -(-size // graph._parallel.tp),
+            "comm_tag": micro_batch,
+        }
         return self._node("activations", kind, **attributes)
 
     def _receive(self, micro_batch: int) -> Iterator[TraceNode]:
@@ -190,7 +225,13 @@ class _RankTrace:
 
     def _compute(self, op: Operator, units: int, prefix: str) -> TraceNode:
         moved, flops, us = _kernel(op, units, self._graph)
-        node = self._node(prefix + op.name, "COMP", num_ops=flops, tensor_size=moved, duration_ps=round(us * PS_PER_US))
+        node = self._node(
+            prefix + op.name,
+            "COMP",
+            num_ops=flops,
+            tensor_size=moved,
+            duration_ps=round(us * PS_PER_US),
+        )
         node.duration_micros = max(1, round(us))
         return node
 
@@ -200,52 +241,82 @@ def _activation_bytes(graph: IterationGraph) -> int:
 
 
 def _kernel(op: Operator, units: int, graph: IterationGraph) -> tuple[int, int, float]:
-    """Bytes, operations and microseconds of one execution; attention: every sequence has the same share of tokens."""
+    """Bytes, operations and microseconds of one execution; attention: every sequence has the same
+    share of tokens.
+    """
     step, parallel = graph._step, graph._parallel
     new = -(-graph._tokens // graph._sequences)
     seen = min(step.context + new, op.window) if op.window else step.context + new
-    moved = units * (op.read_bytes_per_token + op.write_bytes_per_token) + _weights_read(op, units, parallel)
+    moved = units * (op.read_bytes_per_token + op.write_bytes_per_token) + _weights_read(
+        op, units, parallel
+    )
     moved += graph._sequences * (seen * op.kv_bytes_per_context_token + op.state_bytes_per_sequence)
     per_pair = op.decode_flops_per_context_token or op.flops_per_context_token
     pairs = max(1, 2 * seen - new + 1) * new // 2 * graph._sequences
-    flops = units * op.flops_per_token + pairs * (op.flops_per_context_token if new > 1 else per_pair)
+    flops = units * op.flops_per_token + pairs * (
+        op.flops_per_context_token if new > 1 else per_pair
+    )
     attends = op.kind in ("attention", "linear_attention")
     peak = graph._hardware.flops.get(op.weight_dtype or graph._dtypes.activation)
     memory_s = moved / (MEMORY_EFFICIENCY * graph._hardware.memory_bandwidth_bytes_per_s)
-    compute_s = flops / ((ATTENTION_EFFICIENCY if attends else GEMM_EFFICIENCY) * peak) if peak else 0.0
-    return moved, flops, max(memory_s, compute_s) * 1e6 + (ATTENTION_LAUNCH_US if attends else LAUNCH_US)
+    compute_s = (
+        flops / ((ATTENTION_EFFICIENCY if attends else GEMM_EFFICIENCY) * peak) if peak else 0.0
+    )
+    return (
+        moved,
+        flops,
+        max(memory_s, compute_s) * 1e6 + (ATTENTION_LAUNCH_US if attends else LAUNCH_US),
+    )
 
 
 def _weights_read(op: Operator, units: int, parallel: Parallel) -> int:
-    """Bytes of weights that the tokens touch: of an embedding none but their rows, of experts the expected share."""
+    """Bytes of weights that the tokens touch: of an embedding none but their rows, of experts the
+    expected share.
+    """
     if op.kind != "moe" or not parallel.exchanges_tokens:
         return round(float(weight_bytes(op, np.array([units]))[0]))
-    replicas = parallel.ep // parallel.tp  # whose tokens meet at the experts, of which each rank has its part
+    replicas = (
+        parallel.ep // parallel.tp
+    )  # whose tokens meet at the experts, of which each rank has its part
     return round(float(weight_bytes(op, np.array([units * replicas]))[0]) / replicas)
 
 
 def _check(model: ModelConfig, parallel: Parallel, step: Step) -> None:
     numbers = {"tp": parallel.tp, "pp": parallel.pp, "dp": parallel.dp, "ep": parallel.ep}
-    numbers |= {"tokens": step.tokens, "sequences": step.sequences, "micro-batches": step.micro_batches}
+    numbers |= {
+        "tokens": step.tokens,
+        "sequences": step.sequences,
+        "micro-batches": step.micro_batches,
+    }
     for name, value in numbers.items():
         if not 1 <= value <= MAX_COUNT:
             raise InputError(f"{name} is {value}; 1 to {MAX_COUNT} was expected")
     if not 0 <= step.context <= MAX_COUNT:
         raise InputError(f"context is {step.context}; 0 to {MAX_COUNT} was expected")
     if parallel.world > MAX_RANKS:
-        raise InputError(f"tp x pp x dp is {parallel.world}; {MAX_RANKS} ranks at most were expected")
+        raise InputError(
+            f"tp x pp x dp is {parallel.world}; {MAX_RANKS} ranks at most were expected"
+        )
     if parallel.pp > model.num_layers:
-        raise InputError(f"pp is {parallel.pp}; {model.name} has {model.num_layers} layers for so many stages")
+        raise InputError(
+            f"pp is {parallel.pp}; {model.name} has {model.num_layers} layers for so many stages"
+        )
     if step.tokens % step.micro_batches or step.tokens < step.sequences:
         raise InputError(
-            f"{step.tokens} tokens in {step.sequences} sequences and {step.micro_batches} micro-batches do not come "
-            "out even; a multiple of the micro-batches and one token per sequence at least were expected"
+            f"{step.tokens} tokens in {step.sequences} sequences and {step.micro_batches} "
+            "micro-batches do not come "
+            "out even; a multiple of the micro-batches and one token per sequence at least were "
+            "expected"
         )
     if parallel.exchanges_tokens:
         if model.num_moe_layers == 0 or model.num_experts % parallel.ep:
-            raise InputError(f"ep is {parallel.ep}; {model.name} has {model.num_experts} experts, which it must divide")
+            raise InputError(
+                f"ep is {parallel.ep}; {model.name} has {model.num_experts} experts, which it "
+                "must divide"
+            )
         if parallel.ep % parallel.tp or parallel.tp * parallel.dp % parallel.ep:
             raise InputError(
-                f"ep is {parallel.ep}; a divisor of tp {parallel.tp}, or a multiple of it that divides tp x dp = "
+                f"ep is {parallel.ep}; a divisor of tp {parallel.tp}, or a multiple of it that "
+                "divides tp x dp = "
                 f"{parallel.tp * parallel.dp}, was expected"
             )

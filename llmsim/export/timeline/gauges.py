@@ -1,4 +1,5 @@
-"""What the timeline draws beside steps and requests: KV on its way between groups, links inside groups, power.
+"""What the timeline draws beside steps and requests: KV on its way between groups, links inside
+groups, power.
 
 Everything here is a figure of the results placed in time; nothing is simulated again.
 """
@@ -15,7 +16,9 @@ from llmsim.model import Operator
 
 @dataclass(frozen=True)
 class GroupOperators:
-    """One group's operators and what each costs; which of them talk is in the former, how long in the latter."""
+    """One group's operators and what each costs; which of them talk is in the former, how long in
+    the latter.
+    """
 
     operators: Sequence[Operator] = ()
     costs: Sequence[OpCost | AttentionCost] = ()
@@ -35,7 +38,9 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Gauge:
-    """A counter: `values[i]` holds from `times_ps[i]` on; `group` is None where it belongs to none."""
+    """A counter: `values[i]` holds from `times_ps[i]` on; `group` is None where it
+    belongs to none.
+    """
 
     name: str
     unit: str
@@ -47,13 +52,16 @@ class Gauge:
 def transfers(results: Results, *, layerwise: bool) -> list[Transfer]:
     """Every hand-over that moved bytes, by start.
 
-    It starts when the decode group holds blocks and the prompt is computed; layer by layer, when the prompt begins.
+    It starts when the decode group holds blocks and the prompt is computed; layer by layer, when
+    the prompt begins.
     """
     kv_transfers, requests = results.kv_transfers, results.requests
     if kv_transfers is None:
         return []
     found = []
-    for row in np.flatnonzero((kv_transfers.kv_landed_ps >= 0) & (kv_transfers.kv_transfer_bytes > 0)).tolist():
+    for row in np.flatnonzero(
+        (kv_transfers.kv_landed_ps >= 0) & (kv_transfers.kv_transfer_bytes > 0)
+    ).tolist():
         ready = requests.scheduled_ps[row] if layerwise else kv_transfers.prefill_end_ps[row]
         end = int(kv_transfers.kv_landed_ps[row])
         start = min(max(int(kv_transfers.kv_reserved_ps[row]), int(ready)), end)
@@ -63,11 +71,15 @@ def transfers(results: Results, *, layerwise: bool) -> list[Transfer]:
 
 
 def lanes(intervals: Sequence[tuple[int, int]]) -> list[int]:
-    """A lane for each interval, in their order, so that none overlaps another on its lane; the lowest that is free."""
+    """A lane for each interval, in their order, so that none overlaps another on its lane; the
+    lowest that is free.
+    """
     busy_until: list[int] = []
     chosen = []
     for start, end in intervals:
-        lane = next((index for index, until in enumerate(busy_until) if until <= start), len(busy_until))
+        lane = next(
+            (index for index, until in enumerate(busy_until) if until <= start), len(busy_until)
+        )
         if lane == len(busy_until):
             busy_until.append(end)
         busy_until[lane] = end
@@ -75,8 +87,12 @@ def lanes(intervals: Sequence[tuple[int, int]]) -> list[int]:
     return chosen
 
 
-def gauges(results: Results, moved: Sequence[Transfer], groups: Sequence[GroupOperators]) -> Iterator[Gauge]:
-    """Those that the run has: KV on its way and landed, the share of time in collectives, tiers, power."""
+def gauges(
+    results: Results, moved: Sequence[Transfer], groups: Sequence[GroupOperators]
+) -> Iterator[Gauge]:
+    """Those that the run has: KV on its way and landed, the share of time in collectives, tiers,
+    power.
+    """
     yield from _transfer_gauges(results, moved)
     for index, group in enumerate(groups):
         yield from _collective_gauges(results, index, group)
@@ -97,13 +113,19 @@ def _transfer_gauges(results: Results, moved: Sequence[Transfer]) -> Iterator[Ga
         yield Gauge(f"{name}, on its way", "B", target, times, on_the_way.tolist())
         edges = _edges(results, target)
         if len(edges) > 1:
-            landed, _ = np.histogram([one.end_ps for one in own], edges, weights=[float(one.num_bytes) for one in own])
+            landed, _ = np.histogram(
+                [one.end_ps for one in own], edges, weights=[float(one.num_bytes) for one in own]
+            )
             yield _rate(f"{name}, landed", "B/s", target, edges, landed * PS_PER_S)
 
 
 def _collective_gauges(results: Results, index: int, group: GroupOperators) -> Iterator[Gauge]:
-    """Share of the time that the links inside the group are busy: its steps' collectives over each interval."""
-    names = {op.name for op in group.operators if op.kind == "collective" and op.feature != "gathered"}
+    """Share of the time that the links inside the group are busy: its steps' collectives over each
+    interval.
+    """
+    names = {
+        op.name for op in group.operators if op.kind == "collective" and op.feature != "gathered"
+    }
     talking = [cost for cost in group.costs if isinstance(cost, OpCost) and cost.name in names]
     steps, edges = results.steps, _edges(results, index)
     if not talking or len(edges) < 2 or not len(steps.get("group", ())):
@@ -111,7 +133,9 @@ def _collective_gauges(results: Results, index: int, group: GroupOperators) -> I
     rows = np.flatnonzero(steps["group"] == index)
     busy_ps = np.zeros(len(rows), dtype=np.int64)
     for cost in talking:
-        counts = steps["sequences" if cost.feature == "sequences" else "padded_tokens"][rows].astype(np.int64)
+        counts = steps["sequences" if cost.feature == "sequences" else "padded_tokens"][
+            rows
+        ].astype(np.int64)
         busy_ps += cost.repeat * cost.ps[np.minimum(counts, len(cost.ps) - 1)]
     total, _ = np.histogram(steps["end_ps"][rows], edges, weights=busy_ps.astype(np.float64))
     yield _rate("collectives", "% of the time", index, edges, 100 * total)
@@ -136,7 +160,10 @@ def _power_gauges(results: Results) -> Iterator[Gauge]:
     for node in np.unique(energy.series["node"]).tolist():
         rows = np.flatnonzero(energy.series["node"] == node)
         starts = [energy.start_ps, *energy.series["time_ps"][rows].tolist()]
-        watts = {name: np.asarray(energy.series[f"{name}_w"][rows], dtype=np.float64) for name in COMPONENTS}
+        watts = {
+            name: np.asarray(energy.series[f"{name}_w"][rows], dtype=np.float64)
+            for name in COMPONENTS
+        }
         where = f"node {node}" if node >= 0 else "CXL pool"
         for name, values in {"all": np.sum(list(watts.values()), axis=0), **watts}.items():
             if values.any():
@@ -153,8 +180,14 @@ def _edges(results: Results, group: int) -> Int64:
 
 
 def _rate(
-    name: str, unit: str, group: int | None, edges: Int64, amounts: "np.ndarray[tuple[int], np.dtype[np.float64]]"
+    name: str,
+    unit: str,
+    group: int | None,
+    edges: Int64,
+    amounts: "np.ndarray[tuple[int], np.dtype[np.float64]]",
 ) -> Gauge:
-    """Amounts of intervals over their lengths in ps, each at its interval's start, and 0 at the end."""
+    """Amounts of intervals over their lengths in ps, each at its interval's start, and 0 at the
+    end.
+    """
     values = np.asarray(amounts, dtype=np.float64) / np.maximum(np.diff(edges), 1)
     return Gauge(name, unit, group, edges.tolist(), [*values.tolist(), 0.0])

@@ -1,7 +1,8 @@
-"""The timeline of a run for Perfetto (ui.perfetto.dev): steps as slices, requests as tracks, gauges as counters, flows.
+"""The timeline of a run for Perfetto (ui.perfetto.dev): steps as slices, requests as tracks, gauges
+as counters, flows.
 
-Needs the `perfetto` package, whose protobuf classes write the trace. Perfetto counts nanoseconds; our picoseconds are
-rounded down, so that what follows each other still does.
+Needs the `perfetto` package, whose protobuf classes write the trace. Perfetto counts nanoseconds;
+our picoseconds are rounded down, so that what follows each other still does.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +19,14 @@ from llmsim.results.tables import BLAME, SERIES
 
 MAX_REQUESTS = 20_000
 """Requests that get a track of their own; a browser shows no more."""
-_STEP_FACTS = ("tokens", "padded_tokens", "prefill_tokens", "sequences", "decode_sequences", "preempted")
+_STEP_FACTS = (
+    "tokens",
+    "padded_tokens",
+    "prefill_tokens",
+    "sequences",
+    "decode_sequences",
+    "preempted",
+)
 _SEQUENCE = 1
 """Of all packets: one writer, in one order."""
 _TRANSFER_FLOW = 1 << 32
@@ -26,12 +34,17 @@ _TRANSFER_FLOW = 1 << 32
 
 
 def write_timeline(
-    path: str | Path, results: Results, groups: Sequence[GroupOperators] = (), *, layerwise: bool = False
+    path: str | Path,
+    results: Results,
+    groups: Sequence[GroupOperators] = (),
+    *,
+    layerwise: bool = False,
 ) -> None:
     """Writes the trace; the same run gives the same bytes. Steps appear if they were recorded.
 
-    `groups` (one for each of the results', or none) give the share of the time in collectives; `layerwise`: KV moves
-    between groups layer by layer. Raises InputError where `perfetto` is not installed or the file cannot be written.
+    `groups` (one for each of the results', or none) give the share of the time in collectives;
+    `layerwise`: KV moves between groups layer by layer. Raises InputError where `perfetto` is not
+    installed or the file cannot be written.
     """
     proto = check_perfetto()
     with atomic_writer(path, "wb") as file:
@@ -39,21 +52,32 @@ def write_timeline(
 
 
 def check_perfetto() -> Any:
-    """The package's protobuf classes; raises InputError, best before a long run, where it is not installed."""
+    """The package's protobuf classes; raises InputError, best before a long run, where it is not
+    installed.
+    """
     try:
         from perfetto.protos.perfetto.trace import perfetto_trace_pb2
     except ImportError:
         raise InputError(
-            'the timeline needs the perfetto package, which is not installed; pip install "llmsim[timeline]"'
+            "the timeline needs the perfetto package, which is not installed; pip install "
+            '"llmsim[timeline]"'
         ) from None
     return perfetto_trace_pb2
 
 
 class _Timeline:
-    """Writes packets as they are made: a trace of any length takes no memory. Tracks are numbered as they appear."""
+    """Writes packets as they are made: a trace of any length takes no memory. Tracks are numbered
+    as they appear.
+    """
 
     def __init__(
-        self, file: IO[bytes], proto: Any, results: Results, groups: Sequence[GroupOperators], *, layerwise: bool
+        self,
+        file: IO[bytes],
+        proto: Any,
+        results: Results,
+        groups: Sequence[GroupOperators],
+        *,
+        layerwise: bool,
     ) -> None:
         self._file = file
         self._proto = proto
@@ -66,9 +90,15 @@ class _Timeline:
     def write(self) -> None:
         """All of it."""
         waiting_for = self._first_scheduled()
-        linked = {row for rows in waiting_for.values() for row in rows} if len(self._results.steps) else set()
+        linked = (
+            {row for rows in waiting_for.values() for row in rows}
+            if len(self._results.steps)
+            else set()
+        )
         for group in self._results.groups:
-            title = f"group {group.index}: {group.model_name} on {group.num_devices} x {group.hardware}"
+            title = (
+                f"group {group.index}: {group.model_name} on {group.num_devices} x {group.hardware}"
+            )
             process = self._track(title, process=group.index + 1)
             self._steps(self._track("steps", parent=process), group.index, waiting_for)
             self._moved(process, group.index)
@@ -89,7 +119,9 @@ class _Timeline:
         found: dict[tuple[int, int], list[int]] = {}
         for row in range(min(len(requests.group), MAX_REQUESTS)):
             if requests.scheduled_ps[row] >= 0:
-                found.setdefault((int(requests.group[row]), int(requests.scheduled_ps[row])), []).append(row)
+                found.setdefault(
+                    (int(requests.group[row]), int(requests.scheduled_ps[row])), []
+                ).append(row)
         return found
 
     def _steps(self, track: int, group: int, waiting_for: dict[tuple[int, int], list[int]]) -> None:
@@ -100,21 +132,30 @@ class _Timeline:
             facts = {name: int(steps[name][row]) for name in _STEP_FACTS}
             prefills = facts["prefill_tokens"] > 0
             name = "decode" if not prefills else "mixed" if facts["decode_sequences"] else "prefill"
-            # Of two batches formed at the same time, the first is the one that what had waited got into.
+            # Of two batches formed at the same time, the first is the one that what had waited got
+            # into.
             flows = waiting_for.pop((group, int(steps["schedule_ps"][row])), [])
-            self._slice(track, name, int(steps["start_ps"][row]), int(steps["end_ps"][row]), facts, flows)
+            self._slice(
+                track, name, int(steps["start_ps"][row]), int(steps["end_ps"][row]), facts, flows
+            )
 
     def _moved(self, process: int, group: int) -> None:
-        """KV that leaves the group and that comes in, each transfer a slice at both ends and a flow between them."""
+        """KV that leaves the group and that comes in, each transfer a slice at both ends and a flow
+        between them.
+        """
         for title, side, other in (("KV out", "source", "target"), ("KV in", "target", "source")):
             own = [one for one in self._transfers if getattr(one, side) == group]
             tracks: dict[int, int] = {}
-            for one, lane in zip(own, lanes([(one.start_ps, one.end_ps) for one in own]), strict=True):
+            for one, lane in zip(
+                own, lanes([(one.start_ps, one.end_ps) for one in own]), strict=True
+            ):
                 if lane not in tracks:
                     tracks[lane] = self._track(title, parent=process)
                 facts = {"row": one.row, "bytes": one.num_bytes, "group": getattr(one, other)}
                 name = self._name(one.row)
-                self._slice(tracks[lane], name, one.start_ps, one.end_ps, facts, [_TRANSFER_FLOW + one.row])
+                self._slice(
+                    tracks[lane], name, one.start_ps, one.end_ps, facts, [_TRANSFER_FLOW + one.row]
+                )
 
     def _gauge(self, process: int, gauge: Gauge) -> None:
         track = self._track(gauge.name, parent=process, unit=gauge.unit)
@@ -134,7 +175,9 @@ class _Timeline:
             track = self._track(column.name, parent=process, unit=column.unit)
             values = series[column.name]
             for row in rows:
-                packet = self._event(track, int(series["time_ps"][row]), self._proto.TrackEvent.TYPE_COUNTER)
+                packet = self._event(
+                    track, int(series["time_ps"][row]), self._proto.TrackEvent.TYPE_COUNTER
+                )
                 packet.track_event.counter_value = int(values[row])
                 self._emit(packet)
 
@@ -149,7 +192,14 @@ class _Timeline:
             end = int(requests.finish_ps[row])
             self._begin(track, name, int(requests.arrival_ps[row]), self._facts(row))
             for part, start, stop in self._phases(row):
-                self._slice(track, part, start, stop, {}, [row] if part == "prefill" and row in linked else [])
+                self._slice(
+                    track,
+                    part,
+                    start,
+                    stop,
+                    {},
+                    [row] if part == "prefill" and row in linked else [],
+                )
             self._end(track, end)
 
     def _name(self, row: int) -> str:
@@ -158,12 +208,20 @@ class _Timeline:
 
     def _phases(self, row: int) -> Iterator[tuple[str, int, int]]:
         requests = self._results.requests
-        times = (requests.arrival_ps, requests.scheduled_ps, requests.first_token_ps, requests.finish_ps)
+        times = (
+            requests.arrival_ps,
+            requests.scheduled_ps,
+            requests.first_token_ps,
+            requests.finish_ps,
+        )
         arrival, scheduled, first, finish = (int(column[row]) for column in times)
         yield "queue", arrival, scheduled
         kv_transfers = self._results.kv_transfers
         if kv_transfers is not None and kv_transfers.prefill_group[row] >= 0:
-            computed, decoding = int(kv_transfers.prefill_end_ps[row]), int(kv_transfers.decode_scheduled_ps[row])
+            computed, decoding = (
+                int(kv_transfers.prefill_end_ps[row]),
+                int(kv_transfers.decode_scheduled_ps[row]),
+            )
             yield "prefill", scheduled, computed
             yield "hand-over", computed, decoding
             yield "first token", decoding, first
@@ -182,9 +240,13 @@ class _Timeline:
             "preemptions": int(requests.preemptions[row]),
         }
         blame = self._results.blame
-        return facts | {column.name: int(blame[column.name][row]) for column in BLAME if column.name in blame}
+        return facts | {
+            column.name: int(blame[column.name][row]) for column in BLAME if column.name in blame
+        }
 
-    def _track(self, name: str, *, parent: int = 0, process: int = 0, unit: str | None = None) -> int:
+    def _track(
+        self, name: str, *, parent: int = 0, process: int = 0, unit: str | None = None
+    ) -> int:
         self._tracks += 1
         packet = self._proto.TracePacket()
         packet.trusted_packet_sequence_id = _SEQUENCE
@@ -203,13 +265,24 @@ class _Timeline:
         return self._tracks
 
     def _slice(
-        self, track: int, name: str, start_ps: int, end_ps: int, facts: Mapping[str, int], flows: list[int]
+        self,
+        track: int,
+        name: str,
+        start_ps: int,
+        end_ps: int,
+        facts: Mapping[str, int],
+        flows: list[int],
     ) -> None:
         self._begin(track, name, start_ps, facts, flows)
         self._end(track, end_ps)
 
     def _begin(
-        self, track: int, name: str, time_ps: int, facts: Mapping[str, int], flows: list[int] | None = None
+        self,
+        track: int,
+        name: str,
+        time_ps: int,
+        facts: Mapping[str, int],
+        flows: list[int] | None = None,
     ) -> None:
         packet = self._event(track, time_ps, self._proto.TrackEvent.TYPE_SLICE_BEGIN)
         packet.track_event.name = name

@@ -15,7 +15,9 @@ from llmsim.costs.source import AttentionCost
 
 @dataclass(frozen=True)
 class Term:
-    """One physical effect: what it is, what its absence means, and where its constant comes from."""
+    """One physical effect: what it is, what its absence means, and where its constant
+    comes from.
+    """
 
     meaning: str
     without: str
@@ -32,10 +34,18 @@ TERMS: Mapping[str, Term] = MappingProxyType(
         "decode_skew": Term(
             "decode rows of unequal length cost kappa x (longest - mean) more per layer",
             "a batch costs as much as one of equal lengths with the same mean",
-            "kappa from the bundle's skew.csv, or the card's streaming rate of one thread block (data sheet)",
+            (
+                "kappa from the bundle's skew.csv, or the card's streaming rate of one thread "
+                "block "
+                "(data sheet)"
+            ),
         ),
         "mixed_step": Term(
-            "decode rows beside a prefill run in the mixed kernel and lose the packing of query heads",
+            (
+                "decode rows beside a prefill run in the mixed kernel and lose the packing of "
+                "query "
+                "heads"
+            ),
             "a mixed step costs its prefill alone plus its decodes alone",
             "the bundle's mixed-batch grid, or the card's measured L2 bandwidth (data sheet)",
         ),
@@ -45,7 +55,10 @@ TERMS: Mapping[str, Term] = MappingProxyType(
             "the engine profile's capture sizes",
         ),
         "pim_power": Term(
-            "memory that computes draws its part's idle power in place of DIMMs, and its peak power while it computes",
+            (
+                "memory that computes draws its part's idle power in place of DIMMs, and its peak "
+                "power while it computes"
+            ),
             "it draws what DIMMs of that size draw",
             "the part file's idle_power and peak_power",
         ),
@@ -65,9 +78,15 @@ TERMS: Mapping[str, Term] = MappingProxyType(
             "the engine profile's host_gap_ns; 0 unless given or calibrated",
         ),
         "kv_write": Term(
-            "the kernel that writes new keys and values to the cache, where a cost source has none in its attention",
+            (
+                "the kernel that writes new keys and values to the cache, where a cost source has "
+                "none in its attention"
+            ),
             "attention writes the cache for nothing",
-            "the silicon database's streaming kernel at equal bytes; a bundle's attention contains it",
+            (
+                "the silicon database's streaming kernel at equal bytes; a bundle's attention "
+                "contains it"
+            ),
         ),
         "expert_choice": Term(
             "softmax and top-k of the router's logits, where a cost source has none in its experts",
@@ -75,7 +94,10 @@ TERMS: Mapping[str, Term] = MappingProxyType(
             "the silicon database's streaming kernel at equal bytes; a bundle's experts contain it",
         ),
         "cold_kv": Term(
-            "decodes read KV that is not in the last-level cache, where a cost source was measured with warm KV",
+            (
+                "decodes read KV that is not in the last-level cache, where a cost source was "
+                "measured with warm KV"
+            ),
             "a decode costs what the database's repeated call did, which the cache had served",
             "the database's own rows beyond the cache, and the card's decode_cold_ns (data sheet)",
         ),
@@ -86,8 +108,9 @@ TERMS: Mapping[str, Term] = MappingProxyType(
         ),
     }
 )
-"""Name for `--disable-term` -> the term. How several prefills of one step add up is not among them: it is part of the
-shape of the attention price itself, and has no variant without."""
+"""Name for `--disable-term` -> the term. How several prefills of one step add up is not among them:
+it is part of the shape of the attention price itself, and has no variant without.
+"""
 
 OPERATORS = ("kernel_gap", "kv_write", "expert_choice")
 """Terms that are an operator of that name."""
@@ -98,7 +121,10 @@ def check_terms(names: Sequence[str]) -> None:
     """Raises InputError for a name that is no term."""
     for name in names:
         if name not in TERMS:
-            raise InputError(f'--disable-term "{name}" is no term{nearest(name, TERMS)}; it may be {", ".join(TERMS)}')
+            raise InputError(
+                f'--disable-term "{name}" is no term{nearest(name, TERMS)}; it may be '
+                f"{', '.join(TERMS)}"
+            )
 
 
 def engine_without(engine: EngineArgs, disabled: Sequence[str]) -> EngineArgs:
@@ -128,23 +154,30 @@ def costs_without(costs: CompiledCosts, disabled: Sequence[str]) -> CompiledCost
 
 def _attention_without(attention: AttentionCost, disabled: Sequence[str]) -> AttentionCost:
     if "decode_skew" in disabled:
-        attention = replace(attention, skew_ps_per_token_q20=0, skew_source="none: --disable-term decode_skew")
+        attention = replace(
+            attention, skew_ps_per_token_q20=0, skew_source="none: --disable-term decode_skew"
+        )
     return _without_mixed_step(attention) if "mixed_step" in disabled else attention
 
 
 def _without_mixed_step(attention: AttentionCost) -> AttentionCost:
-    """Prefill alone plus decodes alone: plane n = 0 plus plane chunk = 0 of a mixed grid, or no minimum of a split one.
+    """Prefill alone plus decodes alone: plane n = 0 plus plane chunk = 0 of a mixed grid, or no
+    minimum of a split one.
 
     The planes are zero where they meet, so that pure steps keep their cost.
     """
     if attention.mixed is not None:
         grid, ps, marks = attention.mixed, attention.mixed.ps, attention.mixed.provenance
         worst = np.maximum(marks[:, :, :1, :1], marks[:1, :1, :, :])
-        return replace(attention, mixed=replace(grid, ps=ps[:, :, :1, :1] + ps[:1, :1, :, :], provenance=worst))
+        return replace(
+            attention, mixed=replace(grid, ps=ps[:, :, :1, :1] + ps[:1, :1, :, :], provenance=worst)
+        )
     assert attention.split is not None, "attention has one of two shapes"
     return replace(attention, split=replace(attention.split, mixed_decode_ps_per_kv_token_q20=0))
 
 
 def term_notes(disabled: Sequence[str]) -> tuple[str, ...]:
     """One sentence for each term that is off."""
-    return tuple(f"the fidelity term {name} is switched off: {TERMS[name].without}" for name in disabled)
+    return tuple(
+        f"the fidelity term {name} is switched off: {TERMS[name].without}" for name in disabled
+    )

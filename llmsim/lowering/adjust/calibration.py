@@ -1,4 +1,6 @@
-"""Constants of one machine, fitted to a log of it by `llmsim calibrate`, and how they change what is lowered."""
+"""Constants of one machine, fitted to a log of it by `llmsim calibrate`, and how they change what
+is lowered.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -33,11 +35,13 @@ LIMITS: Mapping[str, tuple[float, float]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Calibration:
-    """Constants of one machine; None or one million: as the tables, the engine profile and the cluster file say.
+    """Constants of one machine; None or one million: as the tables, the engine profile and the
+    cluster file say.
 
-    `time_factor_ppm` multiplies every operator's time but those of collectives, in millionths (1,020,000: the machine
-    is 2 % slower than its tables). `collective_factor_ppm` multiplies that of collectives that have tables: their links
-    are those of the machine that was measured. The link is that of dimension 0, inside a group.
+    `time_factor_ppm` multiplies every operator's time but those of collectives, in millionths
+    (1,020,000: the machine is 2 % slower than its tables). `collective_factor_ppm` multiplies that
+    of collectives that have tables: their links are those of the machine that was measured. The
+    link is that of dimension 0, inside a group.
     """
 
     hardware: str
@@ -52,7 +56,11 @@ class Calibration:
     @property
     def label(self) -> str:
         """The constants in words."""
-        parts = [f"operator times x{self.time_factor_ppm / MILLION:.6g}"] if self.time_factor_ppm != MILLION else []
+        parts = (
+            [f"operator times x{self.time_factor_ppm / MILLION:.6g}"]
+            if self.time_factor_ppm != MILLION
+            else []
+        )
         if self.host_gap_ps is not None:
             parts.append(f"host gap {self.host_gap_ps / 1e9:.6g} ms")
         if self.collective_factor_ppm != MILLION:
@@ -81,21 +89,34 @@ def _divided(value: int | None, unit: float) -> float | None:
 def load_calibration(path: Path) -> Calibration:
     """Reads a file of `llmsim calibrate`; InputError says what is wrong with it."""
     data = json_file(path, "a calibration file, as `llmsim calibrate` writes one")
-    if not isinstance(data, dict) or data.get("kind") != KIND or data.get("schema_version") != SCHEMA_VERSION:
-        raise InputError(f'{path}: not a calibration file of this version (kind "{KIND}", schema {SCHEMA_VERSION})')
+    if (
+        not isinstance(data, dict)
+        or data.get("kind") != KIND
+        or data.get("schema_version") != SCHEMA_VERSION
+    ):
+        raise InputError(
+            f'{path}: not a calibration file of this version (kind "{KIND}", schema '
+            f"{SCHEMA_VERSION})"
+        )
     constants = data.get("constants")
     hardware = data.get("hardware")
     if not isinstance(constants, dict) or not isinstance(hardware, str):
-        raise InputError(f'{path}: "hardware" and "constants" must be there; `llmsim calibrate` writes both')
+        raise InputError(
+            f'{path}: "hardware" and "constants" must be there; `llmsim calibrate` writes both'
+        )
     values = {name: _constant(path, name, constants) for name in LIMITS}
     unknown = sorted(constants.keys() - LIMITS.keys())
     if unknown:
-        raise InputError(f"{path}: constants.{unknown[0]} means nothing here; known are {', '.join(LIMITS)}")
+        raise InputError(
+            f"{path}: constants.{unknown[0]} means nothing here; known are {', '.join(LIMITS)}"
+        )
     return calibration_of(hardware, str(path), values)
 
 
 def calibration_of(hardware: str, source: str, values: Mapping[str, float | None]) -> Calibration:
-    """A calibration from constants under their names and units of the file; missing or None: not calibrated."""
+    """A calibration from constants under their names and units of the file; missing or None: not
+    calibrated.
+    """
 
     def scaled(name: str, unit: float) -> int | None:
         value = values.get(name)
@@ -132,16 +153,22 @@ def link_with(deployment: Deployment, calibration: Calibration | None) -> LinkSp
     known = sorted({group.hardware for group in deployment.groups})
     if calibration.hardware not in known:
         raise InputError(
-            f'{calibration.source}: it calibrates "{calibration.hardware}", but the cluster has {", ".join(known)}'
+            f'{calibration.source}: it calibrates "{calibration.hardware}", but the cluster has '
+            f"{', '.join(known)}"
         )
     bandwidth, latency = calibration.link_bandwidth_bytes_per_s, calibration.link_latency_ps
     if deployment.topology is not None and (bandwidth, latency) != (None, None):
         raise InputError(
-            f"{calibration.source}: it calibrates links, but the cluster's are those of the topology "
-            f"{deployment.topology.spec.name}; correct them there, and remove the link constants here"
+            f"{calibration.source}: it calibrates links, but the cluster's are those of the "
+            "topology "
+            f"{deployment.topology.spec.name}; correct them there, and remove the link constants "
+            "here"
         )
     return LinkSpec(
-        bandwidth_bytes_per_s=(bandwidth or link.bandwidth_bytes_per_s[0], *link.bandwidth_bytes_per_s[1:]),
+        bandwidth_bytes_per_s=(
+            bandwidth or link.bandwidth_bytes_per_s[0],
+            *link.bandwidth_bytes_per_s[1:],
+        ),
         latency_ps=(link.latency_ps[0] if latency is None else latency, *link.latency_ps[1:]),
     )
 
@@ -155,12 +182,16 @@ def engine_with(engine: EngineArgs, calibration: Calibration) -> EngineArgs:
 
 
 def costs_with(costs: CompiledCosts, calibration: Calibration) -> CompiledCosts:
-    """Every operator's table times its factor, that of collectives or that of all others, labelled in its source.
+    """Every operator's table times its factor, that of collectives or that of all others, labelled
+    in its source.
 
-    A calibrated machine may be faster than its data sheet: the floor then warns and is no longer an invariant.
+    A calibrated machine may be faster than its data sheet: the floor then warns and is no longer an
+    invariant.
     """
     ppm, collectives_ppm = calibration.time_factor_ppm, calibration.collective_factor_ppm
-    ops = tuple(_scaled_op(op, collectives_ppm if op.name in COLLECTIVES else ppm) for op in costs.ops)
+    ops = tuple(
+        _scaled_op(op, collectives_ppm if op.name in COLLECTIVES else ppm) for op in costs.ops
+    )
     if ppm == MILLION:
         return replace(costs, ops=ops)
     label = _label(ppm)
@@ -194,7 +225,9 @@ def _scaled_attention(attention: AttentionCost, ppm: int, label: str) -> Attenti
             split,
             prefill_ps=_scaled(split.prefill_ps, ppm),
             decode_ps=_scaled(split.decode_ps, ppm),
-            mixed_decode_ps_per_kv_token_q20=_scaled_int(split.mixed_decode_ps_per_kv_token_q20, ppm),
+            mixed_decode_ps_per_kv_token_q20=_scaled_int(
+                split.mixed_decode_ps_per_kv_token_q20, ppm
+            ),
         )
     return replace(
         attention,
@@ -206,7 +239,9 @@ def _scaled_attention(attention: AttentionCost, ppm: int, label: str) -> Attenti
 
 
 def _scaled(ps: Int64, ppm: int) -> Int64:
-    """ps * ppm / 10^6, halves up; whole millions apart from the rest, so that the product cannot overflow."""
+    """ps * ppm / 10^6, halves up; whole millions apart from the rest, so that the product cannot
+    overflow.
+    """
     whole, rest = np.divmod(ps, MILLION)
     return np.asarray(whole * ppm + (rest * ppm + MILLION // 2) // MILLION, dtype=np.int64)
 

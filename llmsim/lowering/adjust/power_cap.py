@@ -1,8 +1,10 @@
-"""Operator times under a power cap: the clock that the cap leaves, and what of an operator the clock limits.
+"""Operator times under a power cap: the clock that the cap leaves, and what of an operator the
+clock limits.
 
-The energy of switching is C V^2 per cycle and voltage falls with frequency, so that power above idle goes with the
-cube of the clock: phi = ((cap - idle) / (active - idle))^(1/3). An operator that the units limit takes 1 / phi as long,
-one that memory limits (which has a clock of its own) as long as before, and in between whichever is longer.
+The energy of switching is C V^2 per cycle and voltage falls with frequency, so that power above
+idle goes with the cube of the clock: phi = ((cap - idle) / (active - idle))^(1/3). An operator that
+the units limit takes 1 / phi as long, one that memory limits (which has a clock of its own) as long
+as before, and in between whichever is longer.
 """
 
 from collections.abc import Sequence
@@ -32,9 +34,15 @@ def clock_ppm(power: AcceleratorPower | None) -> int:
 
 
 def costs_at_clock(
-    costs: CompiledCosts, operators: Sequence[Operator], dtypes: Dtypes, peak_rates: PeakRates | None, ppm: int
+    costs: CompiledCosts,
+    operators: Sequence[Operator],
+    dtypes: Dtypes,
+    peak_rates: PeakRates | None,
+    ppm: int,
 ) -> CompiledCosts:
-    """The tables at a lower clock; without a data sheet every operator is taken for limited by it."""
+    """The tables at a lower clock; without a data sheet every operator is taken for
+    limited by it.
+    """
     if ppm >= MILLION:
         return costs
     phi = ppm / MILLION
@@ -46,7 +54,9 @@ def costs_at_clock(
         if cost.name in COLLECTIVES or op is None:
             return cost
         counts = op.units_of(np.arange(len(cost.ps)))
-        moved = counts * (op.read_bytes_per_token + op.write_bytes_per_token) + weight_bytes(op, counts)
+        moved = counts * (op.read_bytes_per_token + op.write_bytes_per_token) + weight_bytes(
+            op, counts
+        )
         flops = counts.astype(np.float64) * op.flops_per_token
         factor = _stretch(flops, moved, op.weight_dtype or dtypes.activation, peak_rates, phi)
         return replace(cost, ps=_times(cost.ps, factor), source=cost.source + label)
@@ -64,7 +74,9 @@ def costs_at_clock(
     )
 
 
-def _stretch(flops: Floats, moved: Floats, dtype: str, peak_rates: PeakRates | None, phi: float) -> Floats:
+def _stretch(
+    flops: Floats, moved: Floats, dtype: str, peak_rates: PeakRates | None, phi: float
+) -> Floats:
     """How many times as long an operator takes at clock phi."""
     peak = peak_rates.peak(dtype) if peak_rates is not None else 0
     if peak_rates is None or not peak:
@@ -76,18 +88,30 @@ def _stretch(flops: Floats, moved: Floats, dtype: str, peak_rates: PeakRates | N
 
 
 def _slowed_attention(
-    cost: AttentionCost, op: Operator, dtype: str, peak_rates: PeakRates | None, phi: float, label: str
+    cost: AttentionCost,
+    op: Operator,
+    dtype: str,
+    peak_rates: PeakRates | None,
+    phi: float,
+    label: str,
 ) -> AttentionCost:
     def factor(kv_tokens: Floats, pairs: Floats) -> Floats:
         return _stretch(
-            pairs * op.flops_per_context_token, kv_tokens * op.kv_bytes_per_context_token, dtype, peak_rates, phi
+            pairs * op.flops_per_context_token,
+            kv_tokens * op.kv_bytes_per_context_token,
+            dtype,
+            peak_rates,
+            phi,
         )
 
     source = cost.source + label
     if cost.mixed is not None:
         grid = cost.mixed
         q, k, n, kv = np.meshgrid(
-            *(axis.astype(float) for axis in (grid.chunk_axis, grid.kv_prefill_axis, grid.n_axis, grid.kv_axis)),
+            *(
+                axis.astype(float)
+                for axis in (grid.chunk_axis, grid.kv_prefill_axis, grid.n_axis, grid.kv_axis)
+            ),
             indexing="ij",
         )
         scale = factor(q + k + n * (kv + 1), q * k + q * (q + 1) / 2 + n * (kv + 1))

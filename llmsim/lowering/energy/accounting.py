@@ -1,4 +1,6 @@
-"""What a deployment draws and costs: gathers the plans before a run, and makes the energy account after it."""
+"""What a deployment draws and costs: gathers the plans before a run, and makes the energy account
+after it.
+"""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +17,16 @@ from llmsim.core import FEATURES, Energy, RequestColumns
 from llmsim.costs import OpCost
 from llmsim.lowering.energy.drafter import draft_bytes, draft_tables
 from llmsim.lowering.program import Placed
-from llmsim.power import Copied, CostPlan, GroupUse, PowerPlan, Price, TrafficTable, account, traffic_table
+from llmsim.power import (
+    Copied,
+    CostPlan,
+    GroupUse,
+    PowerPlan,
+    Price,
+    TrafficTable,
+    account,
+    traffic_table,
+)
 from llmsim.presets import PRESETS_DIR
 
 if TYPE_CHECKING:
@@ -27,7 +38,9 @@ PRICES = PRESETS_DIR / "prices.json"
 
 @dataclass(frozen=True, eq=False)
 class Accounting:
-    """Plans of a deployment. `power` None: no node says what it draws, and nothing about it is recorded."""
+    """Plans of a deployment. `power` None: no node says what it draws, and nothing about it is
+    recorded.
+    """
 
     power: PowerPlan | None
     traffic: tuple[TrafficTable, ...]
@@ -40,11 +53,17 @@ class Accounting:
     part_power: bool = True
     """Memory that computes draws what its part file says (the fidelity term pim_power)."""
 
-    def energy(self, simulation: "_native.Simulation", requests: RequestColumns, interval_ps: int) -> Energy | None:
-        """The account of a run that recorded shares, from the first arrival to the end of the last step."""
+    def energy(
+        self, simulation: "_native.Simulation", requests: RequestColumns, interval_ps: int
+    ) -> Energy | None:
+        """The account of a run that recorded shares, from the first arrival to the end of the last
+        step.
+        """
         if self.power is None:
             return None
-        handed = self._handed_over(cast("Mapping[str, Any] | None", simulation.kv_transfers()), requests)
+        handed = self._handed_over(
+            cast("Mapping[str, Any] | None", simulation.kv_transfers()), requests
+        )
         media = [str(row["name"]).split()[0] for row in simulation.kv_tiers()]
         times_ps = _operator_times(simulation.busy_time())
         activities = [simulation.activity(index) for index in range(len(self.traffic))]
@@ -62,21 +81,30 @@ class Accounting:
                 processor_ps=_processor_ps(group, times_ps.get(index, {})),
                 **_known_energy(group, activity, times_ps.get(index, {})),
             )
-            for index, (group, activity, table) in enumerate(zip(self.groups, activities, self.traffic, strict=True))
+            for index, (group, activity, table) in enumerate(
+                zip(self.groups, activities, self.traffic, strict=True)
+            )
         ]
         arrived = requests.arrival_ps[requests.arrival_ps >= 0]
         start_ps = int(arrived.min()) if len(arrived) else 0
-        end_ps = max([start_ps, *(int(use.step_end_ps.max()) for use in uses if len(use.step_end_ps))])
+        end_ps = max(
+            [start_ps, *(int(use.step_end_ps.max()) for use in uses if len(use.step_end_ps))]
+        )
         return account(self.power, uses, len(requests.status), (start_ps, end_ps), interval_ps)
 
-    def _handed_over(self, kv_transfers: Mapping[str, Any] | None, requests: RequestColumns) -> list[dict[str, int]]:
-        """Bytes of KV hand-overs by group: over links of the sender's node, through network cards at both ends, and
-        in the memory that holds the KV at either end."""
+    def _handed_over(
+        self, kv_transfers: Mapping[str, Any] | None, requests: RequestColumns
+    ) -> list[dict[str, int]]:
+        """Bytes of KV hand-overs by group: over links of the sender's node, through network cards
+        at both ends, and in the memory that holds the KV at either end.
+        """
         kinds = ("link_bytes", "nic_bytes", "processor_bytes", "memory_bytes")
         moved = [dict.fromkeys(kinds, 0) for _ in self.traffic]
         if kv_transfers is None or self.power is None:
             return moved
-        rows = np.flatnonzero((kv_transfers["prefill_group"] >= 0) & (kv_transfers["kv_transfer_bytes"] > 0))
+        rows = np.flatnonzero(
+            (kv_transfers["prefill_group"] >= 0) & (kv_transfers["kv_transfer_bytes"] > 0)
+        )
         where = self.power.node_of_group
         for row in rows.tolist():
             sender, receiver = int(kv_transfers["prefill_group"][row]), int(requests.group[row])
@@ -94,11 +122,15 @@ class Accounting:
 
 
 MEDIA = {"CPU": "host_bytes", "CXL": "pool_bytes", "SSD": "storage_bytes", "NVMEOF": "nic_bytes"}
-"""Medium of a tier of KV -> the bytes that it counts as; the cluster's storage is behind the network cards."""
+"""Medium of a tier of KV -> the bytes that it counts as; the cluster's storage is behind the
+network cards.
+"""
 
 
 def _tier_bytes(activity: Mapping[str, Any], media: Sequence[str]) -> dict[str, int]:
-    """Bytes between a group and the tiers of KV below it, which its devices' memory gives or takes as well."""
+    """Bytes between a group and the tiers of KV below it, which its devices' memory gives or takes
+    as well.
+    """
     moved = {"memory_bytes": 0}
     for pool, size in activity["tier_bytes"]:
         name = MEDIA[media[pool]]
@@ -107,8 +139,12 @@ def _tier_bytes(activity: Mapping[str, Any], media: Sequence[str]) -> dict[str, 
     return moved
 
 
-def accounting(deployment: Deployment, groups: Sequence["LoweredGroup"], disabled: Sequence[str] = ()) -> Accounting:
-    """The plans of a lowered deployment; equal groups share their byte tables. `disabled` are fidelity terms."""
+def accounting(
+    deployment: Deployment, groups: Sequence["LoweredGroup"], disabled: Sequence[str] = ()
+) -> Accounting:
+    """The plans of a lowered deployment; equal groups share their byte tables. `disabled` are
+    fidelity terms.
+    """
     part_power = "pim_power" not in disabled
     power, notes = _power_plan(deployment, groups, part_power), []
     tables: dict[int, TrafficTable] = {}
@@ -128,17 +164,24 @@ def accounting(deployment: Deployment, groups: Sequence["LoweredGroup"], disable
         without = [str(index) for index, spec in enumerate(power.nodes) if spec is None]
         if without:
             notes.append(
-                f"energy: node {', '.join(without[:8])}{', ...' if len(without) > 8 else ''} has no power section; "
+                f"energy: node {', '.join(without[:8])}{', ...' if len(without) > 8 else ''} has "
+                "no power section; "
                 "what it draws is not counted"
             )
     traffic = tuple(tables[id(group.program)] for group in groups) if tables else ()
     drafts = tuple(draft_tables(group) for group in groups) if tables else ()
     cost = _cost_plan(deployment, groups)
-    return Accounting(power, traffic, cost, (*notes, *_price_notes(cost)), tuple(groups), drafts, part_power)
+    return Accounting(
+        power, traffic, cost, (*notes, *_price_notes(cost)), tuple(groups), drafts, part_power
+    )
 
 
-def _power_plan(deployment: Deployment, groups: Sequence["LoweredGroup"], part_power: bool) -> PowerPlan | None:
-    nodes = tuple(_node_power(node, deployment, groups if part_power else ()) for node in deployment.nodes)
+def _power_plan(
+    deployment: Deployment, groups: Sequence["LoweredGroup"], part_power: bool
+) -> PowerPlan | None:
+    nodes = tuple(
+        _node_power(node, deployment, groups if part_power else ()) for node in deployment.nodes
+    )
     if all(spec is None for spec in nodes):
         return None
     return PowerPlan(
@@ -150,12 +193,18 @@ def _power_plan(deployment: Deployment, groups: Sequence["LoweredGroup"], part_p
     )
 
 
-def _node_power(node: Node, deployment: Deployment, groups: Sequence["LoweredGroup"]) -> NodePowerSpec | None:
-    """A memory that computes draws what its part file says, by channel, instead of what DIMMs draw."""
+def _node_power(
+    node: Node, deployment: Deployment, groups: Sequence["LoweredGroup"]
+) -> NodePowerSpec | None:
+    """A memory that computes draws what its part file says, by channel, instead of
+    what DIMMs draw.
+    """
     parts = [
         lowered.offload.pim.part
         for lowered, group in zip(groups, deployment.groups, strict=False)
-        if group.node == node.index and lowered.offload is not None and lowered.offload.pim is not None
+        if group.node == node.index
+        and lowered.offload is not None
+        and lowered.offload.pim is not None
     ]
     if node.power is None or not parts or node.host_memory is None:
         return node.power
@@ -164,7 +213,9 @@ def _node_power(node: Node, deployment: Deployment, groups: Sequence["LoweredGro
 
 
 def _computing_aj(group: "LoweredGroup", activity: dict[str, Any]) -> int:
-    """What the channels draw above idle while they compute: all channels of a set work as long as it does."""
+    """What the channels draw above idle while they compute: all channels of a set work as long as
+    it does.
+    """
     if group.offload is None or group.offload.pim is None:
         return 0
     pim = group.offload.pim
@@ -182,15 +233,25 @@ def _operator_times(busy: Sequence[tuple[int, int, tuple[int, ...]]]) -> dict[in
 
 
 def _processor_ps(group: "LoweredGroup", times_ps: Mapping[int, int]) -> int:
-    """How long the node's processors worked for the group; each rank's operators have the cores of its part."""
+    """How long the node's processors worked for the group; each rank's operators have the cores of
+    its part.
+    """
     if group.offload is None or group.offload.host is None:
         return 0
-    each_ps = sum(times_ps.get(at, 0) for at, placed in enumerate(group.placed) if placed.cost.name in group.hosted)
+    each_ps = sum(
+        times_ps.get(at, 0)
+        for at, placed in enumerate(group.placed)
+        if placed.cost.name in group.hosted
+    )
     return each_ps * group.layout.stage_ranks // group.offload.host.sharers
 
 
-def _known_energy(group: "LoweredGroup", activity: dict[str, Any], times_ps: Mapping[int, int]) -> dict[str, int]:
-    """Energy and device time of the operators whose energy their cost source states, as keywords of `GroupUse`."""
+def _known_energy(
+    group: "LoweredGroup", activity: dict[str, Any], times_ps: Mapping[int, int]
+) -> dict[str, int]:
+    """Energy and device time of the operators whose energy their cost source states, as keywords of
+    `GroupUse`.
+    """
     energy_aj = device_ps = 0
     for number, placed, tables in _ran(group, activity):
         cost, took_ps = placed.cost, times_ps.get(number, 0)
@@ -199,7 +260,10 @@ def _known_energy(group: "LoweredGroup", activity: dict[str, Any], times_ps: Map
                 continue
             rows = np.asarray(tables[FEATURES.index(cost.feature)])
             used = np.flatnonzero(rows)
-            each = [int(rows[row]) * int(cost.ps[row]) * int(cost.power_uw[row]) for row in used.tolist()]
+            each = [
+                int(rows[row]) * int(cost.ps[row]) * int(cost.power_uw[row])
+                for row in used.tolist()
+            ]
             energy_aj += sum(each) * placed.repeat
         elif cost.power_uw:
             energy_aj += took_ps * cost.power_uw
@@ -211,8 +275,10 @@ def _known_energy(group: "LoweredGroup", activity: dict[str, Any], times_ps: Map
 
 
 def _ran(group: "LoweredGroup", activity: Mapping[str, Any]) -> Iterator[tuple[int, Placed, Any]]:
-    """Operators with their number among the group's busy times (`LoweredGroup.busy_names`) and the counts of their
-    tables' rows: the program's, and those of the drafter's passes. Behind each of these come the host's launches."""
+    """Operators with their number among the group's busy times (`LoweredGroup.busy_names`) and the
+    counts of their tables' rows: the program's, and those of the drafter's passes. Behind each of
+    these come the host's launches.
+    """
     parts = [(group.placed, activity["rows"])]
     if group.draft is not None:
         counts = [one["rows"] for one in activity["draft_passes"]]
@@ -248,9 +314,14 @@ def _cost_plan(deployment: Deployment, groups: Sequence["LoweredGroup"]) -> Cost
 
 def _price_notes(cost: CostPlan) -> list[str]:
     """Names the prices that no seller's own list gives."""
-    loose = {price.hardware: price for price in cost.groups if price.basis in ("quoted", "assumption")}
+    loose = {
+        price.hardware: price for price in cost.groups if price.basis in ("quoted", "assumption")
+    }
     return [
-        f"price of {name}: {price.usd_per_device_hour:g} USD per hour is {LOOSE[price.basis]}: {price.source}"
+        (
+            f"price of {name}: {price.usd_per_device_hour:g} USD per hour is {LOOSE[price.basis]}: "
+            f"{price.source}"
+        )
         for name, price in loose.items()
     ]
 
@@ -263,6 +334,8 @@ def listed_prices() -> dict[str, Price]:
     """Data sheet name -> what one device costs, who asked it and when."""
     data = json.loads(input_files.read_text(PRICES))
     return {
-        name: Price(name, 1, float(entry["usd_per_device_hour"]), str(entry["source"]), str(entry["basis"]))
+        name: Price(
+            name, 1, float(entry["usd_per_device_hour"]), str(entry["source"]), str(entry["basis"])
+        )
         for name, entry in data.items()
     }

@@ -11,7 +11,9 @@ from llmsim.power import TrafficTable, traffic_table
 if TYPE_CHECKING:
     from llmsim.lowering.types import LoweredGroup
 
-_NOTHING_ELSEWHERE = dict.fromkeys(("drawn_bytes", "to_memory_bytes", "from_memory_bytes", "host_bytes"), 0)
+_NOTHING_ELSEWHERE = dict.fromkeys(
+    ("drawn_bytes", "to_memory_bytes", "from_memory_bytes", "host_bytes"), 0
+)
 
 
 def draft_tables(group: "LoweredGroup") -> tuple[TrafficTable, ...]:
@@ -24,7 +26,9 @@ def draft_tables(group: "LoweredGroup") -> tuple[TrafficTable, ...]:
         return ()
     alone = draft.layout.tp == 1
     return tuple(
-        traffic_table(operators, group.layout.tp) if alone else traffic_table(operators, draft.layout.tp)
+        traffic_table(operators, group.layout.tp)
+        if alone
+        else traffic_table(operators, draft.layout.tp)
         for operators in draft.operators
     )
 

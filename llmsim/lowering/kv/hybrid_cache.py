@@ -1,4 +1,6 @@
-"""Models whose layers keep different parts of a sequence: who runs vLLM's hybrid KV cache, and with which options."""
+"""Models whose layers keep different parts of a sequence: who runs vLLM's hybrid KV cache, and with
+which options.
+"""
 
 from dataclasses import replace
 from types import MappingProxyType
@@ -13,15 +15,20 @@ from llmsim.model.memory.hybrid_groups import kv_tables
 
 
 def shares_blocks(group: Group, model: ModelConfig, *, tiers: bool) -> bool:
-    """Whether the group's layers of several kinds share one pool of blocks, table by table, as in vLLM.
+    """Whether the group's layers of several kinds share one pool of blocks, table by table, as in
+    vLLM.
 
-    Not where KV leaves the pool (roles, tiers, other memories), where drafters keep some, by other schedulers, nor
-    (since that is vLLM's mode "align", which caches states) with linear attention and a prefix cache: there blocks hold
-    whole sequences, and the ledger sets windows and states aside.
+    Not where KV leaves the pool (roles, tiers, other memories), where drafters keep some, by other
+    schedulers, nor (since that is vLLM's mode "align", which caches states) with linear attention
+    and a prefix cache: there blocks hold whole sequences, and the ledger sets windows and states
+    aside.
     """
     engine = group.engine
     return (
-        (model.layers_of("sliding") > 0 or (model.linear is not None and model.layers_of("full") > 0))
+        (
+            model.layers_of("sliding") > 0
+            or (model.linear is not None and model.layers_of("full") > 0)
+        )
         and engine.scheduler in (VLLM, INSTALLED)
         and engine.speculation is None
         and not engine.skip_prefill
@@ -36,14 +43,16 @@ def shares_blocks(group: Group, model: ModelConfig, *, tiers: bool) -> bool:
 def with_state_blocks(group: Group, model: ModelConfig, *, tiers: bool) -> Group:
     """The group with the options that linear attention changes in vLLM.
 
-    The prefix cache is off unless asked for (0.24: `ModelConfig.is_prefix_caching_supported`), and a block of attention
-    is as large as a state (`kv_tables`). NotYetError for KV tiers, which hold no states.
+    The prefix cache is off unless asked for (0.24: `ModelConfig.is_prefix_caching_supported`), and
+    a block of attention is as large as a state (`kv_tables`). NotYetError for KV tiers, which hold
+    no states.
     """
     if model.linear is None:
         return group
     if tiers:
         raise NotYetError(
-            f"KV tiers hold no states, which the linear attention of {model.name} keeps; leave --prefix-storage out"
+            f"KV tiers hold no states, which the linear attention of {model.name} keeps; leave "
+            "--prefix-storage out"
         )
     engine = group.engine
     origin = dict(engine.origin)

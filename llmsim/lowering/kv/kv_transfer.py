@@ -25,10 +25,11 @@ ROLES = {None: _native.Role.BOTH, "prefill": _native.Role.PREFILL, "decode": _na
 def kv_transfer_config(
     deployment: Deployment, lowered: Sequence["LoweredGroup"], kv_places: list[list[int]]
 ) -> "_native.KvTransferConfig":
-    """Routes between all prefill and decode groups of a model; `kv_places` by group and rank, on the network.
+    """Routes between all prefill and decode groups of a model; `kv_places` by group and rank, on
+    the network.
 
-    Raises InputError where the KV of the two sides differs in its element type, or, of a model whose layers do not all
-    keep every token, in its blocks.
+    Raises InputError where the KV of the two sides differs in its element type, or, of a model
+    whose layers do not all keep every token, in its blocks.
     """
     assert deployment.disaggregation is not None
     how = deployment.disaggregation
@@ -36,16 +37,24 @@ def kv_transfer_config(
     tables: dict[tuple[object, ...], int] = {}
     for source in deployment.groups:
         for target in deployment.groups:
-            if (source.pd_type, target.pd_type) != ("prefill", "decode") or source.model_name != target.model_name:
+            if (source.pd_type, target.pd_type) != (
+                "prefill",
+                "decode",
+            ) or source.model_name != target.model_name:
                 continue
             a, b = lowered[source.index], lowered[target.index]
             _check(deployment, source, target, a, b)
             block_size = b.engine.block_size
-            drafts = tuple(None if one.draft is None else (one.draft.model, one.draft.layout) for one in (a, b))
+            drafts = tuple(
+                None if one.draft is None else (one.draft.model, one.draft.layout) for one in (a, b)
+            )
             kind = (source.model_name, a.dtypes.kv, a.layout, b.layout, block_size, drafts)
             if kind not in tables:
                 tables[kind] = config.add_table(
-                    list(_shares(a, b)), block_size, prefill_all_but_last_token(a.model), even_layers(a.model)
+                    list(_shares(a, b)),
+                    block_size,
+                    prefill_all_but_last_token(a.model),
+                    even_layers(a.model),
                 )
             config.add_route(source.index, target.index, tables[kind])
     return config
@@ -53,35 +62,45 @@ def kv_transfer_config(
 
 def _shares(source: "LoweredGroup", target: "LoweredGroup") -> tuple[Share, ...]:
     """Of the model, and of the drafter's own layers, which come behind it."""
-    shares = kv_shares(source.model, source.dtypes, source.layout, target.layout, target.engine.block_size)
+    shares = kv_shares(
+        source.model, source.dtypes, source.layout, target.layout, target.engine.block_size
+    )
     if source.draft is None or target.draft is None:
         return shares
     return (*shares, *draft_shares(source, target))
 
 
-def _check(deployment: Deployment, source: Group, target: Group, a: "LoweredGroup", b: "LoweredGroup") -> None:
+def _check(
+    deployment: Deployment, source: Group, target: Group, a: "LoweredGroup", b: "LoweredGroup"
+) -> None:
     where = f"{deployment.cluster_path}: {source.field_path} and {target.field_path}"
     if a.dtypes.kv != b.dtypes.kv:
         raise InputError(
-            f"{where} hand over KV, but kv_cache_dtype is {a.dtypes.kv} in the first and {b.dtypes.kv} in the second; "
+            f"{where} hand over KV, but kv_cache_dtype is {a.dtypes.kv} in the first and "
+            f"{b.dtypes.kv} in the second; "
             "give both the same"
         )
     drafters = tuple(None if one.draft is None else one.draft.model.name for one in (a, b))
     if drafters[0] != drafters[1]:
         raise InputError(
-            f"{where} hand over KV, but drafts come from {drafters[0] or 'no model'} in the first and from "
-            f"{drafters[1] or 'no model'} in the second, whose layers keep KV, too; give both the same "
+            f"{where} hand over KV, but drafts come from {drafters[0] or 'no model'} in the "
+            "first and from "
+            f"{drafters[1] or 'no model'} in the second, whose layers keep KV, too; give both "
+            "the same "
             "speculative_config, as vLLM's connector needs it"
         )
     if prefill_all_but_last_token(a.model) and a.engine.scheduler != "vllm_v1":
         raise NotYetError(
-            f"{where} hand over KV of {source.model_name}, whose linear attention keeps states, with the scheduler "
+            f"{where} hand over KV of {source.model_name}, whose linear attention keeps states, "
+            "with the scheduler "
             f"{a.engine.scheduler}: that does not run in this version; say vllm_v1"
         )
     if of_several_kinds(a.model) and a.engine.block_size != b.engine.block_size:
         raise InputError(
-            f"{where} hand over KV of {source.model_name}, whose layers do not all keep every token, but block_size is "
-            f"{a.engine.block_size} in the first and {b.engine.block_size} in the second; give both the same, which "
+            f"{where} hand over KV of {source.model_name}, whose layers do not all keep every "
+            "token, but block_size is "
+            f"{a.engine.block_size} in the first and {b.engine.block_size} in the second; give "
+            "both the same, which "
             "vLLM's connector needs for such models"
         )
 

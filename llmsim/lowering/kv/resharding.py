@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from llmsim.lowering.types import LoweredGroup
 
 Part = tuple[list[int], int, int, int]
-"""Layers that keep the same, bytes per token and layer, bytes of state per layer, and how many blocks at the end of a
-prompt are kept (0: all)."""
+"""Layers that keep the same, bytes per token and layer, bytes of state per layer, and how many
+blocks at the end of a prompt are kept (0: all).
+"""
 Share = tuple[int, int, list[Part]]
 """Prefill rank, decode rank, parts."""
 
@@ -21,17 +22,22 @@ Share = tuple[int, int, list[Part]]
 def kv_shares(
     model: ModelConfig, dtypes: Dtypes, prefill: Layout, decode: Layout, block_size: int = 1
 ) -> tuple[Share, ...]:
-    """The KV that goes from prefill to decode ranks; every decode rank gets exactly what its layout stores.
+    """The KV that goes from prefill to decode ranks; every decode rank gets exactly what its layout
+    stores.
 
-    Ranks are numbered stage by stage. KV heads are split over the ranks of a stage in order, or replicated when there
-    are more ranks than heads: then the ranks that need a head take turns at the ranks that have it. Latent attention
-    stores one whole latent on every rank. The state of linear attention is split by heads; it is one per sequence,
-    however long that is. Layers with a sliding window hand over the blocks of the window and one more (vLLM 0.24's NIXL
-    connector); chunked ones hand over whole prompts, as there their window is no kind of its own by default. Ranks that
-    share sequences by tokens (context parallelism) get and give the tokens that they hold, of n ranks every n-th.
+    Ranks are numbered stage by stage. KV heads are split over the ranks of a stage in order, or
+    replicated when there are more ranks than heads: then the ranks that need a head take turns at
+    the ranks that have it. Latent attention stores one whole latent on every rank. The state of
+    linear attention is split by heads; it is one per sequence, however long that is. Layers with a
+    sliding window hand over the blocks of the window and one more (vLLM 0.24's NIXL connector);
+    chunked ones hand over whole prompts, as there their window is no kind of its own by default.
+    Ranks that share sequences by tokens (context parallelism) get and give the tokens that they
+    hold, of n ranks every n-th.
     """
     shares = []
-    for first_target, (start, stop) in zip(count(0, decode.stage_ranks), _stages(model, decode), strict=False):
+    for first_target, (start, stop) in zip(
+        count(0, decode.stage_ranks), _stages(model, decode), strict=False
+    ):
         for first_source, (other_start, other_stop) in zip(
             count(0, prefill.stage_ranks), _stages(model, prefill), strict=False
         ):
@@ -42,19 +48,25 @@ def kv_shares(
                 needed = _heads_from(model, dtypes, prefill, decode, rank)
                 states = _states_from(model, dtypes, prefill.tp, decode.tp, rank)
                 for source in sorted({*needed, *states}):
-                    parts = _parts(model, layers, needed.get(source, 0), states.get(source, 0), block_size)
+                    parts = _parts(
+                        model, layers, needed.get(source, 0), states.get(source, 0), block_size
+                    )
                     if parts:
                         shares.append((first_source + source, first_target + rank, parts))
     return tuple(shares)
 
 
 def prefill_all_but_last_token(model: ModelConfig) -> bool:
-    """Whether prefill instances leave the last token of a prompt out: a state cannot be taken back by one token."""
+    """Whether prefill instances leave the last token of a prompt out: a state cannot be taken back
+    by one token.
+    """
     return model.linear is not None and model.layers_of("linear") > 0
 
 
 def even_layers(model: ModelConfig) -> int:
-    """Layers of a model that has several kinds of them, whose order its program does not keep; else 0."""
+    """Layers of a model that has several kinds of them, whose order its program does not keep; else
+    0.
+    """
     return model.num_layers if len(set(model.layer_kinds)) > 1 else 0
 
 
@@ -64,13 +76,16 @@ def of_several_kinds(model: ModelConfig) -> bool:
 
 
 def kept_tokens(model: ModelConfig, block_size: int) -> int:
-    """Tokens that layers with a sliding window hand over, at most: its blocks and one more, as a window need not begin
-    with a block (vLLM 0.24: blocks_per_sw)."""
+    """Tokens that layers with a sliding window hand over, at most: its blocks and one more, as a
+    window need not begin with a block (vLLM 0.24: blocks_per_sw).
+    """
     return (-(-model.window // block_size) + 1) * block_size if model.window else 0
 
 
 def draft_shares(source: "LoweredGroup", target: "LoweredGroup") -> tuple[Share, ...]:
-    """The KV of the drafters' own layers, numbered behind the model's. They run where the last pipeline stage does."""
+    """The KV of the drafters' own layers, numbered behind the model's. They run where the last
+    pipeline stage does.
+    """
     assert source.draft is not None and target.draft is not None
     model, block_size = target.draft.model, target.engine.block_size
     first_layer = target.model.num_layers
@@ -85,7 +100,9 @@ def draft_shares(source: "LoweredGroup", target: "LoweredGroup") -> tuple[Share,
             sender = rank % source.layout.tp if tps[0] == 1 else holder
             parts = [
                 ([first_layer + layer for layer in layers], size, state, tail)
-                for layers, size, state, tail in _parts(model, range(model.num_layers), per_token, 0, block_size)
+                for layers, size, state, tail in _parts(
+                    model, range(model.num_layers), per_token, 0, block_size
+                )
             ]
             if parts:
                 shares.append((first_source + sender, first_target + rank, parts))
@@ -97,7 +114,9 @@ def _last_stage(layout: Layout) -> int:
     return layout.tp * (max(1, len(layout.stage_layers)) - 1)
 
 
-def _parts(model: ModelConfig, layers: range, per_token: int, state: int, block_size: int) -> list[Part]:
+def _parts(
+    model: ModelConfig, layers: range, per_token: int, state: int, block_size: int
+) -> list[Part]:
     tail = kept_tokens(model, block_size) // block_size
     kinds = model.layer_kinds or ("full",) * model.num_layers
     parts = []
@@ -112,18 +131,22 @@ def _parts(model: ModelConfig, layers: range, per_token: int, state: int, block_
     return parts
 
 
-def _heads_from(model: ModelConfig, dtypes: Dtypes, prefill: Layout, decode: Layout, rank: int) -> dict[int, int]:
+def _heads_from(
+    model: ModelConfig, dtypes: Dtypes, prefill: Layout, decode: Layout, rank: int
+) -> dict[int, int]:
     """Bytes per token and layer that a decode rank needs of each prefill rank of a stage.
 
-    Of n and m ranks that share tokens, ranks have tokens in common where their places are equal modulo gcd(n, m): one
-    in lcm(n, m).
+    Of n and m ranks that share tokens, ranks have tokens in common where their places are equal
+    modulo gcd(n, m): one in lcm(n, m).
     """
     size = int(dtype_bytes(dtypes.kv))
     if model.latent is not None:
         per_head, heads = model.latent_row_bytes(dtypes.kv), 1
         if model.indexer is not None:
             if model.num_indexer_layers < model.num_layers:
-                raise NotYetError(f"{model.name}: layers that share an indexer's choice are not handed over yet")
+                raise NotYetError(
+                    f"{model.name}: layers that share an indexer's choice are not handed over yet"
+                )
             per_head += model.indexer.cached_bytes
     else:
         per_head, heads = 2 * model.head_dim * size, model.num_key_value_heads
@@ -135,7 +158,8 @@ def _heads_from(model: ModelConfig, dtypes: Dtypes, prefill: Layout, decode: Lay
             holders = [
                 other
                 for other in range(prefill.stage_ranks)
-                if head in _heads_of(other % prefill.tp, prefill.tp, heads) and _token_place(prefill, other) == there
+                if head in _heads_of(other % prefill.tp, prefill.tp, heads)
+                and _token_place(prefill, other) == there
             ]
             source = holders[rank % len(holders)]
             needed[source] = needed.get(source, 0) + -(-per_head // cycle)
@@ -143,21 +167,33 @@ def _heads_from(model: ModelConfig, dtypes: Dtypes, prefill: Layout, decode: Lay
 
 
 def _token_place(layout: Layout, rank: int) -> int:
-    """Which of the `context_ranks` parts of a sequence's tokens a rank of a stage holds (vLLM's total_cp_rank)."""
+    """Which of the `context_ranks` parts of a sequence's tokens a rank of a stage holds (vLLM's
+    total_cp_rank).
+    """
     return rank // layout.tp * layout.decode_context + rank % layout.tp % layout.decode_context
 
 
-def _states_from(model: ModelConfig, dtypes: Dtypes, prefill_tp: int, decode_tp: int, rank: int) -> dict[int, int]:
-    """Bytes of state per layer that a decode rank needs of each prefill rank: of equal parts, those in common."""
+def _states_from(
+    model: ModelConfig, dtypes: Dtypes, prefill_tp: int, decode_tp: int, rank: int
+) -> dict[int, int]:
+    """Bytes of state per layer that a decode rank needs of each prefill rank: of equal parts, those
+    in common.
+    """
     if model.linear is None:
         return {}
     size = state_bytes_per_layer(model.linear, decode_tp, dtypes)
-    start, stop = rank * prefill_tp, (rank + 1) * prefill_tp  # in parts of 1 / (prefill_tp * decode_tp)
+    start, stop = (
+        rank * prefill_tp,
+        (rank + 1) * prefill_tp,
+    )  # in parts of 1 / (prefill_tp * decode_tp)
     states = {}
     for source in range(prefill_tp):
         common = range(max(start, source * decode_tp), min(stop, (source + 1) * decode_tp))
         if common:
-            states[source] = size * (common.stop - start) // prefill_tp - size * (common.start - start) // prefill_tp
+            states[source] = (
+                size * (common.stop - start) // prefill_tp
+                - size * (common.start - start) // prefill_tp
+            )
     return states
 
 

@@ -1,4 +1,6 @@
-"""Pools of KV below the devices: which there are, who shares them, and where they are on the cluster's network."""
+"""Pools of KV below the devices: which there are, who shares them, and where they are on the
+cluster's network.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +27,11 @@ WRITE = {
     "write-through-selective": _native.TierWrite.SELECTIVE,
     "write-back": _native.TierWrite.BACK,
 }
-EVICTION = {"lru": _native.TierEviction.LRU, "lfu": _native.TierEviction.LFU, "cost": _native.TierEviction.COST}
+EVICTION = {
+    "lru": _native.TierEviction.LRU,
+    "lfu": _native.TierEviction.LFU,
+    "cost": _native.TierEviction.COST,
+}
 
 
 RECALL = {"sync": False, "async": True}
@@ -65,11 +71,14 @@ def parse_tiers(
     chunk_tokens: int | None,
     recall: str | None,
 ) -> KvTierOptions | None:
-    """The options of the command line; None without a storage. Raises InputError for what cannot be."""
+    """The options of the command line; None without a storage. Raises InputError for what cannot
+    be.
+    """
     media = [] if storage is None or storage.lower() == "none" else storage.upper().split("+")
     if any(medium not in MEDIA for medium in media) or len(set(media)) != len(media):
         raise InputError(
-            f'--prefix-storage is "{storage}"; it may be None, {", ".join(MEDIA)}, or several of them joined by +, '
+            f'--prefix-storage is "{storage}"; it may be None, {", ".join(MEDIA)}, or several of '
+            "them joined by +, "
             "such as CPU+SSD"
         )
     given = {
@@ -82,15 +91,21 @@ def parse_tiers(
         option = next((name for name, value in given.items() if value is not None), None)
         if shared or option:
             raise InputError(
-                f"{'--enable-prefix-sharing' if shared else option} has an effect only with a second tier of the "
+                f"{'--enable-prefix-sharing' if shared else option} has an effect only with a "
+                "second tier of the "
                 f"prefix cache: add --prefix-storage {' or '.join(MEDIA)}"
             )
         return None
-    for option, value, known in (("--kv-tier-write", write, WRITE), ("--kv-tier-recall", recall, RECALL)):
+    for option, value, known in (
+        ("--kv-tier-write", write, WRITE),
+        ("--kv-tier-recall", recall, RECALL),
+    ):
         if value is not None and value not in known:
             raise InputError(f'{option} is "{value}"; it may be {", ".join(known)}')
     if chunk_tokens is not None and not 1 <= chunk_tokens <= 1 << 20:
-        raise InputError(f"--kv-chunk-size is {chunk_tokens}; it must be from 1 to {1 << 20} tokens")
+        raise InputError(
+            f"--kv-chunk-size is {chunk_tokens}; it must be from 1 to {1 << 20} tokens"
+        )
     return KvTierOptions(
         media=tuple(media),  # type: ignore[arg-type]  # checked above
         evictions=_evictions(eviction or "lru", len(media)),
@@ -105,24 +120,30 @@ def _evictions(text: str, count: int) -> tuple[str, ...]:
     names = text.split("+")
     if any(name not in EVICTION for name in names):
         raise InputError(
-            f'--kv-tier-eviction is "{text}"; it may be {", ".join(EVICTION)}, or one for each medium joined by +'
+            f'--kv-tier-eviction is "{text}"; it may be {", ".join(EVICTION)}, or one for each '
+            "medium joined by +"
         )
     if len(names) not in (1, count):
         raise InputError(
-            f'--kv-tier-eviction is "{text}", {len(names)} names; give one, or one for each of the {count} media'
+            f'--kv-tier-eviction is "{text}", {len(names)} names; give one, or one for each of '
+            f"the {count} media"
         )
     return tuple(names) if len(names) == count else tuple(names) * count
 
 
 def lower_tiers(
-    deployment: Deployment, groups: Sequence["LoweredGroup"], options: KvTierOptions, network: ClusterNetwork
+    deployment: Deployment,
+    groups: Sequence["LoweredGroup"],
+    options: KvTierOptions,
+    network: ClusterNetwork,
 ) -> LoweredTiers:
-    """The pools of a deployment. What is a node's is cut into equal parts for its groups, or shared by them; what is
-    the cluster's is cut into equal parts for all groups, or shared by them. Weights in the same memory come first.
+    """The pools of a deployment. What is a node's is cut into equal parts for its groups, or shared
+    by them; what is the cluster's is cut into equal parts for all groups, or shared by them.
+    Weights in the same memory come first.
 
-    Raises InputError where the file declares no such memory, where a chunk is not whole blocks of a group, or where a
-    group has no prefix cache; InfeasibleError where weights leave no room; NotYetError for schedulers that cannot park
-    requests.
+    Raises InputError where the file declares no such memory, where a chunk is not whole blocks of a
+    group, or where a group has no prefix cache; InfeasibleError where weights leave no room;
+    NotYetError for schedulers that cannot park requests.
     """
     weights = weights_in(deployment, groups)
     for group in deployment.groups:
@@ -130,7 +151,8 @@ def lower_tiers(
         plan = groups[group.index].offload
         if plan is not None and plan.kv_bytes is not None:
             raise InputError(
-                f"{deployment.cluster_path}: {group.field_path}: its KV cache is in the node's memory, where it "
+                f"{deployment.cluster_path}: {group.field_path}: its KV cache is in the node's "
+                "memory, where it "
                 "attends; there is no tier below that, so leave --prefix-storage out"
             )
     config = _native.KvTiersConfig(WRITE[options.write], RECALL[options.recall])
@@ -145,25 +167,36 @@ def lower_tiers(
             room = memory.capacity_bytes - _weights(weights, group, medium)
             if room <= 0:
                 raise InfeasibleError(
-                    f"{deployment.cluster_path}: {group.field_path}: the weights in that memory leave no room for "
+                    f"{deployment.cluster_path}: {group.field_path}: the weights in that memory "
+                    "leave no room for "
                     f"--prefix-storage {medium} ({room} B)"
                 )
             of_node = medium in OF_NODE
             owner = (group.node if of_node else 0) if options.shared else group.index
             if (medium, owner) not in pools:
-                whose = (f"node {group.node}" if of_node else "the cluster") if options.shared else f"group {owner}"
-                sharers = len(deployment.nodes[group.node].groups) if of_node else len(deployment.groups)
+                whose = (
+                    (f"node {group.node}" if of_node else "the cluster")
+                    if options.shared
+                    else f"group {owner}"
+                )
+                sharers = (
+                    len(deployment.nodes[group.node].groups) if of_node else len(deployment.groups)
+                )
                 size = room // (1 if options.shared else sharers)
                 how = EVICTION[eviction], memory.place, *memory.operations
                 pools[medium, owner] = config.add_pool(f"{medium} of {whose}", size, *how)
             mine.append(pools[medium, owner])
         ranks, per_token = list(network.devices[group.index]), bytes_per_token(groups[group.index])
-        config.add_group(mine, ranks, options.chunk_tokens, per_token, models.index(group.model_name))
+        config.add_group(
+            mine, ranks, options.chunk_tokens, per_token, models.index(group.model_name)
+        )
     return LoweredTiers(network, config)
 
 
 def _weights(weights: Mapping[Memory, int], group: Group, medium: Medium) -> int:
-    """Bytes of weights in the memory that holds the pool; the cluster's pool is spread over all of its devices."""
+    """Bytes of weights in the memory that holds the pool; the cluster's pool is spread over all of
+    its devices.
+    """
     if medium == "CPU":
         return weights.get((group.node, HOST), 0)
     if medium == "CXL":
@@ -172,12 +205,16 @@ def _weights(weights: Mapping[Memory, int], group: Group, medium: Medium) -> int
 
 
 def bytes_per_token(group: "LoweredGroup") -> list[int]:
-    """Of every rank, stage by stage; ranks that share sequences by tokens hold as many of a block each."""
+    """Of every rank, stage by stage; ranks that share sequences by tokens hold as many of a block
+    each.
+    """
     layout, engine = group.layout, group.engine
     if layout.pp == 1:
         sizes = [-(-group.ledger.block_bytes // engine.block_size)]
     else:
-        sizes = [kv_bytes_per_token(group.model, stage, group.dtypes) for stage in stages_of(layout)]
+        sizes = [
+            kv_bytes_per_token(group.model, stage, group.dtypes) for stage in stages_of(layout)
+        ]
     return [-(-size // layout.context_ranks) for size in sizes for _ in range(layout.stage_ranks)]
 
 
@@ -189,13 +226,17 @@ class _Memory:
     """Queue depth, latency of reads and of writes; a memory has none."""
 
 
-def _memory(deployment: Deployment, group: Group, network: ClusterNetwork, medium: Medium) -> _Memory:
+def _memory(
+    deployment: Deployment, group: Group, network: ClusterNetwork, medium: Medium
+) -> _Memory:
     node = deployment.nodes[group.node]
     if medium == "CPU" and node.host_memory is not None:
         return _Memory(_placed(network.hosts[group.node]), node.host_memory.capacity_bytes)
     if medium == "CXL" and deployment.pool is not None:
         return _Memory(_placed(network.pool), deployment.pool.whole.capacity_bytes)
-    storage = node.storage if medium == "SSD" else deployment.storage if medium == "NVMEOF" else None
+    storage = (
+        node.storage if medium == "SSD" else deployment.storage if medium == "NVMEOF" else None
+    )
     if storage is None:
         what, where = {
             "CPU": ("cpu_mem", f"nodes[{group.node}]"),
@@ -204,7 +245,8 @@ def _memory(deployment: Deployment, group: Group, network: ClusterNetwork, mediu
             "NVMEOF": ("storage of the cluster", "it"),
         }[medium]
         raise InputError(
-            f"{deployment.cluster_path}: {where} has no {what}, which --prefix-storage {medium} keeps KV in"
+            f"{deployment.cluster_path}: {where} has no {what}, which --prefix-storage {medium} "
+            "keeps KV in"
         )
     operations = storage.queue_depth, storage.read_latency_ps, storage.write_latency_ps
     place = network.drives[group.node] if medium == "SSD" else network.storage
@@ -216,17 +258,23 @@ def _placed(place: int | None) -> int:
     return place
 
 
-def _check(deployment: Deployment, group: Group, engine: EngineArgs, options: KvTierOptions) -> None:
+def _check(
+    deployment: Deployment, group: Group, engine: EngineArgs, options: KvTierOptions
+) -> None:
     where = f"{deployment.cluster_path}: {group.field_path}"
     if RECALL[options.recall] and engine.scheduler != "vllm_v1":
         raise NotYetError(
-            f"{where}: with --kv-tier-recall async requests are parked, which scheduler {engine.scheduler} does not do "
+            f"{where}: with --kv-tier-recall async requests are parked, which scheduler "
+            f"{engine.scheduler} does not do "
             "in this version; say sync, or scheduler vllm_v1"
         )
     block_size = engine.block_size * group.pcp * engine.decode_context_parallel_size
     if options.chunk_tokens % block_size:
         raise InputError(
-            f"{where}: --kv-chunk-size is {options.chunk_tokens} tokens, which is not whole blocks of {block_size}"
+            f"{where}: --kv-chunk-size is {options.chunk_tokens} tokens, which is not whole "
+            f"blocks of {block_size}"
         )
     if not engine.enable_prefix_caching:
-        raise InputError(f"{where}: KV tiers need the prefix cache, which enable_prefix_caching turns off")
+        raise InputError(
+            f"{where}: KV tiers need the prefix cache, which enable_prefix_caching turns off"
+        )

@@ -1,11 +1,15 @@
-"""Prices exchanges of tokens between data-parallel ranks that no ring describes: rows to experts, broadcasts in turn.
+"""Prices exchanges of tokens between data-parallel ranks that no ring describes: rows to experts,
+broadcasts in turn.
 
-A rank has one port of the domain's link each way, to the ranks of its node and (where there are several) one to those
-of others. Tokens are spread evenly over the ranks that send; how many rows a rank receives follows from the experts
-that the tokens chose, which are the same draws that load the experts (costs/experts). An exchange lasts as long as the
- busiest port, and a latency for each round of SLOTS tokens per rank. Over several nodes, "rank" rows (DeepEP's
-high-throughput kernels) cross the network once for each (token, node), to the rank with the sender's number, which
-hands them on inside the node meanwhile; "expert" rows go straight to their rank.
+A rank has one port of the domain's link each way, to the ranks of its node and (where there are
+several) one to those of others. Tokens are spread evenly over the ranks that send; how many rows a
+rank receives follows from the experts that the tokens chose, which are the same draws that load the
+experts (costs/experts). An exchange lasts as long as the
+ busiest port, and a latency for each round of SLOTS tokens per rank. Over several nodes, "rank"
+ rows (DeepEP's
+high-throughput kernels) cross the network once for each (token, node), to the rank with the
+sender's number, which hands them on inside the node meanwhile; "expert" rows go straight to their
+rank.
 """
 
 from dataclasses import dataclass
@@ -17,7 +21,13 @@ from numpy.typing import NDArray
 from llmsim.config.errors import InputError
 from llmsim.core import Int64, Provenance
 from llmsim.costs import CostRequest, OpCost
-from llmsim.costs.experts.load_sampling import LayerDraws, SampledTable, each_layer, rank_loads, token_axis
+from llmsim.costs.experts.load_sampling import (
+    LayerDraws,
+    SampledTable,
+    each_layer,
+    rank_loads,
+    token_axis,
+)
 from llmsim.model import Layout, Operator
 from llmsim.model.operator import Rows
 from llmsim.model.parallel.expert_parallel import hit
@@ -32,7 +42,9 @@ PS_PER_S = 10**12
 
 @dataclass(frozen=True)
 class Ports:
-    """Between whom rows travel: `ranks` on `nodes`, with links (bytes/s, ps) inside a node and between nodes."""
+    """Between whom rows travel: `ranks` on `nodes`, with links (bytes/s, ps) inside a node and
+    between nodes.
+    """
 
     ranks: int
     nodes: int
@@ -48,7 +60,10 @@ class Ports:
     def where(self) -> str:
         """Over what, for the source of the numbers."""
         near = f"over ports of {self.inside[0] / 1e9:g} GB/s"
-        return near + (f" in a node, {self.between[0] / 1e9:g} GB/s between {self.nodes} nodes" * (self.nodes > 1))
+        return near + (
+            f" in a node, {self.between[0] / 1e9:g} GB/s between {self.nodes} nodes"
+            * (self.nodes > 1)
+        )
 
     def key(self, rows: Rows) -> tuple[object, ...]:
         """What `loads` depends on besides the rows."""
@@ -59,7 +74,9 @@ class Ports:
         return each
 
     def loads(self, rows: Rows, to_rank: Floats, to_node: Floats) -> "Busiest":
-        """What decides how long it takes, from the rows of each rank and node (in the last axis)."""
+        """What decides how long it takes, from the rows of each rank and node (in the
+        last axis).
+        """
         return Busiest(to_rank.max(axis=-1), to_node.max(axis=-1))
 
     def rounds(self, rows: Rows, tokens: Floats) -> Floats:
@@ -73,26 +90,36 @@ class Ports:
         """ps of an exchange at so many tokens of all ranks."""
         near, far = (self.per_node - 1) / self.ranks, (self.ranks - self.per_node) / self.ranks
         two_stages = self._two_stages(rows)
-        # As much leaves an average rank as reaches it, and no rank has less to receive than the average at most.
+        # As much leaves an average rank as reaches it, and no rank has less to receive than the
+        # average at most.
         inside = busiest.rank * ((self.per_node - 1) / self.per_node if two_stages else near)
         slowest = inside * rows.row_bytes / self.inside[0]
         if self.nodes > 1:
             outside = (busiest.node / self.per_node if two_stages else busiest.rank) * far
             slowest = np.maximum(slowest, outside * rows.row_bytes / self.between[0])
-        latency = self.inside[1] if self.nodes == 1 else self.between[1] + (self.inside[1] if two_stages else 0)
-        return np.asarray(np.ceil(slowest * PS_PER_S) + self.rounds(rows, tokens) * latency, np.int64)
+        latency = (
+            self.inside[1]
+            if self.nodes == 1
+            else self.between[1] + (self.inside[1] if two_stages else 0)
+        )
+        return np.asarray(
+            np.ceil(slowest * PS_PER_S) + self.rounds(rows, tokens) * latency, np.int64
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class Busiest:
-    """Rows that the rank and the node with the most of them get, of their own tokens, too; on routes `rank` is of links
-    (`llmsim.lowering.network.topology_all_to_all`)."""
+    """Rows that the rank and the node with the most of them get, of their own tokens, too; on
+    routes `rank` is of links (`llmsim.lowering.network.topology_all_to_all`).
+    """
 
     rank: Floats
     node: Floats
 
 
-def ports_of(layout: Layout, op: Operator, nodes: int, inside: tuple[int, int], between: tuple[int, int]) -> Ports:
+def ports_of(
+    layout: Layout, op: Operator, nodes: int, inside: tuple[int, int], between: tuple[int, int]
+) -> Ports:
     """The ports of an exchange. InputError where nodes have unequal numbers of ranks."""
     check_even(layout, op, nodes)
     return Ports(layout.ranks(op.among), nodes, inside, between)
@@ -103,12 +130,14 @@ def check_even(layout: Layout, op: Operator, nodes: int) -> None:
     ranks = layout.ranks(op.among)
     if ranks % nodes:
         raise InputError(
-            f"{ranks} ranks exchange tokens on {nodes} nodes; all2all_backend {layout.exchange} needs as many on each"
+            f"{ranks} ranks exchange tokens on {nodes} nodes; all2all_backend {layout.exchange} "
+            "needs as many on each"
         )
 
 
 class Exchanges:
-    """Prices a domain's all-to-alls over the tokens of all ranks: even ones, or drawn as the experts' loads are.
+    """Prices a domain's all-to-alls over the tokens of all ranks: even ones, or drawn as the
+    experts' loads are.
 
     What goes to the experts comes back: both ways share what was drawn.
     """
@@ -132,11 +161,21 @@ class Exchanges:
             ps=ps,
             provenance=np.full(last + 1, Provenance.ANALYTIC, np.uint8),
             source=f"{self._request.layout.exchange} {op.name} {ports.where}",
-            sampled=None if self._request.expert_routing.balanced else self._table(op, rows, ports, last),
+            sampled=None
+            if self._request.expert_routing.balanced
+            else self._table(op, rows, ports, last),
         )
 
     def _table(self, op: Operator, rows: Rows, ports: Ports, last: int) -> SampledTable:
-        key = (rows.per, op.repeat, op.experts_total, op.topk, op.expert_groups, last, ports.key(rows))
+        key = (
+            rows.per,
+            op.repeat,
+            op.experts_total,
+            op.topk,
+            op.expert_groups,
+            last,
+            ports.key(rows),
+        )
         if key not in self._drawn:
             self._drawn[key] = self._draw(op, rows, ports, last)
         axis = token_axis(last)
@@ -148,7 +187,9 @@ class Exchanges:
         """Shapes (layers, draws, counts of tokens)."""
         routing, placement = self._request.expert_routing, self._request.expert_placement
         draws = each_layer(routing, op, last, placement)
-        found = [ports.loads(rows, *drawn_rows(rows, one, ports, token_axis(last), op)) for one in draws]
+        found = [
+            ports.loads(rows, *drawn_rows(rows, one, ports, token_axis(last), op)) for one in draws
+        ]
         return Busiest(np.stack([one.rank for one in found]), np.stack([one.node for one in found]))
 
 
@@ -161,8 +202,12 @@ def even_rows(rows: Rows, op: Operator, ports: Ports, tokens: Floats) -> Busiest
     return Busiest(tokens * hit(op, held), tokens * hit(op, held * ports.per_node))
 
 
-def drawn_rows(rows: Rows, draws: LayerDraws, ports: Ports, tokens: Ints, op: Operator) -> tuple[Floats, Floats]:
-    """Rows for each rank and node in the draws of one layer, shapes (draws, counts of tokens, ranks or nodes)."""
+def drawn_rows(
+    rows: Rows, draws: LayerDraws, ports: Ports, tokens: Ints, op: Operator
+) -> tuple[Floats, Floats]:
+    """Rows for each rank and node in the draws of one layer, shapes (draws, counts of tokens, ranks
+    or nodes).
+    """
     if rows.per == "expert":
         pairs, _ = rank_loads(draws.counts, draws.slots, ports.ranks)
         return pairs, pairs.reshape(*pairs.shape[:-1], ports.nodes, -1).sum(axis=-1)
@@ -170,15 +215,19 @@ def drawn_rows(rows: Rows, draws: LayerDraws, ports: Ports, tokens: Ints, op: Op
     copies, each = np.bincount(expert, minlength=draws.counts.shape[-1])[expert], tokens[:, None]
     taken = np.minimum(1.0, draws.counts[..., expert] / copies / each)
     group = expert // (draws.counts.shape[-1] // len(draws.of_groups))
-    missed = [_missed_groups(taken, places, group, draws.of_groups, op) for places in (ports.ranks, ports.nodes)]
+    missed = [
+        _missed_groups(taken, places, group, draws.of_groups, op)
+        for places in (ports.ranks, ports.nodes)
+    ]
     return each * (1.0 - missed[0]), each * (1.0 - missed[1])
 
 
 def _missed_groups(taken: Floats, places: int, group: Ints, likely: Floats, op: Operator) -> Floats:
-    """Share of the tokens that choose none of a place's experts, where they choose groups of experts first.
+    """Share of the tokens that choose none of a place's experts, where they choose groups of
+    experts first.
 
-    Of a group that the place has experts of, a token misses those that it did not choose, and of the others those that
-    choose none of its experts. Groups exclude each other like experts do.
+    Of a group that the place has experts of, a token misses those that it did not choose, and of
+    the others those that choose none of its experts. Groups exclude each other like experts do.
     """
     chosen = op.expert_groups[1]
     if chosen == len(likely):
@@ -195,14 +244,18 @@ def _missed_groups(taken: Floats, places: int, group: Ints, likely: Floats, op: 
         none *= np.where(has, 1.0 - probability, 1.0)
         share += has * probability / chosen
     sampled = _none_of(share, len(likely), chosen)
-    return np.asarray(apart * np.divide(sampled, none, out=np.ones_like(none), where=none > sampled))
+    return np.asarray(
+        apart * np.divide(sampled, none, out=np.ones_like(none), where=none > sampled)
+    )
 
 
 def _missed(taken: Floats, places: int, topk: int, total: int) -> Floats:
-    """Share of the tokens that choose none of a place's experts, each taken by a given share of them, of `total`.
+    """Share of the tokens that choose none of a place's experts, each taken by a given share of
+    them, of `total`.
 
-    A token takes `topk` different experts, so that choices exclude each other: the share is at most what independent
-    ones would give. Successive draws without replacement give it exactly where all experts are alike; the lower counts.
+    A token takes `topk` different experts, so that choices exclude each other: the share is at most
+    what independent ones would give. Successive draws without replacement give it exactly where all
+    experts are alike; the lower counts.
     """
     mine = taken.reshape(*taken.shape[:-1], places, -1)
     apart, share = (1.0 - mine).prod(axis=-1), mine.sum(axis=-1) / topk
@@ -210,7 +263,9 @@ def _missed(taken: Floats, places: int, topk: int, total: int) -> Floats:
 
 
 def _none_of(share: Floats, total: int, draws: int) -> Floats:
-    """Probability that none of so many draws without replacement takes what has a share of all that is drawn."""
+    """Probability that none of so many draws without replacement takes what has a share of all that
+    is drawn.
+    """
     missed = np.ones_like(share)
     for before in range(draws):
         missed *= np.maximum(0.0, 1.0 - share * total / (total - before))
@@ -222,5 +277,7 @@ def broadcasts_ps(op: Operator, sizes: Int64, links: "DomainLinks") -> Int64:
     ranks, (bytes_per_s, latency_ps) = links.layout.ranks(op.among), links.link(op)
     share = -(-sizes // ranks)
     return np.asarray(
-        ranks * (np.ceil(share / bytes_per_s * PS_PER_S).astype(np.int64) + (ranks - 1) * latency_ps), np.int64
+        ranks
+        * (np.ceil(share / bytes_per_s * PS_PER_S).astype(np.int64) + (ranks - 1) * latency_ps),
+        np.int64,
     )

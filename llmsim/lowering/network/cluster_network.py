@@ -1,11 +1,13 @@
-"""The cluster's shared network, as the loop knows it: which place is whose, and the links between places.
+"""The cluster's shared network, as the loop knows it: which place is whose, and the links between
+places.
 
-Every device has two ports, full duplex: one to its node's switch, one (the network card) to a switch between nodes; no
-switch blocks. The cluster file's `link_bw` and `link_latency` list dimensions, innermost first: 0 inside an instance
-(its collectives, not in the network), 1 between the instances of a node, 2 between nodes; the last entry stands for all
-that are not given. A link's latency is charged on the way out; what leaves a memory pays that of the link it crosses on
-top of the memory's own. A host memory is one link of `mem_bw`, shared by
-reads and writes, on its node's switch. Where the file names a topology, devices reach each other by its routes instead.
+Every device has two ports, full duplex: one to its node's switch, one (the network card) to a
+switch between nodes; no switch blocks. The cluster file's `link_bw` and `link_latency` list
+dimensions, innermost first: 0 inside an instance (its collectives, not in the network), 1 between
+the instances of a node, 2 between nodes; the last entry stands for all that are not given. A link's
+latency is charged on the way out; what leaves a memory pays that of the link it crosses on top of
+the memory's own. A host memory is one link of `mem_bw`, shared by reads and writes, on its node's
+switch. Where the file names a topology, devices reach each other by its routes instead.
 """
 
 from collections.abc import Collection
@@ -27,7 +29,9 @@ BETWEEN_GROUPS, BETWEEN_NODES = 1, 2
 
 @dataclass(frozen=True, eq=False)
 class ClusterNetwork:
-    """The network that the loop simulates, and the numbers of its nodes; immutable, any number of runs may use it."""
+    """The network that the loop simulates, and the numbers of its nodes; immutable, any number of
+    runs may use it.
+    """
 
     config: "_native.NetworkConfig"
     devices: tuple[tuple[int, ...], ...]
@@ -41,12 +45,20 @@ class ClusterNetwork:
     storage: int | None = None
     """The cluster's storage, behind the network cards."""
     stripes: tuple[int, ...] = ()
-    """The pool's devices, where something is on single ones of them: then KV in the pool is spread over these."""
+    """The pool's devices, where something is on single ones of them: then KV in the pool is spread
+    over these.
+    """
 
 
-def cluster_network(deployment: Deployment, contention: str = "fair", routes: Routes | None = None) -> ClusterNetwork:
-    """The network of a deployment; `contention` is "fair" (max-min fair shares) or "fifo" (one after the other)."""
-    config = _native.NetworkConfig(_native.Sharing.FIFO if contention == "fifo" else _native.Sharing.FAIR)
+def cluster_network(
+    deployment: Deployment, contention: str = "fair", routes: Routes | None = None
+) -> ClusterNetwork:
+    """The network of a deployment; `contention` is "fair" (max-min fair shares) or "fifo" (one
+    after the other).
+    """
+    config = _native.NetworkConfig(
+        _native.Sharing.FIFO if contention == "fifo" else _native.Sharing.FAIR
+    )
     if routes is not None:
         assert deployment.topology is not None, "routes are of a topology"
         _refuse_fast_links(deployment, deployment.topology.spec)
@@ -54,7 +66,9 @@ def cluster_network(deployment: Deployment, contention: str = "fair", routes: Ro
     devices = tuple(
         tuple(
             _device(deployment, config, group.node, number)
-            for number in ([-1] * group.num_devices if routes is None else routes.placed.devices[group.index])
+            for number in (
+                [-1] * group.num_devices if routes is None else routes.placed.devices[group.index]
+            )
         )
         for group in deployment.groups
     )
@@ -69,7 +83,9 @@ def cluster_network(deployment: Deployment, contention: str = "fair", routes: Ro
         field = f"nodes[{node.index}].cpu_mem.mem_bw"
         link = add_link(deployment, config, field, memory.bandwidth_bytes_per_s, memory.latency_ps)
         far = port_links(deployment, config, BETWEEN_NODES)
-        hosts.append(config.add_place(node.index, (link, link), far, near_latency_ps=near_latency_ps))
+        hosts.append(
+            config.add_place(node.index, (link, link), far, near_latency_ps=near_latency_ps)
+        )
     pool = None
     if deployment.pool is not None:
         whole = deployment.pool.whole
@@ -80,29 +96,50 @@ def cluster_network(deployment: Deployment, contention: str = "fair", routes: Ro
         None
         if node.storage is None
         else config.add_place(
-            node.index, _drive(deployment, config, node.storage), (-1, -1), near_latency_ps=near_latency_ps
+            node.index,
+            _drive(deployment, config, node.storage),
+            (-1, -1),
+            near_latency_ps=near_latency_ps,
         )
         for node in deployment.nodes
     )
     storage = None
     if deployment.storage is not None:
         drive = _drive(deployment, config, deployment.storage)
-        storage = config.add_place(len(deployment.nodes), (-1, -1), drive, far_latency_ps=far_latency_ps)
+        storage = config.add_place(
+            len(deployment.nodes), (-1, -1), drive, far_latency_ps=far_latency_ps
+        )
     return ClusterNetwork(config, devices, tuple(hosts), pool, drives, storage)
 
 
 def idle_pool_notes(deployment: Deployment, media: Collection[str]) -> tuple[str, ...]:
-    """Says that nothing is in the pool: no weights by placement, no tier of the prefix cache (which are on `media`)."""
+    """Says that nothing is in the pool: no weights by placement, no tier of the prefix cache (which
+    are on `media`).
+    """
     placements = [group.offloading.placement for group in deployment.groups]
     placed = {entry.weights or "" for one in placements if one is not None for entry in one.entries}
-    if deployment.pool is None or "CXL" in media or any(place.startswith("cxl") for place in placed):
+    if (
+        deployment.pool is None
+        or "CXL" in media
+        or any(place.startswith("cxl") for place in placed)
+    ):
         return ()
-    return ("cxl_mem holds nothing: no placement puts weights there, and --prefix-storage CXL is not given",)
+    return (
+        (
+            "cxl_mem holds nothing: no placement puts weights there, and --prefix-storage CXL is "
+            "not "
+            "given"
+        ),
+    )
 
 
 def _refuse_fast_links(deployment: Deployment, spec: TopologySpec) -> None:
     """Raises InputError for a link of a topology that is too fast to be shared."""
-    rates = [rate for _, _, rate, _ in spec.network.links] if spec.network else [row[2] for row in spec.dimensions]
+    rates = (
+        [rate for _, _, rate, _ in spec.network.links]
+        if spec.network
+        else [row[2] for row in spec.dimensions]
+    )
     for rate in rates:
         _check_rate(deployment, f"a link of the topology {spec.name}", rate)
 
@@ -111,34 +148,52 @@ def _check_rate(deployment: Deployment, field: str, bytes_per_s: int) -> None:
     if bytes_per_s > FASTEST_BYTES_PER_S:
         most = FASTEST_BYTES_PER_S // 10**9
         raise InputError(
-            f"{deployment.cluster_path}: {field} is {bytes_per_s / 1e9:g} GB/s; what several transfers may share can "
+            f"{deployment.cluster_path}: {field} is {bytes_per_s / 1e9:g} GB/s; what several "
+            "transfers may share can "
             f"have at most {most} GB/s"
         )
 
 
 def add_link(
-    deployment: Deployment, config: "_native.NetworkConfig", field: str, bytes_per_s: int, latency_ps: int
+    deployment: Deployment,
+    config: "_native.NetworkConfig",
+    field: str,
+    bytes_per_s: int,
+    latency_ps: int,
 ) -> int:
-    """A link of the shared network; InputError, naming the `field` of the cluster file, where it is too fast."""
+    """A link of the shared network; InputError, naming the `field` of the cluster file, where it is
+    too fast.
+    """
     _check_rate(deployment, field, bytes_per_s)
     link: int = config.add_link(bytes_per_s, latency_ps)
     return link
 
 
-def _drive(deployment: Deployment, config: "_native.NetworkConfig", storage: StorageSpec) -> tuple[int, int]:
-    """Links of reads and writes; what an operation waits for before its first byte is the drive's business."""
+def _drive(
+    deployment: Deployment, config: "_native.NetworkConfig", storage: StorageSpec
+) -> tuple[int, int]:
+    """Links of reads and writes; what an operation waits for before its first byte is the drive's
+    business.
+    """
     reads = add_link(deployment, config, "read_bw of a storage", storage.read_bytes_per_s, 0)
-    return reads, add_link(deployment, config, "write_bw of a storage", storage.write_bytes_per_s, 0)
+    return reads, add_link(
+        deployment, config, "write_bw of a storage", storage.write_bytes_per_s, 0
+    )
 
 
 def _device(deployment: Deployment, config: "_native.NetworkConfig", node: int, number: int) -> int:
     """A place; `number` is its own in the topology, -1 without one."""
-    near, far = port_links(deployment, config, BETWEEN_GROUPS), port_links(deployment, config, BETWEEN_NODES)
+    near, far = (
+        port_links(deployment, config, BETWEEN_GROUPS),
+        port_links(deployment, config, BETWEEN_NODES),
+    )
     place: int = config.add_place(node, near, far, number)
     return place
 
 
-def port_links(deployment: Deployment, config: "_native.NetworkConfig", dimension: int) -> tuple[int, int]:
+def port_links(
+    deployment: Deployment, config: "_native.NetworkConfig", dimension: int
+) -> tuple[int, int]:
     """Links out and in of one dimension."""
     link = deployment.link
     at = min(dimension, len(link.bandwidth_bytes_per_s) - 1)

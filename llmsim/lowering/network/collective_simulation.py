@@ -1,4 +1,6 @@
-"""Collectives and messages of a domain in the engine, alone on their network: how long they take at many sizes."""
+"""Collectives and messages of a domain in the engine, alone on their network: how long they take at
+many sizes.
+"""
 
 from collections.abc import Mapping
 
@@ -30,7 +32,9 @@ class Run:
                 builder.transfer(from_device, to_device, 1)
                 self._nodes += 1
                 continue
-            plan = builder.add_plan(kinds[op.collective], engine.Algorithm.RING, builder.add_group(group))
+            plan = builder.add_plan(
+                kinds[op.collective], engine.Algorithm.RING, builder.add_group(group)
+            )
             for device in group:
                 builder.collective(device, plan, call, 1)
             self._nodes += len(group)
@@ -48,9 +52,14 @@ class Run:
 
 def interpolated(simulate: Run, sizes: Int64, most: int) -> Int64:
     """Linear between about `most` simulated sizes, rounded down; the ends are always simulated."""
-    places = np.unique(np.geomspace(1, len(sizes), max(most, FEWEST_SIZES)).round().astype(np.int64)) - 1
+    places = (
+        np.unique(np.geomspace(1, len(sizes), max(most, FEWEST_SIZES)).round().astype(np.int64)) - 1
+    )
     known = np.array([simulate.duration_ps(int(sizes[place])) for place in places], np.int64)
     after = np.searchsorted(places, np.arange(len(sizes)), side="left")
     before = np.maximum(after - (places[after] > np.arange(len(sizes))), 0)
     span = np.maximum(places[after] - places[before], 1)
-    return np.asarray(known[before] + (known[after] - known[before]) * (np.arange(len(sizes)) - places[before]) // span)
+    return np.asarray(
+        known[before]
+        + (known[after] - known[before]) * (np.arange(len(sizes)) - places[before]) // span
+    )

@@ -1,4 +1,6 @@
-"""Domains that talk over the ports that KV uses too: their collectives become flows on the cluster's network."""
+"""Domains that talk over the ports that KV uses too: their collectives become flows on the
+cluster's network.
+"""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -25,7 +27,9 @@ Kind = Literal["members", "stages", "inside"]
 
 @dataclass(frozen=True, eq=False)
 class ContendedLinks:
-    """One domain: its groups, the place of every device, and what moves between members or stages."""
+    """One domain: its groups, the place of every device, and what moves between
+    members or stages.
+    """
 
     groups: tuple[int, ...]
     places: tuple[int, ...]
@@ -48,9 +52,9 @@ def shared_links(
 ) -> tuple[ContendedLinks, ...]:
     """The domains that send KV to other groups or to `tiers`, and more than KV over the same links.
 
-    Without a topology, links inside an instance are its own: then only what is between members or stages is shared.
-    With one, it is whatever takes a link that KV takes from group to group.
-    Steps that keep something elsewhere bring their own transfers (`llmsim.lowering.contention`).
+    Without a topology, links inside an instance are its own: then only what is between members or
+    stages is shared. With one, it is whatever takes a link that KV takes from group to group. Steps
+    that keep something elsewhere bring their own transfers (`llmsim.lowering.contention`).
     """
     in_lockstep = {index for lockstep in lockstep_groups for index in lockstep.groups}
     domains = [(lockstep.groups, lockstep.expanded) for lockstep in lockstep_groups]
@@ -60,23 +64,35 @@ def shared_links(
     found = []
     for members, expanded in domains:
         group = groups[members[0]]
-        if group.offload is not None or (not tiers and deployment.groups[members[0]].pd_type is None):
+        if group.offload is not None or (
+            not tiers and deployment.groups[members[0]].pd_type is None
+        ):
             continue
         how, alone_in_a_stage = deployment.disaggregation, len(members) * group.layout.pp == 1
         if how is not None and how.layerwise and alone_in_a_stage:
-            continue  # its layers leave while the step goes on, at times that are known when it starts
+            # its layers leave while the step goes on, at times that are known when it starts
+            continue
         if expanded is not None and not exact:
-            continue  # its members meet on their own links, too: only the engine knows how long that takes
+            # its members meet on their own links, too: only the engine knows how long that takes
+            continue
         shared: set[Kind] = {"members", "stages"}
         if routes is not None:
-            shared = {kind for kind, links in _links_by_kind(group, members, routes).items() if links & kv_links}
+            shared = {
+                kind
+                for kind, links in _links_by_kind(group, members, routes).items()
+                if links & kv_links
+            }
         if len(network.devices[members[0]]) != group.layout.tp * group.layout.pp:
-            shared.discard("inside")  # ranks that share prompts: a ring of some of a stage's devices
+            shared.discard(
+                "inside"
+            )  # ranks that share prompts: a ring of some of a stage's devices
         moved = _moved(group, shared, len(members), _flows(deployment, members, routes))
         if moved and group.layout.pp > 1 and group.engine.async_scheduling:
             raise NotYetError(
-                f"{deployment.cluster_path}: {deployment.groups[members[0]].field_path}: async_scheduling with "
-                "pipeline stages whose hidden states share links with KV does not run in this version; set it false"
+                f"{deployment.cluster_path}: {deployment.groups[members[0]].field_path}: "
+                "async_scheduling with "
+                "pipeline stages whose hidden states share links with KV does not run in this "
+                "version; set it false"
             )
         if moved:
             places = [place for index in members for place in network.devices[index]]
@@ -92,17 +108,26 @@ def unshared_notes(
     *,
     tiers: bool,
 ) -> tuple[str, ...]:
-    """Names the collectives between members that KV on the same links does not slow, and that do not slow it."""
+    """Names the collectives between members that KV on the same links does not slow, and that do
+    not slow it.
+    """
     names: dict[str, None] = {}
     for lockstep in lockstep_groups:
         first = lockstep.groups[0]
         if tiers or deployment.groups[first].pd_type is not None:
-            ops = (op for op in groups[first].operators if op.kind == "collective" and op.among != "tp")
+            ops = (
+                op for op in groups[first].operators if op.kind == "collective" and op.among != "tp"
+            )
             flows = _flows(deployment, lockstep.groups, routes)
             names |= dict.fromkeys(op.name for op in ops if _kind(op, flows) is None)
     if not names:
         return ()
-    return (f"{', '.join(names)}: these exchanges take their own times, whatever KV is on the same links",)
+    return (
+        (
+            f"{', '.join(names)}: these exchanges take their own times, whatever KV is on the same "
+            "links"
+        ),
+    )
 
 
 def _kv_links(deployment: Deployment, routes: Routes) -> set[int]:
@@ -110,7 +135,10 @@ def _kv_links(deployment: Deployment, routes: Routes) -> set[int]:
     found: set[int] = set()
     for source in deployment.groups:
         for target in deployment.groups:
-            if (source.pd_type, target.pd_type) != ("prefill", "decode") or source.model_name != target.model_name:
+            if (source.pd_type, target.pd_type) != (
+                "prefill",
+                "decode",
+            ) or source.model_name != target.model_name:
                 continue
             for a in routes.placed.devices[source.index]:
                 for b in routes.placed.devices[target.index]:
@@ -123,14 +151,20 @@ class Flows:
     """What stands for the exchanges of a domain on the links between its instances."""
 
     rows: int
-    """Members of each node; a flow from each device to a member of its node, and one to a member of the next, of all
-    that leaves it by that port, load the ports as rows to all do. 0: nothing stands for rows."""
+    """Members of each node; a flow from each device to a member of its node, and one to a member of
+    the next, of all that leaves it by that port, load the ports as rows to all do. 0: nothing
+    stands for rows.
+    """
     rings: bool
-    """A ring over all ranks of all members goes from each member to the next once, and so do broadcasts in turn."""
+    """A ring over all ranks of all members goes from each member to the next once, and so do
+    broadcasts in turn.
+    """
 
 
 def _flows(deployment: Deployment, members: Sequence[int], routes: Routes | None) -> Flows:
-    """Without a topology; rows where nodes have as many members each, side by side (else their price is refused)."""
+    """Without a topology; rows where nodes have as many members each, side by side (else their
+    price is refused).
+    """
     nodes = [deployment.groups[index].node for index in members]
     each = len(nodes) // len(set(nodes))
     even = all(len(set(nodes[first : first + each])) == 1 for first in range(0, len(nodes), each))
@@ -138,8 +172,9 @@ def _flows(deployment: Deployment, members: Sequence[int], routes: Routes | None
 
 
 def _kind(op: Operator, flows: Flows) -> Kind | None:
-    """None: no flows, but times of their own: those that `flows` does not allow, and rings inside of a stage that are
-    not of all its ranks."""
+    """None: no flows, but times of their own: those that `flows` does not allow, and rings inside
+    of a stage that are not of all its ranks.
+    """
     if op.collective == "all_to_all":
         return "members" if flows.rows and op.among in ("members", "everyone") else None
     if op.among == "everyone" or op.collective == "broadcast":
@@ -149,27 +184,34 @@ def _kind(op: Operator, flows: Flows) -> Kind | None:
     return "inside" if op.among == "tp" else op.among
 
 
-def _spec(index: int, op: Operator, layout: Layout, members: int, flows: Flows) -> "_native.CollectiveSpec":
+def _spec(
+    index: int, op: Operator, layout: Layout, members: int, flows: Flows
+) -> "_native.CollectiveSpec":
     kind = KINDS.get(op.collective, KINDS["all_gather"])
     if op.collective == "all_to_all":
         near, far = _row_bytes_per_token(op, layout, members, flows.rows)
-        return _native.CollectiveSpec(index, kind, near, per_node=flows.rows, far_bytes_per_unit=far)
+        return _native.CollectiveSpec(
+            index, kind, near, per_node=flows.rows, far_bytes_per_unit=far
+        )
     everyone = op.collective != "broadcast" and op.among == "everyone"
     return _native.CollectiveSpec(index, kind, op.collective_bytes_per_token, everyone=everyone)
 
 
 def _row_bytes_per_token(op: Operator, layout: Layout, members: int, each: int) -> tuple[int, int]:
-    """What leaves a device by its port to the `each` members of its node and by that to other nodes, for each token of
-    the domain, times the members, under an even router (`all_to_all` prices the same rows).
+    """What leaves a device by its port to the `each` members of its node and by that to other
+    nodes, for each token of the domain, times the members, under an even router (`all_to_all`
+    prices the same rows).
 
-    A member's own ranks are reached over links of its own. Over nodes, "rank" rows cross once for each (token, node),
-    and are handed on inside it by the rank that they reach.
+    A member's own ranks are reached over links of its own. Over nodes, "rank" rows cross once for
+    each (token, node), and are handed on inside it by the rank that they reach.
     """
     assert op.rows is not None, "an all-to-all says what it sends"
     own = layout.tp if op.among == "everyone" else 1
     ranks, per_node = own * members, own * each
     at_rank, at_node = (
-        op.topk * count / ranks if op.rows.per == "expert" else hit(op, op.experts_total // ranks * count)
+        op.topk * count / ranks
+        if op.rows.per == "expert"
+        else hit(op, op.experts_total // ranks * count)
         for count in (1, per_node)
     )
     near, far = at_rank * (per_node - own) / own, at_rank * (ranks - per_node) / own
@@ -179,7 +221,9 @@ def _row_bytes_per_token(op: Operator, layout: Layout, members: int, each: int) 
     return ceil(near * op.rows.row_bytes), ceil(far * op.rows.row_bytes)
 
 
-def _links_by_kind(group: "LoweredGroup", members: Sequence[int], routes: Routes) -> dict[Kind, set[int]]:
+def _links_by_kind(
+    group: "LoweredGroup", members: Sequence[int], routes: Routes
+) -> dict[Kind, set[int]]:
     """Links of the topology that a domain's rings and hand-overs take."""
     tp, stages = group.layout.tp, group.layout.pp
     devices = [routes.placed.devices[index] for index in members]

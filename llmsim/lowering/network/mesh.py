@@ -23,23 +23,29 @@ KINDS = {
     "all_to_all": engine.CollectiveKind.ALL_TO_ALL,
     "broadcast": engine.CollectiveKind.ALL_GATHER,
 }
-"""A send needs no kind of its own, the engine runs it as a transfer; nor do broadcasts, which have a duration."""
+"""A send needs no kind of its own, the engine runs it as a transfer; nor do broadcasts, which have
+a duration.
+"""
 NETWORKS = {
     "congestion-unaware": engine.NetworkKind.CONGESTION_UNAWARE,
     "congestion-aware": engine.NetworkKind.CONGESTION_AWARE,
     "fair-share": engine.NetworkKind.FAIR_SHARE,
 }
 Network = Literal["analytical", "congestion-unaware", "congestion-aware", "fair-share"]
-"""`analytical`: congestion-unaware on nominal links, as in LLMServingSim, and fair-share on a topology's."""
+"""`analytical`: congestion-unaware on nominal links, as in LLMServingSim, and fair-share on a
+topology's.
+"""
 
 
 @dataclass(frozen=True)
 class DomainLinks:
-    """The links of a group, or of all members of its data-parallel domain: one full mesh per dimension.
+    """The links of a group, or of all members of its data-parallel domain: one full mesh per
+    dimension.
 
-    Dimensions, innermost first, as in LLMServingSim: tensor-parallel ranks, pipeline stages (if there are several),
-    data-parallel ranks (likewise). Each takes its entry of the file's lists, the last one where they end before;
-    data-parallel ranks on several nodes take the last one in any case, which is between nodes.
+    Dimensions, innermost first, as in LLMServingSim: tensor-parallel ranks, pipeline stages (if
+    there are several), data-parallel ranks (likewise). Each takes its entry of the file's lists,
+    the last one where they end before; data-parallel ranks on several nodes take the last one in
+    any case, which is between nodes.
     """
 
     layout: Layout
@@ -50,10 +56,16 @@ class DomainLinks:
     """On how many the members are, evenly."""
 
     def link(self, op: Operator) -> tuple[int, int]:
-        """(bytes/s, latency in ps) of the links that it crosses; of the farther ones where there are two kinds."""
+        """(bytes/s, latency in ps) of the links that it crosses; of the farther ones where there
+        are two kinds.
+        """
         if op.among == "stages":
             return self._entry(1)
-        return self._entry(self._members_dimension) if op.among in ("members", "everyone") else self._entry(0)
+        return (
+            self._entry(self._members_dimension)
+            if op.among in ("members", "everyone")
+            else self._entry(0)
+        )
 
     @property
     def inside(self) -> tuple[int, int]:
@@ -62,24 +74,33 @@ class DomainLinks:
 
     @property
     def dimensions(self) -> tuple[tuple[int, int, int], ...]:
-        """(devices, bytes/s, ps) of each: all devices of the domain, one member's stage first, then its others."""
+        """(devices, bytes/s, ps) of each: all devices of the domain, one member's stage first, then
+        its others.
+        """
         dimensions = [(self.layout.stage_ranks, *self._entry(0))]
         if self.layout.pp > 1:
             dimensions.append((self.layout.pp, *self._entry(1)))
         if self.members > 1:
             dimensions.append((self.members, *self._entry(self._members_dimension)))
-        return tuple(dimension for dimension in dimensions if dimension[0] > 1) or tuple(dimensions[:1])
+        return tuple(dimension for dimension in dimensions if dimension[0] > 1) or tuple(
+            dimensions[:1]
+        )
 
     def price(self, op: Operator, sizes: Int64, stage: int) -> Priced:
-        """For each size (bytes > 0): ring algorithm, alone on the links, all ranks starting together, in any stage."""
+        """For each size (bytes > 0): ring algorithm, alone on the links, all ranks starting
+        together, in any stage.
+        """
         where = f"on links of {self.link(op)[0] / 1e9:g} GB/s"
         if op.collective == "broadcast":
             return Priced(broadcasts_ps(op, sizes, self), f"engine, broadcasts in turn {where}")
-        if op.collective == "send":  # one message, as each rank of an all-gather of two halves sends
+        if (
+            op.collective == "send"
+        ):  # one message, as each rank of an all-gather of two halves sends
             sizes = sizes * 2
         how = "message" if op.collective == "send" else f"ring {op.collective}"
         return Priced(
-            self._ring(op.collective, self.layout.ranks(op.among), self.link(op), sizes), f"engine, {how} {where}"
+            self._ring(op.collective, self.layout.ranks(op.among), self.link(op), sizes),
+            f"engine, {how} {where}",
         )
 
     def context_gather(self, ranks: int, sizes: Int64) -> Int64:
@@ -93,17 +114,25 @@ class DomainLinks:
     def _ring(self, collective: str, ranks: int, link: tuple[int, int], sizes: Int64) -> Int64:
         topology, kind = engine.Topology.fully_connected(ranks, *link), KINDS[collective]
         site = engine.CollectiveSite(
-            topology, list(range(ranks)), kind, engine.Algorithm.RING, network=NETWORKS[self.network]
+            topology,
+            list(range(ranks)),
+            kind,
+            engine.Algorithm.RING,
+            network=NETWORKS[self.network],
         )
         return np.asarray(engine.isolated_durations(site, sizes), np.int64)
 
     def config(self, specs: Sequence["_native.CollectiveSpec"]) -> "_native.ExpandedConfig":
         """How the engine runs the domain's nodes."""
-        return _native.ExpandedConfig(_native.mesh(list(self.dimensions)), NETWORKS[self.network], specs, self.members)
+        return _native.ExpandedConfig(
+            _native.mesh(list(self.dimensions)), NETWORKS[self.network], specs, self.members
+        )
 
     @property
     def must_expand(self) -> str:
-        """Every link is between two ranks alone, and members are alike: folded evaluation is exact."""
+        """Every link is between two ranks alone, and members are alike: folded
+        evaluation is exact.
+        """
         return ""
 
     @property
@@ -113,7 +142,9 @@ class DomainLinks:
 
     @property
     def _members_dimension(self) -> int:
-        return len(self.spec.bandwidth_bytes_per_s) - 1 if self.nodes > 1 else 1 + (self.layout.pp > 1)
+        return (
+            len(self.spec.bandwidth_bytes_per_s) - 1 if self.nodes > 1 else 1 + (self.layout.pp > 1)
+        )
 
     def _entry(self, dimension: int) -> tuple[int, int]:
         index = min(dimension, len(self.spec.bandwidth_bytes_per_s) - 1)
@@ -121,7 +152,12 @@ class DomainLinks:
 
 
 def links_of(
-    deployment: Deployment, routes: Routes | None, group: Group, layout: Layout, members: int, network: Network
+    deployment: Deployment,
+    routes: Routes | None,
+    group: Group,
+    layout: Layout,
+    members: int,
+    network: Network,
 ) -> DomainLinks | RoutedLinks:
     """What the collectives of a group, or of its data-parallel domain, run on."""
     if routes is None:
@@ -138,7 +174,9 @@ def expanded_config(
     linked: Sequence[str],
     links: DomainLinks | RoutedLinks,
 ) -> "_native.ExpandedConfig":
-    """What the engine needs to run the program's collectives: as messages those of `linked`, others by their tables."""
+    """What the engine needs to run the program's collectives: as messages those of `linked`, others
+    by their tables.
+    """
     of_name = {op.name: op for op in operators if op.kind == "collective"}
     specs = []
     for index, cost in enumerate(costs):
@@ -162,7 +200,8 @@ def expanded_config(
 def runs_as_messages(op: Operator, linked: Sequence[str]) -> bool:
     """Whether the engine runs a collective's messages; else it lasts as long as its table says.
 
-    All ranks of all members form one ring, whose slowest hop paces it; on the mesh it would be uneven.
+    All ranks of all members form one ring, whose slowest hop paces it; on the mesh it would be
+    uneven.
     """
     known = op.collective in ("all_to_all", "broadcast") or op.among == "everyone"
     return op.kind == "collective" and op.name in linked and not known
@@ -178,7 +217,10 @@ class LinkedCosts:
 
 
 def link_collective_costs(
-    operators: Sequence[Operator], request: CostRequest, linked: Sequence[str], links: DomainLinks | RoutedLinks
+    operators: Sequence[Operator],
+    request: CostRequest,
+    linked: Sequence[str],
+    links: DomainLinks | RoutedLinks,
 ) -> LinkedCosts:
     """Cost tables of the collectives that no table prices, for every pipeline stage."""
     stages: list[tuple[OpCost, ...]] = []

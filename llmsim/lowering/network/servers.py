@@ -1,4 +1,6 @@
-"""Says where collectives cross from one server to another at the rate of the links inside a server."""
+"""Says where collectives cross from one server to another at the rate of the links
+inside a server.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -13,7 +15,9 @@ REMEDY = "name a topology in the cluster file, whose routes collectives then tak
 
 
 def server_notes(deployment: Deployment, lowered: "Sequence[LoweredGroup]") -> tuple[str, ...]:
-    """One sentence for each domain of ranks that talks over several servers at the rate inside one."""
+    """One sentence for each domain of ranks that talks over several servers at the
+    rate inside one.
+    """
     notes: dict[str, list[str]] = {}
     for group, one in zip(deployment.groups, lowered, strict=True):
         if not isinstance(one.links, DomainLinks):
@@ -36,22 +40,31 @@ def _named(paths: list[str]) -> str:
 
 
 def _between_nodes(deployment: Deployment, group: Group, links: DomainLinks) -> str:
-    """Data-parallel ranks on several nodes, where the file gives no rate of its own between nodes."""
+    """Data-parallel ranks on several nodes, where the file gives no rate of its own
+    between nodes.
+    """
     if links.nodes == 1 or links.members == 1:
         return ""
-    between, inside = deployment.link.bandwidth_bytes_per_s[-1], deployment.link.bandwidth_bytes_per_s[0]
+    between, inside = (
+        deployment.link.bandwidth_bytes_per_s[-1],
+        deployment.link.bandwidth_bytes_per_s[0],
+    )
     if between < inside:
         return ""
     nodes = sorted({other.node for other in deployment.groups if other.dp_group == group.dp_group})
     return (
-        f'the ranks of dp_group "{group.dp_group}" on the nodes {", ".join(map(str, nodes))} exchange tokens at '
-        f"link_bw {between / 1e9:g} GB/s between nodes, not below the {inside / 1e9:g} GB/s inside an instance; give "
+        f'the ranks of dp_group "{group.dp_group}" on the nodes {", ".join(map(str, nodes))} '
+        "exchange tokens at "
+        f"link_bw {between / 1e9:g} GB/s between nodes, not below the {inside / 1e9:g} GB/s "
+        "inside an instance; give "
         f"link_bw a last entry for the network between nodes, or {REMEDY}"
     )
 
 
 def _beyond_a_server(group: Group, lowered: "LoweredGroup", links: DomainLinks) -> str:
-    """Ranks on one node of the file that are more than a server joins, at the rate inside a server."""
+    """Ranks on one node of the file that are more than a server joins, at the rate
+    inside a server.
+    """
     most = None if lowered.hardware is None else lowered.hardware.link_domain_devices
     if most is None:
         return ""
@@ -67,6 +80,7 @@ def _beyond_a_server(group: Group, lowered: "LoweredGroup", links: DomainLinks) 
     if crossing is None:
         return ""
     return (
-        f"{devices} {group.hardware} devices of node {group.node} talk at link_bw {crossing / 1e9:g} GB/s, the rate "
+        f"{devices} {group.hardware} devices of node {group.node} talk at link_bw "
+        f"{crossing / 1e9:g} GB/s, the rate "
         f"inside a server, but a server joins {most} of them; {REMEDY}"
     )

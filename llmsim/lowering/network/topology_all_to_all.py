@@ -1,8 +1,10 @@
-"""Prices exchanges of rows and broadcasts on the routes of a topology: by the link that has the most to carry.
+"""Prices exchanges of rows and broadcasts on the routes of a topology: by the link that has the
+most to carry.
 
-As on nominal links (exchange.py), where a rank's ports are the only links: there the two agree. Every sender has an
-even share of the tokens; a link carries the rows of all senders and receivers whose route crosses it, and the exchange
-lasts as long as the link that needs longest for its rows, and the longest route's latency for each round.
+As on nominal links (exchange.py), where a rank's ports are the only links: there the two agree.
+Every sender has an even share of the tokens; a link carries the rows of all senders and receivers
+whose route crosses it, and the exchange lasts as long as the link that needs longest for its rows,
+and the longest route's latency for each round.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True, eq=False)
 class RoutedPorts(Ports):
-    """Ranks that exchange rows over a topology; `inside` and `between` have the slowest link and longest latency."""
+    """Ranks that exchange rows over a topology; `inside` and `between` have the slowest link and
+    longest latency.
+    """
 
     routes: Routes
     runs: tuple[tuple[int, ...], ...]
@@ -48,7 +52,9 @@ class RoutedPorts(Ports):
     def even(self, rows: Rows, each: Busiest) -> Busiest:
         """Seconds that the busiest link needs, where all ranks and all nodes get as many rows."""
         by_rank, by_node, speeds = self._by_link(rows)
-        carried = np.multiply.outer(each.rank, by_rank.sum(axis=1)) + np.multiply.outer(each.node, by_node.sum(axis=1))
+        carried = np.multiply.outer(each.rank, by_rank.sum(axis=1)) + np.multiply.outer(
+            each.node, by_node.sum(axis=1)
+        )
         return Busiest((carried * rows.row_bytes / speeds).max(axis=-1), each.node)
 
     def loads(self, rows: Rows, to_rank: Floats, to_node: Floats) -> Busiest:
@@ -62,10 +68,14 @@ class RoutedPorts(Ports):
         latency = self.between[1] if self.nodes > 1 else self.inside[1]
         if self._two_stages(rows):
             latency += self.inside[1]
-        return np.asarray(np.ceil(busiest.rank * PS_PER_S) + self.rounds(rows, tokens) * latency, np.int64)
+        return np.asarray(
+            np.ceil(busiest.rank * PS_PER_S) + self.rounds(rows, tokens) * latency, np.int64
+        )
 
     def _by_link(self, rows: Rows) -> tuple[Floats, Floats, Floats]:
-        """How often a row of each rank, and of each node, crosses a link; shapes (links, ...); and its bytes/s."""
+        """How often a row of each rank, and of each node, crosses a link; shapes (links, ...); and
+        its bytes/s.
+        """
         return self._staged[rows.back] if self._two_stages(rows) else self._straight[rows.back]
 
     @cached_property
@@ -76,7 +86,9 @@ class RoutedPorts(Ports):
 
     @cached_property
     def _staged(self) -> tuple[tuple[Floats, Floats, Floats], ...]:
-        """Rows cross to the rank with the sender's number on the other node, and are handed on inside it."""
+        """Rows cross to the rank with the sender's number on the other node, and are handed on
+        inside it.
+        """
         each, ranks, nodes = self.per_node, range(self.ranks), range(self.nodes)
         near = [(i, j) for i in ranks for j in ranks if i != j and i // each == j // each]
         far = [(i, node * each + i % each) for i in ranks for node in nodes if node != i // each]
@@ -85,7 +97,9 @@ class RoutedPorts(Ports):
     def _table(
         self, pairs: Sequence[Pair], senders: int, far: Sequence[Pair], *, back: bool
     ) -> tuple[Floats, Floats, Floats]:
-        """Of `pairs` each sender has one of `senders` shares of the receiver's rows; of `far` a share of its node's."""
+        """Of `pairs` each sender has one of `senders` shares of the receiver's rows; of `far` a
+        share of its node's.
+        """
         counts: Counter[tuple[int, int]] = Counter()
         for devices in self.runs:
             for columns, some in ((0, pairs), (self.ranks, far)):
@@ -104,7 +118,9 @@ class RoutedPorts(Ports):
 
 
 def routed_ports(routes: Routes, runs: Sequence[Sequence[int]], nodes: int) -> RoutedPorts:
-    """The exchanges between the devices of each run, which are on so many nodes, in order and evenly."""
+    """The exchanges between the devices of each run, which are on so many nodes, in order and
+    evenly.
+    """
     each = len(runs[0]) // nodes
 
     def slowest(*, near: bool) -> tuple[int, int]:
@@ -118,16 +134,22 @@ def routed_ports(routes: Routes, runs: Sequence[Sequence[int]], nodes: int) -> R
         hops = [[routes.speeds[link] for link in routes.native.route(*pair)] for pair in pairs]
         if not hops:
             return 0, 0
-        return min(rate for route in hops for rate, _ in route), max(sum(ps for _, ps in route) for route in hops)
+        return min(rate for route in hops for rate, _ in route), max(
+            sum(ps for _, ps in route) for route in hops
+        )
 
     inside, between = slowest(near=True), slowest(near=False)
     rate = min(one for one in (inside[0], between[0]) if one)
     inside, between = ((one[0] or rate, one[1]) for one in (inside, between))
-    return RoutedPorts(len(runs[0]), nodes, inside, between, routes, tuple(tuple(devices) for devices in runs))
+    return RoutedPorts(
+        len(runs[0]), nodes, inside, between, routes, tuple(tuple(devices) for devices in runs)
+    )
 
 
 def routed_broadcasts_ps(routes: Routes, runs: Sequence[Sequence[int]], sizes: Int64) -> Int64:
-    """Each rank's share in turn, along a chain that passes pieces on as they come, in all runs at once."""
+    """Each rank's share in turn, along a chain that passes pieces on as they come, in all runs at
+    once.
+    """
     ranks = len(runs[0])
     share = -(-sizes // ranks)
     total = np.zeros(len(sizes), np.int64)
@@ -140,7 +162,8 @@ def routed_broadcasts_ps(routes: Routes, runs: Sequence[Sequence[int]], sizes: I
             crossing.update(links)
             latency = max(latency, sum(routes.speeds[link][1] for link in links))
         rate, times = min(
-            ((routes.speeds[link][0], n) for link, n in crossing.items()), key=lambda one: one[0] / one[1]
+            ((routes.speeds[link][0], n) for link, n in crossing.items()),
+            key=lambda one: one[0] / one[1],
         )
         total += np.ceil(share * times / rate * PS_PER_S).astype(np.int64) + latency
     return total

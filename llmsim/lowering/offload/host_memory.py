@@ -1,4 +1,6 @@
-"""How the memory of a node is shared: weights of all instances come first, KV that is attended there has the rest."""
+"""How the memory of a node is shared: weights of all instances come first, KV that is attended
+there has the rest.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,23 +14,30 @@ from llmsim.model import Layout, ModelConfig, Operator, load_model, resolve_dtyp
 
 
 def located(name: str, cluster_path: str) -> str:
-    """A file beside the cluster file comes before one under the working directory and before a preset of that name.
+    """A file beside the cluster file comes before one under the working directory and before a
+    preset of that name.
 
-    Only what can be read counts: a folder of results that happens to be called like a device is not a data sheet.
+    Only what can be read counts: a folder of results that happens to be called like a device is not
+    a data sheet.
     """
     beside = Path(cluster_path).parent / name
-    readable = (beside.suffix == ".json" and input_files.is_file(beside)) or input_files.is_file(beside / "config.json")
+    readable = (beside.suffix == ".json" and input_files.is_file(beside)) or input_files.is_file(
+        beside / "config.json"
+    )
     return str(beside) if readable and not Path(name).is_absolute() else name
 
 
-def where_of(group: Group, model: ModelConfig, layout: Layout, stages: Sequence[Sequence[Operator]]) -> Where:
+def where_of(
+    group: Group, model: ModelConfig, layout: Layout, stages: Sequence[Sequence[Operator]]
+) -> Where:
     """Where the weights of a group are."""
     names = (op.name for operators in stages for op in operators if device_of(group, op) == HOST)
     return Where(group, model, layout, stages, frozenset(names))
 
 
 def kv_room_of(deployment: Deployment, node: int) -> int:
-    """Bytes of the node's memory that each device has for KV whose attention runs there; 0 without such a memory.
+    """Bytes of the node's memory that each device has for KV whose attention runs there; 0 without
+    such a memory.
 
     Equal parts of what the weights of all the node's instances leave.
     """
@@ -37,7 +46,9 @@ def kv_room_of(deployment: Deployment, node: int) -> int:
     devices = sum(group.num_devices for group in groups if _attends_there(group))
     if memory is None or not devices:
         return 0
-    return (memory.capacity_bytes - sum(_weights_there(deployment, group) for group in groups)) // devices
+    return (
+        memory.capacity_bytes - sum(_weights_there(deployment, group) for group in groups)
+    ) // devices
 
 
 def _attends_there(group: Group) -> bool:

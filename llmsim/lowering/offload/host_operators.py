@@ -1,8 +1,10 @@
-"""Operators on other devices of the group's pool: which, what they cost there, and what travels there and back.
+"""Operators on other devices of the group's pool: which, what they cost there, and what travels
+there and back.
 
-The node's processors run whole operators. Their cores are divided among the accelerators that use them (each rank's
-operators have the cores of its part for themselves), so that one of n takes n times as long as the whole node. Weights
-of such operators are in the node's memory; attention there keeps the KV cache there.
+The node's processors run whole operators. Their cores are divided among the accelerators that use
+them (each rank's operators have the cores of its part for themselves), so that one of n takes n
+times as long as the whole node. Weights of such operators are in the node's memory; attention there
+keeps the KV cache there.
 """
 
 from collections.abc import Sequence
@@ -20,7 +22,13 @@ from llmsim.lowering.offload.weight_streaming import positions_in_program
 from llmsim.model import Dtypes, Hardware, ModelConfig, Operator, dtype_bytes, load_hardware
 
 CLASSES: dict[str, tuple[str, ...]] = {
-    "attention": ("attention", "attention_sliding", "attention_chunked", "attention_sparse", "indexer"),
+    "attention": (
+        "attention",
+        "attention_sliding",
+        "attention_chunked",
+        "attention_sparse",
+        "indexer",
+    ),
     "norms": ("layernorm", "post_norm", "qk_norm", "final_layernorm"),
     "ffn": ("gate_up_proj", "up_proj", "act_fn", "down_proj"),
     "experts": ("moe",),
@@ -51,7 +59,9 @@ class HostPlan:
 
 
 def device_of(group: Group, op: Operator) -> str:
-    """The class of device that runs an operator: its own entry, else its class, else the accelerator."""
+    """The class of device that runs an operator: its own entry, else its class, else the
+    accelerator.
+    """
     chosen = dict(group.offloading.operator_devices)
     if op.name in chosen:
         return chosen[op.name]
@@ -68,18 +78,23 @@ def check_devices(group: Group, operators: Sequence[Operator]) -> None:
     for name, device in group.offloading.operator_devices:
         if name not in known:
             raise InputError(
-                f'operator_devices has "{name}", which is no operator of the model{nearest(name, known)}: '
+                f'operator_devices has "{name}", which is no operator of the '
+                f"model{nearest(name, known)}: "
                 f"{', '.join(known)}"
             )
         if device == PIM and name != "attention":
             raise InputError(
-                f'operator_devices.{name} is "pim", but memory that computes has units for the attention of decodes '
+                f'operator_devices.{name} is "pim", but memory that computes has units for the '
+                "attention of decodes "
                 'only; say "cpu" or "npu"'
             )
 
 
-def host_plan(deployment: Deployment, group: Group, operators: Sequence[Operator], kv_room: int) -> HostPlan | None:
-    """None where the accelerators run everything. `kv_room` is each rank's part of the node's memory for KV.
+def host_plan(
+    deployment: Deployment, group: Group, operators: Sequence[Operator], kv_room: int
+) -> HostPlan | None:
+    """None where the accelerators run everything. `kv_room` is each rank's part of the node's
+    memory for KV.
 
     Raises InputError where the node does not say what its processors are, or they cannot do it.
     """
@@ -90,20 +105,28 @@ def host_plan(deployment: Deployment, group: Group, operators: Sequence[Operator
     node = deployment.nodes[group.node]
     if node.processors is None or node.host_memory is None:
         raise InputError(
-            'operator_devices says "cpu", but the node has no cpu (hardware, sockets) and cpu_mem; give both'
+            'operator_devices says "cpu", but the node has no cpu (hardware, sockets) and '
+            "cpu_mem; give both"
         )
     sheet = load_hardware(_located(node.processors.hardware, deployment))
     if sheet is None:
-        raise InputError(f'the node\'s cpu.hardware "{node.processors.hardware}" is not known; name a data sheet')
+        raise InputError(
+            f'the node\'s cpu.hardware "{node.processors.hardware}" is not known; name a data sheet'
+        )
     if any(op.kind == "linear_attention" and op.name in names for op in operators):
         raise InputError("linear attention keeps its state on the accelerator; leave it there")
     attention = {op.name for op in operators if op.kind == "attention"}
     if attention & names and not attention <= names:
-        raise InputError('operator_devices splits the layers\' attention; say "attention", which stands for all of it')
+        raise InputError(
+            'operator_devices splits the layers\' attention; say "attention", which stands for '
+            "all of it"
+        )
     users = [other for other in deployment.groups if other.node == group.node and _uses_host(other)]
     kv_bytes = kv_room if attention & names else None
     if kv_bytes is not None and kv_bytes <= 0:
-        raise InfeasibleError(f"cpu_mem: weights there leave no room for the KV cache ({kv_room} B for each device)")
+        raise InfeasibleError(
+            f"cpu_mem: weights there leave no room for the KV cache ({kv_room} B for each device)"
+        )
     sockets = node.processors.sockets
     whole = replace(
         sheet,
@@ -125,7 +148,9 @@ def _located(name: str, deployment: Deployment) -> str:
 
 
 def with_host_costs(costs: CompiledCosts, request: CostRequest, plan: HostPlan) -> CompiledCosts:
-    """The tables with what the node's processors run at what it costs there; light's floor is of the rest."""
+    """The tables with what the node's processors run at what it costs there; light's floor is of
+    the rest.
+    """
     there = compile_costs(
         replace(
             request,
@@ -138,12 +163,18 @@ def with_host_costs(costs: CompiledCosts, request: CostRequest, plan: HostPlan) 
         )
     )
     taken = {name: [cost for cost in there.ops if cost.name == name] for name in plan.names}
-    ops = tuple(_shared(taken[cost.name].pop(0), plan) if taken.get(cost.name) else cost for cost in costs.ops)
+    ops = tuple(
+        _shared(taken[cost.name].pop(0), plan) if taken.get(cost.name) else cost
+        for cost in costs.ops
+    )
     attentions = {cost.name: cost for cost in there.attentions if cost.name in plan.names}
     first, *more = (
-        _shared_attention(attentions[cost.name], plan) if cost.name in attentions else cost for cost in costs.attentions
+        _shared_attention(attentions[cost.name], plan) if cost.name in attentions else cost
+        for cost in costs.attentions
     )
-    rest = replace(request, operators=tuple(op for op in request.operators if op.name not in plan.names))
+    rest = replace(
+        request, operators=tuple(op for op in request.operators if op.name not in plan.names)
+    )
     floor = replace(
         floor_of(rest, peak_rates_of(request), enforce=costs.floor.enforce),
         memory_bandwidth_bytes_per_s=costs.floor.memory_bandwidth_bytes_per_s,
@@ -204,12 +235,16 @@ def host_operators(
 
 
 def activation_bytes(op: Operator, model: ModelConfig, dtypes: Dtypes) -> tuple[int, int]:
-    """What an operator takes and gives, per unit of its feature: without weights, KV and what it keeps for itself."""
+    """What an operator takes and gives, per unit of its feature: without weights, KV and what it
+    keeps for itself.
+    """
     hidden = model.hidden_size * int(dtype_bytes(dtypes.activation))
     if op.kind == "moe":
         return hidden, hidden
     if op.kind == "embedding":
         return 4, op.write_bytes_per_token
     if op.kind == "attention":
-        return op.read_bytes_per_token, max(1, op.write_bytes_per_token - op.kv_bytes_per_context_token)
+        return op.read_bytes_per_token, max(
+            1, op.write_bytes_per_token - op.kv_bytes_per_context_token
+        )
     return op.read_bytes_per_token, op.write_bytes_per_token

@@ -21,14 +21,16 @@ class PimPlan:
     channels_per_set: int
     access_ps: int
     kv_bytes: int
-    """What holds the rank's KV cache: its channels, but for what weights in the same memory take."""
+    """What holds the rank's KV cache: its channels, but for what weights in the same memory take.
+    """
 
     @property
     def note(self) -> str:
         """Where decodes attend."""
         part = self.part
         return (
-            f"decodes attend in {self.channels} channels of {part.name} per rank ({part.inside_bytes_per_s / 1e9:.1f} "
+            f"decodes attend in {self.channels} channels of {part.name} per rank "
+            f"({part.inside_bytes_per_s / 1e9:.1f} "
             "GB/s inside each); the KV cache is there"
         )
 
@@ -43,22 +45,31 @@ def pim_plan(
 ) -> PimPlan:
     """`kv_room` is each rank's part of the memory, but for weights.
 
-    Raises InputError without such a memory, InfeasibleError where it has too few channels or no room for KV,
-    NotYetError for models whose layers do not all attend to everything.
+    Raises InputError without such a memory, InfeasibleError where it has too few channels or no
+    room for KV, NotYetError for models whose layers do not all attend to everything.
     """
     part, share = _share(deployment, group)
     channels = share // group.num_devices
     if channels < 1:
-        raise InfeasibleError(f"{part.name}: {share} channels do not give each of the {group.num_devices} ranks one")
+        raise InfeasibleError(
+            f"{part.name}: {share} channels do not give each of the {group.num_devices} ranks one"
+        )
     room = min(channels * part.channel_bytes, kv_room)
     if room <= 0:
-        raise InfeasibleError(f"cpu_mem: weights there leave no room for the KV cache ({room} B for each device)")
+        raise InfeasibleError(
+            f"cpu_mem: weights there leave no room for the KV cache ({room} B for each device)"
+        )
     attention = [op for op in operators if op.kind == "attention"]
     if len(attention) != 1 or attention[0].window or model.latent is not None:
-        raise NotYetError("attention in memory runs for models whose layers all attend to everything, without latents")
+        raise NotYetError(
+            "attention in memory runs for models whose layers all attend to everything, without "
+            "latents"
+        )
     op = attention[0]
     kv_bytes = op.kv_bytes_per_context_token
-    cost = pim_attention(part, channels=channels, kv_bytes=kv_bytes, heads=op.heads, kv_heads=op.kv_heads)
+    cost = pim_attention(
+        part, channels=channels, kv_bytes=kv_bytes, heads=op.heads, kv_heads=op.kv_heads
+    )
     port = port_of(deployment)
     pim = _native.PimConfig()
     pim.context = [0, max_model_len]
@@ -77,16 +88,27 @@ def pim_plan(
 
 
 def _share(deployment: Deployment, group: Group) -> tuple[PimPart, int]:
-    """The node's part, and how many of its channels are the group's: groups share them by their devices."""
+    """The node's part, and how many of its channels are the group's: groups share them by their
+    devices.
+    """
     node = deployment.nodes[group.node]
     if node.pim is None or node.host_memory is None:
-        raise InputError("enable_attn_offloading needs memory that computes: give the node's cpu_mem a pim_config")
+        raise InputError(
+            "enable_attn_offloading needs memory that computes: give the node's cpu_mem a "
+            "pim_config"
+        )
     part = load_pim_part(node.pim, Path(deployment.cluster_path).parent)
     channels = node.host_memory.capacity_bytes // part.channel_bytes
-    users = [other for other in deployment.groups if other.node == group.node and attends_in_memory(other)]
+    users = [
+        other
+        for other in deployment.groups
+        if other.node == group.node and attends_in_memory(other)
+    ]
     return part, channels * group.num_devices // sum(other.num_devices for other in users)
 
 
 def attends_in_memory(group: Group) -> bool:
-    """Whether decodes of the group attend in memory; an instance that only prefills never decodes."""
+    """Whether decodes of the group attend in memory; an instance that only prefills
+    never decodes.
+    """
     return group.offloading.attention and group.pd_type != "prefill"

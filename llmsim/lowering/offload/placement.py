@@ -1,4 +1,6 @@
-"""Where the weights of a group are, and the memories beside its devices: what they hold, and who uses them."""
+"""Where the weights of a group are, and the memories beside its devices: what they hold, and who
+uses them.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -32,7 +34,9 @@ def port_of(deployment: Deployment) -> Port:
 
 
 def memory_at(deployment: Deployment, node: int, place: str) -> MemorySpec:
-    """The memory that "cpu" means on a node, or the device of the pool. InputError where the file declares none."""
+    """The memory that "cpu" means on a node, or the device of the pool. InputError where the file
+    declares none.
+    """
     if place == HOST:
         memory = deployment.nodes[node].host_memory
         if memory is None:
@@ -56,7 +60,8 @@ class Execution:
 class Where:
     """Where each execution of each operator has its weights: layers before blocks before default.
 
-    `hosted` are the operators that the node's processors run: their weights are in its memory, and stay there.
+    `hosted` are the operators that the node's processors run: their weights are in its memory, and
+    stay there.
     """
 
     def __init__(
@@ -75,7 +80,10 @@ class Where:
         for name in self.placement.layers if self.placement is not None else ():
             if name not in names:
                 known = ", ".join(dict.fromkeys(names))
-                raise InputError(f'placement.layers has "{name}", which is no operator{nearest(name, names)}: {known}')
+                raise InputError(
+                    f'placement.layers has "{name}", which is no operator{nearest(name, names)}: '
+                    f"{known}"
+                )
         for index, block in enumerate(self.placement.blocks if self.placement is not None else ()):
             if (last := max(block.numbers)) >= model.num_layers:
                 raise InputError(
@@ -107,7 +115,9 @@ class Where:
                         yield Execution(stage, position, op, number, layer)
 
     def _layers_of(self, op: Operator, stage: int) -> Sequence[int]:
-        """Which layers of the model the executions of a stage's operator belong to. NotYetError: nobody knows."""
+        """Which layers of the model the executions of a stage's operator belong to. NotYetError:
+        nobody knows.
+        """
         layers, model = self.layers[stage], self.model
         if op.part != "layer" or op.repeat == len(layers):
             return range(layers.start, layers.start + op.repeat)
@@ -116,9 +126,15 @@ class Where:
         if op.name.startswith("indexer"):
             found = [at for at in layers if not model.indexer_layers or model.indexer_layers[at]]
         elif op.kind == "attention":
-            found = [at for at in layers if kinds[at] in (op.name.partition("_")[2] or "full", "both")]
+            found = [
+                at for at in layers if kinds[at] in (op.name.partition("_")[2] or "full", "both")
+            ]
         elif op.name.startswith((*EXPERTS, *DENSE)):
-            found = [at for at in layers if ffn[at] and model.moe_layers[at] == op.name.startswith(EXPERTS)]
+            found = [
+                at
+                for at in layers
+                if ffn[at] and model.moe_layers[at] == op.name.startswith(EXPERTS)
+            ]
         elif op.name == "layernorm":  # each in front of a mixer, or each in front of an FFN
             found = [at for at in layers if kinds[at] != "none"]
             found = found if len(found) == op.repeat else [at for at in layers if ffn[at]]
@@ -128,7 +144,8 @@ class Where:
             found = [at for at in layers if kinds[at] in ("linear", "both")]
         if len(found) != op.repeat:
             raise NotYetError(
-                f"{op.name} is in {op.repeat} of {len(layers)} layers, which placement.blocks cannot place"
+                f"{op.name} is in {op.repeat} of {len(layers)} layers, which placement.blocks "
+                "cannot place"
             )
         return found
 

@@ -1,5 +1,6 @@
-"""What a group keeps or runs outside of its devices: weights that steps copy in, decodes that attend in memory,
-operators on the node's processors."""
+"""What a group keeps or runs outside of its devices: weights that steps copy in, decodes that
+attend in memory, operators on the node's processors.
+"""
 
 from collections.abc import Sequence
 from copy import copy
@@ -14,10 +15,21 @@ from llmsim.core import PS_PER_S
 from llmsim.costs import OpCost
 from llmsim.costs.source import AttentionCost
 from llmsim.lowering.offload.host_memory import kv_room_of, where_of
-from llmsim.lowering.offload.host_operators import HostPlan, check_devices, host_operators, host_plan
+from llmsim.lowering.offload.host_operators import (
+    HostPlan,
+    check_devices,
+    host_operators,
+    host_plan,
+)
 from llmsim.lowering.offload.pim import PimPlan, attends_in_memory, pim_plan
 from llmsim.lowering.offload.placement import DEVICE, HOST, Where, memory_at, port_of
-from llmsim.lowering.offload.weight_streaming import StageCopies, Uneven, copies_of, sources_of, weight_streaming
+from llmsim.lowering.offload.weight_streaming import (
+    StageCopies,
+    Uneven,
+    copies_of,
+    sources_of,
+    weight_streaming,
+)
 from llmsim.model import Dtypes, Elsewhere, Layout, ModelConfig, Operator
 from llmsim.power.traffic import weight_bytes as bytes_touched
 
@@ -54,12 +66,16 @@ class OffloadPlan:
 
     @property
     def memories(self) -> frozenset[str]:
-        """The memories beside the devices that steps reach over the node's links, but for those that compute."""
+        """The memories beside the devices that steps reach over the node's links, but for those
+        that compute.
+        """
         return frozenset([*self.copies.places, *((HOST,) if self.host is not None else ())])
 
     @property
     def num_movers(self) -> int:
-        """Kinds of traffic on a device's port: copies, attention in memory, operators on the host."""
+        """Kinds of traffic on a device's port: copies, attention in memory, operators
+        on the host.
+        """
         return (len(self.copies.places) > 0) + (self.pim is not None) + (self.host is not None)
 
 
@@ -73,9 +89,11 @@ def offload_plan(
     max_model_len: int,
     tables: dict[str, int],
 ) -> OffloadPlan | None:
-    """The plan of a group; None where everything is on its devices. Raises InputError, InfeasibleError, NotYetError.
+    """The plan of a group; None where everything is on its devices. Raises InputError,
+    InfeasibleError, NotYetError.
 
-    `operators` are the distinct ones of all stages; `tables` says how far a table over each feature reaches.
+    `operators` are the distinct ones of all stages; `tables` says how far a table over each feature
+    reaches.
     """
     check_devices(group, operators)
     where = where_of(group, model, layout, stages)
@@ -100,7 +118,8 @@ def offload_plan(
 
 def _copy_note(deployment: Deployment, group: Group, place: str) -> str:
     rate = min(
-        memory_at(deployment, group.node, place).bandwidth_bytes_per_s, port_of(deployment).bandwidth_bytes_per_s
+        memory_at(deployment, group.node, place).bandwidth_bytes_per_s,
+        port_of(deployment).bandwidth_bytes_per_s,
     )
     return f"weights are copied from {place} at up to {rate / 1e9:g} GB/s to each device"
 
@@ -118,7 +137,9 @@ def complete(
     """Gives the core what belongs to operators of the program, whose costs are `costs`."""
     stages, native = plan.where.stages, plan.native
     sources = sources_of(deployment, group, plan.copies, {}, tp)
-    native.weights = weight_streaming(plan.copies, stages, costs, sources, uneven, group.offloading.expert_cache)
+    native.weights = weight_streaming(
+        plan.copies, stages, costs, sources, uneven, group.offloading.expert_cache
+    )
     if plan.pim is not None:
         native.pim = plan.pim.native
     if plan.host is not None:
@@ -126,12 +147,20 @@ def complete(
 
 
 def evicted_notes(deployment: Deployment) -> tuple[str, ...]:
-    """What a placement says about evicted KV has no effect without a second tier of the prefix cache."""
+    """What a placement says about evicted KV has no effect without a second tier of the prefix
+    cache.
+    """
     for group in deployment.groups:
         placement = group.offloading.placement
-        if placement and any(entry.kv_evict_loc not in (None, DEVICE) for entry in placement.entries):
+        if placement and any(
+            entry.kv_evict_loc not in (None, DEVICE) for entry in placement.entries
+        ):
             return (
-                "placement.kv_evict_loc says where a second tier of the prefix cache is; without it, nothing is there",
+                (
+                    "placement.kv_evict_loc says where a second tier of the prefix cache is; "
+                    "without "
+                    "it, nothing is there"
+                ),
             )
     return ()
 
@@ -145,8 +174,10 @@ def on_network(
     places: dict[str, int],
     pim_places: Sequence[int],
 ) -> "_native.OffloadConfig":
-    """The core's plan for a group whose steps meet other transfers: `ranks`, `places` and `pim_places` are the numbers
-    of its devices, of the memories beside them and of each rank's channels on the network."""
+    """The core's plan for a group whose steps meet other transfers: `ranks`, `places` and
+    `pim_places` are the numbers of its devices, of the memories beside them and of each rank's
+    channels on the network.
+    """
     native = copy(plan.native)
     native.shared = True
     native.ranks = [list(ranks[first : first + tp]) for first in range(0, len(ranks), tp)]
@@ -160,9 +191,13 @@ def on_network(
     return native
 
 
-def local_reads(costs: tuple[OpCost, ...], operators: tuple[Operator, ...], memory: MemorySpec) -> tuple[OpCost, ...]:
-    """`enable_local_offloading`: an execution takes at least what its weights take from the device's memory as the file
-    states it (latency + bytes / mem_bw). Times of kernels contain their own reads, so nothing is added twice."""
+def local_reads(
+    costs: tuple[OpCost, ...], operators: tuple[Operator, ...], memory: MemorySpec
+) -> tuple[OpCost, ...]:
+    """`enable_local_offloading`: an execution takes at least what its weights take from the
+    device's memory as the file states it (latency + bytes / mem_bw). Times of kernels contain their
+    own reads, so nothing is added twice.
+    """
     by_name = {op.name: op for op in operators}
     changed = []
     for cost in costs:
@@ -172,7 +207,8 @@ def local_reads(costs: tuple[OpCost, ...], operators: tuple[Operator, ...], memo
             continue
         size = np.ceil(bytes_touched(op, np.arange(len(cost.ps)))).astype(np.int64)
         least = [
-            memory.latency_ps - (-one * PS_PER_S // memory.bandwidth_bytes_per_s) if one else 0 for one in size.tolist()
+            memory.latency_ps - (-one * PS_PER_S // memory.bandwidth_bytes_per_s) if one else 0
+            for one in size.tolist()
         ]
         fields = {**vars(cost), "ps": np.maximum(cost.ps, np.array(least, np.int64))}
         changed.append(OpCost(**fields))

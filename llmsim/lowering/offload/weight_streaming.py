@@ -1,7 +1,9 @@
-"""The copies of weights that steps of a group make, operator by operator, and the buffers that they need.
+"""The copies of weights that steps of a group make, operator by operator, and the buffers that they
+need.
 
-A copy takes latency + bytes / rate. Alone, the ranks of a stage copy at once and share the memory evenly; where others
-may use the same links the core gives every copy its share at the time (docs/explanation/memory.md).
+A copy takes latency + bytes / rate. Alone, the ranks of a stage copy at once and share the memory
+evenly; where others may use the same links the core gives every copy its share at the time
+(docs/explanation/memory.md).
 """
 
 from collections.abc import Sequence
@@ -26,7 +28,9 @@ from llmsim.power.traffic import weight_bytes as bytes_touched
 
 @dataclass(eq=False)
 class OperatorCopies:
-    """Of one operator of a stage, bytes of one rank; `ahead` by execution, `by_batch` by its feature."""
+    """Of one operator of a stage, bytes of one rank; `ahead` by execution, `by_batch` by its
+    feature.
+    """
 
     ahead: list[int] = field(default_factory=list)
     ahead_from: list[int] = field(default_factory=list)
@@ -49,11 +53,15 @@ class StageCopies:
 
 
 def copies_of(where: Where, tables: dict[str, int]) -> StageCopies:
-    """`tables` says how far a table over each feature reaches. NotYetError where experts are in several memories."""
+    """`tables` says how far a table over each feature reaches. NotYetError where experts are in
+    several memories.
+    """
     found = tuple(tuple(OperatorCopies() for _ in operators) for operators in where.stages)
     places: dict[str, int] = {}
     moved: list[Copied] = []
-    windows: list[dict[int, int]] = [{} for _ in where.stages]  # by stage: bytes that one place of the step copies
+    windows: list[dict[int, int]] = [
+        {} for _ in where.stages
+    ]  # by stage: bytes that one place of the step copies
     policy = where.group.offloading.expert_prefetch
     for execution in where.executions():
         place, op = where.of(execution), execution.op
@@ -77,11 +85,15 @@ def copies_of(where: Where, tables: dict[str, int]) -> StageCopies:
         number = {"prologue": -1, "layer": execution.layer}.get(op.part, 1 << 20)
         windows[execution.stage][number] = windows[execution.stage].get(number, 0) + size
     depth = where.group.offloading.weight_buffers
-    return StageCopies(tuple(places), found, _summed(moved), tuple(_buffers(one, depth) for one in windows), depth)
+    return StageCopies(
+        tuple(places), found, _summed(moved), tuple(_buffers(one, depth) for one in windows), depth
+    )
 
 
 def _buffers(sizes_of: dict[int, int], depth: int) -> int:
-    """The most that `depth` places in a row copy; the first ones of the next step follow the last one of this."""
+    """The most that `depth` places in a row copy; the first ones of the next step follow the last
+    one of this.
+    """
     sizes = [sizes_of[number] for number in sorted(sizes_of)]
     around = sizes + sizes[: depth - 1]
     windows = [sum(around[first : first + min(depth, len(sizes))]) for first in range(len(sizes))]
@@ -93,11 +105,15 @@ def _summed(moved: Sequence[Copied]) -> tuple[Copied, ...]:
     for one in moved:
         key = (one.place, one.feature, one.experts)
         sums[key] = sums[key] + one.rows if key in sums else one.rows
-    return tuple(Copied(place, feature, rows, experts) for (place, feature, experts), rows in sums.items())
+    return tuple(
+        Copied(place, feature, rows, experts) for (place, feature, experts), rows in sums.items()
+    )
 
 
 def _by_batch(where: Where, op: Operator, last: int) -> Int64:
-    """Bytes that an execution copies at each count: rows of a table, experts that the tokens touch."""
+    """Bytes that an execution copies at each count: rows of a table, experts that the
+    tokens touch.
+    """
     counts = np.arange(last + 1, dtype=np.int64)
     if op.kind == "embedding":
         return counts * op.write_bytes_per_token
@@ -110,7 +126,8 @@ def _need_one_place(where: Where, execution: Execution, place: str) -> None:
         same = (other.stage, other.position) == (execution.stage, execution.position)
         if same and where.of(other) != place:
             raise NotYetError(
-                f"the weights of {execution.op.name} are in several memories, which runs only with expert_prefetch "
+                f"the weights of {execution.op.name} are in several memories, which runs only "
+                "with expert_prefetch "
                 "layer"
             )
 
@@ -118,14 +135,18 @@ def _need_one_place(where: Where, execution: Execution, place: str) -> None:
 def sources_of(
     deployment: Deployment, group: Group, copies: StageCopies, places: dict[str, int], ranks: int
 ) -> list["_native.CopySource"]:
-    """The core's sources; `places` are the memories' numbers on the network (none: -1), `ranks` copy at once."""
+    """The core's sources; `places` are the memories' numbers on the network (none: -1), `ranks`
+    copy at once.
+    """
     port = port_of(deployment)
     sources = []
     for place in copies.places:
         memory = memory_at(deployment, group.node, place)
         rate = min(port.bandwidth_bytes_per_s << 16, (memory.bandwidth_bytes_per_s << 16) // ranks)
         sources.append(
-            _native.CopySource(memory.latency_ps + port.latency_ps, rate, places.get(place, -1), port.latency_ps)
+            _native.CopySource(
+                memory.latency_ps + port.latency_ps, rate, places.get(place, -1), port.latency_ps
+            )
         )
     return sources
 
@@ -133,14 +154,18 @@ def sources_of(
 def positions_in_program(
     stages: Sequence[Sequence[Operator]], costs: Sequence[OpCost | AttentionCost]
 ) -> list[tuple[int, int] | None]:
-    """Of each operator of the program: its stage and position there; None for what no operator of the model stands for.
+    """Of each operator of the program: its stage and position there; None for what no operator of
+    the model stands for.
 
-    The program lists stages one after the other, and in each the parts in order (`llmsim.lowering.program`).
+    The program lists stages one after the other, and in each the parts in order
+    (`llmsim.lowering.program`).
     """
     expected = [
         (stage, position)
         for stage, operators in enumerate(stages)
-        for position in sorted(range(len(operators)), key=lambda position: PARTS[operators[position].part])
+        for position in sorted(
+            range(len(operators)), key=lambda position: PARTS[operators[position].part]
+        )
     ]
     found: list[tuple[int, int] | None] = []
     for cost in costs:
@@ -169,7 +194,9 @@ def weight_streaming(
     uneven: Uneven,
     cached: float,
 ) -> "_native.WeightStreaming":
-    """The copies by operator of the program; experts of drawn loads copy what the same draws touch."""
+    """The copies by operator of the program; experts of drawn loads copy what the same
+    draws touch.
+    """
     native, none = _native.WeightStreaming(), OperatorCopies()
     where = positions_in_program(stages, costs)
     entries = [none if one is None else copies.operators[one[0]][one[1]] for one in where]
@@ -177,7 +204,12 @@ def weight_streaming(
     run: dict[int, int] = {}
     for cost, entry, one in zip(costs, entries, where, strict=True):
         sampled.append(None)
-        if one is not None and entry.by_batch and isinstance(cost, OpCost) and cost.sampled is not None:
+        if (
+            one is not None
+            and entry.by_batch
+            and isinstance(cost, OpCost)
+            and cost.sampled is not None
+        ):
             op = stages[one[0]][one[1]]
             sampled[-1] = _drawn_bytes(op, cost, uneven, cached, run.get(id(cost), 0))
             run[id(cost)] = run.get(id(cost), 0) + op.repeat
@@ -195,15 +227,25 @@ def weight_streaming(
 def _drawn_bytes(
     op: Operator, cost: OpCost, uneven: Uneven, cached: float, first_layer: int
 ) -> "_native.SampledCostTable":
-    """Bytes of the experts that the rank with the most of them touches, in the samples that price the operator."""
+    """Bytes of the experts that the rank with the most of them touches, in the samples that price
+    the operator.
+    """
     table = cost.sampled
     assert table is not None, "the caller looked"
     whole = replace(op, repeat=cost.repeat)  # all stages draw from the whole model's table
-    touched: SampledTable = touched_table(uneven.routing, whole, int(table.tokens[-1]), uneven.placement)
+    touched: SampledTable = touched_table(
+        uneven.routing, whole, int(table.tokens[-1]), uneven.placement
+    )
     expert = op.weight_bytes / op.experts_local * (1.0 - cached)
     size = np.ceil(touched.ps * expert).astype(np.int64)
     layers, draws, _ = size.shape
     return _native.SampledCostTable(
-        touched.tokens, layers, draws, np.ascontiguousarray(size).ravel(), touched.seed, touched.provenance,
-        first_layer, touched.in_order,
-    )  # fmt: skip
+        touched.tokens,
+        layers,
+        draws,
+        np.ascontiguousarray(size).ravel(),
+        touched.seed,
+        touched.provenance,
+        first_layer,
+        touched.in_order,
+    )

@@ -1,4 +1,5 @@
-"""Architecture descriptions: one JSON file for each family of models says how its config.json is to be read.
+"""Architecture descriptions: one JSON file for each family of models says how its config.json is to
+be read.
 
 How the values of such a file are found in a config: rules.py.
 """
@@ -40,8 +41,9 @@ class AttentionLayers(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     """Which layers attend to what."""
 
     field: str | list[str] = "layer_types"
-    """The config field, or the first present of several, that has an entry (in a string: a letter) for every layer,
-    where it is there; else the rules below."""
+    """The config field, or the first present of several, that has an entry (in a string: a letter)
+    for every layer, where it is there; else the rules below.
+    """
     names: dict[str, LayerKind] = msgspec.field(default_factory=lambda: dict(LAYER_NAMES))
     every: Rule = 0
     """Every n-th layer (the n-th, the 2n-th, ...) is of `kind`; 0: none."""
@@ -85,9 +87,12 @@ class Experts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     dense: str = ""
     """A config field that lists dense layers."""
     last: str = ""
-    """A config field with the number of the last sparse layer; negative: counted from the end, as in Python."""
+    """A config field with the number of the last sparse layer; negative: counted from the end, as
+    in Python.
+    """
     listed: str = ""
-    """A config field that lists the sparse layers, instead of `first`, `step`, `last` and `dense`."""
+    """A config field that lists the sparse layers, instead of `first`, `step`, `last` and `dense`.
+    """
     entries: list[str] = []
     """Entries of the layers' `field` that have experts, instead of all these."""
 
@@ -109,12 +114,16 @@ class Sparse(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     dim: Rule
     topk: Rule
     field: str = ""
-    """A config field with an entry for every layer, of which those that are `shared` use an earlier layer's choice."""
+    """A config field with an entry for every layer, of which those that are `shared` use an earlier
+    layer's choice.
+    """
     shared: str = "shared"
 
 
 class Linear(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Layers that keep a state: gated delta nets, lightning attention, which has no convolution, or state spaces."""
+    """Layers that keep a state: gated delta nets, lightning attention, which has no convolution, or
+    state spaces.
+    """
 
     kind: LinearKind = "delta"
 
@@ -142,7 +151,9 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     defaults: dict[str, Any] = {}
     """Config fields that published files of the family leave out, with their values."""
     expects: dict[str, Rule] = {}
-    """Config fields that must have this value where they are there: other models of the type are not described."""
+    """Config fields that must have this value where they are there: other models of the type are
+    not described.
+    """
     multimodal: bool = False
     """The config is that of a wrapper, with the text part's fields beside those of the encoders."""
     kv_heads: Rule = msgspec.field(default_factory=lambda: KV_HEADS)
@@ -166,7 +177,9 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     parallel: Rule = False
     """Attention and MLP both read the layer's input, and their outputs are added to it."""
     one_sum: bool = False
-    """Of such layers: tensor-parallel ranks add attention and MLP up before one all-reduce, not each by its own."""
+    """Of such layers: tensor-parallel ranks add attention and MLP up before one all-reduce, not
+    each by its own.
+    """
     rotary: Rule = True
     """Queries and keys are rotated by their position."""
     position_rows: Rule = 0
@@ -205,9 +218,11 @@ def family_types() -> tuple[str, ...]:
 
 
 def find_family(read: Reader, folder: Path | None = None) -> Family:
-    """The family of a config: `family.json` beside it (in `folder`), else the bundled one of its model_type.
+    """The family of a config: `family.json` beside it (in `folder`), else the bundled one of its
+    model_type.
 
-    Raises NotYetError for an unknown model_type, saying how to describe it; InputError for a malformed description.
+    Raises NotYetError for an unknown model_type, saying how to describe it; InputError for a
+    malformed description.
     """
     model_type = read.text("model_type")
     own = folder / FAMILY_FILE if folder is not None else None
@@ -215,7 +230,8 @@ def find_family(read: Reader, folder: Path | None = None) -> Family:
         family = load_family(own)
         if model_type not in family.model_types:
             raise InputError(
-                f'{own}: model_types {family.model_types} does not have the "{shown(model_type)[1:-1]}" of'
+                f"{own}: model_types {family.model_types} does not have the "
+                f'"{shown(model_type)[1:-1]}" of'
                 f" {read.source}; add it"
             )
         return family
@@ -231,7 +247,9 @@ def _read(path: Path, changed_ns: int) -> Family:
     try:
         return msgspec.json.decode(input_files.read_bytes(path), type=Family)
     except msgspec.DecodeError as error:
-        raise InputError(f"{path}: {error}; see the descriptions in {LOCATION} and docs/reference/models.md") from None
+        raise InputError(
+            f"{path}: {error}; see the descriptions in {LOCATION} and docs/reference/models.md"
+        ) from None
 
 
 def load_family(path: Path) -> Family:
@@ -240,18 +258,24 @@ def load_family(path: Path) -> Family:
     try:
         family = _read(path, path.stat().st_mtime_ns)
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); give a readable {FAMILY_FILE}") from None
+        raise InputError(
+            f"{path}: cannot be read ({error.strerror}); give a readable {FAMILY_FILE}"
+        ) from None
     shown_path = f"{LOCATION}/{path.name}" if path.parent == FAMILIES_DIR else str(path)
     return msgspec.structs.replace(family, path=shown_path)
 
 
 def _unknown(read: Reader, model_type: str) -> str:
-    """What to do about a family that nobody described; the nearest known one by the fields that both have."""
+    """What to do about a family that nobody described; the nearest known one by the fields that
+    both have.
+    """
     known = family_types()
     close = nearest(model_type, known) or _similar(read.fields)
     return (
-        f'{read.source}: field "model_type" is {shown(model_type)}, a family that is not described{close}; put a'
-        f" {FAMILY_FILE} beside the config.json (docs/reference/models.md); described are those in {LOCATION}"
+        f'{read.source}: field "model_type" is {shown(model_type)}, a family that is not '
+        f"described{close}; put a"
+        f" {FAMILY_FILE} beside the config.json (docs/reference/models.md); described are those "
+        f"in {LOCATION}"
     )
 
 
@@ -261,9 +285,17 @@ MARKS = {
     "gemma3_text": ("sliding_window_pattern",),
     "qwen3_moe": ("num_experts_per_tok", "moe_intermediate_size"),
     "mixtral": ("num_local_experts",),
-    "llama": ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "vocab_size"),
+    "llama": (
+        "hidden_size",
+        "intermediate_size",
+        "num_attention_heads",
+        "num_hidden_layers",
+        "vocab_size",
+    ),
 }
-"""Fields by which a reader of configs recognises an architecture; the first whose fields are all there."""
+"""Fields by which a reader of configs recognises an architecture; the first whose fields are all
+there.
+"""
 
 
 def _similar(fields: Fields) -> str:

@@ -1,9 +1,9 @@
 """Rules of a family's description: how a shape or a switch is found in a config.json.
 
-A rule is a constant, the name of a config field, a multiple of one ("4 * hidden_size"), or `{"field": rule}`, which
-holds where that field is true (`{"field=word": rule}`: is that word); or a list of these, of which the first counts
-whose field is there, with a constant last as the default: `["intermediate_size", "ffn_dim"]`,
-`["attention_bias", false]`.
+A rule is a constant, the name of a config field, a multiple of one ("4 * hidden_size"), or
+`{"field": rule}`, which holds where that field is true (`{"field=word": rule}`: is that word); or a
+list of these, of which the first counts whose field is there, with a constant last as the default:
+`["intermediate_size", "ffn_dim"]`, `["attention_bias", false]`.
 """
 
 from typing import NamedTuple
@@ -56,18 +56,23 @@ class Rules:
         return bool(found.constant) if found.field is None else self.read.flag(found.field, False)
 
     def expects(self, field: str, rule: Rule, path: str) -> None:
-        """NotYetError where the config has another value in the field than the description is for."""
+        """NotYetError where the config has another value in the field than the
+        description is for.
+        """
         if not self.read.present(field):
             return
         found, value = self._find(rule), self.read.fields[field]
         wanted = found.constant if found.field is None else self.read.fields.get(found.field)
         if value != wanted:
             raise NotYetError(
-                f'{self.read.source}: field "{field}" is {shown(value)}; {path} describes models with {shown(wanted)}'
+                f'{self.read.source}: field "{field}" is {shown(value)}; {path} describes models '
+                f"with {shown(wanted)}"
             )
 
     def _find(self, rule: Rule) -> Found:
-        """The first choice that holds; the first field when none does, so that errors can name it."""
+        """The first choice that holds; the first field when none does, so that errors
+        can name it.
+        """
         choices = rule if isinstance(rule, list) else [rule]
         missing: Found | None = None
         for choice in choices:
@@ -90,12 +95,15 @@ class Rules:
         return self.read.fields.get(field) == wanted if wanted else self.read.flag(field, False)
 
     def _alike(self, field: str) -> Reader:
-        """The config with one number for a list that has the same for every layer; NotYetError where it has others."""
+        """The config with one number for a list that has the same for every layer; NotYetError
+        where it has others.
+        """
         value = self.read.fields.get(field)
         if not isinstance(value, list) or not value:
             return self.read
         if any(one != value[0] for one in value):
             raise NotYetError(
-                f'{self.read.source}: field "{field}" is {shown(value)}; layers of different shapes are not described'
+                f'{self.read.source}: field "{field}" is {shown(value)}; layers of different '
+                "shapes are not described"
             )
         return Reader({**self.read.fields, field: value[0]}, self.read.source)

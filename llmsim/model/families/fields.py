@@ -15,7 +15,9 @@ MAX_EXPERTS = 1 << 16
 
 
 class Reader:
-    """Typed access to the fields of one config.json; every error names file and field. Read only."""
+    """Typed access to the fields of one config.json; every error names file and field.
+    Read only.
+    """
 
     def __init__(self, fields: Fields, source: str) -> None:
         self.fields = fields
@@ -26,30 +28,42 @@ class Reader:
         return self.fields.get(key) is not None
 
     def count(self, *keys: str, default: int | None = None, most: int = MAX_COUNT) -> int:
-        """The first present of `keys` as an integer in [1, most]; `default` if none is, InputError without one."""
+        """The first present of `keys` as an integer in [1, most]; `default` if none is, InputError
+        without one.
+        """
         key = next((key for key in keys if self.present(key)), None)
         if key is None:
             if default is not None:
                 return default
             close = nearest(keys[0], self.fields)
-            raise InputError(f'{self.source}: field "{keys[0]}" is missing{close}; it must be an integer >= 1')
+            raise InputError(
+                f'{self.source}: field "{keys[0]}" is missing{close}; it must be an integer >= 1'
+            )
         value = self.fields[key]
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-            raise InputError(f'{self.source}: field "{key}" is {shown(value)}; it must be an integer from 1 to {most}')
+            raise InputError(
+                f'{self.source}: field "{key}" is {shown(value)}; it must be an integer from 1 '
+                f"to {most}"
+            )
         return value
 
     def flag(self, key: str, default: bool) -> bool:
         """A boolean field."""
         value = self.fields[key] if self.present(key) else default
         if not isinstance(value, bool):
-            raise InputError(f'{self.source}: field "{key}" is {shown(value)}; it must be true or false')
+            raise InputError(
+                f'{self.source}: field "{key}" is {shown(value)}; it must be true or false'
+            )
         return value
 
     def text(self, key: str, default: str | None = None) -> str:
         """A string field."""
         value = self.fields[key] if self.present(key) else default
         if value is None:
-            raise InputError(f'{self.source}: field "{key}" is missing{nearest(key, self.fields)}; it must be a string')
+            raise InputError(
+                f'{self.source}: field "{key}" is missing{nearest(key, self.fields)}; it must be '
+                "a string"
+            )
         if not isinstance(value, str):
             raise InputError(f'{self.source}: field "{key}" is {shown(value)}; it must be a string')
         return value
@@ -60,21 +74,30 @@ class Reader:
             return None
         value = self.fields[key]
         if not isinstance(value, dict):
-            raise InputError(f'{self.source}: field "{key}" is {shown(value)}; it must be an object')
+            raise InputError(
+                f'{self.source}: field "{key}" is {shown(value)}; it must be an object'
+            )
         return Reader(value, f"{self.source}: {key}")
 
     def index(self, key: str, length: int) -> int:
         """A place in a row of `length`, negative from its end; beyond it the nearest."""
         value = self.fields[key]
         if isinstance(value, bool) or not isinstance(value, int):
-            raise InputError(f'{self.source}: field "{key}" is {shown(value)}; it must be an integer')
+            raise InputError(
+                f'{self.source}: field "{key}" is {shown(value)}; it must be an integer'
+            )
         return min(value if value >= 0 else max(length + value, -1), length - 1)
 
     def counts(self, key: str) -> tuple[int, ...]:
         """A list of integers >= 0; empty if absent."""
         value = self.fields[key] if self.present(key) else []
-        if not isinstance(value, list) or any(isinstance(x, bool) or not isinstance(x, int) or x < 0 for x in value):
-            raise InputError(f'{self.source}: field "{key}" is {shown(value)}; it must be a list of integers >= 0')
+        if not isinstance(value, list) or any(
+            isinstance(x, bool) or not isinstance(x, int) or x < 0 for x in value
+        ):
+            raise InputError(
+                f'{self.source}: field "{key}" is {shown(value)}; it must be a list of integers '
+                ">= 0"
+            )
         return tuple(value)
 
 

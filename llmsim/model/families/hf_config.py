@@ -1,4 +1,6 @@
-"""Reads a Hugging Face config.json, unchanged, into a ModelConfig, by the description of its family."""
+"""Reads a Hugging Face config.json, unchanged, into a ModelConfig, by the description of its
+family.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -50,7 +52,9 @@ FEATURES: tuple[tuple[str, str, str], ...] = (
     ("n_shared_experts", "experts", "shared experts"),
     ("attention_chunk_size", "layers", "chunked local attention"),
 )
-"""(config field, part of a description, what it asks for): a field of weight that a family does not speak of."""
+"""(config field, part of a description, what it asks for): a field of weight that a family does not
+speak of.
+"""
 TEXT_PARTS = ("text_config", "llm_config", "language_config")
 """What wrappers call the config of their text part."""
 SHARED_FIELDS = ("torch_dtype", "dtype", "quantization_config", "tie_word_embeddings")
@@ -59,24 +63,31 @@ SCALED_KINDS = ("default", "llama3", "longrope", "su", "mrope", "proportional")
 """RoPE scalings whose max_position_embeddings is already the extended one."""
 
 
-def parse_config(fields: Fields, *, name: str, source: str, folder: Path | None = None) -> ModelConfig:
+def parse_config(
+    fields: Fields, *, name: str, source: str, folder: Path | None = None
+) -> ModelConfig:
     """A ModelConfig from the object of a config.json.
 
-    `source` is the file that errors name, `folder` where a `family.json` may lie. Of a vision-language wrapper
-    (`text_config`) the text part is read. Raises InputError (missing, wrong type, impossible) or NotYetError (a family
-    or feature that is not described), one sentence with the field.
+    `source` is the file that errors name, `folder` where a `family.json` may lie. Of a
+    vision-language wrapper (`text_config`) the text part is read. Raises InputError (missing, wrong
+    type, impossible) or NotYetError (a family or feature that is not described), one sentence with
+    the field.
     """
     notes: list[str] = []
     read = _text_part(Reader(fields, source), notes)
     for key, feature in UNSUPPORTED_FIELDS.items():
         if read.fields.get(key):
-            raise NotYetError(f'{read.source}: field "{key}" asks for {feature}, which this version does not run')
+            raise NotYetError(
+                f'{read.source}: field "{key}" asks for {feature}, which this version does not run'
+            )
     family = find_family(read, folder)
     read = _completed(read, family, notes)
     _check_features(read, family)
     names = fields.get("architectures")
     architectures = tuple(str(one) for one in names) if isinstance(names, list) else ()
-    return replace(_model(read, family, name, source, [*notes, *family.notes]), architectures=architectures)
+    return replace(
+        _model(read, family, name, source, [*notes, *family.notes]), architectures=architectures
+    )
 
 
 def _text_part(read: Reader, notes: list[str]) -> Reader:
@@ -94,20 +105,23 @@ def _text_part(read: Reader, notes: list[str]) -> Reader:
 
 def _text_alone(read: Reader) -> str:
     return (
-        f"{read.source} is a multimodal model: its text part is simulated; the weights and the work of its encoders are"
+        f"{read.source} is a multimodal model: its text part is simulated; the weights and the "
+        "work of its encoders are"
         " not counted"
     )
 
 
 def _completed(read: Reader, family: Family, notes: list[str]) -> Reader:
-    """The config with the names that other families have for its fields, and with the family's defaults.
+    """The config with the names that other families have for its fields, and with the family's
+    defaults.
 
     NotYetError where it has encoders that the description does not speak of.
     """
     if read.fields.get("vision_config"):
         if not family.multimodal:
             raise NotYetError(
-                f'{read.source}: field "vision_config" asks for multimodal input in a form without "text_config", which'
+                f'{read.source}: field "vision_config" asks for multimodal input in a form '
+                'without "text_config", which'
                 " this version does not run"
             )
         notes.append(_text_alone(read))
@@ -120,22 +134,29 @@ def _completed(read: Reader, family: Family, notes: list[str]) -> Reader:
 
 
 def _check_features(read: Reader, family: Family) -> None:
-    """A field that changes the model, in a family whose description does not speak of it, is never ignored."""
+    """A field that changes the model, in a family whose description does not speak of it, is never
+    ignored.
+    """
     for key, part, feature in FEATURES:
         if read.fields.get(key) and getattr(family, part) is None:
             raise NotYetError(
-                f'{read.source}: field "{key}" asks for {feature}, which the family "{read.text("model_type")}" does'
+                f'{read.source}: field "{key}" asks for {feature}, which the family '
+                f'"{read.text("model_type")}" does'
                 f" not have in {family.path}; describe it there or in a family.json"
             )
-    if read.fields.get("moe_latent_size") and (family.experts is None or family.experts.latent == 0):
+    if read.fields.get("moe_latent_size") and (
+        family.experts is None or family.experts.latent == 0
+    ):
         raise NotYetError(
-            f'{read.source}: field "moe_latent_size" asks for experts in a latent space, which {family.path} does not'
+            f'{read.source}: field "moe_latent_size" asks for experts in a latent space, which '
+            f"{family.path} does not"
             " have; describe them there or in a family.json"
         )
     shared = read.fields.get("shared_expert_intermediate_size")
     if shared and family.experts is not None and family.experts.shared_width == 0:
         raise NotYetError(
-            f'{read.source}: field "shared_expert_intermediate_size" asks for shared experts, which {family.path} does'
+            f'{read.source}: field "shared_expert_intermediate_size" asks for shared experts, '
+            f"which {family.path} does"
             " not have; describe them there or in a family.json"
         )
 
@@ -146,10 +167,15 @@ def _model(read: Reader, family: Family, name: str, source: str, notes: list[str
     heads = read.count("num_attention_heads")
     hidden = read.count("hidden_size")
     kv_heads = heads if compressed else rules.count(family.kv_heads)
-    head_dim = compressed.nope_dim + compressed.rope_dim if compressed else _head_dim(rules, family, hidden, heads)
+    head_dim = (
+        compressed.nope_dim + compressed.rope_dim
+        if compressed
+        else _head_dim(rules, family, hidden, heads)
+    )
     if heads % kv_heads:
         raise InputError(
-            f"{read.source}: num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads};"
+            f"{read.source}: num_attention_heads {heads} is not a multiple of "
+            f"num_key_value_heads {kv_heads};"
             " every KV head must serve the same number of heads"
         )
     layers = read.count("num_hidden_layers", default=listed_layers(read, family), most=MAX_LAYERS)
@@ -201,7 +227,9 @@ def _quantised(read: Reader, model: ModelConfig) -> ModelConfig:
 
 
 def _details(rules: Rules, family: Family) -> dict[str, Any]:
-    """Which projections and norms carry a bias, and the smaller things that change a layer's shape."""
+    """Which projections and norms carry a bias, and the smaller things that change a
+    layer's shape.
+    """
     normed = family.qk_norm != "none" and rules.flag(family.qk_norm_if)
     return {
         "attention_bias": rules.flag(family.qkv_bias),
@@ -215,7 +243,9 @@ def _details(rules: Rules, family: Family) -> dict[str, Any]:
         "parallel": rules.flag(family.parallel),
         "one_sum": family.one_sum and rules.flag(family.parallel),
         "rotary": rules.flag(family.rotary),
-        "position_rows": rows + family.position_offset if (rows := rules.optional(family.position_rows)) else 0,
+        "position_rows": rows + family.position_offset
+        if (rows := rules.optional(family.position_rows))
+        else 0,
         "qk_norm": normed,
         "qk_norm_whole": normed and family.qk_norm == "whole",
         "qk_norm_weightless": normed and family.qk_norm == "weightless",
@@ -227,7 +257,10 @@ def _details(rules: Rules, family: Family) -> dict[str, Any]:
 def _norms(rules: Rules, family: Family) -> int:
     norms = rules.count(family.norms_per_layer)
     if norms not in (1, 2, 4):
-        raise InputError(f"{family.path}: norms_per_layer gives {norms} for {rules.read.source}; it may be 1, 2 or 4")
+        raise InputError(
+            f"{family.path}: norms_per_layer gives {norms} for {rules.read.source}; it may be 1, "
+            "2 or 4"
+        )
     return norms
 
 
@@ -237,7 +270,8 @@ def _head_dim(rules: Rules, family: Family, hidden: int, heads: int) -> int:
         return given
     if hidden % heads:
         raise InputError(
-            f'{rules.read.source}: field "head_dim" is missing and hidden_size {hidden} is not a multiple of'
+            f'{rules.read.source}: field "head_dim" is missing and hidden_size {hidden} is not a '
+            "multiple of"
             f" num_attention_heads {heads}; give head_dim"
         )
     return hidden // heads
@@ -254,12 +288,16 @@ def _dtype(read: Reader, notes: list[str]) -> str:
     except InputError as error:
         raise InputError(f'{read.source}: field "{key}": {error}') from error
     if dtype not in ("bf16", "fp16", "fp32"):
-        raise InputError(f'{read.source}: field "{key}" is "{dtype}"; it must be bfloat16, float16 or float32')
+        raise InputError(
+            f'{read.source}: field "{key}" is "{dtype}"; it must be bfloat16, float16 or float32'
+        )
     return dtype
 
 
 def _context_tokens(read: Reader, family: Family) -> int:
-    """The longest context, as vLLM derives it: RoPE scaling extends it except where the field already counts it."""
+    """The longest context, as vLLM derives it: RoPE scaling extends it except where the field
+    already counts it.
+    """
     positions = read.count("max_position_embeddings")
     rope = read.table("rope_scaling") or read.table("rope_parameters")
     if rope is None or "factor" not in rope.fields or family.context_scaled:
@@ -268,6 +306,12 @@ def _context_tokens(read: Reader, family: Family) -> int:
     if kind in SCALED_KINDS:
         return positions
     factor = rope.fields["factor"]
-    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor <= MAX_EXPERTS:
-        raise InputError(f'{rope.source}: field "factor" is {shown(factor)}; it must be a number >= 1')
+    if (
+        isinstance(factor, bool)
+        or not isinstance(factor, int | float)
+        or not 1 <= factor <= MAX_EXPERTS
+    ):
+        raise InputError(
+            f'{rope.source}: field "factor" is {shown(factor)}; it must be a number >= 1'
+        )
     return int(rope.count("original_max_position_embeddings", default=positions) * factor)

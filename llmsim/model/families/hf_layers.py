@@ -1,4 +1,6 @@
-"""Reads what the layers of a config.json are: what each attends to, latent and linear attention, experts."""
+"""Reads what the layers of a config.json are: what each attends to, latent and linear attention,
+experts.
+"""
 
 from typing import Any
 
@@ -11,11 +13,17 @@ from llmsim.model.operators.attention_variants import Indexer, LatentAttention, 
 from llmsim.model.types import LayerKind
 
 STATE_DTYPES = ("mamba_ssm_cache_dtype", "mamba_ssm_dtype")
-"""Fields that name the type of the states; without them, or where they say "auto", it is the activations'."""
+"""Fields that name the type of the states; without them, or where they say "auto", it is the
+activations'.
+"""
 
 
-def layer_kinds(rules: Rules, family: Family, layers: int, positions: int) -> tuple[tuple[LayerKind, ...], int]:
-    """What each layer attends to, and the window; a window no narrower than the longest context changes nothing."""
+def layer_kinds(
+    rules: Rules, family: Family, layers: int, positions: int
+) -> tuple[tuple[LayerKind, ...], int]:
+    """What each layer attends to, and the window; a window no narrower than the longest context
+    changes nothing.
+    """
     read, how = rules.read, family.layers
     window = rules.optional(how.window) if how is not None and rules.flag(how.enabled) else 0
     if how is None:
@@ -35,7 +43,9 @@ def layer_kinds(rules: Rules, family: Family, layers: int, positions: int) -> tu
     local = window if 0 < window < positions else 0
     seen = tuple(kind if local or kind not in ("sliding", "chunked") else "full" for kind in kinds)
     if local == 1 and "sliding" in seen:
-        raise InputError(f"{read.source}: layers see a window of 1 token (their own); it must be at least 2")
+        raise InputError(
+            f"{read.source}: layers see a window of 1 token (their own); it must be at least 2"
+        )
     used = local if any(kind in ("sliding", "chunked") for kind in seen) else 0
     return (() if all(kind == "full" for kind in seen) else seen), used
 
@@ -46,27 +56,40 @@ def _listed_kinds(read: Reader, family: Family, layers: int) -> list[LayerKind]:
     listed = entries(read, family, layers)
     for kind in listed:
         if str(kind) not in how.names:
-            raise NotYetError(f"{read.source}: a layer is {shown(kind)}; {family.path} knows {', '.join(how.names)}")
+            raise NotYetError(
+                f"{read.source}: a layer is {shown(kind)}; {family.path} knows "
+                f"{', '.join(how.names)}"
+            )
     return [how.names[str(kind)] for kind in listed]
 
 
 def entries(read: Reader, family: Family, layers: int) -> list[str]:
-    """What the config says of every layer, letters of a string or entries of a list; empty where it says nothing."""
+    """What the config says of every layer, letters of a string or entries of a list; empty where it
+    says nothing.
+    """
     assert family.layers is not None, "the caller looked"
     field = _field(read, family.layers)
     listed = read.fields.get(field) or []
     if not listed and family.layers.alone:
-        raise InputError(f'{read.source}: field "{field}" is missing; it must say what each of {layers} layers is')
+        raise InputError(
+            f'{read.source}: field "{field}" is missing; it must say what each of {layers} '
+            "layers is"
+        )
     if not isinstance(listed, list | str) or (listed and len(listed) != layers):
         raise InputError(
-            f'{read.source}: field "{field}" must be a list (or text) with one entry for each of {layers} layers'
+            f'{read.source}: field "{field}" must be a list (or text) with one entry for each of '
+            f"{layers} layers"
         )
     return [str(one) for one in listed]
 
 
 def listed_layers(read: Reader, family: Family) -> int | None:
     """Layers that have an entry, where a config need not say their number."""
-    listed = read.fields.get(_field(read, family.layers)) if family.layers and family.layers.alone else None
+    listed = (
+        read.fields.get(_field(read, family.layers))
+        if family.layers and family.layers.alone
+        else None
+    )
     return len(listed) if isinstance(listed, list | str) else None
 
 
@@ -83,7 +106,11 @@ def layers_with_ffn(family: Family, kinds: tuple[LayerKind, ...]) -> tuple[bool,
 
 def _refuse_windows(read: Reader, family: Family, positions: int) -> None:
     kinds = read.fields.get("layer_types") or []
-    other = next((kind for kind in kinds if kind != "full_attention"), None) if isinstance(kinds, list) else kinds
+    other = (
+        next((kind for kind in kinds if kind != "full_attention"), None)
+        if isinstance(kinds, list)
+        else kinds
+    )
     if other is not None:
         raise NotYetError(
             f'{read.source}: field "layer_types" holds {shown(other)}; layers of the family'
@@ -94,8 +121,10 @@ def _refuse_windows(read: Reader, family: Family, positions: int) -> None:
     window = read.count("sliding_window")
     if window < positions:
         raise NotYetError(
-            f'{read.source}: field "sliding_window" is {window}, shorter than max_position_embeddings {positions}, and'
-            f" {family.path} does not say which layers it holds for; set it to null to simulate full attention"
+            f'{read.source}: field "sliding_window" is {window}, shorter than '
+            f"max_position_embeddings {positions}, and"
+            f" {family.path} does not say which layers it holds for; set it to null to simulate "
+            "full attention"
         )
 
 
@@ -119,11 +148,17 @@ def sparse(rules: Rules, family: Family, layers: int) -> dict[str, Any]:
     if how is None:
         return {}
     if not rules.optional(family.latent.q_rank if family.latent is not None else 0):
-        raise NotYetError(f"{read.source}: the indexer of sparse attention reads the queries' latent, which it has not")
+        raise NotYetError(
+            f"{read.source}: the indexer of sparse attention reads the queries' latent, which it "
+            "has not"
+        )
     listed = read.fields.get(how.field) or []
-    if not isinstance(listed, list) or (listed and (len(listed) != layers or listed[0] == how.shared)):
+    if not isinstance(listed, list) or (
+        listed and (len(listed) != layers or listed[0] == how.shared)
+    ):
         raise InputError(
-            f'{read.source}: field "{how.field}" must be a list with one entry for each of {layers} layers, and the'
+            f'{read.source}: field "{how.field}" must be a list with one entry for each of '
+            f"{layers} layers, and the"
             f' first must not be "{how.shared}"'
         )
     own = tuple(one != how.shared for one in listed)
@@ -140,7 +175,9 @@ def linear(rules: Rules, family: Family) -> LinearAttention:
     """Shape of the layers that keep a state."""
     how = family.linear
     if how is None:
-        raise InputError(f'{family.path}: layers may be "linear", but "linear" does not say their shape')
+        raise InputError(
+            f'{family.path}: layers may be "linear", but "linear" does not say their shape'
+        )
     shape = LinearAttention(
         key_heads=rules.count(how.key_heads),
         key_dim=rules.count(how.key_dim),
@@ -155,7 +192,8 @@ def linear(rules: Rules, family: Family) -> LinearAttention:
     )
     if shape.value_heads % shape.key_heads:
         raise InputError(
-            f"{rules.read.source}: {shape.value_heads} value heads of the linear layers are not a multiple of their"
+            f"{rules.read.source}: {shape.value_heads} value heads of the linear layers are not "
+            "a multiple of their"
             f" {shape.key_heads} key heads"
         )
     return shape
@@ -169,17 +207,22 @@ def moe_fields(rules: Rules, family: Family, layers: int) -> dict[str, Any]:
     experts = rules.count(how.experts, most=MAX_EXPERTS)
     topk = rules.count(how.topk)
     if topk > experts:
-        raise InputError(f'{read.source}: field "num_experts_per_tok" is {topk}, more than the {experts} experts')
+        raise InputError(
+            f'{read.source}: field "num_experts_per_tok" is {topk}, more than the {experts} experts'
+        )
     groups, chosen = rules.optional(how.groups) or 1, rules.optional(how.topk_groups) or 1
     if experts % groups or chosen > groups or topk > experts // groups * chosen:
         raise InputError(
-            f"{read.source}: a token's {topk} experts come from {chosen} of {groups} groups of {experts} experts; the"
+            f"{read.source}: a token's {topk} experts come from {chosen} of {groups} groups of "
+            f"{experts} experts; the"
             " groups must be equal, and those chosen must have as many experts"
         )
     first, step = rules.optional(how.first), rules.optional(how.step) or 1
     dense = set(read.counts(how.dense)) if how.dense else set()
     last = read.index(how.last, layers) if how.last and read.present(how.last) else layers - 1
-    sparse = tuple(first <= i <= last and i not in dense and (i + how.phase) % step == 0 for i in range(layers))
+    sparse = tuple(
+        first <= i <= last and i not in dense and (i + how.phase) % step == 0 for i in range(layers)
+    )
     if how.listed and read.present(how.listed):
         listed = set(read.counts(how.listed))
         sparse = tuple(i in listed for i in range(layers))

@@ -25,14 +25,17 @@ def model_names() -> tuple[str, ...]:
 def load_model(name_or_path: str) -> ModelConfig:
     """The model that a cluster file names.
 
-    A path that exists (a config.json, or a folder that holds one; relative to the working directory) wins, as in
-    transformers; else the bundled preset of that Hugging Face id or alias, or of its unambiguous last part, in any
-    case. A file's model is called by the last two parts of its path ("meta-llama/Llama-3.1-8B").
-    Raises InputError (unknown, unreadable, malformed, wrong field) or NotYetError (a family that does not run yet).
+    A path that exists (a config.json, or a folder that holds one; relative to the working
+    directory) wins, as in transformers; else the bundled preset of that Hugging Face id or alias,
+    or of its unambiguous last part, in any case. A file's model is called by the last two parts of
+    its path ("meta-llama/Llama-3.1-8B"). Raises InputError (unknown, unreadable, malformed, wrong
+    field) or NotYetError (a family that does not run yet).
     """
     path = _local_file(name_or_path)
     if path is not None:
-        return parse_config(read_config(path), name=_name_of(path), source=str(path), folder=path.parent)
+        return parse_config(
+            read_config(path), name=_name_of(path), source=str(path), folder=path.parent
+        )
     name, path = _find_preset(name_or_path)
     fields = read_object(path)
     model = parse_config(fields, name=name, source=f"{LOCATION}/{_preset_id(path)}.json")
@@ -41,7 +44,9 @@ def load_model(name_or_path: str) -> ModelConfig:
 
 
 def config_path(name_or_path: str) -> Path:
-    """The config.json behind a model's name or path, as `load_model` finds it; raises InputError as that does."""
+    """The config.json behind a model's name or path, as `load_model` finds it; raises InputError as
+    that does.
+    """
     return _local_file(name_or_path) or _find_preset(name_or_path)[1]
 
 
@@ -50,28 +55,40 @@ def read_object(path: Path) -> Mapping[str, Any]:
     try:
         value = json.loads(input_files.read_bytes(path).decode())
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); give a readable config.json") from error
+        raise InputError(
+            f"{path}: cannot be read ({error.strerror}); give a readable config.json"
+        ) from error
     except json.JSONDecodeError as error:
         place = f"{path}:{error.lineno}:{error.colno}"
         raise InputError(f"{place}: {error.msg}; a config.json is one JSON object") from error
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: byte {error.start} is not UTF-8; a config.json is one JSON object") from error
+        raise InputError(
+            f"{path}: byte {error.start} is not UTF-8; a config.json is one JSON object"
+        ) from error
     except (RecursionError, ValueError) as error:
-        raise InputError(f"{path}: a number or nesting is too large; a config.json is one JSON object") from error
+        raise InputError(
+            f"{path}: a number or nesting is too large; a config.json is one JSON object"
+        ) from error
     if not isinstance(value, dict):
-        raise InputError(f"{path}: holds a JSON {type(value).__name__}; a config.json is one JSON object")
+        raise InputError(
+            f"{path}: holds a JSON {type(value).__name__}; a config.json is one JSON object"
+        )
     return value
 
 
 def read_config(path: Path) -> Mapping[str, Any]:
     """A config.json with the `hf_quant_config.json` that NVIDIA's older checkpoints put beside it.
 
-    A collection of configurations in one folder gives both files the same prefix (`MODEL_config.json` and
-    `MODEL_hf_quant_config.json`).
+    A collection of configurations in one folder gives both files the same prefix
+    (`MODEL_config.json` and `MODEL_hf_quant_config.json`).
     """
     fields = read_object(path)
     beside = path.with_name(path.name.removesuffix(CONFIG) + HF_QUANT_CONFIG)
-    if "quantization_config" in fields or not path.name.endswith(CONFIG) or not input_files.is_file(beside):
+    if (
+        "quantization_config" in fields
+        or not path.name.endswith(CONFIG)
+        or not input_files.is_file(beside)
+    ):
         return fields
     quantization = read_object(beside).get("quantization")
     if not isinstance(quantization, dict):
@@ -80,9 +97,13 @@ def read_config(path: Path) -> Mapping[str, Any]:
 
 
 def _local_file(name: str) -> Path | None:
-    """The config.json that `name` leads to, if it is a path; InputError for a path that leads nowhere."""
+    """The config.json that `name` leads to, if it is a path; InputError for a path that leads
+    nowhere.
+    """
     if not name.strip() or "\0" in name:
-        raise InputError(f"the model name is {name!r}; give a Hugging Face id or the path of a config.json")
+        raise InputError(
+            f"the model name is {name!r}; give a Hugging Face id or the path of a config.json"
+        )
     path = Path(name)
     looks_like_path = name.startswith((".", "/", "~")) or name.endswith(".json")
     try:
@@ -95,12 +116,17 @@ def _local_file(name: str) -> Path | None:
         folder = False
     if looks_like_path:
         problem = "is a folder without a config.json" if folder else "does not exist"
-        raise InputError(f'model "{name}" {problem}; give the path of a config.json or of the folder that holds it')
+        raise InputError(
+            f'model "{name}" {problem}; give the path of a config.json or of the folder that '
+            "holds it"
+        )
     return None
 
 
 def _name_of(path: Path) -> str:
-    """`<org>/<model>` as far as the path tells; the Hugging Face cache hides it in `models--<org>--<model>`."""
+    """`<org>/<model>` as far as the path tells; the Hugging Face cache hides it in
+    `models--<org>--<model>`.
+    """
     cached = [part for part in path.parts if part.startswith("models--")]
     if cached:
         return cached[-1].removeprefix("models--").replace("--", "/")
@@ -117,7 +143,9 @@ def _find_preset(name: str) -> tuple[str, Path]:
     known: dict[str, Path] = {}
     for path in sorted(MODELS_DIR.glob("*/*.json")):
         known[_preset_id(path)] = path
-        known.update((alias, path) for alias in json.loads(input_files.read_bytes(path)).get("_aliases", ()))
+        known.update(
+            (alias, path) for alias in json.loads(input_files.read_bytes(path)).get("_aliases", ())
+        )
     wanted = name.lower()
     full = [key for key in known if key.lower() == wanted]
     tail = [key for key in known if key.lower().rpartition("/")[2] == wanted]
@@ -130,8 +158,13 @@ def _find_preset(name: str) -> tuple[str, Path]:
     close = nearest(wanted, by_lower)
     for lower, key in by_lower.items():
         close = close.replace(f'"{lower}"', f'"{key}"')
-    family = [known for known in model_names() if known.lower().startswith(wanted.rpartition("/")[0] + "/")]
+    family = [
+        known
+        for known in model_names()
+        if known.lower().startswith(wanted.rpartition("/")[0] + "/")
+    ]
     raise InputError(
-        f'unknown model "{name}"{close}; bundled in {LOCATION}: {", ".join(family or model_names())};'
+        f'unknown model "{name}"{close}; bundled in {LOCATION}: '
+        f"{', '.join(family or model_names())};"
         " any other: give the path of its config.json"
     )

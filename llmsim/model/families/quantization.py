@@ -1,4 +1,6 @@
-"""What a checkpoint's quantization_config says: the weights' type, their scales, and which parts are left alone."""
+"""What a checkpoint's quantization_config says: the weights' type, their scales, and which parts
+are left alone.
+"""
 
 from dataclasses import dataclass
 
@@ -15,14 +17,20 @@ MODELOPT = {
     "NVFP4": WeightFormat("fp4", (1, 16), 8),
     "W4A16_NVFP4": WeightFormat("fp4", (1, 16), 8),
 }
-"""`quant_algo` of ModelOpt -> how it stores weights; the group of the NVFP4 ones may be another (`group_size`)."""
+"""`quant_algo` of ModelOpt -> how it stores weights; the group of the NVFP4 ones may be another
+(`group_size`).
+"""
 MIXED = "MIXED_PRECISION"
-KNOWN = f"fp8, fbgemm_fp8, int8, mxfp4, modelopt ({', '.join(MODELOPT)}, {MIXED}), compressed-tensors, awq, gptq"
+KNOWN = (
+    f"fp8, fbgemm_fp8, int8, mxfp4, modelopt ({', '.join(MODELOPT)}, {MIXED}), "
+    "compressed-tensors, awq, gptq"
+)
 MAIN_PARTS = ("experts", "mlp", "attention", "linear", "shared", "attention_out")
 """Of several formats of weights that of the first of these parts is the model's `weight_dtype`."""
 
 _WIDE_ACTIVATIONS = (
-    "{} has 4-bit weights with 16-bit activations (W4A16_NVFP4): their time is that of kernels with 4-bit activations"
+    "{} has 4-bit weights with 16-bit activations (W4A16_NVFP4): their time is that of kernels "
+    "with 4-bit activations"
 )
 
 
@@ -40,10 +48,11 @@ class Quantization:
 
 
 def read_quantization(read: Reader, dtype: str, layers: Layers) -> Quantization:
-    """The weights of a config.json; unquantised without a quantization_config. `layers` says which have which part.
+    """The weights of a config.json; unquantised without a quantization_config. `layers` says which
+    have which part.
 
-    Raises NotYetError for a method or algorithm that does not run here as 4 or 8 bit weights, InputError for a bad
-    field.
+    Raises NotYetError for a method or algorithm that does not run here as 4 or 8 bit weights,
+    InputError for a bad field.
     """
     config = read.table("quantization_config")
     if config is None:
@@ -54,7 +63,10 @@ def read_quantization(read: Reader, dtype: str, layers: Layers) -> Quantization:
         return _mixed(config, layers)
     block = config.counts("weight_block_size")
     if block and (len(block) != len(("rows", "columns")) or 0 in block):
-        raise InputError(f'{config.source}: field "weight_block_size" is {list(block)}; it must be two integers >= 1')
+        raise InputError(
+            f'{config.source}: field "weight_block_size" is {list(block)}; it must be two '
+            "integers >= 1"
+        )
     found = _by_method(config, method)
     if block:
         found = Quantization(found.weight_dtype, (block[0], block[1]), 32)
@@ -73,7 +85,8 @@ def _by_method(config: Reader, method: str) -> Quantization:
     if method in ("awq", "gptq"):
         if config.count("bits", "w_bit", default=4) != 4:
             raise NotYetError(
-                f'{config.source}: field "bits" is not 4; of {method} this version runs 4-bit weights only'
+                f'{config.source}: field "bits" is not 4; of {method} this version runs 4-bit '
+                "weights only"
             )
         group = config.count("group_size", "q_group_size", default=128)
         return Quantization("int4", (1, group), 16 + 4)  # fp16 scale and 4-bit zero point
@@ -83,7 +96,8 @@ def _by_method(config: Reader, method: str) -> Quantization:
     if method == "compressed-tensors":
         return _compressed(config)
     raise NotYetError(
-        f'{config.source}: field "quant_method" is {shown(method)}, which this version does not run; it runs {KNOWN}'
+        f'{config.source}: field "quant_method" is {shown(method)}, which this version does not '
+        f"run; it runs {KNOWN}"
     )
 
 
@@ -92,7 +106,8 @@ def _modelopt_format(config: Reader, algorithm: str) -> WeightFormat:
     form = MODELOPT.get(algorithm.upper())
     if form is None:
         raise NotYetError(
-            f'{config.source}: field "quant_algo" is {shown(algorithm)}; of modelopt this version runs '
+            f'{config.source}: field "quant_algo" is {shown(algorithm)}; of modelopt this '
+            "version runs "
             f"{', '.join(MODELOPT)} and {MIXED}"
         )
     if form.dtype == "fp4":
@@ -101,14 +116,16 @@ def _modelopt_format(config: Reader, algorithm: str) -> WeightFormat:
 
 
 def _mixed(config: Reader, layers: Layers) -> Quantization:
-    """ModelOpt's MIXED_PRECISION: `quantized_layers` gives an algorithm for each module; what it leaves out is wide.
+    """ModelOpt's MIXED_PRECISION: `quantized_layers` gives an algorithm for each module; what it
+    leaves out is wide.
 
     NotYetError where the modules of one part have different algorithms.
     """
     listed = config.table("quantized_layers")
     if listed is None or not listed.fields:
         raise InputError(
-            f'{config.source}: field "quantized_layers" is missing; with quant_algo {MIXED} it says how each module '
+            f'{config.source}: field "quantized_layers" is missing; with quant_algo {MIXED} it '
+            "says how each module "
             "is stored"
         )
     named: dict[str, list[str]] = {}
@@ -116,11 +133,15 @@ def _mixed(config: Reader, layers: Layers) -> Quantization:
     for name in listed.fields:
         module = listed.table(name)
         if module is None:
-            raise InputError(f'{listed.source}: field "{name}" is null; it must be an object with a "quant_algo"')
+            raise InputError(
+                f'{listed.source}: field "{name}" is null; it must be an object with a "quant_algo"'
+            )
         algorithm = module.text("quant_algo").upper()
         form = _modelopt_format(module, algorithm)
         if formats.setdefault(algorithm, form) != form:
-            raise NotYetError(f'{module.source}: field "group_size" differs between modules of one algorithm')
+            raise NotYetError(
+                f'{module.source}: field "group_size" differs between modules of one algorithm'
+            )
         named.setdefault(algorithm, []).append(name)
     found: dict[str, str] = {}
     covered: dict[str, frozenset[int]] = {}
@@ -134,11 +155,14 @@ def _mixed(config: Reader, layers: Layers) -> Quantization:
             other = found.setdefault(part, algorithm)
             if other != algorithm:
                 raise NotYetError(
-                    f'{listed.source}: modules of "{part}" have the algorithms {other} and {algorithm}; this version '
+                    f'{listed.source}: modules of "{part}" have the algorithms {other} and '
+                    f"{algorithm}; this version "
                     "runs one for each part of a layer"
                 )
             covered[part] = numbers
-    return _of_parts(config, layers, {part: formats[one] for part, one in found.items()}, covered, (found, notes))
+    return _of_parts(
+        config, layers, {part: formats[one] for part, one in found.items()}, covered, (found, notes)
+    )
 
 
 def _of_parts(
@@ -148,15 +172,29 @@ def _of_parts(
     covered: dict[str, frozenset[int]],
     said: tuple[dict[str, str], list[str]],
 ) -> Quantization:
-    """The quantisation of parts with formats of their own; `said`: their algorithms, and what is noted already."""
+    """The quantisation of parts with formats of their own; `said`: their algorithms, and what is
+    noted already.
+    """
     if not formats:
-        raise NotYetError(f'{config.source}: field "quantized_layers" names no module that this version knows')
+        raise NotYetError(
+            f'{config.source}: field "quantized_layers" names no module that this version knows'
+        )
     algorithms, notes = said
     main = next(formats[part] for part in MAIN_PARTS if part in formats)
     plain = frozenset(part for part, numbers in layers.items() if numbers and part not in formats)
-    some = [f"{part} in {len(layers[part] - covered[part])} layers" for part in covered if layers[part] - covered[part]]
+    some = [
+        f"{part} in {len(layers[part] - covered[part])} layers"
+        for part in covered
+        if layers[part] - covered[part]
+    ]
     if some:
-        notes = [*notes, f"{config.source} leaves {' and '.join(some)} unquantised; they are counted as quantised"]
+        notes = [
+            *notes,
+            (
+                f"{config.source} leaves {' and '.join(some)} unquantised; they are counted as "
+                "quantised"
+            ),
+        ]
     if any(algorithm.startswith("W4A16") for algorithm in algorithms.values()):
         notes = [*notes, _WIDE_ACTIVATIONS.format(config.source)]
     return Quantization(
@@ -177,7 +215,8 @@ def _compressed(config: Reader) -> Quantization:
     weights = first.table("weights") if first is not None else None
     if weights is None:
         raise InputError(
-            f'{config.source}: field "config_groups" has no "weights"; they say how the weights are stored'
+            f'{config.source}: field "config_groups" has no "weights"; they say how the weights '
+            "are stored"
         )
     bits, kind = weights.count("num_bits"), weights.text("type", "int")
     size = weights.fields.get("group_size")
@@ -191,7 +230,9 @@ def _compressed(config: Reader) -> Quantization:
 
 
 def _kv_cache_dtype(config: Reader) -> str:
-    """The element type that a checkpoint gives its KV cache; empty if it gives none. NotYetError unless it is fp8."""
+    """The element type that a checkpoint gives its KV cache; empty if it gives none. NotYetError
+    unless it is fp8.
+    """
     key = "kv_cache_scheme" if config.fields.get("kv_cache_scheme") else "kv_cache_quant_algo"
     scheme = config.fields.get(key)
     if not scheme or (isinstance(scheme, str) and scheme.upper() == "NONE"):
@@ -199,23 +240,39 @@ def _kv_cache_dtype(config: Reader) -> str:
     eight_bits = isinstance(scheme, dict) and scheme.get("num_bits") == 8
     if eight_bits or (isinstance(scheme, str) and scheme.upper() == "FP8"):
         return "fp8"
-    raise NotYetError(f'{config.source}: field "{key}" is {shown(scheme)}; this version runs FP8, or none')
+    raise NotYetError(
+        f'{config.source}: field "{key}" is {shown(scheme)}; this version runs FP8, or none'
+    )
 
 
 def _plain_parts(config: Reader, layers: Layers) -> tuple[frozenset[str], tuple[str, ...]]:
-    """Parts that no layer quantises; notes where only some layers are left alone, and of names that are not known."""
+    """Parts that no layer quantises; notes where only some layers are left alone, and of names that
+    are not known.
+    """
     listed: list[str] = []
     for key in ("modules_to_not_convert", "ignore", "exclude_modules", "ignored_layers"):
         names = config.fields.get(key) or []
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise InputError(f'{config.source}: field "{key}" is {shown(names)}; it must be a list of module names')
+            raise InputError(
+                f'{config.source}: field "{key}" is {shown(names)}; it must be a list of module '
+                "names"
+            )
         listed += names
     by_part, unknown = layers_by_part(listed, layers)
-    plain = frozenset(part for part, numbers in by_part.items() if numbers and numbers >= layers[part])
-    some = [f"{part} of {len(numbers)} layers" for part, numbers in by_part.items() if numbers and part not in plain]
+    plain = frozenset(
+        part for part, numbers in by_part.items() if numbers and numbers >= layers[part]
+    )
+    some = [
+        f"{part} of {len(numbers)} layers"
+        for part, numbers in by_part.items()
+        if numbers and part not in plain
+    ]
     notes = _unknown_modules(config, unknown)
     if some:
-        notes.append(f"{config.source} leaves {' and '.join(some)} unquantised; they are counted as quantised")
+        notes.append(
+            f"{config.source} leaves {' and '.join(some)} unquantised; they are counted as "
+            "quantised"
+        )
     return plain, tuple(notes)
 
 
@@ -224,4 +281,10 @@ def _unknown_modules(config: Reader, names: list[str]) -> list[str]:
     if not names:
         return []
     first, more = shown(names[0]), f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return [f"{config.source} lists the module {first}{more}, which is no known part of a layer and is passed over"]
+    return [
+        (
+            f"{config.source} lists the module {first}{more}, which is no known part of a layer "
+            "and "
+            "is passed over"
+        )
+    ]

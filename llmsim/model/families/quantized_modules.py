@@ -1,4 +1,6 @@
-"""Maps module names of a checkpoint (lists of quantised or unquantised modules) to the parts of a model's layers."""
+"""Maps module names of a checkpoint (lists of quantised or unquantised modules) to the parts of a
+model's layers.
+"""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -8,16 +10,30 @@ if TYPE_CHECKING:
     from llmsim.model.types import ModelConfig
 
 PARTS = ("attention", "attention_out", "linear", "mlp", "shared", "experts")
-"""Parts of a layer with linear weights; attention_out is the output projection of softmax attention."""
+"""Parts of a layer with linear weights; attention_out is the output projection of softmax
+attention.
+"""
 _UNQUANTISED_MODULES = re.compile(
     r"^(gate|router|lm_head|head|.*norm.*|.*embed.*|shared_expert_gate|conv1d|indexer.*|e_score.*|in_proj_[ab]|in_proj_ba"
     r"|A_log|dt_bias|.*bias|.*sinks?)$"
 )
 """Last parts of names that no model here quantises."""
-_OUTSIDE = ("visual", "vision", "multi_modal", "mm_projector", "patch_merge", "mtp", "embed", "lm_head", "encoder")
+_OUTSIDE = (
+    "visual",
+    "vision",
+    "multi_modal",
+    "mm_projector",
+    "patch_merge",
+    "mtp",
+    "embed",
+    "lm_head",
+    "encoder",
+)
 """Words of modules outside of the decoder's layers."""
 _ATTENTION = ("self_attn", "attention", "attn", "mixer")
-_ATTENTION_INPUTS = re.compile(r"^(q|k|v|qkv|q_a|q_b|kv_a|kv_b|fused_qkv_a)_proj.*$|^qkv$|^query_key_value$")
+_ATTENTION_INPUTS = re.compile(
+    r"^(q|k|v|qkv|q_a|q_b|kv_a|kv_b|fused_qkv_a)_proj.*$|^qkv$|^query_key_value$"
+)
 _ATTENTION_OUTPUTS = ("o_proj", "out_proj", "dense", "c_proj")
 
 Layers = Mapping[str, frozenset[int]]
@@ -36,20 +52,28 @@ def layers_of_parts(model: "ModelConfig") -> Layers:
         "attention_out": softmax,
         "linear": frozenset(i for i in everywhere if kinds[i] in ("linear", "both")),
         "mlp": frozenset(i for i in everywhere if with_ffn[i] and i not in experts),
-        "shared": experts if model.shared_expert_intermediate_size or model.expert_latent_size else frozenset(),
+        "shared": experts
+        if model.shared_expert_intermediate_size or model.expert_latent_size
+        else frozenset(),
         "experts": experts,
     }
 
 
 def parts_of(name: str) -> tuple[str, ...] | None:
-    """The parts of a layer that a module's name or pattern stands for, maybe all or none; None for an unknown name."""
+    """The parts of a layer that a module's name or pattern stands for, maybe all or none; None for
+    an unknown name.
+    """
     word = name.removeprefix("re:").replace("\\", "").strip("^$")
     if any(outside in word for outside in _OUTSIDE):
         return ()
     if re.fullmatch(r"(?:.*\.)?layers\.(?:\d+|\*)[.*]*", word):
         return PARTS
     pieces = [piece for piece in re.split(r"[.*]+", word) if piece and not piece.isdigit()]
-    if not pieces or _UNQUANTISED_MODULES.match(pieces[-1]) or any(piece.startswith("indexer") for piece in pieces):
+    if (
+        not pieces
+        or _UNQUANTISED_MODULES.match(pieces[-1])
+        or any(piece.startswith("indexer") for piece in pieces)
+    ):
         return ()
     if any(piece.startswith("shared_expert") for piece in pieces):
         return ("shared",)
@@ -68,7 +92,9 @@ def parts_of(name: str) -> tuple[str, ...] | None:
 
 
 def _attention_parts(pieces: list[str]) -> tuple[str, ...]:
-    """Parts of the attention that a name, cut at its dots, stands for; state-space layers call theirs "mixer", too."""
+    """Parts of the attention that a name, cut at its dots, stands for; state-space layers call
+    theirs "mixer", too.
+    """
     last = pieces[-1]
     inside = any(piece in _ATTENTION for piece in pieces)
     if last in ("self_attn", "attention", "attn"):
@@ -81,7 +107,9 @@ def _attention_parts(pieces: list[str]) -> tuple[str, ...]:
 
 
 def named_layers(name: str, having: frozenset[int]) -> frozenset[int]:
-    """Which layers of `having` a name or pattern means: those of its number, or all of them if it has none."""
+    """Which layers of `having` a name or pattern means: those of its number, or all of them if it
+    has none.
+    """
     found = re.search(r"layers\\?\.(\d+)(\*?)", name)
     if found is None:
         return having
@@ -91,15 +119,21 @@ def named_layers(name: str, having: frozenset[int]) -> frozenset[int]:
     return having & {int(number)}
 
 
-def layers_by_part(names: Iterable[str], layers: Layers) -> tuple[dict[str, frozenset[int]], list[str]]:
-    """The layers in which each part is named, and the names of the model's own layers that no part is known for."""
+def layers_by_part(
+    names: Iterable[str], layers: Layers
+) -> tuple[dict[str, frozenset[int]], list[str]]:
+    """The layers in which each part is named, and the names of the model's own layers that no part
+    is known for.
+    """
     found = dict.fromkeys(PARTS, frozenset[int]())
     unknown = []
     every_layer = frozenset[int]().union(*layers.values())
     for name in names:
         parts = parts_of(name)
         if parts is None:
-            if named_layers(name, every_layer):  # others belong to layers for multi-token prediction
+            if named_layers(
+                name, every_layer
+            ):  # others belong to layers for multi-token prediction
                 unknown.append(name)
             continue
         for part in parts:

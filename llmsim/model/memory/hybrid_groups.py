@@ -1,4 +1,6 @@
-"""How vLLM's hybrid KV cache manager shares one pool of blocks among layers that keep different parts of a sequence."""
+"""How vLLM's hybrid KV cache manager shares one pool of blocks among layers that keep different
+parts of a sequence.
+"""
 
 from dataclasses import dataclass
 
@@ -7,16 +9,23 @@ from llmsim.model.operator import Layout
 from llmsim.model.types import Dtypes, ModelConfig
 
 SEES_ALL, KEEPS_STATE = 0, -1
-"""A table's `window` where its layers see everything, or keep one state (llmsim/native/kv/hybrid_kv_cache.h)."""
+"""A table's `window` where its layers see everything, or keep one state
+(llmsim/native/kv/hybrid_kv_cache.h).
+"""
 KERNEL_BLOCK = 16
-"""Least multiple of tokens in a block that the attention kernels take (FlashAttention, FlashInfer)."""
+"""Least multiple of tokens in a block that the attention kernels take (FlashAttention, FlashInfer).
+"""
 FEW_MORE = 1.5
-"""Up to so many times as many layers of the commonest kind as of the rarest, one table holds all layers of a kind."""
+"""Up to so many times as many layers of the commonest kind as of the rarest, one table holds all
+layers of a kind.
+"""
 
 
 @dataclass(frozen=True)
 class KvTables:
-    """The tables of blocks of one rank. A block of the pool holds `block_size` tokens of one table's layers."""
+    """The tables of blocks of one rank. A block of the pool holds `block_size` tokens of one
+    table's layers.
+    """
 
     windows: tuple[int, ...]
     """Of each table: tokens that its layers see, SEES_ALL or KEEPS_STATE; states last."""
@@ -33,12 +42,14 @@ class KvTables:
 
 
 def kv_tables(model: ModelConfig, layout: Layout, dtypes: Dtypes, block_size: int) -> KvTables:
-    """Tables and block size of a model on one rank of `layout`'s stage; `block_size` is the engine's option.
+    """Tables and block size of a model on one rank of `layout`'s stage; `block_size` is the
+    engine's option.
 
     Source: vLLM 0.24, `v1/core/kv_cache_utils.py` (`_get_kv_cache_groups_uniform_page_size`,
-    `get_kv_cache_config_from_groups`) and, where layers keep states without a prefix cache, `_align_hybrid_block_size`
-    of `platforms/interface.py`: attention's block grows until a state fits, and a state takes a whole block. Layers
-    that attend in chunks are kept whole, since vLLM turns the manager off for them.
+    `get_kv_cache_config_from_groups`) and, where layers keep states without a prefix cache,
+    `_align_hybrid_block_size` of `platforms/interface.py`: attention's block grows until a state
+    fits, and a state takes a whole block. Layers that attend in chunks are kept whole, since vLLM
+    turns the manager off for them.
     """
     per_token = kv_bytes_per_layer(model, layout, dtypes)
     if model.linear is not None:
@@ -59,7 +70,9 @@ def kv_tables(model: ModelConfig, layout: Layout, dtypes: Dtypes, block_size: in
 
 
 def _groups(model: ModelConfig) -> list[tuple[int, tuple[int, ...]]]:
-    """(window, layers) of each table, in the order of the first layers; what keeps states is last."""
+    """(window, layers) of each table, in the order of the first layers; what keeps
+    states is last.
+    """
     windows: dict[str, tuple[int, ...]] = {
         "full": (SEES_ALL,),
         "chunked": (SEES_ALL,),

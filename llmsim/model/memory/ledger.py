@@ -1,4 +1,6 @@
-"""How a device's memory is spent, and how many KV blocks are left: the ledger that decides what fits."""
+"""How a device's memory is spent, and how many KV blocks are left: the ledger that decides what
+fits.
+"""
 
 from dataclasses import dataclass
 
@@ -13,7 +15,8 @@ from llmsim.model.types import Dtypes, ModelConfig
 
 @dataclass(frozen=True)
 class MemoryLedger:
-    """Where one device's memory goes. `lines` are (label, bytes), capacity positive, uses negative: they add up to 0.
+    """Where one device's memory goes. `lines` are (label, bytes), capacity positive, uses negative:
+    they add up to 0.
 
     `num_blocks` counts the null block that vLLM reserves; requests can use `usable_blocks`.
     """
@@ -58,19 +61,32 @@ def memory_ledger(  # as many arguments as vLLM's own profile run depends on
 ) -> MemoryLedger:
     """The ledger of one device of a group.
 
-    blocks = floor((utilization x device_bytes - reserves) / block_bytes); the reserves and their reasons are in
-    `Demand.reserves` and `ProfileRun`; `rules` are the engine version's (None: the default profile's). With `hybrid`,
-    layers of several kinds share the blocks as in vLLM (`Demand.with_tables`, `kv_tables`); else those that see a
-    window are counted by the better of two bounds (`Demand.windows_apart`).
-    With `num_gpu_blocks_override` the number is taken as given, as long as the device can hold it.
-    Raises InfeasibleError with the arithmetic and what would fit; InputError if the layout does not split the model.
+    blocks = floor((utilization x device_bytes - reserves) / block_bytes); the reserves and their
+    reasons are in `Demand.reserves` and `ProfileRun`; `rules` are the engine version's (None: the
+    default profile's). With `hybrid`, layers of several kinds share the blocks as in vLLM
+    (`Demand.with_tables`, `kv_tables`); else those that see a window are counted by the better of
+    two bounds (`Demand.windows_apart`). With `num_gpu_blocks_override` the number is taken as
+    given, as long as the device can hold it. Raises InfeasibleError with the arithmetic and what
+    would fit; InputError if the layout does not split the model.
     """
     rules = rules or load_profile(DEFAULT_PROFILE).memory
     there = elsewhere or Elsewhere()
     demand = Demand(
-        model, layout, dtypes, device_bytes, utilization, max_num_seqs, max_num_batched_tokens, block_size, rules,
-        cuda_graph_sizes, num_sms, there, draft=draft, cudagraph_mode=cudagraph_mode,
-    )  # fmt: skip
+        model,
+        layout,
+        dtypes,
+        device_bytes,
+        utilization,
+        max_num_seqs,
+        max_num_batched_tokens,
+        block_size,
+        rules,
+        cuda_graph_sizes,
+        num_sms,
+        there,
+        draft=draft,
+        cudagraph_mode=cudagraph_mode,
+    )
     if hybrid:
         demand = demand.with_tables
     elif demand.window_bytes and demand.windows_apart.fitting_blocks >= demand.fitting_blocks:

@@ -1,4 +1,6 @@
-"""What vLLM's memory profile finds besides weights and KV: its peak, tables, kernels and CUDA graphs."""
+"""What vLLM's memory profile finds besides weights and KV: its peak, tables, kernels and CUDA
+graphs.
+"""
 
 from dataclasses import dataclass
 
@@ -8,14 +10,20 @@ from llmsim.model.operator import Layout
 from llmsim.model.types import Dtypes, ModelConfig
 
 SAMPLER_BYTES_PER_LOGIT = 4 + 4 + 4
-"""vLLM's profile run samples max_num_seqs rows at once: their logits in fp32, the probabilities, and the exponential
-noise that they are divided by, beside the logits as the model gave them (`Sampler.forward`, `random_sample`)."""
+"""vLLM's profile run samples max_num_seqs rows at once: their logits in fp32, the probabilities,
+and the exponential noise that they are divided by, beside the logits as the model gave them
+(`Sampler.forward`, `random_sample`).
+"""
 
 FILTER_BYTES_PER_LOGIT = 4
-"""Of the buffer of the top-k/top-p kernel, one row per running thread block (`apply_top_k_top_p_triton`)."""
+"""Of the buffer of the top-k/top-p kernel, one row per running thread block
+(`apply_top_k_top_p_triton`).
+"""
 
 DEFAULT_NUM_SMS = 132
-"""Where there is no data sheet: an H100's. A row of the filter's buffer is 0.5 MB for a vocabulary of 128k."""
+"""Where there is no data sheet: an H100's. A row of the filter's buffer is 0.5 MB for a vocabulary
+of 128k.
+"""
 
 _OF_DECODES = ("FULL_AND_PIECEWISE", "FULL_DECODE_ONLY")
 """Modes that capture graphs of decodes apart from those of any batch."""
@@ -40,7 +48,9 @@ class ProfileRun:
 
     @property
     def lines(self) -> Lines:
-        """All of it. Sizes follow from shapes; what does not is in the engine's `MemoryRules`, each with its origin."""
+        """All of it. Sizes follow from shapes; what does not is in the engine's `MemoryRules`, each
+        with its origin.
+        """
         return (*self._rotary, *self._peak, *self._filter, *self._graphs)
 
     @property
@@ -53,12 +63,16 @@ class ProfileRun:
         latent, positions = self.model.latent, self.model.max_position_embeddings
         if not self.model.rotary:
             return ()
-        row = (latent.rope_dim if latent is not None else self.model.head_dim) * self._activation_bytes
+        row = (
+            latent.rope_dim if latent is not None else self.model.head_dim
+        ) * self._activation_bytes
         return ((f"rotary tables, {positions} positions x {row} B", positions * row),)
 
     @property
     def _peak(self) -> Lines:
-        """A layer on a full batch, or, after it, the sampler beside the hidden states, whichever is more."""
+        """A layer on a full batch, or, after it, the sampler beside the hidden states, whichever is
+        more.
+        """
         tokens, seqs, vocab = self.max_num_batched_tokens, self.max_num_seqs, self.model.vocab_size
         hidden = tokens * self.model.hidden_size * self._activation_bytes
         layer = 2 * hidden + tokens * self._widest_elements * self._activation_bytes
@@ -72,27 +86,42 @@ class ProfileRun:
 
     @property
     def _widest_elements(self) -> int:
-        """Of one token between a layer's hidden states: the MLP's projections and its activation, or q, k, v and the
-        attention's output, whichever is more."""
+        """Of one token between a layer's hidden states: the MLP's projections and its activation,
+        or q, k, v and the attention's output, whichever is more.
+        """
         model, tp = self.model, self.layout.tp
-        mlp = 0 if not model.num_dense_layers else (3 if model.mlp_gated else 2) * model.intermediate_size // tp
+        mlp = (
+            0
+            if not model.num_dense_layers
+            else (3 if model.mlp_gated else 2) * model.intermediate_size // tp
+        )
         if model.num_experts:
             wide = model.moe_intermediate_size // (tp if self.layout.ep == 1 else 1)
-            # The fused kernel keeps one buffer for both projections' outputs and one for the activation.
+            # The fused kernel keeps one buffer for both projections' outputs and one for the
+            # activation.
             mlp = max(mlp, model.num_experts_per_tok * (max(2 * wide, model.hidden_size) + wide))
         heads = 2 * model.num_attention_heads + 2 * model.num_key_value_heads
         return max(mlp, heads * model.head_dim // tp)
 
     @property
     def _filter(self) -> Lines:
-        """Rows for as many thread blocks as run at once: a power of two, at most one per multiprocessor."""
+        """Rows for as many thread blocks as run at once: a power of two, at most one per
+        multiprocessor.
+        """
         programs = min(self.num_sms, self.max_num_seqs)
         rows, vocab = min(1 << (programs - 1).bit_length(), self.num_sms), self.model.vocab_size
-        return ((f"top-k/top-p buffer, {rows} rows x {vocab} x 4 B", rows * vocab * FILTER_BYTES_PER_LOGIT),)
+        return (
+            (
+                f"top-k/top-p buffer, {rows} rows x {vocab} x 4 B",
+                rows * vocab * FILTER_BYTES_PER_LOGIT,
+            ),
+        )
 
     @property
     def _graphs(self) -> Lines:
-        """Captured: one for each size of a mixed batch, and one for each that a batch of decodes can have."""
+        """Captured: one for each size of a mixed batch, and one for each that a batch of decodes
+        can have.
+        """
         rules, sizes = self.rules, self.cuda_graph_sizes
         kernels = ("kernels and workspaces", rules.kernel_bytes)
         if not sizes:
@@ -100,7 +129,11 @@ class ProfileRun:
         left = ("left by the first capture of CUDA graphs", rules.first_capture_bytes)
         if not rules.graphs_charged:
             return kernels, left
-        decodes = sum(size <= self.max_num_seqs for size in sizes) if self.cudagraph_mode in _OF_DECODES else 0
+        decodes = (
+            sum(size <= self.max_num_seqs for size in sizes)
+            if self.cudagraph_mode in _OF_DECODES
+            else 0
+        )
         graphs = decodes + (len(sizes) if self.cudagraph_mode != "FULL_DECODE_ONLY" else 0)
         estimate = rules.first_capture_bytes + max(0, graphs - 2) * rules.bytes_per_graph
         return kernels, left, (f"CUDA graphs, estimate for {graphs}", estimate)

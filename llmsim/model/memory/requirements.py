@@ -1,4 +1,6 @@
-"""What one device must hold besides KV blocks, how many blocks then fit, and what to do where too few do."""
+"""What one device must hold besides KV blocks, how many blocks then fit, and what to do where too
+few do.
+"""
 
 import math
 from dataclasses import dataclass, replace
@@ -8,7 +10,12 @@ from llmsim.config.engine.profile import MemoryRules
 from llmsim.config.errors import InfeasibleError
 from llmsim.model.memory.hybrid_groups import KEEPS_STATE, KvTables, kv_tables
 from llmsim.model.memory.profile_run import ProfileRun
-from llmsim.model.memory.sizes import kv_bytes_per_token, kv_groups, state_bytes_per_sequence, weight_bytes
+from llmsim.model.memory.sizes import (
+    kv_bytes_per_token,
+    kv_groups,
+    state_bytes_per_sequence,
+    weight_bytes,
+)
 from llmsim.model.operator import Layout
 from llmsim.model.parallel.expert_parallel import buffer_bytes
 from llmsim.model.parallel.sharding import layout_problem
@@ -32,7 +39,9 @@ LARGEST_TP = 64
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """What a device need not hold: weights in other memories, and the KV cache where decodes attend in one."""
+    """What a device need not hold: weights in other memories, and the KV cache where decodes attend
+    in one.
+    """
 
     weights_bytes: int = 0
     buffer_bytes: int = 0
@@ -70,35 +79,42 @@ class Demand:
     apart: bool = False
     """The windows of sliding layers are reserved, and blocks hold the other layers alone."""
     tables: KvTables | None = None
-    """Of vLLM's hybrid cache, where layers of several kinds share its blocks; None: blocks hold whole sequences."""
+    """Of vLLM's hybrid cache, where layers of several kinds share its blocks; None: blocks hold
+    whole sequences.
+    """
 
     @property
     def windows_apart(self) -> "Demand":
         """The bound that reserves the largest windows that can ever be alive.
 
-        For groups without tables (`tables`), whose cache keeps one block table for a sequence. Either every layer is
-        counted as one that sees everything, or all that sliding layers can hold at once is set aside: of each sequence
-        the window, rounded up to blocks, and one token budget in flight. Both hold no more than vLLM does; the larger
-        one is taken.
+        For groups without tables (`tables`), whose cache keeps one block table for a sequence.
+        Either every layer is counted as one that sees everything, or all that sliding layers can
+        hold at once is set aside: of each sequence the window, rounded up to blocks, and one token
+        budget in flight. Both hold no more than vLLM does; the larger one is taken.
         """
         return replace(self, apart=True)
 
     @cached_property
     def window_bytes(self) -> int:
-        """What layers with a window can hold at once; 0 where no layer sees everything (then blocks hold them)."""
+        """What layers with a window can hold at once; 0 where no layer sees everything (then blocks
+        hold them).
+        """
         groups = kv_groups(self.model, self.layout, self.dtypes)
         if all(group.window for group in groups):
             return 0
         seqs, size = self.max_num_seqs, self.block_size
         return sum(
-            (seqs * (-(-group.window // size) + 1) * size + self.max_num_batched_tokens) * group.bytes_per_token
+            (seqs * (-(-group.window // size) + 1) * size + self.max_num_batched_tokens)
+            * group.bytes_per_token
             for group in groups
             if group.kind == "sliding"
         )
 
     @property
     def with_tables(self) -> "Demand":
-        """The blocks that vLLM's hybrid cache manager makes, for models with layers of several kinds."""
+        """The blocks that vLLM's hybrid cache manager makes, for models with layers of several
+        kinds.
+        """
         tables = kv_tables(self.model, self.layout, self.dtypes, self.block_size)
         return replace(self, tables=tables, block_size=tables.block_size)
 
@@ -110,24 +126,31 @@ class Demand:
         groups = kv_groups(self.model, self.layout, self.dtypes)
         windows = [group for group in groups if group.window]
         notes = []
-        some = f"{self.model.name}: {sum(group.layers for group in windows)} layers see {self.model.window} tokens"
+        some = (
+            f"{self.model.name}: {sum(group.layers for group in windows)} layers see "
+            f"{self.model.window} tokens"
+        )
         if windows and self.apart:
             notes.append(
-                f"{some}; the most that they can hold at once is set aside, blocks hold the other layers alone"
+                f"{some}; the most that they can hold at once is set aside, blocks hold the "
+                "other layers alone"
             )
         elif windows:
             notes.append(
-                f"{some}, but their blocks are kept for whole sequences, as vLLM does without its hybrid KV cache"
+                f"{some}, but their blocks are kept for whole sequences, as vLLM does without "
+                "its hybrid KV cache"
                 " manager; with it more would fit"
             )
         if self.model.linear is not None:
             notes.append(
-                f"{self.model.name}: the state of its linear-attention layers is set aside for max_num_seqs sequences;"
+                f"{self.model.name}: the state of its linear-attention layers is set aside for "
+                "max_num_seqs sequences;"
                 " prefix hits are counted as if the state of every block were kept"
             )
         if self.layout.context_ranks > 1:
             notes.append(
-                f"{self.model.name}: a block holds {self.block_size * self.layout.context_ranks} tokens, "
+                f"{self.model.name}: a block holds {self.block_size * self.layout.context_ranks} "
+                "tokens, "
                 f"{self.block_size} on each of {self.layout.context_ranks} context-parallel ranks"
             )
         return tuple(notes)
@@ -136,8 +159,10 @@ class Demand:
         states = tables.windows.count(KEEPS_STATE)
         about = f", {states} of them for states" if states else ""
         return (
-            f"{self.model.name}: one pool of blocks for {len(tables.windows)} tables of up to {max(tables.layers)} "
-            f"layers{about}, as vLLM's hybrid KV cache has it; a block is {tables.block_size} tokens of one table"
+            f"{self.model.name}: one pool of blocks for {len(tables.windows)} tables of up to "
+            f"{max(tables.layers)} "
+            f"layers{about}, as vLLM's hybrid KV cache has it; a block is {tables.block_size} "
+            "tokens of one table"
         )
 
     @property
@@ -165,9 +190,16 @@ class Demand:
         """What vLLM holds besides KV; (label, bytes)."""
         seqs = self.max_num_seqs
         run = ProfileRun(
-            self.model, self.layout, self.dtypes, seqs, self.max_num_batched_tokens, self.rules, self.cuda_graph_sizes,
-            self.num_sms, self.cudagraph_mode,
-        )  # fmt: skip
+            self.model,
+            self.layout,
+            self.dtypes,
+            seqs,
+            self.max_num_batched_tokens,
+            self.rules,
+            self.cuda_graph_sizes,
+            self.num_sms,
+            self.cudagraph_mode,
+        )
         lines = [("weights", self.weights), *run.lines]
         if self.draft is not None:
             lines.insert(1, ("weights of the drafter", self.draft.weight_bytes))
@@ -176,13 +208,20 @@ class Demand:
             lines.append(("weights that are elsewhere", -there.weights_bytes))
             lines.append(("buffers of copied weights", there.buffer_bytes))
         if there.kv_bytes is not None:
-            lines.append((f"KV of a batch's prompts, {tokens} tokens", tokens * self.block_bytes // self.block_size))
+            lines.append(
+                (
+                    f"KV of a batch's prompts, {tokens} tokens",
+                    tokens * self.block_bytes // self.block_size,
+                )
+            )
         state = state_bytes_per_sequence(self.model, self.layout, self.dtypes)
         if state and self.tables is None:
             lines.append((f"linear-attention state, {seqs} sequences x {state} B", seqs * state))
         if self.apart:
             window = self.model.window
-            lines.append((f"KV of layers that see {window} tokens, {seqs} sequences", self.window_bytes))
+            lines.append(
+                (f"KV of layers that see {window} tokens, {seqs} sequences", self.window_bytes)
+            )
         exchange = buffer_bytes(self.model, self.layout, self.dtypes)
         if exchange:
             lines.append((f"buffers of all2all_backend {self.layout.exchange}", exchange))
@@ -206,13 +245,20 @@ class Demand:
     @property
     def where(self) -> str:
         tp, ep = self.layout.tp, self.layout.ep
-        return self.model.name + (f" with tp {tp}" if tp > 1 else "") + (f", ep {ep}" if ep > 1 else "")
+        return (
+            self.model.name
+            + (f" with tp {tp}" if tp > 1 else "")
+            + (f", ep {ep}" if ep > 1 else "")
+        )
 
     def check_override(self, blocks: int) -> None:
-        """InfeasibleError if no request could use that many blocks, or the device cannot hold them and the weights."""
+        """InfeasibleError if no request could use that many blocks, or the device cannot hold them
+        and the weights.
+        """
         if blocks < MIN_BLOCKS:
             raise InfeasibleError(
-                f"{self.where}: num_gpu_blocks_override {blocks} leaves no block for requests, since vLLM keeps one as"
+                f"{self.where}: num_gpu_blocks_override {blocks} leaves no block for requests, "
+                "since vLLM keeps one as"
                 f" its null block; give at least {MIN_BLOCKS}"
             )
         if self.elsewhere.kv_bytes is not None:
@@ -222,9 +268,14 @@ class Demand:
         if needed <= self.device_bytes:
             return
         most = max(0, (self.device_bytes - self.weights) // self.block_bytes)
-        remedy = f"at most {most} blocks can be held" if most >= MIN_BLOCKS else "the weights alone fill it"
+        remedy = (
+            f"at most {most} blocks can be held"
+            if most >= MIN_BLOCKS
+            else "the weights alone fill it"
+        )
         raise InfeasibleError(
-            f"{self.where}: num_gpu_blocks_override {blocks} x {self.block_bytes} B + weights {_gib(self.weights)} ="
+            f"{self.where}: num_gpu_blocks_override {blocks} x {self.block_bytes} B + weights "
+            f"{_gib(self.weights)} ="
             f" {_gib(needed)} exceeds the device's {_gib(self.device_bytes)}; {remedy}"
         )
 
@@ -234,21 +285,33 @@ class Demand:
         terms = " + ".join(f"{label} {_gib(size)}" for label, size in self.reserves)
         least = math.ceil(needed / self.utilization / GIB * 100) / 100
         wider = self._smallest_fitting_layout()
-        split = f"tp {wider.tp}" + (f", ep {wider.ep}" if wider.ep > 1 else "") + " or " if wider else ""
+        split = (
+            f"tp {wider.tp}" + (f", ep {wider.ep}" if wider.ep > 1 else "") + " or "
+            if wider
+            else ""
+        )
         remedy = f"{split}a device of at least {least:.2f} GiB"
         return (
-            f"{self.where} does not fit: gpu_memory_utilization {self.utilization:g} x {_gib(self.device_bytes)} ="
+            f"{self.where} does not fit: gpu_memory_utilization {self.utilization:g} x "
+            f"{_gib(self.device_bytes)} ="
             f" {_gib(self.budget)}, but it needs {_gib(needed)} ({terms} + {MIN_BLOCKS} KV blocks"
             f" {_gib(MIN_BLOCKS * self.block_bytes)}); it would fit with {remedy}"
         )
 
     def _smallest_fitting_layout(self) -> Layout | None:
-        """The next power of two that leaves room for KV; experts stay spread over all ranks if they were."""
+        """The next power of two that leaves room for KV; experts stay spread over all ranks if they
+        were.
+        """
         tp = 2 * self.layout.tp
         while tp <= LARGEST_TP:
             spread = self.layout.ep == self.layout.expert_ranks > 1
-            layout = replace(self.layout, tp=tp, ep=tp * self.layout.dp if spread else self.layout.ep)
-            if not layout_problem(self.model, layout) and replace(self, layout=layout).fitting_blocks >= MIN_BLOCKS:
+            layout = replace(
+                self.layout, tp=tp, ep=tp * self.layout.dp if spread else self.layout.ep
+            )
+            if (
+                not layout_problem(self.model, layout)
+                and replace(self, layout=layout).fitting_blocks >= MIN_BLOCKS
+            ):
                 return layout
             tp *= 2
         return None

@@ -12,7 +12,8 @@ from llmsim.model.types import Dtypes, LayerKind, ModelConfig
 
 
 def parameter_count(model: ModelConfig) -> int:
-    """Parameters of the published checkpoint: no vocabulary padding, tied embeddings once, no quantisation scales.
+    """Parameters of the published checkpoint: no vocabulary padding, tied embeddings once, no
+    quantisation scales.
 
     Of a multimodal model the text part; without multi-token prediction layers.
     """
@@ -24,13 +25,21 @@ def parameter_count(model: ModelConfig) -> int:
     expert += (ways * model.moe_intermediate_size + model.expert_hidden) * model.expert_bias
     experts = model.num_experts * (hidden + model.router_bias + expert)
     experts += 2 * hidden * model.expert_latent_size
-    experts += (ways + 1) * hidden * model.shared_expert_intermediate_size + hidden * model.shared_expert_gate
-    layers = model.softmax_layers * _attention_parameters(model) + model.layers_of("linear") * _linear_parameters(model)
+    experts += (
+        ways + 1
+    ) * hidden * model.shared_expert_intermediate_size + hidden * model.shared_expert_gate
+    layers = model.softmax_layers * _attention_parameters(model) + model.layers_of(
+        "linear"
+    ) * _linear_parameters(model)
     before_mlp = model.norms_per_layer // 2
     layers += model.num_indexer_layers * _indexer_parameters(model)
-    layers += (model.mixer_layers * (model.norms_per_layer - before_mlp) + model.ffn_layers * before_mlp) * norm
+    layers += (
+        model.mixer_layers * (model.norms_per_layer - before_mlp) + model.ffn_layers * before_mlp
+    ) * norm
     layers += model.num_dense_layers * dense + model.num_moe_layers * experts
-    head = model.vocab_size * (model.lm_head_bias if model.tie_word_embeddings else hidden + model.lm_head_bias)
+    head = model.vocab_size * (
+        model.lm_head_bias if model.tie_word_embeddings else hidden + model.lm_head_bias
+    )
     return (model.vocab_size + model.position_rows) * hidden + layers + norm + head
 
 
@@ -40,11 +49,17 @@ def _attention_parameters(model: ModelConfig) -> int:
     if latent is not None:
         down = latent.q_rank + latent.kv_rank + latent.rope_dim
         total = down * (hidden + model.attention_bias) + latent.q_rank + latent.kv_rank
-        total += (latent.q_rank or hidden) * query + latent.kv_rank * heads * (latent.nope_dim + latent.v_dim)
+        total += (latent.q_rank or hidden) * query + latent.kv_rank * heads * (
+            latent.nope_dim + latent.v_dim
+        )
         return total + hidden * (heads * latent.v_dim + model.o_proj_bias)
     keys = model.num_key_value_heads * model.head_dim
     qkv = query * (1 + model.attention_gate) + 2 * keys
-    total = qkv * (hidden + model.attention_bias) + hidden * (query + model.o_proj_bias) + heads * model.attention_sinks
+    total = (
+        qkv * (hidden + model.attention_bias)
+        + hidden * (query + model.o_proj_bias)
+        + heads * model.attention_sinks
+    )
     if model.qk_norm and not model.qk_norm_weightless:
         total += query + keys if model.qk_norm_whole else 2 * model.head_dim
     return total
@@ -54,7 +69,9 @@ def _indexer_parameters(model: ModelConfig) -> int:
     indexer, latent = model.indexer, model.latent
     if indexer is None or latent is None:
         return 0
-    keys = (indexer.dim + indexer.heads) * model.hidden_size + 2 * indexer.dim  # and the LayerNorm of a key
+    keys = (
+        indexer.dim + indexer.heads
+    ) * model.hidden_size + 2 * indexer.dim  # and the LayerNorm of a key
     return indexer.heads * indexer.dim * latent.q_rank + keys
 
 
@@ -72,21 +89,32 @@ def _linear_parameters(model: ModelConfig) -> int:
 def weight_bytes(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> int:
     """Bytes of weights that one rank holds, as vLLM allocates them.
 
-    The vocabulary is padded to 64; KV heads are replicated when tp exceeds them; norms, embeddings, lm_head and router
-    keep the activation dtype in a quantised model; a tied lm_head is stored once. Raises InputError (layout).
+    The vocabulary is padded to 64; KV heads are replicated when tp exceeds them; norms, embeddings,
+    lm_head and router keep the activation dtype in a quantised model; a tied lm_head is stored
+    once. Raises InputError (layout).
     """
     total = sum(op.weight_bytes * op.repeat for op in operators(model, layout, dtypes))
     if layout.redundant_experts:
-        experts = sum(op.weight_bytes * op.repeat for op in operators(model, layout, dtypes) if op.kind == "moe")
+        experts = sum(
+            op.weight_bytes * op.repeat
+            for op in operators(model, layout, dtypes)
+            if op.kind == "moe"
+        )
         total += -(-experts * layout.redundant_experts // model.num_experts)
     if model.tie_word_embeddings and layout.pp == 1:  # stages each have their own
-        total -= rank_shape(model, layout).vocab * model.hidden_size * int(dtype_bytes(dtypes.activation))
+        total -= (
+            rank_shape(model, layout).vocab
+            * model.hidden_size
+            * int(dtype_bytes(dtypes.activation))
+        )
     return total
 
 
 @dataclass(frozen=True)
 class KvGroup:
-    """Layers whose cache has the same life: all tokens of a sequence, or (`window` > 0) its last ones."""
+    """Layers whose cache has the same life: all tokens of a sequence, or (`window` > 0) its last
+    ones.
+    """
 
     kind: LayerKind
     layers: int
@@ -96,19 +124,28 @@ class KvGroup:
 
 
 def kv_groups(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> tuple[KvGroup, ...]:
-    """The groups of layers that cache keys and values, "full" first; layers of linear attention are in none."""
+    """The groups of layers that cache keys and values, "full" first; layers of linear attention are
+    in none.
+    """
     model, per_layer = stage_model(model, layout), kv_bytes_per_layer(model, layout, dtypes)
     keys = model.num_indexer_layers * model.indexer.cached_bytes if model.indexer is not None else 0
     kinds: tuple[LayerKind, ...] = ("full", "sliding", "chunked")
     return tuple(
-        KvGroup(kind, layers, layers * per_layer + keys * (kind == "full"), 0 if kind == "full" else model.window)
+        KvGroup(
+            kind,
+            layers,
+            layers * per_layer + keys * (kind == "full"),
+            0 if kind == "full" else model.window,
+        )
         for kind in kinds
         if (layers := model.layers_of(kind))
     )
 
 
 def kv_bytes_per_layer(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> int:
-    """Bytes that one rank stores for a token in one layer of softmax attention; keys of an indexer aside."""
+    """Bytes that one rank stores for a token in one layer of softmax attention; keys of an indexer
+    aside.
+    """
     if model.latent is not None:
         return model.latent_row_bytes(dtypes.kv)  # every rank holds it whole
     return 2 * kv_heads_per_rank(model, layout) * model.head_dim * int(dtype_bytes(dtypes.kv))
@@ -117,8 +154,8 @@ def kv_bytes_per_layer(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> in
 def kv_bytes_per_token(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> int:
     """Bytes that one rank stores for a token that every layer still sees.
 
-    2 x layers x KV heads per rank x head_dim x element size; latent attention: layers x (kv_rank + rope_dim) x element
-    size, on every rank, and the keys of the indexer where it is sparse.
+    2 x layers x KV heads per rank x head_dim x element size; latent attention: layers x (kv_rank +
+    rope_dim) x element size, on every rank, and the keys of the indexer where it is sparse.
     """
     return sum(group.bytes_per_token for group in kv_groups(model, layout, dtypes))
 
@@ -132,5 +169,7 @@ def state_bytes_per_sequence(model: ModelConfig, layout: Layout, dtypes: Dtypes)
 
 
 def state_bytes_per_layer(linear: LinearAttention, tp: int, dtypes: Dtypes) -> int:
-    """Bytes of state that one of `tp` ranks holds for a sequence in one layer of linear attention."""
+    """Bytes of state that one of `tp` ranks holds for a sequence in one layer of
+    linear attention.
+    """
     return linear.on_rank(tp).state_bytes(dtypes.activation)

@@ -13,7 +13,9 @@ LinearKind = Literal["delta", "lightning", "state_space"]
 
 @dataclass(frozen=True)
 class LatentAttention:
-    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1): widths in elements."""
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1): widths
+    in elements.
+    """
 
     q_rank: int
     """Rank of the compressed query; 0: queries come straight from the hidden state."""
@@ -32,8 +34,10 @@ class LatentAttention:
 
 @dataclass(frozen=True)
 class Indexer:
-    """What chooses the tokens that a query of sparse latent attention sees (DeepSeek-V3.2, arXiv 2512.02556, section
-    2.1): small heads score every token before it, and the `topk` best are attended to."""
+    """What chooses the tokens that a query of sparse latent attention sees (DeepSeek-V3.2, arXiv
+    2512.02556, section 2.1): small heads score every token before it, and the `topk` best are
+    attended to.
+    """
 
     heads: int
     dim: int
@@ -41,15 +45,19 @@ class Indexer:
 
     @property
     def cached_bytes(self) -> int:
-        """That one token leaves in one layer: a key in fp8 with an fp32 scale for 128 elements (vLLM)."""
+        """That one token leaves in one layer: a key in fp8 with an fp32 scale for 128 elements
+        (vLLM).
+        """
         return self.dim + -(-self.dim // SCALED) * SCALE_BYTES
 
 
 @dataclass(frozen=True)
 class LinearAttention:
-    """Heads and their sizes of a layer that keeps a state: a gated delta net (arXiv 2412.06464) as Qwen3-Next has it,
-    lightning attention (arXiv 2501.08313), whose state decays by a constant of each head, or a state space (Mamba-2,
-    arXiv 2405.21060), whose keys and queries are B and C of each group of heads and whose values are the inputs."""
+    """Heads and their sizes of a layer that keeps a state: a gated delta net (arXiv 2412.06464) as
+    Qwen3-Next has it, lightning attention (arXiv 2501.08313), whose state decays by a constant of
+    each head, or a state space (Mamba-2, arXiv 2405.21060), whose keys and queries are B and C of
+    each group of heads and whose values are the inputs.
+    """
 
     key_heads: int
     """Of a state space: groups."""
@@ -61,16 +69,21 @@ class LinearAttention:
     """0: none."""
     kind: LinearKind = "delta"
     norm: Literal["head", "whole", "none"] = "head"
-    """The output's norm has a weight for every element of one head, of all heads, or is left out."""
+    """The output's norm has a weight for every element of one head, of all heads, or is left out.
+    """
     conv_bias: bool = False
     bias: bool = False
     """Of the projections into and out of the layer."""
     state_dtype: str = ""
-    """Of the matrices, where the config.json names it; empty: as the activations, like the convolution's inputs."""
+    """Of the matrices, where the config.json names it; empty: as the activations, like the
+    convolution's inputs.
+    """
 
     @property
     def gates(self) -> int:
-        """Numbers of each value head that a token brings: decay and correction of the state, its step, or none."""
+        """Numbers of each value head that a token brings: decay and correction of the state, its
+        step, or none.
+        """
         return {"delta": 2, "lightning": 0, "state_space": 1}[self.kind]
 
     @property
@@ -86,22 +99,45 @@ class LinearAttention:
     @property
     def norm_weights(self) -> int:
         """Elements of the output norm's weight."""
-        return {"whole": self.value_heads * self.value_dim, "head": self.value_dim, "none": 0}[self.norm]
+        return {"whole": self.value_heads * self.value_dim, "head": self.value_dim, "none": 0}[
+            self.norm
+        ]
 
     def on_rank(self, tp: int) -> "LinearAttention":
-        """Its share on one of `tp` ranks: whole heads; a single group of a state space is on every rank."""
+        """Its share on one of `tp` ranks: whole heads; a single group of a state space is on every
+        rank.
+        """
         return replace(self, key_heads=-(-self.key_heads // tp), value_heads=self.value_heads // tp)
 
     def rule(self, tp: int) -> tuple[bool, str]:
-        """Whether so many ranks can share the layer, and the rule (of state spaces: vLLM's MambaMixer2)."""
+        """Whether so many ranks can share the layer, and the rule (of state spaces: vLLM's
+        MambaMixer2).
+        """
         groups, heads = self.key_heads, self.value_heads
         if self.kind != "state_space":
-            return groups % tp == 0, f"tp must divide the {groups} key heads of its linear-attention layers"
+            return (
+                groups % tp == 0,
+                f"tp must divide the {groups} key heads of its linear-attention layers",
+            )
         fits = heads % tp == 0 and (groups % tp == 0 or groups == 1)
-        return fits, f"tp must divide the {heads} heads and, unless it is one, the {groups} groups of its state spaces"
+        return (
+            fits,
+            (
+                f"tp must divide the {heads} heads and, unless it is one, the {groups} groups of "
+                "its "
+                "state spaces"
+            ),
+        )
 
     def state_bytes(self, activation: str) -> int:
-        """Of one sequence in one layer: a key x value matrix per value head, and the convolution's last inputs."""
+        """Of one sequence in one layer: a key x value matrix per value head, and the convolution's
+        last inputs.
+        """
         conv_size = int(dtype_bytes(activation))
-        matrix = self.value_heads * self.key_dim * self.value_dim * int(dtype_bytes(self.state_dtype or activation))
+        matrix = (
+            self.value_heads
+            * self.key_dim
+            * self.value_dim
+            * int(dtype_bytes(self.state_dtype or activation))
+        )
         return matrix + max(0, self.conv_kernel - 1) * self.conv_channels * conv_size

@@ -1,28 +1,30 @@
-"""The operators of one iteration on one rank, in execution order, with what each reads, writes and computes.
+"""The operators of one iteration on one rank, in execution order, with what each reads, writes and
+computes.
 
-vLLM's fused shapes: one qkv GEMM, one gate_up GEMM, grouped experts. With h hidden, d head_dim, H and K the rank's
-query and KV heads, i the rank's MLP (or one expert's) width, v the vocabulary, a and c the bytes of an activation and
-of a cached element; per token (lm_head, logits_gather, sampler, linear_state: per scheduled sequence):
+vLLM's fused shapes: one qkv GEMM, one gate_up GEMM, grouped experts. With h hidden, d head_dim, H
+and K the rank's query and KV heads, i the rank's MLP (or one expert's) width, v the vocabulary, a
+and c the bytes of an activation and of a cached element; per token (lm_head, logits_gather,
+sampler, linear_state: per scheduled sequence):
 
-    operator        reads                          writes              flops
-    embedding       4 + h a  (id and row)          h a                 0  (learned positions: h a more, h)
-    layernorm       2 h a  (input and residual)    2 h a               5 h (RMSNorm; LayerNorm 8 h)
-    post_norm       h a                            h a                 4 h (behind attention or MLP: Gemma)
-    GEMM n x k      k a                            n a                 2 n k
-    qk_norm         (H + K) d a                    (H + K) d a         4 (H + K) d
-    rotary_emb      (H + K + 1) d a  (cos, sin)    (H + K) d a         3 (H + K) d
-    attention       (H + 2 K) d a                  H d a + 2 K d c     4 H d per attended token, which reads 2 K d c
-    attention_gate  2 H d a                        H d a               5 H d
-    act_fn          2 i a                          i a                 5 i
-    moe             s (2 h + 3 i) a                (s (h + 3 i) + h) a 6 s h i
-    branch_add      2 h a                          h a                 h  (attention and MLP side by side: Falcon)
-    sampler         (a + 4) v                      4 v                 2 v
+    operator        reads                          writes              flops embedding       4 + h a
+    (id and row)          h a                 0  (learned positions: h a more, h) layernorm       2
+    h a  (input and residual)    2 h a               5 h (RMSNorm; LayerNorm 8 h) post_norm       h
+    a                            h a                 4 h (behind attention or MLP: Gemma) GEMM n x k
+    k a                            n a                 2 n k qk_norm         (H + K) d a
+    (H + K) d a         4 (H + K) d rotary_emb      (H + K + 1) d a  (cos, sin)    (H + K) d a
+    3 (H + K) d attention       (H + 2 K) d a                  H d a + 2 K d c     4 H d per
+    attended token, which reads 2 K d c attention_gate  2 H d a                        H d a
+    5 H d act_fn          2 i a                          i a                 5 i moe             s
+    (2 h + 3 i) a                (s (h + 3 i) + h) a 6 s h i branch_add      2 h a
+    h a                 h  (attention and MLP side by side: Falcon) sampler         (a + 4) v
+    4 v                 2 v
 
-MoE: s = topk / ep is the expected number of experts per token on a rank; both GEMMs, the activation between them and
-the weighted sum move their intermediates through memory. Shared experts are an MLP of their own beside them. The
-sampler is the greedy one: logits to fp32, then argmax, over the whole vocabulary on every rank. An all_reduce sums h a
-bytes per token, logits_gather collects (v padded) a per sequence. Layers that see a window are operators of their own
-(attention_sliding, attention_chunked). Latent attention: latent.py; linear attention: linear_attention.py.
+MoE: s = topk / ep is the expected number of experts per token on a rank; both GEMMs, the activation
+between them and the weighted sum move their intermediates through memory. Shared experts are an MLP
+of their own beside them. The sampler is the greedy one: logits to fp32, then argmax, over the whole
+vocabulary on every rank. An all_reduce sums h a bytes per token, logits_gather collects (v padded)
+a per sequence. Layers that see a window are operators of their own (attention_sliding,
+attention_chunked). Latent attention: latent.py; linear attention: linear_attention.py.
 """
 
 from llmsim.model.operator import Layout, Operator
@@ -35,10 +37,12 @@ from llmsim.model.types import Dtypes, ModelConfig
 
 @laid_out
 def operators(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> tuple[Operator, ...]:
-    """What one iteration executes on one rank, in order; the body of identical layers is listed once, with `repeat`.
+    """What one iteration executes on one rank, in order; the body of identical layers is listed
+    once, with `repeat`.
 
-    A name can occur twice (layernorm, all_reduce). Models that mix kinds of layers list all of them, each with its
-    number of layers. Formulas: module docstring. Raises InputError if the layout does not split the model.
+    A name can occur twice (layernorm, all_reduce). Models that mix kinds of layers list all of
+    them, each with its number of layers. Formulas: module docstring. Raises InputError if the
+    layout does not split the model.
     """
     make = Builder(model, layout, dtypes)
     mixers, ffns, hidden = model.mixer_layers, model.ffn_layers, model.hidden_size
@@ -48,8 +52,12 @@ def operators(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> tuple[Opera
         program += [*make.attention("full"), *make.attention("sliding"), *make.attention("chunked")]
         program += _attention_output(make)
     program += linear_layer(make)
-    if beside := model.layer_kinds.count("both"):  # attention and state space side by side, each summed over ranks
-        sides = make.elementwise("branch_add", beside, reads=2 * hidden, writes=hidden, flops=hidden)
+    if beside := model.layer_kinds.count(
+        "both"
+    ):  # attention and state space side by side, each summed over ranks
+        sides = make.elementwise(
+            "branch_add", beside, reads=2 * hidden, writes=hidden, flops=hidden
+        )
         program += [*make.all_reduce(beside), sides]
     if not model.one_sum:
         program += make.all_reduce(mixers)
@@ -62,7 +70,14 @@ def operators(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> tuple[Opera
     if model.num_moe_layers:
         bias = model.num_experts * model.router_bias
         program += [
-            make.gemm("moe_gate", model.num_experts, hidden, part="wide", repeat=model.num_moe_layers, bias=bias),
+            make.gemm(
+                "moe_gate",
+                model.num_experts,
+                hidden,
+                part="wide",
+                repeat=model.num_moe_layers,
+                bias=bias,
+            ),
             *_experts(make),
             *_shared_expert(make),
             *make.all_reduce(model.num_moe_layers),
@@ -79,25 +94,45 @@ def _projections(make: Builder) -> list[Operator]:
     repeat, rotated = model.softmax_layers, (shape.heads + shape.kv_heads) * model.head_dim
     width = shape.qkv_width + shape.attention_width * model.attention_gate
     bias = width if model.attention_bias else 0
-    program = [make.gemm("qkv_proj", width, model.hidden_size, part="attention", repeat=repeat, bias=bias)]
+    program = [
+        make.gemm("qkv_proj", width, model.hidden_size, part="attention", repeat=repeat, bias=bias)
+    ]
     if model.qk_norm:
-        weights = rotated if model.qk_norm_whole else 2 * model.head_dim * (not model.qk_norm_weightless)
+        weights = (
+            rotated if model.qk_norm_whole else 2 * model.head_dim * (not model.qk_norm_weightless)
+        )
         flops = 4 * rotated
-        program.append(make.elementwise("qk_norm", repeat, reads=rotated, writes=rotated, flops=flops, weights=weights))
+        program.append(
+            make.elementwise(
+                "qk_norm", repeat, reads=rotated, writes=rotated, flops=flops, weights=weights
+            )
+        )
     if model.rotary:
         reads = rotated + model.head_dim
-        program.append(make.elementwise("rotary_emb", repeat, reads=reads, writes=rotated, flops=3 * rotated))
+        program.append(
+            make.elementwise("rotary_emb", repeat, reads=reads, writes=rotated, flops=3 * rotated)
+        )
     return program
 
 
 def _attention_output(make: Builder) -> list[Operator]:
-    """The gate, where there is one, and the output projection. Row-parallel: the bias is on every rank."""
+    """The gate, where there is one, and the output projection. Row-parallel: the bias is on every
+    rank.
+    """
     model, width, repeat = make.model, make.shape.attention_width, make.model.softmax_layers
     program = []
     if model.attention_gate:
-        program.append(make.elementwise("attention_gate", repeat, reads=2 * width, writes=width, flops=5 * width))
+        program.append(
+            make.elementwise(
+                "attention_gate", repeat, reads=2 * width, writes=width, flops=5 * width
+            )
+        )
     bias = model.hidden_size if model.o_proj_bias else 0
-    program.append(make.gemm("o_proj", model.hidden_size, width, part="attention_out", repeat=repeat, bias=bias))
+    program.append(
+        make.gemm(
+            "o_proj", model.hidden_size, width, part="attention_out", repeat=repeat, bias=bias
+        )
+    )
     return program
 
 
@@ -106,18 +141,26 @@ def _post_norm(make: Builder, layers: int) -> list[Operator]:
     if make.model.norms_per_layer < 4 or not layers:
         return []
     flops = 4 * hidden
-    return [make.elementwise("post_norm", layers, reads=hidden, writes=hidden, flops=flops, weights=hidden)]
+    return [
+        make.elementwise(
+            "post_norm", layers, reads=hidden, writes=hidden, flops=flops, weights=hidden
+        )
+    ]
 
 
 def _branch_add(make: Builder, here: bool) -> list[Operator]:
-    """The sum of attention and MLP that run side by side: `here`, before the ranks' sum or behind it."""
+    """The sum of attention and MLP that run side by side: `here`, before the ranks' sum or behind
+    it.
+    """
     if not (make.model.parallel and here):
         return []
     hidden, layers = make.model.hidden_size, make.model.num_layers
     return [make.elementwise("branch_add", layers, reads=2 * hidden, writes=hidden, flops=hidden)]
 
 
-def _mlp(make: Builder, names: tuple[str, str, str], width: int, repeat: int, part: str = "mlp") -> list[Operator]:
+def _mlp(
+    make: Builder, names: tuple[str, str, str], width: int, repeat: int, part: str = "mlp"
+) -> list[Operator]:
     """Up (with the gate, in one GEMM), activation, down; `width` on this rank."""
     model, hidden = make.model, make.model.hidden_size
     up, act, down = names
@@ -125,19 +168,37 @@ def _mlp(make: Builder, names: tuple[str, str, str], width: int, repeat: int, pa
     biased = model.mlp_bias and part == "mlp"
     up_name = ("gate_" if model.mlp_gated and part == "mlp" else "") + up
     return [
-        make.gemm(up_name, ways * width, hidden, part=part, repeat=repeat, bias=ways * width * biased),
-        make.elementwise(act, repeat, reads=ways * width, writes=width, flops=(5 if model.mlp_gated else 4) * width),
+        make.gemm(
+            up_name, ways * width, hidden, part=part, repeat=repeat, bias=ways * width * biased
+        ),
+        make.elementwise(
+            act,
+            repeat,
+            reads=ways * width,
+            writes=width,
+            flops=(5 if model.mlp_gated else 4) * width,
+        ),
         make.gemm(down, hidden, width, part=part, repeat=repeat, bias=hidden * biased),
     ]
 
 
 def _experts(make: Builder) -> list[Operator]:
-    """The experts, between the projections into and out of their latent space (whole on each rank) if they have one."""
-    latent, hidden, repeat = make.model.expert_latent_size, make.model.hidden_size, make.model.num_moe_layers
+    """The experts, between the projections into and out of their latent space (whole on each rank)
+    if they have one.
+    """
+    latent, hidden, repeat = (
+        make.model.expert_latent_size,
+        make.model.hidden_size,
+        make.model.num_moe_layers,
+    )
     if not latent:
         return [make.experts()]
     into = make.gemm("moe_latent_in", latent, hidden, part="shared", repeat=repeat)
-    return [into, make.experts(), make.gemm("moe_latent_out", hidden, latent, part="shared", repeat=repeat)]
+    return [
+        into,
+        make.experts(),
+        make.gemm("moe_latent_out", hidden, latent, part="shared", repeat=repeat),
+    ]
 
 
 def _shared_expert(make: Builder) -> list[Operator]:
@@ -149,5 +210,7 @@ def _shared_expert(make: Builder) -> list[Operator]:
     names = ("shared_expert_up_proj", "shared_expert_act_fn", "shared_expert_down_proj")
     program = _mlp(make, names, width, repeat, "shared")
     if model.shared_expert_gate:
-        program.append(make.gemm("shared_expert_gate", 1, model.hidden_size, part="wide", repeat=repeat))
+        program.append(
+            make.gemm("shared_expert_gate", 1, model.hidden_size, part="wide", repeat=repeat)
+        )
     return program

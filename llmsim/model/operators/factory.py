@@ -1,4 +1,6 @@
-"""Makes the operators of one rank: their shapes, what they read and write, what they compute (see operators.py)."""
+"""Makes the operators of one rank: their shapes, what they read and write, what they compute (see
+operators.py).
+"""
 
 from llmsim.model.dtypes import dtype_bytes, short_dtype
 from llmsim.model.operator import Layout, Operator
@@ -9,7 +11,9 @@ TOKEN_ID_BYTES = 4
 
 
 class Builder:
-    """Makes the operators of one (model, layout, dtypes); holds what they share. Read only after construction."""
+    """Makes the operators of one (model, layout, dtypes); holds what they share. Read only after
+    construction.
+    """
 
     def __init__(self, model: ModelConfig, layout: Layout, dtypes: Dtypes) -> None:
         self.model = model
@@ -58,7 +62,9 @@ class Builder:
         )
 
     def gemm(self, name: str, n: int, k: int, *, part: str, repeat: int, bias: int = 0) -> Operator:
-        """A linear layer of a block; `bias` is the number of its bias elements, part "wide" is never quantised."""
+        """A linear layer of a block; `bias` is the number of its bias elements, part "wide" is
+        never quantised.
+        """
         wide = part == "wide"
         weights = n * k * self.wide_size if wide else self.linear_bytes(n, k, part)
         return Operator(
@@ -78,7 +84,9 @@ class Builder:
             flops_per_token=2 * n * k,
         )
 
-    def elementwise(self, name: str, repeat: int, *, reads: int, writes: int, flops: int, weights: int = 0) -> Operator:
+    def elementwise(
+        self, name: str, repeat: int, *, reads: int, writes: int, flops: int, weights: int = 0
+    ) -> Operator:
         """An operator of a block that streams; `reads`, `writes` and `weights` in elements."""
         return Operator(
             name=name,
@@ -138,9 +146,13 @@ class Builder:
         if not repeat:
             return []
         dim, latent, dealt = model.head_dim, model.latent, self.layout.context_ranks
-        parts = self.layout.prefill_context  # of a prompt's tokens, and of a decode's context: of the pairs, then
+        parts = (
+            self.layout.prefill_context
+        )  # of a prompt's tokens, and of a decode's context: of the pairs, then
         sinks = shape.heads * model.attention_sinks
-        chosen = model.indexer.topk if model.indexer is not None else 0  # as many pairs as through such a window
+        chosen = (
+            model.indexer.topk if model.indexer is not None else 0
+        )  # as many pairs as through such a window
         if latent is None:
             new, cached = 2 * shape.kv_heads * dim, 2 * shape.kv_heads * dim * self.kv_size
             reads, prefill = shape.heads * dim + new, 4 * shape.heads * dim
@@ -150,10 +162,16 @@ class Builder:
             reads = shape.heads * dim + latent.cached_width
             decode = 2 * shape.heads * (latent.cached_width + latent.kv_rank)
             # Sparse attention runs prompts on the compressed cache as well.
-            prefill = decode if model.indexer is not None else 2 * shape.heads * (dim + latent.v_dim)
+            prefill = (
+                decode if model.indexer is not None else 2 * shape.heads * (dim + latent.v_dim)
+            )
         return [
             Operator(
-                name="attention_sparse" if chosen else "attention" if kind == "full" else f"attention_{kind}",
+                name="attention_sparse"
+                if chosen
+                else "attention"
+                if kind == "full"
+                else f"attention_{kind}",
                 kind="attention",
                 feature="attention",
                 part="layer",
@@ -178,12 +196,16 @@ class Builder:
         ]
 
     def experts(self) -> Operator:
-        """Expected values: a token's topk choices fall on a rank's experts in proportion to their number."""
+        """Expected values: a token's topk choices fall on a rank's experts in proportion to their
+        number.
+        """
         model, shape = self.model, self.shape
         hidden, width, ep = model.expert_hidden, shape.moe_intermediate, self.layout.ep
         topk = model.num_experts_per_tok
         ways = 2 if model.mlp_gated else 1
-        per_expert = self.linear_bytes(ways * width, hidden, "experts") + self.linear_bytes(hidden, width, "experts")
+        per_expert = self.linear_bytes(ways * width, hidden, "experts") + self.linear_bytes(
+            hidden, width, "experts"
+        )
         per_expert += (ways * width + hidden) * self.wide_size * model.expert_bias
         between = (ways + 1) * width  # what moves between the two GEMMs
         return Operator(
@@ -202,7 +224,8 @@ class Builder:
             weight_dtype=self.weight_dtype("experts"),
             weight_bytes=shape.experts * per_expert,
             read_bytes_per_token=-(-topk * (2 * hidden + between) * self.wide_size // ep),
-            write_bytes_per_token=-(-topk * (hidden + between) * self.wide_size // ep) + hidden * self.wide_size,
+            write_bytes_per_token=-(-topk * (hidden + between) * self.wide_size // ep)
+            + hidden * self.wide_size,
             flops_per_token=-(-topk * 2 * (ways + 1) * hidden * width // ep),
         )
 
@@ -244,7 +267,9 @@ class Builder:
         ]
 
     def sampler(self) -> Operator:
-        """Greedy: V1 converts the logits to fp32 and takes the argmax; every rank samples the whole vocabulary."""
+        """Greedy: V1 converts the logits to fp32 and takes the argmax; every rank samples the whole
+        vocabulary.
+        """
         vocab = self.model.vocab_size
         return Operator(
             name="sampler",

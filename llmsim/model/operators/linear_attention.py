@@ -1,8 +1,8 @@
 """The operators of a layer that keeps a state: projections, convolution, recurrence, gated norm.
 
-Gated delta nets (Qwen3-Next), lightning attention (MiniMax-01), which has no convolution and no gates of its own, and
-state spaces (Mamba-2: Nemotron-H, Granite 4, Bamba, Falcon-H1), which project everything in one GEMM, as vLLM's
-MambaMixer2 does.
+Gated delta nets (Qwen3-Next), lightning attention (MiniMax-01), which has no convolution and no
+gates of its own, and state spaces (Mamba-2: Nemotron-H, Granite 4, Bamba, Falcon-H1), which project
+everything in one GEMM, as vLLM's MambaMixer2 does.
 """
 
 from llmsim.model.operator import Operator, collective
@@ -26,18 +26,32 @@ def linear_layer(make: Builder) -> list[Operator]:
     if taps:
         weights = taps + channels * linear.conv_bias
         program.append(
-            make.elementwise("linear_conv", repeat, reads=channels, writes=channels, flops=2 * taps, weights=weights)
+            make.elementwise(
+                "linear_conv",
+                repeat,
+                reads=channels,
+                writes=channels,
+                flops=2 * taps,
+                weights=weights,
+            )
         )
     program += _recurrence(make, linear, repeat)
     flops = (8 if linear.norm != "none" else 4) * values
     weights = linear.norm_weights
     program.append(
-        make.elementwise("linear_norm", repeat, reads=2 * values, writes=values, flops=flops, weights=weights)
+        make.elementwise(
+            "linear_norm", repeat, reads=2 * values, writes=values, flops=flops, weights=weights
+        )
     )
     if _norm_spans_ranks(model.linear, make.layout.tp):
-        program.append(collective("norm_sum", "all_reduce", "tp", SUM_BYTES, part="layer", repeat=repeat))
+        program.append(
+            collective("norm_sum", "all_reduce", "tp", SUM_BYTES, part="layer", repeat=repeat)
+        )
     bias = hidden * linear.bias
-    return [*program, make.gemm("linear_out_proj", hidden, values, part="linear", repeat=repeat, bias=bias)]
+    return [
+        *program,
+        make.gemm("linear_out_proj", hidden, values, part="linear", repeat=repeat, bias=bias),
+    ]
 
 
 def _projections(make: Builder, linear: LinearAttention, repeat: int) -> list[Operator]:
@@ -49,22 +63,29 @@ def _projections(make: Builder, linear: LinearAttention, repeat: int) -> list[Op
         return [make.gemm("linear_in_proj", width, hidden, part="linear", repeat=repeat, bias=bias)]
     program = [make.gemm("linear_qkvz_proj", width, hidden, part="linear", repeat=repeat)]
     if linear.gates:
-        program.append(make.gemm("linear_ba_proj", linear.gates * heads, hidden, part="wide", repeat=repeat))
+        program.append(
+            make.gemm("linear_ba_proj", linear.gates * heads, hidden, part="wide", repeat=repeat)
+        )
     return program
 
 
 def _norm_spans_ranks(linear: LinearAttention, tp: int) -> bool:
-    """A norm over all heads in one group needs the other ranks' squares (vLLM's Mixer2RMSNormGated)."""
-    return linear.kind == "state_space" and linear.norm == "whole" and linear.key_heads == 1 and tp > 1
+    """A norm over all heads in one group needs the other ranks' squares (vLLM's
+    Mixer2RMSNormGated).
+    """
+    return (
+        linear.kind == "state_space" and linear.norm == "whole" and linear.key_heads == 1 and tp > 1
+    )
 
 
 def _recurrence(make: Builder, linear: LinearAttention, repeat: int) -> tuple[Operator, Operator]:
     """The recurrence of `linear`, a rank's share, and its traffic with the states.
 
-    A gated delta net decays the state, takes k S, adds an outer product and reads q S: 7 key_dim value_dim flops per
-    head and token (arXiv 2412.06464, equation 10). Lightning attention does without k S: 5 (arXiv 2501.08313, equation
-    10). So does a state space, S <- exp(dt A) S + B (dt x), y = C S + D x: 5 (arXiv 2405.21060, equation 16; dt x and
-    D x are small beside them). Every step reads and writes the state of each sequence once.
+    A gated delta net decays the state, takes k S, adds an outer product and reads q S: 7 key_dim
+    value_dim flops per head and token (arXiv 2412.06464, equation 10). Lightning attention does
+    without k S: 5 (arXiv 2501.08313, equation 10). So does a state space, S <- exp(dt A) S + B (dt
+    x), y = C S + D x: 5 (arXiv 2405.21060, equation 16; dt x and D x are small beside them). Every
+    step reads and writes the state of each sequence once.
     """
     heads, size = linear.value_heads, make.wide_size
     state = linear.state_bytes(make.dtypes.activation)
@@ -84,7 +105,10 @@ def _recurrence(make: Builder, linear: LinearAttention, repeat: int) -> tuple[Op
         weight_bytes=numbers * size,
         read_bytes_per_token=(linear.conv_channels + linear.gates * heads) * size,
         write_bytes_per_token=heads * linear.value_dim * size,
-        flops_per_token=(7 if linear.kind == "delta" else 5) * heads * linear.key_dim * linear.value_dim,
+        flops_per_token=(7 if linear.kind == "delta" else 5)
+        * heads
+        * linear.key_dim
+        * linear.value_dim,
         state_bytes_per_sequence=state,
     )
     traffic = Operator(

@@ -1,8 +1,9 @@
 """The projections of multi-head latent attention (DeepSeek-V2, arXiv 2405.04434) on one rank.
 
-Hidden -> (q_rank, kv_rank + rope_dim), the same on every rank; norms; q_rank -> the rank's query heads; kv_rank -> the
-rank's keys and values. vLLM computes decodes on the compressed cache: W_UK is applied to the queries and W_UV to the
-outputs, which for one token is as many flops, and the same weights, as kv_b_proj on it: one operator stands for both.
+Hidden -> (q_rank, kv_rank + rope_dim), the same on every rank; norms; q_rank -> the rank's query
+heads; kv_rank -> the rank's keys and values. vLLM computes decodes on the compressed cache: W_UK is
+applied to the queries and W_UV to the outputs, which for one token is as many flops, and the same
+weights, as kv_b_proj on it: one operator stands for both.
 """
 
 from llmsim.model.operator import Operator
@@ -24,7 +25,9 @@ def latent_projections(make: Builder) -> list[Operator]:
     program = [make.gemm(first, down, hidden, part="attention", repeat=repeat, bias=bias)]
     normed = latent.q_rank + latent.kv_rank
     program.append(
-        make.elementwise("latent_norm", repeat, reads=normed, writes=normed, flops=4 * normed, weights=normed)
+        make.elementwise(
+            "latent_norm", repeat, reads=normed, writes=normed, flops=4 * normed, weights=normed
+        )
     )
     if latent.q_rank:
         program.append(make.gemm("q_b_proj", query, latent.q_rank, part="attention", repeat=repeat))
@@ -34,15 +37,18 @@ def latent_projections(make: Builder) -> list[Operator]:
     program.append(make.gemm("kv_b_proj", wide, latent.kv_rank, part="attention", repeat=repeat))
     rotated = (shape.heads + 1) * latent.rope_dim
     reads = rotated + latent.rope_dim
-    program.append(make.elementwise("rotary_emb", repeat, reads=reads, writes=rotated, flops=3 * rotated))
+    program.append(
+        make.elementwise("rotary_emb", repeat, reads=reads, writes=rotated, flops=3 * rotated)
+    )
     return program + _indexer(make) if make.model.indexer is not None else program
 
 
 def _indexer(make: Builder) -> list[Operator]:
-    """Sparse attention's choice of tokens, whole on every rank (DeepSeek-V3.2, arXiv 2512.02556, equation 1; shapes:
-    vLLM's Indexer, deepseek_v2.py): queries from the queries' latent, one key and the heads' weights from the hidden
-    state in one GEMM that is never quantised; a LayerNorm of the key, rotation, both in fp8. Then every head scores
-    every token before: 2 heads dim flops in fp8 for a pair, which reads the token's key.
+    """Sparse attention's choice of tokens, whole on every rank (DeepSeek-V3.2, arXiv 2512.02556,
+    equation 1; shapes: vLLM's Indexer, deepseek_v2.py): queries from the queries' latent, one key
+    and the heads' weights from the hidden state in one GEMM that is never quantised; a LayerNorm of
+    the key, rotation, both in fp8. Then every head scores every token before: 2 heads dim flops in
+    fp8 for a pair, which reads the token's key.
     """
     model = make.model
     indexer, latent, repeat = model.indexer, model.latent, model.num_indexer_layers
@@ -71,10 +77,20 @@ def _indexer(make: Builder) -> list[Operator]:
     )
     return [
         make.gemm("indexer_q_proj", width, latent.q_rank, part="attention", repeat=repeat),
-        make.gemm("indexer_k_proj", indexer.dim + indexer.heads, model.hidden_size, part="wide", repeat=repeat),
+        make.gemm(
+            "indexer_k_proj",
+            indexer.dim + indexer.heads,
+            model.hidden_size,
+            part="wide",
+            repeat=repeat,
+        ),
         make.elementwise(
-            "indexer_norm", repeat, reads=both, writes=-(-both // make.wide_size), flops=8 * both,
+            "indexer_norm",
+            repeat,
+            reads=both,
+            writes=-(-both // make.wide_size),
+            flops=8 * both,
             weights=2 * indexer.dim,
         ),
         scores,
-    ]  # fmt: skip
+    ]

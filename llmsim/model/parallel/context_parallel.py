@@ -1,15 +1,17 @@
-"""Context parallelism: what sharing a sequence's tokens among ranks adds to a rank's operators (as vLLM does it).
+"""Context parallelism: what sharing a sequence's tokens among ranks adds to a rank's operators (as
+vLLM does it).
 
-Decode (`decode_context`, of the tensor-parallel ranks that hold the same KV head): each rank keeps every n-th token of
-the KV cache. The query heads of all of them are gathered, each attends to its own tokens, and the partial outputs are
-weighed by their gathered log-sum-exp and reduce-scattered (vLLM's cp_lse_ag_out_rs). With latent attention that is so
-for decodes alone: a prompt gathers the cached context instead (costs/context_parallel), since it does not attend on the
-compressed cache.
+Decode (`decode_context`, of the tensor-parallel ranks that hold the same KV head): each rank keeps
+every n-th token of the KV cache. The query heads of all of them are gathered, each attends to its
+own tokens, and the partial outputs are weighed by their gathered log-sum-exp and reduce-scattered
+(vLLM's cp_lse_ag_out_rs). With latent attention that is so for decodes alone: a prompt gathers the
+cached context instead (costs/context_parallel), since it does not attend on the compressed cache.
 
-Prefill (`prefill_context` ranks beside the tensor-parallel ones): each computes an equal part of every prompt, cut so
-that all see as many pairs, and gathers the new keys and values of the others. Decodes run on all of them, each on its
-part of the cache; outputs are weighed and added up (cp_lse_ag_out_ar). Experts are spread over them too: tokens are
-gathered before and reduce-scattered behind the experts. Before sampling the hidden states are gathered.
+Prefill (`prefill_context` ranks beside the tensor-parallel ones): each computes an equal part of
+every prompt, cut so that all see as many pairs, and gathers the new keys and values of the others.
+Decodes run on all of them, each on its part of the cache; outputs are weighed and added up
+(cp_lse_ag_out_ar). Experts are spread over them too: tokens are gathered before and
+reduce-scattered behind the experts. Before sampling the hidden states are gathered.
 """
 
 from collections.abc import Iterable
@@ -38,20 +40,33 @@ def with_context(
             part, repeat = op.part, op.repeat
             latent = ranks * op.hidden * size
             sent = latent + ranks * model.num_experts * size
-            out.append(collective("context_dispatch", "all_gather", "pcp", sent, part=part, repeat=repeat))
+            out.append(
+                collective("context_dispatch", "all_gather", "pcp", sent, part=part, repeat=repeat)
+            )
             out.append(replace(op, units=(ranks, 1)))
-            out.append(collective("context_combine", "reduce_scatter", "pcp", latent, part=part, repeat=repeat))
+            out.append(
+                collective(
+                    "context_combine", "reduce_scatter", "pcp", latent, part=part, repeat=repeat
+                )
+            )
         elif op.name == "lm_head" and ranks > 1:
-            out += [collective("hidden_gather", "all_gather", "pcp", hidden, part="head", repeat=1), op]
+            out += [
+                collective("hidden_gather", "all_gather", "pcp", hidden, part="head", repeat=1),
+                op,
+            ]
         else:
             out.append(op)
     return tuple(out)
 
 
-def _around_attention(op: Operator, model: ModelConfig, layout: Layout, size: int) -> list[Operator]:
+def _around_attention(
+    op: Operator, model: ModelConfig, layout: Layout, size: int
+) -> list[Operator]:
     latent, dcp, pcp = model.latent, layout.decode_context, layout.prefill_context
     move = partial(collective, part=op.part, repeat=op.repeat)
-    query, output = (op.head_dim, op.head_dim) if latent is None else (latent.cached_width, latent.kv_rank)
+    query, output = (
+        (op.head_dim, op.head_dim) if latent is None else (latent.cached_width, latent.kv_rank)
+    )
     before: list[Operator] = []
     after: list[Operator] = []
     if pcp > 1:
@@ -64,31 +79,53 @@ def _around_attention(op: Operator, model: ModelConfig, layout: Layout, size: in
         after.append(shared("lse_gather", "all_gather", size=dcp * heads * LSE_BYTES))
         after.append(shared("output_scatter", "reduce_scatter", size=heads * output * size))
     if pcp > 1:
-        after.append(move("context_lse", "all_gather", "pcp", pcp * op.heads * LSE_BYTES, feature="decodes"))
-        after.append(move("context_reduce", "all_reduce", "pcp", op.heads * output * size, feature="decodes"))
+        after.append(
+            move("context_lse", "all_gather", "pcp", pcp * op.heads * LSE_BYTES, feature="decodes")
+        )
+        after.append(
+            move("context_reduce", "all_reduce", "pcp", op.heads * output * size, feature="decodes")
+        )
     return [*before, op, *after]
 
 
 def context_problem(model: ModelConfig, layout: Layout) -> str:
     """The rule of context or sequence parallelism that a layout breaks; "" if it is fine."""
-    dcp, pcp, tp, kv_heads = layout.decode_context, layout.prefill_context, layout.tp, model.num_key_value_heads
+    dcp, pcp, tp, kv_heads = (
+        layout.decode_context,
+        layout.prefill_context,
+        layout.tp,
+        model.num_key_value_heads,
+    )
     if layout.sequence_parallel and tp > 1 and model.layer_norm:
-        return "enable_sequence_parallelism splits the tokens of RMSNorms, but its norms are LayerNorms"
+        return (
+            "enable_sequence_parallelism splits the tokens of RMSNorms, but its norms are "
+            "LayerNorms"
+        )
     if dcp == pcp == 1:
         return ""
     if model.linear is not None:
-        return "context parallelism splits a sequence, but its linear-attention layers hand a state from token to token"
+        return (
+            "context parallelism splits a sequence, but its linear-attention layers hand a state "
+            "from token to token"
+        )
     if model.indexer is not None:
-        return "context parallelism deals a sequence's tokens to ranks, but its attention chooses among all of them"
+        return (
+            "context parallelism deals a sequence's tokens to ranks, but its attention chooses "
+            "among all of them"
+        )
     if model.window:
-        return "context parallelism deals whole sequences to ranks, but it has layers that see a window"
+        return (
+            "context parallelism deals whole sequences to ranks, but it has layers that see a "
+            "window"
+        )
     if dcp == 1:
         return ""
     if model.latent is not None:
         return "" if tp % dcp == 0 else f"decode_context_parallel_size {dcp} must divide tp {tp}"
     if tp % (kv_heads * dcp):
         return (
-            f"decode_context_parallel_size {dcp} needs as many ranks that hold the same KV head, so tp {tp} must be a"
+            f"decode_context_parallel_size {dcp} needs as many ranks that hold the same KV head, "
+            f"so tp {tp} must be a"
             f" multiple of {dcp} x num_key_value_heads {kv_heads}"
         )
     return ""

@@ -1,24 +1,27 @@
-"""What replicas that share an FFN exchange around it: tokens to where the weights are, results back.
+"""What replicas that share an FFN exchange around it: tokens to where the weights are, results
+back.
 
-Experts (vLLM's `all2all_backend`); T tokens of all `dp` replicas, R ranks that hold experts, h the hidden size:
+Experts (vLLM's `all2all_backend`); T tokens of all `dp` replicas, R ranks that hold experts, h the
+hidden size:
 
     backend                  dispatch                                      combine
     allgather_reducescatter  all-gather of T rows and router logits        reduce-scatter of T rows
-    naive                    each rank broadcasts its rows, in turn        all-reduce of T rows
-    pplx                     a row for each (token, expert)                the same back, to all tensor-parallel ranks
+    naive                    each rank broadcasts its rows, in turn        all-reduce of T rows pplx
+    a row for each (token, expert)                the same back, to all tensor-parallel ranks
     deepep_high_throughput   a row for each (token, rank), over nodes one  the same back
                              for each (token, node), then on inside it
     deepep_low_latency       a row for each (token, expert), in rounds     the same back
                              of SLOTS tokens per rank
 
-Rows of the last three are fp8 with a scale for each 128 elements where the experts' weights are fp8, else h elements;
-what comes back is not quantised. Where every rank holds whole experts (ep = tp x dp), the tokens of a replica are
-shared out over its tensor-parallel ranks before the router, and gathered behind the experts, as in vLLM
-(use_sequence_parallel_moe; pplx does without). Otherwise each tensor-parallel rank does the exchange with its peers in
-the other replicas, and the partial results are summed by the all-reduce.
+Rows of the last three are fp8 with a scale for each 128 elements where the experts' weights are
+fp8, else h elements; what comes back is not quantised. Where every rank holds whole experts (ep =
+tp x dp), the tokens of a replica are shared out over its tensor-parallel ranks before the router,
+and gathered behind the experts, as in vLLM (use_sequence_parallel_moe; pplx does without).
+Otherwise each tensor-parallel rank does the exchange with its peers in the other replicas, and the
+partial results are summed by the all-reduce.
 
-A dense FFN cut over the ranks of several replicas (`shared_ffn`): tokens are gathered from the peers before it, and its
-partial results reduce-scattered behind it.
+A dense FFN cut over the ranks of several replicas (`shared_ffn`): tokens are gathered from the
+peers before it, and its partial results reduce-scattered behind it.
 """
 
 from collections.abc import Iterable
@@ -30,7 +33,13 @@ from llmsim.model.dtypes import dtype_bytes
 from llmsim.model.operator import Among, Layout, Operator, Rows, collective
 from llmsim.model.types import Dtypes, ModelConfig
 
-BACKENDS = ("allgather_reducescatter", "naive", "pplx", "deepep_high_throughput", "deepep_low_latency")
+BACKENDS = (
+    "allgather_reducescatter",
+    "naive",
+    "pplx",
+    "deepep_high_throughput",
+    "deepep_low_latency",
+)
 SLOTS = 256
 """Tokens of one rank in one round of the batched backends: vLLM's VLLM_MOE_DP_CHUNK_SIZE."""
 BATCHED = ("pplx", "deepep_low_latency")
@@ -49,11 +58,15 @@ def with_exchange(
 ) -> tuple[Operator, ...]:
     """The program of a rank whose replica shares its FFN with others."""
     out: list[Operator] = []
-    behind_experts: list[Operator] = []  # combine, where shared experts run on the gathered tokens as well
+    behind_experts: list[
+        Operator
+    ] = []  # combine, where shared experts run on the gathered tokens as well
     mine = (1, layout.tp) if layout.shares_tokens_out else (1, 1)
     experts = False
     for op in program:
-        if op.name in ("moe_gate", "moe_latent_in") or (op.name == "moe_latent_out" and not layout.shared_ffn):
+        if op.name in ("moe_gate", "moe_latent_in") or (
+            op.name == "moe_latent_out" and not layout.shared_ffn
+        ):
             out.append(replace(op, units=mine))
         elif op.name == "moe_latent_out":
             out.append(replace(op, feature="gathered"))
@@ -64,7 +77,9 @@ def with_exchange(
             if not layout.shared_ffn:
                 out += behind_experts
         elif experts and op.name.startswith("shared_expert"):
-            out.append(replace(op, feature="gathered") if layout.shared_ffn else replace(op, units=mine))
+            out.append(
+                replace(op, feature="gathered") if layout.shared_ffn else replace(op, units=mine)
+            )
         elif experts and op.name == "all_reduce":
             out += behind_experts if layout.shared_ffn else []
             out += _behind(op, model, layout)
@@ -88,11 +103,15 @@ def _behind(all_reduce: Operator, model: ModelConfig, layout: Layout) -> list[Op
 
 def _dense(op: Operator, model: ModelConfig, dtypes: Dtypes) -> list[Operator]:
     size = model.hidden_size * int(dtype_bytes(dtypes.activation))
-    move = partial(collective, among="members", size=size, part=op.part, repeat=op.repeat, feature="gathered")
+    move = partial(
+        collective, among="members", size=size, part=op.part, repeat=op.repeat, feature="gathered"
+    )
     together = replace(op, feature="gathered")
     if op.name in ("gate_up_proj", "up_proj"):
         return [move("ffn_gather", "all_gather"), together]
-    return [together, move("ffn_scatter", "reduce_scatter")] if op.name == "down_proj" else [together]
+    return (
+        [together, move("ffn_scatter", "reduce_scatter")] if op.name == "down_proj" else [together]
+    )
 
 
 def _traffic(
@@ -105,13 +124,28 @@ def _traffic(
     if backend in ("allgather_reducescatter", "naive"):
         sent = whole + model.num_experts * size
         if backend == "naive":
-            return [move("dispatch", "broadcast", size=sent)], [move("combine", "all_reduce", size=whole)]
-        return [move("dispatch", "all_gather", size=sent)], [move("combine", "reduce_scatter", size=whole)]
+            return [move("dispatch", "broadcast", size=sent)], [
+                move("combine", "all_reduce", size=whole)
+            ]
+        return [move("dispatch", "all_gather", size=sent)], [
+            move("combine", "reduce_scatter", size=whole)
+        ]
     ways = []
-    for name, rows in (("dispatch", dispatched(moe, layout, size)), ("combine", combined(moe, layout, size))):
+    for name, rows in (
+        ("dispatch", dispatched(moe, layout, size)),
+        ("combine", combined(moe, layout, size)),
+    ):
         op = move(name, "all_to_all", size=round(copies(moe, layout, rows) * rows.row_bytes))
         ways.append(
-            [replace(op, rows=rows, experts_total=moe.experts_total, topk=moe.topk, expert_groups=moe.expert_groups)]
+            [
+                replace(
+                    op,
+                    rows=rows,
+                    experts_total=moe.experts_total,
+                    topk=moe.topk,
+                    expert_groups=moe.expert_groups,
+                )
+            ]
         )
     return ways[0], ways[1]
 
@@ -144,9 +178,11 @@ def copies(moe: Operator, layout: Layout, rows: Rows) -> float:
 
 
 def hit(moe: Operator, experts: int) -> float:
-    """Probability that a uniformly routed token selects at least one of `experts` consecutive experts.
+    """Probability that a uniformly routed token selects at least one of `experts` consecutive
+    experts.
 
-    Of n groups it chooses g, and topk of the experts in them; `experts` lie in c of the groups, as many in each.
+    Of n groups it chooses g, and topk of the experts in them; `experts` lie in c of the groups, as
+    many in each.
     """
     groups, chosen = moe.expert_groups
     each = moe.experts_total // groups
@@ -155,7 +191,9 @@ def hit(moe: Operator, experts: int) -> float:
     for inside in range(min(spread, chosen) + 1):
         if chosen - inside > groups - spread:
             continue
-        likely = comb(spread, inside) * comb(groups - spread, chosen - inside) / comb(groups, chosen)
+        likely = (
+            comb(spread, inside) * comb(groups - spread, chosen - inside) / comb(groups, chosen)
+        )
         reached = chosen * each - round(inside * experts / spread)
         missed += likely * comb(reached, moe.topk) / comb(chosen * each, moe.topk)
     return 1.0 - missed
@@ -164,19 +202,30 @@ def hit(moe: Operator, experts: int) -> float:
 def buffer_bytes(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> int:
     """Memory of one rank for the exchange besides what the allocator's peak counts.
 
-    DeepEP: 1 GiB for NVLink and as much for the network (vLLM's VLLM_DEEPEP_BUFFER_SIZE_MB), or two sets of send and
-    receive buffers of low-latency messages (DeepEP's low_latency_rdma_size_hint). Batched backends also hold the
-    experts' padded batches, with SLOTS places for every rank and expert.
+    DeepEP: 1 GiB for NVLink and as much for the network (vLLM's VLLM_DEEPEP_BUFFER_SIZE_MB), or two
+    sets of send and receive buffers of low-latency messages (DeepEP's low_latency_rdma_size_hint).
+    Batched backends also hold the experts' padded batches, with SLOTS places for every rank and
+    expert.
     """
-    if layout.dp == 1 or not model.num_experts or layout.exchange not in (*BATCHED, "deepep_high_throughput"):
+    if (
+        layout.dp == 1
+        or not model.num_experts
+        or layout.exchange not in (*BATCHED, "deepep_high_throughput")
+    ):
         return 0
     if layout.exchange == "deepep_high_throughput":
         return 2 << 30
     size = int(dtype_bytes(dtypes.activation))
     row, slots = model.expert_hidden * size, model.num_experts * SLOTS
     message = row + HEADER_BYTES
-    buffers = 2 * (slots * row + slots * message) if layout.exchange == "deepep_low_latency" else 2 * slots * row
-    held = model.num_experts // layout.ep * layout.ep * SLOTS  # every rank may fill the places of its experts
+    buffers = (
+        2 * (slots * row + slots * message)
+        if layout.exchange == "deepep_low_latency"
+        else 2 * slots * row
+    )
+    held = (
+        model.num_experts // layout.ep * layout.ep * SLOTS
+    )  # every rank may fill the places of its experts
     width = model.moe_intermediate_size * layout.ep // layout.expert_ranks
     return buffers + held * (max(2 * width, model.expert_hidden) + width) * size
 
@@ -189,12 +238,14 @@ def exchange_problem(model: ModelConfig, layout: Layout) -> str:
         return ""
     if layout.sequence_parallel and layout.tp > 1:
         return (
-            "enable_sequence_parallelism does not go with replicas that share an FFN, whose exchange shares tokens out"
+            "enable_sequence_parallelism does not go with replicas that share an FFN, whose "
+            "exchange shares tokens out"
         )
     rows = layout.exchange in (*BATCHED, "deepep_high_throughput")
     if model.num_experts and rows and layout.ep != layout.expert_ranks:
         return (
-            f"all2all_backend {layout.exchange} sends tokens to whole experts, so ep must be tp x dp = "
+            f"all2all_backend {layout.exchange} sends tokens to whole experts, so ep must be tp "
+            "x dp = "
             f"{layout.expert_ranks}"
         )
     return ""

@@ -9,7 +9,9 @@ from llmsim.model.parallel.expert_parallel import exchange_problem
 from llmsim.model.types import ModelConfig
 
 VOCAB_PADDING = 64
-"""vLLM pads the vocabulary to this multiple before it splits it over ranks (VocabParallelEmbedding)."""
+"""vLLM pads the vocabulary to this multiple before it splits it over ranks
+(VocabParallelEmbedding).
+"""
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,8 @@ def padded_vocab_size(model: ModelConfig) -> int:
 
 
 def kv_heads_per_rank(model: ModelConfig, layout: Layout) -> int:
-    """At least one: with more ranks than KV heads each head lives on tp / num_key_value_heads ranks.
+    """At least one: with more ranks than KV heads each head lives on tp / num_key_value_heads
+    ranks.
 
     The compressed cache of latent attention serves all heads: every rank holds it whole.
     """
@@ -42,11 +45,15 @@ def kv_heads_per_rank(model: ModelConfig, layout: Layout) -> int:
 
 
 def rank_shape(model: ModelConfig, layout: Layout) -> RankShape:
-    """Dimensions of one rank; InputError naming the rule if the layout cannot split the model evenly."""
+    """Dimensions of one rank; InputError naming the rule if the layout cannot split the model
+    evenly.
+    """
     problem = layout_problem(model, layout)
     if problem:
         dp = f", dp {layout.dp}" if layout.dp > 1 else ""
-        raise InputError(f"{model.name} cannot run with tp {layout.tp}, ep {layout.ep}{dp}: {problem}")
+        raise InputError(
+            f"{model.name} cannot run with tp {layout.tp}, ep {layout.ep}{dp}: {problem}"
+        )
     tp, ep = layout.tp, layout.ep
     heads = model.num_attention_heads // tp
     kv_heads = kv_heads_per_rank(model, layout)
@@ -54,11 +61,13 @@ def rank_shape(model: ModelConfig, layout: Layout) -> RankShape:
         heads=heads,
         kv_heads=kv_heads,
         qkv_width=(heads + 2 * kv_heads) * model.head_dim,
-        attention_width=heads * (model.latent.v_dim if model.latent is not None else model.head_dim),
+        attention_width=heads
+        * (model.latent.v_dim if model.latent is not None else model.head_dim),
         intermediate=model.intermediate_size // layout.ffn_ranks,
         vocab=padded_vocab_size(model) // tp,
         experts=model.num_experts // ep,
-        # ep of the ranks share out the experts; the ranks that hold the same experts split their width.
+        # ep of the ranks share out the experts; the ranks that hold the same experts split their
+        # width.
         moe_intermediate=model.moe_intermediate_size * ep // layout.expert_ranks,
         shared_intermediate=model.shared_expert_intermediate_size // _shared_expert_ranks(layout),
     )
@@ -72,13 +81,24 @@ def layout_problem(model: ModelConfig, layout: Layout) -> str:
     kv_heads = model.num_key_value_heads
     kv_fits = kv_heads % tp == 0 if kv_heads >= tp else tp % kv_heads == 0
     rules = [
-        (model.num_attention_heads % tp == 0, f"tp must divide num_attention_heads {model.num_attention_heads}"),
-        (kv_fits or model.latent is not None, f"tp must divide num_key_value_heads {kv_heads} or be a multiple of it"),
-        (padded_vocab_size(model) % tp == 0, f"tp must divide the padded vocabulary {padded_vocab_size(model)}"),
+        (
+            model.num_attention_heads % tp == 0,
+            f"tp must divide num_attention_heads {model.num_attention_heads}",
+        ),
+        (
+            kv_fits or model.latent is not None,
+            f"tp must divide num_key_value_heads {kv_heads} or be a multiple of it",
+        ),
+        (
+            padded_vocab_size(model) % tp == 0,
+            f"tp must divide the padded vocabulary {padded_vocab_size(model)}",
+        ),
     ]
     if model.num_dense_layers:
         width, cut = model.intermediate_size, "tp x dp" if layout.shared_ffn else "tp"
-        rules.append((width % layout.ffn_ranks == 0, f"{cut} must divide intermediate_size {width}"))
+        rules.append(
+            (width % layout.ffn_ranks == 0, f"{cut} must divide intermediate_size {width}")
+        )
     if model.linear is not None:
         rules.append(model.linear.rule(tp))
     if model.num_experts == 0:
@@ -87,7 +107,10 @@ def layout_problem(model: ModelConfig, layout: Layout) -> str:
         width, shared = model.moe_intermediate_size, model.shared_expert_intermediate_size
         rules += [
             (layout.expert_ranks % ep == 0, f"ep must divide {_devices(layout)}"),
-            (model.num_experts % ep == 0, f"ep must divide the number of experts {model.num_experts}"),
+            (
+                model.num_experts % ep == 0,
+                f"ep must divide the number of experts {model.num_experts}",
+            ),
             (
                 layout.redundant_experts % ep == 0,
                 f"ep must divide num_redundant_experts {layout.redundant_experts}",
@@ -98,15 +121,25 @@ def layout_problem(model: ModelConfig, layout: Layout) -> str:
             ),
             (
                 shared % _shared_expert_ranks(layout) == 0,
-                f"tp{' x dp' * layout.shared_ffn} must divide the shared experts' intermediate size {shared}",
+                (
+                    f"tp{' x dp' * layout.shared_ffn} must divide the shared experts' intermediate "
+                    f"size {shared}"
+                ),
             ),
         ]
     broken = next((rule for holds, rule in rules if not holds), "")
-    return broken or context_problem(model, layout) or exchange_problem(model, layout) or _block_problem(model, layout)
+    return (
+        broken
+        or context_problem(model, layout)
+        or exchange_problem(model, layout)
+        or _block_problem(model, layout)
+    )
 
 
 def _shared_expert_ranks(layout: Layout) -> int:
-    """Over how many ranks shared experts are cut; where tokens are shared out, every rank has them whole (vLLM)."""
+    """Over how many ranks shared experts are cut; where tokens are shared out, every rank has them
+    whole (vLLM).
+    """
     return 1 if layout.shares_tokens_out else layout.ffn_ranks
 
 
@@ -117,7 +150,9 @@ def _devices(layout: Layout) -> str:
 
 
 def _block_problem(model: ModelConfig, layout: Layout) -> str:
-    """vLLM refuses weights quantised in square blocks whose shard on a rank is not whole blocks; rows it pads."""
+    """vLLM refuses weights quantised in square blocks whose shard on a rank is not whole blocks;
+    rows it pads.
+    """
     if model.weight_block is None or model.weight_block[0] == 1:
         return ""
     rows, columns = model.weight_block
@@ -125,10 +160,18 @@ def _block_problem(model: ModelConfig, layout: Layout) -> str:
     if model.latent is None:
         widths.append(("heads", model.num_attention_heads * model.head_dim // layout.tp))
     if model.num_moe_layers:
-        widths.append(("experts' intermediate size", model.moe_intermediate_size * layout.ep // layout.expert_ranks))
+        widths.append(
+            (
+                "experts' intermediate size",
+                model.moe_intermediate_size * layout.ep // layout.expert_ranks,
+            )
+        )
     if model.num_dense_layers:
         widths.append(("intermediate size", model.intermediate_size // layout.ffn_ranks))
     for what, width in widths:
         if width % rows or width % columns:
-            return f"its quantisation blocks of {rows} x {columns} must divide the {what} per rank, {width}"
+            return (
+                f"its quantisation blocks of {rows} x {columns} must divide the {what} per rank, "
+                f"{width}"
+            )
     return ""

@@ -1,4 +1,5 @@
-"""What a layout changes in a rank's operators: context and sequence parallelism, shared FFNs, pipeline stages.
+"""What a layout changes in a rank's operators: context and sequence parallelism, shared FFNs,
+pipeline stages.
 
 A pipeline stage sends hidden states and residual on, each tensor-parallel rank its share; the next
 stage's ranks gather the shares.
@@ -21,7 +22,9 @@ STAGE_TENSORS = 2
 
 
 def split_layers(num_layers: int, stages: int) -> tuple[int, ...]:
-    """Layers of each stage: equal, what is left over to the stages before the last (vLLM's get_pp_indices)."""
+    """Layers of each stage: equal, what is left over to the stages before the last (vLLM's
+    get_pp_indices).
+    """
     layers = [num_layers // stages] * stages
     for i in range(num_layers % stages):
         layers[-2 - i] += 1
@@ -38,7 +41,9 @@ def stage_model(model: ModelConfig, layout: Layout) -> ModelConfig:
 
 
 def laid_out(whole: Operators) -> Operators:
-    """Makes a function that lists the operators of a replica in one stage list those of one rank of any layout."""
+    """Makes a function that lists the operators of a replica in one stage list those of one rank of
+    any layout.
+    """
 
     @lru_cache(maxsize=256)  # the ledger of memory, the costs and the program of one group all ask
     @wraps(whole)
@@ -56,16 +61,21 @@ def laid_out(whole: Operators) -> Operators:
     return operators
 
 
-def _one_stage(program: tuple[Operator, ...], model: ModelConfig, layout: Layout, size: int) -> tuple[Operator, ...]:
+def _one_stage(
+    program: tuple[Operator, ...], model: ModelConfig, layout: Layout, size: int
+) -> tuple[Operator, ...]:
     last = layout.pp - 1
     kept = [
         op
         for op in program
-        if not (op.part == "prologue" and layout.stage > 0) and not (op.part == "head" and layout.stage < last)
+        if not (op.part == "prologue" and layout.stage > 0)
+        and not (op.part == "head" and layout.stage < last)
     ]
     sent = STAGE_TENSORS * model.hidden_size * size
     if layout.stage > 0 and layout.tp > 1 and not layout.sequence_parallel:
-        kept.insert(0, collective("stage_gather", "all_gather", "tp", sent, part="prologue", repeat=1))
+        kept.insert(
+            0, collective("stage_gather", "all_gather", "tp", sent, part="prologue", repeat=1)
+        )
     if layout.stage < last:
         each = -(-sent // layout.tp)
         kept.append(collective("stage_send", "send", "stages", each, part="head", repeat=1))

@@ -24,7 +24,8 @@ void Histogram::drain() {
   used_ = 0;
   std::ranges::sort(entries, {}, &Entry::value);
   sorted_.push_back(std::move(entries));
-  while (sorted_.size() > 1 && sorted_[sorted_.size() - 2].size() <= 2 * sorted_.back().size()) merge();
+  while (sorted_.size() > 1 && sorted_[sorted_.size() - 2].size() <= 2 * sorted_.back().size())
+    merge();
 }
 
 void Histogram::merge() {

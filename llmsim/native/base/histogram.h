@@ -13,7 +13,8 @@ struct WeightedValues {
   std::vector<std::int64_t> count;
 };
 
-// Memory grows with the different values, not with how many there are; what comes often is counted in a small table.
+// Memory grows with the different values, not with how many there are; what comes often is counted
+// in a small table.
 class Histogram {
  public:
   Histogram() : table_(kSlots) {}
@@ -39,7 +40,8 @@ class Histogram {
 
   std::vector<Entry> table_;
   std::size_t used_ = 0;
-  std::vector<Sorted> sorted_;  // each more than twice as long as the next one, so that merging costs O(n log n)
+  std::vector<Sorted>
+      sorted_;  // each more than twice as long as the next one, so that merging costs O(n log n)
 };
 
 }  // namespace llmsim

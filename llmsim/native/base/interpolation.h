@@ -12,8 +12,8 @@ namespace llmsim {
 
 inline constexpr int kWeightBits = 24;  // interpolation weights are multiples of 2^-24
 
-// Where a coordinate lies on an axis: `upper` = 0 exactly on a point (or clamped below the first); above the last
-// point the last segment is continued.
+// Where a coordinate lies on an axis: `upper` = 0 exactly on a point (or clamped below the first);
+// above the last point the last segment is continued.
 struct Place {
   std::int32_t lower = 0;
   std::int64_t weight = 0;              // of the upper neighbour, in 2^-24
@@ -41,7 +41,9 @@ class Axis {
 };
 
 inline Ps blend(Ps low, Ps high, std::int64_t weight) {
-  return low + static_cast<Ps>((static_cast<int128>(high - low) * weight + (1 << (kWeightBits - 1))) >> kWeightBits);
+  return low +
+         static_cast<Ps>((static_cast<int128>(high - low) * weight + (1 << (kWeightBits - 1))) >>
+                         kWeightBits);
 }
 
 // Row-major table over N axes; linear in each axis between points, never below zero.

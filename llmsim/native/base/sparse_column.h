@@ -11,8 +11,8 @@
 
 namespace llmsim {
 
-// Times of steps in their order. A stretch of zeros takes no memory, others four bytes each, and those beyond two
-// milliseconds are kept beside them: a run has tens of millions of steps.
+// Times of steps in their order. A stretch of zeros takes no memory, others four bytes each, and
+// those beyond two milliseconds are kept beside them: a run has tens of millions of steps.
 class SparseColumn {
  public:
   void push_back(Ps time) {
@@ -40,12 +40,14 @@ class SparseColumn {
   static constexpr std::int32_t kLong = std::numeric_limits<std::int32_t>::min();
 
   Ps long_time(std::size_t step) const {
-    const auto found = std::ranges::lower_bound(long_, step, {}, &std::pair<std::size_t, Ps>::first);
+    const auto found =
+        std::ranges::lower_bound(long_, step, {}, &std::pair<std::size_t, Ps>::first);
     return found->second;
   }
 
   std::size_t size_ = 0;
-  std::vector<std::vector<std::int32_t>> pages_;  // empty where all are zero; the last one may be under way
+  std::vector<std::vector<std::int32_t>>
+      pages_;  // empty where all are zero; the last one may be under way
   std::vector<std::pair<std::size_t, Ps>> long_;  // ascending
 };
 

@@ -42,7 +42,13 @@ class Stalled : public std::runtime_error {
 };
 
 // How a time was obtained, as llmsim.core.Provenance.
-enum class Provenance : std::uint8_t { kMeasured, kInterpolated, kExtrapolated, kScaled, kAnalytic };
+enum class Provenance : std::uint8_t {
+  kMeasured,
+  kInterpolated,
+  kExtrapolated,
+  kScaled,
+  kAnalytic
+};
 inline constexpr int kNumProvenances = 5;
 
 }  // namespace llmsim

@@ -1,4 +1,5 @@
-// What the module was built from, so that a checkout whose sources have changed since is told (llmsim/native_build.py).
+// What the module was built from, so that a checkout whose sources have changed since is told
+// (llmsim/native_build.py).
 #include "bindings/bindings.h"
 #include "sources_sha256.h"
 

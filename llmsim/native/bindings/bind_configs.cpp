@@ -32,8 +32,9 @@ Config with_policies(const Config& config, const Policies& policies) {
   if constexpr (requires { changed.victim; }) {
     changed.victim = policies.victim;
   } else if (policies.victim) {
-    throw std::invalid_argument("a preemption victim is chosen for the scheduler vllm_v1 only, not for " +
-                                changed.scheduler);
+    throw std::invalid_argument(
+        "a preemption victim is chosen for the scheduler vllm_v1 only, not for " +
+        changed.scheduler);
   }
   return changed;
 }
@@ -44,7 +45,8 @@ void bind_kv_configs(nb::module_& m) {
       .value("PRIORITY", QueueOrder::kPriority)
       .value("SHORTEST", QueueOrder::kShortest)
       .value("SLACK", QueueOrder::kSlack);
-  nb::class_<QueueConfig>(m, "QueueConfig", "Order of a waiting queue; the times (ps) are for SLACK.")
+  nb::class_<QueueConfig>(m, "QueueConfig",
+                          "Order of a waiting queue; the times (ps) are for SLACK.")
       .def(nb::init<>())
       .def_rw("order", &QueueConfig::order)
       .def_rw("ttft_target_ps", &QueueConfig::ttft_target)
@@ -52,7 +54,8 @@ void bind_kv_configs(nb::module_& m) {
   nb::enum_<FreeOrder>(m, "FreeOrder")
       .value("APPEND", FreeOrder::kAppend)
       .value("UNKEYED_FIRST", FreeOrder::kUnkeyedFirst);
-  nb::class_<KvTablesConfig>(m, "KvTables", "Tables of blocks of layers that keep different parts of a sequence.")
+  nb::class_<KvTablesConfig>(m, "KvTables",
+                             "Tables of blocks of layers that keep different parts of a sequence.")
       .def(nb::init<>())
       .def_rw("windows", &KvTablesConfig::windows)
       .def_rw("step_tokens", &KvTablesConfig::step_tokens);
@@ -78,7 +81,8 @@ void bind_kv_configs(nb::module_& m) {
 }
 
 void bind_speculation(nb::module_& m) {
-  nb::class_<Acceptance>(m, "Acceptance", "Chance of each draft, in 2^-53, given that those before it hold.")
+  nb::class_<Acceptance>(m, "Acceptance",
+                         "Chance of each draft, in 2^-53, given that those before it hold.")
       .def(nb::init<>())
       .def_rw("chance", &Acceptance::chance)
       .def_rw("seed", &Acceptance::seed)
@@ -93,15 +97,20 @@ void bind_speculation(nb::module_& m) {
       .def_rw("acceptance", &SpeculationConfig::acceptance)
       .def("drafts_after", &SpeculationConfig::drafts_after, "sequences"_a)
       .def("proposes", &SpeculationConfig::proposes, "request"_a, "emitted"_a);
-  nb::class_<Drafter>(m, "Drafter", "The model that proposes drafts: its first pass, and the pass of each further one.")
+  nb::class_<Drafter>(
+      m, "Drafter",
+      "The model that proposes drafts: its first pass, and the pass of each further one.")
       .def(
           "__init__",
-          [](Drafter* drafter, std::shared_ptr<Program> first, std::shared_ptr<Program> next, std::int32_t slots,
-             bool parallel) { new (drafter) Drafter(std::move(first), std::move(next), slots, parallel); },
+          [](Drafter* drafter, std::shared_ptr<Program> first, std::shared_ptr<Program> next,
+             std::int32_t slots, bool parallel) {
+            new (drafter) Drafter(std::move(first), std::move(next), slots, parallel);
+          },
           "first"_a, "next"_a, "slots"_a, "parallel"_a)
       .def(
           "expand",
-          [](Drafter& drafter, std::shared_ptr<ExpandedConfig> first, std::shared_ptr<ExpandedConfig> next) {
+          [](Drafter& drafter, std::shared_ptr<ExpandedConfig> first,
+             std::shared_ptr<ExpandedConfig> next) {
             drafter.expand(std::move(first), std::move(next));
           },
           "first"_a, "next"_a, "Every rank's nodes of its passes run in the engine.");
@@ -113,8 +122,11 @@ void bind_scheduler_configs(nb::module_& m) {
       .def_rw("max_num_seqs", &VllmV1Config::max_num_seqs)
       .def_rw("max_num_scheduled_tokens", &VllmV1Config::max_num_scheduled_tokens)
       .def_prop_rw(
-          "long_prefill_token_threshold", [](const VllmV1Config& c) { return c.limits.long_prefill_token_threshold; },
-          [](VllmV1Config& c, std::int32_t tokens) { c.limits.long_prefill_token_threshold = tokens; })
+          "long_prefill_token_threshold",
+          [](const VllmV1Config& c) { return c.limits.long_prefill_token_threshold; },
+          [](VllmV1Config& c, std::int32_t tokens) {
+            c.limits.long_prefill_token_threshold = tokens;
+          })
       .def_rw("limits", &VllmV1Config::limits)
       .def_rw("chunked_prefill", &VllmV1Config::chunked_prefill)
       .def_rw("reserve_full_isl", &VllmV1Config::reserve_full_isl)
@@ -135,8 +147,10 @@ void bind_scheduler_configs(nb::module_& m) {
       .def_rw("disable_fast_path", &VllmV1Config::disable_fast_path)
       .def_rw("speculation", &VllmV1Config::speculation)
       .def_rw("kv", &VllmV1Config::kv)
-      .def("with_policies", &with_policies<VllmV1Config>, "policies"_a, "The same, but for these decisions.");
-  nb::class_<BatchingConfig>(m, "BatchingConfig", "Options of a scheduler other than vLLM's, by its name.")
+      .def("with_policies", &with_policies<VllmV1Config>, "policies"_a,
+           "The same, but for these decisions.");
+  nb::class_<BatchingConfig>(m, "BatchingConfig",
+                             "Options of a scheduler other than vLLM's, by its name.")
       .def(nb::init<>())
       .def_rw("scheduler", &BatchingConfig::scheduler)
       .def_rw("max_num_seqs", &BatchingConfig::max_num_seqs)
@@ -147,14 +161,16 @@ void bind_scheduler_configs(nb::module_& m) {
       .def_rw("kv_consumer", &BatchingConfig::kv_consumer)
       .def_rw("queue", &BatchingConfig::queue)
       .def_rw("kv", &BatchingConfig::kv)
-      .def("with_policies", &with_policies<BatchingConfig>, "policies"_a, "The same, but for these decisions.")
+      .def("with_policies", &with_policies<BatchingConfig>, "policies"_a,
+           "The same, but for these decisions.")
       .def_rw("sglang_new_tokens", &BatchingConfig::sglang_new_tokens)
       .def_rw("sglang_reserved_tokens", &BatchingConfig::sglang_reserved_tokens)
       .def_rw("output_length_known", &BatchingConfig::output_length_known)
       .def_rw("mlfq_levels", &BatchingConfig::mlfq_levels)
       .def_rw("mlfq_tokens_per_iteration", &BatchingConfig::mlfq_tokens_per_iteration)
       .def_rw("mlfq_starvation_ps", &BatchingConfig::mlfq_starvation);
-  m.def("scheduler_names", &scheduler_names, "Names that BatchingConfig.scheduler may have, sorted.");
+  m.def("scheduler_names", &scheduler_names,
+        "Names that BatchingConfig.scheduler may have, sorted.");
 }
 
 }  // namespace
@@ -188,31 +204,39 @@ void bind_expanded(nb::module_& m) {
       [](const std::vector<std::tuple<std::uint32_t, std::int64_t, Ps>>& dimensions) {
         std::vector<astra_sim::model::Dimension> all;
         for (const auto& [devices, bytes_per_s, latency] : dimensions)
-          all.push_back({astra_sim::model::TopologyKind::fully_connected, devices, bytes_per_s, latency});
+          all.push_back(
+              {astra_sim::model::TopologyKind::kFullyConnected, devices, bytes_per_s, latency});
         return astra_sim::model::Topology::grid(all);
       },
-      "dimensions"_a, "Fully connected dimensions of (devices, bytes/s, latency in ps), the first varying fastest.");
-  nb::class_<CollectiveSpec>(m, "CollectiveSpec", "How one collective operator runs; 0 bytes: by its own table.")
+      "dimensions"_a,
+      "Fully connected dimensions of (devices, bytes/s, latency in ps), the first varying "
+      "fastest.");
+  nb::class_<CollectiveSpec>(m, "CollectiveSpec",
+                             "How one collective operator runs; 0 bytes: by its own table.")
       .def(
           "__init__",
-          [](CollectiveSpec* spec, std::int32_t op, astra_sim::model::CollectiveKind kind, std::int64_t bytes_per_unit,
-             astra_sim::model::Algorithm algorithm, std::int32_t ranks, std::int32_t stride, bool everyone,
-             std::int32_t per_node, std::int64_t far_bytes_per_unit) {
+          [](CollectiveSpec* spec, std::int32_t op, astra_sim::model::CollectiveKind kind,
+             std::int64_t bytes_per_unit, astra_sim::model::Algorithm algorithm, std::int32_t ranks,
+             std::int32_t stride, bool everyone, std::int32_t per_node,
+             std::int64_t far_bytes_per_unit) {
             if (ranks < 0 || stride < 1 || per_node < 0 || far_bytes_per_unit < 0)
               throw std::invalid_argument("a collective is among a number of ranks");
             new (spec) CollectiveSpec{op,     kind,     bytes_per_unit, algorithm,         ranks,
                                       stride, everyone, per_node,       far_bytes_per_unit};
           },
-          "op"_a, "kind"_a, "bytes_per_unit"_a, "algorithm"_a = astra_sim::model::Algorithm::ring, "ranks"_a = 0,
-          "stride"_a = 1, "everyone"_a = false, "per_node"_a = 0, "far_bytes_per_unit"_a = 0);
-  nb::class_<ExpandedConfig>(m, "ExpandedConfig", "A group's own links and the collectives that run on them.")
+          "op"_a, "kind"_a, "bytes_per_unit"_a, "algorithm"_a = astra_sim::model::Algorithm::kRing,
+          "ranks"_a = 0, "stride"_a = 1, "everyone"_a = false, "per_node"_a = 0,
+          "far_bytes_per_unit"_a = 0);
+  nb::class_<ExpandedConfig>(m, "ExpandedConfig",
+                             "A group's own links and the collectives that run on them.")
       .def(
           "__init__",
           [](ExpandedConfig* config, std::shared_ptr<astra_sim::model::Topology> topology,
-             astra_sim::engine::NetworkKind network, std::vector<CollectiveSpec> collectives, std::int32_t members,
-             std::vector<astra_sim::model::DeviceId> devices) {
-            new (config) ExpandedConfig{std::move(topology), network,       std::move(collectives), members,
-                                        std::move(devices),  signal_check()};
+             astra_sim::engine::NetworkKind network, std::vector<CollectiveSpec> collectives,
+             std::int32_t members, std::vector<astra_sim::model::DeviceId> devices) {
+            new (config)
+                ExpandedConfig{std::move(topology), network,       std::move(collectives), members,
+                               std::move(devices),  signal_check()};
           },
           "topology"_a, "network"_a, "collectives"_a, "members"_a = 1,
           "devices"_a = std::vector<astra_sim::model::DeviceId>{});

@@ -29,28 +29,34 @@ void bind_kv_tiers(nb::module_& m) {
           "write"_a, "parks"_a = false, "parks: who recalls is parked alone; else its batch waits.")
       .def(
           "add_pool",
-          [](KvTiersConfig& config, const std::string& name, std::int64_t capacity_bytes, TierEviction eviction,
-             NetworkNodeId place, std::int32_t queue_depth, Ps read_latency_ps, Ps write_latency_ps) {
-            config.pools.push_back(
-                {name, capacity_bytes, eviction, place, queue_depth, read_latency_ps, write_latency_ps});
+          [](KvTiersConfig& config, const std::string& name, std::int64_t capacity_bytes,
+             TierEviction eviction, NetworkNodeId place, std::int32_t queue_depth,
+             Ps read_latency_ps, Ps write_latency_ps) {
+            config.pools.push_back({name, capacity_bytes, eviction, place, queue_depth,
+                                    read_latency_ps, write_latency_ps});
             return config.pools.size() - 1;
           },
-          "name"_a, "capacity_bytes"_a, "eviction"_a, "place"_a, "queue_depth"_a = 0, "read_latency_ps"_a = 0,
-          "write_latency_ps"_a = 0, "Returns the pool's number. queue_depth 0: a memory.")
+          "name"_a, "capacity_bytes"_a, "eviction"_a, "place"_a, "queue_depth"_a = 0,
+          "read_latency_ps"_a = 0, "write_latency_ps"_a = 0,
+          "Returns the pool's number. queue_depth 0: a memory.")
       .def(
           "stripe",
           [](KvTiersConfig& config, NetworkNodeId place, std::vector<NetworkNodeId> stripes) {
             config.striped = place;
             config.stripes = std::move(stripes);
           },
-          "place"_a, "stripes"_a, "A place of pools that is several memories, over which KV is spread: their places.")
+          "place"_a, "stripes"_a,
+          "A place of pools that is several memories, over which KV is spread: their places.")
       .def(
           "add_group",
-          [](KvTiersConfig& config, const std::vector<std::int32_t>& pools, const std::vector<NetworkNodeId>& ranks,
-             std::int32_t chunk_tokens, const std::vector<std::int64_t>& bytes_per_token,
-             std::int32_t model) { config.groups.push_back({pools, ranks, chunk_tokens, bytes_per_token, model}); },
+          [](KvTiersConfig& config, const std::vector<std::int32_t>& pools,
+             const std::vector<NetworkNodeId>& ranks, std::int32_t chunk_tokens,
+             const std::vector<std::int64_t>& bytes_per_token, std::int32_t model) {
+            config.groups.push_back({pools, ranks, chunk_tokens, bytes_per_token, model});
+          },
           "pools"_a, "ranks"_a, "chunk_tokens"_a, "bytes_per_token"_a, "model"_a,
-          "The next group: its pools in order of lookup (none: it has no tiers), the places of its ranks, the bytes "
+          "The next group: its pools in order of lookup (none: it has no tiers), the places of its "
+          "ranks, the bytes "
           "of each.");
 }
 

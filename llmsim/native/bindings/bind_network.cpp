@@ -21,7 +21,9 @@ using Share = std::tuple<std::int32_t, std::int32_t, std::vector<Part>>;
 using Start = std::tuple<Ps, NetworkNodeId, NetworkNodeId, std::int64_t>;
 
 Port port_of(const Ports& ports) {
-  const auto link = [](std::int64_t id) { return id < 0 ? kNoLink : static_cast<NetworkLinkId>(id); };
+  const auto link = [](std::int64_t id) {
+    return id < 0 ? kNoLink : static_cast<NetworkLinkId>(id);
+  };
   return {link(ports.first), link(ports.second)};
 }
 
@@ -50,7 +52,8 @@ nb::tuple probe(const NetworkConfig& config, const std::vector<Start>& starts) {
   }
   std::vector<std::int64_t> bytes, busy;
   for (std::size_t link = 0; link < network.num_links(); ++link) {
-    const NetworkLinkCounters counters = network.link_counters(static_cast<NetworkLinkId>(link), now);
+    const NetworkLinkCounters counters =
+        network.link_counters(static_cast<NetworkLinkId>(link), now);
     bytes.push_back(counters.bytes);
     busy.push_back(counters.busy);
   }
@@ -62,7 +65,8 @@ void bind_kv_transfer(nb::module_& m) {
                                "How the KV of prompts goes from prefill groups to decode groups.")
       .def(
           "__init__",
-          [](KvTransferConfig* c, bool push, bool layerwise, std::vector<std::vector<NetworkNodeId>> places) {
+          [](KvTransferConfig* c, bool push, bool layerwise,
+             std::vector<std::vector<NetworkNodeId>> places) {
             new (c) KvTransferConfig{push, layerwise, std::move(places), {}, {}};
           },
           "push"_a, "layerwise"_a, "places"_a, "places: of every group's ranks, by group.")
@@ -80,14 +84,15 @@ void bind_kv_transfer(nb::module_& m) {
             c.tables.push_back(std::move(table));
             return c.tables.size() - 1;
           },
-          "shares"_a, "block_size"_a = 1, "prefill_all_but_last_token"_a = false, "even_layers"_a = 0,
-          "Tuples (prefill rank, decode rank, parts) with parts (layers, bytes per token and layer, bytes of state per "
+          "shares"_a, "block_size"_a = 1, "prefill_all_but_last_token"_a = false,
+          "even_layers"_a = 0,
+          "Tuples (prefill rank, decode rank, parts) with parts (layers, bytes per token and "
+          "layer, bytes of state per "
           "layer, blocks at the end of a prompt that are kept or 0 for all); returns its number.")
       .def(
           "add_route",
-          [](KvTransferConfig& c, std::int32_t prefill_group, std::int32_t decode_group, std::int32_t table) {
-            c.routes.push_back({prefill_group, decode_group, table});
-          },
+          [](KvTransferConfig& c, std::int32_t prefill_group, std::int32_t decode_group,
+             std::int32_t table) { c.routes.push_back({prefill_group, decode_group, table}); },
           "prefill_group"_a, "decode_group"_a, "table"_a);
 }
 
@@ -95,9 +100,11 @@ void bind_kv_transfer(nb::module_& m) {
 
 void bind_network(nb::module_& m) {
   nb::enum_<Sharing>(m, "Sharing").value("FAIR", Sharing::kFair).value("FIFO", Sharing::kFifo);
-  nb::class_<NetworkConfig>(m, "NetworkConfig", "The cluster's shared network: links, and the places that they join.")
+  nb::class_<NetworkConfig>(m, "NetworkConfig",
+                            "The cluster's shared network: links, and the places that they join.")
       .def(
-          "__init__", [](NetworkConfig* c, Sharing sharing) { new (c) NetworkConfig{sharing, {}, {}, {}, 0}; },
+          "__init__",
+          [](NetworkConfig* c, Sharing sharing) { new (c) NetworkConfig{sharing, {}, {}, {}, 0}; },
           "sharing"_a)
       .def(
           "add_link",
@@ -108,17 +115,22 @@ void bind_network(nb::module_& m) {
           "bytes_per_s"_a, "latency_ps"_a, "A directed link; returns its number.")
       .def(
           "add_place",
-          [](NetworkConfig& c, std::int32_t island, const Ports& near, const Ports& far, std::int64_t device,
-             Ps near_latency_ps, Ps far_latency_ps) {
+          [](NetworkConfig& c, std::int32_t island, const Ports& near, const Ports& far,
+             std::int64_t device, Ps near_latency_ps, Ps far_latency_ps) {
             c.places.push_back({island, port_of(near), port_of(far),
-                                device < 0 ? astra_sim::model::kNone : static_cast<astra_sim::model::DeviceId>(device),
+                                device < 0 ? astra_sim::model::kNone
+                                           : static_cast<astra_sim::model::DeviceId>(device),
                                 near_latency_ps, far_latency_ps});
             return c.places.size() - 1;
           },
-          "island"_a, "near"_a, "far"_a, "device"_a = -1, "near_latency_ps"_a = 0, "far_latency_ps"_a = 0,
-          "A memory; returns its number. near, far: numbers of the links (out, in), -1: none. island -1: near to all. "
-          "device: its number in the topology, whose routes it takes to other devices. near_latency_ps, "
-          "far_latency_ps: of the cluster's link that KV crosses on its way out, where the out link is the memory's "
+          "island"_a, "near"_a, "far"_a, "device"_a = -1, "near_latency_ps"_a = 0,
+          "far_latency_ps"_a = 0,
+          "A memory; returns its number. near, far: numbers of the links (out, in), -1: none. "
+          "island -1: near to all. "
+          "device: its number in the topology, whose routes it takes to other devices. "
+          "near_latency_ps, "
+          "far_latency_ps: of the cluster's link that KV crosses on its way out, where the out "
+          "link is the memory's "
           "own.")
       .def(
           "add_topology",
@@ -129,7 +141,8 @@ void bind_network(nb::module_& m) {
       .def_prop_ro("num_links", [](const NetworkConfig& c) { return c.links.size(); })
       .def_prop_ro("num_places", [](const NetworkConfig& c) { return c.places.size(); })
       .def("probe", &probe, "starts"_a,
-           "Runs transfers (at_ps, from, to, bytes), in order of time; arrays: landed_ps, bytes per link, busy ps per "
+           "Runs transfers (at_ps, from, to, bytes), in order of time; arrays: landed_ps, bytes "
+           "per link, busy ps per "
            "link.");
   bind_kv_transfer(m);
 }

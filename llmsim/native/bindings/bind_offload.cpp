@@ -17,16 +17,19 @@ void bind_weights(nb::module_& m) {
   nb::class_<CopySource>(m, "CopySource", "A memory that weights are copied from.")
       .def(
           "__init__",
-          [](CopySource* source, Ps latency_ps, std::int64_t rate_q16, NetworkNodeId place, Ps before_ps) {
+          [](CopySource* source, Ps latency_ps, std::int64_t rate_q16, NetworkNodeId place,
+             Ps before_ps) {
             if (latency_ps < 0 || rate_q16 < 1 || before_ps < 0)
               throw std::invalid_argument("a source's rate or latency");
             new (source) CopySource{latency_ps, rate_q16, place, before_ps};
           },
           "latency_ps"_a, "rate_q16"_a, "place"_a = -1, "before_ps"_a = 0,
-          "rate_q16: 2^-16 bytes/s to each rank when nobody else copies; place: on the network; before_ps: latency "
+          "rate_q16: 2^-16 bytes/s to each rank when nobody else copies; place: on the network; "
+          "before_ps: latency "
           "that "
           "the network does not charge.");
-  nb::class_<WeightStreaming>(m, "WeightStreaming", "Weights that steps copy in, by operator of the program; bytes.")
+  nb::class_<WeightStreaming>(m, "WeightStreaming",
+                              "Weights that steps copy in, by operator of the program; bytes.")
       .def(nb::init<>())
       .def_rw("sources", &WeightStreaming::sources)
       .def_rw("ahead", &WeightStreaming::ahead)
@@ -37,7 +40,8 @@ void bind_weights(nb::module_& m) {
           [](WeightStreaming& w, const nb::list& sampled) {
             w.sampled.clear();
             for (const nb::handle one : sampled)
-              w.sampled.push_back(one.is_none() ? nullptr : nb::cast<std::shared_ptr<SampledCostTable>>(one));
+              w.sampled.push_back(one.is_none() ? nullptr
+                                                : nb::cast<std::shared_ptr<SampledCostTable>>(one));
           },
           nb::for_setter(nb::sig("def sampled(self, sampled: list) -> None")))
       .def_rw("by_batch_from", &WeightStreaming::by_batch_from)
@@ -62,7 +66,8 @@ void bind_devices(nb::module_& m) {
       .def_rw("kv_bytes", &PimConfig::kv_bytes)
       .def_rw("concurrent", &PimConfig::concurrent)
       .def_rw("places", &PimConfig::places);
-  nb::class_<HostOperators>(m, "HostOperators", "Operators of the program that the node's processors run.")
+  nb::class_<HostOperators>(m, "HostOperators",
+                            "Operators of the program that the node's processors run.")
       .def(nb::init<>())
       .def_rw("runs", &HostOperators::runs)
       .def_rw("input_bytes", &HostOperators::input_bytes)
@@ -79,8 +84,10 @@ Items items_of(const Batch& batch) {
   return items;
 }
 
-// (unit, stream, role, operator, execution, lane, ps, end, bytes, what it waits for) of each node, and the halves.
-nb::tuple describe(const std::shared_ptr<Program>& program, const std::shared_ptr<const OffloadConfig>& config,
+// (unit, stream, role, operator, execution, lane, ps, end, bytes, what it waits for) of each node,
+// and the halves.
+nb::tuple describe(const std::shared_ptr<Program>& program,
+                   const std::shared_ptr<const OffloadConfig>& config,
                    const std::vector<Items>& items, std::int64_t step) {
   std::vector<std::unique_ptr<OffloadExecutor>> owned;
   std::vector<StepExecutor*> members;
@@ -103,10 +110,12 @@ nb::tuple describe(const std::shared_ptr<Program>& program, const std::shared_pt
     std::vector<std::int32_t> after;
     for (const std::int32_t before : found.graph->after_of(node))
       if (before < kCarried) after.push_back(before);
-    nodes.append(nb::make_tuple(node.stream / kNumDeviceStreams, node.stream % kNumDeviceStreams, label.role, label.op,
-                                label.execution, label.lane, found.ps[i], found.end[i], found.bytes[i], after));
+    nodes.append(nb::make_tuple(node.stream / kNumDeviceStreams, node.stream % kNumDeviceStreams,
+                                label.role, label.op, label.execution, label.lane, found.ps[i],
+                                found.end[i], found.bytes[i], after));
   }
-  for (const auto& [first, second] : found.halves) halves.append(nb::make_tuple(items_of(first), items_of(second)));
+  for (const auto& [first, second] : found.halves)
+    halves.append(nb::make_tuple(items_of(first), items_of(second)));
   return nb::make_tuple(nodes, halves);
 }
 
@@ -131,10 +140,11 @@ void bind_described(nb::module_& m) {
       .value("RESULTS", NodeRole::kResults)
       .value("CONTEXT", NodeRole::kContext)
       .value("PROMPTS", NodeRole::kPrompts);
-  m.def(
-      "describe_offloaded_step", &describe, "program"_a, "config"_a, "items"_a, "step"_a,
-      "The nodes of the run's step of that number, from 1, if nothing ran before: (unit, stream, role, operator, "
-      "execution, lane, ps, end ps, bytes, nodes before) each; and of each member its two halves, if they alternate.");
+  m.def("describe_offloaded_step", &describe, "program"_a, "config"_a, "items"_a, "step"_a,
+        "The nodes of the run's step of that number, from 1, if nothing ran before: (unit, stream, "
+        "role, operator, "
+        "execution, lane, ps, end ps, bytes, nodes before) each; and of each member its two "
+        "halves, if they alternate.");
 }
 
 }  // namespace
@@ -177,7 +187,8 @@ std::unique_ptr<RoundExecutor> make_offload_domain(const std::vector<Group*>& me
     configs.push_back(member->config().offload);
     counters.push_back(&offload->counters());
   }
-  return std::make_unique<OffloadDomain>(std::move(executors), std::move(configs), std::move(counters));
+  return std::make_unique<OffloadDomain>(std::move(executors), std::move(configs),
+                                         std::move(counters));
 }
 
 nb::dict offload_counters(const StepExecutor& executor) {

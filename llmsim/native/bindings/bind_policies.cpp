@@ -32,7 +32,9 @@ std::int64_t whole(const char* kind, const nb::object& answer) {
 class PythonEviction final : public Eviction {
  public:
   PythonEviction(nb::object freed, nb::object reused, nb::object evict)
-      : freed_(share(std::move(freed))), reused_(share(std::move(reused))), evict_(share(std::move(evict))) {}
+      : freed_(share(std::move(freed))),
+        reused_(share(std::move(reused))),
+        evict_(share(std::move(evict))) {}
 
   void freed(std::span<const BlockId> blocks) override { tell(*freed_, blocks); }
   void reused(std::span<const BlockId> blocks) override { tell(*reused_, blocks); }
@@ -71,7 +73,8 @@ struct PythonAdmission {
     const nb::object answer = (*admit)(RequestView{call}, GroupView{call, &group});
     bool yes = false;
     if (!nb::try_cast(answer, yes, false))
-      throw BadPolicy("admission answered " + std::string(nb::repr(answer).c_str()) + "; True or False is needed");
+      throw BadPolicy("admission answered " + std::string(nb::repr(answer).c_str()) +
+                      "; True or False is needed");
     return yes;
   }
 };
@@ -80,7 +83,8 @@ struct PythonAdmission {
 
 void bind_policies(nb::module_& m) {
   nb::exception<BadPolicy>(m, "BadPolicy", PyExc_RuntimeError);
-  nb::class_<SequenceView>(m, "SequenceView", "A request of a group (llmsim.scheduling.base.SequenceView).")
+  nb::class_<SequenceView>(m, "SequenceView",
+                           "A request of a group (llmsim.scheduling.base.SequenceView).")
       .def_ro("row", &SequenceView::row)
       .def_ro("tokens", &SequenceView::tokens)
       .def_ro("received", &SequenceView::received)
@@ -88,7 +92,8 @@ void bind_policies(nb::module_& m) {
       .def_ro("blocks", &SequenceView::blocks)
       .def_ro("priority", &SequenceView::priority)
       .def_ro("arrival_ps", &SequenceView::arrival);
-  nb::class_<Policies>(m, "Policies", "Decisions of one group's scheduler that Python objects take.")
+  nb::class_<Policies>(m, "Policies",
+                       "Decisions of one group's scheduler that Python objects take.")
       .def(nb::init<>())
       .def(
           "set_queue_order",
@@ -115,7 +120,8 @@ void bind_policies(nb::module_& m) {
       .def(
           "set_eviction",
           [](Policies& p, nb::object freed, nb::object reused, nb::object evict) {
-            p.eviction = std::make_shared<PythonEviction>(std::move(freed), std::move(reused), std::move(evict));
+            p.eviction = std::make_shared<PythonEviction>(std::move(freed), std::move(reused),
+                                                          std::move(evict));
           },
           "freed"_a, "reused"_a, "evict"_a);
 }
@@ -125,7 +131,8 @@ void bind_set_admission(nb::class_<Simulation>& simulation) {
       .def(
           "limit_queues",
           [](Simulation& s, std::int32_t most) {
-            s.set_admission([most](RequestId, Ps, const Group& group) { return group.num_waiting() < most; });
+            s.set_admission(
+                [most](RequestId, Ps, const Group& group) { return group.num_waiting() < most; });
           },
           "most"_a, "Requests that would find so many waiting in their group are turned away.")
       .def(

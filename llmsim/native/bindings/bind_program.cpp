@@ -21,7 +21,8 @@ Batch batch_of(const Items& items) {
   Batch batch;
   for (const auto& [q, k] : items) {
     const auto request = static_cast<RequestId>(batch.items.size());
-    batch.items.push_back({request, static_cast<std::int32_t>(q), static_cast<std::int32_t>(k), 0, 0, true});
+    batch.items.push_back(
+        {request, static_cast<std::int32_t>(q), static_cast<std::int32_t>(k), 0, 0, true});
     batch.features.add(q, k);
   }
   if (items.empty()) batch.make_dummy();
@@ -33,16 +34,19 @@ namespace {
 template <std::size_t N>
 Grid<N> make_grid(const std::vector<In<std::int64_t>>& axes, const In<std::int64_t>& ps,
                   const std::optional<In<std::uint8_t>>& provenance) {
-  if (axes.size() != N) throw std::invalid_argument("a grid of " + std::to_string(N) + " axes is needed");
+  if (axes.size() != N)
+    throw std::invalid_argument("a grid of " + std::to_string(N) + " axes is needed");
   std::size_t cells = 1;
   for (const auto& axis : axes) {
     if (axis.shape(0) == 0) throw std::invalid_argument("an axis is empty");
     for (std::size_t i = 1; i < axis.shape(0); ++i)
-      if (axis.data()[i] <= axis.data()[i - 1]) throw std::invalid_argument("an axis does not ascend");
+      if (axis.data()[i] <= axis.data()[i - 1])
+        throw std::invalid_argument("an axis does not ascend");
     cells *= axis.shape(0);
   }
   if (cells != ps.shape(0)) throw std::invalid_argument("grid and axes differ in size");
-  if (provenance && provenance->shape(0) != cells) throw std::invalid_argument("grid and provenance differ in size");
+  if (provenance && provenance->shape(0) != cells)
+    throw std::invalid_argument("grid and provenance differ in size");
   return [&]<std::size_t... I>(std::index_sequence<I...>) {
     return Grid<N>({Axis(to_vector(axes[I]))...}, to_vector(ps),
                    provenance ? to_vector(*provenance) : std::vector<std::uint8_t>{});
@@ -65,34 +69,38 @@ AttentionHandle handle(std::unique_ptr<AttentionCost> cost, std::int64_t queries
 }
 
 void bind_attention(nb::module_& m) {
-  nb::class_<AttentionHandle>(m, "Attention", "Attention of one layer, priced by the batch; used by one Program.")
+  nb::class_<AttentionHandle>(m, "Attention",
+                              "Attention of one layer, priced by the batch; used by one Program.")
       .def_static(
           "mixed",
-          [](const std::vector<In<std::int64_t>>& axes, const In<std::int64_t>& ps, std::int64_t skew_ps,
-             const std::optional<In<std::uint8_t>>& provenance, std::int64_t window, bool chunked,
-             std::int64_t queries_per_kv_head, bool prompts_apart) {
-            return handle(std::make_unique<MixedGridAttention>(make_grid<4>(axes, ps, provenance), skew_ps,
-                                                               sight_of(window, chunked), prompts_apart),
-                          queries_per_kv_head);
+          [](const std::vector<In<std::int64_t>>& axes, const In<std::int64_t>& ps,
+             std::int64_t skew_ps, const std::optional<In<std::uint8_t>>& provenance,
+             std::int64_t window, bool chunked, std::int64_t queries_per_kv_head,
+             bool prompts_apart) {
+            return handle(
+                std::make_unique<MixedGridAttention>(make_grid<4>(axes, ps, provenance), skew_ps,
+                                                     sight_of(window, chunked), prompts_apart),
+                queries_per_kv_head);
           },
-          "axes"_a, "ps"_a, "skew_ps"_a, "provenance"_a = nb::none(), "window"_a = 0, "chunked"_a = false,
-          "queries_per_kv_head"_a = 1, "prompts_apart"_a = false)
+          "axes"_a, "ps"_a, "skew_ps"_a, "provenance"_a = nb::none(), "window"_a = 0,
+          "chunked"_a = false, "queries_per_kv_head"_a = 1, "prompts_apart"_a = false)
       .def_static(
           "split",
           [](const std::vector<In<std::int64_t>>& prefill_axes, const In<std::int64_t>& prefill_ps,
-             const std::vector<In<std::int64_t>>& decode_axes, const In<std::int64_t>& decode_ps, std::int64_t mixed_ps,
-             std::int64_t skew_ps, const std::optional<In<std::uint8_t>>& prefill_provenance,
-             const std::optional<In<std::uint8_t>>& decode_provenance, std::int64_t window, bool chunked,
-             std::int64_t queries_per_kv_head) {
-            return handle(
-                std::make_unique<SplitGridAttention>(make_grid<2>(prefill_axes, prefill_ps, prefill_provenance),
-                                                     make_grid<2>(decode_axes, decode_ps, decode_provenance), mixed_ps,
-                                                     skew_ps, sight_of(window, chunked)),
-                queries_per_kv_head);
+             const std::vector<In<std::int64_t>>& decode_axes, const In<std::int64_t>& decode_ps,
+             std::int64_t mixed_ps, std::int64_t skew_ps,
+             const std::optional<In<std::uint8_t>>& prefill_provenance,
+             const std::optional<In<std::uint8_t>>& decode_provenance, std::int64_t window,
+             bool chunked, std::int64_t queries_per_kv_head) {
+            return handle(std::make_unique<SplitGridAttention>(
+                              make_grid<2>(prefill_axes, prefill_ps, prefill_provenance),
+                              make_grid<2>(decode_axes, decode_ps, decode_provenance), mixed_ps,
+                              skew_ps, sight_of(window, chunked)),
+                          queries_per_kv_head);
           },
-          "prefill_axes"_a, "prefill_ps"_a, "decode_axes"_a, "decode_ps"_a, "mixed_ps"_a, "skew_ps"_a,
-          "prefill_provenance"_a = nb::none(), "decode_provenance"_a = nb::none(), "window"_a = 0, "chunked"_a = false,
-          "queries_per_kv_head"_a = 1);
+          "prefill_axes"_a, "prefill_ps"_a, "decode_axes"_a, "decode_ps"_a, "mixed_ps"_a,
+          "skew_ps"_a, "prefill_provenance"_a = nb::none(), "decode_provenance"_a = nb::none(),
+          "window"_a = 0, "chunked"_a = false, "queries_per_kv_head"_a = 1);
 }
 
 void bind_operators(nb::module_& m) {
@@ -108,16 +116,18 @@ void bind_operators(nb::module_& m) {
       .value("COLLECTIVE", NodeKind::kCollective)
       .value("STAGE_SEND", NodeKind::kStageSend);
 
-  nb::class_<SampledCostTable>(m, "SampledCostTable",
-                               "Times sampled before the run: [layer][draw][token count]; a counter chooses the draw.")
+  nb::class_<SampledCostTable>(
+      m, "SampledCostTable",
+      "Times sampled before the run: [layer][draw][token count]; a counter chooses the draw.")
       .def(
           "__init__",
-          [](SampledCostTable* sampled, const In<std::int64_t>& tokens, std::int32_t layers, std::int32_t draws,
-             const In<std::int64_t>& ps, std::uint64_t seed, std::uint8_t provenance, std::int32_t first_layer,
-             bool in_order) {
-            SampledCostTable made(Axis(to_vector(tokens)), layers, draws, to_vector(ps), seed, provenance, first_layer,
-                                  in_order);
-            if (!made.valid() || provenance >= kNumProvenances) throw std::invalid_argument("a ragged table of draws");
+          [](SampledCostTable* sampled, const In<std::int64_t>& tokens, std::int32_t layers,
+             std::int32_t draws, const In<std::int64_t>& ps, std::uint64_t seed,
+             std::uint8_t provenance, std::int32_t first_layer, bool in_order) {
+            SampledCostTable made(Axis(to_vector(tokens)), layers, draws, to_vector(ps), seed,
+                                  provenance, first_layer, in_order);
+            if (!made.valid() || provenance >= kNumProvenances)
+              throw std::invalid_argument("a ragged table of draws");
             new (sampled) SampledCostTable(std::move(made));
           },
           "tokens"_a, "layers"_a, "draws"_a, "ps"_a, "seed"_a, "provenance"_a, "first_layer"_a = 0,
@@ -126,15 +136,23 @@ void bind_operators(nb::module_& m) {
   nb::class_<Operator>(m, "Operator")
       .def(
           "__init__",
-          [](Operator* op, std::string name, NodeKind kind, Feature feature, std::int32_t part, std::int32_t repeat,
-             const In<std::int64_t>& ps, const In<std::uint8_t>& provenance, std::int32_t stage, std::int32_t attention,
+          [](Operator* op, std::string name, NodeKind kind, Feature feature, std::int32_t part,
+             std::int32_t repeat, const In<std::int64_t>& ps, const In<std::uint8_t>& provenance,
+             std::int32_t stage, std::int32_t attention,
              std::shared_ptr<SampledCostTable> sampled) {
-            new (op) Operator{
-                std::move(name), kind,      feature,           part, repeat, to_vector(ps), to_vector(provenance),
-                stage,           attention, std::move(sampled)};
+            new (op) Operator{std::move(name),
+                              kind,
+                              feature,
+                              part,
+                              repeat,
+                              to_vector(ps),
+                              to_vector(provenance),
+                              stage,
+                              attention,
+                              std::move(sampled)};
           },
-          "name"_a, "kind"_a, "feature"_a, "part"_a, "repeat"_a, "ps"_a, "provenance"_a, "stage"_a = 0,
-          "attention"_a = 0, "sampled"_a.none() = nb::none())
+          "name"_a, "kind"_a, "feature"_a, "part"_a, "repeat"_a, "ps"_a, "provenance"_a,
+          "stage"_a = 0, "attention"_a = 0, "sampled"_a.none() = nb::none())
       .def_ro("name", &Operator::name);
 }
 
@@ -152,7 +170,8 @@ void bind_rules(nb::module_& m) {
       .value("NONE", GraphMode::kNone)
       .value("PIECEWISE", GraphMode::kPiecewise)
       .value("FULL", GraphMode::kFull);
-  nb::class_<GraphRules>(m, "GraphRules", "Which graph a batch replays, and the host's time for each kind (ps).")
+  nb::class_<GraphRules>(m, "GraphRules",
+                         "Which graph a batch replays, and the host's time for each kind (ps).")
       .def(nb::init<>())
       .def_rw("query", &GraphRules::query)
       .def_rw("largest_decode", &GraphRules::largest_decode)
@@ -172,7 +191,8 @@ void bind_questions(nb::class_<Program>& program) {
             auto usage = p.new_usage();
             const std::int64_t tokens = p.padded(p.rank_features(batch));
             const auto place = p.place(batch, tokens, tokens);
-            return std::max<Ps>(1, p.evaluate(batch, place, p.attention_layer(batch), usage, {}).ps + p.host_gap());
+            return std::max<Ps>(
+                1, p.evaluate(batch, place, p.attention_layer(batch), usage, {}).ps + p.host_gap());
           },
           "items"_a, "Duration of a step of (tokens, computed before) items, ps.")
       .def(
@@ -183,32 +203,42 @@ void bind_questions(nb::class_<Program>& program) {
             for (const AttentionPrice& price : p.attention_layer(batch)) layers.push_back(price.ps);
             return layers;
           },
-          "items"_a, "One layer of each kind of attention, ps; 0 for kinds that the program does not have.")
+          "items"_a,
+          "One layer of each kind of attention, ps; 0 for kinds that the program does not have.")
       .def(
           "rank_graph",
           [](const Program& p, const Items& items) {
             const Features mine = p.rank_features(batch_of(items));
             return std::tuple(p.graph_mode(mine), mine.tokens, p.padded(mine));
           },
-          "items"_a, "What a rank replays of a batch, its tokens, and the tokens that it computes, if it is alone.")
+          "items"_a,
+          "What a rank replays of a batch, its tokens, and the tokens that it computes, if it is "
+          "alone.")
       .def(
-          "padded", [](const Program& p, std::int64_t tokens, GraphMode mode) { return p.padded(tokens, mode); },
-          "tokens"_a, "mode"_a, "What members of a domain compute whose largest batch has so many tokens.")
+          "padded",
+          [](const Program& p, std::int64_t tokens, GraphMode mode) {
+            return p.padded(tokens, mode);
+          },
+          "tokens"_a, "mode"_a,
+          "What members of a domain compute whose largest batch has so many tokens.")
       .def(
           "place",
           [](const Program& p, const Items& items, std::int64_t padded, std::int64_t gathered) {
             const Program::Place at = p.place(batch_of(items), padded, gathered);
             return std::make_tuple(at.tokens, at.sequences, at.gathered, at.decodes, at.prefills);
           },
-          "items"_a, "padded"_a, "gathered"_a, "Of each feature, what a step of this batch has, padding included.")
+          "items"_a, "padded"_a, "gathered"_a,
+          "Of each feature, what a step of this batch has, padding included.")
       .def(
           "node_times",
-          [](const Program& p, const Items& items, std::int64_t padded, std::int64_t gathered, std::int64_t step) {
+          [](const Program& p, const Items& items, std::int64_t padded, std::int64_t gathered,
+             std::int64_t step) {
             const Batch batch = batch_of(items);
             return p.node_times(batch, p.place(batch, padded, gathered), step);
           },
           "items"_a, "padded"_a, "gathered"_a, "step"_a,
-          "ps of each operator in the run's step of that number, from 1: one for all its layers, or one for each.");
+          "ps of each operator in the run's step of that number, from 1: one for all its layers, "
+          "or one for each.");
 }
 
 }  // namespace
@@ -222,20 +252,23 @@ void bind_program(nb::module_& m) {
       .def(
           "__init__",
           [](Program* p, std::vector<Operator> operators, AttentionHandle& attention,
-             const In<std::int32_t>& padded_tokens, const LowerBound& floor, Ps host_gap_ps, std::int64_t largest_graph,
-             const std::vector<AttentionHandle*>& others, std::int32_t context_ranks) {
+             const In<std::int32_t>& padded_tokens, const LowerBound& floor, Ps host_gap_ps,
+             std::int64_t largest_graph, const std::vector<AttentionHandle*>& others,
+             std::int32_t context_ranks) {
             std::vector<std::unique_ptr<AttentionCost>> attentions;
             const auto take = [&](AttentionHandle& handle) {
-              if (!handle.cost) throw std::invalid_argument("this attention already belongs to a program");
+              if (!handle.cost)
+                throw std::invalid_argument("this attention already belongs to a program");
               attentions.push_back(std::move(handle.cost));
             };
             take(attention);
             for (AttentionHandle* other : others) take(*other);
-            new (p) Program(std::move(operators), std::move(attentions), to_vector(padded_tokens), floor, host_gap_ps,
-                            largest_graph, context_ranks);
+            new (p) Program(std::move(operators), std::move(attentions), to_vector(padded_tokens),
+                            floor, host_gap_ps, largest_graph, context_ranks);
           },
-          "operators"_a, "attention"_a, "padded_tokens"_a, "floor"_a, "host_gap_ps"_a, "largest_graph"_a = 0,
-          "other_attentions"_a = std::vector<AttentionHandle*>{}, "context_ranks"_a = 1)
+          "operators"_a, "attention"_a, "padded_tokens"_a, "floor"_a, "host_gap_ps"_a,
+          "largest_graph"_a = 0, "other_attentions"_a = std::vector<AttentionHandle*>{},
+          "context_ranks"_a = 1)
       .def("set_graphs", &Program::set_graphs, "rules"_a)
       .def(
           "graph",
@@ -244,8 +277,10 @@ void bind_program(nb::module_& m) {
             for (const std::int64_t q : tokens) features.add(q, 0);
             return std::pair(p.graph_mode(features), p.padded(features));
           },
-          "tokens"_a, "What a batch of sequences with so many tokens replays, and the tokens that it computes.")
-      .def("give_drafts_rows", &Program::give_drafts_rows, "Verified drafts count as sequences in the tables.");
+          "tokens"_a,
+          "What a batch of sequences with so many tokens replays, and the tokens that it computes.")
+      .def("give_drafts_rows", &Program::give_drafts_rows,
+           "Verified drafts count as sequences in the tables.");
   bind_questions(program);
 }
 

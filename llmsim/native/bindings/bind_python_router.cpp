@@ -48,7 +48,8 @@ PyObject* read(PyObject* self, void*) {
 
 }  // namespace
 
-PythonRouter::PythonRouter(nb::object route, RouterContext context, nb::object session_names, nb::object model_names)
+PythonRouter::PythonRouter(nb::object route, RouterContext context, nb::object session_names,
+                           nb::object model_names)
     : call_(std::make_shared<RouteCall>()), route_(std::move(route)) {
   call_->context = std::move(context);
   call_->session_names = std::move(session_names);
@@ -97,23 +98,31 @@ std::size_t PythonRouter::route(RequestId request, Ps now, std::span<Group* cons
   const bool is_index = nb::try_cast(answer, index);
   for (std::size_t i = 0; is_index && i < candidates.size(); ++i)
     if (candidates[i]->config().index == index) return i;
-  throw BadRoute("answered " + std::string(nb::repr(answer).c_str()) + " for request " + std::to_string(request) +
+  throw BadRoute("answered " + std::string(nb::repr(answer).c_str()) + " for request " +
+                 std::to_string(request) +
                  "; the index of one of the groups is needed: " + indices_of(candidates));
 }
 
 void bind_python_router(nb::module_& m) {
   nb::exception<BadRoute>(m, "BadRoute", PyExc_RuntimeError);
-  nb::class_<RequestView>(m, "RequestView", "A request at its arrival (llmsim.routing.base.RequestView).")
+  nb::class_<RequestView>(m, "RequestView",
+                          "A request at its arrival (llmsim.routing.base.RequestView).")
       .def_prop_ro("row", [](const RequestView& v) { return v.call->check(), v.call->request; })
       .def_prop_ro("tokens",
-                   [](const RequestView& v) { return v.call->check(), v.call->context.input_tokens[v.call->request]; })
-      .def_prop_ro("session", [](const RequestView& v) { return v.call->check(), session_of(*v.call); })
-      .def_prop_ro("model",
                    [](const RequestView& v) {
-                     return v.call->check(), nb::object(v.call->model_names[static_cast<std::size_t>(v.call->model)]);
+                     return v.call->check(), v.call->context.input_tokens[v.call->request];
                    })
+      .def_prop_ro("session",
+                   [](const RequestView& v) { return v.call->check(), session_of(*v.call); })
+      .def_prop_ro(
+          "model",
+          [](const RequestView& v) {
+            return v.call->check(),
+                   nb::object(v.call->model_names[static_cast<std::size_t>(v.call->model)]);
+          })
       .def_prop_ro("now_ps", [](const RequestView& v) { return v.call->check(), v.call->now; });
-  // Attributes of groups are read hundreds of times per arrival: these getters skip nanobind's dispatch.
+  // Attributes of groups are read hundreds of times per arrival: these getters skip nanobind's
+  // dispatch.
   static PyGetSetDef attributes[] = {
       {"index", read<index_of>, nullptr, nullptr, nullptr},
       {"running", read<running_of>, nullptr, nullptr, nullptr},

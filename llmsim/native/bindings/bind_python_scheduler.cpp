@@ -29,11 +29,14 @@ PythonScheduler::~PythonScheduler() {
   scheduler_.reset();
 }
 
-PythonScheduler::Gauges PythonScheduler::ask_gauges() const { return nb::cast<Gauges>(scheduler_.attr("gauges")()); }
+PythonScheduler::Gauges PythonScheduler::ask_gauges() const {
+  return nb::cast<Gauges>(scheduler_.attr("gauges")());
+}
 
 void PythonScheduler::keep(const Gauges& gauges) {
   std::tie(num_running_, num_waiting_, free_blocks_) = gauges;
-  counters_.peak_blocks_used = std::max(counters_.peak_blocks_used, limits_.usable_blocks - free_blocks_);
+  counters_.peak_blocks_used =
+      std::max(counters_.peak_blocks_used, limits_.usable_blocks - free_blocks_);
 }
 
 void PythonScheduler::add(RequestId request) {
@@ -66,7 +69,8 @@ void PythonScheduler::build(Ps now, Batch& batch) {
   const nb::gil_scoped_acquire lock;
   batch.clear();
   const auto [items, preempted] =
-      nb::cast<std::tuple<std::vector<Scheduled>, std::vector<RequestId>>>(scheduler_.attr("build")(now));
+      nb::cast<std::tuple<std::vector<Scheduled>, std::vector<RequestId>>>(
+          scheduler_.attr("build")(now));
   keep(ask_gauges());
   for (const RequestId victim : preempted) {
     note_preemption(victim, sequences_[victim], log_, counters_);
@@ -99,7 +103,8 @@ void PythonScheduler::count_drafts(const Batch& batch) {
   for (const Item& item : batch.items) {
     const Sequence& s = sequences_[item.request];
     if (item.drafts == 0 || s.status != static_cast<std::uint8_t>(Status::kRunning)) continue;
-    counters_.speculation.add(item.drafts, speculation_.acceptance.accepted(item.request, s.emitted(), item.drafts));
+    counters_.speculation.add(
+        item.drafts, speculation_.acceptance.accepted(item.request, s.emitted(), item.drafts));
     verified_.push_back(item.request);
   }
   std::sort(verified_.begin(), verified_.end());
@@ -114,12 +119,14 @@ void PythonScheduler::complete(const Batch& batch, std::vector<RequestId>& finis
     if (count > 0) log_.emit(request, count);
     sequences_[request].num_tokens += count;
     counters_.generation_tokens += count;
-    if (std::binary_search(verified_.begin(), verified_.end(), request)) counters_.speculation.emitted += count;
+    if (std::binary_search(verified_.begin(), verified_.end(), request))
+      counters_.speculation.emitted += count;
     if (is_finished) finish(request, finished);
   }
 }
 
-// What it had scheduled beyond its last token is not needed; what a preempted one had lost is not computed again.
+// What it had scheduled beyond its last token is not needed; what a preempted one had lost is not
+// computed again.
 void PythonScheduler::finish(RequestId request, std::vector<RequestId>& finished) {
   Sequence& s = sequences_[request];
   const std::int32_t needed = s.num_tokens - 1;

@@ -57,7 +57,8 @@ nb::dict step_columns(const Simulation& s) {
     append(all.waiting, r.waiting);
     append(all.free_blocks, r.free_blocks);
     append(all.preempted, r.preempted);
-    all.start_ps.resize(all.group.size(), kNever);  // of steps in flight when the run was interrupted
+    all.start_ps.resize(all.group.size(),
+                        kNever);  // of steps in flight when the run was interrupted
     all.end_ps.resize(all.group.size(), kNever);
   }
   nb::dict d;
@@ -95,7 +96,8 @@ nb::dict series_columns(Series series) {
 
 namespace {
 
-// What a client sees of a disaggregated request begins on the prefill side and ends on the decode side.
+// What a client sees of a disaggregated request begins on the prefill side and ends on the decode
+// side.
 struct Progress {
   explicit Progress(const RequestLog& log)
       : queued(log.queued),
@@ -107,7 +109,8 @@ struct Progress {
   // Where its prompt is computed elsewhere.
   void begin_with(const RequestLog& prompts, const KvTransfers& kv_transfers, RequestId request) {
     cancelled[request] = kv_transfers.cancelled(request);
-    if (queued[request] == kNever || (prompts.queued[request] != kNever && prompts.queued[request] < queued[request]))
+    if (queued[request] == kNever ||
+        (prompts.queued[request] != kNever && prompts.queued[request] < queued[request]))
       queued[request] = prompts.queued[request];
     scheduled[request] = prompts.scheduled[request];
     cached[request] = prompts.cached_tokens[request];
@@ -146,7 +149,8 @@ nb::dict request_columns(const Simulation& s) {
   const KvTransfers* kv_transfers = s.kv_transfers();
   const auto end = static_cast<RequestId>(kv_transfers == nullptr ? 0 : log.queued.size());
   for (RequestId request = 0; request < end; ++request) {
-    if (kv_transfers->of(request).prefill_group >= 0) progress.begin_with(*s.prompt_log(), *kv_transfers, request);
+    if (kv_transfers->of(request).prefill_group >= 0)
+      progress.begin_with(*s.prompt_log(), *kv_transfers, request);
   }
   d["queued_ps"] = to_array(std::move(progress.queued));
   d["scheduled_ps"] = to_array(std::move(progress.scheduled));
@@ -191,7 +195,8 @@ nb::dict network_columns(const Simulation& s) {
   std::vector<std::int64_t> bytes, transfers;
   std::vector<Ps> busy;
   for (std::size_t link = 0; network != nullptr && link < network->num_links(); ++link) {
-    const NetworkLinkCounters counters = network->link_counters(static_cast<NetworkLinkId>(link), s.now());
+    const NetworkLinkCounters counters =
+        network->link_counters(static_cast<NetworkLinkId>(link), s.now());
     bytes.push_back(counters.bytes);
     transfers.push_back(counters.transfers);
     busy.push_back(counters.busy);

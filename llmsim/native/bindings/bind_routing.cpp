@@ -18,7 +18,8 @@ void bind_routing(nb::module_& m) {
       .def_ro("low", &RouterOption::low)
       .def_ro("high", &RouterOption::high)
       .def_ro("meaning", &RouterOption::meaning);
-  nb::class_<RouterKind>(m, "RouterKind", "A native router: its name, what it does, and its options.")
+  nb::class_<RouterKind>(m, "RouterKind",
+                         "A native router: its name, what it does, and its options.")
       .def_ro("name", &RouterKind::name)
       .def_ro("summary", &RouterKind::summary)
       .def_ro("options", &RouterKind::options);
@@ -49,8 +50,8 @@ void bind_set_router(nb::class_<Simulation>& simulation) {
   simulation
       .def(
           "set_router",
-          [](Simulation& s, const std::string& name, std::uint64_t seed, const OptionValues& options,
-             const In<std::int32_t>& session, bool decode_side) {
+          [](Simulation& s, const std::string& name, std::uint64_t seed,
+             const OptionValues& options, const In<std::int32_t>& session, bool decode_side) {
             RouterContext context = context_of(s, seed, decode_side);
             context.session = to_vector(session);
             if (!context.session.empty() && context.session.size() != context.input_tokens.size())
@@ -58,24 +59,29 @@ void bind_set_router(nb::class_<Simulation>& simulation) {
             install(s, make_router(name, context, options), decode_side);
           },
           "name"_a, "seed"_a, "options"_a, "session"_a, "decode_side"_a = false,
-          "A native router. session: number of each row's session from 0, or -1; empty when nobody has one.")
+          "A native router. session: number of each row's session from 0, or -1; empty when nobody "
+          "has one.")
       .def(
           "set_router",
-          [](Simulation& s, const std::string& name, std::uint64_t seed, std::size_t, bool decode_side) {
+          [](Simulation& s, const std::string& name, std::uint64_t seed, std::size_t,
+             bool decode_side) {
             install(s, make_router(name, context_of(s, seed, decode_side), {}), decode_side);
           },
           "name"_a, "seed"_a = 0, "num_models"_a = 1, "decode_side"_a = false,
           "A native router with its default options.")
       .def(
           "set_python_router",
-          [](Simulation& s, nb::object route, nb::object session_names, nb::object model_names, bool decode_side) {
-            install(s,
-                    std::make_unique<PythonRouter>(std::move(route), context_of(s, 0, decode_side),
-                                                   std::move(session_names), std::move(model_names)),
-                    decode_side);
+          [](Simulation& s, nb::object route, nb::object session_names, nb::object model_names,
+             bool decode_side) {
+            install(
+                s,
+                std::make_unique<PythonRouter>(std::move(route), context_of(s, 0, decode_side),
+                                               std::move(session_names), std::move(model_names)),
+                decode_side);
           },
           "route"_a, "session_names"_a.none(), "model_names"_a, "decode_side"_a = false,
-          "A function route(request, groups) -> index (llmsim.routing.base.Router). session_names: by row, or None; "
+          "A function route(request, groups) -> index (llmsim.routing.base.Router). session_names: "
+          "by row, or None; "
           "model_names: of the deployment.");
 }
 

@@ -10,8 +10,8 @@ namespace llmsim {
 
 namespace {
 
-// Requests whose cancelling both groups of a hand-over count, less those that neither counts: the client had gone when
-// the prefill ended. A matter of the prefill group.
+// Requests whose cancelling both groups of a hand-over count, less those that neither counts: the
+// client had gone when the prefill ended. A matter of the prefill group.
 std::int64_t twice_cancelled(const Simulation& s, const Group& g) {
   if (s.kv_transfers() == nullptr || g.config().role != Role::kPrefill) return 0;
   std::int64_t count = 0;
@@ -24,8 +24,9 @@ std::int64_t twice_cancelled(const Simulation& s, const Group& g) {
   return count;
 }
 
-// Adds what the requests of one side (of groups that compute prompts for others, or of all others) have computed and
-// have not finished, by group; of prompts that are computed for others, what finished, too.
+// Adds what the requests of one side (of groups that compute prompts for others, or of all others)
+// have computed and have not finished, by group; of prompts that are computed for others, what
+// finished, too.
 void add_open_tokens(const SequenceTable& sequences, const RequestLog& log, bool prompts,
                      std::vector<std::int64_t>& tokens) {
   for (RequestId request = 0; request < static_cast<RequestId>(sequences.size()); ++request) {
@@ -38,11 +39,13 @@ void add_open_tokens(const SequenceTable& sequences, const RequestLog& log, bool
   }
 }
 
-// By group: tokens that its requests have computed, but for those of finished requests, which the request columns say.
+// By group: tokens that its requests have computed, but for those of finished requests, which the
+// request columns say.
 std::vector<std::int64_t> open_tokens(const Simulation& s) {
   std::vector<std::int64_t> tokens(s.groups().size(), 0);
   add_open_tokens(s.sequences(), s.log(), false, tokens);
-  if (s.prompt_log() != nullptr) add_open_tokens(*s.prompt_sequences(), *s.prompt_log(), true, tokens);
+  if (s.prompt_log() != nullptr)
+    add_open_tokens(*s.prompt_sequences(), *s.prompt_log(), true, tokens);
   return tokens;
 }
 
@@ -56,35 +59,50 @@ nb::dict counter_columns(const Simulation& s) {
     for (const auto& group : s.groups()) values.push_back(value(*group));
     d[name] = to_array(values);
   };
-  column("steps", [](const Group& g) { return static_cast<std::int64_t>(g.executor().usage().steps); });
-  column("steps_below_lower_bound", [](const Group& g) { return g.executor().usage().steps_below_lower_bound; });
+  column("steps",
+         [](const Group& g) { return static_cast<std::int64_t>(g.executor().usage().steps); });
+  column("steps_below_lower_bound",
+         [](const Group& g) { return g.executor().usage().steps_below_lower_bound; });
   const auto graphs = [](GraphMode mode) {
-    return [mode](const Group& g) { return g.executor().usage().steps_by_mode[static_cast<std::size_t>(mode)]; };
+    return [mode](const Group& g) {
+      return g.executor().usage().steps_by_mode[static_cast<std::size_t>(mode)];
+    };
   };
   column("steps_full_graph", graphs(GraphMode::kFull));
   column("steps_piecewise_graph", graphs(GraphMode::kPiecewise));
   column("steps_without_graph", graphs(GraphMode::kNone));
   column("launching_ps", [](const Group& g) { return g.executor().usage().launching; });
   column("scheduled_sequences", [](const Group& g) { return g.executor().usage().sequences; });
-  column("attended_tokens", [](const Group& g) { return g.executor().usage().attended_tokens_x2 / 2; });
+  column("attended_tokens",
+         [](const Group& g) { return g.executor().usage().attended_tokens_x2 / 2; });
   column("kv_read_tokens", [](const Group& g) { return g.executor().usage().kv_read_tokens; });
   column("scheduled_tokens", [](const Group& g) { return g.scheduled_tokens(); });
   column("unlaunched_tokens", [](const Group& g) { return g.unlaunched_tokens(); });
-  column("open_tokens", [open = open_tokens(s)](const Group& g) { return open[at(g.config().index)]; });
-  column("started_with_tokens", [](const Group& g) { return g.scheduler().counters().started_with_tokens; });
-  column("discarded_tokens", [](const Group& g) { return g.scheduler().counters().discarded_tokens; });
-  column("max_model_len", [](const Group& g) { return std::int64_t{g.scheduler().limits().max_model_len}; });
+  column("open_tokens",
+         [open = open_tokens(s)](const Group& g) { return open[at(g.config().index)]; });
+  column("started_with_tokens",
+         [](const Group& g) { return g.scheduler().counters().started_with_tokens; });
+  column("discarded_tokens",
+         [](const Group& g) { return g.scheduler().counters().discarded_tokens; });
+  column("max_model_len",
+         [](const Group& g) { return std::int64_t{g.scheduler().limits().max_model_len}; });
   column("prompt_tokens", [](const Group& g) { return g.scheduler().counters().prompt_tokens; });
-  column("generation_tokens", [](const Group& g) { return g.scheduler().counters().generation_tokens; });
+  column("generation_tokens",
+         [](const Group& g) { return g.scheduler().counters().generation_tokens; });
   column("preemptions", [](const Group& g) { return g.scheduler().counters().preemptions; });
-  column("recomputed_tokens", [](const Group& g) { return g.scheduler().counters().recomputed_tokens; });
-  column("prefix_queried_tokens", [](const Group& g) { return g.scheduler().counters().prefix_queried_tokens; });
-  column("prefix_hit_tokens", [](const Group& g) { return g.scheduler().counters().prefix_hit_tokens; });
+  column("recomputed_tokens",
+         [](const Group& g) { return g.scheduler().counters().recomputed_tokens; });
+  column("prefix_queried_tokens",
+         [](const Group& g) { return g.scheduler().counters().prefix_queried_tokens; });
+  column("prefix_hit_tokens",
+         [](const Group& g) { return g.scheduler().counters().prefix_hit_tokens; });
   column("busy_ps", [](const Group& g) { return g.busy(); });
-  column("peak_blocks_used", [](const Group& g) { return std::int64_t{g.scheduler().counters().peak_blocks_used}; });
+  column("peak_blocks_used",
+         [](const Group& g) { return std::int64_t{g.scheduler().counters().peak_blocks_used}; });
   column("total_blocks", [](const Group& g) { return std::int64_t{g.scheduler().pool().total}; });
   column("free_blocks", [](const Group& g) { return std::int64_t{g.scheduler().pool().free}; });
-  column("pool_consistent", [](const Group& g) { return std::int64_t{g.scheduler().pool_consistent()}; });
+  column("pool_consistent",
+         [](const Group& g) { return std::int64_t{g.scheduler().pool_consistent()}; });
   column("running", [](const Group& g) { return std::int64_t{g.num_running()}; });
   const auto parked = [](const Group& g) { return std::int64_t{g.scheduler().num_parked()}; };
   column("waiting", [&](const Group& g) { return g.num_waiting() - parked(g); });
@@ -95,11 +113,17 @@ nb::dict counter_columns(const Simulation& s) {
   };
   column("finished", [&](const Group& g) { return ended(g, true); });
   column("handed_over", [&](const Group& g) { return ended(g, false); });
-  column("cancelled", [&s](const Group& g) { return g.scheduler().counters().cancelled - twice_cancelled(s, g); });
-  column("verifications", [](const Group& g) { return g.scheduler().counters().speculation.verifications; });
-  column("drafted_tokens", [](const Group& g) { return g.scheduler().counters().speculation.drafts; });
-  column("accepted_tokens", [](const Group& g) { return g.scheduler().counters().speculation.accepted; });
-  column("verified_tokens", [](const Group& g) { return g.scheduler().counters().speculation.emitted; });
+  column("cancelled", [&s](const Group& g) {
+    return g.scheduler().counters().cancelled - twice_cancelled(s, g);
+  });
+  column("verifications",
+         [](const Group& g) { return g.scheduler().counters().speculation.verifications; });
+  column("drafted_tokens",
+         [](const Group& g) { return g.scheduler().counters().speculation.drafts; });
+  column("accepted_tokens",
+         [](const Group& g) { return g.scheduler().counters().speculation.accepted; });
+  column("verified_tokens",
+         [](const Group& g) { return g.scheduler().counters().speculation.emitted; });
   column("rejected", [](const Group& g) { return static_cast<std::int64_t>(g.rejected().size()); });
   return d;
 }
@@ -107,7 +131,8 @@ nb::dict counter_columns(const Simulation& s) {
 // Per group: how many drafts of each position held.
 nb::list accepted_at(const Simulation& s) {
   nb::list groups;
-  for (const auto& group : s.groups()) groups.append(to_array(group->scheduler().counters().speculation.accepted_at));
+  for (const auto& group : s.groups())
+    groups.append(to_array(group->scheduler().counters().speculation.accepted_at));
   return groups;
 }
 
@@ -154,7 +179,8 @@ nb::dict group_activity(const Group& group) {
   d["draft_passes"] = passes;
   nb::list tiers;
   if (group.tiers() != nullptr)
-    for (const auto& [pool, bytes] : group.tiers()->moved()) tiers.append(nb::make_tuple(pool, bytes));
+    for (const auto& [pool, bytes] : group.tiers()->moved())
+      tiers.append(nb::make_tuple(pool, bytes));
   d["tier_bytes"] = tiers;
   d["share_request"] = to_array(group.shares ? group.shares->request : std::vector<RequestId>{});
   d["share_ps"] = to_array(group.shares ? group.shares->ps : std::vector<Ps>{});
@@ -175,7 +201,8 @@ nb::list attention_reach(const Simulation& s) {
 
 namespace {
 
-// The drafter's operators come behind the program's: those of its first pass, then those of the others.
+// The drafter's operators come behind the program's: those of its first pass, then those of the
+// others.
 void append_drafter_time(const Group& group, nb::list& rows) {
   const Drafter* drafter = group.executor().drafter();
   if (drafter == nullptr) return;

@@ -14,8 +14,8 @@
 
 namespace llmsim {
 
-// To be called now and then by code that works long without the interpreter's lock: raises KeyboardInterrupt, or what
-// else a handler of Python raises, if a signal has come.
+// To be called now and then by code that works long without the interpreter's lock: raises
+// KeyboardInterrupt, or what else a handler of Python raises, if a signal has come.
 std::function<void()> signal_check();
 
 namespace nb = nanobind;
@@ -30,7 +30,8 @@ std::vector<T> to_vector(const In<T>& array) {
   return std::vector<T>(array.data(), array.data() + array.shape(0));
 }
 
-// Copies what the simulation keeps and takes over what was made for Python, so that it outlives the simulation.
+// Copies what the simulation keeps and takes over what was made for Python, so that it outlives the
+// simulation.
 template <typename T>
 Out<T> to_array(std::vector<T> values) {
   auto* kept = new std::vector<T>(std::move(values));
@@ -41,7 +42,8 @@ Out<T> to_array(std::vector<T> values) {
 
 // A Python integer of any size.
 inline nb::object to_int(int128 value) {
-  const nb::int_ high(static_cast<std::int64_t>(value >> 64)), low(static_cast<std::uint64_t>(value)), bits(64);
+  const nb::int_ high(static_cast<std::int64_t>(value >> 64)),
+      low(static_cast<std::uint64_t>(value)), bits(64);
   return (high << bits) | low;
 }
 
@@ -82,7 +84,8 @@ nb::list accepted_at(const Simulation& simulation);
 // Where the latency of each finished request went.
 nb::dict blame_columns(const Simulation& simulation);
 nb::list busy_time(const Simulation& simulation);
-// (group, operator, how far its attention tables were continued, in permille of their last point), where they were.
+// (group, operator, how far its attention tables were continued, in permille of their last point),
+// where they were.
 nb::list attention_reach(const Simulation& simulation);
 nb::list table_rows(const Simulation& simulation);
 nb::dict group_activity(const Group& group);

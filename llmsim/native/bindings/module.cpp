@@ -1,4 +1,5 @@
-// The Python face of the serving core: objects and arrays in, arrays out; every decision stays in the core.
+// The Python face of the serving core: objects and arrays in, arrays out; every decision stays in
+// the core.
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -29,8 +30,9 @@ std::unique_ptr<RoundTiming> make_timing(const std::shared_ptr<const Program>& p
   return std::make_unique<FoldedRound>(*program);
 }
 
-void add_lockstep_group(Simulation& s, const std::vector<std::size_t>& indices, const std::shared_ptr<Program>& program,
-                        std::int32_t sync_interval, const ExpandedConfig* expanded) {
+void add_lockstep_group(Simulation& s, const std::vector<std::size_t>& indices,
+                        const std::shared_ptr<Program>& program, std::int32_t sync_interval,
+                        const ExpandedConfig* expanded) {
   std::vector<Group*> members;
   std::vector<StepExecutor*> executors;
   for (const std::size_t index : indices) {
@@ -39,16 +41,21 @@ void add_lockstep_group(Simulation& s, const std::vector<std::size_t>& indices, 
   }
   if (members.empty()) throw std::invalid_argument("a lockstep needs members");
   std::unique_ptr<RoundExecutor> joint = make_offload_domain(members);
-  if (!joint) joint = std::make_unique<LockstepExecutor>(std::move(executors), make_timing(program, expanded));
-  s.add_lockstep_group(std::make_unique<LockstepGroup>(std::move(members), std::move(joint), sync_interval));
+  if (!joint)
+    joint =
+        std::make_unique<LockstepExecutor>(std::move(executors), make_timing(program, expanded));
+  s.add_lockstep_group(
+      std::make_unique<LockstepGroup>(std::move(members), std::move(joint), sync_interval));
 }
 
 void add_group(Simulation& s, const GroupConfig& config, std::unique_ptr<Scheduler> scheduler,
-               const std::shared_ptr<Program>& program, const ExpandedConfig* expanded, bool record_steps,
-               bool record_schedule) {
+               const std::shared_ptr<Program>& program, const ExpandedConfig* expanded,
+               bool record_steps, bool record_schedule) {
   if (config.depth < 1) throw std::invalid_argument("depth must be at least 1");
-  if (config.depth > scheduler->max_depth()) throw std::invalid_argument("this scheduler has one batch in flight");
-  if (scheduler->limits().usable_blocks < 1) throw std::invalid_argument("a pool needs at least 2 blocks");
+  if (config.depth > scheduler->max_depth())
+    throw std::invalid_argument("this scheduler has one batch in flight");
+  if (scheduler->limits().usable_blocks < 1)
+    throw std::invalid_argument("a pool needs at least 2 blocks");
   std::unique_ptr<StepExecutor> executor;
   if (config.offload) {
     executor = make_offload(program, config.offload);
@@ -61,13 +68,13 @@ void add_group(Simulation& s, const GroupConfig& config, std::unique_ptr<Schedul
     const Drafter& drafter = *config.drafter;
     executor->set_drafter(config.drafter);
     if (drafter.first_expanded() != nullptr) {
-      executor->set_pass_timer(
-          std::make_unique<RoundPasses>(drafter, make_timing(drafter.first_program(), drafter.first_expanded()),
-                                        make_timing(drafter.next_program(), drafter.next_expanded())));
+      executor->set_pass_timer(std::make_unique<RoundPasses>(
+          drafter, make_timing(drafter.first_program(), drafter.first_expanded()),
+          make_timing(drafter.next_program(), drafter.next_expanded())));
     }
   }
-  auto group = std::make_unique<Group>(config, std::move(scheduler), std::move(executor), s.sequences(config.role),
-                                       s.log(config.role));
+  auto group = std::make_unique<Group>(config, std::move(scheduler), std::move(executor),
+                                       s.sequences(config.role), s.log(config.role));
   if (record_steps) group->steps = std::make_unique<StepRecorder>();
   if (record_schedule) group->schedule = std::make_unique<ScheduleRecorder>();
   s.add_group(std::move(group));
@@ -76,7 +83,8 @@ void add_group(Simulation& s, const GroupConfig& config, std::unique_ptr<Schedul
 }  // namespace
 
 void bind_content_hasher(nb::module_& m) {
-  nb::class_<ContentHasher>(m, "ContentHasher", "Names the content of full token blocks by dense ids from 1.")
+  nb::class_<ContentHasher>(m, "ContentHasher",
+                            "Names the content of full token blocks by dense ids from 1.")
       .def(nb::init<std::int32_t>(), "granularity"_a)
       .def(
           "add",
@@ -85,7 +93,8 @@ void bind_content_hasher(nb::module_& m) {
             if (!output_ids.is_none()) add_tokens(h, nb::cast<nb::list>(output_ids));
             h.end();
           },
-          "input_ids"_a, "output_ids"_a.none() = nb::none(), "The next request, as lists of token ids.")
+          "input_ids"_a, "output_ids"_a.none() = nb::none(),
+          "The next request, as lists of token ids.")
       .def("skip", &ContentHasher::end, "The next request has no token ids.")
       .def("offsets", [](const ContentHasher& h) { return to_array(h.offsets()); })
       .def("keys", [](const ContentHasher& h) { return to_array(h.keys()); });
@@ -97,48 +106,56 @@ void bind_groups(nb::class_<Simulation>& simulation) {
       .def(
           "add_group",
           [](Simulation& s, const GroupConfig& config, const VllmV1Config& options,
-             const std::shared_ptr<Program>& program, const ExpandedConfig* expanded, bool record_steps,
-             bool record_schedule) {
-            auto scheduler = std::make_unique<VllmV1>(options, s.sequences(config.role), s.log(config.role));
-            add_group(s, config, std::move(scheduler), program, expanded, record_steps, record_schedule);
+             const std::shared_ptr<Program>& program, const ExpandedConfig* expanded,
+             bool record_steps, bool record_schedule) {
+            auto scheduler =
+                std::make_unique<VllmV1>(options, s.sequences(config.role), s.log(config.role));
+            add_group(s, config, std::move(scheduler), program, expanded, record_steps,
+                      record_schedule);
           },
-          "config"_a, "scheduler"_a, "program"_a, "expanded"_a.none() = nb::none(), "record_steps"_a = false,
-          "record_schedule"_a = false,
+          "config"_a, "scheduler"_a, "program"_a, "expanded"_a.none() = nb::none(),
+          "record_steps"_a = false, "record_schedule"_a = false,
           "With `expanded`, every rank's nodes run in the engine instead of the folded program.")
       .def(
           "add_group",
           [](Simulation& s, const GroupConfig& config, const BatchingConfig& options,
-             const std::shared_ptr<Program>& program, const ExpandedConfig* expanded, bool record_steps,
-             bool record_schedule) {
+             const std::shared_ptr<Program>& program, const ExpandedConfig* expanded,
+             bool record_steps, bool record_schedule) {
             auto scheduler = make_scheduler(options, s.sequences(config.role), s.log(config.role));
-            add_group(s, config, std::move(scheduler), program, expanded, record_steps, record_schedule);
+            add_group(s, config, std::move(scheduler), program, expanded, record_steps,
+                      record_schedule);
           },
-          "config"_a, "scheduler"_a, "program"_a, "expanded"_a.none() = nb::none(), "record_steps"_a = false,
-          "record_schedule"_a = false, "A group with one of the other schedulers (scheduler_names()).")
+          "config"_a, "scheduler"_a, "program"_a, "expanded"_a.none() = nb::none(),
+          "record_steps"_a = false, "record_schedule"_a = false,
+          "A group with one of the other schedulers (scheduler_names()).")
       .def(
           "add_python_group",
           [](Simulation& s, const GroupConfig& config, nb::object policy, const KvCacheConfig& kv,
-             const std::shared_ptr<Program>& program, const ExpandedConfig* expanded, bool record_steps,
-             bool record_schedule, const SpeculationConfig& speculation) {
+             const std::shared_ptr<Program>& program, const ExpandedConfig* expanded,
+             bool record_steps, bool record_schedule, const SpeculationConfig& speculation) {
             const Limits limits{kv.max_model_len, kv.block_size, kv.num_blocks - 1,
                                 2 * speculation.tokens + speculation.lookahead};
-            auto scheduler =
-                std::make_unique<PythonScheduler>(std::move(policy), limits, speculation, s.sequences(), s.log());
-            add_group(s, config, std::move(scheduler), program, expanded, record_steps, record_schedule);
+            auto scheduler = std::make_unique<PythonScheduler>(std::move(policy), limits,
+                                                               speculation, s.sequences(), s.log());
+            add_group(s, config, std::move(scheduler), program, expanded, record_steps,
+                      record_schedule);
           },
-          "config"_a, "scheduler"_a, "kv"_a, "program"_a, "expanded"_a.none() = nb::none(), "record_steps"_a = false,
-          "record_schedule"_a = false, "speculation"_a = SpeculationConfig{},
+          "config"_a, "scheduler"_a, "kv"_a, "program"_a, "expanded"_a.none() = nb::none(),
+          "record_steps"_a = false, "record_schedule"_a = false,
+          "speculation"_a = SpeculationConfig{},
           "A group whose scheduler is a Python object (llmsim.scheduling.base.Scheduler).")
       .def(
           "share_links",
-          [](Simulation& s, const std::vector<std::size_t>& groups, std::vector<NetworkNodeId> places,
-             std::vector<CollectiveSpec> collectives) {
+          [](Simulation& s, const std::vector<std::size_t>& groups,
+             std::vector<NetworkNodeId> places, std::vector<CollectiveSpec> collectives) {
             s.share_links(groups, {std::move(places), std::move(collectives)});
           },
           "groups"_a, "places"_a, "collectives"_a,
-          "All members of a lock-step group, or one group in stages, talk over links of the network: the node of every "
+          "All members of a lock-step group, or one group in stages, talk over links of the "
+          "network: the node of every "
           "device "
-          "(ranks of a stage first, then stages, then members), and what is between members or stages, with its bytes.")
+          "(ranks of a stage first, then stages, then members), and what is between members or "
+          "stages, with its bytes.")
       .def("add_lockstep_group", &add_lockstep_group, "groups"_a, "program"_a, "sync_interval"_a,
            "expanded"_a.none() = nb::none(),
            "Groups that were added before, by index, run in lock-step, all with this program.");
@@ -151,7 +168,8 @@ void bind_columns(nb::class_<Simulation>& simulation) {
       .def("network", &network_columns, "Per link of the shared network, as it numbers them.")
       .def("steps", &step_columns)
       .def(
-          "series", [](const Simulation& s) { return series_columns(s.series()); }, "Since it was last taken.")
+          "series", [](const Simulation& s) { return series_columns(s.series()); },
+          "Since it was last taken.")
       .def("take_series", [](Simulation& s) { return series_columns(s.take_series()); })
       .def("counters", &counter_columns)
       .def("accepted_at", &accepted_at, "Per group, how many drafts of each position held.")
@@ -161,7 +179,8 @@ void bind_columns(nb::class_<Simulation>& simulation) {
       .def("table_rows", &table_rows)
       .def("kv_tiers", &kv_tier_rows)
       .def("take_kv_tier_series", &take_kv_tier_series)
-      .def("activity", [](const Simulation& s, std::size_t group) { return group_activity(*s.groups().at(group)); })
+      .def("activity", [](const Simulation& s,
+                          std::size_t group) { return group_activity(*s.groups().at(group)); })
       .def("schedule", [](const Simulation& s, std::size_t group) {
         const auto& schedule = s.groups().at(group)->schedule;
         if (!schedule) throw std::invalid_argument("the schedule of this group was not recorded");
@@ -177,8 +196,9 @@ void bind_emissions(nb::module_& m) {
              WeightedValues w = e.inter_token_latencies();
              return nb::make_tuple(to_array(std::move(w.value)), to_array(std::move(w.count)));
            })
-      .def("inter_token_latencies_of",
-           [](const TokenTimes& e, RequestId request) { return to_array(e.inter_token_latencies_of(request)); });
+      .def("inter_token_latencies_of", [](const TokenTimes& e, RequestId request) {
+        return to_array(e.inter_token_latencies_of(request));
+      });
 }
 
 void bind_simulation(nb::module_& m) {
@@ -192,28 +212,35 @@ void bind_simulation(nb::module_& m) {
   simulation
       .def(
           "__init__",
-          [](Simulation* s, const In<std::int64_t>& arrival_ps, const In<std::int32_t>& input_tokens,
-             const In<std::int32_t>& output_tokens, const In<std::int16_t>& model, const In<std::int32_t>& next_call,
+          [](Simulation* s, const In<std::int64_t>& arrival_ps,
+             const In<std::int32_t>& input_tokens, const In<std::int32_t>& output_tokens,
+             const In<std::int16_t>& model, const In<std::int32_t>& next_call,
              const In<std::int64_t>& tool_delay_ps, const In<std::int32_t>& priority,
-             const In<std::int64_t>& key_offsets, const In<std::uint64_t>& keys, std::int32_t granularity,
-             Ps series_interval_ps) {
-            new (s) Simulation(Arrivals{to_vector(arrival_ps), to_vector(input_tokens), to_vector(priority),
-                                        to_vector(model), to_vector(next_call), to_vector(tool_delay_ps)},
-                               to_vector(output_tokens),
-                               ContentKeys{to_vector(key_offsets), to_vector(keys), granularity}, series_interval_ps);
+             const In<std::int64_t>& key_offsets, const In<std::uint64_t>& keys,
+             std::int32_t granularity, Ps series_interval_ps) {
+            new (s) Simulation(
+                Arrivals{to_vector(arrival_ps), to_vector(input_tokens), to_vector(priority),
+                         to_vector(model), to_vector(next_call), to_vector(tool_delay_ps)},
+                to_vector(output_tokens),
+                ContentKeys{to_vector(key_offsets), to_vector(keys), granularity},
+                series_interval_ps);
           },
-          "arrival_ps"_a, "input_tokens"_a, "output_tokens"_a, "model"_a, "next_call"_a, "tool_delay_ps"_a,
-          "priority"_a, "key_offsets"_a, "keys"_a, "granularity"_a, "series_interval_ps"_a)
+          "arrival_ps"_a, "input_tokens"_a, "output_tokens"_a, "model"_a, "next_call"_a,
+          "tool_delay_ps"_a, "priority"_a, "key_offsets"_a, "keys"_a, "granularity"_a,
+          "series_interval_ps"_a)
       .def("set_kv_tiers", &Simulation::set_kv_tiers, "config"_a,
            "Pools of KV below the groups'; after them and the network.")
-      .def("set_network", &Simulation::set_network, "config"_a, "The cluster's shared network; before the first run.")
+      .def("set_network", &Simulation::set_network, "config"_a,
+           "The cluster's shared network; before the first run.")
       .def(
           "set_patience",
           [](Simulation& s, const In<std::int64_t>& timeout_ps, const In<std::int32_t>& tokens) {
-            s.clients().set_patience(to_vector(timeout_ps), to_vector(tokens), s.sequences().size());
+            s.clients().set_patience(to_vector(timeout_ps), to_vector(tokens),
+                                     s.sequences().size());
           },
           "timeout_ps"_a, "tokens"_a,
-          "When clients give up: so long after the arrival (-1: never), or with so many tokens (0: never); either may "
+          "When clients give up: so long after the arrival (-1: never), or with so many tokens (0: "
+          "never); either may "
           "be "
           "empty.")
       .def(
@@ -221,19 +248,24 @@ void bind_simulation(nb::module_& m) {
           [](Simulation& s, std::int32_t clients, const In<std::int64_t>& think_ps) {
             s.clients().set_closed_loop(clients, to_vector(think_ps), s.sequences().size());
           },
-          "clients"_a, "think_ps"_a, "So many clients ask in turn; think_ps: of each row after its answer, or empty.")
+          "clients"_a, "think_ps"_a,
+          "So many clients ask in turn; think_ps: of each row after its answer, or empty.")
       .def("set_kv_transfers", &Simulation::set_kv_transfers, "config"_a,
            "Disaggregation; after all groups, the network and the decode side's router.")
       .def("run", &Simulation::run, "max_events"_a, "max_wall_ms"_a = Simulation::kAnyTime,
            nb::call_guard<nb::gil_scoped_release>(),
-           "Handles up to max_events events, and no more after max_wall_ms; True when nothing is left.")
-      .def("set_horizon", &Simulation::set_horizon, "horizon_ps"_a, "The run ends then, whatever is left to do.")
+           "Handles up to max_events events, and no more after max_wall_ms; True when nothing is "
+           "left.")
+      .def("set_horizon", &Simulation::set_horizon, "horizon_ps"_a,
+           "The run ends then, whatever is left to do.")
       .def_prop_ro("at_horizon", &Simulation::at_horizon)
       .def_prop_ro("now_ps", &Simulation::now)
       .def_prop_ro("num_finished", &Simulation::num_finished)
       .def_prop_ro("num_rejected", &Simulation::num_rejected)
-      .def("check_every_step", &Simulation::check_every_step, "Recounts the blocks of every tier at every step.")
-      .def("record_shares", &Simulation::record_shares, "From now on groups note for whom their devices worked.");
+      .def("check_every_step", &Simulation::check_every_step,
+           "Recounts the blocks of every tier at every step.")
+      .def("record_shares", &Simulation::record_shares,
+           "From now on groups note for whom their devices worked.");
   bind_columns(simulation);
   bind_emissions(m);
 }
@@ -259,7 +291,8 @@ namespace nb = nanobind;
 
 NB_MODULE(_native, m) {
   m.doc() = "llmsim's serving core: scheduler, KV cache, step programs and the event loop.";
-  nb::module_ engine = m.def_submodule("engine", "The network and execution-graph engine (astra-sim/).");
+  nb::module_ engine =
+      m.def_submodule("engine", "The network and execution-graph engine (astra-sim/).");
   astra_sim::python::bind_engine(engine);
   llmsim::bind_build(m);
   llmsim::bind_content_hasher(m);

@@ -12,13 +12,15 @@
 
 namespace llmsim {
 
-// A Python router answered something that is not one of the groups; the text goes on after the router's name.
+// A Python router answered something that is not one of the groups; the text goes on after the
+// router's name.
 class BadRoute : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-inline constexpr const char* kClosed = "a view of a request or a group lives only during the call of route()";
+inline constexpr const char* kClosed =
+    "a view of a request or a group lives only during the call of route()";
 
 // What the views of a call read; they are refused once the call is over.
 struct RouteCall {
@@ -44,8 +46,9 @@ struct GroupView {
   const Group* group;
 };
 
-// Calls `route(request, groups)` of an object like llmsim.routing.base.Router once per arrival, holding the
-// interpreter's lock only during the call. The views are made once and shown at every call.
+// Calls `route(request, groups)` of an object like llmsim.routing.base.Router once per arrival,
+// holding the interpreter's lock only during the call. The views are made once and shown at every
+// call.
 class PythonRouter final : public Router {
  public:
   PythonRouter(nanobind::object route, RouterContext context, nanobind::object session_names,

@@ -10,12 +10,13 @@
 
 namespace llmsim {
 
-// Calls an object with the methods of llmsim.scheduling.base.Scheduler, once per step and per arrival, holding the
-// interpreter's lock only during the calls. Exceptions of the object end the run and reach the caller of run().
+// Calls an object with the methods of llmsim.scheduling.base.Scheduler, once per step and per
+// arrival, holding the interpreter's lock only during the calls. Exceptions of the object end the
+// run and reach the caller of run().
 class PythonScheduler final : public Scheduler {
  public:
-  PythonScheduler(nanobind::object scheduler, Limits limits, SpeculationConfig speculation, SequenceTable& sequences,
-                  RequestLog& log);
+  PythonScheduler(nanobind::object scheduler, Limits limits, SpeculationConfig speculation,
+                  SequenceTable& sequences, RequestLog& log);
   ~PythonScheduler() override;
 
   void add(RequestId request) override;
@@ -32,7 +33,8 @@ class PythonScheduler final : public Scheduler {
   const SchedulerCounters& counters() const override { return counters_; }
 
  private:
-  using Gauges = std::tuple<std::int32_t, std::int32_t, std::int32_t>;  // running, waiting, free blocks
+  using Gauges =
+      std::tuple<std::int32_t, std::int32_t, std::int32_t>;  // running, waiting, free blocks
   Gauges ask_gauges() const;
   void keep(const Gauges& gauges);
   void finish(RequestId request, std::vector<RequestId>& finished);

@@ -20,8 +20,8 @@ void note(std::vector<Ps>& column, std::size_t steps, Ps value) {
 
 }  // namespace
 
-Group::Group(GroupConfig config, std::unique_ptr<Scheduler> scheduler, std::unique_ptr<StepExecutor> executor,
-             SequenceTable& sequences, RequestLog& log)
+Group::Group(GroupConfig config, std::unique_ptr<Scheduler> scheduler,
+             std::unique_ptr<StepExecutor> executor, SequenceTable& sequences, RequestLog& log)
     : config_(config),
       scheduler_(std::move(scheduler)),
       executor_(std::move(executor)),
@@ -35,7 +35,8 @@ Group::~Group() = default;
 bool Group::may_queue(RequestId request) const {
   if (config_.max_queued_requests > 0 && num_waiting() >= config_.max_queued_requests) return false;
   const std::int64_t queued = received_tokens_ - scheduler_->counters().prompt_tokens;
-  return config_.max_queued_tokens == 0 || queued + sequences_[request].prompt_tokens <= config_.max_queued_tokens;
+  return config_.max_queued_tokens == 0 ||
+         queued + sequences_[request].prompt_tokens <= config_.max_queued_tokens;
 }
 
 bool Group::can_ever_run(RequestId request) const {
@@ -44,9 +45,10 @@ bool Group::can_ever_run(RequestId request) const {
   const Limits limits = scheduler_->limits();
   if (sequence.prompt_tokens >= limits.max_model_len) return false;
   // The last token that is sampled needs no slot of its own.
-  const std::int64_t most =
-      std::min<std::int64_t>(std::int64_t{sequence.prompt_tokens} + max_tokens, limits.max_model_len);
-  const std::int64_t slots = std::min<std::int64_t>(most - 1 + limits.slots_ahead, limits.max_model_len);
+  const std::int64_t most = std::min<std::int64_t>(
+      std::int64_t{sequence.prompt_tokens} + max_tokens, limits.max_model_len);
+  const std::int64_t slots =
+      std::min<std::int64_t>(most - 1 + limits.slots_ahead, limits.max_model_len);
   return scheduler_->most_blocks(slots) <= limits.usable_blocks;
 }
 
@@ -85,12 +87,14 @@ Ps Group::latency_of(RequestId request) const {
   return config_.api_latency + config_.api_latency_per_token * sequences_[request].prompt_tokens;
 }
 
-// A short message may overtake a long prompt, but is nothing to an engine that has not seen the request.
+// A short message may overtake a long prompt, but is nothing to an engine that has not seen the
+// request.
 void Group::abort(RequestId request, Ps now) {
   insert_by_time(aborts_, {std::max(now + config_.api_latency, log_.queued[request]), request});
 }
 
-// One that the engine has not seen yet waits for the next batch, before which it is added and dropped.
+// One that the engine has not seen yet waits for the next batch, before which it is added and
+// dropped.
 void Group::drop_aborted(Ps now) {
   std::size_t kept = 0;
   for (; !aborts_.empty() && aborts_.size() > kept && aborts_[kept].seen <= now;) {
@@ -122,12 +126,14 @@ void Group::pump(Ps now) {
   while (!gated_ && build_next(now)) {
     if (!gate(now)) run_next(now);
   }
-  if (idle() && !gated_ && scheduler_->has_requests() && scheduler_->num_bound() == 0) ++idle_with_work_;
+  if (idle() && !gated_ && scheduler_->has_requests() && scheduler_->num_bound() == 0)
+    ++idle_with_work_;
 }
 
-// With asynchronous scheduling and pipeline stages, a decode's last token may still be on its way through them, in the
-// oldest of as many batches. The workers of vLLM's Model Runner V1 wait for all tokens of a batch before they start the
-// next one, whoever is in it, unless the batch had nothing but unfinished prompts.
+// With asynchronous scheduling and pipeline stages, a decode's last token may still be on its way
+// through them, in the oldest of as many batches. The workers of vLLM's Model Runner V1 wait for
+// all tokens of a batch before they start the next one, whoever is in it, unless the batch had
+// nothing but unfinished prompts.
 Ps Group::tokens_known(const Batch& batch, Ps now) const {
   const auto stages = static_cast<std::size_t>(executor_->program().num_stages());
   if (config_.stages_wait && num_in_flight_ > 0) {
@@ -136,7 +142,9 @@ Ps Group::tokens_known(const Batch& batch, Ps now) const {
     return samples ? std::max(now, before.times.end) : now;
   }
   if (config_.stages_wait || stages == 1 || num_in_flight_ < stages || num_timed_ == 0) return now;
-  const auto waits = [this](const Item& item) { return sequences_[item.request].num_in_flight > 1 + item.drafts; };
+  const auto waits = [this](const Item& item) {
+    return sequences_[item.request].num_in_flight > 1 + item.drafts;
+  };
   return std::ranges::any_of(batch.items, waits) ? std::max(now, slots_[oldest_].times.end) : now;
 }
 
@@ -176,7 +184,8 @@ void Group::hear_of_moved(Ps launched) {
 void Group::report_reserved(Ps now) {
   reserved_.clear();
   scheduler_->take_reserved(reserved_);
-  for (const Reserved& reserved : reserved_) kv_transfers_->reserved(reserved.request, reserved.cached, now);
+  for (const Reserved& reserved : reserved_)
+    kv_transfers_->reserved(reserved.request, reserved.cached, now);
 }
 
 // Builds the batch of the next free slot; false when there is no slot or nothing to run.
@@ -210,7 +219,8 @@ bool Group::build_batch(Ps now) {
     slot.scheduled = now;
     if (kv_transfers_ != nullptr) report_reserved(now);
     if (!slot.batch.empty()) return true;
-    // Its own victim, to be admitted again, or a turn that nobody takes; vLLM hears of transfers in such a step, too.
+    // Its own victim, to be admitted again, or a turn that nobody takes; vLLM hears of transfers in
+    // such a step, too.
     if (num_in_flight_ == 0 && (!slot.batch.preempted.empty() || scheduler_->asks_again())) {
       if (++empty_builds > kMostEmptyBuilds)
         throw Stalled("the scheduler of group " + std::to_string(config_.index) + " was asked " +
@@ -251,7 +261,8 @@ void Group::offer(Ps now, std::int64_t round) {
     has_offer_ = true;
     gate(now);
   }
-  if (idle() && !has_offer_ && scheduler_->has_requests() && scheduler_->num_bound() == 0) ++idle_with_work_;
+  if (idle() && !has_offer_ && scheduler_->has_requests() && scheduler_->num_bound() == 0)
+    ++idle_with_work_;
 }
 
 const Batch& Group::offered_or_dummy(Ps now) {

@@ -21,8 +21,8 @@ class LockstepGroup;
 class ContendedRound;
 struct OffloadConfig;
 
-// Why a step began later than it was built: until `opened` for KV that its batch waited for, from then until `launched`
-// for the other members of its domain.
+// Why a step began later than it was built: until `opened` for KV that its batch waited for, from
+// then until `launched` for the other members of its domain.
 struct Held {
   Ps built = 0, opened = 0, launched = 0;
 };
@@ -46,30 +46,33 @@ struct GroupConfig {
   std::int32_t index = 0;
   std::int32_t model = 0;    // which of the deployment's models it serves
   std::int32_t depth = 1;    // batches in flight: 1 synchronous, 2 asynchronous
-  bool stages_wait = false;  // the first of several stages waits for the tokens of the batch before (Model Runner V1)
+  bool stages_wait = false;  // the first of several stages waits for the tokens of the batch before
+                             // (Model Runner V1)
   Role role = Role::kBoth;
-  Ps api_latency = 0;                              // from a request's arrival until the engine sees it
-  std::int32_t max_queued_requests = 0;            // that wait; more are turned away; 0: no limit
-  std::int64_t max_queued_tokens = 0;              // of prompts that wait, together; 0: no limit
-  Ps api_latency_per_token = 0;                    // and more of it for each token of its prompt
+  Ps api_latency = 0;                    // from a request's arrival until the engine sees it
+  std::int32_t max_queued_requests = 0;  // that wait; more are turned away; 0: no limit
+  std::int64_t max_queued_tokens = 0;    // of prompts that wait, together; 0: no limit
+  Ps api_latency_per_token = 0;          // and more of it for each token of its prompt
   std::shared_ptr<const OffloadConfig> offload{};  // null: weights and KV are on its devices
-  std::shared_ptr<const Drafter> drafter{};        // who proposes drafts; null: nobody, or not on its devices
+  std::shared_ptr<const Drafter>
+      drafter{};  // who proposes drafts; null: nobody, or not on its devices
 };
 
-// Under any fixed order of precedence, the first of a group's requests loses its blocks to nobody. It computes at least
-// one token per step, so it is further than ever after as many steps as the model length has tokens. A group that
-// preempts in kCircles times as many steps, and in kMoreCircles on top, while nothing gets further, runs in circles.
+// Under any fixed order of precedence, the first of a group's requests loses its blocks to nobody.
+// It computes at least one token per step, so it is further than ever after as many steps as the
+// model length has tokens. A group that preempts in kCircles times as many steps, and in
+// kMoreCircles on top, while nothing gets further, runs in circles.
 inline constexpr std::int64_t kCircles = 4, kMoreCircles = 1000;
 
 // Calls of a scheduler at one time that may schedule nothing although it asks to be called again.
 inline constexpr std::int64_t kMostEmptyBuilds = 100'000;
 
-// Changed by the loop only. A group acts when pumped: it drains its inbox, builds batches while it has free slots and
-// starts them; `outputs` completes the oldest batch.
+// Changed by the loop only. A group acts when pumped: it drains its inbox, builds batches while it
+// has free slots and starts them; `outputs` completes the oldest batch.
 class Group {
  public:
-  Group(GroupConfig config, std::unique_ptr<Scheduler> scheduler, std::unique_ptr<StepExecutor> executor,
-        SequenceTable& sequences, RequestLog& log);
+  Group(GroupConfig config, std::unique_ptr<Scheduler> scheduler,
+        std::unique_ptr<StepExecutor> executor, SequenceTable& sequences, RequestLog& log);
   ~Group();
 
   const GroupConfig& config() const { return config_; }
@@ -83,23 +86,25 @@ class Group {
   Ps latency_of(RequestId request) const;
   // Fills the free slots with batches; in a lock-step group, those of all its members.
   void pump(Ps now);
-  // The client of a request that was received has gone; the engine learns it api_latency later, and acts on it before
-  // the next outputs or the next batch.
+  // The client of a request that was received has gone; the engine learns it api_latency later, and
+  // acts on it before the next outputs or the next batch.
   void abort(RequestId request, Ps now);
   // The oldest batch in flight has ended at `now`; finished requests are appended.
   void outputs(Ps now, std::vector<RequestId>& finished);
   // What that batch ran.
   const std::vector<Item>& last_items() const { return slots_[last_].batch.items; }
 
-  // Whether its API server still takes the request, as vLLM's max_num_queued_reqs and max_num_queued_tokens say.
+  // Whether its API server still takes the request, as vLLM's max_num_queued_reqs and
+  // max_num_queued_tokens say.
   bool may_queue(RequestId request) const;
   // Whether its model length and KV cache hold the whole request.
   bool can_ever_run(RequestId request) const;
   void reject(RequestId request) { rejected_.push_back(request); }
   // Who is told of blocks that are reserved and steps that start.
   void observe_kv_transfers(KvTransferObserver* observer) { kv_transfers_ = observer; }
-  // A request's KV has been moved. The worker looks for that when it launches a step, and its scheduler hears of it
-  // with that step's output; an idle engine hears of it at once (vLLM: KVConnectorModelRunnerMixin, EngineCore).
+  // A request's KV has been moved. The worker looks for that when it launches a step, and its
+  // scheduler hears of it with that step's output; an idle engine hears of it at once (vLLM:
+  // KVConnectorModelRunnerMixin, EngineCore).
   void transferred(RequestId request, Ps now) { moved_.push_back({now, request}); }
   // The same of KV that the tiers below hold.
   void loaded(RequestId request, Ps now) {
@@ -124,17 +129,19 @@ class Group {
   // kEndOfTime: nobody knows yet when the oldest batch in flight ends.
   Ps next_output() const { return num_timed_ > 0 ? slots_[oldest_].times.end : kEndOfTime; }
 
-  // For the lock-step group that it is a member of. `offer` builds the next batch, if a slot is free and there is work;
-  // a member without work joins a round with a dummy.
+  // For the lock-step group that it is a member of. `offer` builds the next batch, if a slot is
+  // free and there is work; a member without work joins a round with a dummy.
   void join(LockstepGroup* lockstep) { lockstep_ = lockstep; }
   LockstepGroup* lockstep() const { return lockstep_; }
   void offer(Ps now, std::int64_t round);
   bool has_offer() const { return has_offer_ && !gated_; }
   bool may_join_idle() const {
-    return num_in_flight_ < slots_.size() && !gated_ && (!scheduler_->has_requests() || num_in_flight_ == 0);
+    return num_in_flight_ < slots_.size() && !gated_ &&
+           (!scheduler_->has_requests() || num_in_flight_ == 0);
   }
   const Batch& offered_or_dummy(Ps now);
-  // The next slot's batch starts, now or when its devices are free; `timed` says when, at once or later.
+  // The next slot's batch starts, now or when its devices are free; `timed` says when, at once or
+  // later.
   void launch(Ps now);
   void timed(const StepTimes& times, Ps now);
   // The group alone, whose stages talk over shared links.
@@ -145,16 +152,21 @@ class Group {
     const Ps arrival = inbox_.empty() ? kEndOfTime : inbox_.front().seen;
     return aborts_.empty() ? arrival : std::min(arrival, aborts_.front().seen);
   }
-  std::int32_t num_waiting() const { return scheduler_->num_waiting() + static_cast<std::int32_t>(inbox_.size()); }
+  std::int32_t num_waiting() const {
+    return scheduler_->num_waiting() + static_cast<std::int32_t>(inbox_.size());
+  }
   std::int32_t num_running() const { return scheduler_->num_running(); }
-  // Requests received and neither finished, dropped nor refused: waiting, running, or on their way from the API server.
+  // Requests received and neither finished, dropped nor refused: waiting, running, or on their way
+  // from the API server.
   std::int32_t outstanding() const { return outstanding_; }
   bool unfinished() const { return scheduler_->has_requests() || !inbox_.empty(); }
 
   // One entry per completed batch, in order: when it ended.
   const std::vector<Ps>& output_times() const { return output_times_; }
   // When it started.
-  Ps output_start(std::size_t step) const { return (step > 0 ? output_times_[step - 1] : 0) + output_gaps_[step]; }
+  Ps output_start(std::size_t step) const {
+    return (step > 0 ? output_times_[step - 1] : 0) + output_gaps_[step];
+  }
   // How much of each was collectives; empty where nothing ever was.
   const std::vector<Ps>& output_communication() const { return output_communication_; }
   // How much of each was waiting for other ranks or stages; empty where nothing ever waits.
@@ -167,7 +179,8 @@ class Group {
   std::int64_t unlaunched_tokens() const {
     if (!gated_ && !has_offer_ && !building_) return 0;
     std::int64_t tokens = 0;
-    for (const Item& item : slots_[(oldest_ + num_in_flight_) % slots_.size()].batch.items) tokens += item.tokens;
+    for (const Item& item : slots_[(oldest_ + num_in_flight_) % slots_.size()].batch.items)
+      tokens += item.tokens;
     return tokens;
   }
   // Whether its requests only take KV blocks from each other: kCircles tells how this is known.
@@ -215,7 +228,8 @@ class Group {
   std::vector<Reserved> reserved_;  // scratch
   std::vector<Slot> slots_;         // ring of `depth` slots, reused
   std::size_t oldest_ = 0, last_ = 0, num_in_flight_ = 0, num_timed_ = 0;
-  bool nothing_to_build_ = false;  // until the next output: an empty schedule occupies its slot, as in vLLM
+  bool nothing_to_build_ =
+      false;  // until the next output: an empty schedule occupies its slot, as in vLLM
   LockstepGroup* lockstep_ = nullptr;
   bool has_offer_ = false;
   bool building_ = false;
@@ -225,7 +239,8 @@ class Group {
   Ps last_end_ = 0, busy_ = 0;
   std::int64_t scheduled_tokens_ = 0, idle_with_work_ = 0;
   std::int64_t received_tokens_ = 0;  // of prompts, without those that were dropped before they ran
-  // Steps in a row that preempted, without a token, an end, an arrival, or a request further than ever in between.
+  // Steps in a row that preempted, without a token, an end, an arrival, or a request further than
+  // ever in between.
   std::int64_t futile_preemptions_ = 0, most_futile_preemptions_;
   std::int64_t progress_ = 0;  // sum of counters that grow when the group gets on
   std::vector<Ps> output_times_, output_communication_, output_waiting_;

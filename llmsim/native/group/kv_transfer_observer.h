@@ -19,7 +19,8 @@ class KvTransferObserver {
   // A decode group holds blocks for the whole prompt, of which it had the first `cached` tokens.
   virtual void reserved(RequestId request, std::int32_t cached, Ps now) = 0;
   // A prefill group starts a batch, now or later.
-  virtual void launched(const Group& prefill, const Batch& batch, const StepTimes& times, Ps now) = 0;
+  virtual void launched(const Group& prefill, const Batch& batch, const StepTimes& times,
+                        Ps now) = 0;
 };
 
 }  // namespace llmsim

@@ -12,7 +12,8 @@ LockstepGroup::LockstepGroup(std::vector<Group*> members, std::unique_ptr<RoundE
       sync_interval_(sync_interval),
       batches_(members_.size()),
       times_(members_.size()) {
-  if (sync_interval < 1) throw std::invalid_argument("the sync interval of a lockstep must be at least 1");
+  if (sync_interval < 1)
+    throw std::invalid_argument("the sync interval of a lockstep must be at least 1");
   for (const Group* member : members_)
     if (member->config().depth != members_[0]->config().depth)
       throw std::invalid_argument("members of a lockstep must have equally many batches in flight");
@@ -25,7 +26,8 @@ void LockstepGroup::pump(Ps now) {
 
 // Members hold requests, of which none runs, and no KV is on its way to or from them.
 bool LockstepGroup::waits_for_nothing() const {
-  return std::ranges::all_of(members_, [](const Group* member) { return member->scheduler().num_bound() == 0; });
+  return std::ranges::all_of(
+      members_, [](const Group* member) { return member->scheduler().num_bound() == 0; });
 }
 
 bool LockstepGroup::try_round(Ps now) {
@@ -37,14 +39,16 @@ bool LockstepGroup::try_round(Ps now) {
     all_there &= member->has_offer() || member->may_join_idle();
   }
   if (!all_there) return false;
-  // Requests that wait for their KV keep the wave going, and start one, as in vLLM: all ranks run dummies.
+  // Requests that wait for their KV keep the wave going, and start one, as in vLLM: all ranks run
+  // dummies.
   if (!work && !unfinished && (rounds_ == 0 || rounds_ % sync_interval_ == 0)) {
     rounds_ = 0;
     return false;
   }
   idle_rounds_ = !work && unfinished && waits_for_nothing() ? idle_rounds_ + 1 : 0;
   if (idle_rounds_ > kMostIdleRounds) return false;
-  for (std::size_t m = 0; m < members_.size(); ++m) batches_[m] = &members_[m]->offered_or_dummy(now);
+  for (std::size_t m = 0; m < members_.size(); ++m)
+    batches_[m] = &members_[m]->offered_or_dummy(now);
   for (Group* member : members_) member->launch(now);
   ++rounds_;
   if (shared_ != nullptr) {

@@ -2,7 +2,8 @@
 
 namespace llmsim {
 
-std::size_t StepRecorder::record(std::int32_t index, Ps scheduled, const Batch& batch, const Scheduler& scheduler) {
+std::size_t StepRecorder::record(std::int32_t index, Ps scheduled, const Batch& batch,
+                                 const Scheduler& scheduler) {
   const Features& f = batch.features;
   const auto narrow = [](std::int64_t x) { return static_cast<std::int32_t>(x); };
   group.push_back(static_cast<std::int16_t>(index));
@@ -48,7 +49,8 @@ void DeviceShares::record(const Batch& batch, Ps duration, std::vector<std::int3
 }
 
 void ScheduleRecorder::built(Ps now, const Scheduler& scheduler, const Batch& batch) {
-  if (batch.empty() && batch.preempted.empty()) return;  // bookkeeping without an effect is not a step
+  if (batch.empty() && batch.preempted.empty())
+    return;  // bookkeeping without an effect is not a step
   time_ps.push_back(now);
   running.push_back(scheduler.num_running());
   waiting.push_back(scheduler.num_waiting());
@@ -69,7 +71,8 @@ void ScheduleRecorder::built(Ps now, const Scheduler& scheduler, const Batch& ba
   if (!batch.empty()) in_flight_.push_back(static_cast<std::int32_t>(time_ps.size()) - 1);
 }
 
-void ScheduleRecorder::completed(Ps now, const Scheduler& scheduler, std::span<const RequestId> finished) {
+void ScheduleRecorder::completed(Ps now, const Scheduler& scheduler,
+                                 std::span<const RequestId> finished) {
   const std::int32_t step = in_flight_.front();
   in_flight_.pop_front();
   end_ps[static_cast<std::size_t>(step)] = now;

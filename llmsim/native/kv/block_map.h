@@ -8,8 +8,9 @@
 
 namespace llmsim {
 
-// Keys are never 0. Linear probing with backward-shift deletion, so that look-ups stay short however often blocks
-// are evicted; grows by doubling at 60 % load. Never iterated: order of a hash container must not reach a result.
+// Keys are never 0. Linear probing with backward-shift deletion, so that look-ups stay short
+// however often blocks are evicted; grows by doubling at 60 % load. Never iterated: order of a hash
+// container must not reach a result.
 class BlockMap {
  public:
   BlockId find(Key key) const {

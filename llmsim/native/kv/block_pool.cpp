@@ -33,8 +33,8 @@ BlockId BlockPool::next_victim() {
     const std::int32_t count = std::min(kVictimsAtOnce, num_free_keyed_);
     eviction_->evict(count, chosen_);
     if (static_cast<std::int32_t>(chosen_.size()) != count)
-      throw BadPolicy("cache eviction chose " + std::to_string(chosen_.size()) + " blocks; " + std::to_string(count) +
-                      " are needed");
+      throw BadPolicy("cache eviction chose " + std::to_string(chosen_.size()) + " blocks; " +
+                      std::to_string(count) + " are needed");
     for (const BlockId id : chosen_) {
       const bool known = id > 0 && id < virgin_;
       if (!known || blocks_[id].references != 0 || blocks_[id].key == 0 ||
@@ -137,7 +137,8 @@ void BlockPool::drop_key(BlockId id) {
   block.key = 0;
 }
 
-// A free block's list is known by walking to neither end: heads and tails are compared, inner nodes need no list.
+// A free block's list is known by walking to neither end: heads and tails are compared, inner nodes
+// need no list.
 void BlockPool::unlink(BlockId id) {
   Block& block = blocks_[id];
   if (block.prev != 0) {
@@ -184,7 +185,8 @@ bool BlockPool::consistent() const {
   for (const List* list : {&front_, &back_}) {
     BlockId previous = 0;
     for (BlockId id = list->head; id != 0; id = blocks_[id].next) {
-      if (blocks_[id].prev != previous || blocks_[id].references != 0 || ++listed > total_) return false;
+      if (blocks_[id].prev != previous || blocks_[id].references != 0 || ++listed > total_)
+        return false;
       keyed += blocks_[id].key != 0;
       previous = id;
     }
@@ -197,7 +199,8 @@ bool BlockPool::consistent() const {
     if (blocks_[id].findable && blocks_[id].key == 0) return false;
   }
   const std::int32_t untouched = total_ - virgin_;
-  return keyed == num_free_keyed_ && listed + untouched == num_free_ && referenced + num_free_ + 1 == total_;
+  return keyed == num_free_keyed_ && listed + untouched == num_free_ &&
+         referenced + num_free_ + 1 == total_;
 }
 
 }  // namespace llmsim

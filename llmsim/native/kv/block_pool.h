@@ -1,4 +1,5 @@
-// The paged KV cache of one group: reference counts, vLLM's free order, and the index of cached blocks.
+// The paged KV cache of one group: reference counts, vLLM's free order, and the index of cached
+// blocks.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +15,13 @@
 
 namespace llmsim {
 
-// Where a freed block goes: behind all others (least recently used first), or, in vLLM 0.24 and later, in front when it
-// carries no key, because nothing can hit it.
+// Where a freed block goes: behind all others (least recently used first), or, in vLLM 0.24 and
+// later, in front when it carries no key, because nothing can hit it.
 enum class FreeOrder : std::uint8_t { kAppend, kUnkeyedFirst };
 
-// Owns the blocks of one group; only that group's KvCache changes it. Block 0 is the null block and never handed out.
-// A block is referenced (by `references` sequences) or free; a free block keeps its key until it is handed out again.
+// Owns the blocks of one group; only that group's KvCache changes it. Block 0 is the null block and
+// never handed out. A block is referenced (by `references` sequences) or free; a free block keeps
+// its key until it is handed out again.
 class BlockPool {
  public:
   BlockPool(std::int32_t num_blocks, FreeOrder order, std::shared_ptr<Eviction> eviction = nullptr);
@@ -36,15 +38,16 @@ class BlockPool {
   // Adds a reference to a block found by `find`, taking it out of the free order when it was free.
   void touch(BlockId block);
 
-  // Tells the eviction policy, if there is one, what was given back and taken again since the last call.
+  // Tells the eviction policy, if there is one, what was given back and taken again since the last
+  // call.
   void tell() {
     if (eviction_ != nullptr) tell_policy();
   }
 
   bool keyed(BlockId block) const { return blocks_[block].key != 0; }
   Key key(BlockId block) const { return blocks_[block].key; }
-  // Gives a referenced block the key of its content. `findable` enters it into the index: keys that nobody else can
-  // ask for stay out until `make_findable`. `told`: the log of keys hears of it.
+  // Gives a referenced block the key of its content. `findable` enters it into the index: keys that
+  // nobody else can ask for stay out until `make_findable`. `told`: the log of keys hears of it.
   void set_key(BlockId block, Key key, bool findable, bool told = true);
   // The block ends a chunk of KV tiers, with this place among its sequence's chunks.
   void end_chunk(BlockId block, std::int32_t chunk) { blocks_[block].chunk = chunk; }
@@ -70,7 +73,8 @@ class BlockPool {
     std::int32_t chunk = -1;  // that it ends, if any
     bool findable = false, told = true;
   };
-  // Sentinels of the two free lists live behind the pool: blocks before the never-used range, and blocks after it.
+  // Sentinels of the two free lists live behind the pool: blocks before the never-used range, and
+  // blocks after it.
   struct List {
     BlockId head = 0, tail = 0;
   };
@@ -84,7 +88,8 @@ class BlockPool {
   void drop_key(BlockId block);
 
   std::int32_t total_, num_free_, num_free_keyed_ = 0;
-  BlockId virgin_ = 1;  // blocks from here to the end were never used and are free, between the two lists
+  BlockId virgin_ =
+      1;  // blocks from here to the end were never used and are free, between the two lists
   FreeOrder order_;
   List front_, back_;
   std::vector<Block> blocks_;  // grows with use, so an untouched pool costs nothing

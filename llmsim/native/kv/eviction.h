@@ -17,8 +17,8 @@ class Eviction {
   virtual void freed(std::span<const BlockId> blocks) = 0;
   // A request takes these again.
   virtual void reused(std::span<const BlockId> blocks) = 0;
-  // Appends `count` of those that were freed and neither reused nor chosen since, the first to go first. They are all
-  // chosen now; one that is reused before its turn is spared.
+  // Appends `count` of those that were freed and neither reused nor chosen since, the first to go
+  // first. They are all chosen now; one that is reused before its turn is spared.
   virtual void evict(std::int32_t count, std::vector<BlockId>& victims) = 0;
 };
 

@@ -8,7 +8,9 @@ namespace llmsim {
 namespace {
 
 // Keys of a workload are dense numbers; a request's own name it, and so its model.
-Key salted(Key key, std::int32_t model) { return (key & kOwnKey) != 0 ? key : key | static_cast<Key>(model) << 47; }
+Key salted(Key key, std::int32_t model) {
+  return (key & kOwnKey) != 0 ? key : key | static_cast<Key>(model) << 47;
+}
 }  // namespace
 
 std::int32_t GroupTiers::chunk_tokens() const { return tiers_.config_of(group_).chunk_tokens; }
@@ -17,8 +19,9 @@ TierWrite GroupTiers::write() const { return tiers_.config_.write; }
 bool GroupTiers::holds(Key key) const {
   const GroupTiersConfig& config = tiers_.config_of(group_);
   const Key name = salted(key, config.model);
-  return std::any_of(config.pools.begin(), config.pools.end(),
-                     [&](std::int32_t pool) { return tiers_.pools_[static_cast<std::size_t>(pool)].holds(name); });
+  return std::any_of(config.pools.begin(), config.pools.end(), [&](std::int32_t pool) {
+    return tiers_.pools_[static_cast<std::size_t>(pool)].holds(name);
+  });
 }
 
 bool GroupTiers::parks() const { return tiers_.config_.parks; }
@@ -39,7 +42,8 @@ void GroupTiers::recall(const TierChunk& chunk, std::int32_t tokens) {
     pool.counters().recalled_bytes += tokens * config.all_bytes_per_token();
     count(index, tokens * config.all_bytes_per_token());
     std::vector<Wanted>& recalls = loading_ ? loads_.back().recalls : recalls_;
-    auto wanted = std::find_if(recalls.begin(), recalls.end(), [&](const Wanted& w) { return w.pool == index; });
+    auto wanted = std::find_if(recalls.begin(), recalls.end(),
+                               [&](const Wanted& w) { return w.pool == index; });
     if (wanted == recalls.end()) wanted = recalls.insert(recalls.end(), {index, {}});
     wanted->pieces.push_back({name, tokens});
     return;
@@ -47,7 +51,8 @@ void GroupTiers::recall(const TierChunk& chunk, std::int32_t tokens) {
 }
 
 void GroupTiers::count(std::int32_t pool, std::int64_t bytes) {
-  const auto found = std::find_if(moved_.begin(), moved_.end(), [pool](const auto& one) { return one.first == pool; });
+  const auto found = std::find_if(moved_.begin(), moved_.end(),
+                                  [pool](const auto& one) { return one.first == pool; });
   if (found == moved_.end()) {
     moved_.emplace_back(pool, bytes);
   } else {

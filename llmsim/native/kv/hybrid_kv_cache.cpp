@@ -20,8 +20,8 @@ Key key_in(Key key, std::size_t table) {
 
 }  // namespace
 
-KvTables::KvTables(const KvTablesConfig& config, std::int32_t block_size, std::int32_t max_model_len,
-                   bool prefix_caching, bool drops_last_hit)
+KvTables::KvTables(const KvTablesConfig& config, std::int32_t block_size,
+                   std::int32_t max_model_len, bool prefix_caching, bool drops_last_hit)
     : windows_(config.windows),
       block_size_(block_size),
       max_model_len_(max_model_len),
@@ -34,7 +34,8 @@ KvTables::KvTables(const KvTablesConfig& config, std::int32_t block_size, std::i
     if (window < kKeepsState || window == 1)
       throw std::invalid_argument("a table of blocks for a window of " + std::to_string(window) +
                                   " tokens; at least 2 are needed");
-    if (window == kKeepsState && prefix_caching) throw std::invalid_argument("tables of states have no prefix cache");
+    if (window == kKeepsState && prefix_caching)
+      throw std::invalid_argument("tables of states have no prefix cache");
     if (window != kKeepsState && i > 0 && windows_[i - 1] == kKeepsState)
       throw std::invalid_argument("tables of states come last");
     const auto same = std::ranges::find(kinds_, window, &Kind::window);
@@ -48,11 +49,13 @@ KvTables::KvTables(const KvTablesConfig& config, std::int32_t block_size, std::i
   forget_hits();
 }
 
-// vLLM's find_longest_cache_hit of the coordinators: each kind accepts a length or shortens it, until all agree. With
-// one kind beside the layers that see everything, vLLM takes one turn.
-void KvTables::find_hits(const BlockPool& pool, const std::vector<Key>& keys, std::int32_t most, Blocks& hits) {
+// vLLM's find_longest_cache_hit of the coordinators: each kind accepts a length or shortens it,
+// until all agree. With one kind beside the layers that see everything, vLLM takes one turn.
+void KvTables::find_hits(const BlockPool& pool, const std::vector<Key>& keys, std::int32_t most,
+                         Blocks& hits) {
   forget_hits();
-  const bool one_turn = kinds_.size() == 1 || (kinds_.size() == 2 && kinds_.front().window == kSeesAll);
+  const bool one_turn =
+      kinds_.size() == 1 || (kinds_.size() == 2 && kinds_.front().window == kSeesAll);
   std::vector<bool> dropped(kinds_.size(), false), found(kinds_.size(), false);
   std::int32_t length = most;
   while (true) {
@@ -65,7 +68,8 @@ void KvTables::find_hits(const BlockPool& pool, const std::vector<Key>& keys, st
       const bool drops = drops_last_hit_ && !dropped[k];
       const bool peeks = drops && kinds_.size() > 1;
       const std::int32_t got =
-          find_in(pool, kinds_[k], keys, peeks ? std::min(now + block_size_, most) : now, drops) * block_size_;
+          find_in(pool, kinds_[k], keys, peeks ? std::min(now + block_size_, most) : now, drops) *
+          block_size_;
       if (drops) {
         dropped[k] = true;
       } else if (got < now) {
@@ -80,12 +84,14 @@ void KvTables::find_hits(const BlockPool& pool, const std::vector<Key>& keys, st
   }
   if (kinds_.front().window == kSeesAll) {
     const auto blocks = static_cast<std::size_t>(length / block_size_);
-    for (const std::size_t table : kinds_.front().tables) hits_[table].resize(std::min(hits_[table].size(), blocks));
+    for (const std::size_t table : kinds_.front().tables)
+      hits_[table].resize(std::min(hits_[table].size(), blocks));
   }
   hits = hits_.front();
 }
 
-// What is found up to a miss stays in hits_, behind the last block that counts: find_in cuts it off.
+// What is found up to a miss stays in hits_, behind the last block that counts: find_in cuts it
+// off.
 bool KvTables::cached(const BlockPool& pool, const Kind& kind, Key key, std::int32_t block) {
   for (const std::size_t table : kind.tables) {
     BlockId& hit = hits_[table][static_cast<std::size_t>(block)];
@@ -95,15 +101,18 @@ bool KvTables::cached(const BlockPool& pool, const Kind& kind, Key key, std::int
   return true;
 }
 
-// How many leading blocks of at most `most` tokens are cached in all tables of a kind; of a window only its last blocks
-// need be. `drops`: one more is needed and then left out.
-std::int32_t KvTables::find_in(const BlockPool& pool, const Kind& kind, const std::vector<Key>& keys, std::int32_t most,
-                               bool drops) {
-  const auto blocks = static_cast<std::int32_t>(std::min<std::size_t>(most / block_size_, keys.size()));
-  for (const std::size_t table : kind.tables) hits_[table].assign(static_cast<std::size_t>(blocks), 0);
+// How many leading blocks of at most `most` tokens are cached in all tables of a kind; of a window
+// only its last blocks need be. `drops`: one more is needed and then left out.
+std::int32_t KvTables::find_in(const BlockPool& pool, const Kind& kind,
+                               const std::vector<Key>& keys, std::int32_t most, bool drops) {
+  const auto blocks =
+      static_cast<std::int32_t>(std::min<std::size_t>(most / block_size_, keys.size()));
+  for (const std::size_t table : kind.tables)
+    hits_[table].assign(static_cast<std::size_t>(blocks), 0);
   std::int32_t count = 0;
   if (kind.window == kSeesAll) {
-    while (count < blocks && cached(pool, kind, keys[static_cast<std::size_t>(count)], count)) ++count;
+    while (count < blocks && cached(pool, kind, keys[static_cast<std::size_t>(count)], count))
+      ++count;
   } else {
     const auto enough = static_cast<std::int32_t>(ceil_div(kind.window - 1, block_size_)) + drops;
     std::int32_t run = 0, first = blocks;
@@ -135,7 +144,8 @@ std::int32_t KvTables::taken(const BlockPool& pool, std::int32_t tokens, bool wh
   return blocks;
 }
 
-void KvTables::allocate(BlockPool& pool, RequestId request, Sequence& sequence, std::int32_t tokens) {
+void KvTables::allocate(BlockPool& pool, RequestId request, Sequence& sequence,
+                        std::int32_t tokens) {
   const std::int32_t computed = static_cast<std::int32_t>(hits_.front().size()) * block_size_;
   others_[request].assign(windows_.size() - 1, {});
   for (std::size_t i = 0; i < windows_.size(); ++i) {
@@ -158,7 +168,8 @@ bool KvTables::grow(BlockPool& pool, RequestId request, Sequence& sequence, std:
   std::int32_t more = 0;
   for (std::size_t i = 0; i < windows_.size(); ++i) {
     Blocks& blocks = table(request, sequence, i);
-    const auto behind = std::min(static_cast<std::size_t>(skipped(windows_[i], sequence.num_computed)), blocks.size());
+    const auto behind = std::min(
+        static_cast<std::size_t>(skipped(windows_[i], sequence.num_computed)), blocks.size());
     for (std::size_t k = behind; k-- > 0 && blocks[k] != 0;) {
       pool.release(blocks[k]);
       blocks[k] = 0;
@@ -174,8 +185,8 @@ bool KvTables::grow(BlockPool& pool, RequestId request, Sequence& sequence, std:
   return true;
 }
 
-void KvTables::set_keys(BlockPool& pool, RequestId request, const Sequence& sequence, std::int32_t first,
-                        const std::vector<Key>& keys) {
+void KvTables::set_keys(BlockPool& pool, RequestId request, const Sequence& sequence,
+                        std::int32_t first, const std::vector<Key>& keys) {
   for (std::size_t i = 0; i < windows_.size(); ++i) {
     const Blocks& blocks = i == 0 ? sequence.blocks : others_[request][i - 1];
     for (std::size_t k = 0; k < keys.size(); ++k) {
@@ -196,14 +207,16 @@ void KvTables::release(BlockPool& pool, RequestId request, Sequence& sequence) {
   others_.erase(request);
 }
 
-// In table order: who gives them back last first frees the last table first, where release() begins with the first one.
-// Both are vLLM's: it frees tables one by one at once, and as one list when it waits.
+// In table order: who gives them back last first frees the last table first, where release() begins
+// with the first one. Both are vLLM's: it frees tables one by one at once, and as one list when it
+// waits.
 std::vector<BlockId> KvTables::take(RequestId request, Sequence& sequence) {
   std::vector<BlockId> taken;
   if (sequence.blocks.empty()) return taken;
   for (std::size_t i = 0; i < windows_.size(); ++i) {
     Blocks& blocks = table(request, sequence, i);
-    std::copy_if(blocks.begin(), blocks.end(), std::back_inserter(taken), [](BlockId block) { return block != 0; });
+    std::copy_if(blocks.begin(), blocks.end(), std::back_inserter(taken),
+                 [](BlockId block) { return block != 0; });
     Blocks().swap(blocks);
   }
   others_.erase(request);
@@ -227,7 +240,8 @@ std::int64_t KvTables::most_blocks(std::int64_t slots, std::int32_t ahead) const
 std::int32_t KvTables::next_given_back(std::int32_t computed) const {
   std::int32_t next = std::numeric_limits<std::int32_t>::max();
   for (const Kind& kind : kinds_)
-    if (kind.window > 0) next = std::min(next, (skipped(kind.window, computed) + 1) * block_size_ + kind.window - 1);
+    if (kind.window > 0)
+      next = std::min(next, (skipped(kind.window, computed) + 1) * block_size_ + kind.window - 1);
   return next;
 }
 

@@ -1,4 +1,5 @@
-// Changes of what a group has cached, on their way from its block pool to a router: a log, never a copy of the index.
+// Changes of what a group has cached, on their way from its block pool to a router: a log, never a
+// copy of the index.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,8 @@ class KeyTimeline {
     changes.clear();
   }
 
-  // Calls take(group, key, cached) for each change published at `until` or before, once and in order, and forgets it.
+  // Calls take(group, key, cached) for each change published at `until` or before, once and in
+  // order, and forgets it.
   template <typename Take>
   void replay(Ps until, Take take) {
     for (; !entries_.empty() && entries_.front().at <= until; entries_.pop_front()) {
@@ -43,13 +45,14 @@ class KeyTimeline {
   std::deque<Key> changes_;
 };
 
-// One group's end of the log: its block pool notes changes while a step is formed, and its outputs publish them, as
-// vLLM sends its KV events with the outputs of a step.
+// One group's end of the log: its block pool notes changes while a step is formed, and its outputs
+// publish them, as vLLM sends its KV events with the outputs of a step.
 class KeyLog {
  public:
   KeyLog(KeyTimeline& timeline, std::int32_t group) : timeline_(timeline), group_(group) {}
 
-  // A key entered the pool's index, or left it. Content that only its own request can ask for is nobody's business.
+  // A key entered the pool's index, or left it. Content that only its own request can ask for is
+  // nobody's business.
   void added(Key key) {
     if ((key & KeyTimeline::kDropped) == 0) changes_.push_back(key);
   }

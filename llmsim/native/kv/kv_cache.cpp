@@ -7,19 +7,26 @@
 namespace llmsim {
 
 KvCache::KvCache(const KvCacheConfig& config, SequenceTable& sequences)
-    : config_(config), sequences_(sequences), pool_(config.num_blocks, config.free_order, config.eviction) {
+    : config_(config),
+      sequences_(sequences),
+      pool_(config.num_blocks, config.free_order, config.eviction) {
   const std::int32_t size = config.block_size, unit = sequences.content().granularity;
-  if (config.prefix_caching && !sequences.content().keys.empty() && size % unit != 0 && unit % size != 0)
-    throw std::invalid_argument("content keys of " + std::to_string(unit) + " tokens cannot name blocks of " +
-                                std::to_string(size) + ": one has to be a multiple of the other");
+  if (config.prefix_caching && !sequences.content().keys.empty() && size % unit != 0 &&
+      unit % size != 0)
+    throw std::invalid_argument("content keys of " + std::to_string(unit) +
+                                " tokens cannot name blocks of " + std::to_string(size) +
+                                ": one has to be a multiple of the other");
   if (!config.tables.plain())
-    tables_.emplace(config.tables, size, config.max_model_len, config.prefix_caching, config.drops_last_hit);
+    tables_.emplace(config.tables, size, config.max_model_len, config.prefix_caching,
+                    config.drops_last_hit);
 }
 
-// The workload's keys may name less than one of our blocks (then a block has the key of its last part) or, as those of
-// traces with long blocks do, several (then a block has its part of their key).
+// The workload's keys may name less than one of our blocks (then a block has the key of its last
+// part) or, as those of traces with long blocks do, several (then a block has its part of their
+// key).
 bool KvCache::shareable(RequestId request, std::int32_t block) const {
-  const std::int64_t end = (block + std::int64_t{1}) * config_.block_size, unit = sequences_.content().granularity;
+  const std::int64_t end = (block + std::int64_t{1}) * config_.block_size,
+                     unit = sequences_.content().granularity;
   return ceil_div(end, unit) <= static_cast<std::int64_t>(sequences_.content().of(request).size());
 }
 
@@ -27,10 +34,12 @@ Key KvCache::key_of(RequestId request, std::int32_t block) const {
   if (!shareable(request, block)) {
     return kOwnKey | (static_cast<Key>(request) << 28) | static_cast<Key>(block);
   }
-  const std::int64_t end = (block + std::int64_t{1}) * config_.block_size, unit = sequences_.content().granularity;
+  const std::int64_t end = (block + std::int64_t{1}) * config_.block_size,
+                     unit = sequences_.content().granularity;
   const Key key = sequences_.content().of(request)[ceil_div(end, unit) - 1];
   if (config_.block_size >= unit) return key;
-  const std::int64_t parts = unit / config_.block_size, part = (end - 1) % unit / config_.block_size;
+  const std::int64_t parts = unit / config_.block_size,
+                     part = (end - 1) % unit / config_.block_size;
   return (key * static_cast<Key>(parts) + static_cast<Key>(part)) & ~kOwnKey;
 }
 
@@ -38,7 +47,8 @@ void KvCache::find_hits(RequestId request, std::vector<BlockId>& hits) {
   hits.clear();
   if (tables_) tables_->forget_hits();
   const Sequence& sequence = sequences_[request];
-  // Without shareable content only the request itself can have left blocks behind, by being preempted.
+  // Without shareable content only the request itself can have left blocks behind, by being
+  // preempted.
   if (!config_.prefix_caching || (sequence.epoch == 0 && !shareable(request, 0))) return;
   const std::int32_t most = (sequence.num_tokens - 1) / config_.block_size;
   if (tables_) {
@@ -55,8 +65,8 @@ void KvCache::find_hits(RequestId request, std::vector<BlockId>& hits) {
   if (config_.drops_last_hit && !hits.empty()) hits.pop_back();
 }
 
-std::int32_t KvCache::taken(const Sequence& sequence, std::int32_t tokens, const std::vector<BlockId>& hits,
-                            bool whole) const {
+std::int32_t KvCache::taken(const Sequence& sequence, std::int32_t tokens,
+                            const std::vector<BlockId>& hits, bool whole) const {
   if (tables_) return tables_->taken(pool_, std::min(tokens, config_.max_model_len), whole);
   const std::int32_t held = static_cast<std::int32_t>(sequence.blocks.size() + hits.size());
   std::int32_t taken = std::max(0, blocks_for(std::min(tokens, config_.max_model_len)) - held);
@@ -79,7 +89,8 @@ void KvCache::allocate(RequestId request, std::int32_t tokens, const std::vector
   pool_.tell();
   sequence.num_keyed_blocks = static_cast<std::int32_t>(hits.size());
   const std::int32_t needed = blocks_for(std::min(tokens, config_.max_model_len));
-  while (static_cast<std::int32_t>(sequence.blocks.size()) < needed) sequence.blocks.push_back(pool_.allocate());
+  while (static_cast<std::int32_t>(sequence.blocks.size()) < needed)
+    sequence.blocks.push_back(pool_.allocate());
 }
 
 bool KvCache::grow_slow(RequestId request, Sequence& sequence, std::int32_t tokens) {
@@ -90,7 +101,8 @@ bool KvCache::grow_slow(RequestId request, Sequence& sequence, std::int32_t toke
   }
   const std::int32_t needed = blocks_for(tokens);
   if (needed - static_cast<std::int32_t>(sequence.blocks.size()) > pool_.num_free()) return false;
-  while (static_cast<std::int32_t>(sequence.blocks.size()) < needed) sequence.blocks.push_back(pool_.allocate());
+  while (static_cast<std::int32_t>(sequence.blocks.size()) < needed)
+    sequence.blocks.push_back(pool_.allocate());
   return true;
 }
 
@@ -99,14 +111,16 @@ void KvCache::register_slow(RequestId request, std::int32_t tokens) {
   const std::int32_t full = tokens / config_.block_size;
   if (tables_) {
     keys_.clear();
-    for (std::int32_t i = sequence.num_keyed_blocks; i < full; ++i) keys_.push_back(key_of(request, i));
+    for (std::int32_t i = sequence.num_keyed_blocks; i < full; ++i)
+      keys_.push_back(key_of(request, i));
     tables_->set_keys(pool_, request, sequence, sequence.num_keyed_blocks, keys_);
     sequence.num_keyed_blocks = full;
     return;
   }
   for (std::int32_t& i = sequence.num_keyed_blocks; i < full; ++i) {
     pool_.set_key(sequence.blocks[i], key_of(request, i), shareable(request, i));
-    if (chunk_blocks_ > 0 && (i + 1) % chunk_blocks_ == 0) pool_.end_chunk(sequence.blocks[i], i / chunk_blocks_);
+    if (chunk_blocks_ > 0 && (i + 1) % chunk_blocks_ == 0)
+      pool_.end_chunk(sequence.blocks[i], i / chunk_blocks_);
   }
 }
 
@@ -115,11 +129,13 @@ void KvCache::use_tiers(GroupTiers* tiers) {
   if (tables_) throw std::invalid_argument("KV tiers need layers of one kind");
   if (tiers->chunk_tokens() % config_.block_size != 0)
     throw std::invalid_argument("a chunk of KV of " + std::to_string(tiers->chunk_tokens()) +
-                                " tokens is not whole blocks of " + std::to_string(config_.block_size));
+                                " tokens is not whole blocks of " +
+                                std::to_string(config_.block_size));
   tiers_ = tiers;
   chunk_blocks_ = tiers->chunk_tokens() / config_.block_size;
   if (tiers->write() == TierWrite::kBack)
-    pool_.on_drop([tiers](Key key, std::int32_t chunk) { tiers->store(key, chunk, /*gate=*/true); });
+    pool_.on_drop(
+        [tiers](Key key, std::int32_t chunk) { tiers->store(key, chunk, /*gate=*/true); });
 }
 
 Key KvCache::chunk_key(RequestId request, std::int32_t chunk) const {
@@ -130,7 +146,9 @@ std::int32_t KvCache::find_below(RequestId request, std::int32_t cached) const {
   if (tiers_ == nullptr) return 0;
   const std::int32_t size = tiers_->chunk_tokens();
   std::int32_t chunk = cached / size;
-  while ((chunk + 1) * size < sequences_[request].num_tokens && tiers_->holds(chunk_key(request, chunk))) ++chunk;
+  while ((chunk + 1) * size < sequences_[request].num_tokens &&
+         tiers_->holds(chunk_key(request, chunk)))
+    ++chunk;
   return std::max(0, chunk * size - cached);
 }
 
@@ -153,7 +171,8 @@ void KvCache::store(RequestId request, std::int32_t before, std::int32_t after) 
 }
 
 void KvCache::keep_findable(const Sequence& sequence) {
-  for (std::int32_t i = 0; i < sequence.num_keyed_blocks; ++i) pool_.make_findable(sequence.blocks[i]);
+  for (std::int32_t i = 0; i < sequence.num_keyed_blocks; ++i)
+    pool_.make_findable(sequence.blocks[i]);
 }
 
 void KvCache::forget_blocks(Sequence& sequence, bool preempted) {
@@ -171,7 +190,8 @@ void KvCache::release(RequestId request, bool preempted) {
     return;
   }
   if (preempted) keep_findable(sequence);
-  for (auto block = sequence.blocks.rbegin(); block != sequence.blocks.rend(); ++block) pool_.release(*block);
+  for (auto block = sequence.blocks.rbegin(); block != sequence.blocks.rend(); ++block)
+    pool_.release(*block);
   pool_.tell();
   forget_blocks(sequence, preempted);
 }

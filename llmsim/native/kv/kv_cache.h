@@ -1,5 +1,6 @@
-// Which blocks a sequence holds: allocation, prefix hits and registration on top of the block pool (vLLM's
-// KVCacheManager and single-type manager for full attention; kv_tables.h for layers of other kinds).
+// Which blocks a sequence holds: allocation, prefix hits and registration on top of the block pool
+// (vLLM's KVCacheManager and single-type manager for full attention; kv_tables.h for layers of
+// other kinds).
 #pragma once
 
 #include <cstdint>
@@ -22,8 +23,9 @@ struct KvCacheConfig {
   bool prefix_caching = true;
   FreeOrder free_order = FreeOrder::kUnkeyedFirst;
   std::shared_ptr<Eviction> eviction = nullptr;  // null: least recently used
-  bool drops_last_hit = false;  // a drafter that reads hidden states needs those of the last block (vLLM: use_eagle)
-  KvTablesConfig tables;        // of layers that keep different parts of a sequence
+  bool drops_last_hit =
+      false;  // a drafter that reads hidden states needs those of the last block (vLLM: use_eagle)
+  KvTablesConfig tables;  // of layers that keep different parts of a sequence
 };
 
 class KvCache {
@@ -31,12 +33,14 @@ class KvCache {
   // Throws std::invalid_argument where the workload's content keys do not fit the blocks.
   KvCache(const KvCacheConfig& config, SequenceTable& sequences);
 
-  // Cached leading blocks of the sequence, at most (num_tokens - 1) / block_size of them, so that at least one token
-  // is computed. Nothing is changed; the blocks are valid until the next allocation.
+  // Cached leading blocks of the sequence, at most (num_tokens - 1) / block_size of them, so that
+  // at least one token is computed. Nothing is changed; the blocks are valid until the next
+  // allocation.
   void find_hits(RequestId request, std::vector<BlockId>& hits);
 
   // Whether `tokens` tokens of KV fit, counting hits and leaving `spare` blocks free.
-  bool fits(const Sequence& sequence, std::int32_t tokens, const std::vector<BlockId>& hits, std::int32_t spare) const {
+  bool fits(const Sequence& sequence, std::int32_t tokens, const std::vector<BlockId>& hits,
+            std::int32_t spare) const {
     return taken(sequence, tokens, hits, /*whole=*/false) <= pool_.num_free() - spare;
   }
   // The same for all of a sequence, of which layers with a window never hold everything at once.
@@ -44,17 +48,22 @@ class KvCache {
                   std::int32_t spare) const {
     return taken(sequence, tokens, hits, /*whole=*/true) <= pool_.num_free() - spare;
   }
-  // Makes room for `tokens` tokens in all; the hits become the sequence's first blocks. Requires fits().
+  // Makes room for `tokens` tokens in all; the hits become the sequence's first blocks. Requires
+  // fits().
   void allocate(RequestId request, std::int32_t tokens, const std::vector<BlockId>& hits);
   // Room for `tokens` tokens of a running sequence, or false with nothing changed.
-  bool grow(RequestId request, std::int32_t tokens) { return grow(request, sequences_[request], tokens); }
+  bool grow(RequestId request, std::int32_t tokens) {
+    return grow(request, sequences_[request], tokens);
+  }
   bool grow(RequestId request, Sequence& sequence, std::int32_t tokens) {
     if (tokens > config_.max_model_len) tokens = config_.max_model_len;
     if (tokens <= slots(sequence) && !tables_) return true;
     return grow_slow(request, sequence, tokens);
   }
   // Gives keys to the blocks that are full once `tokens` tokens are computed.
-  void register_full(RequestId request, std::int32_t tokens) { register_full(request, sequences_[request], tokens); }
+  void register_full(RequestId request, std::int32_t tokens) {
+    register_full(request, sequences_[request], tokens);
+  }
   void register_full(RequestId request, const Sequence& sequence, std::int32_t tokens) {
     if (tokens >= next_key(sequence)) register_slow(request, tokens);
   }
@@ -71,22 +80,26 @@ class KvCache {
   std::int32_t next_given_back(std::int32_t computed) const {
     return tables_ ? tables_->next_given_back(computed) : std::numeric_limits<std::int32_t>::max();
   }
-  // Most blocks that a sequence holds at once on its way to `slots` slots, `ahead` of them for drafts.
+  // Most blocks that a sequence holds at once on its way to `slots` slots, `ahead` of them for
+  // drafts.
   std::int64_t most_blocks(std::int64_t slots, std::int32_t ahead) const {
     return tables_ ? tables_->most_blocks(slots, ahead) : ceil_div(slots, config_.block_size);
   }
-  // Returns all blocks, last first. A preempted sequence may ask for its own blocks again, so they become findable.
+  // Returns all blocks, last first. A preempted sequence may ask for its own blocks again, so they
+  // become findable.
   void release(RequestId request, bool preempted);
   // The same in two parts: they are no longer the request's; and, later, they are free.
   std::vector<BlockId> take(RequestId request, bool preempted);
   void give_back(const std::vector<BlockId>& blocks);
   void log_keys(KeyLog* log) { pool_.log_keys(log); }
 
-  // Pools below the device's; null: none. Throws std::invalid_argument where their chunks are not whole blocks.
+  // Pools below the device's; null: none. Throws std::invalid_argument where their chunks are not
+  // whole blocks.
   void use_tiers(GroupTiers* tiers);
   // Tokens after the first `cached` that the tiers hold, at most up to the last but one token.
   std::int32_t find_below(RequestId request, std::int32_t cached) const;
-  // The request, just admitted, hits `hit` tokens here and takes the next `recalled` from the tiers.
+  // The request, just admitted, hits `hit` tokens here and takes the next `recalled` from the
+  // tiers.
   void recall(RequestId request, std::int32_t hit, std::int32_t recalled);
   // Whether who takes something from the tiers is parked until it is there.
   bool parks() const { return tiers_ != nullptr && tiers_->parks(); }
@@ -112,7 +125,8 @@ class KvCache {
   }
 
  private:
-  std::int32_t taken(const Sequence& sequence, std::int32_t tokens, const std::vector<BlockId>& hits, bool whole) const;
+  std::int32_t taken(const Sequence& sequence, std::int32_t tokens,
+                     const std::vector<BlockId>& hits, bool whole) const;
   bool grow_slow(RequestId request, Sequence& sequence, std::int32_t tokens);
   void register_slow(RequestId request, std::int32_t tokens);
   void keep_findable(const Sequence& sequence);  // its keyed blocks, whatever their content

@@ -10,7 +10,10 @@ constexpr NetworkNodeId kFromDevices = -1;
 }  // namespace
 
 KvTiers::KvTiers(KvTiersConfig config, SharedNetwork& network, Callbacks callbacks)
-    : config_(std::move(config)), network_(network), callbacks_(std::move(callbacks)), queues_(config_.pools.size()) {
+    : config_(std::move(config)),
+      network_(network),
+      callbacks_(std::move(callbacks)),
+      queues_(config_.pools.size()) {
   for (TierPoolConfig& pool : config_.pools) {
     if (pool.capacity_bytes < 0) throw std::invalid_argument("a pool of KV of a negative size");
     if (pool.queue_depth < 0 || pool.read_latency < 0 || pool.write_latency < 0)
@@ -26,12 +29,15 @@ KvTiers::KvTiers(KvTiersConfig config, SharedNetwork& network, Callbacks callbac
       if (pool < 0 || pool >= static_cast<std::int32_t>(pools_.size()))
         throw std::invalid_argument("a group names a pool of KV that does not exist");
     const auto no_bytes = [](std::int64_t bytes) { return bytes < 1; };
-    const bool empty = std::any_of(group.bytes_per_token.begin(), group.bytes_per_token.end(), no_bytes);
-    if (!group.pools.empty() &&
-        (group.chunk_tokens < 1 || group.ranks.empty() || empty || group.bytes_per_token.size() != group.ranks.size()))
-      throw std::invalid_argument("a group with pools of KV needs ranks, and chunks of at least a token and a byte");
-    groups_.push_back(group.pools.empty() ? nullptr
-                                          : std::make_unique<GroupTiers>(*this, static_cast<std::int32_t>(i)));
+    const bool empty =
+        std::any_of(group.bytes_per_token.begin(), group.bytes_per_token.end(), no_bytes);
+    if (!group.pools.empty() && (group.chunk_tokens < 1 || group.ranks.empty() || empty ||
+                                 group.bytes_per_token.size() != group.ranks.size()))
+      throw std::invalid_argument(
+          "a group with pools of KV needs ranks, and chunks of at least a token and a byte");
+    groups_.push_back(group.pools.empty()
+                          ? nullptr
+                          : std::make_unique<GroupTiers>(*this, static_cast<std::int32_t>(i)));
   }
 }
 
@@ -47,7 +53,8 @@ std::uint64_t KvTiers::new_job(Job job) {
 }
 
 // A memory sends each rank its share of all pieces at once, a storage device piece by piece.
-void KvTiers::start_recall(std::int32_t group, const GroupTiers::Wanted& wanted, std::int64_t load, Ps now) {
+void KvTiers::start_recall(std::int32_t group, const GroupTiers::Wanted& wanted, std::int64_t load,
+                           Ps now) {
   const GroupTiersConfig& config = config_of(group);
   const TierPoolConfig& pool = pools_[static_cast<std::size_t>(wanted.pool)].config();
   Job job{group, wanted.pool, 0, true, load < 0, load, {}};
@@ -62,19 +69,24 @@ void KvTiers::start_recall(std::int32_t group, const GroupTiers::Wanted& wanted,
   const std::uint64_t id = new_job(std::move(job));
   for (const std::int64_t part : tokens)
     for (std::size_t rank = 0; rank < config.ranks.size(); ++rank)
-      operate(wanted.pool, {pool.place, config.ranks[rank], part * config.bytes_per_token[rank], id, true}, now);
+      operate(wanted.pool,
+              {pool.place, config.ranks[rank], part * config.bytes_per_token[rank], id, true}, now);
 }
 
-// Write-back goes to the first pool, which may hand something on; the others to every pool that lacks the chunk.
-std::int32_t KvTiers::start_write(std::int32_t group, const GroupTiers::Write& write, std::int64_t load, Ps now) {
+// Write-back goes to the first pool, which may hand something on; the others to every pool that
+// lacks the chunk.
+std::int32_t KvTiers::start_write(std::int32_t group, const GroupTiers::Write& write,
+                                  std::int64_t load, Ps now) {
   const std::size_t levels = config_.write == TierWrite::kBack ? 1 : config_of(group).pools.size();
   const Job job{group, 0, 0, false, write.gate && load < 0, load, {write.chunk.key}};
   std::int32_t jobs = 0;
-  for (std::size_t level = 0; level < levels; ++level) jobs += write_to(level, write.chunk, kFromDevices, job, now);
+  for (std::size_t level = 0; level < levels; ++level)
+    jobs += write_to(level, write.chunk, kFromDevices, job, now);
   return jobs;
 }
 
-bool KvTiers::write_to(std::size_t level, const TierChunk& chunk, NetworkNodeId from, Job job, Ps now) {
+bool KvTiers::write_to(std::size_t level, const TierChunk& chunk, NetworkNodeId from, Job job,
+                       Ps now) {
   const GroupTiersConfig& config = config_of(job.group);
   const std::int32_t group = job.group;
   job.pool = config.pools[level];
@@ -100,10 +112,14 @@ bool KvTiers::write_to(std::size_t level, const TierChunk& chunk, NetworkNodeId 
     operate(index, {from, to, chunk.bytes, id, false}, now);
   } else {
     for (std::size_t rank = 0; rank < config.ranks.size(); ++rank)
-      operate(index, {config.ranks[rank], to, config.chunk_tokens * config.bytes_per_token[rank], id, false}, now);
+      operate(
+          index,
+          {config.ranks[rank], to, config.chunk_tokens * config.bytes_per_token[rank], id, false},
+          now);
   }
   if (config_.write != TierWrite::kBack || level + 1 == config.pools.size()) return true;
-  for (const TierChunk& moved : given_up) write_to(level + 1, moved, to, Job{group, 0, 0, false, false, -1, {}}, now);
+  for (const TierChunk& moved : given_up)
+    write_to(level + 1, moved, to, Job{group, 0, 0, false, false, -1, {}}, now);
   return true;
 }
 
@@ -116,7 +132,8 @@ void KvTiers::start_load(GroupTiers::Load load, Ps now) {
     free_loads_.pop_back();
     loads_[static_cast<std::size_t>(id)] = std::move(load);
   }
-  const std::vector<GroupTiers::Write> writes = std::move(loads_[static_cast<std::size_t>(id)].writes);
+  const std::vector<GroupTiers::Write> writes =
+      std::move(loads_[static_cast<std::size_t>(id)].writes);
   const std::int32_t group = loads_[static_cast<std::size_t>(id)].group;
   std::int32_t jobs = 0;
   for (const GroupTiers::Write& write : writes) jobs += start_write(group, write, id, now);
@@ -167,8 +184,8 @@ void KvTiers::move(const Operation& operation, bool queued, Ps at, Ps now) {
   const bool from = operation.from == config_.striped, to = operation.to == config_.striped;
   if (config_.stripes.empty() || (!from && !to)) {
     const Ps out = at + network_.way_out(operation.from, operation.to);
-    network_.transfer_at(operation.from, operation.to, operation.bytes, out, now, *this, operation.job,
-                         Purpose::kKvTier);
+    network_.transfer_at(operation.from, operation.to, operation.bytes, out, now, *this,
+                         operation.job, Purpose::kKvTier);
     return;
   }
   const auto count = static_cast<std::int64_t>(config_.stripes.size());
@@ -178,7 +195,8 @@ void KvTiers::move(const Operation& operation, bool queued, Ps at, Ps now) {
   for (std::int64_t i = 0; i < count; ++i) {
     const NetworkNodeId stripe = config_.stripes[static_cast<std::size_t>(i)];
     const std::int64_t bytes = operation.bytes / count + (i < operation.bytes % count);
-    const NetworkNodeId sender = from ? stripe : operation.from, receiver = to ? stripe : operation.to;
+    const NetworkNodeId sender = from ? stripe : operation.from,
+                        receiver = to ? stripe : operation.to;
     const Ps out = at + network_.way_out(sender, receiver);
     network_.transfer_at(sender, receiver, bytes, out, now, *this, operation.job, Purpose::kKvTier);
   }
@@ -226,17 +244,20 @@ void KvTiers::landed(TransferId, std::uint64_t token, Ps now) {
       pool.arrived(key);
     }
   }
-  if (job.gate && --groups_[static_cast<std::size_t>(job.group)]->gates_ == 0) callbacks_.opened(job.group);
+  if (job.gate && --groups_[static_cast<std::size_t>(job.group)]->gates_ == 0)
+    callbacks_.opened(job.group);
   if (job.load >= 0) job_of_load_ended(job.load, now);
 }
 
 bool KvTiers::consistent() const {
   std::vector<std::int64_t> read(pools_.size(), 0), written(pools_.size(), 0);
   const auto count = [&read](const std::vector<GroupTiers::Wanted>& recalls) {
-    for (const auto& one : recalls) read[static_cast<std::size_t>(one.pool)] += std::ssize(one.pieces);
+    for (const auto& one : recalls)
+      read[static_cast<std::size_t>(one.pool)] += std::ssize(one.pieces);
   };
   for (const Job& job : jobs_)
-    if (job.transfers > 0) (job.recall ? read : written)[static_cast<std::size_t>(job.pool)] += std::ssize(job.keys);
+    if (job.transfers > 0)
+      (job.recall ? read : written)[static_cast<std::size_t>(job.pool)] += std::ssize(job.keys);
   for (const auto& load : loads_)
     if (!load.reading) count(load.recalls);
   for (const auto& group : groups_) {
@@ -245,9 +266,11 @@ bool KvTiers::consistent() const {
     for (const auto& load : group->loads_) count(load.recalls);
   }
   for (std::size_t i = 0; i < pools_.size(); ++i) {
-    if (!pools_[i].consistent() || pools_[i].num_readers() != read[i] || pools_[i].num_arriving() != written[i])
+    if (!pools_[i].consistent() || pools_[i].num_readers() != read[i] ||
+        pools_[i].num_arriving() != written[i])
       return false;
-    if (queues_[i].busy < pools_[i].config().queue_depth && !queues_[i].waiting.empty()) return false;
+    if (queues_[i].busy < pools_[i].config().queue_depth && !queues_[i].waiting.empty())
+      return false;
   }
   return true;
 }

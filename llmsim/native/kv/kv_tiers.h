@@ -1,16 +1,17 @@
-// KV below the device's pool: what is found there is recalled, what is computed or pushed out is written there, and
-// both are transfers over the cluster's links.
+// KV below the device's pool: what is found there is recalled, what is computed or pushed out is
+// written there, and both are transfers over the cluster's links.
 //
-// A chunk is the KV of `chunk_tokens` tokens of a sequence, named by the key of its last block, so by its whole prefix.
-// Its bytes are those of all ranks; each rank moves its own share.
-// Recall: an admitted request takes the blocks of what the tiers hold beyond its hits. Either its batch starts when all
-// of it has landed, and the batches behind it wait too (vLLM's connectors that load synchronously); or the request
-// alone is parked until then, and others go on (vLLM's WAITING_FOR_REMOTE_KVS). Write-through: a chunk is written when
-// it has been computed. Selective: when the device's own cache hits it for the first time. Both read blocks that stay
-// valid meanwhile; who takes a freed block does not wait for the copy. Write-back: a chunk is written when its last
-// block loses its content on the device, and the batch that takes the block waits, or the recall into it of a request
-// that is parked; the other blocks of a chunk go later, since the last of a sequence are given back first. What a pool
-// gives up moves to the next one.
+// A chunk is the KV of `chunk_tokens` tokens of a sequence, named by the key of its last block, so
+// by its whole prefix. Its bytes are those of all ranks; each rank moves its own share. Recall: an
+// admitted request takes the blocks of what the tiers hold beyond its hits. Either its batch starts
+// when all of it has landed, and the batches behind it wait too (vLLM's connectors that load
+// synchronously); or the request alone is parked until then, and others go on (vLLM's
+// WAITING_FOR_REMOTE_KVS). Write-through: a chunk is written when it has been computed. Selective:
+// when the device's own cache hits it for the first time. Both read blocks that stay valid
+// meanwhile; who takes a freed block does not wait for the copy. Write-back: a chunk is written
+// when its last block loses its content on the device, and the batch that takes the block waits, or
+// the recall into it of a request that is parked; the other blocks of a chunk go later, since the
+// last of a sequence are given back first. What a pool gives up moves to the next one.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +48,8 @@ struct KvTiersConfig {
   std::vector<GroupTiersConfig> groups;  // by index; no pools: the group has no tiers
   TierWrite write = TierWrite::kThrough;
   bool parks = false;  // who recalls is parked alone; needs a scheduler that knows such requests
-  // A place of pools that is several memories, over which all KV there is spread evenly: their places; empty: none is.
+  // A place of pools that is several memories, over which all KV there is spread evenly: their
+  // places; empty: none is.
   NetworkNodeId striped = -1;
   std::vector<NetworkNodeId> stripes;
 };
@@ -56,13 +58,14 @@ struct KvTiersConfig {
 struct TierSeries {
   std::vector<Ps> time_ps;
   std::vector<std::int32_t> pool;
-  std::vector<std::int64_t> used_bytes, hit_tokens, recalled_bytes, written_bytes, evicted_chunks, thrashed_chunks;
+  std::vector<std::int64_t> used_bytes, hit_tokens, recalled_bytes, written_bytes, evicted_chunks,
+      thrashed_chunks;
 };
 
 class KvTiers;
 
-// What a group's KV cache and loop call. What is asked for until `start` belongs to the batch being built, or, between
-// `open_load` and `close_load`, to a request that is parked.
+// What a group's KV cache and loop call. What is asked for until `start` belongs to the batch being
+// built, or, between `open_load` and `close_load`, to a request that is parked.
 class GroupTiers {
  public:
   GroupTiers(KvTiers& tiers, std::int32_t group) : tiers_(tiers), group_(group) {}
@@ -76,7 +79,8 @@ class GroupTiers {
   void recall(const TierChunk& chunk, std::int32_t tokens);
   // Counts a lookup by an admitted request that missed.
   void missed();
-  // The chunk has been computed, or hit, or (`gate`) pushed out: it is written to where it is missing.
+  // The chunk has been computed, or hit, or (`gate`) pushed out: it is written to where it is
+  // missing.
   void store(Key key, std::int32_t depth, bool gate);
   void open_load(RequestId request) {
     loads_.emplace_back().request = request;
@@ -88,7 +92,8 @@ class GroupTiers {
   void start(Ps now);
   // Whether all that the batch waits for has landed.
   bool open() const { return gates_ == 0; }
-  // Bytes to and from each pool, by (pool, bytes); what a pool hands on to the next counts for both.
+  // Bytes to and from each pool, by (pool, bytes); what a pool hands on to the next counts for
+  // both.
   const std::vector<std::pair<std::int32_t, std::int64_t>>& moved() const { return moved_; }
 
  private:
@@ -129,15 +134,18 @@ class GroupTiers {
 class KvTiers final : public TransferOwner {
  public:
   struct Callbacks {
-    std::function<void(std::int32_t group)> opened;                     // its batch may start
-    std::function<void(std::int32_t group, RequestId request)> loaded;  // a parked request's KV is there
+    std::function<void(std::int32_t group)> opened;  // its batch may start
+    std::function<void(std::int32_t group, RequestId request)>
+        loaded;  // a parked request's KV is there
   };
   // Throws std::invalid_argument for numbers out of range.
   KvTiers(KvTiersConfig config, SharedNetwork& network, Callbacks callbacks);
 
   // Null for a group without tiers.
   GroupTiers* of(std::int32_t group) { return groups_[static_cast<std::size_t>(group)].get(); }
-  const GroupTiers* of(std::int32_t group) const { return groups_[static_cast<std::size_t>(group)].get(); }
+  const GroupTiers* of(std::int32_t group) const {
+    return groups_[static_cast<std::size_t>(group)].get();
+  }
   const std::vector<TierPool>& pools() const { return pools_; }
   bool parks() const { return config_.parks; }
   // The interval that ends at `now` is over.
@@ -172,9 +180,11 @@ class KvTiers final : public TransferOwner {
     return config_.groups[static_cast<std::size_t>(group)];
   }
   std::uint64_t new_job(Job job);
-  void start_recall(std::int32_t group, const GroupTiers::Wanted& wanted, std::int64_t load, Ps now);
+  void start_recall(std::int32_t group, const GroupTiers::Wanted& wanted, std::int64_t load,
+                    Ps now);
   // Returns how many jobs it made.
-  std::int32_t start_write(std::int32_t group, const GroupTiers::Write& write, std::int64_t load, Ps now);
+  std::int32_t start_write(std::int32_t group, const GroupTiers::Write& write, std::int64_t load,
+                           Ps now);
   bool write_to(std::size_t level, const TierChunk& chunk, NetworkNodeId from, Job job, Ps now);
   void start_load(GroupTiers::Load load, Ps now);
   void read_load(std::int64_t load, Ps now);

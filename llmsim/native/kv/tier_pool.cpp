@@ -86,12 +86,14 @@ void TierPool::end_read(Key key) {
 
 std::int64_t TierPool::num_readers() const {
   std::int64_t count = 0;
-  for (const auto& [key, entry] : entries_) count += entry.readers;  // a sum: the order does not matter
+  for (const auto& [key, entry] : entries_)
+    count += entry.readers;  // a sum: the order does not matter
   return count;
 }
 
 std::int64_t TierPool::num_arriving() const {
-  return std::count_if(entries_.begin(), entries_.end(), [](const auto& one) { return !one.second.ready; });
+  return std::count_if(entries_.begin(), entries_.end(),
+                       [](const auto& one) { return !one.second.ready; });
 }
 
 bool TierPool::consistent() const {
@@ -104,8 +106,8 @@ bool TierPool::consistent() const {
     ++listed_entries;
     if (!order_.contains({entry.value, entry.turn, key})) return false;
   }
-  return used == used_ && used <= config_.capacity_bytes && may_go == free_to_go_ && listed_entries == order_.size() &&
-         ghosts_.size() <= given_up_.size();
+  return used == used_ && used <= config_.capacity_bytes && may_go == free_to_go_ &&
+         listed_entries == order_.size() && ghosts_.size() <= given_up_.size();
 }
 
 }  // namespace llmsim

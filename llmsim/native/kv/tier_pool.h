@@ -17,9 +17,10 @@ namespace llmsim {
 
 // kLru   the least recently used.
 // kLfu   the least often used since it came, of those the least recently.
-// kCost  GreedyDual-Size-Frequency (L. Cherkasova, HP Labs HPL-98-69, 1998): uses x cost of computing it again, above
-//        the value of what was given up last, so that nothing stays for ever. A chunk's cost grows with its place in
-//        its sequence, as attention's does.
+// kCost  GreedyDual-Size-Frequency (L. Cherkasova, HP Labs HPL-98-69, 1998): uses x cost of
+// computing it again, above
+//        the value of what was given up last, so that nothing stays for ever. A chunk's cost grows
+//        with its place in its sequence, as attention's does.
 enum class TierEviction : std::uint8_t { kLru, kLfu, kCost };
 
 struct TierPoolConfig {
@@ -27,21 +28,24 @@ struct TierPoolConfig {
   std::int64_t capacity_bytes = 0;
   TierEviction eviction = TierEviction::kLru;
   NetworkNodeId place = 0;
-  // A storage device serves so many reads and writes (a chunk of one rank each) at once, in order of arrival; the
-  // latency comes before the first byte. 0: a memory, which serves all at once and in as few transfers as there are
-  // ranks.
+  // A storage device serves so many reads and writes (a chunk of one rank each) at once, in order
+  // of arrival; the latency comes before the first byte. 0: a memory, which serves all at once and
+  // in as few transfers as there are ranks.
   std::int32_t queue_depth = 0;
   Ps read_latency = 0, write_latency = 0;
 };
 
 struct TierCounters {
   std::int64_t hit_chunks = 0, hit_tokens = 0;  // recalled
-  std::int64_t missed_chunks = 0;               // looked for and not there, by requests that were admitted
-  std::int64_t written_chunks = 0, evicted_chunks = 0, unwritten_chunks = 0;  // unwritten: no room could be made
-  std::int64_t thrashed_chunks = 0;  // written again within as many evictions as the pool holds chunks
+  std::int64_t missed_chunks = 0;  // looked for and not there, by requests that were admitted
+  std::int64_t written_chunks = 0, evicted_chunks = 0,
+               unwritten_chunks = 0;  // unwritten: no room could be made
+  std::int64_t thrashed_chunks =
+      0;  // written again within as many evictions as the pool holds chunks
   std::int64_t recalled_bytes = 0, written_bytes = 0;
   std::int64_t peak_bytes = 0;
-  std::int64_t operations = 0, queued_operations = 0;  // of a storage device; queued: had to wait for others
+  std::int64_t operations = 0,
+               queued_operations = 0;  // of a storage device; queued: had to wait for others
 };
 
 struct TierChunk {
@@ -50,8 +54,8 @@ struct TierChunk {
   std::int32_t depth = 0;  // place in its sequence, from 0
 };
 
-// Changed by KvTiers only. A chunk is on its way (its room is taken), there, or there and being read; what is on its
-// way or being read stays.
+// Changed by KvTiers only. A chunk is on its way (its room is taken), there, or there and being
+// read; what is on its way or being read stays.
 class TierPool {
  public:
   explicit TierPool(TierPoolConfig config) : config_(std::move(config)) {}
@@ -69,8 +73,8 @@ class TierPool {
   }
   // Whether it is there or on its way.
   bool knows(Key key) const { return entries_.contains(key); }
-  // Takes room for a chunk on its way, giving up others, which are appended; false, with nothing changed, when there is
-  // not enough that may go. Requires !knows(key).
+  // Takes room for a chunk on its way, giving up others, which are appended; false, with nothing
+  // changed, when there is not enough that may go. Requires !knows(key).
   bool reserve(const TierChunk& chunk, std::vector<TierChunk>& given_up);
   void arrived(Key key);
   // A request reads it, or would have.
@@ -99,7 +103,8 @@ class TierPool {
   std::unordered_map<Key, Entry> entries_;  // looked up only
   std::set<Rank> order_;                    // of those that may go, the first to go first
   std::int64_t used_ = 0, free_to_go_ = 0, turn_ = 0, floor_ = 0;
-  // What was given up lately, in order, and as which eviction; written again, a key is in the deque only.
+  // What was given up lately, in order, and as which eviction; written again, a key is in the deque
+  // only.
   std::deque<std::pair<Key, std::int64_t>> given_up_;
   std::unordered_map<Key, std::int64_t> ghosts_;
 };

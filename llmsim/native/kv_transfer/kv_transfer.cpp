@@ -7,8 +7,9 @@
 namespace llmsim {
 
 KvTransfers::KvTransfers(KvTransferConfig config, SharedNetwork& network,
-                         std::span<const std::unique_ptr<Group>> groups, std::unique_ptr<Router> router, Side decode,
-                         Side prefill, std::function<void(std::int32_t)> wake)
+                         std::span<const std::unique_ptr<Group>> groups,
+                         std::unique_ptr<Router> router, Side decode, Side prefill,
+                         std::function<void(std::int32_t)> wake)
     : config_(std::move(config)),
       network_(network),
       groups_(groups),
@@ -17,15 +18,18 @@ KvTransfers::KvTransfers(KvTransferConfig config, SharedNetwork& network,
       prefill_(prefill),
       wake_(std::move(wake)),
       kv_transfers_(decode.sequences.size()) {
-  if (config_.layerwise && !config_.push) throw std::invalid_argument("layer by layer, KV can only be pushed");
-  if (config_.places.size() != groups_.size()) throw std::invalid_argument("places and groups differ in number");
+  if (config_.layerwise && !config_.push)
+    throw std::invalid_argument("layer by layer, KV can only be pushed");
+  if (config_.places.size() != groups_.size())
+    throw std::invalid_argument("places and groups differ in number");
   tables_.assign(groups_.size(), std::vector<std::int32_t>(groups_.size(), -1));
   prefill_all_but_last_token_.assign(groups_.size(), 0);
   for (const KvRoute& route : config_.routes) {
-    if (static_cast<std::size_t>(route.table) >= config_.tables.size())  // a negative one becomes very large
+    if (static_cast<std::size_t>(route.table) >=
+        config_.tables.size())  // a negative one becomes very large
       throw std::invalid_argument("a route names an unknown table");
-    tables_.at(static_cast<std::size_t>(route.prefill_group)).at(static_cast<std::size_t>(route.decode_group)) =
-        route.table;
+    tables_.at(static_cast<std::size_t>(route.prefill_group))
+        .at(static_cast<std::size_t>(route.decode_group)) = route.table;
     prefill_all_but_last_token_[static_cast<std::size_t>(route.prefill_group)] =
         config_.tables[static_cast<std::size_t>(route.table)].prefill_all_but_last_token;
   }
@@ -39,11 +43,12 @@ KvTransfers::KvTransfers(KvTransferConfig config, SharedNetwork& network,
 }
 
 const KvTable& KvTransfers::table_of(const KvTransfer& kv_transfer) const {
-  const std::int32_t table =
-      tables_[static_cast<std::size_t>(kv_transfer.prefill_group)][static_cast<std::size_t>(kv_transfer.decode_group)];
+  const std::int32_t table = tables_[static_cast<std::size_t>(kv_transfer.prefill_group)]
+                                    [static_cast<std::size_t>(kv_transfer.decode_group)];
   if (table < 0) {
-    throw std::invalid_argument("no KV route leads from group " + std::to_string(kv_transfer.prefill_group) +
-                                " to group " + std::to_string(kv_transfer.decode_group));
+    throw std::invalid_argument("no KV route leads from group " +
+                                std::to_string(kv_transfer.prefill_group) + " to group " +
+                                std::to_string(kv_transfer.decode_group));
   }
   return config_.tables[static_cast<std::size_t>(table)];
 }
@@ -52,7 +57,8 @@ bool KvTransfers::arrive(RequestId request, Group& prefill, Ps now) {
   KvTransfer& kv_transfer = kv_transfers_[static_cast<std::size_t>(request)];
   const auto model = static_cast<std::size_t>(prefill.config().model);
   const auto can_run = [request](const Group* group) { return group->can_ever_run(request); };
-  const bool runs = model < decoders_.size() && std::any_of(decoders_[model].begin(), decoders_[model].end(), can_run);
+  const bool runs = model < decoders_.size() &&
+                    std::any_of(decoders_[model].begin(), decoders_[model].end(), can_run);
   if (!runs || !prefill.can_ever_run(request)) {
     decode_.sequences[request].status = static_cast<std::uint8_t>(Status::kRejected);
     prefill.reject(request);
@@ -83,7 +89,8 @@ bool KvTransfers::choose_decoder(RequestId request, Ps now) {
   candidates_.clear();
   for (Group* group : decoders_[static_cast<std::size_t>(prefill.config().model)])
     if (group->can_ever_run(request)) candidates_.push_back(group);
-  Group* group = candidates_[candidates_.size() == 1 ? 0 : router_->route(request, now, candidates_)];
+  Group* group =
+      candidates_[candidates_.size() == 1 ? 0 : router_->route(request, now, candidates_)];
   kv_transfer.decode_group = group->config().index;
   decode_.sequences[request].remote_kv = true;
   group->receive(request, now);
@@ -114,7 +121,8 @@ void KvTransfers::give_up(RequestId request, Ps now) {
   KvTransfer& kv_transfer = kv_transfers_[static_cast<std::size_t>(request)];
   kv_transfer.gave_up = true;
   const bool prefilling = kv_transfer.at_prefill && kv_transfer.prefilled == kNever;
-  for (const std::int32_t index : {prefilling ? kv_transfer.prefill_group : -1, kv_transfer.decode_group}) {
+  for (const std::int32_t index :
+       {prefilling ? kv_transfer.prefill_group : -1, kv_transfer.decode_group}) {
     if (index < 0) continue;
     Group& group = *groups_[static_cast<std::size_t>(index)];
     group.abort(request, now);
@@ -127,7 +135,8 @@ void KvTransfers::dropped(RequestId request, std::int32_t group, Ps now) {
   if (kv_transfer.prefill_group < 0) return;  // of a group that does everything itself
   if (group == kv_transfer.prefill_group) {
     kv_transfer.prefill_dropped = true;
-    if (kv_transfer.decode_group < 0) decode_.sequences[request].status = static_cast<std::uint8_t>(Status::kCancelled);
+    if (kv_transfer.decode_group < 0)
+      decode_.sequences[request].status = static_cast<std::uint8_t>(Status::kCancelled);
   } else {
     kv_transfer.decode_dropped = true;
     // Nobody will read what the prefill group keeps, so it is told, as by vLLM's NIXL connector.
@@ -143,16 +152,18 @@ Ps KvTransfers::cancelled(RequestId request) const {
 void KvTransfers::send_message(RequestId request, Kind kind, Ps now) {
   KvTransfer& kv_transfer = kv_transfers_[static_cast<std::size_t>(request)];
   ++kv_transfer.in_flight;
-  const NetworkNodeId from = place(kv_transfer.decode_group, 0), to = place(kv_transfer.prefill_group, 0);
-  network_.transfer_at(from, to, 0, now + network_.way_out(from, to), now, *this, token(request, kind),
-                       Purpose::kKvHandover);
+  const NetworkNodeId from = place(kv_transfer.decode_group, 0),
+                      to = place(kv_transfer.prefill_group, 0);
+  network_.transfer_at(from, to, 0, now + network_.way_out(from, to), now, *this,
+                       token(request, kind), Purpose::kKvHandover);
 }
 
 void KvTransfers::reserved(RequestId request, std::int32_t cached, Ps now) {
   KvTransfer& kv_transfer = kv_transfers_[static_cast<std::size_t>(request)];
   kv_transfer.reserved = now;
   kv_transfer.cached = cached;
-  kv_transfer.sent = std::min(cached, kv_transfer.needed - 1);  // the state behind the last token moves in any case
+  kv_transfer.sent = std::min(
+      cached, kv_transfer.needed - 1);  // the state behind the last token moves in any case
   send_message(request, Kind::kTold, now);
 }
 
@@ -174,7 +185,8 @@ void KvTransfers::landed(TransferId, std::uint64_t token, Ps now) {
     } else if (config_.push && !kv_transfer.gave_up) {
       Group& prefill = *groups_[static_cast<std::size_t>(kv_transfer.prefill_group)];
       kv_transfer.at_prefill = true;
-      prefill.receive(request, std::max(decode_.sequences[request].arrival, now - prefill.latency_of(request)));
+      prefill.receive(
+          request, std::max(decode_.sequences[request].arrival, now - prefill.latency_of(request)));
       wake_(kv_transfer.prefill_group);
     }
   }
@@ -187,13 +199,15 @@ void KvTransfers::send(RequestId request, const KvShare& share, std::int64_t byt
   kv_transfer.bytes += bytes;
   const NetworkNodeId from = place(kv_transfer.prefill_group, share.from_rank);
   const NetworkNodeId to = place(kv_transfer.decode_group, share.to_rank);
-  network_.transfer_at(from, to, bytes, at + network_.way_out(from, to), now, *this, token(request, Kind::kKv),
-                       Purpose::kKvHandover);
+  network_.transfer_at(from, to, bytes, at + network_.way_out(from, to), now, *this,
+                       token(request, Kind::kKv), Purpose::kKvHandover);
 }
 
-// Layers with a window keep its blocks and one more, as it need not begin with a block (vLLM: blocks_per_sw).
-std::int64_t KvTransfers::bytes_of(const KvTable& table, const KvPart& part, const KvTransfer& kv_transfer,
-                                   std::int32_t from, std::int32_t to) const {
+// Layers with a window keep its blocks and one more, as it need not begin with a block (vLLM:
+// blocks_per_sw).
+std::int64_t KvTransfers::bytes_of(const KvTable& table, const KvPart& part,
+                                   const KvTransfer& kv_transfer, std::int32_t from,
+                                   std::int32_t to) const {
   std::int32_t first = from;
   if (part.tail_blocks > 0) {
     const auto blocks = static_cast<std::int32_t>(ceil_div(kv_transfer.needed, table.block_size));
@@ -211,8 +225,8 @@ std::int64_t KvTransfers::due_bytes(RequestId request) const {
   std::int64_t bytes = 0;
   for (const KvShare& share : table.shares)
     for (const KvPart& part : share.parts)
-      bytes +=
-          bytes_of(table, part, kv_transfer, from, kv_transfer.needed) * static_cast<std::int64_t>(part.layers.size());
+      bytes += bytes_of(table, part, kv_transfer, from, kv_transfer.needed) *
+               static_cast<std::int64_t>(part.layers.size());
   return bytes;
 }
 
@@ -222,25 +236,29 @@ void KvTransfers::send_all(RequestId request, std::int32_t to, Ps at, Ps now) {
   for (const KvShare& share : table.shares) {
     std::int64_t bytes = 0;
     for (const KvPart& part : share.parts)
-      bytes += bytes_of(table, part, kv_transfer, kv_transfer.sent, to) * static_cast<std::int64_t>(part.layers.size());
+      bytes += bytes_of(table, part, kv_transfer, kv_transfer.sent, to) *
+               static_cast<std::int64_t>(part.layers.size());
     send(request, share, bytes, at, now);
   }
   kv_transfer.sent = std::max(kv_transfer.sent, to);
 }
 
-// Each layer of the tokens that become known in this step begins to move when its attention has run. What the prefill
-// group found in its own cache goes with the first step.
-void KvTransfers::launched(const Group& prefill, const Batch& batch, const StepTimes& times, Ps now) {
+// Each layer of the tokens that become known in this step begins to move when its attention has
+// run. What the prefill group found in its own cache goes with the first step.
+void KvTransfers::launched(const Group& prefill, const Batch& batch, const StepTimes& times,
+                           Ps now) {
   if (!config_.layerwise) return;
   layer_ends_.clear();
   for (const Item& item : batch.items) {
     KvTransfer& kv_transfer = kv_transfers_[static_cast<std::size_t>(item.request)];
     if (kv_transfer.gave_up) continue;
     const std::int32_t known = std::min(item.computed_before + item.tokens, kv_transfer.needed);
-    if (known <= kv_transfer.sent) continue;  // the decode group had them, or they went before a preemption
-    if (layer_ends_.empty() && prefill.lockstep() == nullptr && prefill.executor().follows_program())
-      prefill.executor().program().attention_ends(batch, prefill.executor().usage().steps, layer_ends_,
-                                                  table_of(kv_transfer).even_layers);
+    if (known <= kv_transfer.sent)
+      continue;  // the decode group had them, or they went before a preemption
+    if (layer_ends_.empty() && prefill.lockstep() == nullptr &&
+        prefill.executor().follows_program())
+      prefill.executor().program().attention_ends(batch, prefill.executor().usage().steps,
+                                                  layer_ends_, table_of(kv_transfer).even_layers);
     send_layers(item.request, known, times, now);
   }
 }
@@ -255,9 +273,11 @@ void KvTransfers::send_layers(RequestId request, std::int32_t to, const StepTime
   const auto number = static_cast<std::int32_t>(layer_ends_.size());
   for (const KvShare& share : table_of(kv_transfer).shares) {
     for (const KvPart& part : share.parts) {
-      const std::int64_t bytes = bytes_of(table_of(kv_transfer), part, kv_transfer, kv_transfer.sent, to);
+      const std::int64_t bytes =
+          bytes_of(table_of(kv_transfer), part, kv_transfer, kv_transfer.sent, to);
       for (const std::int32_t layer : part.layers) {
-        const Ps at = layer < number ? times.start + layer_ends_[static_cast<std::size_t>(layer)] : times.end;
+        const Ps at =
+            layer < number ? times.start + layer_ends_[static_cast<std::size_t>(layer)] : times.end;
         if (bytes > 0) send(request, share, bytes, at, now);
       }
     }
@@ -265,13 +285,15 @@ void KvTransfers::send_layers(RequestId request, std::int32_t to, const StepTime
   kv_transfer.sent = to;
 }
 
-// The decode group hears of it when the prefill has ended, too, though the last layer may be there before. A client
-// that has gone may have left KV that will never be sent: then the decode group has to have dropped the request.
+// The decode group hears of it when the prefill has ended, too, though the last layer may be there
+// before. A client that has gone may have left KV that will never be sent: then the decode group
+// has to have dropped the request.
 void KvTransfers::end_if_done(RequestId request, Ps now) {
   KvTransfer& kv_transfer = kv_transfers_[static_cast<std::size_t>(request)];
   if (kv_transfer.closed || kv_transfer.in_flight > 0 || kv_transfer.reserved == kNever) return;
   const bool prefilled = kv_transfer.prefilled != kNever;
-  const bool prefill_out = prefilled || kv_transfer.prefill_dropped || (kv_transfer.gave_up && !kv_transfer.at_prefill);
+  const bool prefill_out =
+      prefilled || kv_transfer.prefill_dropped || (kv_transfer.gave_up && !kv_transfer.at_prefill);
   const bool complete = prefilled && kv_transfer.sent >= kv_transfer.needed;
   if (!prefill_out || (!complete && !kv_transfer.decode_dropped)) return;
   kv_transfer.closed = true;

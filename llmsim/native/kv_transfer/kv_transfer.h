@@ -1,14 +1,15 @@
-// Prefill/decode disaggregation: the KV of each prompt on its way from the group that computed it to the one that
-// decodes.
+// Prefill/decode disaggregation: the KV of each prompt on its way from the group that computed it
+// to the one that decodes.
 //
-// Pull (vLLM's NIXL connector behind its proxy): a decode group is chosen and told when the prefill has ended. Its
-// scheduler reserves the blocks of the whole prompt, parks the request, and its ranks read what they lack.
-// Push (SGLang): both groups are chosen on arrival. The decode group reserves first, then the prompt is prefilled and
-// its KV written as it becomes known: when the prefill has ended, or layer by layer while it runs. Nobody ever holds
-// prefill blocks while waiting for decode blocks and the other way round, so neither way can deadlock.
-// Either way one message without payload goes from the decode group to the prefill group before any KV moves, the
-// prefill group keeps its blocks until the last byte has landed, and the decode group then computes the last token of
-// the prompt again, whose step gives the first token.
+// Pull (vLLM's NIXL connector behind its proxy): a decode group is chosen and told when the prefill
+// has ended. Its scheduler reserves the blocks of the whole prompt, parks the request, and its
+// ranks read what they lack. Push (SGLang): both groups are chosen on arrival. The decode group
+// reserves first, then the prompt is prefilled and its KV written as it becomes known: when the
+// prefill has ended, or layer by layer while it runs. Nobody ever holds prefill blocks while
+// waiting for decode blocks and the other way round, so neither way can deadlock. Either way one
+// message without payload goes from the decode group to the prefill group before any KV moves, the
+// prefill group keeps its blocks until the last byte has landed, and the decode group then computes
+// the last token of the prompt again, whose step gives the first token.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +25,9 @@
 
 namespace llmsim {
 
-// Layers that keep the same: of every token, or of those in the last `tail_blocks` blocks of the prompt (layers with a
-// sliding window), so many bytes per token and layer; or one state per layer, once it is that of the whole prompt.
+// Layers that keep the same: of every token, or of those in the last `tail_blocks` blocks of the
+// prompt (layers with a sliding window), so many bytes per token and layer; or one state per layer,
+// once it is that of the whole prompt.
 struct KvPart {
   std::vector<std::int32_t> layers;  // ascending
   std::int64_t bytes_per_token = 0, state_bytes = 0;
@@ -38,9 +40,9 @@ struct KvShare {
   std::vector<KvPart> parts;
 };
 
-// What goes from one layout to another. Where layers keep a state instead of tokens (`prefill_all_but_last_token`), the
-// prefill group computes all but the last token of a prompt, since the decode group computes that one on the state
-// before it (vLLM 0.24's NIXL connector).
+// What goes from one layout to another. Where layers keep a state instead of tokens
+// (`prefill_all_but_last_token`), the prefill group computes all but the last token of a prompt,
+// since the decode group computes that one on the state before it (vLLM 0.24's NIXL connector).
 struct KvTable {
   std::vector<KvShare> shares;
   std::int32_t block_size = 1;
@@ -68,9 +70,10 @@ struct KvTransfer {
   std::int32_t cached = 0;  // tokens of the prompt that the decode group had
   std::int32_t sent = 0;    // leading tokens that are under way, there, or need not go
   std::int32_t in_flight = 0;
-  bool at_prefill = false;                               // its engine has been sent the request
-  bool prefill_dropped = false, decode_dropped = false;  // its client has gone, and that engine has heard of it
-  bool gave_up = false, closed = false;                  // closed: nothing more moves for it
+  bool at_prefill = false;  // its engine has been sent the request
+  bool prefill_dropped = false,
+       decode_dropped = false;           // its client has gone, and that engine has heard of it
+  bool gave_up = false, closed = false;  // closed: nothing more moves for it
   std::int64_t bytes = 0;
   Ps prefilled = kNever, reserved = kNever, told = kNever, landed = kNever;
 
@@ -85,38 +88,44 @@ class KvTransfers final : public TransferOwner, public KvTransferObserver {
     SequenceTable& sequences;
     RequestLog& log;
   };
-  // `wake` asks the loop to let an idle group act now. Throws std::invalid_argument for a configuration that does not
-  // fit the groups.
-  KvTransfers(KvTransferConfig config, SharedNetwork& network, std::span<const std::unique_ptr<Group>> groups,
-              std::unique_ptr<Router> router, Side decode, Side prefill, std::function<void(std::int32_t)> wake);
+  // `wake` asks the loop to let an idle group act now. Throws std::invalid_argument for a
+  // configuration that does not fit the groups.
+  KvTransfers(KvTransferConfig config, SharedNetwork& network,
+              std::span<const std::unique_ptr<Group>> groups, std::unique_ptr<Router> router,
+              Side decode, Side prefill, std::function<void(std::int32_t)> wake);
 
-  // A request was routed to a prefill group. False: no decode group can ever run it, or the prefill group cannot; it is
-  // then marked as rejected.
+  // A request was routed to a prefill group. False: no decode group can ever run it, or the prefill
+  // group cannot; it is then marked as rejected.
   bool arrive(RequestId request, Group& prefill, Ps now);
-  // Its client has gone: both engines learn it as any other. What has begun to move arrives, and then the blocks at
-  // both ends are free, as in vLLM; what has not begun does not move any more.
+  // Its client has gone: both engines learn it as any other. What has begun to move arrives, and
+  // then the blocks at both ends are free, as in vLLM; what has not begun does not move any more.
   void give_up(RequestId request, Ps now);
   void dropped(RequestId request, std::int32_t group, Ps now) override;
   // The prefill group has ended the request.
   void prefilled(RequestId request, Ps now);
   void reserved(RequestId request, std::int32_t cached, Ps now) override;
-  // Layer by layer, the KV of the batch begins to move; where stages or ranks wait for each other in between, when the
-  // step has ended.
+  // Layer by layer, the KV of the batch begins to move; where stages or ranks wait for each other
+  // in between, when the step has ended.
   void launched(const Group& prefill, const Batch& batch, const StepTimes& times, Ps now) override;
   void landed(TransferId transfer, std::uint64_t token, Ps now) override;
   // The client has its last token.
   void finished(RequestId request) { router_->finished(request); }
   // Whether it was handed to some prefill group and its client may still get an answer.
-  bool under_way(RequestId request) const { return of(request).prefill_group >= 0 && !of(request).gave_up; }
+  bool under_way(RequestId request) const {
+    return of(request).prefill_group >= 0 && !of(request).gave_up;
+  }
   // When both engines had dropped it; kNever: none did.
   Ps cancelled(RequestId request) const;
 
-  // What has to move for it, by both layouts and what the decode group had; 0 until blocks are reserved.
+  // What has to move for it, by both layouts and what the decode group had; 0 until blocks are
+  // reserved.
   std::int64_t due_bytes(RequestId request) const;
 
   Router& router() { return *router_; }
   bool pushes() const { return config_.push; }
-  const KvTransfer& of(RequestId request) const { return kv_transfers_[static_cast<std::size_t>(request)]; }
+  const KvTransfer& of(RequestId request) const {
+    return kv_transfers_[static_cast<std::size_t>(request)];
+  }
 
  private:
   enum class Kind : std::uint8_t { kTold, kKv, kForget };
@@ -125,8 +134,8 @@ class KvTransfers final : public TransferOwner, public KvTransferObserver {
   }
   const KvTable& table_of(const KvTransfer& kv_transfer) const;
   // What of the tokens [from, to) the layers of `part` move.
-  std::int64_t bytes_of(const KvTable& table, const KvPart& part, const KvTransfer& kv_transfer, std::int32_t from,
-                        std::int32_t to) const;
+  std::int64_t bytes_of(const KvTable& table, const KvPart& part, const KvTransfer& kv_transfer,
+                        std::int32_t from, std::int32_t to) const;
   NetworkNodeId place(std::int32_t group, std::int32_t rank) const {
     return config_.places[static_cast<std::size_t>(group)][static_cast<std::size_t>(rank)];
   }
@@ -145,9 +154,10 @@ class KvTransfers final : public TransferOwner, public KvTransferObserver {
   std::unique_ptr<Router> router_;  // of decode groups
   Side decode_, prefill_;
   std::function<void(std::int32_t)> wake_;
-  std::vector<std::vector<Group*>> decoders_;      // by model
-  std::vector<std::vector<std::int32_t>> tables_;  // by prefill group and decode group; -1: no route
-  std::vector<char> prefill_all_but_last_token_;   // by prefill group
+  std::vector<std::vector<Group*>> decoders_;  // by model
+  std::vector<std::vector<std::int32_t>>
+      tables_;                                    // by prefill group and decode group; -1: no route
+  std::vector<char> prefill_all_but_last_token_;  // by prefill group
   std::vector<KvTransfer> kv_transfers_;
   std::vector<Group*> candidates_;  // scratch
   std::vector<Ps> layer_ends_;      // scratch

@@ -1,4 +1,5 @@
-// What is watched while a simulation runs: its series, its invariants, and whether everybody was served.
+// What is watched while a simulation runs: its series, its invariants, and whether everybody was
+// served.
 #include "loop/simulation.h"
 
 namespace llmsim {
@@ -6,7 +7,8 @@ namespace llmsim {
 std::int64_t Simulation::num_rejected() const {
   std::int64_t count = 0;
   for (std::size_t i = 0; i < sequences_.size(); ++i)
-    count += sequences_[static_cast<RequestId>(i)].status == static_cast<std::uint8_t>(Status::kRejected);
+    count += sequences_[static_cast<RequestId>(i)].status ==
+             static_cast<std::uint8_t>(Status::kRejected);
   return count;
 }
 
@@ -14,15 +16,19 @@ void Simulation::check_finished() const {
   std::string stuck;
   for (const auto& group : groups_) {
     if (!group->unfinished() && group->scheduler().num_bound() == 0) continue;
-    stuck += " group " + std::to_string(group->config().index) + " has " + std::to_string(group->num_running()) +
-             " running and " + std::to_string(group->num_waiting()) + " waiting requests (" +
-             std::to_string(group->scheduler().num_bound()) + " whose KV another group fills or reads) with " +
+    stuck += " group " + std::to_string(group->config().index) + " has " +
+             std::to_string(group->num_running()) + " running and " +
+             std::to_string(group->num_waiting()) + " waiting requests (" +
+             std::to_string(group->scheduler().num_bound()) +
+             " whose KV another group fills or reads) with " +
              std::to_string(group->scheduler().pool().free) + " free KV blocks;";
   }
-  if (!stuck.empty()) throw Stalled("no event is left at " + std::to_string(now_) + " ps but" + stuck);
+  if (!stuck.empty())
+    throw Stalled("no event is left at " + std::to_string(now_) + " ps but" + stuck);
 }
 
-// A group that gets on, and KV on its way to an idle one, may still change what those that run in circles hold.
+// A group that gets on, and KV on its way to an idle one, may still change what those that run in
+// circles hold.
 void Simulation::check_circles() const {
   const bool anything_lands = network_ && network_->num_in_flight() > 0;
   std::string circular;
@@ -37,11 +43,13 @@ void Simulation::check_circles() const {
 void Simulation::check_blocks(const Group& group) const {
   const std::string when = " at " + std::to_string(now_) + " ps";
   if (!group.scheduler().pool_consistent())
-    throw Violated("invariant 4: the KV blocks of group " + std::to_string(group.config().index) + " do not add up" +
-                   when);
+    throw Violated("invariant 4: the KV blocks of group " + std::to_string(group.config().index) +
+                   " do not add up" + when);
   if (kv_tiers_ && !kv_tiers_->consistent())
-    throw Violated("invariant 4: the chunks of the KV tiers, and what is on its way to and from them, do not add up" +
-                   when);
+    throw Violated(
+        "invariant 4: the chunks of the KV tiers, and what is on its way to and from them, do not "
+        "add up" +
+        when);
 }
 
 bool Simulation::sampled_until(Ps last, std::size_t most_rows) {
@@ -69,7 +77,8 @@ void Simulation::record_series() {
     series_.generation_tokens.push_back(c.generation_tokens - last.generation);
     series_.hit_tokens.push_back(c.prefix_hit_tokens - last.hit);
     series_.queried_tokens.push_back(c.prefix_queried_tokens - last.queried);
-    last = {c.prompt_tokens, c.generation_tokens, c.prefix_hit_tokens, c.prefix_queried_tokens, c.preemptions};
+    last = {c.prompt_tokens, c.generation_tokens, c.prefix_hit_tokens, c.prefix_queried_tokens,
+            c.preemptions};
   }
   if (kv_tiers_) kv_tiers_->sample(next_sample_);
   last_sample_ = next_sample_;

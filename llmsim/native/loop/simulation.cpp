@@ -15,14 +15,17 @@ bool Simulation::run(std::int64_t max_events, std::int64_t max_wall_ms) {
     const bool pointless = stale(event);
     if (!pointless && event.time > horizon_) return stop_at_horizon(most_rows);
     if (!pointless && !sampled_until(event.time - 1, most_rows)) return false;
-    if (event.phase == Phase::kStepDone && groups_[event.entity]->circles() && outside_ == 0) check_circles();
+    if (event.phase == Phase::kStepDone && groups_[event.entity]->circles() && outside_ == 0)
+      check_circles();
     events_.pop();
     outside_ -= from_outside(event.phase);
     if (pointless) continue;
     if (router_->next_sample() < event.time) router_->sample(event.time);
-    if (kv_transfers_ && kv_transfers_->router().next_sample() < event.time) kv_transfers_->router().sample(event.time);
+    if (kv_transfers_ && kv_transfers_->router().next_sample() < event.time)
+      kv_transfers_->router().sample(event.time);
     if (event.time < now_) throw std::logic_error("invariant 3: the clock went back");
-    if (event.time > kHorizon) throw std::overflow_error("the simulated time passes its horizon of 2^62 ps (53 days)");
+    if (event.time > kHorizon)
+      throw std::overflow_error("the simulated time passes its horizon of 2^62 ps (53 days)");
     now_ = event.time;
     handle(event);
     if (checks_ && (event.phase == Phase::kStepDone || event.phase == Phase::kSchedule))
@@ -67,7 +70,8 @@ void Simulation::handle(const Event& event) {
 bool Simulation::stale(const Event& event) const {
   switch (event.phase) {
     case Phase::kTransferDone:
-      return landing_at_ != event.time;  // what was expected then has come earlier, or will come later
+      return landing_at_ !=
+             event.time;  // what was expected then has come earlier, or will come later
     case Phase::kGiveUp:
       return !awaited(event.entity);
     case Phase::kClientIdle:
@@ -106,7 +110,8 @@ void Simulation::on_outputs(std::int32_t index) {
   }
   num_finished_ += static_cast<std::int64_t>(finished_.size());
   for (const RequestId request : finished_) {
-    if (clients_.gave_up(request)) continue;  // finished before its engine heard of it; nobody waits for the answer
+    if (clients_.gave_up(request))
+      continue;  // finished before its engine heard of it; nobody waits for the answer
     if (groups_[index]->config().role == Role::kDecode) {
       kv_transfers_->finished(request);
     } else {
@@ -141,7 +146,8 @@ void Simulation::post_next_arrival() {
   if (next_timed_ == timed_.size() || !clients_.take()) return;
   const RequestId request = timed_[next_timed_++];
   if (clients_.closed_loop()) {  // nobody may have been there to ask before
-    sequences_[request].arrival = arrivals_.arrival_ps[request] = std::max(arrivals_.arrival_ps[request], now_);
+    sequences_[request].arrival = arrivals_.arrival_ps[request] =
+        std::max(arrivals_.arrival_ps[request], now_);
   }
   arrival_pending_ = true;
   post(arrivals_.arrival_ps[request], Phase::kArrival, request);
@@ -223,7 +229,8 @@ void Simulation::on_settle() {
   settle_posted_ = false;
   network_->settle(now_);
   const Ps next = network_->next_event();
-  if (next >= landing_at_) return;  // an event that comes too early finds nothing to do and settles again
+  if (next >= landing_at_)
+    return;  // an event that comes too early finds nothing to do and settles again
   landing_at_ = next;
   post(next, Phase::kTransferDone, 0);
 }
@@ -239,7 +246,8 @@ void Simulation::wake(std::int32_t index) {
 void Simulation::end_session(RequestId request, Status rest) {
   for (RequestId next = arrivals_.next_call[request]; next >= 0; next = arrivals_.next_call[next])
     sequences_[next].status = static_cast<std::uint8_t>(rest);
-  if (clients_.closed_loop()) post(now_ + clients_.think_time(request), Phase::kClientIdle, request);
+  if (clients_.closed_loop())
+    post(now_ + clients_.think_time(request), Phase::kClientIdle, request);
 }
 
 }  // namespace llmsim

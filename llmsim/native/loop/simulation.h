@@ -22,8 +22,9 @@
 
 namespace llmsim {
 
-// Requests take KV blocks from each other for ever, and nothing is left to come that could end it; the text names the
-// groups. The simulation stands between two events, so that its results can be read.
+// Requests take KV blocks from each other for ever, and nothing is left to come that could end it;
+// the text names the groups. The simulation stands between two events, so that its results can be
+// read.
 class Circular : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -35,8 +36,9 @@ class Violated : public std::logic_error {
   using std::logic_error::logic_error;
 };
 
-// The workload as the loop needs it: row i arrives at arrival_ps[i], or, where that is -1, tool_delay_ps[p] after the
-// last token of its predecessor p (next_call[p] == i). Rows with a time are sorted by it.
+// The workload as the loop needs it: row i arrives at arrival_ps[i], or, where that is -1,
+// tool_delay_ps[p] after the last token of its predecessor p (next_call[p] == i). Rows with a time
+// are sorted by it.
 struct Arrivals {
   std::vector<Ps> arrival_ps;
   std::vector<std::int32_t> input_tokens, priority;  // priority may be empty
@@ -56,22 +58,24 @@ struct Series {
 // Owns the clock and everything that moves. Two simulations never meet: no globals, no statics.
 class Simulation {
  public:
-  Simulation(Arrivals arrivals, std::vector<std::int32_t> output_tokens, ContentKeys content, Ps series_interval);
+  Simulation(Arrivals arrivals, std::vector<std::int32_t> output_tokens, ContentKeys content,
+             Ps series_interval);
 
   void add_group(std::unique_ptr<Group> group);
   // Groups that were added before, none of them a member of another lock-step group.
   void add_lockstep_group(std::unique_ptr<LockstepGroup> lockstep);
   // Needed where a model has several groups; before the first call of run.
   void set_router(std::unique_ptr<Router> router) { router_ = std::move(router); }
-  // Whether a request that has been routed to a group is taken in; before the first call of run. None: always.
+  // Whether a request that has been routed to a group is taken in; before the first call of run.
+  // None: always.
   using Admission = std::function<bool(RequestId, Ps, const Group&)>;
   void set_admission(Admission admission) { admission_ = std::move(admission); }
   // The network that groups and memories share; before the first call of run.
   void set_network(const NetworkConfig& config);
   // Pools of KV below the groups'; after the groups and the network.
   void set_kv_tiers(const KvTiersConfig& config);
-  // The members of a lock-step group, or one group whose stages overlap, talk over links of the network; after them and
-  // it.
+  // The members of a lock-step group, or one group whose stages overlap, talk over links of the
+  // network; after them and it.
   void share_links(std::span<const std::size_t> groups, ContendedLinks links);
   const KvTiers* kv_tiers() const { return kv_tiers_.get(); }  // null: none were given
   SharedNetwork* network() { return network_.get(); }          // null: none was given
@@ -82,31 +86,35 @@ class Simulation {
   void check_every_step() { checks_ = true; }
   // Every group notes how long its devices worked for which request; before the first call of run.
   void record_shares();
-  // What routers may know of the requests; the session numbers and the seed are the caller's to fill in.
+  // What routers may know of the requests; the session numbers and the seed are the caller's to
+  // fill in.
   RouterContext router_context() const;
-  // What a group of this role works on. The prefill side of disaggregated requests has a table of its own, in which
-  // every answer is one token long; what clients see is in the other one.
+  // What a group of this role works on. The prefill side of disaggregated requests has a table of
+  // its own, in which every answer is one token long; what clients see is in the other one.
   SequenceTable& sequences(Role role = Role::kBoth) {
     return role == Role::kPrefill ? prompts().sequences : sequences_;
   }
   RequestLog& log(Role role = Role::kBoth) { return role == Role::kPrefill ? prompts().log : log_; }
-  // Groups of the roles kPrefill and kDecode work together; after all groups, the network and, where a model has
-  // several decode groups, their router; before the first call of run.
+  // Groups of the roles kPrefill and kDecode work together; after all groups, the network and,
+  // where a model has several decode groups, their router; before the first call of run.
   void set_kv_transfers(const KvTransferConfig& config);
   void set_decode_router(std::unique_ptr<Router> router) { decode_router_ = std::move(router); }
   const SequenceTable& sequences() const { return sequences_; }
   const RequestLog& log() const { return log_; }
   // Null where nothing is disaggregated.
   const KvTransfers* kv_transfers() const { return kv_transfers_.get(); }
-  const SequenceTable* prompt_sequences() const { return prompts_ ? &prompts_->sequences : nullptr; }
+  const SequenceTable* prompt_sequences() const {
+    return prompts_ ? &prompts_->sequences : nullptr;
+  }
   const RequestLog* prompt_log() const { return prompts_ ? &prompts_->log : nullptr; }
 
   // The run ends at this time, whatever is still to be done; before the first call of run.
   void set_horizon(Ps horizon) { horizon_ = horizon; }
   bool at_horizon() const { return at_horizon_; }
 
-  // Handles events until the end (true), or until about `max_events` were handled, `max_wall_ms` have passed on the
-  // wall clock, or kSeriesRows of a series were recorded (false: call again). At least one event is handled.
+  // Handles events until the end (true), or until about `max_events` were handled, `max_wall_ms`
+  // have passed on the wall clock, or kSeriesRows of a series were recorded (false: call again). At
+  // least one event is handled.
   bool run(std::int64_t max_events, std::int64_t max_wall_ms = kAnyTime);
   static constexpr std::int64_t kAnyTime = std::int64_t{1} << 40;
 
@@ -121,9 +129,18 @@ class Simulation {
   TierSeries take_kv_tier_series() { return kv_tiers_ ? kv_tiers_->take_series() : TierSeries{}; }
 
  private:
-  // At one time: outputs, landings, clients that give up or are free to ask again, arrivals, scheduling, then the
-  // network's new rates; within a phase by entity (group or request), of which at most one event is pending.
-  enum class Phase : std::uint8_t { kStepDone, kTransferDone, kGiveUp, kClientIdle, kArrival, kSchedule, kRebalance };
+  // At one time: outputs, landings, clients that give up or are free to ask again, arrivals,
+  // scheduling, then the network's new rates; within a phase by entity (group or request), of which
+  // at most one event is pending.
+  enum class Phase : std::uint8_t {
+    kStepDone,
+    kTransferDone,
+    kGiveUp,
+    kClientIdle,
+    kArrival,
+    kSchedule,
+    kRebalance
+  };
   struct Event {
     Ps time;
     Phase phase;
@@ -144,7 +161,8 @@ class Simulation {
   void start();
   void share_network();
   bool stop_at_horizon(std::size_t most_rows);
-  // Records the samples that are due until then; false where the series would grow beyond `most_rows`.
+  // Records the samples that are due until then; false where the series would grow beyond
+  // `most_rows`.
   bool sampled_until(Ps last, std::size_t most_rows);
   // What has become pointless since it was posted does not even move the clock.
   bool stale(const Event& event) const;
@@ -199,11 +217,13 @@ class Simulation {
   std::vector<RequestId> timed_;  // rows whose arrival the workload gives, in order of arrival
   std::size_t next_timed_ = 0;
   bool arrival_pending_ = false;  // of a row of `timed_`
-  std::int64_t outside_ = 0;      // pending arrivals, clients that may give up, and clients that are free to ask
+  std::int64_t outside_ =
+      0;  // pending arrivals, clients that may give up, and clients that are free to ask
   std::int64_t num_finished_ = 0;
   Ps now_ = 0, horizon_ = kEndOfTime;
   bool at_horizon_ = false;
-  static constexpr std::size_t kSeriesRows = 1 << 18;  // of one call of `run`: years without requests are many samples
+  static constexpr std::size_t kSeriesRows =
+      1 << 18;  // of one call of `run`: years without requests are many samples
   Ps series_interval_, next_sample_, last_sample_ = kNever;
   Series series_;
   struct Sampled {

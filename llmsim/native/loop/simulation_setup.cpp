@@ -18,8 +18,9 @@ class OnlyGroup final : public Router {
 // One entry per request, and rows that exist: what the loop reads without asking again.
 void check(const Arrivals& arrivals, std::size_t n, const ContentKeys& content) {
   const bool priorities = arrivals.priority.empty() || arrivals.priority.size() == n;
-  if (arrivals.arrival_ps.size() != n || arrivals.input_tokens.size() != n || arrivals.model.size() != n ||
-      arrivals.next_call.size() != n || arrivals.tool_delay_ps.size() != n || !priorities)
+  if (arrivals.arrival_ps.size() != n || arrivals.input_tokens.size() != n ||
+      arrivals.model.size() != n || arrivals.next_call.size() != n ||
+      arrivals.tool_delay_ps.size() != n || !priorities)
     throw std::invalid_argument("columns of the workload differ in length");
   const auto in_range = [n](std::int32_t next) { return next < static_cast<std::int64_t>(n); };
   if (!std::ranges::all_of(arrivals.next_call, in_range))
@@ -34,8 +35,8 @@ void check(const Arrivals& arrivals, std::size_t n, const ContentKeys& content) 
 
 }  // namespace
 
-Simulation::Simulation(Arrivals arrivals, std::vector<std::int32_t> output_tokens, ContentKeys content,
-                       Ps series_interval)
+Simulation::Simulation(Arrivals arrivals, std::vector<std::int32_t> output_tokens,
+                       ContentKeys content, Ps series_interval)
     : arrivals_(std::move(arrivals)),
       sequences_(output_tokens, std::make_shared<const ContentKeys>(std::move(content))),
       log_(output_tokens.size()),
@@ -53,8 +54,8 @@ Simulation::Simulation(Arrivals arrivals, std::vector<std::int32_t> output_token
 
 void Simulation::add_group(std::unique_ptr<Group> group) {
   if (group->config().index != static_cast<std::int32_t>(groups_.size()))
-    throw std::invalid_argument("group " + std::to_string(group->config().index) + " is added as number " +
-                                std::to_string(groups_.size()));
+    throw std::invalid_argument("group " + std::to_string(group->config().index) +
+                                " is added as number " + std::to_string(groups_.size()));
   const auto model = static_cast<std::size_t>(group->config().model);
   if (groups_of_model_.size() <= model) groups_of_model_.resize(model + 1);
   if (group->config().role != Role::kDecode) groups_of_model_[model].push_back(group.get());
@@ -74,7 +75,8 @@ void Simulation::set_network(const NetworkConfig& config) {
 
 void Simulation::set_kv_tiers(const KvTiersConfig& config) {
   if (!network_) throw std::invalid_argument("KV tiers need the network");
-  if (config.groups.size() != groups_.size()) throw std::invalid_argument("KV tiers need an entry for every group");
+  if (config.groups.size() != groups_.size())
+    throw std::invalid_argument("KV tiers need an entry for every group");
   KvTiers::Callbacks callbacks;
   callbacks.opened = [this](std::int32_t index) {
     if (pump_at_[index] <= now_) return;
@@ -97,7 +99,8 @@ void Simulation::set_kv_tiers(const KvTiersConfig& config) {
 
 void Simulation::add_lockstep_group(std::unique_ptr<LockstepGroup> lockstep) {
   for (Group* member : lockstep->members()) {
-    if (member->lockstep() != nullptr) throw std::invalid_argument("a group is a member of two lockstep_groups");
+    if (member->lockstep() != nullptr)
+      throw std::invalid_argument("a group is a member of two lockstep_groups");
     member->join(lockstep.get());
   }
   lockstep_groups_.push_back(std::move(lockstep));
@@ -114,12 +117,14 @@ void Simulation::share_links(std::span<const std::size_t> indices, ContendedLink
   if (members.empty()) throw std::invalid_argument("shared links need groups");
   LockstepGroup* lockstep = members.front()->lockstep();
   if (lockstep == nullptr ? members.size() != 1 : !std::ranges::equal(lockstep->members(), members))
-    throw std::invalid_argument("links are shared by one group, or by all members of a lockstep in their order");
-  auto shared = std::make_unique<ContendedRound>(std::move(executors), std::move(links), *network_,
-                                                 [this, members](std::size_t m, const StepTimes& times) {
-                                                   members[m]->timed(times, now_);
-                                                   expect(*members[m]);
-                                                 });
+    throw std::invalid_argument(
+        "links are shared by one group, or by all members of a lockstep in their order");
+  auto shared =
+      std::make_unique<ContendedRound>(std::move(executors), std::move(links), *network_,
+                                       [this, members](std::size_t m, const StepTimes& times) {
+                                         members[m]->timed(times, now_);
+                                         expect(*members[m]);
+                                       });
   if (lockstep != nullptr) {
     lockstep->share_links(std::move(shared));
   } else {
@@ -136,8 +141,8 @@ void Simulation::record_shares() {
 Simulation::Prompts& Simulation::prompts() {
   if (prompts_) return *prompts_;
   const std::size_t n = sequences_.size();
-  prompts_ = std::make_unique<Prompts>(SequenceTable(std::vector<std::int32_t>(n, 1), sequences_.shared_content()),
-                                       RequestLog(n));
+  prompts_ = std::make_unique<Prompts>(
+      SequenceTable(std::vector<std::int32_t>(n, 1), sequences_.shared_content()), RequestLog(n));
   for (std::size_t i = 0; i < n; ++i) {
     const auto request = static_cast<RequestId>(i);
     prompts_->sequences[request] = sequences_[request];
@@ -185,15 +190,16 @@ void Simulation::share_network() {
     if (group->lockstep() != nullptr || !group->executor().contends()) continue;
     need_network();
     Group* one = group.get();
-    one->executor().use_network(*network_, [heard, one](const StepTimes& times) { heard(*one, times); });
+    one->executor().use_network(*network_,
+                                [heard, one](const StepTimes& times) { heard(*one, times); });
   }
   for (const auto& lockstep : lockstep_groups_) {
     if (!lockstep->executor().contends()) continue;
     need_network();
-    lockstep->executor().use_network(*network_,
-                                     [heard, &members = *lockstep](std::size_t member, const StepTimes& times) {
-                                       heard(*members.members()[member], times);
-                                     });
+    lockstep->executor().use_network(
+        *network_, [heard, &members = *lockstep](std::size_t member, const StepTimes& times) {
+          heard(*members.members()[member], times);
+        });
   }
 }
 

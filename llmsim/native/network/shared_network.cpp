@@ -10,7 +10,8 @@ namespace llmsim {
 
 namespace {
 
-constexpr std::int64_t kFastest = (std::int64_t{1} << 47) - 1;  // bytes/s; what the fair-share solver can hold
+constexpr std::int64_t kFastest =
+    (std::int64_t{1} << 47) - 1;  // bytes/s; what the fair-share solver can hold
 
 bool near(const NetworkNode& a, const NetworkNode& b) {
   return a.island == b.island || a.island == kEveryIsland || b.island == kEveryIsland;
@@ -26,12 +27,16 @@ void NetworkConfig::add_topology(std::shared_ptr<const astra_sim::model::Topolog
 }
 
 SharedNetwork::SharedNetwork(NetworkConfig config)
-    : config_(std::move(config)), counters_(config_.links.size()), free_at_(config_.links.size(), 0) {
+    : config_(std::move(config)),
+      counters_(config_.links.size()),
+      free_at_(config_.links.size(), 0) {
   std::vector<std::int64_t> capacities;
   for (const NetworkLink& link : config_.links) {
     if (link.bytes_per_s < 1 || link.bytes_per_s > kFastest)
-      throw std::invalid_argument("a link of " + std::to_string(link.bytes_per_s) + " bytes/s: between 1 and 2^47");
-    if (link.latency < 0 || link.latency > kHorizon) throw std::invalid_argument("a link's latency is out of range");
+      throw std::invalid_argument("a link of " + std::to_string(link.bytes_per_s) +
+                                  " bytes/s: between 1 and 2^47");
+    if (link.latency < 0 || link.latency > kHorizon)
+      throw std::invalid_argument("a link's latency is out of range");
     capacities.push_back(link.bytes_per_s);
   }
   for (const NetworkNode& place : config_.places) {
@@ -42,7 +47,8 @@ SharedNetwork::SharedNetwork(NetworkConfig config)
         (!config_.topology || place.device >= config_.topology->num_devices()))
       throw std::invalid_argument("a place is a device that no topology has");
     for (const NetworkLinkId link : {place.near.out, place.near.in, place.far.out, place.far.in})
-      if (link != kNoLink && link >= config_.links.size()) throw std::invalid_argument("a place names an unknown link");
+      if (link != kNoLink && link >= config_.links.size())
+        throw std::invalid_argument("a place names an unknown link");
   }
   if (fair()) share_ = std::make_unique<astra_sim::engine::FairShare>(capacities);
 }
@@ -70,7 +76,8 @@ std::span<const NetworkLinkId> SharedNetwork::route(NetworkNodeId from, NetworkN
 Ps SharedNetwork::way_out(NetworkNodeId from, NetworkNodeId to) const {
   if (from == to) return 0;
   const NetworkNode& memory = config_.places.at(static_cast<std::size_t>(from));
-  return near(memory, config_.places.at(static_cast<std::size_t>(to))) ? memory.near_latency : memory.far_latency;
+  return near(memory, config_.places.at(static_cast<std::size_t>(to))) ? memory.near_latency
+                                                                       : memory.far_latency;
 }
 
 Ps SharedNetwork::alone(NetworkNodeId from, NetworkNodeId to, std::int64_t bytes) {
@@ -78,12 +85,14 @@ Ps SharedNetwork::alone(NetworkNodeId from, NetworkNodeId to, std::int64_t bytes
   for (const NetworkLinkId link : route(from, to)) {
     latency += config_.links[link].latency;
     if (bytes > 0)
-      slowest = std::max(slowest, astra_sim::model::serialisation_ps(bytes, config_.links[link].bytes_per_s));
+      slowest = std::max(
+          slowest, astra_sim::model::serialisation_ps(bytes, config_.links[link].bytes_per_s));
   }
   return latency + slowest;
 }
 
-std::int64_t SharedNetwork::most_within(NetworkNodeId from, NetworkNodeId to, std::int64_t bytes, Ps ps) {
+std::int64_t SharedNetwork::most_within(NetworkNodeId from, NetworkNodeId to, std::int64_t bytes,
+                                        Ps ps) {
   Ps left = ps;
   std::int64_t slowest = kFastest;
   for (const NetworkLinkId link : route(from, to)) {
@@ -100,8 +109,9 @@ TransferId SharedNetwork::transfer(NetworkNodeId from, NetworkNodeId to, std::in
   return transfer_at(from, to, bytes, now, now, owner, token, purpose);
 }
 
-TransferId SharedNetwork::transfer_at(NetworkNodeId from, NetworkNodeId to, std::int64_t bytes, Ps at, Ps now,
-                                      TransferOwner& owner, std::uint64_t token, Purpose purpose) {
+TransferId SharedNetwork::transfer_at(NetworkNodeId from, NetworkNodeId to, std::int64_t bytes,
+                                      Ps at, Ps now, TransferOwner& owner, std::uint64_t token,
+                                      Purpose purpose) {
   if (bytes < 0) throw std::invalid_argument("a transfer of a negative number of bytes");
   const Departure departure{at, {next_id_++, token, &owner, 0}, from, to, bytes, purpose};
   ++in_flight_;
@@ -142,7 +152,8 @@ void SharedNetwork::depart(const Departure& departure) {
   }
 }
 
-// Cut through: a link takes the first byte as soon as the link before has it, and is never done before that one is.
+// Cut through: a link takes the first byte as soon as the link before has it, and is never done
+// before that one is.
 Ps SharedNetwork::leave_fifo(Ps now, std::int64_t bytes) {
   Ps begin = now, left = now;
   for (const NetworkLinkId id : route_) {
@@ -152,7 +163,8 @@ Ps SharedNetwork::leave_fifo(Ps now, std::int64_t bytes) {
     free_at_[id] = left;
     counters_[id].busy += occupied;
     if (left > kHorizon)
-      throw std::overflow_error("a transfer ends beyond the simulated time's horizon of 2^62 ps (53 days)");
+      throw std::overflow_error(
+          "a transfer ends beyond the simulated time's horizon of 2^62 ps (53 days)");
   }
   return left;
 }
@@ -173,9 +185,11 @@ void SharedNetwork::advance(Ps now) {
   if (fair()) {
     ended_.clear();
     share_->end_due(now, ended_);
-    for (const astra_sim::engine::FlowId flow : ended_) land_at(now + moving_[flow].latency, moving_[flow]);
+    for (const astra_sim::engine::FlowId flow : ended_)
+      land_at(now + moving_[flow].latency, moving_[flow]);
   }
-  for (; !departures_.empty() && departures_.top().at <= now; departures_.pop()) depart(departures_.top());
+  for (; !departures_.empty() && departures_.top().at <= now; departures_.pop())
+    depart(departures_.top());
   while (!landings_.empty() && landings_.top().at <= now) {
     const Cargo cargo = landings_.top().cargo;
     landings_.pop();

@@ -1,26 +1,33 @@
-// The cluster's shared network: places, the links between them, and everything that moves over them.
+// The cluster's shared network: places, the links between them, and everything that moves over
+// them.
 //
-// What moves between groups and memories at run time (KV of disaggregated prefills, KV tiers) is a transfer here, so
-// that all of it meets on the same links; so are collectives between data-parallel ranks and hand-overs between
-// pipeline stages, where KV uses their links too (shared_joint.h). Collectives inside a stage stay on its own links
-// (dimension 0 of the cluster file) and are priced by its program.
+// What moves between groups and memories at run time (KV of disaggregated prefills, KV tiers) is a
+// transfer here, so that all of it meets on the same links; so are collectives between
+// data-parallel ranks and hand-overs between pipeline stages, where KV uses their links too
+// (shared_joint.h). Collectives inside a stage stay on its own links (dimension 0 of the cluster
+// file) and are priced by its program.
 //
 // Contract
-// - Links and places are given once (NetworkConfig) and never change. Links are directed; a memory whose reads and
+// - Links and places are given once (NetworkConfig) and never change. Links are directed; a memory
+// whose reads and
 //   writes share its bandwidth uses one link for both directions.
-// - `transfer` starts moving bytes at the loop's present time and returns at once; its owner hears `landed` when the
-//   last byte is there. All bytes of a transfer travel one route; whoever spreads data over several devices (tensor-
-//   parallel ranks) starts one transfer for each pair.
+// - `transfer` starts moving bytes at the loop's present time and returns at once; its owner hears
+// `landed` when the
+//   last byte is there. All bytes of a transfer travel one route; whoever spreads data over several
+//   devices (tensor- parallel ranks) starts one transfer for each pair.
 // - Contention, kFair: every transfer moves at its max-min fair share of its links
-//   (astra-sim/engine/network/fair_share.h), and lands its route's latencies after its last byte has left: n equal
-//   transfers that start together on one link all take n times as long. kFifo: a link serves transfers in the order of
-//   their start; the next one begins when the one before has left; a route is cut through, not stored and forwarded:
-//   the last of n takes n times as long.
-// - Order: transfers are numbered by their start; what lands at one time is handed out in that order, before arrivals
-//   and scheduling of that time. A transfer that starts at t on links without latency, without bytes, or inside a place
-//   lands at t, in the next delta. Equal calls give equal times: nothing here depends on hashes, addresses or floats.
+//   (astra-sim/engine/network/fair_share.h), and lands its route's latencies after its last byte
+//   has left: n equal transfers that start together on one link all take n times as long. kFifo: a
+//   link serves transfers in the order of their start; the next one begins when the one before has
+//   left; a route is cut through, not stored and forwarded: the last of n takes n times as long.
+// - Order: transfers are numbered by their start; what lands at one time is handed out in that
+// order, before arrivals
+//   and scheduling of that time. A transfer that starts at t on links without latency, without
+//   bytes, or inside a place lands at t, in the next delta. Equal calls give equal times: nothing
+//   here depends on hashes, addresses or floats.
 // - Nothing is lost and nothing is cancelled: an owner that has lost interest ignores what lands.
-// - Counters per link (bytes, transfers, busy time) and per purpose are exact; energy is theirs to multiply.
+// - Counters per link (bytes, transfers, busy time) and per purpose are exact; energy is theirs to
+// multiply.
 #pragma once
 
 #include <array>
@@ -50,7 +57,8 @@ enum class Sharing : std::uint8_t { kFair, kFifo };
 enum class Purpose : std::uint8_t { kKvHandover, kKvTier, kWeights, kExperts, kCollective, kOther };
 inline constexpr std::size_t kNumPurposes = 6;
 
-// Hears of its transfers. Called by the loop while it serves the time `now`; may start further transfers.
+// Hears of its transfers. Called by the loop while it serves the time `now`; may start further
+// transfers.
 class TransferOwner {
  public:
   virtual ~TransferOwner() = default;
@@ -68,15 +76,16 @@ struct Port {
   NetworkLinkId out = kNoLink, in = kNoLink;
 };
 
-// A device's memory, a host's, or a pool. Places of one island (a node) reach each other by their `near` ports, through
-// a switch that does not block; others by their `far` ports (network cards). A pool on kEveryIsland is near to all.
-// Two places that are devices of the config's topology use its route instead.
+// A device's memory, a host's, or a pool. Places of one island (a node) reach each other by their
+// `near` ports, through a switch that does not block; others by their `far` ports (network cards).
+// A pool on kEveryIsland is near to all. Two places that are devices of the config's topology use
+// its route instead.
 struct NetworkNode {
   std::int32_t island = 0;
   Port near, far;
   astra_sim::model::DeviceId device = astra_sim::model::kNone;
-  // Of a memory whose own link serves reads and writes: latency of the cluster's link that reads cross, too. Writes pay
-  // it on the way out of the device that sends them.
+  // Of a memory whose own link serves reads and writes: latency of the cluster's link that reads
+  // cross, too. Writes pay it on the way out of the device that sends them.
   Ps near_latency = 0, far_latency = 0;
 };
 
@@ -94,42 +103,46 @@ struct NetworkConfig {
   std::vector<NetworkLink> links;
   std::vector<NetworkNode> places;
   std::shared_ptr<const astra_sim::model::Topology> topology{};  // or none
-  NetworkLinkId first_of_topology = 0;                           // its links are links of the network, from here on
+  NetworkLinkId first_of_topology = 0;  // its links are links of the network, from here on
 
   void add_topology(std::shared_ptr<const astra_sim::model::Topology> added);
 };
 
 class SharedNetwork {
  public:
-  // Throws std::invalid_argument for a link that cannot exist and for a place that names an unknown one.
+  // Throws std::invalid_argument for a link that cannot exist and for a place that names an unknown
+  // one.
   explicit SharedNetwork(NetworkConfig config);
 
-  // The links from one place to another, in order, until the next call; empty for a place and itself. Throws
-  // std::invalid_argument when there is no way.
+  // The links from one place to another, in order, until the next call; empty for a place and
+  // itself. Throws std::invalid_argument when there is no way.
   std::span<const NetworkLinkId> route(NetworkNodeId from, NetworkNodeId to);
 
-  // Latency of a cluster's link that the route's links do not charge; its caller starts the transfer so much later.
+  // Latency of a cluster's link that the route's links do not charge; its caller starts the
+  // transfer so much later.
   Ps way_out(NetworkNodeId from, NetworkNodeId to) const;
 
-  // How long so many bytes take if nobody else moves; and the most bytes, up to `bytes`, that take at most `ps`, or -1
-  // where even the latency is longer.
+  // How long so many bytes take if nobody else moves; and the most bytes, up to `bytes`, that take
+  // at most `ps`, or -1 where even the latency is longer.
   Ps alone(NetworkNodeId from, NetworkNodeId to, std::int64_t bytes);
   const NetworkConfig& config() const { return config_; }
   std::int64_t most_within(NetworkNodeId from, NetworkNodeId to, std::int64_t bytes, Ps ps);
 
   // Needs now >= every time given before. `owner` must outlive the transfer.
-  TransferId transfer(NetworkNodeId from, NetworkNodeId to, std::int64_t bytes, Ps now, TransferOwner& owner,
-                      std::uint64_t token, Purpose purpose);
+  TransferId transfer(NetworkNodeId from, NetworkNodeId to, std::int64_t bytes, Ps now,
+                      TransferOwner& owner, std::uint64_t token, Purpose purpose);
 
-  // The same at a later time. Numbered by the call, so that it comes before what is started at that time itself.
-  TransferId transfer_at(NetworkNodeId from, NetworkNodeId to, std::int64_t bytes, Ps at, Ps now, TransferOwner& owner,
-                         std::uint64_t token, Purpose purpose);
+  // The same at a later time. Numbered by the call, so that it comes before what is started at that
+  // time itself.
+  TransferId transfer_at(NetworkNodeId from, NetworkNodeId to, std::int64_t bytes, Ps at, Ps now,
+                         TransferOwner& owner, std::uint64_t token, Purpose purpose);
 
-  // For the loop. `wake` is called at the first transfer of a time; the loop then calls `settle` when all else of that
-  // time has happened, and `advance` at `next_event`.
+  // For the loop. `wake` is called at the first transfer of a time; the loop then calls `settle`
+  // when all else of that time has happened, and `advance` at `next_event`.
   void on_start(std::function<void(Ps)> wake) { wake_ = std::move(wake); }
   void settle(Ps now);
-  // When something may land or a rate may change; kEndOfTime while nothing moves. As of the last settle.
+  // When something may land or a rate may change; kEndOfTime while nothing moves. As of the last
+  // settle.
   Ps next_event() const;
   // Hands out what lands at `now`; afterwards the loop settles again.
   void advance(Ps now);
@@ -152,7 +165,9 @@ class SharedNetwork {
   struct Landing {
     Ps at;
     Cargo cargo;
-    bool operator>(const Landing& other) const { return at != other.at ? at > other.at : cargo.id > other.cargo.id; }
+    bool operator>(const Landing& other) const {
+      return at != other.at ? at > other.at : cargo.id > other.cargo.id;
+    }
   };
 
   struct Departure {
@@ -161,7 +176,9 @@ class SharedNetwork {
     NetworkNodeId from, to;
     std::int64_t bytes;
     Purpose purpose;
-    bool operator>(const Departure& other) const { return at != other.at ? at > other.at : cargo.id > other.cargo.id; }
+    bool operator>(const Departure& other) const {
+      return at != other.at ? at > other.at : cargo.id > other.cargo.id;
+    }
   };
 
   void depart(const Departure& departure);
@@ -183,7 +200,8 @@ class SharedNetwork {
   std::vector<Ps> free_at_;                              // kFifo: by link
   std::vector<astra_sim::engine::FlowId> ended_;         // scratch
   std::priority_queue<Landing, std::vector<Landing>, std::greater<>> landings_;
-  std::priority_queue<Departure, std::vector<Departure>, std::greater<>> departures_;  // in the future
+  std::priority_queue<Departure, std::vector<Departure>, std::greater<>>
+      departures_;  // in the future
 };
 
 }  // namespace llmsim

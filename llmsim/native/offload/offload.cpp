@@ -35,12 +35,14 @@ OffloadDomain::OffloadDomain(std::vector<StepExecutor*> members,
   price_ahead();
   const std::size_t units = members_.size() * at(stages_);
   carry_.free.assign(units * kNumDeviceStreams, 0);
-  carry_.places.assign(members_.size() * (places_.size() + static_cast<std::size_t>(attention_layers_)), 0);
+  carry_.places.assign(
+      members_.size() * (places_.size() + static_cast<std::size_t>(attention_layers_)), 0);
   whole_ = GraphBuilder(*this, 1).build();
   if (config().interleaving != Interleaving::kNever) halves_ = GraphBuilder(*this, 2).build();
 }
 
-// Operators of one part and stage repeat together; those that repeat less often are in the first layers.
+// Operators of one part and stage repeat together; those that repeat less often are in the first
+// layers.
 void OffloadDomain::find_places() {
   const auto& operators = program().operators();
   for (std::size_t first = 0; first < operators.size();) {
@@ -69,12 +71,14 @@ std::vector<Way> OffloadDomain::ways() const {
   std::vector<Way> ways;
   const std::size_t units = members_.size() * at(stages_);
   for (std::size_t source = 0; source < config().weights.sources.size(); ++source) {
-    Way& way = ways.emplace_back(Way{false, config().weights.sources[source].before, {}, Purpose::kWeights});
+    Way& way = ways.emplace_back(
+        Way{false, config().weights.sources[source].before, {}, Purpose::kWeights});
     for (std::size_t unit = 0; unit < units; ++unit)
       way.other.push_back({configs_[unit / at(stages_)]->weights.sources[source].place});
   }
   for (const MemoryWay which : {kToMemory, kFromMemory, kToHost, kFromHost}) {
-    const bool memory = which == kToMemory || which == kFromMemory, out = which == kToMemory || which == kToHost;
+    const bool memory = which == kToMemory || which == kFromMemory,
+               out = which == kToMemory || which == kToHost;
     const Ps before = memory || out ? 0 : config().host.before;
     Way& way = ways.emplace_back(Way{out, before, {}, Purpose::kOther});
     for (std::size_t unit = 0; unit < units; ++unit) {
@@ -82,7 +86,8 @@ std::vector<Way> OffloadDomain::ways() const {
       std::vector<NetworkNodeId> places{mine.host.place};
       if (memory && mine.has_pim) {
         const std::size_t tp = mine.ranks.at(unit % at(stages_)).size();
-        const auto first = mine.pim.places.begin() + static_cast<std::ptrdiff_t>(unit % at(stages_) * tp);
+        const auto first =
+            mine.pim.places.begin() + static_cast<std::ptrdiff_t>(unit % at(stages_) * tp);
         places.assign(first, first + static_cast<std::ptrdiff_t>(tp));
       }
       way.other.push_back(std::move(places));
@@ -95,17 +100,18 @@ void OffloadDomain::use_network(SharedNetwork& network, Timed timed) {
   timed_ = std::move(timed);
   std::vector<std::vector<NetworkNodeId>> ranks;
   for (const auto& one : configs_) ranks.insert(ranks.end(), one->ranks.begin(), one->ranks.end());
-  shared_ = std::make_unique<ContendedStreams>(network, std::move(ranks), ways(), carry_, whole_, amounts_,
-                                               [this](std::size_t member, Ps start, Ps end) {
-                                                 const Pending pending = pending_[member].front();
-                                                 pending_[member].pop_front();
-                                                 const StepTimes times = this->timed(member, pending, start, end);
-                                                 if (giving_ != nullptr) {
-                                                   giving_[member] = times;
-                                                 } else {
-                                                   timed_(member, times);
-                                                 }
-                                               });
+  shared_ = std::make_unique<ContendedStreams>(
+      network, std::move(ranks), ways(), carry_, whole_, amounts_,
+      [this](std::size_t member, Ps start, Ps end) {
+        const Pending pending = pending_[member].front();
+        pending_[member].pop_front();
+        const StepTimes times = this->timed(member, pending, start, end);
+        if (giving_ != nullptr) {
+          giving_[member] = times;
+        } else {
+          timed_(member, times);
+        }
+      });
   shared_->begin(0);
 }
 
@@ -125,12 +131,15 @@ void OffloadDomain::count_memory(std::size_t member, const Batch& batch) {
   }
   const Features& f = batch.features;
   const auto decodes = static_cast<std::int64_t>(decodes_.size());
-  counters.to_memory_bytes += attention_layers_ * (decodes * pim.query_bytes + f.prefill_tokens * pim.kv_bytes);
+  counters.to_memory_bytes +=
+      attention_layers_ * (decodes * pim.query_bytes + f.prefill_tokens * pim.kv_bytes);
   counters.from_memory_bytes +=
-      attention_layers_ * (decodes * pim.output_bytes + (f.prefill_context - f.prefill_tokens) * pim.kv_bytes);
+      attention_layers_ *
+      (decodes * pim.output_bytes + (f.prefill_context - f.prefill_tokens) * pim.kv_bytes);
 }
 
-// Halves of about equal tokens: the longest first, each to the half with fewer. False: there is nothing to split.
+// Halves of about equal tokens: the longest first, each to the half with fewer. False: there is
+// nothing to split.
 bool OffloadDomain::split(std::span<const Batch* const> batches) {
   const auto one = [](const Batch* batch) { return batch->items.size() < 2; };
   if (halves_.nodes.empty() || std::all_of(batches.begin(), batches.end(), one)) return false;
@@ -151,14 +160,17 @@ bool OffloadDomain::split(std::span<const Batch* const> batches) {
   }
   for (std::size_t half = 0; half < 2; ++half) {
     std::int64_t gathered = 0;
-    for (std::size_t m = 0; m < batches.size(); ++m) gathered += program().padded(half_[m][half].features);
+    for (std::size_t m = 0; m < batches.size(); ++m)
+      gathered += program().padded(half_[m][half].features);
     half_draws_.clear();
     for (std::size_t m = 0; m < batches.size(); ++m) {
       const Program& mine = members_[m]->program();
       const Batch& batch = half_[m][half];
-      MemberStep step{&batch, mine.place(batch.features, mine.padded(batch.features), gathered), {}, {}};
+      MemberStep step{
+          &batch, mine.place(batch.features, mine.padded(batch.features), gathered), {}, {}};
       const auto lane = static_cast<std::int32_t>(half) + 1;
-      step.attention = config().has_pim ? price_memory(m, lane, batch) : mine.attention_layer(batch);
+      step.attention =
+          config().has_pim ? price_memory(m, lane, batch) : mine.attention_layer(batch);
       if (m == 0 && mine.draws()) mine.draw(step.place, members_[0]->usage().steps, half_draws_);
       price_lane(m, lane, step, half_draws_);
     }
@@ -181,16 +193,17 @@ void OffloadDomain::measure(const StreamGraph& graph, std::size_t member) {
   }
 }
 
-// The graph of this step, whose times are then known; where others may interfere, the choice is made as if they did
-// not.
-const StreamGraph& OffloadDomain::choose(bool may_split, Ps now, std::span<Ps> starts, std::span<Ps> ends) {
+// The graph of this step, whose times are then known; where others may interfere, the choice is
+// made as if they did not.
+const StreamGraph& OffloadDomain::choose(bool may_split, Ps now, std::span<Ps> starts,
+                                         std::span<Ps> ends) {
   StreamCarry halved = carry_;
   timing_->run(whole_, amounts_.ps, now, carry_, starts, ends);
   if (!may_split) return whole_;
   std::vector<Ps> half_starts(starts.size()), half_ends(ends.size());
   timing_->run(halves_, amounts_.ps, now, halved, half_starts, half_ends);
-  const bool shorter =
-      *std::max_element(half_ends.begin(), half_ends.end()) < *std::max_element(ends.begin(), ends.end());
+  const bool shorter = *std::max_element(half_ends.begin(), half_ends.end()) <
+                       *std::max_element(ends.begin(), ends.end());
   if (!shorter && config().interleaving != Interleaving::kAlways) return whole_;
   std::copy(half_starts.begin(), half_starts.end(), starts.begin());
   std::copy(half_ends.begin(), half_ends.end(), ends.begin());
@@ -228,8 +241,8 @@ bool OffloadDomain::price(std::span<const Batch* const> batches) {
       steps_[m].attention = price_memory(m, 0, *batches[m]);
     }
     StepExecutor& member = *members_[m];
-    const Program::StepPrice price =
-        member.program().evaluate(*batches[m], steps_[m].place, steps_[m].attention, member.usage(), steps_[m].draws);
+    const Program::StepPrice price = member.program().evaluate(
+        *batches[m], steps_[m].place, steps_[m].attention, member.usage(), steps_[m].draws);
     price_lane(m, 0, steps_[m], steps_[m].draws);
     open_.push_back({0, kNever, price.communication_ps, 0, steps_[m].place.tokens});
   }
@@ -243,13 +256,16 @@ void OffloadDomain::run(std::span<const Batch* const> batches, Ps now, std::span
     std::fill(carry_.free.begin(), carry_.free.end(), 0);
     std::fill(carry_.places.begin(), carry_.places.end(), 0);
   }
-  const StreamGraph& graph = !shared_ || may_split ? choose(may_split, now, starts_, ends_) : whole_;
+  const StreamGraph& graph =
+      !shared_ || may_split ? choose(may_split, now, starts_, ends_) : whole_;
   for (std::size_t m = 0; m < members_.size(); ++m) measure(graph, m);
   if (shared_) return give(graph, now, times);
-  for (std::size_t m = 0; m < members_.size(); ++m) times[m] = timed(m, {open_[m], busy_[m]}, starts_[m], ends_[m]);
+  for (std::size_t m = 0; m < members_.size(); ++m)
+    times[m] = timed(m, {open_[m], busy_[m]}, starts_[m], ends_[m]);
 }
 
-OffloadDomain::Described OffloadDomain::describe(std::span<const Batch* const> batches, std::int64_t step) {
+OffloadDomain::Described OffloadDomain::describe(std::span<const Batch* const> batches,
+                                                 std::int64_t step) {
   for (StepExecutor* member : members_) member->usage().steps = step - 1;
   const bool may_split = price(batches);
   const StreamCarry nothing = carry_;
@@ -267,13 +283,15 @@ OffloadDomain::Described OffloadDomain::describe(std::span<const Batch* const> b
   return found;
 }
 
-OffloadExecutor::OffloadExecutor(std::shared_ptr<const Program> program, std::shared_ptr<const OffloadConfig> config)
+OffloadExecutor::OffloadExecutor(std::shared_ptr<const Program> program,
+                                 std::shared_ptr<const OffloadConfig> config)
     : StepExecutor(std::move(program)), config_(std::move(config)) {}
 
 OffloadDomain& OffloadExecutor::domain() {
   if (!domain_)
-    domain_ = std::make_unique<OffloadDomain>(std::vector<StepExecutor*>{this}, std::vector{config_},
-                                              std::vector<OffloadCounters*>{&counters_});
+    domain_ =
+        std::make_unique<OffloadDomain>(std::vector<StepExecutor*>{this}, std::vector{config_},
+                                        std::vector<OffloadCounters*>{&counters_});
   return *domain_;
 }
 
@@ -285,7 +303,8 @@ StepTimes OffloadExecutor::run(const Batch& batch, Ps now) {
 }
 
 void OffloadExecutor::use_network(SharedNetwork& network, Timed timed) {
-  domain().use_network(network, [timed = std::move(timed)](std::size_t, const StepTimes& times) { timed(times); });
+  domain().use_network(
+      network, [timed = std::move(timed)](std::size_t, const StepTimes& times) { timed(times); });
 }
 
 }  // namespace llmsim

@@ -1,4 +1,5 @@
-// Groups that keep weights elsewhere, or run operators on other devices than their own: steps over several streams.
+// Groups that keep weights elsewhere, or run operators on other devices than their own: steps over
+// several streams.
 #pragma once
 
 #include <array>
@@ -16,34 +17,37 @@ namespace llmsim {
 
 // A memory that weights are copied from.
 struct CopySource {
-  Ps latency = 0;             // of a copy
-  std::int64_t rate_q16 = 1;  // 2^-16 bytes/s to each rank, when all ranks of a stage copy and nobody else does
-  NetworkNodeId place = -1;   // on the network
-  Ps before = 0;              // latency that the network's route does not charge
+  Ps latency = 0;  // of a copy
+  std::int64_t rate_q16 =
+      1;  // 2^-16 bytes/s to each rank, when all ranks of a stage copy and nobody else does
+  NetworkNodeId place = -1;  // on the network
+  Ps before = 0;             // latency that the network's route does not charge
 };
 
 // Weights that a step copies in. Layers, prologue and head are the step's places, in order.
 struct WeightStreaming {
   std::vector<CopySource> sources;
-  // By operator of the program and its executions in a step: bytes of that execution's weights, copied as early as a
-  // buffer is free, also while the step before runs; 0: resident. An operator without an entry is resident.
+  // By operator of the program and its executions in a step: bytes of that execution's weights,
+  // copied as early as a buffer is free, also while the step before runs; 0: resident. An operator
+  // without an entry is resident.
   std::vector<std::vector<std::int64_t>> ahead;
   std::vector<std::vector<std::int32_t>> ahead_from;  // of each: the source
-  // By operator: bytes by its feature (padded) of a copy that depends on the batch: experts that its tokens touch, rows
-  // of a table; or sampled by execution. Empty: none. It starts with the step, or (`demand`) when the operator before
-  // has ended.
+  // By operator: bytes by its feature (padded) of a copy that depends on the batch: experts that
+  // its tokens touch, rows of a table; or sampled by execution. Empty: none. It starts with the
+  // step, or (`demand`) when the operator before has ended.
   std::vector<std::vector<std::int64_t>> by_batch;
   std::vector<std::shared_ptr<const SampledCostTable>> sampled;
   std::vector<std::int32_t> by_batch_from;
   std::vector<bool> demand;
-  // Places whose weights fit the buffers: a copy waits until the place, of those of its stage with copies, that many
-  // before it has been computed.
+  // Places whose weights fit the buffers: a copy waits until the place, of those of its stage with
+  // copies, that many before it has been computed.
   std::int32_t buffers = 2;
 };
 
 enum class Interleaving : std::uint8_t { kNever, kWhenShorter, kAlways };
 
-// Operators that the node's processors run, and what goes there and back: bytes by the operator's feature.
+// Operators that the node's processors run, and what goes there and back: bytes by the operator's
+// feature.
 struct HostOperators {
   std::vector<bool> runs;  // by operator of the program; empty: none
   std::vector<std::int64_t> input_bytes, output_bytes;
@@ -62,32 +66,36 @@ struct OffloadConfig {
   // Two halves of a batch alternate: one computes while the other attends elsewhere.
   Interleaving interleaving = Interleaving::kNever;
   bool expanded = false;
-  // Something else may use the same links or memories: everything that moves is a transfer on the network.
+  // Something else may use the same links or memories: everything that moves is a transfer on the
+  // network.
   bool shared = false;
   std::vector<std::vector<NetworkNodeId>> ranks;  // by stage: the devices, on the network
 };
 
 struct OffloadCounters {
-  int128 channel_busy = 0;                                  // ps of all sets and layers together
-  std::int64_t to_memory_bytes = 0, from_memory_bytes = 0;  // of one rank and stage: queries, KV and their results
-  std::int64_t host_bytes = 0;   // of one rank: activations to the node's processors and back
-  std::int64_t drawn_bytes = 0;  // of one rank: copies whose sizes were sampled
+  int128 channel_busy = 0;  // ps of all sets and layers together
+  std::int64_t to_memory_bytes = 0,
+               from_memory_bytes = 0;  // of one rank and stage: queries, KV and their results
+  std::int64_t host_bytes = 0;         // of one rank: activations to the node's processors and back
+  std::int64_t drawn_bytes = 0;        // of one rank: copies whose sizes were sampled
   std::int64_t interleaved_steps = 0;
   Ps stalled = 0;  // the device waited for a copy or for another device
 };
 
-// The groups of a domain (one, or data-parallel ranks in lock-step), in any number of stages. Owns what the streams
-// carry from step to step. Collectives stay on the compute streams.
+// The groups of a domain (one, or data-parallel ranks in lock-step), in any number of stages. Owns
+// what the streams carry from step to step. Collectives stay on the compute streams.
 class OffloadDomain final : public RoundExecutor {
  public:
-  // `configs` and `counters` have an entry per member; configs differ in places only. Throws std::invalid_argument
-  // where the tables do not fit the program.
-  OffloadDomain(std::vector<StepExecutor*> members, std::vector<std::shared_ptr<const OffloadConfig>> configs,
+  // `configs` and `counters` have an entry per member; configs differ in places only. Throws
+  // std::invalid_argument where the tables do not fit the program.
+  OffloadDomain(std::vector<StepExecutor*> members,
+                std::vector<std::shared_ptr<const OffloadConfig>> configs,
                 std::vector<OffloadCounters*> counters);
   void run(std::span<const Batch* const> batches, Ps now, std::span<StepTimes> times) override;
   bool contends() const override { return config().shared; }
   void use_network(SharedNetwork& network, Timed timed) override;
-  // The nodes of the run's step of that number (from 1), if nothing ran before and nobody else moves anything.
+  // The nodes of the run's step of that number (from 1), if nothing ran before and nobody else
+  // moves anything.
   struct Described {
     const StreamGraph* graph = nullptr;
     std::vector<Ps> ps, end;                   // of each node
@@ -113,14 +121,17 @@ class OffloadDomain final : public RoundExecutor {
   //   sampled, by lane    | operators whose times are sampled
   //   copies              | weights copied to the device
   enum Extra : std::int32_t { kPush, kInMemory, kPull, kContext, kPrompts, kNumExtras };
-  // Ways behind those of the sources of weights: to the memory that computes and to the host, and back.
+  // Ways behind those of the sources of weights: to the memory that computes and to the host, and
+  // back.
   enum MemoryWay : std::int32_t { kToMemory, kFromMemory, kToHost, kFromHost };
-  static constexpr std::int32_t kNothing = 0, kGap = 1, kNumLanes = 3;  // lanes: the whole batch, and its halves
+  static constexpr std::int32_t kNothing = 0, kGap = 1,
+                                kNumLanes = 3;  // lanes: the whole batch, and its halves
   std::size_t lane_price(std::size_t member, std::int32_t lane, std::int32_t what) const;
   std::size_t extra_price(std::size_t member, std::int32_t lane, Extra what) const;
   std::size_t to_host(std::size_t member, std::int32_t lane, std::int32_t op) const;
   std::size_t from_host(std::size_t member, std::int32_t lane, std::int32_t op) const;
-  std::size_t op_price(std::size_t member, std::int32_t lane, std::int32_t op, std::int32_t execution) const;
+  std::size_t op_price(std::size_t member, std::int32_t lane, std::int32_t op,
+                       std::int32_t execution) const;
   std::size_t ahead_price(std::int32_t op, std::int32_t execution) const;
   std::size_t batch_price(std::size_t member, std::int32_t op, std::int32_t execution) const;
 
@@ -134,10 +145,12 @@ class OffloadDomain final : public RoundExecutor {
   void lay_out_prices();
   void price_ahead();
   void set_copy(std::size_t price, std::int32_t source, std::int64_t bytes);
-  void set_way(std::size_t price, std::int64_t bytes, std::int32_t way, Ps latency, std::int64_t bytes_per_s);
+  void set_way(std::size_t price, std::int64_t bytes, std::int32_t way, Ps latency,
+               std::int64_t bytes_per_s);
   std::vector<Way> ways() const;
   AttentionPrices price_memory(std::size_t member, std::int32_t lane, const Batch& batch);
-  void price_lane(std::size_t member, std::int32_t lane, const MemberStep& step, std::span<const Ps> draws);
+  void price_lane(std::size_t member, std::int32_t lane, const MemberStep& step,
+                  std::span<const Ps> draws);
   void price_copies(std::size_t member, const MemberStep& step);
   void count_memory(std::size_t member, const Batch& batch);
   bool split(std::span<const Batch* const> batches);
@@ -183,7 +196,8 @@ class OffloadDomain final : public RoundExecutor {
 // A group alone; a member of a lock-step group only counts.
 class OffloadExecutor final : public StepExecutor {
  public:
-  OffloadExecutor(std::shared_ptr<const Program> program, std::shared_ptr<const OffloadConfig> config);
+  OffloadExecutor(std::shared_ptr<const Program> program,
+                  std::shared_ptr<const OffloadConfig> config);
   StepTimes run(const Batch& batch, Ps now) override;
   bool overlaps() const override { return program_->num_stages() > 1; }
   bool follows_program() const override { return false; }

@@ -27,7 +27,8 @@ void OffloadDomain::lay_out_prices() {
   next = first_by_batch_ + members_.size() * at(num_ops_);
   for (std::size_t op = 0; op < at(num_ops_); ++op) {
     drawn_copy_of_.push_back(next);
-    if (op < weights.sampled.size() && weights.sampled[op] != nullptr) next += at(program().operators()[op].repeat);
+    if (op < weights.sampled.size() && weights.sampled[op] != nullptr)
+      next += at(program().operators()[op].repeat);
   }
   amounts_.ps.assign(next, 0);
   amounts_.bytes.assign(next, 0);
@@ -36,7 +37,8 @@ void OffloadDomain::lay_out_prices() {
   amounts_.ps[at(kGap)] = program().host_gap();
 }
 
-std::size_t OffloadDomain::lane_price(std::size_t member, std::int32_t lane, std::int32_t what) const {
+std::size_t OffloadDomain::lane_price(std::size_t member, std::int32_t lane,
+                                      std::int32_t what) const {
   return 2 + (member * at(kNumLanes) + at(lane)) * at(3 * num_ops_ + kNumExtras) + at(what);
 }
 
@@ -56,7 +58,8 @@ std::size_t OffloadDomain::op_price(std::size_t member, std::int32_t lane, std::
                                     std::int32_t execution) const {
   const std::int64_t draw = program().first_draw(at(op));
   if (draw < 0) return lane_price(member, lane, op);
-  return first_sampled_ + (member * at(kNumLanes) + at(lane)) * static_cast<std::size_t>(num_draws_) +
+  return first_sampled_ +
+         (member * at(kNumLanes) + at(lane)) * static_cast<std::size_t>(num_draws_) +
          static_cast<std::size_t>(draw + execution);
 }
 
@@ -64,9 +67,11 @@ std::size_t OffloadDomain::ahead_price(std::int32_t op, std::int32_t execution) 
   return ahead_of_[at(op)] + at(execution);
 }
 
-std::size_t OffloadDomain::batch_price(std::size_t member, std::int32_t op, std::int32_t execution) const {
+std::size_t OffloadDomain::batch_price(std::size_t member, std::int32_t op,
+                                       std::int32_t execution) const {
   const auto& sampled = config().weights.sampled;
-  if (at(op) < sampled.size() && sampled[at(op)] != nullptr) return drawn_copy_of_[at(op)] + at(execution);
+  if (at(op) < sampled.size() && sampled[at(op)] != nullptr)
+    return drawn_copy_of_[at(op)] + at(execution);
   return first_by_batch_ + member * at(num_ops_) + at(op);
 }
 
@@ -89,14 +94,16 @@ void OffloadDomain::price_ahead() {
   for (std::size_t op = 0; op < weights.ahead.size(); ++op) {
     for (std::size_t e = 0; e < weights.ahead[op].size(); ++e) {
       const std::size_t price = ahead_of_[op] + e;
-      if (weights.ahead[op][e] > 0) set_copy(price, weights.ahead_from.at(op).at(e), weights.ahead[op][e]);
+      if (weights.ahead[op][e] > 0)
+        set_copy(price, weights.ahead_from.at(op).at(e), weights.ahead[op][e]);
       amounts_.fixed[price] = true;
     }
   }
 }
 
 // Prompts attend on the device; returns their price.
-AttentionPrices OffloadDomain::price_memory(std::size_t member, std::int32_t lane, const Batch& batch) {
+AttentionPrices OffloadDomain::price_memory(std::size_t member, std::int32_t lane,
+                                            const Batch& batch) {
   const PimConfig& pim = config().pim;
   prefills_.clear();
   decodes_.clear();
@@ -137,14 +144,17 @@ void OffloadDomain::price_lane(std::size_t member, std::int32_t lane, const Memb
       std::copy(first, first + op.repeat,
                 amounts_.ps.begin() + static_cast<std::ptrdiff_t>(op_price(member, lane, i, 0)));
     } else {
-      amounts_.ps[lane_price(member, lane, i)] = op.kind == NodeKind::kAttention
-                                                     ? step.attention[at(op.attention)].ps
-                                                     : op.ps[static_cast<std::size_t>(step.place.at(op.feature))];
+      amounts_.ps[lane_price(member, lane, i)] =
+          op.kind == NodeKind::kAttention
+              ? step.attention[at(op.attention)].ps
+              : op.ps[static_cast<std::size_t>(step.place.at(op.feature))];
     }
     if (!on_host(i)) continue;
     const std::int64_t units = step.place.at(op.feature);
-    set_way(to_host(member, lane, i), units * host.input_bytes[at(i)], kToHost, host.latency, host.bytes_per_s);
-    set_way(from_host(member, lane, i), units * host.output_bytes[at(i)], kFromHost, host.latency, host.bytes_per_s);
+    set_way(to_host(member, lane, i), units * host.input_bytes[at(i)], kToHost, host.latency,
+            host.bytes_per_s);
+    set_way(from_host(member, lane, i), units * host.output_bytes[at(i)], kFromHost, host.latency,
+            host.bytes_per_s);
   }
 }
 
@@ -158,7 +168,8 @@ void OffloadDomain::price_copies(std::size_t member, const MemberStep& step) {
       set_copy(batch_price(member, static_cast<std::int32_t>(op), 0), weights.by_batch_from[op],
                weights.by_batch[op].at(static_cast<std::size_t>(units)));
     if (op >= weights.sampled.size() || weights.sampled[op] == nullptr) continue;
-    const SampledCostTable::Step sampled = weights.sampled[op]->step(units, members_.front()->usage().steps);
+    const SampledCostTable::Step sampled =
+        weights.sampled[op]->step(units, members_.front()->usage().steps);
     for (std::int32_t layer = 0; layer < operators[op].repeat; ++layer) {
       const std::int64_t bytes = sampled.at(layer);
       set_copy(drawn_copy_of_[op] + at(layer), weights.by_batch_from[op], bytes);

@@ -16,7 +16,8 @@ const PimConfig& checked(const PimConfig& config) {
 }  // namespace
 
 PimChannels::PimChannels(const PimConfig& config)
-    : ps_({Axis(checked(config).context)}, config.ps), load_(static_cast<std::size_t>(config.sets), 0) {}
+    : ps_({Axis(checked(config).context)}, config.ps),
+      load_(static_cast<std::size_t>(config.sets), 0) {}
 
 Ps PimChannels::attention(const Item& item) const {
   return ps_.at({ps_.axis(0).locate(std::int64_t{item.computed_before} + 1)});
@@ -27,7 +28,8 @@ void PimChannels::place(std::span<const Item> decodes) {
   bool all_settled = true;
   for (const Item& item : decodes) {
     if (settled(item)) {
-      load_[static_cast<std::size_t>(home_[static_cast<std::size_t>(item.request)].set)] += attention(item);
+      load_[static_cast<std::size_t>(home_[static_cast<std::size_t>(item.request)].set)] +=
+          attention(item);
     } else {
       all_settled = false;
     }

@@ -14,15 +14,17 @@ namespace llmsim {
 // Of one rank; all ranks' are alike.
 struct PimConfig {
   std::vector<std::int64_t> context;  // tokens, ascending
-  std::vector<Ps> ps;                 // attention of one sequence in one layer on its channels, at each context
-  std::int32_t sets = 1;              // of channels; a sequence stays on its set until it is preempted
-  Ps latency = 0;                     // of the way to the memory and back
-  std::int64_t bytes_per_s = 1;       // of that way, in each direction
-  std::int64_t query_bytes = 0;       // to the memory, per decode and layer: query, key and value
-  std::int64_t output_bytes = 0;      // back, per decode and layer
-  std::int64_t kv_bytes = 0;          // per token and layer: prompts' KV to the memory, their earlier context back
-  bool concurrent = false;            // a channel is read and written while it computes (two row buffers)
-  std::vector<NetworkNodeId> places;  // of each rank's channels, stage by stage; empty: not on the network
+  std::vector<Ps> ps;     // attention of one sequence in one layer on its channels, at each context
+  std::int32_t sets = 1;  // of channels; a sequence stays on its set until it is preempted
+  Ps latency = 0;         // of the way to the memory and back
+  std::int64_t bytes_per_s = 1;   // of that way, in each direction
+  std::int64_t query_bytes = 0;   // to the memory, per decode and layer: query, key and value
+  std::int64_t output_bytes = 0;  // back, per decode and layer
+  std::int64_t kv_bytes =
+      0;  // per token and layer: prompts' KV to the memory, their earlier context back
+  bool concurrent = false;  // a channel is read and written while it computes (two row buffers)
+  std::vector<NetworkNodeId>
+      places;  // of each rank's channels, stage by stage; empty: not on the network
 };
 
 // Which set of channels holds the KV of which sequence.

@@ -8,7 +8,8 @@ namespace {
 
 // Sum of min(k + i, size) over i in (0, q].
 std::int64_t window_contexts(std::int64_t q, std::int64_t k, std::int64_t size) {
-  const std::int64_t growing = std::clamp<std::int64_t>(size - k, 0, q);  // tokens whose context still grows
+  const std::int64_t growing =
+      std::clamp<std::int64_t>(size - k, 0, q);  // tokens whose context still grows
   return growing * k + growing * (growing + 1) / 2 + (q - growing) * size;
 }
 
@@ -42,9 +43,10 @@ Features Sight::features(const Batch& batch) const {
   return seen;
 }
 
-// Decode kernels stream a sequence's KV once for each tile of 64 rows (FlashAttention with packed query heads: FA3's
-// PackGQA, FA2's seqlenq_ngroups_swapped). So a sequence that verifies its drafts counts as one decode as long as all
-// its queries fit the tiles of one, and as several beyond.
+// Decode kernels stream a sequence's KV once for each tile of 64 rows (FlashAttention with packed
+// query heads: FA3's PackGQA, FA2's seqlenq_ngroups_swapped). So a sequence that verifies its
+// drafts counts as one decode as long as all its queries fit the tiles of one, and as several
+// beyond.
 AttentionPrice AttentionCost::price_verified(const Batch& batch) const {
   constexpr std::int64_t kTile = 64;
   Features seen = sight_.kind == Sight::Kind::kAll ? batch.features : sight_.features(batch);
@@ -58,33 +60,41 @@ AttentionPrice AttentionCost::price_verified(const Batch& batch) const {
   return price(batch, seen);
 }
 
-// Several prefills act like one of q tokens whose context gives the same causal area: k = area / 2q - q / 2. Where
-// they see less than one prompt of q tokens would, k is negative and the missing area is taken off instead.
-Cell MixedGridAttention::as_one(std::int64_t q, std::int64_t area, const Place& count, const Place& length) const {
+// Several prefills act like one of q tokens whose context gives the same causal area: k = area / 2q
+// - q / 2. Where they see less than one prompt of q tokens would, k is negative and the missing
+// area is taken off instead.
+Cell MixedGridAttention::as_one(std::int64_t q, std::int64_t area, const Place& count,
+                                const Place& length) const {
   const std::int64_t q2 = q * q;
   const bool one_prompt_sees_more = area < q2;
   const Place chunk = grid_.axis(0).locate(q);
-  const Place context = q > 0 && !one_prompt_sees_more ? grid_.axis(1).locate(area - q2, 2 * q) : Place{};
+  const Place context =
+      q > 0 && !one_prompt_sees_more ? grid_.axis(1).locate(area - q2, 2 * q) : Place{};
   Cell cell = grid_.cell({chunk, context, count, length});
   if (q > 0 && one_prompt_sees_more) {
     const Ps whole = grid_.at({chunk, Place{}, Place{}, Place{}});
-    const Ps unseen = round_div(static_cast<int128>(std::max<Ps>(0, whole - shortest())) * (q2 - area), q2);
+    const Ps unseen =
+        round_div(static_cast<int128>(std::max<Ps>(0, whole - shortest())) * (q2 - area), q2);
     cell.ps = std::max<Ps>(0, cell.ps - unseen);
     cell.provenance = std::max(cell.provenance, Provenance::kInterpolated);
   }
   return cell;
 }
 
-Ps MixedGridAttention::shortest() const { return grid_.at({grid_.axis(0).locate(1), Place{}, Place{}, Place{}}); }
+Ps MixedGridAttention::shortest() const {
+  return grid_.at({grid_.axis(0).locate(1), Place{}, Place{}, Place{}});
+}
 
-// What prompts looked up apart, sharing the time of the shortest call, take beyond one with their tokens and area.
+// What prompts looked up apart, sharing the time of the shortest call, take beyond one with their
+// tokens and area.
 Cell MixedGridAttention::apart(const Batch& batch, const Features& f) const {
   Cell more = as_one(f.prefill_tokens, f.prefill_area, Place{}, Place{});
   const Ps floor = shortest();
   more.ps = floor - more.ps;
   for (const Item& item : batch.items) {
     if (item.decodes()) continue;
-    const Cell own = as_one(item.tokens, sight().area(item.tokens, item.computed_before), Place{}, Place{});
+    const Cell own =
+        as_one(item.tokens, sight().area(item.tokens, item.computed_before), Place{}, Place{});
     more.ps += std::max<Ps>(0, own.ps - floor);
     more.provenance = std::max(more.provenance, own.provenance);
     more.beyond_permille = std::max(more.beyond_permille, own.beyond_permille);
@@ -94,7 +104,8 @@ Cell MixedGridAttention::apart(const Batch& batch, const Features& f) const {
 
 AttentionPrice MixedGridAttention::price(const Batch& batch, const Features& f) const {
   const Place count = grid_.axis(2).locate(f.decode_sequences);
-  const Place length = f.decode_sequences > 0 ? grid_.axis(3).locate(f.decode_context, f.decode_sequences) : Place{};
+  const Place length =
+      f.decode_sequences > 0 ? grid_.axis(3).locate(f.decode_context, f.decode_sequences) : Place{};
   Cell cell = as_one(f.prefill_tokens, f.prefill_area, count, length);
   cell.ps += skew(f);
   if (prompts_apart_ && f.prefill_sequences > 1) {
@@ -111,8 +122,10 @@ AttentionPrice MixedGridAttention::price(const Batch& batch, const Features& f) 
 void SplitGridAttention::add_prefill(AttentionPrice& price, const Item& item) const {
   const std::int64_t q = item.tokens, q2 = q * q, area = sight().area(q, item.computed_before);
   const Place tokens = prefill_.axis(0).locate(q);
-  if (area >= q2) return price.add(prefill_.cell({tokens, prefill_.axis(1).locate(area - q2, 2 * q)}));
-  // Less than the prompt alone would see: the missing share of what exceeds the shortest call is taken off.
+  if (area >= q2)
+    return price.add(prefill_.cell({tokens, prefill_.axis(1).locate(area - q2, 2 * q)}));
+  // Less than the prompt alone would see: the missing share of what exceeds the shortest call is
+  // taken off.
   Cell whole = prefill_.cell({tokens, prefill_.axis(1).locate(0)});
   const Ps floor = prefill_.at({prefill_.axis(0).locate(1), prefill_.axis(1).locate(0)});
   whole.ps -= round_div(static_cast<int128>(std::max<Ps>(0, whole.ps - floor)) * (q2 - area), q2);
@@ -127,10 +140,11 @@ AttentionPrice SplitGridAttention::price(const Batch& batch, const Features& f) 
       if (!item.decodes()) add_prefill(price, item);
   }
   if (f.decode_sequences > 0) {
-    Cell cell = decode_.cell(
-        {decode_.axis(0).locate(f.decode_sequences), decode_.axis(1).locate(f.decode_context, f.decode_sequences)});
+    Cell cell = decode_.cell({decode_.axis(0).locate(f.decode_sequences),
+                              decode_.axis(1).locate(f.decode_context, f.decode_sequences)});
     if (f.prefill_sequences > 0)
-      cell.ps = std::max(cell.ps, round_div(static_cast<int128>(f.decode_context) * mixed_ps_, int128{1} << 20));
+      cell.ps = std::max(
+          cell.ps, round_div(static_cast<int128>(f.decode_context) * mixed_ps_, int128{1} << 20));
     cell.ps += skew(f);
     price.add(cell);
   }

@@ -18,7 +18,8 @@ inline constexpr int kSkewBits = 20;
 struct AttentionPrice {
   Ps ps = 0;
   std::array<Ps, kNumProvenances> parts{};
-  std::int64_t beyond_permille = 1000;  // the farthest that a table was continued, of its last point
+  std::int64_t beyond_permille =
+      1000;  // the farthest that a table was continued, of its last point
 
   void add(const Cell& cell) { add(cell.ps, cell); }
   void add(Ps value, const Cell& like) {
@@ -28,7 +29,8 @@ struct AttentionPrice {
   }
 };
 
-// What the layers of one kind see of a sequence: all of it, the last `size` tokens, or their own `size`-aligned chunk.
+// What the layers of one kind see of a sequence: all of it, the last `size` tokens, or their own
+// `size`-aligned chunk.
 struct Sight {
   enum class Kind : std::uint8_t { kAll, kWindow, kChunk };
   Kind kind = Kind::kAll;
@@ -47,24 +49,30 @@ struct Sight {
 
 class AttentionCost {
  public:
-  // `skew_ps` is kappa in ps per token of (longest - mean) context, times 2^20 (spec: decode rows of unequal length).
-  explicit AttentionCost(std::int64_t skew_ps, Sight sight = {}) : skew_ps_(skew_ps), sight_(sight) {}
+  // `skew_ps` is kappa in ps per token of (longest - mean) context, times 2^20 (spec: decode rows
+  // of unequal length).
+  explicit AttentionCost(std::int64_t skew_ps, Sight sight = {})
+      : skew_ps_(skew_ps), sight_(sight) {}
   virtual ~AttentionCost() = default;
   AttentionPrice price(const Batch& batch) const {
     if (batch.features.drafts > 0) return price_verified(batch);
-    return sight_.kind == Sight::Kind::kAll ? price(batch, batch.features) : price(batch, sight_.features(batch));
+    return sight_.kind == Sight::Kind::kAll ? price(batch, batch.features)
+                                            : price(batch, sight_.features(batch));
   }
-  // Query heads that share a KV head: rows of one tile, which the queries of a verified sequence fill up together.
+  // Query heads that share a KV head: rows of one tile, which the queries of a verified sequence
+  // fill up together.
   void set_queries_per_kv_head(std::int64_t queries) { queries_per_kv_head_ = queries; }
 
  protected:
   // `seen` are the features of the batch as these layers see it.
   virtual AttentionPrice price(const Batch& batch, const Features& seen) const = 0;
   const Sight& sight() const { return sight_; }
-  // One thread block streams one KV head, so the longest sequence sticks out by kappa * (max - mean).
+  // One thread block streams one KV head, so the longest sequence sticks out by kappa * (max -
+  // mean).
   Ps skew(const Features& f) const {
     if (f.decode_sequences < 2 || skew_ps_ == 0) return 0;
-    const int128 excess = static_cast<int128>(f.decode_max_context) * f.decode_sequences - f.decode_context;
+    const int128 excess =
+        static_cast<int128>(f.decode_max_context) * f.decode_sequences - f.decode_context;
     return round_div(excess * skew_ps_, static_cast<int128>(f.decode_sequences) << kSkewBits);
   }
 
@@ -76,12 +84,14 @@ class AttentionCost {
   std::int64_t queries_per_kv_head_ = 1;
 };
 
-// A profile of mixed batches: (prefill chunk, its cached context, decode sequences, their mean context).
+// A profile of mixed batches: (prefill chunk, its cached context, decode sequences, their mean
+// context).
 class MixedGridAttention final : public AttentionCost {
  public:
-  // `prompts_apart`: several prompts of a step cost what each does, but for the time of the shortest call, which they
-  // share; else what one prompt of their tokens and pairs does.
-  MixedGridAttention(Grid<4> grid, std::int64_t skew_ps, Sight sight = {}, bool prompts_apart = false)
+  // `prompts_apart`: several prompts of a step cost what each does, but for the time of the
+  // shortest call, which they share; else what one prompt of their tokens and pairs does.
+  MixedGridAttention(Grid<4> grid, std::int64_t skew_ps, Sight sight = {},
+                     bool prompts_apart = false)
       : AttentionCost(skew_ps, sight), grid_(std::move(grid)), prompts_apart_(prompts_apart) {}
 
  protected:
@@ -99,9 +109,14 @@ class MixedGridAttention final : public AttentionCost {
 // Prefill and decode measured apart, as silicon databases do; their times add up.
 class SplitGridAttention final : public AttentionCost {
  public:
-  // Beside prefills, decode rows cost at least `mixed_ps` / 2^20 per token of context (0: no such rule).
-  SplitGridAttention(Grid<2> prefill, Grid<2> decode, std::int64_t mixed_ps, std::int64_t skew_ps, Sight sight = {})
-      : AttentionCost(skew_ps, sight), prefill_(std::move(prefill)), decode_(std::move(decode)), mixed_ps_(mixed_ps) {}
+  // Beside prefills, decode rows cost at least `mixed_ps` / 2^20 per token of context (0: no such
+  // rule).
+  SplitGridAttention(Grid<2> prefill, Grid<2> decode, std::int64_t mixed_ps, std::int64_t skew_ps,
+                     Sight sight = {})
+      : AttentionCost(skew_ps, sight),
+        prefill_(std::move(prefill)),
+        decode_(std::move(decode)),
+        mixed_ps_(mixed_ps) {}
 
  protected:
   AttentionPrice price(const Batch& batch, const Features& seen) const override;

@@ -31,11 +31,13 @@ struct Features {
   std::int64_t prefill_area = 0;     // sum of q * (2k + q): twice the causal area
   std::int64_t prefill_context = 0;  // sum of k + q: tokens of KV that prefills read
   std::int64_t decode_sequences = 0;
-  std::int64_t decode_context = 0;  // k summed over items with one token; of verified drafts, what the last one sees
+  std::int64_t decode_context =
+      0;  // k summed over items with one token; of verified drafts, what the last one sees
   std::int64_t decode_max_context = 0;
-  std::int64_t drafts = 0;      // tokens of `tokens` that are drafts; each has logits of its own
-  std::int64_t draft_area = 0;  // attended pairs of verifications beyond those of one decode each, doubled
-  std::int64_t longest = 0;     // most tokens of one sequence
+  std::int64_t drafts = 0;  // tokens of `tokens` that are drafts; each has logits of its own
+  std::int64_t draft_area =
+      0;  // attended pairs of verifications beyond those of one decode each, doubled
+  std::int64_t longest = 0;  // most tokens of one sequence
 
   // All sequences have equally many tokens, as in the batches that full graphs are captured of.
   bool uniform(std::int64_t query) const { return longest == query && tokens == query * sequences; }

@@ -9,7 +9,8 @@
 
 namespace llmsim {
 
-// vLLM's runtime modes, in the order in which data-parallel ranks agree on the least (CUDAGraphMode).
+// vLLM's runtime modes, in the order in which data-parallel ranks agree on the least
+// (CUDAGraphMode).
 enum class GraphMode : std::uint8_t { kNone, kPiecewise, kFull };
 inline constexpr std::size_t kNumGraphModes = 3;
 

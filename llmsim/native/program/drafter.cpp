@@ -27,7 +27,8 @@ Program::StepPrice Drafter::price(const Batch& batch, Usage& usage, PassTimer* t
   for (Item item : batch.items) {
     const std::int32_t more = slots_ + (parallel_ ? drafts - 1 : 0);
     item.tokens += more;
-    if (item.decodes() || item.tokens == 1 + more) item.drafts += more;  // still attends like a decode
+    if (item.decodes() || item.tokens == 1 + more)
+      item.drafts += more;  // still attends like a decode
     add(pass, item);
   }
   const auto take = [&sum, &pass, timer](const Program::StepPrice& price, bool first) {
@@ -38,7 +39,8 @@ Program::StepPrice Drafter::price(const Batch& batch, Usage& usage, PassTimer* t
   for (std::int32_t draft = 1; draft < drafts && !parallel_; ++draft) {
     pass.clear();
     for (const Item& item : batch.items)
-      add(pass, {item.request, 1, item.computed_before + item.tokens + draft - 1, item.epoch, 0, true});
+      add(pass,
+          {item.request, 1, item.computed_before + item.tokens + draft - 1, item.epoch, 0, true});
     take(priced(*next_, pass, usage.next), false);
   }
   return sum;

@@ -19,14 +19,17 @@ class PassTimer {
   virtual Ps took(const Batch& pass, bool first) = 0;
 };
 
-// The first pass runs over the step's own tokens, whose KV or hidden states the drafter needs too; every further draft
-// is a pass of one token for each sequence of the step (vLLM 0.24: SpecDecodeBaseProposer.propose). Passes read
-// contexts as if all verified drafts had held: which of them do is known only when the step ends.
+// The first pass runs over the step's own tokens, whose KV or hidden states the drafter needs too;
+// every further draft is a pass of one token for each sequence of the step (vLLM 0.24:
+// SpecDecodeBaseProposer.propose). Passes read contexts as if all verified drafts had held: which
+// of them do is known only when the step ends.
 class Drafter {
  public:
-  // `slots`: tokens that the first pass has beyond the step's, for each sequence (1 for a draft model, whose input is
-  // not shifted). `parallel`: one pass proposes all drafts, with a slot for each.
-  Drafter(std::shared_ptr<const Program> first, std::shared_ptr<const Program> next, std::int32_t slots, bool parallel)
+  // `slots`: tokens that the first pass has beyond the step's, for each sequence (1 for a draft
+  // model, whose input is not shifted). `parallel`: one pass proposes all drafts, with a slot for
+  // each.
+  Drafter(std::shared_ptr<const Program> first, std::shared_ptr<const Program> next,
+          std::int32_t slots, bool parallel)
       : first_(std::move(first)), next_(std::move(next)), slots_(slots), parallel_(parallel) {}
 
   struct Usage {
@@ -35,8 +38,10 @@ class Drafter {
   Usage new_usage() const { return {first_->new_usage(), next_->new_usage()}; }
   // What proposing `batch.drafts_after` drafts takes; `timer` null: by the prices of the passes.
   Program::StepPrice price(const Batch& batch, Usage& usage, PassTimer* timer) const;
-  // From now on groups run the nodes of their passes in the engine, of the first pass and of the others (--exact).
-  void expand(std::shared_ptr<const ExpandedConfig> first, std::shared_ptr<const ExpandedConfig> next) {
+  // From now on groups run the nodes of their passes in the engine, of the first pass and of the
+  // others (--exact).
+  void expand(std::shared_ptr<const ExpandedConfig> first,
+              std::shared_ptr<const ExpandedConfig> next) {
     expanded_ = {std::move(first), std::move(next)};
   }
   const ExpandedConfig* first_expanded() const { return expanded_.first.get(); }

@@ -5,9 +5,10 @@
 
 namespace llmsim {
 
-Program::Program(std::vector<Operator> operators, std::vector<std::unique_ptr<AttentionCost>> attentions,
-                 std::vector<std::int32_t> padded_tokens, LowerBound floor, Ps host_gap, std::int64_t largest_graph,
-                 std::int32_t context_ranks)
+Program::Program(std::vector<Operator> operators,
+                 std::vector<std::unique_ptr<AttentionCost>> attentions,
+                 std::vector<std::int32_t> padded_tokens, LowerBound floor, Ps host_gap,
+                 std::int64_t largest_graph, std::int32_t context_ranks)
     : operators_(std::move(operators)),
       attentions_(std::move(attentions)),
       padded_tokens_(std::move(padded_tokens)),
@@ -25,10 +26,12 @@ Program::Program(std::vector<Operator> operators, std::vector<std::unique_ptr<At
       attention_repeat_[static_cast<std::size_t>(op.attention)] += op.repeat;
       continue;
     }
-    if (op.ps.size() != op.provenance.size()) throw std::invalid_argument("operator " + op.name + ": ragged table");
+    if (op.ps.size() != op.provenance.size())
+      throw std::invalid_argument("operator " + op.name + ": ragged table");
     auto& fused = fused_[static_cast<std::size_t>(op.feature)];
     if (fused.empty()) fused.assign(op.ps.size(), 0);
-    if (fused.size() != op.ps.size()) throw std::invalid_argument("operator " + op.name + ": table of another length");
+    if (fused.size() != op.ps.size())
+      throw std::invalid_argument("operator " + op.name + ": table of another length");
     if (op.sampled != nullptr) continue;
     for (std::size_t i = 0; i < op.ps.size(); ++i) fused[i] += op.ps[i] * op.repeat;
     if (op.kind == NodeKind::kCompute) continue;
@@ -51,7 +54,8 @@ void Program::set_graphs(GraphRules graphs) {
   if (!graphs.padded_decode.empty() && graphs.padded_decode.size() != padded_tokens_.size())
     throw std::invalid_argument("padding of decodes has another length than that of other batches");
   for (const std::int32_t padded : graphs.padded_decode) {
-    if (padded < 0 || static_cast<std::size_t>(padded) >= fused_[static_cast<std::size_t>(Feature::kTokens)].size())
+    if (padded < 0 || static_cast<std::size_t>(padded) >=
+                          fused_[static_cast<std::size_t>(Feature::kTokens)].size())
       throw std::invalid_argument("padding reaches beyond the token tables");
   }
   graphs_ = std::move(graphs);
@@ -66,13 +70,17 @@ Program::Usage Program::new_usage() const {
 
 namespace {
 
-// A rank's part of a prompt of q tokens: two of 2 * ranks equal pieces, the first piece with the last and so on, which
-// sees as many pairs as every other rank's (vLLM's layout of prefill context parallelism; prompts are padded to it).
-std::int64_t part_of(std::int64_t q, std::int64_t ranks) { return 2 * ((q + 2 * ranks - 1) / (2 * ranks)); }
+// A rank's part of a prompt of q tokens: two of 2 * ranks equal pieces, the first piece with the
+// last and so on, which sees as many pairs as every other rank's (vLLM's layout of prefill context
+// parallelism; prompts are padded to it).
+std::int64_t part_of(std::int64_t q, std::int64_t ranks) {
+  return 2 * ((q + 2 * ranks - 1) / (2 * ranks));
+}
 
 }  // namespace
 
-// The batch as one of the context ranks sees it: fewer tokens after as many others that the pairs per token stay.
+// The batch as one of the context ranks sees it: fewer tokens after as many others that the pairs
+// per token stay.
 Batch Program::share_of(const Batch& batch) const {
   Batch mine;
   mine.items = batch.items;
@@ -111,14 +119,16 @@ void Program::draw(const Place& place, std::int64_t step, std::vector<Ps>& draws
   }
 }
 
-Program::StepPrice Program::evaluate(const Batch& batch, const Place& place, const AttentionPrices& attention,
-                                     Usage& usage, std::span<const Ps> draws) const {
+Program::StepPrice Program::evaluate(const Batch& batch, const Place& place,
+                                     const AttentionPrices& attention, Usage& usage,
+                                     std::span<const Ps> draws) const {
   ++usage.steps;
   const Features& f = batch.features;
   usage.sequences += f.sequences;
-  // A token attends to what came before it and to itself: q * (2k + q + 1) / 2 pairs for q tokens after k.
-  usage.attended_tokens_x2 +=
-      f.prefill_area + f.prefill_tokens + 2 * (f.decode_context + f.decode_sequences) + f.draft_area;
+  // A token attends to what came before it and to itself: q * (2k + q + 1) / 2 pairs for q tokens
+  // after k.
+  usage.attended_tokens_x2 += f.prefill_area + f.prefill_tokens +
+                              2 * (f.decode_context + f.decode_sequences) + f.draft_area;
   usage.kv_read_tokens += f.prefill_context + f.decode_context + f.decode_sequences;
   StepPrice price{0, 0};
   for (std::size_t i = 0; i < attentions_.size(); ++i) {
@@ -128,8 +138,8 @@ Program::StepPrice Program::evaluate(const Batch& batch, const Place& place, con
     sum.beyond_permille = std::max(sum.beyond_permille, attention[i].beyond_permille);
     price.ps += attention[i].ps * attention_repeat_[i];
   }
-  const std::array<std::int64_t, kNumFeatures> rows{place.tokens, place.sequences, place.gathered, place.decodes,
-                                                    place.prefills};
+  const std::array<std::int64_t, kNumFeatures> rows{place.tokens, place.sequences, place.gathered,
+                                                    place.decodes, place.prefills};
   for (std::size_t i = 0; i < kNumFeatures; ++i) {
     if (fused_[i].empty()) continue;
     const auto row = static_cast<std::size_t>(rows[i]);
@@ -155,8 +165,9 @@ void Program::attention_ends(const Batch& batch, std::int64_t step, std::vector<
   const AttentionPrices attention = attention_layer(batch);
   std::vector<Ps> draws;
   if (num_draws_ > 0) draw(where, step, draws);
-  Ps now = 0, begin = kNever, end = 0;                       // of the parts that attend
-  for (std::size_t first = 0; first < operators_.size();) {  // operators of one part repeat together, layer by layer
+  Ps now = 0, begin = kNever, end = 0;  // of the parts that attend
+  for (std::size_t first = 0;
+       first < operators_.size();) {  // operators of one part repeat together, layer by layer
     std::size_t last = first;
     std::int32_t repeat = 0;
     while (last < operators_.size() && operators_[last].part == operators_[first].part)
@@ -186,7 +197,8 @@ void Program::attention_ends(const Batch& batch, std::int64_t step, std::vector<
     out.push_back(begin + (end - begin) * layer / even_layers);
 }
 
-std::vector<std::vector<Ps>> Program::node_times(const Batch& batch, const Place& place, std::int64_t step) const {
+std::vector<std::vector<Ps>> Program::node_times(const Batch& batch, const Place& place,
+                                                 std::int64_t step) const {
   const AttentionPrices attention = attention_layer(batch);
   std::vector<Ps> draws;
   if (num_draws_ > 0) draw(place, step, draws);
@@ -205,7 +217,8 @@ std::vector<std::vector<Ps>> Program::node_times(const Batch& batch, const Place
   return times;
 }
 
-void Program::add_draws(const Place& place, std::span<const Ps> draws, Usage& usage, StepPrice& price) const {
+void Program::add_draws(const Place& place, std::span<const Ps> draws, Usage& usage,
+                        StepPrice& price) const {
   for (std::size_t i = 0; i < operators_.size(); ++i) {
     if (first_draw_[i] < 0) continue;
     const Operator& op = operators_[i];
@@ -230,7 +243,8 @@ std::vector<OperatorTime> Program::busy_time(const Usage& usage) const {
     OperatorTime row{.op = static_cast<std::int32_t>(i)};
     if (op.kind == NodeKind::kAttention) {
       const AttentionPrice& used = usage.attention[static_cast<std::size_t>(op.attention)];
-      for (std::size_t p = 0; p < kNumProvenances; ++p) row.ps[p] = int128{used.parts[p]} * op.repeat;
+      for (std::size_t p = 0; p < kNumProvenances; ++p)
+        row.ps[p] = int128{used.parts[p]} * op.repeat;
       row.beyond_permille = used.beyond_permille;
     } else if (op.sampled != nullptr) {
       row.ps[op.sampled->provenance()] = usage.sampled[i];

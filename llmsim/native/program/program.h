@@ -20,10 +20,12 @@ inline constexpr std::size_t kMaxAttentions = 3;
 using AttentionPrices = std::array<AttentionPrice, kMaxAttentions>;
 inline constexpr std::size_t kNumFeatures = 5;
 
-// kGathered: the tokens of all members of a domain together, padding included. kDecodes: tokens of decodes, with the
-// padding in a step of nothing else; kPrefills: tokens of prompts, of all ranks that share them.
+// kGathered: the tokens of all members of a domain together, padding included. kDecodes: tokens of
+// decodes, with the padding in a step of nothing else; kPrefills: tokens of prompts, of all ranks
+// that share them.
 enum class Feature : std::uint8_t { kTokens, kSequences, kGathered, kDecodes, kPrefills };
-// kStageSend: the hidden states go to the next pipeline stage, while this one may begin the next batch.
+// kStageSend: the hidden states go to the next pipeline stage, while this one may begin the next
+// batch.
 enum class NodeKind : std::uint8_t { kCompute, kAttention, kCollective, kStageSend };
 
 // An operator of the program, in execution order. `ps[x]` is one execution at feature value x.
@@ -36,18 +38,19 @@ struct Operator {
   std::vector<Ps> ps;
   std::vector<std::uint8_t> provenance;  // same length as ps
   std::int32_t stage = 0;                // pipeline stage; stages ascend
-  std::int32_t attention = 0;            // of an attention operator: which of the program's attentions it is
+  std::int32_t attention = 0;  // of an attention operator: which of the program's attentions it is
   std::shared_ptr<const SampledCostTable>
       sampled;  // its times, where they are sampled; `ps` then only says how far the rows reach
 };
 
-// What the data sheet allows: bytes that every step must read and operations that it must do, at peak rates (invariant
-// 10).
+// What the data sheet allows: bytes that every step must read and operations that it must do, at
+// peak rates (invariant 10).
 struct LowerBound {
   std::int64_t weight_bytes = 0;
   std::int64_t kv_bytes_per_token = 0;  // of all layers
-  std::int64_t cached_kv_bytes = 0;     // decodes that read no more than this may find it in the last-level cache
-  std::int64_t bytes_per_s = 0;         // 0: unknown, not checked
+  std::int64_t cached_kv_bytes =
+      0;  // decodes that read no more than this may find it in the last-level cache
+  std::int64_t bytes_per_s = 0;  // 0: unknown, not checked
   std::int64_t flops_per_token = 0;
   std::int64_t flops_per_s = 0;  // 0: unknown, not checked
 };
@@ -55,39 +58,46 @@ struct LowerBound {
 // Busy time of the program's operators by provenance, multiplied out when the run ends.
 struct OperatorTime {
   std::int32_t op = 0;
-  int128 ps[kNumProvenances] = {};      // of all stages together, which work side by side: beyond the clock's range
-  std::int64_t beyond_permille = 1000;  // attention: how far its tables were continued, of their last point
+  int128 ps[kNumProvenances] =
+      {};  // of all stages together, which work side by side: beyond the clock's range
+  std::int64_t beyond_permille =
+      1000;  // attention: how far its tables were continued, of their last point
 };
 
 // Immutable after compile(); its usage counts belong to the group that evaluates it.
 class Program {
  public:
   Program(std::vector<Operator> operators, std::vector<std::unique_ptr<AttentionCost>> attentions,
-          std::vector<std::int32_t> padded_tokens, LowerBound floor, Ps host_gap, std::int64_t largest_graph = 0,
-          std::int32_t context_ranks = 1);
+          std::vector<std::int32_t> padded_tokens, LowerBound floor, Ps host_gap,
+          std::int64_t largest_graph = 0, std::int32_t context_ranks = 1);
 
   Program(Program&&) = default;
   Program(const Program&) = delete;
 
   const std::vector<Operator>& operators() const { return operators_; }
-  std::int64_t padded(std::int64_t tokens) const { return padded_tokens_[static_cast<std::size_t>(tokens)]; }
+  std::int64_t padded(std::int64_t tokens) const {
+    return padded_tokens_[static_cast<std::size_t>(tokens)];
+  }
   // What a batch of a group alone runs at.
   std::int64_t padded(const Features& f) const {
     const bool own = !graphs_.padded_decode.empty() && graphs_.decodes_alike(f);
     return (own ? graphs_.padded_decode : padded_tokens_)[static_cast<std::size_t>(f.tokens)];
   }
-  // What every member of a domain runs at whose largest batch has so many tokens, in the mode that they agree on.
+  // What every member of a domain runs at whose largest batch has so many tokens, in the mode that
+  // they agree on.
   std::int64_t padded(std::int64_t tokens, GraphMode mode) const {
     const bool own = mode == GraphMode::kFull && !graphs_.padded_decode.empty();
     return (own ? graphs_.padded_decode : padded_tokens_)[static_cast<std::size_t>(tokens)];
   }
-  // Throws std::invalid_argument for sizes beyond the tables. Without it no step is bound by its launches.
+  // Throws std::invalid_argument for sizes beyond the tables. Without it no step is bound by its
+  // launches.
   void set_graphs(GraphRules graphs);
   const GraphRules& graphs() const { return graphs_; }
   std::int32_t num_stages() const { return operators_.empty() ? 1 : operators_.back().stage + 1; }
   // Which kind of graph a batch replays, if nobody else has a say.
   GraphMode graph_mode(const Features& f) const { return graphs_.mode(f); }
-  // What one of the ranks that share prompts sees of a batch: its part of each prompt, and every decode.
+  // What one of the ranks that share prompts sees of a batch: its part of each prompt, and every
+  // decode.
   Features rank_features(const Batch& batch) const {
     return context_ranks_ == 1 ? batch.features : share_of(batch).features;
   }
@@ -112,9 +122,10 @@ class Program {
   };
   Place place(const Features& f, std::int64_t padded_tokens, std::int64_t gathered) const {
     const std::int64_t rows = f.sequences + (drafts_have_rows_ ? f.drafts : 0);
-    return {padded_tokens,    std::min(rows, static_cast<std::int64_t>(fused_[1].size()) - 1),
-            gathered,         f.prefill_sequences > 0 ? f.decode_sequences + f.drafts : padded_tokens,
-            f.prefill_tokens, graphs_.mode(f)};
+    return {
+        padded_tokens,    std::min(rows, static_cast<std::int64_t>(fused_[1].size()) - 1),
+        gathered,         f.prefill_sequences > 0 ? f.decode_sequences + f.drafts : padded_tokens,
+        f.prefill_tokens, graphs_.mode(f)};
   }
   // The same for a batch whose prompts ranks share.
   Place place(const Batch& batch, std::int64_t padded_tokens, std::int64_t gathered) const {
@@ -126,45 +137,53 @@ class Program {
   AttentionPrices attention_layer(const Batch& batch) const {
     return context_ranks_ == 1 ? attention_of(batch) : attention_of(share_of(batch));
   }
-  // When each layer's attention has run, in order, after the start of the step that `evaluate` counted as number
-  // `step`, for a group alone in one stage: replaces the contents of `out`. `even_layers`: of a model whose layers are
-  // of several kinds, which the program does not run in the model's order; so many layers then end at equal distances.
-  void attention_ends(const Batch& batch, std::int64_t step, std::vector<Ps>& out, std::int32_t even_layers) const;
-  // The time of every operator in the step that `evaluate` counts as number `step`: one for all of its layers, or,
-  // where it is sampled, one for each.
-  std::vector<std::vector<Ps>> node_times(const Batch& batch, const Place& place, std::int64_t step) const;
+  // When each layer's attention has run, in order, after the start of the step that `evaluate`
+  // counted as number `step`, for a group alone in one stage: replaces the contents of `out`.
+  // `even_layers`: of a model whose layers are of several kinds, which the program does not run in
+  // the model's order; so many layers then end at equal distances.
+  void attention_ends(const Batch& batch, std::int64_t step, std::vector<Ps>& out,
+                      std::int32_t even_layers) const;
+  // The time of every operator in the step that `evaluate` counts as number `step`: one for all of
+  // its layers, or, where it is sampled, one for each.
+  std::vector<std::vector<Ps>> node_times(const Batch& batch, const Place& place,
+                                          std::int64_t step) const;
   Ps host_gap() const { return host_gap_; }
   // From now on a verified draft counts as a sequence in the tables: its logits are computed, too.
   void give_drafts_rows() { drafts_have_rows_ = true; }
-  // The least time that the step's reads of weights and KV, or its operations, take at the data sheet's peaks.
+  // The least time that the step's reads of weights and KV, or its operations, take at the data
+  // sheet's peaks.
   Ps lower_bound_ps(const Features& features, std::int64_t tokens) const;
 
   struct Usage {
-    std::array<std::vector<std::int64_t>, kNumFeatures> rows;  // by Feature: how often each table row was read
-    AttentionPrices attention{};                               // one layer of each kind, summed; the farthest reach
-    std::vector<int128> sampled;                               // by operator, where any is sampled: its time so far
+    std::array<std::vector<std::int64_t>, kNumFeatures>
+        rows;                     // by Feature: how often each table row was read
+    AttentionPrices attention{};  // one layer of each kind, summed; the farthest reach
+    std::vector<int128> sampled;  // by operator, where any is sampled: its time so far
     std::int64_t steps = 0, steps_below_lower_bound = 0;
     std::array<std::int64_t, kNumGraphModes> steps_by_mode{};
-    Ps launching = 0;            // by which steps were longer than their operators, since the host launched no faster
-    std::int64_t sequences = 0;  // scheduled, summed over steps
+    Ps launching =
+        0;  // by which steps were longer than their operators, since the host launched no faster
+    std::int64_t sequences = 0;           // scheduled, summed over steps
     std::int64_t attended_tokens_x2 = 0;  // twice the (new token, attended token) pairs
-    std::int64_t kv_read_tokens = 0;      // cached tokens that attention read, once per sequence and step
+    std::int64_t kv_read_tokens =
+        0;  // cached tokens that attention read, once per sequence and step
   };
   Usage new_usage() const;
   // Time of one step, and the part of it that is collectives.
   struct StepPrice {
     Ps ps = 0, communication_ps = 0;
   };
-  // Price of one iteration of a group alone: chains of operators that read the same feature were fused into one table
-  // (docs/explanation/execution.md, A: this is equal to evaluating every rank's nodes). Without the host gap.
+  // Price of one iteration of a group alone: chains of operators that read the same feature were
+  // fused into one table (docs/explanation/execution.md, A: this is equal to evaluating every
+  // rank's nodes). Without the host gap.
   StepPrice evaluate(const Batch& batch, Usage& usage) const {
     const Place at = place(batch, padded(rank_features(batch)), 0);
     return evaluate(batch, at, attention_layer(batch), usage, {});
   }
-  // The same at another place of the tables: how long a member of a domain works, wherever it waits in between.
-  // `draws` are those of `draw` for this step; without them they are made.
-  StepPrice evaluate(const Batch& batch, const Place& place, const AttentionPrices& attention, Usage& usage,
-                     std::span<const Ps> draws) const;
+  // The same at another place of the tables: how long a member of a domain works, wherever it waits
+  // in between. `draws` are those of `draw` for this step; without them they are made.
+  StepPrice evaluate(const Batch& batch, const Place& place, const AttentionPrices& attention,
+                     Usage& usage, std::span<const Ps> draws) const;
   // The times of the sampled operators in one step, one operator's layers after the other.
   void draw(const Place& place, std::int64_t step, std::vector<Ps>& draws) const;
   bool draws() const { return num_draws_ > 0; }
@@ -182,7 +201,8 @@ class Program {
     return prices;
   }
   Batch share_of(const Batch& batch) const;
-  void add_draws(const Place& place, std::span<const Ps> draws, Usage& usage, StepPrice& price) const;
+  void add_draws(const Place& place, std::span<const Ps> draws, Usage& usage,
+                 StepPrice& price) const;
 
   std::vector<Operator> operators_;
   std::vector<std::unique_ptr<AttentionCost>> attentions_;

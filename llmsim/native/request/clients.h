@@ -10,11 +10,12 @@
 
 namespace llmsim {
 
-// Changed by the loop only. Columns have one entry per request, or none where no client does such a thing.
+// Changed by the loop only. Columns have one entry per request, or none where no client does such a
+// thing.
 class Clients {
  public:
-  // A client gives up `timeout[r]` after request r's arrival (kNever: never), or with its `tokens[r]`-th token (0:
-  // never).
+  // A client gives up `timeout[r]` after request r's arrival (kNever: never), or with its
+  // `tokens[r]`-th token (0: never).
   void set_patience(std::vector<Ps> timeout, std::vector<std::int32_t> tokens, std::size_t n) {
     check(timeout.size(), n);
     check(tokens.size(), n);
@@ -22,8 +23,9 @@ class Clients {
     tokens_ = std::move(tokens);
     gave_up_.assign(n, false);
   }
-  // `count` clients ask in turn: who has nothing asked takes the next row (or session) of the workload, at its arrival
-  // or later, and thinks for `think[r]` after the answer to its last request r.
+  // `count` clients ask in turn: who has nothing asked takes the next row (or session) of the
+  // workload, at its arrival or later, and thinks for `think[r]` after the answer to its last
+  // request r.
   void set_closed_loop(std::int32_t count, std::vector<Ps> think, std::size_t n) {
     if (count < 1) throw std::invalid_argument("a closed loop needs at least one client");
     check(think.size(), n);
@@ -56,7 +58,8 @@ class Clients {
 
  private:
   static void check(std::size_t size, std::size_t n) {
-    if (size != 0 && size != n) throw std::invalid_argument("a column of clients and the requests differ in number");
+    if (size != 0 && size != n)
+      throw std::invalid_argument("a column of clients and the requests differ in number");
   }
 
   std::vector<Ps> timeout_, think_;

@@ -1,4 +1,5 @@
-// Names the content of full token blocks by dense ids, chained so that an id stands for the whole prefix.
+// Names the content of full token blocks by dense ids, chained so that an id stands for the whole
+// prefix.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +10,14 @@
 
 namespace llmsim {
 
-// Two requests get the same id for block i exactly when their first (i + 1) * granularity tokens are equal, up to a
-// collision of a 128-bit hash. Ids start at 1; the map is only looked up, never iterated.
+// Two requests get the same id for block i exactly when their first (i + 1) * granularity tokens
+// are equal, up to a collision of a 128-bit hash. Ids start at 1; the map is only looked up, never
+// iterated.
 class ContentHasher {
  public:
-  explicit ContentHasher(std::int32_t granularity) : granularity_(granularity) { offsets_.push_back(0); }
+  explicit ContentHasher(std::int32_t granularity) : granularity_(granularity) {
+    offsets_.push_back(0);
+  }
 
   // Tokens of one request, prompt then output, in calls of token(); end() closes the request.
   void token(std::int64_t id) {
@@ -32,7 +36,8 @@ class ContentHasher {
   const std::vector<Key>& keys() const { return keys_; }
 
  private:
-  static constexpr std::uint64_t kSeedA = 0x243F6A8885A308D3ull, kSeedB = 0x13198A2E03707344ull;  // digits of pi
+  static constexpr std::uint64_t kSeedA = 0x243F6A8885A308D3ull,
+                                 kSeedB = 0x13198A2E03707344ull;  // digits of pi
   struct Hash128 {
     std::uint64_t a, b;
     bool operator==(const Hash128&) const = default;

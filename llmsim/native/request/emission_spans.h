@@ -9,7 +9,8 @@
 
 namespace llmsim {
 
-// A view of a log that outlives neither it nor the next event; most requests have one run, which costs nothing here.
+// A view of a log that outlives neither it nor the next event; most requests have one run, which
+// costs nothing here.
 class EmissionSpans {
  public:
   using Run = RequestLog::Run;
@@ -32,9 +33,11 @@ class EmissionSpans {
   void each(Visit visit) const {
     std::vector<Run> runs;
     auto closed = closed_.begin();
-    for (RequestId request = 0; request < static_cast<RequestId>(log_.run_first.size()); ++request) {
+    for (RequestId request = 0; request < static_cast<RequestId>(log_.run_first.size());
+         ++request) {
       runs.clear();
-      for (; closed != closed_.end() && closed->request == request; ++closed) runs.push_back(*closed);
+      for (; closed != closed_.end() && closed->request == request; ++closed)
+        runs.push_back(*closed);
       add_open(request, runs);
       visit(request, std::span<const Run>(runs));
     }
@@ -42,7 +45,8 @@ class EmissionSpans {
 
  private:
   void add_open(RequestId request, std::vector<Run>& runs) const {
-    if (log_.run_first[request] >= 0) runs.push_back({request, log_.run_first[request], log_.run_last[request]});
+    if (log_.run_first[request] >= 0)
+      runs.push_back({request, log_.run_first[request], log_.run_last[request]});
   }
 
   const RequestLog& log_;

@@ -1,4 +1,5 @@
-// What happened to every request, as columns, and the emission runs from which inter-token latencies are rebuilt.
+// What happened to every request, as columns, and the emission runs from which inter-token
+// latencies are rebuilt.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +9,9 @@
 
 namespace llmsim {
 
-// Written by the group that serves a request (through its scheduler) and by the loop on arrival; read when the run
-// ends. A token's time is its group's end of the step with that output index, so a request that decodes without a pause
-// is one run of indices whatever its length.
+// Written by the group that serves a request (through its scheduler) and by the loop on arrival;
+// read when the run ends. A token's time is its group's end of the step with that output index, so
+// a request that decodes without a pause is one run of indices whatever its length.
 class RequestLog {
  public:
   struct Run {
@@ -19,7 +20,8 @@ class RequestLog {
   };
   struct Burst {
     RequestId request;
-    std::int32_t output, extra;  // tokens beyond the first that came with this output (accepted drafts)
+    std::int32_t output,
+        extra;  // tokens beyond the first that came with this output (accepted drafts)
   };
 
   struct Preemption {
@@ -56,7 +58,8 @@ class RequestLog {
     load_begin[request] = now;
   }
   void end_load(RequestId request, Ps now) {
-    if (scheduled[request] == kNever && !load_begin.empty() && load_begin[request] != kNever) load_end[request] = now;
+    if (scheduled[request] == kNever && !load_begin.empty() && load_begin[request] != kNever)
+      load_end[request] = now;
   }
   void preempted(RequestId request) {
     ++preemptions[request];
@@ -87,10 +90,10 @@ class RequestLog {
   std::vector<Ps> queued, scheduled, first_token, finish;
   std::vector<Ps> cancelled;  // when its engine dropped it
   std::vector<std::int32_t> emitted_tokens, cached_tokens, preemptions;
-  std::vector<Ps> load_begin, load_end;           // empty unless somebody was parked so
-  std::vector<std::int32_t> first_step;           // output index of the step in which it ran first
-  std::vector<Preemption> preempted_at;           // in order of time
-  std::vector<std::int32_t> share_place;          // for DeviceShares; empty unless some group records them
+  std::vector<Ps> load_begin, load_end;   // empty unless somebody was parked so
+  std::vector<std::int32_t> first_step;   // output index of the step in which it ran first
+  std::vector<Preemption> preempted_at;   // in order of time
+  std::vector<std::int32_t> share_place;  // for DeviceShares; empty unless some group records them
   std::vector<std::int32_t> run_first, run_last;  // the open (last) run of each request
   std::vector<Run> runs;                          // closed runs, in order of closing
   std::vector<Burst> bursts;

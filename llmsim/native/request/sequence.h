@@ -8,26 +8,42 @@
 
 namespace llmsim {
 
-// kParked: between the two groups of a disaggregated request, or holding blocks whose content is on its way.
-enum class Status : std::uint8_t { kPending, kWaiting, kRunning, kFinished, kRejected, kCancelled, kParked, kRefused };
+// kParked: between the two groups of a disaggregated request, or holding blocks whose content is on
+// its way.
+enum class Status : std::uint8_t {
+  kPending,
+  kWaiting,
+  kRunning,
+  kFinished,
+  kRejected,
+  kCancelled,
+  kParked,
+  kRefused
+};
 
-// Changed by the scheduler of the group that the request was routed to, and by nobody else. `output_tokens` is the
-// oracle of how long the answer will be: only `SequenceTable::stops` may read it (invariant 8).
+// Changed by the scheduler of the group that the request was routed to, and by nobody else.
+// `output_tokens` is the oracle of how long the answer will be: only `SequenceTable::stops` may
+// read it (invariant 8).
 struct Sequence {
   std::int32_t prompt_tokens = 0;
-  std::int32_t num_tokens = 0;        // prompt plus tokens received from the model
-  std::int32_t num_computed = 0;      // tokens whose KV is computed once all batches in flight have ended
-  std::int32_t num_in_flight = 0;     // sampled by batches in flight, not received yet (async scheduling)
-  std::int32_t num_drafts = 0;        // speculative tokens to be verified by the next step
+  std::int32_t num_tokens = 0;  // prompt plus tokens received from the model
+  std::int32_t num_computed =
+      0;  // tokens whose KV is computed once all batches in flight have ended
+  std::int32_t num_in_flight =
+      0;                        // sampled by batches in flight, not received yet (async scheduling)
+  std::int32_t num_drafts = 0;  // speculative tokens to be verified by the next step
   std::int32_t num_keyed_blocks = 0;  // leading blocks that carry a key
   std::int32_t priority = 0;
-  std::int32_t lost_to = 0;  // computed tokens when it was preempted: up to here, computing is computing again
-  std::uint32_t epoch = 0;   // +1 at each preemption
-  std::uint8_t status = 0;   // Status
-  bool remote_kv = false;    // the KV of the prompt comes from another group
-  bool in_prompt = false;    // its last step did not reach the end of what was known (vLLM: is_prefill_chunk)
-  // While it has fewer tokens, known and computed, a step of one token finds nothing to do but to count it: no block is
-  // filled or needed, and nothing ends. Set whenever a step is scheduled in full; only VllmV1 makes use of them.
+  std::int32_t lost_to =
+      0;  // computed tokens when it was preempted: up to here, computing is computing again
+  std::uint32_t epoch = 0;  // +1 at each preemption
+  std::uint8_t status = 0;  // Status
+  bool remote_kv = false;   // the KV of the prompt comes from another group
+  bool in_prompt =
+      false;  // its last step did not reach the end of what was known (vLLM: is_prefill_chunk)
+  // While it has fewer tokens, known and computed, a step of one token finds nothing to do but to
+  // count it: no block is filled or needed, and nothing ends. Set whenever a step is scheduled in
+  // full; only VllmV1 makes use of them.
   std::int32_t fast_until_tokens = 0, fast_computed = 0;
   Ps arrival = 0;                     // for the priority order
   std::int64_t next_decode_call = 0;  // of its scheduler, before which it does not run

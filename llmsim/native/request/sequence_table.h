@@ -12,8 +12,8 @@
 
 namespace llmsim {
 
-// Content keys of the workload: keys[offsets[r] .. offsets[r+1]) name request r's first full blocks of `granularity`
-// tokens; equal keys mean equal content and equal prefix.
+// Content keys of the workload: keys[offsets[r] .. offsets[r+1]) name request r's first full blocks
+// of `granularity` tokens; equal keys mean equal content and equal prefix.
 struct ContentKeys {
   std::vector<std::int64_t> offsets;
   std::vector<Key> keys;
@@ -21,14 +21,17 @@ struct ContentKeys {
 
   std::span<const Key> of(RequestId request) const {
     if (offsets.empty()) return {};
-    return {keys.data() + offsets[request], static_cast<std::size_t>(offsets[request + 1] - offsets[request])};
+    return {keys.data() + offsets[request],
+            static_cast<std::size_t>(offsets[request + 1] - offsets[request])};
   }
 };
 
 class SequenceTable {
  public:
   SequenceTable(std::vector<std::int32_t> output_tokens, std::shared_ptr<const ContentKeys> content)
-      : sequences_(output_tokens.size()), output_tokens_(std::move(output_tokens)), content_(std::move(content)) {}
+      : sequences_(output_tokens.size()),
+        output_tokens_(std::move(output_tokens)),
+        content_(std::move(content)) {}
 
   Sequence& operator[](RequestId request) { return sequences_[request]; }
   const Sequence& operator[](RequestId request) const { return sequences_[request]; }
@@ -36,8 +39,8 @@ class SequenceTable {
   const ContentKeys& content() const { return *content_; }
   std::shared_ptr<const ContentKeys> shared_content() const { return content_; }
 
-  // The oracle. `tokens_left` counts from what was received; schedulers know it only as max_tokens, like vLLM with
-  // ignore_eos, and may use it to foresee a stop by length.
+  // The oracle. `tokens_left` counts from what was received; schedulers know it only as max_tokens,
+  // like vLLM with ignore_eos, and may use it to foresee a stop by length.
   std::int32_t max_tokens(RequestId request) const { return output_tokens_[request]; }
 
  private:

@@ -15,7 +15,8 @@ class Walk {
   Walk(LatencyBreakdown& blame, const RequestLog& log, const std::vector<StepSums>& timelines)
       : blame_(blame), log_(log), timelines_(timelines) {}
 
-  void request(RequestId id, Ps arrival, std::span<const RequestLog::Run> runs, std::span<const std::int32_t> losses) {
+  void request(RequestId id, Ps arrival, std::span<const RequestLog::Run> runs,
+               std::span<const std::int32_t> losses) {
     const StepSums& t = timeline(log_, id);
     const Ps dropped = log_.cancelled[id];
     Clock clock{arrival, dropped};
@@ -23,13 +24,15 @@ class Walk {
     queued(id, log_, clock);
     if (clock.over) return;
     if (dropped != kNever)
-      blame_.abandoned[id] = dropped - (runs.empty() ? log_.scheduled[id] : t.end(runs.back().last));
+      blame_.abandoned[id] =
+          dropped - (runs.empty() ? log_.scheduled[id] : t.end(runs.back().last));
     if (!runs.empty()) answer(id, t, runs, losses);
   }
 
   // Disaggregated: two groups and the way between them, in the order of their events.
-  void request(RequestId id, Ps arrival, std::span<const RequestLog::Run> runs, std::span<const std::int32_t> losses,
-               const RequestLog& prompts, std::span<const std::int32_t> prompt_losses, const KvTransfer& kv_transfer,
+  void request(RequestId id, Ps arrival, std::span<const RequestLog::Run> runs,
+               std::span<const std::int32_t> losses, const RequestLog& prompts,
+               std::span<const std::int32_t> prompt_losses, const KvTransfer& kv_transfer,
                bool push, Ps dropped) {
     Clock clock{arrival, dropped};
     if (push) {
@@ -55,7 +58,8 @@ class Walk {
     blame_.wait[id] += clock.until(log_.scheduled[id]);
     if (clock.over) return;
     if (dropped != kNever)
-      blame_.abandoned[id] += dropped - (runs.empty() ? clock.at : timeline(log_, id).end(runs.back().last));
+      blame_.abandoned[id] +=
+          dropped - (runs.empty() ? clock.at : timeline(log_, id).end(runs.back().last));
     if (!runs.empty()) answer(id, timeline(log_, id), runs, losses);
   }
 
@@ -64,7 +68,9 @@ class Walk {
   struct Clock {
     Ps at, dropped;  // kNever: it was not
     bool over = false;
-    bool reaches(Ps time) const { return !over && time != kNever && (dropped == kNever || time <= dropped); }
+    bool reaches(Ps time) const {
+      return !over && time != kNever && (dropped == kNever || time <= dropped);
+    }
     // How long it takes to the event, or to the end.
     Ps until(Ps time) {
       if (over) return 0;
@@ -110,9 +116,11 @@ class Walk {
   }
 
   // Steps first .. last, the device idle before each of them included.
-  void stretch(RequestId id, const StepSums& t, std::int32_t first, std::int32_t last, std::vector<Ps>& part) {
+  void stretch(RequestId id, const StepSums& t, std::int32_t first, std::int32_t last,
+               std::vector<Ps>& part) {
     if (first > last) return;
-    const StepSums::Sums sums = t.over(static_cast<std::size_t>(first), static_cast<std::size_t>(last));
+    const StepSums::Sums sums =
+        t.over(static_cast<std::size_t>(first), static_cast<std::size_t>(last));
     part[id] += sums.compute;
     blame_.communication[id] += sums.collective;
     blame_.wait[id] += sums.waiting + sums.others;
@@ -138,7 +146,8 @@ class Walk {
     const auto begun = static_cast<std::size_t>(first);
     if (t.overlaps) {
       idle(id, t, begun, log.scheduled[id], t.start(first));
-      blame_.prefill[id] += t.start(last) - t.start(first);  // the chunks before, of which several are under way
+      blame_.prefill[id] +=
+          t.start(last) - t.start(first);  // the chunks before, of which several are under way
       return step(id, t, last, t.start(last), blame_.prefill);
     }
     idle(id, t, begun, log.scheduled[id], t.start(first));
@@ -176,7 +185,8 @@ class Walk {
     stretch(id, t, after, after, blame_.decode);
   }
 
-  // Whether a preemption happened since the last call, up to the step with this output; such preemptions are used up.
+  // Whether a preemption happened since the last call, up to the step with this output; such
+  // preemptions are used up.
   bool lost_before(std::int32_t output) {
     bool lost = false;
     while (!losses_.empty() && losses_.front() <= output) {
@@ -192,8 +202,8 @@ class Walk {
   std::span<const std::int32_t> losses_;
 };
 
-// Outputs before which requests were preempted, grouped by request: those of r are outputs[offsets[r] .. offsets[r +
-// 1]); no offsets where nobody was.
+// Outputs before which requests were preempted, grouped by request: those of r are
+// outputs[offsets[r] .. offsets[r + 1]); no offsets where nobody was.
 struct Losses {
   explicit Losses(const RequestLog& log) : outputs(log.preempted_at.size()) {
     if (outputs.empty()) return;
@@ -201,7 +211,8 @@ struct Losses {
     for (const auto& loss : log.preempted_at) ++offsets[static_cast<std::size_t>(loss.request) + 1];
     for (std::size_t i = 1; i < offsets.size(); ++i) offsets[i] += offsets[i - 1];
     std::vector<std::size_t> next(offsets.begin(), offsets.end() - 1);
-    for (const auto& loss : log.preempted_at) outputs[next[static_cast<std::size_t>(loss.request)]++] = loss.output;
+    for (const auto& loss : log.preempted_at)
+      outputs[next[static_cast<std::size_t>(loss.request)]++] = loss.output;
   }
   std::span<const std::int32_t> of(std::size_t request) const {
     if (offsets.empty()) return {};
@@ -226,14 +237,15 @@ LatencyBreakdown blame(const Simulation& simulation) {
   Walk walk(result, log, timelines);
   EmissionSpans(log).each([&](RequestId request, std::span<const RequestLog::Run> runs) {
     const auto i = static_cast<std::size_t>(request);
-    const Ps dropped = kv_transfers == nullptr ? log.cancelled[i] : kv_transfers->cancelled(request);
+    const Ps dropped =
+        kv_transfers == nullptr ? log.cancelled[i] : kv_transfers->cancelled(request);
     if (log.finish[i] == kNever && dropped == kNever) return;
     const Ps arrival = simulation.arrivals().arrival_ps[i];
     if (kv_transfers == nullptr || kv_transfers->of(request).prefill_group < 0) {
       walk.request(request, arrival, runs, losses.of(i));
     } else {
-      walk.request(request, arrival, runs, losses.of(i), *simulation.prompt_log(), prompt_losses.of(i),
-                   kv_transfers->of(request), kv_transfers->pushes(), dropped);
+      walk.request(request, arrival, runs, losses.of(i), *simulation.prompt_log(),
+                   prompt_losses.of(i), kv_transfers->of(request), kv_transfers->pushes(), dropped);
     }
   });
   return result;

@@ -8,8 +8,8 @@
 
 namespace llmsim {
 
-// What a group's completed steps did; where steps overlap (pipeline stages), each counts from the end of the one
-// before.
+// What a group's completed steps did; where steps overlap (pipeline stages), each counts from the
+// end of the one before.
 class StepSums {
  public:
   // A stretch of device time by what it went to.
@@ -17,7 +17,8 @@ class StepSums {
     Ps compute = 0, collective = 0, waiting = 0;
   };
 
-  // A stretch of a device's idle time by what it waited for: KV from the tiers, other members of its domain.
+  // A stretch of a device's idle time by what it waited for: KV from the tiers, other members of
+  // its domain.
   struct Pause {
     Ps recall = 0, others = 0;
   };
@@ -64,19 +65,23 @@ class StepSums {
     return split;
   }
 
-  // What of the time from `from` to `to` step k waited before it began, its devices having nothing else to do.
+  // What of the time from `from` to `to` step k waited before it began, its devices having nothing
+  // else to do.
   Pause paused(std::size_t k, Ps from, Ps to) const {
     if (k >= held_.size()) return {};
     if (!overlaps && k > 0) from = std::max(from, end_[k - 1]);
     const auto [built, opened, launched] = held_[k];
-    const auto within = [from, to](Ps a, Ps b) { return std::max<Ps>(0, std::min(b, to) - std::max(a, from)); };
+    const auto within = [from, to](Ps a, Ps b) {
+      return std::max<Ps>(0, std::min(b, to) - std::max(a, from));
+    };
     return {within(built, opened), within(opened, launched)};
   }
 
   const bool overlaps;
 
  private:
-  static constexpr std::size_t kEvery = 16;  // steps between two sums that are kept: a run has tens of millions
+  static constexpr std::size_t kEvery =
+      16;  // steps between two sums that are kept: a run has tens of millions
 
   void add(Sums& sums, std::size_t k) const {
     const Ps begin = start(k), before = k > 0 ? end_[k - 1] : begin;

@@ -10,14 +10,16 @@ TokenTimes::TokenTimes(const Simulation& simulation)
 }
 
 const std::vector<Ps>& TokenTimes::times_of(RequestId request) const {
-  return simulation_.groups()[static_cast<std::size_t>(simulation_.log().group[request])]->output_times();
+  return simulation_.groups()[static_cast<std::size_t>(simulation_.log().group[request])]
+      ->output_times();
 }
 
 WeightedValues TokenTimes::inter_token_latencies() const {
   const RequestLog& log = simulation_.log();
   const auto& groups = simulation_.groups();
   Histogram counts;
-  // weight[k] of a group: how many requests emitted with outputs k - 1 and k, from a difference array over the runs.
+  // weight[k] of a group: how many requests emitted with outputs k - 1 and k, from a difference
+  // array over the runs.
   std::vector<std::vector<std::int32_t>> weights;
   for (const auto& group : groups) weights.emplace_back(group->output_times().size() + 1, 0);
   runs_.each([&](RequestId request, std::span<const RequestLog::Run> runs) {
@@ -49,13 +51,15 @@ std::vector<Ps> TokenTimes::inter_token_latencies_of(RequestId request) const {
   std::vector<std::int32_t> outputs;
   for (const RequestLog::Run& run : runs_.of(request))
     for (std::int32_t k = run.first; k <= run.last; ++k) outputs.push_back(k);
-  for (const auto& burst : std::ranges::equal_range(bursts_, request, {}, &RequestLog::Burst::request))
+  for (const auto& burst :
+       std::ranges::equal_range(bursts_, request, {}, &RequestLog::Burst::request))
     outputs.insert(outputs.end(), static_cast<std::size_t>(burst.extra), burst.output);
   std::sort(outputs.begin(), outputs.end());
   std::vector<Ps> gaps;
   if (outputs.empty()) return gaps;
   const auto& times = times_of(request);
-  for (std::size_t i = 1; i < outputs.size(); ++i) gaps.push_back(times[outputs[i]] - times[outputs[i - 1]]);
+  for (std::size_t i = 1; i < outputs.size(); ++i)
+    gaps.push_back(times[outputs[i]] - times[outputs[i - 1]]);
   return gaps;
 }
 

@@ -15,8 +15,8 @@ class TokenTimes {
  public:
   explicit TokenTimes(const Simulation& simulation);
 
-  // All gaps between consecutive tokens of the same finished request: each value with how often it occurred, ascending,
-  // unique. Costs O(steps + requests + runs), not O(tokens).
+  // All gaps between consecutive tokens of the same finished request: each value with how often it
+  // occurred, ascending, unique. Costs O(steps + requests + runs), not O(tokens).
   WeightedValues inter_token_latencies() const;
   // The gaps of one request, in order; empty when it emitted fewer than two tokens.
   std::vector<Ps> inter_token_latencies_of(RequestId request) const;

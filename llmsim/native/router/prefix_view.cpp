@@ -20,7 +20,8 @@ void PrefixView::watch(std::span<const std::unique_ptr<Group>> groups) {
                              [tokens](const BlockSize& known) { return known.tokens == tokens; });
     if (size == block_sizes_.end()) {
       if (tokens < content_.granularity)
-        throw std::invalid_argument("a router that sees cached prefixes needs content keys as fine as the blocks");
+        throw std::invalid_argument(
+            "a router that sees cached prefixes needs content keys as fine as the blocks");
       const std::int32_t ratio = tokens / std::max(1, content_.granularity);
       size = block_sizes_.insert(size, {tokens, ratio, std::vector<std::uint64_t>(words_, 0)});
     }
@@ -28,7 +29,8 @@ void PrefixView::watch(std::span<const std::unique_ptr<Group>> groups) {
   }
 }
 
-// Content ids are dense when they come from our own readers and generators: then the key is the place in the table.
+// Content ids are dense when they come from our own readers and generators: then the key is the
+// place in the table.
 void PrefixView::number_keys() {
   const auto largest = std::max_element(content_.keys.begin(), content_.keys.end());
   if (largest == content_.keys.end()) return;
@@ -36,7 +38,8 @@ void PrefixView::number_keys() {
     holders_.assign(*largest + 1, kNobody);
     return;
   }
-  for (const Key key : content_.keys) numbers_.try_emplace(key, static_cast<std::uint32_t>(numbers_.size()));
+  for (const Key key : content_.keys)
+    numbers_.try_emplace(key, static_cast<std::uint32_t>(numbers_.size()));
   holders_.assign(numbers_.size(), kNobody);
 }
 
@@ -63,7 +66,9 @@ void PrefixView::change(std::int32_t group, Key key, bool cached) {
 }
 
 void PrefixView::look_up(RequestId request, std::int32_t prompt_tokens, Ps now) {
-  timeline_.replay(now - delay_, [this](std::int32_t group, Key key, bool cached) { change(group, key, cached); });
+  timeline_.replay(now - delay_, [this](std::int32_t group, Key key, bool cached) {
+    change(group, key, cached);
+  });
   for (const std::size_t group : noted_) cached_tokens_[group] = 0;
   noted_.clear();
   const std::span<const Key> keys = content_.of(request);
@@ -72,13 +77,15 @@ void PrefixView::look_up(RequestId request, std::int32_t prompt_tokens, Ps now) 
 }
 
 void PrefixView::walk(const BlockSize& size, std::span<const Key> keys, std::int32_t most_blocks) {
-  const auto blocks = std::min<std::int64_t>(most_blocks, static_cast<std::int64_t>(keys.size()) / size.ratio);
+  const auto blocks =
+      std::min<std::int64_t>(most_blocks, static_cast<std::int64_t>(keys.size()) / size.ratio);
   alive_ = size.groups;
   for (std::int64_t i = 0; i < blocks; ++i) {
     const Key key = keys[static_cast<std::size_t>((i + 1) * size.ratio - 1)];
     if (!narrow(holder(key), static_cast<std::int32_t>(i) * size.tokens)) return;
   }
-  for (std::size_t w = 0; w < words_; ++w) note(w, alive_[w], static_cast<std::int32_t>(blocks) * size.tokens);
+  for (std::size_t w = 0; w < words_; ++w)
+    note(w, alive_[w], static_cast<std::int32_t>(blocks) * size.tokens);
 }
 
 bool PrefixView::narrow(Holder holder, std::int32_t tokens) {

@@ -1,4 +1,5 @@
-// Which groups have a request's prefix cached, as a router sees it: late, and by key rather than by group.
+// Which groups have a request's prefix cached, as a router sees it: late, and by key rather than by
+// group.
 #pragma once
 
 #include <cstdint>
@@ -14,19 +15,21 @@
 
 namespace llmsim {
 
-// Owned by a router. One table for all groups maps a key to the set of groups that have it, so a look-up walks the
-// request's keys once however many groups there are, and stops at the first key that nobody has.
+// Owned by a router. One table for all groups maps a key to the set of groups that have it, so a
+// look-up walks the request's keys once however many groups there are, and stops at the first key
+// that nobody has.
 class PrefixView {
  public:
-  // The view of time t shows what the groups had published by t - delay. The context's content must outlive it.
+  // The view of time t shows what the groups had published by t - delay. The context's content must
+  // outlive it.
   PrefixView(const RouterContext& context, Ps delay)
       : content_(*context.content), decode_side_(context.decode_side), delay_(delay) {}
 
   // Makes the groups of its side write their changes; before the first arrival.
   void watch(std::span<const std::unique_ptr<Group>> groups);
 
-  // Tokens of the request's prompt that a group can take from its cache, at most all but one; valid until the next call
-  // of look_up. Calls come in order of time.
+  // Tokens of the request's prompt that a group can take from its cache, at most all but one; valid
+  // until the next call of look_up. Calls come in order of time.
   void look_up(RequestId request, std::int32_t prompt_tokens, Ps now);
   std::int32_t cached_tokens(const Group& group) const {
     return cached_tokens_[static_cast<std::size_t>(group.config().index)];
@@ -37,7 +40,9 @@ class PrefixView {
   using Holder = std::int32_t;
   static constexpr Holder kNobody = -1;
   static constexpr Holder set_of(std::size_t row) { return -2 - static_cast<Holder>(row); }
-  static constexpr std::size_t row_of(Holder holder) { return static_cast<std::size_t>(-2 - holder); }
+  static constexpr std::size_t row_of(Holder holder) {
+    return static_cast<std::size_t>(-2 - holder);
+  }
 
   // Groups whose block is `ratio` content keys long.
   struct BlockSize {
@@ -49,7 +54,8 @@ class PrefixView {
   Holder& holder(Key key) { return holders_[numbers_.empty() ? key : numbers_.at(key)]; }
   void change(std::int32_t group, Key key, bool cached);
   void walk(const BlockSize& size, std::span<const Key> keys, std::int32_t most_blocks);
-  // Removes those from `alive_` that have not got the key; they share `tokens` with the request. False: none is left.
+  // Removes those from `alive_` that have not got the key; they share `tokens` with the request.
+  // False: none is left.
   bool narrow(Holder holder, std::int32_t tokens);
   void note(std::size_t word, std::uint64_t bits, std::int32_t tokens);
 
@@ -57,10 +63,11 @@ class PrefixView {
   bool decode_side_;
   Ps delay_;
   KeyTimeline timeline_;
-  std::deque<KeyLog> logs_;                         // per group; its pool keeps the address
-  std::unordered_map<Key, std::uint32_t> numbers_;  // of the workload's keys; empty: keys are dense already
-  std::vector<Holder> holders_;                     // by key or its number
-  std::vector<std::uint64_t> sets_;                 // rows of `words_` words
+  std::deque<KeyLog> logs_;  // per group; its pool keeps the address
+  std::unordered_map<Key, std::uint32_t>
+      numbers_;                      // of the workload's keys; empty: keys are dense already
+  std::vector<Holder> holders_;      // by key or its number
+  std::vector<std::uint64_t> sets_;  // rows of `words_` words
   std::size_t words_ = 0;
   std::vector<BlockSize> block_sizes_;
   std::vector<std::uint64_t> alive_;

@@ -30,8 +30,9 @@ inline Ps ps_of_ms(double ms) { return static_cast<Ps>(ms * 1e9 + 0.5); }
 // Every router that can be asked for by name; one file each.
 const std::vector<RouterKind>& router_kinds();
 
-// Options that are not given have their defaults. Throws std::invalid_argument, which says what is known, for an
-// unknown name or option and for a value out of range.
-std::unique_ptr<Router> make_router(const std::string& name, const RouterContext& context, const OptionValues& given);
+// Options that are not given have their defaults. Throws std::invalid_argument, which says what is
+// known, for an unknown name or option and for a value out of range.
+std::unique_ptr<Router> make_router(const std::string& name, const RouterContext& context,
+                                    const OptionValues& given);
 
 }  // namespace llmsim

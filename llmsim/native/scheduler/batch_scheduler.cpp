@@ -7,14 +7,16 @@
 
 namespace llmsim {
 
-BatchScheduler::BatchScheduler(const BatchingConfig& config, SequenceTable& sequences, RequestLog& log)
+BatchScheduler::BatchScheduler(const BatchingConfig& config, SequenceTable& sequences,
+                               RequestLog& log)
     : config_(config),
       sequences_(sequences),
       log_(log),
       kv_(config.kv, sequences),
       waiting_(config.queue, sequences),
       parked_(config.queue.order == QueueOrder::kPriority, sequences) {
-  if (!config.kv.tables.plain()) throw std::invalid_argument("several tables of blocks need the scheduler vllm_v1");
+  if (!config.kv.tables.plain())
+    throw std::invalid_argument("several tables of blocks need the scheduler vllm_v1");
 }
 
 void BatchScheduler::add(RequestId request) {
@@ -38,8 +40,8 @@ std::int32_t BatchScheduler::find_cached(RequestId request) {
   return std::max(hit + recalled_, tokens_brought(sequences_[request], config_.decode_only));
 }
 
-bool BatchScheduler::start(Ps now, RequestId request, std::int32_t cached, std::int32_t tokens, const Room& room,
-                           Batch& batch) {
+bool BatchScheduler::start(Ps now, RequestId request, std::int32_t cached, std::int32_t tokens,
+                           const Room& room, Batch& batch) {
   Sequence& s = sequences_[request];
   if (!kv_.fits(s, room.tokens, hits_, room.spare)) return false;
   const std::int32_t hit = static_cast<std::int32_t>(hits_.size()) * config_.kv.block_size;
@@ -56,7 +58,8 @@ bool BatchScheduler::start(Ps now, RequestId request, std::int32_t cached, std::
 void BatchScheduler::schedule(RequestId request, std::int32_t tokens, Batch& batch) {
   Sequence& s = sequences_[request];
   const std::int32_t before = s.num_computed;
-  if (log_.scheduled[request] == kNever) log_.first_scheduled(request, now_, log_.cached_tokens[request]);
+  if (log_.scheduled[request] == kNever)
+    log_.first_scheduled(request, now_, log_.cached_tokens[request]);
   s.num_in_flight = 1;
   s.num_computed += tokens;
   kv_.register_full(request, s.num_computed);
@@ -159,7 +162,8 @@ void BatchScheduler::receive(const Item& item, std::vector<RequestId>& finished)
     log_.emit(item.request, 1);
     if (!config_.kv_producer) ++counters_.generation_tokens;  // the decode side computes it again
   }
-  const bool stops = s.emitted() >= sequences_.max_tokens(item.request) || s.num_tokens >= config_.kv.max_model_len;
+  const bool stops = s.emitted() >= sequences_.max_tokens(item.request) ||
+                     s.num_tokens >= config_.kv.max_model_len;
   if (!item.emits || !stops) return served(item);
   s.status = static_cast<std::uint8_t>(Status::kFinished);
   if (leaving_.leave(item.request, config_.kv_producer ? 1 : 0)) leave(item.request);

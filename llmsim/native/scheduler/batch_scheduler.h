@@ -1,4 +1,5 @@
-// What the schedulers other than vLLM's share: queues, blocks, and the bookkeeping of one batch in flight.
+// What the schedulers other than vLLM's share: queues, blocks, and the bookkeeping of one batch in
+// flight.
 #pragma once
 
 #include <cstdint>
@@ -16,23 +17,29 @@ namespace llmsim {
 struct BatchingConfig {
   std::string scheduler;  // a name of scheduling/registry.h
   std::int32_t max_num_seqs = 128;
-  std::int32_t max_num_scheduled_tokens = 2048;  // sarathi: chunk size; sglang: chunked_prefill_size
-  std::int32_t watermark_blocks = 0;             // sarathi: blocks that admission leaves free
-  bool decode_only = false;                      // requests arrive with the KV of their prompts
-  bool kv_producer = false;  // a prefill group: keeps the blocks of ended requests until their KV has been read
+  std::int32_t max_num_scheduled_tokens =
+      2048;                           // sarathi: chunk size; sglang: chunked_prefill_size
+  std::int32_t watermark_blocks = 0;  // sarathi: blocks that admission leaves free
+  bool decode_only = false;           // requests arrive with the KV of their prompts
+  bool kv_producer =
+      false;  // a prefill group: keeps the blocks of ended requests until their KV has been read
   bool kv_consumer = false;  // a decode group: the KV of prompts comes from prefill groups (sglang)
   QueueConfig queue;
   KvCacheConfig kv;
-  std::int32_t sglang_new_tokens = 4096;         // answer length assumed by admission, at most
-  bool output_length_known = true;               // sglang: answers are as long as their requests allow (max_new_tokens)
-  std::int32_t sglang_reserved_tokens = 512;     // of a decode group, for each request that it holds
-  std::int32_t mlfq_levels = 6;                  // quantum of level i: 2^i iterations
-  std::int32_t mlfq_tokens_per_iteration = 256;  // prompt tokens that take as long as one decode step
-  Ps mlfq_starvation = 10 * kPsPerSecond;        // waiting this long promotes a request to the first level
+  std::int32_t sglang_new_tokens = 4096;  // answer length assumed by admission, at most
+  bool output_length_known =
+      true;  // sglang: answers are as long as their requests allow (max_new_tokens)
+  std::int32_t sglang_reserved_tokens = 512;  // of a decode group, for each request that it holds
+  std::int32_t mlfq_levels = 6;               // quantum of level i: 2^i iterations
+  std::int32_t mlfq_tokens_per_iteration =
+      256;  // prompt tokens that take as long as one decode step
+  Ps mlfq_starvation =
+      10 * kPsPerSecond;  // waiting this long promotes a request to the first level
 };
 
-// A policy says in `form` what the next step runs, by the verbs below; everything that must stay consistent is here.
-// Synchronous: a request is in one batch in flight at most. Only policies that skip those that are may have several.
+// A policy says in `form` what the next step runs, by the verbs below; everything that must stay
+// consistent is here. Synchronous: a request is in one batch in flight at most. Only policies that
+// skip those that are may have several.
 class BatchScheduler : public Scheduler {
  public:
   BatchScheduler(const BatchingConfig& config, SequenceTable& sequences, RequestLog& log);
@@ -51,20 +58,28 @@ class BatchScheduler : public Scheduler {
   std::int32_t max_depth() const override { return 1; }
 
   std::int32_t num_running() const override { return static_cast<std::int32_t>(running_.size()); }
-  std::int32_t num_waiting() const override { return static_cast<std::int32_t>(waiting_.size()) + parked_.size(); }
-  PoolState pool() const final { return {kv_.pool().total(), kv_.pool().num_free(), kv_.pool().num_free_keyed()}; }
+  std::int32_t num_waiting() const override {
+    return static_cast<std::int32_t>(waiting_.size()) + parked_.size();
+  }
+  PoolState pool() const final {
+    return {kv_.pool().total(), kv_.pool().num_free(), kv_.pool().num_free_keyed()};
+  }
   bool pool_consistent() const final { return kv_.pool().consistent(); }
-  Limits limits() const final { return {config_.kv.max_model_len, config_.kv.block_size, kv_.usable_blocks()}; }
+  Limits limits() const final {
+    return {config_.kv.max_model_len, config_.kv.block_size, kv_.usable_blocks()};
+  }
   const SchedulerCounters& counters() const final { return counters_; }
 
  protected:
   // Fills the batch (empty at first).
   virtual void form(Ps now, Batch& batch) = 0;
-  // `item` has been computed, and its token received if it emits; not called for what finishes with it.
+  // `item` has been computed, and its token received if it emits; not called for what finishes with
+  // it.
   virtual void served(const Item& item) { (void)item; }
   // A request that does not run has to leave the policy's lists.
   virtual void leave_queue(RequestId request) { waiting_.remove(request); }
-  // A finished request has to leave the policy's lists (`running_` is taken care of); gives back its blocks.
+  // A finished request has to leave the policy's lists (`running_` is taken care of); gives back
+  // its blocks.
   virtual void leave(RequestId request) { kv_.release(request, /*preempted=*/false); }
   // After all of a batch's items have been received, and after a request was aborted.
   virtual void completed() {}
@@ -79,23 +94,27 @@ class BatchScheduler : public Scheduler {
     std::int32_t tokens;     // of KV taken now; at least what is scheduled
     std::int32_t spare = 0;  // blocks that must stay free on top
   };
-  // Cached and brought tokens of a request that does not run, those that tiers hold included; its hits stay in `hits_`
-  // until the next call.
+  // Cached and brought tokens of a request that does not run, those that tiers hold included; its
+  // hits stay in `hits_` until the next call.
   std::int32_t find_cached(RequestId request);
-  // Starts a request whose `find_cached` was `cached` with its first `tokens` tokens, if its room is there. The caller
-  // has taken it from its queue, or takes it now.
-  bool start(Ps now, RequestId request, std::int32_t cached, std::int32_t tokens, const Room& room, Batch& batch);
+  // Starts a request whose `find_cached` was `cached` with its first `tokens` tokens, if its room
+  // is there. The caller has taken it from its queue, or takes it now.
+  bool start(Ps now, RequestId request, std::int32_t cached, std::int32_t tokens, const Room& room,
+             Batch& batch);
   // The request runs `tokens` more tokens, for which it holds the blocks.
   void schedule(RequestId request, std::int32_t tokens, Batch& batch);
-  // Takes all blocks away; everything is computed again later. The caller moves the request between its lists.
+  // Takes all blocks away; everything is computed again later. The caller moves the request between
+  // its lists.
   void drop(RequestId request, Batch& batch);
-  // The same with the last of `running_` that is in no batch in flight, of which there is one; it goes to the front of
-  // the waiting queue.
+  // The same with the last of `running_` that is in no batch in flight, of which there is one; it
+  // goes to the front of the waiting queue.
   RequestId preempt_youngest(Batch& batch);
   bool in_flight(RequestId request) const { return sequences_[request].num_in_flight > 0; }
-  // Takes the blocks of a whole prompt, of which `find_hits` found some, and parks the request until its KV is there.
+  // Takes the blocks of a whole prompt, of which `find_hits` found some, and parks the request
+  // until its KV is there.
   void park(RequestId request);
-  // Requests whose KV is there begin to run, as many as may; of the whole prompt the last token is computed again.
+  // Requests whose KV is there begin to run, as many as may; of the whole prompt the last token is
+  // computed again.
   void admit_arrived();
 
   BatchingConfig config_;

@@ -1,4 +1,5 @@
-// What every scheduler notes when a request starts, loses its blocks or is cancelled: its state, the log, the counters.
+// What every scheduler notes when a request starts, loses its blocks or is cancelled: its state,
+// the log, the counters.
 #pragma once
 
 #include <algorithm>
@@ -8,16 +9,17 @@
 
 namespace llmsim {
 
-// Counts one lookup in the prefix cache: all tokens of the sequence were queried, `hit` of them were found.
+// Counts one lookup in the prefix cache: all tokens of the sequence were queried, `hit` of them
+// were found.
 inline void note_hit(const Sequence& s, std::int64_t hit, SchedulerCounters& counters) {
   counters.prefix_queried_tokens += s.num_tokens;
   counters.prefix_hit_tokens += hit;
 }
 
-// It runs from now on with s.num_computed tokens, `cached` of which are not computed in its group; of a prompt that
-// another group computed (`prompt_elsewhere`), none count.
-inline void note_start(RequestId request, const Sequence& s, Ps now, std::int32_t cached, bool prompt_elsewhere,
-                       RequestLog& log, SchedulerCounters& counters) {
+// It runs from now on with s.num_computed tokens, `cached` of which are not computed in its group;
+// of a prompt that another group computed (`prompt_elsewhere`), none count.
+inline void note_start(RequestId request, const Sequence& s, Ps now, std::int32_t cached,
+                       bool prompt_elsewhere, RequestLog& log, SchedulerCounters& counters) {
   if (log.scheduled[request] == kNever) {
     log.first_scheduled(request, now, cached);
     counters.started_with_tokens += s.num_computed;
@@ -27,7 +29,8 @@ inline void note_start(RequestId request, const Sequence& s, Ps now, std::int32_
 }
 
 // Its blocks are gone and everything is computed again; it waits.
-inline void note_preemption(RequestId request, Sequence& s, RequestLog& log, SchedulerCounters& counters) {
+inline void note_preemption(RequestId request, Sequence& s, RequestLog& log,
+                            SchedulerCounters& counters) {
   counters.recomputed_tokens += s.num_computed;
   counters.furthered += s.num_computed > s.lost_to;
   s.lost_to = std::max(s.lost_to, s.num_computed);

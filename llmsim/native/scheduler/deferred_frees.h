@@ -1,4 +1,5 @@
-// Blocks that batches in flight still write though nobody holds them any more: free when those batches have ended.
+// Blocks that batches in flight still write though nobody holds them any more: free when those
+// batches have ended.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +13,8 @@
 
 namespace llmsim {
 
-// vLLM 0.24 with a connector that may fill free blocks by itself: not ordered against what a batch in flight writes.
+// vLLM 0.24 with a connector that may fill free blocks by itself: not ordered against what a batch
+// in flight writes.
 class DeferredFrees {
  public:
   // Nothing waits.
@@ -33,12 +35,14 @@ class DeferredFrees {
     for (; !waiting_.empty() && waiting_.front().fence <= ended; waiting_.pop_front())
       kv.give_back(waiting_.front().blocks);
   }
-  // What the request holds is free when the youngest batch in flight has ended, or at once where it is in none of them.
+  // What the request holds is free when the youngest batch in flight has ended, or at once where it
+  // is in none of them.
   void release(RequestId request, bool preempted, KvCache& kv) {
     const auto writes = [request](const std::vector<RequestId>& batch) {
       return std::find(batch.begin(), batch.end(), request) != batch.end();
     };
-    if (std::none_of(in_flight_.begin(), in_flight_.end(), writes)) return kv.release(request, preempted);
+    if (std::none_of(in_flight_.begin(), in_flight_.end(), writes))
+      return kv.release(request, preempted);
     std::vector<BlockId> blocks = kv.take(request, preempted);
     if (!blocks.empty()) waiting_.push_back({begun_, std::move(blocks)});
   }

@@ -1,4 +1,5 @@
-// Requests that hold blocks and wait for their KV from elsewhere (vLLM's WAITING_FOR_REMOTE_KVS), in vLLM's order.
+// Requests that hold blocks and wait for their KV from elsewhere (vLLM's WAITING_FOR_REMOTE_KVS),
+// in vLLM's order.
 #pragma once
 
 #include <algorithm>
@@ -10,24 +11,28 @@
 
 namespace llmsim {
 
-// Parked requests stand in the order of parking, or, by priority, of (priority, arrival, row). One pass over those
-// whose KV is there is made per step: `rewind`, then `next` and `take`.
+// Parked requests stand in the order of parking, or, by priority, of (priority, arrival, row). One
+// pass over those whose KV is there is made per step: `rewind`, then `next` and `take`.
 class ParkedQueue {
  public:
-  ParkedQueue(bool by_priority, const SequenceTable& sequences) : by_priority_(by_priority), sequences_(sequences) {}
+  ParkedQueue(bool by_priority, const SequenceTable& sequences)
+      : by_priority_(by_priority), sequences_(sequences) {}
 
   bool empty() const { return parked_.empty(); }
   std::int32_t size() const { return static_cast<std::int32_t>(parked_.size()); }
-  // `cached` tokens of it need not be computed or fetched from another group, `loaded` of it have their KV when all of
-  // `transfers` have arrived, some of them (`remote`) from another group.
+  // `cached` tokens of it need not be computed or fetched from another group, `loaded` of it have
+  // their KV when all of `transfers` have arrived, some of them (`remote`) from another group.
   struct Parked {
     RequestId request;
     std::int32_t cached, loaded, transfers;
     bool remote;
   };
   void park(const Parked& parked) {
-    const auto later = [this](const Parked& a, const Parked& b) { return order(a.request) < order(b.request); };
-    parked_.insert(by_priority_ ? std::upper_bound(parked_.begin(), parked_.end(), parked, later) : parked_.end(),
+    const auto later = [this](const Parked& a, const Parked& b) {
+      return order(a.request) < order(b.request);
+    };
+    parked_.insert(by_priority_ ? std::upper_bound(parked_.begin(), parked_.end(), parked, later)
+                                : parked_.end(),
                    parked);
   }
   // One of its transfers is there.
@@ -63,7 +68,9 @@ class ParkedQueue {
     --num_ready_;
   }
   // Whether `parked` comes before `waiting`, the head of the waiting queue.
-  bool before(RequestId parked, RequestId waiting) const { return !by_priority_ || order(parked) < order(waiting); }
+  bool before(RequestId parked, RequestId waiting) const {
+    return !by_priority_ || order(parked) < order(waiting);
+  }
 
  private:
   std::vector<Parked>::iterator find(RequestId request) {

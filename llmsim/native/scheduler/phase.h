@@ -1,4 +1,5 @@
-// Whether a request is still computing its prompt; only schedulers that treat the phases differently ask.
+// Whether a request is still computing its prompt; only schedulers that treat the phases
+// differently ask.
 #pragma once
 
 #include <algorithm>
@@ -7,11 +8,15 @@
 
 namespace llmsim {
 
-// A request that was preempted after its first token computes everything again, which counts as its prompt.
-inline bool prefilling(const Sequence& s) { return s.num_computed < std::max(s.prompt_tokens, s.num_tokens - 1); }
+// A request that was preempted after its first token computes everything again, which counts as its
+// prompt.
+inline bool prefilling(const Sequence& s) {
+  return s.num_computed < std::max(s.prompt_tokens, s.num_tokens - 1);
+}
 
-// Tokens of KV that a request brings along when it is first scheduled. In a decode-only run that is its prompt but for
-// the last token, whose step gives the first token of the answer, as behind a remote prefill.
+// Tokens of KV that a request brings along when it is first scheduled. In a decode-only run that is
+// its prompt but for the last token, whose step gives the first token of the answer, as behind a
+// remote prefill.
 inline std::int32_t tokens_brought(const Sequence& s, bool decode_only) {
   return decode_only && s.epoch == 0 ? s.prompt_tokens - 1 : 0;
 }

@@ -1,4 +1,5 @@
-// Decisions of a scheduler that somebody else may take: called on change, never per iteration or per block.
+// Decisions of a scheduler that somebody else may take: called on change, never per iteration or
+// per block.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,8 @@ struct Policies {
   std::function<std::int64_t(const SequenceView&)> queue_key;
   bool preempted_first = true;  // in front of all others; else by a key of its own
   // Index into the running requests (in order of admission) of the one to preempt for `needy`.
-  std::function<std::int64_t(std::span<const SequenceView> running, const SequenceView& needy)> victim;
+  std::function<std::int64_t(std::span<const SequenceView> running, const SequenceView& needy)>
+      victim;
   std::shared_ptr<Eviction> eviction;
 };
 

@@ -16,7 +16,8 @@ namespace {
 using Make = std::unique_ptr<Scheduler> (*)(const BatchingConfig&, SequenceTable&, RequestLog&);
 
 template <typename T>
-std::unique_ptr<Scheduler> make(const BatchingConfig& config, SequenceTable& sequences, RequestLog& log) {
+std::unique_ptr<Scheduler> make(const BatchingConfig& config, SequenceTable& sequences,
+                                RequestLog& log) {
   return std::make_unique<T>(config, sequences, log);
 }
 
@@ -36,12 +37,14 @@ std::vector<std::string> scheduler_names() {
   return names;
 }
 
-std::unique_ptr<Scheduler> make_scheduler(const BatchingConfig& config, SequenceTable& sequences, RequestLog& log) {
+std::unique_ptr<Scheduler> make_scheduler(const BatchingConfig& config, SequenceTable& sequences,
+                                          RequestLog& log) {
   const auto found = kSchedulers.find(config.scheduler);
   if (found == kSchedulers.end()) {
     std::string known;
     for (const std::string& name : scheduler_names()) known += (known.empty() ? "" : ", ") + name;
-    throw std::invalid_argument("scheduler \"" + config.scheduler + "\" is not known; known: " + known);
+    throw std::invalid_argument("scheduler \"" + config.scheduler +
+                                "\" is not known; known: " + known);
   }
   if (config.mlfq_levels < 1 || config.mlfq_levels > 30 || config.mlfq_tokens_per_iteration < 1)
     throw std::invalid_argument("mlfq needs 1 to 30 levels and at least one token per iteration");

@@ -12,6 +12,7 @@ namespace llmsim {
 // Sorted.
 std::vector<std::string> scheduler_names();
 // Throws std::invalid_argument for a name that is not among them, and for options out of range.
-std::unique_ptr<Scheduler> make_scheduler(const BatchingConfig& config, SequenceTable& sequences, RequestLog& log);
+std::unique_ptr<Scheduler> make_scheduler(const BatchingConfig& config, SequenceTable& sequences,
+                                          RequestLog& log);
 
 }  // namespace llmsim

@@ -1,4 +1,5 @@
-// What one step of vLLM's scheduler may hold, and which of its limits the engine's version adds to the token budget.
+// What one step of vLLM's scheduler may hold, and which of its limits the engine's version adds to
+// the token budget.
 #pragma once
 
 #include <algorithm>
@@ -9,20 +10,25 @@ namespace llmsim {
 // Limits beyond max_num_scheduled_tokens; the defaults are those of vLLM 0.24.
 struct StepLimitsConfig {
   std::int32_t long_prefill_token_threshold = 0;  // 0: off
-  bool adaptive_threshold = false;                // at least the token budget's share of each request (0.33, option)
-  bool lone_prompt_uncapped = false;              // the threshold does not hold where there is only one request (0.33)
-  std::int32_t input_budget = 0;                  // 0.33: tokens and slots of drafts together; 0: no second budget
-  std::int32_t draft_slots = 0;                   // of each sequence, in the second budget
-  std::int32_t max_num_active_seqs = 0;           // 0.33: that may run; 0: max_num_seqs
-  bool pads_new_decodes = false;                  // who starts with one token takes a whole verification's (0.33)
-  std::int32_t prefill_schedule_interval = 1;     // prompts are computed every so many steps while decodes exist
+  bool adaptive_threshold =
+      false;  // at least the token budget's share of each request (0.33, option)
+  bool lone_prompt_uncapped =
+      false;  // the threshold does not hold where there is only one request (0.33)
+  std::int32_t input_budget = 0;  // 0.33: tokens and slots of drafts together; 0: no second budget
+  std::int32_t draft_slots = 0;   // of each sequence, in the second budget
+  std::int32_t max_num_active_seqs = 0;  // 0.33: that may run; 0: max_num_seqs
+  bool pads_new_decodes = false;  // who starts with one token takes a whole verification's (0.33)
+  std::int32_t prefill_schedule_interval =
+      1;  // prompts are computed every so many steps while decodes exist
 };
 
 // Tokens that are left of one step.
 class StepBudget {
  public:
   StepBudget(std::int32_t tokens, const StepLimitsConfig& limits)
-      : tokens_(tokens), input_(limits.input_budget > 0 ? limits.input_budget : kNoLimit), slots_(limits.draft_slots) {}
+      : tokens_(tokens),
+        input_(limits.input_budget > 0 ? limits.input_budget : kNoLimit),
+        slots_(limits.draft_slots) {}
   // For the next sequence.
   std::int32_t left() const { return std::min(tokens_, input_ - slots_); }
   void take(std::int32_t tokens) {
@@ -39,15 +45,19 @@ class StepBudget {
   std::int32_t tokens_, input_, slots_;
 };
 
-// Most tokens of one prompt in a step with so many requests, running and waiting; 0: no limit of its own.
-inline std::int32_t prompt_cap(const StepLimitsConfig& limits, std::int32_t budget, std::int32_t requests) {
+// Most tokens of one prompt in a step with so many requests, running and waiting; 0: no limit of
+// its own.
+inline std::int32_t prompt_cap(const StepLimitsConfig& limits, std::int32_t budget,
+                               std::int32_t requests) {
   const std::int32_t threshold = limits.long_prefill_token_threshold;
   if (threshold == 0 || (limits.lone_prompt_uncapped && requests <= 1)) return 0;
-  return limits.adaptive_threshold ? std::max(threshold, budget / std::max(requests, 1)) : threshold;
+  return limits.adaptive_threshold ? std::max(threshold, budget / std::max(requests, 1))
+                                   : threshold;
 }
 
-// vLLM's prefill_schedule_interval, which lets data-parallel ranks prefill in the same steps: in between prompts wait,
-// unless nobody decodes, or the last step that took prompts could not take them all.
+// vLLM's prefill_schedule_interval, which lets data-parallel ranks prefill in the same steps: in
+// between prompts wait, unless nobody decodes, or the last step that took prompts could not take
+// them all.
 class PrefillPacing {
  public:
   explicit PrefillPacing(std::int32_t interval) : interval_(interval) {}

@@ -14,39 +14,50 @@
 namespace llmsim {
 
 // kFcfs      in order of arrival at the engine (vLLM's default).
-// kPriority  by (priority, arrival, row), a lower number first (vLLM's `--scheduling-policy priority`).
-// kShortest  by prompt length, then arrival: shortest job first as far as it can be known. How long the answer will be
+// kPriority  by (priority, arrival, row), a lower number first (vLLM's `--scheduling-policy
+// priority`). kShortest  by prompt length, then arrival: shortest job first as far as it can be
+// known. How long the answer will be
 //            is nobody's to read.
-// kSlack     least slack first against one target for the time to first token. Slack is what would be left of the
-//            target if the prompt ran now and alone. Requests that can no longer make it wait behind all that can, the
-//            oldest first, so that one late request does not make the next ones late (least laxity first,
-//            A. Mok, 1983, with the overload rule of best-effort scheduling, C. D. Locke, 1986).
+// kSlack     least slack first against one target for the time to first token. Slack is what would
+// be left of the
+//            target if the prompt ran now and alone. Requests that can no longer make it wait
+//            behind all that can, the oldest first, so that one late request does not make the next
+//            ones late (least laxity first, A. Mok, 1983, with the overload rule of best-effort
+//            scheduling, C. D. Locke, 1986).
 // kKeyed     by a key from outside (Policies::queue_key), then arrival.
 enum class QueueOrder : std::uint8_t { kFcfs, kPriority, kShortest, kSlack, kKeyed };
 
 struct QueueConfig {
   QueueOrder order = QueueOrder::kFcfs;
-  Ps ttft_target = 0;                                              // kSlack: from arrival to first token
-  Ps prefill_ps_per_token = 0;                                     // kSlack: how long a prompt takes alone
+  Ps ttft_target = 0;           // kSlack: from arrival to first token
+  Ps prefill_ps_per_token = 0;  // kSlack: how long a prompt takes alone
   std::function<std::int64_t(const SequenceView&)> key = nullptr;  // kKeyed
-  bool preempted_first = true;                                     // kKeyed: else a preempted request gets a new key
+  bool preempted_first = true;  // kKeyed: else a preempted request gets a new key
 };
 
 inline SequenceView view_of(const SequenceTable& sequences, RequestId request) {
   const Sequence& s = sequences[request];
-  return {request,    s.prompt_tokens, s.emitted(), s.num_computed, static_cast<std::int32_t>(s.blocks.size()),
-          s.priority, s.arrival};
+  return {request,
+          s.prompt_tokens,
+          s.emitted(),
+          s.num_computed,
+          static_cast<std::int32_t>(s.blocks.size()),
+          s.priority,
+          s.arrival};
 }
 
-// A preempted request goes in front of all others, except by priority, where it takes its old place as in vLLM.
+// A preempted request goes in front of all others, except by priority, where it takes its old place
+// as in vLLM.
 class WaitingQueue {
  public:
-  WaitingQueue(const QueueConfig& config, const SequenceTable& sequences) : config_(config), sequences_(sequences) {}
+  WaitingQueue(const QueueConfig& config, const SequenceTable& sequences)
+      : config_(config), sequences_(sequences) {}
 
   bool empty() const { return listed_.empty() && sorted_.empty() && late_.empty(); }
   std::size_t size() const { return listed_.size() + sorted_.size() + late_.size(); }
 
-  // The next request, as of `now`; requires !empty(). Also what `pop_front` takes, if nothing was pushed in between.
+  // The next request, as of `now`; requires !empty(). Also what `pop_front` takes, if nothing was
+  // pushed in between.
   RequestId front(Ps now) {
     if (!listed_.empty()) return listed_.front();
     if (config_.order == QueueOrder::kSlack) set_late_aside(now);
@@ -96,15 +107,18 @@ class WaitingQueue {
     switch (config_.order) {
       case QueueOrder::kShortest:
         return {s.prompt_tokens, s.arrival, request};
-      case QueueOrder::kSlack:  // the latest start that makes the target: slack, without the `now` that all share
-        return {s.arrival + config_.ttft_target - s.prompt_tokens * config_.prefill_ps_per_token, s.arrival, request};
+      case QueueOrder::kSlack:  // the latest start that makes the target: slack, without the `now`
+                                // that all share
+        return {s.arrival + config_.ttft_target - s.prompt_tokens * config_.prefill_ps_per_token,
+                s.arrival, request};
       case QueueOrder::kKeyed:
         return {keys_.at(request), s.arrival, request};
       default:
         return {s.priority, s.arrival, request};
     }
   }
-  // A request whose key cannot be had because its policy was interrupted is in the queue nevertheless.
+  // A request whose key cannot be had because its policy was interrupted is in the queue
+  // nevertheless.
   void ask_key(RequestId request) {
     keys_[request] = 0;
     try {
@@ -128,7 +142,8 @@ class WaitingQueue {
   const SequenceTable& sequences_;
   std::deque<RequestId> listed_;  // first come first served; else, what was put back in front
   std::set<Entry> sorted_, late_;
-  std::unordered_map<RequestId, std::int64_t> keys_;  // kKeyed: the last key of each request; looked up, never walked
+  std::unordered_map<RequestId, std::int64_t>
+      keys_;  // kKeyed: the last key of each request; looked up, never walked
 };
 
 }  // namespace llmsim

@@ -9,21 +9,23 @@ namespace llmsim {
 
 namespace model = astra_sim::model;
 
-ContendedRound::ContendedRound(std::vector<StepExecutor*> members, ContendedLinks links, SharedNetwork& network,
-                               Ended ended)
+ContendedRound::ContendedRound(std::vector<StepExecutor*> members, ContendedLinks links,
+                               SharedNetwork& network, Ended ended)
     : members_(members),
       features_(members, nullptr),
       links_(std::move(links)),
       network_(network),
       ended_(std::move(ended)),
       program_(members.front()->program()),
-      tp_(links_.places.size() / (members.size() * static_cast<std::size_t>(program_.num_stages()))),
+      tp_(links_.places.size() /
+          (members.size() * static_cast<std::size_t>(program_.num_stages()))),
       stages_(static_cast<std::size_t>(program_.num_stages())),
       specs_(program_.operators().size(), nullptr),
       devices_(members.size() * stages_.size()) {
   if (tp_ == 0 || links_.places.size() != tp_ * devices_.size())
     throw std::invalid_argument("every device of a domain on shared links needs a place");
-  for (const CollectiveSpec& spec : links_.collectives) specs_.at(static_cast<std::size_t>(spec.op)) = &spec;
+  for (const CollectiveSpec& spec : links_.collectives)
+    specs_.at(static_cast<std::size_t>(spec.op)) = &spec;
   const auto& operators = program_.operators();
   for (std::size_t first = 0; first < operators.size();) {
     Stage& stage = stages_[static_cast<std::size_t>(operators[first].stage)];
@@ -32,7 +34,8 @@ ContendedRound::ContendedRound(std::vector<StepExecutor*> members, ContendedLink
       stage.kv_transfer = static_cast<std::int32_t>(first);
     } else {
       while (last < operators.size() && operators[last].part == operators[first].part &&
-             operators[last].stage == operators[first].stage && operators[last].kind != NodeKind::kStageSend)
+             operators[last].stage == operators[first].stage &&
+             operators[last].kind != NodeKind::kStageSend)
         ++last;
       add_items(stage, first, last);
     }
@@ -52,7 +55,8 @@ void ContendedRound::add_items(Stage& stage, std::size_t first, std::size_t last
       const bool together = op.feature == Feature::kGathered, moves = specs_[i] != nullptr;
       const auto kind = together ? (moves ? Item::Kind::kCollective : Item::Kind::kTogether)
                                  : (moves ? Item::Kind::kInside : Item::Kind::kOwn);
-      if (stage.items.empty() || moves || stage.items.back().kind != kind || stage.items.back().layer != layer)
+      if (stage.items.empty() || moves || stage.items.back().kind != kind ||
+          stage.items.back().layer != layer)
         stage.items.push_back({kind, layer, {}});
       stage.items.back().ops.push_back(static_cast<std::int32_t>(i));
     }
@@ -65,7 +69,8 @@ void ContendedRound::begin(std::span<const Batch* const> batches, Ps now) {
   run.members.assign(steps.begin(), steps.end());
   run.draws.assign(steps.front().draws.begin(), steps.front().draws.end());
   for (std::size_t m = 0; m < members_.size(); ++m)
-    run.costs.push_back(step_costs(*members_[m], run.members[m], run.draws));  // in the order of steps
+    run.costs.push_back(
+        step_costs(*members_[m], run.members[m], run.draws));  // in the order of steps
   run.start.assign(members_.size(), kNever);
   run.cursors.resize(devices_.size());
   run.waiting.assign(stages_.size(), 0);
@@ -88,7 +93,8 @@ Ps ContendedRound::price(const Run& run, const MemberStep& member, const Item& i
   return sum;
 }
 
-void ContendedRound::arrive(std::int64_t run, std::size_t member, std::size_t stage, Ps at, Ps now) {
+void ContendedRound::arrive(std::int64_t run, std::size_t member, std::size_t stage, Ps at,
+                            Ps now) {
   run_of(run).cursors[place(member, stage)].at = at;
   try_begin(member, stage, now);
 }
@@ -119,7 +125,8 @@ void ContendedRound::advance(std::int64_t number, std::size_t member, std::size_
       if (inside(number, member, stage, now)) return;
       continue;
     }
-    if (++run.waiting[stage] == static_cast<std::int32_t>(members_.size())) meet(number, stage, now);
+    if (++run.waiting[stage] == static_cast<std::int32_t>(members_.size()))
+      meet(number, stage, now);
     return;
   }
   leave(number, member, stage, now);
@@ -130,7 +137,8 @@ void ContendedRound::meet(std::int64_t number, std::size_t stage, Ps now) {
   Run& run = run_of(number);
   run.waiting[stage] = 0;
   Ps at = 0;
-  for (std::size_t m = 0; m < members_.size(); ++m) at = std::max(at, run.cursors[place(m, stage)].at);
+  for (std::size_t m = 0; m < members_.size(); ++m)
+    at = std::max(at, run.cursors[place(m, stage)].at);
   const std::size_t index = run.cursors[place(0, stage)].item;
   const Item& item = stages_[stage].items[index];
   const Ps ps = price(run, run.members[0], item);
@@ -153,7 +161,8 @@ void ContendedRound::flows_between(const Run& run, std::size_t stage, std::int32
     const Feature feature = program_.operators()[static_cast<std::size_t>(op)].feature;
     return rows_of(spec, run.members[0].place.at(feature), stage);
   }
-  // A ring over all ranks of all members goes from member to member once; the rest of it is on their own links.
+  // A ring over all ranks of all members goes from member to member once; the rest of it is on
+  // their own links.
   Part& part = only_part(spec.everyone ? Shape::kEveryone : Shape::kRing,
                          bytes_of(run, 0, op, members * (spec.everyone ? tp_ : 1)));
   for (std::size_t m = 0; m < members; ++m) {
@@ -164,8 +173,8 @@ void ContendedRound::flows_between(const Run& run, std::size_t stage, std::int32
   }
 }
 
-// What leaves a device goes to its neighbour in the node and to its like in the next node: that loads its two ports,
-// and those of the others, as much as rows to all do.
+// What leaves a device goes to its neighbour in the node and to its like in the next node: that
+// loads its two ports, and those of the others, as much as rows to all do.
 void ContendedRound::rows_of(const CollectiveSpec& spec, std::int64_t units, std::size_t stage) {
   const std::size_t members = members_.size(), each = static_cast<std::size_t>(spec.per_node);
   num_parts_ = 0;
@@ -174,8 +183,8 @@ void ContendedRound::rows_of(const CollectiveSpec& spec, std::int64_t units, std
     if (near ? each == 1 : each == members) continue;
     Part& part = parts_[num_parts_++];
     part.shape = shape;
-    part.bytes =
-        ceil_div(units * (near ? spec.bytes_per_unit : spec.far_bytes_per_unit), static_cast<std::int64_t>(members));
+    part.bytes = ceil_div(units * (near ? spec.bytes_per_unit : spec.far_bytes_per_unit),
+                          static_cast<std::int64_t>(members));
     part.flows.clear();
     for (std::size_t m = 0; m < members; ++m) {
       const std::size_t next = near ? m / each * each + (m + 1) % each : (m + each) % members;
@@ -185,15 +194,16 @@ void ContendedRound::rows_of(const CollectiveSpec& spec, std::int64_t units, std
   }
 }
 
-// What each of a ring's ranks sends; of an exchange of rows, what leaves each rank, in all one neighbour's flow: that
-// loads the ranks' ports as much as flows to all others do.
-std::int64_t ContendedRound::bytes_of(const Run& run, std::size_t member, std::int32_t op, std::size_t ranks) const {
+// What each of a ring's ranks sends; of an exchange of rows, what leaves each rank, in all one
+// neighbour's flow: that loads the ranks' ports as much as flows to all others do.
+std::int64_t ContendedRound::bytes_of(const Run& run, std::size_t member, std::int32_t op,
+                                      std::size_t ranks) const {
   const auto index = static_cast<std::size_t>(op);
   const auto count = static_cast<std::int64_t>(ranks);
   const std::int64_t units = run.members[member].place.at(program_.operators()[index].feature);
   const std::int64_t chunk = ceil_div(units * specs_[index]->bytes_per_unit, count);
-  if (specs_[index]->kind == model::CollectiveKind::all_to_all) return chunk;
-  return (count - 1) * chunk * (specs_[index]->kind == model::CollectiveKind::all_reduce ? 2 : 1);
+  if (specs_[index]->kind == model::CollectiveKind::kAllToAll) return chunk;
+  return (count - 1) * chunk * (specs_[index]->kind == model::CollectiveKind::kAllReduce ? 2 : 1);
 }
 
 // A collective among the devices of a member's stage; false when it has been passed.
@@ -205,7 +215,8 @@ bool ContendedRound::inside(std::int64_t number, std::size_t member, std::size_t
   Part& part = only_part(Shape::kRing, bytes_of(run, member, item.ops[0], tp_));
   for (std::size_t rank = 0; rank < tp_; ++rank)
     part.flows.push_back({device(member, stage, rank), device(member, stage, (rank + 1) % tp_)});
-  const Exchange own{number, static_cast<std::int32_t>(stage), static_cast<std::int32_t>(member), 0, true};
+  const Exchange own{number, static_cast<std::int32_t>(stage), static_cast<std::int32_t>(member), 0,
+                     true};
   if (ps > 0 && exchange(own, ps, cursor.at, now)) return true;
   cursor.at += ps;
   return false;
@@ -285,7 +296,8 @@ void ContendedRound::send_next(std::size_t member, std::size_t stage, Ps now) {
 
 void ContendedRound::end_step(std::int64_t number, std::size_t member, Ps at) {
   Run& run = run_of(number);
-  const StepTimes times = step_times(run.costs[member], run.start[member], at, run.members[member].place.tokens);
+  const StepTimes times =
+      step_times(run.costs[member], run.start[member], at, run.members[member].place.tokens);
   devices_[place(member, stages_.size() - 1)].free = times.end;
   if (++run.ended == members_.size()) {
     // Nothing refers to iterations that all have ended, and they end in order.

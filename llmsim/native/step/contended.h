@@ -1,10 +1,11 @@
 // The joint iteration of a domain whose members or stages talk over the cluster's shared links.
 //
-// A collective, between members or inside a stage, and a hand-over between stages, is one flow for each pair of devices
-// on the network, so that it meets KV on its way on the same links. Alone on them it takes exactly what its table says:
-// the flows carry the bytes that a ring sends, and what the table has beyond that (the other messages' latencies)
-// follows; where its flows share links and would take longer than the table, they carry less. Others on the links
-// stretch the flows by their fair shares. Operators that do not use shared links are priced as ever.
+// A collective, between members or inside a stage, and a hand-over between stages, is one flow for
+// each pair of devices on the network, so that it meets KV on its way on the same links. Alone on
+// them it takes exactly what its table says: the flows carry the bytes that a ring sends, and what
+// the table has beyond that (the other messages' latencies) follows; where its flows share links
+// and would take longer than the table, they carry less. Others on the links stretch the flows by
+// their fair shares. Operators that do not use shared links are priced as ever.
 #pragma once
 
 #include <array>
@@ -31,17 +32,19 @@ struct ContendedLinks {
 class ContendedRound final : public TransferOwner {
  public:
   using Ended = std::function<void(std::size_t member, const StepTimes& times)>;
-  // `members` are the domain's executors, which count what ran. `ended` hears of each member's steps in order, as soon
-  // as it is known when they end. Throws std::invalid_argument where the links do not fit the program.
-  ContendedRound(std::vector<StepExecutor*> members, ContendedLinks links, SharedNetwork& network, Ended ended);
+  // `members` are the domain's executors, which count what ran. `ended` hears of each member's
+  // steps in order, as soon as it is known when they end. Throws std::invalid_argument where the
+  // links do not fit the program.
+  ContendedRound(std::vector<StepExecutor*> members, ContendedLinks links, SharedNetwork& network,
+                 Ended ended);
 
   // The next joint iteration, all of whose batches may start at `now`.
   void begin(std::span<const Batch* const> batches, Ps now);
   void landed(TransferId transfer, std::uint64_t token, Ps now) override;
 
  private:
-  // What a stage does next: operators that each member runs for itself, or that all run at the same time after they
-  // have met, or one collective.
+  // What a stage does next: operators that each member runs for itself, or that all run at the same
+  // time after they have met, or one collective.
   struct Item {
     enum class Kind : std::uint8_t { kOwn, kTogether, kCollective, kInside } kind = Kind::kOwn;
     std::int32_t layer = 0;
@@ -78,11 +81,12 @@ class ContendedRound final : public TransferOwner {
   struct Exchange {
     std::int64_t run = 0;
     std::int32_t stage = 0, member = -1, left = 0;  // member -1: a collective of all
-    bool inside = false;                            // a collective of that member's, not a hand-over
-    std::array<Ps, 2> extra{};                      // after the last flow of each part
-    Ps at = 0;                                      // when it ends, as far as is known
+    bool inside = false;        // a collective of that member's, not a hand-over
+    std::array<Ps, 2> extra{};  // after the last flow of each part
+    Ps at = 0;                  // when it ends, as far as is known
   };
-  // How many bytes each flow of an exchange carries, and what follows; -1: even the latency is too long.
+  // How many bytes each flow of an exchange carries, and what follows; -1: even the latency is too
+  // long.
   struct Fit {
     std::int64_t bytes = 0;
     Ps extra = 0;
@@ -95,12 +99,15 @@ class ContendedRound final : public TransferOwner {
 
   void add_items(Stage& stage, std::size_t first, std::size_t last);
   Run& run_of(std::int64_t run) { return runs_[static_cast<std::size_t>(run - first_run_)]; }
-  std::size_t place(std::size_t member, std::size_t stage) const { return member * stages_.size() + stage; }
+  std::size_t place(std::size_t member, std::size_t stage) const {
+    return member * stages_.size() + stage;
+  }
   NetworkNodeId device(std::size_t member, std::size_t stage, std::size_t rank) const {
     return links_.places[rank + tp_ * place(member, stage)];
   }
   Ps price(const Run& run, const MemberStep& member, const Item& item) const;
-  std::int64_t bytes_of(const Run& run, std::size_t member, std::int32_t op, std::size_t ranks) const;
+  std::int64_t bytes_of(const Run& run, std::size_t member, std::int32_t op,
+                        std::size_t ranks) const;
   void try_begin(std::size_t member, std::size_t stage, Ps now);
   void advance(std::int64_t run, std::size_t member, std::size_t stage, Ps now);
   void meet(std::int64_t run, std::size_t stage, Ps now);
@@ -111,8 +118,8 @@ class ContendedRound final : public TransferOwner {
   struct Flow {
     NetworkNodeId from, to;
   };
-  // What flows of an exchange join: its devices as a ring, or the ranks of all members as one; rows on near or far
-  // ports.
+  // What flows of an exchange join: its devices as a ring, or the ranks of all members as one; rows
+  // on near or far ports.
   enum class Shape : std::uint8_t { kRing, kEveryone, kNear, kFar };
   // Flows of equal bytes; parts of an exchange use different links.
   struct Part {
@@ -122,7 +129,8 @@ class ContendedRound final : public TransferOwner {
   };
   void flows_between(const Run& run, std::size_t stage, std::int32_t op);
   void rows_of(const CollectiveSpec& spec, std::int64_t units, std::size_t stage);
-  // Starts the flows of what takes `ps` alone; false when it is too short for its links' latency, so that none start.
+  // Starts the flows of what takes `ps` alone; false when it is too short for its links' latency,
+  // so that none start.
   bool exchange(Exchange exchange, Ps ps, Ps at, Ps now);
   Part& only_part(Shape shape, std::int64_t bytes);
   Ps alone(std::span<const Flow> flows, std::int64_t bytes);

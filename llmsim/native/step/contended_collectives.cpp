@@ -1,4 +1,5 @@
-// How many bytes the flows of a collective on shared links carry, so that alone they take what its table says.
+// How many bytes the flows of a collective on shared links carry, so that alone they take what its
+// table says.
 #include <algorithm>
 
 #include "step/contended.h"
@@ -10,7 +11,8 @@ Ps ContendedRound::alone(std::span<const Flow> flows, std::int64_t bytes) {
   if (!probe_) probe_ = std::make_unique<SharedNetwork>(network_.config());
   Alone owner;
   const Ps begin = probed_;
-  for (const Flow& flow : flows) probe_->transfer(flow.from, flow.to, bytes, begin, owner, 0, Purpose::kOther);
+  for (const Flow& flow : flows)
+    probe_->transfer(flow.from, flow.to, bytes, begin, owner, 0, Purpose::kOther);
   probe_->settle(begin);
   while (probe_->num_in_flight() > 0) {
     probed_ = probe_->next_event();
@@ -40,7 +42,8 @@ const ContendedRound::Fit& ContendedRound::fit(const Exchange& exchange, const P
   std::sort(crossed_.begin(), crossed_.end());
   if (std::adjacent_find(crossed_.begin(), crossed_.end()) == crossed_.end()) {
     Ps longest = 0;
-    for (const Flow& flow : flows) longest = std::max(longest, network_.alone(flow.from, flow.to, most));
+    for (const Flow& flow : flows)
+      longest = std::max(longest, network_.alone(flow.from, flow.to, most));
     return fit = {most, ps - longest};
   }
   // Its own flows share links: what fits is found by halving.
@@ -83,7 +86,8 @@ bool ContendedRound::exchange(Exchange exchange, Ps ps, Ps at, Ps now) {
   for (std::size_t i = 0; i < num_parts_; ++i)
     for (const Flow& flow : parts_[i].flows)
       if (bytes[i] >= 0)
-        network_.transfer_at(flow.from, flow.to, bytes[i], at, now, *this, 2 * id + i, Purpose::kCollective);
+        network_.transfer_at(flow.from, flow.to, bytes[i], at, now, *this, 2 * id + i,
+                             Purpose::kCollective);
   return true;
 }
 

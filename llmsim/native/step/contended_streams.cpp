@@ -9,22 +9,24 @@ namespace {
 
 bool moves_bytes(std::size_t stream) {
   const auto kind = static_cast<DeviceStream>(stream % static_cast<std::size_t>(kNumDeviceStreams));
-  return kind == DeviceStream::kCopyIn || kind == DeviceStream::kCopyOut || kind == DeviceStream::kPull ||
-         kind == DeviceStream::kPim;
+  return kind == DeviceStream::kCopyIn || kind == DeviceStream::kCopyOut ||
+         kind == DeviceStream::kPull || kind == DeviceStream::kPim;
 }
 
 }  // namespace
 
-ContendedStreams::ContendedStreams(SharedNetwork& network, std::vector<std::vector<NetworkNodeId>> ranks,
-                                   std::vector<Way> ways, StreamCarry carry, const StreamGraph& usual, Amounts amounts,
-                                   Timed timed)
+ContendedStreams::ContendedStreams(SharedNetwork& network,
+                                   std::vector<std::vector<NetworkNodeId>> ranks,
+                                   std::vector<Way> ways, StreamCarry carry,
+                                   const StreamGraph& usual, Amounts amounts, Timed timed)
     : network_(network),
       devices_(std::move(ranks)),
       ways_(std::move(ways)),
       timed_(std::move(timed)),
       amounts_(std::move(amounts)),
       places_(std::move(carry.places)) {
-  if (devices_.size() != at(usual.units)) throw std::invalid_argument("the devices of each unit are needed");
+  if (devices_.size() != at(usual.units))
+    throw std::invalid_argument("the devices of each unit are needed");
   for (std::size_t stream = 0; stream < carry.free.size(); ++stream) {
     const std::size_t unit = stream / static_cast<std::size_t>(kNumDeviceStreams);
     lanes_.emplace_back(moves_bytes(stream) ? devices_[unit].size() : 1, Lane{carry.free[stream]});
@@ -64,7 +66,8 @@ void ContendedStreams::follow(Step& step, const Order& order) const {
   step.end.assign(nodes.size(), kNever);
   step.reached.assign(nodes.size(), 0);
   step.open = nodes.size();
-  for (const StreamNode& node : nodes) step.left.push_back(static_cast<std::int32_t>(ranks_on(at(node.stream))));
+  for (const StreamNode& node : nodes)
+    step.left.push_back(static_cast<std::int32_t>(ranks_on(at(node.stream))));
   if (old.order == nullptr) return;
   for (std::size_t stream = 0; stream < lanes_.size(); ++stream) {
     const auto &before = old.order->by_stream[stream], &after = order.by_stream[stream];
@@ -77,8 +80,8 @@ void ContendedStreams::follow(Step& step, const Order& order) const {
   }
 }
 
-void ContendedStreams::give(const StreamGraph& graph, std::span<const Ps> ps, std::span<const std::int64_t> bytes,
-                            Ps now) {
+void ContendedStreams::give(const StreamGraph& graph, std::span<const Ps> ps,
+                            std::span<const std::int64_t> bytes, Ps now) {
   Step& step = steps_.back();
   if (step.order->graph != &graph) follow(step, order_of(graph));
   step.given = true;
@@ -133,18 +136,21 @@ bool ContendedStreams::try_next(std::size_t stream, std::size_t rank, Ps now) {
   return true;
 }
 
-void ContendedStreams::move(const StreamNode& node, const Step& step, std::size_t rank, Ps begin, Ps now) {
+void ContendedStreams::move(const StreamNode& node, const Step& step, std::size_t rank, Ps begin,
+                            Ps now) {
   const std::size_t unit = at(node.stream / kNumDeviceStreams);
   const Way& way = ways_[static_cast<std::size_t>(amounts_.way[at(node.price)])];
   const auto& others = way.other[unit];
   const NetworkNodeId device = devices_[unit][rank], other = others[others.size() == 1 ? 0 : rank];
   const std::uint64_t token = (static_cast<std::uint64_t>(node.stream) << 32) | rank;
-  network_.transfer_at(way.out ? device : other, way.out ? other : device, step.bytes[at(node.price)],
-                       std::max(begin + way.before, now), now, *this, token, way.purpose);
+  network_.transfer_at(way.out ? device : other, way.out ? other : device,
+                       step.bytes[at(node.price)], std::max(begin + way.before, now), now, *this,
+                       token, way.purpose);
 }
 
 void ContendedStreams::landed(TransferId, std::uint64_t token, Ps now) {
-  const auto stream = static_cast<std::size_t>(token >> 32), rank = static_cast<std::size_t>(token & 0xffffffffU);
+  const auto stream = static_cast<std::size_t>(token >> 32),
+             rank = static_cast<std::size_t>(token & 0xffffffffU);
   lanes_[stream][rank].moving = false;
   pass(stream, rank, now);
   advance(now);
@@ -182,7 +188,8 @@ void ContendedStreams::forget() {
   while (steps_.size() > 1 && steps_.front().open == 0) {
     const Step& step = steps_.front();
     for (std::size_t place = 0; place < places_.size(); ++place)
-      if (const std::int32_t node = step.order->left_by[place]; node >= 0) places_[place] = step.end[at(node)];
+      if (const std::int32_t node = step.order->left_by[place]; node >= 0)
+        places_[place] = step.end[at(node)];
     for (auto& lanes : lanes_) {
       for (Lane& lane : lanes) {
         if (lane.step > first_) continue;

@@ -1,7 +1,9 @@
-// Steps whose copies meet other transfers on the cluster's network: their ends are known when the copies have landed.
+// Steps whose copies meet other transfers on the cluster's network: their ends are known when the
+// copies have landed.
 //
-// The same rules as FoldedStreams, but that the ranks of a unit copy each for itself, and that a node which moves bytes
-// lasts until the network says so. Equal to it to the picosecond where nobody else uses the links (tests/offload).
+// The same rules as FoldedStreams, but that the ranks of a unit copy each for itself, and that a
+// node which moves bytes lasts until the network says so. Equal to it to the picosecond where
+// nobody else uses the links (tests/offload).
 #pragma once
 
 #include <cstdint>
@@ -17,15 +19,16 @@ namespace llmsim {
 
 // Where the bytes of a node go: between each rank of its unit and another memory.
 struct Way {
-  bool out = false;                               // from the ranks; else to them
-  Ps before = 0;                                  // latency that the network's route does not charge
+  bool out = false;  // from the ranks; else to them
+  Ps before = 0;     // latency that the network's route does not charge
   std::vector<std::vector<NetworkNodeId>> other;  // by unit: a place for each rank, or one for all
   Purpose purpose = Purpose::kWeights;
 };
 
 class ContendedStreams final : public TransferOwner {
  public:
-  // What the prices mean, besides time: the bytes that a node moves, and on which way (-1: none, it takes its time).
+  // What the prices mean, besides time: the bytes that a node moves, and on which way (-1: none, it
+  // takes its time).
   struct Amounts {
     std::vector<Ps> ps;
     std::vector<std::int64_t> bytes;
@@ -35,12 +38,15 @@ class ContendedStreams final : public TransferOwner {
   // Times of a member's step, as soon as they are known: in order of the steps.
   using Timed = std::function<void(std::size_t member, Ps start, Ps end)>;
 
-  // `ranks` are the devices of each unit. Steps follow `usual` unless another graph is given whose streams have as many
-  // nodes that move bytes, in the same order. Copies that are fixed run ahead of the step that they are for.
-  ContendedStreams(SharedNetwork& network, std::vector<std::vector<NetworkNodeId>> ranks, std::vector<Way> ways,
-                   StreamCarry carry, const StreamGraph& usual, Amounts amounts, Timed timed);
+  // `ranks` are the devices of each unit. Steps follow `usual` unless another graph is given whose
+  // streams have as many nodes that move bytes, in the same order. Copies that are fixed run ahead
+  // of the step that they are for.
+  ContendedStreams(SharedNetwork& network, std::vector<std::vector<NetworkNodeId>> ranks,
+                   std::vector<Way> ways, StreamCarry carry, const StreamGraph& usual,
+                   Amounts amounts, Timed timed);
   // The next step, which may start at `now`: times and bytes by price, which are copied.
-  void give(const StreamGraph& graph, std::span<const Ps> ps, std::span<const std::int64_t> bytes, Ps now);
+  void give(const StreamGraph& graph, std::span<const Ps> ps, std::span<const std::int64_t> bytes,
+            Ps now);
   // Lets copies begin that run ahead; once, before anything else.
   void begin(Ps now) { advance(now); }
   void landed(TransferId transfer, std::uint64_t token, Ps now) override;

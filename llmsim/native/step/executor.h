@@ -12,7 +12,8 @@ namespace llmsim {
 
 class SharedNetwork;
 
-// When a step ran. What is neither collectives nor waiting (for other ranks, for a pipeline stage) is computing.
+// When a step ran. What is neither collectives nor waiting (for other ranks, for a pipeline stage)
+// is computing.
 struct StepTimes {
   Ps start = 0, end = 0, communication = 0, waiting = 0;
   std::int64_t padded_tokens = 0;
@@ -21,15 +22,16 @@ struct StepTimes {
 class StepExecutor {
  public:
   virtual ~StepExecutor() = default;
-  // A step that may start at `now`; steps come in the order of their starts, and end (> start) in that order. Times
-  // without an end (kNever) come later, when what the step moves over the cluster's network has landed.
+  // A step that may start at `now`; steps come in the order of their starts, and end (> start) in
+  // that order. Times without an end (kNever) come later, when what the step moves over the
+  // cluster's network has landed.
   virtual StepTimes run(const Batch& batch, Ps now) = 0;
   // Whether a step may start before the one before it has ended.
   virtual bool overlaps() const { return false; }
   // Whether its operators run one after the other, as the program prices them.
   virtual bool follows_program() const { return !overlaps(); }
-  // True if step transfers use shared links. The loop then calls use_network() before the first step; completion times
-  // are reported in step order.
+  // True if step transfers use shared links. The loop then calls use_network() before the first
+  // step; completion times are reported in step order.
   virtual bool contends() const { return false; }
   using Timed = std::function<void(const StepTimes& times)>;
   virtual void use_network(SharedNetwork&, Timed) {}
@@ -44,7 +46,8 @@ class StepExecutor {
   const Drafter* drafter() const { return drafter_.get(); }
   const Drafter::Usage& drafter_usage() const { return drafter_usage_; }
   Program::StepPrice propose(const Batch& batch) {
-    return drafter_ ? drafter_->price(batch, drafter_usage_, pass_timer_.get()) : Program::StepPrice{0, 0};
+    return drafter_ ? drafter_->price(batch, drafter_usage_, pass_timer_.get())
+                    : Program::StepPrice{0, 0};
   }
   void set_pass_timer(std::unique_ptr<PassTimer> timer) { pass_timer_ = std::move(timer); }
 
@@ -62,7 +65,8 @@ class StepExecutor {
 // A group alone, in one stage.
 class FoldedExecutor final : public StepExecutor {
  public:
-  explicit FoldedExecutor(std::shared_ptr<const Program> program) : StepExecutor(std::move(program)) {}
+  explicit FoldedExecutor(std::shared_ptr<const Program> program)
+      : StepExecutor(std::move(program)) {}
   StepTimes run(const Batch& batch, Ps now) override {
     Program::StepPrice price = program_->evaluate(batch, usage_);
     if (drafter_) {
@@ -72,7 +76,8 @@ class FoldedExecutor final : public StepExecutor {
     }
     const Ps start = std::max(now, free_);
     free_ = start + std::max<Ps>(1, price.ps + program_->host_gap());
-    return {start, free_, price.communication_ps, 0, program_->padded(program_->rank_features(batch))};
+    return {start, free_, price.communication_ps, 0,
+            program_->padded(program_->rank_features(batch))};
   }
 
  private:

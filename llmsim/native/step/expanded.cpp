@@ -39,7 +39,7 @@ class ExpandedRound::Layout {
         if (s + 1 == stages_) continue;
         for (std::uint32_t t = 0; t < tp_; ++t) {
           append({-1, narrow(m), narrow(place(m, s)), 0, true});
-          scheduler_.compute(device(at(m, s, t)), 0, {}, model::Stream::copy_out);
+          scheduler_.compute(device(at(m, s, t)), 0, {}, model::Stream::kCopyOut);
         }
       }
   }
@@ -58,13 +58,15 @@ class ExpandedRound::Layout {
         const std::uint32_t rank = at(m, stage, t);
         if (op.kind == NodeKind::kCollective) {
           const std::uint32_t which = group_of_[index][place_in_stages(m, t)];
-          scheduler_.collective(device(rank), plans_[index][which], calls_ + which, 1, front_[rank]);
+          scheduler_.collective(device(rank), plans_[index][which], calls_ + which, 1,
+                                front_[rank]);
         } else {
           scheduler_.compute(device(rank), 0, front_[rank]);
         }
         front_[rank] = {append({narrow(index), narrow(m), 0, layer, false})};
       }
-      if (op.kind == NodeKind::kCollective && !together) go_on_together(m, stage, graph_.last[place(m, stage)]);
+      if (op.kind == NodeKind::kCollective && !together)
+        go_on_together(m, stage, graph_.last[place(m, stage)]);
     }
     if (op.kind != NodeKind::kCollective) return;
     calls_ += tp_ * members_;
@@ -78,8 +80,12 @@ class ExpandedRound::Layout {
 
  private:
   static std::int32_t narrow(std::size_t x) { return static_cast<std::int32_t>(x); }
-  std::uint32_t at(std::uint32_t m, std::uint32_t s, std::uint32_t t) const { return t + tp_ * (s + stages_ * m); }
-  model::DeviceId device(std::uint32_t rank) const { return devices_.empty() ? rank : devices_[rank]; }
+  std::uint32_t at(std::uint32_t m, std::uint32_t s, std::uint32_t t) const {
+    return t + tp_ * (s + stages_ * m);
+  }
+  model::DeviceId device(std::uint32_t rank) const {
+    return devices_.empty() ? rank : devices_[rank];
+  }
   std::size_t place(std::uint32_t m, std::uint32_t s) const { return m * stages_ + s; }
   std::uint64_t append(Origin origin) {
     graph_.origin.push_back(origin);
@@ -88,8 +94,10 @@ class ExpandedRound::Layout {
 
   std::uint32_t place_in_stages(std::uint32_t m, std::uint32_t t) const { return m * tp_ + t; }
 
-  // The first of the ranks that rank t of member m does this collective with: what its group is known by.
-  std::uint32_t leader(const CollectiveSpec& spec, bool together, std::uint32_t m, std::uint32_t t) const {
+  // The first of the ranks that rank t of member m does this collective with: what its group is
+  // known by.
+  std::uint32_t leader(const CollectiveSpec& spec, bool together, std::uint32_t m,
+                       std::uint32_t t) const {
     if (spec.everyone) return 0;
     if (together) return t;
     const auto ranks = spec.ranks > 0 ? static_cast<std::uint32_t>(spec.ranks) : tp_;
@@ -98,30 +106,35 @@ class ExpandedRound::Layout {
     return place_in_stages(m, t / block * block + t % stride);
   }
 
-  // Each group has a plan: operators between the members one for each rank of a stage, those inside a stage one for
-  // each set of its ranks that work together.
+  // Each group has a plan: operators between the members one for each rank of a stage, those inside
+  // a stage one for each set of its ranks that work together.
   void add_plans(const CollectiveSpec& spec) {
     const auto index = static_cast<std::size_t>(spec.op);
     const Operator& op = program_.operators()[index];
     if (op.kind == NodeKind::kStageSend) return;
-    if (op.kind != NodeKind::kCollective) throw std::invalid_argument(op.name + " is not a collective");
+    if (op.kind != NodeKind::kCollective)
+      throw std::invalid_argument(op.name + " is not a collective");
     // A measured collective is keyed by its own duration: the table is the identity.
-    const auto table = spec.bytes_per_unit > 0 ? nullptr
-                                               : std::make_shared<const model::MeasuredTable>(
-                                                     std::vector<model::Bytes>{0, 1}, std::vector<model::Ps>{0, 1});
-    const auto algorithm = spec.bytes_per_unit > 0 ? spec.algorithm : model::Algorithm::measured;
+    const auto table = spec.bytes_per_unit > 0
+                           ? nullptr
+                           : std::make_shared<const model::MeasuredTable>(
+                                 std::vector<model::Bytes>{0, 1}, std::vector<model::Ps>{0, 1});
+    const auto algorithm = spec.bytes_per_unit > 0 ? spec.algorithm : model::Algorithm::kMeasured;
     std::map<std::uint32_t, std::vector<model::DeviceId>> groups;
     const bool together = op.feature == Feature::kGathered;
     for (std::uint32_t m = 0; m < members_; ++m)
       for (std::uint32_t t = 0; t < tp_; ++t)
-        groups[leader(spec, together, m, t)].push_back(device(at(m, static_cast<std::uint32_t>(op.stage), t)));
+        groups[leader(spec, together, m, t)].push_back(
+            device(at(m, static_cast<std::uint32_t>(op.stage), t)));
     std::map<std::uint32_t, std::uint32_t> number;
     for (const auto& [first, devices] : groups) {
       number[first] = static_cast<std::uint32_t>(plans_[index].size());
-      plans_[index].push_back(scheduler_.add_plan({spec.kind, algorithm, scheduler_.add_group(devices), table}));
+      plans_[index].push_back(
+          scheduler_.add_plan({spec.kind, algorithm, scheduler_.add_group(devices), table}));
     }
     for (std::uint32_t m = 0; m < members_; ++m)
-      for (std::uint32_t t = 0; t < tp_; ++t) group_of_[index].push_back(number[leader(spec, together, m, t)]);
+      for (std::uint32_t t = 0; t < tp_; ++t)
+        group_of_[index].push_back(number[leader(spec, together, m, t)]);
   }
 
   // The ranks' next operators wait for all of these nodes.
@@ -176,8 +189,10 @@ ExpandedRound::ExpandedRound(std::shared_ptr<const Program> program, const Expan
       engine_(config.topology, {config.network, 0, {}, {}, config.poll}) {
   const std::int64_t parts = std::int64_t{program_->num_stages()} * config.members;
   if (parts < 1 || static_cast<std::int64_t>(num_ranks()) % parts != 0)
-    throw std::invalid_argument("there is a number of devices that stages x members does not divide");
-  for (const CollectiveSpec& spec : config.collectives) specs_.at(static_cast<std::size_t>(spec.op)) = spec;
+    throw std::invalid_argument(
+        "there is a number of devices that stages x members does not divide");
+  for (const CollectiveSpec& spec : config.collectives)
+    specs_.at(static_cast<std::size_t>(spec.op)) = spec;
 }
 
 std::size_t ExpandedRound::num_ranks() const {
@@ -189,7 +204,8 @@ ExpandedRound::Graph& ExpandedRound::graph_of(std::span<const MemberStep> member
   for (const MemberStep& member : members) {
     unsigned bits = 0;
     for (const Feature feature : {Feature::kSequences, Feature::kDecodes, Feature::kPrefills})
-      if (program_->reads(feature) && member.place.at(feature) == 0) bits |= 1U << static_cast<unsigned>(feature);
+      if (program_->reads(feature) && member.place.at(feature) == 0)
+        bits |= 1U << static_cast<unsigned>(feature);
     lacking_.push_back(static_cast<std::uint8_t>(bits));
   }
   Graph& graph = graphs_[lacking_];
@@ -203,8 +219,9 @@ void ExpandedRound::build(Graph& graph, const Lacking& lacking) const {
   graph.handed.assign(places, {});
   Layout layout(*this, graph);
   layout.hold();
-  graph.last = graph.held;                                  // of a stage without operators
-  for (std::size_t first = 0; first < operators.size();) {  // operators of one part repeat together, layer by layer
+  graph.last = graph.held;  // of a stage without operators
+  for (std::size_t first = 0;
+       first < operators.size();) {  // operators of one part repeat together, layer by layer
     std::size_t last = first;
     std::int32_t repeat = 0;
     while (last < operators.size() && operators[last].part == operators[first].part &&
@@ -227,8 +244,8 @@ void ExpandedRound::build(Graph& graph, const Lacking& lacking) const {
   graph.amounts.resize(graph.origin.size());
 }
 
-std::int64_t ExpandedRound::amount_of(const Origin& origin, std::span<const MemberStep> members, Ps now,
-                                      const Carry& carry) const {
+std::int64_t ExpandedRound::amount_of(const Origin& origin, std::span<const MemberStep> members,
+                                      Ps now, const Carry& carry) const {
   if (origin.op < 0) {
     const auto& free = origin.link ? carry.link : carry.device;
     return std::max<Ps>(0, free[static_cast<std::size_t>(origin.place)] - now);
@@ -236,15 +253,18 @@ std::int64_t ExpandedRound::amount_of(const Origin& origin, std::span<const Memb
   const auto index = static_cast<std::size_t>(origin.op);
   const Operator& op = program_->operators()[index];
   const MemberStep& member = members[static_cast<std::size_t>(origin.member)];
-  if (op.kind == NodeKind::kAttention) return member.attention[static_cast<std::size_t>(op.attention)].ps;
-  if (op.sampled != nullptr) return member.draws[static_cast<std::size_t>(program_->first_draw(index) + origin.layer)];
-  const std::int64_t units = member.place.at(op.feature), bytes = specs_[index].bytes_per_unit * units;
+  if (op.kind == NodeKind::kAttention)
+    return member.attention[static_cast<std::size_t>(op.attention)].ps;
+  if (op.sampled != nullptr)
+    return member.draws[static_cast<std::size_t>(program_->first_draw(index) + origin.layer)];
+  const std::int64_t units = member.place.at(op.feature),
+                     bytes = specs_[index].bytes_per_unit * units;
   if (bytes == 0) return op.ps[static_cast<std::size_t>(units)];
   return bytes;
 }
 
-void ExpandedRound::run(std::span<const MemberStep> members, Ps now, Carry& carry, std::span<Ps> starts,
-                        std::span<Ps> ends) {
+void ExpandedRound::run(std::span<const MemberStep> members, Ps now, Carry& carry,
+                        std::span<Ps> starts, std::span<Ps> ends) {
   Graph& graph = graph_of(members);
   for (std::size_t node = 0; node < graph.amounts.size(); ++node)
     graph.amounts[node] = amount_of(graph.origin[node], members, now, carry);

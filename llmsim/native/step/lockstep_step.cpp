@@ -6,16 +6,19 @@
 
 namespace llmsim {
 
-FoldedRound::FoldedRound(const Program& program) : stages_(static_cast<std::size_t>(program.num_stages())) {
+FoldedRound::FoldedRound(const Program& program)
+    : stages_(static_cast<std::size_t>(program.num_stages())) {
   const auto& operators = program.operators();
   for (std::size_t first = 0; first < operators.size();) {
     std::size_t last = first + 1;
     while (last < operators.size() && operators[last].part == operators[first].part &&
-           operators[last].stage == operators[first].stage && operators[last].kind != NodeKind::kStageSend)
+           operators[last].stage == operators[first].stage &&
+           operators[last].kind != NodeKind::kStageSend)
       ++last;
     Stage& stage = stages_[static_cast<std::size_t>(operators[first].stage)];
     if (operators[first].kind == NodeKind::kStageSend) {
-      if (operators[first].feature != Feature::kTokens) throw std::invalid_argument("a hand-over is sized by tokens");
+      if (operators[first].feature != Feature::kTokens)
+        throw std::invalid_argument("a hand-over is sized by tokens");
       stage.kv_transfer = operators[first].ps;
     } else {
       auto bands = bands_of(program, std::span(operators).subspan(first, last - first));
@@ -25,7 +28,8 @@ FoldedRound::FoldedRound(const Program& program) : stages_(static_cast<std::size
   }
 }
 
-std::vector<FoldedRound::Band> FoldedRound::bands_of(const Program& program, std::span<const Operator> part) {
+std::vector<FoldedRound::Band> FoldedRound::bands_of(const Program& program,
+                                                     std::span<const Operator> part) {
   std::set<std::int32_t> repeats;
   for (const Operator& op : part) repeats.insert(op.repeat);
   std::vector<Band> bands;
@@ -46,7 +50,8 @@ std::vector<FoldedRound::Band> FoldedRound::bands_of(const Program& program, std
         continue;
       }
       if (op.sampled != nullptr) {
-        segment.first_draw.push_back(program.first_draw(static_cast<std::size_t>(&op - program.operators().data())));
+        segment.first_draw.push_back(
+            program.first_draw(static_cast<std::size_t>(&op - program.operators().data())));
         continue;
       }
       auto& table = segment.ps[static_cast<std::size_t>(op.feature)];
@@ -62,13 +67,15 @@ Ps FoldedRound::Segment::own(const MemberStep& member) const {
   Ps sum = 0;
   for (std::size_t i = 0; i < kMaxAttentions; ++i) sum += attention[i] * member.attention[i].ps;
   for (std::size_t i = 0; i < kNumFeatures; ++i)
-    if (!ps[i].empty()) sum += ps[i][static_cast<std::size_t>(member.place.at(static_cast<Feature>(i)))];
+    if (!ps[i].empty())
+      sum += ps[i][static_cast<std::size_t>(member.place.at(static_cast<Feature>(i)))];
   return sum;
 }
 
 Ps FoldedRound::Segment::sampled(const MemberStep& member, std::int64_t layer) const {
   Ps sum = 0;
-  for (const std::int64_t first : first_draw) sum += member.draws[static_cast<std::size_t>(first + layer)];
+  for (const std::int64_t first : first_draw)
+    sum += member.draws[static_cast<std::size_t>(first + layer)];
   return sum;
 }
 
@@ -78,7 +85,8 @@ Ps FoldedRound::sampled(const Band& band, const MemberStep& member, std::int64_t
   return sum;
 }
 
-void FoldedRound::pass_layer(const Band& band, std::int64_t layer, std::span<const MemberStep> members) {
+void FoldedRound::pass_layer(const Band& band, std::int64_t layer,
+                             std::span<const MemberStep> members) {
   for (const Segment& segment : band.segments) {
     const Ps sampled = segment.sampled(members[0], layer);
     if (segment.together) {
@@ -95,7 +103,8 @@ void FoldedRound::pass_band(const Band& band, std::span<const MemberStep> member
   if (!band.together) {
     for (std::size_t m = 0; m < members.size(); ++m) {
       for (const Segment& segment : band.segments) at_[m] += band.repeat * segment.own(members[m]);
-      for (std::int64_t layer = band.first; layer < end; ++layer) at_[m] += sampled(band, members[m], layer);
+      for (std::int64_t layer = band.first; layer < end; ++layer)
+        at_[m] += sampled(band, members[m], layer);
     }
     return;
   }
@@ -103,7 +112,8 @@ void FoldedRound::pass_band(const Band& band, std::span<const MemberStep> member
     before_ = at_;
     pass_layer(band, layer, members);
     bool alike = true;
-    for (std::size_t m = 1; m < members.size(); ++m) alike &= at_[m] - before_[m] == at_[0] - before_[0];
+    for (std::size_t m = 1; m < members.size(); ++m)
+      alike &= at_[m] - before_[m] == at_[0] - before_[0];
     if (!alike) continue;
     // What is sampled differs from layer to layer, but moves all members alike.
     const Ps moved = at_[0] - before_[0] - sampled(band, members[0], layer);
@@ -114,25 +124,28 @@ void FoldedRound::pass_band(const Band& band, std::span<const MemberStep> member
   }
 }
 
-void FoldedRound::run(std::span<const MemberStep> members, Ps now, Carry& carry, std::span<Ps> starts,
-                      std::span<Ps> ends) {
+void FoldedRound::run(std::span<const MemberStep> members, Ps now, Carry& carry,
+                      std::span<Ps> starts, std::span<Ps> ends) {
   at_.assign(members.size(), now);
   for (std::size_t s = 0; s < stages_.size(); ++s) {
-    for (std::size_t m = 0; m < members.size(); ++m) at_[m] = std::max(at_[m], carry.device[m * stages_.size() + s]);
+    for (std::size_t m = 0; m < members.size(); ++m)
+      at_[m] = std::max(at_[m], carry.device[m * stages_.size() + s]);
     if (s == 0) std::copy(at_.begin(), at_.end(), starts.begin());
     for (const Band& band : stages_[s].bands) pass_band(band, members);
     for (std::size_t m = 0; m < members.size(); ++m) {
       carry.device[m * stages_.size() + s] = at_[m];
       if (stages_[s].kv_transfer.empty()) continue;
       Ps& link = carry.link[m * stages_.size() + s];
-      at_[m] = std::max(at_[m], link) + stages_[s].kv_transfer[static_cast<std::size_t>(members[m].place.tokens)];
+      at_[m] = std::max(at_[m], link) +
+               stages_[s].kv_transfer[static_cast<std::size_t>(members[m].place.tokens)];
       link = at_[m];
     }
   }
   std::copy(at_.begin(), at_.end(), ends.begin());
 }
 
-LockstepExecutor::LockstepExecutor(std::vector<StepExecutor*> members, std::unique_ptr<RoundTiming> timing)
+LockstepExecutor::LockstepExecutor(std::vector<StepExecutor*> members,
+                                   std::unique_ptr<RoundTiming> timing)
     : members_(std::move(members)), timing_(std::move(timing)), steps_(members_.size()) {
   const auto stages = static_cast<std::size_t>(members_.front()->program().num_stages());
   carry_.device.assign(members_.size() * stages, 0);
@@ -159,7 +172,10 @@ std::span<MemberStep> LockstepExecutor::combine(std::span<const Batch* const> ba
   for (std::size_t m = 0; m < batches.size(); ++m) gathered += padded(m);
   for (std::size_t m = 0; m < batches.size(); ++m) {
     const Program& program = members_[m]->program();
-    steps_[m] = {batches[m], program.place(*batches[m], padded(m), gathered), program.attention_layer(*batches[m]), {}};
+    steps_[m] = {batches[m],
+                 program.place(*batches[m], padded(m), gathered),
+                 program.attention_layer(*batches[m]),
+                 {}};
     steps_[m].place.mode = mode;
   }
   const Program& program = members_.front()->program();
@@ -181,12 +197,14 @@ StepTimes step_times(const StepCosts& costs, Ps start, Ps done, std::int64_t pad
   return {start, end, operators.communication_ps + drafts.communication_ps, waiting, padded_tokens};
 }
 
-void LockstepExecutor::run(std::span<const Batch* const> batches, Ps now, std::span<StepTimes> times) {
+void LockstepExecutor::run(std::span<const Batch* const> batches, Ps now,
+                           std::span<StepTimes> times) {
   combine(batches);
   timing_->run(steps_, now, carry_, starts_, ends_);
   const auto stages = carry_.device.size() / members_.size();
   for (std::size_t m = 0; m < members_.size(); ++m) {
-    times[m] = step_times(step_costs(*members_[m], steps_[m], draws_), starts_[m], ends_[m], steps_[m].place.tokens);
+    times[m] = step_times(step_costs(*members_[m], steps_[m], draws_), starts_[m], ends_[m],
+                          steps_[m].place.tokens);
     carry_.device[m * stages + stages - 1] = times[m].end;
   }
 }

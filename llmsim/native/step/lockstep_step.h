@@ -1,4 +1,5 @@
-// The joint iteration of a domain: its members (data-parallel ranks) go through the pipeline's stages together.
+// The joint iteration of a domain: its members (data-parallel ranks) go through the pipeline's
+// stages together.
 #pragma once
 
 #include <functional>
@@ -18,25 +19,30 @@ struct MemberStep {
   std::span<const Ps> draws;  // of the domain's program, the same for all members
 };
 
-// When the devices of each (member, stage) and their links to the next stage are free; survives the step.
+// When the devices of each (member, stage) and their links to the next stage are free; survives the
+// step.
 struct Carry {
   std::vector<Ps> device, link;  // by member * stages + stage
 };
 
-// Times the nodes of one joint iteration. Both ways of doing it agree to the picosecond (invariant 9):
-// - a stage's devices run its operators in order; an operator over gathered tokens starts on all members together, when
+// Times the nodes of one joint iteration. Both ways of doing it agree to the picosecond (invariant
+// 9):
+// - a stage's devices run its operators in order; an operator over gathered tokens starts on all
+// members together, when
 //   the slowest is there;
-// - hidden states leave for the next stage as soon as the sender's last hand-over has arrived, beside its next batch.
+// - hidden states leave for the next stage as soon as the sender's last hand-over has arrived,
+// beside its next batch.
 class RoundTiming {
  public:
   virtual ~RoundTiming() = default;
-  // `starts` and `ends` have one entry per member: when it begins its first stage, and ends its last.
+  // `starts` and `ends` have one entry per member: when it begins its first stage, and ends its
+  // last.
   virtual void run(std::span<const MemberStep> members, Ps now, Carry& carry, std::span<Ps> starts,
                    std::span<Ps> ends) = 0;
 };
 
-// Chains of operators between two meetings of the members are one table each; identical layers are leapt over as soon
-// as they move all members alike (docs/explanation/execution.md, A6).
+// Chains of operators between two meetings of the members are one table each; identical layers are
+// leapt over as soon as they move all members alike (docs/explanation/execution.md, A6).
 class FoldedRound final : public RoundTiming {
  public:
   explicit FoldedRound(const Program& program);
@@ -72,7 +78,8 @@ class FoldedRound final : public RoundTiming {
   std::vector<Ps> at_, before_;  // where each member is, and was a layer ago
 };
 
-// What a member's step costs wherever it waits: its operators, and its drafts, which the last stage proposes.
+// What a member's step costs wherever it waits: its operators, and its drafts, which the last stage
+// proposes.
 struct StepCosts {
   Program::StepPrice operators, drafts;
   Ps gap = 0;  // of the host
@@ -86,7 +93,8 @@ StepTimes step_times(const StepCosts& costs, Ps start, Ps done, std::int64_t pad
 class RoundExecutor {
  public:
   virtual ~RoundExecutor() = default;
-  // One batch per member, all of which may start at `now`. Times without an end (kNever) come later.
+  // One batch per member, all of which may start at `now`. Times without an end (kNever) come
+  // later.
   virtual void run(std::span<const Batch* const> batches, Ps now, std::span<StepTimes> times) = 0;
   // As StepExecutor's.
   virtual bool contends() const { return false; }
@@ -100,8 +108,8 @@ class LockstepExecutor final : public RoundExecutor {
   LockstepExecutor(std::vector<StepExecutor*> members, std::unique_ptr<RoundTiming> timing);
   // Needs a timing.
   void run(std::span<const Batch* const> batches, Ps now, std::span<StepTimes> times) override;
-  // What runs: with a captured graph all members at the size of the largest; if one has none, nobody pads. Valid until
-  // the next call.
+  // What runs: with a captured graph all members at the size of the largest; if one has none,
+  // nobody pads. Valid until the next call.
   std::span<MemberStep> combine(std::span<const Batch* const> batches);
 
  private:
@@ -133,8 +141,10 @@ class PipelineExecutor final : public StepExecutor {
 // A drafter's passes, every rank's operators run by the engine.
 class RoundPasses final : public PassTimer {
  public:
-  RoundPasses(const Drafter& drafter, std::unique_ptr<RoundTiming> first, std::unique_ptr<RoundTiming> next)
-      : first_(drafter.first_program(), std::move(first)), next_(drafter.next_program(), std::move(next)) {}
+  RoundPasses(const Drafter& drafter, std::unique_ptr<RoundTiming> first,
+              std::unique_ptr<RoundTiming> next)
+      : first_(drafter.first_program(), std::move(first)),
+        next_(drafter.next_program(), std::move(next)) {}
   Ps took(const Batch& pass, bool first) override {
     const StepTimes times = (first ? first_ : next_).run(pass, now_);
     now_ = times.end;

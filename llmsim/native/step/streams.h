@@ -1,5 +1,5 @@
-// A step as nodes on the streams of one or several units (a stage of a member): each stream runs its nodes in order,
-// one at a time.
+// A step as nodes on the streams of one or several units (a stage of a member): each stream runs
+// its nodes in order, one at a time.
 #pragma once
 
 #include <array>
@@ -12,8 +12,8 @@
 
 namespace llmsim {
 
-// Copies in bring weights, copies out carry activations and KV to another memory, pulls bring results back; the host
-// computes for the unit, and sends go to the next pipeline stage.
+// Copies in bring weights, copies out carry activations and KV to another memory, pulls bring
+// results back; the host computes for the unit, and sends go to the next pipeline stage.
 enum class DeviceStream : std::uint8_t { kCompute, kPull, kCopyIn, kCopyOut, kPim, kHost, kSend };
 inline constexpr std::int32_t kNumDeviceStreams = 7;
 
@@ -26,9 +26,11 @@ inline constexpr std::int32_t kCarried = 1 << 30;
 
 struct StreamNode {
   std::int32_t stream = 0;
-  std::int32_t price = 0;             // index of its duration among the step's prices
-  std::int32_t first = 0, count = 0;  // what it waits for, in StreamGraph::after: earlier nodes, or kCarried + k
-  bool begins = false;                // not before the step is given
+  std::int32_t price = 0;  // index of its duration among the step's prices
+  std::int32_t first = 0,
+               count =
+                   0;   // what it waits for, in StreamGraph::after: earlier nodes, or kCarried + k
+  bool begins = false;  // not before the step is given
 };
 
 // What a node does, for those who look at single steps.
@@ -55,8 +57,9 @@ struct NodeLabel {
 
 // The same for every step but for the prices. Nodes are in the order of each stream.
 struct StreamGraph {
-  // The first and the last node of a member: its step lasts from the end of the one to the end of the other, and at
-  // least one picosecond. The last one is alone on its stream's end: the member's next step comes after it.
+  // The first and the last node of a member: its step lasts from the end of the one to the end of
+  // the other, and at least one picosecond. The last one is alone on its stream's end: the member's
+  // next step comes after it.
   struct Member {
     std::int32_t begin = 0, end = 0;
   };
@@ -65,20 +68,24 @@ struct StreamGraph {
   std::vector<StreamNode> nodes;
   std::vector<NodeLabel> labels;  // of each node
   std::vector<std::int32_t> after;
-  std::vector<std::pair<std::int32_t, std::int32_t>> carries;  // (node, place): its end is kept for the next step
+  std::vector<std::pair<std::int32_t, std::int32_t>>
+      carries;  // (node, place): its end is kept for the next step
   std::vector<Member> members;
 
   std::span<const std::int32_t> after_of(const StreamNode& node) const {
-    return std::span(after).subspan(static_cast<std::size_t>(node.first), static_cast<std::size_t>(node.count));
+    return std::span(after).subspan(static_cast<std::size_t>(node.first),
+                                    static_cast<std::size_t>(node.count));
   }
 };
 
-// What one step leaves to the next: when the streams are free, and the ends that later nodes wait for.
+// What one step leaves to the next: when the streams are free, and the ends that later nodes wait
+// for.
 struct StreamCarry {
   std::vector<Ps> free, places;
 };
 
-// Both ways agree to the picosecond (invariant 9): first come first served on each stream leaves no choice.
+// Both ways agree to the picosecond (invariant 9): first come first served on each stream leaves no
+// choice.
 class StreamTiming {
  public:
   virtual ~StreamTiming() = default;
@@ -90,8 +97,8 @@ class StreamTiming {
 // Max-plus arithmetic over the nodes, in order.
 class FoldedStreams final : public StreamTiming {
  public:
-  void run(const StreamGraph& graph, std::span<const Ps> prices, Ps now, StreamCarry& carry, std::span<Ps> starts,
-           std::span<Ps> ends) override;
+  void run(const StreamGraph& graph, std::span<const Ps> prices, Ps now, StreamCarry& carry,
+           std::span<Ps> starts, std::span<Ps> ends) override;
   // Of each node of the last step.
   std::span<const Ps> node_ends() const { return end_; }
 
@@ -102,8 +109,8 @@ class FoldedStreams final : public StreamTiming {
 // Every node in the engine; devices of their own hold back what the step before still keeps busy.
 class ExpandedStreams final : public StreamTiming {
  public:
-  void run(const StreamGraph& graph, std::span<const Ps> prices, Ps now, StreamCarry& carry, std::span<Ps> starts,
-           std::span<Ps> ends) override;
+  void run(const StreamGraph& graph, std::span<const Ps> prices, Ps now, StreamCarry& carry,
+           std::span<Ps> starts, std::span<Ps> ends) override;
 };
 
 }  // namespace llmsim

@@ -1,4 +1,6 @@
-"""Attention of one layer over a mixed batch, in each kernel that the machine has, checked before it is timed."""
+"""Attention of one layer over a mixed batch, in each kernel that the machine has, checked before it
+is timed.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from llmsim.profiler.kernels.work import rotating
 
 Work = Callable[[], object]
 TOLERANCE = 3e-2
-"""Largest relative error of a kernel against float32 math; half-precision results lie between 1e-3 and 1e-2."""
+"""Largest relative error of a kernel against float32 math; half-precision results lie between 1e-3
+and 1e-2.
+"""
 CHECKED = ((5, 9), (1, 33), (1, 17))
 """The batch that every kernel must get right: (new tokens, cached tokens) of each sequence."""
 
@@ -45,7 +49,9 @@ Shape = HeadShape | LatentShape | IndexerShape
 
 
 def shapes_of(model: ModelConfig, ops: Sequence[Operator]) -> dict[str, Shape]:
-    """Table of a bundle -> the shape of the attention whose rows it holds; windows have the same heads as the rest."""
+    """Table of a bundle -> the shape of the attention whose rows it holds; windows have the same
+    heads as the rest.
+    """
     found: dict[str, Shape] = {}
     for op in ops:
         if op.name == "indexer":
@@ -54,9 +60,13 @@ def shapes_of(model: ModelConfig, ops: Sequence[Operator]) -> dict[str, Shape]:
         elif op.kind == "attention" and model.latent is not None:
             latent = model.latent
             widths = (op.heads, latent.kv_rank, latent.nope_dim, latent.rope_dim, latent.v_dim)
-            found["attention"] = SparseShape(*widths, model.indexer.topk) if model.indexer else LatentShape(*widths)
+            found["attention"] = (
+                SparseShape(*widths, model.indexer.topk) if model.indexer else LatentShape(*widths)
+            )
         elif op.kind == "attention":
-            found.setdefault("attention", HeadShape(op.heads, op.kv_heads, op.head_dim, model.attention_sinks))
+            found.setdefault(
+                "attention", HeadShape(op.heads, op.kv_heads, op.head_dim, model.attention_sinks)
+            )
     return found
 
 
@@ -78,10 +88,12 @@ class Attention:
         self, torch: Any, device: Any, dtype: Any, shape: Shape, kernel: str, *,
         layers: int, cache_bytes: int, layer_share: int, product: Callable[[], Any] | None = None,
     ) -> None:  # fmt: skip
-        """`layers` caches are rotated as a step does, as far as they exceed the last-level cache of `cache_bytes`.
+        """`layers` caches are rotated as a step does, as far as they exceed the last-level cache of
+        `cache_bytes`.
 
-        `layer_share`: work that the kernel's engine does once a step (the packed kernel's mask) counts 1/layer_share.
-        `product` makes the quantised layer that expands the latents of a context, where it is one.
+        `layer_share`: work that the kernel's engine does once a step (the packed kernel's mask)
+        counts 1/layer_share. `product` makes the quantised layer that expands the latents of a
+        context, where it is one.
         """
         self._torch = torch
         self._device = device
@@ -101,7 +113,9 @@ class Attention:
 
     def work(self, batch: Sequence[tuple[int, int]]) -> tuple[Work, Work | None]:
         """(one layer's call, what happens once a step or None)."""
-        copies = max(1, min(self._layers, 16, 1 + 2 * self._cache_bytes // max(self.bytes_of(batch), 1)))
+        copies = max(
+            1, min(self._layers, 16, 1 + 2 * self._cache_bytes // max(self.bytes_of(batch), 1))
+        )
         if self._device.type == "cpu":
             copies = min(copies, 4)
         kernel = self._family.kernels[self.kernel]
@@ -119,7 +133,9 @@ class Attention:
         return call_us + once_us / self._share
 
 
-def usable_kernels(torch: Any, device: Any, dtype: Any, shape: Shape) -> tuple[list[str], dict[str, str]]:
+def usable_kernels(
+    torch: Any, device: Any, dtype: Any, shape: Shape
+) -> tuple[list[str], dict[str, str]]:
     """Kernels that run here and are right, best first, and why each other one is not used."""
     good, reasons = [], {}
     for name, kernel in family_of(shape).kernels.items():
@@ -131,7 +147,9 @@ def usable_kernels(torch: Any, device: Any, dtype: Any, shape: Shape) -> tuple[l
     return good, reasons
 
 
-def _problem(torch: Any, device: Any, dtype: Any, shape: Shape, name: str, missing: Callable[..., str]) -> str:
+def _problem(
+    torch: Any, device: Any, dtype: Any, shape: Shape, name: str, missing: Callable[..., str]
+) -> str:
     """Why a kernel cannot be had or trusted, or ""; whatever it raises is its reason."""
     family = family_of(shape)
     kernel = family.kernels[name]
@@ -145,8 +163,13 @@ def _problem(torch: Any, device: Any, dtype: Any, shape: Shape, name: str, missi
         call = kernel.call(torch, buffers)
         call()  # the second one finds what the first may have left behind, as every later one does
         error = family.error(torch, buffers, call())
-    except Exception as raised:  # a kernel of another package may fail in any way: it is then not used
-        return f"it failed on a small batch: {type(raised).__name__}: {(str(raised).splitlines() or [''])[0][:120]}"
+    except (
+        Exception
+    ) as raised:  # a kernel of another package may fail in any way: it is then not used
+        return (
+            f"it failed on a small batch: {type(raised).__name__}: "
+            f"{(str(raised).splitlines() or [''])[0][:120]}"
+        )
     if not error < TOLERANCE:
         return f"its result is wrong by {error:.2g} on a small batch"
     return ""
@@ -163,12 +186,17 @@ def reference(torch: Any, buffers: Buffers) -> Any:
     rows = []
     for index, (new, cached) in enumerate(buffers.batch):
         q = buffers.query_of(index).float().transpose(0, 1)
-        k, v = (part.float().transpose(0, 1).repeat_interleave(group, 0) for part in buffers.keys_values_of(index))
+        k, v = (
+            part.float().transpose(0, 1).repeat_interleave(group, 0)
+            for part in buffers.keys_values_of(index)
+        )
         scores = q @ k.transpose(1, 2) / math.sqrt(buffers.shape.head_dim)
         allowed = torch.ones(new, new + cached, dtype=torch.bool, device=q.device).tril(cached)
         scores = scores.masked_fill(~allowed, float("-inf"))
         if buffers.sinks is not None:
-            scores = torch.cat((scores, buffers.sinks.float()[:, None, None].expand(-1, new, 1)), dim=-1)
+            scores = torch.cat(
+                (scores, buffers.sinks.float()[:, None, None].expand(-1, new, 1)), dim=-1
+            )
         weights = scores.softmax(-1)[..., : new + cached]
         rows.append((weights @ v).transpose(0, 1))
     return torch.cat(rows)

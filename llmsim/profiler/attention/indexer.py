@@ -1,6 +1,8 @@
-"""The indexer of sparse attention: its keys are stored, its heads score every token before, and the best are chosen.
+"""The indexer of sparse attention: its keys are stored, its heads score every token before, and the
+best are chosen.
 
-Rows of indexer.csv are the time between its projections: the operator `indexer` of one layer over mixed batches.
+Rows of indexer.csv are the time between its projections: the operator `indexer` of one layer over
+mixed batches.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from llmsim.profiler.kernels.work import Work, needs_cuda
 
 INDEXER_PAGE = 64
 SCORED_ELEMENTS = 1 << 27
-"""Of scores of single heads that the plain kernel holds at once; vLLM's limit is on the scores of tokens, 512 MB."""
+"""Of scores of single heads that the plain kernel holds at once; vLLM's limit is on the scores of
+tokens, 512 MB.
+"""
 LARGEST_SCORES = 512 << 20
 """Bytes of scores of one call of vLLM's kernel for prompts (VLLM_SPARSE_INDEXER_MAX_LOGITS_MB)."""
 GRAPH_TOPKS, COOPERATIVE_ROWS, WORKSPACE_BYTES = (512, 1024, 2048), 32, 1 << 20
@@ -40,16 +44,26 @@ class IndexerShape:
 
 
 class IndexerBuffers(Paged):
-    """A batch with decodes first: queries and weights of every head, new keys, a paged cache of keys."""
+    """A batch with decodes first: queries and weights of every head, new keys, a paged cache of
+    keys.
+    """
 
     def __init__(
-        self, torch: Any, device: Any, dtype: Any, shape: IndexerShape, batch: Batch, page: int = PAGE
+        self,
+        torch: Any,
+        device: Any,
+        dtype: Any,
+        shape: IndexerShape,
+        batch: Batch,
+        page: int = PAGE,
     ) -> None:
         super().__init__(torch, device, sorted(batch, key=lambda sizes: sizes[0]), page)
         self.shape, self.device, self._torch = shape, device, torch
         make = {"device": device, "dtype": dtype}
         self.query = torch.randn(self.tokens, shape.heads, shape.dim, **make)
-        self.weights = torch.randn(self.tokens, shape.heads, device=device) / math.sqrt(shape.heads * shape.dim)
+        self.weights = torch.randn(self.tokens, shape.heads, device=device) / math.sqrt(
+            shape.heads * shape.dim
+        )
         self.new = torch.randn(self.tokens, shape.dim, **make)
         self.cache = torch.randn(self.num_pages, page, shape.dim, **make)
         self.flat = self.cache.view(-1, shape.dim)
@@ -66,14 +80,18 @@ class IndexerBuffers(Paged):
 
 
 def scores(torch: Any, query: Any, keys: Any, weights: Any) -> Any:
-    """Sums over heads of weight * relu(query . key), (..., new, tokens), of (..., new, heads, dim) queries."""
+    """Sums over heads of weight * relu(query . key), (..., new, tokens), of (..., new, heads, dim)
+    queries.
+    """
     new, heads = query.shape[-3:-1]
     products = (query.flatten(-3, -2) @ keys.transpose(-1, -2)).unflatten(-2, (new, heads)).relu_()
     return torch.einsum("...nht,...nh->...nt", products, weights.to(products.dtype))
 
 
 def error(torch: Any, buffers: IndexerBuffers, found: Any) -> float:
-    """By how much the chosen tokens' scores fall short of the best ones', where a random choice falls short by 1."""
+    """By how much the chosen tokens' scores fall short of the best ones', where a random choice
+    falls short by 1.
+    """
     lost = possible = 0.0
     for index, (new, cached) in enumerate(buffers.batch):
         rows = slice(buffers.starts[index], buffers.starts[index + 1])
@@ -97,11 +115,15 @@ def checked(shape: IndexerShape) -> Batch:
 
 
 def _plain_call(torch: Any, buffers: IndexerBuffers) -> Work:
-    """Products of all heads, as many queries at once as memory allows, sequences of equal sizes together."""
+    """Products of all heads, as many queries at once as memory allows, sequences of equal sizes
+    together.
+    """
     topk, device = buffers.shape.topk, buffers.device
     plans = []
     for (new, cached), members in alike(buffers.batch).items():
-        rows = torch.cat([torch.arange(buffers.starts[i], buffers.starts[i + 1], device=device) for i in members])
+        rows = torch.cat(
+            [torch.arange(buffers.starts[i], buffers.starts[i + 1], device=device) for i in members]
+        )
         slots = torch.cat([buffers.slots[i] for i in members])
         hidden = torch.ones(new, new + cached, dtype=torch.bool, device=device).triu(cached + 1)
         step = max(1, SCORED_ELEMENTS // (len(members) * buffers.shape.heads * (new + cached)))
@@ -135,17 +157,31 @@ def _deepgemm_missing(torch: Any, device: Any, dtype: Any) -> str:
 
 
 def _deepgemm_call(torch: Any, buffers: IndexerBuffers) -> Work:
-    """As vLLM does (`sparse_attn_indexer`): keys in fp8 with scales, prompts on gathered keys, decodes on pages."""
+    """As vLLM does (`sparse_attn_indexer`): keys in fp8 with scales, prompts on gathered keys,
+    decodes on pages.
+    """
     from vllm import _custom_ops as ops
 
     shape, device = buffers.shape, buffers.device
     bytes_each = shape.dim + -(-shape.dim // SCALED) * 4
-    cache = torch.zeros(buffers.num_pages, buffers.page, bytes_each, dtype=torch.uint8, device=device)
-    ops.indexer_k_quant_and_cache(buffers.flat, cache, torch.arange(len(buffers.flat), device=device), SCALED, "ue8m0")
+    cache = torch.zeros(
+        buffers.num_pages, buffers.page, bytes_each, dtype=torch.uint8, device=device
+    )
+    ops.indexer_k_quant_and_cache(
+        buffers.flat, cache, torch.arange(len(buffers.flat), device=device), SCALED, "ue8m0"
+    )
     chosen = torch.empty(buffers.tokens, shape.topk, dtype=torch.int32, device=device)
     count, last = sum(new == 1 for new, _ in buffers.batch), len(buffers.batch)
-    works = [_narrow_prompts(torch, buffers, cache, chosen, Part(buffers, slice(count, last)))] if count < last else []
-    works += [_narrow_decodes(torch, buffers, cache, chosen, Part(buffers, slice(0, count)))] if count else []
+    works = (
+        [_narrow_prompts(torch, buffers, cache, chosen, Part(buffers, slice(count, last)))]
+        if count < last
+        else []
+    )
+    works += (
+        [_narrow_decodes(torch, buffers, cache, chosen, Part(buffers, slice(0, count)))]
+        if count
+        else []
+    )
 
     def run() -> Any:
         ops.indexer_k_quant_and_cache(buffers.new, cache, buffers.write_index, SCALED, "ue8m0")
@@ -157,7 +193,9 @@ def _deepgemm_call(torch: Any, buffers: IndexerBuffers) -> Work:
     return run
 
 
-def _narrow_prompts(torch: Any, buffers: IndexerBuffers, cache: Any, chosen: Any, part: Part) -> Callable[[], None]:
+def _narrow_prompts(
+    torch: Any, buffers: IndexerBuffers, cache: Any, chosen: Any, part: Part
+) -> Callable[[], None]:
     from vllm import _custom_ops as ops
     from vllm.utils.deep_gemm import fp8_fp4_mqa_logits
 
@@ -166,28 +204,48 @@ def _narrow_prompts(torch: Any, buffers: IndexerBuffers, cache: Any, chosen: Any
     cu = torch.cat((torch.zeros(1, **make), part.used_k.cumsum(0).to(torch.int32)))
     new = torch.tensor([new for new, _ in part.batch], device=buffers.device)
     begin = cu[:-1].repeat_interleave(new)
-    ends = begin + torch.cat([torch.arange(cached + 1, cached + new + 1, **make) for new, cached in part.batch])
+    ends = begin + torch.cat(
+        [torch.arange(cached + 1, cached + new + 1, **make) for new, cached in part.batch]
+    )
     keys = torch.empty(total, buffers.shape.dim, dtype=torch.float8_e4m3fn, device=buffers.device)
     scales = torch.empty(total, 4, dtype=torch.uint8, device=buffers.device)
-    pair, step = (keys, scales.view(torch.float32).squeeze(-1)), max(1, LARGEST_SCORES // 4 // total)
-    query, weights, picks = (whole[part.tokens] for whole in (buffers.narrow_query, buffers.weights, chosen))
+    pair, step = (
+        (keys, scales.view(torch.float32).squeeze(-1)),
+        max(1, LARGEST_SCORES // 4 // total),
+    )
+    query, weights, picks = (
+        whole[part.tokens] for whole in (buffers.narrow_query, buffers.weights, chosen)
+    )
 
     def run() -> None:
         ops.cp_gather_indexer_k_quant_cache(cache, keys, scales, part.table, cu)
         for first in range(0, len(query), step):
             rows = slice(first, first + step)
             found = fp8_fp4_mqa_logits(
-                (query[rows], None), pair, weights[rows], begin[rows], ends[rows], clean_logits=False
+                (query[rows], None),
+                pair,
+                weights[rows],
+                begin[rows],
+                ends[rows],
+                clean_logits=False,
             )
             strides = (found.stride(0), found.stride(1))
             ops.top_k_per_row_prefill(
-                found, begin[rows], ends[rows], picks[rows], len(found), *strides, buffers.shape.topk
+                found,
+                begin[rows],
+                ends[rows],
+                picks[rows],
+                len(found),
+                *strides,
+                buffers.shape.topk,
             )
 
     return run
 
 
-def _narrow_decodes(torch: Any, buffers: IndexerBuffers, cache: Any, chosen: Any, part: Part) -> Callable[[], None]:
+def _narrow_decodes(
+    torch: Any, buffers: IndexerBuffers, cache: Any, chosen: Any, part: Part
+) -> Callable[[], None]:
     from vllm.utils.deep_gemm import fp8_fp4_paged_mqa_logits, get_paged_mqa_logits_metadata
 
     lengths = part.used_k.unsqueeze(-1)
@@ -200,7 +258,14 @@ def _narrow_decodes(torch: Any, buffers: IndexerBuffers, cache: Any, chosen: Any
     def run() -> None:
         choose(
             fp8_fp4_paged_mqa_logits(
-                (query, None), pages, weights, lengths, part.table, plan, max_model_len=longest, clean_logits=False
+                (query, None),
+                pages,
+                weights,
+                lengths,
+                part.table,
+                plan,
+                max_model_len=longest,
+                clean_logits=False,
             )
         )
 
@@ -208,10 +273,16 @@ def _narrow_decodes(torch: Any, buffers: IndexerBuffers, cache: Any, chosen: Any
 
 
 def _processors(torch: Any, device: Any) -> int:
-    return int(torch.cuda.get_device_properties(device).multi_processor_count) if device.type == "cuda" else 1
+    return (
+        int(torch.cuda.get_device_properties(device).multi_processor_count)
+        if device.type == "cuda"
+        else 1
+    )
 
 
-def _choose(torch: Any, device: Any, part: Part, lengths: Any, picks: Any, topk: int) -> Callable[[Any], None]:
+def _choose(
+    torch: Any, device: Any, part: Part, lengths: Any, picks: Any, topk: int
+) -> Callable[[Any], None]:
     """The kernel that vLLM takes for so many decodes."""
     if topk not in GRAPH_TOPKS:
         from vllm import _custom_ops as ops
@@ -222,7 +293,9 @@ def _choose(torch: Any, device: Any, part: Part, lengths: Any, picks: Any, topk:
     space = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
     hopper = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
     name = "cooperative_topk" if hopper and len(part) <= COOPERATIVE_ROWS else "persistent_topk"
-    return lambda found: getattr(torch.ops._C, name)(found, lengths, picks, space, topk, part.longest)
+    return lambda found: getattr(torch.ops._C, name)(
+        found, lengths, picks, space, topk, part.longest
+    )
 
 
 INDEXER_KERNELS: Mapping[str, Kernel] = MappingProxyType(

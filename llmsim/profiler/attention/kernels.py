@@ -1,6 +1,7 @@
 """The attention kernels: FlashAttention, Triton, SDPA per sequence, and SDPA over the packed batch.
 
-Each entry of `KERNELS` says why it cannot run here, prepares one call over `Buffers`, and what happens once a step.
+Each entry of `KERNELS` says why it cannot run here, prepares one call over `Buffers`, and what
+happens once a step.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ LARGE_PAGE = 256
 class Buffers(Paged):
     """Queries, new keys and values, and a paged cache of both, for one batch."""
 
-    def __init__(self, torch: Any, device: Any, dtype: Any, shape: HeadShape, batch: Batch, page: int = PAGE) -> None:
+    def __init__(
+        self, torch: Any, device: Any, dtype: Any, shape: HeadShape, batch: Batch, page: int = PAGE
+    ) -> None:
         super().__init__(torch, device, batch, page)
         self.shape = shape
         make = {"device": device, "dtype": dtype}
@@ -74,7 +77,9 @@ def _flash_page() -> int:
 
 
 def _flash_version(buffers: Buffers) -> dict[str, int]:
-    """The version that vLLM runs on this device (3 on Hopper); its function takes 2 where none is named."""
+    """The version that vLLM runs on this device (3 on Hopper); its function takes 2 where none is
+    named.
+    """
     from vllm.v1.attention.backends.fa_utils import get_flash_attn_version
 
     version = get_flash_attn_version(head_size=buffers.shape.head_dim)
@@ -82,37 +87,64 @@ def _flash_version(buffers: Buffers) -> dict[str, int]:
 
 
 def _flash_schedule(buffers: Buffers) -> dict[str, Any]:
-    """What vLLM computes once a step for version 3: without it every layer's call computes it again.
+    """What vLLM computes once a step for version 3: without it every layer's call computes it
+    again.
 
-    In steps that fit its largest CUDA graph vLLM lets the kernel split a sequence into a fixed number of parts at most.
+    In steps that fit its largest CUDA graph vLLM lets the kernel split a sequence into a fixed
+    number of parts at most.
     """
     from vllm.config.attention import AttentionConfig
     from vllm.vllm_flash_attn import get_scheduler_metadata
 
-    splits = AttentionConfig().flash_attn_max_num_splits_for_cuda_graph if len(buffers.query) <= LARGEST_GRAPH else 0
+    splits = (
+        AttentionConfig().flash_attn_max_num_splits_for_cuda_graph
+        if len(buffers.query) <= LARGEST_GRAPH
+        else 0
+    )
     schedule = get_scheduler_metadata(
-        batch_size=len(buffers.batch), max_seqlen_q=max(q for q, _ in buffers.batch), max_seqlen_k=max(buffers.lengths),
-        num_heads_q=buffers.shape.heads, num_heads_kv=buffers.shape.kv_heads, headdim=buffers.shape.head_dim,
-        cache_seqlens=buffers.used_k, qkv_dtype=buffers.query.dtype, cu_seqlens_q=buffers.cu_q, page_size=buffers.page,
-        causal=True, window_size=(-1, -1), num_splits=splits,
-    )  # fmt: skip
+        batch_size=len(buffers.batch),
+        max_seqlen_q=max(q for q, _ in buffers.batch),
+        max_seqlen_k=max(buffers.lengths),
+        num_heads_q=buffers.shape.heads,
+        num_heads_kv=buffers.shape.kv_heads,
+        headdim=buffers.shape.head_dim,
+        cache_seqlens=buffers.used_k,
+        qkv_dtype=buffers.query.dtype,
+        cu_seqlens_q=buffers.cu_q,
+        page_size=buffers.page,
+        causal=True,
+        window_size=(-1, -1),
+        num_splits=splits,
+    )
     return {"scheduler_metadata": schedule, "num_splits": splits}
 
 
 def _flash_call(torch: Any, buffers: Buffers) -> Work:
     common: dict[str, Any] = {
-        "q": buffers.query, "k": buffers.cache[0], "v": buffers.cache[1], "cu_seqlens_q": buffers.cu_q,
-        "max_seqlen_q": max(q for q, _ in buffers.batch), "max_seqlen_k": max(buffers.lengths),
-        "softmax_scale": buffers.scale, "causal": True, "block_table": buffers.table,
-    }  # fmt: skip
+        "q": buffers.query,
+        "k": buffers.cache[0],
+        "v": buffers.cache[1],
+        "cu_seqlens_q": buffers.cu_q,
+        "max_seqlen_q": max(q for q, _ in buffers.batch),
+        "max_seqlen_k": max(buffers.lengths),
+        "softmax_scale": buffers.scale,
+        "causal": True,
+        "block_table": buffers.table,
+    }
     if buffers.sinks is not None:
         common["s_aux"] = buffers.sinks
     if _flash_page() == PAGE:
         from vllm.vllm_flash_attn import flash_attn_varlen_func
 
-        common |= {"seqused_k": buffers.used_k, "out": torch.empty_like(buffers.query), **_flash_version(buffers)}
+        common |= {
+            "seqused_k": buffers.used_k,
+            "out": torch.empty_like(buffers.query),
+            **_flash_version(buffers),
+        }
         if common.get("fa_version") == 3:
-            with suppress(ImportError, AttributeError, TypeError):  # a version of vLLM that schedules otherwise
+            with suppress(
+                ImportError, AttributeError, TypeError
+            ):  # a version of vLLM that schedules otherwise
                 common |= _flash_schedule(buffers)
     else:
         from flash_attn import flash_attn_varlen_func
@@ -127,18 +159,26 @@ def _flash_call(torch: Any, buffers: Buffers) -> Work:
 
 
 def _triton_segments(torch: Any, buffers: Buffers) -> dict[str, Any]:
-    """What the kernel needs to spread a long context over the device where there are few sequences; as vLLM's backend
-    makes it. Without it such a decode runs on one block per KV head and sequence."""
-    from vllm.v1.attention.backends.triton_attn import MIN_LAUNCH_GRID_SIZE_2D, NUM_PAR_SOFTMAX_SEGMENTS
+    """What the kernel needs to spread a long context over the device where there are few sequences;
+    as vLLM's backend makes it. Without it such a decode runs on one block per KV head and sequence.
+    """
+    from vllm.v1.attention.backends.triton_attn import (
+        MIN_LAUNCH_GRID_SIZE_2D,
+        NUM_PAR_SOFTMAX_SEGMENTS,
+    )
 
     most = MIN_LAUNCH_GRID_SIZE_2D // buffers.shape.kv_heads
     shape = (most, buffers.shape.heads, NUM_PAR_SOFTMAX_SEGMENTS)
     make = {"dtype": torch.float32, "device": buffers.query.device}
     return {
-        "seq_threshold_3D": most, "num_par_softmax_segments": NUM_PAR_SOFTMAX_SEGMENTS,
-        "softmax_segm_output": torch.empty(*shape, 1 << (buffers.shape.head_dim - 1).bit_length(), **make),
-        "softmax_segm_max": torch.empty(*shape, **make), "softmax_segm_expsum": torch.empty(*shape, **make),
-    }  # fmt: skip
+        "seq_threshold_3D": most,
+        "num_par_softmax_segments": NUM_PAR_SOFTMAX_SEGMENTS,
+        "softmax_segm_output": torch.empty(
+            *shape, 1 << (buffers.shape.head_dim - 1).bit_length(), **make
+        ),
+        "softmax_segm_max": torch.empty(*shape, **make),
+        "softmax_segm_expsum": torch.empty(*shape, **make),
+    }
 
 
 def _triton_call(torch: Any, buffers: Buffers) -> Work:
@@ -146,11 +186,23 @@ def _triton_call(torch: Any, buffers: Buffers) -> Work:
 
     out = torch.empty_like(buffers.query)
     common: dict[str, Any] = {
-        "q": buffers.query, "k": buffers.cache[0], "v": buffers.cache[1], "out": out, "cu_seqlens_q": buffers.cu_q,
-        "max_seqlen_q": max(q for q, _ in buffers.batch), "seqused_k": buffers.used_k,
-        "max_seqlen_k": max(buffers.lengths), "softmax_scale": buffers.scale, "causal": True, "window_size": (-1, -1),
-        "block_table": buffers.table, "softcap": 0.0, "q_descale": None, "k_descale": None, "v_descale": None,
-    }  # fmt: skip
+        "q": buffers.query,
+        "k": buffers.cache[0],
+        "v": buffers.cache[1],
+        "out": out,
+        "cu_seqlens_q": buffers.cu_q,
+        "max_seqlen_q": max(q for q, _ in buffers.batch),
+        "seqused_k": buffers.used_k,
+        "max_seqlen_k": max(buffers.lengths),
+        "softmax_scale": buffers.scale,
+        "causal": True,
+        "window_size": (-1, -1),
+        "block_table": buffers.table,
+        "softcap": 0.0,
+        "q_descale": None,
+        "k_descale": None,
+        "v_descale": None,
+    }
     if buffers.sinks is not None:
         common["sinks"] = buffers.sinks
     with suppress(ImportError, AttributeError):  # a version of vLLM without segments
@@ -165,8 +217,9 @@ def _triton_call(torch: Any, buffers: Buffers) -> Work:
 
 
 def _with_sinks(torch: Any, buffers: Buffers, parts: tuple[Any, Any, Any], mask: Any) -> Any:
-    """Of (sequences, heads, tokens, head_dim): as transformers attends where each head has a sink, which PyTorch's
-    kernel does not take."""
+    """Of (sequences, heads, tokens, head_dim): as transformers attends where each head has a sink,
+    which PyTorch's kernel does not take.
+    """
     assert buffers.sinks is not None, "the caller looked"
     q, k, v = parts
     share = q.shape[1] // k.shape[1]
@@ -188,9 +241,15 @@ def _sdpa_call(torch: Any, buffers: Buffers) -> Work:
     device = buffers.query.device
     plans = []
     for (new, cached), members in groups.items():
-        rows = torch.cat([torch.arange(buffers.starts[i], buffers.starts[i + 1], device=device) for i in members])
+        rows = torch.cat(
+            [torch.arange(buffers.starts[i], buffers.starts[i + 1], device=device) for i in members]
+        )
         slots = torch.cat([buffers.slots[i] for i in members])
-        mask = None if new == 1 else torch.ones(new, new + cached, dtype=torch.bool, device=device).tril(cached)
+        mask = (
+            None
+            if new == 1
+            else torch.ones(new, new + cached, dtype=torch.bool, device=device).tril(cached)
+        )
         plans.append((rows, slots, mask, len(members)))
     out = torch.empty_like(buffers.query)
 
@@ -212,7 +271,9 @@ def _sdpa_call(torch: Any, buffers: Buffers) -> Work:
 def _mask(torch: Any, buffers: Buffers) -> Any:
     if buffers.packed_mask is None:
         shape = (1, 1, len(buffers.query), sum(buffers.lengths))
-        buffers.packed_mask = torch.empty(shape, dtype=buffers.query.dtype, device=buffers.query.device)
+        buffers.packed_mask = torch.empty(
+            shape, dtype=buffers.query.dtype, device=buffers.query.device
+        )
         _fill(torch, buffers)()
     return buffers.packed_mask
 
@@ -241,7 +302,9 @@ def _packed_once(torch: Any, buffers: Buffers) -> Work:
 
 
 def _packed_call(torch: Any, buffers: Buffers) -> Work:
-    """All queries against all keys of the batch under one mask; KV heads are repeated, as on a CPU."""
+    """All queries against all keys of the batch under one mask; KV heads are repeated,
+    as on a CPU.
+    """
     mask = _mask(torch, buffers)
     group = buffers.shape.heads // buffers.shape.kv_heads
     sdpa = torch.nn.functional.scaled_dot_product_attention
@@ -249,7 +312,11 @@ def _packed_call(torch: Any, buffers: Buffers) -> Work:
 
     def run() -> Any:
         buffers.write()
-        parts = [flat.index_select(0, buffers.read_index) for flat in buffers.flat] if reads else buffers.new_kv
+        parts = (
+            [flat.index_select(0, buffers.read_index) for flat in buffers.flat]
+            if reads
+            else buffers.new_kv
+        )
         q = buffers.query.transpose(0, 1).unsqueeze(0)
         k, v = (part.transpose(0, 1).unsqueeze(0) for part in parts)
         if group > 1 and q.shape[2] == 1:
@@ -257,7 +324,11 @@ def _packed_call(torch: Any, buffers: Buffers) -> Work:
         elif group > 1:
             k, v = (x[:, :, None].expand(-1, -1, group, -1, -1).flatten(1, 2) for x in (k, v))
         y = sdpa(q, k, v, attn_mask=mask, scale=buffers.scale)
-        return y.reshape(1, buffers.shape.heads, -1, buffers.shape.head_dim).transpose(1, 2)[0].contiguous()
+        return (
+            y.reshape(1, buffers.shape.heads, -1, buffers.shape.head_dim)
+            .transpose(1, 2)[0]
+            .contiguous()
+        )
 
     return run
 
@@ -265,9 +336,14 @@ def _packed_call(torch: Any, buffers: Buffers) -> Work:
 KERNELS: Mapping[str, Kernel] = MappingProxyType(
     {
         "flash": Kernel(_flash_missing, _flash_call, page=_flash_page),
-        "triton": Kernel(lambda torch, device, dtype: needs_cuda(torch, device, dtype, "vllm"), _triton_call),
+        "triton": Kernel(
+            lambda torch, device, dtype: needs_cuda(torch, device, dtype, "vllm"), _triton_call
+        ),
         "sdpa": Kernel(lambda torch, device, dtype: "", _sdpa_call),
-        "packed": Kernel(lambda torch, device, dtype: "", _packed_call, _packed_once, lambda: LARGE_PAGE),
+        "packed": Kernel(
+            lambda torch, device, dtype: "", _packed_call, _packed_once, lambda: LARGE_PAGE
+        ),
     }
 )
-"""In order of preference; `packed` is only for comparison with transformers' continuous batching."""
+"""In order of preference; `packed` is only for comparison with transformers' continuous batching.
+"""

@@ -1,5 +1,6 @@
-"""The operators around latent attention that are no plain GEMM: norms, rotation, the two products of decodes, and what
-an indexer does to its queries and key."""
+"""The operators around latent attention that are no plain GEMM: norms, rotation, the two products
+of decodes, and what an indexer does to its queries and key.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ class LatentLayers:
     eager: bool
     """As transformers runs them; else as vLLM does."""
     max_decodes: int
-    """Steps of up to so many tokens are taken for decodes, whose queries and results are multiplied head by head."""
+    """Steps of up to so many tokens are taken for decodes, whose queries and results are multiplied
+    head by head.
+    """
     random: Callable[..., Any]
     """Of a shape, on the device, in the model's type."""
     rms: Callable[[Any], Any]
@@ -42,13 +45,19 @@ class LatentLayers:
 
     def work(self, op: Operator, count: int) -> Work | None:
         """One execution; None where the operator is a GEMM like any other."""
-        makers = {"latent_norm": self._norm, "rotary_emb": self._rotary, "indexer_norm": self._indexer}
+        makers = {
+            "latent_norm": self._norm,
+            "rotary_emb": self._rotary,
+            "indexer_norm": self._indexer,
+        }
         if op.name == "kv_b_proj":
             return None if self.eager or count > self.max_decodes else self._absorbed(op, count)
         return makers[op.name](op, count)
 
     def widths(self, op: Operator) -> list[int] | None:
-        """Output widths of the GEMMs that transformers runs in place of a fused one; None: it is the same."""
+        """Output widths of the GEMMs that transformers runs in place of a fused one; None: it is
+        the same.
+        """
         return [self.latent.q_rank, self.latent.cached_width] if op.name == "qkv_a_proj" else None
 
     def _norm(self, op: Operator, count: int) -> Work:
@@ -56,15 +65,23 @@ class LatentLayers:
         latent, functional = self.latent, self.torch.nn.functional
         whole = self.random(count, latent.q_rank + latent.cached_width)
         spans = [(0, latent.q_rank), (latent.q_rank, latent.q_rank + latent.kv_rank)]
-        parts = [(whole[:, first:last], self.random(last - first)) for first, last in spans if last > first]
+        parts = [
+            (whole[:, first:last], self.random(last - first))
+            for first, last in spans
+            if last > first
+        ]
         if self.fused is not None and self.fused.has("norm"):
             return self.fused.norm(parts)
         if not self.eager and hasattr(functional, "rms_norm"):
-            return lambda: [functional.rms_norm(x, weight.shape, weight, EPSILON) for x, weight in parts]
+            return lambda: [
+                functional.rms_norm(x, weight.shape, weight, EPSILON) for x, weight in parts
+            ]
         return lambda: [weight * self.rms(x) for x, weight in parts]
 
     def _rotary(self, op: Operator, count: int) -> Work:
-        """Of the rotated part of all query heads and of the one key; neighbouring elements are pairs."""
+        """Of the rotated part of all query heads and of the one key; neighbouring elements are
+        pairs.
+        """
         torch, latent = self.torch, self.latent
         query = self.random(count, self.heads, latent.nope_dim + latent.rope_dim)
         key = self.random(count, 1, latent.rope_dim)
@@ -91,14 +108,23 @@ class LatentLayers:
         return eager if self.eager else fused
 
     def _absorbed(self, op: Operator, count: int) -> Work:
-        """Queries times W_UK, head by head, and what attention made of the latents times W_UV; in the model's type, as
-        vLLM keeps copies of both, whatever the type of the checkpoint."""
+        """Queries times W_UK, head by head, and what attention made of the latents times W_UV; in
+        the model's type, as vLLM keeps copies of both, whatever the type of the checkpoint.
+        """
         from llmsim.profiler.kernels.work import rotating
 
         torch, latent, heads = self.torch, self.latent, self.heads
-        made = [self.random(heads, latent.nope_dim + latent.v_dim, latent.kv_rank) for _ in range(self._copies(op))]
-        weights = [(whole[:, : latent.nope_dim], whole[:, latent.nope_dim :].transpose(1, 2)) for whole in made]
-        query = self.random(count, heads, latent.nope_dim + latent.rope_dim)[..., : latent.nope_dim].transpose(0, 1)
+        made = [
+            self.random(heads, latent.nope_dim + latent.v_dim, latent.kv_rank)
+            for _ in range(self._copies(op))
+        ]
+        weights = [
+            (whole[:, : latent.nope_dim], whole[:, latent.nope_dim :].transpose(1, 2))
+            for whole in made
+        ]
+        query = self.random(count, heads, latent.nope_dim + latent.rope_dim)[
+            ..., : latent.nope_dim
+        ].transpose(0, 1)
         attended = self.random(count, heads, latent.kv_rank).transpose(0, 1)
         absorbed = self.random(heads, count, latent.kv_rank)
         result = self.random(count, heads, latent.v_dim)
@@ -114,7 +140,9 @@ class LatentLayers:
         return self.copies(op.gemm_n * op.gemm_k * int(self.random(0).element_size()))
 
     def _indexer(self, op: Operator, count: int) -> Work:
-        """LayerNorm of the key, rotation of key and queries, queries in fp8 with their scales in the heads' weights."""
+        """LayerNorm of the key, rotation of key and queries, queries in fp8 with their scales in
+        the heads' weights.
+        """
         torch, rope = self.torch, self.latent.rope_dim
         dim = op.weight_bytes // (2 * int(self.random(0).element_size()))
         heads = (op.read_bytes_per_token // int(self.random(0).element_size()) - dim) // dim
@@ -130,9 +158,13 @@ class LatentLayers:
             return torch.cat((first * cos + other * sin, rest), dim=-1)
 
         def run() -> list[Any]:
-            key = turned(functional.layer_norm(beside[:, :dim], (dim,), weight, bias, EPSILON).unsqueeze(1))
+            key = turned(
+                functional.layer_norm(beside[:, :dim], (dim,), weight, bias, EPSILON).unsqueeze(1)
+            )
             grouped = turned(query).unflatten(-1, (-1, group))
-            scale = grouped.abs().amax(dim=-1, keepdim=True).float().clamp(min=EPSILON) / LARGEST_FP8
+            scale = (
+                grouped.abs().amax(dim=-1, keepdim=True).float().clamp(min=EPSILON) / LARGEST_FP8
+            )
             narrow = (grouped / scale).to(torch.float8_e4m3fn).flatten(-2)
             return [narrow, key, beside[:, dim:].float() * scale.flatten(1)[:, :: dim // group]]
 

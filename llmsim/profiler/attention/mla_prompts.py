@@ -1,4 +1,6 @@
-"""Prompts of latent attention: keys and values of the context are expanded, in parts, and attended to by all heads."""
+"""Prompts of latent attention: keys and values of the context are expanded, in parts, and attended
+to by all heads.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,22 @@ CUDA_HOPPER = 9
 
 
 def native_widths(torch: Any, device: Any, version: int | None) -> bool:
-    """Whether this FlashAttention takes values of another width than keys; others get values with zeros behind."""
+    """Whether this FlashAttention takes values of another width than keys; others get values with
+    zeros behind.
+    """
     if version == 4:
         return True
-    return version == 3 and device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == CUDA_HOPPER
+    return (
+        version == 3
+        and device.type == "cuda"
+        and torch.cuda.get_device_capability(device)[0] == CUDA_HOPPER
+    )
 
 
 def _flash(torch: Any, buffers: LatentBuffers) -> Callable[..., tuple[Any, Any]]:
-    """(queries, keys, values, cu_q, cu_k, most_q, most_k, causal, whether the sums of exponentials are wanted)."""
+    """(queries, keys, values, cu_q, cu_k, most_q, most_k, causal, whether the sums of exponentials
+    are wanted).
+    """
     from vllm.v1.attention.backends.fa_utils import get_flash_attn_version
     from vllm.vllm_flash_attn import flash_attn_varlen_func
 
@@ -34,13 +44,31 @@ def _flash(torch: Any, buffers: LatentBuffers) -> Callable[..., tuple[Any, Any]]
     named = {} if version is None else {"fa_version": int(version)}
     pad = not native_widths(torch, buffers.device, version)
 
-    def run(q: Any, k: Any, v: Any, cu: tuple[Any, Any], most: tuple[int, int], *, causal: bool, sums: bool) -> Any:
+    def run(
+        q: Any,
+        k: Any,
+        v: Any,
+        cu: tuple[Any, Any],
+        most: tuple[int, int],
+        *,
+        causal: bool,
+        sums: bool,
+    ) -> Any:
         if pad:
             v = torch.nn.functional.pad(v, [0, dim - v_dim], value=0)
         out = flash_attn_varlen_func(
-            q=q, k=k, v=v, cu_seqlens_q=cu[0], cu_seqlens_k=cu[1], max_seqlen_q=most[0], max_seqlen_k=most[1],
-            softmax_scale=buffers.scale, causal=causal, return_softmax_lse=sums, **named,
-        )  # fmt: skip
+            q=q,
+            k=k,
+            v=v,
+            cu_seqlens_q=cu[0],
+            cu_seqlens_k=cu[1],
+            max_seqlen_q=most[0],
+            max_seqlen_k=most[1],
+            softmax_scale=buffers.scale,
+            causal=causal,
+            return_softmax_lse=sums,
+            **named,
+        )
         out, lse = out if sums else (out, None)
         return (out[..., :v_dim] if pad else out), lse
 
@@ -63,19 +91,28 @@ class ContextPart:
 def context_parts(torch: Any, buffers: LatentBuffers, part: Part) -> list[ContextPart]:
     """The prompts' contexts, an equal share of the workspace for each, whole pages."""
     contexts = [cached for _, cached in part.batch]
-    share = CONTEXT_PART // max(1, sum(cached > 0 for cached in contexts)) // buffers.page * buffers.page
+    share = (
+        CONTEXT_PART
+        // max(1, sum(cached > 0 for cached in contexts))
+        // buffers.page
+        * buffers.page
+    )
     made = {"dtype": torch.int32, "device": buffers.device}
     found = []
     for start in range(0, max(contexts), max(share, buffers.page)):
         sizes = [max(0, min(cached - start, max(share, buffers.page))) for cached in contexts]
         owner = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes)).to(**made)
         cu = torch.tensor([0, *accumulate(sizes)], **made)
-        found.append(ContextPart(sum(sizes), max(sizes), cu, owner, torch.full((len(sizes),), start, **made)))
+        found.append(
+            ContextPart(sum(sizes), max(sizes), cu, owner, torch.full((len(sizes),), start, **made))
+        )
     return found
 
 
 def flash_prompts(torch: Any, buffers: LatentBuffers, part: Part) -> Work:
-    """FlashAttention over the new tokens, then over each part of the context; the results are merged."""
+    """FlashAttention over the new tokens, then over each part of the context; the results are
+    merged.
+    """
     flash, shape = _flash(torch, buffers), buffers.shape
     parts = context_parts(torch, buffers, part)
     query, rank = buffers.query[part.tokens], shape.kv_rank
@@ -92,7 +129,11 @@ def flash_prompts(torch: Any, buffers: LatentBuffers, part: Part) -> Work:
 
 
 def _context(
-    torch: Any, buffers: LatentBuffers, part: Part, parts: list[ContextPart], flash: Callable[..., tuple[Any, Any]]
+    torch: Any,
+    buffers: LatentBuffers,
+    part: Part,
+    parts: list[ContextPart],
+    flash: Callable[..., tuple[Any, Any]],
 ) -> Callable[[Any, Any], Any]:
     from vllm import _custom_ops as ops
     from vllm.v1.attention.ops.merge_attn_states import merge_attn_states
@@ -104,9 +145,16 @@ def _context(
 
     def attended(each: ContextPart) -> tuple[Any, Any]:
         ops.gather_and_maybe_dequant_cache(
-            src_cache=buffers.cache, dst=space, block_table=part.table, cu_seq_lens=each.cu, token_to_seq=each.owner,
-            num_tokens=each.tokens, kv_cache_dtype="auto", scale=one, seq_starts=each.starts,
-        )  # fmt: skip
+            src_cache=buffers.cache,
+            dst=space,
+            block_table=part.table,
+            cu_seq_lens=each.cu,
+            token_to_seq=each.owner,
+            num_tokens=each.tokens,
+            kv_cache_dtype="auto",
+            scale=one,
+            seq_starts=each.starts,
+        )
         latents = space[: each.tokens]
         key, value = buffers.keys_values(buffers.expand(latents[:, :rank]), latents[:, rank:])
         lengths = (part.most_new, each.longest)
@@ -124,7 +172,11 @@ def _context(
             before, before_lse = merged, merged_lse
         out = torch.empty_like(suffix)
         merge_attn_states(
-            output=out, prefix_output=before, prefix_lse=before_lse, suffix_output=suffix, suffix_lse=suffix_lse
+            output=out,
+            prefix_output=before,
+            prefix_lse=before_lse,
+            suffix_output=suffix,
+            suffix_lse=suffix_lse,
         )
         return out
 
@@ -132,13 +184,21 @@ def _context(
 
 
 def plain_prompts(torch: Any, buffers: LatentBuffers, part: Part) -> Work:
-    """PyTorch's attention, prompts of equal sizes in one call, over keys and values of context and new tokens."""
+    """PyTorch's attention, prompts of equal sizes in one call, over keys and values of context and
+    new tokens.
+    """
     rank, device = buffers.shape.kv_rank, buffers.device
     plans = []
     for (new, cached), members in alike(part.batch).items():
-        rows = torch.cat([torch.arange(part.starts[i], part.starts[i + 1], device=device) for i in members])
+        rows = torch.cat(
+            [torch.arange(part.starts[i], part.starts[i + 1], device=device) for i in members]
+        )
         context = torch.cat([part.slots[i][:cached] for i in members])
-        mask = torch.ones(new, new + cached, dtype=torch.bool, device=device).tril(cached) if cached else None
+        mask = (
+            torch.ones(new, new + cached, dtype=torch.bool, device=device).tril(cached)
+            if cached
+            else None
+        )
         plans.append((rows, context, mask, len(members)))
     query, expanded = buffers.query[part.tokens], buffers.expanded[part.tokens]
     rotated = buffers.new[part.tokens, rank:]
@@ -154,7 +214,10 @@ def plain_prompts(torch: Any, buffers: LatentBuffers, part: Part) -> Work:
             if len(latents):
                 made = joined(buffers.expand(latents[:, :rank]), made, count).flatten(0, 1)
                 turned = joined(latents[:, rank:], turned, count).flatten(0, 1)
-            key, value = (x.unflatten(0, (count, -1)).transpose(1, 2) for x in buffers.keys_values(made, turned))
+            key, value = (
+                x.unflatten(0, (count, -1)).transpose(1, 2)
+                for x in buffers.keys_values(made, turned)
+            )
             q = query[rows].unflatten(0, (count, -1)).transpose(1, 2)
             y = sdpa(q, key, value, attn_mask=mask, is_causal=mask is None, scale=buffers.scale)
             out[rows] = y.transpose(1, 2).flatten(0, 1)

@@ -1,4 +1,6 @@
-"""A paged cache with shuffled pages, as an engine leaves it: where a batch's tokens are; and what a kernel is."""
+"""A paged cache with shuffled pages, as an engine leaves it: where a batch's tokens are; and what a
+kernel is.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +91,9 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Family:
-    """The kernels of one kind of attention, best first, the buffers that they work on, and how one is found wrong."""
+    """The kernels of one kind of attention, best first, the buffers that they work on, and how one
+    is found wrong.
+    """
 
     kernels: Mapping[str, Kernel]
     buffers: Callable[..., Any]

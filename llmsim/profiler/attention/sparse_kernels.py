@@ -1,7 +1,9 @@
-"""Sparse latent attention: every query attends, on the compressed cache, to the tokens that an indexer chose for it.
+"""Sparse latent attention: every query attends, on the compressed cache, to the tokens that an
+indexer chose for it.
 
-Rows are of batches in which everything that a query may see was chosen, as rows of layers with a window are of layers
-that see everything: the bundle reader looks up in them as many tokens as a batch's queries see.
+Rows are of batches in which everything that a query may see was chosen, as rows of layers with a
+window are of layers that see everything: the bundle reader looks up in them as many tokens as a
+batch's queries see.
 """
 
 from __future__ import annotations
@@ -50,9 +52,15 @@ class SparseBuffers(LatentBuffers):
         for index, (new, cached) in enumerate(self.batch):
             seen = torch.arange(cached + 1, cached + new + 1, device=device).unsqueeze(1)
             hidden = torch.arange(new + cached, device=device) >= seen
-            order = torch.rand(new, new + cached, device=device).masked_fill_(hidden, 2.0).argsort(dim=1)
+            order = (
+                torch.rand(new, new + cached, device=device)
+                .masked_fill_(hidden, 2.0)
+                .argsort(dim=1)
+            )
             order = order.masked_fill_(torch.arange(new + cached, device=device) >= seen, -1)
-            rows[self.starts[index] : self.starts[index + 1], : new + cached] = order.to(torch.int32)
+            rows[self.starts[index] : self.starts[index + 1], : new + cached] = order.to(
+                torch.int32
+            )
         return rows
 
     @cached_property
@@ -82,14 +90,23 @@ def _padded_heads(torch: Any, device: Any, heads: int) -> int:
 
 
 def _flashmla_call(torch: Any, buffers: SparseBuffers) -> Work:
-    """As vLLM does on a 16-bit cache: one call for prompts and decodes, with the choices turned into slots."""
+    """As vLLM does on a 16-bit cache: one call for prompts and decodes, with the choices turned
+    into slots.
+    """
     from vllm import _custom_ops as ops
     from vllm.v1.attention.backends.mla.sparse_utils import triton_convert_req_index_to_global_index
     from vllm.v1.attention.ops.flashmla import flash_mla_sparse_fwd
 
-    shape, chosen, owners, absorbed = buffers.shape, buffers.chosen, buffers.owners, buffers.absorbed
+    shape, chosen, owners, absorbed = (
+        buffers.shape,
+        buffers.chosen,
+        buffers.owners,
+        buffers.absorbed,
+    )
     heads = _padded_heads(torch, buffers.device, shape.heads)
-    queries = torch.empty(buffers.tokens, shape.heads, shape.width, dtype=absorbed.dtype, device=buffers.device)
+    queries = torch.empty(
+        buffers.tokens, shape.heads, shape.width, dtype=absorbed.dtype, device=buffers.device
+    )
     cache = buffers.flat.unsqueeze(1)
 
     def run() -> tuple[Any, None]:
@@ -103,7 +120,9 @@ def _flashmla_call(torch: Any, buffers: SparseBuffers) -> Work:
         if heads != shape.heads:
             q = queries.new_empty(buffers.tokens, heads, shape.width)
             q[:, : shape.heads] = queries
-        out = flash_mla_sparse_fwd(q, cache, slots.unsqueeze(1), buffers.scale, topk_length=counts)[0]
+        out = flash_mla_sparse_fwd(q, cache, slots.unsqueeze(1), buffers.scale, topk_length=counts)[
+            0
+        ]
         return out[:, : shape.heads], None
 
     return run
@@ -119,8 +138,13 @@ def _plain_call(torch: Any, buffers: SparseBuffers) -> Work:
     slots, seen = slots[:, :longest], (chosen >= 0)[:, :longest]
     step = max(1, GATHERED_ELEMENTS // (longest * shape.width))
     whole = Part(buffers, slice(0, len(buffers.batch)))
-    queries, sdpa = joined_queries(torch, buffers, whole), torch.nn.functional.scaled_dot_product_attention
-    out = torch.empty(buffers.tokens, shape.heads, shape.kv_rank, dtype=buffers.query.dtype, device=buffers.device)
+    queries, sdpa = (
+        joined_queries(torch, buffers, whole),
+        torch.nn.functional.scaled_dot_product_attention,
+    )
+    out = torch.empty(
+        buffers.tokens, shape.heads, shape.kv_rank, dtype=buffers.query.dtype, device=buffers.device
+    )
 
     def run() -> tuple[Any, None]:
         buffers.write()
@@ -129,7 +153,9 @@ def _plain_call(torch: Any, buffers: SparseBuffers) -> Work:
             rows = slice(first, first + step)
             latents = buffers.flat[slots[rows]].unsqueeze(1)
             mask, values = seen[rows, None, None], latents[..., : shape.kv_rank]
-            out[rows] = sdpa(q[rows].unsqueeze(1), latents, values, attn_mask=mask, scale=buffers.scale).squeeze(1)
+            out[rows] = sdpa(
+                q[rows].unsqueeze(1), latents, values, attn_mask=mask, scale=buffers.scale
+            ).squeeze(1)
         return out, None
 
     return run

@@ -1,4 +1,6 @@
-"""CSV tables that grow row by row, so that an interrupted measurement loses nothing and goes on where it stopped."""
+"""CSV tables that grow row by row, so that an interrupted measurement loses nothing and goes on
+where it stopped.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ def written(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise InputError(
-            f"{path}: cannot be written ({error.strerror or error}); what was measured so far is kept, and the same "
+            f"{path}: cannot be written ({error.strerror or error}); what was measured so far is "
+            "kept, and the same "
             "command goes on from there"
         ) from None
 
@@ -30,7 +33,9 @@ class GrowingTable:
     """One CSV file with key columns; every row is on disk before the next one is measured."""
 
     def __init__(self, path: Path, keys: Sequence[str], columns: Sequence[str]) -> None:
-        """Reads what is there; a last line without its end (a power cut) is dropped. InputError for another header."""
+        """Reads what is there; a last line without its end (a power cut) is dropped. InputError for
+        another header.
+        """
         self.path = path
         self._header = [*keys, *columns]
         self._keys = len(keys)
@@ -73,7 +78,8 @@ class GrowingTable:
             return
         if rows[0] != self._header:
             raise InputError(
-                f"{self.path}:1:1: the columns are {','.join(rows[0])}, not {','.join(self._header)}; another "
+                f"{self.path}:1:1: the columns are {','.join(rows[0])}, not "
+                f"{','.join(self._header)}; another "
                 "profiler wrote it: give another folder (--out-root)"
             )
         self.done = {tuple(row[: self._keys]) for row in rows[1:] if len(row) == len(self._header)}

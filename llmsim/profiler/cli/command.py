@@ -17,9 +17,12 @@ SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 app = typer.Typer(
     cls=Group,
     help="Measures operators and serving engines on your device, and imports what others measured.",
-    add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     context_settings=SETTINGS,
-)  # fmt: skip
+)
 
 
 @app.callback()
@@ -27,54 +30,82 @@ def _several_commands() -> None:
     pass
 
 
-Model = Annotated[str, typer.Argument(help="Model preset, or the path of a config.json.", show_default=False)]
-Hardware = Annotated[str, typer.Option("--hardware", help="Name of the device in cluster files and folders.")]
+Model = Annotated[
+    str, typer.Argument(help="Model preset, or the path of a config.json.", show_default=False)
+]
+Hardware = Annotated[
+    str, typer.Option("--hardware", help="Name of the device in cluster files and folders.")
+]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
 Threads = Annotated[
-    int | None, typer.Option("--threads", min=0, help="CPU threads; 0: PyTorch's choice; by default 1 on a CPU.")
+    int | None,
+    typer.Option(
+        "--threads", min=0, help="CPU threads; 0: PyTorch's choice; by default 1 on a CPU."
+    ),
 ]
 Clock = Annotated[
-    str, typer.Option(help="wall, cpu (processor time, whatever else runs), or auto: cpu for one thread of a CPU.")
+    str,
+    typer.Option(
+        help="wall, cpu (processor time, whatever else runs), or auto: cpu for one thread of a CPU."
+    ),
 ]
-Dtype = Annotated[str | None, typer.Option("--dtype", help="bf16, fp16 or fp32; the model's by default.")]
+Dtype = Annotated[
+    str | None, typer.Option("--dtype", help="bf16, fp16 or fp32; the model's by default.")
+]
 Types = Annotated[
     str | None,
-    typer.Option("--dtype", help="bf16, fp16 or fp32; fp8 or int8: of weights alone; the model's by default."),
+    typer.Option(
+        "--dtype", help="bf16, fp16 or fp32; fp8 or int8: of weights alone; the model's by default."
+    ),
 ]
 
 MaxTokens = Annotated[
-    int | None, typer.Option(min=1, help="Tokens of the largest step; by default 2048, on a CPU 512.")
+    int | None,
+    typer.Option(min=1, help="Tokens of the largest step; by default 2048, on a CPU 512."),
 ]
 LongestContext = Annotated[
-    int | None, typer.Option(min=16, help="Longest context; by default the model's, at most 16384, on a CPU 2048.")
+    int | None,
+    typer.Option(
+        min=16, help="Longest context; by default the model's, at most 16384, on a CPU 2048."
+    ),
 ]
 ChunkFactor = Annotated[
-    float | None, typer.Option(min=1.1, help="Ratio of neighbouring chunk sizes; by default 2, on a CPU 6.")
+    float | None,
+    typer.Option(min=1.1, help="Ratio of neighbouring chunk sizes; by default 2, on a CPU 6."),
 ]
 ContextFactor = Annotated[
-    float | None, typer.Option(min=1.1, help="Ratio of neighbouring contexts; by default 2, on a CPU 6.")
+    float | None,
+    typer.Option(min=1.1, help="Ratio of neighbouring contexts; by default 2, on a CPU 6."),
 ]
 HowRun = Annotated[
-    str, typer.Option(help="engine (inside transformers'), fused (vLLM's shapes), eager (transformers'), or auto.")
+    str,
+    typer.Option(
+        help="engine (inside transformers'), fused (vLLM's shapes), eager (transformers'), or auto."
+    ),
 ]
 
 
 @app.command(
-    "measure", cls=Command, help="Time the operators of a model and write a profile bundle; continues where it stopped."
+    "measure",
+    cls=Command,
+    help="Time the operators of a model and write a profile bundle; continues where it stopped.",
 )
 def measure_command(
     model: Model,
     hardware: Hardware,
-    tp: Annotated[str, typer.Option("--tp", help="Tensor-parallel degrees, comma-separated.")] = "1",
-    out_root: Annotated[Path, typer.Option("--out-root", help="Profile directory to write below.")] = Path(
-        "profiler/perf"
-    ),
+    tp: Annotated[
+        str, typer.Option("--tp", help="Tensor-parallel degrees, comma-separated.")
+    ] = "1",
+    out_root: Annotated[
+        Path, typer.Option("--out-root", help="Profile directory to write below.")
+    ] = Path("profiler/perf"),
     dtype: Types = None,
     device: Device = "auto",
     threads: Threads = None,
     max_num_batched_tokens: MaxTokens = None,
     max_num_seqs: Annotated[
-        int | None, typer.Option(min=1, help="Sequences of the largest step; by default 256, on a CPU 32.")
+        int | None,
+        typer.Option(min=1, help="Sequences of the largest step; by default 256, on a CPU 32."),
     ] = None,
     attention_max_kv: LongestContext = None,
     attention_chunk_factor: ChunkFactor = None,
@@ -83,15 +114,22 @@ def measure_command(
     attention: Annotated[
         str, typer.Option(help="auto, flash, flashmla, triton, sdpa, or packed (transformers').")
     ] = "auto",
-    mode: Annotated[str | None, typer.Option(help="graph or eager; graph on CUDA by default.")] = None,
+    mode: Annotated[
+        str | None, typer.Option(help="graph or eager; graph on CUDA by default.")
+    ] = None,
     clock: Clock = "auto",
-    budget: Annotated[float | None, typer.Option("--budget", min=0.01, help="Minutes; the rest by another call.")] = (
-        None
-    ),
+    budget: Annotated[
+        float | None, typer.Option("--budget", min=0.01, help="Minutes; the rest by another call.")
+    ] = (None),
     skew: Annotated[bool, typer.Option(help="Measure batches of unequal lengths too.")] = True,
-    force: Annotated[bool, typer.Option("--force", help="Add rows even to another measurement's folder.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Add rows even to another measurement's folder.")
+    ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be measured, and measure nothing; needs no device.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Say what would be measured, and measure nothing; needs no device."
+        ),
     ] = False,
 ) -> int:
     from llmsim.model import load_model
@@ -99,15 +137,31 @@ def measure_command(
     from llmsim.profiler.cli.measure import MeasureOptions, measure
 
     cpu = on_cpu(device)
-    asked = Asked(max_num_batched_tokens, max_num_seqs, attention_max_kv, attention_chunk_factor, attention_kv_factor)
+    asked = Asked(
+        max_num_batched_tokens,
+        max_num_seqs,
+        attention_max_kv,
+        attention_chunk_factor,
+        attention_kv_factor,
+    )
     limits = limits_for(asked, cpu=cpu, positions=load_model(model).max_position_embeddings)
     options = MeasureOptions(
-        model=model, hardware=_hardware(hardware), out_root=out_root, degrees=_degrees(tp), limits=limits, dtype=dtype,
-        device=device, style=_one_of("--style", style, ("auto", "engine", "fused", "eager")),  # type: ignore[arg-type]
-        attention=attention, mode=_one_of("--mode", mode, ("graph", "eager")) if mode else None,  # type: ignore[arg-type]
-        budget_minutes=budget, threads=threads_of(threads, cpu=cpu), force=force, skew=skew,
+        model=model,
+        hardware=_hardware(hardware),
+        out_root=out_root,
+        degrees=_degrees(tp),
+        limits=limits,
+        dtype=dtype,
+        device=device,
+        style=_one_of("--style", style, ("auto", "engine", "fused", "eager")),  # type: ignore[arg-type]
+        attention=attention,
+        mode=_one_of("--mode", mode, ("graph", "eager")) if mode else None,  # type: ignore[arg-type]
+        budget_minutes=budget,
+        threads=threads_of(threads, cpu=cpu),
+        force=force,
+        skew=skew,
         clock=clock_of(_one_of("--clock", clock, ("auto", "wall", "cpu")), threads, cpu=cpu),
-    )  # fmt: skip
+    )
     if dry_run:
         from llmsim.profiler.cli.dry_run import dry_run as described
 
@@ -119,42 +173,70 @@ def measure_command(
 
 
 @app.command(
-    "serve-log", cls=Command, help="Run a trace on a real serving engine with dummy weights and record what it did."
+    "serve-log",
+    cls=Command,
+    help="Run a trace on a real serving engine with dummy weights and record what it did.",
 )
 def serve_log_command(
     model: Model,
-    dataset: Annotated[str, typer.Option("--dataset", help="Trace, in any form that llmsim run takes.")],
+    dataset: Annotated[
+        str, typer.Option("--dataset", help="Trace, in any form that llmsim run takes.")
+    ],
     output: Annotated[Path, typer.Option("--output", help="Folder of the logs.")],
     engine: Annotated[str, typer.Option(help="auto, vllm or transformers.")] = "auto",
-    hardware: Annotated[str | None, typer.Option(help="Name of the profile, for the cluster file.")] = None,
+    hardware: Annotated[
+        str | None, typer.Option(help="Name of the profile, for the cluster file.")
+    ] = None,
     device: Device = "auto",
     dtype: Dtype = None,
     threads: Threads = None,
     max_num_seqs: Annotated[
-        int | None, typer.Option(min=1, help="Requests of the largest step; by default 128, on a CPU 32.")
+        int | None,
+        typer.Option(min=1, help="Requests of the largest step; by default 128, on a CPU 32."),
     ] = None,
     max_num_batched_tokens: MaxTokens = None,
     max_model_len: Annotated[int | None, typer.Option(min=1, help="Longest context.")] = None,
-    kv_tokens: Annotated[int | None, typer.Option(min=512, help="Tokens that the KV cache holds.")] = None,
-    gpu_memory_utilization: Annotated[float, typer.Option(min=0.05, max=1.0, help="vLLM's share of the memory.")] = 0.9,
+    kv_tokens: Annotated[
+        int | None, typer.Option(min=512, help="Tokens that the KV cache holds.")
+    ] = None,
+    gpu_memory_utilization: Annotated[
+        float, typer.Option(min=0.05, max=1.0, help="vLLM's share of the memory.")
+    ] = 0.9,
     tensor_parallel_size: Annotated[int, typer.Option(min=1, help="Devices of the engine.")] = 1,
     num_reqs: Annotated[int, typer.Option(min=0, help="Requests to replay; 0: all.")] = 0,
     seed: Annotated[int, typer.Option(min=0, help="Of the made-up prompts.")] = 0,
     clock: Clock = "auto",
 ) -> int:
-    from llmsim.profiler.bundle.defaults import CPU, SERVED_SEQS, SERVED_TOKENS, clock_of, on_cpu, threads_of
+    from llmsim.profiler.bundle.defaults import (
+        CPU,
+        SERVED_SEQS,
+        SERVED_TOKENS,
+        clock_of,
+        on_cpu,
+        threads_of,
+    )
     from llmsim.profiler.serve.serve_log import ServeOptions, serve_log, summary_of
 
     cpu = on_cpu(device) and engine != "vllm"
     options = ServeOptions(
-        model=model, dataset=dataset, output=output, device=device, dtype=dtype, threads=threads_of(threads, cpu=cpu),
+        model=model,
+        dataset=dataset,
+        output=output,
+        device=device,
+        dtype=dtype,
+        threads=threads_of(threads, cpu=cpu),
         engine=_one_of("--engine", engine, ("auto", "vllm", "transformers")),  # type: ignore[arg-type]
-        max_num_seqs=max_num_seqs or (CPU.max_seqs if cpu else SERVED_SEQS), max_model_len=max_model_len,
+        max_num_seqs=max_num_seqs or (CPU.max_seqs if cpu else SERVED_SEQS),
+        max_model_len=max_model_len,
         max_num_batched_tokens=max_num_batched_tokens or (CPU.max_tokens if cpu else SERVED_TOKENS),
-        kv_tokens=kv_tokens, gpu_memory_utilization=gpu_memory_utilization, tensor_parallel=tensor_parallel_size,
-        limit=num_reqs, seed=seed, hardware=hardware,
+        kv_tokens=kv_tokens,
+        gpu_memory_utilization=gpu_memory_utilization,
+        tensor_parallel=tensor_parallel_size,
+        limit=num_reqs,
+        seed=seed,
+        hardware=hardware,
         clock=clock_of(_one_of("--clock", clock, ("auto", "wall", "cpu")), threads, cpu=cpu),
-    )  # fmt: skip
+    )
     log = serve_log(options)
     for name, value in summary_of(log).items():
         print(f"{name}: {value:.3f}")
@@ -163,19 +245,30 @@ def serve_log_command(
 
 
 @app.command(
-    "import", cls=Command, help="Read profiles that others measured and write a bundle; says what was left out and why."
+    "import",
+    cls=Command,
+    help="Read profiles that others measured and write a bundle; says what was left out and why.",
 )
 def import_command(
-    sources: Annotated[list[Path], typer.Argument(help="Files, or folders to search for .csv, .txt, .parquet, .json.")],
-    model: Annotated[str, typer.Option("--model", help="Model preset, or the path of a config.json.")],
+    sources: Annotated[
+        list[Path],
+        typer.Argument(help="Files, or folders to search for .csv, .txt, .parquet, .json."),
+    ],
+    model: Annotated[
+        str, typer.Option("--model", help="Model preset, or the path of a config.json.")
+    ],
     hardware: Hardware,
     tp: Annotated[int, typer.Option(min=1, help="Tensor-parallel degree of the rows to take.")] = 1,
-    out_root: Annotated[Path, typer.Option("--out-root", help="Profile directory to write below.")] = Path(
-        "profiler/perf"
-    ),
+    out_root: Annotated[
+        Path, typer.Option("--out-root", help="Profile directory to write below.")
+    ] = Path("profiler/perf"),
     dtype: Dtype = None,
-    format_name: Annotated[str | None, typer.Option("--format", help=f"{', '.join(FORMATS)}; told by columns.")] = None,
-    max_num_batched_tokens: Annotated[int, typer.Option(min=1, help="Tokens of the largest step.")] = 2048,
+    format_name: Annotated[
+        str | None, typer.Option("--format", help=f"{', '.join(FORMATS)}; told by columns.")
+    ] = None,
+    max_num_batched_tokens: Annotated[
+        int, typer.Option(min=1, help="Tokens of the largest step.")
+    ] = 2048,
     max_num_seqs: Annotated[int, typer.Option(min=1, help="Sequences of the largest step.")] = 256,
     attention_max_kv: Annotated[int, typer.Option(min=16, help="Longest context.")] = 16384,
 ) -> int:
@@ -186,7 +279,14 @@ def import_command(
     config = load_model(model)
     short = resolve_dtypes(config, dtype).weight
     target = Target(
-        config, _hardware(hardware), tp, short, out_root, max_num_batched_tokens, max_num_seqs, attention_max_kv
+        config,
+        _hardware(hardware),
+        tp,
+        short,
+        out_root,
+        max_num_batched_tokens,
+        max_num_seqs,
+        attention_max_kv,
     )
     report, written = import_profiles(sources, target, format_name)
     print("\n".join(report.lines()))
@@ -204,7 +304,10 @@ def _degrees(text: str) -> tuple[int, ...]:
 def _hardware(name: str) -> str:
     """The name of a device, which is one folder of a profile directory."""
     if not name.strip() or name in (".", "..") or "/" in name or "\\" in name:
-        raise InputError(f'--hardware is "{name}"; it must be a name such as H200, since a folder is called by it')
+        raise InputError(
+            f'--hardware is "{name}"; it must be a name such as H200, since a folder is called '
+            "by it"
+        )
     return name
 
 

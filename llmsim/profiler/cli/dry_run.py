@@ -1,4 +1,6 @@
-"""`measure --dry-run`: what would be measured, in which shapes, and about how long it takes; needs no device."""
+"""`measure --dry-run`: what would be measured, in which shapes, and about how long it takes; needs
+no device.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ ROW_S = 0.5
 
 
 def dry_run(options: MeasureOptions) -> list[str]:
-    """The report, line by line. Raises InputError for what `measure` refuses before it touches the device."""
+    """The report, line by line. Raises InputError for what `measure` refuses before it touches the
+    device.
+    """
     model = load_model(options.model)
     dtypes = dtypes_of(model, options)
     folder = options.out_root / options.hardware / model.name / variant_of(dtypes)
@@ -33,17 +37,33 @@ def dry_run(options: MeasureOptions) -> list[str]:
         ops = measured_operators(model, sharded(model, tp), dtypes)
         refuse_unknown(model, ops)
         refuse_packed(model, ops, options.attention)
-        points = points_of(ops, options.limits, skew=options.skew and not engine, experts=index == 0)
-        done = {name: _done(folder / f"tp{1 if name == 'moe' else tp}" / f"{name}.csv", name) for name in TABLES}
+        points = points_of(
+            ops, options.limits, skew=options.skew and not engine, experts=index == 0
+        )
+        done = {
+            name: _done(folder / f"tp{1 if name == 'moe' else tp}" / f"{name}.csv", name)
+            for name in TABLES
+        }
         new = [point for point in points if tuple(map(str, point.key)) not in done[point.table]]
         left += len(new)
-        tables = ", ".join(f"{name} {count}" for name, count in Counter(point.table for point in points).items())
+        tables = ", ".join(
+            f"{name} {count}" for name, count in Counter(point.table for point in points).items()
+        )
         lines.append(f"tp{tp}: {len(points)} rows ({tables}), {len(new)} of them to be measured")
         lines.append(f"  the first {_first(new)} of them make a usable bundle")
-        lines += [f"  {name}: {_shape(model, op)}" for name, op in {op.name: op for op in ops}.items()]
+        lines += [
+            f"  {name}: {_shape(model, op)}" for name, op in {op.name: op for op in ops}.items()
+        ]
         lines.append(f"  the largest decode reads {_cache_gb(options, ops):.1f} GB of KV cache")
     where = "CPU" if cpu else "GPU"
-    return [*lines, f"about {left * ROW_S / 60:.0f} minutes on a {where}, {ROW_S} s a row; --budget takes it in parts"]
+    return [
+        *lines,
+        (
+            f"about {left * ROW_S / 60:.0f} minutes on a {where}, {ROW_S} s a row; --budget "
+            "takes it "
+            "in parts"
+        ),
+    ]
 
 
 def _first(points: list[Point]) -> int:
@@ -72,17 +92,24 @@ def _shape(model: ModelConfig, op: Operator) -> str:
         chosen = f", that see {op.window} chosen tokens" * (op.window > 0)
         return f"{op.heads} query heads on latents of {model.latent.cached_width}{chosen}"
     if op.kind == "attention":
-        sees = f", that see {'a chunk of' if op.chunked else 'the last'} {op.window} tokens" * (op.window > 0)
+        sees = f", that see {'a chunk of' if op.chunked else 'the last'} {op.window} tokens" * (
+            op.window > 0
+        )
         return f"{op.heads} query heads and {op.kv_heads} KV heads of {op.head_dim}{sees}"
     if op.kind == "moe":
         return (
-            f"{op.experts_local} experts of width {op.moe_inter} on {op.hidden}, {op.topk} for each token{_narrow(op)}"
+            f"{op.experts_local} experts of width {op.moe_inter} on {op.hidden}, {op.topk} for "
+            f"each token{_narrow(op)}"
         )
     if op.kind == "linear_attention":
         return f"{op.heads} heads of {op.head_dim} with a state, chunks of one prompt"
     if op.name == "linear_state":
         return f"a state of {op.read_bytes_per_token} bytes of each sequence"
-    return "without weights" if op.name == "sampler" or op.name.endswith("act_fn") else f"width {op.hidden}"
+    return (
+        "without weights"
+        if op.name == "sampler" or op.name.endswith("act_fn")
+        else f"width {op.hidden}"
+    )
 
 
 def _narrow(op: Operator) -> str:

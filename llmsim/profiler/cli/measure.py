@@ -1,4 +1,6 @@
-"""`python -m profiler measure`: times the operators of a model on one device and writes a profile bundle."""
+"""`python -m profiler measure`: times the operators of a model on one device and writes a profile
+bundle.
+"""
 
 from __future__ import annotations
 
@@ -37,10 +39,24 @@ TABLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "moe": (("tokens", "activated_experts"), EXTRA),
     "skew": (
         ("n", "kvs", "skew"),
-        ("regime", "nb", "ratio", "pc", "kp", "kv_big", "kv_mean", "t_mean_us", "t_max_us", "t_skew_us", "alpha"),
+        (
+            "regime",
+            "nb",
+            "ratio",
+            "pc",
+            "kp",
+            "kv_big",
+            "kv_mean",
+            "t_mean_us",
+            "t_max_us",
+            "t_skew_us",
+            "alpha",
+        ),
     ),
 }
-"""File -> its key columns and the others; further columns than a bundle needs do no harm to its readers."""
+"""File -> its key columns and the others; further columns than a bundle needs do no harm to its
+readers.
+"""
 
 
 @dataclass(frozen=True)
@@ -65,7 +81,8 @@ class MeasureOptions:
 
 
 def measure(options: MeasureOptions) -> Path:
-    """Measures until done, interrupted or out of budget; the folder of the variant. Continues where it stopped.
+    """Measures until done, interrupted or out of budget; the folder of the variant. Continues where
+    it stopped.
 
     Raises InputError for an unknown model or device, and for a folder of another measurement.
     """
@@ -82,11 +99,18 @@ def measure(options: MeasureOptions) -> Path:
         engine.speed_us = float(before.get("reference_step_us", engine.speed_us))
     ranks = [
         Rank(
-            torch, device, model, sharded(model, tp), dtypes, meta.info, shapes(options.style), options.attention,
+            torch,
+            device,
+            model,
+            sharded(model, tp),
+            dtypes,
+            meta.info,
+            shapes(options.style),
+            options.attention,
             max_decodes=options.limits.max_seqs,
         )
         for tp in options.degrees
-    ]  # fmt: skip
+    ]
     ranks[0].reasons |= {"style engine": reason} if reason else {}
     refuse_packed(model, ranks[0].measured, options.attention)
     session = _Session(torch, device, options, folder, ranks, engine)
@@ -100,11 +124,14 @@ def measure(options: MeasureOptions) -> Path:
 
 
 def dtypes_of(model: ModelConfig, options: MeasureOptions) -> Dtypes:
-    """The number formats to measure in. Raises InputError for a KV cache that is not kept like activations."""
+    """The number formats to measure in. Raises InputError for a KV cache that is not kept like
+    activations.
+    """
     dtypes = resolve_dtypes(model, options.dtype)
     if dtypes.kv != dtypes.activation:
         raise InputError(
-            f"{model.name}: its checkpoint keeps the KV cache in {dtypes.kv}, and attention is measured on one in "
+            f"{model.name}: its checkpoint keeps the KV cache in {dtypes.kv}, and attention is "
+            "measured on one in "
             f"{dtypes.activation} only; give a config.json that does not say so"
         )
     return dtypes
@@ -137,9 +164,14 @@ class _Session:
 
     def found(self) -> dict[str, object]:
         """What this sitting adds to the provenance."""
-        found: dict[str, object] = {"rows_measured_last": self.measured, "rows_skipped": self.skipped}
+        found: dict[str, object] = {
+            "rows_measured_last": self.measured,
+            "rows_skipped": self.skipped,
+        }
         speed: dict[str, object] = (
-            {"yardstick_us": [round(us, 1) for us in self.yardsticks_us]} if self.yardsticks_us else {}
+            {"yardstick_us": [round(us, 1) for us in self.yardsticks_us]}
+            if self.yardsticks_us
+            else {}
         )
         if self._engine is not None:
             speed |= {"reference_step_us": round(self._engine.speed_us, 1)}
@@ -160,7 +192,11 @@ class _Session:
     def _walk(self) -> str:
         self._check_speed()
         started = time.perf_counter()
-        budget_s = 60 * self._options.budget_minutes if self._options.budget_minutes is not None else float("inf")
+        budget_s = (
+            60 * self._options.budget_minutes
+            if self._options.budget_minutes is not None
+            else float("inf")
+        )
         todo = [
             (rank, point)
             for rank, point in sorted(self._points(), key=lambda pair: pair[1].stage)
@@ -169,14 +205,21 @@ class _Session:
         for index, (rank, point) in enumerate(todo):
             spent = time.perf_counter() - started
             if spent > budget_s:
-                print(f"\nthe budget is spent: {len(todo) - index} rows are left for another call", file=sys.stderr)
+                print(
+                    f"\nthe budget is spent: {len(todo) - index} rows are left for another call",
+                    file=sys.stderr,
+                )
                 return "budget"
-            self._progress(index, len(todo), spent, budget_s, f"tp{rank.tp} {point.table} {point.key}")
+            self._progress(
+                index, len(todo), spent, budget_s, f"tp{rank.tp} {point.table} {point.key}"
+            )
             if point.key in self._table(rank, point.table):
                 continue  # measured together with another row
             self._one(rank, point)
         for rank in self._ranks.values():
-            self.memory[f"tp{rank.tp}"] = rank.memory(self._options.limits.max_tokens, self._options.limits.max_seqs)
+            self.memory[f"tp{rank.tp}"] = rank.memory(
+                self._options.limits.max_tokens, self._options.limits.max_seqs
+            )
         if todo and sys.stderr.isatty():
             print(file=sys.stderr)
         self._check_speed()
@@ -192,22 +235,31 @@ class _Session:
         return [
             (rank, point)
             for rank in self._ranks.values()
-            for point in points_of(rank.measured, options.limits, skew=options.skew, experts=rank is first)
+            for point in points_of(
+                rank.measured, options.limits, skew=options.skew, experts=rank is first
+            )
         ]
 
     def _table(self, rank: Rank, name: str) -> GrowingTable:
         degree = 1 if name == "moe" else rank.tp
         if (degree, name) not in self._tables:
             keys, columns = TABLES[name]
-            self._tables[degree, name] = GrowingTable(self._folder / f"tp{degree}" / f"{name}.csv", keys, columns)
+            self._tables[degree, name] = GrowingTable(
+                self._folder / f"tp{degree}" / f"{name}.csv", keys, columns
+            )
         return self._tables[degree, name]
 
     def _one(self, rank: Rank, point: Point) -> None:
         began = time.perf_counter()
         try:
             rows = self._rows(rank, point)
-        except (RuntimeError, MemoryError) as problem:  # out of memory, or a kernel that refuses the shape
-            self.skipped[f"tp{rank.tp} {point.table} {point.key}"] = str(problem).splitlines()[0][:160]
+        except (
+            RuntimeError,
+            MemoryError,
+        ) as problem:  # out of memory, or a kernel that refuses the shape
+            self.skipped[f"tp{rank.tp} {point.table} {point.key}"] = str(problem).splitlines()[0][
+                :160
+            ]
             rank.free()
             return
         self._busy.setdefault(point.table, []).append((began, time.perf_counter()))
@@ -218,39 +270,67 @@ class _Session:
                 self.measured += 1
 
     def _rows(self, rank: Rank, point: Point) -> dict[tuple[object, ...], dict[str, object]]:
-        """The rows that one measurement gives: on a CPU, all layers of a token count are timed in their places."""
+        """The rows that one measurement gives: on a CPU, all layers of a token count are timed in
+        their places.
+        """
         if self._engine is not None:
-            return {key: _cells(timing, None, 0.0) for key, timing in self._engine.rows(point).items()}
+            return {
+                key: _cells(timing, None, 0.0) for key, timing in self._engine.rows(point).items()
+            }
         if point.table == "skew":
             return {point.key: self._skew(rank, point.key)}
         if point.table == "dense" and self._on_cpu:
             tokens = int(str(point.key[1]))
             timings = self._watch.sequence(rank.program(tokens))
-            return {(name, tokens): _cells(timing, None, 0.0) for name, timing in timings.items() if name}
+            return {
+                (name, tokens): _cells(timing, None, 0.0)
+                for name, timing in timings.items()
+                if name
+            }
         return {point.key: self._timed(rank, point)}
 
     def _timed(self, rank: Rank, point: Point) -> dict[str, object]:
         work, once, share = rank.work(point.table, point.key)
-        before = rank.neighbours(min(NEIGHBOUR_TOKENS, self._options.limits.max_tokens)) if self._on_cpu else None
+        before = (
+            rank.neighbours(min(NEIGHBOUR_TOKENS, self._options.limits.max_tokens))
+            if self._on_cpu
+            else None
+        )
         eager = self._watch.eager(work, before)
         graph = self._watch.graph(work) if self._mode == "graph" else None
-        return _cells(eager, graph, self._watch.eager(once).median_us / share if once is not None else 0.0)
+        return _cells(
+            eager, graph, self._watch.eager(once).median_us / share if once is not None else 0.0
+        )
 
     def _skew(self, rank: Rank, key: tuple[object, ...]) -> dict[str, object]:
         n, kv, skew = (int(str(part)) for part in key)
         big = kv * skew
         mean = (big + kv * (n - 1)) // n
         us = {}
-        for name, batch in (("mean", [mean] * n), ("max", [big] * n), ("skew", [big] + [kv] * (n - 1))):
+        for name, batch in (
+            ("mean", [mean] * n),
+            ("max", [big] * n),
+            ("skew", [big] + [kv] * (n - 1)),
+        ):
             work, once, share = rank.attention_work([(1, length) for length in batch])
-            timing = (self._watch.graph(work) if self._mode == "graph" else None) or self._watch.eager(work)
-            us[name] = timing.median_us + (self._watch.eager(once).median_us / share if once is not None else 0.0)
+            timing = (
+                self._watch.graph(work) if self._mode == "graph" else None
+            ) or self._watch.eager(work)
+            us[name] = timing.median_us + (
+                self._watch.eager(once).median_us / share if once is not None else 0.0
+            )
         room = us["max"] - us["mean"]
         return {
-            "regime": "decode", "nb": 1, "ratio": f"{1 / n:.4f}", "pc": 0, "kp": 0, "kv_big": big, "kv_mean": mean,
+            "regime": "decode",
+            "nb": 1,
+            "ratio": f"{1 / n:.4f}",
+            "pc": 0,
+            "kp": 0,
+            "kv_big": big,
+            "kv_mean": mean,
             **{f"t_{name}_us": f"{SKEW_SUM * value:.4f}" for name, value in us.items()},
             "alpha": f"{(us['skew'] - us['mean']) / room:.4f}" if room > 0 else "",
-        }  # fmt: skip
+        }
 
     def _summarise_power(self) -> None:
         assert self._meter is not None

@@ -1,4 +1,6 @@
-"""How operators are run: as vLLM does, as transformers does, or inside transformers' engine itself."""
+"""How operators are run: as vLLM does, as transformers does, or inside transformers'
+engine itself.
+"""
 
 from __future__ import annotations
 
@@ -22,29 +24,46 @@ AnyStyle = Style | Literal["auto", "engine"]
 def chosen(
     torch: Any, device: Any, model: ModelConfig, dtypes: Dtypes, options: MeasureOptions
 ) -> tuple[EngineSteps | None, MeasureOptions, str]:
-    """The engine inside which rows are taken, if it is to be; the options with their style and kernel; why it is not.
+    """The engine inside which rows are taken, if it is to be; the options with their style and
+    kernel; why it is not.
 
-    "auto" is the engine on a CPU, where it runs the model, and vLLM's shapes elsewhere. Raises InputError where
-    "engine" is asked for and cannot be.
+    "auto" is the engine on a CPU, where it runs the model, and vLLM's shapes elsewhere. Raises
+    InputError where "engine" is asked for and cannot be.
     """
     wanted = options.style
-    if wanted not in ("auto", "engine") or (wanted == "auto" and options.attention not in ("auto", "packed")):
+    if wanted not in ("auto", "engine") or (
+        wanted == "auto" and options.attention not in ("auto", "packed")
+    ):
         return None, options if wanted != "auto" else replace(options, style="fused"), ""
     ops = measured_operators(model, sharded(model, options.degrees[0]), dtypes)
     refuse_unknown(model, ops)
     engine, why = None, QUANTISED
     if dtypes.weight == dtypes.activation:
         engine, why = open_engine(
-            torch, device, options.model, model, dtypes.activation, ops, options.limits, options.clock, options.degrees
+            torch,
+            device,
+            options.model,
+            model,
+            dtypes.activation,
+            ops,
+            options.limits,
+            options.clock,
+            options.degrees,
         )
     if engine is not None:
         return engine, replace(options, style="engine", attention="packed", skew=False), ""
     if wanted == "engine":
-        raise InputError(f'--style is "engine", which takes rows inside the engine of transformers: {why}')
+        raise InputError(
+            f'--style is "engine", which takes rows inside the engine of transformers: {why}'
+        )
     if device.type != "cpu" or find_spec("transformers") is None:
         return None, replace(options, style="fused"), why
     packed = not any(op.window for op in ops) and not model.attention_sinks and model.latent is None
-    return None, replace(options, style="eager", attention="packed" if packed else options.attention), why
+    return (
+        None,
+        replace(options, style="eager", attention="packed" if packed else options.attention),
+        why,
+    )
 
 
 def shapes(style: AnyStyle) -> Style:

@@ -8,7 +8,9 @@ from typing import Any
 
 
 def dummy_run(torch: Any, device: Any, work: Callable[[], object]) -> dict[str, object]:
-    """Peak memory above what was there before, bytes, and how it was found; 0 where nothing can tell."""
+    """Peak memory above what was there before, bytes, and how it was found; 0 where nothing can
+    tell.
+    """
     work()  # workspaces of libraries are allocated at first use and stay
     if device.type == "cuda":
         torch.cuda.synchronize()
@@ -21,10 +23,17 @@ def dummy_run(torch: Any, device: Any, work: Callable[[], object]) -> dict[str, 
         return {
             "activation_peak_bytes": int(torch.cuda.max_memory_allocated(device) - before),
             "context_bytes": int(total - free - reserved),
-            "method": "torch.cuda peak allocation of one layer and the head; context: used but not by the allocator",
+            "method": (
+                "torch.cuda peak allocation of one layer and the head; context: used but not by "
+                "the allocator"
+            ),
         }
     peak = _resident_growth(work)
-    method = "growth of the peak resident set" if peak is not None else "unknown: the kernel does not tell"
+    method = (
+        "growth of the peak resident set"
+        if peak is not None
+        else "unknown: the kernel does not tell"
+    )
     return {"activation_peak_bytes": peak or 0, "context_bytes": 0, "method": method}
 
 

@@ -1,6 +1,8 @@
-"""The clock of a replay: wall time, or the processor time of this process where other programs share the processor.
+"""The clock of a replay: wall time, or the processor time of this process where other programs
+share the processor.
 
-Processor time stands still while nothing runs; a wait then skips to the next arrival, as a wall clock would pass it.
+Processor time stands still while nothing runs; a wait then skips to the next arrival, as a wall
+clock would pass it.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ class ReplayClock:
         return time.perf_counter() if self._wall else time.process_time() + self._skipped
 
     def wait_until(self, due: float, idle: Callable[[], bool]) -> None:
-        """Returns at `due`; on the processor's clock an idle engine (two looks in a row) jumps there."""
+        """Returns at `due`; on the processor's clock an idle engine (two looks in a row) jumps
+        there.
+        """
         looks = 0
         while (left := due - self.now()) > 0:
             if self._wall:
@@ -35,5 +39,6 @@ class ReplayClock:
             if looks >= 2:
                 self._skipped += due - self.now()
                 return
-            # Processor time is no faster than the wall's, so this is not too long; and each look takes time of its own.
+            # Processor time is no faster than the wall's, so this is not too long; and each look
+            # takes time of its own.
             time.sleep(max(SHORTEST_S, min(left, POLL_S)))

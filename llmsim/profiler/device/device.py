@@ -1,4 +1,6 @@
-"""The device under test: what it is, how large its cache is, and which versions of everything are at work."""
+"""The device under test: what it is, how large its cache is, and which versions of everything are
+at work.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,17 @@ def import_torch() -> Any:
         import torch
     except ImportError:
         raise InputError(
-            'PyTorch is not installed, and measuring needs it; install the extra: pip install "llmsim[profiler]"'
+            "PyTorch is not installed, and measuring needs it; install the extra: pip install "
+            '"llmsim[profiler]"'
         ) from None
     return torch
 
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """Facts for provenance; `cache_bytes` is the last-level cache that weights must exceed to be read from memory."""
+    """Facts for provenance; `cache_bytes` is the last-level cache that weights must exceed to be
+    read from memory.
+    """
 
     name: str
     cache_bytes: int
@@ -38,7 +43,9 @@ class DeviceInfo:
 
 
 def open_device(torch: Any, name: str, threads: int) -> Any:
-    """The torch device `name` ("auto": cuda where there is one); `threads` for CPU work, 0 leaves torch's choice."""
+    """The torch device `name` ("auto": cuda where there is one); `threads` for CPU work, 0 leaves
+    torch's choice.
+    """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -51,8 +58,13 @@ def open_device(torch: Any, name: str, threads: int) -> Any:
         if not torch.cuda.is_available():
             raise InputError(f"--device {name}: this PyTorch sees no CUDA device; use --device cpu")
         if (device.index or 0) >= torch.cuda.device_count():
-            raise InputError(f"--device {name}: this machine has {torch.cuda.device_count()} CUDA devices, from 0")
-        device = torch.device("cuda", device.index or 0)  # set_device takes no device without a number
+            raise InputError(
+                f"--device {name}: this machine has {torch.cuda.device_count()} CUDA devices, "
+                "from 0"
+            )
+        device = torch.device(
+            "cuda", device.index or 0
+        )  # set_device takes no device without a number
         torch.cuda.set_device(device)
     if threads:
         torch.set_num_threads(threads)
@@ -62,9 +74,13 @@ def open_device(torch: Any, name: str, threads: int) -> Any:
 
 
 def torch_dtype(torch: Any, short: str) -> Any:
-    """The torch type of a short dtype name; InputError for those that operators cannot be measured in."""
+    """The torch type of a short dtype name; InputError for those that operators cannot be measured
+    in.
+    """
     if short not in TORCH_DTYPES:
-        raise InputError(f'--dtype is "{short}"; operators are measured in {", ".join(TORCH_DTYPES)}')
+        raise InputError(
+            f'--dtype is "{short}"; operators are measured in {", ".join(TORCH_DTYPES)}'
+        )
     return getattr(torch, TORCH_DTYPES[short])
 
 
@@ -86,7 +102,9 @@ def describe(torch: Any, device: Any) -> DeviceInfo:
         cache = int(getattr(properties, "L2_cache_size", 0) or DEFAULT_CACHE_BYTES)
         return DeviceInfo(str(properties.name), cache, int(properties.total_memory), facts)
     facts["threads"] = torch.get_num_threads()
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
+    memory = (
+        os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
+    )
     return DeviceInfo(_cpu_name(), _cpu_cache(), memory, facts)
 
 

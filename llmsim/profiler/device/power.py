@@ -1,4 +1,6 @@
-"""Power and clocks of an NVIDIA device while something runs, by NVML or `nvidia-smi`; nothing on other machines."""
+"""Power and clocks of an NVIDIA device while something runs, by NVML or `nvidia-smi`; nothing on
+other machines.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ Reading = Callable[[], list[float]]
 
 @dataclass
 class PowerMeter:
-    """Samples in the background; `between` gives what was drawn in an interval of `time.perf_counter`."""
+    """Samples in the background; `between` gives what was drawn in an interval of
+    `time.perf_counter`.
+    """
 
     device: str
     """A UUID, or a number (which CUDA_VISIBLE_DEVICES does not change)."""
@@ -37,10 +41,18 @@ class PowerMeter:
             return ""
         if shutil.which("nvidia-smi") is None:
             return f"{why}, and nvidia-smi is not there"
-        command = ["nvidia-smi", f"--id={self.device}", f"--query-gpu={QUERY}", "--format=csv,noheader,nounits"]
+        command = [
+            "nvidia-smi",
+            f"--id={self.device}",
+            f"--query-gpu={QUERY}",
+            "--format=csv,noheader,nounits",
+        ]
         try:
             self._process = subprocess.Popen(
-                [*command, f"--loop-ms={INTERVAL_MS}"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+                [*command, f"--loop-ms={INTERVAL_MS}"],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
             )
         except OSError as error:
             return f"nvidia-smi cannot be started ({error.strerror})"
@@ -57,8 +69,12 @@ class PowerMeter:
             self._process = None
 
     def between(self, start: float, end: float) -> dict[str, float] | None:
-        """Mean and 95th percentile of the power, W, and the median clocks, MHz; None without a sample."""
-        rows = [values for when, values in self.samples if start <= when <= end and len(values) == 4]
+        """Mean and 95th percentile of the power, W, and the median clocks, MHz; None without a
+        sample.
+        """
+        rows = [
+            values for when, values in self.samples if start <= when <= end and len(values) == 4
+        ]
         if not rows:
             return None
         watts = sorted(row[0] for row in rows)
@@ -92,7 +108,9 @@ class PowerMeter:
 
 
 def nvml_reading(device: str) -> tuple[Reading | None, str]:
-    """How NVML tells power and clocks of a device, or None and why it does not (package nvidia-ml-py)."""
+    """How NVML tells power and clocks of a device, or None and why it does not (package
+    nvidia-ml-py).
+    """
     try:
         import pynvml
     except ImportError:
@@ -100,7 +118,11 @@ def nvml_reading(device: str) -> tuple[Reading | None, str]:
     try:
         pynvml.nvmlInit()
         by_uuid = device.startswith(("GPU-", "MIG-"))
-        handle = pynvml.nvmlDeviceGetHandleByUUID(device) if by_uuid else pynvml.nvmlDeviceGetHandleByIndex(int(device))
+        handle = (
+            pynvml.nvmlDeviceGetHandleByUUID(device)
+            if by_uuid
+            else pynvml.nvmlDeviceGetHandleByIndex(int(device))
+        )
         watts = _watts(pynvml, handle)
 
         def reading() -> list[float]:

@@ -1,4 +1,6 @@
-"""Times a piece of device work: warm-up, many samples, their median and spread; eagerly or as a replayed CUDA graph."""
+"""Times a piece of device work: warm-up, many samples, their median and spread; eagerly or as a
+replayed CUDA graph.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,20 @@ from typing import Any, Literal
 Work = Callable[[], object]
 Clock = Literal["wall", "cpu"]
 MIN_SAMPLE_S = 3e-4
-"""A sample on the CPU repeats its work until it lasts this long; the clock's grain and the call's cost vanish."""
+"""A sample on the CPU repeats its work until it lasts this long; the clock's grain and the call's
+cost vanish.
+"""
 GRAPH_REPEATS = 10
-"""Executions captured into one graph, at least: the cost of launching the graph is spread over them."""
+"""Executions captured into one graph, at least: the cost of launching the graph is spread over
+them.
+"""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Microseconds of one execution: median, and the distance of the 10th to the 90th percentile over it."""
+    """Microseconds of one execution: median, and the distance of the 10th to the 90th percentile
+    over it.
+    """
 
     median_us: float
     spread: float
@@ -28,19 +36,32 @@ class Timing:
 class Stopwatch:
     """Times work on one device; the same calls on a CPU and on a GPU."""
 
-    def __init__(self, torch: Any, device: Any, *, clock: Clock = "wall", samples: int = 9, row_s: float = 0.4) -> None:
-        """`samples` at least, for at most about `row_s` seconds; `clock` "cpu" counts processor time (CPU only)."""
+    def __init__(
+        self,
+        torch: Any,
+        device: Any,
+        *,
+        clock: Clock = "wall",
+        samples: int = 9,
+        row_s: float = 0.4,
+    ) -> None:
+        """`samples` at least, for at most about `row_s` seconds; `clock` "cpu" counts processor
+        time (CPU only).
+        """
         self._torch = torch
         self._device = device
         self._samples = samples
         self._row_s = row_s
-        self._now = time.process_time if clock == "cpu" and device.type == "cpu" else time.perf_counter
+        self._now = (
+            time.process_time if clock == "cpu" and device.type == "cpu" else time.perf_counter
+        )
 
     def sequence(self, program: Sequence[tuple[str, Work]]) -> dict[str, Timing]:
         """Runs a list of named works in turn and times each in its place (CPU).
 
-        What runs between two executions of an operator empties the caches and predictors that a loop over it alone
-        would fill: in such a loop, small operators take a fifth of their time in a model.
+        What runs between two executions of an operator empties the caches and predictors that a
+        loop over it alone would fill: in such a loop, small operators take a fifth of their time in
+        a model.
         """
         for _, work in program:
             work()
@@ -51,12 +72,16 @@ class Stopwatch:
                 start = self._now()
                 work()
                 found[name].append((self._now() - start) * 1e6)
-            if time.perf_counter() - started > 8 * self._row_s and all(len(times) > 1 for times in found.values()):
+            if time.perf_counter() - started > 8 * self._row_s and all(
+                len(times) > 1 for times in found.values()
+            ):
                 break
         return {name: summary(times) for name, times in found.items()}
 
     def eager(self, work: Work, before: Work | None = None) -> Timing:
-        """Each execution launched by the host; on the CPU, `before` runs ahead of each, outside of the time."""
+        """Each execution launched by the host; on the CPU, `before` runs ahead of each, outside of
+        the time.
+        """
         self._run(work, 2)
         if self._device.type == "cuda":
             return self._sampled(lambda: self._events(work, 1), 1)
@@ -66,10 +91,11 @@ class Stopwatch:
         return self._sampled(lambda: self._clocked(work, repeats), repeats)
 
     def graph(self, work: Work) -> Timing | None:
-        """Executions inside a CUDA graph, without the gaps of launching; None where the work cannot be captured.
+        """Executions inside a CUDA graph, without the gaps of launching; None where the work cannot
+        be captured.
 
-        Work that takes turns (its attribute `turns`) is captured once for each of them: fewer copies of a weight would
-        stay in the cache from one replay to the next.
+        Work that takes turns (its attribute `turns`) is captured once for each of them: fewer
+        copies of a weight would stay in the cache from one replay to the next.
         """
         if self._device.type != "cuda":
             return None
@@ -114,8 +140,9 @@ class Stopwatch:
         return self._clocked(work, 1)
 
     def _events(self, work: Work, repeats: int, ahead: Work | None = None) -> float:
-        """Seconds between two events; while the device is busy with `ahead`, the rest is launched, and its launch is
-        not in the time."""
+        """Seconds between two events; while the device is busy with `ahead`, the rest is launched,
+        and its launch is not in the time.
+        """
         start, end = (self._torch.cuda.Event(enable_timing=True) for _ in range(2))
         if ahead is not None:
             ahead()

@@ -1,1 +1,3 @@
-"""Reads profiles that others measured and writes them as bundles: one module per format, one report for all."""
+"""Reads profiles that others measured and writes them as bundles: one module per format, one report
+for all.
+"""

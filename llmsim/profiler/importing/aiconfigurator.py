@@ -1,4 +1,6 @@
-"""Tables of AIConfigurator (gemm, context and generation attention, moe, all-reduce), milliseconds; CSV or Parquet."""
+"""Tables of AIConfigurator (gemm, context and generation attention, moe, all-reduce), milliseconds;
+CSV or Parquet.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,12 @@ US_PER_MS = 1000.0
 Times = dict[tuple[int, int], list[float]]
 
 
-def read_aiconfigurator(tables: Sequence[SourceTable], target: Target, report: Report) -> BundleRows:
-    """Rows of exactly the model's shapes; what has none is named, and comes from the next cost source."""
+def read_aiconfigurator(
+    tables: Sequence[SourceTable], target: Target, report: Report
+) -> BundleRows:
+    """Rows of exactly the model's shapes; what has none is named, and comes from the next cost
+    source.
+    """
     rows = BundleRows()
     ops = {op.name: op for op in target.operators()}
     prefills: Times = {}
@@ -35,7 +41,9 @@ def read_aiconfigurator(tables: Sequence[SourceTable], target: Target, report: R
             note_links(table, "num_gpus", "message_size", us, report)
     if prefills and decodes:
         points = [points_of(times) for times in (prefills, decodes)]
-        rows.add_split_attention(points[0], points[1], target.max_tokens, target.max_seqs, target.max_kv)
+        rows.add_split_attention(
+            points[0], points[1], target.max_tokens, target.max_seqs, target.max_kv
+        )
     found = {layer for layer, _ in (*rows.dense, *rows.per_sequence)}
     lacking = [op.name for op in ops.values() if op.kind not in ("attention", "moe", "collective")]
     lacking = [name for name in lacking if name not in found]
@@ -49,12 +57,16 @@ def _origin(table: SourceTable) -> str:
 
 
 def _dtypes(target: Target) -> tuple[str, ...]:
-    return {"bf16": ("bfloat16",), "fp16": ("float16", "bfloat16"), "fp8": ("fp8", "fp8_block")}.get(
-        target.dtype, (target.dtype,)
-    )
+    return {
+        "bf16": ("bfloat16",),
+        "fp16": ("float16", "bfloat16"),
+        "fp8": ("fp8", "fp8_block"),
+    }.get(target.dtype, (target.dtype,))
 
 
-def _gemm(table: SourceTable, target: Target, report: Report, rows: BundleRows, ops: dict[str, Operator]) -> None:
+def _gemm(
+    table: SourceTable, target: Target, report: Report, rows: BundleRows, ops: dict[str, Operator]
+) -> None:
     shapes: dict[tuple[int, int], list[Operator]] = {}
     for op in ops.values():
         if op.kind == "gemm":
@@ -75,9 +87,16 @@ def _gemm(table: SourceTable, target: Target, report: Report, rows: BundleRows, 
 
 
 def _attention(
-    table: SourceTable, target: Target, report: Report, op: Operator, prefills: Times, decodes: Times
+    table: SourceTable,
+    target: Target,
+    report: Report,
+    op: Operator,
+    prefills: Times,
+    decodes: Times,
 ) -> None:
-    """`isl` new tokens on `step` cached ones (context), or one token on isl + step - 1 (generation)."""
+    """`isl` new tokens on `step` cached ones (context), or one token on isl + step - 1
+    (generation).
+    """
     shape = {"num_heads": op.heads, "num_key_value_heads": op.kv_heads, "head_dim": op.head_dim}
     columns = {name: table.numbers(name) for name in shape if name in table.header}
     batch = table.numbers("batch_size")
@@ -94,7 +113,9 @@ def _attention(
         elif not math.isnan(window[row]) and window[row] > 0:
             report.skip(file, "windowed attention")
         elif context and batch[row] > 1:
-            report.skip(file, "prefills of several sequences: one at a time is what the bundle holds")
+            report.skip(
+                file, "prefills of several sequences: one at a time is what the bundle holds"
+            )
         elif context:
             point = (table.count("isl", row, 1), table.count("step", row))
             prefills.setdefault(point, []).append(table.time("latency", row) * US_PER_MS)

@@ -18,7 +18,8 @@ from llmsim.costs.sources.bundle.legacy_attention import Points, complete_points
 
 Floats = NDArray[np.float64]
 MOST_POINTS = 10
-"""Of each axis of mixed batches that are sums of a prefill and a decode batch: 10^4 rows at most."""
+"""Of each axis of mixed batches that are sums of a prefill and a decode batch: 10^4 rows at most.
+"""
 
 
 @dataclass
@@ -30,7 +31,9 @@ class BundleRows:
     attention: dict[tuple[int, int, int, int], float] = field(default_factory=dict)
     moe: dict[tuple[int, int], list[float]] = field(default_factory=dict)
     moe_degree: int = 1
-    """Of the folder that the experts go to: whole experts belong into tp1, whatever the degree of the rest."""
+    """Of the folder that the experts go to: whole experts belong into tp1, whatever the degree of
+    the rest.
+    """
     extra: dict[str, list[list[str]]] = field(default_factory=dict)
     """Further files as they were, by name: header and rows."""
 
@@ -39,8 +42,12 @@ class BundleRows:
         rows = self.dense if table == "dense" else self.per_sequence
         rows.setdefault((layer, count), []).append(us)
 
-    def add_split_attention(self, prefill: Points, decode: Points, max_tokens: int, max_seqs: int, max_kv: int) -> None:
-        """Prefills and decodes that were measured apart: pure planes as they are, mixed batches as their sums."""
+    def add_split_attention(
+        self, prefill: Points, decode: Points, max_tokens: int, max_seqs: int, max_kv: int
+    ) -> None:
+        """Prefills and decodes that were measured apart: pure planes as they are, mixed batches as
+        their sums.
+        """
         q, k, prefill_us, _ = complete_points(prefill, max_tokens, max_kv, causal=True)
         n, kv, decode_us, _ = complete_points(decode, max_seqs, max_kv, causal=False)
         for points, plane in ((prefill, 0), (decode, 1)):
@@ -49,8 +56,12 @@ class BundleRows:
                 self.attention[(a, b, 0, 0) if plane == 0 else (0, 0, a, b)] = float(us)
         self.add_grids(q, k, prefill_us, n, kv, decode_us)
 
-    def add_grids(self, q: Int64, k: Int64, prefill_us: Floats, n: Int64, kv: Int64, decode_us: Floats) -> None:
-        """Complete grids [q, k] and [n, kv], microseconds: at most `MOST_POINTS` of each axis, alone and as sums."""
+    def add_grids(
+        self, q: Int64, k: Int64, prefill_us: Floats, n: Int64, kv: Int64, decode_us: Floats
+    ) -> None:
+        """Complete grids [q, k] and [n, kv], microseconds: at most `MOST_POINTS` of each axis,
+        alone and as sums.
+        """
         prefills = [(i, j) for i in thinned(len(q)) for j in thinned(len(k))]
         decodes = [(a, b) for a in thinned(len(n)) for b in thinned(len(kv))]
         for i, j in prefills:
@@ -64,9 +75,14 @@ class BundleRows:
     def write(self, folder: Path, provenance: dict[str, object]) -> list[Path]:
         """The files of one degree; InputError when attention or the dense layers are missing."""
         if not self.dense:
-            raise InputError("no dense layer was found in what was given; a bundle needs them (dense.csv)")
+            raise InputError(
+                "no dense layer was found in what was given; a bundle needs them (dense.csv)"
+            )
         if not self.attention:
-            raise InputError("no attention rows were found in what was given; a bundle needs them (attention.csv)")
+            raise InputError(
+                "no attention rows were found in what was given; a bundle needs them "
+                "(attention.csv)"
+            )
         folder.mkdir(parents=True, exist_ok=True)
         medians = {name: _medians(getattr(self, name)) for name in ("dense", "per_sequence", "moe")}
         tables: list[tuple[str, Sequence[str], Iterable[Sequence[object]]]] = [
@@ -93,7 +109,9 @@ class BundleRows:
 
 
 def points_of(times: dict[tuple[int, int], list[float]]) -> Points:
-    """Measured times (us) of (new tokens or sequences, cached tokens), repeated points as their median."""
+    """Measured times (us) of (new tokens or sequences, cached tokens), repeated points as their
+    median.
+    """
     keys = np.array(sorted(times), dtype=np.float64)
     medians = np.array([float(np.median(times[key])) for key in sorted(times)])
     return Points(keys[:, 0], keys[:, 1], medians, Provenance.MEASURED)
@@ -107,7 +125,10 @@ def thinned(count: int) -> list[int]:
 
 
 def _medians(rows: dict[tuple[object, ...], list[float]]) -> list[tuple[object, ...]]:
-    return [(*key, f"{statistics.median(us):.10g}") for key, us in sorted(rows.items(), key=lambda row: row[0])]
+    return [
+        (*key, f"{statistics.median(us):.10g}")
+        for key, us in sorted(rows.items(), key=lambda row: row[0])
+    ]
 
 
 def _write(path: Path, header: Sequence[object], rows: Iterable[Sequence[object]]) -> None:

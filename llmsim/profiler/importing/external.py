@@ -1,6 +1,8 @@
-"""Tables of external hardware simulators (docs/how-to/external_simulators.md): checked, and what is of the target kept.
+"""Tables of external hardware simulators (docs/how-to/external_simulators.md): checked, and what is
+of the target kept.
 
-They stay rows of single operators: llmsim prices them by utilisation at run time, which a bundle's grid would round.
+They stay rows of single operators: llmsim prices them by utilisation at run time, which a bundle's
+grid would round.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ ENDINGS = (".csv", ".json", ".parquet")
 
 
 def import_external(sources: Sequence[Path], target: Target, report: Report) -> list[Path]:
-    """Writes the rows of the target's device, degree and operators as one cost table for `--cost-table`.
+    """Writes the rows of the target's device, degree and operators as one cost table for
+    `--cost-table`.
 
     Raises InputError for the first row that breaks the contract, and where no row is of the target.
     """
@@ -40,10 +43,15 @@ def import_external(sources: Sequence[Path], target: Target, report: Report) -> 
         if points:
             report.took(path.name, target.cost_table.name, len(points))
         if table.ignored:
-            report.note(f"{path}: columns that the contract does not know: {', '.join(table.ignored)}")
+            report.note(
+                f"{path}: columns that the contract does not know: {', '.join(table.ignored)}"
+            )
         kept.append(ExternalTable(path, tuple(points), ()))
     if not any(table.points for table in kept):
-        raise InputError(f"no row is of {target.model.name} on {target.hardware} with tp {target.tp}: " + _why(report))
+        raise InputError(
+            f"no row is of {target.model.name} on {target.hardware} with tp {target.tp}: "
+            + _why(report)
+        )
     write_table(kept, target.cost_table)
     report.note(f"use it with --cost-table {target.cost_table}")
     return [target.cost_table]
@@ -63,8 +71,15 @@ def _not_ours(point: Point, target: Target, operators: Sequence[Operator]) -> st
     named = [op for op in operators if op.name == point.operator]
     if not named:
         return f'of the operator "{point.operator}", which the model does not have'
-    return "" if any(same_matrix(point, op) for op in named) else f"of {point.operator} with another shape"
+    return (
+        ""
+        if any(same_matrix(point, op) for op in named)
+        else f"of {point.operator} with another shape"
+    )
 
 
 def _why(report: Report) -> str:
-    return "; ".join(f"{rows} rows of {file} are {reason}" for (file, reason), rows in sorted(report.skipped.items()))
+    return "; ".join(
+        f"{rows} rows of {file} are {reason}"
+        for (file, reason), rows in sorted(report.skipped.items())
+    )

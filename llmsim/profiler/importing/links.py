@@ -1,4 +1,6 @@
-"""What collective tables say about links: the cluster file's link_bw and link_latency that fit them."""
+"""What collective tables say about links: the cluster file's link_bw and link_latency that fit
+them.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,14 @@ from llmsim.profiler.importing.report import Report
 from llmsim.profiler.importing.sources import SourceTable
 
 
-def note_links(table: SourceTable, ranks: str, size: str, us: Sequence[float], report: Report) -> None:
-    """Bundles hold no collectives: a note per number of ranks with the ring that fits its all-reduces.
+def note_links(
+    table: SourceTable, ranks: str, size: str, us: Sequence[float], report: Report
+) -> None:
+    """Bundles hold no collectives: a note per number of ranks with the ring that fits its
+    all-reduces.
 
-    A ring all-reduce of S bytes over N ranks takes 2 (N - 1) (latency + S / N / bandwidth); least squares in relative
-    error, so that small and large messages count alike.
+    A ring all-reduce of S bytes over N ranks takes 2 (N - 1) (latency + S / N / bandwidth); least
+    squares in relative error, so that small and large messages count alike.
     """
     counts, sizes = table.numbers(ranks), table.numbers(size)
     names = table.text("collective") if "collective" in table.header else table.text("op_name")
@@ -40,9 +45,13 @@ def fitted(ranks: int, points: Sequence[tuple[float, float]]) -> str:
     solution, *_ = np.linalg.lstsq(matrix, np.ones(len(data)), rcond=None)
     latency_us, us_per_byte = max(float(solution[0]), 0.0), float(solution[1])
     if us_per_byte <= 0:
-        return f"all-reduces over {ranks} ranks take no longer with size; no bandwidth can be fitted"
+        return (
+            f"all-reduces over {ranks} ranks take no longer with size; no bandwidth can be fitted"
+        )
     errors = np.abs(matrix @ np.array([latency_us, us_per_byte]) - 1.0)
     return (
-        f"its all-reduces over {ranks} ranks are those of a ring with link_bw {1e-3 / us_per_byte:.4g} (GB/s) and "
-        f"link_latency {latency_us * 1e3:.4g} (ns), median error {100 * float(np.median(errors)):.0f} %"
+        f"its all-reduces over {ranks} ranks are those of a ring with link_bw "
+        f"{1e-3 / us_per_byte:.4g} (GB/s) and "
+        f"link_latency {latency_us * 1e3:.4g} (ns), median error "
+        f"{100 * float(np.median(errors)):.0f} %"
     )

@@ -20,7 +20,9 @@ from llmsim.profiler.importing.target import Target
 
 
 def read_bundle(tables: Sequence[SourceTable], target: Target, report: Report) -> BundleRows:
-    """The newer generation: every row of this degree, checked and written again; experts from tp1 too."""
+    """The newer generation: every row of this degree, checked and written again; experts from tp1
+    too.
+    """
     rows = BundleRows()
     for table in tables:
         degree = _degree(table.path)
@@ -68,11 +70,17 @@ def _attention(table: SourceTable, rows: BundleRows) -> None:
 
 
 def read_older(tables: Sequence[SourceTable], target: Target, report: Report) -> BundleRows:
-    """The older generation as the newer: projections added up, attention as sums of a prefill and a decode batch."""
-    layers = [t for t in tables if t.kind == "older layers" and _degree(t.path) in (None, target.tp)]
+    """The older generation as the newer: projections added up, attention as sums of a prefill and a
+    decode batch.
+    """
+    layers = [
+        t for t in tables if t.kind == "older layers" and _degree(t.path) in (None, target.tp)
+    ]
     if len(layers) != 1:
         found = ", ".join(str(t.path) for t in tables if t.kind == "older layers") or "none"
-        raise InputError(f"one layers.csv of tp{target.tp} is needed, and there are: {found}; name its folder")
+        raise InputError(
+            f"one layers.csv of tp{target.tp} is needed, and there are: {found}; name its folder"
+        )
     path = layers[0].path
     files = BundleFiles(path.parent, path.parent, None, older=True)
     times = read_layers(path, target.tp)
@@ -82,7 +90,9 @@ def read_older(tables: Sequence[SourceTable], target: Target, report: Report) ->
             points = times[parts[0]][0]
             us = np.sum([np.interp(points, *times[part]) for part in parts], axis=0)
             table = "per_sequence" if layer == "lm_head" else "dense"
-            for count, value in zip(points, us / (len(parts) if layer == "layernorm" else 1), strict=True):
+            for count, value in zip(
+                points, us / (len(parts) if layer == "layernorm" else 1), strict=True
+            ):
                 rows.add(table, layer, int(count), float(value))
             report.took(path.name, f"{table}.csv {layer}", len(points) * len(parts))
     _experts(times, target, report, rows, path.name)
@@ -92,26 +102,41 @@ def read_older(tables: Sequence[SourceTable], target: Target, report: Report) ->
     op = next(op for op in target.operators() if op.name == "attention")
     found_attention = read_older_attention(files, _request(target), op, times.get("attn"))
     rows.add_grids(
-        found_attention.q, found_attention.k, found_attention.prefill_us, found_attention.n, found_attention.kv,
+        found_attention.q,
+        found_attention.k,
+        found_attention.prefill_us,
+        found_attention.n,
+        found_attention.kv,
         found_attention.decode_us,
-    )  # fmt: skip
+    )
     report.took(found_attention.path.name, "attention.csv", len(rows.attention))
     for note in found_attention.notes:
         report.note(note)
-    report.note("there are no sampler rows in this generation: the sampler comes from the next cost source")
+    report.note(
+        "there are no sampler rows in this generation: the sampler comes from the next cost source"
+    )
     return rows
 
 
-def _experts(times: dict[str, tuple[np.ndarray, np.ndarray]], target: Target, report: Report, rows: BundleRows,
-             file: str) -> None:  # fmt: skip
-    """A table of whole experts: `active` of them one after the other, each with its even share of the tokens."""
+def _experts(
+    times: dict[str, tuple[np.ndarray, np.ndarray]],
+    target: Target,
+    report: Report,
+    rows: BundleRows,
+    file: str,
+) -> None:
+    """A table of whole experts: `active` of them one after the other, each with its even share of
+    the tokens.
+    """
     if "expert.w1" not in times or not target.model.num_experts:
         return
     points = times["expert.w1"][0]
     us = np.sum([np.interp(points, *times[name]) for name in EXPERT if name in times], axis=0)
     topk, experts = target.model.num_experts_per_tok, target.model.num_experts
     for tokens in (2**power for power in range(int(points[-1]).bit_length())):
-        for active in sorted({min(experts, tokens * topk), *(2**p for p in range(experts.bit_length()))}):
+        for active in sorted(
+            {min(experts, tokens * topk), *(2**p for p in range(experts.bit_length()))}
+        ):
             if topk <= active <= min(experts, tokens * topk):
                 share = tokens * topk / active
                 rows.moe[tokens, active] = [active * float(np.interp(share, points, us))]
@@ -121,7 +146,14 @@ def _experts(times: dict[str, tuple[np.ndarray, np.ndarray]], target: Target, re
 def _request(target: Target) -> CostRequest:
     layout, dtypes = Layout(target.tp, 1), resolve_dtypes(target.model, target.dtype)
     return CostRequest(
-        model=target.model, layout=layout, dtypes=dtypes, hardware_name=target.hardware,
-        hardware=load_hardware(target.hardware), group_memory_bandwidth_bytes_per_s=0, operators=target.operators(),
-        max_tokens=target.max_tokens, max_seqs=target.max_seqs, max_model_len=target.max_kv,
-    )  # fmt: skip
+        model=target.model,
+        layout=layout,
+        dtypes=dtypes,
+        hardware_name=target.hardware,
+        hardware=load_hardware(target.hardware),
+        group_memory_bandwidth_bytes_per_s=0,
+        operators=target.operators(),
+        max_tokens=target.max_tokens,
+        max_seqs=target.max_seqs,
+        max_model_len=target.max_kv,
+    )

@@ -35,6 +35,9 @@ class Report:
         """The report as text."""
         found = [f"format: {self.format}"]
         found += [f"read:    {rows:>8} rows  {where}" for where, rows in sorted(self.read.items())]
-        found += [f"skipped: {rows:>8} rows  {file}: {why}" for (file, why), rows in sorted(self.skipped.items())]
+        found += [
+            f"skipped: {rows:>8} rows  {file}: {why}"
+            for (file, why), rows in sorted(self.skipped.items())
+        ]
         found += [f"note:    {sentence}" for sentence in self.notes]
         return found

@@ -25,13 +25,18 @@ READERS: dict[str, Reader] = {
 }
 """Family of a table's kind -> its reader; Frontier's tables are Vidur's with more columns."""
 EXTERNAL = "external"
-"""The contract of external simulators (docs/how-to/external_simulators.md), whose tables do not become bundles."""
+"""The contract of external simulators (docs/how-to/external_simulators.md), whose tables do not
+become bundles.
+"""
 OLDER_COMPANIONS = ("vidur attention",)
 """Tables that the older generation shares with Vidur."""
 
 
-def import_profiles(sources: Sequence[Path], target: Target, wanted: str | None = None) -> tuple[Report, list[Path]]:
-    """Writes the bundle of the target's degree, or of an external simulator's tables the cost table.
+def import_profiles(
+    sources: Sequence[Path], target: Target, wanted: str | None = None
+) -> tuple[Report, list[Path]]:
+    """Writes the bundle of the target's degree, or of an external simulator's tables the cost
+    table.
 
     Returns the report and the written files. Raises InputError where nothing can be read.
     """
@@ -45,19 +50,33 @@ def import_profiles(sources: Sequence[Path], target: Target, wanted: str | None 
     report = Report("vidur or frontier" if family == "vidur" else family)
     mine = []
     for table in tables:
-        if table.kind.split(" ")[0] == family or (family == "older" and table.kind in OLDER_COMPANIONS):
+        if table.kind.split(" ")[0] == family or (
+            family == "older" and table.kind in OLDER_COMPANIONS
+        ):
             mine.append(table)
         else:
-            known = f"it is a table of {table.kind}" if table.kind else "its columns are of no known table"
+            known = (
+                f"it is a table of {table.kind}"
+                if table.kind
+                else "its columns are of no known table"
+            )
             report.skip(table.path.name, known, len(table.rows))
     if not mine:
-        raise InputError(f"none of the {len(tables)} tables is of the format {family}; the report of --help names them")
+        raise InputError(
+            f"none of the {len(tables)} tables is of the format {family}; the report of --help "
+            "names them"
+        )
     rows = READERS[family](mine, target, report)
     provenance: dict[str, object] = {
-        "profiler_version": "import", "imported_from": family, "sources": [str(table.path) for table in mine],
-        "imported_at": datetime.now(UTC).isoformat(timespec="seconds"), "hardware": target.hardware,
-        "model": target.model.name, "variant": target.dtype, "report": report.lines(),
-    }  # fmt: skip
+        "profiler_version": "import",
+        "imported_from": family,
+        "sources": [str(table.path) for table in mine],
+        "imported_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "hardware": target.hardware,
+        "model": target.model.name,
+        "variant": target.dtype,
+        "report": report.lines(),
+    }
     return report, rows.write(target.folder, provenance)
 
 
@@ -70,7 +89,8 @@ def _family(tables: Sequence[SourceTable]) -> str:
     if not families:
         first = tables[0]
         raise InputError(
-            f"{first.path}:1: the columns {', '.join(first.header[:6])} are of no known table; known are those of "
+            f"{first.path}:1: the columns {', '.join(first.header[:6])} are of no known table; "
+            "known are those of "
             f"{', '.join(sorted({kind.split(' ')[0] for kind in KINDS}))} and Frontier"
         )
     return max(dict.fromkeys(families), key=families.count)

@@ -1,4 +1,6 @@
-"""What an import is for: the model, its degree and precision, and how far the tables shall reach."""
+"""What an import is for: the model, its degree and precision, and how far the tables
+shall reach.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +32,19 @@ class Target:
     @property
     def cost_table(self) -> Path:
         """Where rows go that stay single operators' (`--cost-table`)."""
-        return self.out_root / self.hardware / "cost_tables" / f"{self.model.name.split('/')[-1]}-tp{self.tp}.csv"
+        return (
+            self.out_root
+            / self.hardware
+            / "cost_tables"
+            / f"{self.model.name.split('/')[-1]}-tp{self.tp}.csv"
+        )
 
     @property
     def long_dtype(self) -> str:
         """As torch spells the dtype."""
-        return {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}.get(self.dtype, self.dtype)
+        return {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}.get(
+            self.dtype, self.dtype
+        )
 
     def operators(self) -> tuple[Operator, ...]:
         """Of one rank."""

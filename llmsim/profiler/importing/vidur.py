@@ -1,4 +1,6 @@
-"""Tables of Vidur (mlp, attention, all_reduce) and of Frontier (linear_op, attention, moe), milliseconds both."""
+"""Tables of Vidur (mlp, attention, all_reduce) and of Frontier (linear_op, attention, moe),
+milliseconds both.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,15 @@ from llmsim.profiler.importing.target import Target
 
 US_PER_MS = 1000.0
 LINEAR = {
-    "embedding": ("emb",), "qkv_proj": ("attn_pre_proj",), "rotary_emb": ("attn_rope",), "o_proj": ("attn_post_proj",),
-    "gate_up_proj": ("mlp_up_proj",), "act_fn": ("mlp_act",), "down_proj": ("mlp_down_proj",),
+    "embedding": ("emb",),
+    "qkv_proj": ("attn_pre_proj",),
+    "rotary_emb": ("attn_rope",),
+    "o_proj": ("attn_post_proj",),
+    "gate_up_proj": ("mlp_up_proj",),
+    "act_fn": ("mlp_act",),
+    "down_proj": ("mlp_down_proj",),
     "moe_gate": ("moe_gating_linear",),
-}  # fmt: skip
+}
 """Layer -> operations whose times add up to it."""
 NORMS = ("input_layernorm", "post_attention_layernorm")
 EXPERT_PARTS = ("moe_gating_routing_topk", "moe_shuffling", "moe_grouped_gemm")
@@ -27,7 +34,9 @@ KERNEL_ONLY, CUDA_EVENT = "KERNEL_ONLY", "CUDA_EVENT"
 
 
 def read_vidur(tables: Sequence[SourceTable], target: Target, report: Report) -> BundleRows:
-    """Rows of the target's shape and degree; of Frontier's two kinds of time, kernels alone where there are any."""
+    """Rows of the target's shape and degree; of Frontier's two kinds of time, kernels alone where
+    there are any.
+    """
     rows = BundleRows()
     prefills: dict[tuple[int, int], list[float]] = {}
     decodes: dict[tuple[int, int], list[float]] = {}
@@ -42,10 +51,18 @@ def read_vidur(tables: Sequence[SourceTable], target: Target, report: Report) ->
             note_links(table, "num_workers", "size", _time(table, "all_reduce"), report)
     if prefills and decodes:
         rows.add_split_attention(
-            points_of(prefills), points_of(decodes), target.max_tokens, target.max_seqs, target.max_kv
+            points_of(prefills),
+            points_of(decodes),
+            target.max_tokens,
+            target.max_seqs,
+            target.max_kv,
         )
-    report.note("lm_head and the sampler are not in these tables: they come from the next cost source")
-    report.note("mixed batches are the sum of their prefill and their decodes, which were measured apart")
+    report.note(
+        "lm_head and the sampler are not in these tables: they come from the next cost source"
+    )
+    report.note(
+        "mixed batches are the sum of their prefill and their decodes, which were measured apart"
+    )
     return rows
 
 
@@ -77,7 +94,11 @@ def _kept(table: SourceTable, target: Target, report: Report, shape: dict[str, i
 
 def _linear(table: SourceTable, target: Target, report: Report, rows: BundleRows) -> None:
     model = target.model
-    shape = {"n_head": model.num_attention_heads, "n_kv_head": model.num_key_value_heads, "n_embd": model.hidden_size}
+    shape = {
+        "n_head": model.num_attention_heads,
+        "n_kv_head": model.num_key_value_heads,
+        "n_embd": model.hidden_size,
+    }
     kept = _kept(table, target, report, shape)
     tokens = table.numbers("num_tokens")
     for layer, parts in LINEAR.items():
@@ -87,16 +108,27 @@ def _linear(table: SourceTable, target: Target, report: Report, rows: BundleRows
     norms = [name for name in NORMS if f"time_stats.{name}.median" in table.header]
     if norms:
         mean = np.mean([_time(table, name) for name in norms], axis=0)
-        add = _time(table, "add") if "time_stats.add.median" in table.header else [0.0] * len(table.rows)
+        add = (
+            _time(table, "add")
+            if "time_stats.add.median" in table.header
+            else [0.0] * len(table.rows)
+        )
         _add(rows, report, table, "layernorm", kept, tokens, mean + np.nan_to_num(np.array(add)))
         _add(rows, report, table, "final_layernorm", kept, tokens, np.array(_time(table, norms[0])))
 
 
 def _add(
-    rows: BundleRows, report: Report, table: SourceTable, layer: str, kept: list[int], tokens: list[float],
+    rows: BundleRows,
+    report: Report,
+    table: SourceTable,
+    layer: str,
+    kept: list[int],
+    tokens: list[float],
     times: np.ndarray,
-) -> None:  # fmt: skip
-    good = [row for row in kept if not math.isnan(float(times[row])) and not math.isnan(tokens[row])]
+) -> None:
+    good = [
+        row for row in kept if not math.isnan(float(times[row])) and not math.isnan(tokens[row])
+    ]
     for row in good:
         rows.add("dense", layer, table.count("num_tokens", row), float(times[row]))
     if good:
@@ -105,25 +137,43 @@ def _add(
 
 
 def _attention(
-    table: SourceTable, target: Target, report: Report, prefills: dict[tuple[int, int], list[float]],
+    table: SourceTable,
+    target: Target,
+    report: Report,
+    prefills: dict[tuple[int, int], list[float]],
     decodes: dict[tuple[int, int], list[float]],
-) -> None:  # fmt: skip
+) -> None:
     model, file = target.model, table.path.name
-    shape = {"n_q_head": model.num_attention_heads, "n_kv_head": model.num_key_value_heads, "n_embd": model.hidden_size}
+    shape = {
+        "n_q_head": model.num_attention_heads,
+        "n_kv_head": model.num_key_value_heads,
+        "n_embd": model.hidden_size,
+    }
     kept = _kept(table, target, report, shape)
     batch = table.numbers("batch_size")
     phase = [cell.lower() in ("true", "1") for cell in table.text("is_prefill")]
     mixed = [cell.lower() in ("true", "1", "1.0") for cell in table.text("is_true_mixed_batch")]
-    around = np.sum([np.nan_to_num(np.array(_time(table, part))) for part in ATTENTION_PARTS], axis=0)
+    around = np.sum(
+        [np.nan_to_num(np.array(_time(table, part))) for part in ATTENTION_PARTS], axis=0
+    )
     times = {True: _time(table, "attn_prefill"), False: _time(table, "attn_decode")}
     for row in kept:
         us = times[phase[row]][row] + float(around[row])
         if mixed[row]:
-            report.skip(file, "batches of prefills and decodes together have no place of their own in Vidur's split")
+            report.skip(
+                file,
+                (
+                    "batches of prefills and decodes together have no place of their own in "
+                    "Vidur's "
+                    "split"
+                ),
+            )
         elif math.isnan(us):
             report.skip(file, "there is no time in the row")
         elif phase[row] and batch[row] > 1:
-            report.skip(file, "prefills of several sequences: one at a time is what the bundle holds")
+            report.skip(
+                file, "prefills of several sequences: one at a time is what the bundle holds"
+            )
         elif phase[row]:
             point = (table.count("prefill_chunk_size", row, 1), table.count("kv_cache_size", row))
             prefills.setdefault(point, []).append(us)
@@ -135,14 +185,20 @@ def _attention(
 
 
 def _experts(table: SourceTable, target: Target, report: Report, rows: BundleRows) -> None:
-    """Whole experts on one device; the share of experts that the row's tokens touched is in the table."""
+    """Whole experts on one device; the share of experts that the row's tokens touched is in the
+    table.
+    """
     model = target.model
     shape = {"num_experts": model.num_experts, "router_topk": model.num_experts_per_tok,
              "hidden_dim": model.hidden_size, "expert_hidden_dim": model.moe_intermediate_size,
              "expert_parallel_size": 1, "num_tensor_parallel_workers": 1}  # fmt: skip
     kept = _kept(table, target, report, shape)
     used = table.numbers("expert_utilization")
-    parts = [np.array(_time(table, part)) for part in EXPERT_PARTS if f"time_stats.{part}.median" in table.header]
+    parts = [
+        np.array(_time(table, part))
+        for part in EXPERT_PARTS
+        if f"time_stats.{part}.median" in table.header
+    ]
     gate = np.array(_time(table, "moe_gating_linear"))
     for row in kept:
         us = float(np.sum([part[row] for part in parts]))

@@ -1,4 +1,6 @@
-"""Chooses among the implementations of one operator: the first that runs here and agrees with plain float32 math."""
+"""Chooses among the implementations of one operator: the first that runs here and agrees with plain
+float32 math.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 TOLERANCE = 3e-2
-"""Largest relative error of a kernel, in the Euclidean norm; half-precision results lie between 1e-3 and 1e-2."""
+"""Largest relative error of a kernel, in the Euclidean norm; half-precision results lie between
+1e-3 and 1e-2.
+"""
 
 
 def first_right(
@@ -15,7 +19,8 @@ def first_right(
     anywhere: tuple[str, ...] = ("torch",),
     tolerance: float = TOLERANCE,
 ) -> tuple[str, dict[str, str]]:
-    """The first name whose relative error is small, "" without any, and why the ones before it are not used.
+    """The first name whose relative error is small, "" without any, and why the ones before it are
+    not used.
 
     `errors` runs each on a small case; names that are not in `anywhere` need a CUDA device.
     """
@@ -26,8 +31,13 @@ def first_right(
             continue
         try:
             found = error()
-        except Exception as problem:  # a kernel of another package may fail in any way: it is then not used
-            reasons[name] = f"it failed: {type(problem).__name__}: {(str(problem).splitlines() or [''])[0][:120]}"
+        except (
+            Exception
+        ) as problem:  # a kernel of another package may fail in any way: it is then not used
+            reasons[name] = (
+                f"it failed: {type(problem).__name__}: "
+                f"{(str(problem).splitlines() or [''])[0][:120]}"
+            )
             continue
         if found < tolerance:
             return name, reasons

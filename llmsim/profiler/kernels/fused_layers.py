@@ -1,4 +1,5 @@
-"""vLLM's kernels for norms, rotation and gated activations on a GPU: one launch where PyTorch needs several.
+"""vLLM's kernels for norms, rotation and gated activations on a GPU: one launch where PyTorch needs
+several.
 
 Each is compared with elementary operations in float32 before it is used.
 """
@@ -17,7 +18,9 @@ TOKENS, HEADS, DIM = 5, 3, 64
 
 
 class FusedLayers:
-    """Makes the work of those kernels that are there and right; `reasons` says why the others are not used."""
+    """Makes the work of those kernels that are there and right; `reasons` says why the others are
+    not used.
+    """
 
     def __init__(self, torch: Any, device: Any, dtype: Any) -> None:
         self._torch = torch
@@ -25,9 +28,12 @@ class FusedLayers:
         self.reasons: dict[str, str] = {}
         missing = needs_cuda(torch, device, dtype, "vllm")
         checks: dict[str, Callable[[], float]] = {
-            "norm": self._norm_error, "add_norm": self._add_norm_error, "rotary": lambda: self._rotary_error(False),
-            "rotary of pairs": lambda: self._rotary_error(True), "gated": self._gated_error,
-        }  # fmt: skip
+            "norm": self._norm_error,
+            "add_norm": self._add_norm_error,
+            "rotary": lambda: self._rotary_error(False),
+            "rotary of pairs": lambda: self._rotary_error(True),
+            "gated": self._gated_error,
+        }
         for name, check in checks.items():
             problem = missing or _problem(check)
             if problem:
@@ -105,10 +111,17 @@ class FusedLayers:
         whole, weight = self._random(TOKENS, 2 * DIM + HEADS), self._random(DIM)
         heads = self._random(TOKENS, HEADS, DIM)
         found = self.norm([(whole[:, DIM : 2 * DIM], weight), (heads, weight)])()
-        return max(_error(found[0], _rms(whole[:, DIM : 2 * DIM], weight)), _error(found[1], _rms(heads, weight)))
+        return max(
+            _error(found[0], _rms(whole[:, DIM : 2 * DIM], weight)),
+            _error(found[1], _rms(heads, weight)),
+        )
 
     def _add_norm_error(self) -> float:
-        x, residual, weight = self._random(TOKENS, DIM), self._random(TOKENS, DIM), self._random(DIM)
+        x, residual, weight = (
+            self._random(TOKENS, DIM),
+            self._random(TOKENS, DIM),
+            self._random(DIM),
+        )
         total = x.float() + residual.float()
         found = self.add_norm(x, residual, weight)()
         return max(_error(found, _rms(total, weight)), _error(residual, total))
@@ -116,17 +129,29 @@ class FusedLayers:
     def _rotary_error(self, pairs: bool) -> float:
         """Of views, as latent attention has them, where pairs are meant."""
         torch = self._torch
-        whole, key = self._random(TOKENS, HEADS, (2 if pairs else 1) * DIM), self._random(TOKENS, 1, DIM)
+        whole, key = (
+            self._random(TOKENS, HEADS, (2 if pairs else 1) * DIM),
+            self._random(TOKENS, 1, DIM),
+        )
         query = whole[..., -DIM:]
-        cos, sin = (part.unsqueeze(1) for part in (self._angles(TOKENS, DIM).cos(), self._angles(TOKENS, DIM).sin()))
+        cos, sin = (
+            part.unsqueeze(1)
+            for part in (self._angles(TOKENS, DIM).cos(), self._angles(TOKENS, DIM).sin())
+        )
         wanted = []
         for x in (query.float(), key.float()):
             one, other = (x[..., ::2], x[..., 1::2]) if pairs else x.chunk(2, dim=-1)
             turned = (one * cos - other * sin, other * cos + one * sin)
-            wanted.append(torch.stack(turned, dim=-1).flatten(-2) if pairs else torch.cat(turned, dim=-1))
+            wanted.append(
+                torch.stack(turned, dim=-1).flatten(-2) if pairs else torch.cat(turned, dim=-1)
+            )
         before = whole.clone()
         self.rotary(query, key, pairs=pairs)()
-        untouched = _error(whole[..., : whole.shape[-1] - DIM], before[..., : whole.shape[-1] - DIM]) if pairs else 0.0
+        untouched = (
+            _error(whole[..., : whole.shape[-1] - DIM], before[..., : whole.shape[-1] - DIM])
+            if pairs
+            else 0.0
+        )
         return max(_error(query, wanted[0]), _error(key, wanted[1]), untouched)
 
     def _gated_error(self) -> float:
@@ -138,8 +163,13 @@ class FusedLayers:
 def _problem(check: Callable[[], float]) -> str:
     try:
         error = check()
-    except Exception as raised:  # a kernel of another package may fail in any way: it is then not used
-        return f"it failed on a small batch: {type(raised).__name__}: {(str(raised).splitlines() or [''])[0][:120]}"
+    except (
+        Exception
+    ) as raised:  # a kernel of another package may fail in any way: it is then not used
+        return (
+            f"it failed on a small batch: {type(raised).__name__}: "
+            f"{(str(raised).splitlines() or [''])[0][:120]}"
+        )
     return "" if error < TOLERANCE else f"its result is wrong by {error:.2g} on a small batch"
 
 

@@ -1,7 +1,9 @@
-"""The kernels of linear layers with quantised weights: vLLM's, PyTorch's scaled products, or dequantise and multiply.
+"""The kernels of linear layers with quantised weights: vLLM's, PyTorch's scaled products, or
+dequantise and multiply.
 
-Each takes the weights once, in the form that it wants, and then activations in 16 or 32 bits: quantising those is part
-of the operator, as in the model's list of operators and in the tables of measured kernels.
+Each takes the weights once, in the form that it wants, and then activations in 16 or 32 bits:
+quantising those is part of the operator, as in the model's list of operators and in the tables of
+measured kernels.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ FP8_UTILS = "vllm.model_executor.layers.quantization.utils.fp8_utils"
 
 
 def _deep_gemm_parts(torch: Any, dtype: Any, weight: Weight) -> tuple[Any, Any, Linear]:
-    """Weights and scales as DeepGEMM wants them, and the product; scales are powers of two where vLLM has it so."""
+    """Weights and scales as DeepGEMM wants them, and the product; scales are powers of two where
+    vLLM has it so.
+    """
     from vllm.model_executor.layers.quantization.utils import fp8_utils
     from vllm.utils.deep_gemm import DeepGemmQuantScaleFMT, fp8_gemm_nt, is_deep_gemm_e8m0_used
     from vllm.utils.deep_gemm import should_use_deepgemm_for_fp8_linear as takes
@@ -52,9 +56,13 @@ def _deep_gemm_parts(torch: Any, dtype: Any, weight: Weight) -> tuple[Any, Any, 
 
     def run(x: Any) -> Any:
         if packed:
-            narrow = fp8_utils.per_token_group_quant_fp8_packed_for_deepgemm(x, group_size=group, use_ue8m0=True)
+            narrow = fp8_utils.per_token_group_quant_fp8_packed_for_deepgemm(
+                x, group_size=group, use_ue8m0=True
+            )
         else:
-            narrow = fp8_utils.per_token_group_quant_fp8(x, group, column_major_scales=True, use_ue8m0=two)
+            narrow = fp8_utils.per_token_group_quant_fp8(
+                x, group, column_major_scales=True, use_ue8m0=two
+            )
         out = torch.empty(len(x), weight.outputs, dtype=dtype, device=x.device)
         fp8_gemm_nt(narrow, (data, scale), out, is_deep_gemm_e8m0_used=two)
         return out
@@ -67,18 +75,27 @@ def _deep_gemm(torch: Any, dtype: Any, weight: Weight) -> Linear:
 
 
 def _flashinfer(torch: Any, dtype: Any, weight: Weight) -> Linear:
-    """What vLLM runs on Hopper: few tokens by FlashInfer, which quantises them itself, more by DeepGEMM."""
+    """What vLLM runs on Hopper: few tokens by FlashInfer, which quantises them itself, more by
+    DeepGEMM.
+    """
     from vllm.utils import flashinfer
 
-    have, shape = flashinfer.is_flashinfer_fp8_blockscale_gemm_supported(), (weight.outputs, weight.inputs)
-    if not flashinfer.should_use_flashinfer_for_blockscale_fp8_gemm(have, dtype, dtype, weight.data.dtype, shape):
+    have, shape = (
+        flashinfer.is_flashinfer_fp8_blockscale_gemm_supported(),
+        (weight.outputs, weight.inputs),
+    )
+    if not flashinfer.should_use_flashinfer_for_blockscale_fp8_gemm(
+        have, dtype, dtype, weight.data.dtype, shape
+    ):
         raise ValueError("FlashInfer has no such product here, or not for these shapes")
     data, scale, many = _deep_gemm_parts(torch, dtype, weight)
 
     def run(x: Any) -> Any:
         if len(x) >= FLASHINFER_TOKENS:
             return many(x)
-        return flashinfer.flashinfer_fp8_blockscale_gemm(input=x, weight=data, weight_scale=scale, out_dtype=dtype)
+        return flashinfer.flashinfer_fp8_blockscale_gemm(
+            input=x, weight=data, weight_scale=scale, out_dtype=dtype
+        )
 
     return run
 
@@ -91,7 +108,9 @@ def _cutlass_block(torch: Any, dtype: Any, weight: Weight) -> Linear:
     group, data, scale = weight.scheme.block[1], weight.data.t(), weight.scale.t()
 
     def run(x: Any) -> Any:
-        narrow, each = per_token_group_quant_fp8(x, group, column_major_scales=True, use_ue8m0=False)
+        narrow, each = per_token_group_quant_fp8(
+            x, group, column_major_scales=True, use_ue8m0=False
+        )
         return ops.cutlass_scaled_mm(narrow, data, scale_a=each, scale_b=scale, out_dtype=dtype)
 
     return run
@@ -105,7 +124,9 @@ def _triton_block(torch: Any, dtype: Any, weight: Weight) -> Linear:
 
     def run(x: Any) -> Any:
         narrow, each = fp8_utils.per_token_group_quant_fp8(x, block[1], use_ue8m0=False)
-        return fp8_utils.w8a8_triton_block_scaled_mm(narrow, weight.data, each, weight.scale, block, output_dtype=dtype)
+        return fp8_utils.w8a8_triton_block_scaled_mm(
+            narrow, weight.data, each, weight.scale, block, output_dtype=dtype
+        )
 
     return run
 
@@ -128,7 +149,9 @@ def _cutlass(torch: Any, dtype: Any, weight: Weight) -> Linear:
 
 def marlin_fp4(torch: Any, dtype: Any, weight: Weight) -> Any:
     """One matrix in the order that Marlin reads, as vLLM's layers hold it."""
-    from vllm.model_executor.layers.quantization.utils.marlin_utils_fp4 import prepare_fp4_layer_for_marlin
+    from vllm.model_executor.layers.quantization.utils.marlin_utils_fp4 import (
+        prepare_fp4_layer_for_marlin,
+    )
 
     layer = SimpleNamespace(
         weight=weight.data, weight_scale=weight.scale, params_dtype=dtype,
@@ -141,13 +164,20 @@ def marlin_fp4(torch: Any, dtype: Any, weight: Weight) -> Any:
 
 
 def _marlin_fp4(torch: Any, dtype: Any, weight: Weight) -> Linear:
-    from vllm.model_executor.layers.quantization.utils.marlin_utils_fp4 import apply_fp4_marlin_linear
+    from vllm.model_executor.layers.quantization.utils.marlin_utils_fp4 import (
+        apply_fp4_marlin_linear,
+    )
 
     layer = marlin_fp4(torch, dtype, weight)
     return lambda x: apply_fp4_marlin_linear(
-        input=x, weight=layer.weight, weight_scale=layer.weight_scale, workspace=layer.workspace,
-        weight_global_scale=getattr(layer, "weight_global_scale", None), size_n=weight.outputs, size_k=weight.inputs,
-    )  # fmt: skip
+        input=x,
+        weight=layer.weight,
+        weight_scale=layer.weight_scale,
+        workspace=layer.workspace,
+        weight_global_scale=getattr(layer, "weight_global_scale", None),
+        size_n=weight.outputs,
+        size_k=weight.inputs,
+    )
 
 
 def _cutlass_nvfp4(torch: Any, dtype: Any, weight: Weight) -> Linear:
@@ -173,7 +203,9 @@ def marlin_int4(torch: Any, dtype: Any, weight: Weight) -> tuple[Any, Any]:
     nobody = torch.empty(0, dtype=torch.int32, device=weight.data.device)
     packed = weight.data.view(torch.int32).t().contiguous()
     size_k, size_n = weight.inputs, weight.outputs
-    data = ops.gptq_marlin_repack(b_q_weight=packed, perm=nobody, size_k=size_k, size_n=size_n, num_bits=4)
+    data = ops.gptq_marlin_repack(
+        b_q_weight=packed, perm=nobody, size_k=size_k, size_n=size_n, num_bits=4
+    )
     scale = weight.scale.t().contiguous().to(dtype)
     return data, marlin_permute_scales(s=scale, size_k=size_k, size_n=size_n, group_size=group)
 
@@ -186,10 +218,18 @@ def _marlin_int4(torch: Any, dtype: Any, weight: Weight) -> Linear:
     space = marlin_utils.marlin_make_workspace_new(weight.data.device)
     nobody = torch.empty(0, dtype=torch.int32, device=weight.data.device)
     return lambda x: marlin_utils.apply_gptq_marlin_linear(
-        input=x, weight=data, weight_scale=scale, weight_zp=nobody, g_idx=nobody, g_idx_sort_indices=nobody,
-        workspace=space, wtype=scalar_types.uint4b8, output_size_per_partition=weight.outputs,
-        input_size_per_partition=weight.inputs, is_k_full=True,
-    )  # fmt: skip
+        input=x,
+        weight=data,
+        weight_scale=scale,
+        weight_zp=nobody,
+        g_idx=nobody,
+        g_idx_sort_indices=nobody,
+        workspace=space,
+        wtype=scalar_types.uint4b8,
+        output_size_per_partition=weight.outputs,
+        input_size_per_partition=weight.inputs,
+        is_k_full=True,
+    )
 
 
 def _narrow(torch: Any, x: Any, most: int, dtype: Any) -> tuple[Any, Any]:
@@ -219,9 +259,14 @@ def _scaled_mm_block(torch: Any, dtype: Any, weight: Weight) -> Linear:
     def run(x: Any) -> Any:
         parts, each = _narrow(torch, x.unflatten(-1, (groups, 128)), FP8_MAX, torch.float8_e4m3fn)
         return scaled_mm(
-            parts.flatten(-2), data, each[..., 0].t().contiguous().t(), ScalingType.BlockWise1x128, scale,
-            ScalingType.BlockWise128x128, output_dtype=dtype,
-        )  # fmt: skip
+            parts.flatten(-2),
+            data,
+            each[..., 0].t().contiguous().t(),
+            ScalingType.BlockWise1x128,
+            scale,
+            ScalingType.BlockWise128x128,
+            output_dtype=dtype,
+        )
 
     return run
 
@@ -262,13 +307,15 @@ KERNELS: Mapping[str, Mapping[str, Maker]] = MappingProxyType(
 def usable_kernel(
     torch: Any, device: Any, dtype: Any, scheme: Scheme, outputs: int, inputs: int
 ) -> tuple[str, dict[str, str]]:
-    """The first kernel that is right for matrices like this one, and why the ones before it are not used.
+    """The first kernel that is right for matrices like this one, and why the ones before it are not
+    used.
 
-    A smaller matrix with the same remainders of its sizes is multiplied, and compared with plain float32 math on the
-    dequantised weights.
+    A smaller matrix with the same remainders of its sizes is multiplied, and compared with plain
+    float32 math on the dequantised weights.
     """
     outputs, inputs = (
-        size if size <= CHECKED_WIDTH else CHECKED_WIDTH + size % CHECKED_WIDTH for size in (outputs, inputs)
+        size if size <= CHECKED_WIDTH else CHECKED_WIDTH + size % CHECKED_WIDTH
+        for size in (outputs, inputs)
     )
 
     def error(maker: Maker) -> float:
@@ -281,4 +328,6 @@ def usable_kernel(
         return max(errors)
 
     makers = KERNELS[scheme.kind]
-    return first_right(device, {name: partial(error, maker) for name, maker in makers.items()}, ANYWHERE)
+    return first_right(
+        device, {name: partial(error, maker) for name, maker in makers.items()}, ANYWHERE
+    )

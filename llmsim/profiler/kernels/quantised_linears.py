@@ -1,4 +1,6 @@
-"""The quantised linear layers of one rank: which kernel each runs in, and fresh copies of their weights."""
+"""The quantised linear layers of one rank: which kernel each runs in, and fresh copies of their
+weights.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,12 @@ class QuantisedLinears:
     """Chooses kernels by the sizes of the matrices, once for all layers that have the same."""
 
     def __init__(
-        self, torch: Any, device: Any, dtype: Any, model: ModelConfig, ops: Iterable[tuple[Operator, list[int]]]
+        self,
+        torch: Any,
+        device: Any,
+        dtype: Any,
+        model: ModelConfig,
+        ops: Iterable[tuple[Operator, list[int]]],
     ) -> None:
         """`ops`: linear layers, each with the output widths of the products that make it up."""
         self._torch, self._device, self._dtype = torch, device, dtype
@@ -28,7 +35,9 @@ class QuantisedLinears:
         for op, widths in ops:
             if op.weight_dtype in NARROW:
                 self._schemes[op.name] = scheme_of(model, op.weight_dtype)
-                self.kernels[op.name] = ", ".join(dict.fromkeys(self._choose(op, width) for width in widths))
+                self.kernels[op.name] = ", ".join(
+                    dict.fromkeys(self._choose(op, width) for width in widths)
+                )
 
     def __contains__(self, name: str) -> bool:
         return name in self._schemes
@@ -47,7 +56,8 @@ class QuantisedLinears:
             name, reasons = usable_kernel(self._torch, self._device, self._dtype, *key)
             if not name:
                 raise InputError(
-                    f"no kernel multiplies {scheme.dtype} weights of {width} x {op.gemm_k} ({op.name}) here: "
+                    f"no kernel multiplies {scheme.dtype} weights of {width} x {op.gemm_k} "
+                    f"({op.name}) here: "
                     f"{'; '.join(f'{kernel}: {why}' for kernel, why in reasons.items())}"
                 )
             self._chosen[key] = name

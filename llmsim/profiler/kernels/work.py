@@ -1,4 +1,6 @@
-"""What a measured kernel is to the stopwatch: a callable, one that takes buffers in turn, and whether it can run."""
+"""What a measured kernel is to the stopwatch: a callable, one that takes buffers in turn, and
+whether it can run.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""vLLM's kernels for experts: its fused one in 16 and 8 bits, Marlin for 4 bits, and the one of gpt-oss.
+"""vLLM's kernels for experts: its fused one in 16 and 8 bits, Marlin for 4 bits, and the one of
+gpt-oss.
 
-Each maker takes the weights of all experts once and gives a function of (tokens, expert ids, their shares).
+Each maker takes the weights of all experts once and gives a function of (tokens, expert ids, their
+shares).
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ from llmsim.profiler.kernels.quantised import Weight
 from llmsim.profiler.kernels.quantised_kernels import marlin_fp4, marlin_int4
 
 Activation = Literal["silu", "swigluoai", "relu2"]
-"""Of an expert: gated by SiLU; gpt-oss's, whose gates and values lie in turns; or the square of what is positive."""
+"""Of an expert: gated by SiLU; gpt-oss's, whose gates and values lie in turns; or the square of
+what is positive.
+"""
 Stored = Any
 """Weights in 16 or 32 bits (experts, outputs, inputs), or a `Weight`."""
 Layer = Callable[[Any, Any, Any], Any]
@@ -64,8 +68,12 @@ def _eight_bits(up: Weight, down: Weight) -> Any:
         assert up.scheme.block is not None
         return config.fp8_w8a8_moe_quant_config(**scales, block_shape=list(up.scheme.block))
     if up.scheme.kind == "fp8":
-        return config.fp8_w8a8_moe_quant_config(**scales, per_act_token_quant=True, per_out_ch_quant=True)
-    return config.int8_w8a8_moe_quant_config(**scales, a1_scale=None, a2_scale=None, per_act_token_quant=True)
+        return config.fp8_w8a8_moe_quant_config(
+            **scales, per_act_token_quant=True, per_out_ch_quant=True
+        )
+    return config.int8_w8a8_moe_quant_config(
+        **scales, a1_scale=None, a2_scale=None, per_act_token_quant=True
+    )
 
 
 def _gpt_oss(torch: Any, dtype: Any, up: Weight, down: Weight, activation: Activation) -> Layer:
@@ -95,7 +103,15 @@ def _gpt_oss(torch: Any, dtype: Any, up: Weight, down: Weight, activation: Activ
     def run(x: Any, ids: Any, shares: Any) -> Any:
         routing, gather, scatter = kernels.make_routing_data(ids, shares, experts)
         return kernels.triton_kernel_fused_experts(
-            torch.empty_like(x), x, data[0], data[1], routing, gather, scatter, topk=ids.shape[1], quant_config=how
+            torch.empty_like(x),
+            x,
+            data[0],
+            data[1],
+            routing,
+            gather,
+            scatter,
+            topk=ids.shape[1],
+            quant_config=how,
         )
 
     return run
@@ -116,14 +132,27 @@ def _marlin(torch: Any, dtype: Any, up: Weight, down: Weight, activation: Activa
             layers = [marlin_fp4(torch, dtype, one) for one in alone]
             parts = [(layer.weight.data, layer.weight_scale.data) for layer in layers]
             if weight.scheme.kind == "nvfp4":
-                more[f"global_scale{number}"] = torch.stack([layer.weight_global_scale.data for layer in layers])
-        packed.append((torch.stack([data for data, _ in parts]), torch.stack([scale for _, scale in parts])))
+                more[f"global_scale{number}"] = torch.stack(
+                    [layer.weight_global_scale.data for layer in layers]
+                )
+        packed.append(
+            (torch.stack([data for data, _ in parts]), torch.stack([scale for _, scale in parts]))
+        )
     kind = scalar_types.uint4b8 if up.scheme.dtype == "int4" else scalar_types.float4_e2m1f
     (first, first_scale), (second, second_scale) = packed
     return lambda x, ids, shares: fused_marlin_moe(
-        hidden_states=x, w1=first, w2=second, bias1=None, bias2=None, w1_scale=first_scale, w2_scale=second_scale,
-        topk_weights=shares, topk_ids=ids, quant_type_id=kind.id, **more,
-    )  # fmt: skip
+        hidden_states=x,
+        w1=first,
+        w2=second,
+        bias1=None,
+        bias2=None,
+        w1_scale=first_scale,
+        w2_scale=second_scale,
+        topk_weights=shares,
+        topk_ids=ids,
+        quant_type_id=kind.id,
+        **more,
+    )
 
 
 def _grouped(torch: Any, dtype: Any, up: Any, down: Any, activation: Activation) -> Layer:
@@ -134,10 +163,15 @@ def _grouped(torch: Any, dtype: Any, up: Any, down: Any, activation: Activation)
         flat = ids.reshape(-1).long()
         order = torch.argsort(flat)
         rows = order // ids.shape[1]
-        # Counted without bincount, which asks the device how large its result is: no graph can hold that.
+        # Counted without bincount, which asks the device how large its result is: no graph can hold
+        # that.
         counts = torch.zeros(experts, dtype=torch.int32, device=flat.device)
-        ends = counts.scatter_add_(0, flat, torch.ones_like(flat, dtype=torch.int32)).cumsum(0, dtype=torch.int32)
-        y = torch._grouped_mm(activated(torch, activation, torch._grouped_mm(x[rows], up, offs=ends)), down, offs=ends)
+        ends = counts.scatter_add_(0, flat, torch.ones_like(flat, dtype=torch.int32)).cumsum(
+            0, dtype=torch.int32
+        )
+        y = torch._grouped_mm(
+            activated(torch, activation, torch._grouped_mm(x[rows], up, offs=ends)), down, offs=ends
+        )
         y = y * shares.reshape(-1)[order].unsqueeze(1).to(y.dtype)
         return torch.zeros_like(x).index_add_(0, rows, y)
 
@@ -165,7 +199,9 @@ def looped(linears: Callable[[Stored], list[Callable[[Any], Any]]]) -> Maker:
 
 def wide_linears(torch: Any) -> Callable[[Stored], list[Callable[[Any], Any]]]:
     """Of weights in 16 or 32 bits."""
-    return lambda weights: [partial(torch.nn.functional.linear, weight=weight) for weight in weights]
+    return lambda weights: [
+        partial(torch.nn.functional.linear, weight=weight) for weight in weights
+    ]
 
 
 KERNELS: Mapping[str, Mapping[str, Maker]] = MappingProxyType(

@@ -1,4 +1,6 @@
-"""Every operator of a step except attention and experts, as PyTorch work on weights of the right shape."""
+"""Every operator of a step except attention and experts, as PyTorch work on weights of the right
+shape.
+"""
 
 from __future__ import annotations
 
@@ -15,44 +17,77 @@ from llmsim.profiler.state_space.linear_attention import NAMES as LINEAR
 from llmsim.profiler.state_space.linear_attention import LinearLayer
 
 Style = Literal["fused", "eager"]
-"""fused: the shapes that vLLM runs (one qkv GEMM, one gate_up GEMM, norm with residual as one kernel where torch has
-it); eager: as transformers runs them (projections apart, norms and rotary embedding from elementary operations)."""
+"""fused: the shapes that vLLM runs (one qkv GEMM, one gate_up GEMM, norm with residual as one
+kernel where torch has it); eager: as transformers runs them (projections apart, norms and rotary
+embedding from elementary operations).
+"""
 MAX_COPIES = 64
 EPSILON = 1e-6
 
 
 NAMES = (
-    "embedding", "layernorm", "post_norm", "final_layernorm", "qk_norm", "rotary_emb", "act_fn", "sampler",
-    "attention_gate", "branch_add", *LINEAR, *LATENT_LAYERS,
-)  # fmt: skip
+    "embedding",
+    "layernorm",
+    "post_norm",
+    "final_layernorm",
+    "qk_norm",
+    "rotary_emb",
+    "act_fn",
+    "sampler",
+    "attention_gate",
+    "branch_add",
+    *LINEAR,
+    *LATENT_LAYERS,
+)
 ATTENTION = ("attention", "attention_sliding", "attention_chunked", "attention_sparse", "indexer")
-"""Softmax attention of layers that see everything, a window, a chunk or what an indexer chose, and the indexer.
+"""Softmax attention of layers that see everything, a window, a chunk or what an indexer chose, and
+the indexer.
 
-Rows are of layers that see everything: the bundle reader looks up in them what a batch sees through a window.
+Rows are of layers that see everything: the bundle reader looks up in them what a batch sees through
+a window.
 """
 
 
 def unknown_operators(ops: Iterable[Operator]) -> list[str]:
     """Names of those that this profiler cannot run at all."""
-    known = {op.name: op.kind in ("gemm", "moe") or op.name in NAMES or op.name.endswith("act_fn") for op in ops}
+    known = {
+        op.name: op.kind in ("gemm", "moe") or op.name in NAMES or op.name.endswith("act_fn")
+        for op in ops
+    }
     return [name for name, runs in known.items() if not runs and name not in ATTENTION]
 
 
 class Kernels:
-    """Makes the work of an operator at a token or sequence count; weights are random and rotated through the cache."""
+    """Makes the work of an operator at a token or sequence count; weights are random and rotated
+    through the cache.
+    """
 
     def __init__(
-        self, torch: Any, device: Any, dtype: Any, model: ModelConfig, layout: Layout, *,
-        style: Style, cache_bytes: int, model_bytes: int, max_decodes: int = 0, linear: LinearLayer | None = None,
-        fused: FusedLayers | None = None, ops: Iterable[Operator] = (),
-    ) -> None:  # fmt: skip
-        """`linear`: the kernels of layers with a state, in a model that has them; `fused`: those of an engine, if any;
-        `ops`: what the rank runs, of which the quantised layers get their kernels here.
+        self,
+        torch: Any,
+        device: Any,
+        dtype: Any,
+        model: ModelConfig,
+        layout: Layout,
+        *,
+        style: Style,
+        cache_bytes: int,
+        model_bytes: int,
+        max_decodes: int = 0,
+        linear: LinearLayer | None = None,
+        fused: FusedLayers | None = None,
+        ops: Iterable[Operator] = (),
+    ) -> None:
+        """`linear`: the kernels of layers with a state, in a model that has them; `fused`: those of
+        an engine, if any; `ops`: what the rank runs, of which the quantised layers get their
+        kernels here.
 
-        `model_bytes`: weights of one rank; a real step streams them all, so copies of a weight add up to that much.
+        `model_bytes`: weights of one rank; a real step streams them all, so copies of a weight add
+        up to that much.
 
-        (At most four times the last-level cache: beyond it, nothing is left of the first copy when it is used again.)
-        `max_decodes`: steps of up to so many tokens are taken for decodes where that makes a difference.
+        (At most four times the last-level cache: beyond it, nothing is left of the first copy when
+        it is used again.) `max_decodes`: steps of up to so many tokens are taken for decodes where
+        that makes a difference.
         """
         self._torch = torch
         self._model = model
@@ -65,14 +100,23 @@ class Kernels:
         self._latent: LatentLayers | None = None
         if model.latent is not None:
             self._latent = LatentLayers(
-                torch, model.latent, self._shape.heads, style == "eager", max_decodes, self.random, self._rms,
-                self._copies, fused,
-            )  # fmt: skip
+                torch,
+                model.latent,
+                self._shape.heads,
+                style == "eager",
+                max_decodes,
+                self.random,
+                self._rms,
+                self._copies,
+                fused,
+            )
         gemms = [(op, self._widths(op)) for op in ops if op.kind == "gemm"]
         self.quantised = QuantisedLinears(torch, device, dtype, model, gemms)
 
     def work(self, op: Operator, count: int) -> Work:
-        """One execution of `op` for `count` tokens or sequences; each call takes the next copy of the weights."""
+        """One execution of `op` for `count` tokens or sequences; each call takes the next copy of
+        the weights.
+        """
         if self._latent is not None and op.name in LATENT_LAYERS:
             made = self._latent.work(op, count)
             if made is not None:
@@ -127,7 +171,11 @@ class Kernels:
         if op.name == "qkv_proj":
             kv = self._shape.kv_heads * self._model.head_dim
             return [op.gemm_n - 2 * kv, kv, kv]
-        return [op.gemm_n // 2, op.gemm_n - op.gemm_n // 2] if op.name == "gate_up_proj" else [op.gemm_n]
+        return (
+            [op.gemm_n // 2, op.gemm_n - op.gemm_n // 2]
+            if op.name == "gate_up_proj"
+            else [op.gemm_n]
+        )
 
     def _embedding(self, op: Operator, count: int) -> Work:
         torch = self._torch
@@ -144,7 +192,11 @@ class Kernels:
         residual = self.random(count, hidden) if op.name == "layernorm" else None
         bias = self.random(hidden) if self._model.norm_bias else None
         functional = torch.nn.functional
-        if self._fused is not None and bias is None and self._fused.has("norm" if residual is None else "add_norm"):
+        if (
+            self._fused is not None
+            and bias is None
+            and self._fused.has("norm" if residual is None else "add_norm")
+        ):
             if residual is None:
                 return self._fused.norm([(x, weight)])
             return self._fused.add_norm(x, residual, weight)
@@ -170,7 +222,10 @@ class Kernels:
 
     def _qk_norm(self, op: Operator, count: int) -> Work:
         dim = self._model.head_dim
-        parts = [(self.random(count, n, dim), self.random(dim)) for n in (self._shape.heads, self._shape.kv_heads)]
+        parts = [
+            (self.random(count, n, dim), self.random(dim))
+            for n in (self._shape.heads, self._shape.kv_heads)
+        ]
         functional = self._torch.nn.functional
         if self._fused is not None and self._fused.has("norm"):
             return self._fused.norm(parts)
@@ -181,7 +236,9 @@ class Kernels:
     def _rotary(self, op: Operator, count: int) -> Work:
         torch, dim = self._torch, self._model.head_dim
         if self._fused is not None and self._fused.has("rotary"):
-            query, key = (self.random(count, n, dim) for n in (self._shape.heads, self._shape.kv_heads))
+            query, key = (
+                self.random(count, n, dim) for n in (self._shape.heads, self._shape.kv_heads)
+            )
             return self._fused.rotary(query, key, pairs=False)
         heads = [self.random(1, n, count, dim) for n in (self._shape.heads, self._shape.kv_heads)]
         cos, sin = self.random(1, 1, count, dim), self.random(1, 1, count, dim)

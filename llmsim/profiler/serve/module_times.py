@@ -1,8 +1,9 @@
 """Where the time of a transformers engine's step goes: marks at the borders of its model's modules.
 
-A bundle's rows are operators; a step on a CPU is also the Python between them. Marks divide a step without a gap: from
-one to the next the time belongs to one place, so the places add up to the step. What runs between two modules (views,
-residuals, the calls themselves) belongs to the operator whose place is open.
+A bundle's rows are operators; a step on a CPU is also the Python between them. Marks divide a step
+without a gap: from one to the next the time belongs to one place, so the places add up to the step.
+What runs between two modules (views, residuals, the calls themselves) belongs to the operator whose
+place is open.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from types import MappingProxyType
 from typing import Any
 
 OUTSIDE, MASK = "outside", "mask"
-"""Places that are no operators: what a step takes besides, and the mask (rows of attention have a share of it)."""
+"""Places that are no operators: what a step takes besides, and the mask (rows of attention have a
+share of it).
+"""
 GATED = "gate_up_proj"
 BORDERS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
@@ -35,7 +38,9 @@ BORDERS: Mapping[str, tuple[str, str]] = MappingProxyType(
         r"lm_head": ("lm_head", "sampler"),
     }
 )
-"""End of a module's path -> the place that opens as it is entered, and the one that opens as it is left."""
+"""End of a module's path -> the place that opens as it is entered, and the one that opens as it is
+left.
+"""
 
 
 class Places:
@@ -47,13 +52,17 @@ class Places:
         self._spent: dict[str, float] = {}
         self.marks = 0
         self.cost_s = 0.0
-        """Seconds of a mark, which are taken off every place; at most half of it, since they are a noisy difference."""
+        """Seconds of a mark, which are taken off every place; at most half of it, since they are a
+        noisy difference.
+        """
 
     def mark(self, place: str) -> None:
         """From here on the time belongs to `place`."""
         time = self._now()
         passed = time - self._since
-        self._spent[self._open] = self._spent.get(self._open, 0.0) + max(passed - self.cost_s, passed / 2)
+        self._spent[self._open] = self._spent.get(self._open, 0.0) + max(
+            passed - self.cost_s, passed / 2
+        )
         self._open, self._since = place, time
         self.marks += 1
 
@@ -78,7 +87,9 @@ class Places:
 
 @contextmanager
 def marked(model: Any, places: Places, *, gated: bool) -> Iterator[None]:
-    """Marks in all modules of a model that have a place, in its attention and in the making of masks, until left."""
+    """Marks in all modules of a model that have a place, in its attention and in the making of
+    masks, until left.
+    """
     import transformers.generation.continuous_batching.input_outputs as inputs
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS as ATTENTION
 
@@ -101,7 +112,9 @@ def marked(model: Any, places: Places, *, gated: bool) -> Iterator[None]:
 def wrapped(
     model: Any, wrapper: Callable[[str, Callable[..., Any]], Callable[..., Any] | None]
 ) -> Iterator[None]:  # fmt: skip
-    """Each module's `forward` as `wrapper` makes it of (path, forward), where it makes one, until left."""
+    """Each module's `forward` as `wrapper` makes it of (path, forward), where it makes one, until
+    left.
+    """
     changed = []
     for path, module in model.named_modules():
         forward = wrapper(path, module.forward)
@@ -118,9 +131,13 @@ def wrapped(
 
 
 def border_of(path: str, *, gated: bool) -> tuple[str, str] | None:
-    """The places around a module; `gated`: its MLP has a gate and up projection, which a bundle has as one row."""
+    """The places around a module; `gated`: its MLP has a gate and up projection, which a bundle has
+    as one row.
+    """
     for end, border in BORDERS.items():
         if re.search(rf"(^|\.){end}$", path):
-            entry, leave = ("up_proj" if place == GATED and not gated else place for place in border)
+            entry, leave = (
+                "up_proj" if place == GATED and not gated else place for place in border
+            )
             return entry, leave
     return None

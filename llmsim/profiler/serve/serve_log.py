@@ -1,4 +1,6 @@
-"""`python -m profiler serve-log`: runs a real serving engine on a trace and records what it did, as ground truth."""
+"""`python -m profiler serve-log`: runs a real serving engine on a trace and records what it did, as
+ground truth.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ EngineName = Literal["auto", "vllm", "transformers"]
 
 @dataclass(frozen=True)
 class Job:
-    """One request to replay: its prompt is made of `input_tokens` random ids, its answer forced to `output_tokens`."""
+    """One request to replay: its prompt is made of `input_tokens` random ids, its answer forced to
+    `output_tokens`.
+    """
 
     request_id: str
     arrival_s: float
@@ -42,11 +46,15 @@ class ServeOptions:
     max_num_batched_tokens: int = 2048
     max_model_len: int | None = None
     kv_tokens: int | None = None
-    """Capacity of the KV cache; None: the engine's own choice (vLLM), or all requests at once (transformers)."""
+    """Capacity of the KV cache; None: the engine's own choice (vLLM), or all requests at once
+    (transformers).
+    """
     gpu_memory_utilization: float = 0.9
     tensor_parallel: int = 1
     hardware: str | None = None
-    """Name of the device in the cluster file; None: "cpu" or "gpu", to be replaced by that of a profile."""
+    """Name of the device in the cluster file; None: "cpu" or "gpu", to be replaced by that of a
+    profile.
+    """
     limit: int = 0
     seed: int = 0
     warm_up: int = 8
@@ -68,7 +76,9 @@ class Stamps:
 
 @dataclass(frozen=True)
 class Step:
-    """One iteration of the engine: [start, end) in seconds, and (new, cached) tokens of each sequence in it."""
+    """One iteration of the engine: [start, end) in seconds, and (new, cached) tokens of each
+    sequence in it.
+    """
 
     start: float
     end: float
@@ -81,7 +91,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Log:
-    """Everything that an engine's run recorded; `facts` describe the engine for provenance and for the simulation."""
+    """Everything that an engine's run recorded; `facts` describe the engine for provenance and for
+    the simulation.
+    """
 
     engine: str
     stamps: Sequence[Stamps]
@@ -90,7 +102,9 @@ class Log:
 
 
 def serve_log(options: ServeOptions) -> Log:
-    """Replays the trace on the chosen engine and writes the logs; InputError when no engine can be used."""
+    """Replays the trace on the chosen engine and writes the logs; InputError when no engine can be
+    used.
+    """
     check_writable_folder(options.output)
     jobs = jobs_of(options.dataset, options.limit)
     log: Log
@@ -107,26 +121,33 @@ def serve_log(options: ServeOptions) -> Log:
 
 
 def jobs_of(dataset: str, limit: int) -> list[Job]:
-    """The requests of a trace, by arrival; calls of sessions, which depend on answers, are refused."""
+    """The requests of a trace, by arrival; calls of sessions, which depend on answers,
+    are refused.
+    """
     workload: Workload = load_dataset(dataset, known_models=(), granularity=0, limit=limit)
     if bool((workload.arrival_ps < 0).any()):
         raise InputError(
-            f"{dataset}: the trace has sessions, whose later calls depend on answers; replay single requests"
+            f"{dataset}: the trace has sessions, whose later calls depend on answers; replay "
+            "single requests"
         )
     ids = workload.request_id or [str(index) for index in range(len(workload))]
     first = int(workload.arrival_ps.min())
     return [
         Job(
-            ids[row], (int(workload.arrival_ps[row]) - first) / PS_PER_S, int(workload.input_tokens[row]),
+            ids[row],
+            (int(workload.arrival_ps[row]) - first) / PS_PER_S,
+            int(workload.input_tokens[row]),
             max(1, int(workload.output_tokens[row])),
         )
         for row in range(len(workload))
-    ]  # fmt: skip
+    ]
 
 
 def warm_up_jobs(jobs: Sequence[Job], count: int) -> list[Job]:
     """A few short requests that load every code path before the clock counts."""
-    return [Job(f"warm-up-{i}", 0.0, min(job.input_tokens, 64), 8) for i, job in enumerate(jobs[:count])]
+    return [
+        Job(f"warm-up-{i}", 0.0, min(job.input_tokens, 64), 8) for i, job in enumerate(jobs[:count])
+    ]
 
 
 def _engine(wanted: EngineName) -> str:
@@ -144,37 +165,67 @@ def _engine(wanted: EngineName) -> str:
             return "vllm"
     if "transformers" in installed:
         return "transformers"
-    raise InputError('neither vllm (with a GPU) nor transformers is installed; pip install "llmsim[profiler]"')
+    raise InputError(
+        'neither vllm (with a GPU) nor transformers is installed; pip install "llmsim[profiler]"'
+    )
 
 
 def write_log(options: ServeOptions, log: Log) -> None:
-    """requests.jsonl (readable by `llmsim validate`), steps.jsonl, meta.json and the cluster file of the simulation."""
+    """requests.jsonl (readable by `llmsim validate`), steps.jsonl, meta.json and the cluster file
+    of the simulation.
+    """
     folder = options.output
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "requests.jsonl").open("w", encoding="utf-8") as stream:
         for each in log.stamps:
             row = {
-                "request_id": each.request_id, "input_toks": each.input_toks, "output_toks": each.output_toks,
-                "arrival_time": each.arrival, "queued_ts": each.queued, "scheduled_ts": each.scheduled,
-                "first_token_ts": each.tokens[0], "last_token_ts": each.tokens[-1], "token_ts": each.tokens,
-            }  # fmt: skip
+                "request_id": each.request_id,
+                "input_toks": each.input_toks,
+                "output_toks": each.output_toks,
+                "arrival_time": each.arrival,
+                "queued_ts": each.queued,
+                "scheduled_ts": each.scheduled,
+                "first_token_ts": each.tokens[0],
+                "last_token_ts": each.tokens[-1],
+                "token_ts": each.tokens,
+            }
             stream.write(json.dumps(row) + "\n")
     with (folder / "steps.jsonl").open("w", encoding="utf-8") as stream:
         for step in log.steps:
-            stream.write(json.dumps({name: value for name, value in asdict(step).items() if value}) + "\n")
-    settings = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(options).items()}
-    meta = {"engine": log.engine, "options": settings, "facts": log.facts, "summary": summary_of(log)}
+            stream.write(
+                json.dumps({name: value for name, value in asdict(step).items() if value}) + "\n"
+            )
+    settings = {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in asdict(options).items()
+    }
+    meta = {
+        "engine": log.engine,
+        "options": settings,
+        "facts": log.facts,
+        "summary": summary_of(log),
+    }
     (folder / "meta.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
     if "instance" in log.facts:
-        (folder / "cluster.json").write_text(json.dumps(cluster_of(options, log), indent=2) + "\n", encoding="utf-8")
+        (folder / "cluster.json").write_text(
+            json.dumps(cluster_of(options, log), indent=2) + "\n", encoding="utf-8"
+        )
 
 
 def cluster_of(options: ServeOptions, log: Log) -> dict[str, Any]:
-    """A cluster file whose scheduler does what the recorded engine did; fill in the hardware's profile name."""
+    """A cluster file whose scheduler does what the recorded engine did; fill in the hardware's
+    profile name.
+    """
     kind = "cpu" if log.facts.get("device") == "cpu" else "gpu"
-    instance = {"model_name": options.model, "hardware": options.hardware or kind,
-                "npu_mem": {"mem_size": 1024, "mem_bw": 100, "mem_latency": 0}, "num_npus": options.tensor_parallel,
-                "tp_size": options.tensor_parallel, "pd_type": None, **log.facts["instance"]}  # fmt: skip
+    instance = {
+        "model_name": options.model,
+        "hardware": options.hardware or kind,
+        "npu_mem": {"mem_size": 1024, "mem_bw": 100, "mem_latency": 0},
+        "num_npus": options.tensor_parallel,
+        "tp_size": options.tensor_parallel,
+        "pd_type": None,
+        **log.facts["instance"],
+    }
     if options.dtype is not None:
         instance["dtype"] = LONG_DTYPES.get(options.dtype, options.dtype)
     memory = {"mem_size": 128, "mem_bw": 100, "mem_latency": 0}
@@ -185,7 +236,9 @@ def cluster_of(options: ServeOptions, log: Log) -> dict[str, Any]:
 def summary_of(log: Log) -> dict[str, float]:
     """Means over requests (ms), throughput, and where the time of the steps went."""
     ttft = [each.tokens[0] - each.arrival for each in log.stamps]
-    tpot = [(e.tokens[-1] - e.tokens[0]) / (len(e.tokens) - 1) for e in log.stamps if len(e.tokens) > 1]
+    tpot = [
+        (e.tokens[-1] - e.tokens[0]) / (len(e.tokens) - 1) for e in log.stamps if len(e.tokens) > 1
+    ]
     span = max(each.tokens[-1] for each in log.stamps) - min(each.arrival for each in log.stamps)
     tokens = sum(len(each.tokens) for each in log.stamps)
     found = {

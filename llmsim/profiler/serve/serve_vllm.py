@@ -1,4 +1,6 @@
-"""Replays a trace on vLLM's asynchronous engine in this process, with dummy weights and without a tokenizer."""
+"""Replays a trace on vLLM's asynchronous engine in this process, with dummy weights and without a
+tokenizer.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ LEAD_S = 0.2
 def replay(options: ServeOptions, jobs: Sequence[Job]) -> Log:
     """Runs the trace; each request is submitted at its own time, whatever the engine does."""
     if options.clock != "wall":
-        raise InputError("--clock cpu: vLLM's engine stamps wall time; say wall, or --engine transformers")
+        raise InputError(
+            "--clock cpu: vLLM's engine stamps wall time; say wall, or --engine transformers"
+        )
     with tempfile.TemporaryDirectory(prefix="serve-log-") as folder:
         write_config(options.model, Path(folder))
         return asyncio.run(_replay(options, jobs, folder))
@@ -31,13 +35,17 @@ def replay(options: ServeOptions, jobs: Sequence[Job]) -> Log:
 
 def write_config(model: str, folder: Path) -> None:
     """The model's config.json as vLLM wants it: with the name of its class, without notes."""
-    fields = {k: v for k, v in json.loads(config_path(model).read_text("utf-8")).items() if k[0] != "_"}
+    fields = {
+        k: v for k, v in json.loads(config_path(model).read_text("utf-8")).items() if k[0] != "_"
+    }
     if not fields.get("architectures"):
         from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
         kind = str(fields.get("model_type"))
         if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-            raise InputError(f'{model}: no class of transformers serves model_type "{kind}"; add "architectures"')
+            raise InputError(
+                f'{model}: no class of transformers serves model_type "{kind}"; add "architectures"'
+            )
         fields["architectures"] = [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]]
     (folder / "config.json").write_text(json.dumps(fields), encoding="utf-8")
 
@@ -46,12 +54,18 @@ def engine_arguments(options: ServeOptions, folder: str) -> dict[str, Any]:
     """Keyword arguments of vLLM's AsyncEngineArgs."""
     dtype = resolve_dtypes(load_model(options.model), options.dtype).activation
     arguments: dict[str, Any] = {
-        "model": folder, "skip_tokenizer_init": True, "load_format": "dummy", "dtype": LONG_DTYPES.get(dtype, "auto"),
-        "max_num_seqs": options.max_num_seqs, "max_num_batched_tokens": options.max_num_batched_tokens,
-        "gpu_memory_utilization": options.gpu_memory_utilization, "seed": options.seed,
-        "tensor_parallel_size": options.tensor_parallel, "disable_log_stats": False,
+        "model": folder,
+        "skip_tokenizer_init": True,
+        "load_format": "dummy",
+        "dtype": LONG_DTYPES.get(dtype, "auto"),
+        "max_num_seqs": options.max_num_seqs,
+        "max_num_batched_tokens": options.max_num_batched_tokens,
+        "gpu_memory_utilization": options.gpu_memory_utilization,
+        "seed": options.seed,
+        "tensor_parallel_size": options.tensor_parallel,
+        "disable_log_stats": False,
         "enable_prefix_caching": False,  # prompts are made up, so nothing of them can be shared
-    }  # fmt: skip
+    }
     if options.max_model_len is not None:
         arguments["max_model_len"] = options.max_model_len
     if options.kv_tokens is not None:
@@ -74,13 +88,19 @@ async def _replay(options: ServeOptions, jobs: Sequence[Job], folder: str) -> Lo
 
     try:
         small = [
-            Job(f"warm-up-{i}", 0.0, min(job.input_tokens, 64), 4) for i, job in enumerate(jobs[: options.warm_up])
+            Job(f"warm-up-{i}", 0.0, min(job.input_tokens, 64), 4)
+            for i, job in enumerate(jobs[: options.warm_up])
         ]
         vocabulary = load_model(options.model).vocab_size
-        prompts = [[source.randrange(3, vocabulary) for _ in range(job.input_tokens)] for job in (*small, *jobs)]
+        prompts = [
+            [source.randrange(3, vocabulary) for _ in range(job.input_tokens)]
+            for job in (*small, *jobs)
+        ]
         if small:
             now = time.monotonic()
-            await asyncio.gather(*(_one(engine, *pair, now) for pair in zip(small, prompts, strict=False)))
+            await asyncio.gather(
+                *(_one(engine, *pair, now) for pair in zip(small, prompts, strict=False))
+            )
         steps.clear()
         start = time.monotonic() + LEAD_S
         stamps = await asyncio.gather(
@@ -104,12 +124,17 @@ async def _one(engine: Any, job: Job, prompt_ids: list[int], due: float) -> Stam
 
     prompt = {"prompt_token_ids": prompt_ids}
     parameters = SamplingParams(
-        temperature=0.0, max_tokens=job.output_tokens, min_tokens=job.output_tokens, ignore_eos=True, detokenize=False,
+        temperature=0.0,
+        max_tokens=job.output_tokens,
+        min_tokens=job.output_tokens,
+        ignore_eos=True,
+        detokenize=False,
         output_kind=RequestOutputKind.DELTA,
-    )  # fmt: skip
+    )
     await asyncio.sleep(max(0.0, due - time.monotonic()))
     stamps = Stamps(job.request_id, job.input_tokens, job.output_tokens, arrival=time.monotonic())
-    # The largest of several: whoever interrupts between the two readings makes their difference smaller.
+    # The largest of several: whoever interrupts between the two readings makes their difference
+    # smaller.
     to_monotonic_s = max(time.monotonic() - time.time() for _ in range(5))
     metrics = None
     async for output in engine.generate(prompt, parameters, job.request_id):
@@ -117,7 +142,9 @@ async def _one(engine: Any, job: Job, prompt_ids: list[int], due: float) -> Stam
         stamps.tokens += [now] * len(output.outputs[0].token_ids)
         metrics = output.metrics or metrics
     if not stamps.tokens:
-        raise InputError(f"vLLM gave no token for request {job.request_id}; does it fit --max-model-len?")
+        raise InputError(
+            f"vLLM gave no token for request {job.request_id}; does it fit --max-model-len?"
+        )
     stamps.queued = stamps.tokens[0]
     if metrics is not None:
         stamps.queued, stamps.scheduled = metrics.queued_ts, metrics.scheduled_ts
@@ -129,7 +156,9 @@ async def _one(engine: Any, job: Job, prompt_ids: list[int], due: float) -> Stam
 
 
 def _logger_class(steps: list[Step]) -> Any:
-    """A stat logger that keeps one record per set of outputs: when, how many tokens, what ran and waited."""
+    """A stat logger that keeps one record per set of outputs: when, how many tokens, what ran and
+    waited.
+    """
     from vllm.v1.metrics.loggers import StatLoggerBase
 
     class StepLogger(StatLoggerBase):  # type: ignore[misc, unused-ignore]
@@ -141,9 +170,16 @@ def _logger_class(steps: list[Step]) -> Any:
             extra: dict[str, float] = {}
             for stats, names in (
                 (scheduler_stats, ("num_running_reqs", "num_waiting_reqs", "kv_cache_usage")),
-                (iteration_stats, ("num_prompt_tokens", "num_generation_tokens", "num_preempted_reqs")),
+                (
+                    iteration_stats,
+                    ("num_prompt_tokens", "num_generation_tokens", "num_preempted_reqs"),
+                ),
             ):
-                extra |= {name: float(getattr(stats, name)) for name in names if getattr(stats, name, None) is not None}
+                extra |= {
+                    name: float(getattr(stats, name))
+                    for name in names
+                    if getattr(stats, name, None) is not None
+                }
             steps.append(Step(self._last, now, (), extra=extra))
             self._last = now
 
@@ -161,11 +197,18 @@ def _facts(engine: Any) -> dict[str, Any]:
     cache, scheduler = config.cache_config, config.scheduler_config
     blocks = getattr(cache, "num_gpu_blocks", None)
     instance = {
-        "max_num_seqs": scheduler.max_num_seqs, "max_num_batched_tokens": scheduler.max_num_batched_tokens,
-        "max_model_len": config.model_config.max_model_len, "block_size": cache.block_size,
+        "max_num_seqs": scheduler.max_num_seqs,
+        "max_num_batched_tokens": scheduler.max_num_batched_tokens,
+        "max_model_len": config.model_config.max_model_len,
+        "block_size": cache.block_size,
         "enable_prefix_caching": bool(cache.enable_prefix_caching),
         "async_scheduling": bool(scheduler.async_scheduling),
-    }  # fmt: skip
+    }
     if blocks:
         instance["num_gpu_blocks_override"] = blocks
-    return {"vllm": vllm.__version__, "device": "cuda", "num_gpu_blocks": blocks, "instance": instance}
+    return {
+        "vllm": vllm.__version__,
+        "device": "cuda",
+        "num_gpu_blocks": blocks,
+        "instance": instance,
+    }

@@ -15,18 +15,24 @@ SEED = 0
 
 def fields_of(model: str) -> dict[str, Any]:
     """The config.json of a preset or path, without notes."""
-    return {k: v for k, v in json.loads(config_path(model).read_text("utf-8")).items() if k[0] != "_"}
+    return {
+        k: v for k, v in json.loads(config_path(model).read_text("utf-8")).items() if k[0] != "_"
+    }
 
 
 def random_model(torch: Any, device: Any, model: str, dtype: str | None, seed: int = SEED) -> Any:
-    """The architecture with random weights in `dtype` (short name; None: the model's), attending by SDPA."""
+    """The architecture with random weights in `dtype` (short name; None: the model's), attending by
+    SDPA.
+    """
     import transformers
 
     numbers = torch_dtype(torch, resolve_dtypes(load_model(model), dtype).activation)
     torch.manual_seed(seed)
     transformers.logging.set_verbosity_error()
     with torch.device(device):
-        made = transformers.AutoModelForCausalLM.from_config(_settings(fields_of(model)), dtype=numbers)
+        made = transformers.AutoModelForCausalLM.from_config(
+            _settings(fields_of(model)), dtype=numbers
+        )
     return made.to(device=device, dtype=numbers).eval()
 
 

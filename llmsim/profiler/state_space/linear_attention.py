@@ -1,7 +1,9 @@
-"""The operators of a layer that keeps a state: convolution, recurrence over a prompt, update of states, gated norm.
+"""The operators of a layer that keeps a state: convolution, recurrence over a prompt, update of
+states, gated norm.
 
-`linear_attention` is the recurrence over one prompt's tokens, by tokens; `linear_state` is one token of each of many
-sequences, by sequences, which is what a step of decodes runs. The projections around them are GEMMs like any other.
+`linear_attention` is the recurrence over one prompt's tokens, by tokens; `linear_state` is one
+token of each of many sequences, by sequences, which is what a step of decodes runs. The projections
+around them are GEMMs like any other.
 """
 
 from __future__ import annotations
@@ -26,9 +28,13 @@ CHECKED_TOKENS = 37
 
 
 class LinearLayer:
-    """Makes the work of these operators for one rank's share of a layer, in the first kernels that are right here."""
+    """Makes the work of these operators for one rank's share of a layer, in the first kernels that
+    are right here.
+    """
 
-    def __init__(self, torch: Any, device: Any, dtype: Any, linear: LinearAttention, state_dtype: Any) -> None:
+    def __init__(
+        self, torch: Any, device: Any, dtype: Any, linear: LinearAttention, state_dtype: Any
+    ) -> None:
         self._torch, self._device, self._dtype = torch, device, dtype
         self._linear, self._state_dtype = linear, state_dtype
         self.kernels: dict[str, str] = {}
@@ -36,13 +42,22 @@ class LinearLayer:
         for name, order in ORDERS.items():
             self._keep(name, *usable_kernel(torch, device, dtype, linear, state_dtype, order))
         if linear.conv_kernel:
-            errors = {"vllm": partial(self._conv_error, _vllm_conv), "torch": partial(self._conv_error, _torch_conv)}
+            errors = {
+                "vllm": partial(self._conv_error, _vllm_conv),
+                "torch": partial(self._conv_error, _torch_conv),
+            }
             self._keep("linear_conv", *first_right(device, errors))
-        self._keep("linear_norm", *first_right(device, {n: partial(self._norm_error, n) for n in ("vllm", "torch")}))
+        self._keep(
+            "linear_norm",
+            *first_right(device, {n: partial(self._norm_error, n) for n in ("vllm", "torch")}),
+        )
 
-    def work(self, op: Operator, count: int, copies: Callable[[int], int], rotating: Callable[..., Work]) -> Work:
-        """One execution for `count` tokens or sequences; states are rotated as weights are (`copies` of so many bytes),
-        but there are no more of them than layers."""
+    def work(
+        self, op: Operator, count: int, copies: Callable[[int], int], rotating: Callable[..., Work]
+    ) -> Work:
+        """One execution for `count` tokens or sequences; states are rotated as weights are
+        (`copies` of so many bytes), but there are no more of them than layers.
+        """
         if op.name in ORDERS:
             return self._recurrence(op, count, copies, rotating)
         if op.name == "linear_conv":
@@ -61,7 +76,9 @@ class LinearLayer:
     ) -> Work:
         torch, order = self._torch, ORDERS[op.name]
         sequences = 1 if order == "scan" else count
-        first = make_inputs(torch, self._device, self._dtype, self._linear, count, sequences, self._state_dtype)
+        first = make_inputs(
+            torch, self._device, self._dtype, self._linear, count, sequences, self._state_dtype
+        )
         layers = min(copies(first.state.numel() * first.state.element_size()), op.repeat)
         inputs = [first, *(replace(first, state=first.state.clone()) for _ in range(layers - 1))]
         maker = KERNELS[self._linear.kind, order][self.kernels[op.name]]
@@ -71,10 +88,17 @@ class LinearLayer:
         return self._torch.randn(*shape, device=self._device, dtype=self._dtype) * 0.5
 
     def _conv_inputs(self, tokens: int) -> tuple[Any, Any, Any, Any]:
-        """Inputs (tokens, channels), weights (channels, taps), bias, and the inputs before these in slots 0 and 1."""
+        """Inputs (tokens, channels), weights (channels, taps), bias, and the inputs before these in
+        slots 0 and 1.
+        """
         channels, taps = self._linear.conv_channels, self._linear.conv_kernel
         bias = self._random(channels) if self._linear.conv_bias else None
-        return self._random(tokens, channels), self._random(channels, taps), bias, self._random(2, taps - 1, channels)
+        return (
+            self._random(tokens, channels),
+            self._random(channels, taps),
+            bias,
+            self._random(2, taps - 1, channels),
+        )
 
     def _conv_error(self, maker: Callable[..., Work]) -> float:
         x, weight, bias, before = self._conv_inputs(CHECKED_TOKENS)
@@ -82,7 +106,9 @@ class LinearLayer:
         wanted = sum(seen[tap : tap + len(x)] * weight[:, tap].float() for tap in range(taps))
         if bias is not None:
             wanted = wanted + bias.float()
-        return relative_error(maker(self._torch, x, weight, bias, before)(), self._torch.nn.functional.silu(wanted))
+        return relative_error(
+            maker(self._torch, x, weight, bias, before)(), self._torch.nn.functional.silu(wanted)
+        )
 
     def _norm_groups(self) -> int:
         """Elements that share a norm: a head's, or those of a group of heads."""
@@ -99,7 +125,9 @@ class LinearLayer:
         return self._random(tokens, values), self._random(tokens, values), weight
 
     def _norm(self, kernel: str, x: Any, gate: Any, weight: Any) -> Work:
-        """Norm and gate: a gated delta net gates what was normed, a state space norms what was gated."""
+        """Norm and gate: a gated delta net gates what was normed, a state space norms what was
+        gated.
+        """
         linear, functional = self._linear, self._torch.nn.functional
         group, first = self._norm_groups(), linear.kind != "state_space"
         if weight is None:
@@ -138,13 +166,17 @@ class LinearLayer:
 
 
 def _torch_conv(torch: Any, x: Any, weight: Any, bias: Any, before: Any) -> Work:
-    """Inputs behind the ones that were kept, one filter for each channel; the last ones are kept in turn."""
+    """Inputs behind the ones that were kept, one filter for each channel; the last ones are kept in
+    turn.
+    """
     functional, kept = torch.nn.functional, len(before[1])
 
     def run() -> Any:
         seen = torch.cat((before[1], x)).t()[None]
         before[0] = seen[0, :, seen.shape[-1] - kept :].t()
-        return functional.silu(functional.conv1d(seen, weight[:, None], bias, groups=len(weight))[0].t())
+        return functional.silu(
+            functional.conv1d(seen, weight[:, None], bias, groups=len(weight))[0].t()
+        )
 
     return run
 
@@ -161,8 +193,15 @@ def _vllm_conv(torch: Any, x: Any, weight: Any, bias: Any, before: Any) -> Work:
 
     def run() -> Any:
         return causal_conv1d_fn(
-            x.t(), weight, bias, conv_states=before.transpose(1, 2), query_start_loc=ends, cache_indices=slot,
-            has_initial_state=goes_on, activation="silu", metadata=metadata,
-        ).t()  # fmt: skip
+            x.t(),
+            weight,
+            bias,
+            conv_states=before.transpose(1, 2),
+            query_start_loc=ends,
+            cache_indices=slot,
+            has_initial_state=goes_on,
+            activation="silu",
+            metadata=metadata,
+        ).t()
 
     return run

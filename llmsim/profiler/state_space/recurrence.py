@@ -1,13 +1,16 @@
-"""The recurrence of a layer that keeps a state, in PyTorch: token by token, in chunks, and one token of many sequences.
+"""The recurrence of a layer that keeps a state, in PyTorch: token by token, in chunks, and one
+token of many sequences.
 
 Per value head and token, with state S (key x value), decay d, key k, value v and query q:
 
-    gated delta net (arXiv 2412.06464, equation 10)   S <- d S + k b (v - k d S),   y = q S,        log d = -exp(A) step
-    state space (arXiv 2405.21060, equation 16)       S <- d S + k step x,          y = q S + D x,  log d = -exp(A) step
-    lightning attention (arXiv 2501.08313)            S <- d S + k v,               y = q S,        d of each head
+    gated delta net (arXiv 2412.06464, equation 10)   S <- d S + k b (v - k d S),   y = q S,
+    log d = -exp(A) step state space (arXiv 2405.21060, equation 16)       S <- d S + k step x,
+    y = q S + D x,  log d = -exp(A) step lightning attention (arXiv 2501.08313)            S <- d S
+    + k v,               y = q S,        d of each head
 
-with step = softplus(gate + bias). The delta rule is solved for a whole chunk at once, as its authors do (the WY form):
-one triangular system of the chunk's length instead of a loop over its tokens.
+with step = softplus(gate + bias). The delta rule is solved for a whole chunk at once, as its
+authors do (the WY form): one triangular system of the chunk's length instead of a loop over its
+tokens.
 """
 
 from __future__ import annotations
@@ -23,11 +26,15 @@ Order = Literal["scan", "update"]
 
 @dataclass
 class Inputs:
-    """What the recurrence of one layer reads: `tokens` of one sequence (scan) or one token of each of many (update)."""
+    """What the recurrence of one layer reads: `tokens` of one sequence (scan) or one token of each
+    of many (update).
+    """
 
     linear: LinearAttention
     mixed: Any
-    """(tokens, channels): what the convolution gave; queries, keys, values, of a state space values, keys, queries."""
+    """(tokens, channels): what the convolution gave; queries, keys, values, of a state space
+    values, keys, queries.
+    """
     gates: Any
     """(gates, tokens, value heads)."""
     a_log: Any
@@ -35,7 +42,9 @@ class Inputs:
     bias: Any
     skip: Any
     state: Any
-    """(slots, value heads, value dim, key dim), of lightning attention key dim before value dim; slot 0 is not used."""
+    """(slots, value heads, value dim, key dim), of lightning attention key dim before value dim;
+    slot 0 is not used.
+    """
     slots: Any
     """(sequences): the slot of each, int32."""
 
@@ -45,7 +54,9 @@ class Inputs:
         shape = self.linear
         keys, values = shape.key_heads * shape.key_dim, shape.value_heads * shape.value_dim
         space = shape.kind == "state_space"
-        first, second, third = self.mixed.split([values, keys, keys] if space else [keys, keys, values], dim=-1)
+        first, second, third = self.mixed.split(
+            [values, keys, keys] if space else [keys, keys, values], dim=-1
+        )
         q, k, v = (third, second, first) if space else (first, second, third)
         heads = (-1, shape.key_heads, shape.key_dim)
         return q.reshape(heads), k.reshape(heads), v.reshape(-1, shape.value_heads, shape.value_dim)
@@ -57,11 +68,21 @@ class Inputs:
 
 
 def make_inputs(
-    torch: Any, device: Any, dtype: Any, linear: LinearAttention, tokens: int, sequences: int, state_dtype: Any
+    torch: Any,
+    device: Any,
+    dtype: Any,
+    linear: LinearAttention,
+    tokens: int,
+    sequences: int,
+    state_dtype: Any,
 ) -> Inputs:
     """Random inputs whose states stay finite; `linear` is one rank's share."""
     make, heads = {"device": device, "dtype": dtype}, linear.value_heads
-    shape = (linear.value_dim, linear.key_dim) if linear.kind != "lightning" else (linear.key_dim, linear.value_dim)
+    shape = (
+        (linear.value_dim, linear.key_dim)
+        if linear.kind != "lightning"
+        else (linear.key_dim, linear.value_dim)
+    )
     wide = {"device": device, "dtype": torch.float32}
     return Inputs(
         linear=linear,
@@ -77,8 +98,9 @@ def make_inputs(
 
 @dataclass
 class Terms:
-    """Queries, keys and values (value heads, tokens, dim), log of the decay and strength of the correction (value
-    heads, tokens), and what is added to the output; all fp32."""
+    """Queries, keys and values (value heads, tokens, dim), log of the decay and strength of the
+    correction (value heads, tokens), and what is added to the output; all fp32.
+    """
 
     q: Any
     k: Any
@@ -105,11 +127,15 @@ def terms(torch: Any, inputs: Inputs) -> Terms:
         else:
             added, v = inputs.skip[:, None, None] * v, v * step[..., None]
     share = linear.value_heads // linear.key_heads
-    return Terms(q.repeat_interleave(share, 0), k.repeat_interleave(share, 0), v, log_decay, beta, added)
+    return Terms(
+        q.repeat_interleave(share, 0), k.repeat_interleave(share, 0), v, log_decay, beta, added
+    )
 
 
 def by_token(torch: Any, inputs: Inputs) -> tuple[Any, Any]:
-    """(outputs (tokens, heads, dim), states of `slots`): the definition, token by token in fp32; changes nothing."""
+    """(outputs (tokens, heads, dim), states of `slots`): the definition, token by token in fp32;
+    changes nothing.
+    """
     each, single = terms(torch, inputs), len(inputs.slots) == 1
     states = inputs.states[inputs.slots.long()].float()
     outputs = []
@@ -141,7 +167,10 @@ def scan(torch: Any, inputs: Inputs) -> Any:
         solved = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True)
         v, corrected = solved.split([v.shape[-1], k.shape[-1]], dim=-1)
     scores, reads = q @ k.transpose(-1, -2) * decay, q * log.exp()[..., None]
-    writes, kept = (k * (log[..., -1:] - log).exp()[..., None]).transpose(-1, -2), log[..., -1].exp()
+    writes, kept = (
+        (k * (log[..., -1:] - log).exp()[..., None]).transpose(-1, -2),
+        log[..., -1].exp(),
+    )
     state, outputs = inputs.states[slot][0].float(), []
     for at in range(q.shape[1]):
         value = v[:, at] if corrected is None else v[:, at] - corrected[:, at] @ state
@@ -149,11 +178,15 @@ def scan(torch: Any, inputs: Inputs) -> Any:
         state = state * kept[:, at, None, None] + writes[:, at] @ value
     inputs.states[slot] = state[None].to(inputs.state.dtype)
     found = torch.cat(outputs, dim=1)[:, :tokens]
-    return (found if each.added is None else found + each.added).transpose(0, 1).to(inputs.mixed.dtype)
+    return (
+        (found if each.added is None else found + each.added).transpose(0, 1).to(inputs.mixed.dtype)
+    )
 
 
 def _chunks(torch: Any, x: Any, length: int) -> Any:
-    """(heads, tokens, dim) -> (heads, chunks, length, dim), filled up with zeros, which leave a state as it is."""
+    """(heads, tokens, dim) -> (heads, chunks, length, dim), filled up with zeros, which leave a
+    state as it is.
+    """
     missing = -x.shape[1] % length
     return torch.nn.functional.pad(x, (0, 0, 0, missing)).unflatten(1, (-1, length))
 
@@ -168,4 +201,6 @@ def update(torch: Any, inputs: Inputs) -> Any:
     state = state + k[..., None] * v[..., None, :]
     inputs.states[slots] = state.to(inputs.state.dtype)
     found = (q[..., None, :] @ state)[..., 0, :]
-    return (found if each.added is None else found + each.added.transpose(0, 1)).to(inputs.mixed.dtype)
+    return (found if each.added is None else found + each.added.transpose(0, 1)).to(
+        inputs.mixed.dtype
+    )

@@ -1,1 +1,3 @@
-"""Compares the native scheduler with vLLM's: recorded schedules, random cases, the installed engine."""
+"""Compares the native scheduler with vLLM's: recorded schedules, random cases, the installed
+engine.
+"""

@@ -1,10 +1,11 @@
-"""Schedules under test: one group, requests with known tokens, a given step time, and the steps that result.
+"""Schedules under test: one group, requests with known tokens, a given step time, and the steps
+that result.
 
-A case holds `config` (vLLM's option names, `num_gpu_blocks` with the null block), `resolved` (what the engine made of
-it) and `requests` (id, arrival in s, `segments` [[segment, length], ...], output_len, priority, and
-`cancel_after` s or `cancel_after_tokens` where the client gives up). Token j of segment s
-is s*100000+j; the k-th output token of request i is -(i*100000+k)-2. A step takes 5 ms plus 10 us per scheduled token
-plus 20 us per request.
+A case holds `config` (vLLM's option names, `num_gpu_blocks` with the null block), `resolved` (what
+the engine made of it) and `requests` (id, arrival in s, `segments` [[segment, length], ...],
+output_len, priority, and `cancel_after` s or `cancel_after_tokens` where the client gives up).
+Token j of segment s is s*100000+j; the k-th output token of request i is -(i*100000+k)-2. A step
+takes 5 ms plus 10 us per scheduled token plus 20 us per request.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,7 +24,9 @@ DEFAULT_MAX_MODEL_LEN = 8192
 EVENTS_PER_CALL = 1_000_000
 
 Case = dict[str, Any]
-AddGroup = Callable[["_native.Simulation", "_native.GroupConfig", "_native.VllmV1Config", "_native.Program"], None]
+AddGroup = Callable[
+    ["_native.Simulation", "_native.GroupConfig", "_native.VllmV1Config", "_native.Program"], None
+]
 
 
 def by_arrival(case: Case) -> list[int]:
@@ -38,27 +41,41 @@ def prompt_tokens(request: Case) -> list[int]:
 
 
 def output_token(index: int, k: int) -> int:
-    """The k-th token (from 0) that request `index` of the case receives; never equal to a prompt token."""
+    """The k-th token (from 0) that request `index` of the case receives; never equal to a prompt
+    token.
+    """
     return -(index * 100_000 + k) - 2
 
 
 def native_group(
-    simulation: "_native.Simulation", group: "_native.GroupConfig", scheduler: "_native.VllmV1Config", program: Any
+    simulation: "_native.Simulation",
+    group: "_native.GroupConfig",
+    scheduler: "_native.VllmV1Config",
+    program: Any,
 ) -> None:
     """The group under test with our own scheduler."""
     simulation.add_group(group, scheduler, program, record_schedule=True)
 
 
 def run_case(case: Case, add_group: AddGroup = native_group) -> Iterator[Case]:
-    """Runs a case; yields its steps: times in ps, `scheduled` (id, tokens, computed before), gauges, who finished."""
+    """Runs a case; yields its steps: times in ps, `scheduled` (id, tokens, computed before),
+    gauges, who finished.
+    """
     requests, order = case["requests"], by_arrival(case)
     n = len(order)
     hasher = _native.ContentHasher(1)
     for i in order:
-        hasher.add(prompt_tokens(requests[i]), [output_token(i, k) for k in range(requests[i]["output_len"])])
+        hasher.add(
+            prompt_tokens(requests[i]),
+            [output_token(i, k) for k in range(requests[i]["output_len"])],
+        )
     simulation = _native.Simulation(
-        arrival_ps=np.array([round(requests[i]["arrival"] * 1e6) * PS_PER_US for i in order], np.int64),
-        input_tokens=np.array([sum(length for _, length in requests[i]["segments"]) for i in order], np.int32),
+        arrival_ps=np.array(
+            [round(requests[i]["arrival"] * 1e6) * PS_PER_US for i in order], np.int64
+        ),
+        input_tokens=np.array(
+            [sum(length for _, length in requests[i]["segments"]) for i in order], np.int32
+        ),
         output_tokens=np.array([requests[i]["output_len"] for i in order], np.int32),
         model=np.zeros(n, np.int16),
         next_call=np.full(n, -1, np.int32),
@@ -70,14 +87,22 @@ def run_case(case: Case, add_group: AddGroup = native_group) -> Iterator[Case]:
         series_interval_ps=0,
     )
     patience = [
-        round(requests[i]["cancel_after"] * 1e6) * PS_PER_US if "cancel_after" in requests[i] else -1 for i in order
+        round(requests[i]["cancel_after"] * 1e6) * PS_PER_US
+        if "cancel_after" in requests[i]
+        else -1
+        for i in order
     ]
     limits = [requests[i].get("cancel_after_tokens", 0) for i in order]
     simulation.set_patience(np.array(patience, np.int64), np.array(limits, np.int32))
     scheduler = scheduler_config(case)
     group = _native.GroupConfig()
     group.depth = case["resolved"]["max_concurrent_batches"]
-    add_group(simulation, group, scheduler, _program(scheduler.max_num_scheduled_tokens, scheduler.max_num_seqs))
+    add_group(
+        simulation,
+        group,
+        scheduler,
+        _program(scheduler.max_num_scheduled_tokens, scheduler.max_num_seqs),
+    )
     while not simulation.run(EVENTS_PER_CALL):
         pass
     yield from _steps(simulation.schedule(0), [requests[i]["id"] for i in order])
@@ -95,7 +120,9 @@ def scheduler_config(case: Case) -> "_native.VllmV1Config":
     native.async_scheduling = config.get("async_scheduling", False)
     native.output_length_known = not config.get("ends_with_stop_token", False)
     stages = config.get("pipeline_parallel_size", 1)
-    native.decode_interval = stages if native.async_scheduling and resolved.get("use_v2_model_runner", False) else 1
+    native.decode_interval = (
+        stages if native.async_scheduling and resolved.get("use_v2_model_runner", False) else 1
+    )
     native.watermark_blocks = int(resolved["watermark"] * config["num_gpu_blocks"])
     by_priority = config.get("policy", "fcfs") == "priority"
     native.order = _native.QueueOrder.PRIORITY if by_priority else _native.QueueOrder.FCFS
@@ -116,7 +143,9 @@ def scheduler_config(case: Case) -> "_native.VllmV1Config":
 
 
 def _set_limits(limits: "_native.StepLimits", case: Case) -> None:
-    """Sets the limits of a step by the rules of the release that resolved the case; a recording names none (0.24)."""
+    """Sets the limits of a step by the rules of the release that resolved the case; a recording
+    names none (0.24).
+    """
     config, resolved = case["config"], case["resolved"]
     profile = load_profile(resolved.get("engine_profile", DEFAULT_PROFILE))
     limits.prefill_schedule_interval = config.get("prefill_schedule_interval", 1)
@@ -128,8 +157,9 @@ def _set_limits(limits: "_native.StepLimits", case: Case) -> None:
 
 
 def speculation(case: Case) -> "_native.SpeculationConfig":
-    """What the case says of drafts: `accepted_draft_tokens` of them hold in every step, or those of `acceptance`, a
-    chance in 2^-53 for each position; `proposal_chance` likewise."""
+    """What the case says of drafts: `accepted_draft_tokens` of them hold in every step, or those of
+    `acceptance`, a chance in 2^-53 for each position; `proposal_chance` likewise.
+    """
     resolved = case["resolved"]
     native = _native.SpeculationConfig()
     native.tokens, native.lookahead = resolved["num_spec_tokens"], resolved["num_lookahead_tokens"]
@@ -145,7 +175,9 @@ def _program(max_tokens: int, max_seqs: int) -> "_native.Program":
     """The given step time as a step program without attention."""
 
     def table(name: str, feature: Any, ps: Any) -> Any:
-        return _native.Operator(name, _native.NodeKind.COMPUTE, feature, 0, 1, ps, np.zeros(len(ps), np.uint8))
+        return _native.Operator(
+            name, _native.NodeKind.COMPUTE, feature, 0, 1, ps, np.zeros(len(ps), np.uint8)
+        )
 
     tokens = np.arange(max_tokens + 1, dtype=np.int64)
     sequences = np.arange(max_seqs + 1, dtype=np.int64)
@@ -177,9 +209,14 @@ def _steps(columns: dict[str, Any], ids: list[str]) -> Iterator[Case]:
                 for name, j in zip(names, items, strict=True)
             ],
             "drafts": {
-                name: column["item_drafts"][j] for name, j in zip(names, items, strict=True) if column["item_drafts"][j]
+                name: column["item_drafts"][j]
+                for name, j in zip(names, items, strict=True)
+                if column["item_drafts"][j]
             },
-            **{name: column[name][i] for name in ("running", "waiting", "free_blocks", "free_blocks_after")},
+            **{
+                name: column[name][i]
+                for name in ("running", "waiting", "free_blocks", "free_blocks_after")
+            },
             "preempted": sorted(lists["preempted"][i]),
             "finished": sorted(lists["finished"][i]),
         }

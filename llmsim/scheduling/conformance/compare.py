@@ -1,4 +1,6 @@
-"""Runs the same case through vLLM's scheduler and ours, in the same loop, and finds the first difference."""
+"""Runs the same case through vLLM's scheduler and ours, in the same loop, and finds the first
+difference.
+"""
 
 import json
 from dataclasses import dataclass
@@ -20,7 +22,9 @@ class Comparison:
 
 
 def compare(seed: int, num_requests: int) -> Comparison:
-    """Compares one random case, step by step: items in order, gauges, preemptions, finishes, times."""
+    """Compares one random case, step by step: items in order, gauges, preemptions,
+    finishes, times.
+    """
     case, scheduler = live_case(random_case(seed, num_requests))
 
     def vllm_group(simulation: Any, group: Any, config: Any, program: Any) -> None:

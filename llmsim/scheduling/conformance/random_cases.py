@@ -1,4 +1,6 @@
-"""Random configurations and workloads for conformance: every option of the scheduler under every pressure."""
+"""Random configurations and workloads for conformance: every option of the scheduler under every
+pressure.
+"""
 
 from typing import Any
 
@@ -36,7 +38,8 @@ def random_case(seed: int, num_requests: int) -> Case:
 
 
 def _windows(rng: np.random.Generator, config: dict[str, Any], slots: int) -> None:
-    """Layers that see windows of one size or two, or keep states, beside those that see everything, if there are any.
+    """Layers that see windows of one size or two, or keep states, beside those that see everything,
+    if there are any.
 
     The pool keeps its size relative to what the largest request needs at once.
     """
@@ -46,14 +49,20 @@ def _windows(rng: np.random.Generator, config: dict[str, Any], slots: int) -> No
     if not config["enable_prefix_caching"] and rng.random() < 0.4:
         tables = [*tables, *[-1] * int(rng.integers(1, 4))]
     whole = -(-slots // size)
-    held = {window: min(whole, -(-(window - 1 + step + slots - 1) // size) + 1) for window in tables if window > 0}
+    held = {
+        window: min(whole, -(-(window - 1 + step + slots - 1) // size) + 1)
+        for window in tables
+        if window > 0
+    }
     need = sum(held.get(window, whole if window == 0 else 1) for window in tables)
     config["kv_windows"] = tables
     config["num_gpu_blocks"] = int(config["num_gpu_blocks"] * (need + 2) / (whole + 2)) + 2
 
 
 def _leave_room_for_drafts(config: dict[str, Any]) -> None:
-    """A draft model's slots come off the budget for every sequence; vLLM refuses to start where nothing is left."""
+    """A draft model's slots come off the budget for every sequence; vLLM refuses to start where
+    nothing is left.
+    """
     drafts = config.get("speculative", {})
     if drafts.get("method") != "draft_model":
         return
@@ -65,11 +74,13 @@ def _leave_room_for_drafts(config: dict[str, Any]) -> None:
 def _pipeline(rng: np.random.Generator, config: dict[str, Any]) -> None:
     """Several batches in flight; Model Runner V2 takes one more, with asynchronous scheduling.
 
-    With drafts vLLM 0.24 runs these under V2 alone: a step behind one whose drafts are rejected would have less than no
-    tokens, which it asserts not to happen.
+    With drafts vLLM 0.24 runs these under V2 alone: a step behind one whose drafts are rejected
+    would have less than no tokens, which it asserts not to happen.
     """
     speculative = config.get("speculative")
-    runs = speculative is None or (speculative["method"] == "eagle" and not set(speculative) & set(_NOT_V2))
+    runs = speculative is None or (
+        speculative["method"] == "eagle" and not set(speculative) & set(_NOT_V2)
+    )
     v2 = runs and bool(rng.random() < 0.6)
     if speculative is not None and not (v2 and config["async_scheduling"]):
         return
@@ -78,7 +89,9 @@ def _pipeline(rng: np.random.Generator, config: dict[str, Any]) -> None:
 
 
 def _acceptance(rng: np.random.Generator, case: Case, config: dict[str, Any]) -> None:
-    """How many drafts hold: a fixed number, or by chance at every position; and whether ngram finds any."""
+    """How many drafts hold: a fixed number, or by chance at every position; and whether ngram finds
+    any.
+    """
     tokens = config["num_speculative_tokens"]
     if rng.random() < 0.3:
         case["accepted_draft_tokens"] = int(rng.integers(0, tokens + 1))
@@ -103,7 +116,10 @@ def _speculative(rng: np.random.Generator, config: dict[str, Any]) -> dict[str, 
         return chosen | {"parallel_drafting": True}
     if rng.random() < 0.25:
         fewer = int(rng.integers(0, tokens + 1))
-        chosen["num_speculative_tokens_per_batch_size"] = [[1, 4, tokens], [8, config["max_num_seqs"] + 8, fewer]]
+        chosen["num_speculative_tokens_per_batch_size"] = [
+            [1, 4, tokens],
+            [8, config["max_num_seqs"] + 8, fewer],
+        ]
     return chosen
 
 
@@ -111,7 +127,9 @@ def _give_up(rng: np.random.Generator, requests: list[Case]) -> None:
     """Some clients lose patience: after a time, with some tokens, or both."""
     for request in requests:
         if rng.random() < 0.25:
-            request["cancel_after"] = round(1 + float(rng.exponential(rng.choice([3e3, 3e5, 3e6])))) / 1e6
+            request["cancel_after"] = (
+                round(1 + float(rng.exponential(rng.choice([3e3, 3e5, 3e6])))) / 1e6
+            )
         if rng.random() < 0.15:
             request["cancel_after_tokens"] = 1 + int(rng.integers(0, request["output_len"]))
 
@@ -152,7 +170,9 @@ def _options(rng: np.random.Generator) -> dict[str, Any]:
     return config
 
 
-def _requests(rng: np.random.Generator, number: int, longest: int, *, by_priority: bool) -> list[Case]:
+def _requests(
+    rng: np.random.Generator, number: int, longest: int, *, by_priority: bool
+) -> list[Case]:
     rate = float(rng.choice([5, 20, 50, 5000]))
     prompt, output = float(rng.choice([3, 100, 200, 400])), float(rng.choice([1, 30, 80, 150]))
     edges = rng.random() < 0.3
@@ -168,7 +188,9 @@ def _requests(rng: np.random.Generator, number: int, longest: int, *, by_priorit
             group = int(rng.integers(1, 4))
             segments.insert(0, [group, prefixes[group]])
             if requests and rng.random() < 0.2:
-                segments = [list(part) for part in requests[int(rng.integers(len(requests)))]["segments"]]
+                segments = [
+                    list(part) for part in requests[int(rng.integers(len(requests)))]["segments"]
+                ]
         request: Case = {
             "id": f"r{i:05d}",
             "arrival": arrival_us / 1e6,

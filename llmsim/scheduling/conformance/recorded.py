@@ -1,6 +1,8 @@
-"""Replays schedules recorded from a real vLLM scheduler and finds the first difference, step by step.
+"""Replays schedules recorded from a real vLLM scheduler and finds the first difference, step by
+step.
 
-A recording is one JSON object per file, plain or gzip: a case (llmsim.scheduling.conformance.cases) and its `steps`.
+A recording is one JSON object per file, plain or gzip: a case (llmsim.scheduling.conformance.cases)
+and its `steps`.
 """
 
 from collections.abc import Iterable
@@ -109,14 +111,19 @@ def find_recordings(paths: Iterable[Path]) -> list[Path]:
     found: list[Path] = []
     for path in paths:
         if path.is_dir():
-            inside = sorted(p for p in input_files.entries(path) if p.name.endswith((".json", ".json.gz")))
+            inside = sorted(
+                p for p in input_files.entries(path) if p.name.endswith((".json", ".json.gz"))
+            )
             if not inside:
                 raise InputError(f'no recorded schedule (.json or .json.gz) in folder "{path}".')
             found += inside
         elif path.exists():
             found.append(path)
         else:
-            raise InputError(f'recorded schedule "{path}" does not exist; give a .json or .json.gz file or a folder.')
+            raise InputError(
+                f'recorded schedule "{path}" does not exist; give a .json or .json.gz file or a '
+                "folder."
+            )
     return found
 
 
@@ -134,17 +141,23 @@ def load_recording(path: Path) -> Case:
         said = str(error).replace("`", '"').replace('"$.', '"')
         raise InputError(f'"{path}" is not a recorded schedule: {said}.') from None
     except UnicodeEncodeError:
-        raise InputError(f'"{path}" is not a recorded schedule: a text holds half of a surrogate pair.') from None
+        raise InputError(
+            f'"{path}" is not a recorded schedule: a text holds half of a surrogate pair.'
+        ) from None
     _check(path, known)
     return case  # type: ignore[no-any-return]
 
 
 def _check(path: Path, known: _Recorded) -> None:
-    """Raises InputError for what no single field says: too many tokens, repeated ids, a step without its end."""
+    """Raises InputError for what no single field says: too many tokens, repeated ids, a step
+    without its end.
+    """
     prompts = sum(length for request in known.requests for _, length in request.segments)
     total = prompts + sum(request.output_len for request in known.requests)
     if total > _MOST_TOKENS:
-        raise InputError(f'"{path}": its requests have {total} tokens, but at most {_MOST_TOKENS} are replayed.')
+        raise InputError(
+            f'"{path}": its requests have {total} tokens, but at most {_MOST_TOKENS} are replayed.'
+        )
     if len({request.id for request in known.requests}) < len(known.requests):
         raise InputError(f'"{path}": two of its requests have the same id.')
     for number, step in enumerate(known.steps):
@@ -167,9 +180,13 @@ def replay(path: Path) -> Verdict:
     for number, (mine, recorded) in enumerate(zip(ours, theirs, strict=False)):
         for field, value in recorded.items():
             if mine[field] != value:
-                return Verdict(path, number, f"step {number}: {field} is {mine[field]}, recorded {value}")
+                return Verdict(
+                    path, number, f"step {number}: {field} is {mine[field]}, recorded {value}"
+                )
     if len(ours) != len(theirs):
-        return Verdict(path, min(len(ours), len(theirs)), f"{len(ours)} steps, recorded {len(theirs)}")
+        return Verdict(
+            path, min(len(ours), len(theirs)), f"{len(ours)} steps, recorded {len(theirs)}"
+        )
     return Verdict(path, len(theirs), "")
 
 

@@ -1,7 +1,9 @@
-"""`--scheduler vllm`: a run whose steps the installed vLLM's own scheduler and KV cache manager form.
+"""`--scheduler vllm`: a run whose steps the installed vLLM's own scheduler and KV cache manager
+form.
 
-Slower than `vllm_v1` by two orders of magnitude, and for vLLM 0.24 the same to the step; for another version it is that
-version. Prompts are made of token ids that are equal where the workload's content is, since nothing else is known.
+Slower than `vllm_v1` by two orders of magnitude, and for vLLM 0.24 the same to the step; for
+another version it is that version. Prompts are made of token ids that are equal where the
+workload's content is, since nothing else is known.
 """
 
 from collections.abc import Callable
@@ -12,7 +14,12 @@ from typing import Any
 from llmsim.config import EngineArgs
 from llmsim.config.errors import InputError
 from llmsim.core import PS_PER_S, Workload
-from llmsim.scheduling.conformance.vllm_live import LiveRequest, VllmScheduler, installed_version, resolve
+from llmsim.scheduling.conformance.vllm_live import (
+    LiveRequest,
+    VllmScheduler,
+    installed_version,
+    resolve,
+)
 
 NAME = "vllm"
 OWN = 1 << 62
@@ -23,11 +30,19 @@ _HEADS = {"eagle3": "eagle", "mtp": "eagle"}
 
 
 def installed_scheduler(engine: EngineArgs, config: Any, workload: Workload) -> VllmScheduler:
-    """The scheduler of one group; `config` is the native twin's. InputError where vLLM is missing or refuses."""
+    """The scheduler of one group; `config` is the native twin's. InputError where vLLM is missing
+    or refuses.
+    """
     if installed_version() is None:
-        raise InputError("the scheduler vllm is the installed vLLM's own, but there is none; install llmsim[vllm]")
+        raise InputError(
+            "the scheduler vllm is the installed vLLM's own, but there is none; install "
+            "llmsim[vllm]"
+        )
     vllm_config, scheduler = resolve({"config": _options(engine, config)})
-    requests = [replace(_request(workload, row), stops=not engine.ignore_eos) for row in range(len(workload))]
+    requests = [
+        replace(_request(workload, row), stops=not engine.ignore_eos)
+        for row in range(len(workload))
+    ]
     interval = engine.limits.prefill_schedule_interval
     return VllmScheduler(requests, vllm_config, scheduler, config.speculation, interval)
 
@@ -83,6 +98,8 @@ def _tokens(workload: Workload, row: int) -> Callable[[int], int]:
 
     def token(position: int) -> int:
         block, place = divmod(position, unit)
-        return keys[block] * unit + place if block < len(keys) else OWN + row * _PER_REQUEST + position
+        return (
+            keys[block] * unit + place if block < len(keys) else OWN + row * _PER_REQUEST + position
+        )
 
     return token

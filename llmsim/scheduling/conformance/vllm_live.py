@@ -1,6 +1,7 @@
 """The installed vLLM's own scheduler and KV cache manager behind our loop: your version, exactly.
 
-Needs the extra `llmsim[vllm]`; the model is replaced by known token ids, so nothing but scheduling runs.
+Needs the extra `llmsim[vllm]`; the model is replaced by known token ids, so nothing but scheduling
+runs.
 """
 
 import tempfile
@@ -13,7 +14,13 @@ from typing import Any
 
 from llmsim.config.errors import InputError
 from llmsim.scheduling.base import Emitted, ScheduledItem
-from llmsim.scheduling.conformance.cases import Case, by_arrival, output_token, prompt_tokens, speculation
+from llmsim.scheduling.conformance.cases import (
+    Case,
+    by_arrival,
+    output_token,
+    prompt_tokens,
+    speculation,
+)
 from llmsim.scheduling.conformance.vllm_platform import prepare, prepare_runner, write_model
 
 RELEASES = {"0.24": "vllm-0.24", "0.33": "vllm-0.33"}
@@ -31,20 +38,24 @@ def installed_version() -> str | None:
 
 
 def engine_profile_of(version: str) -> str:
-    """The engine profile whose rules an installed vLLM follows; InputError names the versions that run here."""
+    """The engine profile whose rules an installed vLLM follows; InputError names the versions that
+    run here.
+    """
     release = ".".join(version.split(".")[:2])
     if release in RELEASES:
         return RELEASES[release]
     raise InputError(
         f"vLLM {version} is installed, but this version of llmsim runs the schedulers of vLLM "
-        f"{' and '.join(RELEASES)} only; install one of them, as in pip install vllm=={next(reversed(RELEASES))}.0"
+        f"{' and '.join(RELEASES)} only; install one of them, as in pip install "
+        f"vllm=={next(reversed(RELEASES))}.0"
     )
 
 
 def resolve(case: Case) -> tuple[Any, Any]:
     """vLLM's own configuration object for a case's `config`, and its scheduler.
 
-    Raises InputError for a release of vLLM that does not run here, and with vLLM's reason when it refuses the options.
+    Raises InputError for a release of vLLM that does not run here, and with vLLM's reason when it
+    refuses the options.
     """
     engine_profile_of(installed_version() or "none")
     prepare()
@@ -71,12 +82,19 @@ def resolve(case: Case) -> tuple[Any, Any]:
         options["model"] = write_model(Path(folder), config["max_model_len"])
         vllm_config = _configured(options, config)
         vllm_config.cache_config.num_gpu_blocks = config["num_gpu_blocks"]
-        scheduled = vllm_config.scheduler_config.max_num_scheduled_tokens or config["max_num_batched_tokens"]
-        asked = config.get("max_num_scheduled_tokens", scheduled)  # no option of its engine's arguments
+        scheduled = (
+            vllm_config.scheduler_config.max_num_scheduled_tokens
+            or config["max_num_batched_tokens"]
+        )
+        asked = config.get(
+            "max_num_scheduled_tokens", scheduled
+        )  # no option of its engine's arguments
         vllm_config.scheduler_config.max_num_scheduled_tokens = min(scheduled, asked)
         # Asked for with the other options, it would want an executor with as many workers.
         vllm_config.parallel_config.pipeline_parallel_size = config.get("pipeline_parallel_size", 1)
-        return vllm_config, _scheduler(vllm_config, config["num_gpu_blocks"], config.get("kv_windows", [0]))
+        return vllm_config, _scheduler(
+            vllm_config, config["num_gpu_blocks"], config.get("kv_windows", [0])
+        )
 
 
 def _configured(options: dict[str, Any], config: dict[str, Any]) -> Any:
@@ -89,16 +107,23 @@ def _configured(options: dict[str, Any], config: dict[str, Any]) -> Any:
     try:
         return EngineArgs(**options).create_engine_config(UsageContext.OPENAI_API_SERVER)
     except (ValueError, TypeError, NotImplementedError) as error:
-        raise InputError(f"vLLM {installed_version()} refuses the options {config}: {error}") from None
+        raise InputError(
+            f"vLLM {installed_version()} refuses the options {config}: {error}"
+        ) from None
 
 
 def _scheduler(vllm_config: Any, num_blocks: int, windows: Sequence[int]) -> Any:
-    """vLLM's scheduler with a table of blocks for each window (`model.memory.hybrid_groups`), of one layer each."""
+    """vLLM's scheduler with a table of blocks for each window (`model.memory.hybrid_groups`), of
+    one layer each.
+    """
     from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
     from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
     from vllm.v1.structured_output import StructuredOutputManager
 
-    groups = [KVCacheGroupSpec([f"layer.{i}"], _layer(vllm_config, window)) for i, window in enumerate(windows)]
+    groups = [
+        KVCacheGroupSpec([f"layer.{i}"], _layer(vllm_config, window))
+        for i, window in enumerate(windows)
+    ]
     kv_config = KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=groups)
     block_size, hash_block_size = resolve_kv_cache_block_sizes(kv_config, vllm_config)
     return vllm_config.scheduler_config.get_scheduler_cls()(
@@ -112,7 +137,9 @@ def _scheduler(vllm_config: Any, num_blocks: int, windows: Sequence[int]) -> Any
 
 
 def _layer(vllm_config: Any, window: int) -> Any:
-    """What vLLM's cache is told of a layer that sees so many tokens, everything (0), or a state (-1)."""
+    """What vLLM's cache is told of a layer that sees so many tokens, everything (0), or a state
+    (-1).
+    """
     from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, SlidingWindowSpec
 
     model, parallel = vllm_config.model_config, vllm_config.parallel_config
@@ -126,7 +153,9 @@ def _layer(vllm_config: Any, window: int) -> Any:
         "head_size": model.get_head_size(),
         "dtype": model.dtype,
     }
-    return SlidingWindowSpec(**sizes, sliding_window=window) if window else FullAttentionSpec(**sizes)
+    return (
+        SlidingWindowSpec(**sizes, sliding_window=window) if window else FullAttentionSpec(**sizes)
+    )
 
 
 def resolved_part(vllm_config: Any, scheduler: Any) -> Case:
@@ -149,7 +178,9 @@ def resolved_part(vllm_config: Any, scheduler: Any) -> Case:
 
 @dataclass(frozen=True)
 class LiveRequest:
-    """A request as vLLM sees it. `prompt` makes its token ids, `output` the k-th token of its answer."""
+    """A request as vLLM sees it. `prompt` makes its token ids, `output` the k-th token of its
+    answer.
+    """
 
     name: str
     arrival_s: float
@@ -159,14 +190,21 @@ class LiveRequest:
     prompt: Callable[[], list[int]]
     output: Callable[[int], int]
     stops: bool = False
-    """The answer ends with its last token, as with the end of a text, and not because no more was asked for."""
+    """The answer ends with its last token, as with the end of a text, and not because no more was
+    asked for.
+    """
 
 
 class VllmScheduler:
     """vLLM's scheduler as `llmsim.scheduling.base.Scheduler`; `requests` by row."""
 
     def __init__(
-        self, requests: Sequence[LiveRequest], vllm_config: Any, scheduler: Any, speculation: Any, interval: int = 1
+        self,
+        requests: Sequence[LiveRequest],
+        vllm_config: Any,
+        scheduler: Any,
+        speculation: Any,
+        interval: int = 1,
     ) -> None:
         self._requests = requests
         self._row = {request.name: row for row, request in enumerate(requests)}
@@ -174,11 +212,15 @@ class VllmScheduler:
         self._interval = interval
         self._steps = 0
         self._scheduler = scheduler
-        self._drafts_from_model = scheduler.num_spec_tokens > 0 and not vllm_config.scheduler_config.async_scheduling
+        self._drafts_from_model = (
+            scheduler.num_spec_tokens > 0 and not vllm_config.scheduler_config.async_scheduling
+        )
         self._hasher = _block_hasher(vllm_config)
         self._computed = [0] * len(self._requests)  # as a model runner counts: accepted tokens only
         self._sampled = [0] * len(self._requests)
-        self._known = [one.input_tokens for one in self._requests]  # tokens that the model runner holds of each
+        self._known = [
+            one.input_tokens for one in self._requests
+        ]  # tokens that the model runner holds of each
         self._async = vllm_config.scheduler_config.async_scheduling
         self._in_flight: deque[tuple[Any, Any]] = deque()
 
@@ -202,7 +244,10 @@ class VllmScheduler:
     def _end(self, one: LiveRequest) -> dict[str, Any]:
         if not one.stops:
             return {"max_tokens": one.output_tokens}
-        return {"max_tokens": self._scheduler.max_model_len, "stop_token_ids": [one.output(one.output_tokens - 1)]}
+        return {
+            "max_tokens": self._scheduler.max_model_len,
+            "stop_token_ids": [one.output(one.output_tokens - 1)],
+        }
 
     def build(self, now_ps: int) -> tuple[list[ScheduledItem], list[int]]:
         from vllm.v1.outputs import ModelRunnerOutput
@@ -214,7 +259,9 @@ class VllmScheduler:
         before |= dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
         for name in [*(new.req_id for new in output.scheduled_new_reqs), *cached.resumed_req_ids]:
             self._computed[self._row[name]] = before[name]
-            if not self._async:  # what it samples for a batch in flight comes after what it is told now
+            if (
+                not self._async
+            ):  # what it samples for a batch in flight comes after what it is told now
                 self._known[self._row[name]] = self._scheduler.requests[name].num_tokens
         names = list(output.num_scheduled_tokens)
         items, tokens = [], []
@@ -222,22 +269,38 @@ class VllmScheduler:
             drafts = len(output.scheduled_spec_decode_tokens.get(name, ()))
             sampled = self._sample(self._row[name], output.num_scheduled_tokens[name], drafts)
             tokens.append(sampled)
-            items.append((self._row[name], output.num_scheduled_tokens[name], before[name], drafts, bool(sampled)))
+            items.append(
+                (
+                    self._row[name],
+                    output.num_scheduled_tokens[name],
+                    before[name],
+                    drafts,
+                    bool(sampled),
+                )
+            )
         if names:
             index = {name: place for place, name in enumerate(names)}
-            answer = ModelRunnerOutput(req_ids=names, req_id_to_index=index, sampled_token_ids=tokens)
+            answer = ModelRunnerOutput(
+                req_ids=names, req_id_to_index=index, sampled_token_ids=tokens
+            )
             self._in_flight.append((output, answer))
         return items, [self._row[name] for name in output.preempted_req_ids or ()]
 
     def asks_again(self) -> bool:
-        """Whether vLLM's engine, with nothing in flight, would come to schedule something by asking once more."""
+        """Whether vLLM's engine, with nothing in flight, would come to schedule something by asking
+        once more.
+        """
         vllm = self._scheduler
         if not (vllm.use_pp and vllm.use_v2_model_runner):
             return False
-        return any(vllm.current_step < request.next_decode_eligible_step for request in vllm.running)
+        return any(
+            vllm.current_step < request.next_decode_eligible_step for request in vllm.running
+        )
 
     def _sample(self, row: int, scheduled: int, drafts: int) -> list[int]:
-        """What the model would answer: nothing before the end of the prompt, else a token and the accepted drafts."""
+        """What the model would answer: nothing before the end of the prompt, else a token and the
+        accepted drafts.
+        """
         one = self._requests[row]
         accepted = self._speculation.acceptance.accepted(row, self._sampled[row], drafts)
         self._computed[row] += scheduled - (drafts - accepted)
@@ -251,7 +314,9 @@ class VllmScheduler:
     def abort(self, request: int) -> None:
         from vllm.v1.request import RequestStatus
 
-        self._scheduler.finish_requests(self._requests[request].name, RequestStatus.FINISHED_ABORTED)
+        self._scheduler.finish_requests(
+            self._requests[request].name, RequestStatus.FINISHED_ABORTED
+        )
 
     def complete(self) -> list[Emitted]:
         output, answer = self._in_flight.popleft()
@@ -273,7 +338,9 @@ class VllmScheduler:
         return bool(self._speculation.proposes(row, self._sampled[row]))
 
     def gauges(self) -> tuple[int, int, int]:
-        running, waiting = self._scheduler.get_request_counts()  # their queues differ between releases
+        running, waiting = (
+            self._scheduler.get_request_counts()
+        )  # their queues differ between releases
         return running, waiting, self._scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
 
 
@@ -285,7 +352,9 @@ def _block_hasher(vllm_config: Any) -> Callable[..., Any] | None:
 
     function = get_hash_fn_by_name(vllm_config.cache_config.prefix_caching_hash_algo)
     init_none_hash(function)
-    hasher: Callable[..., Any] = get_request_block_hasher(vllm_config.cache_config.block_size, function)
+    hasher: Callable[..., Any] = get_request_block_hasher(
+        vllm_config.cache_config.block_size, function
+    )
     return hasher
 
 

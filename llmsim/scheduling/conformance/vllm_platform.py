@@ -30,14 +30,21 @@ MODEL = {
 
 
 def write_model(folder: Path, longest: int = 0) -> str:
-    """A config.json that vLLM accepts as a model of at least so many tokens; returns the folder's path."""
-    model = {**MODEL, "max_position_embeddings": max(int(str(MODEL["max_position_embeddings"])), longest)}
+    """A config.json that vLLM accepts as a model of at least so many tokens; returns the folder's
+    path.
+    """
+    model = {
+        **MODEL,
+        "max_position_embeddings": max(int(str(MODEL["max_position_embeddings"])), longest),
+    }
     (folder / "config.json").write_text(json.dumps(model), encoding="utf-8")
     return str(folder)
 
 
 def prepare() -> None:
-    """Makes vLLM believe in one H100. Call before anything else of vLLM is imported; safe to call again."""
+    """Makes vLLM believe in one H100. Call before anything else of vLLM is imported; safe to call
+    again.
+    """
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "CRITICAL")
     os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")  # stdout is the results'
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
@@ -49,7 +56,9 @@ def prepare() -> None:
 
 
 def prepare_runner(v2: bool) -> None:
-    """Chooses the model runner. V2 schedules differently only with pipeline stages, and refuses draft models."""
+    """Chooses the model runner. V2 schedules differently only with pipeline stages, and refuses
+    draft models.
+    """
     import vllm.config.vllm as config
 
     os.environ["VLLM_USE_V2_MODEL_RUNNER"] = str(int(v2))

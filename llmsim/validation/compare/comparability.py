@@ -11,7 +11,9 @@ KV_FULL = 0.98
 ARRIVAL_TOLERANCE_S = 0.010
 FEW_PAIRS = 30
 COLD_EXCESS_S = 0.020
-"""A first token of the log that is later than the simulated one by this much (and by a fifth) is a cold start."""
+"""A first token of the log that is later than the simulated one by this much (and by a fifth) is a
+cold start.
+"""
 
 
 def check(pairs: Pairs, skip_seconds: float) -> tuple[Finding, ...]:
@@ -36,22 +38,33 @@ def _lengths(real: Recording, simulated: Recording) -> list[Finding]:
     ):
         different = int(((a != b) & (a >= 0) & (b >= 0)).sum())
         if different:
-            sentence = f"the {what} of {different} paired requests differ in length: they are not the same work"
+            sentence = (
+                f"the {what} of {different} paired requests differ in length: they are not the "
+                "same work"
+            )
             found.append(Finding("lengths", True, sentence))
     return found
 
 
 def _arrivals(real: Recording, simulated: Recording) -> list[Finding]:
     if not real.has_arrivals:
-        sentence = "the log has no arrival times: no throughput, makespan or time series, and nothing is excluded"
+        sentence = (
+            "the log has no arrival times: no throughput, makespan or time series, and nothing "
+            "is excluded"
+        )
         return [Finding("arrivals", True, sentence)]
     shift = simulated.arrival_s - real.arrival_s
     worst = float(np.abs(shift - np.median(shift)).max())
-    order = np.argsort(real.arrival_s, kind="stable"), np.argsort(simulated.arrival_s, kind="stable")
+    order = (
+        np.argsort(real.arrival_s, kind="stable"),
+        np.argsort(simulated.arrival_s, kind="stable"),
+    )
     swapped = not np.array_equal(*order)
     if worst <= ARRIVAL_TOLERANCE_S and not swapped:
         return []
-    sentence = f"arrivals differ by up to {1000 * worst:.1f} ms" + (", and in their order" if swapped else "")
+    sentence = f"arrivals differ by up to {1000 * worst:.1f} ms" + (
+        ", and in their order" if swapped else ""
+    )
     rates = [_rate_per_s(recording) for recording in (real, simulated)]
     if abs(rates[1] - rates[0]) > 0.02 * rates[0]:
         sentence += f" (load: {rates[0]:.4g} requests/s in the log, {rates[1]:.4g} simulated)"
@@ -71,13 +84,20 @@ def _cold_start(real: Recording, simulated: Recording, skip_seconds: float) -> l
     first = int(np.argmin(real.arrival_s))
     excess = float(real.ttft_s[first] - simulated.ttft_s[first])
     if excess > max(COLD_EXCESS_S, 0.2 * float(simulated.ttft_s[first])):
-        left = f"paired figures leave out the {int(cold.sum())} requests of the first {skip_seconds:g} s"
-        sentence = f"cold start: the log's first token came {1000 * excess:.0f} ms later than simulated; " + (
-            left if cold[first] else "nothing is excluded (--skip-seconds)"
+        left = (
+            f"paired figures leave out the {int(cold.sum())} requests of the first "
+            f"{skip_seconds:g} s"
+        )
+        sentence = (
+            f"cold start: the log's first token came {1000 * excess:.0f} ms later than simulated; "
+            + (left if cold[first] else "nothing is excluded (--skip-seconds)")
         )
         found.append(Finding("cold start", not bool(cold[first]), sentence))
     if cold.mean() > 0.5:
-        sentence = f"{100 * cold.mean():.0f} % of the requests arrive in the first {skip_seconds:g} s and are left out"
+        sentence = (
+            f"{100 * cold.mean():.0f} % of the requests arrive in the first {skip_seconds:g} s "
+            "and are left out"
+        )
         found.append(Finding("excluded", True, sentence))
     return found
 
@@ -86,14 +106,19 @@ def _kv(use: KvUse | None, kind: str) -> list[Finding]:
     if use is None:
         if kind == "llmsim results":
             return []
-        sentence = f"a {kind} does not say how full the KV cache was; give the run folder to have it checked"
+        sentence = (
+            f"a {kind} does not say how full the KV cache was; give the run folder to have it "
+            "checked"
+        )
         return [Finding("KV unknown", False, sentence)]
     bound = use.peak_usage >= KV_FULL or use.preemptions > 0
     if not bound or use.blocks_given:
         return []
     sentence = (
-        f"the KV cache was full (peak use {100 * use.peak_usage:.0f} %, {use.preemptions} preemptions) and its size is "
-        "predicted: some per cent of blocks change every queueing time; give the server's own count "
+        f"the KV cache was full (peak use {100 * use.peak_usage:.0f} %, {use.preemptions} "
+        "preemptions) and its size is "
+        "predicted: some per cent of blocks change every queueing time; give the server's own "
+        "count "
         "(num_gpu_blocks_override)"
     )
     return [Finding("KV bound", True, sentence)]

@@ -1,4 +1,6 @@
-"""Errors of a simulated run against a recorded one: of the distributions, and of each request against itself."""
+"""Errors of a simulated run against a recorded one: of the distributions, and of each request
+against itself.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -58,18 +60,25 @@ class Comparison:
         return not any(finding.unsound for finding in self.findings)
 
     def errors(self) -> dict[str, float]:
-        """Every error in percent by one flat name: mean_ttft, p90_tpot, paired_mape_latency, makespan, ..."""
+        """Every error in percent by one flat name: mean_ttft, p90_tpot, paired_mape_latency,
+        makespan, ...
+        """
         flat = {
             f"{statistic}_{metric}": value.error_percent
             for metric, values in self.statistics.items()
             for statistic, value in values.items()
         }
         for metric, errors in self.paired.items():
-            flat[f"paired_mape_{metric}"], flat[f"paired_median_{metric}"] = errors.mape, errors.median
+            flat[f"paired_mape_{metric}"], flat[f"paired_median_{metric}"] = (
+                errors.mape,
+                errors.median,
+            )
         return flat | {name: value.error_percent for name, value in self.totals.items()}
 
     def as_json(self) -> dict[str, Any]:
-        """The whole comparison as JSON values; milliseconds, percent; None where there is no value."""
+        """The whole comparison as JSON values; milliseconds, percent; None where there
+        is no value.
+        """
         real, simulated = self.pairs.real, self.pairs.simulated
         return {
             "schema_version": 1,
@@ -90,7 +99,11 @@ class Comparison:
                         }
                         for statistic, value in values.items()
                     },
-                    **({"paired_percent": _paired_json(self.paired[metric])} if metric in self.paired else {}),
+                    **(
+                        {"paired_percent": _paired_json(self.paired[metric])}
+                        if metric in self.paired
+                        else {}
+                    ),
                 }
                 for metric, values in self.statistics.items()
             },
@@ -113,8 +126,11 @@ def _rounded(value: float) -> float | None:
     return round(value, 6) if np.isfinite(value) else None
 
 
-def compare(real: Recording, simulated: Recording, skip_seconds: float = SKIP_SECONDS) -> Comparison:
-    """Pairs two runs and compares them. Percentiles interpolate linearly; answers of one token have no TPOT.
+def compare(
+    real: Recording, simulated: Recording, skip_seconds: float = SKIP_SECONDS
+) -> Comparison:
+    """Pairs two runs and compares them. Percentiles interpolate linearly; answers of one token have
+    no TPOT.
 
     Raises InputError when the runs have no request in common.
     """
@@ -142,8 +158,12 @@ def compare(real: Recording, simulated: Recording, skip_seconds: float = SKIP_SE
 
 
 def _warm(real: Recording, skip_seconds: float) -> "np.ndarray[Any, np.dtype[np.bool_]]":
-    """Requests that count in paired figures; all of them where arrivals are unknown or nobody would be left."""
-    warm = real.arrival_s >= skip_seconds if real.has_arrivals else np.ones(len(real), dtype=np.bool_)
+    """Requests that count in paired figures; all of them where arrivals are unknown or nobody would
+    be left.
+    """
+    warm = (
+        real.arrival_s >= skip_seconds if real.has_arrivals else np.ones(len(real), dtype=np.bool_)
+    )
     return warm if warm.any() else np.ones(len(real), dtype=np.bool_)
 
 

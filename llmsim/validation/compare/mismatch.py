@@ -1,4 +1,6 @@
-"""What a log shows that the described deployment contradicts: differences that no constant of a machine explains."""
+"""What a log shows that the described deployment contradicts: differences that no constant of a
+machine explains.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,17 +17,29 @@ GROWTH = 0.1
 """Seconds of TTFT that each second of arrivals adds, from which a server is saturated."""
 FEWEST = 40
 PLATEAU_SHARE = 0.2
-"""Share of the run that a log spends within a fiftieth of its most answers at once: a limit, not chance."""
-LATENCIES = {"ttft": ("TTFT", LEAST_TTFT_S), "tpot": ("TPOT", 0.0), "latency": ("latency", LEAST_TTFT_S)}
+"""Share of the run that a log spends within a fiftieth of its most answers at once: a limit, not
+chance.
+"""
+LATENCIES = {
+    "ttft": ("TTFT", LEAST_TTFT_S),
+    "tpot": ("TPOT", 0.0),
+    "latency": ("latency", LEAST_TTFT_S),
+}
 """Label of each latency, and the difference in seconds that is left unsaid."""
 ANOTHER_SERVER = ("mismatch tpot", "mismatch latency", "saturation", "limit")
-"""Findings with which constants of a machine are not fitted; a front end or a network may explain a TTFT."""
+"""Findings with which constants of a machine are not fitted; a front end or a network may explain a
+TTFT.
+"""
 
 
 def mismatches(pairs: Pairs) -> list[Finding]:
-    """Gross differences of means, of saturation and of the answers that are written at once; all of them unsound."""
+    """Gross differences of means, of saturation and of the answers that are written at once; all of
+    them unsound.
+    """
     real, simulated = pairs.real, pairs.simulated
-    means_s = {name: [_mean(getattr(one, f"{name}_s")) for one in (real, simulated)] for name in LATENCIES}
+    means_s = {
+        name: [_mean(getattr(one, f"{name}_s")) for one in (real, simulated)] for name in LATENCIES
+    }
     found = gross_differences(means_s, "in the log")
     if real.has_arrivals and simulated.has_arrivals:
         found += _saturation(real, simulated)
@@ -39,7 +53,9 @@ def _mean(values: Float64) -> float:
 
 
 def gross_differences(means_s: Mapping[str, Sequence[float]], where: str) -> list[Finding]:
-    """A finding for each (recorded, simulated) mean, seconds, that is FACTOR times too large or too small."""
+    """A finding for each (recorded, simulated) mean, seconds, that is FACTOR times too large or too
+    small.
+    """
     found = []
     for name, (theirs_s, ours_s) in means_s.items():
         label, least_s = LATENCIES[name]
@@ -47,8 +63,10 @@ def gross_differences(means_s: Mapping[str, Sequence[float]], where: str) -> lis
         if not known or theirs_s / FACTOR < ours_s < FACTOR * theirs_s:
             continue
         sentence = (
-            f"mean {label} is {1000 * ours_s:.4g} ms simulated and {1000 * theirs_s:.4g} ms {where} "
-            f"({100 * (ours_s / theirs_s - 1):+.0f} %): the options do not describe the server that was recorded"
+            f"mean {label} is {1000 * ours_s:.4g} ms simulated and {1000 * theirs_s:.4g} ms "
+            f"{where} "
+            f"({100 * (ours_s / theirs_s - 1):+.0f} %): the options do not describe the server "
+            "that was recorded"
         )
         found.append(Finding(f"mismatch {name}", True, sentence))
     return found
@@ -60,15 +78,19 @@ def _saturation(real: Recording, simulated: Recording) -> list[Finding]:
         return []
     full, free = ("log", "simulation") if theirs >= GROWTH else ("simulation", "log")
     sentence = (
-        f"the server of the {full} is saturated, that of the {free} is not: each second of arrivals adds "
-        f"{theirs:.2f} s of TTFT in the log and {ours:.2f} s in the simulation; compare max_num_seqs, "
+        f"the server of the {full} is saturated, that of the {free} is not: each second of "
+        "arrivals adds "
+        f"{theirs:.2f} s of TTFT in the log and {ours:.2f} s in the simulation; compare "
+        "max_num_seqs, "
         "max_num_batched_tokens, the KV cache and the number of devices"
     )
     return [Finding("saturation", True, sentence)]
 
 
 def ttft_growth(recording: Recording) -> float:
-    """Seconds of TTFT that a second of arrivals adds, from the first to the last quarter of arrivals; 0 for few."""
+    """Seconds of TTFT that a second of arrivals adds, from the first to the last quarter of
+    arrivals; 0 for few.
+    """
     if len(recording) < FEWEST:
         return 0.0
     order = np.argsort(recording.arrival_s, kind="stable")
@@ -85,18 +107,23 @@ def _concurrency(real: Recording, simulated: Recording) -> list[Finding]:
     if share < PLATEAU_SHARE or ours <= 1.1 * theirs:
         return []
     sentence = (
-        f"the log writes at most {theirs} answers at once, and does so for {100 * share:.0f} % of its time, the "
+        f"the log writes at most {theirs} answers at once, and does so for {100 * share:.0f} % "
+        "of its time, the "
         f"simulation up to {ours}: the server's max_num_seqs may be {theirs}"
     )
     return [Finding("limit", True, sentence)]
 
 
 def most_at_once(recording: Recording) -> tuple[int, float]:
-    """(most answers between first and last token at one time, share of the run within a fiftieth of it)."""
+    """(most answers between first and last token at one time, share of the run within a fiftieth of
+    it).
+    """
     begins_s = recording.arrival_s + recording.ttft_s
     ends_s = recording.arrival_s + recording.latency_s
     times_s = np.concatenate([begins_s, ends_s])
-    changes = np.concatenate([np.ones(len(begins_s), dtype=np.int64), np.full(len(ends_s), -1, dtype=np.int64)])
+    changes = np.concatenate(
+        [np.ones(len(begins_s), dtype=np.int64), np.full(len(ends_s), -1, dtype=np.int64)]
+    )
     order = np.lexsort((changes, times_s))  # who ends makes room for who begins at the same time
     running = np.cumsum(changes[order])
     most = int(running.max(initial=0))

@@ -1,4 +1,6 @@
-"""Throughput over time, simulated against recorded: reads published series and says how far two of them are apart."""
+"""Throughput over time, simulated against recorded: reads published series and says how far two of
+them are apart.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,8 @@ MAX_SECONDS = 10_000_000
 class SeriesErrors:
     """Differences in percent of the recorded value.
 
-    `total`: generated tokens over the time to the last of them, signed; `series`: sum of |difference| of each second
-    over the sum of the recorded series.
+    `total`: generated tokens over the time to the last of them, signed; `series`: sum of
+    |difference| of each second over the sum of the recorded series.
     """
 
     total: float
@@ -30,7 +32,9 @@ class SeriesErrors:
 
 
 def read_series(path: Path) -> Floats:
-    """Tokens in each second from a table `time_s<TAB>throughput`; entry t is the interval that ends at t seconds."""
+    """Tokens in each second from a table `time_s<TAB>throughput`; entry t is the interval that ends
+    at t seconds.
+    """
     lines = file_text(path, f"a table with the columns {' and '.join(HEADER)}").split("\n")
     if not lines or tuple(lines[0].split()) != HEADER:
         raise InputError(f'{path}:1:1: the first line must be "{HEADER[0]}<TAB>{HEADER[1]}"')
@@ -41,10 +45,13 @@ def read_series(path: Path) -> Floats:
         try:
             second, tokens = (float(cell) for cell in line.split())
         except ValueError:
-            raise InputError(f"{path}:{number}:1: {quoted(line)} is not a time in seconds and a throughput") from None
+            raise InputError(
+                f"{path}:{number}:1: {quoted(line)} is not a time in seconds and a throughput"
+            ) from None
         if not 0 <= second < MAX_SECONDS or second != int(second) or not 0 <= tokens < float("inf"):
             raise InputError(
-                f"{path}:{number}:1: {quoted(line.strip())}; whole seconds and tokens that are not negative"
+                f"{path}:{number}:1: {quoted(line.strip())}; whole seconds and tokens that are "
+                "not negative"
             )
         found[int(second)] = tokens
     series = np.zeros(max(found, default=0) + 1)
@@ -70,21 +77,28 @@ def total_throughput(series: Floats) -> float:
 
 
 def completed(series: Floats, total_tokens: int) -> Floats:
-    """A series that was printed at whole seconds only, with what was generated after its last line as one more second.
+    """A series that was printed at whole seconds only, with what was generated after its last line
+    as one more second.
 
-    Raises InputError where more is missing than its last busy second held: then it is not the end that is missing.
+    Raises InputError where more is missing than its last busy second held: then it is not the end
+    that is missing.
     """
     busy = np.flatnonzero(series > 0)
     missing = total_tokens - float(series.sum())
     if not len(busy) or missing > series[busy[-1]]:
-        raise InputError(f"the series lacks {missing:g} of {total_tokens} tokens, more than its last busy second has")
+        raise InputError(
+            f"the series lacks {missing:g} of {total_tokens} tokens, more than its last busy "
+            "second has"
+        )
     return np.append(series[: busy[-1] + 1], missing) if missing > 0 else series
 
 
 def series_errors(simulated: Floats, recorded: Floats) -> SeriesErrors:
     """How far a simulated series is from the recorded one; InputError when nothing was recorded."""
     if not total_throughput(recorded):
-        raise InputError("the recorded throughput series is zero everywhere; there is nothing to compare with")
+        raise InputError(
+            "the recorded throughput series is zero everywhere; there is nothing to compare with"
+        )
     length = max(len(simulated), len(recorded))
     ours, theirs = (np.pad(series, (0, length - len(series))) for series in (simulated, recorded))
     return SeriesErrors(

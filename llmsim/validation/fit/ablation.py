@@ -1,4 +1,6 @@
-"""What each fidelity term is worth: a recorded run against simulations with one term removed at a time."""
+"""What each fidelity term is worth: a recorded run against simulations with one term removed at a
+time.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,7 +26,9 @@ COLUMNS = (
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """One simulation: the term that it lacks ("all terms": none), and whether that changed any request."""
+    """One simulation: the term that it lacks ("all terms": none), and whether that changed any
+    request.
+    """
 
     label: str
     comparison: Comparison
@@ -32,26 +36,36 @@ class Row:
 
 
 def ablate(
-    real: Recording, simulate: Callable[[tuple[str, ...]], Recording], terms: Sequence[str], skip_seconds: float
+    real: Recording,
+    simulate: Callable[[tuple[str, ...]], Recording],
+    terms: Sequence[str],
+    skip_seconds: float,
 ) -> tuple[Row, ...]:
     """The run with all terms first, then without each; `simulate` takes the terms that are off."""
     full = simulate(())
     rows = [Row(ALL, compare(real, full, skip_seconds), False)]
     for term in terms or tuple(TERMS):
         without = simulate((term,))
-        rows.append(Row(f"no {term}", compare(real, without, skip_seconds), not _equal(full, without)))
+        rows.append(
+            Row(f"no {term}", compare(real, without, skip_seconds), not _equal(full, without))
+        )
     return tuple(rows)
 
 
 def _equal(a: Recording, b: Recording) -> bool:
     return (
-        a.request_id == b.request_id and np.array_equal(a.ttft_s, b.ttft_s) and np.array_equal(a.latency_s, b.latency_s)
+        a.request_id == b.request_id
+        and np.array_equal(a.ttft_s, b.ttft_s)
+        and np.array_equal(a.latency_s, b.latency_s)
     )
 
 
 def ablation_markdown(rows: Sequence[Row]) -> str:
     """The table, errors in percent; "=" where nothing changed. Ends in a line feed."""
-    lines = [f"| removed | {' | '.join(label for label, _ in COLUMNS)} |", "| --- |" + " ---: |" * len(COLUMNS)]
+    lines = [
+        f"| removed | {' | '.join(label for label, _ in COLUMNS)} |",
+        "| --- |" + " ---: |" * len(COLUMNS),
+    ]
     for row in rows:
         errors = row.comparison.errors()
         cells = [_cell(name, errors.get(name)) for _, name in COLUMNS]
@@ -72,7 +86,9 @@ def ablation_json(rows: Sequence[Row]) -> dict[str, Any]:
     return {
         row.label: {
             "changed": row.changed,
-            "errors_percent": {k: round(v, 4) for k, v in row.comparison.errors().items() if np.isfinite(v)},
+            "errors_percent": {
+                k: round(v, 4) for k, v in row.comparison.errors().items() if np.isfinite(v)
+            },
         }
         for row in rows
     }

@@ -1,4 +1,6 @@
-"""Fits the documented constants of one machine to half of a recording and tests them on the other half."""
+"""Fits the documented constants of one machine to half of a recording and tests them on the other
+half.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,8 +25,12 @@ AXES: Mapping[str, Axis] = MappingProxyType(
     {
         "time_factor": Axis("time_factor", 0.6, 1.6, 2e-4, logarithmic=True, coarse=11),
         "host_gap_ns": Axis("host_gap_ns", 0.0, 12e6, 4e3, logarithmic=False, coarse=7),
-        "collective_factor": Axis("collective_factor", 0.1, 10.0, 1e-3, logarithmic=True, coarse=11),
-        "link_bandwidth_gb_per_s": Axis("link_bandwidth_gb_per_s", 1.0, 1024.0, 2e-3, logarithmic=True, coarse=11),
+        "collective_factor": Axis(
+            "collective_factor", 0.1, 10.0, 1e-3, logarithmic=True, coarse=11
+        ),
+        "link_bandwidth_gb_per_s": Axis(
+            "link_bandwidth_gb_per_s", 1.0, 1024.0, 2e-3, logarithmic=True, coarse=11
+        ),
         "link_latency_ns": Axis("link_latency_ns", 0.0, 120e3, 50.0, logarithmic=False, coarse=7),
     }
 )
@@ -33,17 +39,22 @@ LINK = ("link_bandwidth_gb_per_s", "link_latency_ns")
 """Fitted together, as one property of the machine: alone, each would stand for both."""
 SHARE = Axis("share", 0.0, 1.0, 5e-3, logarithmic=False, coarse=9)
 CLEARLY_BETTER = 0.9
-"""A constant is preferred to those named before it only if it lowers the objective by a tenth: most of them trade
-against each other, and a machine's speed is the likelier difference."""
+"""A constant is preferred to those named before it only if it lowers the objective by a tenth: most
+of them trade against each other, and a machine's speed is the likelier difference.
+"""
 FITTED_ON = ("latency", "tpot")
 MAY_LOSE_PERCENT = 1.0
-"""By which one of these errors may grow on the held-out half while both together shrink: single steps are random."""
+"""By which one of these errors may grow on the held-out half while both together shrink: single
+steps are random.
+"""
 OTHER_WORK = ("lengths", "counts")
 """Findings of a log that does not hold the requests that are simulated."""
 MOST_OTHER_WORK = 0.01
 """Share of requests that may be missing or of another length, as where a client failed."""
 NOISE_PERCENT = 0.2
-"""And by more than this: so much does a per cent of random time in every step change the errors of single requests."""
+"""And by more than this: so much does a per cent of random time in every step change the errors of
+single requests.
+"""
 HELD_OUT_TARGET_PERCENT = 0.5
 """Means of the held-out half should agree this well once one constant of the machine is known."""
 MEANS = ("mean_ttft", "mean_tpot", "mean_latency")
@@ -51,7 +62,9 @@ MEANS = ("mean_ttft", "mean_tpot", "mean_latency")
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """One set of fitted constants: errors of the half that it was fitted on, and of the half that it never saw."""
+    """One set of fitted constants: errors of the half that it was fitted on, and of the half that
+    it never saw.
+    """
 
     fitted: tuple[str, ...]
     constants: Mapping[str, float]
@@ -78,7 +91,9 @@ class CalibrationReport:
 class Calibrator:
     """Simulates with constants, and remembers what it has simulated. Owned by one `calibrate`."""
 
-    def __init__(self, real: Recording, simulate: Simulate, hardware: str, skip_seconds: float) -> None:
+    def __init__(
+        self, real: Recording, simulate: Simulate, hardware: str, skip_seconds: float
+    ) -> None:
         self.real = real
         self.hardware = hardware
         self.skip_seconds = skip_seconds
@@ -94,12 +109,16 @@ class Calibrator:
         """The simulation with these constants."""
         key = tuple(sorted(constants.items()))
         if key not in self._done:
-            calibration = calibration_of(self.hardware, "calibrate", constants) if constants else None
+            calibration = (
+                calibration_of(self.hardware, "calibrate", constants) if constants else None
+            )
             self._done[key] = self._simulate(calibration)
         return self._done[key]
 
     def halves(self, constants: Mapping[str, float]) -> tuple[Comparison, Comparison]:
-        """The first and second half of the requests by arrival, compared; those of the cold engine are in neither."""
+        """The first and second half of the requests by arrival, compared; those of the cold engine
+        are in neither.
+        """
         pairs = pair(self.real, self.run(constants))
         middle = len(pairs.real) // 2
         parts = (range(self._num_cold(pairs.real, middle), middle), range(middle, len(pairs.real)))
@@ -110,8 +129,10 @@ class Calibrator:
         cold = int((real.arrival_s < self.skip_seconds).sum()) if real.has_arrivals else 0
         if cold > middle // 2:
             raise InputError(
-                f"{real.source}: {cold} of the {middle} requests of the first half arrive in the first "
-                f"{self.skip_seconds:g} s and would be left out; say --skip-seconds 0 if the engine was warm"
+                f"{real.source}: {cold} of the {middle} requests of the first half arrive in the "
+                "first "
+                f"{self.skip_seconds:g} s and would be left out; say --skip-seconds 0 if the "
+                "engine was warm"
             )
         return cold
 
@@ -120,10 +141,12 @@ class Calibrator:
 
 
 def objective(comparison: Comparison) -> float:
-    """What is minimised: mean absolute error of the requests' latency and TPOT, plus those of their means, percent.
+    """What is minimised: mean absolute error of the requests' latency and TPOT, plus those of their
+    means, percent.
 
-    Paired errors find the constant (means agree by cancellation, pairs do not); the means settle what the noise of
-    single requests leaves open. TTFT is left to follow: it is chaotic where nothing queues.
+    Paired errors find the constant (means agree by cancellation, pairs do not); the means settle
+    what the noise of single requests leaves open. TTFT is left to follow: it is chaotic where
+    nothing queues.
     """
     return sum(_parts(comparison).values()) / 2
 
@@ -134,18 +157,27 @@ def _parts(comparison: Comparison) -> dict[str, float]:
 
 
 def calibrate(
-    real: Recording, simulate: Simulate, *, hardware: str, wanted: Sequence[str], available: Sequence[str],
+    real: Recording,
+    simulate: Simulate,
+    *,
+    hardware: str,
+    wanted: Sequence[str],
+    available: Sequence[str],
     skip_seconds: float,
-) -> CalibrationReport:  # fmt: skip
+) -> CalibrationReport:
     """Fits on the first half by arrival and tests on the second.
 
-    `wanted` names constants to fit together; empty: each of `available` alone, but the two of the link together, and
-    the best of them is chosen. Raises InputError for a constant that is not available here.
+    `wanted` names constants to fit together; empty: each of `available` alone, but the two of the
+    link together, and the best of them is chosen. Raises InputError for a constant that is not
+    available here.
     """
     for name in wanted:
         check_constant(name, available)
     if len(real) < 20:
-        raise InputError(f"{real.source}: {len(real)} requests; two halves of at least 10 are needed to fit and test")
+        raise InputError(
+            f"{real.source}: {len(real)} requests; two halves of at least 10 are needed to fit "
+            "and test"
+        )
     calibrator = Calibrator(replace(real, itl_s=None), simulate, hardware, skip_seconds)
     _refuse_other_work(real, calibrator.run({}))
     unfitted = _fit(calibrator, (), half=0)
@@ -157,17 +189,26 @@ def calibrate(
             chosen = fit
     swapped = _fit(calibrator, chosen.fitted, half=1) if chosen.fitted else chosen
     return CalibrationReport(
-        hardware, unfitted, fits, chosen, swapped.constants, _findings(real, calibrator, chosen, skip_seconds)
+        hardware,
+        unfitted,
+        fits,
+        chosen,
+        swapped.constants,
+        _findings(real, calibrator, chosen, skip_seconds),
     )
 
 
 def loses(fit: Fit, unfitted: Fit) -> str | None:
-    """What the constants make worse on the half that they were not fitted on; None where they improve it."""
+    """What the constants make worse on the half that they were not fitted on; None where they
+    improve it.
+    """
     parts = [_parts(one.held_out) for one in (unfitted, fit)]
     before, after = (sum(part.values()) / 2 for part in parts)
     if after >= before:
         return f"the error of the held-out half goes from {before:.2f} to {after:.2f} %"
-    for name, (less, more) in {name: (parts[0][name], parts[1][name]) for name in FITTED_ON}.items():
+    for name, (less, more) in {
+        name: (parts[0][name], parts[1][name]) for name in FITTED_ON
+    }.items():
         if more > less + MAY_LOSE_PERCENT:
             return f"the error of the held-out half's {name} goes from {less:.2f} to {more:.2f} %"
     return None
@@ -177,13 +218,17 @@ def refusal(report: CalibrationReport) -> str | None:
     """Why nothing is written; None where a constant was chosen, or where nothing needs one."""
     another = [finding.sentence for finding in report.findings if finding.code in ANOTHER_SERVER]
     if another:
-        return f"the log does not match the options, and no constant of a machine stands for that: {'; '.join(another)}"
+        return (
+            "the log does not match the options, and no constant of a machine stands for that: "
+            f"{'; '.join(another)}"
+        )
     if report.chosen.fitted or held_out_means_percent(report.unfitted) <= HELD_OUT_TARGET_PERCENT:
         return None
     reasons = [finding.sentence for finding in report.findings if finding.unsound]
     said = "; ".join(reasons) if reasons else "what the model lacks is no constant of the machine"
     return (
-        f"no constant of {report.hardware} improves both halves of the log, whose held-out means differ by "
+        f"no constant of {report.hardware} improves both halves of the log, whose held-out means "
+        "differ by "
         f"{held_out_means_percent(report.unfitted):.2f} %; nothing was written: {said}"
     )
 
@@ -198,41 +243,62 @@ def _refuse_other_work(real: Recording, simulated: Recording) -> None:
         unequal |= (theirs != ours) & (theirs >= 0) & (ours >= 0)
     if alone + int(np.count_nonzero(unequal)) <= MOST_OTHER_WORK * len(real):
         return
-    said = [finding.sentence for finding in compare(real, simulated).findings if finding.code in OTHER_WORK]
+    said = [
+        finding.sentence
+        for finding in compare(real, simulated).findings
+        if finding.code in OTHER_WORK
+    ]
     raise InputError(
-        f"{real.source} is not a log of what is simulated: {'; '.join(said)}; give the trace that was recorded"
+        f"{real.source} is not a log of what is simulated: {'; '.join(said)}; give the trace "
+        "that was recorded"
     )
 
 
 def _clearly_better(fit: Fit, than: Fit) -> bool:
     noise = NOISE_PERCENT if than.fitted else 0.0
-    return fit.objective < CLEARLY_BETTER * than.objective and fit.objective < than.objective - noise
+    return (
+        fit.objective < CLEARLY_BETTER * than.objective and fit.objective < than.objective - noise
+    )
 
 
 def _one_by_one(available: Sequence[str]) -> list[tuple[str, ...]]:
-    return [(name,) for name in available if name not in LINK] + ([LINK] if set(LINK) <= set(available) else [])
+    return [(name,) for name in available if name not in LINK] + (
+        [LINK] if set(LINK) <= set(available) else []
+    )
 
 
 def check_constant(name: str, available: Sequence[str]) -> None:
-    """Raises InputError for a name that is no constant, or one that changes nothing in this deployment."""
+    """Raises InputError for a name that is no constant, or one that changes nothing in this
+    deployment.
+    """
     if name not in AXES:
-        raise InputError(f'--fit "{name}" is no constant{nearest(name, AXES)}; it may be {", ".join(AXES)}')
+        raise InputError(
+            f'--fit "{name}" is no constant{nearest(name, AXES)}; it may be {", ".join(AXES)}'
+        )
     if name not in available:
-        raise InputError(f'--fit "{name}" changes nothing in this deployment; it may be {", ".join(available)}')
+        raise InputError(
+            f'--fit "{name}" changes nothing in this deployment; it may be {", ".join(available)}'
+        )
 
 
 def _fit(calibrator: Calibrator, names: tuple[str, ...], *, half: int) -> Fit:
-    """One constant alone; several from where they would be one after the other, then all together."""
+    """One constant alone; several from where they would be one after the other, then
+    all together.
+    """
     before = calibrator.simulations
 
     def error(tried: Mapping[str, float]) -> float:
         return objective(calibrator.halves(tried)[half])
 
-    constants = _along_the_valley(error) if set(names) == set(LINK) else _one_after_the_other(error, names)
+    constants = (
+        _along_the_valley(error) if set(names) == set(LINK) else _one_after_the_other(error, names)
+    )
     if len(names) > 1:
         axes = [AXES[name] for name in names]
         start = tuple(constants[name] for name in names)
-        best = minimise_together(lambda values: error(dict(zip(names, values, strict=True))), axes, start)
+        best = minimise_together(
+            lambda values: error(dict(zip(names, values, strict=True))), axes, start
+        )
         constants = dict(zip(names, best, strict=True))
     halves = calibrator.halves(constants)
     fitted, held_out = halves[half], halves[1 - half]
@@ -240,7 +306,9 @@ def _fit(calibrator: Calibrator, names: tuple[str, ...], *, half: int) -> Fit:
     return Fit(names, constants, objective(fitted), fitted, held_out, used)
 
 
-def _one_after_the_other(error: Callable[[Mapping[str, float]], float], names: Sequence[str]) -> dict[str, float]:
+def _one_after_the_other(
+    error: Callable[[Mapping[str, float]], float], names: Sequence[str]
+) -> dict[str, float]:
     constants: dict[str, float] = {}
     for name in names:
 
@@ -252,23 +320,34 @@ def _one_after_the_other(error: Callable[[Mapping[str, float]], float], names: S
 
 
 def _along_the_valley(error: Callable[[Mapping[str, float]], float]) -> dict[str, float]:
-    """Bandwidth and latency of a link: a collective takes bytes / bandwidth + latencies, so many pairs do nearly alike.
+    """Bandwidth and latency of a link: a collective takes bytes / bandwidth + latencies, so many
+    pairs do nearly alike.
 
-    They lie on a line (in 1 / bandwidth and latency) from a link without latency to one that only has latency. Both
-    ends are found first, then how far along the line: the share of a typical collective that is latency.
+    They lie on a line (in 1 / bandwidth and latency) from a link without latency to one that only
+    has latency. Both ends are found first, then how far along the line: the share of a typical
+    collective that is latency.
     """
     bandwidth, latency = LINK
     fast = AXES[bandwidth].largest
-    all_bytes = minimise(lambda value: error({bandwidth: value, latency: 0.0}), AXES[bandwidth]).value
-    all_latency = minimise(lambda value: error({bandwidth: fast, latency: value}), AXES[latency]).value
+    all_bytes = minimise(
+        lambda value: error({bandwidth: value, latency: 0.0}), AXES[bandwidth]
+    ).value
+    all_latency = minimise(
+        lambda value: error({bandwidth: fast, latency: value}), AXES[latency]
+    ).value
 
     def at(share: float) -> dict[str, float]:
-        return {bandwidth: 1 / ((1 - share) / all_bytes + share / fast), latency: share * all_latency}
+        return {
+            bandwidth: 1 / ((1 - share) / all_bytes + share / fast),
+            latency: share * all_latency,
+        }
 
     return at(minimise(lambda share: error(at(share)), SHARE).value)
 
 
-def _findings(real: Recording, calibrator: Calibrator, chosen: Fit, skip_seconds: float) -> tuple[Finding, ...]:
+def _findings(
+    real: Recording, calibrator: Calibrator, chosen: Fit, skip_seconds: float
+) -> tuple[Finding, ...]:
     whole = compare(real, calibrator.run(chosen.constants), skip_seconds)
     found = [finding for finding in whole.findings if finding.code != "few"]
     for name, value in chosen.constants.items():
@@ -276,7 +355,10 @@ def _findings(real: Recording, calibrator: Calibrator, chosen: Fit, skip_seconds
         if axis.place(value) >= axis.place(axis.largest) - axis.tolerance or (
             axis.logarithmic and axis.place(value) <= axis.place(axis.least) + axis.tolerance
         ):
-            sentence = f"{name} ends at {value:g}, an end of the searched range: the model lacks something else"
+            sentence = (
+                f"{name} ends at {value:g}, an end of the searched range: the model lacks "
+                "something else"
+            )
             found.append(Finding("range", True, sentence))
     return tuple(found)
 
@@ -288,7 +370,9 @@ def held_out_means_percent(fit: Fit) -> float:
 
 
 def calibration_json(report: CalibrationReport, *, source: str) -> dict[str, Any]:
-    """The file that `run --calibration` reads: the constants, and beside them how they were obtained."""
+    """The file that `run --calibration` reads: the constants, and beside them how they were
+    obtained.
+    """
     chosen = report.chosen
     calibration = calibration_of(report.hardware, source, chosen.constants)
     return {
@@ -309,6 +393,8 @@ def calibration_json(report: CalibrationReport, *, source: str) -> dict[str, Any
 
 def _errors_json(fit: Fit) -> dict[str, dict[str, float]]:
     return {
-        name: {key: round(error, 4) for key, error in comparison.errors().items() if np.isfinite(error)}
+        name: {
+            key: round(error, 4) for key, error in comparison.errors().items() if np.isfinite(error)
+        }
         for name, comparison in (("fit_half", fit.fit_half), ("held_out_half", fit.held_out))
     }

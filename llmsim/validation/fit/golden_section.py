@@ -1,4 +1,6 @@
-"""Deterministic minimisation of a noisy function of one number: a coarse grid, then golden sections around its best."""
+"""Deterministic minimisation of a noisy function of one number: a coarse grid, then golden sections
+around its best.
+"""
 
 import math
 from collections.abc import Callable
@@ -9,8 +11,9 @@ GOLDEN = (math.sqrt(5) - 1) / 2
 
 @dataclass(frozen=True)
 class Axis:
-    """The values of one constant that are tried: from `least` to `largest`, logarithmic or linear, to a `tolerance`
-    (relative on a logarithmic axis, absolute on a linear one)."""
+    """The values of one constant that are tried: from `least` to `largest`, logarithmic or linear,
+    to a `tolerance` (relative on a logarithmic axis, absolute on a linear one).
+    """
 
     name: str
     least: float
@@ -40,7 +43,8 @@ class Minimum:
 def minimise(objective: Callable[[float], float], axis: Axis) -> Minimum:
     """The value with the least objective among those tried.
 
-    The objective may be rough (a simulation is chaotic in detail): the best value seen is returned, not the last.
+    The objective may be rough (a simulation is chaotic in detail): the best value seen is returned,
+    not the last.
     """
     seen: dict[float, float] = {}
 

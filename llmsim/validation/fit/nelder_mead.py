@@ -1,6 +1,8 @@
-"""Deterministic minimisation over constants that trade against each other: a simplex (Nelder and Mead, 1965).
+"""Deterministic minimisation over constants that trade against each other: a simplex (Nelder and
+Mead, 1965).
 
-Written here because the package does without scipy otherwise, which would be a large dependency for one function.
+Written here because the package does without scipy otherwise, which would be a large dependency for
+one function.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,10 +18,14 @@ MOST_TRIED = 60
 """Values that one descent may try."""
 
 
-def minimise_together(objective: Callable[[Point], float], axes: Sequence[Axis], start: Point) -> Point:
-    """The best values that two descents find, the second from where the first ends with a simplex of its own.
+def minimise_together(
+    objective: Callable[[Point], float], axes: Sequence[Axis], start: Point
+) -> Point:
+    """The best values that two descents find, the second from where the first ends with a simplex
+    of its own.
 
-    One constant after the other, a search stops in the valley that joins a link's bandwidth and its latency.
+    One constant after the other, a search stops in the valley that joins a link's bandwidth and its
+    latency.
     """
     best = start
     for _ in range(2):
@@ -28,7 +34,9 @@ def minimise_together(objective: Callable[[Point], float], axes: Sequence[Axis],
 
 
 class _Descent:
-    """One descent; remembers what it has tried. Shares beyond an axis' ends are taken as its ends."""
+    """One descent; remembers what it has tried. Shares beyond an axis' ends are taken
+    as its ends.
+    """
 
     def __init__(self, objective: Callable[[Point], float], axes: Sequence[Axis]) -> None:
         self._objective = objective
@@ -60,11 +68,17 @@ class _Descent:
             for axis, (low, high), value in zip(self._axes, self._ends, start, strict=True)
         )
         steps = [FIRST_STEP if share < 0.5 else -FIRST_STEP for share in shares]
-        return [shares, *((*shares[:i], shares[i] + step, *shares[i + 1 :]) for i, step in enumerate(steps))]
+        return [
+            shares,
+            *((*shares[:i], shares[i] + step, *shares[i + 1 :]) for i, step in enumerate(steps)),
+        ]
 
     def _small(self, simplex: Sequence[Point]) -> bool:
         """Every corner is within the tolerance of the first along every axis."""
-        tolerances = [axis.tolerance / (high - low) for axis, (low, high) in zip(self._axes, self._ends, strict=True)]
+        tolerances = [
+            axis.tolerance / (high - low)
+            for axis, (low, high) in zip(self._axes, self._ends, strict=True)
+        ]
         return all(
             abs(share - first) <= tolerance
             for corner in simplex

@@ -1,4 +1,6 @@
-"""Gives a workload the arrival times of a recorded run: those that the server saw, not those that were planned."""
+"""Gives a workload the arrival times of a recorded run: those that the server saw, not those that
+were planned.
+"""
 
 from dataclasses import fields, replace
 from pathlib import Path
@@ -16,23 +18,32 @@ NS_PER_S = 10**9
 
 
 def with_recorded_arrivals(workload: Workload, log: Path) -> Workload:
-    """The workload with each request's recorded arrival, from the log's first one on, rounded to ns.
+    """The workload with each request's recorded arrival, from the log's first one on, rounded to
+    ns.
 
-    Raises InputError for a log without arrivals, for sessions (their later calls arrive when their predecessors end),
-    where the log lacks a request of the workload, or where two lengths differ.
+    Raises InputError for a log without arrivals, for sessions (their later calls arrive when their
+    predecessors end), where the log lacks a request of the workload, or where two lengths differ.
     """
     recording = read_recording(log)
     if not recording.has_arrivals:
-        raise InputError(f"{log}: it has no arrival times; run without --arrivals, as the trace says")
+        raise InputError(
+            f"{log}: it has no arrival times; run without --arrivals, as the trace says"
+        )
     if bool((workload.arrival_ps < 0).any()):
-        raise InputError(f"{workload.source}: it has sessions, whose calls follow each other; run without --arrivals")
+        raise InputError(
+            f"{workload.source}: it has sessions, whose calls follow each other; run without "
+            "--arrivals"
+        )
     names = workload.request_id or [str(row) for row in range(len(workload))]
     rows = matching_rows(names, recording.request_id)
     if -1 in rows:
         missing = names[rows.index(-1)]
-        failed = next((f" ({one.sentence})" for one in recording.findings if one.code == "failed"), "")
+        failed = next(
+            (f" ({one.sentence})" for one in recording.findings if one.code == "failed"), ""
+        )
         raise InputError(
-            f'{log}: it has no request "{missing}" of {workload.source}{failed}; give the log of this trace, or the '
+            f'{log}: it has no request "{missing}" of {workload.source}{failed}; give the log of '
+            "this trace, or the "
             "part of the trace that was run (--num-reqs for its first lines)"
         )
     chosen = np.array(rows, dtype=np.int64)
@@ -40,15 +51,19 @@ def with_recorded_arrivals(workload: Workload, log: Path) -> Workload:
     if bool(((given >= 0) & (given != workload.input_tokens)).any()):
         row = int(np.flatnonzero((given >= 0) & (given != workload.input_tokens))[0])
         raise InputError(
-            f'{log}: request "{names[row]}" has {given[row]} prompt tokens, but {int(workload.input_tokens[row])} in '
+            f'{log}: request "{names[row]}" has {given[row]} prompt tokens, but '
+            f"{int(workload.input_tokens[row])} in "
             f"{workload.source}; give the log of this trace"
         )
     span_s = float(np.ptp(recording.arrival_s[chosen]))
     if not span_s * NS_PER_S <= MAX_TIME_NS:
         raise InputError(
-            f"{log}: its arrivals span {span_s:g} s, but a run can last {MAX_TIME_NS / NS_PER_S:g} s (53 days)"
+            f"{log}: its arrivals span {span_s:g} s, but a run can last "
+            f"{MAX_TIME_NS / NS_PER_S:g} s (53 days)"
         )
-    arrival_ns = np.round((recording.arrival_s[chosen] - recording.arrival_s[chosen].min()) * NS_PER_S).astype(np.int64)
+    arrival_ns = np.round(
+        (recording.arrival_s[chosen] - recording.arrival_s[chosen].min()) * NS_PER_S
+    ).astype(np.int64)
     return _sorted(replace(workload, arrival_ps=arrival_ns * PS_PER_NS, request_id=names), log)
 
 

@@ -8,7 +8,9 @@ from llmsim.workload.open_trace import opened
 
 
 def text_of(path: Path, expected: str) -> str:
-    """The file as text, unpacked where it is gzip or Zstandard; InputError says what was `expected`."""
+    """The file as text, unpacked where it is gzip or Zstandard; InputError says what was
+    `expected`.
+    """
     if not path.exists():
         raise InputError(f"{path}: cannot be read (No such file or directory); {expected}")
     with opened(path) as stream:

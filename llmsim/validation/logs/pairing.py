@@ -22,19 +22,24 @@ class Pairs:
 
 
 def pair(real: Recording, simulated: Recording) -> Pairs:
-    """Pairs by request id where both runs use the same ids, else by the last number of each id ("bench-17": 17).
+    """Pairs by request id where both runs use the same ids, else by the last number of each id
+    ("bench-17": 17).
 
     Raises InputError when no request is in both, or an id occurs twice.
     """
     for recording in (real, simulated):
         twice = _twice(recording.request_id)
         if twice is not None:
-            raise InputError(f'{recording.source}: the request id "{twice}" occurs twice; each request has its own')
+            raise InputError(
+                f'{recording.source}: the request id "{twice}" occurs twice; each request has '
+                "its own"
+            )
     matches = matching_rows(real.request_id, simulated.request_id)
     both = [(row, match) for row, match in enumerate(matches) if match >= 0]
     if not both:
         raise InputError(
-            f'{real.source} and {simulated.source} have no request in common (ids such as "{real.request_id[0]}" and '
+            f"{real.source} and {simulated.source} have no request in common (ids such as "
+            f'"{real.request_id[0]}" and '
             f'"{simulated.request_id[0]}"); simulate the trace that was recorded'
         )
     rows = np.array(both, dtype=np.int64)
@@ -43,7 +48,8 @@ def pair(real: Recording, simulated: Recording) -> Pairs:
     findings = []
     if len(both) < max(len(real), len(simulated)):
         sentence = (
-            f"different requests: {len(real)} in the log, {len(simulated)} in the simulation, {len(both)} in both; "
+            f"different requests: {len(real)} in the log, {len(simulated)} in the simulation, "
+            f"{len(both)} in both; "
             "the others loaded only one of the two"
         )
         findings.append(Finding("counts", True, sentence))
@@ -73,9 +79,14 @@ def _selected(recording: Recording, rows: Int64) -> Recording:
 def _keys(a: Sequence[str], b: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     if set(a) == set(b):
         return a, b
-    numbers = [[match.group(1) if (match := _NUMBER.search(name)) else None for name in ids] for ids in (a, b)]
+    numbers = [
+        [match.group(1) if (match := _NUMBER.search(name)) else None for name in ids]
+        for ids in (a, b)
+    ]
     for ids in numbers:
         if None in ids or len(set(ids)) < len(ids):
             return a, b
-    first, second = ([number.lstrip("0") for number in ids if number is not None] for ids in numbers)
+    first, second = (
+        [number.lstrip("0") for number in ids if number is not None] for ids in numbers
+    )
     return first, second

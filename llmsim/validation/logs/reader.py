@@ -1,4 +1,6 @@
-"""Reads a recorded or simulated run, whatever wrote it: the kind is told by content, never by the file's name."""
+"""Reads a recorded or simulated run, whatever wrote it: the kind is told by content, never by the
+file's name.
+"""
 
 import json
 from pathlib import Path
@@ -13,26 +15,31 @@ from llmsim.validation.logs.servers import read_aiperf, read_bench, read_engine_
 from llmsim.validation.logs.simulated import read_csv, read_parquet
 
 KINDS = (
-    "a per-request JSONL log (request_id, arrival_time, queued_ts, first_token_ts, last_token_ts, output_toks), "
-    "the JSON of `vllm bench serve --save-detailed`, aiperf's profile_export.jsonl, or llmsim's run folder, "
+    "a per-request JSONL log (request_id, arrival_time, queued_ts, first_token_ts, "
+    "last_token_ts, output_toks), "
+    "the JSON of `vllm bench serve --save-detailed`, aiperf's profile_export.jsonl, or llmsim's "
+    "run folder, "
     "requests.parquet or CSV"
 )
 
 WHOLE_FILES = ("ttfts", "mean_ttft_ms", "total_output_tokens", "time_to_first_token", "experiments")
-"""Keys of files that are one object on one line: vLLM's result with and without details, summary and raw data of
-aiperf and genai-perf."""
+"""Keys of files that are one object on one line: vLLM's result with and without details, summary
+and raw data of aiperf and genai-perf.
+"""
 
 
 def read_recording(path: Path) -> Recording:
     """The requests of a run, from any of `KINDS`.
 
-    Raises InputError when there is no such file, when it is of no known kind, or when something in it is missing.
+    Raises InputError when there is no such file, when it is of no known kind, or when something in
+    it is missing.
     """
     if path.is_dir():
         table = path / "requests.parquet"
         if not table.is_file():
             raise InputError(
-                f"{path}: a folder without requests.parquet is no run folder; `llmsim run --run-dir` writes one"
+                f"{path}: a folder without requests.parquet is no run folder; `llmsim run "
+                "--run-dir` writes one"
             )
         return read_parquet(table)
     if path.is_file() and _starts_with(path, b"PAR1"):
@@ -62,13 +69,17 @@ def _read_text(path: Path, text: str) -> Recording:
     rows = [(number, _object(path, number, line)) for number, line in lines]
     first = rows[0][1]
     if set(WHOLE_FILES) & set(first):
-        raise InputError(f"{path}: it holds {len(rows)} results (--append-result); give the one of this run alone")
+        raise InputError(
+            f"{path}: it holds {len(rows)} results (--append-result); give the one of this run "
+            "alone"
+        )
     if "metadata" in first and "metrics" in first:
         return read_aiperf(path, rows)
     if "first_token_ts" in first:
         return read_engine_log(path, rows)
     raise InputError(
-        f"{path}:{rows[0][0]}: the keys {', '.join(sorted(first)[:8])} are of no known log; it may be {KINDS}"
+        f"{path}:{rows[0][0]}: the keys {', '.join(sorted(first)[:8])} are of no known log; it "
+        f"may be {KINDS}"
     )
 
 
@@ -76,15 +87,19 @@ def _read_whole(path: Path, data: dict[str, Any]) -> Recording:
     """A file that is one object: a benchmark's result."""
     if "time_to_first_token" in data and "ttfts" not in data:
         raise InputError(
-            f"{path}: aiperf's summary has no single requests; give profile_export.jsonl, which lies beside it"
+            f"{path}: aiperf's summary has no single requests; give profile_export.jsonl, which "
+            "lies beside it"
         )
     if "experiments" in data and "ttfts" not in data:
         raise InputError(
-            f"{path}: genai-perf's profile_export.json has no token counts; give profile_export_genai_perf.json, which "
+            f"{path}: genai-perf's profile_export.json has no token counts; give "
+            "profile_export_genai_perf.json, which "
             "lies beside it and has the means, or use aiperf, whose records have them"
         )
     if "ttfts" not in data and not set(WHOLE_FILES) & set(data):
-        raise InputError(f"{path}: the keys {', '.join(sorted(data)[:8])} are of no known log; it may be {KINDS}")
+        raise InputError(
+            f"{path}: the keys {', '.join(sorted(data)[:8])} are of no known log; it may be {KINDS}"
+        )
     return read_bench(path, data)
 
 

@@ -18,7 +18,9 @@ UNKNOWN = -1
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that a reader of a comparison has to know; `unsound`: its figures do not mean what they say."""
+    """Something that a reader of a comparison has to know; `unsound`: its figures do not mean what
+    they say.
+    """
 
     code: str
     unsound: bool
@@ -27,7 +29,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class KvUse:
-    """How full the KV cache of a simulated run was; `blocks_given`: the block count was stated, not predicted."""
+    """How full the KV cache of a simulated run was; `blocks_given`: the block count was stated, not
+    predicted.
+    """
 
     peak_usage: float
     preemptions: int
@@ -38,8 +42,9 @@ class KvUse:
 class Recording:
     """The finished requests of a run; columns of equal length, seconds; immutable.
 
-    `arrival_s` counts from the run's first arrival (NaN where the log has no arrivals). `ttft_s` and `latency_s` are
-    first and last token minus arrival. `itl_s` pools all inter-token latencies, or is None where they were not kept.
+    `arrival_s` counts from the run's first arrival (NaN where the log has no arrivals). `ttft_s`
+    and `latency_s` are first and last token minus arrival. `itl_s` pools all inter-token latencies,
+    or is None where they were not kept.
     """
 
     source: str
@@ -81,7 +86,9 @@ class Recording:
         return exact_sum(self.output_tokens) / self.makespan_s
 
     def rows(self, rows: Sequence[int] | Int64) -> "Recording":
-        """The same recording of some of its requests, in the order of `rows`; pooled latencies are dropped."""
+        """The same recording of some of its requests, in the order of `rows`; pooled latencies are
+        dropped.
+        """
         chosen = np.asarray(rows, dtype=np.int64)
         return replace(
             self,
@@ -96,7 +103,9 @@ class Recording:
 
 
 def recording_of(results: Results) -> Recording:
-    """The finished requests of a simulation that has just run; inter-token latencies are left out."""
+    """The finished requests of a simulation that has just run; inter-token latencies
+    are left out.
+    """
     rows = finished_rows(results.requests)
     requests, workload = results.requests, results.workload
     arrival_ps = requests.arrival_ps[rows]

@@ -28,16 +28,24 @@ _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
 
 
 def read_engine_log(path: Path, rows: Rows) -> Recording:
-    """Stamps of vLLM's engine: `arrival_time` in epoch seconds, the others in seconds of a monotonic clock.
+    """Stamps of vLLM's engine: `arrival_time` in epoch seconds, the others in seconds of a
+    monotonic clock.
 
-    The clocks are aligned by the smallest queued_ts - arrival_time: the quickest way from client to queue counts as 0.
-    A request without a first or a last token (null) failed, and is left out with a finding.
+    The clocks are aligned by the smallest queued_ts - arrival_time: the quickest way from client to
+    queue counts as 0. A request without a first or a last token (null) failed, and is left out with
+    a finding.
     """
-    good = [(line, row) for line, row in rows if all(row.get(name, 0) is not None for name in _STAMPS[2:])]
+    good = [
+        (line, row)
+        for line, row in rows
+        if all(row.get(name, 0) is not None for name in _STAMPS[2:])
+    ]
     if not good:
         raise InputError(f"{path}: none of its {len(rows)} requests has a first and a last token")
     failed, rows = _failed(len(rows) - len(good), len(rows)), good
-    stamps = {name: np.array([_number(path, line, row, name) for line, row in rows]) for name in _STAMPS}
+    stamps = {
+        name: np.array([_number(path, line, row, name) for line, row in rows]) for name in _STAMPS
+    }
     check_clocks(path, stamps)
     offset = float(np.min(stamps["queued_ts"] - stamps["arrival_time"]))
     arrival = stamps["arrival_time"] + offset
@@ -51,13 +59,16 @@ def read_engine_log(path: Path, rows: Rows) -> Recording:
         latency_s=stamps["last_token_ts"] - arrival,
         input_tokens=np.array(
             [
-                _count(f"{path}:{line}: input_toks", row["input_toks"]) if "input_toks" in row else UNKNOWN
+                _count(f"{path}:{line}: input_toks", row["input_toks"])
+                if "input_toks" in row
+                else UNKNOWN
                 for line, row in rows
             ],
             dtype=np.int64,
         ),
         output_tokens=np.array(
-            [_count(f"{path}:{line}: output_toks", row.get("output_toks")) for line, row in rows], dtype=np.int64
+            [_count(f"{path}:{line}: output_toks", row.get("output_toks")) for line, row in rows],
+            dtype=np.int64,
         ),
         findings=tuple(findings),
     )
@@ -75,39 +86,56 @@ def _order(arrival: Float64, stamps: dict[str, Float64]) -> list[Finding]:
 
 
 def read_bench(path: Path, data: dict[str, Any]) -> Recording:
-    """The JSON of `vllm bench serve --save-result --save-detailed`; times in seconds, as the client saw them.
+    """The JSON of `vllm bench serve --save-result --save-detailed`; times in seconds, as the client
+    saw them.
 
-    A request arrives when the client sent it (`start_times`; versions before 0.10 have none). Row i is the benchmark's
-    request i. Failed requests are left out, with a finding.
+    A request arrives when the client sent it (`start_times`; versions before 0.10 have none). Row i
+    is the benchmark's request i. Failed requests are left out, with a finding.
     """
     for name in ("ttfts", "output_lens"):
         if not isinstance(data.get(name), list):
-            raise InputError(f'{path}: there is no list "{name}"; run the benchmark with --save-result --save-detailed')
+            raise InputError(
+                f'{path}: there is no list "{name}"; run the benchmark with --save-result '
+                "--save-detailed"
+            )
     count = len(data["ttfts"])
     if len(data["output_lens"]) != count:
         lengths_given = len(data["output_lens"])
         raise InputError(
-            f'{path}: "output_lens" has {lengths_given} entries and "ttfts" {count}; both need one per request'
+            f'{path}: "output_lens" has {lengths_given} entries and "ttfts" {count}; both need '
+            "one per request"
         )
     itls = _list(path, data, "itls", count) or [[]] * count
     errors = _list(path, data, "errors", count) or [""] * count
-    lengths = [_count(f"{path}: output_lens[{row}]", data["output_lens"][row]) for row in range(count)]
+    lengths = [
+        _count(f"{path}: output_lens[{row}]", data["output_lens"][row]) for row in range(count)
+    ]
     good = [row for row in range(count) if not errors[row] and lengths[row] > 0]
     if not good:
-        raise InputError(f"{path}: none of its {count} requests succeeded; there is nothing to compare")
+        raise InputError(
+            f"{path}: none of its {count} requests succeeded; there is nothing to compare"
+        )
     ttft = _seconds(path, data, "ttfts", good)
     gaps = [_gaps(path, row, itls[row]) for row in good]
     given = _list(path, data, "latencies", count)
-    total = _seconds(path, data, "latencies", good) if given else ttft + np.array([math.fsum(gap) for gap in gaps])
+    total = (
+        _seconds(path, data, "latencies", good)
+        if given
+        else ttft + np.array([math.fsum(gap) for gap in gaps])
+    )
     start = _list(path, data, "start_times", count)
     arrival = _seconds(path, data, "start_times", good) if start else np.full(len(good), np.nan)
     outputs = np.array([lengths[row] for row in good], dtype=np.int64)
     inputs = _list(path, data, "input_lens", count)
     pooled = np.concatenate(gaps)
-    findings = _failed(count - len(good), count) + _backwards(ttft, total) + benchmark_units(data, ttft)
+    findings = (
+        _failed(count - len(good), count) + _backwards(ttft, total) + benchmark_units(data, ttft)
+    )
     chunked = int(sum(len(itls[row]) != outputs[i] - 1 for i, row in enumerate(good)))
     if len(pooled) and chunked:
-        sentence = f"{chunked} requests did not stream token by token: their ITLs are those of chunks"
+        sentence = (
+            f"{chunked} requests did not stream token by token: their ITLs are those of chunks"
+        )
         findings.append(Finding("chunks", False, sentence))
     return Recording(
         source=str(path),
@@ -117,7 +145,11 @@ def read_bench(path: Path, data: dict[str, Any]) -> Recording:
         ttft_s=ttft,
         latency_s=total,
         input_tokens=np.array(
-            [_count(f"{path}: input_lens[{row}]", inputs[row]) if inputs else UNKNOWN for row in good], dtype=np.int64
+            [
+                _count(f"{path}: input_lens[{row}]", inputs[row]) if inputs else UNKNOWN
+                for row in good
+            ],
+            dtype=np.int64,
         ),
         output_tokens=outputs,
         itl_s=pooled if len(pooled) else None,
@@ -130,7 +162,9 @@ def _list(path: Path, data: dict[str, Any], name: str, count: int) -> list[Any] 
     if not values:
         return None
     if not isinstance(values, list) or len(values) != count:
-        raise InputError(f'{path}: "{name}" must be a list as long as "ttfts", which has {count} entries')
+        raise InputError(
+            f'{path}: "{name}" must be a list as long as "ttfts", which has {count} entries'
+        )
     return values
 
 
@@ -143,7 +177,10 @@ def _gaps(path: Path, row: int, values: Any) -> Float64:
     where = f"{path}: itls[{row}]"
     if not isinstance(values, list):
         raise InputError(f"{where} is {shown(values)}; it must be a list of seconds")
-    return np.array([_finite(f"{where}[{index}]", value) for index, value in enumerate(values)], dtype=np.float64)
+    return np.array(
+        [_finite(f"{where}[{index}]", value) for index, value in enumerate(values)],
+        dtype=np.float64,
+    )
 
 
 def _backwards(ttft: Float64, latency: Float64) -> list[Finding]:
@@ -151,31 +188,50 @@ def _backwards(ttft: Float64, latency: Float64) -> list[Finding]:
     wrong = int(((ttft < -CLOCK_GRAIN_S) | (latency < ttft - CLOCK_GRAIN_S)).sum())
     if not wrong:
         return []
-    sentence = f"the log's clocks disagree: in {wrong} requests a token comes before the request or the one before it"
+    sentence = (
+        f"the log's clocks disagree: in {wrong} requests a token comes before the request or the "
+        "one before it"
+    )
     return [Finding("clocks", True, sentence)]
 
 
 def read_aiperf(path: Path, rows: Rows) -> Recording:
-    """aiperf's profile_export.jsonl: one record per request, each metric with its unit; warm-up records are left out.
+    """aiperf's profile_export.jsonl: one record per request, each metric with its unit; warm-up
+    records are left out.
 
     A request arrives when the client started it; its number is the record's session_num.
     """
     for line, row in rows:
-        if not isinstance(row.get("metadata"), dict) or not isinstance(row.get("metrics") or {}, dict):
+        if not isinstance(row.get("metadata"), dict) or not isinstance(
+            row.get("metrics") or {}, dict
+        ):
             raise InputError(
-                f"{path}:{line}: metadata and metrics must be objects, as in aiperf's profile_export.jsonl"
+                f"{path}:{line}: metadata and metrics must be objects, as in aiperf's "
+                "profile_export.jsonl"
             )
-    measured = [(line, row) for line, row in rows if row["metadata"].get("benchmark_phase", "profiling") == "profiling"]
+    measured = [
+        (line, row)
+        for line, row in rows
+        if row["metadata"].get("benchmark_phase", "profiling") == "profiling"
+    ]
     good = [(line, row) for line, row in measured if not row.get("error") and row.get("metrics")]
     if not good:
         raise InputError(f"{path}: none of its {len(rows)} records is of a request that succeeded")
-    start = np.array([_number(path, line, row["metadata"], "request_start_ns") for line, row in good]) / 1e9
+    start = (
+        np.array([_number(path, line, row["metadata"], "request_start_ns") for line, row in good])
+        / 1e9
+    )
     pooled = _chunk_latencies(path, good)
-    ttft, latency = _metric(path, good, "time_to_first_token"), _metric(path, good, "request_latency")
+    ttft, latency = (
+        _metric(path, good, "time_to_first_token"),
+        _metric(path, good, "request_latency"),
+    )
     return Recording(
         source=str(path),
         kind="aiperf records",
-        request_id=tuple(str(row["metadata"].get("session_num", index)) for index, (_, row) in enumerate(good)),
+        request_id=tuple(
+            str(row["metadata"].get("session_num", index)) for index, (_, row) in enumerate(good)
+        ),
         arrival_s=start - start.min(),
         ttft_s=ttft,
         latency_s=latency,
@@ -195,7 +251,10 @@ def _chunk_latencies(path: Path, rows: Rows) -> Float64 | None:
             continue
         if not isinstance(chunk, dict) or not isinstance(chunk.get("value"), list):
             raise InputError(f"{path}:{line}: metrics.inter_chunk_latency has no list of values")
-        values = [_finite(f"{path}:{line}: metrics.inter_chunk_latency", value) for value in chunk["value"]]
+        values = [
+            _finite(f"{path}:{line}: metrics.inter_chunk_latency", value)
+            for value in chunk["value"]
+        ]
         found.append(np.array(values, dtype=np.float64) * _unit(path, line, chunk))
     return np.concatenate(found) if found else None
 
@@ -206,7 +265,9 @@ def _metric(path: Path, rows: Rows, name: str) -> Float64:
     for line, row in rows:
         metric = row["metrics"].get(name)
         if not isinstance(metric, dict):
-            raise InputError(f"{path}:{line}: metrics.{name} is missing; run aiperf with --streaming")
+            raise InputError(
+                f"{path}:{line}: metrics.{name} is missing; run aiperf with --streaming"
+            )
         values.append(_number(path, line, metric, "value") * _unit(path, line, metric))
     return np.array(values)
 
@@ -214,11 +275,15 @@ def _metric(path: Path, rows: Rows, name: str) -> Float64:
 def _unit(path: Path, line: int, metric: dict[str, Any]) -> float:
     unit = metric.get("unit")
     if not isinstance(unit, str) or unit not in _UNITS:
-        raise InputError(f'{path}:{line}: the unit "{unit}" is not known; it may be {", ".join(_UNITS)}')
+        raise InputError(
+            f'{path}:{line}: the unit "{unit}" is not known; it may be {", ".join(_UNITS)}'
+        )
     return _UNITS[unit]
 
 
-def _tokens(path: Path, rows: Rows, name: str, *, needed: bool = False) -> "np.ndarray[Any, np.dtype[np.int64]]":
+def _tokens(
+    path: Path, rows: Rows, name: str, *, needed: bool = False
+) -> "np.ndarray[Any, np.dtype[np.int64]]":
     """Token counts; UNKNOWN where a record has none, unless it is `needed`."""
     counts = []
     for line, row in rows:
@@ -234,7 +299,11 @@ def _failed(failed: int, total: int) -> list[Finding]:
     if not failed:
         return []
     return [
-        Finding("failed", True, f"{failed} of the log's {total} requests failed; they loaded the server all the same")
+        Finding(
+            "failed",
+            True,
+            f"{failed} of the log's {total} requests failed; they loaded the server all the same",
+        )
     ]
 
 
@@ -247,12 +316,17 @@ def _number(path: Path, line: int, row: dict[str, Any], name: str) -> float:
 def _finite(where: str, value: Any) -> float:
     number = finite(value)
     if number is None or abs(number) > LARGEST_STAMP:
-        raise InputError(f"{where} is {shown(value)}; it must be a number from {-LARGEST_STAMP:g} to {LARGEST_STAMP:g}")
+        raise InputError(
+            f"{where} is {shown(value)}; it must be a number from {-LARGEST_STAMP:g} to "
+            f"{LARGEST_STAMP:g}"
+        )
     return number
 
 
 def _count(where: str, value: Any) -> int:
     number = finite(value)
     if number is None or not 0 <= number <= LARGEST_COUNT or not number.is_integer():
-        raise InputError(f"{where} is {shown(value)}; it must be a whole number of tokens up to {LARGEST_COUNT}")
+        raise InputError(
+            f"{where} is {shown(value)}; it must be a whole number of tokens up to {LARGEST_COUNT}"
+        )
     return int(number)

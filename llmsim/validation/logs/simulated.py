@@ -1,4 +1,6 @@
-"""Simulated runs from their files: our run folder and requests.parquet, and the CSV that LLMServingSim shares."""
+"""Simulated runs from their files: our run folder and requests.parquet, and the CSV that
+LLMServingSim shares.
+"""
 
 import csv
 import io
@@ -47,24 +49,33 @@ def read_csv(path: Path, text: str) -> Recording:
 
 
 def _csv_rows(path: Path, text: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    """The header and (line, cells) of every row; InputError names the line that is not CSV or has missing cells."""
+    """The header and (line, cells) of every row; InputError names the line that is not CSV or has
+    missing cells.
+    """
     limit_before = csv.field_size_limit(LONGEST_ITL)
     reader = csv.reader(io.StringIO(text, newline=""))
     try:
         header = next(reader, [])
         missing = [name for name in COLUMNS[:10] if name not in header]
         if missing:
-            raise InputError(f'{path}:1: there is no column "{missing[0]}"; the columns must be {", ".join(COLUMNS)}')
+            raise InputError(
+                f'{path}:1: there is no column "{missing[0]}"; the columns must be '
+                f"{', '.join(COLUMNS)}"
+            )
         rows = [(reader.line_num, row) for row in reader if row]
     except csv.Error as error:
-        raise InputError(f"{path}:{reader.line_num}: not valid CSV ({error}); quote values that hold commas") from None
+        raise InputError(
+            f"{path}:{reader.line_num}: not valid CSV ({error}); quote values that hold commas"
+        ) from None
     finally:
         csv.field_size_limit(limit_before)
     if not rows:
         raise InputError(f"{path}: no request finished; there is nothing to compare")
     for line, row in rows:
         if len(row) < len(header):
-            raise InputError(f"{path}:{line}: {len(row)} fields, but the header names {len(header)}")
+            raise InputError(
+                f"{path}:{line}: {len(row)} fields, but the header names {len(header)}"
+            )
     return header, rows
 
 
@@ -75,11 +86,15 @@ def _whole(path: Path, line: int, name: str, cell: str) -> int:
     except (OverflowError, ValueError):  # an infinity, and what is no number
         number = LARGEST_NS + 1
     if not -LARGEST_NS <= number <= LARGEST_NS:
-        raise InputError(f"{path}:{line}: {name} is {quoted(cell)}; it must be a number from 0 to {LARGEST_NS}")
+        raise InputError(
+            f"{path}:{line}: {name} is {quoted(cell)}; it must be a number from 0 to {LARGEST_NS}"
+        )
     return number
 
 
-def _itl(path: Path, rows: list[tuple[int, list[str]]], at: int) -> "np.ndarray[Any, np.dtype[np.float64]] | None":
+def _itl(
+    path: Path, rows: list[tuple[int, list[str]]], at: int
+) -> "np.ndarray[Any, np.dtype[np.float64]] | None":
     """All inter-token latencies in seconds; None where no row has one."""
     found = [_gaps(path, line, row[at]) for line, row in rows if row[at]]
     pooled = np.array([gap for gaps in found for gap in gaps], dtype=np.float64)
@@ -94,29 +109,48 @@ def _gaps(path: Path, line: int, cell: str) -> list[float]:
         values = None
     gaps = [finite(one) for one in values] if isinstance(values, list) else [None]
     if any(gap is None or abs(gap) > LARGEST_NS for gap in gaps):
-        raise InputError(f"{path}:{line}: ITL is {quoted(cell)}; it must be a list of numbers of ns")
+        raise InputError(
+            f"{path}:{line}: ITL is {quoted(cell)}; it must be a list of numbers of ns"
+        )
     return gaps  # type: ignore[return-value]  # none is missing
 
 
-_NEEDED = ("request_id", "status", "arrival_ps", "first_token_ps", "finish_ps", "input_tokens", "emitted_tokens")
+_NEEDED = (
+    "request_id",
+    "status",
+    "arrival_ps",
+    "first_token_ps",
+    "finish_ps",
+    "input_tokens",
+    "emitted_tokens",
+)
 
 
 def read_parquet(path: Path) -> Recording:
-    """`requests.parquet` of a run folder; summary.json and manifest.json beside it say how full the KV cache was."""
+    """`requests.parquet` of a run folder; summary.json and manifest.json beside it say how full the
+    KV cache was.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         input_files.note(path)
         table = pq.read_table(path)
-        table.validate(full=True)  # a damaged table would end the process where its values are taken
+        table.validate(
+            full=True
+        )  # a damaged table would end the process where its values are taken
     except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
         said = " ".join(str(error).split())
         raise InputError(f"{path}: not a Parquet file that can be read ({said})") from None
     missing = [name for name in _NEEDED if name not in table.column_names]
     if missing:
-        raise InputError(f'{path}: there is no column "{missing[0]}"; it must be the requests.parquet of a run folder')
-    done = np.array([status == "finished" for status in table["status"].to_pylist()], dtype=np.bool_)
+        raise InputError(
+            f'{path}: there is no column "{missing[0]}"; it must be the requests.parquet of a '
+            "run folder"
+        )
+    done = np.array(
+        [status == "finished" for status in table["status"].to_pylist()], dtype=np.bool_
+    )
     unfinished = int(len(done) - done.sum())
     table = table.filter(pa.array(done))
     if table.num_rows == 0:
@@ -124,7 +158,9 @@ def read_parquet(path: Path) -> Recording:
     arrival, first, finish, inputs, outputs = (_integers(path, table, name) for name in _NEEDED[2:])
     findings = []
     if unfinished:
-        findings.append(Finding("unfinished", True, f"{unfinished} requests of the simulation did not finish"))
+        findings.append(
+            Finding("unfinished", True, f"{unfinished} requests of the simulation did not finish")
+        )
     return Recording(
         source=str(path.parent),
         kind="llmsim run folder",
@@ -146,10 +182,14 @@ def _integers(path: Path, table: Any, name: str) -> "np.ndarray[Any, np.dtype[np
 
     column = table[name]
     if not pa.types.is_integer(column.type) or column.null_count:
-        raise InputError(f"{path}: {name} must be whole numbers in every row, but holds {column.type} or gaps")
+        raise InputError(
+            f"{path}: {name} must be whole numbers in every row, but holds {column.type} or gaps"
+        )
     values = column.to_numpy().astype(np.float64)
     if float(np.abs(values).max()) > LARGEST_NS:
-        raise InputError(f"{path}: {name} holds {values[np.abs(values).argmax()]:g}, more than any clock says")
+        raise InputError(
+            f"{path}: {name} holds {values[np.abs(values).argmax()]:g}, more than any clock says"
+        )
     return np.asarray(column.to_numpy(), dtype=np.int64)
 
 
@@ -160,7 +200,9 @@ def _stored_gaps(path: Path, table: Any) -> "np.ndarray[Any, np.dtype[np.float64
     column = table["itl_ps"]
     wanted = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
     if not wanted or not pa.types.is_integer(column.type.value_type):
-        raise InputError(f"{path}: itl_ps holds {column.type}, but must be lists of whole numbers of ps")
+        raise InputError(
+            f"{path}: itl_ps holds {column.type}, but must be lists of whole numbers of ps"
+        )
     gaps = column.combine_chunks().flatten().to_numpy(zero_copy_only=False)
     return np.asarray(gaps, dtype=np.float64) / PS_PER_S
 
@@ -176,5 +218,13 @@ def _kv_use(folder: Path) -> KvUse | None:
             preemptions=int(summary["preemptions"]),
             blocks_given=all(engine["num_gpu_blocks_override"] is not None for engine in engines),
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ):
         return None  # a folder is compared without it

@@ -12,18 +12,31 @@ from llmsim.validation.fit.calibrate import (
     loses,
 )
 
-COLUMNS = ("mean_ttft", "mean_tpot", "mean_latency", "paired_mape_ttft", "paired_mape_tpot", "paired_mape_latency")
+COLUMNS = (
+    "mean_ttft",
+    "mean_tpot",
+    "mean_latency",
+    "paired_mape_ttft",
+    "paired_mape_tpot",
+    "paired_mape_latency",
+)
 
 
 def calibration_markdown(report: CalibrationReport) -> str:
-    """What was fitted, on which half, and the errors of both halves before and after; ends in a line feed."""
+    """What was fitted, on which half, and the errors of both halves before and after; ends in a
+    line feed.
+    """
     chosen = report.chosen
     fit, held = len(chosen.fit_half.pairs.real), len(chosen.held_out.pairs.real)
     lines = [
-        f"Fitted on {fit} requests of the first half (the cold engine's left out), tested on the last {held}; errors "
+        f"Fitted on {fit} requests of the first half (the cold engine's left out), tested on the "
+        f"last {held}; errors "
         "in percent, simulated minus real.",
         "",
-        "| fitted | half | mean TTFT | mean TPOT | mean latency | MAPE TTFT | MAPE TPOT | MAPE latency |",
+        (
+            "| fitted | half | mean TTFT | mean TPOT | mean latency | MAPE TTFT | MAPE TPOT | MAPE "
+            "latency |"
+        ),
         "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
         *(line for one in (report.unfitted, *report.fits) for line in _rows(one)),
         "",
@@ -37,7 +50,8 @@ def calibration_markdown(report: CalibrationReport) -> str:
         agrees = worst <= HELD_OUT_TARGET_PERCENT
         why = "none is needed" if agrees else "no constant improves both halves"
         lines.append(
-            f"Chosen: nothing, {why}; held-out means differ by up to {worst:.2f} % (target: at most "
+            f"Chosen: nothing, {why}; held-out means differ by up to {worst:.2f} % (target: at "
+            "most "
             f"{HELD_OUT_TARGET_PERCENT:g} %)."
         )
     else:
@@ -46,7 +60,8 @@ def calibration_markdown(report: CalibrationReport) -> str:
         worst = held_out_means_percent(chosen)
         verdict = "within" if worst <= HELD_OUT_TARGET_PERCENT else "not within"
         lines.append(
-            f"Held-out means differ by up to {worst:.2f} %, {verdict} the target of {HELD_OUT_TARGET_PERCENT:g} % "
+            f"Held-out means differ by up to {worst:.2f} %, {verdict} the target of "
+            f"{HELD_OUT_TARGET_PERCENT:g} % "
             f"(nothing fitted: {held_out_means_percent(report.unfitted):.2f} %)."
         )
     for finding in report.findings:
@@ -61,7 +76,10 @@ def _rows(fit: Fit) -> list[str]:
 
 def _row(name: str, half: str, comparison: Comparison) -> str:
     errors = comparison.errors()
-    cells = [f"{errors[column]:+.2f}" if column.startswith("mean") else f"{errors[column]:.2f}" for column in COLUMNS]
+    cells = [
+        f"{errors[column]:+.2f}" if column.startswith("mean") else f"{errors[column]:.2f}"
+        for column in COLUMNS
+    ]
     return f"| {name} | {half} | {' | '.join(cells)} |"
 
 

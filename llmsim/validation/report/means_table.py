@@ -13,7 +13,8 @@ def means_markdown(comparison: MeansComparison) -> str:
     """One line per published figure; ends in a line feed."""
     means, simulated = comparison.means, comparison.simulated
     lines = [
-        f"{means.kind} `{means.source}` against {len(simulated)} requests of {simulated.kind} `{simulated.source}`. "
+        f"{means.kind} `{means.source}` against {len(simulated)} requests of {simulated.kind} "
+        f"`{simulated.source}`. "
         "Errors are simulated minus published.",
         "",
         "| figure | published | simulated | error |",
@@ -21,7 +22,10 @@ def means_markdown(comparison: MeansComparison) -> str:
     ]
     for name, value in comparison.values.items():
         scale, unit = _scale(name)
-        shown = f"{scale * value.real:.2f} {unit} | {scale * value.simulated:.2f} {unit} | {_error(value)}"
+        shown = (
+            f"{scale * value.real:.2f} {unit} | {scale * value.simulated:.2f} {unit} | "
+            f"{_error(value)}"
+        )
         lines.append(f"| {_label(name)} | {shown} |")
     return "\n".join([*lines, *_said(comparison.findings, comparison.sound)]) + "\n"
 
@@ -29,7 +33,10 @@ def means_markdown(comparison: MeansComparison) -> str:
 def means_fit_markdown(fit: MeansFit) -> str:
     """What was fitted on which figure, and what that does to the others; ends in a line feed."""
     lines = [
-        f"Fitted on {_label(fit.fitted_on)}; the other figures are predictions. Errors are simulated minus published.",
+        (
+            f"Fitted on {_label(fit.fitted_on)}; the other figures are predictions. Errors are "
+            "simulated minus published."
+        ),
         "",
         f"| figure | nothing fitted | {fit.name} {fit.value:.6g} |",
         "| --- | ---: | ---: |",
@@ -38,15 +45,25 @@ def means_fit_markdown(fit: MeansFit) -> str:
         lines.append(f"| {_label(name)} | {_error(fit.unfitted.values[name])} | {_error(value)} |")
     lines += [
         "",
-        f"Chosen: {fit.name} {fit.value:.6g} for {fit.hardware}. Nothing was held out: test it on another run.",
+        (
+            f"Chosen: {fit.name} {fit.value:.6g} for {fit.hardware}. Nothing was held out: test it "
+            "on another run."
+        ),
     ]
     sound = not any(finding.unsound for finding in fit.findings)
     return "\n".join([*lines, *_said(fit.findings, sound)]) + "\n"
 
 
 def _said(findings: tuple[Finding, ...], sound: bool) -> list[str]:
-    lines = ["", "The comparison is sound, but:" if sound else "**The comparison is not sound:**", ""]
-    return [*lines, *(f"- {'**unsound** ' if one.unsound else ''}{one.sentence}" for one in findings)]
+    lines = [
+        "",
+        "The comparison is sound, but:" if sound else "**The comparison is not sound:**",
+        "",
+    ]
+    return [
+        *lines,
+        *(f"- {'**unsound** ' if one.unsound else ''}{one.sentence}" for one in findings),
+    ]
 
 
 def _label(name: str) -> str:

@@ -22,16 +22,22 @@ BAND = 0.1
 
 
 def write_plots(comparison: Comparison, folder: Path) -> list[Path]:
-    """Writes cdf.png, scatter.png and, where arrivals are known, time.png into `folder`; returns their paths.
+    """Writes cdf.png, scatter.png and, where arrivals are known, time.png into `folder`; returns
+    their paths.
 
     Raises InputError where matplotlib is not installed or the folder cannot be written.
     """
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise InputError("--plots needs matplotlib; install it with `pip install matplotlib`") from None
+        raise InputError(
+            "--plots needs matplotlib; install it with `pip install matplotlib`"
+        ) from None
     target = check_writable_folder(folder)
-    figures: dict[str, Figure] = {"cdf.png": Figure(figsize=(10, 6.4)), "scatter.png": Figure(figsize=(11.5, 4))}
+    figures: dict[str, Figure] = {
+        "cdf.png": Figure(figsize=(10, 6.4)),
+        "scatter.png": Figure(figsize=(11.5, 4)),
+    }
     _distributions(figures["cdf.png"], comparison)
     _scatter(figures["scatter.png"], comparison)
     if comparison.totals:
@@ -73,8 +79,18 @@ def _distributions(figure: "Figure", comparison: Comparison) -> None:
             assert values is not None
             ordered = np.sort(values[~np.isnan(values)]) * SCALES[name]
             most = max(most, float(np.percentile(ordered, 99.5)) if name == "itl" else 0.0)
-            axes.step(ordered, np.arange(1, len(ordered) + 1) / len(ordered), color=color, lw=width, label=label)
-        axes.set(xlabel=LABELS[name], ylabel="share of tokens" if name == "itl" else "share of requests", ylim=(0, 1))
+            axes.step(
+                ordered,
+                np.arange(1, len(ordered) + 1) / len(ordered),
+                color=color,
+                lw=width,
+                label=label,
+            )
+        axes.set(
+            xlabel=LABELS[name],
+            ylabel="share of tokens" if name == "itl" else "share of requests",
+            ylim=(0, 1),
+        )
         if most:  # the last of many thousand tokens would squeeze all others
             axes.set_xlim(0, 1.3 * most)
         _style(axes)
@@ -95,15 +111,34 @@ def _scatter(figure: "Figure", comparison: Comparison) -> None:
         valid = (x > 0) & (y > 0)
         if not valid.any():
             continue
-        low, high = float(min(x[valid].min(), y[valid].min())), float(max(x[valid].max(), y[valid].max()))
+        low, high = (
+            float(min(x[valid].min(), y[valid].min())),
+            float(max(x[valid].max(), y[valid].max())),
+        )
         line = np.array([low, high])
-        axes.fill_between(line, line * (1 - BAND), line * (1 + BAND), color="#eeeeee", lw=0, label="within 10 %")
+        axes.fill_between(
+            line, line * (1 - BAND), line * (1 + BAND), color="#eeeeee", lw=0, label="within 10 %"
+        )
         axes.plot(line, line, color="#999999", lw=0.8)
-        axes.scatter(x[valid & ~cold], y[valid & ~cold], s=9, color=SIMULATED, alpha=0.6, lw=0, label="requests")
+        axes.scatter(
+            x[valid & ~cold],
+            y[valid & ~cold],
+            s=9,
+            color=SIMULATED,
+            alpha=0.6,
+            lw=0,
+            label="requests",
+        )
         if (valid & cold).any():
             label = f"first {comparison.skip_seconds:g} s (left out)"
             axes.scatter(
-                x[valid & cold], y[valid & cold], s=14, facecolors="none", edgecolors=REAL, lw=0.7, label=label
+                x[valid & cold],
+                y[valid & cold],
+                s=14,
+                facecolors="none",
+                edgecolors=REAL,
+                lw=0.7,
+                label=label,
             )
         if high > 20 * low:
             axes.set(xscale="log", yscale="log")

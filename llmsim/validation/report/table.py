@@ -11,7 +11,8 @@ def markdown(comparison: Comparison) -> str:
     """The tables and findings, ending in a line feed."""
     real, simulated = comparison.pairs.real, comparison.pairs.simulated
     lines = [
-        f"{len(real)} requests: {real.kind} `{real.source}` against {simulated.kind} `{simulated.source}`. "
+        f"{len(real)} requests: {real.kind} `{real.source}` against {simulated.kind} "
+        f"`{simulated.source}`. "
         "Errors are simulated minus real.",
         "",
         *_distributions(comparison),
@@ -21,11 +22,24 @@ def markdown(comparison: Comparison) -> str:
     for name, value in comparison.totals.items():
         unit = "tok/s" if name == "output_throughput" else "s"
         label = name.replace("_", " ")
-        lines += ["", f"{label}: real {value.real:.2f} {unit}, simulated {value.simulated:.2f} {unit}, {_error(value)}"]
-    if comparison.findings:
-        lines += ["", "The comparison is sound, but:" if comparison.sound else "**The comparison is not sound:**", ""]
         lines += [
-            f"- {'' if not finding.unsound else '**unsound** '}{finding.sentence}" for finding in comparison.findings
+            "",
+            (
+                f"{label}: real {value.real:.2f} {unit}, simulated {value.simulated:.2f} {unit}, "
+                f"{_error(value)}"
+            ),
+        ]
+    if comparison.findings:
+        lines += [
+            "",
+            "The comparison is sound, but:"
+            if comparison.sound
+            else "**The comparison is not sound:**",
+            "",
+        ]
+        lines += [
+            f"- {'' if not finding.unsound else '**unsound** '}{finding.sentence}"
+            for finding in comparison.findings
         ]
     return "\n".join(lines) + "\n"
 
@@ -33,18 +47,26 @@ def markdown(comparison: Comparison) -> str:
 def _distributions(comparison: Comparison) -> list[str]:
     percentiles = [f"p{q}" for q in PERCENTILES]
     lines = [
-        f"| metric | real mean (ms) | simulated mean (ms) | mean error | {' | '.join(percentiles)} |",
+        (
+            "| metric | real mean (ms) | simulated mean (ms) | mean error | "
+            f"{' | '.join(percentiles)} |"
+        ),
         "| --- | ---: | ---: |" + " ---: |" * (1 + len(percentiles)),
     ]
     for metric, values in comparison.statistics.items():
         mean = values["mean"]
         errors = " | ".join(_error(values[name]) for name in ("mean", *percentiles))
-        lines.append(f"| {NAMES[metric]} | {1000 * mean.real:.2f} | {1000 * mean.simulated:.2f} | {errors} |")
+        lines.append(
+            f"| {NAMES[metric]} | {1000 * mean.real:.2f} | {1000 * mean.simulated:.2f} | {errors} |"
+        )
     return lines
 
 
 def _paired(comparison: Comparison) -> list[str]:
-    who = f"{comparison.num_paired} requests, arrivals of the first {comparison.skip_seconds:g} s left out"
+    who = (
+        f"{comparison.num_paired} requests, arrivals of the first {comparison.skip_seconds:g} s "
+        "left out"
+    )
     lines = [
         f"| per request ({who}) | mean absolute error | median | p90 |",
         "| --- | ---: | ---: | ---: |",

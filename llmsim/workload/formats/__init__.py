@@ -32,31 +32,41 @@ FORMATS = {
     "baseten": "cloud.baseten",
     "csv": "csv_columns",
 }
-"""Name -> module with `detect(head)` and `read(source, head)`; the first to recognise a file has it."""
+"""Name -> module with `detect(head)` and `read(source, head)`; the first to recognise a file has
+it.
+"""
 
 
 @dataclass(frozen=True)
 class Trace:
-    """A file's requests; `has_handles` says that the keys are the file's own block ids (`block_content_ids`)."""
+    """A file's requests; `has_handles` says that the keys are the file's own block ids
+    (`block_content_ids`).
+    """
 
     format: str
     workload: Workload
     has_handles: bool
 
     def at(self, granularity: int) -> Workload:
-        """The workload with keys for an engine's blocks; others must have been read at that granularity."""
+        """The workload with keys for an engine's blocks; others must have been read at that
+        granularity.
+        """
         return with_granularity(self.workload, granularity) if self.has_handles else self.workload
 
 
 def module_of(name: str) -> ModuleType:
     """The reader of a format. Raises InputError for an unknown name."""
     if name not in FORMATS:
-        raise InputError(f'unknown trace format "{name}"{nearest(name, FORMATS)}; known: {", ".join(FORMATS)}')
+        raise InputError(
+            f'unknown trace format "{name}"{nearest(name, FORMATS)}; known: {", ".join(FORMATS)}'
+        )
     return importlib.import_module(f"llmsim.workload.formats.{FORMATS[name]}")
 
 
 def detect(path: str, head: Head) -> str:
-    """The name of the format. Raises InputError where nothing matches, with what the file begins with."""
+    """The name of the format. Raises InputError where nothing matches, with what the file begins
+    with.
+    """
     for name in FORMATS:
         if module_of(name).detect(head):
             return name
@@ -69,21 +79,30 @@ def detect(path: str, head: Head) -> str:
     columns = f" (columns {', '.join(head.columns)}{named})" if head.kind == "csv" else ""
     simplest = '{"input_toks": 200, "output_toks": 100, "arrival_time_ns": 0}'
     raise InputError(
-        f'{path}:1:1: not a trace that is known: it begins with "{head.shown}"{columns}; the simplest has lines such '
+        f'{path}:1:1: not a trace that is known: it begins with "{head.shown}"{columns}; the '
+        "simplest has lines such "
         f"as {simplest}; known: {', '.join(FORMATS)} (docs/reference/traces.md)"
     )
 
 
 NO_TRACES = {
-    ("aiperf_version", "input_config"): "a summary of aiperf; its requests are in profile_export.jsonl beside it",
-    ("service_kind", "experiments"): "an export of GenAI-Perf, which has no token counts; give the trace that it sent",
+    (
+        "aiperf_version",
+        "input_config",
+    ): "a summary of aiperf; its requests are in profile_export.jsonl beside it",
+    (
+        "service_kind",
+        "experiments",
+    ): "an export of GenAI-Perf, which has no token counts; give the trace that it sent",
 }
 """Keys of files that are often given instead of a trace, and which file has the requests."""
 
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Rows make no cycles: a collector that walks over all of them again and again takes a fifth of the time."""
+    """Rows make no cycles: a collector that walks over all of them again and again takes a fifth of
+    the time.
+    """
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -103,10 +122,10 @@ def read_trace(
 ) -> Trace:
     """The requests of a trace in any format, as `options` ask.
 
-    `granularity` is that of content which has no block size of its own (0: none is kept); where that takes more than
-    `max_keys` keys, unless it is 0, coarser blocks are taken. Times are ns from the first
-    arrival, except in LLMServingSim's format, whose zero is kept. Raises InputError, beginning `path:line:column:`
-    where one place is at fault.
+    `granularity` is that of content which has no block size of its own (0: none is kept); where
+    that takes more than `max_keys` keys, unless it is 0, coarser blocks are taken. Times are ns
+    from the first arrival, except in LLMServingSim's format, whose zero is kept. Raises InputError,
+    beginning `path:line:column:` where one place is at fault.
     """
     options = options or TraceOptions()
     head = head_of(Path(path))
@@ -114,13 +133,19 @@ def read_trace(
     module = module_of(name)
     for option in ("columns", "unit"):
         if name != "csv" and getattr(options, option) is not None:
-            raise InputError(f'{path}: "{option}" is for a CSV with names of its own, but this is read as {name}')
+            raise InputError(
+                f'{path}: "{option}" is for a CSV with names of its own, but this is read as {name}'
+            )
     if name == "llmservingsim":
         from llmsim.workload.jsonl import load_trace
 
         first = 0 if options.changes_workload else options.limit
         workload = load_trace(path, known_models=known_models, granularity=granularity, limit=first)
-        return Trace(name, selected(workload, options) if options.changes_workload else workload, has_handles=False)
+        return Trace(
+            name,
+            selected(workload, options) if options.changes_workload else workload,
+            has_handles=False,
+        )
     source = Source(str(path), options, ModelNames(known_models), granularity, max_keys)
     with _no_collection():
         table = module.read(source, head)
@@ -130,7 +155,11 @@ def read_trace(
     return Trace(name, workload, table.has_handles)
 
 
-def load(path: str | Path, *, known_models: Sequence[str], granularity: int, options: TraceOptions) -> Workload:
-    """`read_trace` for an engine whose KV blocks are multiples of `granularity` tokens, with the format in a note."""
+def load(
+    path: str | Path, *, known_models: Sequence[str], granularity: int, options: TraceOptions
+) -> Workload:
+    """`read_trace` for an engine whose KV blocks are multiples of `granularity` tokens, with the
+    format in a note.
+    """
     trace = read_trace(path, known_models=known_models, granularity=granularity, options=options)
     return replace(trace.at(granularity), notes=trace.workload.notes)

@@ -1,7 +1,8 @@
 """Reads JSON Lines and lists of JSON objects in batches, for traces of millions of rows.
 
-What cannot be read as a batch (a line at fault, a layout that is neither one object per line nor a list of objects that
-begin with one key) is left to the readers of `rows`, which look at one value at a time and know where each one stands.
+What cannot be read as a batch (a line at fault, a layout that is neither one object per line nor a
+list of objects that begin with one key) is left to the readers of `rows`, which look at one value
+at a time and know where each one stands.
 """
 
 import re
@@ -29,7 +30,9 @@ _FAULTS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 @dataclass(frozen=True)
 class Batch(Generic[Record]):
-    """Records that follow each other in a file; `line` and `column` (from 1) are where `text` begins."""
+    """Records that follow each other in a file; `line` and `column` (from 1) are where `text`
+    begins.
+    """
 
     records: list[Record]
     text: bytes
@@ -48,7 +51,9 @@ class Batch(Generic[Record]):
         return (self.line + index, 1) if self.one_per_line else self.places()[index]
 
     def first_keys(self) -> tuple[int, list[str]]:
-        """The keys of the first record as it stands in the file, none where one is not UTF-8; and its line."""
+        """The keys of the first record as it stands in the file, none where one is not UTF-8; and
+        its line.
+        """
         first = next(_extents(self.text), (0, 0))
         try:
             fields = _decode_keys(self.text[slice(*first)])
@@ -57,7 +62,9 @@ class Batch(Generic[Record]):
         return self.place(0)[0], list(fields)
 
     def places(self) -> list[tuple[int, int]]:
-        """Line and column of every record; reads the text again, which may hold what no decoder looked at."""
+        """Line and column of every record; reads the text again, which may hold what no decoder
+        looked at.
+        """
         found, at, line, begin = [], 0, self.line, 0
         before = self.column - 1
         for start, _ in _extents(self.text):
@@ -71,7 +78,9 @@ class Batch(Generic[Record]):
 
 
 def _extents(text: bytes) -> Iterator[tuple[int, int]]:
-    """Where the outermost objects of a text that was decoded begin and end; texts in them may hold any byte."""
+    """Where the outermost objects of a text that was decoded begin and end; texts in them may hold
+    any byte.
+    """
     depth, start = 0, 0
     for match in _BRACKET.finditer(text):
         token = match[0]
@@ -93,7 +102,9 @@ def each(batch: Batch[Record] | tuple[int, Record]) -> Iterator[tuple[int, Recor
 
 
 def whole_lines(stream: BufferedReader, path: str) -> Iterator[bytes]:
-    """The bytes of a stream in pieces of about a megabyte that end with a line; InputError for one too long."""
+    """The bytes of a stream in pieces of about a megabyte that end with a line; InputError for one
+    too long.
+    """
     lines = 0
     while text := stream.read(CHUNK_BYTES):
         if not text.endswith(b"\n"):
@@ -105,7 +116,9 @@ def whole_lines(stream: BufferedReader, path: str) -> Iterator[bytes]:
         yield text
 
 
-def lines_of(decode: Callable[[bytes], list[Record]], text: bytes, line: int) -> Batch[Record] | None:
+def lines_of(
+    decode: Callable[[bytes], list[Record]], text: bytes, line: int
+) -> Batch[Record] | None:
     """The records of a piece with exactly one object in every line; None where it is not that."""
     try:
         records = decode(text)
@@ -121,8 +134,9 @@ def lines_of(decode: Callable[[bytes], list[Record]], text: bytes, line: int) ->
 class Elements(Generic[Record]):
     """The objects of a list, batch after batch.
 
-    Ends early at what is not a list of objects that begin with one key. Then `rest` is what was read ahead, `inside`
-    says whether the list has begun, and `line` and `column` say where `rest` stands in the file.
+    Ends early at what is not a list of objects that begin with one key. Then `rest` is what was
+    read ahead, `inside` says whether the list has begun, and `line` and `column` say where `rest`
+    stands in the file.
     """
 
     def __init__(self, kind: type[Record], stream: BufferedReader) -> None:
@@ -155,9 +169,15 @@ class Elements(Generic[Record]):
             self.ended = not more
 
     def _first_key(self) -> bytes:
-        """The first object's first key, with its quotes; the bracket before the object is passed."""
+        """The first object's first key, with its quotes; the bracket before the object
+        is passed.
+        """
         opening = len(self.rest) - len(self.rest.lstrip(_BLANKS))
-        found = _FIRST_KEY.match(self.rest, opening + 1) if self.rest[opening : opening + 1] == b"[" else None
+        found = (
+            _FIRST_KEY.match(self.rest, opening + 1)
+            if self.rest[opening : opening + 1] == b"["
+            else None
+        )
         if found is None:
             return b""
         self._pass(opening + 1)
@@ -165,16 +185,23 @@ class Elements(Generic[Record]):
         return found[1]
 
     def _last_boundary(self, key: bytes) -> int:
-        """Where the last comma between two such objects is; in a text the key cannot stand: its quotes are escaped.
+        """Where the last comma between two such objects is; in a text the key cannot stand: its
+        quotes are escaped.
 
-        An object further inside may begin with the same key. Then what ends there is no list, and is not read as one.
+        An object further inside may begin with the same key. Then what ends there is no list, and
+        is not read as one.
         """
         at = self.rest.rfind(key)
         while at > 0:
             brace = self._end_before(at)
             comma = self._end_before(brace - 1)
             end = self._end_before(comma - 1)
-            if self.rest[end - 1 : end] + self.rest[comma - 1 : comma] + self.rest[brace - 1 : brace] == b"},{":
+            if (
+                self.rest[end - 1 : end]
+                + self.rest[comma - 1 : comma]
+                + self.rest[brace - 1 : brace]
+                == b"},{"
+            ):
                 return comma - 1
             at = self.rest.rfind(key, 0, at)
         return 0

@@ -17,13 +17,19 @@ class Collected:
     """Rows in any order; `workload` sorts lines by arrival and may be called once."""
 
     def __init__(self, source: Source, *, block_tokens: int = 0, labels: bool = False) -> None:
-        """`block_tokens` is the size of the blocks that `ids` name, or 0 where only `repeats` is used; `labels`: every
-        row is a line of its own, and a session is its label and no more."""
+        """`block_tokens` is the size of the blocks that `ids` name, or 0 where only `repeats` is
+        used; `labels`: every row is a line of its own, and a session is its label and no more.
+        """
         self.source = source
         self.notes: list[str] = []
         self.unit = "line"
         self.block_tokens = block_tokens or source.granularity
-        self._at, self._input, self._output, self._model = array("q"), array("i"), array("i"), array("h")
+        self._at, self._input, self._output, self._model = (
+            array("q"),
+            array("i"),
+            array("i"),
+            array("h"),
+        )
         self._lines, self._linked = 0, False
         self._after, self._line, self._session = array("q"), array("q"), array("q")
         self._session_names: dict[str, int] = {}
@@ -42,12 +48,16 @@ class Collected:
 
     @property
     def has_handles(self) -> bool:
-        """Whether the keys of `workload` are the file's block ids, and not yet those of an engine's blocks."""
+        """Whether the keys of `workload` are the file's block ids, and not yet those of an engine's
+        blocks.
+        """
         return self._contents.has_handles
 
     @property
     def full(self) -> bool:
-        """Whether the lines that `limit` asks for are there, so that a format of single requests may stop reading."""
+        """Whether the lines that `limit` asks for are there, so that a format of single requests
+        may stop reading.
+        """
         options = self.source.options
         return 0 < options.limit <= self._lines and not options.changes_workload
 
@@ -61,11 +71,16 @@ class Collected:
         return InputError(f"{self.source.path}:{number}:{column}: {problem}")
 
     def workload(self) -> Workload:
-        """All rows; arrivals count from the first, in ns. Raises InputError where there are none, or they span more
-        than a run can last."""
+        """All rows; arrivals count from the first, in ns. Raises InputError where there are none,
+        or they span more than a run can last.
+        """
         n = len(self)
         if n == 0:
-            more = f": all {self._dropped} requests are without prompt or answer tokens" if self._dropped else ""
+            more = (
+                f": all {self._dropped} requests are without prompt or answer tokens"
+                if self._dropped
+                else ""
+            )
             raise InputError(f"{self.source.path}: the trace is empty{more}")
         arrival_ns, after, rows, in_order = self._sorted(n)
         sessions = self._sessions(rows)  # first, for the memory
@@ -75,7 +90,10 @@ class Collected:
         tool_ns[following >= 0] = after[rows][following[following >= 0]]
         del after
         self._after = array("q")
-        inputs, outputs = np.frombuffer(self._input, np.int32), np.frombuffer(self._output, np.int32)
+        inputs, outputs = (
+            np.frombuffer(self._input, np.int32),
+            np.frombuffer(self._output, np.int32),
+        )
         stream = inputs.astype(np.int64) + outputs
         if self._contents.repeats:
             self._coarsen(stream)
@@ -102,8 +120,9 @@ class Collected:
         )
 
     def _sorted(self, n: int) -> tuple[Int64, Int64, Int64, bool]:
-        """Arrivals from the first (-1: a later call) in order of the lines' arrival, then unsorted the time after the
-        call before, the order, and whether that is the file's."""
+        """Arrivals from the first (-1: a later call) in order of the lines' arrival, then unsorted
+        the time after the call before, the order, and whether that is the file's.
+        """
         if self._linked:
             after, line = np.frombuffer(self._after, np.int64), np.frombuffer(self._line, np.int64)
         else:
@@ -112,7 +131,9 @@ class Collected:
         heads = np.flatnonzero(after < 0)
         first_ns = int(arrival_ns[heads].min())
         if int(arrival_ns[heads].max()) - first_ns > MAX_TIME_NS:
-            raise InputError(f"{self.source.path}: its arrivals span more than the 53 days that a run can last")
+            raise InputError(
+                f"{self.source.path}: its arrivals span more than the 53 days that a run can last"
+            )
         arrival_ns[heads] -= first_ns
         by_arrival = np.argsort(arrival_ns[heads], kind="stable")
         if len(heads) == n and np.array_equal(by_arrival, np.arange(n)):
@@ -123,7 +144,9 @@ class Collected:
         return arrival_ns[rows], after, rows, False
 
     def _sessions(self, rows: Int64) -> list[str] | None:
-        """The session of each row, and lets go of them: of a million requests they are what takes the memory."""
+        """The session of each row, and lets go of them: of a million requests they are what takes
+        the memory.
+        """
         if self._labels:
             labels, self._labels = self._labels, []
             labels.extend([None] * (len(rows) - len(labels)))
@@ -150,7 +173,9 @@ class Collected:
         if not self._priority:
             return None
         values = np.zeros(len(rows), dtype=np.int32)
-        values[np.fromiter(self._priority, dtype=np.int64)] = np.fromiter(self._priority.values(), dtype=np.int32)
+        values[np.fromiter(self._priority, dtype=np.int64)] = np.fromiter(
+            self._priority.values(), dtype=np.int32
+        )
         return values[rows]
 
     def _closing_notes(self) -> list[str]:
@@ -159,12 +184,15 @@ class Collected:
             kept = self.source.options.failures == "keep"
             verb = "are kept with one token each" if kept else "are left out"
             notes.append(
-                f"{path}: {self._dropped} requests without prompt or answer tokens {verb}; the first is {self.unit} "
+                f"{path}: {self._dropped} requests without prompt or answer tokens {verb}; the "
+                f"first is {self.unit} "
                 f"{self._dropped_at}"
             )
         if self._unserved:
             names = ", ".join(f'"{name}"' for name in [*self._unserved][:4]) + (
                 ", ..." if len(self._unserved) > 4 else ""
             )
-            notes.append(f"{path}: models that this cluster does not serve go to the one it does: {names}")
+            notes.append(
+                f"{path}: models that this cluster does not serve go to the one it does: {names}"
+            )
         return notes

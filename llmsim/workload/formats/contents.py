@@ -1,4 +1,6 @@
-"""What a trace says about the content of its prompts: block ids, or how much of an earlier request a prompt repeats."""
+"""What a trace says about the content of its prompts: block ids, or how much of an earlier request
+a prompt repeats.
+"""
 
 from array import array
 from collections.abc import Sequence
@@ -58,7 +60,9 @@ class Contents:
         self._named = self._named or len(self._ids) > 0
 
     def name_flat(self, first: int, counts: Int64, ids: NDArray[np.integer]) -> None:
-        """The block ids of rows from `first` on, `counts` for each; ids below 0 count as what their 64 bits say."""
+        """The block ids of rows from `first` on, `counts` for each; ids below 0 count as what their
+        64 bits say.
+        """
         self._fill(first)
         before = len(self._ids)
         wide = ids.astype(np.uint64)
@@ -69,7 +73,9 @@ class Contents:
         self._named = self._named or len(self._ids) > 0
 
     def repeat(self, row: int, earlier: int, tokens: int) -> None:
-        """The row's prompt begins with that many tokens of an earlier row's prompt and answer (-1: of none)."""
+        """The row's prompt begins with that many tokens of an earlier row's prompt and answer (-1:
+        of none).
+        """
         padding = row - len(self._repeat_row)
         self._repeat_row.extend([-1] * padding + [earlier])
         self._repeat_tokens.extend([0] * padding + [tokens])
@@ -87,7 +93,8 @@ class Contents:
             self._ends.append(len(self._ids))
 
     def columns(self, stream_tokens: Int64, block_tokens: int) -> tuple[Int64, UInt64]:
-        """Offsets and keys of all rows: handles of the ids; or keys of `block_tokens` tokens of prompt and answer.
+        """Offsets and keys of all rows: handles of the ids; or keys of `block_tokens` tokens of
+        prompt and answer.
 
         May be called once: it lets go of what it read.
         """
@@ -107,8 +114,8 @@ class Contents:
     def _repeated(self, blocks: Int64, block_tokens: int) -> tuple[Int64, UInt64]:
         """The full blocks of a repeated beginning are the earlier row's, all others new.
 
-        Every block points to the one it repeats, or to itself, and pointers to pointers are shortened until all of them
-        are ends.
+        Every block points to the one it repeats, or to itself, and pointers to pointers are
+        shortened until all of them are ends.
         """
         offsets = np.zeros(len(blocks) + 1, dtype=np.int64)
         np.cumsum(blocks, out=offsets[1:])
@@ -117,7 +124,9 @@ class Contents:
         shared = np.frombuffer(self._repeat_tokens, dtype=np.int64)[repeating] // block_tokens
         shared = np.minimum(np.minimum(shared, blocks[earlier]), blocks[repeating])
         origin = np.arange(int(offsets[-1]), dtype=np.uint64)
-        within = np.arange(int(shared.sum()), dtype=np.int64) - np.repeat(np.cumsum(shared) - shared, shared)
+        within = np.arange(int(shared.sum()), dtype=np.int64) - np.repeat(
+            np.cumsum(shared) - shared, shared
+        )
         pointing = np.repeat(offsets[repeating], shared) + within
         target = np.repeat(offsets[earlier], shared) + within
         del within
@@ -135,5 +144,7 @@ def _number(value: int | str) -> int:
     if isinstance(value, str):
         from hashlib import blake2b
 
-        return int.from_bytes(blake2b(value.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+        return int.from_bytes(
+            blake2b(value.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little"
+        )
     return value & 0xFFFFFFFFFFFFFFFF

@@ -1,8 +1,10 @@
-"""Any CSV with a column of prompt tokens and one of answer tokens, told by usual names or named by `columns=`.
+"""Any CSV with a column of prompt tokens and one of answer tokens, told by usual names or named by
+`columns=`.
 
-Such are the traces of splitwise-sim (arrival_timestamp, prompt_size, token_size) and what ServeGen writes (timestamp,
-input_tokens, output_tokens). Times are dates, or numbers whose unit the column's name ends with; where it names none,
-numbers beyond the year 5000 as seconds are taken as ms, us or ns since 1970, all others as seconds.
+Such are the traces of splitwise-sim (arrival_timestamp, prompt_size, token_size) and what ServeGen
+writes (timestamp, input_tokens, output_tokens). Times are dates, or numbers whose unit the column's
+name ends with; where it names none, numbers beyond the year 5000 as seconds are taken as ms, us or
+ns since 1970, all others as seconds.
 """
 
 from llmsim.workload.formats.head import Head
@@ -22,13 +24,28 @@ ARRIVALS = (
     "time",
 )
 INPUTS = (
-    "prompt_size", "prompt_tokens", "prompt_len", "prompt_length", "input_tokens", "input_toks", "input_len",
-    "input_length", "context_tokens", "num_prefill_tokens",
-)  # fmt: skip
+    "prompt_size",
+    "prompt_tokens",
+    "prompt_len",
+    "prompt_length",
+    "input_tokens",
+    "input_toks",
+    "input_len",
+    "input_length",
+    "context_tokens",
+    "num_prefill_tokens",
+)
 OUTPUTS = (
-    "token_size", "completion_tokens", "output_tokens", "output_toks", "output_len", "output_length",
-    "generated_tokens", "response_tokens", "num_decode_tokens",
-)  # fmt: skip
+    "token_size",
+    "completion_tokens",
+    "output_tokens",
+    "output_toks",
+    "output_len",
+    "output_length",
+    "generated_tokens",
+    "response_tokens",
+    "num_decode_tokens",
+)
 OPTIONAL = ("model", "session_id", "request_id")
 UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 _ENDINGS = {"_seconds": "s", "_sec": "s", "_s": "s", "_ms": "ms", "_us": "us", "_ns": "ns"}
@@ -37,20 +54,26 @@ _LATEST_S = 1e11
 
 
 def detect(head: Head) -> bool:
-    return head.kind == "csv" and all(_known(head.columns, names) for names in (ARRIVALS, INPUTS, OUTPUTS))
+    return head.kind == "csv" and all(
+        _known(head.columns, names) for names in (ARRIVALS, INPUTS, OUTPUTS)
+    )
 
 
 def read(source: Source, head: Head) -> Table:
     table = Table(source, labels=True)
     if head.kind != "csv":
-        raise table.refusal(1, "not a CSV: its first line does not name columns with commas between them")
+        raise table.refusal(
+            1, "not a CSV: its first line does not name columns with commas between them"
+        )
     arrival, *lengths = _columns(table, head)
     rows = CsvRows(table, head, [name for name in (*lengths, arrival) if name], OPTIONAL)
     asked, answered, *at = rows.columns
     model, session, request = rows.optional
     clock = _Clock(rows, at[0]) if at else None
     if clock is None and source.options.rate is None:
-        table.notes.append(f"{source.path}: no arrivals are named, so all requests begin at 0; rate= spreads them")
+        table.notes.append(
+            f"{source.path}: no arrivals are named, so all requests begin at 0; rate= spreads them"
+        )
     for number, fields in rows:
         added = table.add(
             number,
@@ -68,7 +91,9 @@ def read(source: Source, head: Head) -> Table:
 
 
 def _known(columns: tuple[str, ...], names: tuple[str, ...]) -> str | None:
-    """The column with the first of the usual names that is there, in either case, a unit behind it or not."""
+    """The column with the first of the usual names that is there, in either case, a unit behind it
+    or not.
+    """
     for name in names:
         for column in columns:
             if column.lower() == name or column.lower().removeprefix(name) in _ENDINGS:
@@ -85,13 +110,19 @@ def _columns(table: Table, head: Head) -> tuple[str, str, str]:
     for name, what in zip(found[1:], ("prompt", "answer"), strict=True):
         if name is None:
             raise table.refusal(
-                1, f"which column counts the tokens of the {what}? columns=ARRIVAL|PROMPT|ANSWER names them"
+                1,
+                (
+                    f"which column counts the tokens of the {what}? columns=ARRIVAL|PROMPT|ANSWER "
+                    "names them"
+                ),
             )
     return found[0] or "", found[1] or "", found[2] or ""
 
 
 class _Clock:
-    """Turns the texts of one column into ns; the first row says whether they are dates, or numbers of which unit."""
+    """Turns the texts of one column into ns; the first row says whether they are dates, or numbers
+    of which unit.
+    """
 
     def __init__(self, rows: CsvRows, column: int) -> None:
         self._rows, self._column = rows, column
@@ -106,17 +137,27 @@ class _Clock:
         try:
             if self._minutes is not None:
                 return timestamp_ns(text, self._minutes)
-            time_ns = int(text) * self._ns_per_unit if text.isdecimal() else float(text) * self._ns_per_unit
+            time_ns = (
+                int(text) * self._ns_per_unit
+                if text.isdecimal()
+                else float(text) * self._ns_per_unit
+            )
         except ValueError:
             time_ns = float("nan")
         if not abs(time_ns) < LATEST_NS:
-            wanted = "a date and time such as 2023-11-16 18:15:46.68" if self._minutes is not None else "a time"
+            wanted = (
+                "a date and time such as 2023-11-16 18:15:46.68"
+                if self._minutes is not None
+                else "a time"
+            )
             raise self._rows.bad(number, fields, self._column, wanted)
         return round(time_ns)
 
     def _look(self, first: str) -> None:
         table, name = self._rows.table, self._rows.names[self._column]
-        unit = table.source.options.unit or next((u for end, u in _ENDINGS.items() if name.lower().endswith(end)), None)
+        unit = table.source.options.unit or next(
+            (u for end, u in _ENDINGS.items() if name.lower().endswith(end)), None
+        )
         try:
             value = abs(float(first))
         except ValueError:
@@ -127,5 +168,7 @@ class _Clock:
             for coarser, finer in (("s", "ms"), ("ms", "us"), ("us", "ns")):
                 if value * UNITS[coarser] / UNITS["s"] > _LATEST_S:
                     unit = finer
-            table.notes.append(f'{table.source.path}: "{name}" is taken to be in {unit}; unit= says otherwise')
+            table.notes.append(
+                f'{table.source.path}: "{name}" is taken to be in {unit}; unit= says otherwise'
+            )
         self._ns_per_unit = UNITS[unit]

@@ -1,4 +1,6 @@
-"""Walks JSON documents and lists, in batches where they are plain, otherwise one value at a time."""
+"""Walks JSON documents and lists, in batches where they are plain, otherwise one value
+at a time.
+"""
 
 import codecs
 import json
@@ -12,7 +14,14 @@ import msgspec
 
 from llmsim.config.errors import InputError
 from llmsim.config.reading import MAX_LINE_BYTES, too_long
-from llmsim.workload.formats.batches import BYTE_ORDER_MARK, CHUNK_BYTES, Batch, Elements, lines_of, whole_lines
+from llmsim.workload.formats.batches import (
+    BYTE_ORDER_MARK,
+    CHUNK_BYTES,
+    Batch,
+    Elements,
+    lines_of,
+    whole_lines,
+)
 from llmsim.workload.formats.rows import integral
 from llmsim.workload.open_trace import opened
 
@@ -22,8 +31,10 @@ _BLANKS = re.compile(r"\s*")
 
 
 def json_documents(path: str, kind: type[Record]) -> Iterator[Batch[Record] | tuple[int, int, Any]]:
-    """The elements of a top-level array, or the documents of a file, decoded into the msgspec struct `kind`; or (line,
-    column, value as Python's json reads it) from where that is not possible."""
+    """The elements of a top-level array, or the documents of a file, decoded into the msgspec
+    struct `kind`; or (line, column, value as Python's json reads it) from where that is not
+    possible.
+    """
     with opened(Path(path)) as stream:
         if stream.peek(3)[:3] == BYTE_ORDER_MARK:
             stream.read(3)
@@ -37,7 +48,9 @@ def json_documents(path: str, kind: type[Record]) -> Iterator[Batch[Record] | tu
             yield from _values(text, elements.inside)
 
 
-def _documents(path: str, kind: type[Record], stream: BufferedReader) -> Iterator[Batch[Record] | tuple[int, int, Any]]:
+def _documents(
+    path: str, kind: type[Record], stream: BufferedReader
+) -> Iterator[Batch[Record] | tuple[int, int, Any]]:
     decode, line = msgspec.json.Decoder(kind).decode_lines, 1
     for text in whole_lines(stream, path):
         batch = lines_of(decode, text, line)
@@ -77,10 +90,14 @@ def _values(reader: "_Text", in_array: bool) -> Iterator[tuple[int, int, Any]]:
 class _Text:
     """A text of any length through a window; knows its line and column."""
 
-    def __init__(self, path: str, read: Callable[[int], bytes], begun: bytes, line: int, column: int) -> None:
+    def __init__(
+        self, path: str, read: Callable[[int], bytes], begun: bytes, line: int, column: int
+    ) -> None:
         """`begun` was read ahead; it stands at `line` and `column`."""
         self._path, self._read, self._begun = path, read, begun
-        self._decode = codecs.getincrementaldecoder("utf-8-sig" if line == column == 1 else "utf-8")().decode
+        self._decode = codecs.getincrementaldecoder(
+            "utf-8-sig" if line == column == 1 else "utf-8"
+        )().decode
         self._text, self._at, self._ended = "", 0, False
         self.line, self.column = line, column
 

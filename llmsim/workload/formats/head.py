@@ -16,10 +16,12 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True)
 class Head:
-    """`kind` is "lines" (a JSON object per line), "object" or "array" (one JSON document), "csv", "parquet", "arrow",
-    "empty" or "" (nothing known). `first` is the first JSON object where the head holds it whole; `keys` its keys, or
-    all keys, at any depth, of the part that is there; `columns` the fields of a CSV's first line, without blanks
-    around them, or the columns of a Parquet or Arrow file."""
+    """`kind` is "lines" (a JSON object per line), "object" or "array" (one JSON document), "csv",
+    "parquet", "arrow", "empty" or "" (nothing known). `first` is the first JSON object where the
+    head holds it whole; `keys` its keys, or all keys, at any depth, of the part that is there;
+    `columns` the fields of a CSV's first line, without blanks around them, or the columns of a
+    Parquet or Arrow file.
+    """
 
     kind: str
     keys: frozenset[str] = frozenset()
@@ -53,7 +55,11 @@ def head_of(path: Path) -> Head:
         fields = next(csv.reader([line.decode("utf-8").rstrip("\r")], skipinitialspace=True))
     except (UnicodeDecodeError, csv.Error, StopIteration):
         return Head("", shown=shown)
-    return Head("csv" if len(fields) > 1 else "", columns=tuple(field.strip() for field in fields), shown=shown)
+    return Head(
+        "csv" if len(fields) > 1 else "",
+        columns=tuple(field.strip() for field in fields),
+        shown=shown,
+    )
 
 
 def _json_head(data: bytes, line: bytes, shown: str) -> Head:

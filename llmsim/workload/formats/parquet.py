@@ -31,7 +31,9 @@ def stored_batches(path: str, kind: str, names: list[str]) -> Iterator[Any]:
 
         if kind == "parquet":
             for batch in pq.ParquetFile(path).iter_batches(BATCH_ROWS, columns=names):
-                batch.validate(full=True)  # a damaged batch would end the process where its values are taken
+                batch.validate(
+                    full=True
+                )  # a damaged batch would end the process where its values are taken
                 yield batch
             return
         with pa.memory_map(path) as data:
@@ -51,11 +53,16 @@ class _Faults:
     def __enter__(self) -> None:
         pass
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> None:
         if isinstance(error, ImportError):
             raise InputError(f"{self._path}: reading Parquet needs pyarrow") from None
-        # What pyarrow finds wrong inside a file is an OSError without a number, a name that is not UTF-8, or its own.
-        inside = isinstance(error, UnicodeDecodeError) or (isinstance(error, OSError) and error.errno is None)
+        # What pyarrow finds wrong inside a file is an OSError without a number, a name that is not
+        # UTF-8, or its own.
+        inside = isinstance(error, UnicodeDecodeError) or (
+            isinstance(error, OSError) and error.errno is None
+        )
         if error is not None and (inside or type(error).__module__.startswith("pyarrow")):
             said = " ".join(str(error).split())
             raise InputError(f"{self._path}: not readable as {self._kind} ({said})") from None

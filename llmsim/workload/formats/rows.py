@@ -27,13 +27,17 @@ _PATH = re.compile(r" - at `\$\.?(.*)`$")
 
 
 def json_lines(table: Table, kind: type[Record]) -> Iterator[tuple[int, Record]]:
-    """(line number, record) of every line, decoded into the msgspec struct `kind`, whose fields are the keys used."""
+    """(line number, record) of every line, decoded into the msgspec struct `kind`, whose fields are
+    the keys used.
+    """
     for batch in json_batches(table, kind):
         yield from each(batch)
 
 
 def json_batches(table: Table, kind: type[Record]) -> Iterator[Batch[Record] | tuple[int, Record]]:
-    """The same in batches; one by one where a piece of the file is not a plain object in every line."""
+    """The same in batches; one by one where a piece of the file is not a plain object in every
+    line.
+    """
     path = table.source.path
     decoder = msgspec.json.Decoder(kind)
     noted, number = False, 1
@@ -63,7 +67,9 @@ def json_batches(table: Table, kind: type[Record]) -> Iterator[Batch[Record] | t
 
 
 def with_integers(kind: type[Record], line: bytes) -> Record | None:
-    """The record of a line that writes integers as 12.0, as pandas does; None where that is not what is wrong."""
+    """The record of a line that writes integers as 12.0, as pandas does; None where that is not
+    what is wrong.
+    """
     try:
         return msgspec.convert(json.loads(line, parse_float=integral), kind)
     except (ValueError, msgspec.ValidationError, RecursionError):
@@ -87,7 +93,9 @@ def _note_unknown(table: Table, kind: type[Any], line: bytes, number: int) -> bo
     return True
 
 
-def note_unused(table: Table, number: int, found: Sequence[str] | dict[str, Any], used: Sequence[str]) -> None:
+def note_unused(
+    table: Table, number: int, found: Sequence[str] | dict[str, Any], used: Sequence[str]
+) -> None:
     """One line about columns or keys that a reader passes over."""
     names = sorted(set(found) - set(used))
     if names:
@@ -99,20 +107,26 @@ def _line_error(path: str, number: int, line: bytes, error: Exception) -> InputE
     try:
         line.decode("utf-8")
     except UnicodeDecodeError as bad:
-        return InputError(f"{path}:{number}:{bad.start + 1}: byte 0x{line[bad.start]:02x} is not UTF-8 text")
+        return InputError(
+            f"{path}:{number}:{bad.start + 1}: byte 0x{line[bad.start]:02x} is not UTF-8 text"
+        )
     if isinstance(error, RecursionError):
         return InputError(f"{path}:{number}:1: nested too deeply for a trace")
     return json_error(path, number, line, error)
 
 
 def json_error(path: str, number: int, text: bytes, error: Exception) -> InputError:
-    """What msgspec refused in one line or document: malformed at a byte, or a field that has the wrong type or
-    range."""
+    """What msgspec refused in one line or document: malformed at a byte, or a field that has the
+    wrong type or range.
+    """
     said = str(error)
     at_byte = _BYTE.search(said)
     if at_byte or "truncated" in said:
         offset = int(at_byte[1]) if at_byte else len(text.rstrip())
-        line, column = number + text.count(b"\n", 0, offset), offset - (text.rfind(b"\n", 0, offset) + 1) + 1
+        line, column = (
+            number + text.count(b"\n", 0, offset),
+            offset - (text.rfind(b"\n", 0, offset) + 1) + 1,
+        )
         reason = said.removeprefix("JSON is malformed: ").split(" (byte")[0]
         return InputError(f"{path}:{line}:{column}: not valid JSON: {reason}")
     found = _PATH.search(said)
@@ -120,16 +134,23 @@ def json_error(path: str, number: int, text: bytes, error: Exception) -> InputEr
     key = re.findall(r"[A-Za-z_ ][\w ]*", field)[-1:] or re.findall(r"field `([^`]*)`", said)
     place = text.find(b'"' + key[0].encode() + b'"') if key else -1
     offset = max(place, 0)
-    line, column = number + text.count(b"\n", 0, offset), offset - (text.rfind(b"\n", 0, offset) + 1) + 1
+    line, column = (
+        number + text.count(b"\n", 0, offset),
+        offset - (text.rfind(b"\n", 0, offset) + 1) + 1,
+    )
     reason = _PATH.sub("", said)
     reason = reason[0].lower() + reason[1:].replace("`", '"')
     return InputError(f"{path}:{line}:{column}: " + (f'"{field}": {reason}' if field else reason))
 
 
 class CsvRows:
-    """The rows of a CSV whose header holds `wanted` (found by name, anywhere); `optional` may be missing."""
+    """The rows of a CSV whose header holds `wanted` (found by name, anywhere); `optional` may be
+    missing.
+    """
 
-    def __init__(self, table: Table, head: Head, wanted: Sequence[str], optional: Sequence[str] = ()) -> None:
+    def __init__(
+        self, table: Table, head: Head, wanted: Sequence[str], optional: Sequence[str] = ()
+    ) -> None:
         self.table = table
         for name in wanted:
             if name not in head.columns:
@@ -138,7 +159,9 @@ class CsvRows:
         note_unused(table, 1, head.columns, [*wanted, *optional])
         self.names = head.columns
         self.columns = [head.columns.index(name) for name in wanted]
-        self.optional = [head.columns.index(name) if name in head.columns else -1 for name in optional]
+        self.optional = [
+            head.columns.index(name) if name in head.columns else -1 for name in optional
+        ]
 
     def __iter__(self) -> Iterator[tuple[int, list[str]]]:
         """(line number, fields) of every row but the header; blank lines are skipped."""
@@ -153,12 +176,16 @@ class CsvRows:
                         if not fields or (len(fields) == 1 and not fields[0].strip()):
                             continue
                         raise self.table.refusal(
-                            reader.line_num, f"{len(fields)} fields, but the header names {len(self.names)}"
+                            reader.line_num,
+                            f"{len(fields)} fields, but the header names {len(self.names)}",
                         )
-                    if len(fields) > len(self.names) and any(map(str.strip, fields[len(self.names) :])):
+                    if len(fields) > len(self.names) and any(
+                        map(str.strip, fields[len(self.names) :])
+                    ):
                         raise self.table.refusal(
                             reader.line_num,
-                            f"{len(fields)} fields, but the header names {len(self.names)}: a value with a comma in "
+                            f"{len(fields)} fields, but the header names {len(self.names)}: a "
+                            "value with a comma in "
                             "it needs quotes",
                         )
                     yield reader.line_num, fields
@@ -170,7 +197,9 @@ class CsvRows:
         column = len(",".join(fields[:index])) + (index > 0) + 1
         value = fields[index].replace("\n", "\\n").replace("\r", "\\r")
         value = value if len(value) <= 60 else value[:57] + "..."
-        return self.table.refusal(number, f'"{self.names[index]}" is "{value}", but must be {wanted}', column)
+        return self.table.refusal(
+            number, f'"{self.names[index]}" is "{value}", but must be {wanted}', column
+        )
 
     def tokens(self, number: int, fields: list[str], index: int) -> int:
         """A count of tokens; "12.0" is 12."""

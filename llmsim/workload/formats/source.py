@@ -22,12 +22,16 @@ class Source:
     granularity: int
     """Tokens per key for content that has no block size of its own; 0: content is not wanted."""
     max_keys: int = 0
-    """Where such content would take more keys than this, its blocks are doubled until it does not; 0: never."""
+    """Where such content would take more keys than this, its blocks are doubled until it does not;
+    0: never.
+    """
 
 
 @dataclass(frozen=True)
 class Texts:
-    """A text, or none, for each of many rows: `names[index[row]]`, and none where the index is -1."""
+    """A text, or none, for each of many rows: `names[index[row]]`, and none where the
+    index is -1.
+    """
 
     index: Int64
     names: Sequence[str]
@@ -40,10 +44,14 @@ class Texts:
             return None
         place: dict[str | None, int] = {name: index for index, name in enumerate(names)}
         place[None] = -1
-        return cls(np.fromiter(map(place.__getitem__, values), dtype=np.int64, count=len(values)), names)
+        return cls(
+            np.fromiter(map(place.__getitem__, values), dtype=np.int64, count=len(values)), names
+        )
 
     def used(self) -> tuple[list[str], Int64]:
-        """The names that rows have, in order of appearance, and which of them each row has (-1: none)."""
+        """The names that rows have, in order of appearance, and which of them each row has (-1:
+        none).
+        """
         found, first, index = np.unique(self.index, return_index=True, return_inverse=True)
         order = np.argsort(np.where(found < 0, -1, first))
         none = int(len(found) > 0 and found[0] < 0)
@@ -75,7 +83,8 @@ class Rows:
     ids: Sequence[Sequence[int | str] | None] | None = None
     models: Texts | None = None
     repeats: tuple[Int64, Int64] | None = None
-    """Earlier rows (-1: none) and how many tokens of each are repeated; where `after_ns` is given."""
+    """Earlier rows (-1: none) and how many tokens of each are repeated; where `after_ns` is given.
+    """
 
     def only(self, kept: NDArray[np.bool_]) -> "Rows":
         """The rows that are kept, of those that all begin a line."""
@@ -89,4 +98,9 @@ class Rows:
         for name in ("sessions", "models"):
             texts: Texts | None = getattr(self, name)
             columns[name] = None if texts is None else Texts(texts.index[kept], texts.names)
-        return replace(self, numbers=lambda: [numbers()[index] for index in chosen], at_ns=self.at_ns[kept], **columns)
+        return replace(
+            self,
+            numbers=lambda: [numbers()[index] for index in chosen],
+            at_ns=self.at_ns[kept],
+            **columns,
+        )

@@ -17,17 +17,19 @@ LATEST_NS = 1 << 62
 
 
 class Table(Collected):
-    """Rows in any order; `add` checks what every format shares, `workload` sorts lines by arrival and may be called
-    once.
+    """Rows in any order; `add` checks what every format shares, `workload` sorts lines by arrival
+    and may be called once.
 
-    A row without `after_ns` begins a line at `at_ns`, in the file's own clock; a row with it continues the session's
-    last row, that many ns after that row's last token.
+    A row without `after_ns` begins a line at `at_ns`, in the file's own clock; a row with it
+    continues the session's last row, that many ns after that row's last token.
     """
 
     def wants(self, count: int) -> bool:
         """Whether so many lines more may be taken at once, as far as `limit` goes."""
         options = self.source.options
-        return options.limit == 0 or options.changes_workload or self._lines + count <= options.limit
+        return (
+            options.limit == 0 or options.changes_workload or self._lines + count <= options.limit
+        )
 
     def add(
         self,
@@ -42,11 +44,15 @@ class Table(Collected):
         model: str | None = None,
         aside: bool = False,
     ) -> bool:
-        """Appends a request of line `number`; False where it was dropped, having no prompt or no answer. Nothing ever
-        continues a line begun `aside`."""
+        """Appends a request of line `number`; False where it was dropped, having no prompt or no
+        answer. Nothing ever continues a line begun `aside`.
+        """
         if input_tokens < 1 or output_tokens < 1:
             if input_tokens < 0 or output_tokens < 0:
-                raise self.refusal(number, f"{min(input_tokens, output_tokens)} tokens, but there must be 0 or more")
+                raise self.refusal(
+                    number,
+                    f"{min(input_tokens, output_tokens)} tokens, but there must be 0 or more",
+                )
             self.dropped(number)
             if self.source.options.failures == "drop":
                 if session is not None and after_ns < 0 and not self._labelled:
@@ -55,7 +61,8 @@ class Table(Collected):
             input_tokens, output_tokens = max(input_tokens, 1), max(output_tokens, 1)
         if input_tokens > MAX_TOKENS or output_tokens > MAX_TOKENS:
             raise self.refusal(
-                number, f"{max(input_tokens, output_tokens)} tokens, but at most {MAX_TOKENS} are possible"
+                number,
+                f"{max(input_tokens, output_tokens)} tokens, but at most {MAX_TOKENS} are possible",
             )
         if after_ns >= 0 and session in self._begun and session not in self._session_names:
             at_ns, after_ns = self._begun[session], -1  # the calls before it were dropped
@@ -74,9 +81,13 @@ class Table(Collected):
         return True
 
     def extend(self, rows: Rows) -> bool:
-        """Appends requests as `add` does one by one; False, with nothing appended, where each must be looked at."""
+        """Appends requests as `add` does one by one; False, with nothing appended, where each must
+        be looked at.
+        """
         try:
-            inputs, outputs = (np.array(each, dtype=np.int64) for each in (rows.input_tokens, rows.output_tokens))
+            inputs, outputs = (
+                np.array(each, dtype=np.int64) for each in (rows.input_tokens, rows.output_tokens)
+            )
         except OverflowError:
             return False
         if len(inputs) == 0:
@@ -104,27 +115,45 @@ class Table(Collected):
         blank = [None] * count
         after = [-1] * count if rows.after_ns is None else rows.after_ns.tolist()
         aside = [rows.after_ns is None] * count if rows.aside is None else rows.aside.tolist()
-        repeated = blank if rows.repeats is None else list(zip(*(each.tolist() for each in rows.repeats), strict=True))
-        sessions, models = (texts.listed() if texts else blank for texts in (rows.sessions, rows.models))
+        repeated = (
+            blank
+            if rows.repeats is None
+            else list(zip(*(each.tolist() for each in rows.repeats), strict=True))
+        )
+        sessions, models = (
+            texts.listed() if texts else blank for texts in (rows.sessions, rows.models)
+        )
         lengths = (np.array(rows.input_tokens).tolist(), np.array(rows.output_tokens).tolist())
         columns = (rows.labels or sessions, rows.ids or blank, models, repeated)
         of = zip(rows.numbers(), rows.at_ns.tolist(), *lengths, after, aside, *columns, strict=True)
         for number, at_ns, inputs, outputs, after_ns, alone, session, ids, model, repeats in of:
             added = self.add(
-                number, at_ns, inputs, outputs, after_ns=after_ns, session=session, ids=ids, model=model, aside=alone
+                number,
+                at_ns,
+                inputs,
+                outputs,
+                after_ns=after_ns,
+                session=session,
+                ids=ids,
+                model=model,
+                aside=alone,
             )
             if added and repeats is not None:
                 self.detail(repeats=repeats)
 
     def name(self, first: int, counts: Int64, ids: NDArray[np.integer]) -> None:
-        """The block ids of the rows from `first` to the last, `counts` for each, as 64 bits with or without a sign."""
+        """The block ids of the rows from `first` to the last, `counts` for each, as 64 bits with or
+        without a sign.
+        """
         if self.source.granularity:
             self._contents.name_flat(first, counts, ids)
 
     def _append(self, rows: Rows, inputs: Int64, outputs: Int64) -> None:
         first, n = len(self), len(inputs)
         self._at.frombytes(
-            (rows.at_ns if rows.after_ns is None else np.where(rows.after_ns < 0, rows.at_ns, 0)).tobytes()
+            (
+                rows.at_ns if rows.after_ns is None else np.where(rows.after_ns < 0, rows.at_ns, 0)
+            ).tobytes()
         )
         if self._labelled:
             self._label_all(first, rows.labels or [None] * n)
@@ -155,7 +184,9 @@ class Table(Collected):
         after_ns = np.full(n, -1, dtype=np.int64)
         if rows.after_ns is not None:
             heads = begins & (keys >= 0)
-            lines = self._lines_followed(keys, heads if rows.aside is None else heads & ~rows.aside, begins, lines)
+            lines = self._lines_followed(
+                keys, heads if rows.aside is None else heads & ~rows.aside, begins, lines
+            )
             after_ns = np.minimum(rows.after_ns, MAX_TIME_NS)
         for column, values in ((self._session, keys), (self._line, lines), (self._after, after_ns)):
             column.frombytes(values.astype(np.int64).tobytes())
@@ -170,9 +201,12 @@ class Table(Collected):
         self._line_of_session.extend([-1] * (len(names) - len(self._line_of_session)))
         return np.array([*known, -1], dtype=np.int64)[index]
 
-    def _lines_followed(self, keys: Int64, heads: NDArray[np.bool_], begins: NDArray[np.bool_], lines: Int64) -> Int64:
-        """The line of every row: of those that begin one theirs in `lines`, of others that which the last of `heads`
-        in their session began, here or earlier."""
+    def _lines_followed(
+        self, keys: Int64, heads: NDArray[np.bool_], begins: NDArray[np.bool_], lines: Int64
+    ) -> Int64:
+        """The line of every row: of those that begin one theirs in `lines`, of others that which
+        the last of `heads` in their session began, here or earlier.
+        """
         n = len(keys)
         if not self._line_of_session:
             return lines
@@ -191,22 +225,27 @@ class Table(Collected):
         return np.where(begins, lines, followed)
 
     def _label_all(self, first: int, sessions: Sequence[str | None]) -> None:
-        """Labels rows from `first` on, each of them a line; nothing is kept while none has a label."""
+        """Labels rows from `first` on, each of them a line; nothing is kept while none
+        has a label.
+        """
         self._lines += len(sessions)
         if self._labels or any(sessions):
             self._labels.extend([None] * (first - len(self._labels)))
             self._labels.extend(sessions)
 
     def _begin_links(self, before: int) -> None:
-        """From here on it is kept which line every row belongs to; the rows `before` are lines of their own."""
+        """From here on it is kept which line every row belongs to; the rows `before` are lines of
+        their own.
+        """
         if not self._linked:
             self._linked = True
             self._after, self._session = array("q", [-1]) * before, array("q", [-1]) * before
             self._line = array("q", range(before))
 
     def _link(self, number: int, after_ns: int, session: str | None, aside: bool) -> None:
-        """Says which session and line the row belongs to whose arrival was just appended. Nothing is kept of that while
-        all rows are lines of their own."""
+        """Says which session and line the row belongs to whose arrival was just appended. Nothing
+        is kept of that while all rows are lines of their own.
+        """
         self._begin_links(len(self) - 1)
         key = -1
         if session is not None:
@@ -215,7 +254,9 @@ class Table(Collected):
         if after_ns >= 0:
             line = self._line_of_session[key] if key >= 0 else -1
             if line < 0:
-                raise self.refusal(number, "the first request of a session needs an arrival time, not a delay")
+                raise self.refusal(
+                    number, "the first request of a session needs an arrival time, not a delay"
+                )
         else:
             line = self._lines
             self._lines += 1
@@ -226,10 +267,15 @@ class Table(Collected):
         self._session.append(key)
 
     def detail(
-        self, *, request_id: str | None = None, priority: int | None = None, repeats: tuple[int, int] | None = None
+        self,
+        *,
+        request_id: str | None = None,
+        priority: int | None = None,
+        repeats: tuple[int, int] | None = None,
     ) -> None:
-        """Says more about the row just added. `repeats` (row, tokens): its prompt begins with that many tokens of an
-        earlier row's prompt and answer."""
+        """Says more about the row just added. `repeats` (row, tokens): its prompt begins with that
+        many tokens of an earlier row's prompt and answer.
+        """
         row = len(self) - 1
         if request_id is not None:
             self._request_ids.extend([None] * (row - len(self._request_ids)))
@@ -256,7 +302,8 @@ class Table(Collected):
             try:
                 found = models.index(name, where)
             except InputError:
-                # Production traces name models of their own: where one model serves all, their names do not matter.
+                # Production traces name models of their own: where one model serves all, their
+                # names do not matter.
                 if models.required:
                     raise
                 self._unserved[name] = None

@@ -1,4 +1,6 @@
-"""Dates and times as ns since 1970: one at a time for any ISO 8601 text, or a whole column of the usual shape."""
+"""Dates and times as ns since 1970: one at a time for any ISO 8601 text, or a whole column of the
+usual shape.
+"""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -16,8 +18,9 @@ _PLAIN = 19
 
 
 def timestamp_ns(text: str, minutes: dict[str, int]) -> int:
-    """ns since 1970 of an ISO date and time (UTC where it names no zone), exact to the ns; `minutes` remembers the
-    beginnings of minutes. Raises ValueError."""
+    """ns since 1970 of an ISO date and time (UTC where it names no zone), exact to the ns;
+    `minutes` remembers the beginnings of minutes. Raises ValueError.
+    """
     minute, seconds = text[:17], text[17:]
     if "+" in seconds or "-" in seconds or "Z" in seconds:
         at = max(seconds.find("+"), seconds.find("-"), seconds.find("Z"))
@@ -34,15 +37,19 @@ def timestamp_ns(text: str, minutes: dict[str, int]) -> int:
 
 
 def all_timestamps_ns(texts: Sequence[str]) -> Int64 | None:
-    """ns since 1970 of texts like 2023-11-16T18:15:46.6805900+01:00, exact to the ns: a blank may stand for the T,
-    fraction and zone may be missing (UTC), Z is one. None where some text is not of that shape."""
+    """ns since 1970 of texts like 2023-11-16T18:15:46.6805900+01:00, exact to the ns: a blank may
+    stand for the T, fraction and zone may be missing (UTC), Z is one. None where some text is not
+    of that shape.
+    """
     lengths = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
     found = np.empty(len(texts), dtype=np.int64)
     for length in np.unique(lengths).tolist():
         rows = np.flatnonzero(lengths == length)
         same = texts if len(rows) == len(texts) else [texts[row] for row in rows.tolist()]
         try:
-            data = np.frombuffer("".join(same).encode("ascii"), dtype=np.uint8).reshape(len(rows), length)
+            data = np.frombuffer("".join(same).encode("ascii"), dtype=np.uint8).reshape(
+                len(rows), length
+            )
         except UnicodeEncodeError:
             return None
         times_ns = _of_one_length(data)
@@ -53,7 +60,9 @@ def all_timestamps_ns(texts: Sequence[str]) -> Int64 | None:
 
 
 def _of_one_length(data: NDArray[np.uint8]) -> Int64 | None:
-    """Times of texts of one length, in rows; None where they are not all of the shape of the first."""
+    """Times of texts of one length, in rows; None where they are not all of the shape
+    of the first.
+    """
     width = data.shape[1]
     if width < _PLAIN:
         return None
@@ -84,30 +93,46 @@ def _zone_s(data: NDArray[np.uint8]) -> tuple[Any, int] | None:
         return 0, width
     digits = data[:, [-5, -4, -2, -1]] - np.uint8(48)
     signs = data[:, -6]
-    if (digits > 9).any() or (data[:, -3] != ord(":")).any() or not np.isin(signs, (ord("+"), ord("-"))).all():
+    if (
+        (digits > 9).any()
+        or (data[:, -3] != ord(":")).any()
+        or not np.isin(signs, (ord("+"), ord("-"))).all()
+    ):
         return None
-    hours, minutes = digits[:, 0] * np.int64(10) + digits[:, 1], digits[:, 2] * np.int64(10) + digits[:, 3]
+    hours, minutes = (
+        digits[:, 0] * np.int64(10) + digits[:, 1],
+        digits[:, 2] * np.int64(10) + digits[:, 3],
+    )
     if hours.max() > 23 or minutes.max() > 59:
         return None
     return np.where(signs == ord("+"), 1, -1) * (hours * 3600 + minutes * 60), width - 6
 
 
 def _fraction_ns(data: NDArray[np.uint8]) -> Any:
-    """Of `.6805900`: ns, what is finer cut off; 0 where there is nothing; None where it is something else."""
+    """Of `.6805900`: ns, what is finer cut off; 0 where there is nothing; None where it is
+    something else.
+    """
     if data.shape[1] == 0:
         return 0
     digits = data[:, 1:10] - np.uint8(48)
-    if data.shape[1] == 1 or (data[:, 0] != ord(".")).any() or ((data[:, 1:] - np.uint8(48)) > 9).any():
+    if (
+        data.shape[1] == 1
+        or (data[:, 0] != ord(".")).any()
+        or ((data[:, 1:] - np.uint8(48)) > 9).any()
+    ):
         return None
     weights = 10 ** np.arange(8, 8 - digits.shape[1], -1, dtype=np.int64)
     return digits.astype(np.int64) @ weights
 
 
 def _clock_s(digits: Int64) -> Int64 | None:
-    """Seconds since 1970 of the 14 digits of year, month, day, hour, minute and second; None where there is no such
-    time."""
+    """Seconds since 1970 of the 14 digits of year, month, day, hour, minute and second; None where
+    there is no such time.
+    """
     year = digits[:, :4] @ np.array([1000, 100, 10, 1])
-    month, day, hour, minute, second = (digits[:, at] * 10 + digits[:, at + 1] for at in range(4, 14, 2))
+    month, day, hour, minute, second = (
+        digits[:, at] * 10 + digits[:, at + 1] for at in range(4, 14, 2)
+    )
     if month.min() < 1 or month.max() > 12 or day.min() < 1 or year.min() < 1:
         return None
     if hour.max() > 23 or minute.max() > 59 or second.max() > 59:

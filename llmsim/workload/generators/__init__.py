@@ -1,4 +1,6 @@
-"""Kinds of synthetic workloads beyond plain requests: `synthetic:KIND,key=value,...`, each a module of its own."""
+"""Kinds of synthetic workloads beyond plain requests: `synthetic:KIND,key=value,...`, each a module
+of its own.
+"""
 
 import importlib
 from collections.abc import Sequence
@@ -17,13 +19,21 @@ def kind_of(text: str) -> str | None:
     return None if "=" in word or not word else word
 
 
-def generate_kind(text: str, *, known_models: Sequence[str], granularity: int, limit: int = 0) -> Workload:
-    """The workload of `synthetic:KIND,...`; `limit` keeps the first lines (0: all). Raises InputError."""
+def generate_kind(
+    text: str, *, known_models: Sequence[str], granularity: int, limit: int = 0
+) -> Workload:
+    """The workload of `synthetic:KIND,...`; `limit` keeps the first lines (0: all). Raises
+    InputError.
+    """
     kind = kind_of(text)
     if kind not in KINDS:
-        raise InputError(f'{text}: unknown kind "{kind}"{nearest(str(kind), KINDS)}; known: {", ".join(KINDS)}')
+        raise InputError(
+            f'{text}: unknown kind "{kind}"{nearest(str(kind), KINDS)}; known: {", ".join(KINDS)}'
+        )
     module = importlib.import_module(f"llmsim.workload.generators.{kind}")
-    given = split_fields(text, text.removeprefix(PREFIX).split(",")[1:], module.KEYS, module.REQUIRED, module.EXAMPLE)
+    given = split_fields(
+        text, text.removeprefix(PREFIX).split(",")[1:], module.KEYS, module.REQUIRED, module.EXAMPLE
+    )
     parts = Parts(text, given, known_models, granularity)
     workload: Workload = module.generate(parts)
     if limit:

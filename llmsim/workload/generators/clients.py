@@ -1,6 +1,7 @@
-"""Many clients with habits of their own: few send most, each has its burstiness and its lengths, as ServeGen (Xiang et
-al., 2025) finds in production: the sum is bursty and drifts in ways that one Poisson process with one mix of lengths
-does not."""
+"""Many clients with habits of their own: few send most, each has its burstiness and its lengths, as
+ServeGen (Xiang et al., 2025) finds in production: the sum is bursty and drifts in ways that one
+Poisson process with one mix of lengths does not.
+"""
 
 import numpy as np
 
@@ -17,20 +18,30 @@ EXAMPLE = "synthetic:clients,n=10000,rate=20,clients=50,input=lognormal:600,outp
 
 
 def generate(parts: Parts) -> Workload:
-    """Client c of `clients` (20) sends a share proportional to (c + 1)^-skew (1.2) of the n requests in n / rate
-    seconds, with gamma gaps whose coefficient of variation is `cv` (1.5) times exp(N(0, 0.5^2)); its lengths are
-    draws of `input` and `output` times a factor of its own, lognormal of mean 1 with sigma `spread` (0.6); each of
-    its prompts begins with `prefix` (0) tokens of its own system prompt, on top."""
+    """Client c of `clients` (20) sends a share proportional to (c + 1)^-skew (1.2) of the n
+    requests in n / rate seconds, with gamma gaps whose coefficient of variation is `cv` (1.5) times
+    exp(N(0, 0.5^2)); its lengths are draws of `input` and `output` times a factor of its own,
+    lognormal of mean 1 with sigma `spread` (0.6); each of its prompts begins with `prefix` (0)
+    tokens of its own system prompt, on top.
+    """
     n, clients = parts.integer("n", None, 1), parts.integer("clients", "20", 1, 1_000_000)
     rate, skew = parts.number("rate", None), parts.number("skew", "1.2", most=10)
-    spread, cv = parts.number("spread", "0.6", most=5), parts.number("cv", "1.5", least=SMALLEST_CV, most=20)
+    spread, cv = (
+        parts.number("spread", "0.6", most=5),
+        parts.number("cv", "1.5", least=SMALLEST_CV, most=20),
+    )
     refuse_endless(Poisson(rate), n, parts.text)
     prefix_tokens = parts.integer("prefix", "0", 0, MAX_TOKENS)
     share = np.arange(1, clients + 1, dtype=np.float64) ** -skew
     share /= share.sum()
     counts = parts.stream(0).multinomial(n, share)
     horizon_s = n / rate
-    times_s = _times_s(parts, counts, (cv * np.exp(0.5 * parts.stream(1).standard_normal(clients))) ** -2.0) * horizon_s
+    times_s = (
+        _times_s(
+            parts, counts, (cv * np.exp(0.5 * parts.stream(1).standard_normal(clients))) ** -2.0
+        )
+        * horizon_s
+    )
     client = np.repeat(np.arange(clients), counts)
     order = np.argsort(times_s, kind="stable")
     arrival_ns = np.rint(np.minimum(times_s[order], 1e10) * 1e9).astype(np.int64)
@@ -55,8 +66,9 @@ def generate(parts: Parts) -> Workload:
 
 
 def _times_s(parts: Parts, counts: Int64, shape: Float64) -> Float64:
-    """Arrivals of each client between 0 and 1, client after client: one gap more than it has requests, scaled to fill
-    the time. For shape 1 that is a Poisson process, given its count."""
+    """Arrivals of each client between 0 and 1, client after client: one gap more than it has
+    requests, scaled to fill the time. For shape 1 that is a Poisson process, given its count.
+    """
     gap_counts = counts + 1
     sums = np.cumsum(parts.stream(2).standard_gamma(np.repeat(shape, gap_counts)))
     last = np.cumsum(gap_counts) - 1

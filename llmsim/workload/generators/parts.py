@@ -1,4 +1,6 @@
-"""What every generator needs: its settings, its random streams, and the way from columns to a Workload."""
+"""What every generator needs: its settings, its random streams, and the way from columns to a
+Workload.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,10 +17,13 @@ from llmsim.workload.synthetic.distributions import Arrivals, Lengths
 
 
 class Parts:
-    """Settings by key, with defaults as the texts that a user would write; every quantity draws from a stream of its
-    own."""
+    """Settings by key, with defaults as the texts that a user would write; every quantity draws
+    from a stream of its own.
+    """
 
-    def __init__(self, text: str, given: Mapping[str, str], known_models: Sequence[str], granularity: int) -> None:
+    def __init__(
+        self, text: str, given: Mapping[str, str], known_models: Sequence[str], granularity: int
+    ) -> None:
         self.text, self.granularity = text, granularity
         self._given, self._models = given, ModelNames(known_models)
         self._seed = self.integer("seed", "0", 0, (1 << 63) - 1)
@@ -29,7 +34,9 @@ class Parts:
     def integer(self, key: str, default: str | None, low: int, high: int = MAX_REQUESTS) -> int:
         return self._field(key, default).alone_integer(low, high)
 
-    def number(self, key: str, default: str | None, *, least: float = 0.0, most: float = 1e12) -> float:
+    def number(
+        self, key: str, default: str | None, *, least: float = 0.0, most: float = 1e12
+    ) -> float:
         field = self._field(key, default)
         field.take_word()
         value = field.positive("", least=least, most=most)
@@ -41,7 +48,8 @@ class Parts:
 
     def arrivals(self) -> Arrivals:
         return parse_arrivals(
-            self.text, {key: self._field(key, None) for key in ("rate", "arrivals") if key in self._given}
+            self.text,
+            {key: self._field(key, None) for key in ("rate", "arrivals") if key in self._given},
         )
 
     def stream(self, index: int) -> Generator:
@@ -59,14 +67,18 @@ class Parts:
         tool_ms: Int64 | None = None,
         session_id: list[str] | None = None,
     ) -> Workload:
-        """The workload of columns in order of arrival (-1: continues the row before). Raises InputError where a time or
-        a prompt leaves the range that a trace may use."""
+        """The workload of columns in order of arrival (-1: continues the row before). Raises
+        InputError where a time or a prompt leaves the range that a trace may use.
+        """
         latest, longest = int(arrival_ns.max(initial=0)), int(input_tokens.max(initial=0))
         if latest > MAX_TIME_NS or int(arrival_ns.min(initial=0)) < -1:
-            raise InputError(f"{self.text}: the last request would arrive beyond the 53 days that a run can last")
+            raise InputError(
+                f"{self.text}: the last request would arrive beyond the 53 days that a run can last"
+            )
         if longest > MAX_TOKENS:
             raise InputError(
-                f"{self.text}: a prompt would have {longest} tokens, but at most {MAX_TOKENS} are possible"
+                f"{self.text}: a prompt would have {longest} tokens, but at most {MAX_TOKENS} "
+                "are possible"
             )
         n = len(arrival_ns)
         following = next_calls(arrival_ns)
@@ -78,7 +90,8 @@ class Parts:
             model=np.full(n, self._models.unnamed(self.text), dtype=np.int16),
             models=tuple(self._models.names),
             next_call=following,
-            tool_delay_ps=np.where(following >= 0, 0 if tool_ms is None else tool_ms, 0) * PS_PER_MS,
+            tool_delay_ps=np.where(following >= 0, 0 if tool_ms is None else tool_ms, 0)
+            * PS_PER_MS,
             key_offsets=offsets,
             keys=keys,
             granularity=self.granularity if granularity is None else granularity,

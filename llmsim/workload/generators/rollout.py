@@ -1,4 +1,6 @@
-"""Rollouts of reinforcement learning: bursts of prompts, each sampled several times, with heavy-tailed answers."""
+"""Rollouts of reinforcement learning: bursts of prompts, each sampled several times, with
+heavy-tailed answers.
+"""
 
 import numpy as np
 
@@ -9,13 +11,17 @@ from llmsim.workload.limits import MAX_REQUESTS
 
 KEYS = ("steps", "prompts", "samples", "every_s", "input", "output", "seed")
 REQUIRED = ("prompts",)
-EXAMPLE = "synthetic:rollout,steps=4,prompts=64,samples=8,every_s=120,output=pareto:1.2:min=500:max=32768"
+EXAMPLE = (
+    "synthetic:rollout,steps=4,prompts=64,samples=8,every_s=120,output=pareto:1.2:min=500:max=32768"
+)
 
 
 def generate(parts: Parts) -> Workload:
-    """`steps` (1) bursts, one every `every_s` (600) seconds from 0, of `prompts` prompts of `input` (lognormal:500)
-    tokens, each asked `samples` (8) times at once; answers are `output` (pareto:1.2:min=400:max=16384) tokens. A trace
-    cannot make a step wait for the one before it: choose `every_s` long enough, or run one step."""
+    """`steps` (1) bursts, one every `every_s` (600) seconds from 0, of `prompts` prompts of `input`
+    (lognormal:500) tokens, each asked `samples` (8) times at once; answers are `output`
+    (pareto:1.2:min=400:max=16384) tokens. A trace cannot make a step wait for the one before it:
+    choose `every_s` long enough, or run one step.
+    """
     steps, prompts = parts.integer("steps", "1", 1, 1_000_000), parts.integer("prompts", None, 1)
     samples = parts.integer("samples", "8", 1)
     every_s = parts.number("every_s", "600")
@@ -24,7 +30,9 @@ def generate(parts: Parts) -> Workload:
         raise InputError(f"{parts.text}: {total} requests, but at most {MAX_REQUESTS} are possible")
     asked = parts.lengths("input", "lognormal:500").draw(parts.stream(0), steps * prompts)
     input_tokens = np.repeat(asked, samples)
-    output = parts.lengths("output", "pareto:1.2:min=400:max=16384").draw(parts.stream(1), len(input_tokens))
+    output = parts.lengths("output", "pareto:1.2:min=400:max=16384").draw(
+        parts.stream(1), len(input_tokens)
+    )
     step = np.repeat(np.arange(steps), prompts * samples)
     arrival_ns = np.rint(np.minimum(step * every_s, 1e10) * 1e9).astype(np.int64)
     if parts.granularity == 0:

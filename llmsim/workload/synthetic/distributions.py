@@ -1,4 +1,6 @@
-"""Lengths (tokens) and arrival times that synthetic workloads draw from; each says exactly what its mean means."""
+"""Lengths (tokens) and arrival times that synthetic workloads draw from; each says exactly what its
+mean means.
+"""
 
 import math
 from dataclasses import dataclass
@@ -29,8 +31,9 @@ class Lengths(Protocol):
 
 @dataclass(frozen=True)
 class LogNormal:
-    """exp(N(mu, sigma^2)) with mu = ln(mean) - sigma^2 / 2, so that `mean` is the arithmetic mean *before* rounding to
-    the nearest integer and before values outside [minimum, maximum] are set to the limit (which moves the mean).
+    """exp(N(mu, sigma^2)) with mu = ln(mean) - sigma^2 / 2, so that `mean` is the arithmetic mean
+    *before* rounding to the nearest integer and before values outside [minimum, maximum] are set to
+    the limit (which moves the mean).
 
     A coefficient of variation cv corresponds to sigma = sqrt(ln(1 + cv^2)).
     """
@@ -41,7 +44,9 @@ class LogNormal:
     maximum: int = MAX_TOKENS
 
     @classmethod
-    def with_cv(cls, mean: float, cv: float, minimum: int = 1, maximum: int = MAX_TOKENS) -> "LogNormal":
+    def with_cv(
+        cls, mean: float, cv: float, minimum: int = 1, maximum: int = MAX_TOKENS
+    ) -> "LogNormal":
         return cls(mean, math.sqrt(math.log1p(cv * cv)), minimum, maximum)
 
     def draw(self, random: Generator, n: int) -> Int64:
@@ -61,7 +66,9 @@ class LogNormal:
 
 @dataclass(frozen=True)
 class Zipf:
-    """P(v) proportional to v^-exponent for minimum <= v <= maximum; the mean is what follows, sum(v P(v)): `mean`."""
+    """P(v) proportional to v^-exponent for minimum <= v <= maximum; the mean is what follows, sum(v
+    P(v)): `mean`.
+    """
 
     exponent: float
     minimum: int
@@ -88,8 +95,9 @@ class Zipf:
 
 @dataclass(frozen=True)
 class Pareto:
-    """A heavy tail: P(more than v) = (minimum / v)^alpha, values beyond `maximum` set to it, then rounded down; without
-    that limit the mean is minimum * alpha / (alpha - 1), for alpha above 1."""
+    """A heavy tail: P(more than v) = (minimum / v)^alpha, values beyond `maximum` set to it, then
+    rounded down; without that limit the mean is minimum * alpha / (alpha - 1), for alpha above 1.
+    """
 
     alpha: float
     minimum: int
@@ -107,7 +115,9 @@ class Pareto:
 
 @dataclass(frozen=True)
 class Uniform:
-    """Every integer from minimum to maximum, both included, equally likely; mean (minimum + maximum) / 2."""
+    """Every integer from minimum to maximum, both included, equally likely; mean (minimum +
+    maximum) / 2.
+    """
 
     minimum: int
     maximum: int
@@ -122,7 +132,9 @@ class Uniform:
 
 @dataclass(frozen=True)
 class Exponential:
-    """Memoryless, of this mean before rounding to the nearest integer; values below `minimum` are set to it."""
+    """Memoryless, of this mean before rounding to the nearest integer; values below `minimum` are
+    set to it.
+    """
 
     mean: float
     minimum: int = 0
@@ -163,7 +175,9 @@ class Arrivals(Protocol):
 
 @dataclass(frozen=True)
 class Poisson:
-    """Independent exponential gaps of mean 1/rate, none of them clipped; the first arrival is one gap after 0."""
+    """Independent exponential gaps of mean 1/rate, none of them clipped; the first arrival is one
+    gap after 0.
+    """
 
     rate_per_s: float
 
@@ -177,8 +191,9 @@ class Poisson:
 
 @dataclass(frozen=True)
 class Gamma:
-    """Independent gamma gaps of mean 1/rate and coefficient of variation cv (1 is Poisson, above it burstier): shape
-    cv^-2; the first arrival is one gap after 0."""
+    """Independent gamma gaps of mean 1/rate and coefficient of variation cv (1 is Poisson, above it
+    burstier): shape cv^-2; the first arrival is one gap after 0.
+    """
 
     rate_per_s: float
     cv: float

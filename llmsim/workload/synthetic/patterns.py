@@ -12,16 +12,19 @@ from llmsim.workload.synthetic.distributions import NS_PER_S, Float64
 
 @dataclass(frozen=True)
 class Diurnal:
-    """Poisson of rate r(t) = rate (1 - amplitude cos(2 pi t / period)): lowest at the trace's zero, highest half a
-    period later, `rate` on average over whole periods. amplitude is above 0, at most 1."""
+    """Poisson of rate r(t) = rate (1 - amplitude cos(2 pi t / period)): lowest at the trace's zero,
+    highest half a period later, `rate` on average over whole periods. amplitude is above 0, at most
+    1.
+    """
 
     rate_per_s: float
     period_s: float
     amplitude: float
 
     def times_ns(self, random: Generator, n: int) -> Int64:
-        # R(t) = rate (t - a sin(w t) / w) counts the arrivals expected by t; the k-th comes where R(t) is a unit
-        # Poisson's k-th time. t - R(t) / rate is at most a / w, so bisection starts that close.
+        # R(t) = rate (t - a sin(w t) / w) counts the arrivals expected by t; the k-th comes where
+        # R(t) is a unit Poisson's k-th time. t - R(t) / rate is at most a / w, so bisection starts
+        # that close.
         expected = np.cumsum(random.standard_exponential(n)) / self.rate_per_s
         pulse = 2 * math.pi / self.period_s
         low, high = expected - self.amplitude / pulse, expected + self.amplitude / pulse
@@ -33,13 +36,17 @@ class Diurnal:
 
     @property
     def text(self) -> str:
-        return f"rate={self.rate_per_s!r},arrivals=diurnal:period_s={self.period_s!r}:amplitude={self.amplitude!r}"
+        return (
+            f"rate={self.rate_per_s!r},"
+            f"arrivals=diurnal:period_s={self.period_s!r}:amplitude={self.amplitude!r}"
+        )
 
 
 @dataclass(frozen=True)
 class Spikes:
-    """Poisson of `rate`, and of `factor` times that in the last `length_s` of every `every_s` seconds; on average
-    rate (1 + (factor - 1) length_s / every_s)."""
+    """Poisson of `rate`, and of `factor` times that in the last `length_s` of every `every_s`
+    seconds; on average rate (1 + (factor - 1) length_s / every_s).
+    """
 
     rate_per_s: float
     every_s: float

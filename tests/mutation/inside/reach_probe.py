@@ -1,4 +1,6 @@
-"""Notes which functions of the tree, and which basic blocks of its native module, ran in this process."""
+"""Notes which functions of the tree, and which basic blocks of its native module, ran in this
+process.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ _blocks: Any = None
 
 
 def start(tree: str) -> None:
-    """From now on notes what runs; at the end of the process writes what nobody collected under LLMSIM_REACHED."""
+    """From now on notes what runs; at the end of the process writes what nobody collected under
+    LLMSIM_REACHED.
+    """
     prefix = tree + os.sep
 
     def called(frame: FrameType, event: str, argument: Any) -> None:
@@ -54,7 +58,9 @@ def collect() -> Reached:
 
 
 def _native_blocks() -> set[int]:
-    """Offsets of the blocks that ran; none while the module is not loaded or was built without the probe."""
+    """Offsets of the blocks that ran; none while the module is not loaded or was built without the
+    probe.
+    """
     global _blocks
     module = sys.modules.get("llmsim._native")
     if module is None:
@@ -65,7 +71,9 @@ def _native_blocks() -> set[int]:
         library = ctypes.CDLL(module.__file__)
         try:
             size = ctypes.c_size_t.in_dll(library, "llmsim_reached_size").value
-            _blocks = np.frombuffer((ctypes.c_ubyte * size).in_dll(library, "llmsim_reached"), dtype=np.uint8)
+            _blocks = np.frombuffer(
+                (ctypes.c_ubyte * size).in_dll(library, "llmsim_reached"), dtype=np.uint8
+            )
         except ValueError:
             _blocks = np.zeros(0, dtype=np.uint8)
     found = set(np.flatnonzero(_blocks).tolist())

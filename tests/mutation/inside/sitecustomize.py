@@ -1,7 +1,9 @@
-"""On PYTHONPATH, makes every Python process load the copy of the tree that LLMSIM_TREE names, whatever is installed.
+"""On PYTHONPATH, makes every Python process load the copy of the tree that LLMSIM_TREE names,
+whatever is installed.
 
-LLMSIM_NATIVE names the native module. Where LLMSIM_REACHED names a folder, the process notes which functions ran and
-writes them there at its end; a test process collects its own notes after each test (reach_plugin.py).
+LLMSIM_NATIVE names the native module. Where LLMSIM_REACHED names a folder, the process notes which
+functions ran and writes them there at its end; a test process collects its own notes after each
+test (reach_plugin.py).
 """
 
 import os
@@ -19,7 +21,9 @@ class _Copied:
     """Finds the modules of the copied tree, before the finder of an editable installation does."""
 
     @staticmethod
-    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         if name == "llmsim._native":
             return spec_from_file_location(name, os.environ["LLMSIM_NATIVE"])
         if name in PACKAGES:

@@ -18,10 +18,14 @@ class StreamedWeights:
     def operator(self, op: Operator, last: int) -> Curve | None:
         if op.kind != "gemm":
             return None
-        moved_bytes = op.weight_bytes + np.arange(last + 1) * (op.read_bytes_per_token + op.write_bytes_per_token)
+        moved_bytes = op.weight_bytes + np.arange(last + 1) * (
+            op.read_bytes_per_token + op.write_bytes_per_token
+        )
         ps = np.ceil(moved_bytes / self.bytes_per_s * 1e12).astype(np.int64)
         ps[0] = 0
-        return Curve(ps, np.full(last + 1, Provenance.ANALYTIC, np.uint8), "acme_serving.StreamedWeights")
+        return Curve(
+            ps, np.full(last + 1, Provenance.ANALYTIC, np.uint8), "acme_serving.StreamedWeights"
+        )
 
     def attention(self, op: Operator) -> AttentionCost | None:
         return None

@@ -7,7 +7,8 @@
 
 namespace astra_sim::chakra {
 
-// One object; 64-bit integers are strings, bytes are base64, absent fields are left out. Throw WireError.
+// One object; 64-bit integers are strings, bytes are base64, absent fields are left out. Throw
+// WireError.
 std::string to_json(const Node& node);
 std::string to_json(const Metadata& metadata);
 

@@ -1,7 +1,9 @@
-"""Regressors fitted on a user's own attention measurements: linear in physical features, or a random forest.
+"""Regressors fitted on a user's own attention measurements: linear in physical features, or a
+random forest.
 
-Both are judged by five-fold cross-validation; the one with the lower median error prices the run, and both errors are
-said. The forest needs scikit-learn (`pip install "llmsim[predict]"`); without it the linear one is used.
+Both are judged by five-fold cross-validation; the one with the lower median error prices the run,
+and both errors are said. The forest needs scikit-learn (`pip install "llmsim[predict]"`); without
+it the linear one is used.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ POINTS_PER_OCTAVE = 2
 
 
 def fitted_grid(table: Table) -> tuple[MixedGrid, str]:
-    """A complete grid over the measured ranges, and a sentence about which regressor made it, and how sure it is."""
+    """A complete grid over the measured ranges, and a sentence about which regressor made it, and
+    how sure it is.
+    """
     x = np.stack([table.number[name] for name in AXES], axis=1)
     y = np.maximum(table.number["time_us"], 1e-3)
     fits: dict[str, Callable[[Floats, Floats], Predictor]] = {"linear": fit_linear}
@@ -36,21 +40,40 @@ def fitted_grid(table: Table) -> tuple[MixedGrid, str]:
     errors = {name: cross_validated(fit, x, y) for name, fit in fits.items()}
     best = min(errors, key=lambda name: errors[name][0])
     grid = _grid(fits[best](x, y), x)
-    found = ", ".join(f"{name} {half:.1f} % (nine in ten {most:.1f} %)" for name, (half, most) in errors.items())
-    missing = "" if "random forest" in fits else "; scikit-learn is not installed, so no forest was tried"
-    return grid, f"attention is predicted by a {best} regressor; cross-validated median errors: {found}{missing}"
+    found = ", ".join(
+        f"{name} {half:.1f} % (nine in ten {most:.1f} %)" for name, (half, most) in errors.items()
+    )
+    missing = (
+        "" if "random forest" in fits else "; scikit-learn is not installed, so no forest was tried"
+    )
+    return (
+        grid,
+        (
+            f"attention is predicted by a {best} regressor; cross-validated median errors: "
+            f"{found}{missing}"
+        ),
+    )
 
 
-def cross_validated(fit: Callable[[Floats, Floats], Predictor], x: Floats, y: Floats) -> tuple[float, float]:
-    """(median, 90th percentile) of the absolute error, percent, over rows that the fit did not see."""
+def cross_validated(
+    fit: Callable[[Floats, Floats], Predictor], x: Floats, y: Floats
+) -> tuple[float, float]:
+    """(median, 90th percentile) of the absolute error, percent, over rows that the fit
+    did not see.
+    """
     fold = np.arange(len(y)) % FOLDS
-    errors = [np.abs(fit(x[fold != one], y[fold != one])(x[fold == one]) / y[fold == one] - 1) for one in range(FOLDS)]
+    errors = [
+        np.abs(fit(x[fold != one], y[fold != one])(x[fold == one]) / y[fold == one] - 1)
+        for one in range(FOLDS)
+    ]
     together = np.concatenate(errors) * 100
     return float(np.percentile(together, 50)), float(np.percentile(together, 90))
 
 
 def features(x: Floats) -> Floats:
-    """What attention time is made of: calls, tokens, causal pairs, KV read; columns of (q, k, n, kv)."""
+    """What attention time is made of: calls, tokens, causal pairs, KV read; columns of (q, k, n,
+    kv).
+    """
     q, k, n, kv = x.T
     work = [np.ones_like(q), q > 0, q, q * (k + q / 2), k * (q > 0), n > 0, n, n * kv, kv]
     return np.stack(work, axis=1).astype(np.float64)
@@ -65,7 +88,9 @@ def fit_linear(x: Floats, y: Floats) -> Predictor:
 
 
 def nonnegative_least_squares(a: Floats, b: Floats) -> Floats:
-    """argmin |a x - b| over x >= 0: the active-set method of Lawson and Hanson (1974), chapter 23."""
+    """argmin |a x - b| over x >= 0: the active-set method of Lawson and Hanson (1974),
+    chapter 23.
+    """
     count = a.shape[1]
     x, passive = np.zeros(count), np.zeros(count, dtype=bool)
     for _ in range(3 * count):
@@ -89,13 +114,17 @@ def nonnegative_least_squares(a: Floats, b: Floats) -> Floats:
 
 
 def fit_forest(x: Floats, y: Floats) -> Predictor:
-    """Logarithms of time over logarithms of the shape and of the linear features; the same trees every time."""
+    """Logarithms of time over logarithms of the shape and of the linear features; the same trees
+    every time.
+    """
     from sklearn.ensemble import RandomForestRegressor
 
     def columns(at: Floats) -> Floats:
         return np.asarray(np.log1p(np.concatenate([at, features(at)[:, 2:]], axis=1)))
 
-    forest = RandomForestRegressor(n_estimators=TREES, random_state=SEED, n_jobs=1).fit(columns(x), np.log(y))
+    forest = RandomForestRegressor(n_estimators=TREES, random_state=SEED, n_jobs=1).fit(
+        columns(x), np.log(y)
+    )
     return lambda at: np.asarray(np.exp(forest.predict(columns(at))), dtype=np.float64)
 
 
@@ -103,7 +132,9 @@ def _grid(predict: Predictor, x: Floats) -> MixedGrid:
     axes = [_axis(column) for column in x.T]
     mesh = np.meshgrid(*(axis.astype(np.float64) for axis in axes), indexing="ij")
     at = np.stack([m.ravel() for m in mesh], axis=1)
-    at[at[:, 0] == 0, 1] = 0.0  # without a prefill its context does not matter, without decodes neither does theirs
+    at[at[:, 0] == 0, 1] = (
+        0.0  # without a prefill its context does not matter, without decodes neither does theirs
+    )
     at[at[:, 2] == 0, 3] = 0.0
     us = predict(at).reshape(mesh[0].shape)
     us[0, :, 0, :] = 0.0
@@ -112,5 +143,7 @@ def _grid(predict: Predictor, x: Floats) -> MixedGrid:
 
 
 def _axis(values: Floats) -> Int64:
-    """0, and points from 1 to the largest measured value; what lies beyond continues the last segment."""
+    """0, and points from 1 to the largest measured value; what lies beyond continues the last
+    segment.
+    """
     return np.insert(geometric_axis(1, max(2, int(values.max())), POINTS_PER_OCTAVE), 0, 0)

@@ -1,7 +1,9 @@
-"""The two families of measured times, launched by the host or replayed from a CUDA graph, and which one a step takes.
+"""The two families of measured times, launched by the host or replayed from a CUDA graph, and which
+one a step takes.
 
-A bundle has both where its tables have the columns `eager_us` and `graph_us` beside `time_us` (profiles made by
-`python -m profiler`); one that says only `time_us` has one, which is used for every step.
+A bundle has both where its tables have the columns `eager_us` and `graph_us` beside `time_us`
+(profiles made by `python -m profiler`); one that says only `time_us` has one, which is used for
+every step.
 """
 
 from pathlib import Path
@@ -17,7 +19,9 @@ EAGER, GRAPH = "eager_us", "graph_us"
 
 
 def both_families(path: Path, feature: str) -> dict[str, tuple[Floats, Floats, Floats]]:
-    """Layer -> (points ascending, graph times, eager times, microseconds); empty where the table has one family."""
+    """Layer -> (points ascending, graph times, eager times, microseconds); empty where the table
+    has one family.
+    """
     header = [name.strip() for name in read_text(path).partition("\n")[0].split(",")]
     if EAGER not in header or GRAPH not in header:
         return {}
@@ -35,7 +39,9 @@ def both_families(path: Path, feature: str) -> dict[str, tuple[Floats, Floats, F
 
 
 def by_family(graph: Curve, eager: Curve, largest_graph: int) -> Curve:
-    """Graph times up to the largest captured size, eager ones beyond, as steps of these sizes run."""
+    """Graph times up to the largest captured size, eager ones beyond, as steps of
+    these sizes run.
+    """
     if largest_graph == 0:
         return Curve(eager.ps, eager.provenance, f"{eager.source}, launched")
     replayed = np.arange(len(graph.ps)) <= largest_graph

@@ -11,12 +11,19 @@ Floats = NDArray[np.float64]
 
 
 def fill_line_axis(
-    values: Floats, provenance: UInt8, axis: int, coords: Int64, *, outside: bool, from_index: int = 0
+    values: Floats,
+    provenance: UInt8,
+    axis: int,
+    coords: Int64,
+    *,
+    outside: bool,
+    from_index: int = 0,
 ) -> None:
     """Fills unknown cells (NaN) along one axis from the known ones of the same line, in place.
 
-    Between known points: linear. With `outside` also beyond them: constant below the first, linear above the last with
-    the slope of the last two (not negative). Cells before `from_index` on the axis neither give nor receive.
+    Between known points: linear. With `outside` also beyond them: constant below the first, linear
+    above the last with the slope of the last two (not negative). Cells before `from_index` on the
+    axis neither give nor receive.
     """
     view = np.moveaxis(values, axis, -1)[..., from_index:]
     marks = np.moveaxis(provenance, axis, -1)[..., from_index:]
@@ -29,7 +36,14 @@ def fill_line_axis(
     patterns, owner = np.unique(np.packbits(flat[partial], axis=1), axis=0, return_inverse=True)
     for index in range(len(patterns)):
         lines = np.unravel_index(partial[owner.reshape(-1) == index], view.shape[:-1])
-        _fill_lines(view, marks, lines, points, known[tuple(axis_index[0] for axis_index in lines)], outside=outside)
+        _fill_lines(
+            view,
+            marks,
+            lines,
+            points,
+            known[tuple(axis_index[0] for axis_index in lines)],
+            outside=outside,
+        )
 
 
 def _fill_lines(
@@ -58,7 +72,9 @@ def _fill_lines(
     marks[lines] = stamp
 
 
-def _beyond(rows: Floats, points: Floats, have: NDArray[np.intp], cell: int, *, above: bool) -> Floats:
+def _beyond(
+    rows: Floats, points: Floats, have: NDArray[np.intp], cell: int, *, above: bool
+) -> Floats:
     if not above:
         return np.asarray(rows[:, have[0]])
     last = rows[:, have[-1]]

@@ -1,4 +1,6 @@
-"""Cost source: profile bundles of the older generation (layers.csv, attention.csv, predictions/*.csv)."""
+"""Cost source: profile bundles of the older generation (layers.csv, attention.csv,
+predictions/*.csv).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,14 @@ from numpy.typing import NDArray
 from llmsim.config.errors import InputError, nearest
 from llmsim.core import Provenance
 from llmsim.costs.hardware_limits import peak_rates_of
-from llmsim.costs.source import AttentionCost, CostRequest, Curve, curve_from_points, last_slope, to_ps
+from llmsim.costs.source import (
+    AttentionCost,
+    CostRequest,
+    Curve,
+    curve_from_points,
+    last_slope,
+    to_ps,
+)
 from llmsim.costs.sources.bundle.files import BundleFiles
 from llmsim.costs.sources.bundle.legacy_attention import read_older_attention
 from llmsim.costs.sources.csv_tables import read_table, refuse_duplicates
@@ -37,18 +46,23 @@ PARTS = {
     "final_layernorm": ("final_layernorm",),
     "lm_head": ("lm_head",),
 }
-"""Our operator -> the rows whose times add up to it: that profiler timed every projection as its own kernel."""
+"""Our operator -> the rows whose times add up to it: that profiler timed every projection as its
+own kernel.
+"""
 NORMS = ("input_layernorm", "post_layernorm")
-"""The two norms of a block; our two `layernorm` operators cost their mean each, which leaves the sum."""
+"""The two norms of a block; our two `layernorm` operators cost their mean each, which leaves the
+sum.
+"""
 EXPERT = ("expert.w1", "expert.w3", "act_fn", "expert.w2")
 """What one expert runs, one after the other."""
 
 
 class OlderBundleSource:
-    """Times of one layer's modules by tokens; nanoseconds in layers.csv and predictions, milliseconds in attention.csv.
+    """Times of one layer's modules by tokens; nanoseconds in layers.csv and predictions,
+    milliseconds in attention.csv.
 
-    Differences from the newer generation: projections apart, attention split into prefills and a decode batch, experts
-    one by one, no sampler.
+    Differences from the newer generation: projections apart, attention split into prefills and a
+    decode batch, experts one by one, no sampler.
     """
 
     name = "bundle"
@@ -63,19 +77,25 @@ class OlderBundleSource:
         self._layers = read_layers(self._path, request.layout.tp)
 
     def operator(self, op: Operator, last: int) -> Curve | None:
-        """Sums of the profile's rows, linear between them; None for what this generation does not hold."""
+        """Sums of the profile's rows, linear between them; None for what this generation does not
+        hold.
+        """
         if op.kind == "collective":
             return None
         if op.kind == "moe":
             return self._moe(op, last)
         if op.name == "layernorm":
-            return self._curve(op, last, [name for name in NORMS if name in self._layers], share=True)
+            return self._curve(
+                op, last, [name for name in NORMS if name in self._layers], share=True
+            )
         parts = PARTS.get(op.name, ())
         known = [part for part in parts if part in self._layers]
         return self._curve(op, last, known if len(known) == len(parts) else [], share=False)
 
     def attention(self, op: Operator) -> AttentionCost:
-        """Prefills and decodes apart, from the published predictions, else from attention.csv, else from layers.csv."""
+        """Prefills and decodes apart, from the published predictions, else from attention.csv, else
+        from layers.csv.
+        """
         found = read_older_attention(self._files, self._request, op, self._layers.get("attn"))
         if found.measured:
             rows = found.decodes
@@ -109,23 +129,35 @@ class OlderBundleSource:
         return points, np.sum([np.interp(points, *self._layers[name]) for name in names], axis=0)
 
     def _absent(self, op: Operator, last: int) -> Curve | None:
-        """None where another source can answer; the sampler costs nothing where none can, since the peer has none."""
+        """None where another source can answer; the sampler costs nothing where none can, since the
+        peer has none.
+        """
         alone = self._request.source == "bundle" or peak_rates_of(self._request) is None
         if op.name == "sampler" and alone:
-            self._note(f"{self._path} has no sampler rows (no profile of that generation does): sampling counts as 0")
+            self._note(
+                f"{self._path} has no sampler rows (no profile of that generation does): "
+                "sampling counts as 0"
+            )
             zero = np.zeros(last + 1, dtype=np.int64)
-            return Curve(zero, np.full(last + 1, Provenance.ANALYTIC, dtype=np.uint8), "none: no sampler rows")
+            return Curve(
+                zero,
+                np.full(last + 1, Provenance.ANALYTIC, dtype=np.uint8),
+                "none: no sampler rows",
+            )
         if self._request.source == "bundle":
             wanted = ", ".join(PARTS.get(op.name, (op.name,)))
             raise InputError(
-                f"{self._path}: no rows for {wanted}{nearest(wanted, list(self._layers))}, which {op.name} needs; it "
+                f"{self._path}: no rows for {wanted}{nearest(wanted, list(self._layers))}, which "
+                f"{op.name} needs; it "
                 f'has {", ".join(sorted(self._layers))}; use cost source "auto"'
             )
         self._note(f"{self._path} has no {op.name} rows; they come from the next cost source")
         return None
 
     def _moe(self, op: Operator, last: int) -> Curve | None:
-        """Active experts one after the other, each with its share of the tokens (expected values of even routing)."""
+        """Active experts one after the other, each with its share of the tokens (expected values of
+        even routing).
+        """
         names = [name for name in EXPERT if name in self._layers]
         if "expert.w1" not in names or "expert.w2" not in names:
             return self._absent(op, last)
@@ -133,19 +165,29 @@ class OlderBundleSource:
         counts = np.arange(last + 1, dtype=np.float64)
         touched = op.experts_local * (1.0 - (1.0 - op.topk / op.experts_total) ** counts)
         tokens = np.divide(
-            counts * op.topk * op.experts_local / op.experts_total, touched, out=np.ones_like(counts), where=touched > 0
+            counts * op.topk * op.experts_local / op.experts_total,
+            touched,
+            out=np.ones_like(counts),
+            where=touched > 0,
         )
         beyond = np.maximum(tokens - points[-1], 0.0) * last_slope(points, times)
         us = touched * (np.interp(tokens, points, times) + beyond)
-        marks = np.where(tokens > points[-1], Provenance.EXTRAPOLATED, Provenance.INTERPOLATED).astype(np.uint8)
+        marks = np.where(
+            tokens > points[-1], Provenance.EXTRAPOLATED, Provenance.INTERPOLATED
+        ).astype(np.uint8)
         tp = self._request.layout.tp
         if op.experts_local == op.experts_total and tp > 1:
             us = us / tp
             marks[:] = Provenance.SCALED
-            self._note(f"{self._path} was measured with whole experts; their times are divided by tp {tp}")
+            self._note(
+                f"{self._path} was measured with whole experts; their times are divided by tp {tp}"
+            )
         ps = to_ps(us)
         ps[0] = 0
-        self._note(f"{self._path}: experts run one after the other, as they were profiled; a fused kernel is faster")
+        self._note(
+            f"{self._path}: experts run one after the other, as they were profiled; a fused "
+            "kernel is faster"
+        )
         return Curve(ps, marks, f"{self._files.label(self._path)}, expected active experts")
 
 
@@ -159,8 +201,13 @@ def read_layers(path: Path, tp: int) -> dict[str, tuple[Floats, Floats]]:
     degrees = sorted({int(value) for value in columns["tp_size"]})
     if tp not in degrees:
         there = ", ".join(str(degree) for degree in degrees)
-        raise InputError(f"{table.path}: no row has tp_size {tp} (there are: {there}); the folder name says tp{tp}")
-    refuse_duplicates(table, [table.text["layer_name"], *(columns[name].tolist() for name in COLUMNS[:3])])
+        raise InputError(
+            f"{table.path}: no row has tp_size {tp} (there are: {there}); the folder name says "
+            f"tp{tp}"
+        )
+    refuse_duplicates(
+        table, [table.text["layer_name"], *(columns[name].tolist() for name in COLUMNS[:3])]
+    )
     names = np.array(table.text["layer_name"])
     keep = (columns["tp_size"] == tp) & (columns["kv_cache"] == 0)
     layers: dict[str, tuple[Floats, Floats]] = {}

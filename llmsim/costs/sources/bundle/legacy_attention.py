@@ -1,4 +1,6 @@
-"""Attention of an older-generation bundle: published predictions or measured rows, completed to two regular grids."""
+"""Attention of an older-generation bundle: published predictions or measured rows, completed to two
+regular grids.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ DISAGREE = 1.5
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """Scattered times over two axes: (new tokens, cached tokens) or (sequences, cached tokens); microseconds."""
+    """Scattered times over two axes: (new tokens, cached tokens) or (sequences, cached tokens);
+    microseconds.
+    """
 
     first: Floats
     second: Floats
@@ -72,17 +76,27 @@ class OlderAttention:
         prefill, decode = to_ps(self.prefill_us), to_ps(self.decode_us)
         marks = (self.prefill_marks, self.decode_marks)
         return SplitGrid(
-            self.q, self.k, prefill, marks[0], self.n, self.kv, decode, marks[1], mixed_decode_ps_per_kv_token_q20
+            self.q,
+            self.k,
+            prefill,
+            marks[0],
+            self.n,
+            self.kv,
+            decode,
+            marks[1],
+            mixed_decode_ps_per_kv_token_q20,
         )
 
 
 def read_older_attention(
     files: BundleFiles, request: CostRequest, op: Operator, fresh: tuple[Floats, Floats] | None
 ) -> OlderAttention:
-    """The best of what the folder has; `fresh` are the `attn` rows of layers.csv (tokens, us of an empty cache).
+    """The best of what the folder has; `fresh` are the `attn` rows of layers.csv (tokens, us of an
+    empty cache).
 
-    Predictions come first: they are what the profile's own simulator charges. They stem from a regressor that is
-    constant outside its training data, so an unchanging tail is cut off and continued by the attended area instead.
+    Predictions come first: they are what the profile's own simulator charges. They stem from a
+    regressor that is constant outside its training data, so an unchanging tail is cut off and
+    continued by the attended area instead.
     """
     measured_path = files.folder / "attention.csv"
     measured = _measured(measured_path, request) if input_files.is_file(measured_path) else None
@@ -97,21 +111,34 @@ def read_older_attention(
         path, (prefill, decode) = measured_path, measured
         prefill, counted = _without_own_tokens(prefill)
         if counted:
-            notes.append(f"{path}: kv_cache_size of its prefills counts the chunk itself (no row has less); taken off")
+            notes.append(
+                f"{path}: kv_cache_size of its prefills counts the chunk itself (no row has "
+                "less); taken off"
+            )
     elif fresh is not None:
         path = files.folder / "layers.csv"
         prefill, decode = _from_fresh(fresh)
-        notes.append(f"{path.parent} has neither predictions nor attention.csv: decodes cost as the attn rows scaled")
+        notes.append(
+            f"{path.parent} has neither predictions nor attention.csv: decodes cost as the attn "
+            "rows scaled"
+        )
     else:
-        raise InputError(f"{files.folder}: no predictions, no attention.csv and no attn rows in layers.csv; add one")
-    q, k, prefill_us, prefill_marks = complete_points(prefill, request.table_tokens, request.max_model_len, causal=True)
+        raise InputError(
+            f"{files.folder}: no predictions, no attention.csv and no attn rows in layers.csv; "
+            "add one"
+        )
+    q, k, prefill_us, prefill_marks = complete_points(
+        prefill, request.table_tokens, request.max_model_len, causal=True
+    )
     n, kv, decode_us, decode_marks = complete_points(
         decode, request.table_sequences, request.max_model_len, causal=False
     )
     if predicted is not None:
         context = np.multiply.outer(n, kv).astype(np.float64)
         notes += _raise_to_lower_bound(path.parent, request, op, context, decode_us, decode_marks)
-    return OlderAttention(path, decode, q, k, prefill_us, prefill_marks, n, kv, decode_us, decode_marks, notes)
+    return OlderAttention(
+        path, decode, q, k, prefill_us, prefill_marks, n, kv, decode_us, decode_marks, notes
+    )
 
 
 def _predicted(folder: Path) -> tuple[Points, Points] | None:
@@ -121,7 +148,9 @@ def _predicted(folder: Path) -> tuple[Points, Points] | None:
         return None
     if len(there) == 1:
         lacking = next(path for path in paths if path not in there)
-        raise InputError(f"{lacking} is missing beside {there[0].name}; add it, or remove the folder predictions")
+        raise InputError(
+            f"{lacking} is missing beside {there[0].name}; add it, or remove the folder predictions"
+        )
     points = []
     for path, first in zip(paths, ("prefill_chunk_size", "batch_size"), strict=True):
         table = read_table(path, text=(), numbers=(first, "kv_cache_size", "prediction"))
@@ -130,9 +159,12 @@ def _predicted(folder: Path) -> tuple[Points, Points] | None:
         _refuse_none(table, first, np.arange(len(table)))
         points.append(
             Points(
-                column[first], column["kv_cache_size"], column["prediction"] / NS_PER_US, Provenance.INTERPOLATED
+                column[first],
+                column["kv_cache_size"],
+                column["prediction"] / NS_PER_US,
+                Provenance.INTERPOLATED,
             )
-        )  # fmt: skip
+        )
     return points[0], points[1]
 
 
@@ -150,12 +182,17 @@ def _measured(path: Path, request: CostRequest) -> tuple[Points, Points]:
     in_ns = MEDIAN_NS in [name.strip() for name in first_line.split(",")]
     table, mine = _rows_in_ns(path) if in_ns else _rows_of_shape(path, request)
     column = table.number
-    is_prefill = np.array([cell.strip().lower() in ("true", "1") for cell in table.text["is_prefill"]])
+    is_prefill = np.array(
+        [cell.strip().lower() in ("true", "1") for cell in table.text["is_prefill"]]
+    )
     points = []
     for phase, first in (("prefill", "prefill_chunk_size"), ("decode", "batch_size")):
         rows = np.flatnonzero(mine & (is_prefill == (phase == "prefill")))
         if not len(rows):
-            raise InputError(f"{path}: there is no {phase} row (is_prefill {phase == 'prefill'}); profile that phase")
+            raise InputError(
+                f"{path}: there is no {phase} row (is_prefill {phase == 'prefill'}); profile "
+                "that phase"
+            )
         _refuse_none(table, first, rows)
         us = column[MEDIAN_NS][rows] / NS_PER_US if in_ns else _us_of_phase(table, rows, phase)
         first_of, second_of = column[first][rows], column["kv_cache_size"][rows]
@@ -167,23 +204,31 @@ def _measured(path: Path, request: CostRequest) -> tuple[Points, Points]:
 
 
 def _rows_in_ns(path: Path) -> tuple[Table, NDArray[np.bool_]]:
-    """A file with one time per row, nanoseconds, of the model and the degree that its folder names."""
+    """A file with one time per row, nanoseconds, of the model and the degree that its
+    folder names.
+    """
     table = read_table(path, text=("is_prefill",), numbers=(*SIZES, MEDIAN_NS))
     return table, np.ones(len(table.line), dtype=np.bool_)
 
 
 def _rows_of_shape(path: Path, request: CostRequest) -> tuple[Table, NDArray[np.bool_]]:
-    """A file with a column per phase, milliseconds, blank where a row is of the other one; rows of this shape."""
+    """A file with a column per phase, milliseconds, blank where a row is of the other one; rows of
+    this shape.
+    """
     shape = ("n_q_head", "n_kv_head", "num_tensor_parallel_workers")
     table = read_table(path, text=("is_prefill", *PHASE_MS.values()), numbers=(*shape, *SIZES))
     column = table.number
     mine = column["num_tensor_parallel_workers"] == request.layout.tp
     model = request.model
-    mine &= (column["n_q_head"] == model.num_attention_heads) & (column["n_kv_head"] == model.num_key_value_heads)
+    mine &= (column["n_q_head"] == model.num_attention_heads) & (
+        column["n_kv_head"] == model.num_key_value_heads
+    )
     if not bool(mine.any()):
         raise InputError(
-            f"{path}: no row is of {model.num_attention_heads} query and {model.num_key_value_heads} KV heads at "
-            f"{request.layout.tp} tensor-parallel workers, the shape of {model.name}; give the profile of that model"
+            f"{path}: no row is of {model.num_attention_heads} query and "
+            f"{model.num_key_value_heads} KV heads at "
+            f"{request.layout.tp} tensor-parallel workers, the shape of {model.name}; give the "
+            "profile of that model"
         )
     return table, mine
 
@@ -198,9 +243,13 @@ def _milliseconds(path: Path, line: int, cell: str) -> float:
     try:
         value = float(cell)
     except ValueError:
-        raise InputError(f'{path}:{line}: the time is "{cell}", not a number of milliseconds') from None
+        raise InputError(
+            f'{path}:{line}: the time is "{cell}", not a number of milliseconds'
+        ) from None
     if not 0 <= value < float("inf"):
-        raise InputError(f"{path}:{line}: the time is {cell} ms; it must be finite and not negative")
+        raise InputError(
+            f"{path}:{line}: the time is {cell} ms; it must be finite and not negative"
+        )
     return value
 
 
@@ -214,14 +263,20 @@ def _medians(first: Floats, second: Floats, us: Floats) -> Points:
 
 
 def _without_own_tokens(prefill: Points) -> tuple[Points, bool]:
-    """Cached tokens before the chunk; a profile in which no cache is shorter than its chunk counts both together."""
+    """Cached tokens before the chunk; a profile in which no cache is shorter than its chunk counts
+    both together.
+    """
     if not bool(np.all(prefill.second >= prefill.first)):
         return prefill, False
-    return Points(prefill.first, prefill.second - prefill.first, prefill.us, prefill.provenance), True
+    return Points(
+        prefill.first, prefill.second - prefill.first, prefill.us, prefill.provenance
+    ), True
 
 
 def _from_fresh(fresh: tuple[Floats, Floats]) -> tuple[Points, Points]:
-    """Prefills of an empty cache as they are; one decode row as the same number of attended tokens of a prefill."""
+    """Prefills of an empty cache as they are; one decode row as the same number of attended tokens
+    of a prefill.
+    """
     tokens, us = fresh
     area = tokens * (tokens + 1) / 2
     per_token = float(np.median(us[-max(1, len(us) // 4) :] / area[-max(1, len(us) // 4) :]))
@@ -231,26 +286,42 @@ def _from_fresh(fresh: tuple[Floats, Floats]) -> tuple[Points, Points]:
     return Points(tokens, np.zeros(len(tokens)), us, Provenance.MEASURED), decode
 
 
-def _disagreements(folder: Path, predicted: tuple[Points, Points], measured: tuple[Points, Points]) -> list[str]:
-    """A note for each phase whose predictions are not the measured rows: published profiles carry scale factors."""
+def _disagreements(
+    folder: Path, predicted: tuple[Points, Points], measured: tuple[Points, Points]
+) -> list[str]:
+    """A note for each phase whose predictions are not the measured rows: published profiles carry
+    scale factors.
+    """
     notes = []
     for phase, ours, theirs in zip(("prefill", "decode"), predicted, measured, strict=True):
         known = {(a, b): t for a, b, t in zip(theirs.first, theirs.second, theirs.us, strict=True)}
-        pairs = ((t, known.get((a, b), 0.0)) for a, b, t in zip(ours.first, ours.second, ours.us, strict=True))
+        pairs = (
+            (t, known.get((a, b), 0.0))
+            for a, b, t in zip(ours.first, ours.second, ours.us, strict=True)
+        )
         ratios = [t / other for t, other in pairs if other > 0]
         ratio = float(np.median(ratios)) if ratios else 1.0
         if not 1 / DISAGREE < ratio < DISAGREE:
             notes.append(
-                f"{folder}: its {phase} predictions are {ratio:.1f} times the rows of attention.csv (median over "
-                f"{len(ratios)} common points); the predictions are used, remove the folder to use the rows"
+                f"{folder}: its {phase} predictions are {ratio:.1f} times the rows of "
+                "attention.csv (median over "
+                f"{len(ratios)} common points); the predictions are used, remove the folder to "
+                "use the rows"
             )
     return notes
 
 
 def _raise_to_lower_bound(
-    folder: Path, request: CostRequest, op: Operator, context: Floats, decode_us: Floats, marks: UInt8
+    folder: Path,
+    request: CostRequest,
+    op: Operator,
+    context: Floats,
+    decode_us: Floats,
+    marks: UInt8,
 ) -> list[str]:
-    """Raises decode cells, in place, that could not even read their KV: there the regressor had nothing to go by."""
+    """Raises decode cells, in place, that could not even read their KV: there the regressor had
+    nothing to go by.
+    """
     peak_rates = peak_rates_of(request)
     if peak_rates is None:
         return []
@@ -261,7 +332,8 @@ def _raise_to_lower_bound(
     worst = float((least[fast] / np.maximum(decode_us[fast], 1e-9)).max())
     decode_us[fast], marks[fast] = least[fast], Provenance.ANALYTIC
     return [
-        f"{folder}: {int(fast.sum())} of {fast.size} cells of the decode predictions are faster than "
+        f"{folder}: {int(fast.sum())} of {fast.size} cells of the decode predictions are faster "
+        "than "
         f"the KV can be read (at worst {worst:.0f} times): they are raised to that"
     ]
 
@@ -271,10 +343,14 @@ def complete_points(
 ) -> tuple[Int64, Int64, Floats, UInt8]:
     """A regular grid without holes that reaches `last_first` and `last_second`.
 
-    Holes: linear along the cache, then along the other axis. Beyond the data: in proportion to the attended area,
-    q (2 k + q + 1) / 2 for a prefill of q on k, n * kv for decodes, which both bytes and operations follow.
+    Holes: linear along the cache, then along the other axis. Beyond the data: in proportion to the
+    attended area, q (2 k + q + 1) / 2 for a prefill of q on k, n * kv for decodes, which both bytes
+    and operations follow.
     """
-    first, second = np.unique(points.first).astype(np.int64), np.unique(points.second).astype(np.int64)
+    first, second = (
+        np.unique(points.first).astype(np.int64),
+        np.unique(points.second).astype(np.int64),
+    )
     values = np.full((len(first), len(second)), np.nan)
     marks = np.full(values.shape, Provenance.EXTRAPOLATED, dtype=np.uint8)
     cell = (np.searchsorted(first, points.first), np.searchsorted(second, points.second))
@@ -294,7 +370,9 @@ def complete_points(
 
 
 def _grow_rows(values: Floats, area: Floats) -> None:
-    """Fills unknown ends of rows in place: before the first known cell as that one, after the last by attended area."""
+    """Fills unknown ends of rows in place: before the first known cell as that one, after the last
+    by attended area.
+    """
     for row, work in zip(values, area, strict=True):
         known = np.flatnonzero(~np.isnan(row))
         if len(known):
@@ -308,7 +386,9 @@ def _area(first: Int64, second: Int64, causal: bool) -> Floats:
 
 
 def _cut_tail(first: Int64, values: Floats, marks: UInt8) -> tuple[Int64, Floats, UInt8]:
-    """Drops trailing rows that repeat the one before: there the regressor had no data. At least one row remains."""
+    """Drops trailing rows that repeat the one before: there the regressor had no data. At least one
+    row remains.
+    """
     end = len(first)
     while end > 1 and np.array_equal(values[end - 1], values[end - 2]):
         end -= 1

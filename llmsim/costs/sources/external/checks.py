@@ -1,4 +1,6 @@
-"""What the rows of an external table cannot mean: operators that the model lacks, times that beat the data sheet."""
+"""What the rows of an external table cannot mean: operators that the model lacks, times that beat
+the data sheet.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def feature_of(op: Operator) -> str:
 
 
 def unused_rows(table: ExternalTable, points: Iterable[Point], request: CostRequest) -> list[str]:
-    """A sentence about the rows of this device and layout that no operator of the model can take, or nothing."""
+    """A sentence about the rows of this device and layout that no operator of the model can take,
+    or nothing.
+    """
     reasons: dict[str, int] = {}
     for point in points:
         reason = _why_unused(point, request)
@@ -44,20 +48,30 @@ def unused_rows(table: ExternalTable, points: Iterable[Point], request: CostRequ
             reasons[reason] = reasons.get(reason, 0) + 1
     if not reasons:
         return []
-    said = "; ".join(f"{reason} ({count} row{'s' * (count > 1)})" for reason, count in reasons.items())
+    said = "; ".join(
+        f"{reason} ({count} row{'s' * (count > 1)})" for reason, count in reasons.items()
+    )
     return [f"{table.path}: rows that are not used: {said}"]
 
 
 def _why_unused(point: Point, request: CostRequest) -> str:
-    """Empty where an operator takes the row; rows that a better source replaces are taken in this sense."""
+    """Empty where an operator takes the row; rows that a better source replaces are taken in this
+    sense.
+    """
     if point.operator == "gemm":
         return ""
     if point.operator in ATTENTION:
         attends = [op for op in request.operators if op.kind == "attention"]
-        return "" if any(same_heads(point, op) for op in attends) else f"{point.operator} of other heads"
+        return (
+            ""
+            if any(same_heads(point, op) for op in attends)
+            else f"{point.operator} of other heads"
+        )
     named = [op for op in request.operators if op.name == point.operator]
     if not named:
-        close = nearest(point.operator, [*(op.name for op in request.operators), "gemm", *ATTENTION])
+        close = nearest(
+            point.operator, [*(op.name for op in request.operators), "gemm", *ATTENTION]
+        )
         return f'"{point.operator}" is no operator of {request.model.name}{close}'
     shaped = [op for op in named if same_matrix(point, op)]
     if not shaped:
@@ -69,7 +83,9 @@ def _why_unused(point: Point, request: CostRequest) -> str:
 
 
 def faster_than_light(label: str, points: Iterable[Point], request: CostRequest) -> list[str]:
-    """A sentence about the rows below what the device's data sheet allows, or nothing; they are used all the same."""
+    """A sentence about the rows below what the device's data sheet allows, or nothing; they are
+    used all the same.
+    """
     warnings = LowerBoundWarnings(request, label)
     peak_rates = peak_rates_of(request)
     if peak_rates is None:
@@ -80,14 +96,28 @@ def faster_than_light(label: str, points: Iterable[Point], request: CostRequest)
             m, n, k = (point.get(name) for name in ("tokens", "n", "k"))
             peak = peak_rates.peak(request.dtypes.weight)
             memory = n * k * dtype_bytes(request.dtypes.weight) * peak_rates.weights_stream
-            least = max(memory / peak_rates.memory_bandwidth_bytes_per_s, 2.0 * m * n * k / peak if peak else 0.0) * 1e6
-            warnings.add(f"gemm n={n} k={k}", file, np.array([float(m)]), time, np.array([least]), "tokens")
+            least = (
+                max(
+                    memory / peak_rates.memory_bandwidth_bytes_per_s,
+                    2.0 * m * n * k / peak if peak else 0.0,
+                )
+                * 1e6
+            )
+            warnings.add(
+                f"gemm n={n} k={k}", file, np.array([float(m)]), time, np.array([least]), "tokens"
+            )
             continue
         for op in request.operators:
             if point.operator == "decode" and op.kind == "attention" and same_heads(point, op):
                 tokens = np.array([float(point.get("sequences") * point.get("cached_tokens"))])
                 warnings.decodes(op, file, tokens, time)
-            elif point.operator == op.name and same_matrix(point, op) and feature_of(op) in point.shape:
-                warnings.dense(op, file, feature_of(op), np.array([float(point.get(feature_of(op)))]), time)
+            elif (
+                point.operator == op.name
+                and same_matrix(point, op)
+                and feature_of(op) in point.shape
+            ):
+                warnings.dense(
+                    op, file, feature_of(op), np.array([float(point.get(feature_of(op)))]), time
+                )
                 break
     return warnings.sentences()

@@ -14,15 +14,32 @@ from llmsim.costs.sources.csv_tables import read_text
 from llmsim.costs.sources.external.table import ExternalTable, parse_point, read_external
 
 FIELDS = (
-    "operator", "device", "tokens", "sequences", "n", "k", "new_tokens", "cached_tokens", "heads", "kv_heads",
-    "head_dim", "tp", "latency_us", "energy_uj", "confidence", "kind",
-)  # fmt: skip
+    "operator",
+    "device",
+    "tokens",
+    "sequences",
+    "n",
+    "k",
+    "new_tokens",
+    "cached_tokens",
+    "heads",
+    "kv_heads",
+    "head_dim",
+    "tp",
+    "latency_us",
+    "energy_uj",
+    "confidence",
+    "kind",
+)
 CYCLES = "latency_cycles"
 MAX_LAYERS = 1 << 31
 
 
-def by_columns(path: Path, columns: Mapping[str, str], constants: Mapping[str, str], clock_hz: float) -> ExternalTable:
-    """A CSV with columns of its own: `columns` says contract name -> theirs, `constants` what every row shares.
+def by_columns(
+    path: Path, columns: Mapping[str, str], constants: Mapping[str, str], clock_hz: float
+) -> ExternalTable:
+    """A CSV with columns of its own: `columns` says contract name -> theirs, `constants` what every
+    row shares.
 
     `latency_cycles` is a latency over `clock_hz`. Raises InputError for a column that is not there.
     """
@@ -41,21 +58,37 @@ def by_columns(path: Path, columns: Mapping[str, str], constants: Mapping[str, s
 def from_scale_sim(
     report: Path, topology: Path, device: str, clock_hz: float, constants: Mapping[str, str]
 ) -> ExternalTable:
-    """SCALE-Sim's COMPUTE_REPORT.csv with the GEMM topology it ran (Layer, M, N, K), joined by layer.
+    """SCALE-Sim's COMPUTE_REPORT.csv with the GEMM topology it ran (Layer, M, N, K), joined by
+    layer.
 
-    M are the tokens, N the output and K the input width. A layer whose name is followed by "@" and anything keeps the
-    name in front as its operator; names may also be "gemm".
+    M are the tokens, N the output and K the input width. A layer whose name is followed by "@" and
+    anything keeps the name in front as its operator; names may also be "gemm".
     """
-    layers = [(row["Layer"], row["M"], row["N"], row["K"]) for _, row in _rows(topology, ("Layer", "M", "N", "K"))]
+    layers = [
+        (row["Layer"], row["M"], row["N"], row["K"])
+        for _, row in _rows(topology, ("Layer", "M", "N", "K"))
+    ]
     points = []
     for line, row in _rows(report, ("LayerID", "Total Cycles")):
         place = f"{report}:{line}"
         index = _index(row["LayerID"])
         if not 0 <= index < len(layers):
-            raise InputError(f"{place}: LayerID is {shown(row['LayerID'])}, but {topology} has {len(layers)} layers")
+            raise InputError(
+                f"{place}: LayerID is {shown(row['LayerID'])}, but {topology} has {len(layers)} "
+                "layers"
+            )
         name, m, n, k = layers[index]
-        out = {**constants, "operator": name.split("@")[0], "device": device, "tokens": m, "n": n, "k": k}
-        points.append(parse_point(_in_time({**out, CYCLES: row["Total Cycles"]}, clock_hz, place), place))
+        out = {
+            **constants,
+            "operator": name.split("@")[0],
+            "device": device,
+            "tokens": m,
+            "n": n,
+            "k": k,
+        }
+        points.append(
+            parse_point(_in_time({**out, CYCLES: row["Total Cycles"]}, clock_hz, place), place)
+        )
     return ExternalTable(report, tuple(points), ())
 
 
@@ -104,10 +137,16 @@ def _rows(path: Path, needed: Sequence[str] = ()) -> list[tuple[int, dict[str, s
     reader = csv.DictReader(io.StringIO(read_text(path)), skipinitialspace=True)
     rows = []
     while (row := _next_row(reader, path)) is not None:
-        clean = {(name or "").strip(): (cell or "").strip() for name, cell in row.items() if not isinstance(cell, list)}
+        clean = {
+            (name or "").strip(): (cell or "").strip()
+            for name, cell in row.items()
+            if not isinstance(cell, list)
+        }
         for name in needed:
             if not clean.get(name):
-                raise InputError(f'{path}:{reader.line_num}: there is no "{name}"{nearest(name, clean)}')
+                raise InputError(
+                    f'{path}:{reader.line_num}: there is no "{name}"{nearest(name, clean)}'
+                )
         if any(clean.values()):
             rows.append((reader.line_num, clean))
     return rows

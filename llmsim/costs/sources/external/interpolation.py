@@ -1,7 +1,8 @@
-"""Interpolation of times in utilisation: a time is what the data sheet allows over how well the device was used.
+"""Interpolation of times in utilisation: a time is what the data sheet allows over how well the
+device was used.
 
-t(x) = light(x) / u(x). Between and beyond measured shapes u changes slowly where t changes by orders of magnitude, so u
-is what is interpolated, in the logarithm of every coordinate.
+t(x) = light(x) / u(x). Between and beyond measured shapes u changes slowly where t changes by
+orders of magnitude, so u is what is interpolated, in the logarithm of every coordinate.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ SAME = 1e-9
 
 
 def interpolate(points: Floats, values: Floats, at: Floats) -> tuple[Floats, UInt8]:
-    """Positive values at coordinates `at` [m, d] from those at `points` [n, d], and how each was obtained.
+    """Positive values at coordinates `at` [m, d] from those at `points` [n, d], and how each was
+    obtained.
 
-    Coordinates are counts >= 0 and enter as log(1 + x). A full grid of points is interpolated linearly along each axis;
-    other points are averaged by inverse distance. Beyond the points the value of the edge is kept.
+    Coordinates are counts >= 0 and enter as log(1 + x). A full grid of points is interpolated
+    linearly along each axis; other points are averaged by inverse distance. Beyond the points the
+    value of the edge is kept.
     """
     x, y, goal = np.log1p(points), np.log(np.maximum(values, 1e-30)), np.log1p(at)
     axes = [np.unique(column) for column in x.T]

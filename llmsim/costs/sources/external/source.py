@@ -1,4 +1,6 @@
-"""Cost source: tables of external simulators, interpolated in utilisation (docs/how-to/external_simulators.md)."""
+"""Cost source: tables of external simulators, interpolated in utilisation
+(docs/how-to/external_simulators.md).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,13 @@ from llmsim.core import Provenance, UInt8
 from llmsim.costs.hardware_limits import PeakRates, own_peak_rates_of
 from llmsim.costs.interpolation_grid import geometric_axis
 from llmsim.costs.source import AttentionCost, CostRequest, Curve, SplitGrid, to_ps
-from llmsim.costs.sources.external.checks import faster_than_light, feature_of, same_heads, same_matrix, unused_rows
+from llmsim.costs.sources.external.checks import (
+    faster_than_light,
+    feature_of,
+    same_heads,
+    same_matrix,
+    unused_rows,
+)
 from llmsim.costs.sources.external.interpolation import interpolate
 from llmsim.costs.sources.external.table import ATTENTION, LEAST_US, ExternalTable, Point
 from llmsim.costs.sources.roofline import RooflineSource
@@ -26,7 +34,9 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 UNKNOWN = PeakRates(10**12, 0, {"bf16": 10**14})
-"""Peaks of a device without data sheet: utilisation is then relative to them, which cancels at equal shapes."""
+"""Peaks of a device without data sheet: utilisation is then relative to them, which cancels at
+equal shapes.
+"""
 
 
 class ExternalSource:
@@ -43,14 +53,20 @@ class ExternalSource:
         self._label = " and ".join(f"cost table {table.path}" for table in tables)
         rows = sum(len(table.points) for table in tables)
         if not self._points:
-            known = sorted({point.device for table in tables for point in table.points if point.device})
+            known = sorted(
+                {point.device for table in tables for point in table.points if point.device}
+            )
             raise InputError(
-                f'{self._label}: none of the {rows} rows is for the device "{request.hardware_name}" with tp'
+                f"{self._label}: none of the {rows} rows is for the device "
+                f'"{request.hardware_name}" with tp'
                 f" {request.layout.tp}; they are for {', '.join(known) or 'other layouts'}"
             )
         for table in tables:
             if table.ignored:
-                self._notes.append(f"{table.path}: columns that the contract does not know: {', '.join(table.ignored)}")
+                self._notes.append(
+                    f"{table.path}: columns that the contract does not know: "
+                    f"{', '.join(table.ignored)}"
+                )
             self._notes += unused_rows(table, filter(self._is_ours, table.points), request)
         self._notes += faster_than_light(self._label, self._points, request)
 
@@ -62,10 +78,16 @@ class ExternalSource:
     def operator(self, op: Operator, last: int) -> Curve | None:
         """Rows of its name, else of matrices of any shape; None when there are neither."""
         feature = feature_of(op)
-        named = [p for p in self._points if p.operator == op.name and feature in p.shape and same_matrix(p, op)]
+        named = [
+            p
+            for p in self._points
+            if p.operator == op.name and feature in p.shape and same_matrix(p, op)
+        ]
         counts = np.arange(last + 1, dtype=np.float64)
         if named:
-            return self._curve(op, named, counts, [[p.get(feature)] for p in named], counts[:, None])
+            return self._curve(
+                op, named, counts, [[p.get(feature)] for p in named], counts[:, None]
+            )
         gemms = [p for p in self._points if p.operator == "gemm"] if op.kind == "gemm" else []
         if not gemms:
             return None
@@ -73,15 +95,27 @@ class ExternalSource:
         if own:
             return self._curve(op, own, counts, [[p.get("tokens")] for p in own], counts[:, None])
         shapes = [[p.get("tokens"), p.get("n"), p.get("k")] for p in gemms]
-        at = np.stack([counts, np.full_like(counts, op.gemm_n), np.full_like(counts, op.gemm_k)], axis=1)
-        return self._curve(op, gemms, counts, shapes, at, f", n={op.gemm_n} k={op.gemm_k} from other shapes")
+        at = np.stack(
+            [counts, np.full_like(counts, op.gemm_n), np.full_like(counts, op.gemm_k)], axis=1
+        )
+        return self._curve(
+            op, gemms, counts, shapes, at, f", n={op.gemm_n} k={op.gemm_k} from other shapes"
+        )
 
     def _curve(
-        self, op: Operator, points: list[Point], counts: Floats, shapes: list[list[int]], at: Floats, how: str = ""
+        self,
+        op: Operator,
+        points: list[Point],
+        counts: Floats,
+        shapes: list[list[int]],
+        at: Floats,
+        how: str = "",
     ) -> Curve:
         peak_rates = np.array(
             [
-                self._gemm_us(point) if point.operator == "gemm" else self._lower_bound_us(op, shape[0])
+                self._gemm_us(point)
+                if point.operator == "gemm"
+                else self._lower_bound_us(op, shape[0])
                 for point, shape in zip(points, shapes, strict=True)
             ]
         )
@@ -89,7 +123,12 @@ class ExternalSource:
         used, marks = interpolate(np.array(shapes, dtype=np.float64), peak_rates / measured, at)
         ps = to_ps(np.array([self._lower_bound_us(op, count) for count in counts]) / used)
         ps[0] = 0
-        return Curve(ps, self._marks(points, marks), self._source(points) + how, _power_uw(points, shapes, at))
+        return Curve(
+            ps,
+            self._marks(points, marks),
+            self._source(points) + how,
+            _power_uw(points, shapes, at),
+        )
 
     def _lower_bound_us(self, op: Operator, count: float) -> float:
         """What the data sheet allows at a count; never 0, so that utilisation has a meaning."""
@@ -98,19 +137,33 @@ class ExternalSource:
         )
         peak = self._peak_rates.peak(op.weight_dtype or self._request.dtypes.activation)
         compute = count * op.flops_per_token / peak if peak else 0.0
-        return float(max(moved / self._peak_rates.memory_bandwidth_bytes_per_s, compute, 1e-9)) * 1e6
+        return (
+            float(max(moved / self._peak_rates.memory_bandwidth_bytes_per_s, compute, 1e-9)) * 1e6
+        )
 
     def _gemm_us(self, point: Point) -> float:
         m, n, k = (point.get(name) for name in ("tokens", "n", "k"))
         peak = self._peak_rates.peak(self._request.dtypes.weight)
         compute = 2.0 * m * n * k / peak if peak else 0.0
         return (
-            float(max(2.0 * (n * k + m * (n + k)) / self._peak_rates.memory_bandwidth_bytes_per_s, compute, 1e-9)) * 1e6
+            float(
+                max(
+                    2.0 * (n * k + m * (n + k)) / self._peak_rates.memory_bandwidth_bytes_per_s,
+                    compute,
+                    1e-9,
+                )
+            )
+            * 1e6
         )
 
     def attention(self, op: Operator) -> AttentionCost | None:
-        """From "prefill" and "decode" rows; where one phase has none (a decode-only device), the roofline has it."""
-        rows = {phase: [p for p in self._points if p.operator == phase and same_heads(p, op)] for phase in ATTENTION}
+        """From "prefill" and "decode" rows; where one phase has none (a decode-only device), the
+        roofline has it.
+        """
+        rows = {
+            phase: [p for p in self._points if p.operator == phase and same_heads(p, op)]
+            for phase in ATTENTION
+        }
         if not rows["prefill"] and not rows["decode"]:
             return None
         q_axis = geometric_axis(1, self._request.table_tokens, 8)
@@ -119,18 +172,24 @@ class ExternalSource:
         kv_axis = geometric_axis(1, self._request.max_model_len, 4)
         spare = self._spare(op) if not (rows["prefill"] and rows["decode"]) else None
         if rows["prefill"]:
-            prefill_ps, prefill_marks = self._grid(op, rows["prefill"], q_axis, k_axis, ("new_tokens", "cached_tokens"))
+            prefill_ps, prefill_marks = self._grid(
+                op, rows["prefill"], q_axis, k_axis, ("new_tokens", "cached_tokens")
+            )
         else:
             assert spare is not None
             q_axis, k_axis = spare.q_axis, spare.k_axis
             prefill_ps, prefill_marks = spare.prefill_ps, spare.prefill_provenance
         if rows["decode"]:
-            decode_ps, decode_marks = self._grid(op, rows["decode"], n_axis, kv_axis, ("sequences", "cached_tokens"))
+            decode_ps, decode_marks = self._grid(
+                op, rows["decode"], n_axis, kv_axis, ("sequences", "cached_tokens")
+            )
         else:
             assert spare is not None
             n_axis, kv_axis = spare.n_axis, spare.kv_axis
             decode_ps, decode_marks = spare.decode_ps, spare.decode_provenance
-        split = SplitGrid(q_axis, k_axis, prefill_ps, prefill_marks, n_axis, kv_axis, decode_ps, decode_marks, 0)
+        split = SplitGrid(
+            q_axis, k_axis, prefill_ps, prefill_marks, n_axis, kv_axis, decode_ps, decode_marks, 0
+        )
         source = self._source([*rows["prefill"], *rows["decode"]])
         cost = AttentionCost(op.repeat, None, split, 0, source, "none: the cost table does not say")
         return replace(cost, power_uw=_mean_power_uw([*rows["prefill"], *rows["decode"]]))
@@ -160,16 +219,22 @@ class ExternalSource:
         flops = (op.decode_flops_per_context_token if decode else 0) or op.flops_per_context_token
         peak = self._peak_rates.peak(self._request.dtypes.activation)
         compute = pairs * flops / peak if peak else np.zeros_like(pairs)
-        memory = tokens * op.kv_bytes_per_context_token / self._peak_rates.memory_bandwidth_bytes_per_s
+        memory = (
+            tokens * op.kv_bytes_per_context_token / self._peak_rates.memory_bandwidth_bytes_per_s
+        )
         return np.asarray(np.maximum(np.maximum(memory, compute), 1e-9) * 1e6)
 
     def _spare(self, op: Operator) -> SplitGrid:
         if own_peak_rates_of(self._request) is None:
             raise InputError(
-                f"{self._label}: attention needs rows of both phases, prefill and decode, or a data sheet of"
+                f"{self._label}: attention needs rows of both phases, prefill and decode, or a "
+                "data sheet of"
                 f' "{self._request.hardware_name}" for the one that is missing'
             )
-        self._notes.append(f"{self._label}: only one phase of {op.name} is in the table; the data sheet has the other")
+        self._notes.append(
+            f"{self._label}: only one phase of {op.name} is in the table; the data sheet has the "
+            "other"
+        )
         split = RooflineSource(self._request).attention(op).split
         assert split is not None
         return split
@@ -193,7 +258,9 @@ UW_PER_W = 1_000_000
 
 
 def _power_uw(points: list[Point], shapes: list[list[int]], at: Floats) -> NDArray[np.int64] | None:
-    """Microwatts at each count, between the rows as their times are; None unless all rows have an energy."""
+    """Microwatts at each count, between the rows as their times are; None unless all rows have an
+    energy.
+    """
     if any(point.energy_uj is None for point in points):
         return None
     watts = np.array([_watts(point) for point in points])
@@ -210,5 +277,7 @@ def _mean_power_uw(points: list[Point]) -> int:
 
 
 def _watts(point: Point) -> float:
-    """Mean power of a row: microjoules over microseconds. Never 0, which could not be interpolated."""
+    """Mean power of a row: microjoules over microseconds. Never 0, which could not be
+    interpolated.
+    """
     return max((point.energy_uj or 0.0) / max(point.latency_us, LEAST_US), 1e-6)

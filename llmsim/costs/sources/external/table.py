@@ -1,17 +1,16 @@
-"""Tables of external hardware simulators: the contract of docs/how-to/external_simulators.md, from CSV, JSON, Parquet.
+"""Tables of external hardware simulators: the contract of docs/how-to/external_simulators.md, from
+CSV, JSON, Parquet.
 
 One row is one execution of one operator: what, on which device, of which shape, how long. Columns:
 
-    operator     name of an operator (docs/how-to/external_simulators.md lists them); "gemm"; "prefill", "decode"
-    device       name of the hardware in the cluster file; empty: any
-    latency_us   or latency_ns, latency_ms, latency_s
-    tokens, sequences                       the count that the operator depends on
-    n, k                                    output and input width, where the row is of a matrix and not of a name
-    new_tokens, cached_tokens, sequences    of attention; heads, kv_heads, head_dim where several models are in a table
-    tp           degree that the row holds for; empty: any
-    energy_uj    optional
-    confidence   optional, from 0 to 1: how sure the simulator is of the point
-    kind         optional: measured, simulated (default) or analytic
+    operator     name of an operator (docs/how-to/external_simulators.md lists them); "gemm";
+    "prefill", "decode" device       name of the hardware in the cluster file; empty: any latency_us
+    or latency_ns, latency_ms, latency_s tokens, sequences                       the count that the
+    operator depends on n, k                                    output and input width, where the
+    row is of a matrix and not of a name new_tokens, cached_tokens, sequences    of attention;
+    heads, kv_heads, head_dim where several models are in a table tp           degree that the row
+    holds for; empty: any energy_uj    optional confidence   optional, from 0 to 1: how sure the
+    simulator is of the point kind         optional: measured, simulated (default) or analytic
 """
 
 from __future__ import annotations
@@ -29,10 +28,25 @@ from llmsim.config.reading import json_value, shown
 from llmsim.costs.sources.csv_tables import read_content, read_text
 
 LATENCY_UNITS = {"latency_us": 1.0, "latency_ns": 1e-3, "latency_ms": 1e3, "latency_s": 1e6}
-ENERGY_UNITS = {"energy_uj": 1.0, "energy_nj": 1e-3, "energy_mj": 1e3, "energy_j": 1e6, "energy_pj": 1e-6}
+ENERGY_UNITS = {
+    "energy_uj": 1.0,
+    "energy_nj": 1e-3,
+    "energy_mj": 1e3,
+    "energy_j": 1e6,
+    "energy_pj": 1e-6,
+}
 COUNTS = (
-    "tokens", "sequences", "n", "k", "new_tokens", "cached_tokens", "heads", "kv_heads", "head_dim", "tp",
-)  # fmt: skip
+    "tokens",
+    "sequences",
+    "n",
+    "k",
+    "new_tokens",
+    "cached_tokens",
+    "heads",
+    "kv_heads",
+    "head_dim",
+    "tp",
+)
 KINDS = ("measured", "simulated", "analytic")
 KNOWN = ("operator", "device", *COUNTS, "confidence", "kind", *LATENCY_UNITS, *ENERGY_UNITS)
 ATTENTION = ("prefill", "decode")
@@ -45,7 +59,9 @@ MAX_WATTS = 1e9
 
 @dataclass(frozen=True)
 class Point:
-    """One row: `shape` holds the counts that the row states, energy is None where it says nothing."""
+    """One row: `shape` holds the counts that the row states, energy is None where it
+    says nothing.
+    """
 
     operator: str
     device: str
@@ -100,7 +116,9 @@ def parse_point(row: Mapping[str, Any], place: str) -> Point:
     operator = given.get("operator")
     if not isinstance(operator, str):
         close = nearest("operator", given)
-        raise InputError(f'{place}: the column "operator" is missing{close}; it names what was timed')
+        raise InputError(
+            f'{place}: the column "operator" is missing{close}; it names what was timed'
+        )
     kind = str(given.get("kind", "simulated"))
     if kind not in KINDS:
         raise InputError(f'{place}: kind is "{kind}"; it may be {", ".join(KINDS)}')
@@ -108,7 +126,9 @@ def parse_point(row: Mapping[str, Any], place: str) -> Point:
     if latency is None:
         raise InputError(f"{place}: no latency; give one of {', '.join(LATENCY_UNITS)}")
     if not 0 <= latency <= MAX_US:
-        raise InputError(f"{place}: a latency of {latency:g} us; it must be from 0 to {MAX_US:g} us")
+        raise InputError(
+            f"{place}: a latency of {latency:g} us; it must be from 0 to {MAX_US:g} us"
+        )
     shape = {name: _count(given[name], name, place) for name in COUNTS if name in given}
     _check_shape(operator, shape, place)
     confidence = _number(given.get("confidence", 1.0), "confidence", place)
@@ -117,8 +137,13 @@ def parse_point(row: Mapping[str, Any], place: str) -> Point:
     energy = _one_of(given, ENERGY_UNITS, place)
     watts = 0.0 if energy is None else energy / max(latency, LEAST_US)
     if watts > MAX_WATTS:
-        raise InputError(f"{place}: an energy of {energy:g} uJ in {latency:g} us, {watts:g} W; at most {MAX_WATTS:g} W")
-    return Point(operator, str(given.get("device", "")), shape, latency, energy, confidence, kind, place)
+        raise InputError(
+            f"{place}: an energy of {energy:g} uJ in {latency:g} us, {watts:g} W; at most "
+            f"{MAX_WATTS:g} W"
+        )
+    return Point(
+        operator, str(given.get("device", "")), shape, latency, energy, confidence, kind, place
+    )
 
 
 def _check_shape(operator: str, shape: Mapping[str, int], place: str) -> None:
@@ -129,7 +154,9 @@ def _check_shape(operator: str, shape: Mapping[str, int], place: str) -> None:
     elif operator == "gemm":
         needed = ("tokens", "n", "k")
     elif "tokens" not in shape and "sequences" not in shape:
-        raise InputError(f'{place}: "{operator}" states neither tokens nor sequences; give the one it depends on')
+        raise InputError(
+            f'{place}: "{operator}" states neither tokens nor sequences; give the one it depends on'
+        )
     else:
         return
     for name in needed:
@@ -140,7 +167,9 @@ def _check_shape(operator: str, shape: Mapping[str, int], place: str) -> None:
 def _one_of(row: Mapping[str, Any], units: Mapping[str, float], place: str) -> float | None:
     found = [name for name in units if name in row]
     if len(found) > 1:
-        raise InputError(f"{place}: {' and '.join(found)} say the same thing twice; give one of them")
+        raise InputError(
+            f"{place}: {' and '.join(found)} say the same thing twice; give one of them"
+        )
     return _number(row[found[0]], found[0], place) * units[found[0]] if found else None
 
 
@@ -150,14 +179,18 @@ def _number(value: object, name: str, place: str) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number) or number < 0:
-        raise InputError(f"{place}: {name} is {shown(value)}; it must be a finite number, not negative")
+        raise InputError(
+            f"{place}: {name} is {shown(value)}; it must be a finite number, not negative"
+        )
     return number
 
 
 def _count(value: object, name: str, place: str) -> int:
     number = _number(value, name, place)
     if number != int(number) or number > MAX_COUNT:
-        raise InputError(f"{place}: {name} is {shown(value)}; it must be a whole number up to {MAX_COUNT}")
+        raise InputError(
+            f"{place}: {name} is {shown(value)}; it must be a whole number up to {MAX_COUNT}"
+        )
     return int(number)
 
 
@@ -170,7 +203,9 @@ def _csv_rows(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
                 raise InputError(f"{place}: the row has another number of fields than the header")
             yield place, {name.strip(): cell.strip() for name, cell in row.items()}
     except csv.Error as error:
-        raise InputError(f"{path}:{reader.line_num}: not CSV ({error}); write comma-separated values") from None
+        raise InputError(
+            f"{path}:{reader.line_num}: not CSV ({error}); write comma-separated values"
+        ) from None
 
 
 def _json_rows(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
@@ -181,7 +216,9 @@ def _json_rows(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
     common = {k: v for k, v in document.items() if k in KNOWN} if isinstance(document, dict) else {}
     for index, row in enumerate(rows):
         if not isinstance(row, dict):
-            raise InputError(f"{path}: row {index}: must be an object with the columns of the contract")
+            raise InputError(
+                f"{path}: row {index}: must be an object with the columns of the contract"
+            )
         yield f"{path}: row {index}", {**common, **row}
 
 
@@ -192,14 +229,18 @@ def _parquet_rows(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
 
 
 def parquet_rows(path: Path) -> tuple[list[str], list[dict[str, Any]]]:
-    """Names of the columns, and the rows. Raises InputError where the file cannot be read as Parquet."""
+    """Names of the columns, and the rows. Raises InputError where the file cannot be read as
+    Parquet.
+    """
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
     data = read_content(path)
     try:
         table = parquet.read_table(io.BytesIO(data))
-        table.validate(full=True)  # a damaged table would end the process where its values are taken
+        table.validate(
+            full=True
+        )  # a damaged table would end the process where its values are taken
         return table.schema.names, table.to_pylist()  # texts that are not UTF-8 are found only here
     except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
         raise InputError(f"{path}: not Parquet ({' '.join(str(error).split())})") from None

@@ -1,4 +1,6 @@
-"""Reads the silicon database's attention tables for one head shape, or for the nearest one, scaled."""
+"""Reads the silicon database's attention tables for one head shape, or for the nearest
+one, scaled.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,25 @@ Floats = NDArray[np.float64]
 Columns = dict[str, NDArray[np.generic]]
 
 COLUMNS = [
-    "num_heads", "num_key_value_heads", "head_dim", "batch_size", "isl", "step", "window_size", "attn_dtype",
-    "kv_cache_dtype", "latency", "kernel_source",
-]  # fmt: skip
-KV_DTYPES = {"bf16": "bfloat16", "fp16": "bfloat16", "fp8": "fp8", "int8": "fp8", "fp32": "bfloat16"}
+    "num_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "batch_size",
+    "isl",
+    "step",
+    "window_size",
+    "attn_dtype",
+    "kv_cache_dtype",
+    "latency",
+    "kernel_source",
+]
+KV_DTYPES = {
+    "bf16": "bfloat16",
+    "fp16": "bfloat16",
+    "fp8": "fp8",
+    "int8": "fp8",
+    "fp32": "bfloat16",
+}
 
 
 @dataclass(frozen=True)
@@ -36,7 +53,9 @@ class HeadShape:
 
 @dataclass(frozen=True, eq=False)
 class AttentionRows:
-    """Measured rows of one head shape; `scale_compute` and `scale_kv` turn them into the shape that was asked for."""
+    """Measured rows of one head shape; `scale_compute` and `scale_kv` turn them into the shape that
+    was asked for.
+    """
 
     label: str
     exact: bool
@@ -50,10 +69,12 @@ class AttentionRows:
 
 
 def find_rows(tables: list[TablePath], op: Operator, kv_dtype: str) -> AttentionRows:
-    """Rows of the operator's head shape and KV dtype, else of the nearest shape of the first table that has any.
+    """Rows of the operator's head shape and KV dtype, else of the nearest shape of the first table
+    that has any.
 
-    Nearest: same head size first, then the same query heads per KV head, then fewest doublings between the KV heads.
-    InputError when no table has rows of that KV dtype (or, for an 8-bit cache, of any).
+    Nearest: same head size first, then the same query heads per KV head, then fewest doublings
+    between the KV heads. InputError when no table has rows of that KV dtype (or, for an 8-bit
+    cache, of any).
     """
     wanted = HeadShape(op.heads, op.kv_heads, op.head_dim)
     for dtype in dict.fromkeys((KV_DTYPES[short_dtype(kv_dtype)], "bfloat16")):
@@ -65,7 +86,10 @@ def find_rows(tables: list[TablePath], op: Operator, kv_dtype: str) -> Attention
             keep = _is_shape(rows, shape)
             label = f"{table.label} {dtype}" + _kernel(rows, keep)
             if shape != wanted:
-                label += f", scaled from heads={shape.heads} kv_heads={shape.kv_heads} head_dim={shape.head_dim}"
+                label += (
+                    f", scaled from heads={shape.heads} kv_heads={shape.kv_heads} "
+                    f"head_dim={shape.head_dim}"
+                )
             if dtype != KV_DTYPES[short_dtype(kv_dtype)]:
                 label += f", measured with a {dtype} cache"
             return AttentionRows(
@@ -75,7 +99,10 @@ def find_rows(tables: list[TablePath], op: Operator, kv_dtype: str) -> Attention
                 wanted.kv_heads * wanted.head_dim / (shape.kv_heads * shape.head_dim),
                 {name: column[keep] for name, column in rows.items()},
             )
-    raise InputError(f"the silicon database has no attention rows for head_dim {op.head_dim} and KV dtype {kv_dtype}")
+    raise InputError(
+        f"the silicon database has no attention rows for head_dim {op.head_dim} and KV dtype "
+        f"{kv_dtype}"
+    )
 
 
 def _usable(rows: Columns, kv_dtype: str) -> Columns | None:
@@ -94,13 +121,21 @@ def _is_shape(rows: Columns, shape: HeadShape) -> NDArray[np.bool_]:
 
 
 def _nearest(rows: Columns, wanted: HeadShape) -> HeadShape:
-    table = np.stack([rows[name].astype(np.int64) for name in ("num_heads", "num_key_value_heads", "head_dim")], axis=1)
+    table = np.stack(
+        [rows[name].astype(np.int64) for name in ("num_heads", "num_key_value_heads", "head_dim")],
+        axis=1,
+    )
     shapes = [HeadShape(int(h), int(kv), int(hd)) for h, kv, hd in np.unique(table, axis=0)]
 
     def distance(shape: HeadShape) -> tuple[float, float, float, int]:
         group = abs(np.log2(shape.heads / shape.kv_heads) - np.log2(wanted.heads / wanted.kv_heads))
         size = abs(np.log2(shape.head_dim / wanted.head_dim))
-        return (float(size), float(group), float(abs(np.log2(shape.kv_heads / wanted.kv_heads))), shape.heads)
+        return (
+            float(size),
+            float(group),
+            float(abs(np.log2(shape.kv_heads / wanted.kv_heads))),
+            shape.heads,
+        )
 
     return min(shapes, key=distance)
 

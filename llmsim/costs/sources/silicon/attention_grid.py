@@ -1,4 +1,6 @@
-"""Turns measured attention rows into the split grid: prefill over (new, cached) tokens, decode over (n, cached)."""
+"""Turns measured attention rows into the split grid: prefill over (new, cached) tokens, decode over
+(n, cached).
+"""
 
 from __future__ import annotations
 
@@ -21,15 +23,19 @@ Floats = NDArray[np.float64]
 
 TILE_ROWS = {"fa2": 64, "fa3": 128}
 DEFAULT_TILE_ROWS = 128
-"""Query rows of one prefill thread block. FA2: a paged KV cache forces its split kernel, whose block has 64 rows at
-every head size (flash_fwd_launch_template.h, run_mha_fwd_splitkv_dispatch). FA3: 128 at head size 128
-(hopper/ templates of the same repository). FlashInfer and others: assumed 128."""
+"""Query rows of one prefill thread block. FA2: a paged KV cache forces its split kernel, whose
+block has 64 rows at every head size (flash_fwd_launch_template.h, run_mha_fwd_splitkv_dispatch).
+FA3: 128 at head size 128 (hopper/ templates of the same repository). FlashInfer and others: assumed
+128.
+"""
 COLD_FACTOR = 2
 """A KV cache this many times the last-level cache is certainly read from memory."""
 PS_PER_US = 1e6
 DISTURBED = 1.5
-"""A call that took so many times as long as one of a longer prompt or cache was disturbed: a few rows are up to a
-hundred times too slow (H100, TensorRT-LLM, four heads: 4 decodes at 4,095 tokens 510 us, at 8,191 24 us)."""
+"""A call that took so many times as long as one of a longer prompt or cache was disturbed: a few
+rows are up to a hundred times too slow (H100, TensorRT-LLM, four heads: 4 decodes at 4,095 tokens
+510 us, at 8,191 24 us).
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,13 +59,19 @@ class DecodeGrid:
 
 
 def prefill_grid(
-    rows: AttentionRows, decode: DecodeGrid, request: CostRequest, op: Operator, peak_rates: PeakRates
+    rows: AttentionRows,
+    decode: DecodeGrid,
+    request: CostRequest,
+    op: Operator,
+    peak_rates: PeakRates,
 ) -> PrefillGrid:
-    """t(q, k) = T(q) + waves(q) * c * k, from the measured T of one whole prompt; at least a decode on that cache.
+    """t(q, k) = T(q) + waves(q) * c * k, from the measured T of one whole prompt; at least a decode
+    on that cache.
 
-    T(q): log-log interpolation, quadratic above the longest measured prompt. c is what one thread block needs per
-    cached token: its tile's (query row, token) pairs at the rate per SM that the longest prompts reach. waves(q) =
-    heads * ceil(q / tile) / SMs. Full waves give the causal-area share of the full length's time.
+    T(q): log-log interpolation, quadratic above the longest measured prompt. c is what one thread
+    block needs per cached token: its tile's (query row, token) pairs at the rate per SM that the
+    longest prompts reach. waves(q) = heads * ceil(q / tile) / SMs. Full waves give the causal-area
+    share of the full length's time.
     """
     lengths, times_us = prompt_times(rows)
     q_axis = geometric_axis(1, request.table_tokens, 8)
@@ -71,23 +83,30 @@ def prefill_grid(
     us[:, 1:] = np.maximum(us[:, 1:], one_token_us[None, :])
     marks = np.full(us.shape, Provenance.SCALED, dtype=np.uint8)
     if rows.exact:
-        marks[:, 0] = np.where(np.isin(q_axis, lengths), Provenance.MEASURED, Provenance.INTERPOLATED)
+        marks[:, 0] = np.where(
+            np.isin(q_axis, lengths), Provenance.MEASURED, Provenance.INTERPOLATED
+        )
     marks[q_axis > lengths[-1], :] = Provenance.EXTRAPOLATED
     least = peak_rates.kv_us((q + k) * op.kv_bytes_per_context_token)
     peak = peak_rates.peak(request.dtypes.activation)
     if peak:
-        least = np.maximum(least, (q * k + q * (q + 1) / 2) * op.flops_per_context_token / peak * 1e6)
+        least = np.maximum(
+            least, (q * k + q * (q + 1) / 2) * op.flops_per_context_token / peak * 1e6
+        )
     marks[us < least] = Provenance.ANALYTIC
     us = np.maximum.accumulate(np.maximum(us, least), axis=1)
     return PrefillGrid(q_axis, k_axis, to_ps(us), marks)
 
 
-def _cached_part_us(lengths: Floats, times_us: Floats, request: CostRequest, op: Operator, q: Floats) -> Floats:
+def _cached_part_us(
+    lengths: Floats, times_us: Floats, request: CostRequest, op: Operator, q: Floats
+) -> Floats:
     """Microseconds per cached token of a chunk of q new tokens: waves(q) * c.
 
-    FlashAttention-2 gives every tile of every query head one block and never splits a multi-token query over its KV
-    (mha_varlen_fwd): whole waves, so short chunks on long prefixes leave most of the device idle. The others pack the
-    query heads of a KV head into one tile and split the KV until the device is full: fractions of a wave.
+    FlashAttention-2 gives every tile of every query head one block and never splits a multi-token
+    query over its KV (mha_varlen_fwd): whole waves, so short chunks on long prefixes leave most of
+    the device idle. The others pack the query heads of a KV head into one tile and split the KV
+    until the device is full: fractions of a wave.
     """
     sheet = request.hardware
     pairs_per_us = (lengths[-1] ** 2 - lengths[-2] ** 2) / 2 / (times_us[-1] - times_us[-2])
@@ -102,7 +121,9 @@ def _cached_part_us(lengths: Floats, times_us: Floats, request: CostRequest, op:
 
 
 def prompt_times(rows: AttentionRows) -> tuple[Floats, Floats]:
-    """(prompt lengths, microseconds) of one whole prompt; what exceeds the shortest call is scaled with the heads."""
+    """(prompt lengths, microseconds) of one whole prompt; what exceeds the shortest call is scaled
+    with the heads.
+    """
     alone = rows.numbers("batch_size") == 1
     lengths = rows.numbers("isl") + rows.numbers("step")
     points, owner = np.unique(lengths[alone], return_inverse=True)
@@ -113,18 +134,23 @@ def prompt_times(rows: AttentionRows) -> tuple[Floats, Floats]:
 
 
 def _power_law(points: Floats, times_us: Floats, at: Floats) -> Floats:
-    """Linear in log-log between points, constant below, quadratic above the last (attention dominates there)."""
+    """Linear in log-log between points, constant below, quadratic above the last (attention
+    dominates there).
+    """
     inside = np.exp(np.interp(np.log(at), np.log(points), np.log(times_us)))
     return np.asarray(np.where(at > points[-1], times_us[-1] * (at / points[-1]) ** 2, inside))
 
 
-def decode_grid(rows: AttentionRows, request: CostRequest, op: Operator, peak_rates: PeakRates) -> DecodeGrid:
+def decode_grid(
+    rows: AttentionRows, request: CostRequest, op: Operator, peak_rates: PeakRates
+) -> DecodeGrid:
     """Measured decode times, never faster than reading the KV from memory.
 
-    In a model the KV of a layer is cold: all other layers were read since. The database repeats one call (a graph
-    replayed six times: collector/helper.py of ai-dynamo/aiconfigurator), so its rows are warm as far as the last-level
-    cache goes, and are raised to fixed + bytes / cold rate. The rate is that of the rows with a KV cache of twice the
-    last-level cache or more; the fixed part: `_fixed_us`.
+    In a model the KV of a layer is cold: all other layers were read since. The database repeats one
+    call (a graph replayed six times: collector/helper.py of ai-dynamo/aiconfigurator), so its rows
+    are warm as far as the last-level cache goes, and are raised to fixed + bytes / cold rate. The
+    rate is that of the rows with a KV cache of twice the last-level cache or more; the fixed part:
+    `_fixed_us`.
     """
     n_points, kv_points, us = decode_times(rows)
     kv_bytes = n_points[:, None] * (kv_points[None, :] + 1.0) * op.kv_bytes_per_context_token
@@ -158,17 +184,22 @@ def _fixed_us(
 ) -> Floats:
     """What a cold decode call takes beyond its KV's streaming, us [n, kv].
 
-    The shortest call of the same n, at most what the database's rows beyond the cache have; where the card was also
-    measured with cold KV (`decode_cold_ns`), that: it holds at twice the last-level cache, the shortest call's time at
-    half of it, and between them it grows with the logarithm of the bytes, as the rows that it comes from do.
+    The shortest call of the same n, at most what the database's rows beyond the cache have; where
+    the card was also measured with cold KV (`decode_cold_ns`), that: it holds at twice the
+    last-level cache, the shortest call's time at half of it, and between them it grows with the
+    logarithm of the bytes, as the rows that it comes from do.
     """
     if sheet is None or not sheet.decode_cold_ns:
         return np.asarray(np.minimum(warm_fixed_us, shortest) + np.zeros_like(kv_bytes))
-    known_blocks, known_ns = (np.array(column, dtype=np.float64) for column in zip(*sheet.decode_cold_ns, strict=True))
+    known_blocks, known_ns = (
+        np.array(column, dtype=np.float64) for column in zip(*sheet.decode_cold_ns, strict=True)
+    )
     cold_us = np.interp(np.log(blocks), np.log(known_blocks), known_ns) / 1e3
     least = np.minimum(shortest, cold_us)
     octaves = np.log2(np.maximum(kv_bytes, 1.0) * COLD_FACTOR / sheet.last_level_cache_bytes)
-    return np.asarray(least + (cold_us - least) * np.clip(octaves / (2 * np.log2(COLD_FACTOR)), 0.0, 1.0))
+    return np.asarray(
+        least + (cold_us - least) * np.clip(octaves / (2 * np.log2(COLD_FACTOR)), 0.0, 1.0)
+    )
 
 
 def _up_to(points: Floats, last: int) -> int:
@@ -177,7 +208,9 @@ def _up_to(points: Floats, last: int) -> int:
 
 
 def decode_times(rows: AttentionRows) -> tuple[Floats, Floats, Floats]:
-    """(sequences, cached tokens each, microseconds [n, kv]); the new token is not among the cached ones."""
+    """(sequences, cached tokens each, microseconds [n, kv]); the new token is not among the cached
+    ones.
+    """
     batch = rows.numbers("batch_size")
     cached = rows.numbers("isl") + rows.numbers("step") - 1
     n_points, at_n = np.unique(batch, return_inverse=True)
@@ -191,13 +224,17 @@ def decode_times(rows: AttentionRows) -> tuple[Floats, Floats, Floats]:
 
 
 def _undisturbed(times_us: Floats) -> Floats:
-    """Times by length (the last axis) without those that something else on the machine made long (DISTURBED)."""
+    """Times by length (the last axis) without those that something else on the machine made long
+    (DISTURBED).
+    """
     longer = np.fmin.accumulate(times_us[..., ::-1], axis=-1)[..., ::-1]
     return np.asarray(np.where(times_us > DISTURBED * longer, longer, times_us))
 
 
 def cold_line(us: Floats, kv_bytes: Floats, peak_rates: PeakRates) -> tuple[float, float]:
-    """(bytes per us, fixed us) of reading KV from memory: medians over the rows that no cache holds."""
+    """(bytes per us, fixed us) of reading KV from memory: medians over the rows that no cache
+    holds.
+    """
     cold = (kv_bytes >= COLD_FACTOR * peak_rates.last_level_cache_bytes) & ~np.isnan(us)
     both = cold[:, 1:] & cold[:, :-1]
     steps_us = np.diff(us, axis=1)[both]

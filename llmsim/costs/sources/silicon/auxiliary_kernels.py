@@ -1,4 +1,6 @@
-"""Kernels that vLLM runs beside those of the silicon database's tables: the cache's writing, the choice of experts."""
+"""Kernels that vLLM runs beside those of the silicon database's tables: the cache's writing, the
+choice of experts.
+"""
 
 from __future__ import annotations
 
@@ -28,27 +30,40 @@ INDEXER = "indexer"
 
 
 def kv_writes(request: CostRequest, streaming: Streaming) -> list[OpCost]:
-    """One operator for each kind of attention layer: reads K and V of the new tokens, writes them to the cache.
+    """One operator for each kind of attention layer: reads K and V of the new tokens, writes them
+    to the cache.
 
-    vLLM's backends for FlashAttention, FlashInfer and Triton declare `forward_includes_kv_cache_update = False` (0.19
-    and later: v1/attention/backends) and write in `do_kv_cache_update`; the database's collector times `forward` alone
-    (ai-dynamo/aiconfigurator, collector/vllm/collect_attn.py). The time is that of the card's streaming kernel at equal
-    bytes. The caller leaves it out where latent attention's rows are whole modules, which write inside.
+    vLLM's backends for FlashAttention, FlashInfer and Triton declare
+    `forward_includes_kv_cache_update = False` (0.19 and later: v1/attention/backends) and write in
+    `do_kv_cache_update`; the database's collector times `forward` alone (ai-dynamo/aiconfigurator,
+    collector/vllm/collect_attn.py). The time is that of the card's streaming kernel at equal bytes.
+    The caller leaves it out where latent attention's rows are whole modules, which write inside.
     """
     return [_kv_write(request, streaming, op) for op in request.operators if op.kind == "attention"]
 
 
 def expert_choices(request: CostRequest, streaming: Streaming) -> list[OpCost]:
-    """Softmax and top-k of the router's logits, once per MoE layer, on the tokens that the experts see.
+    """Softmax and top-k of the router's logits, once per MoE layer, on the tokens that the experts
+    see.
 
-    vLLM: csrc/moe/topk_softmax_kernels.cu. The database's collector makes weights and choices before it starts the
-    clock (ai-dynamo/aiconfigurator, collector/vllm/collect_moe.py), but for mxfp4 experts, whose module it times whole.
-    The time is that of the card's streaming kernel at equal bytes, with a reduction along each row.
+    vLLM: csrc/moe/topk_softmax_kernels.cu. The database's collector makes weights and choices
+    before it starts the clock (ai-dynamo/aiconfigurator, collector/vllm/collect_moe.py), but for
+    mxfp4 experts, whose module it times whole. The time is that of the card's streaming kernel at
+    equal bytes, with a reduction along each row.
     """
-    ops = [op for op in request.operators if op.kind == "moe" and not op.weight_dtype.startswith("fp4")]
+    ops = [
+        op for op in request.operators if op.kind == "moe" and not op.weight_dtype.startswith("fp4")
+    ]
     size = int(dtype_bytes(request.dtypes.activation))
     return [
-        _moving(op, EXPERT_CHOICE, size * op.experts_total + CHOICE_BYTES * op.topk, request, streaming, REDUCTION_US)
+        _moving(
+            op,
+            EXPERT_CHOICE,
+            size * op.experts_total + CHOICE_BYTES * op.topk,
+            request,
+            streaming,
+            REDUCTION_US,
+        )
         for op in ops
     ]
 
@@ -63,7 +78,12 @@ def _kv_write(request: CostRequest, streaming: Streaming, op: Operator) -> OpCos
 
 
 def _moving(
-    op: Operator, name: str, bytes_each: int, request: CostRequest, streaming: Streaming, more_us: float = 0.0
+    op: Operator,
+    name: str,
+    bytes_each: int,
+    request: CostRequest,
+    streaming: Streaming,
+    more_us: float = 0.0,
 ) -> OpCost:
     """An operator beside `op` that moves so many bytes per token."""
     feature: Literal["tokens", "gathered"] = "gathered" if op.feature == "gathered" else "tokens"

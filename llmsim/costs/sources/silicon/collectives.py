@@ -17,20 +17,28 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 ELEMENT_BYTES = 2
-"""`message_size` counts elements, not bytes, of the whole tensor: at equal message_size the int8 rows take half as long
-as the 16-bit ones, and only so do the bus bandwidths come to what the links can do (H100 x8: 445 GB/s)."""
+"""`message_size` counts elements, not bytes, of the whole tensor: at equal message_size the int8
+rows take half as long as the 16-bit ones, and only so do the bus bandwidths come to what the links
+can do (H100 x8: 445 GB/s).
+"""
 
 
 class CollectiveTables:
-    """Prices all-reduce (vLLM's own rows, graph or eager) and NCCL's other collectives inside one node."""
+    """Prices all-reduce (vLLM's own rows, graph or eager) and NCCL's other collectives inside one
+    node.
+    """
 
     def __init__(self, request: CostRequest, database: Database) -> None:
         self._request = request
         self._database = database
 
     def operator(self, op: Operator, last: int, ranks: int) -> Curve | None:
-        """Times for 1..last tokens or sequences; None when no table has this collective over this many devices."""
-        sizes = np.arange(last + 1, dtype=np.float64) * op.collective_bytes_per_token / ELEMENT_BYTES
+        """Times for 1..last tokens or sequences; None when no table has this collective over this
+        many devices.
+        """
+        sizes = (
+            np.arange(last + 1, dtype=np.float64) * op.collective_bytes_per_token / ELEMENT_BYTES
+        )
         if op.collective == "all_reduce":
             return self._all_reduce(sizes, last, ranks)
         found = self._nccl(op.collective, ranks)
@@ -40,7 +48,9 @@ class CollectiveTables:
         return _curve(_lookup(points, times_us, sizes), points, sizes, label)
 
     def _all_reduce(self, sizes: Floats, last: int, ranks: int) -> Curve | None:
-        """Steps that replay a CUDA graph use the graph rows; larger ones the eager rows, as vLLM runs them."""
+        """Steps that replay a CUDA graph use the graph rows; larger ones the eager rows, as vLLM
+        runs them.
+        """
         graph = self._custom(ranks, eager=False)
         eager = self._custom(ranks, eager=True)
         fallback = self._nccl("all_reduce", ranks)
@@ -50,7 +60,9 @@ class CollectiveTables:
             return None
         largest_graph = max(self._request.cuda_graph_sizes, default=0)
         replayed = np.arange(last + 1) <= largest_graph
-        times = np.where(replayed, _lookup(graph[1], graph[2], sizes), _lookup(eager[1], eager[2], sizes))
+        times = np.where(
+            replayed, _lookup(graph[1], graph[2], sizes), _lookup(eager[1], eager[2], sizes)
+        )
         label = graph[0] if last <= largest_graph else eager[0]
         if 0 < largest_graph < last and graph[0] != eager[0]:
             label = f"{graph[0]} up to {largest_graph} tokens, then {eager[0]}"
@@ -61,7 +73,9 @@ class CollectiveTables:
         for table in self._database.tables("all_reduce"):
             if " vllm " not in table.label:
                 continue
-            rows = read_columns(table.path, ["num_gpus", "message_size", "latency", "backend", "allreduce_dtype"])
+            rows = read_columns(
+                table.path, ["num_gpus", "message_size", "latency", "backend", "allreduce_dtype"]
+            )
             mode = "vllm_eager" if eager else "vllm_graph"
             if "backend" not in rows:
                 continue
@@ -72,7 +86,9 @@ class CollectiveTables:
 
     def _nccl(self, name: str, ranks: int) -> tuple[str, Floats, Floats] | None:
         for table in self._database.nccl():
-            rows = read_columns(table.path, ["op_name", "nccl_dtype", "num_gpus", "message_size", "latency"])
+            rows = read_columns(
+                table.path, ["op_name", "nccl_dtype", "num_gpus", "message_size", "latency"]
+            )
             keep = (rows["op_name"] == name) & (rows["nccl_dtype"] == "half")
             keep &= rows["num_gpus"] == ranks
             if bool(keep.any()):
@@ -80,7 +96,9 @@ class CollectiveTables:
         return None
 
 
-def _points(rows: dict[str, NDArray[np.generic]], keep: NDArray[np.bool_], label: str) -> tuple[str, Floats, Floats]:
+def _points(
+    rows: dict[str, NDArray[np.generic]], keep: NDArray[np.bool_], label: str
+) -> tuple[str, Floats, Floats]:
     """(label, elements ascending, microseconds); the faster row where a size was measured twice."""
     sizes = rows["message_size"][keep].astype(np.float64)
     times_us = rows["latency"][keep].astype(np.float64) * 1e3

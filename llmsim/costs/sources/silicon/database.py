@@ -1,4 +1,6 @@
-"""Finds the silicon database that the package aiconfigurator-core carries, without importing that package."""
+"""Finds the silicon database that the package aiconfigurator-core carries, without importing that
+package.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from llmsim.costs.source import ANY_VERSION, CostRequest, EngineVersions
 
 PACKAGE = "aiconfigurator_core"
 FRAMEWORKS = ("vllm", "sglang", "trtllm")
-"""In this order: vLLM's own kernels are simulated; another framework's stand in, labelled, where it has none."""
+"""In this order: vLLM's own kernels are simulated; another framework's stand in, labelled, where it
+has none.
+"""
 NAMES = {"vllm": "vLLM", "nccl": "NCCL"}
 """What has a version of its own in `EngineVersions`."""
 
@@ -60,12 +64,20 @@ class Database:
     @property
     def has_operators(self) -> bool:
         """GEMM and attention tables exist, which is the least that a model needs."""
-        return all(self.tables(kind) for kind in ("gemm", "context_attention", "generation_attention"))
+        return all(
+            self.tables(kind) for kind in ("gemm", "context_attention", "generation_attention")
+        )
 
     def tables(self, kind: str) -> list[TablePath]:
-        """Tables of one kind, vLLM's by `nearest_first`, then those of the other frameworks, newest first."""
+        """Tables of one kind, vLLM's by `nearest_first`, then those of the other frameworks, newest
+        first.
+        """
         family, name = TABLES[kind]
-        return [found for framework in FRAMEWORKS for found in self._versions(family, framework, name, kind)]
+        return [
+            found
+            for framework in FRAMEWORKS
+            for found in self._versions(family, framework, name, kind)
+        ]
 
     def nccl(self) -> list[TablePath]:
         """NCCL tables by `nearest_first`."""
@@ -76,11 +88,15 @@ class Database:
         return dict(self.constants).get(name, default)
 
     def fingerprint(self) -> str:
-        """Changes whenever a table that could be read changes: package version, and names and sizes of the tables."""
+        """Changes whenever a table that could be read changes: package version, and names and sizes
+        of the tables.
+        """
         found = [table for kind in TABLES for table in self.tables(kind)] + self.nccl()
         for table in found:
             input_files.note(table.path)  # compiled tables may be kept from an earlier run
-        return "\n".join([self.version, *(f"{table.path} {table.path.stat().st_size}" for table in found)])
+        return "\n".join(
+            [self.version, *(f"{table.path} {table.path.stat().st_size}" for table in found)]
+        )
 
     def _versions(self, family: str, framework: str, file_name: str, kind: str) -> list[TablePath]:
         folder = self.root / "data" / self.system / family / framework
@@ -92,7 +108,9 @@ class Database:
         tables = []
         for version in nearest_first(versions, wanted):
             label = f"aiconfigurator-core {short} {self.system} {framework} {version} {kind}"
-            stands_in = "" if of_release(version, wanted) else f", nearest to {NAMES[framework]} {wanted}"
+            stands_in = (
+                "" if of_release(version, wanted) else f", nearest to {NAMES[framework]} {wanted}"
+            )
             tables.append(TablePath(folder / version / file_name, label + stands_in))
         return tables
 
@@ -104,7 +122,8 @@ def of_release(version: str, wanted: str) -> bool:
 
 
 def nearest_first(versions: Sequence[str], wanted: str) -> list[str]:
-    """Versions in the order in which they stand in for a release: its own, older ones from the newest, then newer ones.
+    """Versions in the order in which they stand in for a release: its own, older ones from the
+    newest, then newer ones.
 
     Without a release that is wanted, the newest comes first.
     """
@@ -125,12 +144,17 @@ def version_key(text: str) -> tuple[tuple[int, int, str], ...]:
     """Sorts 0.24.0 above 0.9.1 and a release candidate below its release."""
     parts = re.findall(r"\d+|[a-z]+", text.lower())
     release_end = (1, -1, "")
-    ranks = [(1, int(part), "") if part.isdigit() else (2 if part == "post" else 0, 0, part) for part in parts]
+    ranks = [
+        (1, int(part), "") if part.isdigit() else (2 if part == "post" else 0, 0, part)
+        for part in parts
+    ]
     return (*ranks, release_end)
 
 
 def find_database(request: CostRequest) -> Database | None:
-    """The tables of the request's hardware; None when the device is not in it or the package is not installed."""
+    """The tables of the request's hardware; None when the device is not in it or the package is not
+    installed.
+    """
     if request.hardware is None or request.hardware.silicon_system is None:
         return None
     spec = importlib.util.find_spec(PACKAGE)
@@ -142,12 +166,16 @@ def find_database(request: CostRequest) -> Database | None:
     if not (root / "data" / system).is_dir():
         return None
     info = sorted(package.parent.glob(f"{PACKAGE}-*.dist-info"))
-    version = info[-1].name.removeprefix(f"{PACKAGE}-").removesuffix(".dist-info") if info else "unknown"
+    version = (
+        info[-1].name.removeprefix(f"{PACKAGE}-").removesuffix(".dist-info") if info else "unknown"
+    )
     return Database(system, root, version, _constants(root / f"{system}.yaml"), request.engine)
 
 
 def silicon_is_missing(request: CostRequest) -> bool:
-    """Whether the device, or the one that it resembles, may be in the database, which is not installed."""
+    """Whether the device, or the one that it resembles, may be in the database, which is not
+    installed.
+    """
     sheet = request.hardware
     if sheet is None or (sheet.silicon_system is None and sheet.similar_to is None):
         return False
@@ -155,15 +183,21 @@ def silicon_is_missing(request: CostRequest) -> bool:
 
 
 def _constants(path: Path) -> tuple[tuple[str, float], ...]:
-    """`name: number` lines of the YAML; read without a YAML library, which costs more than the rest of a run."""
+    """`name: number` lines of the YAML; read without a YAML library, which costs more than the rest
+    of a run.
+    """
     if not path.is_file():
         return ()
-    found = re.findall(r"^ {2}([a-z_0-9]+): *([0-9.eE+-]+)\s*(?:#.*)?$", input_files.read_text(path), re.MULTILINE)
+    found = re.findall(
+        r"^ {2}([a-z_0-9]+): *([0-9.eE+-]+)\s*(?:#.*)?$", input_files.read_text(path), re.MULTILINE
+    )
     return tuple((name, float(value)) for name, value in found)
 
 
 def read_columns(path: Path, columns: list[str]) -> dict[str, NDArray[np.generic]]:
-    """Columns of a Parquet table as numpy arrays; a column that the file lacks is left out of the answer."""
+    """Columns of a Parquet table as numpy arrays; a column that the file lacks is left out of the
+    answer.
+    """
     import pyarrow.parquet as parquet  # heavy: only where a table must be read
 
     input_files.note(path)

@@ -1,4 +1,6 @@
-"""Gated delta nets from the silicon database: the kernels of prefill, decode and convolution, by heads."""
+"""Gated delta nets from the silicon database: the kernels of prefill, decode and convolution, by
+heads.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +20,28 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 COLUMNS = [
-    "kernel_source", "phase", "batch_size", "seq_len", "num_k_heads", "num_v_heads", "head_k_dim", "head_v_dim",
+    "kernel_source",
+    "phase",
+    "batch_size",
+    "seq_len",
+    "num_k_heads",
+    "num_v_heads",
+    "head_k_dim",
+    "head_v_dim",
     "latency",
-]  # fmt: skip
+]
 NAMES = ("linear_conv", "linear_attention", "linear_state")
 
 
-def linear_curve(tables: list[TablePath], op: Operator, request: CostRequest, last: int) -> Curve | None:
-    """One of the three operators that a gated delta net adds; None for any other, or without rows of its head sizes.
+def linear_curve(
+    tables: list[TablePath], op: Operator, request: CostRequest, last: int
+) -> Curve | None:
+    """One of the three operators that a gated delta net adds; None for any other, or without rows
+    of its head sizes.
 
-    linear_state: the recurrent kernel of a decode batch, by sequences, which is the traffic of the state.
-    linear_attention: what a prompt of so many tokens takes beyond one token (the state's traffic is in the other).
+    linear_state: the recurrent kernel of a decode batch, by sequences, which is the traffic of the
+    state. linear_attention: what a prompt of so many tokens takes beyond one token (the state's
+    traffic is in the other).
     """
     linear = request.model.linear
     if op.name not in NAMES or linear is None or linear.kind != "delta":
@@ -40,7 +53,9 @@ def linear_curve(tables: list[TablePath], op: Operator, request: CostRequest, la
         keep = (rows["head_k_dim"] == linear.key_dim) & (rows["head_v_dim"] == linear.value_dim)
         if not bool(keep.any()):
             continue
-        shapes = np.unique(np.stack([rows["num_v_heads"][keep], rows["num_k_heads"][keep]], axis=1), axis=0)
+        shapes = np.unique(
+            np.stack([rows["num_v_heads"][keep], rows["num_k_heads"][keep]], axis=1), axis=0
+        )
         away = np.abs(np.log2(shapes[:, 0] / heads)) + 0.1 * np.abs(np.log2(shapes[:, 1] / keys))
         found = shapes[int(np.argmin(away))]
         keep &= (rows["num_v_heads"] == found[0]) & (rows["num_k_heads"] == found[1])
@@ -58,7 +73,9 @@ def linear_curve(tables: list[TablePath], op: Operator, request: CostRequest, la
     return None
 
 
-def _points(rows: dict[str, NDArray[np.generic]], keep: NDArray[np.bool_], name: str) -> tuple[Floats, Floats]:
+def _points(
+    rows: dict[str, NDArray[np.generic]], keep: NDArray[np.bool_], name: str
+) -> tuple[Floats, Floats]:
     """(tokens or sequences ascending, microseconds); the fastest row of each."""
     kernels = np.array([str(kernel) for kernel in rows["kernel_source"]])
     conv = np.char.startswith(kernels, "causal_conv1d")
@@ -67,7 +84,10 @@ def _points(rows: dict[str, NDArray[np.generic]], keep: NDArray[np.bool_], name:
         at = rows["batch_size"]
     else:
         keep = (
-            keep & (conv if name == "linear_conv" else ~conv) & (rows["phase"] == "context") & (rows["batch_size"] == 1)
+            keep
+            & (conv if name == "linear_conv" else ~conv)
+            & (rows["phase"] == "context")
+            & (rows["batch_size"] == 1)
         )
         at = rows["seq_len"]
     points, owner = np.unique(at[keep].astype(np.float64), return_inverse=True)

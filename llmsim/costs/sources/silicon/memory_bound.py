@@ -1,9 +1,11 @@
-"""Kernels that only move data (norms, rotation, activation, sampling): how long so many bytes take on a card.
+"""Kernels that only move data (norms, rotation, activation, sampling): how long so many bytes take
+on a card.
 
-They work on what the kernel before them has just written, so a tensor that fits the last-level cache is read from
-there: the curve of time over bytes has three parts, a fixed one, the cache's rate, and the memory's rate beyond the
-cache. The silicon database holds that curve for each card, as vLLM's kernel that scales a tensor to fp8 (it reads two
-bytes and writes one per element, and computes next to nothing). Where it is absent, the data sheet makes the curve.
+They work on what the kernel before them has just written, so a tensor that fits the last-level
+cache is read from there: the curve of time over bytes has three parts, a fixed one, the cache's
+rate, and the memory's rate beyond the cache. The silicon database holds that curve for each card,
+as vLLM's kernel that scales a tensor to fp8 (it reads two bytes and writes one per element, and
+computes next to nothing). Where it is absent, the data sheet makes the curve.
 """
 
 from __future__ import annotations
@@ -29,14 +31,27 @@ BINS_PER_OCTAVE = 2
 FIXED_US = 2.0
 """Shortest calls of the same kernel: 1.5 (L40S) to 2.2 us (GB200)."""
 REDUCTION_US = 0.5
-"""What a reduction along each row adds to the shortest calls: vLLM's dynamic less its static scaling, 0.4 to 0.6 us."""
+"""What a reduction along each row adds to the shortest calls: vLLM's dynamic less its static
+scaling, 0.4 to 0.6 us.
+"""
 CACHE_BYTES_PER_S = 5e12
 """Rate within the last-level cache: 5.2 (H100) to 7.8 TB/s (RTX PRO 6000) in those tables."""
 MEMORY_EFFICIENCY = 0.8
-"""Share of the data sheet's bandwidth beyond the cache: 0.77 (L40S) to 0.92 (H100) in those tables."""
+"""Share of the data sheet's bandwidth beyond the cache: 0.77 (L40S) to 0.92 (H100) in those tables.
+"""
 CACHE_SHARE = 0.5
-"""Of the cache, what a tensor can fill before it spills: the tables bend between 0.4 (H100) and 0.8 (L40S) of it."""
-REDUCTIONS = ("layernorm", "final_layernorm", "post_norm", "qk_norm", "latent_norm", "linear_norm", "sampler")
+"""Of the cache, what a tensor can fill before it spills: the tables bend between 0.4 (H100) and 0.8
+(L40S) of it.
+"""
+REDUCTIONS = (
+    "layernorm",
+    "final_layernorm",
+    "post_norm",
+    "qk_norm",
+    "latent_norm",
+    "linear_norm",
+    "sampler",
+)
 """Operators that reduce along each row."""
 
 
@@ -55,8 +70,12 @@ class Streaming:
         return self.moving_us(moved) + REDUCTION_US * (op.name in REDUCTIONS)
 
     def moving_us(self, moved: Floats) -> Floats:
-        """Of one kernel that reads and writes so many bytes in all, and computes next to nothing."""
-        times = np.exp(np.interp(np.log(np.maximum(moved, 1.0)), np.log(self.num_bytes), np.log(self.us)))
+        """Of one kernel that reads and writes so many bytes in all, and computes next
+        to nothing.
+        """
+        times = np.exp(
+            np.interp(np.log(np.maximum(moved, 1.0)), np.log(self.num_bytes), np.log(self.us))
+        )
         beyond = moved > self.num_bytes[-1]
         return np.asarray(np.where(beyond, self.us[-1] * moved / self.num_bytes[-1], times))
 

@@ -1,12 +1,15 @@
-"""Latent attention from the silicon database: modules of DeepSeek-V3's shape, or the attention kernel of any model's.
+"""Latent attention from the silicon database: modules of DeepSeek-V3's shape, or the attention
+kernel of any model's.
 
-vLLM's own rows are whole modules, from hidden state to hidden state, of one model (and of Kimi K2, whose shape it is).
-For other hidden sizes, query ranks and weights, and where ranks share sequences by tokens, the kernel's rows of the
-other frameworks stand in; they depend on the heads and on the latent's widths, which all published models have in
-common. Projections then are GEMMs like any other. On decodes SGLang and vLLM run the same kernels; prompts take
-TensorRT-LLM's rows first: like vLLM it expands keys and values and runs plain attention, while SGLang's rows on Hopper
-attend on the compressed cache, which takes more than twice as long. What vLLM's module does between its kernels
-(copies, small matrices for each head) is what its rows of DeepSeek-V3 have beyond kernel and projections.
+vLLM's own rows are whole modules, from hidden state to hidden state, of one model (and of Kimi K2,
+whose shape it is). For other hidden sizes, query ranks and weights, and where ranks share sequences
+by tokens, the kernel's rows of the other frameworks stand in; they depend on the heads and on the
+latent's widths, which all published models have in common. Projections then are GEMMs like any
+other. On decodes SGLang and vLLM run the same kernels; prompts take TensorRT-LLM's rows first: like
+vLLM it expands keys and values and runs plain attention, while SGLang's rows on Hopper attend on
+the compressed cache, which takes more than twice as long. What vLLM's module does between its
+kernels (copies, small matrices for each head) is what its rows of DeepSeek-V3 have beyond kernel
+and projections.
 """
 
 from __future__ import annotations
@@ -31,18 +34,35 @@ Floats = NDArray[np.float64]
 
 KERNEL_WIDTHS = {"kv_rank": 512, "nope_dim": 128, "rope_dim": 64, "v_dim": 128}
 """Of the latent attention that the kernels' rows were measured with."""
-COLUMNS = ["num_heads", "batch_size", "isl", "step", "kv_cache_dtype", "gemm_type", "latency", "kernel_source"]
+COLUMNS = [
+    "num_heads",
+    "batch_size",
+    "isl",
+    "step",
+    "kv_cache_dtype",
+    "gemm_type",
+    "latency",
+    "kernel_source",
+]
 KERNEL_COLUMNS = [name for name in COLUMNS if name != "gemm_type"]
-MEASURED_SHAPE = (7168, LatentAttention(q_rank=1536, kv_rank=512, nope_dim=128, rope_dim=64, v_dim=128))
+MEASURED_SHAPE = (
+    7168,
+    LatentAttention(q_rank=1536, kv_rank=512, nope_dim=128, rope_dim=64, v_dim=128),
+)
 """Hidden size and attention of DeepSeek-V3 (and Kimi K2), which the tables were measured with."""
 INSIDE = ("qkv_a_proj", "kv_a_proj", "q_proj", "q_b_proj", "kv_b_proj", "latent_norm", "o_proj")
-"""Operators that the rows contain: the profiler times the whole block, from hidden state to hidden state. So is the
-rotation, which has the name of other models' and is matched apart."""
+"""Operators that the rows contain: the profiler times the whole block, from hidden state to hidden
+state. So is the rotation, which has the name of other models' and is matched apart.
+"""
 GEMM_TYPES = {"bf16": "bfloat16", "fp16": "bfloat16", "fp8": "fp8_block"}
 
 
-def find_modules(tables: list[TablePath], op: Operator, request: CostRequest) -> AttentionRows | None:
-    """Rows of the module on one rank; None where the model has another shape, or no table its weights' type."""
+def find_modules(
+    tables: list[TablePath], op: Operator, request: CostRequest
+) -> AttentionRows | None:
+    """Rows of the module on one rank; None where the model has another shape, or no table its
+    weights' type.
+    """
     model = request.model
     gemm = GEMM_TYPES.get(short_dtype(request.dtypes.of(model, "attention")))
     if request.layout.decode_context > 1:  # its attention has other heads than its projections
@@ -52,13 +72,18 @@ def find_modules(tables: list[TablePath], op: Operator, request: CostRequest) ->
     return rows_of_heads(tables, op, request, gemm)
 
 
-def find_kernels(tables: list[TablePath], op: Operator, request: CostRequest) -> AttentionRows | None:
-    """Rows of the attention kernel alone, for the operator's heads; None where the model's latent has other widths.
+def find_kernels(
+    tables: list[TablePath], op: Operator, request: CostRequest
+) -> AttentionRows | None:
+    """Rows of the attention kernel alone, for the operator's heads; None where the model's latent
+    has other widths.
 
     Never measured: another framework's kernel, without what vLLM's module does between its kernels.
     """
     latent = request.model.latent
-    if latent is None or any(getattr(latent, name) != width for name, width in KERNEL_WIDTHS.items()):
+    if latent is None or any(
+        getattr(latent, name) != width for name, width in KERNEL_WIDTHS.items()
+    ):
         return None
     found = rows_of_heads(tables, op, request, None)
     return None if found is None else replace(found, exact=False)
@@ -67,7 +92,8 @@ def find_kernels(tables: list[TablePath], op: Operator, request: CostRequest) ->
 def between_kernels(
     module: AttentionRows, kernel: AttentionRows, gemms: GemmTable, heads: int, *, prompts: bool
 ) -> tuple[Floats, Floats]:
-    """(tokens, microseconds): the time of the measured module of as many heads beyond its kernel and its projections.
+    """(tokens, microseconds): the time of the measured module of as many heads beyond its kernel
+    and its projections.
 
     Of prompts, or of decodes at the shortest KV. The streaming kernels beside them are still in it.
     """
@@ -93,7 +119,8 @@ def between_kernels(
 def rows_of_heads(
     tables: list[TablePath], op: Operator, request: CostRequest, gemm: str | None, model: str = ""
 ) -> AttentionRows | None:
-    """Rows of a number of heads, of modules with weights of type `gemm` (and of one `model`), or (None) of kernels.
+    """Rows of a number of heads, of modules with weights of type `gemm` (and of one `model`), or
+    (None) of kernels.
 
     A number of heads that was not measured takes the next larger one's rows, scaled by the heads.
     """
@@ -112,7 +139,9 @@ def rows_of_heads(
             known = np.unique(rows["num_heads"][keep].astype(np.int64))
             heads = int(known[min(int(np.searchsorted(known, op.heads)), len(known) - 1)])
             keep &= rows["num_heads"] == heads
-            label = f"{table.label} {gemm}, {dtype} cache" if gemm else f"{table.label}, {dtype} cache"
+            label = (
+                f"{table.label} {gemm}, {dtype} cache" if gemm else f"{table.label}, {dtype} cache"
+            )
             if heads != op.heads:
                 label += f", scaled from heads={heads}"
             scale = op.heads / heads

@@ -1,4 +1,6 @@
-"""Grouped-expert times from the silicon database: the model's own shape where measured, else the nearest one scaled."""
+"""Grouped-expert times from the silicon database: the model's own shape where measured, else the
+nearest one scaled.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +22,25 @@ Floats = NDArray[np.float64]
 Columns = dict[str, NDArray[np.generic]]
 
 COLUMNS = [
-    "moe_dtype", "num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size",
-    "distribution", "latency",
-]  # fmt: skip
+    "moe_dtype",
+    "num_tokens",
+    "hidden_size",
+    "inter_size",
+    "topk",
+    "num_experts",
+    "moe_tp_size",
+    "moe_ep_size",
+    "distribution",
+    "latency",
+]
 SHAPE = ("hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
 DISTRIBUTIONS = {
     "balanced": ("balanced", "power_law_1.01", "power_law_1.2"),
     "power_law": ("power_law_1.2", "power_law_1.01", "balanced"),
 }
-"""Expert routing asked for -> the tables' distributions, nearest first. Real routers load experts unevenly."""
+"""Expert routing asked for -> the tables' distributions, nearest first. Real routers load experts
+unevenly.
+"""
 MOE_DTYPES = {
     "bf16": ("bfloat16",),
     "fp16": ("bfloat16",),
@@ -43,8 +55,10 @@ MOE_DTYPES = {
 GATED, PLAIN = 3, 2
 """Matrices of one expert: gate, up and down, or up and down alone."""
 MEASURED_PLAIN = {(1856, 6, 128), (2688, 22, 512), (5120, 22, 512)}
-"""(width, top-k, experts) of the rows that were measured without a gate: the Nemotron 3 models'. The tables do not say
-so, but with a third matrix the first would have read its weights at 4.5 TB/s from an H100's memory of 3.35."""
+"""(width, top-k, experts) of the rows that were measured without a gate: the Nemotron 3 models'.
+The tables do not say so, but with a third matrix the first would have read its weights at 4.5 TB/s
+from an H100's memory of 3.35.
+"""
 
 
 @dataclass(frozen=True)
@@ -60,7 +74,9 @@ class MoeShape:
     matrices: int = GATED
 
     def work(self, tokens: Floats, element_bytes: float, peak: float, bandwidth: float) -> Floats:
-        """Roofline microseconds on one rank: weights of the experts that tokens touch, flops of their pairs."""
+        """Roofline microseconds on one rank: weights of the experts that tokens touch, flops of
+        their pairs.
+        """
         local = self.experts / self.ep
         inter = self.inter / self.tp
         touched = local * (1.0 - (1.0 - self.topk / self.experts) ** tokens)
@@ -70,12 +86,18 @@ class MoeShape:
 
 
 def moe_curve(
-    tables: list[TablePath], op: Operator, request: CostRequest, peak_rates: PeakRates, element_bytes: float, last: int
+    tables: list[TablePath],
+    op: Operator,
+    request: CostRequest,
+    peak_rates: PeakRates,
+    element_bytes: float,
+    last: int,
 ) -> Curve | None:
     """Times for 1..last tokens; None when no table has experts of the weight dtype.
 
-    The model's own shape is interpolated linearly over tokens. Otherwise the nearest measured shape (fewest doublings
-    over all six sizes) is scaled by the ratio of the two rooflines, token count by token count.
+    The model's own shape is interpolated linearly over tokens. Otherwise the nearest measured shape
+    (fewest doublings over all six sizes) is scaled by the ratio of the two rooflines, token count
+    by token count.
     """
     wanted = wanted_shape(op, request)
     names = MOE_DTYPES.get(op.weight_dtype, ())
@@ -86,12 +108,16 @@ def moe_curve(
             if bool(keep.any()):
                 rows = {name: column[keep] for name, column in rows.items()}
                 rows = _by_routing(rows, _measured_routing(op, request))
-                return _from_rows(rows, wanted, op, peak_rates, element_bytes, last, f"{table.label} {dtype}")
+                return _from_rows(
+                    rows, wanted, op, peak_rates, element_bytes, last, f"{table.label} {dtype}"
+                )
     return None
 
 
 def _measured_routing(op: Operator, request: CostRequest) -> str:
-    """Uneven loads that were measured are used where one rank has all experts; across ranks loads are drawn."""
+    """Uneven loads that were measured are used where one rank has all experts; across ranks loads
+    are drawn.
+    """
     alone = op.experts_local == op.experts_total
     return "power_law" if alone and request.expert_routing.name == "POWER_LAW" else "balanced"
 
@@ -122,12 +148,22 @@ def _measured(hidden: int, inter: int, topk: int, experts: int, tp: int, ep: int
 
 
 def _from_rows(
-    rows: Columns, wanted: MoeShape, op: Operator, peak_rates: PeakRates, element_bytes: float, last: int, label: str
+    rows: Columns,
+    wanted: MoeShape,
+    op: Operator,
+    peak_rates: PeakRates,
+    element_bytes: float,
+    last: int,
+    label: str,
 ) -> Curve:
     table = np.stack([rows[name].astype(np.int64) for name in SHAPE], axis=1)
     shapes = [_measured(*(int(value) for value in row)) for row in np.unique(table, axis=0)]
     shape = min(shapes, key=lambda candidate: (_distance(candidate, wanted), str(candidate)))
-    keep = np.all(table == np.array([shape.hidden, shape.inter, shape.topk, shape.experts, shape.tp, shape.ep]), axis=1)
+    keep = np.all(
+        table
+        == np.array([shape.hidden, shape.inter, shape.topk, shape.experts, shape.tp, shape.ep]),
+        axis=1,
+    )
     distribution = str(rows["distribution"][keep][0])
     keep &= rows["distribution"] == distribution
     points, owner = np.unique(rows["num_tokens"][keep].astype(np.float64), return_inverse=True)
@@ -154,7 +190,9 @@ def _from_rows(
 
 
 def _distance(shape: MoeShape, wanted: MoeShape) -> float:
-    """Doublings between two shapes, per-rank sizes; the expert count and the split weigh as much as the widths."""
+    """Doublings between two shapes, per-rank sizes; the expert count and the split weigh as much as
+    the widths.
+    """
     pairs = (
         (shape.hidden, wanted.hidden),
         (shape.inter / shape.tp, wanted.inter / wanted.tp),

@@ -19,7 +19,13 @@ from llmsim.costs.sources.silicon.database import Database
 from llmsim.costs.sources.silicon.gemm import GemmTable, load_gemm
 from llmsim.costs.sources.silicon.linear_attention import linear_curve
 from llmsim.costs.sources.silicon.memory_bound import Streaming, streaming
-from llmsim.costs.sources.silicon.mla import INSIDE, between_kernels, find_kernels, find_modules, rows_of_heads
+from llmsim.costs.sources.silicon.mla import (
+    INSIDE,
+    between_kernels,
+    find_kernels,
+    find_modules,
+    rows_of_heads,
+)
 from llmsim.costs.sources.silicon.moe import moe_curve
 from llmsim.costs.sources.silicon.sparse_mla import (
     INSIDE_SPARSE,
@@ -38,15 +44,19 @@ Floats = NDArray[np.float64]
 KERNEL_GAP_PS = 0
 """Idle time between two kernels of a replayed graph or a full launch queue, for each kernel.
 
-0, because the tables already hold a fixed part for every kernel: a 1 x 32 x 32 GEMM, which computes next to nothing,
-takes 1.8 us (RTX PRO 6000) to 2.6 us (H100) there, the shortest attention call 8 to 12 us, a streaming kernel 1.5 to
-2.2 us. Another microsecond would count that twice, and nothing but an end-to-end log argues for it. A positive
-value becomes the operator `kernel_gap`, so that it is seen."""
+0, because the tables already hold a fixed part for every kernel: a 1 x 32 x 32 GEMM, which computes
+next to nothing, takes 1.8 us (RTX PRO 6000) to 2.6 us (H100) there, the shortest attention call 8
+to 12 us, a streaming kernel 1.5 to 2.2 us. Another microsecond would count that twice, and nothing
+but an end-to-end log argues for it. A positive value becomes the operator `kernel_gap`, so that it
+is seen.
+"""
 WIDE = "bf16"
 DECODE_ROWS = 256
 """Narrow weights are compared with wide ones at batches of up to so many tokens."""
 NARROW_LOSS = 1.2
-"""From this ratio on, a note says that narrow weights do not pay: below, the two were measured alike."""
+"""From this ratio on, a note says that narrow weights do not pay: below, the two were measured
+alike.
+"""
 KINDS = {"gemm": "matrices", "moe": "experts"}
 LATENT_FEATURES: tuple[Literal["prefills", "decodes"], ...] = ("prefills", "decodes")
 GEMM_DTYPES = {
@@ -61,7 +71,9 @@ GEMM_DTYPES = {
 
 
 class SiliconSource:
-    """Times of vLLM's kernels on a measured card, operator by operator; nothing is fitted to a run."""
+    """Times of vLLM's kernels on a measured card, operator by operator; nothing is
+    fitted to a run.
+    """
 
     name = "silicon"
     enforce_floor = True
@@ -83,13 +95,25 @@ class SiliconSource:
         self._modules = latent and self._module_rows(self._any_attention()) is not None
 
     def operator(self, op: Operator, last: int) -> Curve | None:
-        """Times for 1..last; None for collectives and for what the database lacks (the caller says so)."""
+        """Times for 1..last; None for collectives and for what the database lacks (the caller says
+        so).
+        """
         if op.kind == "collective":
             return None
-        inside = (*INSIDE, "rotary_emb") if self._modules else INSIDE_SPARSE if self._sparse is not None else ()
+        inside = (
+            (*INSIDE, "rotary_emb")
+            if self._modules
+            else INSIDE_SPARSE
+            if self._sparse is not None
+            else ()
+        )
         if op.name in inside:
             zero = np.zeros(last + 1, dtype=np.int64)
-            return Curve(zero, zero.astype(np.uint8), "inside the latent attention's rows of the silicon database")
+            return Curve(
+                zero,
+                zero.astype(np.uint8),
+                "inside the latent attention's rows of the silicon database",
+            )
         linear = linear_curve(self._database.tables("linear_attention"), op, self._request, last)
         if linear is not None:
             return self._lit(op, linear)
@@ -106,7 +130,9 @@ class SiliconSource:
         if op.kind == "gemm":
             return self._gemm(op, last)
         element = float(dtype_bytes(op.weight_dtype or self._request.dtypes.weight))
-        curve = moe_curve(self._database.tables("moe"), op, self._request, self._peak_rates, element, last)
+        curve = moe_curve(
+            self._database.tables("moe"), op, self._request, self._peak_rates, element, last
+        )
         return self._lit(op, curve) if curve is not None else None
 
     def _compare_with_wide(self, op: Operator, curve: Curve) -> None:
@@ -136,40 +162,65 @@ class SiliconSource:
         return (context, generation) if context is not None and generation is not None else None
 
     def attention(self, op: Operator) -> AttentionCost | None:
-        """Prefill and decode of the head shape; mixed steps and unequal lengths by the card's measured constants."""
+        """Prefill and decode of the head shape; mixed steps and unequal lengths by the card's
+        measured constants.
+        """
         if self._request.model.indexer is not None:
-            return None if self._sparse is None else sparse_attention(op, self._sparse, self._request, self._peak_rates)
+            return (
+                None
+                if self._sparse is None
+                else sparse_attention(op, self._sparse, self._request, self._peak_rates)
+            )
         if self._request.model.latent is not None:
             found = self._module_rows(op) if self._modules else self._kernel_rows(op)
             if found is None:
                 return None
             context, generation = found
         else:
-            context = find_rows(self._database.tables("context_attention"), op, self._request.dtypes.kv)
-            generation = find_rows(self._database.tables("generation_attention"), op, self._request.dtypes.kv)
+            context = find_rows(
+                self._database.tables("context_attention"), op, self._request.dtypes.kv
+            )
+            generation = find_rows(
+                self._database.tables("generation_attention"), op, self._request.dtypes.kv
+            )
         decode = decode_grid(generation, self._request, op, self._peak_rates)
         prefill = prefill_grid(context, decode, self._request, op, self._peak_rates)
         kappa, how = skew_q20(self._request, op)
         if not kappa:
             self._notes.append(skew_note(how))
         split = SplitGrid(
-            prefill.q_axis, prefill.k_axis, prefill.ps, prefill.provenance,
-            decode.n_axis, decode.kv_axis, decode.ps, decode.provenance, mixed_decode_q20(self._request, op),
-        )  # fmt: skip
-        return AttentionCost(op.repeat, None, split, kappa, f"{context.label}; {generation.label}", how)
+            prefill.q_axis,
+            prefill.k_axis,
+            prefill.ps,
+            prefill.provenance,
+            decode.n_axis,
+            decode.kv_axis,
+            decode.ps,
+            decode.provenance,
+            mixed_decode_q20(self._request, op),
+        )
+        return AttentionCost(
+            op.repeat, None, split, kappa, f"{context.label}; {generation.label}", how
+        )
 
     def extra_ops(self) -> list[OpCost]:
         """Kernels without a table of their own, and the gap between kernels while it is not 0."""
         if self._streaming is None:
             self._streaming = streaming(self._database, self._peak_rates)
-        writes = [] if self._modules or self._sparse is not None else kv_writes(self._request, self._streaming)
+        writes = (
+            []
+            if self._modules or self._sparse is not None
+            else kv_writes(self._request, self._streaming)
+        )
         beside = writes + expert_choices(self._request, self._streaming)
         if self._sparse is not None:
             beside.append(sparse_prefills(self._sparse, self._request))
         return beside + self._between_latent_kernels() + self._kernel_gap()
 
     def _between_latent_kernels(self) -> list[OpCost]:
-        """What a module of latent attention does besides the operators that stand for it, scaled from DeepSeek-V3's."""
+        """What a module of latent attention does besides the operators that stand for it, scaled
+        from DeepSeek-V3's.
+        """
         gemms, op = self._gemm_table(WIDE), self._any_attention()
         model = self._request.model
         apart = model.latent is not None and model.indexer is None and not self._modules
@@ -177,8 +228,12 @@ class SiliconSource:
         if gemms is None or kernels is None:
             return []
         found = []
-        for kernel, kind, feature in zip(kernels, ("context", "generation"), LATENT_FEATURES, strict=True):
-            module = rows_of_heads(self._database.tables(f"mla_{kind}"), op, self._request, GEMM_DTYPES[WIDE][0])
+        for kernel, kind, feature in zip(
+            kernels, ("context", "generation"), LATENT_FEATURES, strict=True
+        ):
+            module = rows_of_heads(
+                self._database.tables(f"mla_{kind}"), op, self._request, GEMM_DTYPES[WIDE][0]
+            )
             if module is None:
                 continue
             tokens, us = between_kernels(module, kernel, gemms, op.heads, prompts=kind == "context")
@@ -190,7 +245,9 @@ class SiliconSource:
             ps = np.where(counts > 0, np.maximum(ps, 0), 0)
             marks = np.full(len(ps), Provenance.SCALED, dtype=np.uint8)
             source = f"{module.label}, beyond its kernels"
-            found.append(OpCost(f"latent_{feature}", "layer", op.repeat, feature, ps, marks, source))
+            found.append(
+                OpCost(f"latent_{feature}", "layer", op.repeat, feature, ps, marks, source)
+            )
         return found
 
     def _kernel_gap(self) -> list[OpCost]:
@@ -200,13 +257,25 @@ class SiliconSource:
         ps = np.full(self._request.table_tokens + 1, KERNEL_GAP_PS, dtype=np.int64)
         ps[0] = 0
         marks = np.full(len(ps), Provenance.ANALYTIC, dtype=np.uint8)
-        return [OpCost("kernel_gap", "layer", kernels, "tokens", ps, marks, "constant of the silicon source")]
+        return [
+            OpCost(
+                "kernel_gap",
+                "layer",
+                kernels,
+                "tokens",
+                ps,
+                marks,
+                "constant of the silicon source",
+            )
+        ]
 
     def notes(self) -> list[str]:
         """What the database could not say, and where it says that narrow weights do not pay."""
         narrow = [
-            f"{KINDS[kind]} with {dtype} weights take {float(np.mean(ratios)):.1f} times as long as with bfloat16 at "
-            f"batches of up to {DECODE_ROWS} tokens: so their kernels were measured; another kernel may do better "
+            f"{KINDS[kind]} with {dtype} weights take {float(np.mean(ratios)):.1f} times as long "
+            "as with bfloat16 at "
+            f"batches of up to {DECODE_ROWS} tokens: so their kernels were measured; another "
+            "kernel may do better "
             "(--cost-source roofline has no such losses)"
             for (kind, dtype), ratios in self._beside_wide.items()
             if float(np.mean(ratios)) > NARROW_LOSS
@@ -217,15 +286,19 @@ class SiliconSource:
         if self._sparse is None:
             return []
         return [
-            f"steps with prompts take at least {least_prompt_us(self._sparse) / 1e3:.1f} ms in each layer of sparse "
-            "attention: so vLLM's module was timed, at the pace at which the host launches its kernels"
+            f"steps with prompts take at least {least_prompt_us(self._sparse) / 1e3:.1f} ms in "
+            "each layer of sparse "
+            "attention: so vLLM's module was timed, at the pace at which the host launches its "
+            "kernels"
         ]
 
     def _gemm(self, op: Operator, last: int) -> Curve | None:
         table = self._gemm_table(short_dtype(op.weight_dtype or self._request.dtypes.weight))
         if table is None:
             return None
-        us, marks, label = table.curve_us(op.gemm_n, op.gemm_k, np.arange(last + 1, dtype=np.float64))
+        us, marks, label = table.curve_us(
+            op.gemm_n, op.gemm_k, np.arange(last + 1, dtype=np.float64)
+        )
         ps = to_ps(us)
         ps[0] = 0
         return self._lit(op, Curve(ps, marks, label))
@@ -239,12 +312,16 @@ class SiliconSource:
             size = float(dtype_bytes(dtype))
             tables = self._database.tables("gemm")
             self._gemms[dtype] = (
-                load_gemm(tables, names, size, self._peak_rates.peak(dtype), self._peak_rates) if names else None
+                load_gemm(tables, names, size, self._peak_rates.peak(dtype), self._peak_rates)
+                if names
+                else None
             )
         return self._gemms[dtype]
 
     def _elementwise(self, op: Operator, last: int) -> Curve:
-        """By the bytes that it moves: the card's own streaming kernel at equal bytes (streaming.py)."""
+        """By the bytes that it moves: the card's own streaming kernel at equal bytes
+        (streaming.py).
+        """
         if self._streaming is None:
             self._streaming = streaming(self._database, self._peak_rates)
         ps = to_ps(self._streaming.curve_us(op, np.arange(last + 1, dtype=np.float64)))
@@ -255,13 +332,15 @@ class SiliconSource:
     def _lit(self, op: Operator, curve: Curve) -> Curve:
         """Raises what is below the speed of light to it, marked analytic."""
         counts = np.arange(len(curve.ps), dtype=np.float64)
-        least = np.ceil(self._peak_rates.operator_us(op, counts, self._request.dtypes.activation) * 1e6).astype(
-            np.int64
-        )
+        least = np.ceil(
+            self._peak_rates.operator_us(op, counts, self._request.dtypes.activation) * 1e6
+        ).astype(np.int64)
         low = curve.ps < least
         if not bool(low.any()):
             return curve
         marks = np.where(low, np.uint8(Provenance.ANALYTIC), curve.provenance)
         return Curve(
-            np.maximum(curve.ps, least), marks.astype(np.uint8), f"{curve.source}, raised to the speed of light"
+            np.maximum(curve.ps, least),
+            marks.astype(np.uint8),
+            f"{curve.source}, raised to the speed of light",
         )

@@ -1,9 +1,10 @@
-"""Sparse latent attention from the silicon database: vLLM's whole modules of DeepSeek-V3.2 and GLM-5.
+"""Sparse latent attention from the silicon database: vLLM's whole modules of DeepSeek-V3.2 and
+GLM-5.
 
-A row is the time from hidden state to hidden state: projections, indexer, top-k, and the attention to what it chose.
-The operator "indexer" takes all of it, since it sees every token; the others of the module, attention among them, take
-nothing. Other shapes and weights, and cards without these tables, take the data sheet for indexer and attention and
-GEMMs for the projections.
+A row is the time from hidden state to hidden state: projections, indexer, top-k, and the attention
+to what it chose. The operator "indexer" takes all of it, since it sees every token; the others of
+the module, attention among them, take nothing. Other shapes and weights, and cards without these
+tables, take the data sheet for indexer and attention and GEMMs for the projections.
 """
 
 from __future__ import annotations
@@ -70,7 +71,9 @@ def find_sparse(database: Database, request: CostRequest) -> Modules | None:
     return replace(context, columns=whole), generation
 
 
-def sparse_attention(op: Operator, modules: Modules, request: CostRequest, peak_rates: PeakRates) -> AttentionCost:
+def sparse_attention(
+    op: Operator, modules: Modules, request: CostRequest, peak_rates: PeakRates
+) -> AttentionCost:
     """The whole module as the indexer's time; nothing for the attention to what it chose."""
     if op.name != "indexer":
         inside = "inside the indexer's rows"
@@ -87,9 +90,10 @@ def sparse_attention(op: Operator, modules: Modules, request: CostRequest, peak_
 
 
 def _prefill(rows: AttentionRows, request: CostRequest) -> PrefillGrid:
-    """q new tokens on k cached, from the time T that the device needs for one whole prompt: at least T(q), and at least
-    what the tokens behind the first k take in a prompt of k + q, T(k + q) - T(k). Beyond the longest prompt a token
-    takes as much more than one before as over the last two octaves: only the indexer's part grows.
+    """q new tokens on k cached, from the time T that the device needs for one whole prompt: at
+    least T(q), and at least what the tokens behind the first k take in a prompt of k + q, T(k + q)
+    - T(k). Beyond the longest prompt a token takes as much more than one before as over the last
+    two octaves: only the indexer's part grows.
     """
     lengths, times_us = _on_device(rows)
     q_axis = geometric_axis(1, request.table_tokens, 8)
@@ -97,7 +101,9 @@ def _prefill(rows: AttentionRows, request: CostRequest) -> PrefillGrid:
     q, k = np.meshgrid(q_axis.astype(np.float64), k_axis.astype(np.float64), indexing="ij")
     alone = _whole(lengths, times_us, q)
     us = np.maximum(alone, _whole(lengths, times_us, k + q) - _whole(lengths, times_us, k))
-    marks = np.full(us.shape, Provenance.INTERPOLATED if rows.exact else Provenance.SCALED, dtype=np.uint8)
+    marks = np.full(
+        us.shape, Provenance.INTERPOLATED if rows.exact else Provenance.SCALED, dtype=np.uint8
+    )
     if rows.exact:
         marks[np.isin(q_axis, lengths), 0] = Provenance.MEASURED
     marks[k + q > lengths[-1]] = Provenance.EXTRAPOLATED
@@ -106,7 +112,9 @@ def _prefill(rows: AttentionRows, request: CostRequest) -> PrefillGrid:
 
 
 def _whole(lengths: Floats, times_us: Floats, at: Floats) -> Floats:
-    """Time of a prompt: linear between the measured lengths, beyond them quadratic with the last slopes."""
+    """Time of a prompt: linear between the measured lengths, beyond them quadratic with the last
+    slopes.
+    """
     inside = np.interp(at, lengths, times_us)
     slopes = np.diff(times_us[-3:]) / np.diff(lengths[-3:])
     middles = (lengths[-2:] + lengths[-3:-1]) / 2
@@ -132,8 +140,9 @@ def least_prompt_us(modules: Modules) -> float:
 
 
 def _on_device(rows: AttentionRows) -> tuple[Floats, Floats]:
-    """(lengths, microseconds) of one whole prompt among many, whose kernels the host launches once for all of them: the
-    least share of a prompt in the batches that were measured."""
+    """(lengths, microseconds) of one whole prompt among many, whose kernels the host launches once
+    for all of them: the least share of a prompt in the batches that were measured.
+    """
     lengths, owner = np.unique(rows.numbers("isl"), return_inverse=True)
     times_us = np.full(len(lengths), np.inf)
     np.minimum.at(times_us, owner, rows.numbers("latency") * 1e3 / rows.numbers("batch_size"))
@@ -141,12 +150,25 @@ def _on_device(rows: AttentionRows) -> tuple[Floats, Floats]:
 
 
 def sparse_prefills(modules: Modules, request: CostRequest) -> OpCost:
-    """What a step with prompts waits for the host in each layer: the shortest prompt's time, less what the device needs
-    for as many tokens at least."""
+    """What a step with prompts waits for the host in each layer: the shortest prompt's time, less
+    what the device needs for as many tokens at least.
+    """
     lengths, times_us = _on_device(modules[0])
     tokens = np.arange(request.counts("prefills") + 1)
-    ps = to_ps(np.maximum(least_prompt_us(modules) - tokens * float((times_us / lengths).min()), 0.0))
+    ps = to_ps(
+        np.maximum(least_prompt_us(modules) - tokens * float((times_us / lengths).min()), 0.0)
+    )
     ps[0] = 0
-    marks = np.full(len(ps), Provenance.MEASURED if modules[0].exact else Provenance.SCALED, dtype=np.uint8)
+    marks = np.full(
+        len(ps), Provenance.MEASURED if modules[0].exact else Provenance.SCALED, dtype=np.uint8
+    )
     repeat = request.model.num_indexer_layers
-    return OpCost("sparse_prefills", "layer", repeat, "prefills", ps, marks, f"{modules[0].label}, the shortest prompt")
+    return OpCost(
+        "sparse_prefills",
+        "layer",
+        repeat,
+        "prefills",
+        ps,
+        marks,
+        f"{modules[0].label}, the shortest prompt",
+    )

@@ -1,4 +1,5 @@
-// LOR: least outstanding requests, as in Vidur's `lor` and the request-count balancing of HTTP proxies.
+// LOR: least outstanding requests, as in Vidur's `lor` and the request-count balancing of HTTP
+// proxies.
 #include "router/impl/least_outstanding.h"
 
 #include "router/kinds.h"

@@ -1,4 +1,5 @@
-// P2C: the power of two choices (Mitzenmacher, IEEE TPDS 12(10), 2001): of two random groups the less loaded one.
+// P2C: the power of two choices (Mitzenmacher, IEEE TPDS 12(10), 2001): of two random groups the
+// less loaded one.
 #include "base/counter_rng.h"
 #include "router/kinds.h"
 

@@ -1,5 +1,5 @@
-// PREFIX: the longest cached prefix weighed against load, as KV-aware routers do it (Dynamo's KV router, SGLang's
-// cache-aware balancer).
+// PREFIX: the longest cached prefix weighed against load, as KV-aware routers do it (Dynamo's KV
+// router, SGLang's cache-aware balancer).
 #include "router/kinds.h"
 #include "router/prefix_view.h"
 
@@ -7,8 +7,8 @@ namespace llmsim {
 
 namespace {
 
-// Least outstanding requests minus weight times the cached share of the prompt: a wholly cached prompt is worth a queue
-// that is longer by `weight` requests. The lowest index wins a tie.
+// Least outstanding requests minus weight times the cached share of the prompt: a wholly cached
+// prompt is worth a queue that is longer by `weight` requests. The lowest index wins a tie.
 class PrefixAware final : public Router {
  public:
   PrefixAware(const RouterContext& context, double weight, Ps delay)
@@ -31,7 +31,8 @@ class PrefixAware final : public Router {
   }
 
  private:
-  double cost(const Group& group, std::int32_t prompt) const {  // in requests, times the prompt's tokens
+  double cost(const Group& group,
+              std::int32_t prompt) const {  // in requests, times the prompt's tokens
     return static_cast<double>(group.outstanding()) * prompt - weight_ * view_.cached_tokens(group);
   }
 
@@ -45,11 +46,12 @@ class PrefixAware final : public Router {
 RouterKind prefix_aware() {
   return {"PREFIX",
           "longest cached prefix weighed against outstanding requests",
-          {{"weight", 8, 0, 1e6, "requests by which the queue may be longer where the whole prompt is cached"},
+          {{"weight", 8, 0, 1e6,
+            "requests by which the queue may be longer where the whole prompt is cached"},
            {"delay_ms", 0, 0, 1e9, "age of the router's view of the caches"}},
           [](const RouterContext& context, const OptionValues& options) {
-            return std::unique_ptr<Router>(
-                std::make_unique<PrefixAware>(context, options.at("weight"), ps_of_ms(options.at("delay_ms"))));
+            return std::unique_ptr<Router>(std::make_unique<PrefixAware>(
+                context, options.at("weight"), ps_of_ms(options.at("delay_ms"))));
           }};
 }
 

@@ -1,4 +1,5 @@
-// SESSION: the calls of a session stay where its first one went, so that they find its context cached.
+// SESSION: the calls of a session stay where its first one went, so that they find its context
+// cached.
 #include <algorithm>
 
 #include "router/impl/least_outstanding.h"
@@ -8,8 +9,8 @@ namespace llmsim {
 
 namespace {
 
-// A first call, and a request without a session, goes to the group with the fewest outstanding requests; so does a call
-// for another model than the one that its session's group serves.
+// A first call, and a request without a session, goes to the group with the fewest outstanding
+// requests; so does a call for another model than the one that its session's group serves.
 class SessionAffinity final : public Router {
  public:
   explicit SessionAffinity(const std::vector<std::int32_t>& session) : session_(session) {
@@ -18,7 +19,8 @@ class SessionAffinity final : public Router {
   }
 
   std::size_t route(RequestId request, Ps, std::span<Group* const> candidates) override {
-    const std::int32_t session = session_.empty() ? -1 : session_[static_cast<std::size_t>(request)];
+    const std::int32_t session =
+        session_.empty() ? -1 : session_[static_cast<std::size_t>(request)];
     if (session < 0) return fewest_outstanding(candidates);
     const Group*& home = home_[static_cast<std::size_t>(session)];
     const auto found = std::find(candidates.begin(), candidates.end(), home);

@@ -20,7 +20,10 @@ class UniformlyRandom final : public Router {
 }  // namespace
 
 RouterKind uniformly_random() {
-  return {"RAND", "uniformly random, seeded by --seed", {}, [](const RouterContext& context, const OptionValues&) {
+  return {"RAND",
+          "uniformly random, seeded by --seed",
+          {},
+          [](const RouterContext& context, const OptionValues&) {
             return std::unique_ptr<Router>(std::make_unique<UniformlyRandom>(context.seed));
           }};
 }

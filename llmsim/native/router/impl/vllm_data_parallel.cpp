@@ -1,4 +1,5 @@
-// VLLM_DP: the balancer of vLLM 0.33 between its data-parallel engines (v1/engine/core_client.py, DPLBAsyncMPClient).
+// VLLM_DP: the balancer of vLLM 0.33 between its data-parallel engines (v1/engine/core_client.py,
+// DPLBAsyncMPClient).
 #include <algorithm>
 
 #include "router/kinds.h"
@@ -7,9 +8,10 @@ namespace llmsim {
 
 namespace {
 
-// Each API server ("client") knows how many of its own requests an engine has, and what the engines last reported of
-// waiting, running and KV usage. Reports reach it at multiples of a period; in between it adds its own choices to
-// the reported waiting requests. Requests are spread over the clients in turn.
+// Each API server ("client") knows how many of its own requests an engine has, and what the engines
+// last reported of waiting, running and KV usage. Reports reach it at multiples of a period; in
+// between it adds its own choices to the reported waiting requests. Requests are spread over the
+// clients in turn.
 class VllmDataParallel final : public Router {
  public:
   VllmDataParallel(std::size_t num_requests, std::size_t num_clients, Ps period)
@@ -31,7 +33,8 @@ class VllmDataParallel final : public Router {
     for (std::size_t i = 0; i < groups_.size(); ++i) {
       const Scheduler& scheduler = groups_[i]->scheduler();
       const PoolState pool = scheduler.pool();
-      const double usage = 1.0 - static_cast<double>(pool.free) / static_cast<double>(pool.total - 1);
+      const double usage =
+          1.0 - static_cast<double>(pool.free) / static_cast<double>(pool.total - 1);
       for (Client& client : clients_) {
         Engine& engine = client.engines[i];
         engine.waiting = scheduler.num_waiting();
@@ -46,8 +49,10 @@ class VllmDataParallel final : public Router {
     Client& client = client_of(request);
     const auto n = static_cast<std::int64_t>(candidates.size());
     std::int64_t& first = client.first[static_cast<std::size_t>(candidates[0]->config().model)];
-    if (first < 0) first = n * (&client - clients_.data()) / num_clients();  // clients begin at different engines
-    first %= n;                                                              // not every engine can run every request
+    if (first < 0)
+      first =
+          n * (&client - clients_.data()) / num_clients();  // clients begin at different engines
+    first %= n;  // not every engine can run every request
     std::size_t best = static_cast<std::size_t>(first);
     double least = score(client, *candidates[best]);
     for (std::int64_t k = 1; k < n; ++k) {
@@ -76,18 +81,24 @@ class VllmDataParallel final : public Router {
     double kv_usage = 0;
   };
   struct Client {
-    std::vector<Engine> engines;      // by group
-    std::vector<std::int64_t> first;  // per model: which candidate is looked at first; -1: not known yet
+    std::vector<Engine> engines;  // by group
+    std::vector<std::int64_t>
+        first;  // per model: which candidate is looked at first; -1: not known yet
   };
 
   std::int64_t num_clients() const { return static_cast<std::int64_t>(clients_.size()); }
-  Client& client_of(RequestId request) { return clients_[static_cast<std::size_t>(request) % clients_.size()]; }
-  static std::size_t index_of(const Group& group) { return static_cast<std::size_t>(group.config().index); }
+  Client& client_of(RequestId request) {
+    return clients_[static_cast<std::size_t>(request) % clients_.size()];
+  }
+  static std::size_t index_of(const Group& group) {
+    return static_cast<std::size_t>(group.config().index);
+  }
 
   // A queue at an engine short of KV drains slowly: up to three times its length more.
   double score(const Client& client, const Group& group) const {
     const Engine& e = client.engines[index_of(group)];
-    const auto busy = static_cast<double>(std::max(num_clients() * e.in_flight, e.waiting + e.running));
+    const auto busy =
+        static_cast<double>(std::max(num_clients() * e.in_flight, e.waiting + e.running));
     return busy + static_cast<double>(e.waiting) * 6.0 * std::max(0.0, e.kv_usage - 0.5);
   }
 

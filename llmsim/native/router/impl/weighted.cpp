@@ -1,4 +1,5 @@
-// WEIGHTED: a weighted sum of scores between 0 and 1, as the endpoint picker of llm-d adds up its scorers.
+// WEIGHTED: a weighted sum of scores between 0 and 1, as the endpoint picker of llm-d adds up its
+// scorers.
 #include <algorithm>
 
 #include "router/kinds.h"
@@ -12,9 +13,9 @@ struct Weights {
   double load, kv, prefix;
 };
 
-// load: 1 for the fewest outstanding requests of all candidates, 0 for the most, linear between (1 where all are
-// equal); kv: share of free KV blocks; prefix: cached share of the prompt. The highest sum wins, and the lowest
-// index a tie. A scorer of weight 0 is not asked.
+// load: 1 for the fewest outstanding requests of all candidates, 0 for the most, linear between (1
+// where all are equal); kv: share of free KV blocks; prefix: cached share of the prompt. The
+// highest sum wins, and the lowest index a tie. A scorer of weight 0 is not asked.
 class Weighted final : public Router {
  public:
   Weighted(const RouterContext& context, Weights weights, Ps delay)
@@ -69,17 +70,17 @@ class Weighted final : public Router {
 }  // namespace
 
 RouterKind weighted() {
-  return {
-      "WEIGHTED",
-      "highest weighted sum of scores for load, free KV blocks and cached prefix",
-      {{"load", 1, 0, 1e6, "weight of few outstanding requests"},
-       {"kv", 1, 0, 1e6, "weight of free KV blocks"},
-       {"prefix", 2, 0, 1e6, "weight of the cached share of the prompt"},
-       {"delay_ms", 0, 0, 1e9, "age of the router's view of the caches"}},
-      [](const RouterContext& context, const OptionValues& options) {
-        const Weights weights{options.at("load"), options.at("kv"), options.at("prefix")};
-        return std::unique_ptr<Router>(std::make_unique<Weighted>(context, weights, ps_of_ms(options.at("delay_ms"))));
-      }};
+  return {"WEIGHTED",
+          "highest weighted sum of scores for load, free KV blocks and cached prefix",
+          {{"load", 1, 0, 1e6, "weight of few outstanding requests"},
+           {"kv", 1, 0, 1e6, "weight of free KV blocks"},
+           {"prefix", 2, 0, 1e6, "weight of the cached share of the prompt"},
+           {"delay_ms", 0, 0, 1e9, "age of the router's view of the caches"}},
+          [](const RouterContext& context, const OptionValues& options) {
+            const Weights weights{options.at("load"), options.at("kv"), options.at("prefix")};
+            return std::unique_ptr<Router>(
+                std::make_unique<Weighted>(context, weights, ps_of_ms(options.at("delay_ms"))));
+          }};
 }
 
 }  // namespace llmsim

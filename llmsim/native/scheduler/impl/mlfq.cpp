@@ -40,7 +40,8 @@ void Mlfq::form(Ps now, Batch& batch) {
 bool Mlfq::run(Ps now, const Rank& rank, std::int32_t budget, Batch& batch) {
   const RequestId request = std::get<2>(rank);
   const Sequence& s = sequences_[request];
-  const std::int32_t blocks = kv_.blocks_for(s.num_tokens) - static_cast<std::int32_t>(s.blocks.size());
+  const std::int32_t blocks =
+      kv_.blocks_for(s.num_tokens) - static_cast<std::int32_t>(s.blocks.size());
   if (!s.blocks.empty()) {
     if (tokens_left(request) > budget || !make_room(rank, blocks, batch)) return false;
     kv_.grow(request, s.num_tokens);
@@ -51,7 +52,8 @@ bool Mlfq::run(Ps now, const Rank& rank, std::int32_t budget, Batch& batch) {
   const std::int32_t tokens = s.num_tokens - cached;
   if (tokens > budget) return false;
   if (!start(now, request, cached, tokens, {s.num_tokens}, batch) &&
-      (!make_room(rank, blocks, batch) || !start(now, request, cached, tokens, {s.num_tokens}, batch)))
+      (!make_room(rank, blocks, batch) ||
+       !start(now, request, cached, tokens, {s.num_tokens}, batch)))
     return false;
   holders_.insert(rank);
   return true;
@@ -60,10 +62,12 @@ bool Mlfq::run(Ps now, const Rank& rank, std::int32_t budget, Batch& batch) {
 bool Mlfq::make_room(const Rank& rank, std::int32_t blocks, Batch& batch) {
   std::int64_t reachable = kv_.pool().num_free();
   if (reachable >= blocks) return true;
-  for (auto holder = holders_.rbegin(); holder != holders_.rend() && *holder > rank && reachable < blocks; ++holder)
+  for (auto holder = holders_.rbegin();
+       holder != holders_.rend() && *holder > rank && reachable < blocks; ++holder)
     reachable += static_cast<std::int64_t>(sequences_[std::get<2>(*holder)].blocks.size());
   if (reachable < blocks) return false;
-  // Blocks that requests share are free only when the last of them is dropped, so this may go further than counted.
+  // Blocks that requests share are free only when the last of them is dropped, so this may go
+  // further than counted.
   while (kv_.pool().num_free() < blocks) {
     const auto lowest = std::prev(holders_.end());
     if (holders_.empty() || !(*lowest > rank)) return false;
@@ -74,7 +78,8 @@ bool Mlfq::make_room(const Rank& rank, std::int32_t blocks, Batch& batch) {
 }
 
 void Mlfq::update_waiting(Ps now, const std::vector<RequestId>& before) {
-  for (const RequestId request : before) sequences_[request].status = static_cast<std::uint8_t>(Status::kWaiting);
+  for (const RequestId request : before)
+    sequences_[request].status = static_cast<std::uint8_t>(Status::kWaiting);
   for (const RequestId request : running_) {
     sequences_[request].status = static_cast<std::uint8_t>(Status::kRunning);
     not_running_.erase({jobs_.at(request).waits_since, request});
@@ -112,7 +117,8 @@ void Mlfq::move(RequestId request, std::int32_t level) {
 void Mlfq::served(const Item& item) {
   Job& job = jobs_.at(item.request);
   job.used += iterations(item.tokens);
-  if (job.used >= (1 << job.level)) move(item.request, std::min(job.level + 1, config_.mlfq_levels - 1));
+  if (job.used >= (1 << job.level))
+    move(item.request, std::min(job.level + 1, config_.mlfq_levels - 1));
 }
 
 void Mlfq::leave_queue(RequestId request) {

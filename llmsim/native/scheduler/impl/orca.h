@@ -1,11 +1,12 @@
-// Orca's iteration-level scheduling (G.-I. Yu et al., "Orca: A Distributed Serving System for Transformer-Based
-// Generative Models", OSDI 2022).
+// Orca's iteration-level scheduling (G.-I. Yu et al., "Orca: A Distributed Serving System for
+// Transformer-Based Generative Models", OSDI 2022).
 //
-// Each iteration runs every started request (one token) and starts waiting ones in order of arrival with their whole
-// prompts, up to the batch size and while there is room for the longest possible sequence, which is reserved at once.
-// A finished request leaves, and its room is refilled, at the next iteration; nothing is ever preempted.
-// With pipeline stages, as many batches are in flight, and a request is in one of them at most (its algorithm 1).
-// Not Orca's: the token budget of a step also bounds how many prompts start together (costs are tabulated up to it).
+// Each iteration runs every started request (one token) and starts waiting ones in order of arrival
+// with their whole prompts, up to the batch size and while there is room for the longest possible
+// sequence, which is reserved at once. A finished request leaves, and its room is refilled, at the
+// next iteration; nothing is ever preempted. With pipeline stages, as many batches are in flight,
+// and a request is in one of them at most (its algorithm 1). Not Orca's: the token budget of a step
+// also bounds how many prompts start together (costs are tabulated up to it).
 #pragma once
 
 #include "scheduler/batch_scheduler.h"

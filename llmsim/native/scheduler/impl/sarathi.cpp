@@ -8,7 +8,8 @@ namespace llmsim {
 
 void Sarathi::form(Ps now, Batch& batch) {
   schedule_decodes(batch);
-  std::int32_t chunk = config_.max_num_scheduled_tokens - static_cast<std::int32_t>(batch.items.size());
+  std::int32_t chunk =
+      config_.max_num_scheduled_tokens - static_cast<std::int32_t>(batch.items.size());
   for (std::size_t i = 0; i < running_.size() && chunk > 0; ++i) {
     const RequestId request = running_[i];
     if (in_flight(request) || !prefilling(sequences_[request])) continue;
@@ -16,7 +17,8 @@ void Sarathi::form(Ps now, Batch& batch) {
     schedule(request, tokens, batch);
     chunk -= tokens;
   }
-  while (batch.preempted.empty() && chunk > 0 && !waiting_.empty() && num_running() < config_.max_num_seqs) {
+  while (batch.preempted.empty() && chunk > 0 && !waiting_.empty() &&
+         num_running() < config_.max_num_seqs) {
     const RequestId request = waiting_.front(now);
     const std::int32_t known = sequences_[request].num_tokens;
     const std::int32_t cached = find_cached(request);
@@ -29,13 +31,15 @@ void Sarathi::form(Ps now, Batch& batch) {
   }
 }
 
-// Whoever is behind a decode in the list has not been scheduled in this step, so the youngest can be restarted at once.
+// Whoever is behind a decode in the list has not been scheduled in this step, so the youngest can
+// be restarted at once.
 void Sarathi::schedule_decodes(Batch& batch) {
   for (std::size_t i = 0; i < running_.size(); ++i) {
     const RequestId request = running_[i];
     if (in_flight(request) || prefilling(sequences_[request])) continue;
     RequestId victim = -1;
-    while (victim != request && !kv_.grow(request, sequences_[request].num_tokens)) victim = preempt_youngest(batch);
+    while (victim != request && !kv_.grow(request, sequences_[request].num_tokens))
+      victim = preempt_youngest(batch);
     if (victim == request) {
       --i;  // another one has its place
     } else {

@@ -18,7 +18,9 @@ void Sglang::form(Ps now, Batch& batch) {
   if (batch.empty()) schedule_decodes(batch);
 }
 
-bool Sglang::computes_prompt(const Sequence& s) const { return prefilling(s) && (!config_.kv_consumer || s.epoch > 0); }
+bool Sglang::computes_prompt(const Sequence& s) const {
+  return prefilling(s) && (!config_.kv_consumer || s.epoch > 0);
+}
 
 void Sglang::take_over(Ps now) {
   admit_arrived();
@@ -43,13 +45,17 @@ bool Sglang::room_to_take_over(RequestId candidate) const {
     longest = std::max(longest, whole - retractable);
   }
   const std::int64_t reserved = config_.sglang_reserved_tokens * held;
-  const std::int64_t free = std::int64_t{kv_.pool().num_free()} * config_.kv.block_size - std::max(reserved, longest);
-  const std::int64_t taken = s.num_tokens - static_cast<std::int64_t>(hits_.size()) * config_.kv.block_size;
-  return std::max(taken + config_.sglang_reserved_tokens, taken + new_tokens_left(candidate) - retractable) <= free;
+  const std::int64_t free =
+      std::int64_t{kv_.pool().num_free()} * config_.kv.block_size - std::max(reserved, longest);
+  const std::int64_t taken =
+      s.num_tokens - static_cast<std::int64_t>(hits_.size()) * config_.kv.block_size;
+  return std::max(taken + config_.sglang_reserved_tokens,
+                  taken + new_tokens_left(candidate) - retractable) <= free;
 }
 
 void Sglang::schedule_prompts(Ps now, Batch& batch) {
-  std::int32_t budget = config_.max_num_scheduled_tokens - static_cast<std::int32_t>(batch.items.size());
+  std::int32_t budget =
+      config_.max_num_scheduled_tokens - static_cast<std::int32_t>(batch.items.size());
   for (const RequestId request : running_) {
     if (!computes_prompt(sequences_[request])) continue;
     const std::int32_t tokens = std::min(tokens_left(request), budget);
@@ -62,8 +68,10 @@ void Sglang::schedule_prompts(Ps now, Batch& batch) {
     const Sequence& s = sequences_[request];
     if (s.remote_kv) return;
     const std::int32_t cached = find_cached(request);
-    const std::int64_t needed = s.num_tokens - cached + new_tokens_left(request) + config_.kv.block_size;
-    const std::int64_t free = std::int64_t{kv_.pool().num_free()} * config_.kv.block_size - promised;
+    const std::int64_t needed =
+        s.num_tokens - cached + new_tokens_left(request) + config_.kv.block_size;
+    const std::int64_t free =
+        std::int64_t{kv_.pool().num_free()} * config_.kv.block_size - promised;
     if (needed >= free && !running_.empty()) return;
     const std::int32_t tokens = std::min(s.num_tokens - cached, budget);
     if (!start(now, request, cached, tokens, {s.num_tokens}, batch)) return;
@@ -93,12 +101,14 @@ std::int32_t Sglang::blocks_for_decodes() const {
   std::int32_t count = 0;
   for (const RequestId request : running_) {
     const Sequence& s = sequences_[request];
-    count += !computes_prompt(s) && kv_.blocks_for(s.num_tokens) > static_cast<std::int32_t>(s.blocks.size());
+    count += !computes_prompt(s) &&
+             kv_.blocks_for(s.num_tokens) > static_cast<std::int32_t>(s.blocks.size());
   }
   return count;
 }
 
-// The last of a list sorted by (answer, longest first; prompt, shortest first), the youngest of equals.
+// The last of a list sorted by (answer, longest first; prompt, shortest first), the youngest of
+// equals.
 void Sglang::retract(Batch& batch) {
   const auto later = [this](RequestId a, RequestId b) {
     const Sequence &x = sequences_[a], &y = sequences_[b];
@@ -123,15 +133,18 @@ void Sglang::raise_ratio() {
   ratio_ = std::min(kRatioUnit, emitted * kRatioUnit / possible);
 }
 
-// SGLang: min(max_new_tokens - len(output_ids), CLIP_MAX_NEW_TOKENS). Where answers end with a token that only the
-// model knows, the trace holds no limit of the request, and the clip stands for it.
+// SGLang: min(max_new_tokens - len(output_ids), CLIP_MAX_NEW_TOKENS). Where answers end with a
+// token that only the model knows, the trace holds no limit of the request, and the clip stands for
+// it.
 std::int64_t Sglang::new_tokens_left(RequestId request) const {
   const Sequence& s = sequences_[request];
   if (config_.kv_producer) return 1 - s.emitted();
   const std::int64_t pool = std::int64_t{kv_.usable_blocks()} * config_.kv.block_size;
-  const std::int64_t longest = std::min<std::int64_t>(config_.kv.max_model_len, pool) - s.prompt_tokens;
+  const std::int64_t longest =
+      std::min<std::int64_t>(config_.kv.max_model_len, pool) - s.prompt_tokens;
   const std::int64_t clip = config_.sglang_new_tokens;
-  if (!config_.output_length_known) return std::max<std::int64_t>(0, std::min(clip, longest) - s.emitted());
+  if (!config_.output_length_known)
+    return std::max<std::int64_t>(0, std::min(clip, longest) - s.emitted());
   const std::int64_t limit = std::min<std::int64_t>(sequences_.max_tokens(request), longest);
   return std::max<std::int64_t>(0, std::min(clip, limit - s.emitted()));
 }

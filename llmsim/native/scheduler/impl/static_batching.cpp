@@ -12,7 +12,8 @@ void StaticBatching::form(Ps now, Batch& batch) {
     const RequestId request = waiting_.front(now);
     const std::int32_t cached = find_cached(request);
     const std::int32_t tokens = sequences_[request].num_tokens - cached;
-    if (tokens > budget || !start(now, request, cached, tokens, {reserved_tokens(kv_)}, batch)) return;
+    if (tokens > budget || !start(now, request, cached, tokens, {reserved_tokens(kv_)}, batch))
+      return;
     waiting_.pop_front();
     running_.push_back(request);
     budget -= tokens;

@@ -17,10 +17,13 @@ VllmV1::VllmV1(const VllmV1Config& config, SequenceTable& sequences, RequestLog&
       waiting_(config.queue, sequences),
       parked_(config.queue.order == QueueOrder::kPriority, sequences),
       pacing_(config.limits.prefill_schedule_interval),
-      most_running_(config.limits.max_num_active_seqs > 0 ? config.limits.max_num_active_seqs : config.max_num_seqs) {
+      most_running_(config.limits.max_num_active_seqs > 0 ? config.limits.max_num_active_seqs
+                                                          : config.max_num_seqs) {
   if (!config.kv.tables.plain() && (config.kv_producer || config.kv_consumer || config.decode_only))
-    throw std::invalid_argument("several tables of blocks do not go with prompts that are computed elsewhere");
-  // Else a sequence alone could need more blocks than it was let in for, and be preempted by itself for ever.
+    throw std::invalid_argument(
+        "several tables of blocks do not go with prompts that are computed elsewhere");
+  // Else a sequence alone could need more blocks than it was let in for, and be preempted by itself
+  // for ever.
   if (!config.kv.tables.plain() && config.kv.tables.step_tokens < config.max_num_scheduled_tokens)
     throw std::invalid_argument("steps of " + std::to_string(config.max_num_scheduled_tokens) +
                                 " tokens, but windows are to hold those of " +
@@ -37,7 +40,8 @@ void VllmV1::build(Ps now, Batch& batch) {
   ++calls_;
   some_run_ = some_prompts_run_ = false;
   StepBudget budget(config_.max_num_scheduled_tokens, config_.limits);
-  prompt_cap_ = prompt_cap(config_.limits, config_.max_num_scheduled_tokens, num_running() + num_waiting());
+  prompt_cap_ =
+      prompt_cap(config_.limits, config_.max_num_scheduled_tokens, num_running() + num_waiting());
   defers_prompts_ = pacing_.on() && pacing_.defers(steps_, somebody_decodes());
   if (config_.prefill_first) {
     build_prefill_first(now, batch, budget);
@@ -66,20 +70,25 @@ bool VllmV1::somebody_decodes() const {
 }
 
 bool VllmV1::asks_again() const {
-  return config_.decode_interval > 1 && std::any_of(running_.begin(), running_.end(), [this](RequestId request) {
+  return config_.decode_interval > 1 &&
+         std::any_of(running_.begin(), running_.end(), [this](RequestId request) {
            return calls_ < sequences_[request].next_decode_call;
          });
 }
 
-// Prompts without room wait for the decodes and take nothing from them, else the two could take turns for ever.
+// Prompts without room wait for the decodes and take nothing from them, else the two could take
+// turns for ever.
 void VllmV1::build_prefill_first(Ps now, Batch& batch, StepBudget& budget) {
   if (schedule_running(batch, budget, Only::kPrefills)) schedule_waiting(now, batch, budget);
   if (batch.empty()) schedule_running(batch, budget, Only::kDecodes);
-  if (batch.empty()) schedule_running(batch, budget);  // nothing but prompts, which stand in each other's way
+  if (batch.empty())
+    schedule_running(batch, budget);  // nothing but prompts, which stand in each other's way
 }
 
-inline std::int32_t VllmV1::tokens_wanted(RequestId request, const Sequence& s, std::int32_t budget) const {
-  // A step in flight already samples the last token: with async scheduling a stop by length is foreseen.
+inline std::int32_t VllmV1::tokens_wanted(RequestId request, const Sequence& s,
+                                          std::int32_t budget) const {
+  // A step in flight already samples the last token: with async scheduling a stop by length is
+  // foreseen.
   if (config_.output_length_known && s.num_in_flight > 0 &&
       s.num_computed + 2 - s.num_in_flight >= s.prompt_tokens + sequences_.max_tokens(request))
     return 0;
@@ -93,8 +102,8 @@ bool VllmV1::schedule_running(Batch& batch, StepBudget& budget, Only only) {
   for (std::size_t i = 0; i < running_.size() && budget.left() > 0; ++i) {
     const RequestId request = running_[i];
     Sequence& s = sequences_[request];
-    if (s.num_tokens < s.fast_until_tokens && s.num_computed < s.fast_computed && only != Only::kPrefills &&
-        s.num_tokens + s.num_in_flight - s.num_computed == 1) {
+    if (s.num_tokens < s.fast_until_tokens && s.num_computed < s.fast_computed &&
+        only != Only::kPrefills && s.num_tokens + s.num_in_flight - s.num_computed == 1) {
       batch.items.push_back({request, 1, s.num_computed, s.epoch, 0, true});
       ++s.num_computed;
       s.num_in_flight += in_flight;
@@ -107,7 +116,8 @@ bool VllmV1::schedule_running(Batch& batch, StepBudget& budget, Only only) {
     const std::int32_t tokens = tokens_wanted(request, s, budget.left());
     if (tokens <= 0) continue;
     const std::int32_t slots = s.num_computed + tokens + config_.speculation.lookahead;
-    if (!kv_.grow(request, s, slots) && (only == Only::kPrefills || !make_room(request, slots, batch, budget, i)))
+    if (!kv_.grow(request, s, slots) &&
+        (only == Only::kPrefills || !make_room(request, slots, batch, budget, i)))
       return false;
     some_run_ = true;
     some_prompts_run_ |= s.in_prompt;
@@ -135,16 +145,18 @@ void VllmV1::schedule(RequestId request, std::int32_t tokens, Batch& batch) {
   if (emits && may_take_fast_path()) calm(request, s, before);
 }
 
-// Until then it neither ends, nor fills a block, nor needs another one or gives one back; `before`: what it had
-// computed when this step began.
+// Until then it neither ends, nor fills a block, nor needs another one or gives one back; `before`:
+// what it had computed when this step began.
 void VllmV1::calm(RequestId request, Sequence& s, std::int32_t before) const {
   const std::int32_t longest = config_.kv.max_model_len - 1;
-  s.fast_until_tokens = std::min({s.prompt_tokens + sequences_.max_tokens(request) - 1, longest, kv_.next_key(s)});
+  s.fast_until_tokens =
+      std::min({s.prompt_tokens + sequences_.max_tokens(request) - 1, longest, kv_.next_key(s)});
   s.fast_computed = std::min({longest, kv_.slots(s), kv_.next_given_back(before)});
 }
 
-// The proposer runs at the end of the step, for as many tokens as its table says for this many sequences. With async
-// scheduling the next batch is formed before it has: then every sequence is taken to get all of them.
+// The proposer runs at the end of the step, for as many tokens as its table says for this many
+// sequences. With async scheduling the next batch is formed before it has: then every sequence is
+// taken to get all of them.
 void VllmV1::leave_drafts(Batch& batch) {
   batch.drafts_after = config_.speculation.drafts_after(batch.items.size());
   if (!config_.async_scheduling) return;
@@ -152,8 +164,8 @@ void VllmV1::leave_drafts(Batch& batch) {
     if (item.emits) sequences_[item.request].num_drafts = batch.drafts_after;
 }
 
-// vLLM's finish_requests with FINISHED_ABORTED: blocks are free at once, even while a batch in flight writes them
-// (unless `defer_block_free`), but not while a transfer does.
+// vLLM's finish_requests with FINISHED_ABORTED: blocks are free at once, even while a batch in
+// flight writes them (unless `defer_block_free`), but not while a transfer does.
 void VllmV1::abort(RequestId request) {
   Sequence& s = sequences_[request];
   std::erase(partly_prefilled_, request);
@@ -194,7 +206,8 @@ void VllmV1::complete(const Batch& batch, std::vector<RequestId>& finished) {
   }
 }
 
-void VllmV1::receive(const Item& item, std::int32_t drafts_after, std::vector<RequestId>& finished) {
+void VllmV1::receive(const Item& item, std::int32_t drafts_after,
+                     std::vector<RequestId>& finished) {
   Sequence& s = sequences_[item.request];
   const auto status = static_cast<Status>(s.status);
   const bool current = s.epoch == item.epoch;
@@ -203,15 +216,20 @@ void VllmV1::receive(const Item& item, std::int32_t drafts_after, std::vector<Re
   if (config_.kv_producer && !current) return;
   const SpeculationConfig& speculation = config_.speculation;
   const std::int32_t accepted =
-      item.drafts == 0 || item.padded ? 0 : speculation.acceptance.accepted(item.request, s.emitted(), item.drafts);
+      item.drafts == 0 || item.padded
+          ? 0
+          : speculation.acceptance.accepted(item.request, s.emitted(), item.drafts);
   const std::int32_t rejected = item.drafts - accepted;  // these roll back
   counters_.discarded_tokens += rejected;
   if (s.num_computed > 0) {
     s.num_computed -= rejected;
-    if (!current) counters_.discarded_tokens += rejected;  // what it has computed since is rolled back, too, as in vLLM
+    if (!current)
+      counters_.discarded_tokens +=
+          rejected;  // what it has computed since is rolled back, too, as in vLLM
   }
   if (s.num_in_flight > 0) s.num_in_flight -= rejected;
-  if (current) kv_.computed(item.request, item.computed_before, item.computed_before + item.tokens - rejected);
+  if (current)
+    kv_.computed(item.request, item.computed_before, item.computed_before + item.tokens - rejected);
   if (!item.emits) return;
   std::int32_t count = 0;
   bool stopped = false;
@@ -222,18 +240,22 @@ void VllmV1::receive(const Item& item, std::int32_t drafts_after, std::vector<Re
   }
   if (config_.async_scheduling) s.num_in_flight -= count;
   counters_.discarded_tokens += 1 + accepted - count;
-  if (!current) counters_.recomputed_tokens -= rejected + 1 + accepted - count;  // lost, and not needed again
+  if (!current)
+    counters_.recomputed_tokens -= rejected + 1 + accepted - count;  // lost, and not needed again
   if (item.drafts > 0) {
     counters_.speculation.add(item.drafts, accepted);
     counters_.speculation.emitted += count;
   }
   log_.emit(item.request, count);
-  if (!config_.kv_producer) counters_.generation_tokens += count;  // the decode side computes it again
-  if (config_.async_scheduling && current) kv_.register_full(item.request, s.num_computed - s.num_in_flight);
+  if (!config_.kv_producer)
+    counters_.generation_tokens += count;  // the decode side computes it again
+  if (config_.async_scheduling && current)
+    kv_.register_full(item.request, s.num_computed - s.num_in_flight);
   if (stopped) {
     finish(item.request, finished);
   } else if (!config_.async_scheduling && current) {
-    s.num_drafts = drafts_after > 0 && speculation.proposes(item.request, s.emitted()) ? drafts_after : 0;
+    s.num_drafts =
+        drafts_after > 0 && speculation.proposes(item.request, s.emitted()) ? drafts_after : 0;
   }
 }
 
@@ -252,7 +274,7 @@ bool VllmV1::stops(RequestId request, const Sequence& s) const {
 void VllmV1::finish(RequestId request, std::vector<RequestId>& finished) {
   Sequence& s = sequences_[request];
   if (s.status == static_cast<std::uint8_t>(Status::kWaiting)) {
-    waiting_.remove(request);                         // preempted while its last token was in flight
+    waiting_.remove(request);  // preempted while its last token was in flight
     counters_.recomputed_tokens -= s.num_tokens - 1;  // what it lost is never computed again
   } else {
     some_running_finished_ = true;

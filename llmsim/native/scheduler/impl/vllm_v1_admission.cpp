@@ -13,14 +13,16 @@ void VllmV1::schedule_waiting(Ps now, Batch& batch, StepBudget& budget) {
     const RequestId arrived = parked_.next();
     if (arrived < 0 && waiting_.empty()) return;
     // Where nothing runs and nothing more will arrive, only what is parked holds blocks.
-    const bool stands_still = arrived >= 0 && running_.empty() && parked_.all_ready() && late_.empty();
+    const bool stands_still =
+        arrived >= 0 && running_.empty() && parked_.all_ready() && late_.empty();
     Admission admission = Admission::kNoRoom;
     if (arrived >= 0 && (waiting_.empty() || parked_.before(arrived, waiting_.front(now)))) {
       admission = admit_arrived(now, arrived, budget.left(), batch);
     } else {
       const RequestId request = waiting_.front(now);
-      admission = sequences_[request].remote_kv ? reserve(now, request)
-                                                : admit(now, request, budget.left(), batch, stands_still);
+      admission = sequences_[request].remote_kv
+                      ? reserve(now, request)
+                      : admit(now, request, budget.left(), batch, stands_still);
       // Head of line: nobody overtakes. But vLLM by priority would stand still for ever.
       if (admission == Admission::kNoRoom && stands_still)
         admission = admit_arrived(now, arrived, budget.left(), batch);
@@ -39,7 +41,8 @@ bool VllmV1::room_to_load(const Sequence& s, std::int32_t slots) const {
   return kv_.fits(s, slots, hits_, spare + blocks_still_needed());
 }
 
-void VllmV1::park(RequestId request, std::int32_t cached, std::int32_t loaded, std::int32_t transfers) {
+void VllmV1::park(RequestId request, std::int32_t cached, std::int32_t loaded,
+                  std::int32_t transfers) {
   Sequence& s = sequences_[request];
   if (config_.kv.prefix_caching)
     note_hit(s, static_cast<std::int64_t>(hits_.size()) * config_.kv.block_size, counters_);
@@ -49,13 +52,15 @@ void VllmV1::park(RequestId request, std::int32_t cached, std::int32_t loaded, s
   s.status = static_cast<std::uint8_t>(Status::kParked);
 }
 
-// vLLM 0.24's scheduler with a connector that loads asynchronously (NIXL): all blocks of the prompt at once, beside
-// what prompts under way still need, so that a load never takes their room; nothing is computed and no budget used.
-// What the tiers below hold comes from there and not from the other group.
+// vLLM 0.24's scheduler with a connector that loads asynchronously (NIXL): all blocks of the prompt
+// at once, beside what prompts under way still need, so that a load never takes their room; nothing
+// is computed and no budget used. What the tiers below hold comes from there and not from the other
+// group.
 VllmV1::Admission VllmV1::reserve(Ps now, RequestId request) {
   Sequence& s = sequences_[request];
   kv_.find_hits(request, hits_);
-  const std::int32_t loaded = s.num_tokens - (config_.prefill_all_but_last_token && s.num_tokens > 1);
+  const std::int32_t loaded =
+      s.num_tokens - (config_.prefill_all_but_last_token && s.num_tokens > 1);
   const std::int32_t slots = loaded + lookahead_of_loads();
   if (!room_to_load(s, slots)) return Admission::kNoRoom;
   const auto hit = static_cast<std::int32_t>(hits_.size()) * config_.kv.block_size;
@@ -86,7 +91,8 @@ std::int32_t VllmV1::blocks_still_needed() const {
   std::int32_t blocks = 0;
   for (const RequestId request : partly_prefilled_) {
     const Sequence& s = sequences_[request];
-    // Who waits for KV begins with a whole step, slots for drafts included: without them it could never begin.
+    // Who waits for KV begins with a whole step, slots for drafts included: without them it could
+    // never begin.
     const bool parked = s.status == static_cast<std::uint8_t>(Status::kParked);
     const std::int32_t first_step = parked ? config_.speculation.lookahead : 0;
     const std::int32_t tokens = std::min(s.num_tokens + first_step, config_.kv.max_model_len);
@@ -95,8 +101,10 @@ std::int32_t VllmV1::blocks_still_needed() const {
   return blocks;
 }
 
-// Its blocks are filled and get their keys; of a whole prompt the last token is computed again, to sample the next one.
-VllmV1::Admission VllmV1::admit_arrived(Ps now, RequestId request, std::int32_t budget, Batch& batch) {
+// Its blocks are filled and get their keys; of a whole prompt the last token is computed again, to
+// sample the next one.
+VllmV1::Admission VllmV1::admit_arrived(Ps now, RequestId request, std::int32_t budget,
+                                        Batch& batch) {
   Sequence& s = sequences_[request];
   kv_.register_full(request, parked_.loaded());
   const std::int32_t computed = std::min(parked_.loaded(), s.num_tokens - 1);
@@ -104,7 +112,8 @@ VllmV1::Admission VllmV1::admit_arrived(Ps now, RequestId request, std::int32_t 
   if (tokens == 0) return Admission::kNoRoom;
   hits_.clear();  // it holds them already
   const std::int32_t slots = computed + tokens + config_.speculation.lookahead;
-  if (config_.reserve_full_isl && !kv_.fits(s, s.num_tokens, hits_, spare_blocks())) return Admission::kNoRoom;
+  if (config_.reserve_full_isl && !kv_.fits(s, s.num_tokens, hits_, spare_blocks()))
+    return Admission::kNoRoom;
   if (!kv_.fits(s, slots, hits_, spare_blocks())) return Admission::kNoRoom;
   kv_.grow(request, slots);
   const std::int32_t cached = parked_.cached();
@@ -119,13 +128,15 @@ VllmV1::Admission VllmV1::admit_arrived(Ps now, RequestId request, std::int32_t 
   return Admission::kScheduled;
 }
 
-// vLLM 0.33 keeps the full graph of a step of uniform verifications: who would add one token to it adds as many as the
-// others, or waits for a step with room for them.
-std::int32_t VllmV1::first_tokens(const Sequence& s, std::int32_t computed, std::int32_t budget) const {
+// vLLM 0.33 keeps the full graph of a step of uniform verifications: who would add one token to it
+// adds as many as the others, or waits for a step with room for them.
+std::int32_t VllmV1::first_tokens(const Sequence& s, std::int32_t computed,
+                                  std::int32_t budget) const {
   const std::int32_t padded = 1 + config_.speculation.tokens;
   const bool pads = config_.limits.pads_new_decodes && config_.speculation.on() &&
-                    config_.speculation.tokens_by_sequences.empty() && padded <= config_.max_num_scheduled_tokens &&
-                    !some_prompts_run_ && (some_run_ || computed > 0);
+                    config_.speculation.tokens_by_sequences.empty() &&
+                    padded <= config_.max_num_scheduled_tokens && !some_prompts_run_ &&
+                    (some_run_ || computed > 0);
   if (pads && s.num_tokens - computed == 1 && computed + padded + 1 <= config_.kv.max_model_len)
     return padded > budget ? 0 : padded;
   std::int32_t tokens = s.num_tokens - computed;
@@ -147,22 +158,25 @@ void VllmV1::transferred(RequestId request) {
   }
 }
 
-// `alone`: only parked requests hold blocks, and none of them gives any back meanwhile. Then a prompt that does not fit
-// whole would be preempted by itself and begin again for ever.
-VllmV1::Admission VllmV1::admit(Ps now, RequestId request, std::int32_t budget, Batch& batch, bool alone) {
+// `alone`: only parked requests hold blocks, and none of them gives any back meanwhile. Then a
+// prompt that does not fit whole would be preempted by itself and begin again for ever.
+VllmV1::Admission VllmV1::admit(Ps now, RequestId request, std::int32_t budget, Batch& batch,
+                                bool alone) {
   Sequence& s = sequences_[request];
   kv_.find_hits(request, hits_);
   const std::int32_t hit = static_cast<std::int32_t>(hits_.size()) * config_.kv.block_size;
   const std::int32_t brought = tokens_brought(s, config_.decode_only);
   const std::int32_t recalled = kv_.find_below(request, hit);
-  if (recalled > 0 && hit + recalled > brought && kv_.parks()) return load(now, request, hit, recalled);
+  if (recalled > 0 && hit + recalled > brought && kv_.parks())
+    return load(now, request, hit, recalled);
   if (defers_prompts_) return Admission::kNoRoom;
   const std::int32_t cached = std::max(hit + recalled, brought);
   const std::int32_t tokens = first_tokens(s, cached, budget);
   if (tokens == 0) return Admission::kNoRoom;
   const std::int32_t spare = spare_blocks();
   const std::int32_t whole = s.num_tokens + (alone ? config_.speculation.lookahead : 0);
-  if ((config_.reserve_full_isl || alone) && !kv_.fits_whole(s, whole, hits_, spare)) return Admission::kNoRoom;
+  if ((config_.reserve_full_isl || alone) && !kv_.fits_whole(s, whole, hits_, spare))
+    return Admission::kNoRoom;
   const std::int32_t slots = cached + tokens + config_.speculation.lookahead;
   if (!kv_.fits(s, slots, hits_, spare)) return Admission::kNoRoom;
   kv_.recall(request, hit, recalled);

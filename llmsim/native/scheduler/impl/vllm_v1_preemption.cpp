@@ -7,12 +7,14 @@
 
 namespace llmsim {
 
-bool VllmV1::make_room(RequestId request, std::int32_t tokens, Batch& batch, StepBudget& budget, std::size_t& index) {
+bool VllmV1::make_room(RequestId request, std::int32_t tokens, Batch& batch, StepBudget& budget,
+                       std::size_t& index) {
   do {
     const std::size_t victim_index = choose_victim(request);
     const RequestId victim = running_[victim_index];
     running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(victim_index));
-    if (unschedule(victim, batch, budget)) --index;  // like vLLM, which moves on from its place only for such a victim
+    if (unschedule(victim, batch, budget))
+      --index;  // like vLLM, which moves on from its place only for such a victim
     preempt(victim);
     batch.preempted.push_back(victim);
     if (victim == request) return false;
@@ -20,14 +22,17 @@ bool VllmV1::make_room(RequestId request, std::int32_t tokens, Batch& batch, Ste
   return true;
 }
 
-// By priority, a victim may have been scheduled in this very step: its tokens go back to the budget.
+// By priority, a victim may have been scheduled in this very step: its tokens go back to the
+// budget.
 bool VllmV1::unschedule(RequestId request, Batch& batch, StepBudget& budget) {
-  const auto item = std::find_if(batch.items.begin(), batch.items.end(),
-                                 [request](const Item& scheduled) { return scheduled.request == request; });
+  const auto item =
+      std::find_if(batch.items.begin(), batch.items.end(),
+                   [request](const Item& scheduled) { return scheduled.request == request; });
   if (item == batch.items.end()) return false;
   budget.give_back(item->tokens);
   sequences_[request].num_computed -= item->tokens;  // they never ran
-  if (config_.async_scheduling && item->emits) sequences_[request].num_in_flight -= 1 + item->drafts;
+  if (config_.async_scheduling && item->emits)
+    sequences_[request].num_in_flight -= 1 + item->drafts;
   batch.items.erase(item);
   return true;
 }
@@ -37,17 +42,21 @@ std::size_t VllmV1::choose_victim(RequestId needy) const {
     std::vector<SequenceView> running;
     for (const RequestId request : running_) running.push_back(view_of(sequences_, request));
     const std::int64_t chosen = config_.victim(running, view_of(sequences_, needy));
-    if (chosen >= 0 && chosen < static_cast<std::int64_t>(running.size())) return static_cast<std::size_t>(chosen);
-    throw BadPolicy("preemption victim answered " + std::to_string(chosen) + "; an index from 0 to " +
-                    std::to_string(running.size() - 1) + " is needed");
+    if (chosen >= 0 && chosen < static_cast<std::int64_t>(running.size()))
+      return static_cast<std::size_t>(chosen);
+    throw BadPolicy("preemption victim answered " + std::to_string(chosen) +
+                    "; an index from 0 to " + std::to_string(running.size() - 1) + " is needed");
   }
   if (config_.queue.order != QueueOrder::kPriority) return running_.size() - 1;
   std::size_t worst = 0;
   for (std::size_t i = 1; i < running_.size(); ++i) {
     const Sequence &a = sequences_[running_[i]], &b = sequences_[running_[worst]];
-    // vLLM takes the first of equals. Prompts that run alone would take turns, so there the queue's order decides.
-    const RequestId row = config_.prefill_first ? running_[i] : 0, other = config_.prefill_first ? running_[worst] : 0;
-    if (std::tuple(a.priority, a.arrival, row) > std::tuple(b.priority, b.arrival, other)) worst = i;
+    // vLLM takes the first of equals. Prompts that run alone would take turns, so there the queue's
+    // order decides.
+    const RequestId row = config_.prefill_first ? running_[i] : 0,
+                    other = config_.prefill_first ? running_[worst] : 0;
+    if (std::tuple(a.priority, a.arrival, row) > std::tuple(b.priority, b.arrival, other))
+      worst = i;
   }
   return worst;
 }
@@ -57,7 +66,8 @@ void VllmV1::preempt(RequestId request) {
   release(request, /*preempted=*/true);
   note_preemption(request, s, log_, counters_);
   s.num_drafts = 0;
-  if (config_.kv_producer) s.num_in_flight = 0;  // its token says nothing: what counts is the KV, which is lost
+  if (config_.kv_producer)
+    s.num_in_flight = 0;  // its token says nothing: what counts is the KV, which is lost
   std::erase(partly_prefilled_, request);
   waiting_.push_front(request);
 }

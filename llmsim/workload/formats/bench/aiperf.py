@@ -1,4 +1,5 @@
-"""aiperf's profile_export.jsonl: one record per request sent, with its start (ns) and its measured lengths.
+"""aiperf's profile_export.jsonl: one record per request sent, with its start (ns) and its measured
+lengths.
 
 A record without an input length, such as a cancelled one, counts as a request without tokens.
 """

@@ -1,4 +1,6 @@
-"""LLMServingSim's JSON Lines, the format of our own files: told here, read by `llmsim.workload.jsonl`."""
+"""LLMServingSim's JSON Lines, the format of our own files: told here, read by
+`llmsim.workload.jsonl`.
+"""
 
 from llmsim.workload.formats.head import Head
 

@@ -1,4 +1,5 @@
-"""Vidur's CSV: num_prefill_tokens, num_decode_tokens, and arrived_at in s unless it holds lengths alone.
+"""Vidur's CSV: num_prefill_tokens, num_decode_tokens, and arrived_at in s unless it holds lengths
+alone.
 
 Frontier adds columns of sessions and of content.
 """
@@ -23,10 +24,13 @@ def read(source: Source, head: Head) -> Table:
     (prefill, decode), (at, session, hashes) = rows.columns, rows.optional
     if hashes >= 0 and source.options.block is None:
         table.notes.append(
-            f"{source.path}: block_hash_ids are taken as blocks of {BLOCK_TOKENS} tokens; block= says otherwise"
+            f"{source.path}: block_hash_ids are taken as blocks of {BLOCK_TOKENS} tokens; block= "
+            "says otherwise"
         )
     if at < 0 and source.options.rate is None:
-        table.notes.append(f"{source.path}: no arrived_at, so all requests begin at 0; rate= spreads them")
+        table.notes.append(
+            f"{source.path}: no arrived_at, so all requests begin at 0; rate= spreads them"
+        )
     for number, fields in rows:
         table.add(
             number,

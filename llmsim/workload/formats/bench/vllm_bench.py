@@ -1,4 +1,6 @@
-"""The JSON result of `vllm bench serve --save-result --save-detailed`: the requests that were sent, as a trace."""
+"""The JSON result of `vllm bench serve --save-result --save-detailed`: the requests that were sent,
+as a trace.
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -25,7 +27,8 @@ class Result(msgspec.Struct):
 
 def detect(head: Head) -> bool:
     return head.kind == "object" and (
-        head.has("input_lens") or head.has("total_input_tokens", "request_throughput", "output_throughput")
+        head.has("input_lens")
+        or head.has("total_input_tokens", "request_throughput", "output_throughput")
     )
 
 
@@ -45,17 +48,25 @@ def read(source: Source, head: Head) -> Table:
         result = again
     if result.input_lens is None or result.output_lens is None:
         raise table.refusal(
-            1, '"input_lens" and "output_lens" are missing; vllm bench serve writes them with --save-detailed'
+            1,
+            (
+                '"input_lens" and "output_lens" are missing; vllm bench serve writes them with '
+                "--save-detailed"
+            ),
         )
     n = len(result.input_lens)
     for name, values in (("output_lens", result.output_lens), ("start_times", result.start_times)):
         if values is not None and len(values) != n:
-            raise table.refusal(1, f'"{name}" has {len(values)} values, but "input_lens" has {n}: they must agree')
+            raise table.refusal(
+                1, f'"{name}" has {len(values)} values, but "input_lens" has {n}: they must agree'
+            )
     times = result.start_times
     if times is None:
         times = [0.0] * n
         if source.options.rate is None:
-            table.notes.append(f"{source.path}: no start_times, so all requests arrive at once; rate= spreads them")
+            table.notes.append(
+                f"{source.path}: no start_times, so all requests arrive at once; rate= spreads them"
+            )
     # Only differences count: a monotonic clock is in the file, and its offset would cost digits.
     begin = min(times, default=0.0)
     for index, (at_s, tokens_in, tokens_out) in enumerate(

@@ -1,10 +1,11 @@
-"""Conversations of ShareGPT, LMSYS-Chat-1M, WildChat or OpenAI's `messages` (JSON or Parquet): each exchange is a
-request whose prompt repeats the conversation so far.
+"""Conversations of ShareGPT, LMSYS-Chat-1M, WildChat or OpenAI's `messages` (JSON or Parquet): each
+exchange is a request whose prompt repeats the conversation so far.
 
-There are no arrival times: all conversations begin at 0 unless `rate` spreads them. Without a tokenizer a text of B
-bytes of UTF-8 counts as ceil(B / 4) tokens, and at least 1: English is near 4 bytes per token in current
-vocabularies, other scripts scatter around it. With one (`tokenizer=tokenizer.json`, package `tokenizers`) the lengths
-are exact for the texts alone; no chat template is added in either case.
+There are no arrival times: all conversations begin at 0 unless `rate` spreads them. Without a
+tokenizer a text of B bytes of UTF-8 counts as ceil(B / 4) tokens, and at least 1: English is near 4
+bytes per token in current vocabularies, other scripts scatter around it. With one
+(`tokenizer=tokenizer.json`, package `tokenizers`) the lengths are exact for the texts alone; no
+chat template is added in either case.
 """
 
 import importlib
@@ -63,7 +64,12 @@ def detect(head: Head) -> bool:
     if head.kind == "parquet":
         return any(name in head.columns for name in SAID)
     said = head.has("conversations") or head.has("conversation")
-    timed = ("input_length", "output_length", "timestamp", "delay")  # the `messages` of Mooncake's extended rows
+    timed = (
+        "input_length",
+        "output_length",
+        "timestamp",
+        "delay",
+    )  # the `messages` of Mooncake's extended rows
     if head.has("messages") and not any(head.has(name) for name in timed):
         said = True
     return head.kind in ("array", "lines", "object") and said
@@ -71,7 +77,11 @@ def detect(head: Head) -> bool:
 
 def read(source: Source, head: Head) -> Table:
     reader = _Reader(source)
-    for batch in _stored(source, head) if head.kind == "parquet" else json_documents(source.path, Conversation):
+    for batch in (
+        _stored(source, head)
+        if head.kind == "parquet"
+        else json_documents(source.path, Conversation)
+    ):
         if isinstance(batch, Batch):
             reader.take_all(batch)
         else:
@@ -81,13 +91,17 @@ def read(source: Source, head: Head) -> Table:
     table = reader.table
     table.notes.append(f"{source.path}: token counts {reader.how}")
     if source.options.rate is None:
-        table.notes.append(f"{source.path}: conversations have no times and all begin at 0; rate= spreads them")
+        table.notes.append(
+            f"{source.path}: conversations have no times and all begin at 0; rate= spreads them"
+        )
     return table
 
 
 @dataclass(frozen=True)
 class _Exchanges:
-    """Requests of conversations, in order: whose each is, its question's and its answer's tokens."""
+    """Requests of conversations, in order: whose each is, its question's and its
+    answer's tokens.
+    """
 
     conversation: Int64
     questions: Int64
@@ -104,8 +118,14 @@ class _Exchanges:
 
 def _stored(source: Source, head: Head) -> Iterator[tuple[int, int, Any]]:
     """(row, 1, conversation) of a Parquet file, as LMSYS-Chat-1M and WildChat are published."""
-    names = [name for name in (*SAID, "id", "conversation_id", "conversation_hash") if name in head.columns]
-    values = chain.from_iterable(batch.to_pylist() for batch in stored_batches(source.path, "parquet", names))
+    names = [
+        name
+        for name in (*SAID, "id", "conversation_id", "conversation_hash")
+        if name in head.columns
+    ]
+    values = chain.from_iterable(
+        batch.to_pylist() for batch in stored_batches(source.path, "parquet", names)
+    )
     for number, value in enumerate(values, 1):
         yield number, 1, value
 
@@ -138,9 +158,13 @@ class _Reader:
             raise self.table.refusal(line, f"not a conversation: {HALF}", column) from None
         self._take([conversation], lambda _: (line, column))
 
-    def _take(self, conversations: list[Conversation], place: Callable[[int], tuple[int, int]]) -> None:
-        """Makes requests of conversations: all that was said since the last answer, and the answer; each prompt
-        repeats what was said before. `place` says where a conversation stands in the file."""
+    def _take(
+        self, conversations: list[Conversation], place: Callable[[int], tuple[int, int]]
+    ) -> None:
+        """Makes requests of conversations: all that was said since the last answer, and the answer;
+        each prompt repeats what was said before. `place` says where a conversation stands in the
+        file.
+        """
         limited = self._options.limit > 0 and not self._options.changes_workload
         lists = []
         for index, conversation in enumerate(conversations):
@@ -153,44 +177,70 @@ class _Reader:
         if self._options.turns == "first":
             exchanges = exchanges.only(exchanges.firsts())
         if limited:
-            exchanges = exchanges.only(np.cumsum(exchanges.firsts()) <= self._options.limit - self._taken)
+            exchanges = exchanges.only(
+                np.cumsum(exchanges.firsts()) <= self._options.limit - self._taken
+            )
         self._hand_over(exchanges, conversations, place)
 
-    def _exchanges(self, lists: list[list[Turn]], place: Callable[[int], tuple[int, int]]) -> _Exchanges:
+    def _exchanges(
+        self, lists: list[list[Turn]], place: Callable[[int], tuple[int, int]]
+    ) -> _Exchanges:
         """What was asked and answered; a turn of neither side counts for nothing."""
         turns = list(chain.from_iterable(lists))
-        of = np.repeat(np.arange(len(lists)), np.fromiter(map(len, lists), dtype=np.int64, count=len(lists)))
+        of = np.repeat(
+            np.arange(len(lists)), np.fromiter(map(len, lists), dtype=np.int64, count=len(lists))
+        )
         speakers = [turn.who if turn.who is not None else turn.role for turn in turns]
         texts = [turn.said if turn.said is not None else turn.content for turn in turns]
         if None in speakers or None in texts:
-            odd = next(row for row in range(len(turns)) if speakers[row] is None or texts[row] is None)
+            odd = next(
+                row for row in range(len(turns)) if speakers[row] is None or texts[row] is None
+            )
             line, column = place(int(of[odd]))
-            raise self.table.refusal(line, TURN.format(odd - int(np.searchsorted(of, of[odd]))), column)
+            raise self.table.refusal(
+                line, TURN.format(odd - int(np.searchsorted(of, of[odd]))), column
+            )
         role = _roles(speakers)  # type: ignore[arg-type]  # none is missing
         sizes = _sizes(texts)  # type: ignore[arg-type]
         answered = np.flatnonzero(role == ANSWERS)
-        asked = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(np.where(role == ASKS, sizes, 0))))
-        begins = np.searchsorted(of, of[answered])  # of the conversation, or behind the answer before
+        asked = np.concatenate(
+            (np.zeros(1, dtype=np.int64), np.cumsum(np.where(role == ASKS, sizes, 0)))
+        )
+        begins = np.searchsorted(
+            of, of[answered]
+        )  # of the conversation, or behind the answer before
         begins[1:] = np.maximum(begins[1:], answered[:-1] + 1)
         asked_sizes = asked[answered] - asked[begins]
         whole = (asked_sizes > 0) & (sizes[answered] > 0)
         answered, begins, asked_sizes = answered[whole], begins[whole], asked_sizes[whole]
         if self._count is None:
             return _Exchanges(of[answered], _estimated(asked_sizes), _estimated(sizes[answered]))
-        asking = [range(low, high) for low, high in zip(begins.tolist(), answered.tolist(), strict=True)]
+        asking = [
+            range(low, high) for low, high in zip(begins.tolist(), answered.tolist(), strict=True)
+        ]
         questions = ["".join(texts[row] for row in rows if role[row] == ASKS) for rows in asking]  # type: ignore[misc]
-        counted = [[self._count(text) for text in side] for side in (questions, [texts[row] for row in answered])]
+        counted = [
+            [self._count(text) for text in side]
+            for side in (questions, [texts[row] for row in answered])
+        ]
         return _Exchanges(of[answered], *(np.array(each, dtype=np.int64) for each in counted))
 
     def _hand_over(
-        self, made: _Exchanges, conversations: list[Conversation], place: Callable[[int], tuple[int, int]]
+        self,
+        made: _Exchanges,
+        conversations: list[Conversation],
+        place: Callable[[int], tuple[int, int]],
     ) -> None:
-        """Puts the requests into the table; of several of one conversation the session is its name."""
+        """Puts the requests into the table; of several of one conversation the session
+        is its name.
+        """
         first, firsts, n = len(self.table), made.firsts(), len(made.conversation)
         heads = np.flatnonzero(firsts)
         of = np.cumsum(firsts) - 1
         grown = np.cumsum(made.questions + made.answers)
-        history = (grown - made.questions - made.answers) - (grown - made.questions - made.answers)[heads][of]
+        history = (grown - made.questions - made.answers) - (grown - made.questions - made.answers)[
+            heads
+        ][of]
         columns = (np.zeros(n, dtype=np.int64), history + made.questions, made.answers)
         numbers = lambda: [place(index)[0] for index in made.conversation.tolist()]  # noqa: E731
         if len(heads) == n:
@@ -204,7 +254,11 @@ class _Reader:
             earlier = np.where(firsts, -1, first + np.arange(n) - 1)
             after_ns = np.where(firsts, -1, 0)
             rows = Rows(
-                numbers, *columns, after_ns=after_ns, sessions=Texts(session, names), repeats=(earlier, history)
+                numbers,
+                *columns,
+                after_ns=after_ns,
+                sessions=Texts(session, names),
+                repeats=(earlier, history),
             )
             self.table.take(rows)
         self._taken += len(heads)
@@ -212,7 +266,9 @@ class _Reader:
 
 def _roles(speakers: list[str]) -> NDArray[np.int64]:
     """Whether each asks, answers, or does neither."""
-    known = {name: _ROLES.get(name, _ROLES.get(name.lower(), 0)) for name in dict.fromkeys(speakers)}
+    known = {
+        name: _ROLES.get(name, _ROLES.get(name.lower(), 0)) for name in dict.fromkeys(speakers)
+    }
     return np.fromiter(map(known.__getitem__, speakers), dtype=np.int64, count=len(speakers))
 
 
@@ -226,7 +282,9 @@ def _name(conversation: Conversation, number: int) -> str:
 def _problem(value: Any) -> str:
     """What is wrong with a value that is no conversation."""
     turns = (
-        next((value[name] for name in SAID if value.get(name) is not None), None) if isinstance(value, dict) else None
+        next((value[name] for name in SAID if value.get(name) is not None), None)
+        if isinstance(value, dict)
+        else None
     )
     if not isinstance(turns, list):
         return NO_TURNS
@@ -240,7 +298,10 @@ def _problem(value: Any) -> str:
 
 def _sizes(texts: list[str]) -> Int64:
     """Bytes of texts in UTF-8."""
-    sizes = [len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass")) for text in texts]
+    sizes = [
+        len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+        for text in texts
+    ]
     return np.array(sizes, dtype=np.int64)
 
 
@@ -253,21 +314,28 @@ def counter(source: Source) -> tuple[Callable[[str], int] | None, str]:
     """How many tokens a text has, None where that is estimated; and how that is said."""
     path = source.options.tokenizer
     if path is None:
-        how = f"are estimates, one token per {BYTES_PER_TOKEN} bytes of text; tokenizer= counts them"
+        how = (
+            f"are estimates, one token per {BYTES_PER_TOKEN} bytes of text; tokenizer= counts them"
+        )
         return None, how
     try:
         tokenizers = importlib.import_module("tokenizers")
     except ImportError:
         raise InputError(
-            f'tokenizer "{path}" needs the package tokenizers (pip install tokenizers), or lengths are estimated'
+            f'tokenizer "{path}" needs the package tokenizers (pip install tokenizers), or '
+            "lengths are estimated"
         ) from None
     try:
         tokenizer = tokenizers.Tokenizer.from_file(path)
     except Exception as error:  # the package raises bare Exception
-        raise InputError(f'tokenizer "{path}" cannot be read ({error}); name a tokenizer.json') from None
+        raise InputError(
+            f'tokenizer "{path}" cannot be read ({error}); name a tokenizer.json'
+        ) from None
 
     def count(text: str) -> int:
-        sound = text.encode("utf-8", "replace").decode()  # the package refuses halves of surrogate pairs
+        sound = text.encode(
+            "utf-8", "replace"
+        ).decode()  # the package refuses halves of surrogate pairs
         return max(1, len(tokenizer.encode(sound, add_special_tokens=False).ids))
 
     return count, f"are those of {path}"

@@ -1,7 +1,9 @@
-"""TraceLab (UW): JSON Lines, one round of a coding agent each, with how much of its prompt repeats the round before.
+"""TraceLab (UW): JSON Lines, one round of a coding agent each, with how much of its prompt repeats
+the round before.
 
-A session begins at its first timing event; later rounds come after the recorded time between the last event of one
-round and the first of the next (the tools and the person), or after its tools' wall time where events are missing.
+A session begins at its first timing event; later rounds come after the recorded time between the
+last event of one round and the first of the next (the tools and the person), or after its tools'
+wall time where events are missing.
 """
 
 from array import array
@@ -49,15 +51,32 @@ class Round(msgspec.Struct, gc=False):
 
 
 def detect(head: Head) -> bool:
-    return head.kind in ("lines", "object") and head.has("session_id", "round_index", "output_tokens", "prefix_tokens")
+    return head.kind in ("lines", "object") and head.has(
+        "session_id", "round_index", "output_tokens", "prefix_tokens"
+    )
 
 
-FIELDS = ("session", "round_index", "number", "input", "prefix", "output", "begin_ns", "end_ns", "tools_ns", "model")
-"""What is kept of every round until its session is complete; times are 0 where there is none, models -1."""
+FIELDS = (
+    "session",
+    "round_index",
+    "number",
+    "input",
+    "prefix",
+    "output",
+    "begin_ns",
+    "end_ns",
+    "tools_ns",
+    "model",
+)
+"""What is kept of every round until its session is complete; times are 0 where there is none,
+models -1.
+"""
 
 
 class _Numbers(dict[str, int]):
-    """The number of each name, given as it is first asked for; `names` has them all, and may be shared."""
+    """The number of each name, given as it is first asked for; `names` has them all, and may be
+    shared.
+    """
 
     def __init__(self, names: list[str]) -> None:
         self.names = names
@@ -74,7 +93,9 @@ class Rounds:
     def __init__(self) -> None:
         self.columns = {name: array("q") for name in FIELDS}
         self.sessions: list[str] = []
-        """The name of each session; those of different providers differ, also where their names are alike."""
+        """The name of each session; those of different providers differ, also where their names are
+        alike.
+        """
         self._sessions: dict[str | None, _Numbers] = {}
         self.models = _Numbers([])
 
@@ -104,9 +125,15 @@ class Rounds:
         models = [row.model for row in rows]
         model = [-1 if name is None else self.models[name] for name in models]
         columns = (
-            _column(self._session_numbers(rows)), _column([row.round_index for row in rows]), _column(numbers),
-            _column(totals), prefix, _column([row.output_tokens for row in rows]), *times_ns, _column(model),
-        )  # fmt: skip
+            _column(self._session_numbers(rows)),
+            _column([row.round_index for row in rows]),
+            _column(numbers),
+            _column(totals),
+            prefix,
+            _column([row.output_tokens for row in rows]),
+            *times_ns,
+            _column(model),
+        )
         for name, values in zip(FIELDS, columns, strict=True):
             self.columns[name].frombytes(values.tobytes())
 
@@ -117,9 +144,12 @@ class Rounds:
         return [of[provider][row.session_id] for provider, row in zip(providers, rows, strict=True)]
 
     def ordered(self) -> dict[str, Int64]:
-        """The columns, session by session in order of first appearance, each in order of its rounds; lets go of what
-        was kept."""
-        columns = {name: np.frombuffer(column, dtype=np.int64) for name, column in self.columns.items()}
+        """The columns, session by session in order of first appearance, each in order of its
+        rounds; lets go of what was kept.
+        """
+        columns = {
+            name: np.frombuffer(column, dtype=np.int64) for name, column in self.columns.items()
+        }
         self.columns = {}
         rows = np.lexsort((columns["number"], columns["round_index"], columns["session"]))
         return {name: columns.pop(name)[rows] for name in FIELDS}
@@ -137,7 +167,10 @@ def read(source: Source, head: Head) -> Table:
     begins = of["begin_ns"][first]
     timed = begins[begins != 0]
     if len(timed) < len(first) and source.options.rate is None:
-        table.notes.append(f"{source.path}: {len(first) - len(timed)} sessions without times begin with the first one")
+        table.notes.append(
+            f"{source.path}: {len(first) - len(timed)} sessions without times begin with the "
+            "first one"
+        )
     of["at_ns"] = np.where(of["begin_ns"] != 0, of["begin_ns"], timed.min() if len(timed) else 0)
     empty = (of["input"] < 1) | (of["output"] < 1)
     if empty.any():
@@ -151,10 +184,14 @@ def read(source: Source, head: Head) -> Table:
 
 
 def _take(table: Table, of: dict[str, Int64], sessions: list[str], models: list[str]) -> None:
-    """Adds rounds, which are in order: the first of a session at its time, each other after the one before it."""
+    """Adds rounds, which are in order: the first of a session at its time, each other after the one
+    before it.
+    """
     follows = of["session"][1:] == of["session"][:-1]
     both = (of["begin_ns"][1:] != 0) & (of["end_ns"][:-1] != 0)
-    gap_ns = np.where(both, np.maximum(of["begin_ns"][1:] - of["end_ns"][:-1], 0), of["tools_ns"][:-1])
+    gap_ns = np.where(
+        both, np.maximum(of["begin_ns"][1:] - of["end_ns"][:-1], 0), of["tools_ns"][:-1]
+    )
     after_ns = np.concatenate((np.full(1, -1), np.where(follows, gap_ns, -1)))
     earlier = np.concatenate((np.full(1, -1), np.where(follows, np.arange(len(follows)), -1)))
     repeated = np.minimum(of["prefix"], of["input"])
@@ -162,11 +199,16 @@ def _take(table: Table, of: dict[str, Int64], sessions: list[str], models: list[
         part = slice(low, low + PIECE)
         table.take(
             Rows(
-                of["number"][part].tolist, of["at_ns"][part], of["input"][part], of["output"][part],
-                after_ns=after_ns[part], sessions=Texts(of["session"][part], sessions),
-                models=Texts(of["model"][part], models), repeats=(earlier[part], repeated[part]),
+                of["number"][part].tolist,
+                of["at_ns"][part],
+                of["input"][part],
+                of["output"][part],
+                after_ns=after_ns[part],
+                sessions=Texts(of["session"][part], sessions),
+                models=Texts(of["model"][part], models),
+                repeats=(earlier[part], repeated[part]),
             )
-        )  # fmt: skip
+        )
 
 
 def _column(values: Sequence[int | None]) -> Int64:
@@ -175,14 +217,19 @@ def _column(values: Sequence[int | None]) -> Int64:
 
 def _tools_ns(table: Table, number: int, row: Round) -> int:
     name = "tool_wall_latency_ms"
-    times_ns = (scaled_ns(table, number, tool.tool_wall_latency_ms or 0, NS_PER_MS, name) for tool in row.tools or ())
+    times_ns = (
+        scaled_ns(table, number, tool.tool_wall_latency_ms or 0, NS_PER_MS, name)
+        for tool in row.tools or ()
+    )
     return min(sum(max(time_ns, 0) for time_ns in times_ns), LATEST_NS)
 
 
 def _all_tools_ns(rows: list[Round]) -> Int64 | None:
     """`_tools_ns` of each; None where a time is to be refused."""
     lists = [row.tools or () for row in rows]
-    times_ns = all_scaled_ns([tool.tool_wall_latency_ms or 0 for tools in lists for tool in tools], NS_PER_MS)
+    times_ns = all_scaled_ns(
+        [tool.tool_wall_latency_ms or 0 for tools in lists for tool in tools], NS_PER_MS
+    )
     if times_ns is None or (len(times_ns) and times_ns.max() > LATEST_NS // len(times_ns)):
         return None
     sums_ns = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(np.maximum(times_ns, 0))))
@@ -192,7 +239,9 @@ def _all_tools_ns(rows: list[Round]) -> Int64 | None:
 
 def _all_spans_ns(rows: list[Round]) -> tuple[Int64, Int64] | None:
     """`_span_ns` of each; None where a time is no text, or an odd one."""
-    times = [event.timestamp for row in rows for event in row.timing_events or () if event.timestamp]
+    times = [
+        event.timestamp for row in rows for event in row.timing_events or () if event.timestamp
+    ]
     if set(map(type, times)) - {str}:
         return None
     found = all_timestamps_ns(times)  # type: ignore[arg-type]  # all are texts
@@ -201,18 +250,27 @@ def _all_spans_ns(rows: list[Round]) -> tuple[Int64, Int64] | None:
     found -= found % 1000  # to the microsecond, as Python's datetime has them
     counts = np.array([len(row.timing_events or ()) for row in rows])
     if int(counts.sum()) != len(times):
-        counts = np.array([sum(1 for event in row.timing_events or () if event.timestamp) for row in rows])
+        counts = np.array(
+            [sum(1 for event in row.timing_events or () if event.timestamp) for row in rows]
+        )
     begins, ends = np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=np.int64)
     some = np.flatnonzero(counts)
     if len(some):
         starts = (np.cumsum(counts) - counts)[some]
-        begins[some], ends[some] = np.minimum.reduceat(found, starts), np.maximum.reduceat(found, starts)
+        begins[some], ends[some] = (
+            np.minimum.reduceat(found, starts),
+            np.maximum.reduceat(found, starts),
+        )
     return begins, ends
 
 
 def _span_ns(table: Table, number: int, row: Round) -> tuple[int, int]:
     """First and last timing event, ns since 1970; 0 where there is none."""
-    times = [_time_ns(table, number, event.timestamp) for event in row.timing_events or () if event.timestamp]
+    times = [
+        _time_ns(table, number, event.timestamp)
+        for event in row.timing_events or ()
+        if event.timestamp
+    ]
     return (min(times), max(times)) if times else (0, 0)
 
 
@@ -229,5 +287,7 @@ def _time_ns(table: Table, number: int, value: str | float | None) -> int:
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
     time_ns = (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
     if not abs(time_ns) < 1 << 62:
-        raise table.refusal(number, f'a timing event\'s "timestamp" is "{value}", more than 146 years from 1970')
+        raise table.refusal(
+            number, f'a timing event\'s "timestamp" is "{value}", more than 146 years from 1970'
+        )
     return time_ns

@@ -1,11 +1,13 @@
-"""Weka / AgentX conversations: JSON objects (one file each, one per line, or a list) with `requests`, times in s.
+"""Weka / AgentX conversations: JSON objects (one file each, one per line, or a list) with
+`requests`, times in s.
 
-A conversation, and each sub-agent inside it, is a stream of calls. A call that the recording shows beginning after
-the one before it had ended (`t` + `api_time`) follows it at that distance; one that overlaps begins a line of its
-own. Conversations carry no date: all of them begin at 0 unless `rate` spreads them. `hash_ids` name full blocks of
-`block_size` tokens, within the conversation unless `hash_id_scope` is "global". A sub-agent's times count from its
-start in the published specification and from the conversation's start in published files: a file with any sub-agent
-time before that sub-agent's start is taken as the former, for all of it.
+A conversation, and each sub-agent inside it, is a stream of calls. A call that the recording shows
+beginning after the one before it had ended (`t` + `api_time`) follows it at that distance; one that
+overlaps begins a line of its own. Conversations carry no date: all of them begin at 0 unless `rate`
+spreads them. `hash_ids` name full blocks of `block_size` tokens, within the conversation unless
+`hash_id_scope` is "global". A sub-agent's times count from its start in the published specification
+and from the conversation's start in published files: a file with any sub-agent time before that
+sub-agent's start is taken as the former, for all of it.
 """
 
 from collections.abc import Callable
@@ -18,7 +20,13 @@ from numpy.typing import NDArray
 
 from llmsim.core import Int64
 from llmsim.workload.formats.batches import Batch
-from llmsim.workload.formats.chat.weka_streams import BLOCK_TOKENS, Conversation, Streams, streams_of, tokens_of
+from llmsim.workload.formats.chat.weka_streams import (
+    BLOCK_TOKENS,
+    Conversation,
+    Streams,
+    streams_of,
+    tokens_of,
+)
 from llmsim.workload.formats.documents import HALF, json_documents
 from llmsim.workload.formats.head import Head
 from llmsim.workload.formats.rows import note_unused
@@ -70,7 +78,13 @@ class _Reader:
         try:
             conversation = msgspec.convert(value, Conversation)
         except msgspec.ValidationError as error:
-            place = str(error).replace("`", '"').replace(" - at ", " at ").replace('"$.', '"').replace("Exp", "exp", 1)
+            place = (
+                str(error)
+                .replace("`", '"')
+                .replace(" - at ", " at ")
+                .replace('"$.', '"')
+                .replace("Exp", "exp", 1)
+            )
             raise self.table.refusal(line, f"not a conversation: {place}", column) from None
         except UnicodeEncodeError:
             raise self.table.refusal(line, f"not a conversation: {HALF}", column) from None
@@ -84,7 +98,9 @@ class _Reader:
             note_unused(self.table, *batch.first_keys(), Conversation.__struct_encode_fields__)
         self._take(batch.records, batch.place)
 
-    def _take(self, conversations: list[Conversation], place: Callable[[int], tuple[int, int]]) -> None:
+    def _take(
+        self, conversations: list[Conversation], place: Callable[[int], tuple[int, int]]
+    ) -> None:
         """Takes the calls of conversations; `place` says where one of them stands in the file."""
         options = self._source.options
         if options.limit and not options.changes_workload:
@@ -94,16 +110,22 @@ class _Reader:
         self._taken += len(conversations)
         self._relative = self._relative or streams.relative
         calls = streams.calls
-        ids = self._ids([call.hash_ids or _NO_IDS for call in calls], streams.conversation, len(conversations))
+        ids = self._ids(
+            [call.hash_ids or _NO_IDS for call in calls], streams.conversation, len(conversations)
+        )
         inputs, outputs = (tokens_of(calls, each) for each in ("input", "output"))
         empty = (inputs < 1) | (outputs < 1)
         if empty.any():
             conversation = int(streams.conversation[int(empty.argmax())])
             self.table.dropped(place(conversation)[0], int(np.count_nonzero(empty)))
         kept = ~empty if options.failures == "drop" else np.ones(len(calls), dtype=np.bool_)
-        self._add(streams, kept, (np.maximum(inputs, 1)[kept], np.maximum(outputs, 1)[kept]), ids, place)
+        self._add(
+            streams, kept, (np.maximum(inputs, 1)[kept], np.maximum(outputs, 1)[kept]), ids, place
+        )
 
-    def _check(self, conversations: list[Conversation], place: Callable[[int], tuple[int, int]]) -> None:
+    def _check(
+        self, conversations: list[Conversation], place: Callable[[int], tuple[int, int]]
+    ) -> None:
         """Refuses conversations whose ids mean something else than those before."""
         block = self._source.options.block
         if not self._taken and conversations:
@@ -112,9 +134,14 @@ class _Reader:
         for index, conversation in enumerate(conversations):
             if not block and conversation.block_size != self.table.block_tokens:
                 before = self.table.block_tokens
-                problem = f'"block_size" is {conversation.block_size}, but {before} before: one file, one size'
+                problem = (
+                    f'"block_size" is {conversation.block_size}, but {before} before: one file, '
+                    "one size"
+                )
             elif conversation.hash_id_scope != self._scope:
-                problem = '"hash_id_scope" differs from the conversations before: one file, one scope'
+                problem = (
+                    '"hash_id_scope" differs from the conversations before: one file, one scope'
+                )
             else:
                 continue
             line, column = place(index)
@@ -140,31 +167,40 @@ class _Reader:
         models = [call.model for call in streams.calls]
         self.table.take(
             Rows(
-                lambda: [place(index)[0] for index in conversation.tolist()], streams.at_ns[kept], *tokens,
-                after_ns=after_ns, aside=aside, sessions=Texts(stream, streams.names),
+                lambda: [place(index)[0] for index in conversation.tolist()],
+                streams.at_ns[kept],
+                *tokens,
+                after_ns=after_ns,
+                aside=aside,
+                sessions=Texts(stream, streams.names),
                 models=Texts.of(list(compress(models, kept.tolist()))),
             )
-        )  # fmt: skip
+        )
         self.table.name(first, counts[kept], ids[1][np.repeat(kept, counts)])
 
     def _ids(
         self, lists: list[list[int]], conversation: Int64, conversations: int
     ) -> tuple[Int64, NDArray[np.integer]]:
-        """How many ids each call has, and all of them, moved past those of the conversations before where they mean
-        nothing across them."""
+        """How many ids each call has, and all of them, moved past those of the conversations before
+        where they mean nothing across them.
+        """
         counts = np.fromiter(map(len, lists), dtype=np.int64, count=len(lists))
         total = int(counts.sum())
         ids: NDArray[np.integer]
         try:
             ids = np.fromiter(chain.from_iterable(lists), dtype=np.int64, count=total)
-            each = np.bincount(conversation, weights=counts, minlength=conversations).astype(np.int64)
+            each = np.bincount(conversation, weights=counts, minlength=conversations).astype(
+                np.int64
+            )
             named = np.flatnonzero(each)
             highest = np.full(conversations, -1, dtype=np.int64)
             if total:
                 highest[named] = np.maximum.reduceat(ids, (np.cumsum(each) - each)[named])
             tops = highest.tolist()
         except OverflowError:
-            ids = np.fromiter((value & _WIDEST for each in lists for value in each), dtype=np.uint64, count=total)
+            ids = np.fromiter(
+                (value & _WIDEST for each in lists for value in each), dtype=np.uint64, count=total
+            )
             tops = [-1] * conversations
             for index, values in zip(conversation.tolist(), lists, strict=True):
                 tops[index] = max(tops[index], *values) if values else tops[index]
@@ -184,10 +220,12 @@ class _Reader:
             table.notes.append(f"{path}: times of sub-agents are taken to count {basis}")
         if self._overlapping:
             table.notes.append(
-                f"{path}: {self._overlapping} calls overlap the call before them and come at their recorded time"
+                f"{path}: {self._overlapping} calls overlap the call before them and come at "
+                "their recorded time"
             )
         if self._taken > 1 and self._source.options.rate is None:
             table.notes.append(
-                f"{path}: its {self._taken} conversations have no dates and all begin at 0; rate= spreads them"
+                f"{path}: its {self._taken} conversations have no dates and all begin at 0; "
+                "rate= spreads them"
             )
         return table

@@ -47,10 +47,12 @@ class Conversation(msgspec.Struct, gc=False):
 
 @dataclass(frozen=True)
 class Streams:
-    """Calls of conversations, one conversation after the other, each call before those that came later in its stream.
+    """Calls of conversations, one conversation after the other, each call before those that came
+    later in its stream.
 
-    `stream` and `conversation` say whose a call is; a stream has a name and, where it is a sub-agent's, the time at
-    which it was spawned (else -1). `relative`: some sub-agent's call has a time before that.
+    `stream` and `conversation` say whose a call is; a stream has a name and, where it is a
+    sub-agent's, the time at which it was spawned (else -1). `relative`: some sub-agent's call has a
+    time before that.
     """
 
     calls: list[Request]
@@ -62,8 +64,9 @@ class Streams:
     relative: bool
 
     def follow(self, kept: NDArray[np.bool_]) -> tuple[Int64, NDArray[np.bool_]]:
-        """Of the calls that are kept: ns after the call before (-1: at its own time), and whether a call is aside of
-        its stream because it overlaps the call before, and nothing follows it."""
+        """Of the calls that are kept: ns after the call before (-1: at its own time), and whether a
+        call is aside of its stream because it overlaps the call before, and nothing follows it.
+        """
         rows = np.flatnonzero(kept)
         if len(rows) == 0:
             return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.bool_)
@@ -91,7 +94,9 @@ class Streams:
         return _ns([call.api_time or 0.0 for call in self.calls])
 
     def _thought_ns(self) -> Int64 | None:
-        """The time before each call, where it is said instead of how long calls lasted (else -1)."""
+        """The time before each call, where it is said instead of how long calls lasted
+        (else -1).
+        """
         if [call.think_time for call in self.calls].count(None) == len(self.calls):
             return None
         given = [call.think_time if call.api_time is None else None for call in self.calls]
@@ -99,7 +104,9 @@ class Streams:
 
 
 def _wait(at_ns: Int64, end_ns: Int64, ready_ns: Int64, low: int, high: int) -> None:
-    """Sets when one stream is ready for each of its calls but the first: at the end of the last one not aside."""
+    """Sets when one stream is ready for each of its calls but the first: at the end of the last one
+    not aside.
+    """
     ready = int(end_ns[low])
     for row in range(low + 1, high):
         ready_ns[row] = ready
@@ -108,7 +115,9 @@ def _wait(at_ns: Int64, end_ns: Int64, ready_ns: Int64, low: int, high: int) -> 
 
 
 def streams_of(conversations: list[Conversation], taken: int) -> Streams:
-    """The streams of conversations; those without a name are called by their number, the first of them `taken`."""
+    """The streams of conversations; those without a name are called by their number, the first of
+    them `taken`.
+    """
     names = [
         f"conversation-{number}" if each.id is None else str(each.id)
         for number, each in enumerate(conversations, taken)
@@ -118,7 +127,9 @@ def streams_of(conversations: list[Conversation], taken: int) -> Streams:
     nested = [call.requests for call in calls].count(None) < len(calls)
     if nested or any(kind.endswith(_AGENT) for kind in {call.type for call in calls}):
         return _nested(lists, names)
-    of = np.repeat(np.arange(len(lists)), np.fromiter(map(len, lists), dtype=np.int64, count=len(lists)))
+    of = np.repeat(
+        np.arange(len(lists)), np.fromiter(map(len, lists), dtype=np.int64, count=len(lists))
+    )
     at_ns = _ns([call.t for call in calls])
     if ((np.diff(at_ns) < 0) & (np.diff(of) == 0)).any():
         order = np.lexsort((np.array([call.t for call in calls]), of))
@@ -127,7 +138,9 @@ def streams_of(conversations: list[Conversation], taken: int) -> Streams:
 
 
 def _nested(lists: list[list[Request]], names: list[str]) -> Streams:
-    """Streams where a call may stand for a sub-agent's: a stream of its own, at its place in time."""
+    """Streams where a call may stand for a sub-agent's: a stream of its own, at its
+    place in time.
+    """
     calls: list[Request] = []
     stream, conversation = list[int](), list[int]()
     names, spawned_ns, relative = [*names], [-1] * len(names), False
@@ -160,4 +173,6 @@ def tokens_of(calls: list[Request], side: Literal["input", "output"]) -> Int64:
 
 
 def _ns(seconds: list[float]) -> Int64:
-    return np.rint(np.fromiter(seconds, dtype=np.float64, count=len(seconds)) * NS_PER_S).astype(np.int64)
+    return np.rint(np.fromiter(seconds, dtype=np.float64, count=len(seconds)) * NS_PER_S).astype(
+        np.int64
+    )

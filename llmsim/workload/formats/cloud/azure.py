@@ -1,4 +1,6 @@
-"""Azure's LLM inference traces of 2023 and 2024: CSV with TIMESTAMP, ContextTokens, GeneratedTokens."""
+"""Azure's LLM inference traces of 2023 and 2024: CSV with TIMESTAMP, ContextTokens,
+GeneratedTokens.
+"""
 
 from llmsim.workload.formats.head import Head
 from llmsim.workload.formats.rows import CsvRows
@@ -23,7 +25,9 @@ def read(source: Source, head: Head) -> Table:
         try:
             at_ns = timestamp_ns(fields[at], minutes)
         except ValueError:
-            raise rows.bad(number, fields, at, "a date and time such as 2023-11-16 18:15:46.6805900") from None
+            raise rows.bad(
+                number, fields, at, "a date and time such as 2023-11-16 18:15:46.6805900"
+            ) from None
         add(number, at_ns, tokens(number, fields, context), tokens(number, fields, generated))
         if table.full:
             break

@@ -1,8 +1,8 @@
-"""Alibaba's Bailian (Qwen) usage traces: JSON Lines, `timestamp` in s, block ids of 16 tokens, turns linked by chat
-ids.
+"""Alibaba's Bailian (Qwen) usage traces: JSON Lines, `timestamp` in s, block ids of 16 tokens,
+turns linked by chat ids.
 
-Every turn comes at its recorded time (how long the server took is not in the trace, so no think time can be known);
-turns with one root chat carry its id as their session.
+Every turn comes at its recorded time (how long the server took is not in the trace, so no think
+time can be known); turns with one root chat carry its id as their session.
 """
 
 from typing import Annotated
@@ -31,18 +31,31 @@ class Row(msgspec.Struct, gc=False):
 
 
 def detect(head: Head) -> bool:
-    return head.kind in ("lines", "object") and head.has("chat_id", "timestamp", "input_length", "output_length")
+    return head.kind in ("lines", "object") and head.has(
+        "chat_id", "timestamp", "input_length", "output_length"
+    )
 
 
 def read(source: Source, head: Head) -> Table:
     table = Table(source, block_tokens=source.options.block or BLOCK_TOKENS, labels=True)
     root_of: dict[int, int] = {}  # of chats that are no roots themselves
     for batch in json_batches(table, Row):
-        taken = isinstance(batch, Batch) and table.wants(len(batch.records)) and _take_all(table, batch, root_of)
+        taken = (
+            isinstance(batch, Batch)
+            and table.wants(len(batch.records))
+            and _take_all(table, batch, root_of)
+        )
         for number, row in each(batch) if not taken else ():
             at_ns = scaled_ns(table, number, row.timestamp, 10**9, "timestamp")
             session = str(_root(row, root_of))
-            table.add(number, at_ns, row.input_length, row.output_length, session=session, ids=row.hash_ids)
+            table.add(
+                number,
+                at_ns,
+                row.input_length,
+                row.output_length,
+                session=session,
+                ids=row.hash_ids,
+            )
             if table.full:
                 return table
         if table.full:
@@ -51,7 +64,9 @@ def read(source: Source, head: Head) -> Table:
 
 
 def _root(row: Row, root_of: dict[int, int]) -> int:
-    """The first chat of the row's conversation; `root_of` remembers what follows from the rows so far."""
+    """The first chat of the row's conversation; `root_of` remembers what follows from the rows so
+    far.
+    """
     if row.parent_chat_id < 0:
         return row.chat_id
     root = root_of[row.chat_id] = root_of.get(row.parent_chat_id, row.parent_chat_id)

@@ -1,4 +1,6 @@
-"""BurstGPT: CSV with Timestamp in s, Model, Request tokens, Response tokens; newer files add Session ID."""
+"""BurstGPT: CSV with Timestamp in s, Model, Request tokens, Response tokens; newer files add
+Session ID.
+"""
 
 from llmsim.workload.formats.head import Head
 from llmsim.workload.formats.rows import CsvRows

@@ -1,9 +1,10 @@
-"""Mooncake's JSON Lines (FAST'25) and the fields that aiperf and aisimulate added: `timestamp` in ms, block ids of 512.
+"""Mooncake's JSON Lines (FAST'25) and the fields that aiperf and aisimulate added: `timestamp` in
+ms, block ids of 512.
 
-Two requests with equal leading `hash_ids` share those blocks; the last id of a prompt may name a partial block. A row
-of a session with `delay` (ms) comes that long after the last token of the row before it; one with a timestamp comes
-then. A file without any times, as ServeGen's batch jobs, begins as a whole. Prompts may be
-given as text (mooncake_text).
+Two requests with equal leading `hash_ids` share those blocks; the last id of a prompt may name a
+partial block. A row of a session with `delay` (ms) comes that long after the last token of the row
+before it; one with a timestamp comes then. A file without any times, as ServeGen's batch jobs,
+begins as a whole. Prompts may be given as text (mooncake_text).
 """
 
 from typing import Annotated, Any
@@ -67,9 +68,13 @@ def read(source: Source, head: Head) -> Table:
     untimed = head.first is not None and all(head.first.get(name) is None for name in times)
     prompts = Prompts(source)
     if untimed and source.options.rate is None:
-        table.notes.append(f"{source.path}: no timestamps, so all requests begin at 0; rate= spreads them")
+        table.notes.append(
+            f"{source.path}: no timestamps, so all requests begin at 0; rate= spreads them"
+        )
     for batch in json_batches(table, Row):
-        if not isinstance(batch, Batch) or not (table.wants(len(batch.records)) and _take_all(table, batch)):
+        if not isinstance(batch, Batch) or not (
+            table.wants(len(batch.records)) and _take_all(table, batch)
+        ):
             for number, row in each(batch):
                 take(table, number, spelt_out(table, number, row, prompts), untimed=untimed)
                 if table.full and stops_early:
@@ -77,7 +82,9 @@ def read(source: Source, head: Head) -> Table:
         if table.full and stops_early:
             break
     if prompts.how:
-        table.notes.append(f"{source.path}: prompts are given as text, and their token counts {prompts.how}")
+        table.notes.append(
+            f"{source.path}: prompts are given as text, and their token counts {prompts.how}"
+        )
     return table
 
 
@@ -90,10 +97,14 @@ def spelt_out(table: Table, number: int, row: Row, prompts: Prompts) -> Row:
         row.input_length = prompts.tokens(row.text_input)
     elif row.messages is not None:
         if row.message_mode not in (None, "history", "delta"):
-            raise table.refusal(number, f'"message_mode" is "{row.message_mode}"; it may be "history" or "delta"')
+            raise table.refusal(
+                number, f'"message_mode" is "{row.message_mode}"; it may be "history" or "delta"'
+            )
         session = None if row.session_id is None else str(row.session_id)
         delta = row.message_mode == "delta"
-        row.input_length = prompts.of_messages(row.messages, row.tools, session, answer or 0, delta=delta)
+        row.input_length = prompts.of_messages(
+            row.messages, row.tools, session, answer or 0, delta=delta
+        )
     elif row.payload is not None:
         row.input_length = prompts.of_payload(row.payload)
         row.output_length = answer if answer is not None else _limit(table, number, row.payload)
@@ -109,14 +120,20 @@ def _limit(table: Table, number: int, body: dict[str, Any]) -> int | None:
         tokens = finite(value)
         if tokens is None or not tokens.is_integer() or not 0 <= tokens <= MAX_TOKENS:
             raise table.refusal(
-                number, f'"payload.{name}" is {shown(value)}, but must be an integer from 0 to {MAX_TOKENS}'
+                number,
+                (
+                    f'"payload.{name}" is {shown(value)}, but must be an integer from 0 to '
+                    f"{MAX_TOKENS}"
+                ),
             )
         return int(tokens)
     return None
 
 
 def _take_all(table: Table, batch: Batch[Row]) -> bool:
-    """Adds rows that have a time, lengths and content, and nothing else; False where some have more or less."""
+    """Adds rows that have a time, lengths and content, and nothing else; False where some have more
+    or less.
+    """
     rows = batch.records
     for row in rows:
         if (
@@ -144,35 +161,62 @@ def _take_all(table: Table, batch: Batch[Row]) -> bool:
 
 
 def take(table: Table, number: int, row: Row, *, untimed: bool = False) -> None:
-    """Adds one row; refuses it where it lacks a length or, unless the whole file is `untimed`, a time."""
+    """Adds one row; refuses it where it lacks a length or, unless the whole file is `untimed`, a
+    time.
+    """
     tokens_in = row.input_length if row.input_length is not None else row.input_tokens
     tokens_out = row.output_length if row.output_length is not None else row.output_tokens
     if tokens_in is None or tokens_out is None:
         missing = "input_length" if tokens_in is None else "output_length"
         instead = " (or text_input, messages, payload)" if tokens_in is None else ""
         raise table.refusal(
-            number, f'"{missing}" is missing; a row needs input_length{instead}, output_length and timestamp'
+            number,
+            (
+                f'"{missing}" is missing; a row needs input_length{instead}, output_length and '
+                "timestamp"
+            ),
         )
     at_ms = row.timestamp if row.timestamp is not None else row.created_time
     delay_ms = row.delay if row.delay is not None else row.delay_ms
     session = None if row.session_id is None else str(row.session_id)
     if at_ms is None and not untimed and (delay_ms is None or session is None):
-        raise table.refusal(number, '"timestamp" is missing; only the later rows of a session may have "delay" instead')
+        raise table.refusal(
+            number,
+            '"timestamp" is missing; only the later rows of a session may have "delay" instead',
+        )
     if delay_ms is not None and delay_ms < 0:
         raise table.refusal(number, f'"delay" is {delay_ms:g}, but must be 0 or more')
     if untimed and at_ms is not None:
-        raise table.refusal(number, "has a timestamp, but the first row has none: all rows need one, or no row")
+        raise table.refusal(
+            number, "has a timestamp, but the first row has none: all rows need one, or no row"
+        )
     at_ns = 0 if at_ms is None else scaled_ns(table, number, at_ms, NS_PER_MS, "timestamp")
-    after_ns = -1 if at_ms is not None or delay_ms is None else scaled_ns(table, number, delay_ms, NS_PER_MS, "delay")
+    after_ns = (
+        -1
+        if at_ms is not None or delay_ms is None
+        else scaled_ns(table, number, delay_ms, NS_PER_MS, "delay")
+    )
     added = table.add(
-        number, at_ns, tokens_in, tokens_out, after_ns=after_ns, session=session, ids=row.hash_ids, model=row.model
+        number,
+        at_ns,
+        tokens_in,
+        tokens_out,
+        after_ns=after_ns,
+        session=session,
+        ids=row.hash_ids,
+        model=row.model,
     )
     if added and (row.request_id is not None or row.priority is not None):
-        table.detail(request_id=None if row.request_id is None else str(row.request_id), priority=row.priority)
+        table.detail(
+            request_id=None if row.request_id is None else str(row.request_id),
+            priority=row.priority,
+        )
 
 
 def rows(workload: Workload, block_tokens: int = BLOCK_TOKENS) -> list[dict[str, object]]:
-    """A workload as rows of this format, timestamps rounded to whole ms. Its granularity must divide `block_tokens`."""
+    """A workload as rows of this format, timestamps rounded to whole ms. Its granularity must
+    divide `block_tokens`.
+    """
     ids = coarser(workload, block_tokens)
     arrival_ms = ((workload.arrival_ps + 500_000_000) // 1_000_000_000).tolist()
     inputs, outputs = workload.input_tokens.tolist(), workload.output_tokens.tolist()
@@ -183,7 +227,9 @@ def rows(workload: Workload, block_tokens: int = BLOCK_TOKENS) -> list[dict[str,
     for row, hash_ids in enumerate(ids):
         head = workload.arrival_ps[row] >= 0
         line += bool(head)
-        fields: dict[str, object] = {"timestamp": arrival_ms[row]} if head else {"delay": delays_ms[row - 1]}
+        fields: dict[str, object] = (
+            {"timestamp": arrival_ms[row]} if head else {"delay": delays_ms[row - 1]}
+        )
         fields |= {"input_length": inputs[row], "output_length": outputs[row], "hash_ids": hash_ids}
         chained = not head or workload.next_call[row] >= 0
         if workload.session_id and workload.session_id[row]:

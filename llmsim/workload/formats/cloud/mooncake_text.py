@@ -1,7 +1,9 @@
-"""Rows of Mooncake's extended format that hold what was said instead of its length: their tokens, estimated or counted.
+"""Rows of Mooncake's extended format that hold what was said instead of its length: their tokens,
+estimated or counted.
 
-aiperf's `text_input` is a whole prompt, `messages` a conversation so far, or with `message_mode` "delta" what is new in
-its session: its answers are then part of the prompts behind them. `payload` is the body of a request.
+aiperf's `text_input` is a whole prompt, `messages` a conversation so far, or with `message_mode`
+"delta" what is new in its session: its answers are then part of the prompts behind them. `payload`
+is the body of a request.
 """
 
 import json
@@ -35,8 +37,12 @@ class Prompts:
             return self._count(text)
         return max(1, -(-len(text.encode("utf-8", "surrogatepass")) // BYTES_PER_TOKEN))
 
-    def of_messages(self, messages: Sequence[Any], tools: Any, session: str | None, answer: int, *, delta: bool) -> int:
-        """Tokens of a prompt; with `delta` it begins with what its session has said and heard, and adds `answer`."""
+    def of_messages(
+        self, messages: Sequence[Any], tools: Any, session: str | None, answer: int, *, delta: bool
+    ) -> int:
+        """Tokens of a prompt; with `delta` it begins with what its session has said and heard, and
+        adds `answer`.
+        """
         said = self.tokens("".join(map(_text, messages)) + _encoded(tools))
         if not delta or session is None:
             return said
@@ -58,8 +64,14 @@ def _text(message: Any) -> str:
         return ""
     content = message.get("content")
     parts = content if isinstance(content, list) else [content]
-    texts = [part if isinstance(part, str) else part.get("text") for part in parts if isinstance(part, str | dict)]
-    return "".join(text for text in texts if isinstance(text, str)) + _encoded(message.get("tool_calls"))
+    texts = [
+        part if isinstance(part, str) else part.get("text")
+        for part in parts
+        if isinstance(part, str | dict)
+    ]
+    return "".join(text for text in texts if isinstance(text, str)) + _encoded(
+        message.get("tool_calls")
+    )
 
 
 def _encoded(value: Any) -> str:
@@ -67,5 +79,7 @@ def _encoded(value: Any) -> str:
         return ""
     try:
         return msgspec.json.encode(value).decode()
-    except UnicodeEncodeError:  # half of a surrogate pair, which counts as the bytes that it would take
+    except (
+        UnicodeEncodeError
+    ):  # half of a surrogate pair, which counts as the bytes that it would take
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
