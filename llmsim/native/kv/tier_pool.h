@@ -15,13 +15,17 @@
 
 namespace llmsim {
 
-// kLru   the least recently used.
-// kLfu   the least often used since it came, of those the least recently.
-// kCost  GreedyDual-Size-Frequency (L. Cherkasova, HP Labs HPL-98-69, 1998): uses x cost of
-// computing it again, above
-//        the value of what was given up last, so that nothing stays for ever. A chunk's cost grows
-//        with its place in its sequence, as attention's does.
-enum class TierEviction : std::uint8_t { kLru, kLfu, kCost };
+// Which chunk of a full pool goes first.
+enum class TierEviction : std::uint8_t {
+  // The least recently used chunk.
+  kLru,
+  // The least often used chunk since it came; of several, the least recently used.
+  kLfu,
+  // GreedyDual-Size-Frequency (L. Cherkasova, HP Labs HPL-98-69, 1998): uses times the cost of
+  // computing the chunk again, above the value of the last evicted chunk, so that nothing stays for
+  // ever. A chunk's cost grows with its position in the sequence, as attention's does.
+  kCost
+};
 
 struct TierPoolConfig {
   std::string name;

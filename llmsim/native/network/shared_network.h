@@ -1,33 +1,30 @@
-// The cluster's shared network: places, the links between them, and everything that moves over
-// them.
+// The cluster's shared network: its nodes, the links between them, and all transfers over them.
 //
 // What moves between groups and memories at run time (KV of disaggregated prefills, KV tiers) is a
-// transfer here, so that all of it meets on the same links; so are collectives between
-// data-parallel ranks and hand-overs between pipeline stages, where KV uses their links too
-// (shared_joint.h). Collectives inside a stage stay on its own links (dimension 0 of the cluster
-// file) and are priced by its program.
+// transfer here, so that all of it contends on the same links; so are collectives between
+// data-parallel ranks and sends between pipeline stages, where KV uses their links too.
+// Collectives inside a stage stay on its own links (dimension 0 of the cluster file) and are priced
+// by its program.
 //
 // Contract
-// - Links and places are given once (NetworkConfig) and never change. Links are directed; a memory
-// whose reads and
-//   writes share its bandwidth uses one link for both directions.
+//
+// - Links and nodes are given once (NetworkConfig) and never change. Links are directed; a memory
+//   whose reads and writes share its bandwidth uses one link for both directions.
 // - `transfer` starts moving bytes at the loop's present time and returns at once; its owner hears
-// `landed` when the
-//   last byte is there. All bytes of a transfer travel one route; whoever spreads data over several
-//   devices (tensor- parallel ranks) starts one transfer for each pair.
+//   `landed` when the last byte is there. All bytes of a transfer travel one route; an owner that
+//   spreads data over several devices (tensor-parallel ranks) starts one transfer for each pair.
 // - Contention, kFair: every transfer moves at its max-min fair share of its links
 //   (astra-sim/engine/network/fair_share.h), and lands its route's latencies after its last byte
-//   has left: n equal transfers that start together on one link all take n times as long. kFifo: a
-//   link serves transfers in the order of their start; the next one begins when the one before has
-//   left; a route is cut through, not stored and forwarded: the last of n takes n times as long.
+//   has left: n equal transfers that start together on one link all take n times as long.
+// - Contention, kFifo: a link serves transfers in the order of their start; the next one begins
+//   when the one before has left. A route is cut through, not stored and forwarded: the last of n
+//   equal transfers takes n times as long.
 // - Order: transfers are numbered by their start; what lands at one time is handed out in that
-// order, before arrivals
-//   and scheduling of that time. A transfer that starts at t on links without latency, without
-//   bytes, or inside a place lands at t, in the next delta. Equal calls give equal times: nothing
-//   here depends on hashes, addresses or floats.
+//   order, before arrivals and scheduling of that time. A transfer that starts at t on links
+//   without latency, without bytes, or inside a node lands at t, in the next delta.
+// - Equal calls give equal times: nothing here depends on hashes, addresses or floats.
 // - Nothing is lost and nothing is cancelled: an owner that has lost interest ignores what lands.
-// - Counters per link (bytes, transfers, busy time) and per purpose are exact; energy is theirs to
-// multiply.
+// - Counters per link (bytes, transfers, busy time) and per purpose are exact.
 #pragma once
 
 #include <array>

@@ -10,22 +10,22 @@
 namespace llmsim {
 
 // Columns of ps, one entry per request, zero for requests that neither finished nor were cancelled.
-//   api            from arrival until the engine saw the request
-//   queue          waiting in the engine until it was first scheduled, or until a decode group had
-//   reserved its blocks wait           scheduled or running, while the device ran steps without it
-//   (the batch before, an exhausted budget)
-//                  or its step waited for other data-parallel ranks or for a pipeline stage
-//   prefill        computing in steps up to its first token
-//   decode         computing in steps that gave it a token after the first
-//   communication  the collectives of those steps, prefill and decode
-//   host           the device idle between those steps
-//   kv_transfer    its step, or it alone, waiting for KV from the tiers below the device; its KV on
-//   its way from the
-//                  prefill group to the decode group, where nothing else was going on for it
-//   preemption     from the last token before a preemption to the first one after it: waiting and
-//   computing again abandoned      of a cancelled request: from its last token, or else from being
-//   scheduled, until its engine dropped
-//                  it
+//
+//   api            From arrival until the engine saw the request.
+//   queue          Waiting in the engine until the request was first scheduled, or until a decode
+//                  group had reserved its blocks.
+//   wait           Scheduled or running, while the device ran steps without the request (the batch
+//                  before, an exhausted budget), or while its step waited for other data-parallel
+//                  ranks or for a pipeline stage.
+//   prefill        Computing in steps up to the first token.
+//   decode         Computing in steps that gave the request a token after the first.
+//   communication  Collectives of those steps, prefill and decode.
+//   host           The device idle between those steps.
+//   kv_transfer    The step, or the request alone, waiting for KV from the tiers below the device;
+//                  KV on its way from the prefill to the decode group, where nothing else went on.
+//   preemption     From the last token before a preemption to the first one after it.
+//   abandoned      Of a cancelled request: from its last token, or else from being scheduled, until
+//                  its engine dropped it.
 struct LatencyBreakdown {
   explicit LatencyBreakdown(std::size_t n)
       : api(n, 0),

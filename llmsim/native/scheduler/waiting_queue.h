@@ -13,19 +13,22 @@
 
 namespace llmsim {
 
-// kFcfs      in order of arrival at the engine (vLLM's default).
-// kPriority  by (priority, arrival, row), a lower number first (vLLM's `--scheduling-policy
-// priority`). kShortest  by prompt length, then arrival: shortest job first as far as it can be
-// known. How long the answer will be
-//            is nobody's to read.
-// kSlack     least slack first against one target for the time to first token. Slack is what would
-// be left of the
-//            target if the prompt ran now and alone. Requests that can no longer make it wait
-//            behind all that can, the oldest first, so that one late request does not make the next
-//            ones late (least laxity first, A. Mok, 1983, with the overload rule of best-effort
-//            scheduling, C. D. Locke, 1986).
-// kKeyed     by a key from outside (Policies::queue_key), then arrival.
-enum class QueueOrder : std::uint8_t { kFcfs, kPriority, kShortest, kSlack, kKeyed };
+// The order in which waiting requests are admitted.
+enum class QueueOrder : std::uint8_t {
+  // Order of arrival at the engine (vLLM's default).
+  kFcfs,
+  // (priority, arrival, row), a lower number first (vLLM's `--scheduling-policy priority`).
+  kPriority,
+  // Prompt length, then arrival: shortest job first as far as a server can know it.
+  kShortest,
+  // Least slack against one target for the time to first token. Slack is what would be left of the
+  // target if the prompt ran now and alone. Requests that can no longer make it wait behind all
+  // that can, the oldest first, so that one late request does not delay the next (least laxity
+  // first, A. Mok, 1983, with the overload rule of best-effort scheduling, C. D. Locke, 1986).
+  kSlack,
+  // A key from outside (Policies::queue_key), then arrival.
+  kKeyed
+};
 
 struct QueueConfig {
   QueueOrder order = QueueOrder::kFcfs;
