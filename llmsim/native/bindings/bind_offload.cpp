@@ -89,19 +89,17 @@ Items items_of(const Batch& batch) {
 nb::tuple describe(const std::shared_ptr<Program>& program,
                    const std::shared_ptr<const OffloadConfig>& config,
                    const std::vector<Items>& items, std::int64_t step) {
-  std::vector<std::unique_ptr<OffloadExecutor>> owned;
-  std::vector<StepExecutor*> members;
-  std::vector<OffloadCounters*> counters;
+  std::vector<std::unique_ptr<GroupCosts>> owned;
+  std::vector<GroupCosts*> members;
   std::vector<Batch> batches;
   for (const Items& one : items) {
-    owned.push_back(std::make_unique<OffloadExecutor>(program, config));
+    owned.push_back(std::make_unique<GroupCosts>(program));
     members.push_back(owned.back().get());
-    counters.push_back(&owned.back()->counters());
     batches.push_back(batch_of(one));
   }
   std::vector<const Batch*> pointers;
   for (const Batch& batch : batches) pointers.push_back(&batch);
-  OffloadDomain domain(members, std::vector(items.size(), config), counters);
+  OffloadDomain domain(members, std::vector(items.size(), config));
   const OffloadDomain::Described found = domain.describe(pointers, step);
   nb::list nodes, halves;
   for (std::size_t i = 0; i < found.graph->nodes.size(); ++i) {
@@ -171,30 +169,20 @@ void bind_offload(nb::module_& m) {
       .def_rw("ranks", &OffloadConfig::ranks);
 }
 
-std::unique_ptr<StepExecutor> make_offload(const std::shared_ptr<Program>& program,
-                                           const std::shared_ptr<const OffloadConfig>& config) {
-  return std::make_unique<OffloadExecutor>(program, config);
-}
-
-std::unique_ptr<RoundExecutor> make_offload_domain(const std::vector<Group*>& members) {
-  std::vector<StepExecutor*> executors;
+std::unique_ptr<StepExecutor> make_offload(const std::vector<Group*>& members) {
+  std::vector<GroupCosts*> costs;
   std::vector<std::shared_ptr<const OffloadConfig>> configs;
-  std::vector<OffloadCounters*> counters;
   for (Group* member : members) {
-    auto* offload = dynamic_cast<OffloadExecutor*>(&member->executor());
-    if (offload == nullptr) return nullptr;
-    executors.push_back(offload);
+    if (!member->config().offload) return nullptr;
+    costs.push_back(&member->costs());
     configs.push_back(member->config().offload);
-    counters.push_back(&offload->counters());
   }
-  return std::make_unique<OffloadDomain>(std::move(executors), std::move(configs),
-                                         std::move(counters));
+  return std::make_unique<OffloadDomain>(std::move(costs), std::move(configs));
 }
 
-nb::dict offload_counters(const StepExecutor& executor) {
+nb::dict offload_counters(const GroupCosts& costs) {
   nb::dict d;
-  const auto* offload = dynamic_cast<const OffloadExecutor*>(&executor);
-  const OffloadCounters counters = offload == nullptr ? OffloadCounters{} : offload->counters();
+  const OffloadCounters& counters = costs.offload;
   d["channel_busy_ps"] = to_int(counters.channel_busy);
   d["to_memory_bytes"] = counters.to_memory_bytes;
   d["from_memory_bytes"] = counters.from_memory_bytes;

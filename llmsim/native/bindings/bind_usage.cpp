@@ -60,22 +60,22 @@ nb::dict counter_columns(const Simulation& s) {
     d[name] = to_array(values);
   };
   column("steps",
-         [](const Group& g) { return static_cast<std::int64_t>(g.executor().usage().steps); });
+         [](const Group& g) { return static_cast<std::int64_t>(g.costs().usage().steps); });
   column("steps_below_lower_bound",
-         [](const Group& g) { return g.executor().usage().steps_below_lower_bound; });
+         [](const Group& g) { return g.costs().usage().steps_below_lower_bound; });
   const auto graphs = [](GraphMode mode) {
     return [mode](const Group& g) {
-      return g.executor().usage().steps_by_mode[static_cast<std::size_t>(mode)];
+      return g.costs().usage().steps_by_mode[static_cast<std::size_t>(mode)];
     };
   };
   column("steps_full_graph", graphs(GraphMode::kFull));
   column("steps_piecewise_graph", graphs(GraphMode::kPiecewise));
   column("steps_without_graph", graphs(GraphMode::kNone));
-  column("launching_ps", [](const Group& g) { return g.executor().usage().launching; });
-  column("scheduled_sequences", [](const Group& g) { return g.executor().usage().sequences; });
+  column("launching_ps", [](const Group& g) { return g.costs().usage().launching; });
+  column("scheduled_sequences", [](const Group& g) { return g.costs().usage().sequences; });
   column("attended_tokens",
-         [](const Group& g) { return g.executor().usage().attended_tokens_x2 / 2; });
-  column("kv_read_tokens", [](const Group& g) { return g.executor().usage().kv_read_tokens; });
+         [](const Group& g) { return g.costs().usage().attended_tokens_x2 / 2; });
+  column("kv_read_tokens", [](const Group& g) { return g.costs().usage().kv_read_tokens; });
   column("scheduled_tokens", [](const Group& g) { return g.scheduled_tokens(); });
   column("unlaunched_tokens", [](const Group& g) { return g.unlaunched_tokens(); });
   column("open_tokens",
@@ -146,7 +146,7 @@ nb::tuple rows_of(const Program::Usage& usage) {
 nb::list table_rows(const Simulation& s) {
   nb::list groups;
   for (const auto& group : s.groups()) {
-    const Program::Usage& usage = group->executor().usage();
+    const Program::Usage& usage = group->costs().usage();
     groups.append(rows_of(usage));
   }
   return groups;
@@ -154,7 +154,7 @@ nb::list table_rows(const Simulation& s) {
 
 // When a group's devices worked, on what, and for whom.
 nb::dict group_activity(const Group& group) {
-  const Program::Usage& usage = group.executor().usage();
+  const Program::Usage& usage = group.costs().usage();
   nb::dict d;
   std::vector<Ps> starts(group.output_times().size());
   for (std::size_t step = 0; step < starts.size(); ++step) starts[step] = group.output_start(step);
@@ -164,10 +164,10 @@ nb::dict group_activity(const Group& group) {
   d["kv_read_tokens"] = usage.kv_read_tokens;
   d["sequences"] = usage.sequences;
   d["scheduled_tokens"] = group.scheduled_tokens();
-  d["offload"] = offload_counters(group.executor());
+  d["offload"] = offload_counters(group.costs());
   nb::list passes;  // of a drafter: the first ones, then the others
-  if (group.executor().drafter() != nullptr) {
-    const Drafter::Usage& drafts = group.executor().drafter_usage();
+  if (group.costs().drafter() != nullptr) {
+    const Drafter::Usage& drafts = group.costs().drafter_usage();
     for (const Program::Usage* pass : {&drafts.first, &drafts.next}) {
       nb::dict p;
       p["rows"] = rows_of(*pass);
@@ -190,8 +190,8 @@ nb::dict group_activity(const Group& group) {
 nb::list attention_reach(const Simulation& s) {
   nb::list rows;
   for (const auto& group : s.groups()) {
-    const Program& program = group->executor().program();
-    for (const OperatorTime& time : program.busy_time(group->executor().usage())) {
+    const Program& program = group->costs().program();
+    for (const OperatorTime& time : program.busy_time(group->costs().usage())) {
       if (time.beyond_permille > 1000)
         rows.append(nb::make_tuple(group->config().index, time.op, time.beyond_permille));
     }
@@ -204,9 +204,9 @@ namespace {
 // The drafter's operators come behind the program's: those of its first pass, then those of the
 // others.
 void append_drafter_time(const Group& group, nb::list& rows) {
-  const Drafter* drafter = group.executor().drafter();
+  const Drafter* drafter = group.costs().drafter();
   if (drafter == nullptr) return;
-  auto first = static_cast<std::int32_t>(group.executor().program().operators().size()) + 1;
+  auto first = static_cast<std::int32_t>(group.costs().program().operators().size()) + 1;
   const auto append = [&](const Program& program, const Program::Usage& usage) {
     for (const OperatorTime& time : program.busy_time(usage)) {
       nb::list ps;
@@ -215,8 +215,8 @@ void append_drafter_time(const Group& group, nb::list& rows) {
     }
     first += static_cast<std::int32_t>(program.operators().size()) + 1;
   };
-  append(drafter->first(), group.executor().drafter_usage().first);
-  append(drafter->next(), group.executor().drafter_usage().next);
+  append(drafter->first(), group.costs().drafter_usage().first);
+  append(drafter->next(), group.costs().drafter_usage().next);
 }
 
 }  // namespace
@@ -224,8 +224,8 @@ void append_drafter_time(const Group& group, nb::list& rows) {
 nb::list busy_time(const Simulation& s) {
   nb::list rows;
   for (const auto& group : s.groups()) {
-    const Program& program = group->executor().program();
-    for (const OperatorTime& time : program.busy_time(group->executor().usage())) {
+    const Program& program = group->costs().program();
+    for (const OperatorTime& time : program.busy_time(group->costs().usage())) {
       nb::list ps;
       for (const int128 value : time.ps) ps.append(to_int(value));
       rows.append(nb::make_tuple(group->config().index, time.op, nb::tuple(ps)));

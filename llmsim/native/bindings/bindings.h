@@ -90,10 +90,8 @@ nb::list attention_reach(const Simulation& simulation);
 nb::list table_rows(const Simulation& simulation);
 nb::dict group_activity(const Group& group);
 // What a group copied and computed outside of its devices; zeros for one that does not.
-nb::dict offload_counters(const StepExecutor& executor);
-std::unique_ptr<StepExecutor> make_offload(const std::shared_ptr<Program>& program,
-                                           const std::shared_ptr<const OffloadConfig>& config);
-// The iterations of groups in lock-step; null where they keep nothing elsewhere.
-std::unique_ptr<RoundExecutor> make_offload_domain(const std::vector<Group*>& members);
+nb::dict offload_counters(const GroupCosts& costs);
+// For one group, or for all members of a lock-step group; null where they keep nothing elsewhere.
+std::unique_ptr<StepExecutor> make_offload(const std::vector<Group*>& members);
 
 }  // namespace llmsim

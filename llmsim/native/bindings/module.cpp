@@ -13,6 +13,7 @@
 #include "results/token_times.h"
 #include "scheduler/impl/vllm_v1.h"
 #include "scheduler/registry.h"
+#include "step/contended.h"
 #include "step/expanded.h"
 
 using namespace nanobind::literals;
@@ -30,22 +31,48 @@ std::unique_ptr<RoundTiming> make_timing(const std::shared_ptr<const Program>& p
   return std::make_unique<FoldedRound>(*program);
 }
 
+std::vector<GroupCosts*> costs_of(const std::vector<Group*>& members) {
+  std::vector<GroupCosts*> costs;
+  for (Group* member : members) costs.push_back(&member->costs());
+  return costs;
+}
+
+std::vector<Group*> groups_at(const Simulation& s, const std::vector<std::size_t>& indices) {
+  std::vector<Group*> groups;
+  for (const std::size_t index : indices) groups.push_back(s.groups().at(index).get());
+  return groups;
+}
+
 void add_lockstep_group(Simulation& s, const std::vector<std::size_t>& indices,
                         const std::shared_ptr<Program>& program, std::int32_t sync_interval,
                         const ExpandedConfig* expanded) {
-  std::vector<Group*> members;
-  std::vector<StepExecutor*> executors;
-  for (const std::size_t index : indices) {
-    members.push_back(s.groups().at(index).get());
-    executors.push_back(&members.back()->executor());
-  }
+  std::vector<Group*> members = groups_at(s, indices);
   if (members.empty()) throw std::invalid_argument("a lockstep needs members");
-  std::unique_ptr<RoundExecutor> joint = make_offload_domain(members);
-  if (!joint)
-    joint =
-        std::make_unique<LockstepExecutor>(std::move(executors), make_timing(program, expanded));
+  std::unique_ptr<StepExecutor> executor = make_offload(members);
+  if (!executor)
+    executor =
+        std::make_unique<LockstepExecutor>(costs_of(members), make_timing(program, expanded));
   s.add_lockstep_group(
-      std::make_unique<LockstepGroup>(std::move(members), std::move(joint), sync_interval));
+      std::make_unique<LockstepGroup>(std::move(members), std::move(executor), sync_interval));
+}
+
+// One group, or all members of a lock-step group, talk over links of the network.
+void share_links(Simulation& s, const std::vector<std::size_t>& indices,
+                 std::vector<NetworkNodeId> places, std::vector<CollectiveSpec> collectives) {
+  if (s.network() == nullptr) throw std::invalid_argument("shared links need the network");
+  const std::vector<Group*> members = groups_at(s, indices);
+  if (members.empty()) throw std::invalid_argument("shared links need groups");
+  LockstepGroup* lockstep = members.front()->lockstep();
+  if (lockstep == nullptr ? members.size() != 1 : !std::ranges::equal(lockstep->members(), members))
+    throw std::invalid_argument(
+        "links are shared by one group, or by all members of a lockstep in their order");
+  auto executor = std::make_unique<ContendedRound>(
+      costs_of(members), ContendedLinks{std::move(places), std::move(collectives)}, *s.network());
+  if (lockstep != nullptr) {
+    lockstep->use_executor(std::move(executor));
+  } else {
+    members.front()->use_executor(std::move(executor));
+  }
 }
 
 void add_group(Simulation& s, const GroupConfig& config, std::unique_ptr<Scheduler> scheduler,
@@ -56,25 +83,21 @@ void add_group(Simulation& s, const GroupConfig& config, std::unique_ptr<Schedul
     throw std::invalid_argument("this scheduler has one batch in flight");
   if (scheduler->limits().usable_blocks < 1)
     throw std::invalid_argument("a pool needs at least 2 blocks");
-  std::unique_ptr<StepExecutor> executor;
-  if (config.offload) {
-    executor = make_offload(program, config.offload);
-  } else if (expanded != nullptr || program->num_stages() > 1) {
-    executor = std::make_unique<PipelineExecutor>(program, make_timing(program, expanded));
-  } else {
-    executor = std::make_unique<FoldedExecutor>(program);
+  GroupCosts costs(program, config.drafter);
+  if (const Drafter* drafter = config.drafter.get();
+      drafter != nullptr && drafter->first_expanded() != nullptr) {
+    costs.set_pass_timer(std::make_unique<RoundPasses>(
+        *drafter, make_timing(drafter->first_program(), drafter->first_expanded()),
+        make_timing(drafter->next_program(), drafter->next_expanded())));
   }
-  if (config.drafter) {
-    const Drafter& drafter = *config.drafter;
-    executor->set_drafter(config.drafter);
-    if (drafter.first_expanded() != nullptr) {
-      executor->set_pass_timer(std::make_unique<RoundPasses>(
-          drafter, make_timing(drafter.first_program(), drafter.first_expanded()),
-          make_timing(drafter.next_program(), drafter.next_expanded())));
-    }
-  }
-  auto group = std::make_unique<Group>(config, std::move(scheduler), std::move(executor),
+  auto group = std::make_unique<Group>(config, std::move(scheduler), std::move(costs),
                                        s.sequences(config.role), s.log(config.role));
+  if (config.offload) {
+    group->use_executor(make_offload({group.get()}));
+  } else if (expanded != nullptr || program->num_stages() > 1) {
+    group->use_executor(std::make_unique<LockstepExecutor>(costs_of({group.get()}),
+                                                           make_timing(program, expanded)));
+  }
   if (record_steps) group->steps = std::make_unique<StepRecorder>();
   if (record_schedule) group->schedule = std::make_unique<ScheduleRecorder>();
   s.add_group(std::move(group));
@@ -144,18 +167,12 @@ void bind_groups(nb::class_<Simulation>& simulation) {
           "record_steps"_a = false, "record_schedule"_a = false,
           "speculation"_a = SpeculationConfig{},
           "A group whose scheduler is a Python object (llmsim.scheduling.base.Scheduler).")
-      .def(
-          "share_links",
-          [](Simulation& s, const std::vector<std::size_t>& groups,
-             std::vector<NetworkNodeId> places, std::vector<CollectiveSpec> collectives) {
-            s.share_links(groups, {std::move(places), std::move(collectives)});
-          },
-          "groups"_a, "places"_a, "collectives"_a,
-          "All members of a lock-step group, or one group in stages, talk over links of the "
-          "network: the node of every "
-          "device "
-          "(ranks of a stage first, then stages, then members), and what is between members or "
-          "stages, with its bytes.")
+      .def("share_links", &share_links, "groups"_a, "places"_a, "collectives"_a,
+           "All members of a lock-step group, or one group in stages, talk over links of the "
+           "network: the node of every "
+           "device "
+           "(ranks of a stage first, then stages, then members), and what is between members or "
+           "stages, with its bytes.")
       .def("add_lockstep_group", &add_lockstep_group, "groups"_a, "program"_a, "sync_interval"_a,
            "expanded"_a.none() = nb::none(),
            "Groups that were added before, by index, run in lock-step, all with this program.");

@@ -5,7 +5,6 @@
 #include "group/kv_transfer_observer.h"
 #include "group/lockstep_group.h"
 #include "kv/kv_tiers.h"
-#include "step/contended.h"
 
 namespace llmsim {
 
@@ -20,17 +19,15 @@ void note(std::vector<Ps>& column, std::size_t steps, Ps value) {
 
 }  // namespace
 
-Group::Group(GroupConfig config, std::unique_ptr<Scheduler> scheduler,
-             std::unique_ptr<StepExecutor> executor, SequenceTable& sequences, RequestLog& log)
+Group::Group(GroupConfig config, std::unique_ptr<Scheduler> scheduler, GroupCosts costs,
+             SequenceTable& sequences, RequestLog& log)
     : config_(config),
       scheduler_(std::move(scheduler)),
-      executor_(std::move(executor)),
+      costs_(std::move(costs)),
       sequences_(sequences),
       log_(log),
       slots_(static_cast<std::size_t>(config.depth)),
       most_futile_preemptions_(kCircles * scheduler_->limits().max_model_len + kMoreCircles) {}
-
-Group::~Group() = default;
 
 bool Group::may_queue(RequestId request) const {
   if (config_.max_queued_requests > 0 && num_waiting() >= config_.max_queued_requests) return false;
@@ -135,7 +132,7 @@ void Group::pump(Ps now) {
 // all tokens of a batch before they start the next one, whoever is in it, unless the batch had
 // nothing but unfinished prompts.
 Ps Group::tokens_known(const Batch& batch, Ps now) const {
-  const auto stages = static_cast<std::size_t>(executor_->program().num_stages());
+  const auto stages = static_cast<std::size_t>(costs_.program().num_stages());
   if (config_.stages_wait && num_in_flight_ > 0) {
     const Slot& before = slots_[(oldest_ + num_in_flight_ - 1) % slots_.size()];
     const bool samples = std::ranges::any_of(before.batch.items, &Item::emits);
@@ -152,16 +149,10 @@ void Group::run_next(Ps now) {
   const Batch& batch = next_slot().batch;
   const Ps known = tokens_known(batch, now);
   launch(now);
-  if (shared_ == nullptr) {
-    const StepTimes times = executor_->run(batch, known);
-    if (times.end != kNever) timed(times, now);
-    return;
-  }
+  if (executor_ == nullptr) return note_times(chain_.run(costs_, batch, known), now);
   const Batch* one = &batch;
-  shared_->begin({&one, 1}, now);
+  executor_->begin({&one, 1}, known, *this);
 }
-
-void Group::share_links(std::unique_ptr<ContendedRound> shared) { shared_ = std::move(shared); }
 
 // Whether the batch just built has to wait for what it moves between tiers.
 bool Group::gate(Ps now) {
@@ -243,7 +234,12 @@ void Group::launch(Ps now) {
   if (steps) slot.row = steps->record(config_.index, slot.scheduled, slot.batch, *scheduler_);
 }
 
-void Group::timed(const StepTimes& times, Ps now) {
+void Group::timed(std::size_t, const StepTimes& times, Ps now) {
+  note_times(times, now);
+  if (heard_) heard_(*this);
+}
+
+void Group::note_times(const StepTimes& times, Ps now) {
   Slot& slot = slots_[(oldest_ + num_timed_++) % slots_.size()];
   slot.times = times;
   busy_ += times.end - std::max(times.start, last_end_);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,7 +19,6 @@
 namespace llmsim {
 
 class LockstepGroup;
-class ContendedRound;
 struct OffloadConfig;
 
 // Why a step began later than it was built: until `opened` for KV that its batch waited for, from
@@ -69,16 +69,28 @@ inline constexpr std::int64_t kMostEmptyBuilds = 100'000;
 
 // Changed by the loop only. A group acts when pumped: it drains its inbox, builds batches while it
 // has free slots and starts them; `outputs` completes the oldest batch.
-class Group {
+class Group final : public StepSink {
  public:
-  Group(GroupConfig config, std::unique_ptr<Scheduler> scheduler,
-        std::unique_ptr<StepExecutor> executor, SequenceTable& sequences, RequestLog& log);
-  ~Group();
+  Group(GroupConfig config, std::unique_ptr<Scheduler> scheduler, GroupCosts costs,
+        SequenceTable& sequences, RequestLog& log);
 
   const GroupConfig& config() const { return config_; }
   const Scheduler& scheduler() const { return *scheduler_; }
-  const StepExecutor& executor() const { return *executor_; }
-  StepExecutor& executor() { return *executor_; }
+  const GroupCosts& costs() const { return costs_; }
+  GroupCosts& costs() { return costs_; }
+  // Whether a step may start before the one before it has ended.
+  bool overlaps() const { return costs_.program().num_stages() > 1; }
+  // Whether its operators run one after the other, as the program prices them.
+  bool follows_program() const { return lockstep_ == nullptr && !config_.offload && !overlaps(); }
+  // Runs the steps from now on; before the first one. Without it the group follows its program.
+  void use_executor(std::unique_ptr<StepExecutor> executor) { executor_ = std::move(executor); }
+  // Before the first step; the network may be null.
+  void start(SharedNetwork* network) {
+    if (executor_ && lockstep_ == nullptr) executor_->start(network);
+  }
+  // `heard` is called whenever an executor tells when a batch in flight ends: while it is launched,
+  // or later.
+  void on_timed(std::function<void(Group&)> heard) { heard_ = std::move(heard); }
 
   // A request is on its way from the API server; the engine sees it api_latency later.
   void receive(RequestId request, Ps now);
@@ -143,9 +155,7 @@ class Group {
   // The next slot's batch starts, now or when its devices are free; `timed` says when, at once or
   // later.
   void launch(Ps now);
-  void timed(const StepTimes& times, Ps now);
-  // The group alone, whose stages talk over shared links.
-  void share_links(std::unique_ptr<ContendedRound> shared);
+  void timed(std::size_t member, const StepTimes& times, Ps now) override;
   // When the engine next sees a request, or that one is gone or that KV has moved, or kEndOfTime.
   Ps next_inbox() const {
     if (!moved_.empty() && !gated_ && !has_offer_) return moved_.front().seen;
@@ -202,6 +212,7 @@ class Group {
   static void insert_by_time(std::deque<Arrival>& queue, const Arrival& arrival);
   void drain_inbox(Ps now);
   void run_next(Ps now);
+  void note_times(const StepTimes& times, Ps now);
   // When all tokens that the batch computes on are there.
   Ps tokens_known(const Batch& batch, Ps now) const;
   bool gate(Ps now);
@@ -219,7 +230,10 @@ class Group {
   std::int32_t outstanding_ = 0;
   KeyLog* key_log_ = nullptr;
   std::unique_ptr<Scheduler> scheduler_;
-  std::unique_ptr<StepExecutor> executor_;
+  GroupCosts costs_;
+  FoldedChain chain_;
+  std::unique_ptr<StepExecutor> executor_;  // null: the chain, or the lock-step group's
+  std::function<void(Group&)> heard_;
   SequenceTable& sequences_;
   RequestLog& log_;
   std::deque<Arrival> inbox_, aborts_;
@@ -233,7 +247,6 @@ class Group {
   LockstepGroup* lockstep_ = nullptr;
   bool has_offer_ = false;
   bool building_ = false;
-  std::unique_ptr<ContendedRound> shared_;  // null: executor_ times the steps
   GroupTiers* tiers_ = nullptr;
   bool gated_ = false;  // the next slot's batch waits for KV from the tiers
   Ps last_end_ = 0, busy_ = 0;

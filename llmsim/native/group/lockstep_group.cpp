@@ -5,13 +5,12 @@
 
 namespace llmsim {
 
-LockstepGroup::LockstepGroup(std::vector<Group*> members, std::unique_ptr<RoundExecutor> executor,
+LockstepGroup::LockstepGroup(std::vector<Group*> members, std::unique_ptr<StepExecutor> executor,
                              std::int32_t sync_interval)
     : members_(std::move(members)),
       executor_(std::move(executor)),
       sync_interval_(sync_interval),
-      batches_(members_.size()),
-      times_(members_.size()) {
+      batches_(members_.size()) {
   if (sync_interval < 1)
     throw std::invalid_argument("the sync interval of a lockstep must be at least 1");
   for (const Group* member : members_)
@@ -51,13 +50,7 @@ bool LockstepGroup::try_round(Ps now) {
     batches_[m] = &members_[m]->offered_or_dummy(now);
   for (Group* member : members_) member->launch(now);
   ++rounds_;
-  if (shared_ != nullptr) {
-    shared_->begin(batches_, now);
-    return true;
-  }
-  executor_->run(batches_, now, times_);
-  for (std::size_t m = 0; m < members_.size(); ++m)
-    if (times_[m].end != kNever) members_[m]->timed(times_[m], now);
+  executor_->begin(batches_, now, *this);
   return true;
 }
 

@@ -255,10 +255,9 @@ void KvTransfers::launched(const Group& prefill, const Batch& batch, const StepT
     const std::int32_t known = std::min(item.computed_before + item.tokens, kv_transfer.needed);
     if (known <= kv_transfer.sent)
       continue;  // the decode group had them, or they went before a preemption
-    if (layer_ends_.empty() && prefill.lockstep() == nullptr &&
-        prefill.executor().follows_program())
-      prefill.executor().program().attention_ends(batch, prefill.executor().usage().steps,
-                                                  layer_ends_, table_of(kv_transfer).even_layers);
+    if (layer_ends_.empty() && prefill.follows_program())
+      prefill.costs().program().attention_ends(batch, prefill.costs().usage().steps, layer_ends_,
+                                               table_of(kv_transfer).even_layers);
     send_layers(item.request, known, times, now);
   }
 }

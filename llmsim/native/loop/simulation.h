@@ -18,7 +18,6 @@
 #include "network/shared_network.h"
 #include "request/clients.h"
 #include "router/router.h"
-#include "step/contended.h"
 
 namespace llmsim {
 
@@ -74,9 +73,6 @@ class Simulation {
   void set_network(const NetworkConfig& config);
   // Pools of KV below the groups'; after the groups and the network.
   void set_kv_tiers(const KvTiersConfig& config);
-  // The members of a lock-step group, or one group whose stages overlap, talk over links of the
-  // network; after them and it.
-  void share_links(std::span<const std::size_t> groups, ContendedLinks links);
   const KvTiers* kv_tiers() const { return kv_tiers_.get(); }  // null: none were given
   SharedNetwork* network() { return network_.get(); }          // null: none was given
   const SharedNetwork* network() const { return network_.get(); }
@@ -159,7 +155,6 @@ class Simulation {
 
   Prompts& prompts();
   void start();
-  void share_network();
   bool stop_at_horizon(std::size_t most_rows);
   // Records the samples that are due until then; false where the series would grow beyond
   // `most_rows`.

@@ -59,6 +59,7 @@ void Simulation::add_group(std::unique_ptr<Group> group) {
   const auto model = static_cast<std::size_t>(group->config().model);
   if (groups_of_model_.size() <= model) groups_of_model_.resize(model + 1);
   if (group->config().role != Role::kDecode) groups_of_model_[model].push_back(group.get());
+  group->on_timed([this](Group& timed) { expect(timed); });
   groups_.push_back(std::move(group));
   pump_at_.push_back(kEndOfTime);
   output_pending_.push_back(false);
@@ -106,32 +107,6 @@ void Simulation::add_lockstep_group(std::unique_ptr<LockstepGroup> lockstep) {
   lockstep_groups_.push_back(std::move(lockstep));
 }
 
-void Simulation::share_links(std::span<const std::size_t> indices, ContendedLinks links) {
-  if (!network_) throw std::invalid_argument("shared links need the network");
-  std::vector<Group*> members;
-  std::vector<StepExecutor*> executors;
-  for (const std::size_t index : indices) {
-    members.push_back(groups_.at(index).get());
-    executors.push_back(&members.back()->executor());
-  }
-  if (members.empty()) throw std::invalid_argument("shared links need groups");
-  LockstepGroup* lockstep = members.front()->lockstep();
-  if (lockstep == nullptr ? members.size() != 1 : !std::ranges::equal(lockstep->members(), members))
-    throw std::invalid_argument(
-        "links are shared by one group, or by all members of a lockstep in their order");
-  auto shared =
-      std::make_unique<ContendedRound>(std::move(executors), std::move(links), *network_,
-                                       [this, members](std::size_t m, const StepTimes& times) {
-                                         members[m]->timed(times, now_);
-                                         expect(*members[m]);
-                                       });
-  if (lockstep != nullptr) {
-    lockstep->share_links(std::move(shared));
-  } else {
-    members.front()->share_links(std::move(shared));
-  }
-}
-
 void Simulation::record_shares() {
   log_.share_place.assign(sequences_.size(), 0);
   if (prompts_) prompts_->log.share_place.assign(sequences_.size(), 0);
@@ -173,34 +148,9 @@ void Simulation::start() {
   if (!router_) router_ = std::make_unique<OnlyGroup>();
   router_->start(groups_);
   if (kv_transfers_) kv_transfers_->router().start(groups_);
-  share_network();
+  for (const auto& group : groups_) group->start(network_.get());
+  for (const auto& lockstep : lockstep_groups_) lockstep->start(network_.get());
   post_next_arrival();
-}
-
-// Steps that meet other transfers end when these allow it.
-void Simulation::share_network() {
-  const auto heard = [this](Group& group, const StepTimes& times) {
-    group.timed(times, now_);
-    expect(group);
-  };
-  const auto need_network = [this] {
-    if (!network_) throw std::invalid_argument("steps that meet other transfers need the network");
-  };
-  for (const auto& group : groups_) {
-    if (group->lockstep() != nullptr || !group->executor().contends()) continue;
-    need_network();
-    Group* one = group.get();
-    one->executor().use_network(*network_,
-                                [heard, one](const StepTimes& times) { heard(*one, times); });
-  }
-  for (const auto& lockstep : lockstep_groups_) {
-    if (!lockstep->executor().contends()) continue;
-    need_network();
-    lockstep->executor().use_network(
-        *network_, [heard, &members = *lockstep](std::size_t member, const StepTimes& times) {
-          heard(*members.members()[member], times);
-        });
-  }
 }
 
 }  // namespace llmsim

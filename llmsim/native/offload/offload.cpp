@@ -7,12 +7,10 @@
 
 namespace llmsim {
 
-OffloadDomain::OffloadDomain(std::vector<StepExecutor*> members,
-                             std::vector<std::shared_ptr<const OffloadConfig>> configs,
-                             std::vector<OffloadCounters*> counters)
+OffloadDomain::OffloadDomain(std::vector<GroupCosts*> members,
+                             std::vector<std::shared_ptr<const OffloadConfig>> configs)
     : members_(std::move(members)),
       configs_(std::move(configs)),
-      counters_(std::move(counters)),
       features_(members_, nullptr),
       starts_(members_.size()),
       ends_(members_.size()),
@@ -96,28 +94,25 @@ std::vector<Way> OffloadDomain::ways() const {
   return ways;
 }
 
-void OffloadDomain::use_network(SharedNetwork& network, Timed timed) {
-  timed_ = std::move(timed);
+void OffloadDomain::start(SharedNetwork* network) {
+  if (!config().shared) return;
+  if (network == nullptr)
+    throw std::invalid_argument("steps that meet other transfers need the network");
   std::vector<std::vector<NetworkNodeId>> ranks;
   for (const auto& one : configs_) ranks.insert(ranks.end(), one->ranks.begin(), one->ranks.end());
-  shared_ = std::make_unique<ContendedStreams>(
-      network, std::move(ranks), ways(), carry_, whole_, amounts_,
-      [this](std::size_t member, Ps start, Ps end) {
-        const Pending pending = pending_[member].front();
-        pending_[member].pop_front();
-        const StepTimes times = this->timed(member, pending, start, end);
-        if (giving_ != nullptr) {
-          giving_[member] = times;
-        } else {
-          timed_(member, times);
-        }
-      });
+  const auto ended = [this](std::size_t member, Ps start, Ps end, Ps now) {
+    const Pending pending = pending_[member].front();
+    pending_[member].pop_front();
+    sink_->timed(member, timed(member, pending, start, end), now);
+  };
+  shared_ = std::make_unique<ContendedStreams>(*network, std::move(ranks), ways(), carry_, whole_,
+                                               amounts_, ended);
   shared_->begin(0);
 }
 
 void OffloadDomain::count_memory(std::size_t member, const Batch& batch) {
   const PimConfig& pim = config().pim;
-  OffloadCounters& counters = *counters_[member];
+  OffloadCounters& counters = members_[member]->offload;
   decodes_.clear();
   for (const Item& item : batch.items)
     if (item.tokens == 1) decodes_.push_back(item);
@@ -188,7 +183,7 @@ void OffloadDomain::measure(const StreamGraph& graph, std::size_t member) {
     if (node.stream % kNumDeviceStreams == static_cast<std::int32_t>(DeviceStream::kCompute)) {
       if (node.price != kGap) busy_[member] += amounts_.ps[price];
     } else if (amounts_.way[price] >= to_host) {
-      counters_[member]->host_bytes += amounts_.bytes[price];
+      members_[member]->offload.host_bytes += amounts_.bytes[price];
     }
   }
 }
@@ -208,7 +203,7 @@ const StreamGraph& OffloadDomain::choose(bool may_split, Ps now, std::span<Ps> s
   std::copy(half_starts.begin(), half_starts.end(), starts.begin());
   std::copy(half_ends.begin(), half_ends.end(), ends.begin());
   std::swap(carry_, halved);
-  for (OffloadCounters* counters : counters_) ++counters->interleaved_steps;
+  for (GroupCosts* member : members_) ++member->offload.interleaved_steps;
   return halves_;
 }
 
@@ -216,19 +211,8 @@ StepTimes OffloadDomain::timed(std::size_t member, Pending pending, Ps start, Ps
   pending.times.start = start;
   pending.times.end = end;
   pending.times.waiting = std::max<Ps>(0, end - program().host_gap() - start - pending.busy);
-  counters_[member]->stalled += pending.times.waiting;
+  members_[member]->offload.stalled += pending.times.waiting;
   return pending.times;
-}
-
-void OffloadDomain::give(const StreamGraph& graph, Ps now, std::span<StepTimes> times) {
-  for (std::size_t m = 0; m < members_.size(); ++m) {
-    times[m] = open_[m];
-    times[m].end = kNever;
-    pending_[m].push_back({open_[m], busy_[m]});
-  }
-  giving_ = times.data();
-  shared_->give(graph, amounts_.ps, amounts_.bytes, now);
-  giving_ = nullptr;
 }
 
 // Everything that the step's nodes take; whether it may be split into halves.
@@ -240,7 +224,7 @@ bool OffloadDomain::price(std::span<const Batch* const> batches) {
       count_memory(m, *batches[m]);
       steps_[m].attention = price_memory(m, 0, *batches[m]);
     }
-    StepExecutor& member = *members_[m];
+    GroupCosts& member = *members_[m];
     const Program::StepPrice price = member.program().evaluate(
         *batches[m], steps_[m].place, steps_[m].attention, member.usage(), steps_[m].draws);
     price_lane(m, 0, steps_[m], steps_[m].draws);
@@ -250,7 +234,7 @@ bool OffloadDomain::price(std::span<const Batch* const> batches) {
   return split(batches);
 }
 
-void OffloadDomain::run(std::span<const Batch* const> batches, Ps now, std::span<StepTimes> times) {
+void OffloadDomain::begin(std::span<const Batch* const> batches, Ps now, StepSink& sink) {
   const bool may_split = price(batches);
   if (shared_ && may_split) {  // chosen as if everything were free
     std::fill(carry_.free.begin(), carry_.free.end(), 0);
@@ -259,14 +243,19 @@ void OffloadDomain::run(std::span<const Batch* const> batches, Ps now, std::span
   const StreamGraph& graph =
       !shared_ || may_split ? choose(may_split, now, starts_, ends_) : whole_;
   for (std::size_t m = 0; m < members_.size(); ++m) measure(graph, m);
-  if (shared_) return give(graph, now, times);
-  for (std::size_t m = 0; m < members_.size(); ++m)
-    times[m] = timed(m, {open_[m], busy_[m]}, starts_[m], ends_[m]);
+  if (!shared_) {
+    for (std::size_t m = 0; m < members_.size(); ++m)
+      sink.timed(m, timed(m, {open_[m], busy_[m]}, starts_[m], ends_[m]), now);
+    return;
+  }
+  sink_ = &sink;
+  for (std::size_t m = 0; m < members_.size(); ++m) pending_[m].push_back({open_[m], busy_[m]});
+  shared_->give(graph, amounts_.ps, amounts_.bytes, now);
 }
 
 OffloadDomain::Described OffloadDomain::describe(std::span<const Batch* const> batches,
                                                  std::int64_t step) {
-  for (StepExecutor* member : members_) member->usage().steps = step - 1;
+  for (GroupCosts* member : members_) member->usage().steps = step - 1;
   const bool may_split = price(batches);
   const StreamCarry nothing = carry_;
   Described found{&choose(may_split, 0, starts_, ends_), {}, {}, {}, {}};
@@ -281,30 +270,6 @@ OffloadDomain::Described OffloadDomain::describe(std::span<const Batch* const> b
   }
   if (found.graph == &halves_) found.halves = half_;
   return found;
-}
-
-OffloadExecutor::OffloadExecutor(std::shared_ptr<const Program> program,
-                                 std::shared_ptr<const OffloadConfig> config)
-    : StepExecutor(std::move(program)), config_(std::move(config)) {}
-
-OffloadDomain& OffloadExecutor::domain() {
-  if (!domain_)
-    domain_ =
-        std::make_unique<OffloadDomain>(std::vector<StepExecutor*>{this}, std::vector{config_},
-                                        std::vector<OffloadCounters*>{&counters_});
-  return *domain_;
-}
-
-StepTimes OffloadExecutor::run(const Batch& batch, Ps now) {
-  const Batch* one = &batch;
-  StepTimes times;
-  domain().run({&one, 1}, now, {&times, 1});
-  return times;
-}
-
-void OffloadExecutor::use_network(SharedNetwork& network, Timed timed) {
-  domain().use_network(
-      network, [timed = std::move(timed)](std::size_t, const StepTimes& times) { timed(times); });
 }
 
 }  // namespace llmsim

@@ -72,28 +72,16 @@ struct OffloadConfig {
   std::vector<std::vector<NetworkNodeId>> ranks;  // by stage: the devices, on the network
 };
 
-struct OffloadCounters {
-  int128 channel_busy = 0;  // ps of all sets and layers together
-  std::int64_t to_memory_bytes = 0,
-               from_memory_bytes = 0;  // of one rank and stage: queries, KV and their results
-  std::int64_t host_bytes = 0;         // of one rank: activations to the node's processors and back
-  std::int64_t drawn_bytes = 0;        // of one rank: copies whose sizes were sampled
-  std::int64_t interleaved_steps = 0;
-  Ps stalled = 0;  // the device waited for a copy or for another device
-};
-
 // The groups of a domain (one, or data-parallel ranks in lock-step), in any number of stages. Owns
 // what the streams carry from step to step. Collectives stay on the compute streams.
-class OffloadDomain final : public RoundExecutor {
+class OffloadDomain final : public StepExecutor {
  public:
-  // `configs` and `counters` have an entry per member; configs differ in places only. Throws
-  // std::invalid_argument where the tables do not fit the program.
-  OffloadDomain(std::vector<StepExecutor*> members,
-                std::vector<std::shared_ptr<const OffloadConfig>> configs,
-                std::vector<OffloadCounters*> counters);
-  void run(std::span<const Batch* const> batches, Ps now, std::span<StepTimes> times) override;
-  bool contends() const override { return config().shared; }
-  void use_network(SharedNetwork& network, Timed timed) override;
+  // `configs` have an entry per member and differ in places only. Throws std::invalid_argument
+  // where the tables do not fit the program.
+  OffloadDomain(std::vector<GroupCosts*> members,
+                std::vector<std::shared_ptr<const OffloadConfig>> configs);
+  void start(SharedNetwork* network) override;
+  void begin(std::span<const Batch* const> batches, Ps now, StepSink& sink) override;
   // The nodes of the run's step of that number (from 1), if nothing ran before and nobody else
   // moves anything.
   struct Described {
@@ -157,11 +145,9 @@ class OffloadDomain final : public RoundExecutor {
   bool price(std::span<const Batch* const> batches);
   void measure(const StreamGraph& graph, std::size_t member);
   const StreamGraph& choose(bool may_split, Ps now, std::span<Ps> starts, std::span<Ps> ends);
-  void give(const StreamGraph& graph, Ps now, std::span<StepTimes> times);
 
-  std::vector<StepExecutor*> members_;
+  std::vector<GroupCosts*> members_;
   std::vector<std::shared_ptr<const OffloadConfig>> configs_;
-  std::vector<OffloadCounters*> counters_;
   std::vector<Place> places_;
   StreamGraph whole_, halves_;  // one lane; two of half the batch each
   std::int32_t num_ops_ = 0, stages_ = 1;
@@ -189,29 +175,7 @@ class OffloadDomain final : public RoundExecutor {
   StepTimes timed(std::size_t member, Pending pending, Ps start, Ps end);
   std::unique_ptr<ContendedStreams> shared_;
   std::vector<std::deque<Pending>> pending_;
-  Timed timed_;
-  StepTimes* giving_ = nullptr;  // times of the step that is being given
-};
-
-// A group alone; a member of a lock-step group only counts.
-class OffloadExecutor final : public StepExecutor {
- public:
-  OffloadExecutor(std::shared_ptr<const Program> program,
-                  std::shared_ptr<const OffloadConfig> config);
-  StepTimes run(const Batch& batch, Ps now) override;
-  bool overlaps() const override { return program_->num_stages() > 1; }
-  bool follows_program() const override { return false; }
-  bool contends() const override { return config_->shared; }
-  void use_network(SharedNetwork& network, Timed timed) override;
-  const OffloadCounters& counters() const { return counters_; }
-  OffloadCounters& counters() { return counters_; }
-
- private:
-  OffloadDomain& domain();
-
-  std::shared_ptr<const OffloadConfig> config_;
-  OffloadCounters counters_;
-  std::unique_ptr<OffloadDomain> domain_;
+  StepSink* sink_ = nullptr;  // of all steps
 };
 
 }  // namespace llmsim

@@ -173,7 +173,7 @@ void OffloadDomain::price_copies(std::size_t member, const MemberStep& step) {
     for (std::int32_t layer = 0; layer < operators[op].repeat; ++layer) {
       const std::int64_t bytes = sampled.at(layer);
       set_copy(drawn_copy_of_[op] + at(layer), weights.by_batch_from[op], bytes);
-      counters_[member]->drawn_bytes += bytes;
+      members_[member]->offload.drawn_bytes += bytes;
     }
   }
 }

@@ -34,7 +34,7 @@ class StepSums {
   };
 
   explicit StepSums(const Group& group)
-      : overlaps(group.executor().overlaps()),
+      : overlaps(group.overlaps()),
         group_(group),
         end_(group.output_times()),
         communication_(group.output_communication()),

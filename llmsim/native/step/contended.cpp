@@ -9,13 +9,12 @@ namespace llmsim {
 
 namespace model = astra_sim::model;
 
-ContendedRound::ContendedRound(std::vector<StepExecutor*> members, ContendedLinks links,
-                               SharedNetwork& network, Ended ended)
+ContendedRound::ContendedRound(std::vector<GroupCosts*> members, ContendedLinks links,
+                               SharedNetwork& network)
     : members_(members),
       features_(members, nullptr),
       links_(std::move(links)),
       network_(network),
-      ended_(std::move(ended)),
       program_(members.front()->program()),
       tp_(links_.places.size() /
           (members.size() * static_cast<std::size_t>(program_.num_stages()))),
@@ -62,7 +61,8 @@ void ContendedRound::add_items(Stage& stage, std::size_t first, std::size_t last
     }
 }
 
-void ContendedRound::begin(std::span<const Batch* const> batches, Ps now) {
+void ContendedRound::begin(std::span<const Batch* const> batches, Ps now, StepSink& sink) {
+  sink_ = &sink;
   const std::int64_t number = num_runs_++;
   Run& run = runs_.emplace_back();
   const auto steps = features_.combine(batches);
@@ -260,7 +260,7 @@ void ContendedRound::leave(std::int64_t number, std::size_t member, std::size_t 
   ++device.next_run;
   device.free = at;
   if (stage + 1 == stages_.size()) {
-    end_step(number, member, at);
+    end_step(number, member, at, now);
   } else {
     device.to_send.push_back(at);
     send_next(member, stage, now);
@@ -294,7 +294,7 @@ void ContendedRound::send_next(std::size_t member, std::size_t stage, Ps now) {
   }
 }
 
-void ContendedRound::end_step(std::int64_t number, std::size_t member, Ps at) {
+void ContendedRound::end_step(std::int64_t number, std::size_t member, Ps at, Ps now) {
   Run& run = run_of(number);
   const StepTimes times =
       step_times(run.costs[member], run.start[member], at, run.members[member].place.tokens);
@@ -306,7 +306,7 @@ void ContendedRound::end_step(std::int64_t number, std::size_t member, Ps at) {
       ++first_run_;
     }
   }
-  ended_(member, times);
+  sink_->timed(member, times, now);
 }
 
 }  // namespace llmsim

@@ -11,7 +11,6 @@
 #include <array>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -29,20 +28,15 @@ struct ContendedLinks {
   std::vector<CollectiveSpec> collectives;  // those on shared links, hand-overs too; bytes of each
 };
 
-class ContendedRound final : public TransferOwner {
+class ContendedRound final : public StepExecutor, private TransferOwner {
  public:
-  using Ended = std::function<void(std::size_t member, const StepTimes& times)>;
-  // `members` are the domain's executors, which count what ran. `ended` hears of each member's
-  // steps in order, as soon as it is known when they end. Throws std::invalid_argument where the
-  // links do not fit the program.
-  ContendedRound(std::vector<StepExecutor*> members, ContendedLinks links, SharedNetwork& network,
-                 Ended ended);
+  // Throws std::invalid_argument where the links do not fit the program.
+  ContendedRound(std::vector<GroupCosts*> members, ContendedLinks links, SharedNetwork& network);
 
-  // The next joint iteration, all of whose batches may start at `now`.
-  void begin(std::span<const Batch* const> batches, Ps now);
-  void landed(TransferId transfer, std::uint64_t token, Ps now) override;
+  void begin(std::span<const Batch* const> batches, Ps now, StepSink& sink) override;
 
  private:
+  void landed(TransferId transfer, std::uint64_t token, Ps now) override;
   // What a stage does next: operators that each member runs for itself, or that all run at the same
   // time after they have met, or one collective.
   struct Item {
@@ -114,7 +108,7 @@ class ContendedRound final : public TransferOwner {
   void leave(std::int64_t run, std::size_t member, std::size_t stage, Ps now);
   void send_next(std::size_t member, std::size_t stage, Ps now);
   void arrive(std::int64_t run, std::size_t member, std::size_t stage, Ps at, Ps now);
-  void end_step(std::int64_t run, std::size_t member, Ps at);
+  void end_step(std::int64_t run, std::size_t member, Ps at, Ps now);
   struct Flow {
     NetworkNodeId from, to;
   };
@@ -137,11 +131,11 @@ class ContendedRound final : public TransferOwner {
   const Fit& fit(const Exchange& exchange, const Part& part, Ps ps);
   bool inside(std::int64_t run, std::size_t member, std::size_t stage, Ps now);
 
-  std::vector<StepExecutor*> members_;
+  std::vector<GroupCosts*> members_;
   LockstepExecutor features_;
   ContendedLinks links_;
   SharedNetwork& network_;
-  Ended ended_;
+  StepSink* sink_ = nullptr;  // of all steps
   const Program& program_;
   std::size_t tp_;
   std::vector<Stage> stages_;

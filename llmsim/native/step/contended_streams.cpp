@@ -131,7 +131,7 @@ bool ContendedStreams::try_next(std::size_t stream, std::size_t rank, Ps now) {
     lane.moving = true;
     move(node, step, rank, begin, now);
   } else {
-    pass(stream, rank, begin + step.ps[at(node.price)]);
+    pass(stream, rank, begin + step.ps[at(node.price)], now);
   }
   return true;
 }
@@ -152,12 +152,12 @@ void ContendedStreams::landed(TransferId, std::uint64_t token, Ps now) {
   const auto stream = static_cast<std::size_t>(token >> 32),
              rank = static_cast<std::size_t>(token & 0xffffffffU);
   lanes_[stream][rank].moving = false;
-  pass(stream, rank, now);
+  pass(stream, rank, now, now);
   advance(now);
 }
 
 // The rank is through with its present node.
-void ContendedStreams::pass(std::size_t stream, std::size_t rank, Ps end) {
+void ContendedStreams::pass(std::size_t stream, std::size_t rank, Ps end, Ps now) {
   Lane& lane = lanes_[stream][rank];
   Step& step = step_at(lane.step);
   const std::size_t node = at(step.order->by_stream[stream][lane.next]);
@@ -171,7 +171,7 @@ void ContendedStreams::pass(std::size_t stream, std::size_t rank, Ps end) {
   if (member < 0) return;
   const Ps start = step.end[at(step.order->graph->members[at(member)].begin)];
   lane.free = std::max(end, start + 1);
-  timed_(at(member), start, lane.free);
+  timed_(at(member), start, lane.free, now);
 }
 
 void ContendedStreams::advance(Ps now) {

@@ -36,7 +36,7 @@ class ContendedStreams final : public TransferOwner {
     std::vector<bool> fixed;  // known before the step is given: the same in every step
   };
   // Times of a member's step, as soon as they are known: in order of the steps.
-  using Timed = std::function<void(std::size_t member, Ps start, Ps end)>;
+  using Timed = std::function<void(std::size_t member, Ps start, Ps end, Ps now)>;
 
   // `ranks` are the devices of each unit. Steps follow `usual` unless another graph is given whose
   // streams have as many nodes that move bytes, in the same order. Copies that are fixed run ahead
@@ -85,7 +85,7 @@ class ContendedStreams final : public TransferOwner {
   Ps ready(const Step& step, std::int64_t number, const StreamNode& node) const;
   bool try_next(std::size_t stream, std::size_t rank, Ps now);
   void move(const StreamNode& node, const Step& step, std::size_t rank, Ps at, Ps now);
-  void pass(std::size_t stream, std::size_t rank, Ps end);
+  void pass(std::size_t stream, std::size_t rank, Ps end, Ps now);
   void advance(Ps now);
   void forget();
 

@@ -1,9 +1,9 @@
-// How a group's step gets its times: the folded program, or every rank's nodes in the engine.
+// How the steps of a group, or the rounds of a lock-step group, get their times.
 #pragma once
 
 #include <algorithm>
-#include <functional>
 #include <memory>
+#include <span>
 
 #include "program/drafter.h"
 #include "program/program.h"
@@ -19,42 +19,45 @@ struct StepTimes {
   std::int64_t padded_tokens = 0;
 };
 
-class StepExecutor {
+// What a group kept elsewhere has cost it.
+struct OffloadCounters {
+  int128 channel_busy = 0;  // ps of all sets and layers together
+  std::int64_t to_memory_bytes = 0,
+               from_memory_bytes = 0;  // of one rank and stage: queries, KV and their results
+  std::int64_t host_bytes = 0;         // of one rank: activations to the node's processors and back
+  std::int64_t drawn_bytes = 0;        // of one rank: copies whose sizes were sampled
+  std::int64_t interleaved_steps = 0;
+  Ps stalled = 0;  // the device waited for a copy or for another device
+};
+
+// What a group's steps cost: its program and its drafter, and counts of what they ran. Executors
+// write the counts.
+class GroupCosts {
  public:
-  virtual ~StepExecutor() = default;
-  // A step that may start at `now`; steps come in the order of their starts, and end (> start) in
-  // that order. Times without an end (kNever) come later, when what the step moves over the
-  // cluster's network has landed.
-  virtual StepTimes run(const Batch& batch, Ps now) = 0;
-  // Whether a step may start before the one before it has ended.
-  virtual bool overlaps() const { return false; }
-  // Whether its operators run one after the other, as the program prices them.
-  virtual bool follows_program() const { return !overlaps(); }
-  // True if step transfers use shared links. The loop then calls use_network() before the first
-  // step; completion times are reported in step order.
-  virtual bool contends() const { return false; }
-  using Timed = std::function<void(const StepTimes& times)>;
-  virtual void use_network(SharedNetwork&, Timed) {}
-  const Program& program() const { return *program_; }
-  Program::Usage& usage() { return usage_; }
-  const Program::Usage& usage() const { return usage_; }
-  // Who proposes drafts on the group's devices; before the first step. Null: nobody.
-  void set_drafter(std::shared_ptr<const Drafter> drafter) {
-    drafter_ = std::move(drafter);
+  // `drafter` proposes drafts on the group's devices; null: nobody does.
+  explicit GroupCosts(std::shared_ptr<const Program> program,
+                      std::shared_ptr<const Drafter> drafter = nullptr)
+      : program_(std::move(program)), usage_(program_->new_usage()), drafter_(std::move(drafter)) {
     if (drafter_) drafter_usage_ = drafter_->new_usage();
   }
+
+  const Program& program() const { return *program_; }
+  const std::shared_ptr<const Program>& shared_program() const { return program_; }
+  Program::Usage& usage() { return usage_; }
+  const Program::Usage& usage() const { return usage_; }
   const Drafter* drafter() const { return drafter_.get(); }
   const Drafter::Usage& drafter_usage() const { return drafter_usage_; }
+  // From now on passes take what `timer` says, instead of their prices.
+  void set_pass_timer(std::unique_ptr<PassTimer> timer) { pass_timer_ = std::move(timer); }
+  // Counts the passes that propose the batch's drafts, and returns their price.
   Program::StepPrice propose(const Batch& batch) {
     return drafter_ ? drafter_->price(batch, drafter_usage_, pass_timer_.get())
                     : Program::StepPrice{0, 0};
   }
-  void set_pass_timer(std::unique_ptr<PassTimer> timer) { pass_timer_ = std::move(timer); }
 
- protected:
-  explicit StepExecutor(std::shared_ptr<const Program> program)
-      : program_(std::move(program)), usage_(program_->new_usage()) {}
+  OffloadCounters offload;
 
+ private:
   std::shared_ptr<const Program> program_;  // shared by groups of the same layout
   Program::Usage usage_;
   std::shared_ptr<const Drafter> drafter_;
@@ -62,22 +65,44 @@ class StepExecutor {
   std::unique_ptr<PassTimer> pass_timer_;
 };
 
-// A group alone, in one stage.
-class FoldedExecutor final : public StepExecutor {
+// Hears when steps have run: once for each member and step, in the order of the member's steps.
+class StepSink {
  public:
-  explicit FoldedExecutor(std::shared_ptr<const Program> program)
-      : StepExecutor(std::move(program)) {}
-  StepTimes run(const Batch& batch, Ps now) override {
-    Program::StepPrice price = program_->evaluate(batch, usage_);
-    if (drafter_) {
-      const Program::StepPrice drafts = propose(batch);
+  // Called while the step begins, or at `now` when its last transfer has landed.
+  virtual void timed(std::size_t member, const StepTimes& times, Ps now) = 0;
+
+ protected:
+  ~StepSink() = default;
+};
+
+// Runs the steps of one group, or the rounds of the members of a lock-step group.
+class StepExecutor {
+ public:
+  virtual ~StepExecutor() = default;
+  // Called once, before the first step: copies that run ahead of steps begin. `network` may be
+  // null; throws std::invalid_argument where transfers of steps need it.
+  virtual void start(SharedNetwork* /*network*/) {}
+  // Begins the next step: one batch for each member, all of which may start at `now`. The sink
+  // outlives the step, the batches need not. Steps begin in the order of the calls, and end (after
+  // their starts) in that order.
+  virtual void begin(std::span<const Batch* const> batches, Ps now, StepSink& sink) = 0;
+};
+
+// The steps of a group alone, in one stage, whose operators run one after the other: their times
+// are sums of prices.
+class FoldedChain {
+ public:
+  StepTimes run(GroupCosts& costs, const Batch& batch, Ps now) {
+    const Program& program = costs.program();
+    Program::StepPrice price = program.evaluate(batch, costs.usage());
+    if (costs.drafter() != nullptr) {
+      const Program::StepPrice drafts = costs.propose(batch);
       price.ps += drafts.ps;
       price.communication_ps += drafts.communication_ps;
     }
     const Ps start = std::max(now, free_);
-    free_ = start + std::max<Ps>(1, price.ps + program_->host_gap());
-    return {start, free_, price.communication_ps, 0,
-            program_->padded(program_->rank_features(batch))};
+    free_ = start + std::max<Ps>(1, price.ps + program.host_gap());
+    return {start, free_, price.communication_ps, 0, program.padded(program.rank_features(batch))};
   }
 
  private:

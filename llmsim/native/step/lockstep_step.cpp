@@ -144,7 +144,7 @@ void FoldedRound::run(std::span<const MemberStep> members, Ps now, Carry& carry,
   std::copy(at_.begin(), at_.end(), ends.begin());
 }
 
-LockstepExecutor::LockstepExecutor(std::vector<StepExecutor*> members,
+LockstepExecutor::LockstepExecutor(std::vector<GroupCosts*> members,
                                    std::unique_ptr<RoundTiming> timing)
     : members_(std::move(members)), timing_(std::move(timing)), steps_(members_.size()) {
   const auto stages = static_cast<std::size_t>(members_.front()->program().num_stages());
@@ -185,7 +185,7 @@ std::span<MemberStep> LockstepExecutor::combine(std::span<const Batch* const> ba
   return steps_;
 }
 
-StepCosts step_costs(StepExecutor& member, const MemberStep& step, std::span<const Ps> draws) {
+StepCosts step_costs(GroupCosts& member, const MemberStep& step, std::span<const Ps> draws) {
   return {member.program().evaluate(*step.batch, step.place, step.attention, member.usage(), draws),
           member.propose(*step.batch), member.program().host_gap()};
 }
@@ -197,15 +197,15 @@ StepTimes step_times(const StepCosts& costs, Ps start, Ps done, std::int64_t pad
   return {start, end, operators.communication_ps + drafts.communication_ps, waiting, padded_tokens};
 }
 
-void LockstepExecutor::run(std::span<const Batch* const> batches, Ps now,
-                           std::span<StepTimes> times) {
+void LockstepExecutor::begin(std::span<const Batch* const> batches, Ps now, StepSink& sink) {
   combine(batches);
   timing_->run(steps_, now, carry_, starts_, ends_);
   const auto stages = carry_.device.size() / members_.size();
   for (std::size_t m = 0; m < members_.size(); ++m) {
-    times[m] = step_times(step_costs(*members_[m], steps_[m], draws_), starts_[m], ends_[m],
-                          steps_[m].place.tokens);
-    carry_.device[m * stages + stages - 1] = times[m].end;
+    const StepCosts costs = step_costs(*members_[m], steps_[m], draws_);
+    const StepTimes times = step_times(costs, starts_[m], ends_[m], steps_[m].place.tokens);
+    carry_.device[m * stages + stages - 1] = times.end;
+    sink.timed(m, times, now);
   }
 }
 

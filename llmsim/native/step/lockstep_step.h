@@ -2,7 +2,6 @@
 // stages together.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -85,57 +84,28 @@ struct StepCosts {
   Ps gap = 0;  // of the host
 };
 // Counts the step, too.
-StepCosts step_costs(StepExecutor& member, const MemberStep& step, std::span<const Ps> draws);
+StepCosts step_costs(GroupCosts& member, const MemberStep& step, std::span<const Ps> draws);
 // Begun at `start`, its operators done at `done`.
 StepTimes step_times(const StepCosts& costs, Ps start, Ps done, std::int64_t padded_tokens);
 
-// Runs the iterations of a domain. Its members' own executors hold the counts of what ran.
-class RoundExecutor {
+// Evaluates steps that are timed when they begin: features of the members, combined, priced, and
+// timed.
+class LockstepExecutor final : public StepExecutor {
  public:
-  virtual ~RoundExecutor() = default;
-  // One batch per member, all of which may start at `now`. Times without an end (kNever) come
-  // later.
-  virtual void run(std::span<const Batch* const> batches, Ps now, std::span<StepTimes> times) = 0;
-  // As StepExecutor's.
-  virtual bool contends() const { return false; }
-  using Timed = std::function<void(std::size_t member, const StepTimes& times)>;
-  virtual void use_network(SharedNetwork&, Timed) {}
-};
-
-// Evaluates joint iterations: features of the members, combined, priced, and timed.
-class LockstepExecutor final : public RoundExecutor {
- public:
-  LockstepExecutor(std::vector<StepExecutor*> members, std::unique_ptr<RoundTiming> timing);
+  LockstepExecutor(std::vector<GroupCosts*> members, std::unique_ptr<RoundTiming> timing);
   // Needs a timing.
-  void run(std::span<const Batch* const> batches, Ps now, std::span<StepTimes> times) override;
+  void begin(std::span<const Batch* const> batches, Ps now, StepSink& sink) override;
   // What runs: with a captured graph all members at the size of the largest; if one has none,
   // nobody pads. Valid until the next call.
   std::span<MemberStep> combine(std::span<const Batch* const> batches);
 
  private:
-  std::vector<StepExecutor*> members_;
+  std::vector<GroupCosts*> members_;
   std::unique_ptr<RoundTiming> timing_;
   Carry carry_;
   std::vector<MemberStep> steps_;
   std::vector<Ps> draws_;
   std::vector<Ps> starts_, ends_;
-};
-
-// A group alone whose pipeline stages overlap.
-class PipelineExecutor final : public StepExecutor {
- public:
-  PipelineExecutor(std::shared_ptr<const Program> program, std::unique_ptr<RoundTiming> timing)
-      : StepExecutor(program), joint_({this}, std::move(timing)) {}
-  StepTimes run(const Batch& batch, Ps now) override {
-    const Batch* one = &batch;
-    StepTimes times;
-    joint_.run({&one, 1}, now, {&times, 1});
-    return times;
-  }
-  bool overlaps() const override { return program_->num_stages() > 1; }
-
- private:
-  LockstepExecutor joint_;
 };
 
 // A drafter's passes, every rank's operators run by the engine.
@@ -146,13 +116,29 @@ class RoundPasses final : public PassTimer {
       : first_(drafter.first_program(), std::move(first)),
         next_(drafter.next_program(), std::move(next)) {}
   Ps took(const Batch& pass, bool first) override {
-    const StepTimes times = (first ? first_ : next_).run(pass, now_);
-    now_ = times.end;
-    return times.end - times.start;
+    return (first ? first_ : next_).took(pass, now_);
   }
 
  private:
-  PipelineExecutor first_, next_;
+  class Passes final : StepSink {
+   public:
+    Passes(std::shared_ptr<const Program> program, std::unique_ptr<RoundTiming> timing)
+        : costs_(std::move(program)), executor_({&costs_}, std::move(timing)) {}
+    Ps took(const Batch& pass, Ps& now) {
+      const Batch* one = &pass;
+      executor_.begin({&one, 1}, now, *this);
+      now = times_.end;
+      return times_.end - times_.start;
+    }
+
+   private:
+    void timed(std::size_t, const StepTimes& times, Ps) override { times_ = times; }
+    GroupCosts costs_;
+    LockstepExecutor executor_;
+    StepTimes times_;
+  };
+
+  Passes first_, next_;
   Ps now_ = 0;  // one pass after the other, whenever they really run
 };
 
