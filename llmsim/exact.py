@@ -31,7 +31,7 @@ def exact_sum(values: NDArray[Any], counts: NDArray[Any] | None = None) -> int:
     if largest * total < _INT64_END:
         return _added(wide, counts)
     limbs = (wide & _LIMB, (wide >> _LIMB_BITS) & _LIMB, wide >> (2 * _LIMB_BITS))
-    return sum(_added(limb, counts) << (_LIMB_BITS * place) for place, limb in enumerate(limbs))
+    return sum(_added(limb, counts) << (_LIMB_BITS * index) for index, limb in enumerate(limbs))
 
 
 def _added(values: NDArray[np.int64], counts: NDArray[Any] | None) -> int:

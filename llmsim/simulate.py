@@ -136,7 +136,7 @@ def errors_named(
             raise InputError(
                 f"scheduler {options.policies.scheduler.name} schedules nothing although "
                 f"requests wait: {error} "
-                f"({options.policies.scheduler.place('build(')})"
+                f"({options.policies.scheduler.position('build(')})"
             ) from None
         raise InvariantError(
             f"invariant 7 (nobody waits for nothing) is violated: {error}"
@@ -146,11 +146,11 @@ def errors_named(
     except _native.BadPolicy as error:
         raise InputError(options.policies.named(str(error))) from None
     except _native.BadRoute as error:
-        name, place = options.router.name, options.router.place()
+        name, position = options.router.name, options.router.position()
         if deployment.kv_transfers is not None and options.decode_router.python is not None:
             name = f"{name} or {options.decode_router.name}"
-            place = ", ".join(filter(None, (place, options.decode_router.place())))
-        raise InputError(f"router {name} {error} ({place})") from None
+            position = ", ".join(filter(None, (position, options.decode_router.position())))
+        raise InputError(f"router {name} {error} ({position})") from None
 
 
 def native_simulation(

@@ -103,21 +103,21 @@ def _guarded(command: Callable[[], object], program: str) -> int:
 def _print_plugin_error(error: BaseException) -> None:
     """The traceback of a plug-in's exception that led to `error`, if one did."""
     from llmsim.config.errors import LlmsimError
-    from llmsim.config.plugin_calls import place_of
+    from llmsim.config.plugin_calls import position_of
 
     seen: BaseException | None = error
     while seen is not None:
-        if not isinstance(seen, LlmsimError) and place_of(seen):
+        if not isinstance(seen, LlmsimError) and position_of(seen):
             traceback.print_exception(seen)
             return
         seen = seen.__cause__ or seen.__context__
 
 
 def _ended_by_plugin(error: SystemExit) -> str:
-    from llmsim.config.plugin_calls import place_of
+    from llmsim.config.plugin_calls import position_of
 
-    place = place_of(error)
-    where = f" at {place}" if place else ""
+    position = position_of(error)
+    where = f" at {position}" if position else ""
     return f"a policy or plug-in ended the program (sys.exit({error.code!r})){where}; let it return"
 
 

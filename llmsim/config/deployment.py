@@ -124,7 +124,7 @@ class Offloading:
 
 @dataclass(frozen=True)
 class Economics:
-    """Facts of the cluster's place; None where the file does not say."""
+    """Facts of the cluster's location; None where the file does not say."""
 
     grid_g_per_kwh: float | None = None
     electricity_price_per_kwh: float | None = None

@@ -55,12 +55,12 @@ def device_memory(
 def _from_sheet(
     cluster: Cluster, missing: Location, instance: Instance, sheet: SheetMemory | None
 ) -> MemorySpec:
-    place = cluster.place(missing)
+    position = cluster.position(missing)
     if sheet is None:
-        raise InputError(f"{place} is missing; give mem_size and mem_bw in npu_mem")
+        raise InputError(f"{position} is missing; give mem_size and mem_bw in npu_mem")
     try:
         return sheet(instance.hardware.strip())
     except InputError as error:
         raise InputError(
-            f"{place} is missing, and {error}, or give mem_size and mem_bw in npu_mem"
+            f"{position} is missing, and {error}, or give mem_size and mem_bw in npu_mem"
         ) from None

@@ -99,23 +99,23 @@ def guarded(where: str, method: Callable[..., Any]) -> Callable[..., Any]:
 def said(error: BaseException) -> str:
     """An exception on one line, with the line of the plug-in that it comes from."""
     words = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(": ")
-    place = place_of(error)
-    return f"{words} ({place})" if place and place not in words else words
+    position = position_of(error)
+    return f"{words} ({position})" if position and position not in words else words
 
 
-def place_of(error: BaseException) -> str:
+def position_of(error: BaseException) -> str:
     """`file:line` of the innermost code of a plug-in on the error's way; empty where
     there is none.
     """
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_shown(error.filename)}:{error.lineno}"
-    place, trace = "", error.__traceback__
+    position, trace = "", error.__traceback__
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename
         if os.path.isabs(name) and not in_library(name):
-            place = f"{_shown(name)}:{trace.tb_lineno}"
+            position = f"{_shown(name)}:{trace.tb_lineno}"
         trace = trace.tb_next
-    return place
+    return position
 
 
 def defined_at(method: object) -> str:

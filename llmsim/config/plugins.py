@@ -39,7 +39,7 @@ class Kind:
     example: str
     """An option's value, for messages."""
 
-    def place(self, thing: object, sentence: str = "") -> str:
+    def position(self, thing: object, sentence: str = "") -> str:
         """`file:line` of the method that a sentence names, else of the first method of the
         protocol.
         """
@@ -194,8 +194,8 @@ def _check_arguments(
     try:
         signature.bind(*arguments, **_options(given))
     except TypeError as error:
-        place = defined_at(make.__init__)
-        where = f" ({place})" if place else ""
+        position = defined_at(make.__init__)
+        where = f" ({position})" if position else ""
         raise InputError(
             f"{kind.word} {name} cannot be made{_with(given)}: {said(error)}{where}"
         ) from error

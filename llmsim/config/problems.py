@@ -39,15 +39,15 @@ def input_error(error: ValidationError, document: Document) -> InputError:
     return InputError(sentence + more)
 
 
-def option_error(error: ValidationError, place: Callable[[str], str]) -> InputError:
-    """The first problem of the command line's engine options; `place` turns an option's name into
-    what was typed.
+def option_error(error: ValidationError, position: Callable[[str], str]) -> InputError:
+    """The first problem of the command line's engine options; `position` turns an option's name
+    into what was typed.
     """
     problem: Any = error.errors(include_url=False)[0]
     broken = problem["type"] == "broken_rule"
     name, *rest = (*problem["loc"], *problem["ctx"]["field"]) if broken else problem["loc"]
     inside = field_path(tuple(rest))
-    where = place(str(name)) + ("." if inside and not inside.startswith("[") else "") + inside
+    where = position(str(name)) + ("." if inside and not inside.startswith("[") else "") + inside
     if broken:
         return InputError(f"{where} {problem['ctx']['sentence']}")
     schema = cluster_schema()
@@ -76,7 +76,7 @@ def _sentence(problem: Any, document: Document) -> str:
     if problem["type"] == "broken_rule":
         context = problem["ctx"]
         location = _in_file((*problem["loc"], *context["field"]), document.data)
-        return f"{document.place(location)} {context['sentence']}"
+        return f"{document.position(location)} {context['sentence']}"
     schema = cluster_schema()
     location = _in_file(problem["loc"], document.data)
     if not location:
@@ -84,18 +84,18 @@ def _sentence(problem: Any, document: Document) -> str:
             f"{document.name}: the file holds {shown(document.data)}; expected "
             f"{expectation(schema)}"
         )
-    place = document.place(location)
+    position = document.position(location)
     if problem["type"] == "extra_forbidden":
-        return f"{place} is not a known key{_known_keys(location, schema)}"
+        return f"{position} is not a known key{_known_keys(location, schema)}"
     expected = expectation(schema_at(schema, location))
     if problem["type"] == "missing":
-        return f"{place} is missing; expected {expected}"
+        return f"{position} is missing; expected {expected}"
     found = (
         problem["input"]
         if location == tuple(problem["loc"])
         else _value_at(document.data, location)
     )
-    return f"{place} is {shown(found)}; expected {expected}"
+    return f"{position} is {shown(found)}; expected {expected}"
 
 
 def _in_file(location: Location, data: Any) -> Location:

@@ -1,5 +1,5 @@
 """Bytes, text and JSON of a file that a user gives: whatever is wrong with the file is one sentence
-with its place.
+with its position.
 """
 
 import json
@@ -47,11 +47,11 @@ def finite(value: object) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def too_long(place: str) -> InputError:
+def too_long(position: str) -> InputError:
     """The error for a line, or a JSON value in a list, that is longer than `MAX_LINE_BYTES`."""
     most = MAX_LINE_BYTES >> 20
     return InputError(
-        f"{place}: longer than the {most} MiB that one line or value may have; split it into "
+        f"{position}: longer than the {most} MiB that one line or value may have; split it into "
         "several"
     )
 
@@ -113,8 +113,8 @@ def json_value(
     try:
         return json.loads(text, parse_float=parse_float)
     except json.JSONDecodeError as error:
-        place = f"{path}:{line + error.lineno - 1}:{error.colno}"
-        raise InputError(f"{place}: not valid JSON: {error.msg}; expected {expected}") from None
+        position = f"{path}:{line + error.lineno - 1}:{error.colno}"
+        raise InputError(f"{position}: not valid JSON: {error.msg}; expected {expected}") from None
     except RecursionError:
         raise InputError(
             f"{path}:{line}: the JSON is nested too deeply; expected {expected}"

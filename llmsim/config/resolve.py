@@ -161,7 +161,7 @@ def _engine(
     stages = instance.layout.pp
     if stages > 1 and args.scheduler not in PIPELINED:
         raise NotYetError(
-            f"{cluster.place(location)}: {stages} pipeline stages keep several batches in "
+            f"{cluster.position(location)}: {stages} pipeline stages keep several batches in "
             "flight, which the scheduler "
             f"{args.scheduler} ({args.origin['scheduler']}) does not do in this version; say "
             f"{', '.join(PIPELINED)}, or pp_size 1"
@@ -169,7 +169,7 @@ def _engine(
     if stages == 1 or not args.async_scheduling:
         return args
     if not args.is_default("async_scheduling"):
-        check_async_stages(args, profile, cluster.place(location), stages)
+        check_async_stages(args, profile, cluster.position(location), stages)
         return args
     if args.scheduler == VLLM and profile.async_stages:
         return args
@@ -188,14 +188,14 @@ def _offloading(
     attention = on("enable_attn_offloading") or devices.get("attention") == "pim"
     if attention and devices.get("attention", "pim") != "pim":
         raise InputError(
-            f"{cluster.place((*location, 'operator_devices', 'attention'))} is "
+            f"{cluster.position((*location, 'operator_devices', 'attention'))} is "
             f'"{devices["attention"]}", but '
             "enable_attn_offloading says that decodes attend in memory; leave one of them out"
         )
     halves = on("enable_sub_batch_interleaving")
     if halves and not attention and devices.get("attention") != "cpu":
         raise InputError(
-            f"{cluster.place((*location, 'enable_sub_batch_interleaving'))} is on, but decodes "
+            f"{cluster.position((*location, 'enable_sub_batch_interleaving'))} is on, but decodes "
             "attend on the devices; "
             "turn enable_attn_offloading on too"
         )
@@ -218,7 +218,7 @@ def _profile(layers: list[Given]) -> EngineProfile:
             try:
                 return load_profile(layer.profile)
             except InputError as error:
-                raise InputError(f"{layer.place('engine_profile')}: {error}") from None
+                raise InputError(f"{layer.position('engine_profile')}: {error}") from None
     return load_profile(DEFAULT_PROFILE)
 
 
@@ -229,18 +229,18 @@ def _file_layer(cluster: Cluster, location: Location, options: EngineOptions) ->
         # The file's reader has checked that its other names, if given too, say the same.
         values["gpu_memory_utilization"] = options.memory_utilization
 
-    def place(option: str) -> str:
+    def position(option: str) -> str:
         if option == "gpu_memory_utilization" and from_memory:
-            return cluster.place((*location, "npu_mem", "mem_util"))
-        return cluster.place((*location, name_used(options, option)))
+            return cluster.position((*location, "npu_mem", "mem_util"))
+        return cluster.position((*location, name_used(options, option)))
 
-    return Given(CLUSTER_FILE, options.engine_profile, values, place)
+    return Given(CLUSTER_FILE, options.engine_profile, values, position)
 
 
 def _command_line(overrides: EngineOverrides) -> Given:
     """The overrides, checked by the same rules as the file; InputError names the option."""
 
-    def place(option: str) -> str:
+    def position(option: str) -> str:
         return f"--{option.replace('_', '-')}"
 
     data = dict(overrides.given)
@@ -251,12 +251,12 @@ def _command_line(overrides: EngineOverrides) -> Given:
             option_error,
         )  # builds the schema: only needed when there is an error
 
-        raise option_error(error, place) from None
+        raise option_error(error, position) from None
     return Given(
         COMMAND_LINE,
         options.engine_profile,
         given(options),
-        lambda option: place(name_used(options, option)),
+        lambda option: position(name_used(options, option)),
     )
 
 
@@ -314,4 +314,4 @@ def _refuse_what_does_not_run_yet(cluster: Cluster) -> None:
 
 
 def _not_yet(cluster: Cluster, location: Location, what: str) -> NotYetError:
-    return NotYetError(f"{cluster.place(location)} {what}; remove it to run without")
+    return NotYetError(f"{cluster.position(location)} {what}; remove it to run without")

@@ -35,7 +35,7 @@ class GroupView(Protocol):
 
     @property
     def index(self) -> int:
-        """Its place in the cluster file, from 0."""
+        """Its index in the cluster file, from 0."""
 
     @property
     def running(self) -> int:

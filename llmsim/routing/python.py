@@ -37,9 +37,9 @@ def maker(name: str, given: Mapping[str, str]) -> plugins.Maker:
     return make
 
 
-def place(name: str) -> str:
+def position(name: str) -> str:
     """`file:line` of the method `route`."""
-    return KIND.place(plugins.found(KIND, name))
+    return KIND.position(plugins.found(KIND, name))
 
 
 def guarded(router: Router, name: str) -> Callable[[RequestView, Sequence[GroupView]], int]:

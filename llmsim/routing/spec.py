@@ -31,13 +31,13 @@ class RouterSpec:
     python: Callable[[], Router] | None = None
     """Makes a fresh one for a run."""
 
-    def place(self) -> str:
+    def position(self) -> str:
         """`file:line` of a router written in Python; empty for a native one."""
         if self.python is None:
             return ""
         from llmsim.routing import python
 
-        return python.place(self.name)
+        return python.position(self.name)
 
     def install(
         self,

@@ -63,9 +63,9 @@ class Policy:
     name: str
     make: Maker
 
-    def place(self, sentence: str = "") -> str:
+    def position(self, sentence: str = "") -> str:
         """`file:line` of the method that a sentence is about."""
-        return self.make.kind.place(found(self.make.kind, self.name), sentence)
+        return self.make.kind.position(found(self.make.kind, self.name), sentence)
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class PolicySpecs:
         for kind, policy in policies:
             if policy is not None and sentence.startswith(kind.word):
                 rest = sentence.removeprefix(kind.word)
-                return f"{kind.word} {policy.name}{rest} ({policy.place(rest)})"
+                return f"{kind.word} {policy.name}{rest} ({policy.position(rest)})"
         return sentence
 
 

@@ -129,26 +129,28 @@ def _set(document: Json, base: Base, path: str, value: Any) -> None:
     is made.
     """
     *above, last = _steps(base, path)
-    for place in _places(document, above, base, path):
-        if isinstance(place, dict) and isinstance(last, str) and last != "*":
-            place[last] = copy.deepcopy(value)
-        elif isinstance(place, list) and (
-            last == "*" or (isinstance(last, int) and last < len(place))
+    for container in _containers(document, above, base, path):
+        if isinstance(container, dict) and isinstance(last, str) and last != "*":
+            container[last] = copy.deepcopy(value)
+        elif isinstance(container, list) and (
+            last == "*" or (isinstance(last, int) and last < len(container))
         ):
-            for at in range(len(place)) if last == "*" else (int(last),):
-                place[at] = copy.deepcopy(value)
+            for at in range(len(container)) if last == "*" else (int(last),):
+                container[at] = copy.deepcopy(value)
         else:
             raise InputError(
                 f'{base.space.path}: vary names "{path}", which {base.name} does not have'
             )
 
 
-def _places(document: Json, steps: Sequence[str | int], base: Base, path: str) -> list[Any]:
+def _containers(document: Json, steps: Sequence[str | int], base: Base, path: str) -> list[Any]:
     """All that the first steps of a path lead to."""
-    places: list[Any] = [document]
+    containers: list[Any] = [document]
     for step in steps:
-        places = [found for place in places for found in _below(place, step, base, path)]
-    return places
+        containers = [
+            found for container in containers for found in _below(container, step, base, path)
+        ]
+    return containers
 
 
 def _keep_paths_apart(base: Base) -> None:
@@ -178,10 +180,10 @@ def _keep_devices_apart(base: Base, path: str) -> None:
     """
     others = [one.name for one in base.space.dimensions]
     stem = path.removesuffix("hardware")
-    for place in _places(copy.deepcopy(base.document), _steps(base, path)[:-1], base, path):
-        memory = place.get("npu_mem") or {}
+    for container in _containers(copy.deepcopy(base.document), _steps(base, path)[:-1], base, path):
+        memory = container.get("npu_mem") or {}
         given = [f"npu_mem.{key}" for key in ("mem_size", "mem_bw") if key in memory]
-        given += ["price_per_device_hour"] if "price_per_device_hour" in place else []
+        given += ["price_per_device_hour"] if "price_per_device_hour" in container else []
         for key in given:
             if not any(name.startswith(f"{stem}{key.partition('.')[0]}") for name in others):
                 raise InputError(
@@ -191,15 +193,15 @@ def _keep_devices_apart(base: Base, path: str) -> None:
                 )
 
 
-def _below(place: Any, step: str | int, base: Base, path: str) -> list[Any]:
-    if isinstance(place, dict) and isinstance(step, str) and step != "*":
-        if place.get(step) is None:
-            place[step] = {}
-        return [place[step]]
-    if isinstance(place, list) and step == "*":
-        return place
-    if isinstance(place, list) and isinstance(step, int) and step < len(place):
-        return [place[step]]
+def _below(container: Any, step: str | int, base: Base, path: str) -> list[Any]:
+    if isinstance(container, dict) and isinstance(step, str) and step != "*":
+        if container.get(step) is None:
+            container[step] = {}
+        return [container[step]]
+    if isinstance(container, list) and step == "*":
+        return container
+    if isinstance(container, list) and isinstance(step, int) and step < len(container):
+        return [container[step]]
     raise InputError(f'{base.space.path}: vary names "{path}", which {base.name} does not have')
 
 
@@ -255,8 +257,8 @@ def _copies(document: Json, base: Base, name: str, count: int) -> Json:
 
 
 def _from_anywhere(value: Any, folder: Path) -> Any:
-    """The same with the files beside the cluster file named so that they are found from every
-    place.
+    """The same with the files beside the cluster file named so that any folder finds
+    them.
     """
     if isinstance(value, dict):
         return {key: _from_anywhere(one, folder) for key, one in value.items()}

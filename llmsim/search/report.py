@@ -39,8 +39,8 @@ def as_table(space: Space, trials: Sequence[Trial], front: Sequence[int]) -> str
 
     def order(i: int) -> tuple[int, float, int]:
         value = trials[i].values.get(first, 0.0)
-        place = 0 if i in front else ranks[trials[i].state]
-        return place, -value if more else value, i
+        rank = 0 if i in front else ranks[trials[i].state]
+        return rank, -value if more else value, i
 
     for i in sorted(range(len(trials)), key=order):
         trial = trials[i]

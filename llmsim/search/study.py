@@ -103,7 +103,7 @@ def _sampler(optuna: Any, space: Space, seed: int) -> Any:
 
 
 def _suggested(trial: Any, dimension: Dimension) -> Any:
-    """A value; of listed ones its place is asked for, so that values may be anything."""
+    """A value; of listed ones its index is asked for, so that values may be anything."""
     if not dimension.values:
         return trial.suggest_float(dimension.name, dimension.low, dimension.high)
     last = len(dimension.values) - 1

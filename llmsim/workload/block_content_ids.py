@@ -64,19 +64,24 @@ def _predecessors(
 
 def _prefix_hashes(ids: NDArray[np.unsignedinteger], offsets: Int64) -> UInt64:
     """For every id a hash of the ids of its request up to it, in order: mixed values are summed,
-    each mixed with its place, so that one running sum serves all requests of a chunk.
+    each mixed with its index, so that one running sum serves all requests of a chunk.
     """
     made = np.empty(len(ids), dtype=np.uint64)
     for first, last in chunks_of_rows(offsets):
         low, high = int(offsets[first]), int(offsets[last])
         starts = offsets[first:last] - low
         counts = np.diff(offsets[first : last + 1])
-        place = (np.arange(high - low) - np.repeat(starts, counts)).astype(np.uint64)
+        block_index = (np.arange(high - low) - np.repeat(starts, counts)).astype(np.uint64)
         sums = np.concatenate(
-            (np.zeros(1, dtype=np.uint64), _mixed(_mixed(ids[low:high].astype(np.uint64)) + place))
+            (
+                np.zeros(1, dtype=np.uint64),
+                _mixed(_mixed(ids[low:high].astype(np.uint64)) + block_index),
+            )
         )
         np.cumsum(sums, out=sums)
-        made[low:high] = _mixed(sums[1:] - np.repeat(sums[starts], counts) + place) >> np.uint64(1)
+        made[low:high] = _mixed(
+            sums[1:] - np.repeat(sums[starts], counts) + block_index
+        ) >> np.uint64(1)
     return made
 
 
@@ -95,7 +100,7 @@ def with_granularity(workload: Workload, granularity: int) -> Workload:
     handles.
 
     The block that ends at token t of a request gets its key from the handle whose block token t is
-    in, and from t's place there: two requests share it exactly when they share that handle. A
+    in, and from t's index there: two requests share it exactly when they share that handle. A
     prefix that ends inside a handle's block is lost, as it is in the trace. Prompts only: a trace
     of handles does not name its answers. Raises InfeasibleError where the keys would take more than
     `MAX_KEYS`.
@@ -139,11 +144,11 @@ def _derive(
     handle = (ends - 1) // block
     of_handle = workload.keys[np.repeat(workload.key_offsets[first:last], counts) + handle]
     most = np.uint64(-(-block // granularity))
-    place = ((ends - handle * block - 1) // granularity).astype(np.uint64)
+    block_index = ((ends - handle * block - 1) // granularity).astype(np.uint64)
     if int(workload.keys.max()) < (1 << 63) // int(most) - 1:
-        derived = of_handle * most + place
+        derived = of_handle * most + block_index
     else:  # hashes: one more
-        derived = _mixed(of_handle ^ _mixed(place)) >> np.uint64(1)
+        derived = _mixed(of_handle ^ _mixed(block_index)) >> np.uint64(1)
     keys[offsets[first] : offsets[last]] = derived
 
 
@@ -160,10 +165,10 @@ def coarser(workload: Workload, block_tokens: int) -> list[list[int]]:
         low, high = workload.key_offsets[row : row + 2].tolist()
         held = workload.keys[low:high].tolist()
         mine = []
-        for place, begin in enumerate(range(0, tokens, block_tokens)):
+        for block_index, begin in enumerate(range(0, tokens, block_tokens)):
             filled = min(block_tokens, tokens - begin)
             if block_tokens == granularity:
-                index, name = place, 0
+                index, name = block_index, 0
             # a partial block has a name only where its last token ends a block of the workload
             else:
                 index, name = (begin + filled) // granularity - 1, filled
@@ -188,10 +193,10 @@ def repeated_prompt_tokens(workload: Workload) -> int:
     for low, high in chunks_of_rows(workload.key_offsets):
         offsets = workload.key_offsets[low : high + 1]
         counts = np.diff(offsets)
-        places = np.arange(offsets[0], offsets[-1]) - np.repeat(offsets[:-1], counts)
+        block_index = np.arange(offsets[0], offsets[-1]) - np.repeat(offsets[:-1], counts)
         left = (
             np.repeat(workload.input_tokens[low:high].astype(np.int64), counts)
-            - places * workload.granularity
+            - block_index * workload.granularity
         )
         found += int(
             np.clip(left, 0, workload.granularity)[repeated[offsets[0] : offsets[-1]]].sum()

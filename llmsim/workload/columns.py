@@ -110,7 +110,7 @@ class WorkloadBuilder:
 
     def build(self, *, models: tuple[str, ...], source: str, notes: tuple[str, ...]) -> Workload:
         """The workload, sorted stably by arrival; says so in a note, and numbers the requests by
-        their place in the file, where that changed the order.
+        their number in the file, where that changed the order.
         """
         n = len(self)
         arrival_ns = np.array(self._arrival_ns, dtype=np.int64)
@@ -125,7 +125,7 @@ class WorkloadBuilder:
             note = (
                 f"{source}: the lines are not in order of arrival (request {first} is the first "
                 "out of place), so they "
-                "were sorted by arrival time; requests keep the number of their place in the file"
+                "were sorted by arrival time; requests keep the number of their number in the file"
             )
             notes = (*notes, note)
         arrival_ns = arrival_ns[rows]

@@ -112,8 +112,8 @@ def column_of(line: bytes, said: str) -> int:
     if byte:
         return int(byte[1]) + 1
     if "is truncated" in said or "not UTF-8" in said:
-        place = re.search(r"at column (\d+)", said)
-        return int(place[1]) if place else len(line.rstrip()) + 1
+        position = re.search(r"at column (\d+)", said)
+        return int(position[1]) if position else len(line.rstrip()) + 1
     field = re.match(r'"(?:sub_requests\[(\d+)\])?\.?(\w*)', said)
     if field is None:
         return 1
@@ -140,8 +140,8 @@ def problem(line: bytes) -> str:
     try:
         line.decode("utf-8")
     except UnicodeDecodeError as error:
-        place = f"byte 0x{line[error.start]:02x} at column {error.start + 1}"
-        return f"not UTF-8 text ({place}); a trace is JSON Lines in UTF-8"
+        position = f"byte 0x{line[error.start]:02x} at column {error.start + 1}"
+        return f"not UTF-8 text ({position}); a trace is JSON Lines in UTF-8"
     try:
         fields = msgspec.json.decode(line)
     except msgspec.DecodeError as error:

@@ -113,7 +113,7 @@ class Cluster(Section):
     grid_g_per_kwh: CarbonPerKwh | None = Field(
         default=None,
         alias="grid_gco2_per_kwh",
-        description="Carbon of one kWh at the cluster's place.",
+        description="Carbon of one kWh at the cluster's location.",
     )
     electricity_price_per_kwh: PricePerKwh | None = Field(
         default=None,
@@ -147,12 +147,12 @@ class Cluster(Section):
         """The name of the file, for messages."""
         return self._document.name
 
-    def place(self, location: Location) -> str:
+    def position(self, location: Location) -> str:
         """`file:line: field.path` of a field of this cluster, for the head of an error."""
-        return self._document.place(location)
+        return self._document.position(location)
 
     def instances(self) -> Iterator[tuple[Location, Instance]]:
-        """Every instance with its place, node by node."""
+        """Every instance with its position, node by node."""
         for i, node in enumerate(self.nodes):
             for j, instance in enumerate(node.instances):
                 yield ("nodes", i, "instances", j), instance
@@ -243,7 +243,7 @@ def _check_expert_ranks_at(location: Location, instance: Instance, dp: int) -> N
 
 
 def placements(cluster: Cluster) -> Iterator[tuple[Location, Placement]]:
-    """Every placement entry of the cluster with its place."""
+    """Every placement entry of the cluster with its position."""
     for location, instance in cluster.instances():
         if instance.placement is None:
             continue

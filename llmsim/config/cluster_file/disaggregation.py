@@ -39,7 +39,7 @@ def resolve_disaggregation(
     layerwise = (transfer or cluster.kv_transfer or "whole") == "layerwise"
     given = mode or cluster.kv_transfer_mode
     if layerwise and given == "pull":
-        where = "--kv-transfer-mode" if mode else cluster.place(("kv_transfer_mode",))
+        where = "--kv-transfer-mode" if mode else cluster.position(("kv_transfer_mode",))
         raise InputError(
             f'{where} is "pull", but a decode instance that pulls learns of a prompt when its '
             "prefill has ended, so "
@@ -61,10 +61,10 @@ def _check_roles(cluster: Cluster, groups: tuple[Group, ...]) -> None:
         if group.pd_type is None:
             continue
         other = "decode" if group.pd_type == "prefill" else "prefill"
-        place = cluster.place((*location, "pd_type"))
+        position = cluster.position((*location, "pd_type"))
         if other not in roles[group.model_name]:
             raise InputError(
-                f'{place} is "{group.pd_type}", but no instance of {group.model_name} has the '
+                f'{position} is "{group.pd_type}", but no instance of {group.model_name} has the '
                 f'pd_type "{other}"; '
                 "add one, or make this one null"
             )
@@ -74,14 +74,14 @@ def _check_roles(cluster: Cluster, groups: tuple[Group, ...]) -> None:
             if group.dp_group
         ):
             raise InputError(
-                f'{place} is "{group.pd_type}", but others of its dp_group "{group.dp_group}" '
+                f'{position} is "{group.pd_type}", but others of its dp_group "{group.dp_group}" '
                 "play another role; "
                 "give all of them the same pd_type"
             )
         scheduler = group.engine.scheduler
         if scheduler not in HANDING_OVER:
             raise NotYetError(
-                f'{place} is "{group.pd_type}", but disaggregation runs with '
+                f'{position} is "{group.pd_type}", but disaggregation runs with '
                 f"{' and '.join(HANDING_OVER)} only, and "
                 f"this instance has {scheduler} ({group.engine.origin['scheduler']})"
             )
@@ -92,7 +92,7 @@ def _check_roles(cluster: Cluster, groups: tuple[Group, ...]) -> None:
         }
         if others != {scheduler}:
             raise InputError(
-                f'{place} is "{group.pd_type}" with scheduler {scheduler} '
+                f'{position} is "{group.pd_type}" with scheduler {scheduler} '
                 f"({group.engine.origin['scheduler']}), but "
                 f"a {other} instance of {group.model_name} has {min(others - {scheduler})}; "
                 "engines hand KV over to "
@@ -100,7 +100,7 @@ def _check_roles(cluster: Cluster, groups: tuple[Group, ...]) -> None:
             )
         if group.engine.skip_prefill:
             raise InputError(
-                f'{place} is "{group.pd_type}", but with skip_prefill '
+                f'{position} is "{group.pd_type}", but with skip_prefill '
                 f"({group.engine.origin['skip_prefill']}) there "
                 "are no prefills to separate; remove one of them"
             )

@@ -229,7 +229,7 @@ class Instance(EngineOptions):
         return self
 
     @model_validator(mode="after")
-    def _one_place_in_the_topology(self) -> Self:
+    def _one_position_in_the_topology(self) -> Self:
         if self.topology_devices is not None and self.topology_group is not None:
             raise broken_rule(
                 "topology_group", "is given, and so is topology_devices; keep one of them"

@@ -1,5 +1,5 @@
 """Reads a JSON file into plain data, and turns whatever is wrong with the file into one sentence
-with its place.
+with its position.
 """
 
 import json
@@ -31,7 +31,7 @@ class Document:
     text: str
     data: Any
 
-    def place(self, location: Location) -> str:
+    def position(self, location: Location) -> str:
         """`file:line: field.path` of a field, or of its nearest ancestor in the file, for the head
         of an error.
         """
@@ -104,8 +104,8 @@ def parse_json(text: str, name: str) -> Document:
     except _NotFinite as error:
         offset = _constant_offset(text, str(error))
         column = offset - text.rfind("\n", 0, offset)
-        place = f"{name}:{line_at(text, offset)}:{column}"
-        raise InputError(f"{place}: {error} is not JSON; expected a finite number") from None
+        position = f"{name}:{line_at(text, offset)}:{column}"
+        raise InputError(f"{position}: {error} is not JSON; expected a finite number") from None
     except RecursionError:
         raise InputError(
             f"{name}: the JSON is nested too deeply; a cluster needs fewer than 10 levels"
@@ -130,11 +130,11 @@ def _refuse_lone_surrogates(data: Any, text: str, name: str) -> None:
         json.dumps(data, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         found = _LONE_SURROGATE.search(text)
-        place = f"{name}:{line_at(text, found.start())}" if found else name
+        position = f"{name}:{line_at(text, found.start())}" if found else name
         half = found[0] if found else "an escape"
         field = _field_of_lone_surrogate(data, "")
         raise InputError(
-            f"{place}: {field} is a text with {half}, half of a character; expected whole "
+            f"{position}: {field} is a text with {half}, half of a character; expected whole "
             "characters"
         ) from None
 

@@ -69,7 +69,7 @@ def resolve_node_power(cluster: Cluster, index: int) -> NodePowerSpec | None:
         if instance.hardware.strip() not in node.power.npu:
             known = ", ".join(f'"{name}"' for name in node.power.npu) or "nothing"
             raise InputError(
-                f"{cluster.place(('nodes', index, 'power', 'npu'))} has no "
+                f"{cluster.position(('nodes', index, 'power', 'npu'))} has no "
                 f'"{instance.hardware.strip()}", the '
                 f"hardware of nodes[{index}].instances[{number}]; it has {known}"
             )

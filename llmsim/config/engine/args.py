@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from llmsim.config.engine.defaults import (
-    Places,
+    Positions,
     StepLimits,
     check_version,
     settle_batch,
@@ -125,7 +125,7 @@ class Given:
     origin: str
     profile: str | None
     values: Mapping[str, Any]
-    place: Callable[[str], str]
+    position: Callable[[str], str]
     """Field -> `cluster.json:12: nodes[0].instances[0].max_num_seqs` or `--max-num-seqs`; only
     called for an error.
     """
@@ -150,22 +150,22 @@ def resolve_engine(
             None,
             "model" if name == "max_model_len" else f"engine profile {profile.name}",
         )
-    places: Places = {}
+    positions: Positions = {}
     for layer in reversed(layers):
         values.update(layer.values)
         origin.update(dict.fromkeys(layer.values, layer.origin))
-        places.update(dict.fromkeys(layer.values, layer.place))
+        positions.update(dict.fromkeys(layer.values, layer.position))
     for name, value in DEFAULTS[values["scheduler"]].items():
-        if name not in places:
+        if name not in positions:
             values[name], origin[name] = value, f"scheduler {values['scheduler']}"
-    check_scheduler(values, places)
+    check_scheduler(values, positions)
     values["scheduler_parameters"] = _own_parameters(values, origin)
-    check_version(values, places, profile)
-    _refuse_what_does_not_run_yet(values, places)
-    settle_batch(values, origin, places)
-    settle_speculation(values, origin, places, profile)
+    check_version(values, positions, profile)
+    _refuse_what_does_not_run_yet(values, positions)
+    settle_batch(values, origin, positions)
+    settle_speculation(values, origin, positions, profile)
     settle_limits(values, origin, profile)
-    settle_mode(values, origin, places, profile)
+    settle_mode(values, origin, positions, profile)
     settle_graphs(values, origin, profile)
     if values["dtype"] == "auto":
         values["dtype"], origin["dtype"] = None, "model"
@@ -197,11 +197,11 @@ def _own_parameters(values: dict[str, Any], origin: dict[str, str]) -> tuple[tup
     return tuple(own.items())
 
 
-def _refuse_what_does_not_run_yet(values: Mapping[str, Any], places: Places) -> None:
+def _refuse_what_does_not_run_yet(values: Mapping[str, Any], positions: Positions) -> None:
     if values["max_num_batched_tokens"] == 0:
-        place = places["max_num_batched_tokens"]("max_num_batched_tokens")
+        position = positions["max_num_batched_tokens"]("max_num_batched_tokens")
         raise NotYetError(
-            f"{place} is 0, and a budget of the model's whole context does not run in this "
+            f"{position} is 0, and a budget of the model's whole context does not run in this "
             "version; remove it, or give the number of tokens"
         )
 

@@ -9,8 +9,8 @@ from llmsim.config.engine.schedulers import INSTALLED, VERSIONED, VLLM
 from llmsim.config.engine.speculative import resolve_speculation
 from llmsim.config.errors import InputError
 
-Places = dict[str, Callable[[str], str]]
-"""For each given option, how to name its place."""
+Positions = dict[str, Callable[[str], str]]
+"""For each given option, how to name its position."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class StepLimits:
     prefill_schedule_interval: int
 
 
-def settle_batch(values: dict[str, Any], origin: dict[str, str], places: Places) -> None:
+def settle_batch(values: dict[str, Any], origin: dict[str, str], positions: Positions) -> None:
     """vLLM: a defaulted max_num_seqs is cut to the token budget; a given one beyond the budget is
     an error.
     """
@@ -37,10 +37,10 @@ def settle_batch(values: dict[str, Any], origin: dict[str, str], places: Places)
         # No limit: a step cannot hold more sequences than tokens.
         values["max_num_seqs"] = tokens
     elif sequences > tokens:
-        if "max_num_seqs" in places:
-            place = places["max_num_seqs"]("max_num_seqs")
+        if "max_num_seqs" in positions:
+            position = positions["max_num_seqs"]("max_num_seqs")
             raise InputError(
-                f"{place} is {sequences}, more than max_num_batched_tokens, which is {tokens} "
+                f"{position} is {sequences}, more than max_num_batched_tokens, which is {tokens} "
                 f"({origin['max_num_batched_tokens']}); every running sequence needs a token of "
                 "the budget, so lower "
                 "max_num_seqs or raise max_num_batched_tokens"
@@ -49,12 +49,12 @@ def settle_batch(values: dict[str, Any], origin: dict[str, str], places: Places)
         origin["max_num_seqs"] += ", cut to max_num_batched_tokens"
 
 
-def check_version(values: Mapping[str, Any], places: Places, profile: EngineProfile) -> None:
+def check_version(values: Mapping[str, Any], positions: Positions, profile: EngineProfile) -> None:
     """Options that this version of the engine does not have are refused, not ignored."""
     for name in VERSIONED:
-        if name in places and name not in profile.options:
+        if name in positions and name not in profile.options:
             raise InputError(
-                f"{places[name](name)} is no option of {profile.name}; remove it, or choose an "
+                f"{positions[name](name)} is no option of {profile.name}; remove it, or choose an "
                 "engine_profile that has "
                 "it "
                 f"({', '.join(known for known in profile_names() if name in load_profile(known).options)})"  # noqa: E501
@@ -63,14 +63,14 @@ def check_version(values: Mapping[str, Any], places: Places, profile: EngineProf
         active, most = values["max_num_active_seqs"], values["max_num_seqs"]
         if active > most:
             raise InputError(
-                f"{places['max_num_active_seqs']('max_num_active_seqs')} is {active}, more than "
+                f"{positions['max_num_active_seqs']('max_num_active_seqs')} is {active}, more than "
                 "max_num_seqs, which is "
                 f"{most}; lower it"
             )
 
 
 def settle_speculation(
-    values: dict[str, Any], origin: dict[str, str], places: Places, profile: EngineProfile
+    values: dict[str, Any], origin: dict[str, str], positions: Positions, profile: EngineProfile
 ) -> None:
     """vLLM 0.24: `_set_max_num_scheduled_tokens`; asynchronous scheduling needs drafts that come
     from the devices.
@@ -84,11 +84,11 @@ def settle_speculation(
     if speculation is not None:
         # With a second budget the slots of drafts are counted step by step.
         slots = 0 if profile.second_token_budget else speculation.slots * values["max_num_seqs"]
-        _refuse_speculation(values, places)
+        _refuse_speculation(values, positions)
         if speculation.method == "ngram" and values["async_scheduling"]:
-            if "async_scheduling" in places:
+            if "async_scheduling" in positions:
                 raise InputError(
-                    f"{places['async_scheduling']('async_scheduling')} is true, but the method "
+                    f"{positions['async_scheduling']('async_scheduling')} is true, but the method "
                     "ngram proposes on the "
                     "host, between two steps; remove it, or set it false"
                 )
@@ -101,10 +101,10 @@ def settle_speculation(
         values["max_num_scheduled_tokens"] = tokens - slots
         origin["max_num_scheduled_tokens"] = origin["max_num_batched_tokens"]
     if values["max_num_scheduled_tokens"] <= 0 or (given is not None and given + slots > tokens):
-        place = places["speculative_config" if slots else "max_num_scheduled_tokens"]
+        position = positions["speculative_config" if slots else "max_num_scheduled_tokens"]
         what = "speculative_config" if slots else "max_num_scheduled_tokens"
         raise InputError(
-            f"{place(what)}: "
+            f"{position(what)}: "
             f"{f'drafting adds up to {slots} tokens to a step, and ' if slots else ''}"
             f"{given if given is not None else 0} scheduled ones do not fit beside them into "
             "max_num_batched_tokens "
@@ -113,11 +113,12 @@ def settle_speculation(
         )
 
 
-def _refuse_speculation(values: Mapping[str, Any], places: Places) -> None:
-    place = places["speculative_config"]("speculative_config")
+def _refuse_speculation(values: Mapping[str, Any], positions: Positions) -> None:
+    position = positions["speculative_config"]("speculative_config")
     if values["scheduler"] not in (VLLM, INSTALLED):
         raise InputError(
-            f"{place} is an option of the scheduler {VLLM}, not of {values['scheduler']}; remove it"
+            f"{position} is an option of the scheduler {VLLM}, "
+            f"not of {values['scheduler']}; remove it"
         )
 
 
@@ -144,18 +145,18 @@ def settle_limits(values: dict[str, Any], origin: dict[str, str], profile: Engin
 
 
 def settle_mode(
-    values: dict[str, Any], origin: dict[str, str], places: Places, profile: EngineProfile
+    values: dict[str, Any], origin: dict[str, str], positions: Positions, profile: EngineProfile
 ) -> None:
     """vLLM: enforce_eager means no graphs; a mode or sizes beside it are a contradiction here."""
     eager, mode = values["enforce_eager"], values["cudagraph_mode"]
     for name, contradicts in (
         ("cudagraph_mode", eager and mode not in (None, "NONE")),
-        ("cuda_graph_sizes", (eager or mode == "NONE") and "cuda_graph_sizes" in places),
+        ("cuda_graph_sizes", (eager or mode == "NONE") and "cuda_graph_sizes" in positions),
     ):
         if contradicts:
             other = "enforce_eager is true" if eager else "cudagraph_mode is NONE"
             raise InputError(
-                f"{places[name](name)} is given, but {other}, so that nothing is captured; "
+                f"{positions[name](name)} is given, but {other}, so that nothing is captured; "
                 "remove one"
             )
     if mode is None:

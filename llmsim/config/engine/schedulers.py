@@ -87,37 +87,37 @@ _ONLY_VLLM = (
     "prefill_schedule_interval",
 )
 
-Place = Callable[[str], str]
+Position = Callable[[str], str]
 Refuse = Callable[[str, str], InputError]
 
 
-def check_scheduler(values: Mapping[str, Any], places: Mapping[str, Place]) -> None:
+def check_scheduler(values: Mapping[str, Any], positions: Mapping[str, Position]) -> None:
     """Raises InputError for the first given option that contradicts the scheduler or means nothing
     to it.
 
-    `values` are all options, `places` name those that were given.
+    `values` are all options, `positions` name those that were given.
     """
     name = values["scheduler"]
 
     def refuse(option: str, reason: str) -> InputError:
-        return InputError(f"{places[option](option)} {reason}")
+        return InputError(f"{positions[option](option)} {reason}")
 
     for option, mark in scheduler_parameters().items():
-        if option in places and mark.scheduler != name:
+        if option in positions and mark.scheduler != name:
             raise refuse(
                 option,
                 f"is a parameter of the scheduler {mark.scheduler}, not of {name}; remove it",
             )
     if name == INSTALLED:
-        _check_installed(values, places, refuse)
+        _check_installed(values, positions, refuse)
     elif name != VLLM:
-        _check_other(name, values, places, refuse)
+        _check_other(name, values, positions, refuse)
     if values["prioritize_prefill"] and values["skip_prefill"]:
-        option = "prioritize_prefill" if "prioritize_prefill" in places else "skip_prefill"
+        option = "prioritize_prefill" if "prioritize_prefill" in positions else "skip_prefill"
         raise refuse(
             option, "contradicts skip_prefill: a decode-only run has no prefill; remove one of them"
         )
-    if "ttft_target_ns" in places and values["scheduling_policy"] != "slack":
+    if "ttft_target_ns" in positions and values["scheduling_policy"] != "slack":
         raise refuse(
             "ttft_target_ns",
             'has an effect only with scheduling_policy "slack"; remove it, or say "slack"',
@@ -125,14 +125,14 @@ def check_scheduler(values: Mapping[str, Any], places: Mapping[str, Place]) -> N
 
 
 def check_async_stages(
-    args: "EngineArgs", profile: "EngineProfile", place: str, stages: int
+    args: "EngineArgs", profile: "EngineProfile", position: str, stages: int
 ) -> None:
     """Only vllm_v1 schedules pipeline stages asynchronously, and only in versions of
     vLLM that do.
     """
     if args.scheduler != VLLM or not profile.async_stages:
         raise InputError(
-            f"{place}: async_scheduling is true ({args.origin['async_scheduling']}) with "
+            f"{position}: async_scheduling is true ({args.origin['async_scheduling']}) with "
             f"{stages} pipeline stages, "
             f"which {profile.name} with the scheduler {args.scheduler} does not run; leave it "
             "out, or set it false"
@@ -140,10 +140,10 @@ def check_async_stages(
 
 
 def _check_installed(
-    values: Mapping[str, Any], places: Mapping[str, Place], refuse: Refuse
+    values: Mapping[str, Any], positions: Mapping[str, Position], refuse: Refuse
 ) -> None:
     for option in ("prioritize_prefill", "skip_prefill"):
-        if option in places and values[option]:
+        if option in positions and values[option]:
             raise refuse(option, f"is no option of vLLM's scheduler; choose the scheduler {VLLM}")
     if values["scheduling_policy"] not in ("fcfs", "priority"):
         raise refuse(
@@ -152,25 +152,25 @@ def _check_installed(
 
 
 def _check_other(
-    name: str, values: Mapping[str, Any], places: Mapping[str, Place], refuse: Refuse
+    name: str, values: Mapping[str, Any], positions: Mapping[str, Position], refuse: Refuse
 ) -> None:
     for option in _ONLY_VLLM:
-        if option in places and values[option] not in _OFF:
+        if option in positions and values[option] not in _OFF:
             raise refuse(option, f"is an option of the scheduler {VLLM}, not of {name}; remove it")
-    if "watermark" in places and values["watermark"] and name != "sarathi":
+    if "watermark" in positions and values["watermark"] and name != "sarathi":
         raise refuse(
             "watermark",
             f"is an option of the schedulers {VLLM} and sarathi, not of {name}; remove it",
         )
     chunks = DEFAULTS[name].get("enable_chunked_prefill", True)
-    if "enable_chunked_prefill" in places and values["enable_chunked_prefill"] != chunks:
+    if "enable_chunked_prefill" in positions and values["enable_chunked_prefill"] != chunks:
         rule = "always cuts prompts to the token budget" if chunks else "runs whole prompts"
         raise refuse(
             "enable_chunked_prefill", f"cannot be chosen: the scheduler {name} {rule}; remove it"
         )
     if (
         name in ("orca", "static")
-        and "enable_prefix_caching" in places
+        and "enable_prefix_caching" in positions
         and values["enable_prefix_caching"]
     ):
         raise refuse(

@@ -222,9 +222,9 @@ def _by_sequences(config: SpeculativeConfig, max_num_seqs: int) -> tuple[int, ..
     ranges = config.num_speculative_tokens_per_batch_size
     if ranges is None:
         return ()
-    most, table, place = config.num_speculative_tokens, [0], 0
+    most, table, index = config.num_speculative_tokens, [0], 0
     for n in range(1, max_num_seqs + 1):
-        while place + 1 < len(ranges) and n >= ranges[place + 1][0]:
-            place += 1
-        table.append(min(most, ranges[place][2]))
+        while index + 1 < len(ranges) and n >= ranges[index + 1][0]:
+            index += 1
+        table.append(min(most, ranges[index][2]))
     return tuple(table)

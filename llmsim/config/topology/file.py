@@ -63,7 +63,7 @@ class SwitchEntry(_Strict):
 
 
 class LinkEntry(_Strict):
-    """`count` parallel full-duplex cables between two places; the bandwidth is each one's per
+    """`count` parallel full-duplex cables between two nodes; the bandwidth is each one's per
     direction.
     """
 
@@ -215,7 +215,9 @@ def parse_topology(document: Document) -> TopologySpec:
             if first["type"] in ("missing", "extra_forbidden")
             else f" (it is {first['input']!r})"
         )
-        raise InputError(f"{document.place(first['loc'])} {first['msg'].lower()}{value}") from None
+        raise InputError(
+            f"{document.position(first['loc'])} {first['msg'].lower()}{value}"
+        ) from None
     forms = [file.preset is not None, bool(file.dimensions), file.devices is not None]
     if sum(forms) != 1:
         raise InputError(
@@ -246,7 +248,7 @@ def _generated(
     if file.preset not in GENERATORS:
         raise InputError(
             (
-                f"{document.place(('preset',))} is "
+                f"{document.position(('preset',))} is "
                 f'"{file.preset}"{nearest(file.preset, GENERATORS)}; expected one of '
             )
             + ", ".join(GENERATORS)
@@ -257,7 +259,7 @@ def _generated(
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise InputError(
-            f"{document.place(('parameters', *first['loc']))} {first['msg'].lower()}"
+            f"{document.position(('parameters', *first['loc']))} {first['msg'].lower()}"
         ) from None
     network = make(checked)
     return network, dict(network.groups)
@@ -274,14 +276,14 @@ def _explicit(file: TopologyFile, document: Document) -> tuple[Network, dict[str
     if len(number) != len(names):
         twice = next(name for index, name in enumerate(names) if number[name] != index)
         raise InputError(
-            f'{document.name}: "{twice}" names two places; every device and switch needs its own '
+            f'{document.name}: "{twice}" names two nodes; every device and switch needs its own '
             "name"
         )
 
     def find(name: str, *location: str | int) -> int:
         if name not in number:
             raise InputError(
-                f'{document.place(location)} names "{name}", which does not '
+                f'{document.position(location)} names "{name}", which does not '
                 f"exist{nearest(name, number)}"
             )
         return number[name]
@@ -301,7 +303,7 @@ def _explicit(file: TopologyFile, document: Document) -> tuple[Network, dict[str
     for name, members in groups.items():
         if any(member >= len(devices) for member in members):
             raise InputError(
-                f"{document.place(('groups', name))} holds a switch; groups are made of devices"
+                f"{document.position(('groups', name))} holds a switch; groups are made of devices"
             )
     switches = tuple(
         (gb_per_s_to_bytes_per_s(s.bisection_gb_per_s), s.spread) for s in file.switches

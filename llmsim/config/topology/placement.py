@@ -46,7 +46,7 @@ def place_topology(cluster: Cluster) -> PlacedTopology | None:
         return None
     from llmsim.config.topology.file import load_topology  # its models take a while to build
 
-    where = cluster.place(("topology",))
+    where = cluster.position(("topology",))
     try:
         spec = load_topology(_located(cluster.topology, cluster.path))
     except InputError as error:
@@ -56,14 +56,14 @@ def place_topology(cluster: Cluster) -> PlacedTopology | None:
     for index, (location, instance) in enumerate(cluster.instances()):
         count = instance.layout.num_devices
         if instance.topology_devices is not None:
-            place = cluster.place((*location, "topology_devices"))
-            chosen[index] = _checked(instance.topology_devices, spec, place)
+            position = cluster.position((*location, "topology_devices"))
+            chosen[index] = _checked(instance.topology_devices, spec, position)
         elif instance.topology_group is not None:
-            place = cluster.place((*location, "topology_group"))
-            chosen[index] = _first_of(instance.topology_group, count, spec, place)
+            position = cluster.position((*location, "topology_group"))
+            chosen[index] = _first_of(instance.topology_group, count, spec, position)
         else:
             continue
-        _claim(chosen[index], place, field_path(location), owner)
+        _claim(chosen[index], position, field_path(location), owner)
     for index, (location, instance) in enumerate(cluster.instances()):
         if index in chosen:
             continue
@@ -85,7 +85,7 @@ def place_topology(cluster: Cluster) -> PlacedTopology | None:
                 f"are left for the {count} of {field_path(location)}; name a larger topology"
             )
         chosen[index] = tuple(free[:count])
-        _claim(chosen[index], cluster.place(location), field_path(location), owner)
+        _claim(chosen[index], cluster.position(location), field_path(location), owner)
     return PlacedTopology(spec, tuple(chosen[index] for index in range(len(chosen))))
 
 
@@ -97,40 +97,41 @@ def _located(name: str, cluster_path: str) -> str:
     return str(beside) if input_files.is_file(beside) else name
 
 
-def _checked(devices: tuple[int, ...], spec: TopologySpec, place: str) -> tuple[int, ...]:
+def _checked(devices: tuple[int, ...], spec: TopologySpec, position: str) -> tuple[int, ...]:
     for device in devices:
         if device >= spec.num_devices():
             raise InputError(
-                f"{place} names device {device}; {spec.name} has the devices 0 to "
+                f"{position} names device {device}; {spec.name} has the devices 0 to "
                 f"{spec.num_devices() - 1}"
             )
     if len(set(devices)) != len(devices):
         twice = next(device for device in devices if devices.count(device) > 1)
         raise InputError(
-            f"{place} names device {twice} twice; every rank needs a device of its own"
+            f"{position} names device {twice} twice; every rank needs a device of its own"
         )
     return devices
 
 
-def _first_of(group: str, count: int, spec: TopologySpec, place: str) -> tuple[int, ...]:
+def _first_of(group: str, count: int, spec: TopologySpec, position: str) -> tuple[int, ...]:
     if group not in spec.groups:
         known = f"expected one of {', '.join(spec.groups)}" if spec.groups else "it has no groups"
         raise InputError(
-            f'{place} is "{group}", no group of {spec.name}{nearest(group, spec.groups)}; {known}'
+            f'{position} is "{group}", no group of '
+            f"{spec.name}{nearest(group, spec.groups)}; {known}"
         )
     devices = spec.groups[group]
     if len(devices) < count:
         raise InputError(
-            f'{place} is "{group}", a group of {len(devices)} devices; the instance has {count}'
+            f'{position} is "{group}", a group of {len(devices)} devices; the instance has {count}'
         )
     return devices[:count]
 
 
-def _claim(devices: tuple[int, ...], place: str, path: str, owner: dict[int, str]) -> None:
+def _claim(devices: tuple[int, ...], position: str, path: str, owner: dict[int, str]) -> None:
     for device in devices:
         if device in owner:
             raise InputError(
-                f"{place} names device {device}, which {owner[device]} has already; give each "
+                f"{position} names device {device}, which {owner[device]} has already; give each "
                 "one owner"
             )
         owner[device] = path

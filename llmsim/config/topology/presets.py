@@ -101,7 +101,7 @@ def rails(p: Rails) -> Network:
 
 
 class FatTree(_Parameters):
-    """Level l of switches (0: leaves) has `down[l]` places below each switch and `up[l]` links from
+    """Level l of switches (0: leaves) has `down[l]` ports below each switch and `up[l]` links from
     it; none on top.
 
     `k` stands for the k-ary fat tree of three levels: down [k/2, k/2, k], up [k/2, k/2, 0].

@@ -87,8 +87,8 @@ def _request(workload: Workload, row: int) -> LiveRequest:
     )
 
 
-def _after(token: Callable[[int], int], tokens: int, place: int) -> int:
-    return token(tokens + place)
+def _after(token: Callable[[int], int], tokens: int, offset: int) -> int:
+    return token(tokens + offset)
 
 
 def _tokens(workload: Workload, row: int) -> Callable[[int], int]:
@@ -97,9 +97,11 @@ def _tokens(workload: Workload, row: int) -> Callable[[int], int]:
     unit = workload.granularity
 
     def token(position: int) -> int:
-        block, place = divmod(position, unit)
+        block, offset = divmod(position, unit)
         return (
-            keys[block] * unit + place if block < len(keys) else OWN + row * _PER_REQUEST + position
+            keys[block] * unit + offset
+            if block < len(keys)
+            else OWN + row * _PER_REQUEST + position
         )
 
     return token

@@ -279,9 +279,9 @@ class VllmScheduler:
                 )
             )
         if names:
-            index = {name: place for place, name in enumerate(names)}
+            row_of = {name: row for row, name in enumerate(names)}
             answer = ModelRunnerOutput(
-                req_ids=names, req_id_to_index=index, sampled_token_ids=tokens
+                req_ids=names, req_id_to_index=row_of, sampled_token_ids=tokens
             )
             self._in_flight.append((output, answer))
         return items, [self._row[name] for name in output.preempted_req_ids or ()]

@@ -352,8 +352,9 @@ def _findings(
     found = [finding for finding in whole.findings if finding.code != "few"]
     for name, value in chosen.constants.items():
         axis = AXES[name]
-        if axis.place(value) >= axis.place(axis.largest) - axis.tolerance or (
-            axis.logarithmic and axis.place(value) <= axis.place(axis.least) + axis.tolerance
+        if axis.coordinate(value) >= axis.coordinate(axis.largest) - axis.tolerance or (
+            axis.logarithmic
+            and axis.coordinate(value) <= axis.coordinate(axis.least) + axis.tolerance
         ):
             sentence = (
                 f"{name} ends at {value:g}, an end of the searched range: the model lacks "

@@ -22,13 +22,13 @@ class Axis:
     logarithmic: bool
     coarse: int = 9
 
-    def place(self, value: float) -> float:
+    def coordinate(self, value: float) -> float:
         """Where a value lies on the searched line."""
         return math.log(value) if self.logarithmic else value
 
-    def value(self, place: float) -> float:
-        """The value at a place."""
-        return math.exp(place) if self.logarithmic else place
+    def value(self, coordinate: float) -> float:
+        """The value at a coordinate."""
+        return math.exp(coordinate) if self.logarithmic else coordinate
 
 
 @dataclass(frozen=True)
@@ -48,16 +48,16 @@ def minimise(objective: Callable[[float], float], axis: Axis) -> Minimum:
     """
     seen: dict[float, float] = {}
 
-    def at(place: float) -> float:
-        value = axis.value(place)
+    def at(coordinate: float) -> float:
+        value = axis.value(coordinate)
         if value not in seen:
             seen[value] = objective(value)
         return seen[value]
 
-    first, last = axis.place(axis.least), axis.place(axis.largest)
-    places = [first + (last - first) * i / (axis.coarse - 1) for i in range(axis.coarse)]
-    best = min(range(axis.coarse), key=lambda i: at(places[i]))
-    low, high = places[max(best - 1, 0)], places[min(best + 1, axis.coarse - 1)]
+    first, last = axis.coordinate(axis.least), axis.coordinate(axis.largest)
+    coordinates = [first + (last - first) * i / (axis.coarse - 1) for i in range(axis.coarse)]
+    best = min(range(axis.coarse), key=lambda i: at(coordinates[i]))
+    low, high = coordinates[max(best - 1, 0)], coordinates[min(best + 1, axis.coarse - 1)]
     inner, outer = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
     while high - low > axis.tolerance:
         if at(inner) <= at(outer):

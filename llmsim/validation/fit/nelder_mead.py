@@ -41,7 +41,7 @@ class _Descent:
     def __init__(self, objective: Callable[[Point], float], axes: Sequence[Axis]) -> None:
         self._objective = objective
         self._axes = axes
-        self._ends = [(axis.place(axis.least), axis.place(axis.largest)) for axis in axes]
+        self._ends = [(axis.coordinate(axis.least), axis.coordinate(axis.largest)) for axis in axes]
         self._seen: dict[Point, float] = {}
 
     def run(self, start: Point) -> Point:
@@ -64,7 +64,7 @@ class _Descent:
     def _first(self, start: Point) -> list[Point]:
         """The start and one corner along each axis, away from its nearer end."""
         shares = tuple(
-            (axis.place(value) - low) / (high - low)
+            (axis.coordinate(value) - low) / (high - low)
             for axis, (low, high), value in zip(self._axes, self._ends, start, strict=True)
         )
         steps = [FIRST_STEP if share < 0.5 else -FIRST_STEP for share in shares]

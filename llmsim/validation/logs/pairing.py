@@ -64,8 +64,8 @@ def _twice(ids: Sequence[str]) -> str | None:
 def matching_rows(wanted: Sequence[str], available: Sequence[str]) -> list[int]:
     """For each id of `wanted`, the row of the same request in `available`, or -1."""
     first, second = _keys(wanted, available)
-    place = {key: row for row, key in enumerate(second)}
-    return [place.get(key, -1) for key in first]
+    row_of = {key: row for row, key in enumerate(second)}
+    return [row_of.get(key, -1) for key in first]
 
 
 def _selected(recording: Recording, rows: Int64) -> Recording:

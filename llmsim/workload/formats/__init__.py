@@ -125,7 +125,7 @@ def read_trace(
     `granularity` is that of content which has no block size of its own (0: none is kept); where
     that takes more than `max_keys` keys, unless it is 0, coarser blocks are taken. Times are ns
     from the first arrival, except in LLMServingSim's format, whose zero is kept. Raises InputError,
-    beginning `path:line:column:` where one place is at fault.
+    beginning `path:line:column:` where one position is at fault.
     """
     options = options or TraceOptions()
     head = head_of(Path(path))

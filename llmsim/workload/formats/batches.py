@@ -44,11 +44,11 @@ class Batch(Generic[Record]):
         """The line of every record."""
         if self.one_per_line:
             return range(self.line, self.line + len(self.records))
-        return [line for line, _ in self.places()]
+        return [line for line, _ in self.positions()]
 
-    def place(self, index: int) -> tuple[int, int]:
+    def position(self, index: int) -> tuple[int, int]:
         """Line and column of one record."""
-        return (self.line + index, 1) if self.one_per_line else self.places()[index]
+        return (self.line + index, 1) if self.one_per_line else self.positions()[index]
 
     def first_keys(self) -> tuple[int, list[str]]:
         """The keys of the first record as it stands in the file, none where one is not UTF-8; and
@@ -59,9 +59,9 @@ class Batch(Generic[Record]):
             fields = _decode_keys(self.text[slice(*first)])
         except _FAULTS:
             fields = {}
-        return self.place(0)[0], list(fields)
+        return self.position(0)[0], list(fields)
 
-    def places(self) -> list[tuple[int, int]]:
+    def positions(self) -> list[tuple[int, int]]:
         """Line and column of every record; reads the text again, which may hold what no decoder
         looked at.
         """

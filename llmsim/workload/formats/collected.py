@@ -67,7 +67,7 @@ class Collected:
         self._dropped_at = self._dropped_at or number
 
     def refusal(self, number: int, problem: str, column: int = 1) -> InputError:
-        """The error for what is wrong with line `number`, which names the place."""
+        """The error for what is wrong with line `number`, which names the position."""
         return InputError(f"{self.source.path}:{number}:{column}: {problem}")
 
     def workload(self) -> Workload:
@@ -158,7 +158,7 @@ class Collected:
         return [names[key] for key in np.frombuffer(self._session, dtype=np.int64)[rows].tolist()]
 
     def _names(self, rows: Int64) -> list[str] | None:
-        """The request's own name or, where it has none, its place in the file."""
+        """The request's own name or, where it has none, its position in the file."""
         if not self._request_ids:
             return None
         names = self._request_ids

@@ -51,18 +51,18 @@ def json_batches(table: Table, kind: type[Record]) -> Iterator[Batch[Record] | t
             if batch is not None:
                 yield batch
             else:
-                for place, line in enumerate(BytesIO(text), number):
+                for line_number, line in enumerate(BytesIO(text), number):
                     if line.isspace() or not line:
                         continue
                     if not noted:
-                        noted = _note_unknown(table, kind, line, place)
+                        noted = _note_unknown(table, kind, line, line_number)
                     try:
-                        yield place, decoder.decode(line)
+                        yield line_number, decoder.decode(line)
                     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                         record = with_integers(kind, line)
                         if record is None:
-                            raise _line_error(path, place, line, error) from None
-                        yield place, record
+                            raise _line_error(path, line_number, line, error) from None
+                        yield line_number, record
             number += text.count(b"\n") if batch is None else len(batch.records)
 
 
@@ -132,8 +132,8 @@ def json_error(path: str, number: int, text: bytes, error: Exception) -> InputEr
     found = _PATH.search(said)
     field = found[1] if found else ""
     key = re.findall(r"[A-Za-z_ ][\w ]*", field)[-1:] or re.findall(r"field `([^`]*)`", said)
-    place = text.find(b'"' + key[0].encode() + b'"') if key else -1
-    offset = max(place, 0)
+    position = text.find(b'"' + key[0].encode() + b'"') if key else -1
+    offset = max(position, 0)
     line, column = (
         number + text.count(b"\n", 0, offset),
         offset - (text.rfind(b"\n", 0, offset) + 1) + 1,

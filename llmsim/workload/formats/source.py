@@ -42,10 +42,10 @@ class Texts:
         names = [name for name in dict.fromkeys(values) if name is not None]
         if not names:
             return None
-        place: dict[str | None, int] = {name: index for index, name in enumerate(names)}
-        place[None] = -1
+        index_of: dict[str | None, int] = {name: index for index, name in enumerate(names)}
+        index_of[None] = -1
         return cls(
-            np.fromiter(map(place.__getitem__, values), dtype=np.int64, count=len(values)), names
+            np.fromiter(map(index_of.__getitem__, values), dtype=np.int64, count=len(values)), names
         )
 
     def used(self) -> tuple[list[str], Int64]:
@@ -55,9 +55,9 @@ class Texts:
         found, first, index = np.unique(self.index, return_index=True, return_inverse=True)
         order = np.argsort(np.where(found < 0, -1, first))
         none = int(len(found) > 0 and found[0] < 0)
-        place = np.empty(len(found), dtype=np.int64)
-        place[order] = np.arange(len(found)) - none
-        return [self.names[name] for name in found[order[none:]].tolist()], place[index]
+        rank = np.empty(len(found), dtype=np.int64)
+        rank[order] = np.arange(len(found)) - none
+        return [self.names[name] for name in found[order[none:]].tolist()], rank[index]
 
     def listed(self) -> list[str | None]:
         """The text of each row."""

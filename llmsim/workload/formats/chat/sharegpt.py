@@ -146,7 +146,7 @@ class _Reader:
 
     def take_all(self, batch: Batch[Conversation]) -> None:
         """The conversations of a batch, as far as they are wanted."""
-        self._take(batch.records, batch.place)
+        self._take(batch.records, batch.position)
 
     def take_value(self, line: int, column: int, value: Any) -> None:
         """One conversation, as Python's json reads it."""
@@ -159,10 +159,10 @@ class _Reader:
         self._take([conversation], lambda _: (line, column))
 
     def _take(
-        self, conversations: list[Conversation], place: Callable[[int], tuple[int, int]]
+        self, conversations: list[Conversation], position: Callable[[int], tuple[int, int]]
     ) -> None:
         """Makes requests of conversations: all that was said since the last answer, and the answer;
-        each prompt repeats what was said before. `place` says where a conversation stands in the
+        each prompt repeats what was said before. `position` says where a conversation stands in the
         file.
         """
         limited = self._options.limit > 0 and not self._options.changes_workload
@@ -170,20 +170,20 @@ class _Reader:
         for index, conversation in enumerate(conversations):
             turns = conversation.turns
             if turns is None:
-                line, column = place(index)
+                line, column = position(index)
                 raise self.table.refusal(line, NO_TURNS, column)
             lists.append(turns)
-        exchanges = self._exchanges(lists, place)
+        exchanges = self._exchanges(lists, position)
         if self._options.turns == "first":
             exchanges = exchanges.only(exchanges.firsts())
         if limited:
             exchanges = exchanges.only(
                 np.cumsum(exchanges.firsts()) <= self._options.limit - self._taken
             )
-        self._hand_over(exchanges, conversations, place)
+        self._hand_over(exchanges, conversations, position)
 
     def _exchanges(
-        self, lists: list[list[Turn]], place: Callable[[int], tuple[int, int]]
+        self, lists: list[list[Turn]], position: Callable[[int], tuple[int, int]]
     ) -> _Exchanges:
         """What was asked and answered; a turn of neither side counts for nothing."""
         turns = list(chain.from_iterable(lists))
@@ -196,7 +196,7 @@ class _Reader:
             odd = next(
                 row for row in range(len(turns)) if speakers[row] is None or texts[row] is None
             )
-            line, column = place(int(of[odd]))
+            line, column = position(int(of[odd]))
             raise self.table.refusal(
                 line, TURN.format(odd - int(np.searchsorted(of, of[odd]))), column
             )
@@ -229,7 +229,7 @@ class _Reader:
         self,
         made: _Exchanges,
         conversations: list[Conversation],
-        place: Callable[[int], tuple[int, int]],
+        position: Callable[[int], tuple[int, int]],
     ) -> None:
         """Puts the requests into the table; of several of one conversation the session
         is its name.
@@ -242,7 +242,7 @@ class _Reader:
             heads
         ][of]
         columns = (np.zeros(n, dtype=np.int64), history + made.questions, made.answers)
-        numbers = lambda: [place(index)[0] for index in made.conversation.tolist()]  # noqa: E731
+        numbers = lambda: [position(index)[0] for index in made.conversation.tolist()]  # noqa: E731
         if len(heads) == n:
             self.table.take(Rows(numbers, *columns))
         else:

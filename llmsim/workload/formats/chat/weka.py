@@ -78,14 +78,14 @@ class _Reader:
         try:
             conversation = msgspec.convert(value, Conversation)
         except msgspec.ValidationError as error:
-            place = (
+            position = (
                 str(error)
                 .replace("`", '"')
                 .replace(" - at ", " at ")
                 .replace('"$.', '"')
                 .replace("Exp", "exp", 1)
             )
-            raise self.table.refusal(line, f"not a conversation: {place}", column) from None
+            raise self.table.refusal(line, f"not a conversation: {position}", column) from None
         except UnicodeEncodeError:
             raise self.table.refusal(line, f"not a conversation: {HALF}", column) from None
         if not self._taken:
@@ -96,16 +96,16 @@ class _Reader:
         """The conversations of a batch, as far as they are wanted."""
         if not self._taken:
             note_unused(self.table, *batch.first_keys(), Conversation.__struct_encode_fields__)
-        self._take(batch.records, batch.place)
+        self._take(batch.records, batch.position)
 
     def _take(
-        self, conversations: list[Conversation], place: Callable[[int], tuple[int, int]]
+        self, conversations: list[Conversation], position: Callable[[int], tuple[int, int]]
     ) -> None:
-        """Takes the calls of conversations; `place` says where one of them stands in the file."""
+        """Takes the calls of conversations; `position` gives each one's line and column."""
         options = self._source.options
         if options.limit and not options.changes_workload:
             conversations = conversations[: options.limit - self._taken]
-        self._check(conversations, place)
+        self._check(conversations, position)
         streams = streams_of(conversations, self._taken)
         self._taken += len(conversations)
         self._relative = self._relative or streams.relative
@@ -117,14 +117,18 @@ class _Reader:
         empty = (inputs < 1) | (outputs < 1)
         if empty.any():
             conversation = int(streams.conversation[int(empty.argmax())])
-            self.table.dropped(place(conversation)[0], int(np.count_nonzero(empty)))
+            self.table.dropped(position(conversation)[0], int(np.count_nonzero(empty)))
         kept = ~empty if options.failures == "drop" else np.ones(len(calls), dtype=np.bool_)
         self._add(
-            streams, kept, (np.maximum(inputs, 1)[kept], np.maximum(outputs, 1)[kept]), ids, place
+            streams,
+            kept,
+            (np.maximum(inputs, 1)[kept], np.maximum(outputs, 1)[kept]),
+            ids,
+            position,
         )
 
     def _check(
-        self, conversations: list[Conversation], place: Callable[[int], tuple[int, int]]
+        self, conversations: list[Conversation], position: Callable[[int], tuple[int, int]]
     ) -> None:
         """Refuses conversations whose ids mean something else than those before."""
         block = self._source.options.block
@@ -144,7 +148,7 @@ class _Reader:
                 )
             else:
                 continue
-            line, column = place(index)
+            line, column = position(index)
             raise self.table.refusal(line, problem, column)
 
     def _add(
@@ -153,7 +157,7 @@ class _Reader:
         kept: NDArray[np.bool_],
         tokens: tuple[Int64, Int64],
         ids: tuple[Int64, NDArray[np.integer]],
-        place: Callable[[int], tuple[int, int]],
+        position: Callable[[int], tuple[int, int]],
     ) -> None:
         """Puts the calls that are kept into the table, with their ids."""
         first, counts = len(self.table), ids[0]
@@ -167,7 +171,7 @@ class _Reader:
         models = [call.model for call in streams.calls]
         self.table.take(
             Rows(
-                lambda: [place(index)[0] for index in conversation.tolist()],
+                lambda: [position(index)[0] for index in conversation.tolist()],
                 streams.at_ns[kept],
                 *tokens,
                 after_ns=after_ns,

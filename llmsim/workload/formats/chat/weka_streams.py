@@ -139,7 +139,7 @@ def streams_of(conversations: list[Conversation], taken: int) -> Streams:
 
 def _nested(lists: list[list[Request]], names: list[str]) -> Streams:
     """Streams where a call may stand for a sub-agent's: a stream of its own, at its
-    place in time.
+    position in time.
     """
     calls: list[Request] = []
     stream, conversation = list[int](), list[int]()
