@@ -21,7 +21,10 @@ writes.
 """
 ELSEWHERE = {
     "docs/how-to/external_simulators.md",
-    "docs/how-to/extending.md",
+    "docs/how-to/extending/cost_sources.md",
+    "docs/how-to/extending/policies.md",
+    "docs/how-to/extending/routers.md",
+    "docs/how-to/extending/schedulers.md",
     "docs/tutorial/sizing.md",
 }
 """Pages whose commands have tests of their own, which look at what they print."""

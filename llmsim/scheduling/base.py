@@ -1,4 +1,4 @@
-"""Protocols of policies and schedulers that are written in Python (docs/how-to/extending.md shows
+"""Protocols of policies and schedulers that are written in Python (docs/how-to/extending/ shows
 each).
 """
 

@@ -1,6 +1,4 @@
-"""The examples of docs/how-to/external_simulators.md and docs/how-to/extending.md, executed as they
-are printed.
-"""
+"""The examples of external_simulators.md and cost_sources.md, executed as they are printed."""
 
 import json
 import re
@@ -101,7 +99,7 @@ def test_by_its_data_sheet_alone(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_cost_source_in_python(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = (DOCS / "how-to" / "extending.md").read_text()
+    text = (DOCS / "how-to" / "extending" / "cost_sources.md").read_text()
     code = next(
         block
         for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL)

@@ -15,7 +15,7 @@ from engine.command import Result, run_case
 
 CORPUS = SHARED / "astra_conformance"
 BACKENDS = ("unaware", "aware")
-# A path of upstream that strict rules refuse (docs/reference/engine.md).
+# A path of upstream that strict rules refuse (docs/reference/engine/strict.md).
 NOT_SUPPORTED = ("delay_sharedbus_LogGP",)
 # Upstream's failures that are no failures here: what they give is written beside them.
 SOUND_EDGES = {

@@ -12,7 +12,7 @@ from engine.command import Result, run_case
 
 CORPUS = SHARED / "astra_conformance"
 BACKENDS = ("unaware", "aware", "fair-share")
-# Exit code, and a part of the sentence; docs/reference/engine.md lists them.
+# Exit code, and a part of the sentence; docs/reference/engine/strict.md lists them.
 EDGES = {
     "delay_local_mem_bw_missing": (0, ""),
     "delay_sharedbus_LogGP": (2, "model-shared-bus is not supported"),

@@ -1,6 +1,4 @@
-"""The files and commands of docs/reference/engine.md, written and run as they are printed, end when
-the page says.
-"""
+"""Files and commands of docs/reference/engine, run as printed, end when the pages say."""
 
 import os
 import re
@@ -13,7 +11,11 @@ from processes import HANGS_S
 
 from engine.command import REPOSITORY
 
-PAGE = (REPOSITORY / "docs" / "reference" / "engine.md").read_text(encoding="utf-8")
+PAGES = [
+    (REPOSITORY / "docs" / "reference" / "engine" / f"{name}.md").read_text(encoding="utf-8")
+    for name in ("files", "default_rules")
+]
+PAGE = "\n## \n".join(PAGES)
 FILES = re.findall(r"<!-- file: (\S+) -->\n```\w+\n(.*?)```", PAGE, re.DOTALL)
 RUNS = re.findall(r"<!-- run -->\n```sh\n(.*?)```(.*?)(?=<!-- run -->|\n## |\Z)", PAGE, re.DOTALL)
 NUMBER = r"([\d,]+) ns"

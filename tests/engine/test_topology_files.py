@@ -129,7 +129,7 @@ def test_bisections_routes_and_parallel_links(command: Path, tmp_path: Path) -> 
 
 
 def test_the_example_of_the_documentation(command: Path, tmp_path: Path) -> None:
-    text = (REPOSITORY / "docs" / "reference" / "engine.md").read_text()
+    text = (REPOSITORY / "docs" / "reference" / "engine" / "topology_files.md").read_text()
     begin = text.index('{"devices": 4,')
     network = json.loads(text[begin : text.index("\n```", begin)])
     nodes = [ck.node(1, ck.COLL, comm_type=ck.ALL_TO_ALL, comm_size=4_000_000)]

@@ -12,7 +12,10 @@ import pytest
 from llmsim.cli import run_main
 
 ROOT = Path(__file__).resolve().parents[2]
-DOC = (ROOT / "docs" / "how-to" / "extending.md").read_text(encoding="utf-8")
+DOC = "".join(
+    (ROOT / "docs" / "how-to" / "extending" / f"{page}.md").read_text(encoding="utf-8")
+    for page in ("policies", "schedulers")
+)
 EXAMPLES = dict(re.findall(r"```python\n# (\w+)\.py\n(.*?)```", DOC, re.S))
 PRESSED = ("--num-gpu-blocks-override", "160", "--max-model-len", "2048")
 """A pool that preempts and evicts."""

@@ -73,16 +73,16 @@ def test_what_no_decoder_looks_at_does_not_hide_where_a_fault_is(
     st.lists(st.text(alphabet='a"\\{}[]:, \né', max_size=8), min_size=1, max_size=5),
     st.integers(0, 3),
 )
-def test_places_of_records_are_where_they_begin(texts: list[str], blanks: int) -> None:
+def test_positions_of_records_are_where_they_begin(texts: list[str], blanks: int) -> None:
     between = "," + "\n" * blanks + " " * blanks
     text = between.join(
         json.dumps({"a": each, "b": [{"c": each}]}, ensure_ascii=False) for each in texts
     )
     batch = Batch([{}] * len(texts), text.encode(), 7, 5)
     lines = ("\n" * 6 + " " * 4 + text).split("\n")
-    places = batch.places()
-    assert len(places) == len(texts)
-    assert all(lines[line - 1][column - 1 :].startswith('{"a"') for line, column in places)
+    positions = batch.positions()
+    assert len(positions) == len(texts)
+    assert all(lines[line - 1][column - 1 :].startswith('{"a"') for line, column in positions)
 
 
 @pytest.mark.parametrize("name", ["\u00b2", "\u0663", "9" * 30, "-3", "a"])

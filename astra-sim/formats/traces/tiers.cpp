@@ -28,9 +28,9 @@ model::Tier remote(const config::MemoryConfig& memory, std::uint32_t npus) {
   }
   tier.read_bytes_per_s = memory.bandwidth_bytes_per_ns * 1'000'000'000;
   tier.sharing = model::TierSharing::kFifo;
-  if (memory.kind == Kind::per_npu) {
+  if (memory.kind == Kind::kPerNpu) {
     tier.instance_of = model::one_per_device(npus);
-  } else if (memory.kind == Kind::pool) {
+  } else if (memory.kind == Kind::kPool) {
     tier.instance_of = model::one_for_all(npus);
   } else {
     if (memory.nodes < (npus - 1) / memory.npus_per_node + 1) {
@@ -57,9 +57,9 @@ model::Tier given(const config::MemoryTier& one, std::uint32_t npus) {
     tier.write_bytes_per_s = bytes_per_s(one.write_gb_per_s, "a tier's bandwidth");
   tier.channels = one.channels;
   tier.sharing = one.fifo ? model::TierSharing::kFifo : model::TierSharing::kNetwork;
-  tier.instance_of = one.per == Reach::npu    ? model::one_per_device(npus)
-                     : one.per == Reach::node ? model::one_per_node(npus, one.npus_per_node)
-                                              : model::one_for_all(npus);
+  tier.instance_of = one.per == Reach::kNpu    ? model::one_per_device(npus)
+                     : one.per == Reach::kNode ? model::one_per_node(npus, one.npus_per_node)
+                                               : model::one_for_all(npus);
   if (one.port_gb_per_s > 0) {
     tier.port_of = model::one_per_node(npus, one.npus_per_port);
     tier.port_bytes_per_s = bytes_per_s(one.port_gb_per_s, "a tier's port");

@@ -1,5 +1,6 @@
-"""Reads and writes topology files (JSON, see `TopologyFile` and docs/reference/engine.md) for the
-engine.
+"""Reads and writes topology files (JSON) for the engine.
+
+`TopologyFile` and docs/reference/engine/topology_files.md describe the format.
 
 A file has one of three forms:
 

@@ -20,9 +20,11 @@ COST_SOURCE = Kind(
     "--cost-source",
     GROUP,
     {
-        "operator": "operator(op, last), which gives a Curve or None (docs/how-to/extending.md)",
+        "operator": "operator(op, last), which gives a Curve or None "
+        "(docs/how-to/extending/cost_sources.md)",
         "attention": (
-            "attention(op), which gives an AttentionCost or None (docs/how-to/extending.md)"
+            "attention(op), which gives an AttentionCost or None "
+            "(docs/how-to/extending/cost_sources.md)"
         ),
     },
     "my_costs:MyCosts",
