@@ -186,9 +186,26 @@ def test_free_blocks_decide_by_weight() -> None:
     assert run.routes("WEIGHTED:load=1,prefix=0,kv=0")[1:4] == [1, 0, 1]
 
 
+def test_prompt_tokens_in_flight_decide_where_counts_of_requests_would_not() -> None:
+    """Group 0 gets 160 tokens in one prompt, group 1 the same in ten; LOR would take turns."""
+    burst_of = [(0, 160, 40), *[(1 + i, 16, 40) for i in range(10)]]
+    # At a tie in tokens, group 0 has fewer outstanding requests.
+    run = Run([*burst_of, (20, 16, 1), (21, 16, 1)], groups=2)
+    assert run.routes("TOKENS") == [0, *[1] * 10, 0, 1]
+    assert run.routes("LOR")[:4] == [0, 1, 0, 1]
+
+
+def test_prompt_tokens_count_until_the_last_token_of_the_answer() -> None:
+    busy, later = (0, 160, 400), 200 * MS
+    requests = [busy, (1, 200, 1), (later, 16, 1), (2 * later, 16, 1)]
+    assert Run(requests, groups=2).routes("TOKENS") == [0, 1, 1, 1]  # the second one has ended
+    idle = [(0, 160, 1), (later, 16, 1), (2 * later, 16, 1)]
+    assert Run(idle, groups=2).routes("TOKENS") == [0, 0, 0]
+
+
 def test_every_router_says_what_it_does() -> None:
     kinds = _native.router_kinds()
-    names = "LOAD RR RAND LOR P2C SESSION PREFIX VLLM_DP WEIGHTED"
+    names = "LOAD RR RAND LOR TOKENS P2C SESSION PREFIX VLLM_DP WEIGHTED"
     assert [kind.name for kind in kinds] == names.split()
     for kind in kinds:
         assert kind.summary

@@ -76,9 +76,8 @@ Routing = Annotated[
     option(
         PANEL,
         "--request-routing-policy",
-        text="Chooses the router, NAME[:key=value,...]: LOAD, RR, RAND, LOR, P2C, SESSION, "
-        "VLLM_DP, PREFIX, "
-        "WEIGHTED, or module:Class.",
+        text="Chooses the router, NAME[:key=value,...]: LOAD, RR, RAND, LOR, TOKENS, P2C, "
+        "SESSION, VLLM_DP, PREFIX, WEIGHTED, or module:Class.",
         default=True,
     ),
 ]

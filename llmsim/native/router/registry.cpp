@@ -3,9 +3,19 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "router/kinds.h"
-
 namespace llmsim {
+
+// Each router's own file defines one of these.
+RouterKind least_loaded();
+RouterKind round_robin();
+RouterKind uniformly_random();
+RouterKind least_outstanding();
+RouterKind fewest_tokens();
+RouterKind power_of_two();
+RouterKind session_affinity();
+RouterKind prefix_aware();
+RouterKind vllm_data_parallel();
+RouterKind weighted();
 
 namespace {
 
@@ -27,8 +37,8 @@ const Named* find(const std::vector<Named>& all, const std::string& name) {
 
 const std::vector<RouterKind>& router_kinds() {
   static const std::vector<RouterKind> kinds = {
-      least_loaded(),     round_robin(),  uniformly_random(),   least_outstanding(), power_of_two(),
-      session_affinity(), prefix_aware(), vllm_data_parallel(), weighted()};
+      least_loaded(), round_robin(),      uniformly_random(), least_outstanding(),  fewest_tokens(),
+      power_of_two(), session_affinity(), prefix_aware(),     vllm_data_parallel(), weighted()};
   return kinds;
 }
 

@@ -1,5 +1,5 @@
 // LOAD: LLMServingSim's load, four times the waiting plus the running requests.
-#include "router/kinds.h"
+#include "router/registry.h"
 
 namespace llmsim {
 

@@ -2,7 +2,7 @@
 // proxies.
 #include "router/impl/least_outstanding.h"
 
-#include "router/kinds.h"
+#include "router/registry.h"
 
 namespace llmsim {
 

@@ -1,7 +1,7 @@
 // P2C: the power of two choices (Mitzenmacher, IEEE TPDS 12(10), 2001): of two random groups the
 // less loaded one.
 #include "base/counter_rng.h"
-#include "router/kinds.h"
+#include "router/registry.h"
 
 namespace llmsim {
 

@@ -1,7 +1,7 @@
 // PREFIX: the longest cached prefix weighed against load, as KV-aware routers do it (Dynamo's KV
 // router, SGLang's cache-aware balancer).
-#include "router/kinds.h"
 #include "router/prefix_view.h"
+#include "router/registry.h"
 
 namespace llmsim {
 

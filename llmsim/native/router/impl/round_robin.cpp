@@ -1,5 +1,5 @@
 // RR: one group after the other, each model with its own turn.
-#include "router/kinds.h"
+#include "router/registry.h"
 
 namespace llmsim {
 

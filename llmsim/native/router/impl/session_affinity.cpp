@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "router/impl/least_outstanding.h"
-#include "router/kinds.h"
+#include "router/registry.h"
 
 namespace llmsim {
 

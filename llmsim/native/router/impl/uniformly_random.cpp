@@ -1,6 +1,6 @@
 // RAND: every group with the same probability, whatever happened before.
 #include "base/counter_rng.h"
-#include "router/kinds.h"
+#include "router/registry.h"
 
 namespace llmsim {
 

@@ -2,7 +2,7 @@
 // DPLBAsyncMPClient).
 #include <algorithm>
 
-#include "router/kinds.h"
+#include "router/registry.h"
 
 namespace llmsim {
 

@@ -2,8 +2,8 @@
 // scorers.
 #include <algorithm>
 
-#include "router/kinds.h"
 #include "router/prefix_view.h"
+#include "router/registry.h"
 
 namespace llmsim {
 
