@@ -29,12 +29,12 @@ PythonScheduler::~PythonScheduler() {
   scheduler_.reset();
 }
 
-PythonScheduler::Gauges PythonScheduler::ask_gauges() const {
-  return nb::cast<Gauges>(scheduler_.attr("gauges")());
+PythonScheduler::Counts PythonScheduler::ask_gauges() const {
+  return nb::cast<Counts>(scheduler_.attr("gauges")());
 }
 
-void PythonScheduler::keep(const Gauges& gauges) {
-  std::tie(num_running_, num_waiting_, free_blocks_) = gauges;
+void PythonScheduler::keep(const Counts& counts) {
+  std::tie(num_running_, num_waiting_, free_blocks_) = counts;
   counters_.peak_blocks_used =
       std::max(counters_.peak_blocks_used, limits_.usable_blocks - free_blocks_);
 }
@@ -65,7 +65,7 @@ void PythonScheduler::note_scheduled(Ps now, const Item& item) {
 }
 
 // All calls come first: where one of them is interrupted, nothing of ours has changed.
-void PythonScheduler::build(Ps now, Batch& batch) {
+void PythonScheduler::schedule(Ps now, Batch& batch) {
   const nb::gil_scoped_acquire lock;
   batch.clear();
   const auto [items, preempted] =
@@ -110,7 +110,7 @@ void PythonScheduler::count_drafts(const Batch& batch) {
   std::sort(verified_.begin(), verified_.end());
 }
 
-void PythonScheduler::complete(const Batch& batch, std::vector<RequestId>& finished) {
+void PythonScheduler::update(const Batch& batch, std::vector<RequestId>& finished) {
   const nb::gil_scoped_acquire lock;
   const auto emitted = nb::cast<std::vector<Emitted>>(scheduler_.attr("complete")());
   keep(ask_gauges());

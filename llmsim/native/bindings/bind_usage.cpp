@@ -104,7 +104,7 @@ nb::dict counter_columns(const Simulation& s) {
   column("pool_consistent",
          [](const Group& g) { return std::int64_t{g.scheduler().pool_consistent()}; });
   column("running", [](const Group& g) { return std::int64_t{g.num_running()}; });
-  const auto parked = [](const Group& g) { return std::int64_t{g.scheduler().num_parked()}; };
+  const auto parked = [](const Group& g) { return std::int64_t{g.scheduler().gauges().parked}; };
   column("waiting", [&](const Group& g) { return g.num_waiting() - parked(g); });
   column("parked", parked);
   column("idle_with_work", [](const Group& g) { return g.idle_with_work(); });

@@ -21,22 +21,26 @@ class PythonScheduler final : public Scheduler {
 
   void add(RequestId request) override;
   bool has_requests() const override { return num_running_ + num_waiting_ > 0; }
-  void build(Ps now, Batch& batch) override;
+  void schedule(Ps now, Batch& batch) override;
   bool asks_again() const override;
   void abort(RequestId request) override;
-  void complete(const Batch& batch, std::vector<RequestId>& finished) override;
+  void update(const Batch& batch, std::vector<RequestId>& finished) override;
 
-  std::int32_t num_running() const override { return num_running_; }
-  std::int32_t num_waiting() const override { return num_waiting_; }
-  PoolState pool() const override { return {limits_.usable_blocks + 1, free_blocks_, 0}; }
+  Gauges gauges() const override {
+    return {.running = num_running_,
+            .waiting = num_waiting_,
+            .parked = 0,
+            .bound = 0,
+            .pool = {limits_.usable_blocks + 1, free_blocks_, 0}};
+  }
   Limits limits() const override { return limits_; }
   const SchedulerCounters& counters() const override { return counters_; }
 
  private:
-  using Gauges =
-      std::tuple<std::int32_t, std::int32_t, std::int32_t>;  // running, waiting, free blocks
-  Gauges ask_gauges() const;
-  void keep(const Gauges& gauges);
+  // (requests running, requests waiting, free blocks)
+  using Counts = std::tuple<std::int32_t, std::int32_t, std::int32_t>;
+  Counts ask_gauges() const;
+  void keep(const Counts& counts);
   void finish(RequestId request, std::vector<RequestId>& finished);
   void note_scheduled(Ps now, const Item& item);
   void count_drafts(const Batch& batch);

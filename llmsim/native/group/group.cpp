@@ -1,6 +1,7 @@
 #include "group/group.h"
 
 #include <algorithm>
+#include <stdexcept>
 
 #include "group/kv_transfer_observer.h"
 #include "group/lockstep_group.h"
@@ -23,6 +24,8 @@ Group::Group(GroupConfig config, std::unique_ptr<Scheduler> scheduler, GroupCost
              SequenceTable& sequences, RequestLog& log)
     : config_(config),
       scheduler_(std::move(scheduler)),
+      connector_(scheduler_->kv_connector()),
+      rounds_(scheduler_->round_counting()),
       costs_(std::move(costs)),
       sequences_(sequences),
       log_(log),
@@ -123,7 +126,7 @@ void Group::pump(Ps now) {
   while (!gated_ && build_next(now)) {
     if (!gate(now)) run_next(now);
   }
-  if (idle() && !gated_ && scheduler_->has_requests() && scheduler_->num_bound() == 0)
+  if (idle() && !gated_ && scheduler_->has_requests() && scheduler_->gauges().bound == 0)
     ++idle_with_work_;
 }
 
@@ -167,14 +170,28 @@ bool Group::open_gate(Ps now) {
   return true;
 }
 
+void Group::log_keys(KeyLog* log) {
+  key_log_ = log;
+  if (PrefixEvents* events = scheduler_->prefix_events()) events->log_keys(log);
+}
+
+void Group::use_tiers(GroupTiers* tiers, bool parks) {
+  TieredKv* tiered = scheduler_->tiered_kv();
+  if (tiered == nullptr) throw std::invalid_argument("this scheduler has no KV tiers");
+  if (parks && !tiered->may_park())
+    throw std::invalid_argument("this scheduler does not park who recalls KV");
+  tiers_ = tiers;
+  tiered->use_tiers(tiers);
+}
+
 void Group::hear_of_moved(Ps launched) {
   for (; !moved_.empty() && moved_.front().seen <= launched; moved_.pop_front())
-    scheduler_->transferred(moved_.front().request);
+    connector_->transferred(moved_.front().request);
 }
 
 void Group::report_reserved(Ps now) {
   reserved_.clear();
-  scheduler_->take_reserved(reserved_);
+  connector_->take_reserved(reserved_);
   for (const Reserved& reserved : reserved_)
     kv_transfers_->reserved(reserved.request, reserved.cached, now);
 }
@@ -202,13 +219,13 @@ bool Group::build_batch(Ps now) {
     Slot& slot = next_slot();
     log_.begin_build(static_cast<std::int32_t>(output_times_.size() + num_in_flight_));
     building_ = true;
-    scheduler_->build(now, slot.batch);
+    scheduler_->schedule(now, slot.batch);
     building_ = false;
     if (!slot.batch.preempted.empty()) note_preempting_step();
     if (tiers_ != nullptr) tiers_->start(now);
     if (schedule) schedule->built(now, *scheduler_, slot.batch);
     slot.scheduled = now;
-    if (kv_transfers_ != nullptr) report_reserved(now);
+    if (kv_transfers_ != nullptr && connector_ != nullptr) report_reserved(now);
     if (!slot.batch.empty()) return true;
     // Its own victim, to be admitted again, or a turn that nobody takes; vLLM hears of transfers in
     // such a step, too.
@@ -251,13 +268,13 @@ void Group::note_times(const StepTimes& times, Ps now) {
 
 void Group::offer(Ps now, std::int64_t round) {
   drain_inbox(now);
-  scheduler_->set_step(round);
+  if (rounds_ != nullptr) rounds_->set_round(round);
   open_gate(now);
   if (!has_offer_ && build_next(now)) {
     has_offer_ = true;
     gate(now);
   }
-  if (idle() && !has_offer_ && scheduler_->has_requests() && scheduler_->num_bound() == 0)
+  if (idle() && !has_offer_ && scheduler_->has_requests() && scheduler_->gauges().bound == 0)
     ++idle_with_work_;
 }
 
@@ -285,7 +302,7 @@ void Group::outputs(Ps now, std::vector<RequestId>& finished) {
   if (!aborts_.empty()) drop_aborted(now);  // first, as in vLLM: their tokens are dropped
   const std::size_t before = finished.size();
   if (!slot.batch.empty()) {
-    scheduler_->complete(slot.batch, finished);
+    scheduler_->update(slot.batch, finished);
     if (tiers_ != nullptr) tiers_->start(now);
     outstanding_ -= static_cast<std::int32_t>(finished.size() - before);
     hear_of_moved(slot.launched);

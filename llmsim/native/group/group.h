@@ -124,17 +124,13 @@ class Group final : public StepSink {
     transferred(request, now);
   }
 
-  // From now on the changes of what its cache holds go to `log`, at the end of each step.
-  void log_keys(KeyLog* log) {
-    key_log_ = log;
-    scheduler_->log_keys(log);
-  }
-
-  // Pools of KV below the group's own: a batch waits for what it recalls.
-  void use_tiers(GroupTiers* tiers) {
-    tiers_ = tiers;
-    scheduler_->use_tiers(tiers);
-  }
+  // From now on the changes of what its cache holds go to `log`, at the end of each step. A
+  // scheduler without a prefix cache of its own has none to note.
+  void log_keys(KeyLog* log);
+  // Pools of KV below the group's own: a batch waits for what it recalls, or, where recalling
+  // requests are to be parked (`parks`), goes without them. Throws std::invalid_argument for a
+  // scheduler that cannot do that.
+  void use_tiers(GroupTiers* tiers, bool parks);
 
   const GroupTiers* tiers() const { return tiers_; }
   bool idle() const { return num_in_flight_ == 0; }
@@ -166,6 +162,12 @@ class Group final : public StepSink {
     return scheduler_->num_waiting() + static_cast<std::int32_t>(inbox_.size());
   }
   std::int32_t num_running() const { return scheduler_->num_running(); }
+  // The scheduler's, with the requests that its engine has not seen yet among the waiting ones.
+  Gauges gauges() const {
+    Gauges gauges = scheduler_->gauges();
+    gauges.waiting += static_cast<std::int32_t>(inbox_.size());
+    return gauges;
+  }
   // Requests received and neither finished, dropped nor refused: waiting, running, or on their way
   // from the API server.
   std::int32_t outstanding() const { return outstanding_; }
@@ -230,6 +232,8 @@ class Group final : public StepSink {
   std::int32_t outstanding_ = 0;
   KeyLog* key_log_ = nullptr;
   std::unique_ptr<Scheduler> scheduler_;
+  KvConnector* connector_;  // of the scheduler; null: it has none
+  RoundCounting* rounds_;   // of the scheduler; null: it does not count rounds
   GroupCosts costs_;
   FoldedChain chain_;
   std::unique_ptr<StepExecutor> executor_;  // null: the chain, or the lock-step group's

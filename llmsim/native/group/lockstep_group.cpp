@@ -26,7 +26,7 @@ void LockstepGroup::pump(Ps now) {
 // Members hold requests, of which none runs, and no KV is on its way to or from them.
 bool LockstepGroup::waits_for_nothing() const {
   return std::ranges::all_of(
-      members_, [](const Group* member) { return member->scheduler().num_bound() == 0; });
+      members_, [](const Group* member) { return member->scheduler().gauges().bound == 0; });
 }
 
 bool LockstepGroup::try_round(Ps now) {

@@ -15,9 +15,10 @@ std::size_t StepRecorder::record(std::int32_t index, Ps scheduled, const Batch& 
   prefill_tokens.push_back(narrow(f.prefill_tokens));
   sequences.push_back(narrow(f.sequences));
   decode_sequences.push_back(narrow(batch.empty() ? 0 : f.decode_sequences));
-  running.push_back(scheduler.num_running());
-  waiting.push_back(scheduler.num_waiting());
-  free_blocks.push_back(scheduler.pool().free);
+  const Gauges gauges = scheduler.gauges();
+  running.push_back(gauges.running);
+  waiting.push_back(gauges.waiting);
+  free_blocks.push_back(gauges.pool.free);
   preempted.push_back(narrow(static_cast<std::int64_t>(batch.preempted.size())));
   return group.size() - 1;
 }
@@ -52,9 +53,10 @@ void ScheduleRecorder::built(Ps now, const Scheduler& scheduler, const Batch& ba
   if (batch.empty() && batch.preempted.empty())
     return;  // bookkeeping without an effect is not a step
   time_ps.push_back(now);
-  running.push_back(scheduler.num_running());
-  waiting.push_back(scheduler.num_waiting());
-  free_blocks.push_back(scheduler.pool().free);
+  const Gauges gauges = scheduler.gauges();
+  running.push_back(gauges.running);
+  waiting.push_back(gauges.waiting);
+  free_blocks.push_back(gauges.pool.free);
   for (const RequestId victim : batch.preempted) {
     preempted_step.push_back(static_cast<std::int32_t>(time_ps.size()) - 1);
     preempted_request.push_back(victim);

@@ -15,11 +15,11 @@ std::int64_t Simulation::num_rejected() const {
 void Simulation::check_finished() const {
   std::string stuck;
   for (const auto& group : groups_) {
-    if (!group->unfinished() && group->scheduler().num_bound() == 0) continue;
+    if (!group->unfinished() && group->scheduler().gauges().bound == 0) continue;
     stuck += " group " + std::to_string(group->config().index) + " has " +
              std::to_string(group->num_running()) + " running and " +
              std::to_string(group->num_waiting()) + " waiting requests (" +
-             std::to_string(group->scheduler().num_bound()) +
+             std::to_string(group->scheduler().gauges().bound) +
              " whose KV another group fills or reads) with " +
              std::to_string(group->scheduler().pool().free) + " free KV blocks;";
   }
@@ -64,12 +64,13 @@ void Simulation::record_series() {
   for (std::size_t i = 0; i < groups_.size(); ++i) {
     const Scheduler& scheduler = groups_[i]->scheduler();
     const SchedulerCounters& c = scheduler.counters();
-    const PoolState pool = scheduler.pool();
+    const Gauges gauges = groups_[i]->gauges();
+    const PoolState& pool = gauges.pool;
     Sampled& last = sampled_[i];
     series_.time_ps.push_back(next_sample_);
     series_.group.push_back(static_cast<std::int16_t>(i));
-    series_.running.push_back(scheduler.num_running());
-    series_.waiting.push_back(groups_[i]->num_waiting());
+    series_.running.push_back(gauges.running);
+    series_.waiting.push_back(gauges.waiting);
     series_.kv_blocks_used.push_back(pool.total - 1 - pool.free);
     series_.kv_blocks_cached.push_back(pool.cached);
     series_.preemptions.push_back(static_cast<std::int32_t>(c.preemptions - last.preemptions));

@@ -92,9 +92,7 @@ void Simulation::set_kv_tiers(const KvTiersConfig& config) {
   for (const auto& group : groups_) {
     GroupTiers* tiers = kv_tiers_->of(group->config().index);
     if (tiers == nullptr) continue;
-    if (config.parks && !group->scheduler().may_park())
-      throw std::invalid_argument("this scheduler does not park who recalls KV");
-    group->use_tiers(tiers);
+    group->use_tiers(tiers, config.parks);
   }
 }
 

@@ -24,7 +24,16 @@ void BatchScheduler::add(RequestId request) {
   waiting_.push_back(request);
 }
 
-void BatchScheduler::build(Ps now, Batch& batch) {
+Gauges BatchScheduler::gauges() const {
+  const BlockPool& pool = kv_.pool();
+  return {.running = num_running(),
+          .waiting = static_cast<std::int32_t>(waiting_.size()) + parked_.size(),
+          .parked = parked_.size(),
+          .bound = parked_.size() + leaving_.size(),
+          .pool = {pool.total(), pool.num_free(), pool.num_free_keyed()}};
+}
+
+void BatchScheduler::schedule(Ps now, Batch& batch) {
   batch.clear();
   now_ = now;
   form(now, batch);
@@ -51,11 +60,11 @@ bool BatchScheduler::start(Ps now, RequestId request, std::int32_t cached, std::
   s.num_computed = cached;
   if (config_.kv.prefix_caching) note_hit(s, hit, counters_);
   note_start(request, s, now, cached, /*prompt_elsewhere=*/false, log_, counters_);
-  schedule(request, tokens, batch);
+  run(request, tokens, batch);
   return true;
 }
 
-void BatchScheduler::schedule(RequestId request, std::int32_t tokens, Batch& batch) {
+void BatchScheduler::run(RequestId request, std::int32_t tokens, Batch& batch) {
   Sequence& s = sequences_[request];
   const std::int32_t before = s.num_computed;
   if (log_.scheduled[request] == kNever)
@@ -141,7 +150,7 @@ void BatchScheduler::abort(RequestId request) {
   completed();
 }
 
-void BatchScheduler::complete(const Batch& batch, std::vector<RequestId>& finished) {
+void BatchScheduler::update(const Batch& batch, std::vector<RequestId>& finished) {
   const std::size_t before = finished.size();
   for (const Item& item : batch.items) receive(item, finished);
   if (finished.size() > before) {

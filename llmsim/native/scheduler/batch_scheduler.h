@@ -40,35 +40,34 @@ struct BatchingConfig {
 // A policy says in `form` what the next step runs, by the verbs below; everything that must stay
 // consistent is here. Synchronous: a request is in one batch in flight at most. Only policies that
 // skip those that are may have several.
-class BatchScheduler : public Scheduler {
+class BatchScheduler : public Scheduler, public KvConnector, public TieredKv, public PrefixEvents {
  public:
   BatchScheduler(const BatchingConfig& config, SequenceTable& sequences, RequestLog& log);
 
   void add(RequestId request) override;
-  bool has_requests() const override { return num_running() + num_waiting() > 0; }
-  void take_reserved(std::vector<Reserved>& out) final;
-  void transferred(RequestId request) final;
-  std::int32_t num_bound() const final { return parked_.size() + leaving_.size(); }
-  std::int32_t num_parked() const final { return parked_.size(); }
-  void build(Ps now, Batch& batch) final;
+  bool has_requests() const override {
+    return num_running() > 0 || !waiting_.empty() || !parked_.empty();
+  }
+  void schedule(Ps now, Batch& batch) final;
+  void update(const Batch& batch, std::vector<RequestId>& finished) final;
   void abort(RequestId request) final;
-  void complete(const Batch& batch, std::vector<RequestId>& finished) final;
-  void log_keys(KeyLog* log) final { kv_.log_keys(log); }
-  void use_tiers(GroupTiers* tiers) final { kv_.use_tiers(tiers); }
-  std::int32_t max_depth() const override { return 1; }
 
-  std::int32_t num_running() const override { return static_cast<std::int32_t>(running_.size()); }
-  std::int32_t num_waiting() const override {
-    return static_cast<std::int32_t>(waiting_.size()) + parked_.size();
-  }
-  PoolState pool() const final {
-    return {kv_.pool().total(), kv_.pool().num_free(), kv_.pool().num_free_keyed()};
-  }
-  bool pool_consistent() const final { return kv_.pool().consistent(); }
+  Gauges gauges() const override;
+  const SchedulerCounters& counters() const final { return counters_; }
   Limits limits() const final {
     return {config_.kv.max_model_len, config_.kv.block_size, kv_.usable_blocks()};
   }
-  const SchedulerCounters& counters() const final { return counters_; }
+  std::int32_t max_depth() const override { return 1; }
+  bool pool_consistent() const final { return kv_.pool().consistent(); }
+
+  KvConnector* kv_connector() final { return this; }
+  void take_reserved(std::vector<Reserved>& out) final;
+  void transferred(RequestId request) final;
+  TieredKv* tiered_kv() final { return this; }
+  void use_tiers(GroupTiers* tiers) final { kv_.use_tiers(tiers); }
+  bool may_park() const final { return false; }
+  PrefixEvents* prefix_events() final { return this; }
+  void log_keys(KeyLog* log) final { kv_.log_keys(log); }
 
  protected:
   // Fills the batch (empty at first).
@@ -84,6 +83,7 @@ class BatchScheduler : public Scheduler {
   // After all of a batch's items have been received, and after a request was aborted.
   virtual void completed() {}
 
+  std::int32_t num_running() const { return static_cast<std::int32_t>(running_.size()); }
   // Tokens between what is computed and what is known: the rest of a prompt, or 1.
   std::int32_t tokens_left(RequestId request) const {
     const Sequence& s = sequences_[request];
@@ -102,7 +102,7 @@ class BatchScheduler : public Scheduler {
   bool start(Ps now, RequestId request, std::int32_t cached, std::int32_t tokens, const Room& room,
              Batch& batch);
   // The request runs `tokens` more tokens, for which it holds the blocks.
-  void schedule(RequestId request, std::int32_t tokens, Batch& batch);
+  void run(RequestId request, std::int32_t tokens, Batch& batch);
   // Takes all blocks away; everything is computed again later. The caller moves the request between
   // its lists.
   void drop(RequestId request, Batch& batch);

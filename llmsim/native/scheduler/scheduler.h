@@ -1,20 +1,17 @@
-// The contract between the loop and a scheduler.
+// The contract between a group and its scheduler.
 #pragma once
 
 #include <cstdint>
 #include <limits>
-#include <stdexcept>
 #include <vector>
 
 #include "program/batch.h"
 #include "request/request_log.h"
 #include "request/sequence_table.h"
+#include "scheduler/abilities.h"
 #include "scheduler/speculation.h"
 
 namespace llmsim {
-
-class GroupTiers;
-class KeyLog;
 
 struct SchedulerCounters {
   std::int64_t prefix_queried_tokens = 0, prefix_hit_tokens = 0;
@@ -43,14 +40,17 @@ struct Limits {
   std::int32_t slots_ahead = 0;  // of drafts, beside those of its tokens
 };
 
-// A request whose prompt's KV comes from another group, and how much of it (tokens) was here
-// already.
-struct Reserved {
-  RequestId request;
-  std::int32_t cached;
+// What a scheduler holds after its last call; counts of requests.
+struct Gauges {
+  std::int32_t running = 0;
+  std::int32_t waiting = 0;  // parked ones included
+  std::int32_t parked = 0;   // hold blocks, and wait for their KV
+  std::int32_t bound = 0;    // their blocks are filled or read by transfers; some of them have left
+  PoolState pool;
 };
 
-// Owns its group's queues and KV cache. Batches complete in the order in which they were built.
+// Decides what each step of a group runs; owns the group's queues and KV cache. Batches complete in
+// the order in which they were scheduled. What only some schedulers can do is found by a query.
 class Scheduler {
  public:
   virtual ~Scheduler() = default;
@@ -58,53 +58,40 @@ class Scheduler {
   virtual void add(RequestId request) = 0;
   // Whether any request is unfinished, running in flight or waiting.
   virtual bool has_requests() const = 0;
-  // Fills `batch` (cleared first) with the next iteration; leaves it empty when nothing can be
-  // scheduled now.
-  virtual void build(Ps now, Batch& batch) = 0;
-  // After a `build` that left its batch empty while nothing is in flight: whether the next one may
-  // find something, with nothing else having happened (vLLM's engine goes on asking).
-  virtual bool asks_again() const { return false; }
-  // In a lock-step group, before each `build`: how many rounds it has run.
-  virtual void set_step(std::int64_t step) { static_cast<void>(step); }
+  // Fills `batch` (cleared first) with the next step; leaves it empty when nothing can be scheduled
+  // now.
+  virtual void schedule(Ps now, Batch& batch) = 0;
+  // The model's output for `batch` has arrived; finished requests leave and their rows are appended
+  // to `finished`.
+  virtual void update(const Batch& batch, std::vector<RequestId>& finished) = 0;
   // The client has gone: a request that was added and is unfinished leaves. Its blocks are free at
   // once, and what batches in flight compute for it is dropped, as in vLLM.
   virtual void abort(RequestId request) = 0;
-  // The model's output for `batch` has arrived; finished requests leave and their rows are appended
-  // to `finished`.
-  virtual void complete(const Batch& batch, std::vector<RequestId>& finished) = 0;
+  // After a `schedule` that left its batch empty while nothing is in flight: whether the next one
+  // may find something, with nothing else having happened (vLLM's engine goes on asking).
+  virtual bool asks_again() const { return false; }
 
+  virtual Gauges gauges() const = 0;
+  virtual const SchedulerCounters& counters() const = 0;
+  virtual Limits limits() const = 0;
   // Batches that may be in flight at once.
   virtual std::int32_t max_depth() const { return std::numeric_limits<std::int32_t>::max(); }
-  // Where to note changes of the cached keys; a scheduler without a prefix cache has none to note.
-  virtual void log_keys(KeyLog* log) { static_cast<void>(log); }
-
-  // Pools of KV below its own, for as long as it lives.
-  virtual void use_tiers(GroupTiers* tiers) {
-    static_cast<void>(tiers);
-    throw std::invalid_argument("this scheduler has no KV tiers");
-  }
-  // Whether it parks who recalls something, instead of letting the batch wait.
-  virtual bool may_park() const { return false; }
-  // Appends the requests that the last `build` gave blocks to and parked until their KV is there.
-  virtual void take_reserved(std::vector<Reserved>& out) { static_cast<void>(out); }
-  // One of the things that a parked request waits for is there; or the KV of a request that ended
-  // here has been read by whoever decodes it.
-  virtual void transferred(RequestId request) { static_cast<void>(request); }
-  // Requests whose blocks transfers fill or read, and those of them that have not left.
-  virtual std::int32_t num_bound() const { return 0; }
-  virtual std::int32_t num_parked() const { return 0; }
-
-  virtual std::int32_t num_running() const = 0;
-  virtual std::int32_t num_waiting() const = 0;
-  virtual PoolState pool() const = 0;
-  // Recounts the pool from its blocks (invariant 4).
-  virtual bool pool_consistent() const { return true; }
-  virtual Limits limits() const = 0;
   // Most blocks that a request holds at once on its way to `slots` slots.
   virtual std::int64_t most_blocks(std::int64_t slots) const {
     return ceil_div(slots, limits().block_size);
   }
-  virtual const SchedulerCounters& counters() const = 0;
+  // Recounts the pool from its blocks (invariant 4).
+  virtual bool pool_consistent() const { return true; }
+
+  // What else it can do, for as long as it lives; null: it cannot.
+  virtual KvConnector* kv_connector() { return nullptr; }
+  virtual TieredKv* tiered_kv() { return nullptr; }
+  virtual PrefixEvents* prefix_events() { return nullptr; }
+  virtual RoundCounting* round_counting() { return nullptr; }
+
+  std::int32_t num_running() const { return gauges().running; }
+  std::int32_t num_waiting() const { return gauges().waiting; }
+  PoolState pool() const { return gauges().pool; }
 };
 
 }  // namespace llmsim

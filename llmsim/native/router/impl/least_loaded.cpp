@@ -21,7 +21,8 @@ class LeastLoaded final : public Router {
 
  private:
   static std::int64_t load(const Group& group) {
-    return 4 * static_cast<std::int64_t>(group.num_waiting()) + group.num_running();
+    const Gauges gauges = group.gauges();
+    return 4 * static_cast<std::int64_t>(gauges.waiting) + gauges.running;
   }
 };
 

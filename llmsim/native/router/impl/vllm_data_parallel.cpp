@@ -31,14 +31,14 @@ class VllmDataParallel final : public Router {
 
   void sample(Ps before) override {
     for (std::size_t i = 0; i < groups_.size(); ++i) {
-      const Scheduler& scheduler = groups_[i]->scheduler();
-      const PoolState pool = scheduler.pool();
+      const Gauges gauges = groups_[i]->scheduler().gauges();
+      const PoolState& pool = gauges.pool;
       const double usage =
           1.0 - static_cast<double>(pool.free) / static_cast<double>(pool.total - 1);
       for (Client& client : clients_) {
         Engine& engine = client.engines[i];
-        engine.waiting = scheduler.num_waiting();
-        engine.running = scheduler.num_running();
+        engine.waiting = gauges.waiting;
+        engine.running = gauges.running;
         engine.kv_usage = usage;
       }
     }

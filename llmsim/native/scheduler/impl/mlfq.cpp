@@ -13,6 +13,13 @@ Mlfq::Rank Mlfq::rank(RequestId request) const {
   return {job.level, job.place, request};
 }
 
+// Running is who is in the current batch; paused requests wait.
+Gauges Mlfq::gauges() const {
+  Gauges gauges = BatchScheduler::gauges();
+  gauges.waiting = static_cast<std::int32_t>(ready_.size()) - gauges.running;
+  return gauges;
+}
+
 void Mlfq::add(RequestId request) {
   Sequence& s = sequences_[request];
   s.status = static_cast<std::uint8_t>(Status::kWaiting);
@@ -30,14 +37,14 @@ void Mlfq::form(Ps now, Batch& batch) {
   before.swap(running_);
   std::int32_t budget = config_.max_num_scheduled_tokens;
   for (const Rank& rank : ready_) {
-    if (num_running() == config_.max_num_seqs || !run(now, rank, budget, batch)) break;
+    if (num_running() == config_.max_num_seqs || !run_job(now, rank, budget, batch)) break;
     running_.push_back(std::get<2>(rank));
     budget -= batch.items.back().tokens;
   }
   update_waiting(now, before);
 }
 
-bool Mlfq::run(Ps now, const Rank& rank, std::int32_t budget, Batch& batch) {
+bool Mlfq::run_job(Ps now, const Rank& rank, std::int32_t budget, Batch& batch) {
   const RequestId request = std::get<2>(rank);
   const Sequence& s = sequences_[request];
   const std::int32_t blocks =
@@ -45,7 +52,7 @@ bool Mlfq::run(Ps now, const Rank& rank, std::int32_t budget, Batch& batch) {
   if (!s.blocks.empty()) {
     if (tokens_left(request) > budget || !make_room(rank, blocks, batch)) return false;
     kv_.grow(request, s.num_tokens);
-    schedule(request, tokens_left(request), batch);
+    run(request, tokens_left(request), batch);
     return true;
   }
   const std::int32_t cached = find_cached(request);

@@ -29,10 +29,8 @@ class Mlfq final : public BatchScheduler {
   using BatchScheduler::BatchScheduler;
 
   void add(RequestId request) override;
-  // Running is who is in the current batch; paused requests wait.
-  std::int32_t num_waiting() const override {
-    return static_cast<std::int32_t>(ready_.size()) - num_running();
-  }
+  bool has_requests() const override { return !ready_.empty(); }
+  Gauges gauges() const override;
 
  private:
   using Rank =
@@ -49,7 +47,7 @@ class Mlfq final : public BatchScheduler {
   void leave(RequestId request) override;
 
   void promote_starved(Ps now);
-  bool run(Ps now, const Rank& rank, std::int32_t budget, Batch& batch);
+  bool run_job(Ps now, const Rank& rank, std::int32_t budget, Batch& batch);
   // Drops the KV of requests below `rank`, lowest first, until `blocks` are free; false, with
   // nothing changed, when they do not hold enough.
   bool make_room(const Rank& rank, std::int32_t blocks, Batch& batch);

@@ -6,7 +6,7 @@ namespace llmsim {
 
 void Orca::form(Ps now, Batch& batch) {
   for (const RequestId request : running_)
-    if (!in_flight(request)) schedule(request, 1, batch);
+    if (!in_flight(request)) run(request, 1, batch);
   std::int32_t budget =
       config_.max_num_scheduled_tokens - static_cast<std::int32_t>(batch.items.size());
   while (!waiting_.empty() && num_running() < config_.max_num_seqs) {

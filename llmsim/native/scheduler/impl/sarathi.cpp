@@ -14,7 +14,7 @@ void Sarathi::form(Ps now, Batch& batch) {
     const RequestId request = running_[i];
     if (in_flight(request) || !prefilling(sequences_[request])) continue;
     const std::int32_t tokens = std::min(tokens_left(request), chunk);
-    schedule(request, tokens, batch);
+    run(request, tokens, batch);
     chunk -= tokens;
   }
   while (batch.preempted.empty() && chunk > 0 && !waiting_.empty() &&
@@ -43,7 +43,7 @@ void Sarathi::schedule_decodes(Batch& batch) {
     if (victim == request) {
       --i;  // another one has its place
     } else {
-      schedule(request, 1, batch);
+      run(request, 1, batch);
     }
   }
 }

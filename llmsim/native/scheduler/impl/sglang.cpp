@@ -36,7 +36,7 @@ void Sglang::take_over(Ps now) {
 
 bool Sglang::room_to_take_over(RequestId candidate) const {
   const Sequence& s = sequences_[candidate];
-  const std::int64_t held = num_running() + num_parked();
+  const std::int64_t held = num_running() + parked_.size();
   if (held == 0) return true;  // as it fits at all
   std::int64_t retractable = 0, longest = 0;
   for (const RequestId request : running_) retractable += sequences_[request].num_tokens;
@@ -59,7 +59,7 @@ void Sglang::schedule_prompts(Ps now, Batch& batch) {
   for (const RequestId request : running_) {
     if (!computes_prompt(sequences_[request])) continue;
     const std::int32_t tokens = std::min(tokens_left(request), budget);
-    schedule(request, tokens, batch);
+    run(request, tokens, batch);
     budget -= tokens;
   }
   std::int64_t promised = tokens_promised();
@@ -93,7 +93,7 @@ void Sglang::schedule_decodes(Batch& batch) {
   for (const RequestId request : running_) {
     if (computes_prompt(sequences_[request])) continue;
     kv_.grow(request, sequences_[request].num_tokens);
-    schedule(request, 1, batch);
+    run(request, 1, batch);
   }
 }
 

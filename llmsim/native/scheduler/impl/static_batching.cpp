@@ -5,7 +5,7 @@
 namespace llmsim {
 
 void StaticBatching::form(Ps now, Batch& batch) {
-  for (const RequestId request : running_) schedule(request, 1, batch);
+  for (const RequestId request : running_) run(request, 1, batch);
   if (!running_.empty()) return;
   std::int32_t budget = config_.max_num_scheduled_tokens;
   while (!waiting_.empty() && num_running() < config_.max_num_seqs) {

@@ -35,7 +35,22 @@ void VllmV1::add(RequestId request) {
   waiting_.push_back(request);
 }
 
-void VllmV1::build(Ps now, Batch& batch) {
+Gauges VllmV1::gauges() const {
+  const BlockPool& pool = kv_.pool();
+  return {.running = num_running(),
+          .waiting = num_waiting(),
+          .parked = parked_.size(),
+          .bound = parked_.size() + leaving_.size(),
+          .pool = {pool.total(), pool.num_free(), pool.num_free_keyed()}};
+}
+
+Limits VllmV1::limits() const {
+  const std::int32_t undecided = config_.async_scheduling ? 2 : 1;  // batches whose drafts may fail
+  const std::int32_t ahead = config_.speculation.tokens * undecided + config_.speculation.lookahead;
+  return {config_.kv.max_model_len, config_.kv.block_size, kv_.usable_blocks(), ahead};
+}
+
+void VllmV1::schedule(Ps now, Batch& batch) {
   batch.clear();
   ++calls_;
   some_run_ = some_prompts_run_ = false;
@@ -121,14 +136,14 @@ bool VllmV1::schedule_running(Batch& batch, StepBudget& budget, Only only) {
       return false;
     some_run_ = true;
     some_prompts_run_ |= s.in_prompt;
-    schedule(request, tokens, batch);
+    run(request, tokens, batch);
     budget.take(tokens);
   }
   return true;
 }
 
 // Computed tokens advance when scheduled, so that a chunk can go on before the model has answered.
-void VllmV1::schedule(RequestId request, std::int32_t tokens, Batch& batch) {
+void VllmV1::run(RequestId request, std::int32_t tokens, Batch& batch) {
   Sequence& s = sequences_[request];
   const std::int32_t before = s.num_computed;
   const std::int32_t drafts = std::max(0, before + tokens - s.num_tokens - s.num_in_flight);
@@ -181,7 +196,7 @@ void VllmV1::abort(RequestId request) {
   note_cancellation(s, counters_);
 }
 
-void VllmV1::complete(const Batch& batch, std::vector<RequestId>& finished) {
+void VllmV1::update(const Batch& batch, std::vector<RequestId>& finished) {
   some_running_finished_ = false;
   if (defer_block_free()) late_.ended(batch, kv_);
   const std::int32_t in_flight = config_.async_scheduling ? 1 : 0;  // that a token ends

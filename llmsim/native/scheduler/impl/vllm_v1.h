@@ -51,7 +51,11 @@ struct VllmV1Config {
 
 // There is no prefill or decode phase: every request has computed tokens and wanted tokens, and a
 // step closes the gap within the token budget, running requests first, then waiting ones.
-class VllmV1 final : public Scheduler {
+class VllmV1 final : public Scheduler,
+                     public KvConnector,
+                     public TieredKv,
+                     public PrefixEvents,
+                     public RoundCounting {
  public:
   VllmV1(const VllmV1Config& config, SequenceTable& sequences, RequestLog& log);
 
@@ -59,40 +63,35 @@ class VllmV1 final : public Scheduler {
   bool has_requests() const override {
     return !running_.empty() || !waiting_.empty() || !parked_.empty();
   }
-  void build(Ps now, Batch& batch) override;
-  bool asks_again() const override;
-  void set_step(std::int64_t step) override { steps_ = step; }
+  void schedule(Ps now, Batch& batch) override;
+  void update(const Batch& batch, std::vector<RequestId>& finished) override;
   void abort(RequestId request) override;
-  void complete(const Batch& batch, std::vector<RequestId>& finished) override;
-  void log_keys(KeyLog* log) override { kv_.log_keys(log); }
-  void use_tiers(GroupTiers* tiers) override { kv_.use_tiers(tiers); }
-  bool may_park() const override { return true; }
-  void take_reserved(std::vector<Reserved>& out) override;
-  void transferred(RequestId request) override;
-  std::int32_t num_bound() const override { return parked_.size() + leaving_.size(); }
-  std::int32_t num_parked() const override { return parked_.size(); }
+  bool asks_again() const override;
 
-  std::int32_t num_running() const override { return static_cast<std::int32_t>(running_.size()); }
-  std::int32_t num_waiting() const override {
-    return static_cast<std::int32_t>(waiting_.size()) + parked_.size();
-  }
-  PoolState pool() const override {
-    return {kv_.pool().total(), kv_.pool().num_free(), kv_.pool().num_free_keyed()};
-  }
-  bool pool_consistent() const override { return kv_.pool().consistent(); }
-  Limits limits() const override {
-    const std::int32_t in_flight =
-        config_.async_scheduling ? 2 : 1;  // batches whose drafts may all be rejected
-    const std::int32_t ahead =
-        config_.speculation.tokens * in_flight + config_.speculation.lookahead;
-    return {config_.kv.max_model_len, config_.kv.block_size, kv_.usable_blocks(), ahead};
-  }
+  Gauges gauges() const override;
+  const SchedulerCounters& counters() const override { return counters_; }
+  Limits limits() const override;
   std::int64_t most_blocks(std::int64_t slots) const override {
     return kv_.most_blocks(slots, limits().slots_ahead);
   }
-  const SchedulerCounters& counters() const override { return counters_; }
+  bool pool_consistent() const override { return kv_.pool().consistent(); }
+
+  KvConnector* kv_connector() override { return this; }
+  void take_reserved(std::vector<Reserved>& out) override;
+  void transferred(RequestId request) override;
+  TieredKv* tiered_kv() override { return this; }
+  void use_tiers(GroupTiers* tiers) override { kv_.use_tiers(tiers); }
+  bool may_park() const override { return true; }
+  PrefixEvents* prefix_events() override { return this; }
+  void log_keys(KeyLog* log) override { kv_.log_keys(log); }
+  RoundCounting* round_counting() override { return this; }
+  void set_round(std::int64_t round) override { steps_ = round; }
 
  private:
+  std::int32_t num_running() const { return static_cast<std::int32_t>(running_.size()); }
+  std::int32_t num_waiting() const {
+    return static_cast<std::int32_t>(waiting_.size()) + parked_.size();
+  }
   bool parks() const { return config_.kv_consumer || kv_.parks(); }
   enum class Only : std::uint8_t { kAll, kPrefills, kDecodes };
   void build_prefill_first(Ps now, Batch& batch, StepBudget& budget);
@@ -131,7 +130,7 @@ class VllmV1 final : public Scheduler {
     return config_.defer_block_free &&
            (config_.kv_producer || config_.kv_consumer || kv_.has_tiers());
   }
-  void schedule(RequestId request, std::int32_t tokens, Batch& batch);
+  void run(RequestId request, std::int32_t tokens, Batch& batch);
   // Whether nothing but the sequence decides what a step of one token does.
   bool may_take_fast_path() const {
     return !config_.disable_fast_path && !config_.kv_producer && config_.decode_interval == 1 &&

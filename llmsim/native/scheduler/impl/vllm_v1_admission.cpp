@@ -124,7 +124,7 @@ VllmV1::Admission VllmV1::admit_arrived(Ps now, RequestId request, std::int32_t 
   s.status = static_cast<std::uint8_t>(Status::kRunning);
   s.num_computed = computed;
   note_start(request, s, now, cached, elsewhere, log_, counters_);
-  schedule(request, tokens, batch);
+  run(request, tokens, batch);
   return Admission::kScheduled;
 }
 
@@ -189,7 +189,7 @@ VllmV1::Admission VllmV1::admit(Ps now, RequestId request, std::int32_t budget, 
   if (config_.kv.prefix_caching) note_hit(s, hit, counters_);
   note_start(request, s, now, cached, /*prompt_elsewhere=*/false, log_, counters_);
   if (parks() && cached + tokens < s.num_tokens) partly_prefilled_.push_back(request);
-  schedule(request, tokens, batch);
+  run(request, tokens, batch);
   return Admission::kScheduled;
 }
 

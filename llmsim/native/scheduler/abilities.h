@@ -1,0 +1,69 @@
+// What only some schedulers can do: small interfaces that the queries of Scheduler return, or null.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/types.h"
+
+namespace llmsim {
+
+class GroupTiers;
+class KeyLog;
+
+// A request whose prompt's KV comes from another group, and how much of it (tokens) was here
+// already.
+struct Reserved {
+  RequestId request;
+  std::int32_t cached;
+};
+
+// Holds blocks that transfers fill or read: it parks requests until their KV has come, and keeps
+// the blocks of requests that have left until their KV has been read (the scheduler's side of
+// vLLM's KVConnector). Groups that play a role of prefill/decode disaggregation need it.
+class KvConnector {
+ public:
+  // Appends the requests that the last `schedule` gave blocks to and parked until their KV is here.
+  virtual void take_reserved(std::vector<Reserved>& out) = 0;
+  // One transfer that a parked request waits for has ended; or the KV of a request that ended here
+  // has been read by the group that decodes it.
+  virtual void transferred(RequestId request) = 0;
+
+ protected:
+  ~KvConnector() = default;
+};
+
+// Keeps KV in pools below the group's own.
+class TieredKv {
+ public:
+  // The pools stay for as long as the scheduler lives. Throws std::invalid_argument where their
+  // chunks are not whole blocks, or where there is no prefix cache.
+  virtual void use_tiers(GroupTiers* tiers) = 0;
+  // Whether a request that recalls KV can be parked while the batch runs without it.
+  virtual bool may_park() const = 0;
+
+ protected:
+  ~TieredKv() = default;
+};
+
+// Has a prefix cache whose changes a router may follow.
+class PrefixEvents {
+ public:
+  // The changes of the cached keys are noted in `log` from now on.
+  virtual void log_keys(KeyLog* log) = 0;
+
+ protected:
+  ~PrefixEvents() = default;
+};
+
+// Counts the rounds of its lock-step group (vLLM's prefill_schedule_interval).
+class RoundCounting {
+ public:
+  // Called before each `schedule`: the rounds that the lock-step group has run.
+  virtual void set_round(std::int64_t round) = 0;
+
+ protected:
+  ~RoundCounting() = default;
+};
+
+}  // namespace llmsim
