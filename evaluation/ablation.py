@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from llmsim.api.prepare import trial
 from llmsim.cli.arguments import OneSentenceParser
-from llmsim.cli.run.prepare import checked_options, trial
+from llmsim.cli.run.arguments import checked_options
 from llmsim.config.errors import LlmsimError
 from llmsim.validation import read_recording
 from llmsim.validation.fit.ablation import Row, ablate, ablation_json, ablation_markdown

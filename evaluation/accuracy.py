@@ -22,9 +22,10 @@ from accuracy_data import SectionSkipped, needed
 from drain import drain_markdown, read_drain, step_price
 from targets import reach, targets_markdown
 
+from llmsim.api.prepare import trial
+from llmsim.api.run_options import RunOptions
 from llmsim.cli.arguments import OneSentenceParser
-from llmsim.cli.run.prepare import checked_options, trial
-from llmsim.cli.run.run_options import RunOptions
+from llmsim.cli.run.arguments import checked_options
 from llmsim.config.errors import LlmsimError
 from llmsim.validation import Comparison, read_recording
 from llmsim.validation.compare.compare import compare

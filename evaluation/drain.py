@@ -17,9 +17,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
+from llmsim.api.prepare import prepare
+from llmsim.api.run_options import RunOptions
 from llmsim.cli.arguments import OneSentenceParser
-from llmsim.cli.run.prepare import checked_options, prepare
-from llmsim.cli.run.run_options import RunOptions
+from llmsim.cli.run.arguments import checked_options
 from llmsim.config.errors import InputError, LlmsimError
 from llmsim.costs.explain import decode_us
 from llmsim.costs.source import SKEW_FRACTION_BITS

@@ -5,22 +5,22 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, ClassVar
 
+from llmsim.api.given import Given
+from llmsim.api.run_options import checked
 from llmsim.cli.commands.run import command
-from llmsim.cli.run.command_line import CommandLine
-from llmsim.cli.run.run_options import checked
 from llmsim.config.engine.options import command_line_options
 
 IGNORED = {"enable_block_copy"}
 """Accepted for old command lines; equal blocks are always priced once."""
 
 
-class Given(CommandLine):
+class Remembered(Given):
     """Remembers what was looked up."""
 
     read: ClassVar[set[str]] = set()
 
     def __getattribute__(self, name: str) -> Any:
-        Given.read.add(name)
+        Remembered.read.add(name)
         return super().__getattribute__(name)
 
 
@@ -29,8 +29,10 @@ def test_every_option_is_read() -> None:
     options = set(inspect.signature(command).parameters) - {"context"} - rows.keys() | {
         "engine_options"
     }
-    assert options == {field.name for field in fields(CommandLine)}
-    given = Given(cluster_config=Path("cluster.json"), dataset="trace.jsonl", engine_options={})
-    Given.read = set()
+    assert options == {field.name for field in fields(Given)}
+    given = Remembered(
+        cluster_config=Path("cluster.json"), dataset="trace.jsonl", engine_options={}
+    )
+    Remembered.read = set()
     checked(given)
-    assert options - Given.read == IGNORED
+    assert options - Remembered.read == IGNORED

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 import typer
 
+from llmsim.api.prepare import trial
 from llmsim.cli import main, run_main
 from llmsim.cli.app import run_app
-from llmsim.cli.run.prepare import checked_options, trial
+from llmsim.cli.run.arguments import checked_options
 
 PEERS = shlex.split(
     "--max-num-seqs 128 --max-num-batched-tokens 2048 --long-prefill-token-threshold 0 --dtype "
@@ -179,7 +180,7 @@ def test_an_interrupt_among_the_checks_is_one(monkeypatch: pytest.MonkeyPatch) -
     def interrupted(text: str, option: str) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("llmsim.cli.run.run_options._router", interrupted)
+    monkeypatch.setattr("llmsim.api.run_options._router", interrupted)
     with pytest.raises(KeyboardInterrupt):
         checked_options(GIVEN)
 

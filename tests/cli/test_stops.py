@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from processes import ENDLESS, HANGS_S, wait_until_it_simulates, wait_until_it_worked
 
-from llmsim.cli.run.prepare import checked_options, prepare
+from llmsim.api.prepare import prepare
+from llmsim.cli.run.arguments import checked_options
 from llmsim.core import Results
 from llmsim.simulate import native_simulation, simulate
 

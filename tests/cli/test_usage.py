@@ -15,10 +15,10 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llmsim.api.given import Given
 from llmsim.cli import main, run_main
 from llmsim.cli.app import app
 from llmsim.cli.arguments import OneSentenceParser
-from llmsim.cli.run.command_line import CommandLine
 from llmsim.profiler.cli.command import app as profiler_app
 from llmsim.profiler.cli.command import main as profiler_main
 
@@ -46,7 +46,7 @@ def options(of: typer.Typer, name: tuple[str, ...], callback: Any) -> Iterator[t
     command: Any = typer.main.get_command(of)
     for word in name:
         command = command.commands[word]
-    hints = get_type_hints(CommandLine if name == ("run",) else callback, include_extras=True)
+    hints = get_type_hints(Given if name == ("run",) else callback, include_extras=True)
     for parameter in command.params:
         if parameter.param_type_name == "option" and parameter.name in hints:
             yield parameter.opts[0], kinds(hints[parameter.name])

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from llmsim.api.prepare import trial
 from llmsim.cli import main
-from llmsim.cli.run.prepare import checked_options, trial
+from llmsim.cli.run.arguments import checked_options
 from tests.costs.builders import needs_database
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

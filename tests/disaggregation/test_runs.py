@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmsim.cli.run.prepare import checked_options, prepare
+from llmsim.api.prepare import prepare
+from llmsim.cli.run.arguments import checked_options
 from llmsim.config import EngineOverrides, parse_cluster, resolve
 from llmsim.config.errors import InputError, LlmsimError, NotYetError
 from llmsim.core import Results

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from test_runs import assert_sound, cluster, instance
 
-from llmsim.cli.run.prepare import checked_options, prepare
+from llmsim.api.prepare import prepare
+from llmsim.cli.run.arguments import checked_options
 from llmsim.core import Results
 from llmsim.simulate import simulate
 

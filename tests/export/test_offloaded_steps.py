@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from llmsim.api.prepare import prepare
 from llmsim.cli import main
-from llmsim.cli.run.prepare import checked_options, prepare
+from llmsim.cli.run.arguments import checked_options
 from llmsim.export.step_graph.formats import as_dot, as_graphml, as_json
 from llmsim.export.step_graph.graph import IterationGraph, iteration_graph
 from llmsim.rounds import round_of

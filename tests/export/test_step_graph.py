@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from llmsim.api.prepare import prepare
 from llmsim.cli import main
-from llmsim.cli.run.prepare import checked_options, prepare
+from llmsim.cli.run.arguments import checked_options
 from llmsim.core import Workload
 from llmsim.export.chakra import read_trace
 from llmsim.export.step_graph.chakra import rounded_ends_ps, rounded_us, write_chakra

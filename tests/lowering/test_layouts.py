@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmsim.cli.run.prepare import checked_options, trial
+from llmsim.api.prepare import trial
+from llmsim.cli.run.arguments import checked_options
 from llmsim.config.errors import InputError
 from llmsim.lowering.parallel_layout import stage_operators
 from llmsim.model import Dtypes, Layout, load_model, operators, weight_bytes

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from llmsim.cli.run.prepare import checked_options, prepare
+from llmsim.api.prepare import prepare
+from llmsim.cli.run.arguments import checked_options
 from tests.offload.test_placement import TRACE, cluster
 
 

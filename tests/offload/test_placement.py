@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from llmsim.api.prepare import prepare
 from llmsim.cli import run_main
-from llmsim.cli.run.prepare import checked_options, prepare
+from llmsim.cli.run.arguments import checked_options
 from llmsim.config.errors import InputError
 from llmsim.costs.sources.pim_part import PARTS_DIR, pim_attention, pim_part_names, read_pim_part
 

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmsim.cli.run.prepare import checked_options, prepare
+from llmsim.api.prepare import prepare
+from llmsim.cli.run.arguments import checked_options
 from llmsim.core import Energy, Results, Status
 from llmsim.results.invariants import OK, check_invariants, interval_lengths_ps
 from llmsim.simulate import simulate

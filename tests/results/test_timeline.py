@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from llmsim.cli.run.prepare import checked_options, trial
+from llmsim.api.prepare import trial
+from llmsim.cli.run.arguments import checked_options
 from llmsim.config.errors import InputError
 from llmsim.core import PS_PER_NS
 from llmsim.export.timeline.timeline import write_timeline

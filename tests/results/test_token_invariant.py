@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmsim.cli.run.prepare import checked_options, prepare
+from llmsim.api.prepare import prepare
+from llmsim.cli.run.arguments import checked_options
 from llmsim.core import Results, Status
 from llmsim.results.invariants import check_invariants
 from llmsim.simulate import simulate

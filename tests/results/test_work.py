@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from llmsim.cli.run.prepare import checked_options, prepare, trial
+from llmsim.api.prepare import prepare, trial
+from llmsim.cli.run.arguments import checked_options
 from llmsim.core import GroupInfo
 from llmsim.model import load_hardware, parameter_count
 from llmsim.results.metrics import makespan_ps

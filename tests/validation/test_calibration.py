@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_logs import CLUSTER, TP4, rows_of, run_arguments, simulate, write_engine_log
 
+from llmsim.api.prepare import prepare
 from llmsim.cli import main, run_main
 from llmsim.cli.commands.calibrate import what_can_be_fitted
-from llmsim.cli.run.prepare import checked_options, prepare
+from llmsim.cli.run.arguments import checked_options
 from llmsim.config.errors import InputError
 from llmsim.costs import OpCost
 from llmsim.lowering.adjust.calibration import (

@@ -7,7 +7,7 @@ import pytest
 from made_logs import rows_of, run_arguments, simulate, write_engine_log
 
 from evaluation.drain import drain_markdown, read_drain, step_price
-from llmsim.cli.run.prepare import checked_options
+from llmsim.cli.run.arguments import checked_options
 from llmsim.config.errors import InputError
 from llmsim.lowering.adjust.calibration import calibration_of
 from llmsim.validation import read_recording

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from made_logs import run_arguments
 
-from llmsim.cli.run.prepare import checked_options, trial
+from llmsim.api.prepare import trial
+from llmsim.cli.run.arguments import checked_options
 from llmsim.validation.logs.recording import Recording, recording_of
 
 ROOT = Path(__file__).resolve().parents[2]

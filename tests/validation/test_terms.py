@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from made_logs import run_arguments, simulate
 
+from llmsim.api.prepare import prepare
 from llmsim.cli import run_main
-from llmsim.cli.run.prepare import checked_options, prepare
+from llmsim.cli.run.arguments import checked_options
 from llmsim.costs.source import AttentionCost, CompiledCosts, Floor, MixedGrid, SplitGrid
 from llmsim.lowering.adjust.ablation_terms import TERMS, costs_without
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from llmsim.cli.options.panel import given_path
+from llmsim.cli.run.command_line import given_path
 from llmsim.config.errors import InfeasibleError, InputError
 
 if TYPE_CHECKING:
-    from llmsim.cli.run.run_options import RunOptions
+    from llmsim.api.run_options import RunOptions
     from llmsim.lowering import Calibration
     from llmsim.validation import Recording
     from llmsim.validation.fit.means import Means
@@ -150,7 +150,7 @@ def _trial_options(arguments: list[str], log: Path | None) -> "RunOptions":
     """The deployment under test: the log's arrivals where the trace is not a session trace, and no
     outputs.
     """
-    from llmsim.cli.run.prepare import checked_options, without_outputs
+    from llmsim.cli.run.arguments import checked_options, without_outputs
 
     options = without_outputs(checked_options(arguments))
     if options.calibration is not None:
@@ -161,7 +161,7 @@ def _trial_options(arguments: list[str], log: Path | None) -> "RunOptions":
 
 
 def _simulated(options: "RunOptions", calibration: "Calibration | None") -> "Recording":
-    from llmsim.cli.run.prepare import trial
+    from llmsim.api.prepare import trial
     from llmsim.validation.logs.recording import recording_of
 
     return recording_of(trial(replace(options, calibration=calibration)))
@@ -169,7 +169,7 @@ def _simulated(options: "RunOptions", calibration: "Calibration | None") -> "Rec
 
 def what_can_be_fitted(options: "RunOptions") -> tuple[str, tuple[str, ...]]:
     """The hardware of the deployment, and the constants that matter in it."""
-    from llmsim.cli.run.prepare import prepare
+    from llmsim.api.prepare import prepare
     from llmsim.model.operator import COLLECTIVES
     from llmsim.validation.fit.calibrate import LINK
 

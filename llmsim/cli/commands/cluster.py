@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from llmsim.cli.options.panel import given_path
+from llmsim.cli.run.command_line import given_path
 from llmsim.config.errors import InputError
 
 HELP = (

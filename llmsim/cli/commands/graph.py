@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from llmsim.cli.options.panel import given_path
+from llmsim.cli.run.command_line import given_path
 
 if TYPE_CHECKING:
     from llmsim.model import Hardware

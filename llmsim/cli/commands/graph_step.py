@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from llmsim.cli.options.panel import given_path
+from llmsim.cli.run.command_line import given_path
 from llmsim.config.errors import InputError
 
 HELP = (
@@ -46,7 +46,8 @@ def command(
     ] = False,
 ) -> int:
     """Runs until the iteration, and writes it; returns the exit code."""
-    from llmsim.cli.run.prepare import checked_options, prepare, without_outputs
+    from llmsim.api.prepare import prepare
+    from llmsim.cli.run.arguments import checked_options, without_outputs
     from llmsim.export.files import atomic_writer, check_writable, check_writable_folder
     from llmsim.export.step_graph.chakra import write_chakra
     from llmsim.export.step_graph.formats import as_dot, as_graphml, as_json

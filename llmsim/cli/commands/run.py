@@ -2,9 +2,10 @@
 
 import typer
 
-from llmsim.cli.run.command_line import CommandLine, taking_command_line
+from llmsim.api.given import Given
+from llmsim.api.run_options import RunOptions, checked
+from llmsim.cli.run.command_line import taking_command_line
 from llmsim.cli.run.inputs_report import inputs_reported
-from llmsim.cli.run.run_options import RunOptions, checked
 from llmsim.config import input_files
 
 HELP = (
@@ -14,7 +15,7 @@ HELP = (
 
 
 @taking_command_line
-def command(context: typer.Context, given: CommandLine) -> int:
+def command(context: typer.Context, given: Given) -> int:
     """Runs the checked options, or passes them to the callable in `context.obj` that another
     command has put there.
     """
@@ -30,8 +31,8 @@ def run(options: RunOptions) -> int:
     """Runs it; returns the exit code. Everything that can be wrong with the input is found before
     the run.
     """
+    from llmsim.api.prepare import prepare
     from llmsim.cli.run.outputs import TIMELINE_ROWS, check_outputs, write_outputs
-    from llmsim.cli.run.prepare import prepare
     from llmsim.cli.run.progress import Progress
     from llmsim.cli.run.signals import terminable, undisturbed
     from llmsim.export.series_files import SeriesFiles
@@ -45,7 +46,7 @@ def run(options: RunOptions) -> int:
         with terminable(), Progress(len(workload), lowered, options) as progress:
             results = simulate(lowered, workload, prepared.simulation, progress.update, series)
         if options.require:
-            from llmsim.cli.run.provenance_gate import require
+            from llmsim.api.provenance_gate import require
 
             require(options.require, lowered, results)
         with undisturbed():

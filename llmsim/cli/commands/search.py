@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from llmsim.cli.options.panel import given_path
+from llmsim.cli.run.command_line import given_path
 from llmsim.config.errors import FailedRuns, InfeasibleError, InputError, InterruptedRun
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from llmsim.cli.options.panel import given_path
+from llmsim.cli.run.command_line import given_path
 
 LIST_HELP = "List the bundled networks."
 EXPORT_HELP = "Write a network link by link, for `astra-sim --network-configuration`."

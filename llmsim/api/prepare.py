@@ -1,12 +1,10 @@
-"""From a checked `run` command line to something that can be simulated, once or many times."""
+"""From checked options to something that can be simulated, once or many times."""
 
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from llmsim.cli.run.run_options import RunOptions
-from llmsim.config.errors import InfeasibleError, InputError
+from llmsim.api.run_options import RunOptions
+from llmsim.config.errors import InfeasibleError
 
 if TYPE_CHECKING:
     from llmsim.config import Deployment
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """What a command line describes, read, resolved and lowered; ready to simulate."""
+    """What options describe, read, resolved and lowered; ready to simulate."""
 
     deployment: "Deployment"
     lowered: "LoweredDeployment"
@@ -38,7 +36,7 @@ def trial(options: RunOptions) -> "Results":
     if results.interrupted:
         raise KeyboardInterrupt
     if results.circular:
-        from llmsim.cli.run.outputs import circular_sentence
+        from llmsim.api.verdict import circular_sentence
 
         raise InfeasibleError(circular_sentence(results))
     return results
@@ -48,8 +46,8 @@ def prepare(options: RunOptions) -> Prepared:
     """Reads and lowers what the options name; raises what the parts raise (InputError,
     InfeasibleError).
     """
-    from llmsim.cli.run.ineffective import unused_notes
-    from llmsim.cli.run.ineffective_fields import unused_fields
+    from llmsim.api.ineffective import unused_notes
+    from llmsim.api.ineffective_fields import unused_fields
     from llmsim.config import EngineOverrides, load_cluster, resolve
     from llmsim.config.plugins import plugins_allowed
     from llmsim.lowering import lower
@@ -141,36 +139,3 @@ def _workload(
         workload = with_recorded_arrivals(workload, options.arrivals)
     habits = ClientOptions(options.max_concurrency, options.think_time, options.timeout_s)
     return with_clients(workload, habits, options.seed)
-
-
-def checked_options(arguments: Sequence[str]) -> RunOptions:
-    """The options of a `run` command line, checked but not run: what other commands pass on to
-    `trial`.
-    """
-    from llmsim.cli.app import run_app
-
-    options: RunOptions | int = run_app(
-        list(arguments), prog_name="llmsim run", standalone_mode=False, obj=lambda checked: checked
-    )
-    if isinstance(options, int):  # typer gives the exit code of an interrupt in place of the result
-        raise KeyboardInterrupt
-    return options
-
-
-def without_outputs(options: RunOptions) -> RunOptions:
-    """The same for a command that writes none of a run's outputs; says on stderr which of them were
-    asked for.
-    """
-    asked = {
-        "--output": options.output,
-        "--run-dir": options.run_dir,
-        "--timeline": options.timeline,
-    }
-    named = [name for name, path in asked.items() if path is not None]
-    if named:
-        print(f"note: {', '.join(named)}: this command writes no such output", file=sys.stderr)
-    if options.require:
-        raise InputError(
-            f"--require {options.require}: only `llmsim run` refuses times; leave it out"
-        )
-    return replace(options, output=None, run_dir=None, timeline=None)

@@ -1,11 +1,11 @@
-"""The checks of a `run` command line: from what the options say to what a run is given."""
+"""The checks of a run's options: from what was given to what a run takes."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmsim.cli.run.command_line import CommandLine
-from llmsim.cli.run.durations import horizon_ps, interval_ps
+from llmsim.api.durations import horizon_ps, interval_ps
+from llmsim.api.given import Given
 from llmsim.compat import llmservingsim as refused
 from llmsim.config import input_files
 from llmsim.config.engine.schedulers import SCHEDULERS
@@ -33,7 +33,7 @@ SWITCHES = ("enable_local_offloading", "enable_attn_offloading", "enable_sub_bat
 
 @dataclass(frozen=True)
 class RunOptions:
-    """A checked `run` command line."""
+    """The checked options of a run."""
 
     cluster: Path
     dataset: str
@@ -85,7 +85,7 @@ class RunOptions:
     """Offloading keys of an instance that are on unless it says otherwise."""
 
 
-def checked(given: CommandLine) -> RunOptions:
+def checked(given: Given) -> RunOptions:
     """What `run` was given; raises InputError for what cannot be.
 
     `enable_block_copy` is accepted for old command lines and not read: equal blocks are always
@@ -97,7 +97,7 @@ def checked(given: CommandLine) -> RunOptions:
         return _checked(given)
 
 
-def _checked(given: CommandLine) -> RunOptions:
+def _checked(given: Given) -> RunOptions:
     engine = _engine(given)
     source = given.cost_source
     outputs = {"output": given.output, "run_dir": given.run_dir, "timeline": given.timeline}
@@ -152,7 +152,7 @@ def _checked(given: CommandLine) -> RunOptions:
     )
 
 
-def _engine(given: CommandLine) -> dict[str, Any]:
+def _engine(given: Given) -> dict[str, Any]:
     """The options of the engine, `--fp`, `--gen` and `--prioritize-prefill` of older command lines
     among them.
     """
@@ -253,7 +253,7 @@ def _router(text: str, option: str) -> "RouterSpec":
     return parse_router(text, option)
 
 
-def _tiers(given: CommandLine) -> "KvTierOptions | None":
+def _tiers(given: Given) -> "KvTierOptions | None":
     storage, shared = given.prefix_storage, given.enable_prefix_sharing
     write, eviction, chunk_tokens = given.kv_tier_write, given.kv_tier_eviction, given.kv_chunk_size
     recall = given.kv_tier_recall
@@ -278,7 +278,7 @@ def _tiers(given: CommandLine) -> "KvTierOptions | None":
     )
 
 
-def _policies(engine: dict[str, Any], given: CommandLine) -> "PolicySpecs | None":
+def _policies(engine: dict[str, Any], given: Given) -> "PolicySpecs | None":
     """The policies that are classes or limits; a scheduler that is a class is taken out of the
     engine's options.
     """

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-from llmsim.cli.options.panel import option, path_option
+from llmsim.api.options.option import option, path_option
 
 PANEL = "Costs and network"
 

@@ -4,7 +4,7 @@ policies.
 
 from typing import Annotated
 
-from llmsim.cli.options.panel import option
+from llmsim.api.options.option import option
 
 PANEL = "Engine (vLLM's names)"
 

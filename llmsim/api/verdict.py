@@ -1,0 +1,81 @@
+"""Whether the results of a run can be trusted, and which requests were not served."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from llmsim.config.errors import InfeasibleError, InterruptedRun, InvariantError
+from llmsim.core import Results, Status
+
+NAMED = 3
+"""How many rejected requests a message names."""
+
+
+def verdict(results: Results, invariants: Mapping[str, str]) -> int:
+    """0 where every request was served.
+
+    Raises InvariantError for a defect of the simulator, InterruptedRun, and InfeasibleError where
+    requests can never run or take KV blocks from each other for ever.
+    """
+    broken = [f"invariant {name}: {found}" for name, found in invariants.items() if found != "ok"]
+    if broken:
+        raise InvariantError(
+            f"{'; '.join(broken)}; the results were written but cannot be trusted: please report "
+            "this"
+        )
+    if results.interrupted:
+        done = int((results.requests.status == Status.FINISHED).sum())
+        raise InterruptedRun(
+            f"interrupted; the {done} requests that had finished were written, "
+            f"{len(results.workload) - done} were not"
+        )
+    if results.circular:
+        raise InfeasibleError(circular_sentence(results))
+    rejected = (results.requests.status == Status.REJECTED).nonzero()[0]
+    if len(rejected):
+        raise InfeasibleError(_rejection(results, [int(i) for i in rejected]))
+    return 0
+
+
+def circular_sentence(results: Results) -> str:
+    """Which requests take KV blocks from each other for ever, and what would let them end."""
+    workload, requests = results.workload, results.requests
+    open_states = (Status.WAITING, Status.RUNNING, Status.PARKED)
+    rows = np.flatnonzero(
+        np.isin(requests.status, open_states) & np.isin(requests.group, results.circular)
+    )
+    names = [
+        str(workload.request_id[row] if workload.request_id else row)
+        for row in rows[:NAMED].tolist()
+    ]
+    more = f" and {len(rows) - NAMED} more" if len(rows) > NAMED else ""
+    groups = ", ".join(map(str, results.circular))
+    return (
+        f"the requests {', '.join(names)}{more} of group {groups} can never end: they preempt "
+        "each other for ever, and "
+        "none has got further for so long that none will; the other results were written; give "
+        "these requests "
+        "different priorities or arrival times, give the group more KV blocks, or leave out "
+        "--no-reserve-full-isl"
+    )
+
+
+def _rejection(results: Results, rejected: list[int]) -> str:
+    """Which requests can never run and why; all others were simulated and written."""
+    workload = results.workload
+    named = []
+    for row in rejected[:NAMED]:
+        group = results.groups[max(0, int(results.requests.group[row]))]
+        capacity = (group.num_blocks - 1) * group.block_size
+        named.append(
+            f"request {workload.request_id[row] if workload.request_id else row} "
+            f"({workload.input_tokens[row]} prompt + {workload.output_tokens[row]} output tokens; "
+            f"group {group.index} holds {capacity} tokens of KV)"
+        )
+    more = f" and {len(rejected) - NAMED} more" if len(rejected) > NAMED else ""
+    return (
+        f"{len(rejected)} of {len(workload)} requests can never run: {', '.join(named)}{more}; "
+        "the other results were "
+        "written; raise max_model_len, give the group more memory or a larger tp_size, or "
+        "shorten these requests"
+    )
