@@ -64,25 +64,30 @@ EXAMPLES = (
         "single_node_moe_dp_ep_instance",
         "Qwen3-30B-A3B: two data-parallel ranks of two H100, experts over all",
     ),
-    Example("dual_node_moe_dp_ep_instance", "the same, a rank per node"),
+    Example(
+        "dual_node_moe_dp_ep_instance",
+        "Qwen3-30B-A3B: two data-parallel ranks of two H100, one rank per node",
+    ),
     Example(
         "single_node_tp_pp_instance", "Llama-3.1-70B on H100, two pipeline stages of two devices"
     ),
     Example(
         "l40s_llama31_8b_tp4_pcie",
-        "Llama-3.1-8B on four of eight L40S in a PCIe server, on its routes",
+        "Llama-3.1-8B on four of eight L40S, on the routes of a PCIe server",
     ),
-    Example("single_node_memory_instance", "every placement key, all on the device"),
-    Example("single_node_cxl_instance", "weights on four CXL devices"),
+    Example("single_node_memory_instance", "every placement key, all weights on the device"),
+    Example("single_node_cxl_instance", "one A6000 with weights on four CXL devices"),
     Example(
         "single_node_moe_offload_instance",
         "Phi-mini-MoE with its experts in host memory, a quarter cached",
     ),
-    Example("single_node_power_instance", "what the node draws"),
+    Example(
+        "single_node_power_instance", "one A6000, Llama-3.1-8B, with the power of every component"
+    ),
     Example("single_node_pim_instance", "decodes attend in 256 channels of HBM2"),
     Example(
         "single_node_pim_instance",
-        "the same, sub-batches",
+        "decodes attend in 256 channels of HBM2, with sub-batches",
         (*ROOFLINE, "--enable-attn-offloading", "--enable-sub-batch-interleaving"),
     ),
     Example("cxl_two_groups", "two A6000 whose weights are on one CXL device"),
@@ -106,11 +111,9 @@ EXAMPLES = (
         "h100_qwen3_30b_a3b_attn2x4_ep8",
         "eight H100: attention as four ranks of two, experts over all by DeepEP",
     ),
+    Example("h200_deepseek_v3_tp8_dcp8", "eight H200, DeepSeek-V3, KV cache sharded by tokens"),
     Example(
-        "h200_deepseek_v3_tp8_dcp8", "eight H200, DeepSeek-V3, its KV cache dealt out by tokens"
-    ),
-    Example(
-        "h200_deepseek_v32_tp8", "eight H200, DeepSeek-V3.2, whose attention sees chosen tokens"
+        "h200_deepseek_v32_tp8", "eight H200, DeepSeek-V3.2, sparse attention to chosen tokens"
     ),
     Example(
         "h100_nemotron3_nano_tp2", "two H100, Nemotron 3 Nano: state spaces, attention and experts"
@@ -124,14 +127,16 @@ EXAMPLES = (
         "two H100 that share host memory for KV",
         (*ROOFLINE, *SHARED, "CPU"),
     ),
-    Example("h100_cxl_prefix_pool", "the same in a CXL pool", (*ROOFLINE, *SHARED, "CXL")),
+    Example(
+        "h100_cxl_prefix_pool", "two H100 that share a CXL pool for KV", (*ROOFLINE, *SHARED, "CXL")
+    ),
     Example(
         "h100_multi_shared_prefix_pool",
-        "two such nodes, host memory before the pool",
+        "two nodes of two H100: host memory before a shared CXL pool",
         (*ROOFLINE, *SHARED, "CPU+CXL"),
     ),
     Example("h100_llama31_8b_pd", "one H100 prefills, one decodes"),
-    Example("h100_llama31_8b_pd_2p1d", "two H100 prefill, one decodes, layer by layer"),
+    Example("h100_llama31_8b_pd_2p1d", "two H100 prefill, one decodes, layerwise KV transfers"),
     Example(
         "h100_h200_llama31_70b_pd", "dual node: four H100 prefill, two H200 decode, Llama-3.1-70B"
     ),
@@ -145,22 +150,25 @@ EXAMPLES = (
 
 HEAD = """# Examples
 
-Every scenario of LLMServingSim's `cluster_config/`, with numbers of our own
-([where each is from](../cluster_config/README.md)), and all other cluster files of that folder. Each line is a run of
-`dataset/example_10.jsonl` (10 requests, 328 prompt and 768 output tokens):
+This page lists all files of `cluster_config/`: every scenario of LLMServingSim, with figures from [named sources](../../cluster_config/README.md#where-the-numbers-come-from), and more.
+Each row is a run of `dataset/example_10.jsonl` (10 requests, 328 prompt tokens, 768 output tokens):
 
     python main.py --cluster-config cluster_config/NAME.json --dataset dataset/example_10.jsonl --cost-source roofline
 
-The tests run every line and hold it to this table. Some add options: sub-batches `--enable-attn-offloading
---enable-sub-batch-interleaving`; the prefix pools `--enable-prefix-sharing` and `--prefix-storage` CPU, CXL or CPU+CXL
-(ten requests with nothing in common hit nothing: [kv_tiers.md](kv_tiers.md) has a trace that does). h100_mixed_models
-needs requests that name a model:
+The tests run every row and compare it with this table. Some rows need more options:
+
+| rows | options |
+| --- | --- |
+| sub-batches | `--enable-attn-offloading --enable-sub-batch-interleaving` |
+| prefix pools | `--enable-prefix-sharing`, and `--prefix-storage` CPU, CXL or CPU+CXL |
+| h100_mixed_models | a trace whose requests name a model, as below |
+
+The ten requests share no prefix, so the prefix pools have no hits; [kv_tiers.md](../explanation/kv_tiers.md) has a trace with hits.
 
     --dataset "synthetic:n=10,rate=5,input=33,output=77,seed=1,model=meta-llama/Llama-3.1-8B|Qwen/Qwen3-8B"
 
-The table is made by `python -m bench.examples`; `python -m bench.examples --check` measures wall and CPU time (a whole
-process, warm: cost tables and bytecode are cached): each takes less than a second on an idle machine, where
-LLMServingSim needs 34 to 355 s for ten requests.
+`python -m bench.examples` writes the table. `python -m bench.examples --check` measures wall and CPU time of whole processes with cached cost tables and bytecode.
+Each run takes less than a second on an idle machine. LLMServingSim needs 34 to 355 s for ten requests.
 
 | cluster | what it shows | duration s | output tok/s | TTFT ms | TPOT ms | J per output token | USD per M tokens |
 | --- | --- | --- | --- | --- | --- | --- | --- |
