@@ -61,7 +61,7 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit
 
 
-app = _new("Simulates LLM serving clusters, without a GPU.")
+app = _new("Simulate LLM serving clusters without a GPU.")
 
 
 @app.callback()
@@ -83,23 +83,23 @@ _add(app, "calibrate", calibrate.HELP, calibrate.command, context_settings=calib
 _add(app, "cost", cost.HELP, cost.command)
 _add(app, "search", search.HELP, search.command)
 _add(app, "schema", schema.HELP, schema.command)
-_conformance = _new("Compares the schedulers with recordings of the real ones.")
+_conformance = _new("Compare the schedulers with recordings of real ones.")
 _add(_conformance, "schedules", conformance.SCHEDULES_HELP, conformance.schedules)
 _add(_conformance, "vllm", conformance.VLLM_HELP, conformance.vllm)
 app.add_typer(_conformance, name="conformance")
-_times = _new("Imports operator times, shows where they come from.")
+_times = _new("Import operator times and show their sources.")
 _add(_times, "import", times.IMPORT_HELP, times.import_table)
 _add(_times, "show", times.SHOW_HELP, times.show)
 app.add_typer(_times, name="times")
-_trace = _new("Looks into traces and converts them.")
+_trace = _new("Inspect traces and convert them.")
 _add(_trace, "inspect", trace.INSPECT_HELP, trace.inspect)
 _add(_trace, "convert", trace.CONVERT_HELP, trace.convert)
 app.add_typer(_trace, name="trace")
-_graph = _new("Execution graphs of models, for the command astra-sim.")
+_graph = _new("Write execution graphs of models for the command astra-sim.")
 _add(_graph, "generate", graph.GENERATE_HELP, graph.generate)
 _add(_graph, "step", graph_step.HELP, graph_step.command, context_settings=graph_step.SETTINGS)
 app.add_typer(_graph, name="graph")
-_topology = _new("The bundled networks, and networks as files.")
+_topology = _new("List the bundled networks and write networks as files.")
 _add(_topology, "list", topology.LIST_HELP, topology.list_presets)
 _add(_topology, "export", topology.EXPORT_HELP, topology.export)
 app.add_typer(_topology, name="topology")

@@ -22,9 +22,9 @@ KvTransferMode = Annotated[
     option(
         PANEL,
         "--kv-transfer-mode",
-        text="Sets who moves KV: pull (decode reads when the prefill has ended) or push (decode "
-        "reserves first; "
-        "layerwise implies it).",
+        text="Sets the side that starts a KV transfer: pull (the decode instance reads after the "
+        "prefill) or push (the prefill instance writes into reserved blocks; layerwise implies "
+        "push); pull if not given.",
     ),
 ]
 ExpertRouting = Annotated[
@@ -78,7 +78,7 @@ Require = Annotated[
         PANEL,
         "--require",
         text=(
-            "Refuses operator times that are known less well than measured, interpolated, "
+            "Refuses operator times of a lower provenance than this one: measured, interpolated, "
             "extrapolated or scaled."
         ),
     ),

@@ -22,10 +22,9 @@ Dataset = Annotated[
     option(
         PANEL,
         "--dataset",
-        text="Trace, told by its content: LLMServingSim JSONL, Mooncake, Bailian, Azure, "
-        "BurstGPT, Vidur, vLLM bench, "
-        "aiperf, TraceLab, Weka, ShareGPT, Baseten (also .gz, .zst), or "
-        "trace:FILE,speedup=2,...; a generator such as "
+        text="Names the trace: a file of LLMServingSim JSONL, Mooncake, Bailian, Azure, BurstGPT, "
+        "Vidur, vLLM bench, aiperf, TraceLab, Weka, ShareGPT or Baseten (also .gz, .zst), "
+        "recognised by its content; trace:FILE,speedup=2,...; or a generator such as "
         "synthetic:n=1000,rate=10,input=lognormal:220,output=lognormal:190.",
     ),
 ]
@@ -60,7 +59,11 @@ RequestTimeout = Annotated[
 ]
 Horizon = Annotated[
     float | None,
-    option(PANEL, "--horizon", text="Ends the run after N simulated seconds, whatever is left."),
+    option(
+        PANEL,
+        "--horizon",
+        text="Ends the run after N simulated seconds; other requests count as unfinished.",
+    ),
 ]
 Seed = Annotated[
     int,

@@ -9,9 +9,7 @@ PANEL = "LLMServingSim"
 
 Fp = Annotated[
     int | None,
-    option(
-        PANEL, "--fp", text="Sets the bits of an element: 16, 32 or 8; --dtype is the present form."
-    ),
+    option(PANEL, "--fp", text="Sets the bits of an element: 16, 32 or 8; --dtype replaces it."),
 ]
 PrioritizePrefill = Annotated[
     bool,
@@ -57,7 +55,9 @@ AttnPrediction = Annotated[
         text="Prices a bundle's attention by a regressor that is fitted on its rows.",
     ),
 ]
-Gen = Annotated[bool, option(PANEL, "--gen", text="Means --skip-prefill; the older name.")]
+Gen = Annotated[
+    bool, option(PANEL, "--gen", text="Enables --skip-prefill; this is its older name.")
+]
 SkipPrefill = Annotated[
     bool,
     option(
@@ -71,7 +71,7 @@ BlockCopy = Annotated[
     option(
         PANEL,
         "--enable-block-copy/--no-enable-block-copy",
-        text="No effect: equal blocks are always priced once.",
+        text="Has no effect, because equal blocks are always priced once.",
     ),
 ]
 RunId = Annotated[
@@ -79,18 +79,20 @@ RunId = Annotated[
     option(
         PANEL,
         "--run-id",
-        text="What {run_id} stands for in the paths of outputs; run_<us>_<pid> if not given.",
+        text="Sets the text of {run_id} in the paths of outputs; run_<us>_<pid> if not given.",
     ),
 ]
 InputsRoot = Annotated[
     Path | None,
-    path_option(PANEL, "--inputs-root", text="No effect: there are no intermediate files."),
+    path_option(
+        PANEL, "--inputs-root", text="Has no effect, because there are no intermediate files."
+    ),
 ]
 CleanupInputs = Annotated[
     bool | None,
     option(
         PANEL,
         "--cleanup-inputs/--no-cleanup-inputs",
-        text="No effect: there are no intermediate files.",
+        text="Has no effect, because there are no intermediate files.",
     ),
 ]

@@ -18,14 +18,13 @@ if TYPE_CHECKING:
     from llmsim.validation.fit.means import Means
 
 HELP = (
-    "Fit constants of one machine (speed factor of its operators, host gap, link) to the first "
-    "half of a recorded run, "
-    "test them on the second half, and write them for `run --calibration` where they improve "
-    "both halves. "
-    "Takes every option of `llmsim run` that describes the "
-    "recorded deployment, at least --cluster-config and --dataset. Where only means are known "
-    "(vLLM's benchmark without details, aiperf's summary) one constant, named by --fit, is "
-    "fitted on the mean TPOT."
+    "Fit constants of one machine to a recorded run. The constants are a speed factor of the "
+    "operators, the host gap, and the link. They are fitted to the first half of the requests "
+    "and tested on the second half. The file for `run --calibration` is written if they improve"
+    " both halves. The command takes every option of `llmsim run` that describes the recorded "
+    "deployment; --cluster-config and --dataset are required. A log that holds means alone "
+    "(vLLM's benchmark without details, aiperf's summary) needs --fit with one constant, which "
+    "is fitted to the mean TPOT."
 )
 SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
@@ -33,16 +32,19 @@ SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 def command(
     context: typer.Context,
     log: Annotated[
-        Path, typer.Argument(help="The recorded run; before all options.", show_default=False)
+        Path,
+        typer.Argument(
+            help="Names the log of the recorded run; it precedes all options.", show_default=False
+        ),
     ],
     fit: Annotated[
         list[str] | None,
         typer.Option(
             "--fit",
-            help="time_factor, host_gap_ns, collective_factor, link_bandwidth_gb_per_s or "
-            "link_latency_ns; repeatable: "
-            "fitted together. Without it each is tried alone, the link's two together, and the "
-            "best is kept.",
+            help="Names a constant to fit: time_factor, host_gap_ns, collective_factor, "
+            "link_bandwidth_gb_per_s or link_latency_ns. Repeated options are fitted together. By "
+            "default each constant is tried alone, except the two of the link, and the best "
+            "is kept.",
             show_default=False,
             metavar="<str>",
         ),
@@ -53,18 +55,19 @@ def command(
             "--out",
             metavar="<path>",
             parser=given_path,
-            help="Calibration file to write.",
+            help="Writes the calibration file.",
             show_default=False,
         ),
     ] = None,
     skip_seconds: Annotated[
         float,
         typer.Option(
-            "--skip-seconds", help="Paired errors leave out arrivals this early (cold engine)."
+            "--skip-seconds",
+            help="Leaves requests of the first seconds (cold engine) out of paired errors.",
         ),
     ] = 2.0,
     as_json: Annotated[
-        bool, typer.Option("--json", help="JSON on stdout instead of Markdown.")
+        bool, typer.Option("--json", help="Prints JSON on stdout instead of Markdown.")
     ] = False,
 ) -> int:
     """Fits, prints, writes; raises what reading the log and simulating raise (InputError). Returns

@@ -11,9 +11,9 @@ from llmsim.cli.run.command_line import given_path
 from llmsim.config.errors import InputError
 
 HELP = (
-    "Write a cluster file: so many instances of a model on a device, its figures from the "
-    "device's data sheet. "
-    "Everything in it may be edited (cluster_config/README.md)."
+    "Write a cluster file for N identical instances of a model on a device. Memory, bandwidth "
+    "and links come from the device's data sheet. The file can be run as it is or edited "
+    "(cluster_config/README.md)."
 )
 LINK_LATENCY_NS, NODE_LINK_GB_PER_S, NODE_LATENCY_NS = 1000, 50, 2000
 """No data sheet states latencies: the assumptions of the bundled files, as is one card of 400 Gb/s
@@ -21,34 +21,43 @@ for each device.
 """
 
 Model = Annotated[
-    str, typer.Argument(help="A bundled model, or the path of a config.json.", show_default=False)
+    str,
+    typer.Argument(help="Names a bundled model, or the path of a config.json.", show_default=False),
 ]
 Device = Annotated[
-    str, typer.Argument(help="A device, or the path of its data sheet.", show_default=False)
+    str, typer.Argument(help="Names a device, or the path of its data sheet.", show_default=False)
 ]
 Count = Annotated[
-    int, typer.Option("--instances", "-n", min=1, max=1 << 16, help="Copies of the model.")
+    int, typer.Option("--instances", "-n", min=1, max=1 << 16, help="Sets the number of instances.")
 ]
-Tp = Annotated[int, typer.Option("--tp", min=1, help="Tensor-parallel devices of an instance.")]
-Pp = Annotated[int, typer.Option("--pp", min=1, help="Pipeline stages of an instance.")]
+Tp = Annotated[
+    int, typer.Option("--tp", min=1, help="Sets the tensor-parallel devices of an instance.")
+]
+Pp = Annotated[int, typer.Option("--pp", min=1, help="Sets the pipeline stages of an instance.")]
 Ep = Annotated[
     int | None,
     typer.Option(
         "--ep",
         min=1,
-        help="Ranks that whole experts are spread over; 1: each is cut over --tp.",
+        help="Sets the ranks over which whole experts are spread; 1 shards every expert over --tp "
+        "ranks.",
         show_default="1",
     ),
 ]
 Node = Annotated[
-    int, typer.Option("--devices-per-node", min=1, help="An instance is never on two nodes.")
+    int,
+    typer.Option(
+        "--devices-per-node",
+        min=1,
+        help="Sets the devices of a node; an instance never spans two nodes.",
+    ),
 ]
 Output = Annotated[
     Path | None,
     typer.Option(
         "--output",
         "-o",
-        help="File to write; without it: standard output.",
+        help="Writes the cluster file; standard output if not given.",
         parser=given_path,
         metavar="<path>",
     ),

@@ -8,21 +8,21 @@ import typer
 
 SCHEDULES_HELP = (
     "Replay recorded schedules (.json or .json.gz, files or folders) and report the first "
-    "difference of each. "
-    "Ends with `N/M cases identical, S steps`; exit code 4 unless all are identical."
+    "difference of each. The last line is `N/M cases identical, S steps`; the exit code is 4 "
+    "unless all cases are identical."
 )
 VLLM_HELP = (
-    "Run random configurations and workloads through the installed vLLM's own scheduler and "
-    "through ours, in the same "
-    "loop, and report the first difference of each. Needs the extra llmsim[vllm]; skipped with "
-    "exit code 0 without."
+    "Compare llmsim's scheduler with the installed vLLM's on random configurations and "
+    "workloads. Both run in one loop, and the first difference of each case is reported. The "
+    "command needs the extra llmsim[vllm]; it is skipped with exit code 0 if vLLM is missing."
 )
 DIFFERENT = 4
 
 
 def schedules(
     paths: Annotated[
-        list[Path], typer.Argument(help="Recordings, or folders of them.", show_default=False)
+        list[Path],
+        typer.Argument(help="Names recordings, or folders of recordings.", show_default=False),
     ],
 ) -> int:
     """One line for each recording; returns the exit code."""
@@ -43,11 +43,15 @@ def schedules(
 
 
 def vllm(
-    requests: Annotated[int, typer.Option(min=1, max=100_000, help="Requests of each case.")] = 300,
+    requests: Annotated[
+        int, typer.Option(min=1, max=100_000, help="Sets the requests of each case.")
+    ] = 300,
     seed: Annotated[
-        int, typer.Option(min=0, help="Seed of the first case; case i has seed + i.")
+        int, typer.Option(min=0, help="Seeds the first case; case i has this seed + i.")
     ] = 0,
-    cases: Annotated[int, typer.Option(min=1, help="Number of random configurations.")] = 50,
+    cases: Annotated[
+        int, typer.Option(min=1, help="Sets the number of random configurations.")
+    ] = 50,
 ) -> int:
     """One line for each case; returns the exit code."""
     from llmsim.scheduling.conformance.vllm_live import installed_version

@@ -10,9 +10,9 @@ from llmsim.config.errors import InputError
 from llmsim.config.reading import finite, json_file, shown
 
 HELP = (
-    "Compare what finished runs cost: spend ratio and cost efficiency of each against the first "
-    "(both above 1: the run "
-    "is cheaper, and gives more tokens per dollar)."
+    "Compare the cost of finished runs. The table has the spend ratio and the cost efficiency "
+    "of each run against the first run. A spend ratio above 1 means a cheaper run; a cost "
+    "efficiency above 1 means more tokens per dollar."
 )
 COLUMNS = (
     "run",
@@ -51,13 +51,17 @@ _FIGURES = {
 
 def command(
     baseline: Annotated[
-        Path, typer.Argument(help="Run folder, or a summary (--json).", show_default=False)
+        Path,
+        typer.Argument(
+            help="Names the first run: its folder, or its summary (--json).", show_default=False
+        ),
     ],
     candidates: Annotated[
-        list[Path], typer.Argument(help="The runs to compare with it.", show_default=False)
+        list[Path],
+        typer.Argument(help="Names the runs to compare with the first run.", show_default=False),
     ],
     as_json: Annotated[
-        bool, typer.Option("--json", help="JSON on stdout instead of a table.")
+        bool, typer.Option("--json", help="Prints JSON on stdout instead of a table.")
     ] = False,
 ) -> int:
     """Prints the comparison; InputError for what is no summary, or has no price. Returns the exit

@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from llmsim.model import Hardware
 
 GENERATE_HELP = (
-    "Write one iteration of a model as Chakra traces (PREFIX.<rank>.et) and a configuration to "
-    "run them."
+    "Write one step of a model as Chakra traces (PREFIX.<rank>.et), with a configuration to run"
+    " them."
 )
 
 Model = Annotated[
-    str, typer.Argument(metavar="MODEL", help="A bundled model, or the path of a config.json.")
+    str,
+    typer.Argument(metavar="MODEL", help="Names a bundled model, or the path of a config.json."),
 ]
 Output = Annotated[
     Path,
@@ -28,27 +29,38 @@ Output = Annotated[
         "-o",
         metavar="<path>",
         parser=given_path,
-        help="Folder to write to; it is made.",
+        help="Writes the traces and the configuration into this folder, which is created.",
     ),
 ]
-Device = Annotated[str, typer.Option("--hardware", help="Data sheet that kernels are timed by.")]
-Tp = Annotated[int, typer.Option("--tp", help="Tensor-parallel ranks.")]
-Pp = Annotated[int, typer.Option("--pp", help="Pipeline stages.")]
-Dp = Annotated[int, typer.Option("--dp", help="Data-parallel replicas.")]
+Device = Annotated[
+    str,
+    typer.Option("--hardware", help="Names the device whose data sheet gives the kernel times."),
+]
+Tp = Annotated[int, typer.Option("--tp", help="Sets the tensor-parallel ranks.")]
+Pp = Annotated[int, typer.Option("--pp", help="Sets the pipeline stages.")]
+Dp = Annotated[int, typer.Option("--dp", help="Sets the data-parallel replicas.")]
 Ep = Annotated[
     int,
     typer.Option(
-        "--ep", help="Ranks that share the experts: a divisor of tp, or a multiple of it."
+        "--ep", help="Sets the ranks that share the experts: a divisor or a multiple of --tp."
     ),
 ]
-Tokens = Annotated[int, typer.Option("--tokens", help="New tokens of one replica.")]
-Sequences = Annotated[int, typer.Option("--sequences", help="Sequences that they belong to.")]
-Context = Annotated[int, typer.Option("--context", help="Tokens before them in each sequence.")]
+Tokens = Annotated[int, typer.Option("--tokens", help="Sets the new tokens of one replica.")]
+Sequences = Annotated[
+    int, typer.Option("--sequences", help="Sets the sequences to which the new tokens belong.")
+]
+Context = Annotated[int, typer.Option("--context", help="Sets the cached tokens of each sequence.")]
 MicroBatches = Annotated[
-    int, typer.Option("--micro-batches", help="Parts that pass the pipeline one by one.")
+    int,
+    typer.Option(
+        "--micro-batches", help="Sets the micro-batches that pass the pipeline stages in turn."
+    ),
 ]
 Dtype = Annotated[
-    str, typer.Option("--dtype", help="Of weights and activations; auto: the model's.")
+    str,
+    typer.Option(
+        "--dtype", help="Sets the type of weights and activations; auto is the model's own."
+    ),
 ]
 
 NODE_LATENCY_NS, NETWORK_GB_PER_S, NETWORK_LATENCY_NS = (

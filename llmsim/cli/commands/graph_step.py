@@ -9,9 +9,9 @@ from llmsim.cli.run.command_line import given_path
 from llmsim.config.errors import InputError
 
 HELP = (
-    "Write one iteration of a run as a graph: every operator with device, duration and bytes. "
-    "Takes every option of "
-    "`llmsim run`, at least --cluster-config and --dataset."
+    "Write one step of a run as a graph: every operator with its device, duration and bytes. "
+    "The command takes every option of `llmsim run`; --cluster-config and --dataset are "
+    "required."
 )
 SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 FORMATS = {".dot": "dot", ".graphml": "graphml", ".json": "json"}
@@ -26,23 +26,28 @@ def command(
             "-g",
             metavar="<path>",
             parser=given_path,
-            help="FILE.dot, FILE.graphml or FILE.json; or a folder, for Chakra .et.",
+            help="Writes FILE.dot, FILE.graphml or FILE.json, or Chakra traces (.et) into a "
+            "folder.",
         ),
     ],
     iteration: Annotated[
-        int, typer.Option("--iteration", "-i", help="Which step of the group, from 0.")
+        int, typer.Option("--iteration", "-i", help="Chooses the step of the group, from 0.")
     ] = 0,
     group: Annotated[
-        int, typer.Option("--group", help="Which instance of the cluster, from 0.")
+        int, typer.Option("--group", help="Chooses the instance of the cluster, from 0.")
     ] = 0,
     rank: Annotated[
         str,
         typer.Option(
-            "--rank", help="A rank of the group (and of those in lock-step with it), or all."
+            "--rank", help="Chooses a rank of the group or of its lock-step group, or all."
         ),
     ] = "all",
     every_layer: Annotated[
-        bool, typer.Option("--every-layer", help="DOT: each layer, not one for all alike.")
+        bool,
+        typer.Option(
+            "--every-layer",
+            help="Draws every layer in DOT instead of one for all identical layers.",
+        ),
     ] = False,
 ) -> int:
     """Runs until the iteration, and writes it; returns the exit code."""

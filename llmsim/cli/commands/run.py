@@ -9,8 +9,8 @@ from llmsim.cli.run.inputs_report import inputs_reported
 from llmsim.config import input_files
 
 HELP = (
-    "Simulate a cluster (JSON) serving a trace (JSONL) and report what every request and the "
-    "cluster would see."
+    "Simulate a cluster (JSON) that serves a trace (JSONL), and report the latencies of every "
+    "request and the figures of the cluster."
 )
 
 

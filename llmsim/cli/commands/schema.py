@@ -12,7 +12,10 @@ HELP = "Print the JSON Schema of the cluster file."
 
 def command(
     options: Annotated[
-        bool, typer.Option("--options", help="Prints the engine's options as Markdown instead.")
+        bool,
+        typer.Option(
+            "--options", help="Prints the engine's options as Markdown instead of the schema."
+        ),
     ] = False,
 ) -> None:
     """Prints to stdout."""

@@ -14,16 +14,15 @@ if TYPE_CHECKING:
     from llmsim.search.journal import Journal, Trial
 
 HELP = (
-    "Try deployments and say which are best: a file names what varies (fields of a cluster file, "
-    "options of run, "
-    "replicas), what is minimised or maximised and what is required; every point is a run "
-    "(docs/tutorial/sizing.md). "
-    "The same call goes on where it was stopped."
+    "Simulate many deployments and list the best ones. The search file names the dimensions of "
+    "the space (fields of a cluster file, options of run, replicas), the objectives, and the "
+    "requirements (docs/tutorial/sizing.md). Each point is one run. A repeated command "
+    "continues an interrupted search."
 )
 
 Space = Annotated[
     Path,
-    typer.Argument(help="What varies and what is wanted (.yaml or .json).", show_default=False),
+    typer.Argument(help="Names the search file (.yaml or .json).", show_default=False),
 ]
 Output = Annotated[
     Path,
@@ -32,32 +31,45 @@ Output = Annotated[
         "-o",
         parser=given_path,
         metavar="<path>",
-        help="Folder of cluster files, trials and result.json.",
+        help="Writes cluster files, trials and result.json into this folder.",
     ),
 ]
 Count = Annotated[
     int,
     typer.Option(
-        "--trials", min=1, max=1_000_000, help="Points to try at most; fewer: all of them."
+        "--trials",
+        min=1,
+        max=1_000_000,
+        help="Limits the simulated points; a smaller space is simulated completely.",
     ),
 ]
 Jobs = Annotated[
     int,
     typer.Option(
-        "--jobs", "-j", min=0, max=1024, help="Runs at a time; 0: one for each processor."
+        "--jobs",
+        "-j",
+        min=0,
+        max=1024,
+        help="Sets the number of parallel runs; 0 means one per processor.",
     ),
 ]
 Seed = Annotated[
     int,
-    typer.Option("--seed", min=0, max=(1 << 32) - 1, help="Of the choice among too many points."),
+    typer.Option(
+        "--seed",
+        min=0,
+        max=(1 << 32) - 1,
+        help="Seeds the choice of points in a space larger than --trials.",
+    ),
 ]
 AllowPlugins = Annotated[
     bool,
     typer.Option(
-        "--allow-plugins", help="Run the Python plug-ins that the file names (SECURITY.md)."
+        "--allow-plugins",
+        help="Allows the search file to name Python plug-ins, whose code then runs (SECURITY.md).",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="JSON on stdout instead of a table.")]
+Json = Annotated[bool, typer.Option("--json", help="Prints JSON on stdout instead of a table.")]
 
 
 def command(

@@ -9,15 +9,15 @@ from llmsim.cli.run.command_line import given_path
 from llmsim.config.errors import InputError
 
 IMPORT_HELP = (
-    "Turn an external simulator's output into a cost table (docs/how-to/external_simulators.md) "
-    "for --cost-table."
+    "Convert the output of an external simulator into a cost table for --cost-table "
+    "(docs/how-to/external_simulators.md)."
 )
-SHOW_HELP = "Print the compiled cost tables of a model on a device, with their sources."
+SHOW_HELP = "Print the compiled cost tables of a model on a device, with the source of each."
 FORMATS = ("contract", "columns", "scale-sim")
 
 
 def import_table(
-    files: Annotated[list[Path], typer.Argument(help="Tables to read.")],
+    files: Annotated[list[Path], typer.Argument(help="Names the tables to read.")],
     output: Annotated[
         Path,
         typer.Option(
@@ -25,26 +25,39 @@ def import_table(
             "-o",
             metavar="<path>",
             parser=given_path,
-            help="The cost table to write (.csv).",
+            help="Writes the cost table (.csv).",
         ),
     ],
     form: Annotated[
-        str, typer.Option("--format", help="contract, columns or scale-sim.")
+        str, typer.Option("--format", help="Sets the input format: contract, columns or scale-sim.")
     ] = "contract",
     device: Annotated[
-        str, typer.Option("--device", help="Name of the hardware in the cluster file.")
+        str, typer.Option("--device", help="Sets the name of the hardware in the cluster file.")
     ] = "",
     column: Annotated[
-        list[str] | None, typer.Option("--column", help="OURS=THEIRS: a column by its own name.")
+        list[str] | None,
+        typer.Option(
+            "--column",
+            help="Maps a column of the contract to a column of the input, as OURS=THEIRS; "
+            "repeatable.",
+        ),
     ] = None,
     constant: Annotated[
-        list[str] | None, typer.Option("--set", help="OURS=VALUE: what every row shares.")
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="Sets a column of the contract to one value in all rows, as OURS=VALUE; "
+            "repeatable.",
+        ),
     ] = None,
     topology: Annotated[
-        Path | None, typer.Option("--topology", help="SCALE-Sim's GEMM topology CSV.")
+        Path | None, typer.Option("--topology", help="Names SCALE-Sim's GEMM topology file (CSV).")
     ] = None,
     clock_ghz: Annotated[
-        float, typer.Option("--clock-ghz", help="Clock of latencies in cycles.")
+        float,
+        typer.Option(
+            "--clock-ghz", help="Sets the clock, in GHz, of latencies that are given in cycles."
+        ),
     ] = 0.0,
 ) -> int:
     """Reads, checks, writes one table; returns the exit code."""
@@ -81,19 +94,29 @@ def _pairs(option: str, given: list[str] | None) -> dict[str, str]:
 
 
 def show(
-    model: Annotated[str, typer.Argument(help="Preset, or path of a config.json.")],
-    hardware: Annotated[str, typer.Argument(help="Device, or path of a data sheet.")],
-    tp: Annotated[int, typer.Option("--tp", help="Tensor-parallel devices.")] = 1,
-    ep: Annotated[int, typer.Option("--ep", help="Expert-parallel devices.")] = 1,
+    model: Annotated[
+        str, typer.Argument(help="Names a bundled model, or the path of a config.json.")
+    ],
+    hardware: Annotated[str, typer.Argument(help="Names a device, or the path of its data sheet.")],
+    tp: Annotated[int, typer.Option("--tp", help="Sets the tensor-parallel devices.")] = 1,
+    ep: Annotated[int, typer.Option("--ep", help="Sets the expert-parallel devices.")] = 1,
     source: Annotated[
-        str, typer.Option("--source", help="auto, bundle, external, silicon or roofline.")
+        str,
+        typer.Option(
+            "--source",
+            help="Chooses the source of operator times: auto, bundle, external, silicon or "
+            "roofline.",
+        ),
     ] = "auto",
     cost_table: Annotated[
-        list[Path] | None, typer.Option("--cost-table", help="Repeatable.")
+        list[Path] | None,
+        typer.Option(
+            "--cost-table", help="Reads a cost table of an external simulator; repeatable."
+        ),
     ] = None,
     profile_dir: Annotated[
         list[Path] | None,
-        typer.Option("--profile-dir", help="Folder of profile bundles. Repeatable."),
+        typer.Option("--profile-dir", help="Searches a folder of profile bundles; repeatable."),
     ] = None,
 ) -> int:
     """Compiles and prints; returns the exit code."""

@@ -11,10 +11,10 @@ import typer
 from llmsim.cli.run.command_line import given_path
 
 LIST_HELP = "List the bundled networks."
-EXPORT_HELP = "Write a network link by link, for `astra-sim --network-configuration`."
+EXPORT_HELP = "Write a network as a list of its links, for `astra-sim --network-configuration`."
 
 Source = Annotated[
-    str, typer.Argument(metavar="NAME|FILE", help="A bundled network, or a topology file.")
+    str, typer.Argument(metavar="NAME|FILE", help="Names a bundled network, or a topology file.")
 ]
 Output = Annotated[
     Path | None,
@@ -23,7 +23,7 @@ Output = Annotated[
         "-o",
         metavar="<path>",
         parser=given_path,
-        help="File to write; without it: standard output.",
+        help="Writes the topology file; standard output if not given.",
     ),
 ]
 

@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from llmsim.workload.options import TraceOptions
 
 INSPECT_HELP = (
-    "Describe a trace of any known format (told by its content): size, rate, burstiness, "
-    "lengths, prefix hits."
+    "Describe a trace of any known format: number of requests, rate, burstiness, lengths, "
+    "prefix hits. The format is recognised by the content."
 )
-CONVERT_HELP = "Write a trace of any known format as LLMServingSim's or Mooncake's JSON Lines."
+CONVERT_HELP = (
+    "Write a trace of any known format as JSON Lines in the format of LLMServingSim or Mooncake."
+)
 CONTENT_BLOCK = 16
 INSPECTED_KEYS = 1 << 23
 """Where a trace says how much of a prompt repeats, but names no blocks, a card looks at so many
@@ -45,58 +47,91 @@ SELECTION = (
 Input = Annotated[
     str,
     typer.Argument(
-        help="Trace file (also .gz, .zst; -: standard input), or synthetic:...", show_default=False
+        help="Names a trace file (also .gz or .zst; - is standard input), or a generator "
+        "synthetic:...",
+        show_default=False,
     ),
 ]
 Format = Annotated[
-    str | None, typer.Option("--format", help="Format, instead of telling it by content.")
+    str | None,
+    typer.Option("--format", help="Sets the format, which is otherwise recognised by the content."),
 ]
-Speedup = Annotated[str | None, typer.Option("--speedup", help="Divide arrival times by this.")]
+Speedup = Annotated[
+    str | None, typer.Option("--speedup", help="Divides arrival times by this factor.")
+]
 Window = Annotated[
-    str | None, typer.Option("--window", help="START-END in seconds from the first arrival.")
+    str | None,
+    typer.Option(
+        "--window",
+        help="Keeps arrivals from START to END, in seconds after the first arrival, as START-END.",
+    ),
 ]
 Sample = Annotated[
-    str | None, typer.Option("--sample", help="Keep each request or session with this probability.")
+    str | None,
+    typer.Option("--sample", help="Keeps each request or session with this probability."),
 ]
-Seed = Annotated[str | None, typer.Option("--seed", help="Seed of --sample and --rate.")]
+Seed = Annotated[str | None, typer.Option("--seed", help="Seeds --sample and --rate.")]
 Limit = Annotated[
-    str | None, typer.Option("--limit", help="Keep this many requests or sessions; 0: all.")
+    str | None, typer.Option("--limit", help="Keeps the first N requests or sessions; 0 keeps all.")
 ]
 Rate = Annotated[
-    str | None, typer.Option("--rate", help="Poisson arrivals per second, instead of the file's.")
+    str | None,
+    typer.Option(
+        "--rate", help="Replaces the arrivals by Poisson arrivals of this rate per second."
+    ),
 ]
 Failures = Annotated[
-    str | None, typer.Option("--failures", help="Requests without tokens: drop (default) or keep.")
+    str | None,
+    typer.Option(
+        "--failures", help="Sets what happens to requests without tokens: drop (default) or keep."
+    ),
 ]
 Turns = Annotated[
-    str | None, typer.Option("--turns", help="Of a ShareGPT conversation: all (default) or first.")
+    str | None,
+    typer.Option(
+        "--turns", help="Chooses the turns of a ShareGPT conversation: all (default) or first."
+    ),
 ]
-Block = Annotated[str | None, typer.Option("--block", help="Tokens per hash id of the input.")]
+Block = Annotated[
+    str | None, typer.Option("--block", help="Sets the tokens per hash id of the input.")
+]
 Tokenizer = Annotated[
-    str | None, typer.Option("--tokenizer", help="tokenizer.json that counts text.")
+    str | None,
+    typer.Option("--tokenizer", help="Names a tokenizer.json that counts the tokens of texts."),
 ]
 Columns = Annotated[
     str | None,
-    typer.Option("--columns", help="Of any CSV: ARRIVAL|PROMPT|ANSWER, the names of its columns."),
+    typer.Option("--columns", help="Names the columns of a CSV, as ARRIVAL|PROMPT|ANSWER."),
 ]
-Unit = Annotated[str | None, typer.Option("--unit", help="Of a CSV's arrivals: s, ms, us or ns.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the card as JSON.")]
+Unit = Annotated[
+    str | None, typer.Option("--unit", help="Sets the unit of a CSV's arrivals: s, ms, us or ns.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Prints the trace card as JSON.")]
 MaxModelLen = Annotated[
-    int | None, typer.Option("--max-model-len", min=1, help="Count requests that exceed it.")
+    int | None,
+    typer.Option("--max-model-len", min=1, help="Counts the requests with more tokens than this."),
 ]
 Output = Annotated[
     Path,
     typer.Argument(
-        help="File to write (.gz, .zst: packed; -: standard output).", show_default=False
+        help="Names the file to write (packed if .gz or .zst; - is standard output).",
+        show_default=False,
     ),
 ]
-Target = Annotated[str, typer.Option("--to", help="llmservingsim or mooncake.")]
+Target = Annotated[
+    str, typer.Option("--to", help="Sets the output format: llmservingsim or mooncake.")
+]
 TokenIds = Annotated[
     bool,
-    typer.Option("--token-ids", help="llmservingsim: make up token ids that keep shared prefixes."),
+    typer.Option(
+        "--token-ids", help="Writes random token ids that keep shared prefixes (llmservingsim)."
+    ),
 ]
 OutputBlock = Annotated[
-    int, typer.Option("--output-block", min=1, help="mooncake: tokens per hash id.")
+    int,
+    typer.Option(
+        "--output-block", min=1, help="Sets the tokens per hash id of the output (mooncake)."
+    ),
 ]
 
 

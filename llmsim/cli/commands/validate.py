@@ -10,33 +10,38 @@ from llmsim.cli.run.command_line import given_path
 from llmsim.config.errors import InputError
 
 HELP = (
-    "Compare a recorded run (vLLM's per-request log, the JSON of `vllm bench serve "
-    "--save-detailed`, aiperf's "
-    "profile_export.jsonl) with a simulated one (run folder, requests.parquet or CSV), request "
-    "by request: errors of "
-    "TTFT, TPOT, ITL, latency, throughput and makespan, and what makes the comparison unsound. "
-    "Means alone "
-    "(vLLM's benchmark without details, aiperf's summary) are compared as far as they go."
+    "Compare a recorded run with a simulated one, request by request. The report has the errors"
+    " of TTFT, TPOT, ITL, latency, throughput and makespan, and lists whatever makes the "
+    "comparison unsound. The recorded run is vLLM's per-request log, the JSON of `vllm bench "
+    "serve --save-detailed`, or aiperf's profile_export.jsonl. The simulated run is a run "
+    "folder, requests.parquet or CSV. Logs that hold means alone (vLLM's benchmark without "
+    "details, aiperf's summary) are compared by their means."
 )
 
 
 def command(
-    log: Annotated[Path, typer.Argument(help="The recorded run.", show_default=False)],
-    output: Annotated[Path, typer.Argument(help="The simulated run.", show_default=False)],
+    log: Annotated[
+        Path, typer.Argument(help="Names the log of the recorded run.", show_default=False)
+    ],
+    output: Annotated[
+        Path,
+        typer.Argument(help="Names the folder or file of the simulated run.", show_default=False),
+    ],
     skip_seconds: Annotated[
         float,
         typer.Option(
-            "--skip-seconds", help="Paired figures leave out arrivals this early (cold engine)."
+            "--skip-seconds",
+            help="Leaves requests of the first seconds (cold engine) out of paired errors.",
         ),
     ] = 2.0,
     as_json: Annotated[
-        bool, typer.Option("--json", help="JSON on stdout instead of Markdown.")
+        bool, typer.Option("--json", help="Prints JSON on stdout instead of Markdown.")
     ] = False,
     out: Annotated[
         Path | None,
         typer.Option(
             "--out",
-            help="Folder for validation.md and validation.json.",
+            help="Writes validation.md and validation.json into this folder.",
             show_default=False,
             parser=given_path,
             metavar="<path>",
@@ -46,7 +51,7 @@ def command(
         Path | None,
         typer.Option(
             "--plots",
-            help="Folder for cdf.png, scatter.png, time.png.",
+            help="Writes cdf.png, scatter.png and time.png into this folder.",
             show_default=False,
             parser=given_path,
             metavar="<path>",

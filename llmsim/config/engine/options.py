@@ -149,7 +149,7 @@ class EngineOptions(Section):
     )
     speculative_config: Annotated[SpeculativeConfig | None, OnCommandLine(str)] = Field(
         default=None,
-        description="Reads vLLM's JSON and how many drafts hold: "
+        description="Enables speculative decoding by vLLM's JSON with an acceptance rate, such as "
         '{"method": "eagle", "num_speculative_tokens": 3, "acceptance_rate": 0.7} '
         "(docs/explanation/speculation.md).",
     )
@@ -164,7 +164,7 @@ class EngineOptions(Section):
         description="Admits a request only when its whole prompt fits into the KV cache.",
     )
     scheduler_reserve_full_isl: bool | None = Field(
-        default=None, description="Is vLLM's name of reserve_full_isl."
+        default=None, description="Sets reserve_full_isl under vLLM's name."
     )
     watermark: Annotated[Annotated[float, Field(ge=0, lt=1)] | None, OnCommandLine(float)] = Field(
         default=None,
@@ -178,7 +178,7 @@ class EngineOptions(Section):
         Utilization | None, OnCommandLine(float, ("--npu-memory-utilization",))
     ] = Field(default=None, description="Sets the share of device memory that the engine uses.")
     npu_memory_utilization: Utilization | None = Field(
-        default=None, description="Is another name of gpu_memory_utilization."
+        default=None, description="Sets gpu_memory_utilization under LLMServingSim's name."
     )
     num_gpu_blocks_override: Annotated[
         Annotated[int, Field(ge=1, le=(1 << 31) - 1)] | None, OnCommandLine(int)
@@ -227,14 +227,16 @@ class EngineOptions(Section):
         "TTFT target).",
     )
     ttft_target_ns: Annotated[TimeNs | None, OnCommandLine(float)] = Field(
-        default=None, description="Sets the time to first token that the policy slack aims at."
+        default=None,
+        description="Sets the target of the time to first token for the policy slack; default 1 s.",
     )
     mlfq_levels: Annotated[
         Annotated[int, Field(ge=1, le=30)] | None, ParameterOf("mlfq", 6), OnCommandLine(int)
     ] = Field(
         default=None,
         description=(
-            "Sets the levels of the scheduler mlfq; level i lasts 2^i iterations; default 6."
+            "Sets the levels of the scheduler mlfq, of which level i lasts 2^i iterations; "
+            "default 6."
         ),
     )
     mlfq_tokens_per_iteration: Annotated[
@@ -354,19 +356,20 @@ class EngineOptions(Section):
     use_v2_model_runner: bool | None = Field(
         default=None,
         description=(
-            "Whether asynchronous pipeline stages run by vLLM's Model Runner V2; the model decides."
+            "Runs asynchronous pipeline stages by vLLM's Model Runner V2; the model decides if not "
+            "given."
         ),
     )
     enable_sequence_parallelism: bool | None = Field(
         default=None,
         description=(
-            "Whether norms see 1/tp_size of the tokens, between reduce-scatter and all-gather."
+            "Runs norms on 1/tp_size of the tokens, between a reduce-scatter and an all-gather."
         ),
     )
     decode_context_parallel_size: PositiveCount | None = Field(
         default=None,
         description=(
-            "Of the tensor-parallel ranks with one KV head, how many share its cache by tokens."
+            "Sets how many tensor-parallel ranks with a common KV head shard its cache by tokens."
         ),
     )
     all2all_backend: (
@@ -379,7 +382,10 @@ class EngineOptions(Section):
         ]
         | None
     ) = Field(
-        default=None, description="How tokens reach the experts of other data-parallel ranks."
+        default=None,
+        description="Chooses the all-to-all backend that sends tokens to the experts of other "
+        "data-parallel "
+        "ranks.",
     )
 
     @model_validator(mode="after")
