@@ -1206,6 +1206,11 @@ class KvTiersConfig:
         The next group: its pools in order of lookup (none: it has no tiers), the places of its ranks, the bytes of each.
         """
 
+def column_types() -> dict:
+    """
+    The numpy type of every column that the core fills, by table and column.
+    """
+
 class Circular(RuntimeError):
     pass
 

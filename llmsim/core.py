@@ -1,4 +1,4 @@
-"""The nouns that every part shares; imports nothing from the package."""
+"""The nouns that every part shares; imports nothing from the package but the columns."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -6,6 +6,15 @@ from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
+
+from llmsim.columns import Int16 as Int16
+from llmsim.columns import Int32 as Int32
+from llmsim.columns import Int64 as Int64
+from llmsim.columns import KvTransferColumns as KvTransferColumns
+from llmsim.columns import PowerColumns
+from llmsim.columns import RequestColumns as RequestColumns
+from llmsim.columns import UInt8 as UInt8
+from llmsim.columns import UInt64 as UInt64
 
 PS_PER_NS = 1_000
 PS_PER_US = 1_000_000
@@ -15,12 +24,6 @@ MAX_HORIZON_PS = 1 << 62
 """Times are int64 picoseconds; a trace that reaches beyond half of their range (53 days) is
 refused.
 """
-
-Int64 = NDArray[np.int64]
-Int32 = NDArray[np.int32]
-Int16 = NDArray[np.int16]
-UInt64 = NDArray[np.uint64]
-UInt8 = NDArray[np.uint8]
 
 
 class Status(IntEnum):
@@ -120,50 +123,6 @@ class GroupInfo:
     block_size: int
 
 
-@dataclass(eq=False)
-class RequestColumns:
-    """Progress of every request, row i of the workload; times in ps from the trace's zero, -1 where
-    it never happened.
-
-    `queued_ps` is when the engine saw the request (arrival plus API latency), `scheduled_ps` when
-    it first ran.
-    """
-
-    group: Int16
-    status: UInt8
-    arrival_ps: Int64
-    queued_ps: Int64
-    scheduled_ps: Int64
-    first_token_ps: Int64
-    finish_ps: Int64
-    cancelled_ps: Int64
-    """When its engine dropped it, because its client had given up."""
-    emitted_tokens: Int32
-    cached_tokens: Int32
-    preemptions: Int32
-
-
-@dataclass(eq=False)
-class KvTransferColumns:
-    """How the KV of disaggregated requests went from group to group, row i of the workload; times
-    in ps, -1 where it never happened. Rows with `prefill_group` -1 were served by one group.
-
-    `prefill_end_ps`: the prefill group had computed the prompt. `kv_reserved_ps`: the decode group
-    held blocks for all of it, `decode_cached_tokens` of which it had already. `kv_landed_ps`: the
-    last of `kv_transfer_bytes` was there, of which both layouts ask for `kv_due_bytes`.
-    `decode_scheduled_ps`: the request first ran where it is decoded.
-    """
-
-    prefill_group: Int16
-    prefill_end_ps: Int64
-    kv_reserved_ps: Int64
-    kv_landed_ps: Int64
-    decode_scheduled_ps: Int64
-    decode_cached_tokens: Int32
-    kv_transfer_bytes: Int64
-    kv_due_bytes: Int64
-
-
 @dataclass(frozen=True)
 class TimeShare:
     """Busy time of one operator of one group by where its number came from;
@@ -176,7 +135,7 @@ class TimeShare:
     ps_by_provenance: tuple[int, ...]
 
 
-COMPONENTS = ("accelerators", "cpu", "dram", "links", "nics", "storage", "other")
+COMPONENTS = tuple(one.name.removesuffix("_w") for one in PowerColumns.COLUMNS if one.unit == "W")
 """What a node's energy is split into; every joule is in exactly one."""
 
 AJ_PER_J = 10**18
@@ -255,7 +214,7 @@ class Energy:
     unattributed_j: float
     """Of groups that served nobody, of nodes without a group's work, and of the pool."""
     series: Mapping[str, NDArray[np.generic]]
-    """Mean power per interval and node: columns of `llmsim.results.tables.POWER`."""
+    """Mean power per interval and node: columns of `llmsim.columns.PowerColumns`."""
 
     @property
     def total_aj(self) -> int:
@@ -269,7 +228,7 @@ class Energy:
 class Results:
     """Everything a run produced; filled by `simulate`, read by results, report and export.
 
-    `steps` and `series` are columns of equal length (names and units: `llmsim.results.tables`);
+    `steps` and `series` are columns of equal length (names and units: `llmsim.columns`);
     `itl_values_ps` is sorted and unique and `itl_counts` says how many inter-token latencies had
     each value. `itl_of(i)` rebuilds the inter-token latencies of request i, shape (emitted_tokens -
     1,), ps.
@@ -284,14 +243,14 @@ class Results:
     steps: Mapping[str, NDArray[np.generic]]
     series: Mapping[str, NDArray[np.generic]]
     counters: Mapping[str, Int64]
-    """Per group, shape (groups,): see `llmsim.results.tables.COUNTERS`."""
+    """Per group, shape (groups,): see `llmsim.columns.GroupCounters`."""
     time_shares: tuple[TimeShare, ...]
     table_rows: tuple[tuple[Int64, ...], ...] = ()
     """Per group and feature of `FEATURES`, how often a step had n of it, padding included; shapes
     (max + 1,), empty for features that no operator depends on.
     """
     blame: Mapping[str, Int64] = field(default_factory=dict)
-    """Parts of each request's latency, `llmsim.results.tables.BLAME`, shape (requests,); zero
+    """Parts of each request's latency, `llmsim.columns.LatencyCauses`, shape (requests,); zero
     unless it finished.
     """
     accepted_at: tuple[Int64, ...] = ()
@@ -306,7 +265,7 @@ class Results:
     """(group, attention, farthest point over the last one of its tables) where they were continued.
     """
     kv_tier_series: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
-    """The same per interval; `llmsim.results.tables.KV_TIER_SERIES`."""
+    """The same per interval; `llmsim.columns.KvTierSeriesColumns`."""
     interrupted: bool = False
     circular: tuple[int, ...] = ()
     """Groups whose requests took KV blocks from each other for ever, which ended the run."""

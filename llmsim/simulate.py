@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from llmsim import _native
+from llmsim.columns import check_agreement
 from llmsim.config.errors import InfeasibleError, InputError, InvariantError, NotYetError
 from llmsim.config.plugin_calls import foreign_code
 from llmsim.core import (
@@ -34,6 +35,8 @@ WALL_MS_PER_CALL = 50
 """Milliseconds on the wall clock between two looks; no result depends on where a call ends."""
 
 Progress = Callable[["_native.Simulation"], None]
+
+check_agreement(_native.column_types())
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ LAYERS = [
     {"compat"},
     {"config"},
     {"core", "exact", "native_build"},
+    {"columns"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

@@ -10,29 +10,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from llmsim.columns import FILES, Column, KvTransferColumns, LatencyCauses, RequestColumns
 from llmsim.core import Results, Status
 from llmsim.export.files import atomic_writer
-from llmsim.results.tables import (
-    BLAME,
-    HANDOVERS,
-    REQUEST_AMOUNTS,
-    REQUEST_DURATIONS,
-    REQUEST_TIMES,
-    Column,
-)
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_ITL = Column("itl_ps", "int64", "ps", "inter-token latencies, one less than tokens")
-_ENERGY = Column(
-    "energy_j",
-    "float64",
-    "J",
-    "its part of what its groups drew (docs/explanation/power.md); null without power",
-)
 _ROWS_AT_ONCE = 8192
 """Requests per row group: bounds the inter-token latencies that are in memory at once."""
+_ENDS = {"ttft_ps": "first_token_ps", "e2el_ps": "finish_ps", "queueing_ps": "scheduled_ps"}
+"""A duration since the arrival -> the time that ends it."""
+_HANDED_OVER = tuple(column for column in KvTransferColumns.COLUMNS if column.in_files)
 
 
 def write_columns(
@@ -67,41 +56,31 @@ def record_batch(columns: Mapping[str, NDArray[Any]], schema: Sequence[Column]) 
 def _arrow_schema(schema: Sequence[Column]) -> "pa.Schema":
     import pyarrow as pa
 
-    return pa.schema(
-        [
-            pa.field(column.name, pa.from_numpy_dtype(column.dtype), False, _meaning(column))
-            for column in schema
-        ]
-    )
+    return pa.schema([_arrow_field(column) for column in schema])
+
+
+def _arrow_field(column: Column) -> "pa.Field":
+    import pyarrow as pa
+
+    match column.dtype:
+        case "string":
+            kind = pa.string()
+        case "list<int64>":
+            kind = pa.list_(pa.field("item", pa.int64(), False))
+        case dtype:
+            kind = pa.from_numpy_dtype(dtype)
+    metadata = {"unit": column.unit, "meaning": column.meaning}
+    return pa.field(column.name, kind, column.nullable, metadata)
 
 
 def write_requests(results: Results, path: str | Path) -> None:
     """Writes one row per request of the workload, in its order, whatever became of it. Raises
     InputError where `path` cannot be written.
     """
-    import pyarrow as pa
-
-    fields = [
-        pa.field("request_id", pa.string(), False),
-        pa.field("session_id", pa.string()),
-        pa.field("group", pa.int16()),
-        pa.field("model", pa.string()),
-        pa.field("status", pa.string(), False),
-        *(pa.field(column.name, pa.int64(), True, _meaning(column)) for column in REQUEST_TIMES),
-        *(pa.field(column.name, pa.int32(), False, _meaning(column)) for column in REQUEST_AMOUNTS),
-        *(
-            pa.field(column.name, pa.int64(), True, _meaning(column))
-            for column in (*REQUEST_DURATIONS, *BLAME)
-        ),
-        *(
-            pa.field(column.name, pa.from_numpy_dtype(column.dtype), True, _meaning(column))
-            for column in HANDOVERS
-        ),
-        pa.field(_ENERGY.name, pa.float64(), True, _meaning(_ENERGY)),
-        pa.field("itl_ps", pa.list_(pa.field("item", pa.int64(), False)), metadata=_meaning(_ITL)),
-    ]
-    schema = pa.schema(fields)
-    _write(path, schema, _request_batches(results, schema))
+    schema = _arrow_schema(FILES["requests.parquet"])
+    with _writer(path, schema) as writer:
+        for batch in _request_batches(results, schema):
+            writer.write_batch(batch)
 
 
 def _request_batches(results: Results, schema: "pa.Schema") -> Iterator["pa.RecordBatch"]:
@@ -143,35 +122,24 @@ def _identity(results: Results, rows: slice) -> dict[str, _Masked]:
 
 def _progress(results: Results, rows: slice) -> dict[str, _Masked]:
     workload, requests = results.workload, results.requests
-    columns: dict[str, _Masked] = {}
-    for name in (column.name for column in REQUEST_TIMES):
-        times = getattr(requests, name)[rows]
-        columns[name] = (times, times < 0)
-    columns["input_tokens"] = (workload.input_tokens[rows], None)
-    columns["output_tokens"] = (workload.output_tokens[rows], None)
-    for name in ("emitted_tokens", "cached_tokens", "preemptions"):
-        columns[name] = (getattr(requests, name)[rows], None)
+    columns: dict[str, _Masked] = {
+        "input_tokens": (workload.input_tokens[rows], None),
+        "output_tokens": (workload.output_tokens[rows], None),
+    }
+    for column in RequestColumns.COLUMNS:
+        if column.in_files:
+            values = getattr(requests, column.name)[rows]
+            columns[column.name] = (values, values < 0 if column.nullable else None)
     arrival = requests.arrival_ps[rows]
-    for name, end in (
-        ("ttft_ps", "first_token_ps"),
-        ("e2el_ps", "finish_ps"),
-        ("queueing_ps", "scheduled_ps"),
-    ):
+    for name, end in _ENDS.items():
         times = getattr(requests, end)[rows]
         columns[name] = (times - arrival, times < 0)
-    for column in BLAME:
-        columns[column.name] = (
-            results.blame[column.name][rows],
-            np.maximum(requests.finish_ps[rows], requests.cancelled_ps[rows]) < 0,
-        )
-    columns |= _kv_transfer(results, rows)
-    joules = (
-        np.zeros(len(requests.status[rows]))
-        if results.energy is None
-        else results.energy.request_j[rows]
-    )
-    columns[_ENERGY.name] = (joules, np.full(len(joules), results.energy is None))
-    return columns
+    never_left = np.maximum(requests.finish_ps[rows], requests.cancelled_ps[rows]) < 0
+    for column in LatencyCauses.COLUMNS:
+        columns[column.name] = (results.blame[column.name][rows], never_left)
+    joules = np.zeros(len(arrival)) if results.energy is None else results.energy.request_j[rows]
+    columns["energy_j"] = (joules, np.full(len(joules), results.energy is None))
+    return columns | _kv_transfer(results, rows)
 
 
 def _kv_transfer(results: Results, rows: slice) -> dict[str, _Masked]:
@@ -179,10 +147,10 @@ def _kv_transfer(results: Results, rows: slice) -> dict[str, _Masked]:
     if h is None:
         nothing = np.ones(len(results.requests.status[rows]), dtype=np.bool_)
         return {
-            column.name: (np.zeros(len(nothing), column.dtype), nothing) for column in HANDOVERS
+            column.name: (np.zeros(len(nothing), column.dtype), nothing) for column in _HANDED_OVER
         }
     alone = h.prefill_group[rows] < 0
-    columns = {column.name: getattr(h, column.name)[rows] for column in HANDOVERS}
+    columns = {column.name: getattr(h, column.name)[rows] for column in _HANDED_OVER}
     return {name: (values, alone | (values < 0)) for name, values in columns.items()}
 
 
@@ -198,12 +166,6 @@ def _inter_token(results: Results, rows: slice, list_type: "pa.DataType") -> "pa
     )
 
 
-def _write(path: str | Path, schema: "pa.Schema", batches: Any) -> None:
-    with _writer(path, schema) as writer:
-        for batch in batches:
-            writer.write_batch(batch)
-
-
 @contextmanager
 def _writer(path: str | Path, schema: "pa.Schema") -> Iterator[Any]:
     import pyarrow.parquet as pq
@@ -213,7 +175,3 @@ def _writer(path: str | Path, schema: "pa.Schema") -> Iterator[Any]:
         pq.ParquetWriter(stream, schema, compression="zstd") as writer,
     ):
         yield writer
-
-
-def _meaning(column: Column) -> dict[str, str]:
-    return {"unit": column.unit, "meaning": column.meaning}

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 import llmsim
+from llmsim.columns import PowerColumns, StepColumns
 from llmsim.config.errors import InputError
 from llmsim.config.input_files import InputFile
 from llmsim.core import Results
@@ -20,7 +21,6 @@ from llmsim.export.files import check_writable_folder
 from llmsim.export.json import write_json
 from llmsim.export.parquet import write_columns, write_requests
 from llmsim.export.series_files import SeriesFiles
-from llmsim.results.tables import POWER, STEPS
 
 SCHEMA_VERSION = 1
 
@@ -62,7 +62,7 @@ def write_run_dir(
     target = check_writable_folder(folder)
     (target / "manifest.json").unlink(missing_ok=True)
     write_requests(results, target / "requests.parquet")
-    write_columns(results.steps, STEPS, target / "steps.parquet")
+    write_columns(results.steps, StepColumns.COLUMNS, target / "steps.parquet")
     written = written or _all_at_once(target, results)
     written.finish("series")
     for name in ("kv_tiers.parquet", "power.parquet"):
@@ -70,7 +70,7 @@ def write_run_dir(
     if results.kv_tiers:
         written.finish("kv_tiers")
     if results.energy is not None:
-        write_columns(results.energy.series, POWER, target / "power.parquet")
+        write_columns(results.energy.series, PowerColumns.COLUMNS, target / "power.parquet")
     write_json(summary, target / "summary.json")
     write_json(_manifest(record), target / "manifest.json")
 

@@ -38,7 +38,7 @@ def power_series(
     window_ps: tuple[int, int],
     interval_ps: int,
 ) -> dict[str, NDArray[np.generic]]:
-    """Columns of `llmsim.results.tables.POWER`; power x length, summed, is each node's energy (to
+    """Columns of `llmsim.columns.PowerColumns`; power x length, summed, is each node's energy (to
     double precision).
     """
     known = [index for index, spec in enumerate(nodes) if spec is not None]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from llmsim.columns import KvTierTotals, LatencyCauses
 from llmsim.core import FEATURES, PS_PER_MS, PS_PER_S, Provenance, Results, Status, TimeShare
 from llmsim.costs.confidence import Reach, expected_error, farthest
 from llmsim.exact import exact_sum
@@ -22,7 +23,6 @@ from llmsim.results.metrics import (
     makespan_ps,
 )
 from llmsim.results.speculation import speculation_block
-from llmsim.results.tables import BLAME
 from llmsim.results.utilisation import by_device, group_usage, utilisation
 
 SCHEMA_VERSION = 1
@@ -51,7 +51,7 @@ def summary(results: Results, info: Mapping[str, Any]) -> dict[str, Any]:
         "graphs": _graphs(results),
         "speculation": speculation_block(results),
         "kv_tiers": [
-            {key: value for key, value in pool.items() if key != "consistent"}
+            {one.name: pool[one.name] for one in KvTierTotals.COLUMNS if one.in_files}
             for pool in results.kv_tiers
         ],
         "utilisation": used,
@@ -217,7 +217,7 @@ def _blame(results: Results) -> dict[str, Any]:
     rows = finished_rows(results.requests)
     totals = {
         column.name.removesuffix("_ps"): exact_sum(results.blame[column.name][rows])
-        for column in BLAME
+        for column in LatencyCauses.COLUMNS
     }
     total_ps = sum(totals.values())
     return {

@@ -30,7 +30,7 @@ def render_summary(summary: Mapping[str, Any], *, rich_terminal: bool) -> str:
 
 def heartbeat(row: Mapping[str, int], *, interval_ps: int, total_blocks: int) -> str:
     """One line about one group over the last `interval_ps`, from a row of the series table
-    (llmsim.results.tables); `total_blocks` counts the null block, which holds nothing.
+    (llmsim.columns); `total_blocks` counts the null block, which holds nothing.
     """
     prompt = row["prompt_tokens"] * PS_PER_S / interval_ps if interval_ps else 0.0
     generation = row["generation_tokens"] * PS_PER_S / interval_ps if interval_ps else 0.0

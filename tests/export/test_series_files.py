@@ -14,18 +14,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llmsim.columns import SeriesColumns
 from llmsim.config.errors import InputError
 from llmsim.export import series_files
 from llmsim.export.parquet import write_columns
 from llmsim.export.series_files import SeriesFiles
 from llmsim.results.series_sink import Columns, KeptSeries
-from llmsim.results.tables import SERIES
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def rows(first: int, count: int) -> Columns:
-    return {column.name: np.arange(first, first + count).astype(column.dtype) for column in SERIES}
+    return {
+        column.name: np.arange(first, first + count).astype(column.dtype)
+        for column in SeriesColumns.COLUMNS
+    }
 
 
 @settings(max_examples=30, deadline=None)
@@ -53,7 +56,7 @@ def test_the_file_does_not_depend_on_how_the_rows_came(
 
 
 def test_one_row_group_is_the_file_that_is_written_at_once(tmp_path: Path) -> None:
-    write_columns(rows(0, 100), SERIES, tmp_path / "once.parquet")
+    write_columns(rows(0, 100), SeriesColumns.COLUMNS, tmp_path / "once.parquet")
     with SeriesFiles(tmp_path, 0) as files:
         files.add("series", rows(0, 60))
         files.add("series", rows(60, 40))

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from llmsim.columns import GroupCounters, LatencyCauses
 from llmsim.core import GroupInfo, RequestColumns, Results, Status, TimeShare, Workload
-from llmsim.results.tables import BLAME, COUNTERS
 
 US = 1_000_000
 
@@ -77,13 +77,14 @@ def make_results(
         steps={},
         series={},
         counters={
-            column.name: np.arange(1, groups + 1, dtype=np.int64) * 25 for column in COUNTERS
+            column.name: np.arange(1, groups + 1, dtype=np.int64) * 25
+            for column in GroupCounters.COLUMNS
         },
         time_shares=(
             TimeShare(0, "attention", "bundle", (60, 0, 0, 0, 0)),
             TimeShare(1, "qkv_proj", "roofline", (0, 10, 0, 0, 30)),
         ),
-        blame={column.name: _split(requests, column.name) for column in BLAME},
+        blame={column.name: _split(requests, column.name) for column in LatencyCauses.COLUMNS},
         invariants={"1 conservation": "ok"},
         notes=("from the run",),
     )

@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 
+from llmsim.columns import LatencyCauses, SeriesColumns, StepColumns
 from llmsim.config.errors import InputError
 from llmsim.core import Status
 from llmsim.export.csv import COLUMNS, write_csv
@@ -17,7 +18,6 @@ from llmsim.export.files import atomic_writer, check_writable, check_writable_fo
 from llmsim.export.parquet import write_requests
 from llmsim.export.run_dir import RunRecord, write_run_dir
 from llmsim.results.summary import summary
-from llmsim.results.tables import BLAME, SERIES, STEPS
 
 RECORD = RunRecord(
     argv=["run", "x"],
@@ -96,7 +96,10 @@ def test_requests_parquet_holds_everything(build, tmp_path):
         if f.name not in ("request_id", "session_id", "group", "model", "status")
     ]
     assert all(f.metadata and f.metadata[b"meaning"] for f in named)
-    parts = sum(table[column.name].to_numpy(zero_copy_only=False)[finished] for column in BLAME)
+    parts = sum(
+        table[column.name].to_numpy(zero_copy_only=False)[finished]
+        for column in LatencyCauses.COLUMNS
+    )
     assert np.array_equal(parts, table["e2el_ps"].to_numpy(zero_copy_only=False)[finished])
     assert all(
         str(table.schema.field(name).type) == "int64"
@@ -111,7 +114,9 @@ def test_run_folder_is_complete_and_repeatable(build, info, tmp_path):
     trace.write_text("abc")
     for name, wall_s in (("a", 1.0), ("b", 2.0)):
         results = build(50)
-        results.steps = {column.name: np.arange(5, dtype=column.dtype) for column in STEPS}
+        results.steps = {
+            column.name: np.arange(5, dtype=column.dtype) for column in StepColumns.COLUMNS
+        }
         record = RunRecord(["run"], 7, [trace], {"tp": 1}, {"g0": "abc"}, {"wall_s": wall_s})
         write_run_dir(tmp_path / name, results, summary(results, info), record)
     names = {path.name for path in (tmp_path / "a").iterdir()}
@@ -135,9 +140,9 @@ def test_run_folder_is_complete_and_repeatable(build, info, tmp_path):
     steps, series = (
         pq.read_table(tmp_path / "a" / f"{name}.parquet") for name in ("steps", "series")
     )
-    assert steps.schema.names == [column.name for column in STEPS]
+    assert steps.schema.names == [column.name for column in StepColumns.COLUMNS]
     assert steps["tokens"].to_pylist() == [0, 1, 2, 3, 4]
-    assert series.schema.names == [column.name for column in SERIES]
+    assert series.schema.names == [column.name for column in SeriesColumns.COLUMNS]
     assert (series.num_rows, steps.schema.field("end_ps").metadata[b"unit"]) == (0, b"ps")
 
 

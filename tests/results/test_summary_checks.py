@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from results.conftest import make_results
 
+from llmsim.columns import LatencyCauses
 from llmsim.core import PS_PER_S, Results
 from llmsim.results import summary_checks
 from llmsim.results.metrics import finished_rows
 from llmsim.results.summary import summary
-from llmsim.results.tables import BLAME
 
 LONG_PS = 1 << 61
 """A run of 26 days."""
@@ -85,7 +85,7 @@ def numbers(block: dict) -> list[tuple]:
     paths += [("total_input_tokens",), ("total_output_tokens",), ("sources", "busy_time_s")]
     paths += [
         ("blame", column.name.removesuffix("_ps"), what)
-        for column in BLAME
+        for column in LatencyCauses.COLUMNS
         for what in ("mean_ms", "share")
     ]
     paths += [("sources", "by_source", name) for name in block["sources"]["by_source"]]

@@ -1,6 +1,4 @@
-"""Prints the JSON Schema of the cluster file, or the reference page of the engine's options
-(`llmsim schema`).
-"""
+"""Prints the JSON Schema of the cluster file, or a reference page (`llmsim schema`)."""
 
 import json
 from typing import Annotated
@@ -17,12 +15,20 @@ def command(
             "--options", help="Prints the engine's options as Markdown instead of the schema."
         ),
     ] = False,
+    columns: Annotated[
+        bool, typer.Option("--columns", help="Prints the columns of a run's tables as Markdown.")
+    ] = False,
 ) -> None:
     """Prints to stdout."""
     if options:
         from llmsim.config.engine.reference import options_page
 
         print(options_page(), end="")
+        return
+    if columns:
+        from llmsim.export.columns_page import columns_page
+
+        print(columns_page(), end="")
         return
     from llmsim.config import cluster_schema
 

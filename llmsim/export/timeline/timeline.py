@@ -11,11 +11,11 @@ from typing import IO, Any
 
 import numpy as np
 
+from llmsim.columns import LatencyCauses, SeriesColumns
 from llmsim.config.errors import InputError
 from llmsim.core import PS_PER_NS, Results, Status
 from llmsim.export.files import atomic_writer
 from llmsim.export.timeline.gauges import Gauge, GroupOperators, Transfer, gauges, lanes, transfers
-from llmsim.results.tables import BLAME, SERIES
 
 MAX_REQUESTS = 20_000
 """Requests that get a track of their own; a browser shows no more."""
@@ -169,7 +169,7 @@ class _Timeline:
         if not len(series.get("group", ())):
             return
         rows = np.flatnonzero(series["group"] == group)
-        for column in SERIES:
+        for column in SeriesColumns.COLUMNS:
             if column.name in ("time_ps", "group") or column.name not in series:
                 continue
             track = self._track(column.name, parent=process, unit=column.unit)
@@ -241,7 +241,9 @@ class _Timeline:
         }
         blame = self._results.blame
         return facts | {
-            column.name: int(blame[column.name][row]) for column in BLAME if column.name in blame
+            column.name: int(blame[column.name][row])
+            for column in LatencyCauses.COLUMNS
+            if column.name in blame
         }
 
     def _track(

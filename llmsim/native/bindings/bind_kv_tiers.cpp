@@ -60,46 +60,4 @@ void bind_kv_tiers(nb::module_& m) {
           "of each.");
 }
 
-nb::list kv_tier_rows(const Simulation& simulation) {
-  nb::list rows;
-  if (simulation.kv_tiers() == nullptr) return rows;
-  for (const TierPool& pool : simulation.kv_tiers()->pools()) {
-    const TierCounters& c = pool.counters();
-    nb::dict row;
-    row["name"] = pool.config().name;
-    row["capacity_bytes"] = pool.config().capacity_bytes;
-    row["used_bytes"] = pool.used_bytes();
-    row["peak_bytes"] = c.peak_bytes;
-    row["chunks"] = pool.num_chunks();
-    row["hit_chunks"] = c.hit_chunks;
-    row["hit_tokens"] = c.hit_tokens;
-    row["missed_chunks"] = c.missed_chunks;
-    row["written_chunks"] = c.written_chunks;
-    row["unwritten_chunks"] = c.unwritten_chunks;
-    row["evicted_chunks"] = c.evicted_chunks;
-    row["thrashed_chunks"] = c.thrashed_chunks;
-    row["recalled_bytes"] = c.recalled_bytes;
-    row["written_bytes"] = c.written_bytes;
-    row["operations"] = c.operations;
-    row["queued_operations"] = c.queued_operations;
-    row["consistent"] = pool.consistent();
-    rows.append(row);
-  }
-  return rows;
-}
-
-nb::dict take_kv_tier_series(Simulation& simulation) {
-  TierSeries s = simulation.take_kv_tier_series();
-  nb::dict d;
-  d["time_ps"] = to_array(std::move(s.time_ps));
-  d["pool"] = to_array(std::move(s.pool));
-  d["used_bytes"] = to_array(std::move(s.used_bytes));
-  d["hit_tokens"] = to_array(std::move(s.hit_tokens));
-  d["recalled_bytes"] = to_array(std::move(s.recalled_bytes));
-  d["written_bytes"] = to_array(std::move(s.written_bytes));
-  d["evicted_chunks"] = to_array(std::move(s.evicted_chunks));
-  d["thrashed_chunks"] = to_array(std::move(s.thrashed_chunks));
-  return d;
-}
-
 }  // namespace llmsim

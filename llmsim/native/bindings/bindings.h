@@ -61,9 +61,6 @@ void bind_network(nb::module_& m);
 void bind_routing(nb::module_& m);
 void bind_policies(nb::module_& m);
 void bind_kv_tiers(nb::module_& m);
-// What the pools of KV below the groups did, one entry each.
-nb::list kv_tier_rows(const Simulation& simulation);
-nb::dict take_kv_tier_series(Simulation& simulation);
 // Methods that choose the admission policy of a simulation.
 void bind_set_admission(nb::class_<Simulation>& simulation);
 void bind_offload(nb::module_& m);
@@ -71,10 +68,15 @@ void bind_simulation(nb::module_& m);
 // Methods that choose the router of a simulation.
 void bind_set_router(nb::class_<Simulation>& simulation);
 
-// Columns of a simulation as dictionaries of numpy arrays; names and units in llmsim/core.py.
+// The type of every column that llmsim/columns.py declares, by table and column.
+nb::dict column_types();
+// Columns of a simulation as dictionaries of numpy arrays; units in llmsim/columns.py.
 nb::dict schedule_columns(const ScheduleRecorder& recorder);
 nb::dict step_columns(const Simulation& simulation);
 nb::dict series_columns(Series series);
+nb::dict kv_tier_series_columns(TierSeries series);
+// One dictionary for each pool of KV below the groups.
+nb::list kv_tier_rows(const Simulation& simulation);
 nb::dict request_columns(const Simulation& simulation);
 // None where nothing is disaggregated.
 nb::object kv_transfer_columns(const Simulation& simulation);

@@ -195,7 +195,8 @@ void bind_columns(nb::class_<Simulation>& simulation) {
       .def("attention_reach", &attention_reach)
       .def("table_rows", &table_rows)
       .def("kv_tiers", &kv_tier_rows)
-      .def("take_kv_tier_series", &take_kv_tier_series)
+      .def("take_kv_tier_series",
+           [](Simulation& s) { return kv_tier_series_columns(s.take_kv_tier_series()); })
       .def("activity", [](const Simulation& s,
                           std::size_t group) { return group_activity(*s.groups().at(group)); })
       .def("schedule", [](const Simulation& s, std::size_t group) {
@@ -219,6 +220,8 @@ void bind_emissions(nb::module_& m) {
 }
 
 void bind_simulation(nb::module_& m) {
+  m.def("column_types", &column_types,
+        "The numpy type of every column that the core fills, by table and column.");
   nb::exception<Circular>(m, "Circular", PyExc_RuntimeError);
   nb::exception<Stalled>(m, "Stalled", PyExc_RuntimeError);
   nb::exception<Violated>(m, "Violated", PyExc_RuntimeError);

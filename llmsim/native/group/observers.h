@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <deque>
 #include <span>
+#include <tuple>
 #include <vector>
 
+#include "base/columns.h"
 #include "scheduler/scheduler.h"
 #include "step/executor.h"
 
@@ -17,6 +19,25 @@ struct StepRecorder {
   std::vector<Ps> schedule_ps, start_ps, end_ps;
   std::vector<std::int32_t> tokens, padded_tokens, prefill_tokens, sequences, decode_sequences,
       running, waiting, free_blocks, preempted;
+
+  static constexpr auto columns() {
+    using S = StepRecorder;
+    return std::tuple{
+        Column{"group", &S::group},
+        Column{"schedule_ps", &S::schedule_ps},
+        Column{"start_ps", &S::start_ps},
+        Column{"end_ps", &S::end_ps},
+        Column{"tokens", &S::tokens},
+        Column{"padded_tokens", &S::padded_tokens},
+        Column{"prefill_tokens", &S::prefill_tokens},
+        Column{"sequences", &S::sequences},
+        Column{"decode_sequences", &S::decode_sequences},
+        Column{"running", &S::running},
+        Column{"waiting", &S::waiting},
+        Column{"free_blocks", &S::free_blocks},
+        Column{"preempted", &S::preempted},
+    };
+  }
 
   // A step is launched; returns its row, whose times follow.
   std::size_t record(std::int32_t index, Ps scheduled, const Batch& batch,
@@ -34,16 +55,41 @@ struct DeviceShares {
   void record(const Batch& batch, Ps duration, std::vector<std::int32_t>& place);
 };
 
-// The schedule itself, step by step, for conformance tests: which request got how many tokens on
-// which context.
-struct ScheduleRecorder {
-  std::vector<Ps> time_ps,
-      end_ps;  // end_ps and free_blocks_after are -1 for a step that scheduled nothing
+// The schedule itself for conformance tests: a row per step, an item per request of a step (those
+// of step i are item_offsets[i] .. item_offsets[i + 1]), and pairs of a step and a request.
+struct ScheduleTable {
+  std::vector<Ps> time_ps;
+  std::vector<Ps> end_ps;  // -1, like free_blocks_after, for a step that scheduled nothing
   std::vector<std::int32_t> running, waiting, free_blocks, free_blocks_after;
   std::vector<std::int64_t> item_offsets{0};
   std::vector<std::int32_t> item_request, item_tokens, item_computed, item_drafts;
   std::vector<std::int32_t> finished_step, finished_request, preempted_step, preempted_request;
 
+  static constexpr auto columns() {
+    using S = ScheduleTable;
+    return std::tuple{
+        Column{"time_ps", &S::time_ps},
+        Column{"end_ps", &S::end_ps},
+        Column{"running", &S::running},
+        Column{"waiting", &S::waiting},
+        Column{"free_blocks", &S::free_blocks},
+        Column{"free_blocks_after", &S::free_blocks_after},
+        Column{"item_offsets", &S::item_offsets},
+        Column{"item_request", &S::item_request},
+        Column{"item_tokens", &S::item_tokens},
+        Column{"item_computed", &S::item_computed},
+        Column{"item_drafts", &S::item_drafts},
+        Column{"finished_step", &S::finished_step},
+        Column{"finished_request", &S::finished_request},
+        Column{"preempted_step", &S::preempted_step},
+        Column{"preempted_request", &S::preempted_request},
+    };
+  }
+};
+
+// Which request got how many tokens on which context, step by step.
+class ScheduleRecorder : public ScheduleTable {
+ public:
   void built(Ps now, const Scheduler& scheduler, const Batch& batch);
   void completed(Ps now, const Scheduler& scheduler, std::span<const RequestId> finished);
 

@@ -20,9 +20,11 @@
 #include <memory>
 #include <numeric>
 #include <span>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "base/columns.h"
 #include "base/types.h"
 #include "kv/tier_pool.h"
 #include "network/shared_network.h"
@@ -60,6 +62,20 @@ struct TierSeries {
   std::vector<std::int32_t> pool;
   std::vector<std::int64_t> used_bytes, hit_tokens, recalled_bytes, written_bytes, evicted_chunks,
       thrashed_chunks;
+
+  static constexpr auto columns() {
+    using S = TierSeries;
+    return std::tuple{
+        Column{"time_ps", &S::time_ps},
+        Column{"pool", &S::pool},
+        Column{"used_bytes", &S::used_bytes},
+        Column{"hit_tokens", &S::hit_tokens},
+        Column{"recalled_bytes", &S::recalled_bytes},
+        Column{"written_bytes", &S::written_bytes},
+        Column{"evicted_chunks", &S::evicted_chunks},
+        Column{"thrashed_chunks", &S::thrashed_chunks},
+    };
+  }
 };
 
 class KvTiers;

@@ -8,9 +8,11 @@
 #include <queue>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "base/columns.h"
 #include "group/group.h"
 #include "group/lockstep_group.h"
 #include "kv/kv_tiers.h"
@@ -52,6 +54,22 @@ struct Series {
   std::vector<std::int16_t> group;
   std::vector<std::int32_t> running, waiting, kv_blocks_used, kv_blocks_cached, preemptions;
   std::vector<std::int64_t> prompt_tokens, generation_tokens, hit_tokens, queried_tokens;
+
+  static constexpr auto columns() {
+    return std::tuple{
+        Column{"time_ps", &Series::time_ps},
+        Column{"group", &Series::group},
+        Column{"running", &Series::running},
+        Column{"waiting", &Series::waiting},
+        Column{"kv_blocks_used", &Series::kv_blocks_used},
+        Column{"kv_blocks_cached", &Series::kv_blocks_cached},
+        Column{"prompt_tokens", &Series::prompt_tokens},
+        Column{"generation_tokens", &Series::generation_tokens},
+        Column{"hit_tokens", &Series::hit_tokens},
+        Column{"queried_tokens", &Series::queried_tokens},
+        Column{"preemptions", &Series::preemptions},
+    };
+  }
 };
 
 // Owns the clock and everything that moves. Two simulations never meet: no globals, no statics.

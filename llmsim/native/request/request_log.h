@@ -6,13 +6,14 @@
 #include <vector>
 
 #include "base/types.h"
+#include "request/request_progress.h"
 
 namespace llmsim {
 
 // Written by the group that serves a request (through its scheduler) and by the loop on arrival;
 // read when the run ends. A token's time is its group's end of the step with that output index, so
 // a request that decodes without a pause is one run of indices whatever its length.
-class RequestLog {
+class RequestLog : public RequestProgress {
  public:
   struct Run {
     RequestId request;
@@ -30,18 +31,7 @@ class RequestLog {
   };
 
   explicit RequestLog(std::size_t n)
-      : group(n, -1),
-        queued(n, kNever),
-        scheduled(n, kNever),
-        first_token(n, kNever),
-        finish(n, kNever),
-        cancelled(n, kNever),
-        emitted_tokens(n, 0),
-        cached_tokens(n, 0),
-        preemptions(n, 0),
-        first_step(n, -1),
-        run_first(n, -1),
-        run_last(n, -1) {}
+      : RequestProgress(n), first_step(n, -1), run_first(n, -1), run_last(n, -1) {}
 
   // Called by the group before its scheduler builds the batch that will have this output index.
   void begin_build(std::int32_t output_index) { building_ = output_index; }
@@ -86,10 +76,6 @@ class RequestLog {
 
   void finished(RequestId request) { finish[request] = now_; }
 
-  std::vector<std::int16_t> group;
-  std::vector<Ps> queued, scheduled, first_token, finish;
-  std::vector<Ps> cancelled;  // when its engine dropped it
-  std::vector<std::int32_t> emitted_tokens, cached_tokens, preemptions;
   std::vector<Ps> load_begin, load_end;   // empty unless somebody was parked so
   std::vector<std::int32_t> first_step;   // output index of the step in which it ran first
   std::vector<Preemption> preempted_at;   // in order of time

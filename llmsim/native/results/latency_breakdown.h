@@ -2,44 +2,50 @@
 // parts add up to it exactly (invariant 11).
 #pragma once
 
-#include <cstdint>
+#include <tuple>
 #include <vector>
 
+#include "base/columns.h"
 #include "loop/simulation.h"
 
 namespace llmsim {
 
-// Columns of ps, one entry per request, zero for requests that neither finished nor were cancelled.
-//
-//   api            From arrival until the engine saw the request.
-//   queue          Waiting in the engine until the request was first scheduled, or until a decode
-//                  group had reserved its blocks.
-//   wait           Scheduled or running, while the device ran steps without the request (the batch
-//                  before, an exhausted budget), or while its step waited for other data-parallel
-//                  ranks or for a pipeline stage.
-//   prefill        Computing in steps up to the first token.
-//   decode         Computing in steps that gave the request a token after the first.
-//   communication  Collectives of those steps, prefill and decode.
-//   host           The device idle between those steps.
-//   kv_transfer    The step, or the request alone, waiting for KV from the tiers below the device;
-//                  KV on its way from the prefill to the decode group, where nothing else went on.
-//   preemption     From the last token before a preemption to the first one after it.
-//   abandoned      Of a cancelled request: from its last token, or else from being scheduled, until
-//                  its engine dropped it.
+// One row per request, all zero for requests that neither finished nor were cancelled.
 struct LatencyBreakdown {
-  explicit LatencyBreakdown(std::size_t n)
-      : api(n, 0),
-        queue(n, 0),
-        wait(n, 0),
-        prefill(n, 0),
-        decode(n, 0),
-        communication(n, 0),
-        host(n, 0),
-        kv_transfer(n, 0),
-        preemption(n, 0),
-        abandoned(n, 0) {}
-  std::vector<Ps> api, queue, wait, prefill, decode, communication, host, kv_transfer, preemption,
-      abandoned;
+  std::vector<Ps> api;      // from arrival until the engine saw the request
+  std::vector<Ps> queue;    // until first scheduled, or until a decode group had reserved blocks
+  std::vector<Ps> wait;     // scheduled or running, while the device ran steps without the request
+                            // (the batch before, an exhausted budget), or while its step waited for
+                            // other data-parallel ranks or for a pipeline stage
+  std::vector<Ps> prefill;  // computing in steps up to the first token
+  std::vector<Ps> decode;   // computing in steps that gave a token after the first
+  std::vector<Ps> communication;  // the collectives of those steps, prefill and decode
+  std::vector<Ps> host;           // the device idle between those steps
+  std::vector<Ps> kv_transfer;  // the request, or its step, waiting for KV from the tiers below the
+                                // device; KV on its way from the prefill group to the decode group
+                                // where nothing else was going on for the request
+  std::vector<Ps> preemption;   // from the last token before a preemption to the first one after
+                                // it: waiting and computing again
+  std::vector<Ps> abandoned;    // of a cancelled request: from its last token, or else from being
+                                // scheduled, until its engine dropped it
+
+  static constexpr auto columns() {
+    using B = LatencyBreakdown;
+    return std::tuple{
+        Column{"api_ps", &B::api},
+        Column{"queue_ps", &B::queue},
+        Column{"wait_ps", &B::wait},
+        Column{"prefill_ps", &B::prefill},
+        Column{"decode_ps", &B::decode},
+        Column{"communication_ps", &B::communication},
+        Column{"host_ps", &B::host},
+        Column{"kv_transfer_ps", &B::kv_transfer},
+        Column{"preemption_ps", &B::preemption},
+        Column{"abandoned_ps", &B::abandoned},
+    };
+  }
+
+  explicit LatencyBreakdown(std::size_t n) { resize(*this, n); }
 };
 
 // Costs O(steps + requests + runs + preemptions).

@@ -1,0 +1,34 @@
+"""The reference page of the columns of a run's tables (`llmsim schema --columns`)."""
+
+from collections.abc import Sequence
+
+from llmsim.columns import FILES, Column, GroupCounters, KvTierTotals, LinkColumns
+
+HEADING = """\
+# Columns
+
+`llmsim schema --columns` prints this page. A run folder holds these tables as Parquet files, whose
+fields carry unit and meaning as metadata. A time that never came is null.
+"""
+IN_MEMORY = {
+    "kv_tiers of summary.json": KvTierTotals,
+    "Results.counters": GroupCounters,
+    "network() of a simulation": LinkColumns,
+}
+
+
+def columns_page() -> str:
+    """The page in Markdown, a section per table."""
+    sections = [_section(f"`{name}`", columns) for name, columns in FILES.items()]
+    for name, table in IN_MEMORY.items():
+        shown = [column for column in table.COLUMNS if column.in_files]
+        sections.append(_section(f"`{name}`", shown))
+    return HEADING + "".join(sections)
+
+
+def _section(title: str, columns: Sequence[Column]) -> str:
+    rows = [f"| `{one.name}` | {one.dtype} | {one.unit} | {one.meaning} |\n" for one in columns]
+    return (
+        f"\n## {title}\n\n| column | type | unit | meaning |\n| --- | --- | --- | --- |\n"
+        + "".join(rows)
+    )

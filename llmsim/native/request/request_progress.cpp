@@ -1,0 +1,43 @@
+#include "request/request_progress.h"
+
+#include <algorithm>
+
+namespace llmsim {
+
+RequestProgress::RequestProgress(std::size_t n) {
+  static_assert(lists_every_member<RequestProgress>(), "columns() lacks a member");
+  std::apply([&](const auto&... one) { ((this->*one.values).assign(n, one.initial), ...); },
+             columns());
+}
+
+namespace {
+
+template <typename T>
+T seen_by_client(SaidBy said_by, T answer, T prompt) {
+  switch (said_by) {
+    case SaidBy::kAnswer:
+      return answer;
+    case SaidBy::kPrompt:
+      return prompt;
+    case SaidBy::kEarlier:
+      if (answer == kNever || prompt == kNever) return std::max(answer, prompt);
+      return std::min(answer, prompt);
+    case SaidBy::kLater:
+      return std::max(answer, prompt);
+    case SaidBy::kSum:
+      return static_cast<T>(answer + prompt);
+  }
+  return answer;
+}
+
+}  // namespace
+
+void RequestProgress::begin_with(const RequestProgress& prompts, RequestId request) {
+  const auto merge = [&](const auto& one) {
+    auto& answer = (this->*one.values)[request];
+    answer = seen_by_client(one.said_by, answer, (prompts.*one.values)[request]);
+  };
+  std::apply([&](const auto&... one) { (merge(one), ...); }, columns());
+}
+
+}  // namespace llmsim

@@ -1,0 +1,55 @@
+// The columns of the requests of a run, and how those of two groups that serve a request are
+// joined.
+#pragma once
+
+#include <cstdint>
+#include <tuple>
+#include <type_traits>
+#include <vector>
+
+#include "base/columns.h"
+#include "base/types.h"
+
+namespace llmsim {
+
+// Which group's log says what a client sees of a request whose prompt and answer are computed by
+// two groups.
+enum class SaidBy : std::uint8_t { kAnswer, kPrompt, kEarlier, kLater, kSum };
+
+// One row per request. A column is a member and a row of columns(); llmsim/columns.py has its unit
+// and meaning.
+struct RequestProgress {
+  template <typename T>
+  struct Column {
+    const char* name;
+    std::vector<T> RequestProgress::* values;
+    std::type_identity_t<T> initial;
+    SaidBy said_by;
+  };
+
+  std::vector<std::int16_t> group;
+  std::vector<Ps> queued, scheduled, first_token, finish;
+  std::vector<Ps> cancelled;  // when its engine dropped it
+  std::vector<std::int32_t> emitted_tokens, cached_tokens, preemptions;
+
+  static constexpr auto columns() {
+    using R = RequestProgress;
+    return std::tuple{
+        Column{"group", &R::group, -1, SaidBy::kAnswer},
+        Column{"queued_ps", &R::queued, kNever, SaidBy::kEarlier},
+        Column{"scheduled_ps", &R::scheduled, kNever, SaidBy::kPrompt},
+        Column{"first_token_ps", &R::first_token, kNever, SaidBy::kAnswer},
+        Column{"finish_ps", &R::finish, kNever, SaidBy::kAnswer},
+        Column{"cancelled_ps", &R::cancelled, kNever, SaidBy::kLater},
+        Column{"emitted_tokens", &R::emitted_tokens, 0, SaidBy::kAnswer},
+        Column{"cached_tokens", &R::cached_tokens, 0, SaidBy::kPrompt},
+        Column{"preemptions", &R::preemptions, 0, SaidBy::kSum},
+    };
+  }
+
+  explicit RequestProgress(std::size_t n);
+  // Makes the row of a request whose prompt another group computed that which its client sees.
+  void begin_with(const RequestProgress& prompts, RequestId request);
+};
+
+}  // namespace llmsim
