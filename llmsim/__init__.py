@@ -2,6 +2,8 @@
 GPU.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from llmsim import native_build
 from llmsim.compat import moved_modules
 
@@ -9,3 +11,47 @@ __version__ = "0.1.0"
 
 native_build.install_finder()
 moved_modules.install_finder()
+
+if TYPE_CHECKING:
+    from llmsim.api.cluster import Cluster
+    from llmsim.api.result import Result
+    from llmsim.api.run import run
+    from llmsim.api.workload import Request
+    from llmsim.config.errors import InfeasibleError, InputError, InvariantError, LlmsimError
+
+__all__ = [
+    "Cluster",
+    "InfeasibleError",
+    "InputError",
+    "InvariantError",
+    "LlmsimError",
+    "Request",
+    "Result",
+    "run",
+]
+
+_LOADED_ON_USE = {
+    "Cluster": "llmsim.api.cluster",
+    "InfeasibleError": "llmsim.config.errors",
+    "InputError": "llmsim.config.errors",
+    "InvariantError": "llmsim.config.errors",
+    "LlmsimError": "llmsim.config.errors",
+    "Request": "llmsim.api.workload",
+    "Result": "llmsim.api.result",
+    "run": "llmsim.api.run",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are loaded when they are first used, so that `import llmsim` stays quick."""
+    if name not in _LOADED_ON_USE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(_LOADED_ON_USE[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -4,13 +4,25 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from llmsim.api.run_options import RunOptions
+from llmsim.api.workload import DatasetText
 from llmsim.config.errors import InfeasibleError
 
 if TYPE_CHECKING:
-    from llmsim.config import Deployment
+    from llmsim.api.workload import WorkloadSource
+    from llmsim.config import Cluster, Deployment
     from llmsim.core import Clients, Results, Workload
     from llmsim.lowering import LoweredDeployment, LoweringOptions
+    from llmsim.lowering.kv.tiers import LoweredTiers
     from llmsim.simulate import SimulationOptions
+
+
+@dataclass(frozen=True, eq=False)
+class Compiled:
+    """What a run's options make of a cluster, whatever the workload; made once for many runs."""
+
+    deployment: "Deployment"
+    lowered: "LoweredDeployment"
+    tiers: "LoweredTiers | None"
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,17 +58,29 @@ def prepare(options: RunOptions) -> Prepared:
     """Reads and lowers what the options name; raises what the parts raise (InputError,
     InfeasibleError).
     """
+    from llmsim.config import load_cluster
+
+    compiled = compile_cluster(load_cluster(options.cluster), options)
+    recorded = options.run_dir is not None or options.timeline is not None
+    return with_workload(
+        compiled,
+        options,
+        DatasetText(options.dataset),
+        record_series=recorded or options.log_level != "WARNING",
+        record_steps=recorded,
+    )
+
+
+def compile_cluster(cluster: "Cluster", options: RunOptions) -> Compiled:
+    """Resolves and lowers a cluster; raises InputError and InfeasibleError."""
     from llmsim.api.ineffective import unused_notes
     from llmsim.api.ineffective_fields import unused_fields
-    from llmsim.config import EngineOverrides, load_cluster, resolve
+    from llmsim.config import EngineOverrides, resolve
     from llmsim.config.plugins import plugins_allowed
     from llmsim.lowering import lower
     from llmsim.lowering.device_memory import sheet_memory, sheet_memory_notes
     from llmsim.lowering.network.cluster_network import idle_pool_notes
-    from llmsim.scheduling.policies import PolicySpecs
-    from llmsim.simulate import SimulationOptions
 
-    cluster = load_cluster(options.cluster)
     deployment = resolve(
         cluster,
         EngineOverrides(**options.engine),
@@ -82,22 +106,36 @@ def prepare(options: RunOptions) -> Prepared:
     lowered = replace(
         lowered, notes=(*sheet_memory_notes(deployment), *lowered.notes, *pool, *unused)
     )
-    workload, clients = _workload(options, lowered)
-    recorded = options.run_dir is not None or options.timeline is not None
+    return Compiled(deployment, lowered, tiers)
+
+
+def with_workload(
+    compiled: Compiled,
+    options: RunOptions,
+    source: "WorkloadSource",
+    *,
+    record_series: bool,
+    record_steps: bool,
+) -> Prepared:
+    """Reads the workload and says how to run it; raises InputError."""
+    from llmsim.scheduling.policies import PolicySpecs
+    from llmsim.simulate import SimulationOptions
+
+    workload, clients = _workload(options, compiled.lowered, source)
     simulation = SimulationOptions(
         router=options.router,
         decode_router=options.decode_router,
         seed=options.seed,
         series_interval_ps=options.log_interval_ps,
-        record_series=recorded or options.log_level != "WARNING",
-        record_steps=recorded,
+        record_series=record_series,
+        record_steps=record_steps,
         clients=clients,
-        tiers=tiers,
+        tiers=compiled.tiers,
         check_every_step=options.check_every_step,
         horizon_ps=options.horizon_ps,
         policies=options.policies or PolicySpecs(),
     )
-    return Prepared(deployment, lowered, workload, simulation)
+    return Prepared(compiled.deployment, compiled.lowered, workload, simulation)
 
 
 def _lowering_options(options: RunOptions) -> "LoweringOptions":
@@ -121,18 +159,12 @@ def _lowering_options(options: RunOptions) -> "LoweringOptions":
 
 
 def _workload(
-    options: RunOptions, lowered: "LoweredDeployment"
+    options: RunOptions, lowered: "LoweredDeployment", source: "WorkloadSource"
 ) -> "tuple[Workload, Clients | None]":
-    """The trace with the habits of its clients, at recorded times where a log is given."""
-    from llmsim.workload import load_dataset
+    """The requests with the habits of their clients, at recorded times where a log is given."""
     from llmsim.workload.clients import ClientOptions, with_clients
 
-    workload = load_dataset(
-        options.dataset,
-        known_models=lowered.models,
-        granularity=lowered.granularity,
-        limit=options.num_reqs,
-    )
+    workload = source.load(lowered.models, lowered.granularity, options.num_reqs)
     if options.arrivals is not None:
         from llmsim.validation.logs.arrivals import with_recorded_arrivals
 

@@ -14,9 +14,23 @@ class LlmsimError(Exception):
 class InputError(LlmsimError):
     """A file, option or field is wrong: the sentence says what, its value, where, and what would
     have worked.
+
+    `file`, `field` (a path such as `nodes[0].instances[0].tp_size`, or an option's name) and
+    `value` name the culprit for programs; each is None where the error has none.
     """
 
     exit_code = 2
+
+    def __init__(
+        self,
+        sentence: str = "",
+        *,
+        file: str | None = None,
+        field: str | None = None,
+        value: object = None,
+    ) -> None:
+        super().__init__(sentence)
+        self.file, self.field, self.value = file, field, value
 
 
 class NotYetError(InputError):

@@ -58,6 +58,17 @@ class InputFiles:
         if name not in self._states and not _in_package(name):
             self._states[name] = _state(name)
 
+    def unchanged(self) -> bool:
+        """Whether every recorded path still has the kind, size, time of change and inode that it
+        had when it was noted.
+        """
+        return all(_state(name) == state for name, state in self._states.items())
+
+    def note_again(self) -> None:
+        """Notes the paths for the blocks of `recorded` that are open now."""
+        for name in self._states:
+            note(name)
+
     def listed(self) -> list[InputFile]:
         """Every recorded path in alphabetical order, hashed now."""
         return [_input_file(name, self._states[name]) for name in sorted(self._states)]

@@ -36,7 +36,13 @@ def input_error(error: ValidationError, document: Document) -> InputError:
     problems.sort(key=lambda problem: problem["type"] != "extra_forbidden")
     sentence = _sentence(problems[0], document)
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    return InputError(sentence + more)
+    location = _location(problems[0], document)
+    return InputError(
+        sentence + more,
+        file=document.name,
+        field=field_path(location),
+        value=_given_at(document.data, location),
+    )
 
 
 def option_error(error: ValidationError, position: Callable[[str], str]) -> InputError:
@@ -72,13 +78,16 @@ def _independent(problems: list[Any]) -> list[Any]:
     ]
 
 
+def _location(problem: Any, document: Document) -> Location:
+    inside = problem["ctx"]["field"] if problem["type"] == "broken_rule" else ()
+    return _in_file((*problem["loc"], *inside), document.data)
+
+
 def _sentence(problem: Any, document: Document) -> str:
+    location = _location(problem, document)
     if problem["type"] == "broken_rule":
-        context = problem["ctx"]
-        location = _in_file((*problem["loc"], *context["field"]), document.data)
-        return f"{document.position(location)} {context['sentence']}"
+        return f"{document.position(location)} {problem['ctx']['sentence']}"
     schema = cluster_schema()
-    location = _in_file(problem["loc"], document.data)
     if not location:
         return (
             f"{document.name}: the file holds {shown(document.data)}; expected "
@@ -120,6 +129,14 @@ def _value_at(data: Any, location: Location) -> Any:
     for part in location:
         data = data[part]
     return data
+
+
+def _given_at(data: Any, location: Location) -> Any:
+    """The value at a location; None where the file gives none."""
+    try:
+        return _value_at(data, location)
+    except (KeyError, IndexError, TypeError):
+        return None
 
 
 def _known_keys(location: Location, schema: dict[str, Any]) -> str:

@@ -83,6 +83,14 @@ def write_requests(results: Results, path: str | Path) -> None:
             writer.write_batch(batch)
 
 
+def request_table(results: Results) -> "pa.Table":
+    """The rows and columns of `write_requests`, in memory."""
+    import pyarrow as pa
+
+    schema = _arrow_schema(FILES["requests.parquet"])
+    return pa.Table.from_batches(_request_batches(results, schema), schema)
+
+
 def _request_batches(results: Results, schema: "pa.Schema") -> Iterator["pa.RecordBatch"]:
     import pyarrow as pa
 

@@ -45,11 +45,25 @@ def load_trace(
     of lines to read (0: all). Token ids are hashed as they are read and dropped, so memory is
     bounded by the columns. Raises InputError, beginning `path:line:` where a line is at fault.
     """
+    with opened(Path(path)) as stream:
+        return read_lines(
+            stream, str(path), known_models=known_models, granularity=granularity, limit=limit
+        )
+
+
+def read_lines(
+    stream: BinaryIO,
+    source: str,
+    *,
+    known_models: Sequence[str],
+    granularity: int,
+    limit: int = 0,
+) -> Workload:
+    """The requests of lines as `load_trace` reads them; `source` names them in errors."""
     if limit < 0:
         raise InputError(f"the number of requests to read is {limit}, but must be 0 (all) or more")
-    reader = _Reader(str(path), ModelNames(known_models), WorkloadBuilder(granularity))
-    with opened(Path(path)) as stream:
-        reader.read(stream, limit)
+    reader = _Reader(source, ModelNames(known_models), WorkloadBuilder(granularity))
+    reader.read(stream, limit)
     return reader.workload()
 
 

@@ -1,11 +1,11 @@
 """Writes what `llmsim run` was asked for, and decides the exit code."""
 
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llmsim.api.report import summary_of, write_run_folder
 from llmsim.api.verdict import verdict
 from llmsim.cli import forget_stdout
 from llmsim.config.errors import (
@@ -17,7 +17,6 @@ from llmsim.core import Results
 if TYPE_CHECKING:
     from llmsim.api.run_options import RunOptions
     from llmsim.config import Deployment
-    from llmsim.config.deployment import Offloading
     from llmsim.export.series_files import SeriesFiles
     from llmsim.lowering import LoweredDeployment
 
@@ -72,9 +71,7 @@ def write_outputs(
 
     An output that cannot be written does not cost the others: its error is raised last.
     """
-    from llmsim.results.summary import summary
-
-    report = summary(results, _info(lowered, options.targets_ps))
+    report = summary_of(results, lowered, options.targets_ps)
     writers: list[Callable[[], None]] = []
     if options.output is not None:
         writers.append(lambda: _write_csv(options, results))
@@ -159,22 +156,6 @@ def _print_report(
         ) from None
 
 
-def _info(lowered: "LoweredDeployment", targets_ps: Mapping[str, int]) -> dict[str, Any]:
-    from llmsim.costs import OpCost
-
-    groups = [
-        {
-            "ledger": g.ledger.lines,
-            "block_bytes": g.ledger.block_bytes,
-            "operators": tuple(op for op in g.operators if op.name not in g.hosted),
-            "hardware": g.hardware,
-            "tables": [cost for cost in g.program_costs if isinstance(cost, OpCost)],
-        }
-        for g in lowered.groups
-    ]
-    return {"groups": groups, "cost_plan": lowered.accounting.cost, "targets": targets_ps}
-
-
 def _write_run_dir(
     options: "RunOptions",
     deployment: "Deployment",
@@ -184,42 +165,17 @@ def _write_run_dir(
     series: "SeriesFiles",
 ) -> None:
     from llmsim.config.input_files import read_so_far
-    from llmsim.export.run_dir import RunRecord, write_run_dir
 
     assert options.run_dir is not None
-    groups = [
-        {
-            **{
-                name: value
-                for name, value in vars(group).items()
-                if name not in ("engine", "memory", "offloading")
-            },
-            "offloading": _offloading(group.offloading),
-            "memory": asdict(group.memory),
-            "engine": {**placed.engine.shown(), "origin": dict(placed.engine.origin)},
-        }
-        for group, placed in zip(deployment.groups, lowered.groups, strict=True)
-    ]
-    record = RunRecord(
+    write_run_folder(
+        options.run_dir,
+        options,
+        deployment,
+        lowered,
+        results,
+        report,
         argv=sys.argv,
-        seed=options.seed,
         inputs=_inputs(options),
-        config={
-            "groups": groups,
-            "link": asdict(deployment.link),
-            "topology": None if deployment.topology is None else deployment.topology.as_record(),
-            "router": options.router.text,
-            "disabled_terms": list(options.disabled_terms),
-            "calibration": None if options.calibration is None else asdict(options.calibration),
-        },
-        table_hashes={f"group {g.info.index}": g.costs.table_hash for g in lowered.groups},
         files=read_so_far(),
+        series=series,
     )
-    write_run_dir(options.run_dir, results, report, record, series)
-
-
-def _offloading(offloading: "Offloading") -> dict[str, Any]:
-    placement = (
-        None if offloading.placement is None else offloading.placement.model_dump(mode="json")
-    )
-    return {**vars(offloading), "placement": placement}

@@ -1,0 +1,1 @@
+"""The Python API: `llmsim.run` and what it takes and gives."""

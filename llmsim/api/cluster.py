@@ -1,0 +1,182 @@
+"""A cluster as a value: read from a file, made of a mapping, or built from a model and a device."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from os import PathLike, fspath
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from llmsim.config.errors import InputError
+
+if TYPE_CHECKING:
+    from llmsim.config import Cluster as ClusterModel
+
+LINK_LATENCY_NS, NODE_LINK_GB_PER_S, NODE_LATENCY_NS = 1000, 50, 2000
+"""No data sheet states latencies: the assumptions of the bundled files, as is one card of 400 Gb/s
+for each device.
+"""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster file as text; `name` stands for it in errors and relative paths start beside it."""
+
+    text: str
+    name: str = "cluster"
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Self:
+        """The cluster of a file; raises InputError where it cannot be read."""
+        from llmsim.config.cluster_file.loading import read_text
+
+        return cls(read_text(Path(path)), fspath(path))
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any], name: str = "cluster") -> Self:
+        """The cluster of a mapping with the keys of a cluster file."""
+        return cls(json.dumps(fields, indent=2) + "\n", name)
+
+    @classmethod
+    def build(
+        cls,
+        model: str,
+        device: str,
+        *,
+        tp: int = 1,
+        pp: int = 1,
+        ep: int | None = None,
+        instances: int = 1,
+        prefill: int = 0,
+        decode: int = 0,
+        devices_per_node: int = 8,
+    ) -> Self:
+        """`instances` copies of a model, or `prefill` and `decode` instances of it, on a device.
+
+        `model` is a bundled model or the path of a `config.json`, `device` a device or the path of
+        its data sheet, which gives memory, bandwidth and links. Raises InputError where the model
+        cannot be split so, or where only one of `prefill` and `decode` is given.
+        """
+        if bool(prefill) != bool(decode):
+            raise InputError(
+                f"prefill is {prefill} and decode is {decode}; give both, or neither for "
+                "instances that do both",
+                field="decode" if prefill else "prefill",
+                value=0,
+            )
+        roles: list[str | None] = [*["prefill"] * prefill, *["decode"] * decode]
+        return cls.of(
+            starter_fields(
+                model, device, roles or [None] * instances, (tp, pp, ep), devices_per_node
+            )
+        )
+
+    def fields(self) -> dict[str, Any]:
+        """The keys of the cluster file; a copy."""
+        fields: dict[str, Any] = self.parsed()._document.data
+        return json.loads(json.dumps(fields))  # type: ignore[no-any-return]
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Writes the cluster file."""
+        from llmsim.export.files import atomic_writer
+
+        with atomic_writer(Path(path)) as stream:
+            stream.write(self.text)
+
+    def parsed(self) -> "ClusterModel":
+        """The checked cluster; raises InputError with file, line and field."""
+        from llmsim.config import parse_cluster
+
+        return parse_cluster(self.text, self.name)
+
+
+def cluster_of(cluster: Any) -> Cluster:
+    """A cluster of what `llmsim.run` takes: a path, a mapping, or a `Cluster`."""
+    if isinstance(cluster, Cluster):
+        return cluster
+    if isinstance(cluster, str | PathLike):
+        return Cluster.load(cluster)
+    if isinstance(cluster, Mapping):
+        return Cluster.of(cluster)
+    raise InputError(
+        f"cluster is {type(cluster).__name__}; give a path, a mapping with the keys of a cluster "
+        "file, or a llmsim.Cluster",
+        field="cluster",
+        value=cluster,
+    )
+
+
+def starter_fields(
+    model: str,
+    device: str,
+    roles: list[str | None],
+    sizes: tuple[int, int, int | None],
+    devices_per_node: int,
+) -> dict[str, Any]:
+    """The keys of a starter file: an instance for each role (None: both), none on two nodes.
+
+    `sizes` are tp, pp and ep. Raises InputError where the model cannot be split so.
+    """
+    from llmsim.model.hardware import data_sheet
+
+    tp, pp, _ = sizes
+    needed = tp * pp
+    if needed > devices_per_node:
+        raise InputError(
+            f"an instance of --tp {tp} x --pp {pp} needs {needed} devices, a node has "
+            "--devices-per-node "
+            f"{devices_per_node}; lower the first or raise the last"
+        )
+    sheet = data_sheet(device)
+    instance = _instance(model, device, sizes)
+    instances = [instance if role is None else {**instance, "pd_type": role} for role in roles]
+    per_node = devices_per_node // needed
+    link = sheet.intra_node_link_bytes_per_s / 1e9
+    return {
+        "description": f"{len(roles)} x {model}, each on {needed} {device}. Memory, bandwidth and "
+        "links from the data sheet; latencies and the link between nodes are assumptions.",
+        "link_bw": [link, link, NODE_LINK_GB_PER_S],
+        "link_latency": [LINK_LATENCY_NS, LINK_LATENCY_NS, NODE_LATENCY_NS],
+        "nodes": [
+            {"instances": instances[first : first + per_node]}
+            for first in range(0, len(instances), per_node)
+        ],
+    }
+
+
+def _instance(model: str, device: str, sizes: tuple[int, int, int | None]) -> dict[str, Any]:
+    from llmsim.model import Layout, load_model, operators, resolve_dtypes
+    from llmsim.model.hardware import data_sheet
+
+    tp, pp, ep = sizes
+    shape = load_model(model)
+    if ep is not None and not shape.num_experts:
+        raise InputError(f"--ep is {ep}; {model} has no experts, leave the option out")
+    operators(shape, Layout(tp, ep or 1), resolve_dtypes(shape))  # raises where it cannot be split
+    if pp > shape.num_layers:
+        raise InputError(f"--pp is {pp}; {model} has {shape.num_layers} layers for so many stages")
+    sheet = data_sheet(device)
+    instance: dict[str, Any] = {
+        "model_name": _from_anywhere(model),
+        "hardware": _from_anywhere(device),
+        "npu_mem": {
+            "mem_size": round(sheet.memory_bytes / (1 << 30), 3),
+            "mem_bw": sheet.memory_bandwidth_bytes_per_s / 1e9,
+        },
+        "tp_size": tp,
+        "pp_size": pp,
+    }
+    if shape.num_experts:
+        instance["ep_size"] = ep or 1
+    return instance
+
+
+def _from_anywhere(name: str) -> str:
+    """A path that holds wherever the cluster file is, which is where it looks first; a name as it
+    is.
+    """
+    return (
+        str(Path(name).resolve())
+        if Path(name).is_file() or Path(name, "config.json").is_file()
+        else name
+    )

@@ -1,0 +1,127 @@
+"""Pictures of a run, drawn with matplotlib on axes of the caller or on new ones."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from llmsim.config.errors import InputError
+from llmsim.core import PS_PER_MS, PS_PER_S
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from llmsim.api.result import Result
+
+LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "end-to-end latency"}
+INK = "#52514e"
+PALETTE = ("#2a78d6", "#1baf7a", "#eda100", "#4a3aa7", "#e34948")
+
+
+class Plots:
+    """Draws one result; every method returns the axes, so that it can be changed and saved."""
+
+    def __init__(self, result: "Result") -> None:
+        self._result = result
+
+    def latency_cdf(self, metric: str = "ttft", ax: "Axes | None" = None) -> "Axes":
+        """The share of finished requests at or below each latency, in milliseconds.
+
+        `metric` is ttft, tpot or e2el; raises InputError for another.
+        """
+        values = np.sort(self._latencies_ms(metric))
+        ax = _axes(ax, f"{LATENCIES[metric]} (ms)", "share of requests")
+        share = np.arange(1, len(values) + 1) / max(len(values), 1)
+        ax.step(values, share, where="post", color=PALETTE[0], linewidth=1.6)
+        for percent in (50, 99):
+            if len(values):
+                at = float(np.percentile(values, percent))
+                ax.axvline(at, color=INK, linewidth=0.7, linestyle=":")
+                ax.annotate(
+                    f"p{percent} {at:,.0f}",
+                    (at, 0.03 if percent == 50 else 0.12),
+                    textcoords="offset points",
+                    xytext=(4, 0),
+                    color=INK,
+                )
+        ax.set_ylim(0, 1.02)
+        return ax
+
+    def load(self, ax: "Axes | None" = None) -> "Axes":
+        """Running and waiting requests of all groups over time."""
+        series = self._result.series
+        ax = _axes(ax, "time (s)", "requests")
+        totals = series.groupby("time_ps")[["running", "waiting"]].sum()
+        seconds = np.asarray(totals.index, dtype=float) / PS_PER_S
+        for color, name in zip(PALETTE, ("running", "waiting"), strict=False):
+            ax.plot(seconds, totals[name].to_numpy(float), color=color, linewidth=1.6, label=name)
+        ax.legend(frameon=False)
+        return ax
+
+    def kv_cache(self, ax: "Axes | None" = None) -> "Axes":
+        """The share of each group's KV blocks that requests hold, over time."""
+        series = self._result.series
+        blocks = {one["group"]: one["num_blocks"] - 1 for one in self._result.summary["kv_cache"]}
+        ax = _axes(ax, "time (s)", "KV blocks in use (%)")
+        for number, (group, usable) in enumerate(sorted(blocks.items())):
+            rows = series[series["group"] == group]
+            used = 100 * rows["kv_blocks_used"].to_numpy(float) / max(usable, 1)
+            seconds = rows["time_ps"].to_numpy(float) / PS_PER_S
+            color = PALETTE[number % len(PALETTE)]
+            ax.plot(seconds, used, color=color, linewidth=1.4, label=f"group {group}")
+        ax.set_ylim(0, 102)
+        ax.legend(frameon=False)
+        return ax
+
+    def timeline(self, ax: "Axes | None" = None, most: int = 200) -> "Axes":
+        """A bar per request: queueing, prefill and decode, the first `most` in order of arrival."""
+        rows = self._result.requests.head(most)
+        ax = _axes(ax, "time (s)", "request")
+        at = {
+            name: rows[name].to_numpy(float, na_value=np.nan) / PS_PER_S
+            for name in ("arrival_ps", "scheduled_ps", "first_token_ps", "finish_ps")
+        }
+        number = np.arange(len(rows))
+        spans = (
+            ("queue", "arrival_ps", "scheduled_ps", PALETTE[2]),
+            ("prefill", "scheduled_ps", "first_token_ps", PALETTE[0]),
+            ("decode", "first_token_ps", "finish_ps", PALETTE[1]),
+        )
+        for label, first, last, color in spans:
+            width = at[last] - at[first]
+            ax.barh(number, width, left=at[first], height=0.9, color=color, label=label)
+        ax.invert_yaxis()
+        ax.legend(frameon=False)
+        return ax
+
+    def _latencies_ms(self, metric: str) -> Any:
+        if metric not in LATENCIES:
+            raise InputError(
+                f'metric is "{metric}"; give one of {", ".join(LATENCIES)}',
+                field="metric",
+                value=metric,
+            )
+        rows = self._result.requests
+        rows = rows[rows["finish_ps"].notna()]
+        if metric == "tpot":
+            several = rows[rows["emitted_tokens"] > 1]
+            decode_ps = (several["finish_ps"] - several["first_token_ps"]).to_numpy(float)
+            return decode_ps / (several["emitted_tokens"].to_numpy(float) - 1) / PS_PER_MS
+        return rows[f"{metric}_ps"].to_numpy(float) / PS_PER_MS
+
+
+def _axes(ax: "Axes | None", x: str, y: str) -> "Axes":
+    if ax is None:
+        try:
+            from matplotlib.figure import Figure
+        except ImportError:
+            raise InputError(
+                "plots need matplotlib, which is not installed; pip install matplotlib"
+            ) from None
+        ax = Figure(figsize=(7, 4), layout="constrained").add_subplot()
+    ax.set_xlabel(x)
+    ax.set_ylabel(y)
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+    ax.grid(axis="y", color="#e1e0d9", linewidth=0.6)
+    ax.set_axisbelow(True)
+    return ax

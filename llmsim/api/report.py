@@ -1,0 +1,97 @@
+"""The summary of a finished run, and its folder of results."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llmsim.core import Results
+
+if TYPE_CHECKING:
+    from llmsim.api.run_options import RunOptions
+    from llmsim.config import Deployment
+    from llmsim.config.deployment import Offloading
+    from llmsim.config.input_files import InputFile
+    from llmsim.export.series_files import SeriesFiles
+    from llmsim.lowering import LoweredDeployment
+
+
+def summary_of(
+    results: Results, lowered: "LoweredDeployment", targets_ps: Mapping[str, int]
+) -> dict[str, Any]:
+    """What `llmsim run --json` prints."""
+    from llmsim.results.summary import summary
+
+    return summary(results, _info(lowered, targets_ps))
+
+
+def _info(lowered: "LoweredDeployment", targets_ps: Mapping[str, int]) -> dict[str, Any]:
+    from llmsim.costs import OpCost
+
+    groups = [
+        {
+            "ledger": g.ledger.lines,
+            "block_bytes": g.ledger.block_bytes,
+            "operators": tuple(op for op in g.operators if op.name not in g.hosted),
+            "hardware": g.hardware,
+            "tables": [cost for cost in g.program_costs if isinstance(cost, OpCost)],
+        }
+        for g in lowered.groups
+    ]
+    return {"groups": groups, "cost_plan": lowered.accounting.cost, "targets": targets_ps}
+
+
+def write_run_folder(
+    folder: Path,
+    options: "RunOptions",
+    deployment: "Deployment",
+    lowered: "LoweredDeployment",
+    results: Results,
+    report: dict[str, Any],
+    *,
+    argv: Sequence[str],
+    inputs: Sequence[Path],
+    files: "Sequence[InputFile]",
+    series: "SeriesFiles | None",
+) -> None:
+    """Writes requests, steps, series, summary and manifest; `series` is None where the results
+    hold it.
+    """
+    from llmsim.export.run_dir import RunRecord, write_run_dir
+
+    groups = [
+        {
+            **{
+                name: value
+                for name, value in vars(group).items()
+                if name not in ("engine", "memory", "offloading")
+            },
+            "offloading": _offloading(group.offloading),
+            "memory": asdict(group.memory),
+            "engine": {**placed.engine.shown(), "origin": dict(placed.engine.origin)},
+        }
+        for group, placed in zip(deployment.groups, lowered.groups, strict=True)
+    ]
+    record = RunRecord(
+        argv=argv,
+        seed=options.seed,
+        inputs=inputs,
+        config={
+            "groups": groups,
+            "link": asdict(deployment.link),
+            "topology": None if deployment.topology is None else deployment.topology.as_record(),
+            "router": options.router.text,
+            "disabled_terms": list(options.disabled_terms),
+            "calibration": None if options.calibration is None else asdict(options.calibration),
+        },
+        table_hashes={f"group {g.info.index}": g.costs.table_hash for g in lowered.groups},
+        files=files,
+    )
+    write_run_dir(folder, results, report, record, series)
+
+
+def _offloading(offloading: "Offloading") -> dict[str, Any]:
+    placement = (
+        None if offloading.placement is None else offloading.placement.model_dump(mode="json")
+    )
+    return {**vars(offloading), "placement": placement}

@@ -1,0 +1,208 @@
+"""The answer of a run: tables, summary, pictures and files."""
+
+import sys
+import warnings
+from collections.abc import Mapping
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llmsim.api.cluster import Cluster
+from llmsim.api.prepare import Prepared
+from llmsim.api.report import summary_of, write_run_folder
+from llmsim.api.run_options import RunOptions
+from llmsim.api.verdict import verdict
+from llmsim.columns import PowerColumns, SeriesColumns, StepColumns
+from llmsim.config.errors import InfeasibleError, InputError
+from llmsim.core import PS_PER_S, Results
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from llmsim.api.plots import Plots
+    from llmsim.config.input_files import InputFile, InputFiles
+
+
+class Result:
+    """What every request and the cluster saw in one run.
+
+    Tables are pandas DataFrames over arrow columns; times are integer picoseconds (`_ps`), missing
+    where something never happened. `docs/reference/metrics.md` explains every column and figure.
+    """
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        options: RunOptions,
+        results: Results,
+        cluster: Cluster,
+        files: "InputFiles",
+    ) -> None:
+        """Raises InvariantError where the results cannot be trusted; warns of requests that can
+        never run.
+        """
+        self._prepared, self._options, self._results = prepared, options, results
+        self._files = files
+        self.cluster = cluster
+        self.summary: dict[str, Any] = summary_of(results, prepared.lowered, options.targets_ps)
+        """What `llmsim run --json` prints: vLLM's benchmark names first, then the rest."""
+        try:
+            verdict(results, self.summary["invariants"])
+        except InfeasibleError as error:
+            warnings.warn(str(error), UserWarning, stacklevel=3)
+
+    @cached_property
+    def requests(self) -> "pd.DataFrame":
+        """One row per request of the workload: the columns of `requests.parquet`."""
+        from llmsim.export.parquet import request_table
+
+        return _frame(request_table(self._results))
+
+    @cached_property
+    def steps(self) -> "pd.DataFrame":
+        """One row per engine step and group: the columns of `steps.parquet`."""
+        return _columns_frame(self._results.steps, StepColumns.COLUMNS)
+
+    @cached_property
+    def series(self) -> "pd.DataFrame":
+        """One row per interval and group (`log_interval`, 1 s): the columns of `series.parquet`."""
+        return _columns_frame(self._results.series, SeriesColumns.COLUMNS)
+
+    @cached_property
+    def power(self) -> "pd.DataFrame":
+        """One row per interval and node with a power section: the columns of `power.parquet`."""
+        energy = self._results.energy
+        return _columns_frame({} if energy is None else energy.series, PowerColumns.COLUMNS)
+
+    @cached_property
+    def sessions(self) -> "pd.DataFrame":
+        """One row per session: its calls, tokens, first arrival, last token and duration.
+
+        A session with a call that did not finish has no `finish_ps` and no `duration_ps`.
+        """
+        named = self.requests[self.requests["session_id"].notna()]
+        groups = named.groupby("session_id", sort=False)
+        table = groups.agg(
+            calls=("request_id", "size"),
+            finished=("finish_ps", "count"),
+            input_tokens=("input_tokens", "sum"),
+            emitted_tokens=("emitted_tokens", "sum"),
+            arrival_ps=("arrival_ps", "min"),
+            finish_ps=("finish_ps", "max"),
+        ).reset_index()
+        table["finish_ps"] = table["finish_ps"].where(table["finished"] == table["calls"])
+        table["duration_ps"] = table["finish_ps"] - table["arrival_ps"]
+        return table
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences about the run: what was assumed, and what changed nothing."""
+        return list(self.summary["notes"])
+
+    @property
+    def input_files(self) -> "list[InputFile]":
+        """Every file that the run read, with its SHA-256."""
+        return self._files.listed()
+
+    @property
+    def plot(self) -> "Plots":
+        """Pictures of the run (needs matplotlib)."""
+        from llmsim.api.plots import Plots
+
+        return Plots(self)
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        """Writes a run folder as `llmsim run --run-dir` does; raises InputError."""
+        if not self._results.series and self._results.steps:
+            raise InputError(
+                f"{Path(folder)}: this run recorded no series ({len(SeriesColumns.COLUMNS)} columns); run it "
+                "with series=True"
+            )
+        write_run_folder(
+            Path(folder),
+            self._options,
+            self._prepared.deployment,
+            self._prepared.lowered,
+            self._results,
+            self.summary,
+            argv=[*sys.argv],
+            inputs=[Path(one.path) for one in self.input_files if one.kind == "file"],
+            files=self.input_files,
+            series=None,
+        )
+
+    def to_csv(self, path: str | PathLike[str]) -> None:
+        """Writes the requests as `llmsim run --output` does (LLMServingSim's columns)."""
+        from llmsim.export.csv import write_csv
+
+        write_csv(self._results, Path(path))
+
+    def to_timeline(self, path: str | PathLike[str]) -> None:
+        """Writes a trace for ui.perfetto.dev as `llmsim run --timeline` does (needs perfetto)."""
+        from llmsim.export.timeline.gauges import GroupOperators
+        from llmsim.export.timeline.timeline import check_perfetto, write_timeline
+
+        check_perfetto()
+        groups = [
+            GroupOperators(group.operators, group.program_costs)
+            for group in self._prepared.lowered.groups
+        ]
+        how = self._prepared.deployment.disaggregation
+        write_timeline(
+            Path(path), self._results, groups, layerwise=how is not None and how.layerwise
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"<llmsim.Result: {'; '.join(f'{name} {value}' for name, value in self._headline())}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """A table of the headline for notebooks."""
+        from html import escape
+
+        cells = "".join(
+            f"<tr><th style='text-align:left'>{escape(name)}</th><td>{escape(value)}</td></tr>"
+            for name, value in self._headline()
+        )
+        return f"<table>{cells}</table>"
+
+    def _headline(self) -> list[tuple[str, str]]:
+        summary: Mapping[str, Any] = self.summary
+        duration = summary["duration"]
+        shown = [
+            ("requests", f"{summary['completed']} of {len(self._results.workload)}"),
+            ("duration", "-" if duration is None else f"{duration:.3f} s"),
+            ("output", _shown(summary["output_throughput"], "tok/s")),
+        ]
+        for label, name in (("TTFT", "ttft"), ("TPOT", "tpot"), ("E2E", "e2el")):
+            mean, p99 = summary[f"mean_{name}_ms"], summary[f"p99_{name}_ms"]
+            shown.append((label, f"mean {_shown(mean, 'ms')}, p99 {_shown(p99, 'ms')}"))
+        return shown
+
+    @property
+    def duration_s(self) -> float:
+        """Simulated seconds from the first arrival to the end of the last request."""
+        from llmsim.results.metrics import makespan_ps
+
+        return (makespan_ps(self._results) or 0) / PS_PER_S
+
+
+def _shown(value: float | None, unit: str) -> str:
+    return "-" if value is None else f"{value:,.1f} {unit}"
+
+
+def _frame(table: Any) -> "pd.DataFrame":
+    """A DataFrame whose columns are the table's arrow columns."""
+    import pandas as pd
+
+    return table.to_pandas(types_mapper=pd.ArrowDtype)  # type: ignore[no-any-return]
+
+
+def _columns_frame(columns: Mapping[str, Any], schema: Any) -> "pd.DataFrame":
+    import pyarrow as pa
+
+    from llmsim.export.parquet import record_batch
+
+    return _frame(pa.Table.from_batches([record_batch(columns, schema)]))

@@ -1,0 +1,177 @@
+"""`llmsim.run`: a cluster and a workload in, what every request and the cluster saw out."""
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from llmsim.api.cluster import Cluster, cluster_of
+from llmsim.api.given import Given
+from llmsim.api.prepare import Compiled, compile_cluster, with_workload
+from llmsim.api.result import Result
+from llmsim.api.run_options import RunOptions, checked
+from llmsim.api.workload import workload_source
+from llmsim.config import input_files
+from llmsim.config.engine.options import command_line_options
+from llmsim.config.errors import InputError, nearest
+
+OUTPUTS = {
+    "output": "Result.to_csv",
+    "run_dir": "Result.save",
+    "timeline": "Result.to_timeline",
+    "as_json": "Result.summary",
+    "input_files": "Result.input_files",
+    "log_level": "Result.series",
+}
+"""Options of the command line that write, and what a result has in their place."""
+INPUTS = ("cluster_config", "dataset", "engine_options")
+PATHS = ("profile_dir", "cost_table", "calibration", "arrivals")
+KEPT = 16
+"""Compiled clusters that are kept for the next run."""
+
+
+def run(
+    cluster: "str | PathLike[str] | Mapping[str, Any] | Cluster",
+    workload: Any,
+    *,
+    steps: bool = True,
+    series: bool = True,
+    **options: Any,
+) -> Result:
+    """Simulates a cluster that serves a workload.
+
+    `cluster` is the path of a cluster file, a mapping with its keys, or a `Cluster`. `workload` is
+    a trace file, a dataset text such as `synthetic:n=100,rate=10`, a DataFrame, or a list of
+    `Request` objects (`llmsim.api.workload.workload_source`). `options` are those of `llmsim run`
+    with underscores: `max_num_seqs=64`, `seed=1`, `cost_source="roofline"`,
+    `request_routing_policy="LOR"`. `steps` and `series` say whether the run records them.
+
+    The result covers what was served; a UserWarning names requests that can never run. Equal
+    clusters and options are compiled once per process. Raises InputError with `file`, `field` and
+    `value`, InfeasibleError where a model does not fit its devices, InvariantError for a defect of
+    the simulator, and KeyboardInterrupt.
+    """
+    from llmsim.simulate import simulate
+
+    chosen = cluster_of(cluster)
+    with input_files.recorded() as files:
+        settings = checked(_given(chosen, options))
+        compiled = _COMPILED.get(chosen, settings)
+        prepared = with_workload(
+            compiled,
+            settings,
+            workload_source(workload),
+            record_series=series,
+            record_steps=steps,
+        )
+        results = simulate(prepared.lowered, prepared.workload, prepared.simulation)
+        if results.interrupted:
+            raise KeyboardInterrupt
+        if settings.require:
+            from llmsim.api.provenance_gate import require
+
+            require(settings.require, prepared.lowered, results)
+    return Result(prepared, settings, results, chosen, files)
+
+
+def _given(cluster: Cluster, options: Mapping[str, Any]) -> Given:
+    """The options as the command line would give them."""
+    engine = command_line_options()
+    known = {one.name: one for one in fields(Given) if one.name not in (*INPUTS, *OUTPUTS)}
+    for name, value in options.items():
+        if name in OUTPUTS:
+            raise InputError(
+                f"{name} is an option of the command line; use {OUTPUTS[name]}",
+                field=name,
+                value=value,
+            )
+        if name not in known and name not in engine:
+            near = nearest(name, [*known, *engine])
+            raise InputError(
+                f"{name} is no option of a run{near}; `llmsim run --help` lists them, with "
+                "underscores here",
+                field=name,
+                value=value,
+            )
+    of_run = {name: _typed(name, value) for name, value in options.items() if name in known}
+    of_engine = {name: value for name, value in options.items() if name in engine}
+    missing = [one.name for one in known.values() if one.default is MISSING]
+    assert not missing, missing
+    return Given(
+        cluster_config=Path(cluster.name), dataset="workload", engine_options=of_engine, **of_run
+    )
+
+
+def _typed(name: str, value: Any) -> Any:
+    """Paths may be texts, and one of several values may stand for a list."""
+    if name not in PATHS:
+        return value
+    if name in ("profile_dir", "cost_table"):
+        several = [value] if isinstance(value, str | PathLike) else list(value)
+        return [Path(one) for one in several] if name == "profile_dir" else several
+    return Path(value)
+
+
+@dataclass(frozen=True)
+class _Kept:
+    compiled: Compiled
+    files: input_files.InputFiles
+
+
+class _CompiledClusters:
+    """Clusters that were compiled in this process, while the files that they were made of last."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, cluster: Cluster, options: RunOptions) -> Compiled:
+        """The compiled cluster; made now where it, an option or a file is new."""
+        key = _key(cluster, options)
+        with self._lock:
+            kept = self._kept.get(key)
+        if kept is not None and kept.files.unchanged():
+            kept.files.note_again()
+            return kept.compiled
+        with input_files.recorded() as files:
+            compiled = compile_cluster(cluster.parsed(), options)
+        if not options.cost_plugin:  # a plug-in may answer otherwise the next time
+            with self._lock:
+                self._kept[key] = _Kept(compiled, files)
+                self._kept.move_to_end(key)
+                while len(self._kept) > KEPT:
+                    self._kept.popitem(last=False)
+        return compiled
+
+
+_COMPILED = _CompiledClusters()
+WORKLOAD_OPTIONS = (
+    "dataset",
+    "num_reqs",
+    "arrivals",
+    "max_concurrency",
+    "think_time",
+    "timeout_s",
+    "horizon_ps",
+    "check_every_step",
+    "policies",
+    "require",
+    "targets_ps",
+    "router",
+    "seed",
+    "log_interval_ps",
+)
+"""Options of a run that do not change what a cluster is compiled to."""
+
+
+def _key(cluster: Cluster, options: RunOptions) -> str:
+    settings = {
+        one.name: getattr(options, one.name)
+        for one in fields(options)
+        if one.name not in WORKLOAD_OPTIONS
+    }
+    return repr((cluster.name, cluster.text, os.getcwd(), settings))

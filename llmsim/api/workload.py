@@ -1,0 +1,200 @@
+"""Where the requests of a run come from: a file or generator, a table, or objects."""
+
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, Any, Protocol
+
+from llmsim.config.errors import InputError, nearest
+
+if TYPE_CHECKING:
+    from llmsim.core import Workload
+
+PER_S = {"arrival_s": 1, "arrival_ms": 1000, "arrival_time_ns": 10**9, "arrival_ps": 10**12}
+"""Columns that may hold the arrivals, and their units in a second."""
+COLUMNS = {
+    "input_tokens": "input_toks",
+    "input_toks": "input_toks",
+    "output_tokens": "output_toks",
+    "output_toks": "output_toks",
+    "input_tok_ids": "input_tok_ids",
+    "output_tok_ids": "output_tok_ids",
+    "model": "model",
+    "request_id": "request_id",
+    "priority": "priority",
+    "cancel_after_ns": "cancel_after_ns",
+    "cancel_after_toks": "cancel_after_toks",
+}
+"""Columns of a table of requests, and their keys in a trace."""
+
+
+class WorkloadSource(Protocol):
+    """Gives the requests once the models and the size of KV blocks are known."""
+
+    def load(self, models: Sequence[str], granularity: int, limit: int) -> "Workload":
+        """The first `limit` requests (0: all); raises InputError."""
+
+
+@dataclass(frozen=True)
+class DatasetText:
+    """A path, `trace:PATH,...` or `synthetic:...`, as `--dataset` takes it."""
+
+    text: str
+
+    def load(self, models: Sequence[str], granularity: int, limit: int) -> "Workload":
+        """The requests of the file or generator."""
+        from llmsim.workload import load_dataset
+
+        return load_dataset(self.text, known_models=models, granularity=granularity, limit=limit)
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request: when it arrives (seconds), and the tokens of its prompt and of its answer.
+
+    A lower `priority` is more urgent. Equal beginnings of `input_tok_ids` are equal content, which
+    prefix caching shares.
+    """
+
+    arrival_s: float
+    input_tokens: int
+    output_tokens: int
+    model: str | None = None
+    request_id: str | None = None
+    priority: int | None = None
+    input_tok_ids: Sequence[int] | None = None
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Requests as lines of a trace; errors name them as `name:N`, from 1."""
+
+    name: str
+    lines: bytes
+
+    def load(self, models: Sequence[str], granularity: int, limit: int) -> "Workload":
+        """The requests, in order of arrival."""
+        from llmsim.workload.jsonl import read_lines
+
+        workload = read_lines(
+            io.BytesIO(self.lines),
+            self.name,
+            known_models=models,
+            granularity=granularity,
+            limit=limit,
+        )
+        return replace(workload, source=self.name)
+
+
+def workload_source(workload: Any) -> WorkloadSource:
+    """A source of what `llmsim.run` takes as workload.
+
+    Takes a path or dataset text, a pandas DataFrame, a pyarrow Table or a mapping of columns
+    (`input_tokens`, `output_tokens`, one of `arrival_s`, `arrival_ms`, `arrival_time_ns` and
+    `arrival_ps`, and optionally the others of `COLUMNS`), or a sequence of `Request` objects or
+    mappings with such keys. Raises InputError for anything else.
+    """
+    if isinstance(workload, str | PathLike):
+        return DatasetText(str(fspath(workload)))
+    if hasattr(workload, "to_pydict"):  # a pyarrow Table
+        return _rows_of("table", _from_columns("table", workload.to_pydict()))
+    if hasattr(workload, "to_dict") and hasattr(workload, "columns"):  # a pandas DataFrame
+        return _rows_of("DataFrame", _from_columns("DataFrame", workload.to_dict(orient="list")))
+    if isinstance(workload, Mapping):
+        return _rows_of("columns", _from_columns("columns", workload))
+    if isinstance(workload, Iterable):
+        return _rows_of("requests", map(_fields, workload))
+    raise InputError(
+        f"workload is {type(workload).__name__}; give a path, a dataset such as "
+        "synthetic:n=100,rate=10, a DataFrame, or a list of llmsim.Request",
+        field="workload",
+        value=workload,
+    )
+
+
+def _fields(request: Any) -> Mapping[str, Any]:
+    given = request if isinstance(request, Mapping) else vars(request)
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _from_columns(name: str, columns: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
+    lengths = {column: len(values) for column, values in columns.items()}
+    if len(set(lengths.values())) > 1:
+        shown = ", ".join(f"{column} {length}" for column, length in lengths.items())
+        raise InputError(
+            f"{name}: the columns have different lengths ({shown}); give each request every column",
+            field="workload",
+        )
+    for values in zip(*columns.values(), strict=True):
+        row = dict(zip(columns, values, strict=True))
+        yield {key: value for key, value in row.items() if not _missing(value)}
+
+
+def _missing(value: Any) -> bool:
+    """None, NaN, and pandas' NA."""
+    if isinstance(value, float):
+        return value != value
+    return value is None or type(value).__name__ == "NAType"
+
+
+def _rows_of(name: str, rows: Iterable[Mapping[str, Any]]) -> Rows:
+    import msgspec
+
+    encode = msgspec.json.Encoder(enc_hook=_plain).encode
+    lines = [encode(_line(name, number, row)) for number, row in enumerate(rows, 1)]
+    return Rows(name, b"\n".join(lines))
+
+
+def _plain(value: Any) -> Any:
+    """The Python value of a numpy scalar or array; anything else cannot be part of a request."""
+    if not hasattr(value, "tolist"):
+        raise InputError(
+            f"a request holds a {type(value).__name__}; give numbers and texts",
+            field="workload",
+            value=value,
+        )
+    return value.tolist()
+
+
+def _line(name: str, number: int, row: Mapping[str, Any]) -> dict[str, Any]:
+    """A request as a line of a trace; columns that no trace has are left out."""
+    line: dict[str, Any] = {}
+    arrivals = [key for key in row if key in PER_S]
+    if len(arrivals) != 1:
+        known = ", ".join(PER_S)
+        found = " and ".join(arrivals) or "none"
+        raise InputError(
+            f"{name}:{number}: the arrival is given by {found}; give exactly one of {known}",
+            field=arrivals[0] if arrivals else "arrival_s",
+        )
+    line["arrival_time_ns"] = _nanoseconds(name, number, arrivals[0], row[arrivals[0]])
+    for key, value in row.items():
+        if key in COLUMNS:
+            line[COLUMNS[key]] = _whole(value)
+    for needed in ("input_toks", "output_toks"):
+        if needed not in line:
+            column = needed.replace("toks", "tokens")
+            raise InputError(
+                f"{name}:{number}: {column} is missing{nearest(column, row)}; give the number of "
+                "tokens",
+                field=column,
+            )
+    return line
+
+
+def _whole(value: Any) -> Any:
+    """A float that is a whole number, as pandas makes of integers beside a missing one."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _nanoseconds(name: str, number: int, column: str, value: Any) -> int:
+    try:
+        nanoseconds: int = round(value * 10**9 / PER_S[column])
+        return nanoseconds
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(
+            f"{name}:{number}: {column} is {value!r:.60}; give a finite number of at least 0",
+            field=column,
+            value=value,
+        ) from None

@@ -1,0 +1,27 @@
+"""The examples of docs/reference/python.md run as they are printed."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "reference" / "python.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.mark.parametrize("number", range(len(EXAMPLES)))
+def test_an_example_runs(
+    number: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("aiconfigurator_core", reason="the examples take the silicon database")
+    monkeypatch.chdir(ROOT)
+    exec(EXAMPLES[number], {})
+    assert capsys.readouterr().out
+
+
+def test_the_page_names_every_method_of_a_result() -> None:
+    from llmsim import Result
+
+    public = {name for name in vars(Result) if not name.startswith("_")}
+    assert {name for name in public if name not in PAGE} == set()

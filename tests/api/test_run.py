@@ -1,0 +1,268 @@
+"""`llmsim.run` gives what the command line gives, for paths, tables and objects."""
+
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import llmsim
+from llmsim.cli import main
+
+ROOT = Path(__file__).resolve().parents[2]
+CLUSTER = ROOT / "cluster_config" / "h100_llama31_8b.json"
+TRACE = ROOT / "dataset" / "example_10.jsonl"
+ROOFLINE: dict[str, Any] = {"cost_source": "roofline"}
+FIELDS = json.loads(CLUSTER.read_text())
+
+
+def run(workload: Any = TRACE, cluster: Any = CLUSTER, **options: Any) -> llmsim.Result:
+    return llmsim.run(cluster, workload, **{**ROOFLINE, **options})
+
+
+def test_the_summary_and_the_tables_are_those_of_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["run", "--cluster-config", str(CLUSTER), "--dataset", str(TRACE)]
+    arguments += ["--cost-source", "roofline", "--run-dir", str(tmp_path / "cli"), "--json"]
+    assert main([*arguments, "--max-num-seqs", "4", "--seed", "3"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    result = run(max_num_seqs=4, seed=3)
+    assert json.loads(json.dumps(result.summary)) == printed
+    result.save(tmp_path / "api")
+    for name in ("requests", "steps", "series"):
+        written = pq.read_table(tmp_path / "cli" / f"{name}.parquet")
+        assert written.equals(pq.read_table(tmp_path / "api" / f"{name}.parquet"))
+        frame = getattr(result, name)
+        assert list(frame.columns) == written.column_names
+        assert pa.Table.from_pandas(frame, preserve_index=False).to_pydict() == written.to_pydict()
+    assert (tmp_path / "api" / "summary.json").read_bytes() == (
+        tmp_path / "cli" / "summary.json"
+    ).read_bytes()
+
+
+def test_every_way_to_give_the_same_requests_gives_the_same_times() -> None:
+    rows = [json.loads(line) for line in TRACE.read_text().splitlines()]
+    frame = pd.DataFrame(
+        {
+            "arrival_s": [row["arrival_time_ns"] / 1e9 for row in rows],
+            "input_tokens": [row["input_toks"] for row in rows],
+            "output_tokens": [row["output_toks"] for row in rows],
+        }
+    )
+    requests = [
+        llmsim.Request(*map(float, row[:1]), *map(int, row[1:])) for row in frame.to_numpy()
+    ]
+    plain = run(enable_prefix_caching=False)
+    ways = {
+        "DataFrame": frame,
+        "table": pa.Table.from_pandas(frame),
+        "columns": {name: frame[name].to_numpy() for name in frame},
+        "requests": requests,
+    }
+    for name, workload in ways.items():
+        result = run(workload, enable_prefix_caching=False)
+        assert result.summary["workload"] == {"source": name, "requests": len(rows)}
+        for column in ("first_token_ps", "finish_ps"):
+            assert result.requests[column].equals(plain.requests[column])
+
+
+def test_the_requests_of_a_result_are_a_workload() -> None:
+    first = run()
+    again = run(first.requests)
+    assert again.requests["request_id"].equals(first.requests["request_id"])
+    assert again.summary["total_output_tokens"] == first.summary["total_output_tokens"]
+
+
+def test_a_cluster_is_a_path_a_mapping_or_a_value(tmp_path: Path) -> None:
+    expected = run().summary
+    assert run(cluster=str(CLUSTER)).summary == expected
+    assert run(cluster=FIELDS).summary == expected
+    loaded = llmsim.Cluster.load(CLUSTER)
+    assert loaded.fields() == FIELDS
+    loaded.save(tmp_path / "copy.json")
+    assert run(cluster=tmp_path / "copy.json").summary == expected
+
+
+def test_a_built_cluster_serves_on_as_many_devices() -> None:
+    cluster = llmsim.Cluster.build("meta-llama/Llama-3.1-8B", "H100", tp=2, instances=3)
+    result = run(cluster=cluster)
+    assert [group["devices"] for group in result.summary["kv_cache"]] == [2, 2, 2]
+    apart = llmsim.Cluster.build("meta-llama/Llama-3.1-8B", "H100", prefill=1, decode=2)
+    roles = [
+        instance.get("pd_type")
+        for node in apart.fields()["nodes"]
+        for instance in node["instances"]
+    ]
+    assert roles == ["prefill", "decode", "decode"]
+    assert run(cluster=apart).summary["kv_transfer"]
+    with pytest.raises(llmsim.InputError, match="prefill is 1 and decode is 0; give both"):
+        llmsim.Cluster.build("meta-llama/Llama-3.1-8B", "H100", prefill=1)
+
+
+def test_equal_clusters_are_compiled_once_while_their_files_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from llmsim.api import run as module
+
+    compiled: list[str] = []
+    original = module.compile_cluster
+
+    def counted(*arguments: Any) -> Any:
+        compiled.append("")
+        return original(*arguments)
+
+    monkeypatch.setattr(module, "compile_cluster", counted)
+    monkeypatch.setattr(module, "_COMPILED", module._CompiledClusters())
+    path = tmp_path / "cluster.json"
+    path.write_text(CLUSTER.read_text())
+    first = run(cluster=path)
+    assert (
+        run(cluster=path, seed=7, request_routing_policy="RR")
+        .requests["finish_ps"]
+        .equals(first.requests["finish_ps"])
+    )
+    assert len(compiled) == 1
+    run(cluster=path, max_num_seqs=2)
+    assert len(compiled) == 2
+    text = json.loads(path.read_text())
+    text["nodes"][0]["instances"][0]["npu_mem"]["mem_bw"] = 1000
+    path.write_text(json.dumps(text))
+    assert run(cluster=path).summary["mean_tpot_ms"] > first.summary["mean_tpot_ms"]
+    assert len(compiled) == 3
+
+
+def test_threads_do_not_meet() -> None:
+    expected = [run(seed=seed, request_routing_policy="RAND").summary for seed in range(4)]
+    found: list[Any] = [None] * 4
+
+    def work(seed: int) -> None:
+        found[seed] = run(seed=seed, request_routing_policy="RAND").summary
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == expected
+
+
+def test_sessions_are_rows_of_their_own(tmp_path: Path) -> None:
+    lines = [
+        {
+            "session_id": f"s{n}",
+            "arrival_time_ns": n * 10**9,
+            "sub_requests": [
+                {"input_toks": 100, "output_toks": 10},
+                {"input_toks": 120, "output_toks": 5, "tool_duration_ns": 10**8},
+            ],
+        }
+        for n in range(3)
+    ]
+    trace = tmp_path / "sessions.jsonl"
+    trace.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    sessions = run(trace).sessions
+    assert sessions["session_id"].tolist() == ["s0", "s1", "s2"]
+    assert sessions["calls"].tolist() == [2, 2, 2]
+    assert sessions["emitted_tokens"].tolist() == [15, 15, 15]
+    assert (sessions["duration_ps"] > 10**11).all()
+
+
+def test_a_request_that_can_never_run_is_warned_of_and_the_others_are_served() -> None:
+    requests = [llmsim.Request(0, 10, 5), llmsim.Request(0.1, 10_000_000, 5)]
+    with pytest.warns(UserWarning, match="1 of 2 requests can never run"):
+        result = run(requests)
+    assert result.requests["status"].tolist() == ["finished", "rejected"]
+
+
+@pytest.mark.parametrize(
+    ("workload", "options", "field", "sentence"),
+    [
+        (TRACE, {"max_num_seq": 4}, "max_num_seq", 'did you mean "max_num_seqs"'),
+        (TRACE, {"output": "a.csv"}, "output", "use Result.to_csv"),
+        (3.5, {}, "workload", "workload is float"),
+        ([{"arrival_s": 0, "input_tokens": 5}], {}, "output_tokens", "output_tokens is missing"),
+        ([{"input_tokens": 5, "output_tokens": 5}], {}, "arrival_s", "given by none"),
+        (
+            [{"arrival_s": float("inf"), "input_tokens": 5, "output_tokens": 5}],
+            {},
+            "arrival_s",
+            "requests:1: arrival_s is inf",
+        ),
+        ({"arrival_s": [0, 1], "input_tokens": [5]}, {}, "workload", "different lengths"),
+        (
+            [{"arrival_s": 0, "input_tokens": 5, "output_tokens": 5, "model": object()}],
+            {},
+            "workload",
+            "a request holds a object",
+        ),
+    ],
+)
+def test_errors_name_the_culprit(
+    workload: Any, options: dict[str, Any], field: str, sentence: str
+) -> None:
+    with pytest.raises(llmsim.InputError) as caught:
+        run(workload, **options)
+    assert caught.value.field == field
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_errors_of_a_cluster_name_file_field_and_value(tmp_path: Path) -> None:
+    broken = json.loads(json.dumps(FIELDS))
+    broken["nodes"][0]["instances"][0]["tp_size"] = "two"
+    path = tmp_path / "broken.json"
+    path.write_text(json.dumps(broken, indent=1))
+    for cluster, name in ((path, str(path)), (broken, "cluster")):
+        with pytest.raises(llmsim.InputError) as caught:
+            run(cluster=cluster)
+        error = caught.value
+        assert (error.file, error.value) == (name, "two")
+        assert error.field == "nodes[0].instances[0].tp_size"
+    with pytest.raises(llmsim.InputError, match="cluster is int"):
+        run(cluster=3)
+
+
+def test_pictures_show_the_numbers() -> None:
+    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
+    result = run()
+    for metric in ("ttft", "tpot", "e2el"):
+        line = result.plot.latency_cdf(metric).lines[0]
+        shown = np.asarray(line.get_xdata(), dtype=float)
+        assert shown.mean() == pytest.approx(result.summary[f"mean_{metric}_ms"], rel=1e-5)
+    assert len(result.plot.timeline().patches) == 3 * len(result.requests)
+    assert {text.get_text() for text in result.plot.load().get_legend().get_texts()} == {
+        "running",
+        "waiting",
+    }
+    assert max(result.plot.kv_cache().lines[0].get_ydata()) <= 100
+    with pytest.raises(llmsim.InputError, match='metric is "p99"'):
+        result.plot.latency_cdf("p99")
+    assert "TTFT" in repr(result) and "<table>" in result._repr_html_()
+
+
+def test_importing_loads_nothing_and_a_run_needs_no_command_line() -> None:
+    script = (
+        "import sys, llmsim; assert 'numpy' not in sys.modules; "
+        f"llmsim.run({str(CLUSTER)!r}, {str(TRACE)!r}, cost_source='roofline'); "
+        "print([name for name in ('typer', 'pandas', 'matplotlib') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_public_name_exists() -> None:
+    assert set(llmsim.__all__) <= set(dir(llmsim))
+    for name in llmsim.__all__:
+        assert getattr(llmsim, name).__doc__
+    with pytest.raises(AttributeError, match="no attribute 'runs'"):
+        llmsim.runs  # noqa: B018
