@@ -114,10 +114,9 @@ class Result:
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Writes a run folder as `llmsim run --run-dir` does; raises InputError."""
-        if not self._results.series and self._results.steps:
+        if not self._prepared.simulation.record_series:
             raise InputError(
-                f"{Path(folder)}: this run recorded no series ({len(SeriesColumns.COLUMNS)} columns); run it "
-                "with series=True"
+                f"{Path(folder)}: this run recorded no series; run it with series=True"
             )
         write_run_folder(
             Path(folder),
