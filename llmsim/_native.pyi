@@ -196,11 +196,6 @@ class Program:
     def place(self, items: Sequence[tuple[int, int]], padded: int, gathered: int) -> tuple[int, int, int, int, int]:
         """Of each feature, what a step of this batch has, padding included."""
 
-    def node_times(self, items: Sequence[tuple[int, int]], padded: int, gathered: int, step: int) -> list[list[int]]:
-        """
-        ps of each operator in the run's step of that number, from 1: one for all its layers, or one for each.
-        """
-
 class QueueOrder(enum.Enum):
     FCFS = 0
 
@@ -750,49 +745,6 @@ class ExpandedConfig:
 
     def __init__(self, topology: engine.Topology, network: engine.NetworkKind, collectives: Sequence[CollectiveSpec], members: int = 1, devices: Sequence[int] = []) -> None: ...
 
-class DeviceStream(enum.Enum):
-    COMPUTE = 0
-
-    PULL = 1
-
-    COPY_IN = 2
-
-    COPY_OUT = 3
-
-    PIM = 4
-
-    HOST = 5
-
-    SEND = 6
-
-class NodeRole(enum.Enum):
-    BEGIN = 0
-
-    END = 1
-
-    OPERATOR = 2
-
-    COPY = 3
-
-    TO_HOST = 4
-
-    FROM_HOST = 5
-
-    QUERIES = 6
-
-    IN_MEMORY = 7
-
-    RESULTS = 8
-
-    CONTEXT = 9
-
-    PROMPTS = 10
-
-def describe_offloaded_step(program: Program, config: OffloadConfig, items: Sequence[Sequence[tuple[int, int]]], step: int) -> tuple:
-    """
-    The nodes of the run's step of that number, from 1, if nothing ran before: (unit, stream, role, operator, execution, lane, ps, end ps, bytes, nodes before) each; and of each member its two halves, if they alternate.
-    """
-
 class CopySource:
     """A memory that weights are copied from."""
 
@@ -1024,6 +976,57 @@ class OffloadConfig:
 
     @ranks.setter
     def ranks(self, arg: Sequence[Sequence[int]], /) -> None: ...
+
+class DeviceStream(enum.Enum):
+    COMPUTE = 0
+
+    PULL = 1
+
+    COPY_IN = 2
+
+    COPY_OUT = 3
+
+    PIM = 4
+
+    HOST = 5
+
+    SEND = 6
+
+class NodeRole(enum.Enum):
+    BEGIN = 0
+
+    RECEIVE = 1
+
+    MEET = 2
+
+    LAUNCH = 3
+
+    DRAFTS = 4
+
+    END = 5
+
+    OPERATOR = 6
+
+    COPY = 7
+
+    TO_HOST = 8
+
+    FROM_HOST = 9
+
+    QUERIES = 10
+
+    IN_MEMORY = 11
+
+    RESULTS = 12
+
+    CONTEXT = 13
+
+    PROMPTS = 14
+
+def step_nodes(program: Program, offload: OffloadConfig | None, items: Sequence[Sequence[tuple[int, int]]], step: int) -> tuple:
+    """
+    The nodes of the run's step of that number, from 1, if nothing ran before: (unit, stream, role, operator, execution, lane, ps, end ps, bytes, nodes before) each; and of each member its two halves, if they alternate.
+    """
 
 class Sharing(enum.Enum):
     FAIR = 0

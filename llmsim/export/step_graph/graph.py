@@ -8,18 +8,17 @@ runs before it, and links are free.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from llmsim.config.errors import NotYetError
 from llmsim.export.step_graph.nodes import GraphNode, Ranks
-from llmsim.export.step_graph.rows import Item, Row, in_order, padded_tokens, rows_of
-from llmsim.export.step_graph.streams import offloaded_nodes
+from llmsim.export.step_graph.rows import Item, padded_tokens, rows_of
+from llmsim.export.step_graph.streams import step_nodes
 from llmsim.lowering import LoweredGroup
 from llmsim.lowering.network.mesh import DomainLinks
 from llmsim.lowering.network.topology import RoutedLinks
-from llmsim.model import Layout
 
 
 @dataclass(frozen=True)
@@ -104,13 +103,10 @@ def iteration_graph(groups: Sequence[LoweredGroup], group: int, batch: Round) ->
         )
     padded = padded_tokens(first, batch.items)
     rows = [
-        rows_of(lowered, items, tokens, sum(padded), batch.step)
+        rows_of(lowered, items, tokens, sum(padded))
         for lowered, items, tokens in zip(domain, batch.items, padded, strict=True)
     ]
-    if first.offload is not None:
-        nodes = offloaded_nodes(domain, batch.items, rows, batch.step)
-    else:
-        nodes = tuple(_Maker(first.layout, len(domain), rows).nodes())
+    nodes = step_nodes(domain, batch.items, rows, batch.step)
     info = groups[group].info
     place = batch.members.index(group)
     return IterationGraph(
@@ -135,95 +131,3 @@ def _on_topology(links: DomainLinks | RoutedLinks) -> OnTopology | None:
         return None
     spec = links.routes.placed.spec
     return OnTopology(spec.as_file(), spec.num_devices(), tuple(links.domain), links.network_name)
-
-
-class _Maker:
-    """Makes the nodes of a domain in the order of time, rank by rank within an operator."""
-
-    def __init__(self, layout: Layout, members: int, rows: Sequence[Sequence[Row]]) -> None:
-        self._members, self._rows = members, rows
-        self._each, self._stages = layout.stage_ranks, layout.pp
-        self._numbers = Ranks(layout, members)
-        self.ranks = self._numbers.count
-        self._count = 0
-        self._before: list[tuple[int, ...]] = [()] * self.ranks
-        self._at = [0] * members
-
-    def nodes(self) -> Iterator[GraphNode]:
-        """All of them."""
-        for stage in range(self._stages):
-            yield from self._stage(stage)
-
-    def _stage(self, stage: int) -> Iterator[GraphNode]:
-        """Members run alike; those that lack what an operator works on, such as sequences, leave it
-        out.
-        """
-        together = False
-        for step in zip(
-            *(in_order([row for row in rows if row.stage == stage]) for rows in self._rows),
-            strict=True,
-        ):
-            row, layer = step[0]
-            if row.together and not together:
-                self._meet(stage)
-            together = row.together
-            if row.kind == "send":
-                yield from self._hand_over(stage, step)
-                continue
-            for member, (mine, _) in enumerate(step):
-                if mine.absent:
-                    continue
-                for device in range(self._each):
-                    yield self._node(
-                        self._numbers.number(member, stage, device), mine, layer, self._at[member]
-                    )
-                self._at[member] += mine.duration_ps(layer)
-
-    def _meet(self, stage: int) -> None:
-        """All members wait for the slowest."""
-        self._at = [max(self._at)] * self._members
-        for device in range(self._each):
-            ranks = [self._numbers.number(member, stage, device) for member in range(self._members)]
-            everyone = tuple(node for rank in ranks for node in self._before[rank])
-            for rank in ranks:
-                mine = self._before[rank]
-                self._before[rank] = (*mine, *(node for node in everyone if node not in mine))
-
-    def _hand_over(self, stage: int, step: Sequence[tuple[Row, int]]) -> Iterator[GraphNode]:
-        for member, (row, layer) in enumerate(step):
-            for device in range(self._each):
-                rank, next_rank = (
-                    self._numbers.number(member, at, device) for at in (stage, stage + 1)
-                )
-                sent = self._node(rank, row, layer, self._at[member], group=(rank, next_rank))
-                self._before[next_rank] = (sent.node,)
-                yield sent
-                end = sent.end_ps
-                yield self._node(next_rank, row.received(), layer, end, group=(rank, next_rank))
-            self._at[member] += row.duration_ps(layer)
-
-    def _node(
-        self, rank: int, row: Row, layer: int, start_ps: int, group: tuple[int, ...] | None = None
-    ) -> GraphNode:
-        node = GraphNode(
-            self._count,
-            rank,
-            row.name,
-            row.kind,
-            layer,
-            row.part,
-            start_ps,
-            row.duration_ps(layer),
-            row.flops,
-            row.bytes_moved,
-            row.power_class,
-            row.collective,
-            row.on_links,
-            row.provenance,
-            row.source,
-            self._before[rank],
-            self._numbers.together(rank, row) if group is None else group,
-        )
-        self._before[rank] = (self._count,)
-        self._count += 1
-        return node

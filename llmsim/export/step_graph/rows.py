@@ -28,65 +28,35 @@ class Row:
 
     name: str
     kind: str
-    stage: int
     part: int
-    repeat: int
-    times_ps: tuple[int, ...]
-    """One for all layers, or one for each."""
     flops: int
     bytes_moved: int
     power_class: str
     collective: str
     among: Among
-    together: bool
-    """On the tokens of all members, who wait for each other."""
     on_links: bool
     absent: bool
     provenance: str
     source: str
 
-    def duration_ps(self, layer: int) -> int:
-        """Of one execution."""
-        return self.times_ps[layer if len(self.times_ps) > 1 else 0]
-
     def received(self) -> Row:
         """The other end of a message: there when it is there."""
-        return replace(self, name="stage_receive", kind="receive", times_ps=(0,), flops=0)
+        return replace(self, name="stage_receive", kind="receive", flops=0)
 
 
-def in_order(rows: Sequence[Row]) -> list[tuple[Row, int]]:
-    """Operators of one part repeat together, layer by layer; a row stops after its own number of
-    layers.
-    """
-    ordered = []
-    for part in sorted({row.part for row in rows}):
-        mine = [row for row in rows if row.part == part]
-        ordered += [
-            (row, layer)
-            for layer in range(max(r.repeat for r in mine))
-            for row in mine
-            if layer < row.repeat
-        ]
-    return ordered
-
-
-def rows_of(
-    lowered: LoweredGroup, items: Sequence[Item], padded: int, gathered: int, step: int
-) -> list[Row]:
+def rows_of(lowered: LoweredGroup, items: Sequence[Item], padded: int, gathered: int) -> list[Row]:
     """The rows of a batch, in the program's order."""
-    batch, program = list(items), lowered.program
-    counts = dict(zip(FEATURES, program.place(batch, padded, gathered), strict=True))
-    times = program.node_times(batch, padded, gathered, step)
+    place = lowered.program.place(list(items), padded, gathered)
+    counts = dict(zip(FEATURES, place, strict=True))
     linked = lowered.costs.link_collectives
     return [
         _row(
             placed,
-            tuple(ps),
             counts,
             items,
             placed.operator is not None and runs_as_messages(placed.operator, linked),
         )
-        for placed, ps in zip(lowered.placed, times, strict=True)
+        for placed in lowered.placed
     ]
 
 
@@ -106,7 +76,6 @@ def padded_tokens(lowered: LoweredGroup, batches: Sequence[Sequence[Item]]) -> l
 
 def _row(
     placed: Placed,
-    times_ps: tuple[int, ...],
     counts: dict[str, int],
     items: Sequence[Item],
     on_links: bool,
@@ -115,16 +84,12 @@ def _row(
     row = Row(
         cost.name,
         "compute",
-        placed.stage,
         PARTS[placed.part],
-        placed.repeat,
-        times_ps,
         0,
         0,
         "compute",
         "",
         "tp",
-        False,
         on_links,
         False,
         "",
@@ -138,9 +103,7 @@ def _row(
         )
     count = counts[cost.feature]
     row = replace(row, provenance=Provenance(int(cost.provenance[count])).name.lower())
-    row = replace(
-        row, together=cost.feature == "gathered", absent=cost.feature in OPTIONAL and count == 0
-    )
+    row = replace(row, absent=cost.feature in OPTIONAL and count == 0)
     if op is None:  # a cost of the source as a whole, such as a gap between kernels
         return row
     row = replace(row, power_class=op.power_class)

@@ -1,9 +1,7 @@
-"""The nodes of an iteration that keeps something elsewhere: what runs on which device, and what is
-copied when.
+"""The nodes of an iteration, rank by rank, from those of the core's step graph.
 
-The core lays such a step out on streams (docs/explanation/memory.md); here each of its nodes
-becomes one of every rank. Nothing ran before, so the first copies start with the step, and links
-are the step's own.
+What a run times, what `--exact` gives to the engine and what is exported is this one
+graph. Nothing ran before, so the first copies start with the step, and links are the step's own.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ from llmsim.export.step_graph.nodes import GraphNode, Ranks
 from llmsim.export.step_graph.rows import Item, Row, attended, padded_tokens, rows_of
 from llmsim.lowering import LoweredGroup
 from llmsim.lowering.offload.placement import DEVICE, HOST
-from llmsim.lowering.offload.plan import OffloadPlan
 
 PIM = "pim"
 Role = _native.NodeRole
@@ -33,7 +30,7 @@ Items = tuple[Item, ...]
 
 
 @dataclass(frozen=True)
-class _Stream:
+class _Node:
     """A node of the core, of all ranks of a stage."""
 
     unit: int
@@ -48,71 +45,79 @@ class _Stream:
     after: list[int]
 
 
-def offloaded_nodes(
+def step_nodes(
     domain: Sequence[LoweredGroup],
     batches: Sequence[Items],
     rows: Sequence[Sequence[Row]],
     step: int,
 ) -> tuple[GraphNode, ...]:
-    """The nodes of the run's step of that number; `rows` are each member's operators
-    at its batch.
-    """
+    """The nodes of the run's step of that number; `rows` are each member's operators."""
     first = domain[0]
-    plan = first.offload
-    assert plan is not None, "the caller looked"
-    described, halves = _native.describe_offloaded_step(
-        first.program, plan.native, [list(items) for items in batches], step
+    offload = None if first.offload is None else first.offload.native
+    found, halves = _native.step_nodes(
+        first.program, offload, [list(items) for items in batches], step
     )
     lanes = [[(items, mine)] for items, mine in zip(batches, rows, strict=True)]
     for half in range(2) if halves else ():
         parts = [tuple(pair[half]) for pair in halves]
         padded = [padded_tokens(first, [items])[0] for items in parts]
         for member, (items, tokens) in enumerate(zip(parts, padded, strict=True)):
-            lanes[member].append((items, rows_of(domain[member], items, tokens, sum(padded), step)))
-    return _Streams(first, plan, len(domain), lanes).nodes([_Stream(*one) for one in described])
+            lanes[member].append((items, rows_of(domain[member], items, tokens, sum(padded))))
+    return _Ranks(first, len(domain), lanes).nodes([_Node(*one) for one in found])
 
 
-class _Streams:
-    """Turns nodes of streams into nodes of ranks; those that do nothing are left out, with what
+Ends = list[tuple[int, ...]]
+"""By device of a stage: the nodes that stand for the end of a node of the core."""
+
+
+class _Ranks:
+    """Turns nodes of the core into nodes of ranks; those that do nothing are left out, with what
     they wait for kept.
     """
 
     def __init__(
         self,
         group: LoweredGroup,
-        plan: OffloadPlan,
         members: int,
         lanes: Sequence[Sequence[tuple[Items, Sequence[Row]]]],
     ) -> None:
-        self._group, self._plan, self._lanes = group, plan, lanes
-        self._weights = plan.native.weights
+        self._group, self._plan, self._lanes = group, group.offload, lanes
         self._ranks = Ranks(group.layout, members)
         self._each, self._stages = group.layout.stage_ranks, group.layout.pp
         self._made: list[GraphNode] = []
 
-    def nodes(self, streams: Sequence[_Stream]) -> tuple[GraphNode, ...]:
+    def nodes(self, found: Sequence[_Node]) -> tuple[GraphNode, ...]:
         """All of them, in the order of each stream."""
-        ends: list[
-            list[tuple[int, ...]]
-        ] = []  # of each node of the core and device: what stands for it
+        ends: list[Ends] = []
         last: dict[tuple[int, int], int] = {}
-        for number, one in enumerate(streams):
+        for number, one in enumerate(found):
             place = (one.unit, one.stream)
             before = [*one.after, *([last[place]] if place in last else [])]
-            last[place] = number
-            waits = [
-                tuple(sorted({node for index in before for node in ends[index][device]}))
-                for device in range(self._each)
-            ]
+            if one.stream >= 0:
+                last[place] = number
+            met = [index for index in before if found[index].role == Role.MEET]
+            alone = [index for index in before if index not in met]
+            meets = one.role == Role.MEET
+            waits = [self._waits(ends, alone, met, device, meets) for device in range(self._each)]
             ends.append(self._add(one, waits))
         return tuple(self._made)
 
-    def _add(self, one: _Stream, waits: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    @staticmethod
+    def _waits(
+        ends: Sequence[Ends], alone: Sequence[int], met: Sequence[int], device: int, meets: bool
+    ) -> tuple[int, ...]:
+        """What a rank waits for by itself, in order; then what the members do that it meets."""
+        mine = [node for index in alone for node in ends[index][device]]
+        if not meets:
+            mine = sorted(mine)
+        return tuple(dict.fromkeys([*mine, *(n for index in met for n in ends[index][device])]))
+
+    def _add(self, one: _Node, waits: Ends) -> Ends:
         row = self._row(one)
         if row is None:
             return waits
         member, stage = divmod(one.unit, self._stages)
-        found: list[tuple[int, ...]] = []
+        found: Ends = []
         for device in range(self._each):
             rank = self._ranks.number(member, stage, device)
             if row.kind != "send":
@@ -126,7 +131,7 @@ class _Streams:
         return found
 
     def _append(
-        self, one: _Stream, row: Row, rank: int, waits: tuple[int, ...], group: tuple[int, ...]
+        self, one: _Node, row: Row, rank: int, waits: tuple[int, ...], group: tuple[int, ...]
     ) -> int:
         lasts = 0 if row.kind == "receive" else one.ps
         node = GraphNode(
@@ -154,35 +159,36 @@ class _Streams:
         self._made.append(node)
         return node.node
 
-    def _device(self, one: _Stream) -> str:
+    def _device(self, one: _Node) -> str:
         if one.role == Role.IN_MEMORY:
             return PIM
         if one.role != Role.OPERATOR:
             return "link"
         return HOST if one.stream == _native.DeviceStream.HOST.value else DEVICE
 
-    def _route(self, one: _Stream) -> str:
+    def _route(self, one: _Node) -> str:
         if one.role != Role.COPY:
             return MOVES[one.role][1] if one.role in MOVES else ""
-        ahead = self._weights.ahead[one.op] if one.op < len(self._weights.ahead) else []
+        assert self._plan is not None, "a step without an offload plan copies nothing"
+        weights = self._plan.native.weights
+        ahead = weights.ahead[one.op] if one.op < len(weights.ahead) else []
         whole = one.execution < len(ahead) and ahead[one.execution] > 0
         source = (
-            self._weights.ahead_from[one.op][one.execution]
-            if whole
-            else self._weights.by_batch_from[one.op]
+            weights.ahead_from[one.op][one.execution] if whole else weights.by_batch_from[one.op]
         )
         return f"{self._plan.copies.places[source]} -> {DEVICE}"
 
-    def _row(self, one: _Stream) -> Row | None:
+    def _row(self, one: _Node) -> Row | None:
         """What the node does, as an operator; None: nothing."""
-        if one.role in (Role.BEGIN, Role.END):
+        if one.role in (Role.BEGIN, Role.RECEIVE, Role.MEET, Role.LAUNCH, Role.END):
             return None
         items, rows = self._lanes[one.unit // self._stages][one.lane]
         row = rows[one.op]
         if one.role == Role.COPY or one.role in MOVES:
             name = f"weights of {row.name}" if one.role == Role.COPY else MOVES[one.role][0]
             return self._copy(row, name, one.num_bytes) if one.num_bytes else None
-        if self._plan.pim is None or row.kind != "attention":
+        pim = None if self._plan is None else self._plan.pim
+        if pim is None or row.kind != "attention":
             return None if row.absent else row
         there = one.role == Role.IN_MEMORY
         mine = [item for item in items if (item[0] == 1) == there]
@@ -190,7 +196,7 @@ class _Streams:
         assert op is not None, "attention is an operator of the model"
         flops, moved = attended(op, mine)
         row = (
-            replace(row, provenance="", source=self._plan.pim.part.name, power_class="memory")
+            replace(row, provenance="", source=pim.part.name, power_class="memory")
             if there
             else row
         )

@@ -5,7 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings/bindings.h"
-#include "offload/offload.h"
+#include "offload/offload_config.h"
 #include "program/drafter.h"
 #include "scheduler/impl/vllm_v1.h"
 #include "scheduler/registry.h"

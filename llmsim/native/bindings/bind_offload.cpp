@@ -1,11 +1,9 @@
 // Weights and operators outside of a group's devices, for Python.
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "bindings/bindings.h"
-#include "offload/offload.h"
+#include "offload/offload_config.h"
 
 namespace llmsim {
 
@@ -78,77 +76,9 @@ void bind_devices(nb::module_& m) {
       .def_rw("before_ps", &HostOperators::before);
 }
 
-Items items_of(const Batch& batch) {
-  Items items;
-  for (const Item& item : batch.items) items.emplace_back(item.tokens, item.computed_before);
-  return items;
-}
-
-// (unit, stream, role, operator, execution, lane, ps, end, bytes, what it waits for) of each node,
-// and the halves.
-nb::tuple describe(const std::shared_ptr<Program>& program,
-                   const std::shared_ptr<const OffloadConfig>& config,
-                   const std::vector<Items>& items, std::int64_t step) {
-  std::vector<std::unique_ptr<GroupCosts>> owned;
-  std::vector<GroupCosts*> members;
-  std::vector<Batch> batches;
-  for (const Items& one : items) {
-    owned.push_back(std::make_unique<GroupCosts>(program));
-    members.push_back(owned.back().get());
-    batches.push_back(batch_of(one));
-  }
-  std::vector<const Batch*> pointers;
-  for (const Batch& batch : batches) pointers.push_back(&batch);
-  OffloadDomain domain(members, std::vector(items.size(), config));
-  const OffloadDomain::Described found = domain.describe(pointers, step);
-  nb::list nodes, halves;
-  for (std::size_t i = 0; i < found.graph->nodes.size(); ++i) {
-    const StreamNode& node = found.graph->nodes[i];
-    const NodeLabel& label = found.graph->labels[i];
-    std::vector<std::int32_t> after;
-    for (const std::int32_t before : found.graph->after_of(node))
-      if (before < kCarried) after.push_back(before);
-    nodes.append(nb::make_tuple(node.stream / kNumDeviceStreams, node.stream % kNumDeviceStreams,
-                                label.role, label.op, label.execution, label.lane, found.ps[i],
-                                found.end[i], found.bytes[i], after));
-  }
-  for (const auto& [first, second] : found.halves)
-    halves.append(nb::make_tuple(items_of(first), items_of(second)));
-  return nb::make_tuple(nodes, halves);
-}
-
-void bind_described(nb::module_& m) {
-  nb::enum_<DeviceStream>(m, "DeviceStream")
-      .value("COMPUTE", DeviceStream::kCompute)
-      .value("PULL", DeviceStream::kPull)
-      .value("COPY_IN", DeviceStream::kCopyIn)
-      .value("COPY_OUT", DeviceStream::kCopyOut)
-      .value("PIM", DeviceStream::kPim)
-      .value("HOST", DeviceStream::kHost)
-      .value("SEND", DeviceStream::kSend);
-  nb::enum_<NodeRole>(m, "NodeRole")
-      .value("BEGIN", NodeRole::kBegin)
-      .value("END", NodeRole::kEnd)
-      .value("OPERATOR", NodeRole::kOperator)
-      .value("COPY", NodeRole::kCopy)
-      .value("TO_HOST", NodeRole::kToHost)
-      .value("FROM_HOST", NodeRole::kFromHost)
-      .value("QUERIES", NodeRole::kQueries)
-      .value("IN_MEMORY", NodeRole::kInMemory)
-      .value("RESULTS", NodeRole::kResults)
-      .value("CONTEXT", NodeRole::kContext)
-      .value("PROMPTS", NodeRole::kPrompts);
-  m.def("describe_offloaded_step", &describe, "program"_a, "config"_a, "items"_a, "step"_a,
-        "The nodes of the run's step of that number, from 1, if nothing ran before: (unit, stream, "
-        "role, operator, "
-        "execution, lane, ps, end ps, bytes, nodes before) each; and of each member its two "
-        "halves, if they alternate.");
-}
-
 }  // namespace
 
 void bind_offload(nb::module_& m) {
-  bind_described(m);
   bind_weights(m);
   bind_devices(m);
   nb::class_<OffloadConfig>(m, "OffloadConfig", "What a group keeps elsewhere.")
@@ -167,17 +97,6 @@ void bind_offload(nb::module_& m) {
       .def_rw("expanded", &OffloadConfig::expanded)
       .def_rw("shared", &OffloadConfig::shared)
       .def_rw("ranks", &OffloadConfig::ranks);
-}
-
-std::unique_ptr<StepExecutor> make_offload(const std::vector<Group*>& members) {
-  std::vector<GroupCosts*> costs;
-  std::vector<std::shared_ptr<const OffloadConfig>> configs;
-  for (Group* member : members) {
-    if (!member->config().offload) return nullptr;
-    costs.push_back(&member->costs());
-    configs.push_back(member->config().offload);
-  }
-  return std::make_unique<OffloadDomain>(std::move(costs), std::move(configs));
 }
 
 nb::dict offload_counters(const GroupCosts& costs) {

@@ -8,7 +8,6 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings/bindings.h"
-#include "offload/offload.h"
 #include "scheduler/impl/vllm_v1.h"
 #include "scheduler/registry.h"
 #include "step/expanded.h"
@@ -228,17 +227,7 @@ void bind_questions(nb::class_<Program>& program) {
             return std::make_tuple(at.tokens, at.sequences, at.gathered, at.decodes, at.prefills);
           },
           "items"_a, "padded"_a, "gathered"_a,
-          "Of each feature, what a step of this batch has, padding included.")
-      .def(
-          "node_times",
-          [](const Program& p, const Items& items, std::int64_t padded, std::int64_t gathered,
-             std::int64_t step) {
-            const Batch batch = batch_of(items);
-            return p.node_times(batch, p.place(batch, padded, gathered), step);
-          },
-          "items"_a, "padded"_a, "gathered"_a, "step"_a,
-          "ps of each operator in the run's step of that number, from 1: one for all its layers, "
-          "or one for each.");
+          "Of each feature, what a step of this batch has, padding included.");
 }
 
 }  // namespace

@@ -64,6 +64,7 @@ void bind_kv_tiers(nb::module_& m);
 // Methods that choose the admission policy of a simulation.
 void bind_set_admission(nb::class_<Simulation>& simulation);
 void bind_offload(nb::module_& m);
+void bind_step_graph(nb::module_& m);
 void bind_simulation(nb::module_& m);
 // Methods that choose the router of a simulation.
 void bind_set_router(nb::class_<Simulation>& simulation);
@@ -93,7 +94,4 @@ nb::list table_rows(const Simulation& simulation);
 nb::dict group_activity(const Group& group);
 // What a group copied and computed outside of its devices; zeros for one that does not.
 nb::dict offload_counters(const GroupCosts& costs);
-// For one group, or for all members of a lock-step group; null where they keep nothing elsewhere.
-std::unique_ptr<StepExecutor> make_offload(const std::vector<Group*>& members);
-
 }  // namespace llmsim

@@ -25,16 +25,27 @@ void add_tokens(ContentHasher& hasher, const nb::list& ids) {
   for (const nb::handle id : ids) hasher.token(nb::cast<std::int64_t>(id));
 }
 
-std::unique_ptr<RoundTiming> make_timing(const std::shared_ptr<const Program>& program,
-                                         const ExpandedConfig* expanded) {
-  if (expanded != nullptr) return std::make_unique<ExpandedRound>(program, *expanded);
-  return std::make_unique<FoldedRound>(*program);
-}
-
 std::vector<GroupCosts*> costs_of(const std::vector<Group*>& members) {
   std::vector<GroupCosts*> costs;
   for (Group* member : members) costs.push_back(&member->costs());
   return costs;
+}
+
+// Of one group, or of all members of a lock-step group, on links that nobody else uses.
+std::unique_ptr<StepExecutor> make_executor(const std::vector<Group*>& members,
+                                            const ExpandedConfig* expanded) {
+  std::vector<std::shared_ptr<const OffloadConfig>> offload;
+  for (const Group* member : members)
+    if (member->config().offload) offload.push_back(member->config().offload);
+  if (offload.size() < members.size()) offload.clear();
+  StepPricer pricer(costs_of(members), offload);
+  if (!offload.empty() && offload[0]->shared)
+    return std::make_unique<ContendedExecutor>(std::move(pricer));
+  if (expanded != nullptr || (!offload.empty() && offload[0]->expanded))
+    return expanded_executor(std::move(pricer), offload.empty() ? expanded : nullptr);
+  StepGraphs graphs = folded_graphs(pricer);
+  return std::make_unique<GraphExecutor>(std::move(pricer), std::move(graphs),
+                                         std::make_unique<FoldedTiming>());
 }
 
 std::vector<Group*> groups_at(const Simulation& s, const std::vector<std::size_t>& indices) {
@@ -48,10 +59,7 @@ void add_lockstep_group(Simulation& s, const std::vector<std::size_t>& indices,
                         const ExpandedConfig* expanded) {
   std::vector<Group*> members = groups_at(s, indices);
   if (members.empty()) throw std::invalid_argument("a lockstep needs members");
-  std::unique_ptr<StepExecutor> executor = make_offload(members);
-  if (!executor)
-    executor =
-        std::make_unique<LockstepExecutor>(costs_of(members), make_timing(program, expanded));
+  std::unique_ptr<StepExecutor> executor = make_executor(members, expanded);
   s.add_lockstep_group(
       std::make_unique<LockstepGroup>(std::move(members), std::move(executor), sync_interval));
 }
@@ -66,8 +74,8 @@ void share_links(Simulation& s, const std::vector<std::size_t>& indices,
   if (lockstep == nullptr ? members.size() != 1 : !std::ranges::equal(lockstep->members(), members))
     throw std::invalid_argument(
         "links are shared by one group, or by all members of a lockstep in their order");
-  auto executor = std::make_unique<ContendedRound>(
-      costs_of(members), ContendedLinks{std::move(places), std::move(collectives)}, *s.network());
+  auto executor = std::make_unique<ContendedExecutor>(
+      StepPricer(costs_of(members)), ContendedLinks{std::move(places), std::move(collectives)});
   if (lockstep != nullptr) {
     lockstep->use_executor(std::move(executor));
   } else {
@@ -84,20 +92,12 @@ void add_group(Simulation& s, const GroupConfig& config, std::unique_ptr<Schedul
   if (scheduler->limits().usable_blocks < 1)
     throw std::invalid_argument("a pool needs at least 2 blocks");
   GroupCosts costs(program, config.drafter);
-  if (const Drafter* drafter = config.drafter.get();
-      drafter != nullptr && drafter->first_expanded() != nullptr) {
-    costs.set_pass_timer(std::make_unique<RoundPasses>(
-        *drafter, make_timing(drafter->first_program(), drafter->first_expanded()),
-        make_timing(drafter->next_program(), drafter->next_expanded())));
-  }
+  if (config.drafter && config.drafter->first_expanded() != nullptr)
+    costs.set_pass_timer(std::make_unique<ExpandedPasses>(*config.drafter));
   auto group = std::make_unique<Group>(config, std::move(scheduler), std::move(costs),
                                        s.sequences(config.role), s.log(config.role));
-  if (config.offload) {
-    group->use_executor(make_offload({group.get()}));
-  } else if (expanded != nullptr || program->num_stages() > 1) {
-    group->use_executor(std::make_unique<LockstepExecutor>(costs_of({group.get()}),
-                                                           make_timing(program, expanded)));
-  }
+  if (config.offload || expanded != nullptr || program->num_stages() > 1)
+    group->use_executor(make_executor({group.get()}, expanded));
   if (record_steps) group->steps = std::make_unique<StepRecorder>();
   if (record_schedule) group->schedule = std::make_unique<ScheduleRecorder>();
   s.add_group(std::move(group));
@@ -320,6 +320,7 @@ NB_MODULE(_native, m) {
   llmsim::bind_configs(m);
   llmsim::bind_expanded(m);
   llmsim::bind_offload(m);
+  llmsim::bind_step_graph(m);
   llmsim::bind_network(m);
   llmsim::bind_routing(m);
   llmsim::bind_policies(m);

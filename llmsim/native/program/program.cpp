@@ -197,26 +197,6 @@ void Program::attention_ends(const Batch& batch, std::int64_t step, std::vector<
     out.push_back(begin + (end - begin) * layer / even_layers);
 }
 
-std::vector<std::vector<Ps>> Program::node_times(const Batch& batch, const Place& place,
-                                                 std::int64_t step) const {
-  const AttentionPrices attention = attention_layer(batch);
-  std::vector<Ps> draws;
-  if (num_draws_ > 0) draw(place, step, draws);
-  std::vector<std::vector<Ps>> times;
-  for (std::size_t i = 0; i < operators_.size(); ++i) {
-    const Operator& op = operators_[i];
-    if (first_draw_[i] >= 0) {
-      const auto first = draws.begin() + first_draw_[i];
-      times.emplace_back(first, first + op.repeat);
-    } else if (op.kind == NodeKind::kAttention) {
-      times.push_back({attention[static_cast<std::size_t>(op.attention)].ps});
-    } else {
-      times.push_back({op.ps[static_cast<std::size_t>(place.at(op.feature))]});
-    }
-  }
-  return times;
-}
-
 void Program::add_draws(const Place& place, std::span<const Ps> draws, Usage& usage,
                         StepPrice& price) const {
   for (std::size_t i = 0; i < operators_.size(); ++i) {

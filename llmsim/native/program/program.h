@@ -143,10 +143,6 @@ class Program {
   // the model's order; so many layers then end at equal distances.
   void attention_ends(const Batch& batch, std::int64_t step, std::vector<Ps>& out,
                       std::int32_t even_layers) const;
-  // The time of every operator in the step that `evaluate` counts as number `step`: one for all of
-  // its layers, or, where it is sampled, one for each.
-  std::vector<std::vector<Ps>> node_times(const Batch& batch, const Place& place,
-                                          std::int64_t step) const;
   Ps host_gap() const { return host_gap_; }
   // From now on a verified draft counts as a sequence in the tables: its logits are computed, too.
   void give_drafts_rows() { drafts_have_rows_ = true; }

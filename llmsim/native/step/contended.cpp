@@ -3,310 +3,338 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "model/base/arithmetic.h"
-
 namespace llmsim {
 
-namespace model = astra_sim::model;
+namespace {
 
-ContendedRound::ContendedRound(std::vector<GroupCosts*> members, ContendedLinks links,
-                               SharedNetwork& network)
-    : members_(members),
-      features_(members, nullptr),
+bool copies(std::size_t stream) {
+  const auto kind = static_cast<DeviceStream>(stream % static_cast<std::size_t>(kNumDeviceStreams));
+  return kind == DeviceStream::kCopyIn || kind == DeviceStream::kCopyOut ||
+         kind == DeviceStream::kPull || kind == DeviceStream::kPim;
+}
+
+// Routes from the sources of weights, then those of OffloadRoute.
+std::vector<Route> routes_of(const StepPricer& pricer, std::size_t stages) {
+  const OffloadConfig& config = *pricer.offload();
+  const std::size_t units = pricer.num_members() * stages;
+  std::vector<Route> routes;
+  for (std::size_t source = 0; source < config.weights.sources.size(); ++source) {
+    const Ps before = config.weights.sources[source].before;
+    Route& route = routes.emplace_back(Route{false, before, {}, Purpose::kWeights});
+    for (std::size_t unit = 0; unit < units; ++unit)
+      route.other.push_back({pricer.offload_of(unit / stages).weights.sources[source].place});
+  }
+  for (const OffloadRoute which : {OffloadRoute::kToMemory, OffloadRoute::kFromMemory,
+                                   OffloadRoute::kToHost, OffloadRoute::kFromHost}) {
+    const bool memory = which == OffloadRoute::kToMemory || which == OffloadRoute::kFromMemory;
+    const bool out = which == OffloadRoute::kToMemory || which == OffloadRoute::kToHost;
+    const Ps before = memory || out ? 0 : config.host.before;
+    Route& route = routes.emplace_back(Route{out, before, {}, Purpose::kOther});
+    for (std::size_t unit = 0; unit < units; ++unit) {
+      const OffloadConfig& mine = pricer.offload_of(unit / stages);
+      std::vector<NetworkNodeId> places{mine.host.place};
+      if (memory && mine.has_pim) {
+        const std::size_t tp = mine.ranks.at(unit % stages).size();
+        const auto first =
+            mine.pim.places.begin() + static_cast<std::ptrdiff_t>(unit % stages * tp);
+        places.assign(first, first + static_cast<std::ptrdiff_t>(tp));
+      }
+      route.other.push_back(std::move(places));
+    }
+  }
+  return routes;
+}
+
+// Collectives on shared links are nodes of their own; other operators in a row are one.
+StepGraphs graphs_over(const StepPricer& pricer, const ContendedLinks& links) {
+  const Program& program = pricer.program();
+  const auto members = static_cast<std::int32_t>(pricer.num_members());
+  std::vector<bool> apart(program.operators().size(), false);
+  for (const CollectiveSpec& spec : links.collectives) apart.at(at(spec.op)) = true;
+  const bool drafts = pricer.member(0).drafter() != nullptr;
+  return {unrolled(folded(program, program_graph(program, members, drafts), apart)), {}};
+}
+
+}  // namespace
+
+ContendedExecutor::ContendedExecutor(StepPricer pricer)
+    : pricer_(std::move(pricer)),
+      timer_(full_graphs(pricer_), std::make_unique<FoldedTiming>()),
+      open_(pricer_.num_members()) {
+  lay_out();
+}
+
+ContendedExecutor::ContendedExecutor(StepPricer pricer, ContendedLinks links)
+    : pricer_(std::move(pricer)),
+      timer_(graphs_over(pricer_, links), std::make_unique<FoldedTiming>()),
       links_(std::move(links)),
-      network_(network),
-      program_(members.front()->program()),
-      tp_(links_.places.size() /
-          (members.size() * static_cast<std::size_t>(program_.num_stages()))),
-      stages_(static_cast<std::size_t>(program_.num_stages())),
-      specs_(program_.operators().size(), nullptr),
-      devices_(members.size() * stages_.size()) {
-  if (tp_ == 0 || links_.places.size() != tp_ * devices_.size())
-    throw std::invalid_argument("every device of a domain on shared links needs a place");
-  for (const CollectiveSpec& spec : links_.collectives)
-    specs_.at(static_cast<std::size_t>(spec.op)) = &spec;
-  const auto& operators = program_.operators();
-  for (std::size_t first = 0; first < operators.size();) {
-    Stage& stage = stages_[static_cast<std::size_t>(operators[first].stage)];
-    std::size_t last = first + 1;
-    if (operators[first].kind == NodeKind::kStageSend) {
-      stage.kv_transfer = static_cast<std::int32_t>(first);
-    } else {
-      while (last < operators.size() && operators[last].part == operators[first].part &&
-             operators[last].stage == operators[first].stage &&
-             operators[last].kind != NodeKind::kStageSend)
-        ++last;
-      add_items(stage, first, last);
+      open_(pricer_.num_members()) {
+  lay_out();
+}
+
+void ContendedExecutor::lay_out() {
+  const StepGraph& usual = timer_.graphs().whole;
+  slots_.assign(at(usual.slots), 0);
+  if (pricer_.offload() != nullptr) {
+    for (std::size_t m = 0; m < pricer_.num_members(); ++m) {
+      const auto& ranks = pricer_.offload_of(m).ranks;
+      devices_.insert(devices_.end(), ranks.begin(), ranks.end());
     }
-    first = last;
+    if (devices_.size() != at(usual.units))
+      throw std::invalid_argument("the devices of each unit are needed");
+    routes_ = routes_of(pricer_, at(usual.stages));
+  }
+  const auto num_streams = at(usual.units * kNumDeviceStreams);
+  for (std::size_t stream = 0; stream < num_streams; ++stream) {
+    const std::size_t unit = stream / static_cast<std::size_t>(kNumDeviceStreams);
+    const bool by_rank = copies(stream) && !devices_.empty();
+    cursors_.emplace_back(by_rank ? devices_[unit].size() : 1);
+  }
+  const Order& order = order_of(usual);
+  for (std::size_t stream = 0; stream < num_streams; ++stream)
+    if (!order.by_stream[stream].empty()) streams_.push_back(stream);
+  meetings_.resize(at(usual.stages));
+  ahead_ = pricer_.ahead(usual);
+  expect_step();
+}
+
+void ContendedExecutor::start(SharedNetwork* network) {
+  if (network == nullptr)
+    throw std::invalid_argument("steps that meet other transfers need the network");
+  network_ = network;
+  if (!links_.collectives.empty()) {
+    const auto members = static_cast<std::int32_t>(pricer_.num_members());
+    flows_ = std::make_unique<CollectiveFlows>(pricer_.program(), members, links_, *network,
+                                               [this](const StepNode& node, Ps at, Ps now) {
+                                                 exchanged(node, at, now);
+                                                 advance(now);
+                                               });
+  }
+  advance(0);
+}
+
+const ContendedExecutor::Order& ContendedExecutor::order_of(const StepGraph& graph) {
+  for (const Order& order : orders_)
+    if (order.graph == &graph) return order;
+  Order& order = orders_.emplace_back();
+  order.graph = &graph;
+  order.by_stream.resize(cursors_.size());
+  order.kept_by.assign(slots_.size(), -1);
+  order.member_of.assign(graph.nodes.size(), -1);
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i)
+    if (graph.nodes[i].stream != kNoStream)
+      order.by_stream[at(graph.nodes[i].stream)].push_back(static_cast<std::int32_t>(i));
+  for (const auto& [node, slot] : graph.kept) order.kept_by[at(slot)] = node;
+  for (std::size_t m = 0; m < graph.members.size(); ++m)
+    order.member_of[at(graph.members[m].end)] = static_cast<std::int32_t>(m);
+  return order;
+}
+
+void ContendedExecutor::expect_step() {
+  Step& step = steps_.emplace_back();
+  step.prices = ahead_;
+  follow(step, orders_.front());
+}
+
+// What was copied ahead for the usual order counts in this one too: both have as many nodes that
+// run ahead on each stream, in the same order.
+void ContendedExecutor::follow(Step& step, const Order& order) const {
+  Step old = std::move(step);
+  step = Step{&order, old.begun, old.now, std::move(old.prices), {}, {}, {}, 0};
+  const auto& nodes = order.graph->nodes;
+  step.end.assign(nodes.size(), kNever);
+  step.reached.assign(nodes.size(), 0);
+  for (const StepNode& node : nodes) {
+    const bool streams = node.stream != kNoStream;
+    step.left.push_back(streams ? static_cast<std::int32_t>(cursors_[at(node.stream)].size()) : 0);
+    step.open += streams;
+  }
+  if (old.order == nullptr) return;
+  for (const std::size_t stream : streams_) {
+    const auto &before = old.order->by_stream[stream], &after = order.by_stream[stream];
+    for (std::size_t i = 0; i < std::min(before.size(), after.size()); ++i) {
+      step.end[at(after[i])] = old.end[at(before[i])];
+      step.reached[at(after[i])] = old.reached[at(before[i])];
+      step.left[at(after[i])] = old.left[at(before[i])];
+      step.open -= old.end[at(before[i])] != kNever;
+    }
   }
 }
 
-// Operators of one part run layer by layer.
-void ContendedRound::add_items(Stage& stage, std::size_t first, std::size_t last) {
-  const auto& operators = program_.operators();
-  std::int32_t layers = 0;
-  for (std::size_t i = first; i < last; ++i) layers = std::max(layers, operators[i].repeat);
-  for (std::int32_t layer = 0; layer < layers; ++layer)
-    for (std::size_t i = first; i < last; ++i) {
-      const Operator& op = operators[i];
-      if (op.repeat <= layer) continue;
-      const bool together = op.feature == Feature::kGathered, moves = specs_[i] != nullptr;
-      const auto kind = together ? (moves ? Item::Kind::kCollective : Item::Kind::kTogether)
-                                 : (moves ? Item::Kind::kInside : Item::Kind::kOwn);
-      if (stage.items.empty() || moves || stage.items.back().kind != kind ||
-          stage.items.back().layer != layer)
-        stage.items.push_back({kind, layer, {}});
-      stage.items.back().ops.push_back(static_cast<std::int32_t>(i));
-    }
+// As if everything were free: who else moves is not known before the step has run.
+const StepGraph& ContendedExecutor::choose(bool may_split) {
+  if (!may_split) return timer_.graphs().whole;
+  StepCarry free(timer_.graphs().whole);
+  return timer_.run(pricer_, true, 0, free).graph;
 }
 
-void ContendedRound::begin(std::span<const Batch* const> batches, Ps now, StepSink& sink) {
+void ContendedExecutor::begin(std::span<const Batch* const> batches, Ps now, StepSink& sink) {
   sink_ = &sink;
-  const std::int64_t number = num_runs_++;
-  Run& run = runs_.emplace_back();
-  const auto steps = features_.combine(batches);
-  run.members.assign(steps.begin(), steps.end());
-  run.draws.assign(steps.front().draws.begin(), steps.front().draws.end());
-  for (std::size_t m = 0; m < members_.size(); ++m)
-    run.costs.push_back(
-        step_costs(*members_[m], run.members[m], run.draws));  // in the order of steps
-  run.start.assign(members_.size(), kNever);
-  run.cursors.resize(devices_.size());
-  run.waiting.assign(stages_.size(), 0);
-  for (std::size_t m = 0; m < members_.size(); ++m) arrive(number, m, 0, now, now);
+  const StepGraph& graph = choose(pricer_.begin(batches));
+  Step& step = steps_.back();
+  if (step.order->graph != &graph) follow(step, order_of(graph));
+  step.begun = true;
+  step.now = now;
+  pricer_.fill(graph, step.prices);
+  for (std::size_t m = 0; m < batches.size(); ++m)
+    open_[m].push_back(pricer_.open(m, graph, step.prices));
+  expect_step();
+  advance(now);
 }
 
-Ps ContendedRound::price(const Run& run, const MemberStep& member, const Item& item) const {
-  Ps sum = 0;
-  for (const std::int32_t index : item.ops) {
-    const auto i = static_cast<std::size_t>(index);
-    const Operator& op = program_.operators()[i];
-    if (op.kind == NodeKind::kAttention) {
-      sum += member.attention[static_cast<std::size_t>(op.attention)].ps;
-    } else if (op.sampled != nullptr) {
-      sum += run.draws[static_cast<std::size_t>(program_.first_draw(i) + item.layer)];
+// When a node has ended; kNever: not known yet. One on no stream is as late as what it waits for.
+Ps ContendedExecutor::end_of(const Step& step, std::int64_t number, std::int32_t node) const {
+  const StepNode& one = step.order->graph->nodes[at(node)];
+  if (one.stream != kNoStream) return step.end[at(node)];
+  const Ps begin = ready(step, number, one);
+  return begin == kNever ? kNever : begin + step.prices.of(*step.order->graph, one, 0);
+}
+
+// When everything that the node waits for is done; kNever: not known yet.
+Ps ContendedExecutor::ready(const Step& step, std::int64_t number, const StepNode& node) const {
+  Ps ready = 0;
+  for (const Wait& wait : step.order->graph->waits_of(node)) {
+    Ps end;
+    if (wait.from == WaitFor::kNode) {
+      end = end_of(step, number, wait.index);
+    } else if (number == first_) {
+      end = slots_[at(wait.index)];
     } else {
-      sum += op.ps[static_cast<std::size_t>(member.place.at(op.feature))];
+      const Step& last = steps_[static_cast<std::size_t>(number - 1 - first_)];
+      end = last.begun ? last.end[at(last.order->kept_by[at(wait.index)])] : kNever;
     }
+    if (end == kNever) return kNever;
+    ready = std::max(ready, end);
   }
-  return sum;
+  return ready;
 }
 
-void ContendedRound::arrive(std::int64_t run, std::size_t member, std::size_t stage, Ps at,
-                            Ps now) {
-  run_of(run).cursors[place(member, stage)].at = at;
-  try_begin(member, stage, now);
-}
-
-void ContendedRound::try_begin(std::size_t member, std::size_t stage, Ps now) {
-  const Device& device = devices_[place(member, stage)];
-  const std::int64_t number = device.next_run;
-  if (number >= num_runs_) return;
-  Run& run = run_of(number);
-  Cursor& cursor = run.cursors[place(member, stage)];
-  if (cursor.running || cursor.at == kNever) return;
-  cursor.running = true;
-  cursor.at = std::max(cursor.at, device.free);
-  if (stage == 0) run.start[member] = cursor.at;
-  advance(number, member, stage, now);
-}
-
-void ContendedRound::advance(std::int64_t number, std::size_t member, std::size_t stage, Ps now) {
-  Run& run = run_of(number);
-  Cursor& cursor = run.cursors[place(member, stage)];
-  const std::vector<Item>& items = stages_[stage].items;
-  for (; cursor.item < items.size(); ++cursor.item) {
-    if (items[cursor.item].kind == Item::Kind::kOwn) {
-      cursor.at += price(run, run.members[member], items[cursor.item]);
-      continue;
-    }
-    if (items[cursor.item].kind == Item::Kind::kInside) {
-      if (inside(number, member, stage, now)) return;
-      continue;
-    }
-    if (++run.waiting[stage] == static_cast<std::int32_t>(members_.size()))
-      meet(number, stage, now);
-    return;
+bool ContendedExecutor::try_next(std::size_t stream, std::size_t rank, Ps now) {
+  Cursor& cursor = cursors_[stream][rank];
+  if (cursor.moving) return false;
+  while (cursor.next >= step_at(cursor.step).order->by_stream[stream].size()) {
+    if (!step_at(cursor.step).begun) return false;
+    ++cursor.step;
+    cursor.next = 0;
   }
-  leave(number, member, stage, now);
-}
-
-// All members are at the same item. What follows a meeting without a collective is known at once.
-void ContendedRound::meet(std::int64_t number, std::size_t stage, Ps now) {
-  Run& run = run_of(number);
-  run.waiting[stage] = 0;
-  Ps at = 0;
-  for (std::size_t m = 0; m < members_.size(); ++m)
-    at = std::max(at, run.cursors[place(m, stage)].at);
-  const std::size_t index = run.cursors[place(0, stage)].item;
-  const Item& item = stages_[stage].items[index];
-  const Ps ps = price(run, run.members[0], item);
-  if (item.kind == Item::Kind::kCollective) {
-    flows_between(run, stage, item.ops[0]);
-    if (exchange({number, static_cast<std::int32_t>(stage)}, ps, at, now)) return;
-  }
-  for (std::size_t m = 0; m < members_.size(); ++m) {
-    run.cursors[place(m, stage)].at = at + ps;
-    ++run.cursors[place(m, stage)].item;
-  }
-  for (std::size_t m = 0; m < members_.size(); ++m) advance(number, m, stage, now);
-}
-
-// The flows of a collective between the members.
-void ContendedRound::flows_between(const Run& run, std::size_t stage, std::int32_t op) {
-  const CollectiveSpec& spec = *specs_[static_cast<std::size_t>(op)];
-  const std::size_t members = members_.size();
-  if (spec.per_node > 0) {
-    const Feature feature = program_.operators()[static_cast<std::size_t>(op)].feature;
-    return rows_of(spec, run.members[0].place.at(feature), stage);
-  }
-  // A ring over all ranks of all members goes from member to member once; the rest of it is on
-  // their own links.
-  Part& part = only_part(spec.everyone ? Shape::kEveryone : Shape::kRing,
-                         bytes_of(run, 0, op, members * (spec.everyone ? tp_ : 1)));
-  for (std::size_t m = 0; m < members; ++m) {
-    const std::size_t next = (m + 1) % members;
-    for (std::size_t rank = 0; rank < tp_ && !spec.everyone; ++rank)
-      part.flows.push_back({device(m, stage, rank), device(next, stage, rank)});
-    if (spec.everyone) part.flows.push_back({device(m, stage, tp_ - 1), device(next, stage, 0)});
-  }
-}
-
-// What leaves a device goes to its neighbour in the node and to its like in the next node: that
-// loads its two ports, and those of the others, as much as rows to all do.
-void ContendedRound::rows_of(const CollectiveSpec& spec, std::int64_t units, std::size_t stage) {
-  const std::size_t members = members_.size(), each = static_cast<std::size_t>(spec.per_node);
-  num_parts_ = 0;
-  for (const Shape shape : {Shape::kNear, Shape::kFar}) {
-    const bool near = shape == Shape::kNear;
-    if (near ? each == 1 : each == members) continue;
-    Part& part = parts_[num_parts_++];
-    part.shape = shape;
-    part.bytes = ceil_div(units * (near ? spec.bytes_per_unit : spec.far_bytes_per_unit),
-                          static_cast<std::int64_t>(members));
-    part.flows.clear();
-    for (std::size_t m = 0; m < members; ++m) {
-      const std::size_t next = near ? m / each * each + (m + 1) % each : (m + each) % members;
-      for (std::size_t rank = 0; rank < tp_; ++rank)
-        part.flows.push_back({device(m, stage, rank), device(next, stage, rank)});
-    }
-  }
-}
-
-// What each of a ring's ranks sends; of an exchange of rows, what leaves each rank, in all one
-// neighbour's flow: that loads the ranks' ports as much as flows to all others do.
-std::int64_t ContendedRound::bytes_of(const Run& run, std::size_t member, std::int32_t op,
-                                      std::size_t ranks) const {
-  const auto index = static_cast<std::size_t>(op);
-  const auto count = static_cast<std::int64_t>(ranks);
-  const std::int64_t units = run.members[member].place.at(program_.operators()[index].feature);
-  const std::int64_t chunk = ceil_div(units * specs_[index]->bytes_per_unit, count);
-  if (specs_[index]->kind == model::CollectiveKind::kAllToAll) return chunk;
-  return (count - 1) * chunk * (specs_[index]->kind == model::CollectiveKind::kAllReduce ? 2 : 1);
-}
-
-// A collective among the devices of a member's stage; false when it has been passed.
-bool ContendedRound::inside(std::int64_t number, std::size_t member, std::size_t stage, Ps now) {
-  Run& run = run_of(number);
-  Cursor& cursor = run.cursors[place(member, stage)];
-  const Item& item = stages_[stage].items[cursor.item];
-  const Ps ps = price(run, run.members[member], item);
-  Part& part = only_part(Shape::kRing, bytes_of(run, member, item.ops[0], tp_));
-  for (std::size_t rank = 0; rank < tp_; ++rank)
-    part.flows.push_back({device(member, stage, rank), device(member, stage, (rank + 1) % tp_)});
-  const Exchange own{number, static_cast<std::int32_t>(stage), static_cast<std::int32_t>(member), 0,
-                     true};
-  if (ps > 0 && exchange(own, ps, cursor.at, now)) return true;
-  cursor.at += ps;
-  return false;
-}
-
-void ContendedRound::landed(TransferId, std::uint64_t token, Ps now) {
-  Exchange& open = exchanges_[token / 2];
-  open.at = std::max(open.at, now + open.extra[token % 2]);
-  if (--open.left > 0) return;
-  const Exchange done = open;
-  free_exchanges_.push_back(token / 2);
-  const auto stage = static_cast<std::size_t>(done.stage);
-  const Ps at = done.at;
-  if (done.inside) {
-    Cursor& cursor = run_of(done.run).cursors[place(static_cast<std::size_t>(done.member), stage)];
-    cursor.at = at;
-    ++cursor.item;
-    return advance(done.run, static_cast<std::size_t>(done.member), stage, now);
-  }
-  if (done.member >= 0) {
-    const auto member = static_cast<std::size_t>(done.member);
-    Device& device = devices_[place(member, stage)];
-    device.link_free = at;
-    device.sending = false;
-    ++device.next_sent;
-    send_next(member, stage, now);
-    return arrive(done.run, member, stage + 1, at, now);
-  }
-  Run& run = run_of(done.run);
-  for (std::size_t m = 0; m < members_.size(); ++m) {
-    run.cursors[place(m, stage)].at = at;
-    ++run.cursors[place(m, stage)].item;
-  }
-  for (std::size_t m = 0; m < members_.size(); ++m) advance(done.run, m, stage, now);
-}
-
-// A member has done a stage; its devices may begin the next iteration's.
-void ContendedRound::leave(std::int64_t number, std::size_t member, std::size_t stage, Ps now) {
-  Device& device = devices_[place(member, stage)];
-  const Ps at = run_of(number).cursors[place(member, stage)].at;
-  ++device.next_run;
-  device.free = at;
-  if (stage + 1 == stages_.size()) {
-    end_step(number, member, at, now);
+  Step& step = step_at(cursor.step);
+  const StepGraph& graph = *step.order->graph;
+  const StepNode& node = graph.nodes[at(step.order->by_stream[stream][cursor.next])];
+  if (!step.begun && !node.ahead) return false;
+  Ps begin = ready(step, cursor.step, node);
+  if (begin == kNever) return false;
+  begin = std::max(begin, cursor.free);
+  if (node.role == NodeRole::kBegin) begin = std::max(begin, step.now);
+  if (node.ahead && step.prices.bytes[at(node.price)] > 0) {
+    cursor.moving = true;
+    copy(node, step, rank, begin, now);
+  } else if (flows_ && node.op >= 0 && flows_->carries(node.op)) {
+    cursor.moving = true;
+    exchange(node, step, begin, now);
   } else {
-    device.to_send.push_back(at);
-    send_next(member, stage, now);
+    pass(stream, rank, begin + step.prices.of(graph, node, 0), now);
   }
-  try_begin(member, stage, now);
+  return true;
 }
 
-// Hidden states leave when the last ones have arrived, beside the next batch.
-void ContendedRound::send_next(std::size_t member, std::size_t stage, Ps now) {
-  Device& from = devices_[place(member, stage)];
-  while (!from.sending && !from.to_send.empty()) {
-    const Ps at = std::max(from.to_send.front(), from.link_free);
-    from.to_send.pop_front();
-    const std::int64_t number = from.next_sent;
-    const std::int32_t op = stages_[stage].kv_transfer;
-    const Operator& kv_transfer = program_.operators()[static_cast<std::size_t>(op)];
-    const std::int64_t tokens = run_of(number).members[member].place.tokens;
-    const Ps ps = kv_transfer.ps[static_cast<std::size_t>(tokens)];
-    const CollectiveSpec* spec = specs_[static_cast<std::size_t>(op)];
-    Part& part = only_part(Shape::kRing, spec == nullptr ? 0 : tokens * spec->bytes_per_unit);
-    for (std::size_t rank = 0; rank < tp_ && spec != nullptr; ++rank)
-      part.flows.push_back({device(member, stage, rank), device(member, stage + 1, rank)});
-    const Exchange one{number, static_cast<std::int32_t>(stage), static_cast<std::int32_t>(member)};
-    if (spec != nullptr && exchange(one, ps, at, now)) {
-      from.sending = true;
-      return;
-    }
-    from.link_free = at + ps;
-    ++from.next_sent;
-    arrive(number, member, stage + 1, at + ps, now);
+void ContendedExecutor::copy(const StepNode& node, const Step& step, std::size_t rank, Ps begin,
+                             Ps now) {
+  const std::size_t unit = at(node.stream / kNumDeviceStreams);
+  const Route& route = routes_[static_cast<std::size_t>(node.route)];
+  const auto& others = route.other[unit];
+  const NetworkNodeId device = devices_[unit][rank], other = others[others.size() == 1 ? 0 : rank];
+  const std::uint64_t token = (static_cast<std::uint64_t>(node.stream) << 32) | rank;
+  network_->transfer_at(route.out ? device : other, route.out ? other : device,
+                        step.prices.bytes[at(node.price)], std::max(begin + route.before, now), now,
+                        *this, token, route.purpose);
+}
+
+void ContendedExecutor::landed(TransferId, std::uint64_t token, Ps now) {
+  const auto stream = static_cast<std::size_t>(token >> 32);
+  const auto rank = static_cast<std::size_t>(token & 0xffffffffU);
+  cursors_[stream][rank].moving = false;
+  pass(stream, rank, now, now);
+  advance(now);
+}
+
+// A member has come to a collective, or to sending its hidden states.
+void ContendedExecutor::exchange(const StepNode& node, const Step& step, Ps begin, Ps now) {
+  const Operator& op = pricer_.program().operators()[at(node.op)];
+  if (op.feature == Feature::kGathered) {
+    Meeting& meeting = meetings_[at(op.stage)];
+    meeting.at = std::max(meeting.at, begin);
+    if (++meeting.there < pricer_.num_members()) return;
+    begin = meeting.at;
+    meeting = {};
+  }
+  const Ps ps = step.prices.of(*step.order->graph, node, 0);
+  const std::int64_t units = step.prices.units[at(node.price)];
+  if (!flows_->start(node, units, ps, begin, now)) exchanged(node, begin + ps, now);
+}
+
+// All who took part go on.
+void ContendedExecutor::exchanged(const StepNode& node, Ps at, Ps now) {
+  const Operator& op = pricer_.program().operators()[llmsim::at(node.op)];
+  const bool together = op.feature == Feature::kGathered;
+  const std::int32_t stages = timer_.graphs().whole.stages;
+  const auto members = static_cast<std::int32_t>(pricer_.num_members());
+  const std::int32_t first = together ? 0 : node.member;
+  const std::int32_t last = together ? members : node.member + 1;
+  const std::int32_t kind = node.stream % kNumDeviceStreams;
+  for (std::int32_t m = first; m < last; ++m) {
+    const auto stream = llmsim::at((m * stages + op.stage) * kNumDeviceStreams + kind);
+    cursors_[stream][0].moving = false;
+    pass(stream, 0, at, now);
   }
 }
 
-void ContendedRound::end_step(std::int64_t number, std::size_t member, Ps at, Ps now) {
-  Run& run = run_of(number);
-  const StepTimes times =
-      step_times(run.costs[member], run.start[member], at, run.members[member].place.tokens);
-  devices_[place(member, stages_.size() - 1)].free = times.end;
-  if (++run.ended == members_.size()) {
-    // Nothing refers to iterations that all have ended, and they end in order.
-    while (!runs_.empty() && runs_.front().ended == members_.size()) {
-      runs_.pop_front();
-      ++first_run_;
-    }
+// The rank is through with its present node.
+void ContendedExecutor::pass(std::size_t stream, std::size_t rank, Ps end, Ps now) {
+  Cursor& cursor = cursors_[stream][rank];
+  Step& step = step_at(cursor.step);
+  const std::size_t node = at(step.order->by_stream[stream][cursor.next]);
+  cursor.free = end;
+  ++cursor.next;
+  step.reached[node] = std::max(step.reached[node], end);
+  if (--step.left[node] > 0) return;
+  step.end[node] = step.reached[node];
+  --step.open;
+  const std::int32_t member = step.order->member_of[node];
+  if (member < 0) return;
+  const Ps start = step.end[at(step.order->graph->members[at(member)].begin)];
+  cursor.free = std::max(end, start + 1);
+  const StepTimes times = open_[at(member)].front().ended(start, cursor.free);
+  open_[at(member)].pop_front();
+  if (pricer_.offload() != nullptr) pricer_.member(at(member)).offload.stalled += times.waiting;
+  sink_->timed(at(member), times, now);
+}
+
+void ContendedExecutor::advance(Ps now) {
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (const std::size_t stream : streams_)
+      for (std::size_t rank = 0; rank < cursors_[stream].size(); ++rank)
+        while (try_next(stream, rank, now)) moved = true;
   }
-  sink_->timed(member, times, now);
+  forget();
+}
+
+void ContendedExecutor::forget() {
+  while (steps_.size() > 1 && steps_.front().open == 0) {
+    const Step& step = steps_.front();
+    for (std::size_t slot = 0; slot < slots_.size(); ++slot)
+      if (const std::int32_t node = step.order->kept_by[slot]; node >= 0)
+        slots_[slot] = step.end[at(node)];
+    for (auto& cursors : cursors_) {
+      for (Cursor& cursor : cursors) {
+        if (cursor.step > first_) continue;
+        cursor.step = first_ + 1;
+        cursor.next = 0;
+      }
+    }
+    steps_.pop_front();
+    ++first_;
+  }
 }
 
 }  // namespace llmsim

@@ -1,157 +1,107 @@
-// The joint iteration of a domain whose members or stages talk over the cluster's shared links.
+// Steps whose transfers meet others on the cluster's network: their times are known when these have
+// landed.
 //
-// A collective, between members or inside a stage, and a hand-over between stages, is one flow for
-// each pair of devices on the network, so that it meets KV on its way on the same links. Alone on
-// them it takes exactly what its table says: the flows carry the bytes that a ring sends, and what
-// the table has beyond that (the other messages' latencies) follows; where its flows share links
-// and would take longer than the table, they carry less. Others on the links stretch the flows by
-// their fair shares. Operators that do not use shared links are priced as ever.
+// The same rules as FoldedTiming, but that a node which moves bytes lasts until the network says
+// so: copies of each rank apart, collectives and hidden states by the flows of CollectiveFlows.
+// Equal to it to the picosecond where nobody else uses the links. Of copies, those that run ahead
+// of their step are transfers; those whose bytes depend on the batch take their own time.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <memory>
-#include <span>
-#include <tuple>
 #include <vector>
 
 #include "network/shared_network.h"
-#include "step/expanded.h"
-#include "step/lockstep_step.h"
+#include "step/collective_flows.h"
+#include "step/folded.h"
 
 namespace llmsim {
 
-struct ContendedLinks {
-  std::vector<NetworkNodeId> places;        // device t + tp * (stage + stages * member)
-  std::vector<CollectiveSpec> collectives;  // those on shared links, hand-overs too; bytes of each
+// Where the bytes of a node go: between each rank of its unit and another memory.
+struct Route {
+  bool out = false;  // from the ranks; else to them
+  Ps before = 0;     // latency that the network's route does not charge
+  std::vector<std::vector<NetworkNodeId>> other;  // by unit: a place for each rank, or one for all
+  Purpose purpose = Purpose::kWeights;
 };
 
-class ContendedRound final : public StepExecutor, private TransferOwner {
+class ContendedExecutor final : public StepExecutor, private TransferOwner {
  public:
-  // Throws std::invalid_argument where the links do not fit the program.
-  ContendedRound(std::vector<GroupCosts*> members, ContendedLinks links, SharedNetwork& network);
+  // Copies, activations and KV of a step that keeps something elsewhere. Throws
+  // std::invalid_argument where the devices of a unit are not given.
+  explicit ContendedExecutor(StepPricer pricer);
+  // Collectives and hidden states of a step that does not, over `links`. Throws
+  // std::invalid_argument where they do not fit the program.
+  ContendedExecutor(StepPricer pricer, ContendedLinks links);
 
+  void start(SharedNetwork* network) override;
   void begin(std::span<const Batch* const> batches, Ps now, StepSink& sink) override;
 
  private:
-  void landed(TransferId transfer, std::uint64_t token, Ps now) override;
-  // What a stage does next: operators that each member runs for itself, or that all run at the same
-  // time after they have met, or one collective.
-  struct Item {
-    enum class Kind : std::uint8_t { kOwn, kTogether, kCollective, kInside } kind = Kind::kOwn;
-    std::int32_t layer = 0;
-    std::vector<std::int32_t> ops;
+  // A graph by stream and by what it leaves.
+  struct Order {
+    const StepGraph* graph = nullptr;
+    std::vector<std::vector<std::int32_t>> by_stream;
+    std::vector<std::int32_t> kept_by;    // node by slot
+    std::vector<std::int32_t> member_of;  // by node: the member whose step it ends; -1
   };
-  struct Stage {
-    std::vector<Item> items;
-    std::int32_t kv_transfer = -1;  // operator; -1: the last stage
+  struct Step {
+    const Order* order = nullptr;
+    bool begun = false;
+    Ps now = 0;
+    StepPrices prices;
+    std::vector<Ps> end, reached;    // by node; end is kNever until all ranks are through
+    std::vector<std::int32_t> left;  // ranks that are not through
+    std::size_t open = 0;            // nodes on streams without an end
   };
-  // One member in one stage of an iteration.
+  // One rank on one stream.
   struct Cursor {
-    Ps at = kNever;  // when its input is there, then how far it has come
-    std::size_t item = 0;
-    bool running = false;
+    Ps free = 0;
+    std::int64_t step = 0;
+    std::size_t next = 0;
+    bool moving = false;
   };
-  struct Run {
-    std::vector<MemberStep> members;
-    std::vector<StepCosts> costs;
-    std::vector<Ps> draws;
-    std::vector<Ps> start;
-    std::vector<Cursor> cursors;        // by place
-    std::vector<std::int32_t> waiting;  // by stage: members at its next meeting
-    std::size_t ended = 0;              // members
-  };
-  // A device of a (member, stage), and its link to the next stage.
-  struct Device {
-    std::int64_t next_run = 0;  // the first that it has not ended
-    Ps free = 0, link_free = 0;
-    std::int64_t next_sent = 0;  // the first whose hidden states have not left
-    bool sending = false;
-    std::deque<Ps> to_send;  // when they may
-  };
-  // Flows of one collective or hand-over.
-  struct Exchange {
-    std::int64_t run = 0;
-    std::int32_t stage = 0, member = -1, left = 0;  // member -1: a collective of all
-    bool inside = false;        // a collective of that member's, not a hand-over
-    std::array<Ps, 2> extra{};  // after the last flow of each part
-    Ps at = 0;                  // when it ends, as far as is known
-  };
-  // How many bytes each flow of an exchange carries, and what follows; -1: even the latency is too
-  // long.
-  struct Fit {
-    std::int64_t bytes = 0;
-    Ps extra = 0;
-  };
-  // Flows alone on the links.
-  struct Alone final : TransferOwner {
-    Ps last = 0;
-    void landed(TransferId, std::uint64_t, Ps now) override { last = now; }
+  // Members that have come to a collective of all of them.
+  struct Meeting {
+    std::size_t there = 0;
+    Ps at = 0;
   };
 
-  void add_items(Stage& stage, std::size_t first, std::size_t last);
-  Run& run_of(std::int64_t run) { return runs_[static_cast<std::size_t>(run - first_run_)]; }
-  std::size_t place(std::size_t member, std::size_t stage) const {
-    return member * stages_.size() + stage;
-  }
-  NetworkNodeId device(std::size_t member, std::size_t stage, std::size_t rank) const {
-    return links_.places[rank + tp_ * place(member, stage)];
-  }
-  Ps price(const Run& run, const MemberStep& member, const Item& item) const;
-  std::int64_t bytes_of(const Run& run, std::size_t member, std::int32_t op,
-                        std::size_t ranks) const;
-  void try_begin(std::size_t member, std::size_t stage, Ps now);
-  void advance(std::int64_t run, std::size_t member, std::size_t stage, Ps now);
-  void meet(std::int64_t run, std::size_t stage, Ps now);
-  void leave(std::int64_t run, std::size_t member, std::size_t stage, Ps now);
-  void send_next(std::size_t member, std::size_t stage, Ps now);
-  void arrive(std::int64_t run, std::size_t member, std::size_t stage, Ps at, Ps now);
-  void end_step(std::int64_t run, std::size_t member, Ps at, Ps now);
-  struct Flow {
-    NetworkNodeId from, to;
-  };
-  // What flows of an exchange join: its devices as a ring, or the ranks of all members as one; rows
-  // on near or far ports.
-  enum class Shape : std::uint8_t { kRing, kEveryone, kNear, kFar };
-  // Flows of equal bytes; parts of an exchange use different links.
-  struct Part {
-    Shape shape = Shape::kRing;
-    std::int64_t bytes = 0;
-    std::vector<Flow> flows;
-  };
-  void flows_between(const Run& run, std::size_t stage, std::int32_t op);
-  void rows_of(const CollectiveSpec& spec, std::int64_t units, std::size_t stage);
-  // Starts the flows of what takes `ps` alone; false when it is too short for its links' latency,
-  // so that none start.
-  bool exchange(Exchange exchange, Ps ps, Ps at, Ps now);
-  Part& only_part(Shape shape, std::int64_t bytes);
-  Ps alone(std::span<const Flow> flows, std::int64_t bytes);
-  const Fit& fit(const Exchange& exchange, const Part& part, Ps ps);
-  bool inside(std::int64_t run, std::size_t member, std::size_t stage, Ps now);
+  void lay_out();
+  const Order& order_of(const StepGraph& graph);
+  void expect_step();
+  void follow(Step& step, const Order& order) const;
+  Step& step_at(std::int64_t number) { return steps_[static_cast<std::size_t>(number - first_)]; }
+  const StepGraph& choose(bool may_split);
+  Ps end_of(const Step& step, std::int64_t number, std::int32_t node) const;
+  Ps ready(const Step& step, std::int64_t number, const StepNode& node) const;
+  bool try_next(std::size_t stream, std::size_t rank, Ps now);
+  void copy(const StepNode& node, const Step& step, std::size_t rank, Ps begin, Ps now);
+  void exchange(const StepNode& node, const Step& step, Ps begin, Ps now);
+  void exchanged(const StepNode& node, Ps at, Ps now);
+  void landed(TransferId transfer, std::uint64_t token, Ps now) override;
+  void pass(std::size_t stream, std::size_t rank, Ps end, Ps now);
+  void advance(Ps now);
+  void forget();
 
-  std::vector<GroupCosts*> members_;
-  LockstepExecutor features_;
+  StepPricer pricer_;
+  StepTimer timer_;  // what the step would take if everything were free
+  std::unique_ptr<CollectiveFlows> flows_;
   ContendedLinks links_;
-  SharedNetwork& network_;
-  StepSink* sink_ = nullptr;  // of all steps
-  const Program& program_;
-  std::size_t tp_;
-  std::vector<Stage> stages_;
-  std::vector<const CollectiveSpec*> specs_;  // by operator
-  std::vector<Device> devices_;               // by place
-  std::deque<Run> runs_;                      // begun and not ended
-  std::int64_t first_run_ = 0, num_runs_ = 0;
-  std::vector<Exchange> exchanges_;
-  std::vector<std::size_t> free_exchanges_;
-  std::array<Part, 2> parts_;  // of the exchange that is being started
-  std::size_t num_parts_ = 0;
-  std::vector<NetworkLinkId> crossed_;    // scratch
-  std::unique_ptr<SharedNetwork> probe_;  // a network without anybody else, made when first needed
-  Ps probed_ = 0;
-  // By stage, member, whether it is inside, shape, bytes and time.
-  std::map<std::tuple<std::int32_t, std::int32_t, bool, Shape, std::int64_t, Ps>, Fit> fits_;
+  SharedNetwork* network_ = nullptr;
+  StepSink* sink_ = nullptr;                         // of all steps
+  std::vector<std::vector<NetworkNodeId>> devices_;  // by unit
+  std::vector<Route> routes_;
+  std::deque<Order> orders_;
+  std::vector<std::vector<Cursor>> cursors_;  // by stream
+  std::vector<std::size_t> streams_;          // those that have nodes
+  std::vector<Meeting> meetings_;             // by stage
+  std::deque<Step> steps_;                    // the last one has not begun
+  StepPrices ahead_;                          // of a step that has not begun
+  std::int64_t first_ = 0;                    // number of the oldest
+  std::vector<Ps> slots_;                     // what the last forgotten step left
+  std::vector<std::deque<OpenStep>> open_;    // by member: steps whose ends are not known
 };
 
 }  // namespace llmsim

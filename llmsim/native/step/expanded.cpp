@@ -1,6 +1,7 @@
 #include "step/expanded.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <stdexcept>
 
@@ -10,89 +11,95 @@ namespace llmsim {
 
 namespace model = astra_sim::model;
 
-// Appends nodes; knows who stands where.
-class ExpandedRound::Layout {
+namespace {
+
+// Without links of its own, a unit is a device.
+ExpandedConfig config_of(const ExpandedConfig* config, std::int32_t units) {
+  if (config != nullptr) return *config;
+  const auto devices = static_cast<std::uint32_t>(units);
+  ExpandedConfig bare;
+  bare.topology = model::Topology::single(model::TopologyKind::kFullyConnected, devices, 1, 0);
+  return bare;
+}
+
+std::size_t num_ranks(const ExpandedConfig& config) {
+  return config.devices.empty() ? config.topology->num_devices() : config.devices.size();
+}
+
+}  // namespace
+
+// Makes the engine's nodes of a step. They are on no stream of the engine: each waits for the node
+// before it on the stream of its rank.
+class ExpandedTiming::Layout {
  public:
-  Layout(const ExpandedRound& owner, Graph& graph)
+  Layout(const ExpandedTiming& owner, const StepGraph& graph, const Absent& absent, Graph& made)
       : program_(*owner.program_),
-        graph_(graph),
-        stages_(static_cast<std::uint32_t>(program_.num_stages())),
-        members_(static_cast<std::uint32_t>(owner.config_.members)),
-        devices_(owner.config_.devices),
-        tp_(static_cast<std::uint32_t>(owner.num_ranks()) / (stages_ * members_)),
-        scheduler_(owner.config_.topology->num_devices()),
-        front_(stages_ * members_ * tp_),
+        config_(owner.config_),
+        step_(graph),
+        absent_(absent),
+        made_(made),
+        ranks_(static_cast<std::uint32_t>(num_ranks(config_)) /
+               static_cast<std::uint32_t>(graph.units)),
+        builder_(config_.topology->num_devices()),
+        first_(graph.nodes.size(), 0),
+        passed_(graph.nodes.size()),
+        front_(at(graph.units * kNumDeviceStreams)),
+        specs_(program_.operators().size(), nullptr),
         plans_(program_.operators().size()),
-        group_of_(program_.operators().size()) {
-    for (const CollectiveSpec& spec : owner.config_.collectives) add_plans(spec);
-  }
-
-  void hold() {
-    for (std::uint32_t m = 0; m < members_; ++m)
-      for (std::uint32_t s = 0; s < stages_; ++s) {
-        graph_.held.push_back({next_});
-        for (std::uint32_t t = 0; t < tp_; ++t) {
-          const std::uint32_t rank = at(m, s, t);
-          front_[rank] = {append({-1, narrow(m), narrow(place(m, s)), 0, false})};
-          scheduler_.compute(device(rank), 0, {});
-        }
-        if (s + 1 == stages_) continue;
-        for (std::uint32_t t = 0; t < tp_; ++t) {
-          append({-1, narrow(m), narrow(place(m, s)), 0, true});
-          scheduler_.compute(device(at(m, s, t)), 0, {}, model::Stream::kCopyOut);
-        }
-      }
-  }
-
-  void add(std::size_t index, std::int32_t layer, bool meet, const Lacking& lacking) {
-    const Operator& op = program_.operators()[index];
-    const auto stage = static_cast<std::uint32_t>(op.stage);
-    if (meet) wait_for_all(stage);
-    if (op.kind == NodeKind::kStageSend) return hand_over(index, layer, stage);
-    const bool together = op.feature == Feature::kGathered;
-    const std::uint64_t first = next_;
-    for (std::uint32_t m = 0; m < members_; ++m) {
-      if ((lacking[m] >> static_cast<unsigned>(op.feature) & 1U) != 0) continue;
-      graph_.last[place(m, stage)] = {next_, tp_};
-      for (std::uint32_t t = 0; t < tp_; ++t) {
-        const std::uint32_t rank = at(m, stage, t);
-        if (op.kind == NodeKind::kCollective) {
-          const std::uint32_t which = group_of_[index][place_in_stages(m, t)];
-          scheduler_.collective(device(rank), plans_[index][which], calls_ + which, 1,
-                                front_[rank]);
-        } else {
-          scheduler_.compute(device(rank), 0, front_[rank]);
-        }
-        front_[rank] = {append({narrow(index), narrow(m), 0, layer, false})};
-      }
-      if (op.kind == NodeKind::kCollective && !together)
-        go_on_together(m, stage, graph_.last[place(m, stage)]);
-    }
-    if (op.kind != NodeKind::kCollective) return;
-    calls_ += tp_ * members_;
-    for (std::uint32_t m = 0; together && !devices_.empty() && m < members_; ++m) {
-      graph_.last[place(m, stage)] = {first, next_ - first};
-      go_on_together(m, stage, {first, next_ - first});
+        plan_of_(program_.operators().size()) {
+    if (!owner.has_links_) return;
+    for (const CollectiveSpec& spec : config_.collectives) {
+      specs_.at(at(spec.op)) = &spec;
+      add_plans(spec);
     }
   }
 
-  std::shared_ptr<const model::ExecutionGraph> build() { return scheduler_.build(); }
+  void build() {
+    hold();
+    for (std::int32_t i = 0; i < static_cast<std::int32_t>(step_.nodes.size()); ++i) {
+      if (config_.poll && i % kNodesPerPoll == 0) config_.poll();
+      add(i);
+    }
+    keep_ends();
+    made_.graph = builder_.build();
+    made_.amounts.resize(made_.origin.size());
+  }
 
  private:
-  static std::int32_t narrow(std::size_t x) { return static_cast<std::int32_t>(x); }
-  std::uint32_t at(std::uint32_t m, std::uint32_t s, std::uint32_t t) const {
-    return t + tp_ * (s + stages_ * m);
+  static constexpr std::int32_t kNodesPerPoll = 4096;
+
+  const Operator* op_of(const StepNode& node) const {
+    return node.role == NodeRole::kOperator ? &program_.operators()[at(node.op)] : nullptr;
   }
-  model::DeviceId device(std::uint32_t rank) const {
-    return devices_.empty() ? rank : devices_[rank];
+  model::DeviceId device(std::int32_t unit, std::uint32_t rank) const {
+    const std::uint32_t number = rank + ranks_ * static_cast<std::uint32_t>(unit);
+    return config_.devices.empty() ? number : config_.devices[number];
   }
-  std::size_t place(std::uint32_t m, std::uint32_t s) const { return m * stages_ + s; }
+  std::uint64_t compute(model::DeviceId device, const Nodes& parents, Origin origin) {
+    builder_.compute(device, 0, parents, model::Stream::kNone);
+    return append(origin);
+  }
   std::uint64_t append(Origin origin) {
-    graph_.origin.push_back(origin);
+    made_.origin.push_back(origin);
     return next_++;
   }
 
-  std::uint32_t place_in_stages(std::uint32_t m, std::uint32_t t) const { return m * tp_ + t; }
+  // Nodes that last until a stream is free, a slot is filled, or the step may start.
+  void hold() {
+    using Kind = Origin::Kind;
+    now_ = compute(0, {}, {Kind::kNow});
+    std::vector<bool> used(front_.size(), false);
+    for (const StepNode& node : step_.nodes)
+      if (node.stream != kNoStream) used[at(node.stream)] = true;
+    for (std::int32_t stream = 0; stream < static_cast<std::int32_t>(front_.size()); ++stream) {
+      if (!used[at(stream)]) continue;
+      const std::uint64_t held =
+          compute(device(stream / kNumDeviceStreams, 0), {}, {Kind::kStream, stream});
+      front_[at(stream)].assign(ranks_, {held});
+    }
+    for (std::int32_t slot = 0; slot < step_.slots; ++slot)
+      slots_.push_back(compute(0, {}, {Kind::kSlot, slot}));
+  }
 
   // The first of the ranks that rank t of member m does this collective with: what its group is
   // known by.
@@ -100,193 +107,259 @@ class ExpandedRound::Layout {
                        std::uint32_t t) const {
     if (spec.everyone) return 0;
     if (together) return t;
-    const auto ranks = spec.ranks > 0 ? static_cast<std::uint32_t>(spec.ranks) : tp_;
+    const auto ranks = spec.ranks > 0 ? static_cast<std::uint32_t>(spec.ranks) : ranks_;
     const auto stride = static_cast<std::uint32_t>(spec.stride);
     const std::uint32_t block = ranks * stride;
-    return place_in_stages(m, t / block * block + t % stride);
+    return m * ranks_ + t / block * block + t % stride;
   }
 
   // Each group has a plan: operators between the members one for each rank of a stage, those inside
   // a stage one for each set of its ranks that work together.
   void add_plans(const CollectiveSpec& spec) {
-    const auto index = static_cast<std::size_t>(spec.op);
+    const std::size_t index = at(spec.op);
     const Operator& op = program_.operators()[index];
     if (op.kind == NodeKind::kStageSend) return;
     if (op.kind != NodeKind::kCollective)
       throw std::invalid_argument(op.name + " is not a collective");
     // A measured collective is keyed by its own duration: the table is the identity.
-    const auto table = spec.bytes_per_unit > 0
-                           ? nullptr
-                           : std::make_shared<const model::MeasuredTable>(
-                                 std::vector<model::Bytes>{0, 1}, std::vector<model::Ps>{0, 1});
-    const auto algorithm = spec.bytes_per_unit > 0 ? spec.algorithm : model::Algorithm::kMeasured;
-    std::map<std::uint32_t, std::vector<model::DeviceId>> groups;
+    const bool measured = spec.bytes_per_unit == 0;
+    std::shared_ptr<const model::MeasuredTable> table;
+    if (measured)
+      table = std::make_shared<const model::MeasuredTable>(std::vector<model::Bytes>{0, 1},
+                                                           std::vector<model::Ps>{0, 1});
+    const auto algorithm = measured ? model::Algorithm::kMeasured : spec.algorithm;
+    const auto members = static_cast<std::uint32_t>(step_.members.size());
     const bool together = op.feature == Feature::kGathered;
-    for (std::uint32_t m = 0; m < members_; ++m)
-      for (std::uint32_t t = 0; t < tp_; ++t)
-        groups[leader(spec, together, m, t)].push_back(
-            device(at(m, static_cast<std::uint32_t>(op.stage), t)));
+    std::map<std::uint32_t, std::vector<model::DeviceId>> groups;
+    for (std::uint32_t m = 0; m < members; ++m)
+      for (std::uint32_t t = 0; t < ranks_; ++t) {
+        const std::int32_t unit = static_cast<std::int32_t>(m) * step_.stages + op.stage;
+        groups[leader(spec, together, m, t)].push_back(device(unit, t));
+      }
     std::map<std::uint32_t, std::uint32_t> number;
     for (const auto& [first, devices] : groups) {
       number[first] = static_cast<std::uint32_t>(plans_[index].size());
       plans_[index].push_back(
-          scheduler_.add_plan({spec.kind, algorithm, scheduler_.add_group(devices), table}));
+          builder_.add_plan({spec.kind, algorithm, builder_.add_group(devices), table}));
     }
-    for (std::uint32_t m = 0; m < members_; ++m)
-      for (std::uint32_t t = 0; t < tp_; ++t)
-        group_of_[index].push_back(number[leader(spec, together, m, t)]);
+    for (std::uint32_t m = 0; m < members; ++m)
+      for (std::uint32_t t = 0; t < ranks_; ++t)
+        plan_of_[index].push_back(number[leader(spec, together, m, t)]);
   }
 
-  // The ranks' next operators wait for all of these nodes.
-  void go_on_together(std::uint32_t m, std::uint32_t stage, Graph::Nodes nodes) {
-    if (devices_.empty() || nodes.count < 2) return;
-    std::vector<std::uint64_t> all(nodes.count);
-    std::iota(all.begin(), all.end(), nodes.first);
-    for (std::uint32_t t = 0; t < tp_; ++t) front_[at(m, stage, t)] = all;
+  bool is_collective(const StepNode& node) const {
+    const Operator* op = op_of(node);
+    return op != nullptr && op->kind == NodeKind::kCollective && specs_[at(node.op)] != nullptr;
   }
 
-  void wait_for_all(std::uint32_t stage) {
-    for (std::uint32_t t = 0; t < tp_; ++t) {
-      std::vector<std::uint64_t> all;
-      for (std::uint32_t m = 0; m < members_; ++m)
-        all.insert(all.end(), front_[at(m, stage, t)].begin(), front_[at(m, stage, t)].end());
-      for (std::uint32_t m = 0; m < members_; ++m) front_[at(m, stage, t)] = all;
-    }
+  // The engine's nodes that stand for a node's end, as rank t sees it. Given their devices, ranks
+  // go on together after a collective or a hand-over.
+  Nodes ends_of(std::int32_t index, std::uint32_t t) const {
+    if (!passed_[at(index)].empty()) return passed_[at(index)][t];
+    const StepNode& node = step_.nodes[at(index)];
+    const Operator* op = op_of(node);
+    const bool sends = op != nullptr && op->kind == NodeKind::kStageSend;
+    if (config_.devices.empty() || !(sends || is_collective(node))) return {first_[at(index)] + t};
+    const bool together = !sends && op->feature == Feature::kGathered;
+    const auto members = static_cast<std::int32_t>(step_.members.size());
+    const std::int32_t first = together ? index - node.member : index;
+    Nodes all(ranks_ * static_cast<std::size_t>(together ? members : 1));
+    std::iota(all.begin(), all.end(), first_[at(first)]);
+    return all;
   }
 
-  void hand_over(std::size_t index, std::int32_t layer, std::uint32_t stage) {
-    for (std::uint32_t m = 0; m < members_; ++m) {
-      const Graph::Nodes sent{next_, tp_};
-      for (std::uint32_t t = 0; t < tp_; ++t) {
-        const std::uint32_t rank = at(m, stage, t);
-        scheduler_.transfer(device(rank), device(at(m, stage + 1, t)), 1, front_[rank]);
-        append({narrow(index), narrow(m), 0, layer, false});
+  // What rank t's part of a node waits for.
+  Nodes parents_of(std::int32_t index, std::uint32_t t) const {
+    const StepNode& node = step_.nodes[at(index)];
+    Nodes parents;
+    if (node.stream != kNoStream) parents = front_[at(node.stream)][t];
+    if (node.role == NodeRole::kBegin) parents.push_back(now_);
+    for (const Wait& wait : step_.waits_of(node)) {
+      if (wait.from == WaitFor::kStepBefore) {
+        parents.push_back(slots_[at(wait.index)]);
+        continue;
       }
-      for (std::uint32_t t = 0; t < tp_; ++t)
-        for (std::uint64_t i = 0; i < tp_; ++i)
-          if (i == t || !devices_.empty()) front_[at(m, stage + 1, t)].push_back(sent.first + i);
-      graph_.handed[place(m, stage)] = sent;
+      const Nodes before = ends_of(wait.index, t);
+      parents.insert(parents.end(), before.begin(), before.end());
     }
+    std::ranges::sort(parents);
+    parents.erase(std::unique(parents.begin(), parents.end()), parents.end());
+    return parents;
+  }
+
+  void add(std::int32_t index) {
+    const StepNode& node = step_.nodes[at(index)];
+    const bool passes = node.role == NodeRole::kMeet || absent_[at(node.price)];
+    if (passes) {
+      for (std::uint32_t t = 0; t < ranks_; ++t) passed_[at(index)].push_back(parents_of(index, t));
+    } else {
+      first_[at(index)] = next_;
+      for (std::uint32_t t = 0; t < ranks_; ++t) add_rank(index, t);
+    }
+    if (is_collective(node) && !passes) end_call(node);
+    if (node.stream == kNoStream) return;
+    last_[node.stream] = index;
+    // A collective of all members is complete with the last member's node.
+    const bool together = is_collective(node) && op_of(node)->feature == Feature::kGathered;
+    const auto members = static_cast<std::int32_t>(step_.members.size());
+    if (together && node.member + 1 < members) return;
+    for (std::int32_t i = together ? index - members + 1 : index; i <= index; ++i)
+      for (std::uint32_t t = 0; t < ranks_; ++t)
+        front_[at(step_.nodes[at(i)].stream)][t] = ends_of(i, t);
+  }
+
+  void add_rank(std::int32_t index, std::uint32_t t) {
+    const StepNode& node = step_.nodes[at(index)];
+    const std::int32_t unit = step_.unit_of(node);
+    const Nodes parents = parents_of(index, t);
+    Origin origin{Origin::Kind::kNode, index};
+    const Operator* op = op_of(node);
+    const CollectiveSpec* spec = op == nullptr ? nullptr : specs_[at(node.op)];
+    if (spec == nullptr) {
+      compute(device(unit, t), parents, origin);
+      return;
+    }
+    origin.bytes_per_unit = spec->bytes_per_unit;
+    if (op->kind == NodeKind::kStageSend) {
+      builder_.transfer(device(unit, t), device(unit + 1, t), 1, parents, model::Stream::kNone);
+    } else {
+      const std::uint32_t which =
+          plan_of_[at(node.op)][static_cast<std::uint32_t>(node.member) * ranks_ + t];
+      builder_.collective(device(unit, t), plans_[at(node.op)][which], calls_ + which, 1, parents,
+                          model::Stream::kNone);
+    }
+    append(origin);
+  }
+
+  // Nodes of a collective between the members follow each other and are one call.
+  void end_call(const StepNode& node) {
+    const auto members = static_cast<std::uint32_t>(step_.members.size());
+    const bool together = op_of(node)->feature == Feature::kGathered;
+    if (!together || static_cast<std::uint32_t>(node.member) + 1 == members)
+      calls_ += ranks_ * members;
+  }
+
+  void keep_ends() {
+    const auto all = [&](std::int32_t index) {
+      Nodes ends;
+      for (std::uint32_t t = 0; t < ranks_; ++t) {
+        const Nodes one = ends_of(index, t);
+        ends.insert(ends.end(), one.begin(), one.end());
+      }
+      return ends;
+    };
+    made_.stream_ends.resize(front_.size());
+    for (const auto& [stream, index] : last_) made_.stream_ends[at(stream)] = all(index);
+    for (const StepGraph::Member& member : step_.members) {
+      made_.ends[member.begin] = all(member.begin);
+      made_.ends[member.end] = all(member.end);
+    }
+    for (const auto& [node, slot] : step_.kept) made_.ends[node] = all(node);
   }
 
   const Program& program_;
-  Graph& graph_;
-  std::uint32_t stages_, members_;
-  const std::vector<model::DeviceId>& devices_;
-  std::uint32_t tp_;
-  model::GraphBuilder scheduler_;
-  std::vector<std::vector<std::uint64_t>> front_;     // by device: what its next operator waits for
-  std::vector<std::vector<model::PlanId>> plans_;     // by operator
-  std::vector<std::vector<std::uint32_t>> group_of_;  // by operator and rank: which of its plans
-  std::uint64_t next_ = 0;
+  const ExpandedConfig& config_;
+  const StepGraph& step_;
+  const Absent& absent_;
+  Graph& made_;
+  std::uint32_t ranks_;  // of a unit
+  model::GraphBuilder builder_;
+  std::vector<std::uint64_t> first_;        // by node of the step: that of its first rank
+  std::vector<std::vector<Nodes>> passed_;  // by node and rank: what stands for one that is not run
+  std::vector<std::vector<Nodes>> front_;   // by stream and rank: the end of what ran last
+  std::map<std::int32_t, std::int32_t> last_;  // by stream: the node of the step that ran last
+  std::vector<std::uint64_t> slots_;
+  std::uint64_t now_ = 0, next_ = 0;
+  std::vector<const CollectiveSpec*> specs_;         // by operator
+  std::vector<std::vector<model::PlanId>> plans_;    // by operator
+  std::vector<std::vector<std::uint32_t>> plan_of_;  // by operator and rank: which of its plans
   model::CallId calls_ = 0;
 };
 
-ExpandedRound::ExpandedRound(std::shared_ptr<const Program> program, const ExpandedConfig& config)
+ExpandedTiming::ExpandedTiming(std::shared_ptr<const Program> program, std::int32_t units,
+                               const ExpandedConfig* config)
     : program_(std::move(program)),
-      config_(config),
-      specs_(program_->operators().size()),
-      engine_(config.topology, {config.network, 0, {}, {}, config.poll}) {
-  const std::int64_t parts = std::int64_t{program_->num_stages()} * config.members;
-  if (parts < 1 || static_cast<std::int64_t>(num_ranks()) % parts != 0)
+      config_(config_of(config, units)),
+      has_links_(config != nullptr),
+      engine_(config_.topology, {config_.network, 0, {}, {}, config_.poll}) {
+  if (units < 1 || num_ranks(config_) % at(units) != 0)
     throw std::invalid_argument(
         "there is a number of devices that stages x members does not divide");
-  for (const CollectiveSpec& spec : config.collectives)
-    specs_.at(static_cast<std::size_t>(spec.op)) = spec;
 }
 
-std::size_t ExpandedRound::num_ranks() const {
-  return config_.devices.empty() ? config_.topology->num_devices() : config_.devices.size();
-}
-
-ExpandedRound::Graph& ExpandedRound::graph_of(std::span<const MemberStep> members) {
-  lacking_.clear();
-  for (const MemberStep& member : members) {
-    unsigned bits = 0;
-    for (const Feature feature : {Feature::kSequences, Feature::kDecodes, Feature::kPrefills})
-      if (program_->reads(feature) && member.place.at(feature) == 0)
-        bits |= 1U << static_cast<unsigned>(feature);
-    lacking_.push_back(static_cast<std::uint8_t>(bits));
+ExpandedTiming::Graph& ExpandedTiming::graph_of(const StepGraph& graph, const StepPrices& prices) {
+  absent_.assign(graph.prices.size(), false);
+  for (std::size_t i = 0; i < graph.prices.size(); ++i) {
+    const PriceKey& key = graph.prices[i];
+    if (key.role != NodeRole::kOperator || key.op < 0) continue;
+    const Operator& op = program_->operators()[at(key.op)];
+    const bool optional = op.feature == Feature::kSequences || op.feature == Feature::kDecodes ||
+                          op.feature == Feature::kPrefills;
+    absent_[i] = optional && op.kind != NodeKind::kAttention && prices.units[i] == 0;
   }
-  Graph& graph = graphs_[lacking_];
-  if (!graph.graph) build(graph, lacking_);
-  return graph;
+  Graph& made = graphs_[{&graph, absent_}];
+  if (!made.graph) Layout(*this, graph, absent_, made).build();
+  return made;
 }
 
-void ExpandedRound::build(Graph& graph, const Lacking& lacking) const {
-  const auto& operators = program_->operators();
-  const auto places = lacking.size() * static_cast<std::size_t>(program_->num_stages());
-  graph.handed.assign(places, {});
-  Layout layout(*this, graph);
-  layout.hold();
-  graph.last = graph.held;  // of a stage without operators
-  for (std::size_t first = 0;
-       first < operators.size();) {  // operators of one part repeat together, layer by layer
-    std::size_t last = first;
-    std::int32_t repeat = 0;
-    while (last < operators.size() && operators[last].part == operators[first].part &&
-           operators[last].stage == operators[first].stage &&
-           (last == first || operators[last].kind != NodeKind::kStageSend))
-      repeat = std::max(repeat, operators[last++].repeat);
-    for (std::int32_t layer = 0; layer < repeat; ++layer) {
-      if (config_.poll) config_.poll();
-      bool apart = true;
-      for (std::size_t i = first; i < last; ++i) {
-        if (layer >= operators[i].repeat) continue;
-        const bool together = operators[i].feature == Feature::kGathered;
-        layout.add(i, layer, together && apart, lacking);
-        apart = !together;
-      }
-    }
-    first = last;
+void ExpandedTiming::run(const StepGraph& graph, const StepPrices& prices, Ps now, StepCarry& carry,
+                         std::span<Ps> starts, std::span<Ps> ends) {
+  using Kind = Origin::Kind;
+  Graph& made = graph_of(graph, prices);
+  Ps origin = now;  // what the engine's `begin` stands for
+  for (const Origin& one : made.origin) {
+    if (one.kind == Kind::kStream) origin = std::min(origin, carry.free[at(one.index)]);
+    if (one.kind == Kind::kSlot) origin = std::min(origin, carry.slots[at(one.index)]);
   }
-  graph.graph = layout.build();
-  graph.amounts.resize(graph.origin.size());
-}
-
-std::int64_t ExpandedRound::amount_of(const Origin& origin, std::span<const MemberStep> members,
-                                      Ps now, const Carry& carry) const {
-  if (origin.op < 0) {
-    const auto& free = origin.link ? carry.link : carry.device;
-    return std::max<Ps>(0, free[static_cast<std::size_t>(origin.place)] - now);
-  }
-  const auto index = static_cast<std::size_t>(origin.op);
-  const Operator& op = program_->operators()[index];
-  const MemberStep& member = members[static_cast<std::size_t>(origin.member)];
-  if (op.kind == NodeKind::kAttention)
-    return member.attention[static_cast<std::size_t>(op.attention)].ps;
-  if (op.sampled != nullptr)
-    return member.draws[static_cast<std::size_t>(program_->first_draw(index) + origin.layer)];
-  const std::int64_t units = member.place.at(op.feature),
-                     bytes = specs_[index].bytes_per_unit * units;
-  if (bytes == 0) return op.ps[static_cast<std::size_t>(units)];
-  return bytes;
-}
-
-void ExpandedRound::run(std::span<const MemberStep> members, Ps now, Carry& carry,
-                        std::span<Ps> starts, std::span<Ps> ends) {
-  Graph& graph = graph_of(members);
-  for (std::size_t node = 0; node < graph.amounts.size(); ++node)
-    graph.amounts[node] = amount_of(graph.origin[node], members, now, carry);
-  const Ps begin = engine_.now();
-  const auto id = engine_.submit(graph.graph, begin, graph.amounts);
-  engine_.advance();
-  const model::NodeTimes times = engine_.times(id);
-  const auto end_of = [&](Graph::Nodes nodes) {
-    return *std::ranges::max_element(times.end_ps.subspan(nodes.first, nodes.count)) - begin + now;
+  const auto amount = [&](const Origin& one) -> std::int64_t {
+    if (one.kind == Kind::kNow) return now - origin;
+    if (one.kind == Kind::kStream) return carry.free[at(one.index)] - origin;
+    if (one.kind == Kind::kSlot) return carry.slots[at(one.index)] - origin;
+    const StepNode& node = graph.nodes[at(one.index)];
+    const std::int64_t bytes = one.bytes_per_unit * prices.units[at(node.price)];
+    return bytes == 0 ? prices.of(graph, node, 0) : bytes;
   };
-  const auto stages = static_cast<std::size_t>(program_->num_stages());
-  for (std::size_t place = 0; place < graph.last.size(); ++place) {
-    const Ps end = end_of(graph.last[place]);
-    if (place % stages == 0) starts[place / stages] = end_of(graph.held[place]);
-    if (place % stages + 1 == stages) {
-      ends[place / stages] = end;
-    } else {
-      carry.link[place] = end_of(graph.handed[place]);
-    }
-    carry.device[place] = end;
-  }
+  std::ranges::transform(made.origin, made.amounts.begin(), amount);
+  const Ps begin = engine_.now();
+  const auto id = engine_.submit(made.graph, begin, made.amounts);
+  engine_.advance();
+  const auto times = engine_.times(id).end_ps;
+  const auto end_of = [&](const Nodes& nodes) {
+    Ps latest = 0;
+    for (const std::uint64_t node : nodes) latest = std::max(latest, times[node]);
+    return latest - begin + origin;
+  };
+  for (std::size_t stream = 0; stream < made.stream_ends.size(); ++stream)
+    if (!made.stream_ends[stream].empty()) carry.free[stream] = end_of(made.stream_ends[stream]);
+  ends_.resize(graph.nodes.size());
+  for (const auto& [node, nodes] : made.ends) ends_[at(node)] = end_of(nodes);
+  end_members(graph, ends_, carry, starts, ends);
   engine_.release(id);
+}
+
+std::unique_ptr<GraphExecutor> expanded_executor(StepPricer pricer, const ExpandedConfig* config) {
+  StepGraphs graphs = full_graphs(pricer);
+  const std::int32_t units = graphs.whole.units;
+  auto timing = std::make_unique<ExpandedTiming>(pricer.member(0).shared_program(), units, config);
+  return std::make_unique<GraphExecutor>(std::move(pricer), std::move(graphs), std::move(timing));
+}
+
+ExpandedPasses::ExpandedPasses(const Drafter& drafter)
+    : first_(drafter.first_program(), drafter.first_expanded()),
+      next_(drafter.next_program(), drafter.next_expanded()) {}
+
+Ps ExpandedPasses::took(const Batch& pass, bool first) {
+  return (first ? first_ : next_).took(pass, now_);
+}
+
+ExpandedPasses::Passes::Passes(std::shared_ptr<const Program> program, const ExpandedConfig* config)
+    : costs_(std::move(program)), executor_(expanded_executor(StepPricer({&costs_}), config)) {}
+
+Ps ExpandedPasses::Passes::took(const Batch& pass, Ps& now) {
+  const Batch* one = &pass;
+  executor_->begin({&one, 1}, now, *this);
+  now = times_.end;
+  return times_.end - times_.start;
 }
 
 }  // namespace llmsim

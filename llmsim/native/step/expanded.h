@@ -1,15 +1,15 @@
-// The expanded timing of a joint iteration: every rank's operators as nodes of a graph that the
-// engine runs.
+// Steps timed by the engine: every rank's nodes, and messages on the links that ranks have.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "engine/loop/engine.h"
-#include "step/lockstep_step.h"
+#include "step/folded.h"
 
 namespace llmsim {
 
@@ -49,49 +49,72 @@ struct ExpandedConfig {
       poll{};  // called now and then while a step is computed; what it throws ends the step
 };
 
-// Equal to FoldedRound to the picosecond (invariant 9), and thousands of times slower: `--exact`.
-// The graph is built once; each step gives its durations and bytes, and holds every device back
-// until it is free.
-class ExpandedRound final : public RoundTiming {
+// Equal to FoldedTiming to the picosecond (invariant 9), and thousands of times slower: `--exact`.
+// The engine's graph is made once; each step gives its durations and bytes, and holds streams back
+// that are busy. Takes graphs without repeated blocks.
+class ExpandedTiming final : public StepTiming {
  public:
-  ExpandedRound(std::shared_ptr<const Program> program, const ExpandedConfig& config);
-  void run(std::span<const MemberStep> members, Ps now, Carry& carry, std::span<Ps> starts,
-           std::span<Ps> ends) override;
+  // Without a config a unit is one device, and collectives take the times of their tables.
+  ExpandedTiming(std::shared_ptr<const Program> program, std::int32_t units,
+                 const ExpandedConfig* config);
+  void run(const StepGraph& graph, const StepPrices& prices, Ps now, StepCarry& carry,
+           std::span<Ps> starts, std::span<Ps> ends) override;
 
  private:
   class Layout;
-  // What a node's amount is: of `op` for `member`; without an operator, how long its device or link
-  // is held.
+  // What the amount of the engine's node is.
   struct Origin {
-    std::int32_t op, member, place, layer;
-    bool link;
+    enum class Kind : std::uint8_t { kNode, kStream, kSlot, kNow } kind = Kind::kNode;
+    std::int32_t index = 0;  // node, stream or slot of the step
+    std::int64_t bytes_per_unit = 0;
   };
-  // A member without sequences (a dummy) does not run what works on sequences, nor one without
-  // prompts or decodes what works on those, so that each combination has a graph of its own: by
-  // member, a bit for each feature that it lacks.
-  using Lacking = std::vector<std::uint8_t>;
+  using Nodes = std::vector<std::uint64_t>;  // of the engine
   struct Graph {
     std::shared_ptr<const astra_sim::model::ExecutionGraph> graph;
-    // Nodes first, first + 1, ... : one operator on all ranks that it runs on together.
-    struct Nodes {
-      std::uint64_t first = 0, count = 1;
-    };
-    std::vector<Origin> origin;             // by node
-    std::vector<Nodes> held, last, handed;  // by place: the hold, the last operator, the hand-over
-    std::vector<std::int64_t> amounts;      // scratch, by node
+    std::vector<Origin> origin;          // by node of the engine
+    std::vector<Nodes> stream_ends;      // by stream: empty where no node ran
+    std::map<std::int32_t, Nodes> ends;  // of nodes whose end is asked for
+    std::vector<std::int64_t> amounts;   // scratch
   };
-  std::size_t num_ranks() const;
-  Graph& graph_of(std::span<const MemberStep> members);
-  void build(Graph& graph, const Lacking& lacking) const;
-  std::int64_t amount_of(const Origin& origin, std::span<const MemberStep> members, Ps now,
-                         const Carry& carry) const;
+  // A member without sequences (a dummy) does not run what works on sequences, nor one without
+  // prompts or decodes what works on those, so that each combination has a graph of its own.
+  using Absent = std::vector<bool>;  // by price
+  Graph& graph_of(const StepGraph& graph, const StepPrices& prices);
 
   std::shared_ptr<const Program> program_;
   ExpandedConfig config_;
-  std::vector<CollectiveSpec> specs_;  // by operator
-  std::map<Lacking, Graph> graphs_;
-  Lacking lacking_;  // scratch
+  bool has_links_;
+  std::map<std::pair<const StepGraph*, Absent>, Graph> graphs_;
+  Absent absent_;         // scratch
+  std::vector<Ps> ends_;  // scratch, by node of the step
   astra_sim::engine::Engine engine_;
+};
+
+// Steps of a program that keeps nothing elsewhere, every rank's operators run by the engine.
+std::unique_ptr<GraphExecutor> expanded_executor(StepPricer pricer, const ExpandedConfig* config);
+
+// A drafter's passes, every rank's operators run by the engine.
+class ExpandedPasses final : public PassTimer {
+ public:
+  // The drafter has a config for its first pass, and for the others.
+  explicit ExpandedPasses(const Drafter& drafter);
+  Ps took(const Batch& pass, bool first) override;
+
+ private:
+  class Passes final : public StepSink {
+   public:
+    Passes(std::shared_ptr<const Program> program, const ExpandedConfig* config);
+    Ps took(const Batch& pass, Ps& now);
+    void timed(std::size_t, const StepTimes& times, Ps) override { times_ = times; }
+
+   private:
+    GroupCosts costs_;
+    std::unique_ptr<GraphExecutor> executor_;
+    StepTimes times_;
+  };
+
+  Passes first_, next_;
+  Ps now_ = 0;  // one pass after the other, whenever they really run
 };
 
 }  // namespace llmsim

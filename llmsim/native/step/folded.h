@@ -1,0 +1,106 @@
+// Steps timed by max-plus arithmetic: all ranks of a unit do the same at the same time.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "step/step_prices.h"
+
+namespace llmsim {
+
+// Times one step of a graph whose nodes nobody outside of it can delay. FoldedTiming and
+// ExpandedTiming agree to the picosecond (invariant 9): first come first served on each stream
+// leaves no choice.
+class StepTiming {
+ public:
+  virtual ~StepTiming() = default;
+  // Starts and ends by member, of the step that may start at `now`. `carry` is what the step before
+  // left, then what this one leaves.
+  virtual void run(const StepGraph& graph, const StepPrices& prices, Ps now, StepCarry& carry,
+                   std::span<Ps> starts, std::span<Ps> ends) = 0;
+
+ protected:
+  // The ends of the members' steps, which keep the streams of their last nodes busy.
+  static void end_members(const StepGraph& graph, std::span<const Ps> end, StepCarry& carry,
+                          std::span<Ps> starts, std::span<Ps> ends);
+};
+
+// Max-plus arithmetic over the nodes, in order. Layers of a repeated block are leapt over as soon
+// as one has moved all its streams alike (docs/explanation/execution.md, A6).
+class FoldedTiming final : public StepTiming {
+ public:
+  void run(const StepGraph& graph, const StepPrices& prices, Ps now, StepCarry& carry,
+           std::span<Ps> starts, std::span<Ps> ends) override;
+  // Of each node of the last step; of a repeated block, of the last layer that was not leapt over.
+  std::span<const Ps> node_ends() const { return end_; }
+
+ private:
+  struct Step {
+    const StepGraph& graph;
+    const StepPrices& prices;
+    Ps now;
+    StepCarry& carry;
+  };
+  void pass_layer(const Step& step, const Block& block, std::int32_t layer);
+  void pass_layers(const Step& step, const Block& block);
+
+  std::vector<Ps> end_;
+  std::vector<std::int32_t> streams_;  // of the block at hand
+  std::vector<std::int32_t> drawn_;    // its nodes on the first of them with sampled times
+  std::vector<Ps> before_;             // when they were free, a layer ago
+};
+
+// The graphs of a layout.
+struct StepGraphs {
+  StepGraph whole;
+  StepGraph halves;  // two halves of the batch alternate; no nodes: they never do
+};
+// With every operator of every layer.
+StepGraphs full_graphs(const StepPricer& pricer);
+// Of the same times in fewer nodes.
+StepGraphs folded_graphs(const StepPricer& pricer);
+
+// Times steps, whole or in halves, whichever ends first (OffloadConfig::interleaving).
+class StepTimer {
+ public:
+  StepTimer(StepGraphs graphs, std::unique_ptr<StepTiming> timing);
+
+  // The step that the pricer has begun. `carry` is that of the graph chosen, afterwards.
+  struct Timed {
+    const StepGraph& graph;
+    const StepPrices& prices;
+    std::span<const Ps> starts, ends;  // by member
+  };
+  Timed run(StepPricer& pricer, bool may_split, Ps now, StepCarry& carry);
+  const StepGraphs& graphs() const { return graphs_; }
+
+ private:
+  struct Way {
+    StepPrices prices;
+    std::vector<Ps> starts, ends;
+  };
+  void run(const StepPricer& pricer, const StepGraph& graph, Way& way, Ps now, StepCarry& carry);
+
+  StepGraphs graphs_;
+  std::unique_ptr<StepTiming> timing_;
+  Way whole_, halves_;
+};
+
+// Runs steps whose times are known when they begin.
+class GraphExecutor final : public StepExecutor {
+ public:
+  // The timing's graphs are those of the pricer.
+  GraphExecutor(StepPricer pricer, StepGraphs graphs, std::unique_ptr<StepTiming> timing)
+      : pricer_(std::move(pricer)),
+        timer_(std::move(graphs), std::move(timing)),
+        carry_(timer_.graphs().whole) {}
+  void begin(std::span<const Batch* const> batches, Ps now, StepSink& sink) override;
+
+ private:
+  StepPricer pricer_;
+  StepTimer timer_;
+  StepCarry carry_;
+};
+
+}  // namespace llmsim

@@ -1,0 +1,416 @@
+#include "step/step_graph.h"
+
+#include <algorithm>
+#include <set>
+#include <stdexcept>
+
+namespace llmsim {
+
+Segment::Segment(const Program& program, const Parts& parts) {
+  for (const auto& [index, times] : parts) {
+    const Operator& op = program.operators()[at(index)];
+    if (op.kind == NodeKind::kAttention) {
+      attention[at(op.attention)] += times;
+      continue;
+    }
+    if (op.sampled != nullptr) continue;
+    auto& table = ps[static_cast<std::size_t>(op.feature)];
+    table.resize(op.ps.size(), 0);
+    for (std::size_t i = 0; i < op.ps.size(); ++i) table[i] += op.ps[i] * times;
+  }
+}
+
+Ps Segment::price(const Program::Place& place, const AttentionPrices& prices) const {
+  Ps sum = 0;
+  for (std::size_t i = 0; i < kMaxAttentions; ++i) sum += attention[i] * prices[i].ps;
+  for (std::size_t i = 0; i < kNumFeatures; ++i)
+    if (!ps[i].empty()) sum += ps[i][static_cast<std::size_t>(place.at(static_cast<Feature>(i)))];
+  return sum;
+}
+
+StepGraphBuilder::StepGraphBuilder(std::int32_t members, std::int32_t stages) {
+  graph_.units = members * stages;
+  graph_.stages = stages;
+  graph_.members.resize(at(members));
+}
+
+std::int32_t StepGraphBuilder::add(StepNode node, const PriceKey& key, std::span<const Wait> waits,
+                                   std::span<const Draws> draws) {
+  const auto number = static_cast<std::int32_t>(graph_.prices.size());
+  const auto [found, is_new] = price_of_.try_emplace(key, number);
+  if (is_new) graph_.prices.push_back(key);
+  node.price = found->second;
+  const auto append = [](auto& all, auto some) {
+    const Range range{static_cast<std::int32_t>(all.size()),
+                      static_cast<std::int32_t>(some.size())};
+    all.insert(all.end(), some.begin(), some.end());
+    return range;
+  };
+  node.waits = append(graph_.waits, waits);
+  node.draws = append(graph_.draws, draws);
+  graph_.nodes.push_back(node);
+  return static_cast<std::int32_t>(graph_.nodes.size()) - 1;
+}
+
+void StepGraphBuilder::end_block(std::int32_t repeat) {
+  const std::int32_t first = graph_.blocks.empty() ? 0 : graph_.blocks.back().last;
+  const auto last = static_cast<std::int32_t>(graph_.nodes.size());
+  if (last > first) graph_.blocks.push_back({first, last, repeat});
+}
+
+std::vector<Part> parts_of(const Program& program) {
+  const auto& operators = program.operators();
+  std::vector<Part> parts;
+  for (std::int32_t i = 0; i < static_cast<std::int32_t>(operators.size()); ++i) {
+    const Operator& op = operators[at(i)];
+    const bool sends = op.kind == NodeKind::kStageSend;
+    if (!parts.empty()) {
+      const Operator& before = operators[at(i - 1)];
+      const bool sent = before.kind == NodeKind::kStageSend;
+      if (!sends && !sent && op.part == before.part && op.stage == before.stage) {
+        ++parts.back().last;
+        continue;
+      }
+    }
+    parts.push_back({i, i + 1});
+  }
+  return parts;
+}
+
+namespace {
+
+// Lays a program out, part by part.
+class ProgramPass {
+ public:
+  ProgramPass(const Program& program, std::int32_t members, bool drafts)
+      : program_(program),
+        members_(members),
+        drafts_(drafts),
+        builder_(members, program.num_stages()),
+        front_(at(members)) {}
+
+  StepGraph build() {
+    begin();
+    for (const Part& part : parts_of(program_)) {
+      const Operator& op = program_.operators()[at(part.first)];
+      while (stage_ < op.stage) receive();
+      if (op.kind == NodeKind::kStageSend) {
+        send(part.first);
+      } else {
+        add_bands(part);
+      }
+    }
+    end();
+    return std::move(builder_.graph());
+  }
+
+ private:
+  std::int32_t stream(std::int32_t member, DeviceStream kind) const {
+    return stream_of(member * program_.num_stages() + stage_, kind);
+  }
+
+  std::int32_t add(NodeRole role, std::int32_t member, std::int32_t stream,
+                   std::span<const Wait> waits) {
+    StepNode node;
+    node.role = role;
+    node.member = member;
+    node.stream = stream;
+    return builder_.add(node, {.role = role, .member = member}, waits);
+  }
+
+  void begin() {
+    const auto& floors = program_.graphs().host_ps;
+    const bool launches = std::ranges::any_of(floors, [](Ps ps) { return ps > 0; });
+    for (std::int32_t m = 0; m < members_; ++m) {
+      front_[at(m)] = add(NodeRole::kBegin, m, stream(m, DeviceStream::kCompute), {});
+      builder_.graph().members[at(m)].begin = front_[at(m)];
+      if (!launches) continue;
+      const Wait begun{WaitFor::kNode, front_[at(m)]};
+      launched_.push_back(add(NodeRole::kLaunch, m, kNoStream, {&begun, 1}));
+    }
+    builder_.end_block();
+  }
+
+  // Every member enters the next stage.
+  void receive() {
+    ++stage_;
+    for (std::int32_t m = 0; m < members_; ++m) {
+      const Wait sent{WaitFor::kNode, front_[at(m)]};
+      front_[at(m)] = add(NodeRole::kReceive, m, stream(m, DeviceStream::kCompute), {&sent, 1});
+    }
+    builder_.end_block();
+  }
+
+  void send(std::int32_t op) {
+    if (program_.operators()[at(op)].feature != Feature::kTokens)
+      throw std::invalid_argument("a hand-over is sized by tokens");
+    for (std::int32_t m = 0; m < members_; ++m) {
+      const Wait computed{WaitFor::kNode, front_[at(m)]};
+      front_[at(m)] = add_operator(op, 0, m, DeviceStream::kSend, {&computed, 1});
+    }
+    builder_.end_block();
+  }
+
+  std::int32_t add_operator(std::int32_t op, std::int32_t execution, std::int32_t member,
+                            DeviceStream kind, std::span<const Wait> waits) {
+    StepNode node;
+    node.member = member;
+    node.stream = stream(member, kind);
+    node.op = op;
+    node.execution = execution;
+    const std::int64_t first = program_.first_draw(at(op));
+    const Draws draws{first + execution};
+    return builder_.add(node, {.member = member, .op = op}, waits, {&draws, first < 0 ? 0U : 1U});
+  }
+
+  // A band: layers that run the same operators. Those that repeat less often are in the first
+  // layers.
+  void add_bands(const Part& part) {
+    std::set<std::int32_t> repeats;
+    for (std::int32_t i = part.first; i < part.last; ++i)
+      repeats.insert(program_.operators()[at(i)].repeat);
+    std::int32_t done = 0;
+    for (const std::int32_t repeat : repeats) {
+      if (repeat > done) add_band(part, done, repeat);
+      done = std::max(done, repeat);
+    }
+  }
+
+  void add_band(const Part& part, std::int32_t first_layer, std::int32_t end_layer) {
+    const auto first_node = static_cast<std::int32_t>(builder_.graph().nodes.size());
+    std::vector<std::int32_t> meetings;
+    bool apart = true;
+    for (std::int32_t i = part.first; i < part.last; ++i) {
+      const Operator& op = program_.operators()[at(i)];
+      if (op.repeat < end_layer) continue;
+      const bool together = op.feature == Feature::kGathered;
+      std::vector<Wait> met;
+      if (together && apart && members_ > 1) {
+        meetings.push_back(meet());
+        met.push_back({WaitFor::kNode, meetings.back()});
+      }
+      apart = !together;
+      for (std::int32_t m = 0; m < members_; ++m)
+        front_[at(m)] = add_operator(i, first_layer, m, DeviceStream::kCompute, met);
+    }
+    // Where a layer begins with a meeting, members come there from the layer before.
+    StepGraph& graph = builder_.graph();
+    const std::int32_t repeat = end_layer - first_layer;
+    for (const std::int32_t meeting : meetings) {
+      const Range range = graph.nodes[at(meeting)].waits;
+      for (std::int32_t m = 0; m < members_; ++m) {
+        Wait& wait = graph.waits[at(range.first + m)];
+        if (repeat > 1 && wait.index < first_node) wait = {WaitFor::kLayerBefore, front_[at(m)]};
+      }
+    }
+    builder_.end_block(repeat);
+  }
+
+  std::int32_t meet() {
+    std::vector<Wait> all;
+    for (const std::int32_t node : front_) all.push_back({WaitFor::kNode, node});
+    return add(NodeRole::kMeet, 0, kNoStream, all);
+  }
+
+  // The launches are joined before the drafts, which the last stage proposes.
+  void end() {
+    for (std::int32_t m = 0; m < members_; ++m) {
+      std::vector<Wait> launched;
+      if (!launched_.empty()) launched.push_back({WaitFor::kNode, launched_[at(m)]});
+      const std::int32_t compute = stream(m, DeviceStream::kCompute);
+      if (drafts_) {
+        add(NodeRole::kDrafts, m, compute, launched);
+        launched.clear();
+      }
+      builder_.graph().members[at(m)].end = add(NodeRole::kEnd, m, compute, launched);
+    }
+    builder_.end_block();
+  }
+
+  const Program& program_;
+  std::int32_t members_;
+  bool drafts_;
+  StepGraphBuilder builder_;
+  std::vector<std::int32_t> front_;  // the last node of each member's way through the stages
+  std::vector<std::int32_t> launched_;
+  std::int32_t stage_ = 0;
+};
+
+}  // namespace
+
+StepGraph program_graph(const Program& program, std::int32_t members, bool drafts) {
+  return ProgramPass(program, members, drafts).build();
+}
+
+namespace {
+
+// Nodes that follow each other on a stream, with nobody waiting for one between them.
+struct Run {
+  StepNode node;  // the first
+  std::int32_t last = 0;
+  Segment::Parts parts;
+  std::vector<Draws> draws;
+};
+
+class FoldPass {
+ public:
+  FoldPass(const Program& program, const StepGraph& full, const std::vector<bool>& apart)
+      : program_(program),
+        full_(full),
+        apart_(apart),
+        awaited_(full.nodes.size(), false),
+        run_of_(full.nodes.size(), -1),
+        newest_(at(full.units * kNumDeviceStreams), -1) {
+    for (const Wait& wait : full.waits)
+      if (wait.from != WaitFor::kStepBefore) awaited_[at(wait.index)] = true;
+    for (const auto& [node, slot] : full.kept) awaited_[at(node)] = true;
+  }
+
+  StepGraph build() {
+    for (const Block& block : full_.blocks) add(block);
+    return emit();
+  }
+
+ private:
+  void close_all() { newest_.assign(newest_.size(), -1); }
+
+  bool stays_apart(const StepNode& node) const {
+    return node.op >= 0 && at(node.op) < apart_.size() && apart_[at(node.op)];
+  }
+
+  // Nobody waits inside: its layers are one after the other on each stream.
+  bool is_chain(const Block& block) const {
+    if (block.repeat == 1) return true;
+    for (std::int32_t i = block.first; i < block.last; ++i)
+      if (full_.nodes[at(i)].waits.count > 0 || stays_apart(full_.nodes[at(i)])) return false;
+    return true;
+  }
+
+  void add(const Block& block) {
+    const bool chain = is_chain(block);
+    if (!chain) close_all();
+    const auto first_run = static_cast<std::int32_t>(runs_.size());
+    for (std::int32_t i = block.first; i < block.last; ++i) add(i, chain ? block.repeat : 1);
+    const auto last_run = static_cast<std::int32_t>(runs_.size());
+    if (!chain) close_all();
+    const bool repeated = !chain && block.repeat > 1;
+    if (last_run > first_run) blocks_.push_back({first_run, last_run, repeated ? block.repeat : 1});
+  }
+
+  void add(std::int32_t index, std::int32_t times) {
+    const StepNode& node = full_.nodes[at(index)];
+    const std::int32_t before = node.stream == kNoStream ? -1 : newest_[at(node.stream)];
+    const bool operates = node.role == NodeRole::kOperator;
+    const bool joins = operates && before >= 0 && node.waits.count == 0 &&
+                       runs_[at(before)].node.role == NodeRole::kOperator &&
+                       runs_[at(before)].node.lane == node.lane && !stays_apart(node) &&
+                       !stays_apart(runs_[at(before)].node) &&
+                       !awaited_[at(runs_[at(before)].last)];
+    if (!joins) {
+      runs_.push_back({node, index, {}, {}});
+      if (node.stream != kNoStream)
+        newest_[at(node.stream)] = static_cast<std::int32_t>(runs_.size()) - 1;
+    }
+    run_of_[at(index)] = joins ? before : static_cast<std::int32_t>(runs_.size()) - 1;
+    Run& run = runs_[at(run_of_[at(index)])];
+    run.last = index;
+    if (!operates) return;
+    run.parts.emplace_back(node.op, times);
+    for (const Draws& draws : full_.draws_of(node)) run.draws.push_back({draws.first, times});
+  }
+
+  StepGraph emit() {
+    StepGraphBuilder builder(static_cast<std::int32_t>(full_.members.size()), full_.stages);
+    StepGraph& graph = builder.graph();
+    for (const Block& block : blocks_) {
+      for (std::int32_t i = block.first; i < block.last; ++i) emit(builder, runs_[at(i)]);
+      builder.end_block(block.repeat);
+    }
+    for (std::size_t m = 0; m < full_.members.size(); ++m)
+      graph.members[m] = {run_of_[at(full_.members[m].begin)], run_of_[at(full_.members[m].end)]};
+    graph.slots = full_.slots;
+    for (const auto& [node, slot] : full_.kept) graph.kept.emplace_back(run_of_[at(node)], slot);
+    return std::move(graph);
+  }
+
+  void emit(StepGraphBuilder& builder, const Run& run) {
+    std::vector<Wait> waits;
+    for (Wait wait : full_.waits_of(run.node)) {
+      if (wait.from != WaitFor::kStepBefore) wait.index = run_of_[at(wait.index)];
+      waits.push_back(wait);
+    }
+    StepNode node = run.node;
+    PriceKey key = full_.prices[at(node.price)];
+    if (run.parts.size() > 1 || (run.parts.size() == 1 && run.parts[0].second > 1)) {
+      node.op = key.op = node.execution = key.execution = -1;
+      key.segment = segment_of(builder.graph(), run.parts);
+    }
+    builder.add(node, key, waits, run.draws);
+  }
+
+  std::int32_t segment_of(StepGraph& graph, const Segment::Parts& parts) {
+    const auto number = static_cast<std::int32_t>(graph.segments.size());
+    const auto [found, is_new] = segment_of_.try_emplace(parts, number);
+    if (is_new) graph.segments.push_back(std::make_shared<const Segment>(program_, parts));
+    return found->second;
+  }
+
+  const Program& program_;
+  const StepGraph& full_;
+  const std::vector<bool>& apart_;
+  std::vector<bool> awaited_;         // by node: another one waits for it
+  std::vector<std::int32_t> run_of_;  // by node
+  std::vector<std::int32_t> newest_;  // by stream: the run that a node may join; -1: none
+  std::vector<Run> runs_;
+  std::vector<Block> blocks_;  // of runs
+  std::map<Segment::Parts, std::int32_t> segment_of_;
+};
+
+}  // namespace
+
+StepGraph folded(const Program& program, const StepGraph& graph, const std::vector<bool>& apart) {
+  return FoldPass(program, graph, apart).build();
+}
+
+StepGraph unrolled(const StepGraph& graph) {
+  StepGraph flat = graph;
+  flat.nodes.clear();
+  flat.waits.clear();
+  flat.draws.clear();
+  flat.kept.clear();
+  std::vector<std::int32_t> newest(graph.nodes.size(), -1);  // the last copy of each node
+  std::vector<std::int32_t> on_stream(at(graph.units * kNumDeviceStreams), -1);
+  for (const Block& block : graph.blocks) {
+    const std::vector<std::int32_t> entry = on_stream;
+    for (std::int32_t layer = 0; layer < block.repeat; ++layer) {
+      for (std::int32_t i = block.first; i < block.last; ++i) {
+        StepNode node = graph.nodes[at(i)];
+        if (node.execution >= 0) node.execution += layer;
+        node.waits.first = static_cast<std::int32_t>(flat.waits.size());
+        for (Wait wait : graph.waits_of(graph.nodes[at(i)])) {
+          const std::int32_t target = wait.index;
+          if (wait.from != WaitFor::kStepBefore) wait.index = newest[at(target)];
+          if (wait.from == WaitFor::kLayerBefore && layer == 0)
+            wait.index = entry[at(graph.nodes[at(target)].stream)];
+          if (wait.from == WaitFor::kLayerBefore) wait.from = WaitFor::kNode;
+          flat.waits.push_back(wait);
+        }
+        node.draws.first = static_cast<std::int32_t>(flat.draws.size());
+        for (Draws draws : graph.draws_of(graph.nodes[at(i)])) {
+          draws.first += layer;
+          flat.draws.push_back(draws);
+        }
+        newest[at(i)] = static_cast<std::int32_t>(flat.nodes.size());
+        if (node.stream != kNoStream) on_stream[at(node.stream)] = newest[at(i)];
+        flat.nodes.push_back(node);
+      }
+    }
+  }
+  flat.blocks = {{0, static_cast<std::int32_t>(flat.nodes.size()), 1}};
+  for (StepGraph::Member& member : flat.members)
+    member = {newest[at(member.begin)], newest[at(member.end)]};
+  for (const auto& [node, slot] : graph.kept) flat.kept.emplace_back(newest[at(node)], slot);
+  return flat;
+}
+
+}  // namespace llmsim
