@@ -13,7 +13,7 @@ from engine.command import REPOSITORY
 
 PAGES = [
     (REPOSITORY / "docs" / "reference" / "engine" / f"{name}.md").read_text(encoding="utf-8")
-    for name in ("files", "default_rules")
+    for name in ("files", "topology_files")
 ]
 PAGE = "\n## \n".join(PAGES)
 FILES = re.findall(r"<!-- file: (\S+) -->\n```\w+\n(.*?)```", PAGE, re.DOTALL)
