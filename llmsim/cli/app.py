@@ -12,6 +12,7 @@ from llmsim.cli.commands import (
     cluster,
     conformance,
     cost,
+    diff,
     graph,
     graph_step,
     run,
@@ -81,6 +82,7 @@ _add(app, "cluster", cluster.HELP, cluster.command)
 _add(app, "validate", validate.HELP, validate.command)
 _add(app, "calibrate", calibrate.HELP, calibrate.command, context_settings=calibrate.SETTINGS)
 _add(app, "cost", cost.HELP, cost.command)
+_add(app, "diff", diff.HELP, diff.command)
 _add(app, "search", search.HELP, search.command)
 _add(app, "schema", schema.HELP, schema.command)
 _conformance = _new("Compare the schedulers with recordings of real ones.")

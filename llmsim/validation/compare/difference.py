@@ -1,0 +1,200 @@
+"""How two runs differ, metric by metric, and which differences are more than chance.
+
+One pair of runs is tested by its request pairs: a circular block bootstrap (D. N. Politis and
+J. P. Romano, 1992) over the requests in order of arrival, with blocks of sqrt(n) requests, since
+requests that queue together share their fate. Several pairs, one per seed, are tested by Student's
+t over the pairs. Holm's procedure (S. Holm, 1979) keeps the chance of any false alarm over all
+metrics at `alpha`.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from llmsim.config.errors import InputError
+from llmsim.validation.logs.pairing import Pairs
+from llmsim.validation.logs.recording import Float64, Int64, Recording
+
+STATISTICS: Mapping[str, float | None] = {
+    "mean": None,
+    "median": 50.0,
+    "p90": 90.0,
+    "p95": 95.0,
+    "p99": 99.0,
+}
+"""Name of a statistic, and its percentile; None: the mean."""
+LATENCIES: Mapping[str, Callable[[Recording], Float64]] = {
+    "ttft": lambda run: run.ttft_s,
+    "tpot": lambda run: run.tpot_s,
+    "e2el": lambda run: run.latency_s,
+}
+WHOLE_RUN: Mapping[str, Callable[[Recording], float]] = {
+    "duration": lambda run: run.makespan_s,
+    "request_throughput": lambda run: len(run) / run.makespan_s,
+    "output_throughput": lambda run: run.output_throughput,
+}
+"""One number per run (s, requests/s, tokens/s): its chance is known over several seeds only."""
+RESAMPLED_VALUES = 20_000_000
+"""Values drawn for one statistic: bounds time and memory for long runs."""
+MOST_RESAMPLES, FEWEST_RESAMPLES = 500, 100
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One metric of run A and of run B; latencies in ms, throughputs per second, durations in s."""
+
+    a: float
+    b: float
+    ci: tuple[float, float] | None
+    """Bounds of `delta_pct` at the confidence 1 - alpha; None where chance cannot be known."""
+    p: float | None
+    """Probability of a difference at least as large by chance."""
+    significant: bool | None = None
+    """Whether p passes Holm's procedure over all metrics."""
+
+    @property
+    def delta_pct(self) -> float | None:
+        """B minus A in percent of A; None where A is 0 and B is not."""
+        return _percent(self.a, self.b)
+
+
+def differences(
+    pairs: Sequence[Pairs], alpha: float = 0.05, seed: int = 0
+) -> dict[str, Difference]:
+    """Every metric of both runs; `pairs` holds one pair of runs, or one per seed.
+
+    `alpha` is the chance of any false alarm, between 0 and 1; `seed` draws the resamples. Raises
+    InputError where no request is in both runs of a pair.
+    """
+    found: dict[str, Difference] = {}
+    for name, of_request in LATENCIES.items():
+        values = [_both(one, of_request) for one in pairs]
+        if all(len(a) for a, _ in values):
+            of_latency = _of_requests(values, alpha, seed)
+            found |= {f"{statistic}_{name}_ms": one for statistic, one in of_latency.items()}
+    for name, of_run in WHOLE_RUN.items():
+        if all(one.real.has_arrivals and one.simulated.has_arrivals for one in pairs):
+            ends = [(of_run(one.real), of_run(one.simulated)) for one in pairs]
+            found[name] = _of_seeds(ends, alpha) if len(ends) > 1 else _single(*ends[0])
+    if not found:
+        raise InputError("the runs have no latency in common; record arrivals and first tokens")
+    return _holm(found, alpha)
+
+
+def _both(pair: Pairs, of_request: Callable[[Recording], Float64]) -> tuple[Float64, Float64]:
+    """Milliseconds of the requests that have the latency in both runs, in order of arrival."""
+    a, b = of_request(pair.real) * 1e3, of_request(pair.simulated) * 1e3
+    known = ~(np.isnan(a) | np.isnan(b))
+    return a[known], b[known]
+
+
+def _of_requests(
+    values: Sequence[tuple[Float64, Float64]], alpha: float, seed: int
+) -> dict[str, Difference]:
+    """The statistics of one latency."""
+    ends = [(_statistics(a), _statistics(b)) for a, b in values]
+    if len(ends) > 1:
+        return {
+            name: _of_seeds([(float(a[at]), float(b[at])) for a, b in ends], alpha)
+            for at, name in enumerate(STATISTICS)
+        }
+    (a, b), (before, after) = values[0], ends[0]
+    errors = _resampled_deltas(a, b, np.random.default_rng(seed)).std(axis=0, ddof=1)
+    return {
+        name: _tested(float(before[at]), float(after[at]), float(errors[at]), _normal, alpha)
+        for at, name in enumerate(STATISTICS)
+    }
+
+
+def _statistics(values: Float64) -> Float64:
+    """Shape (statistics,): the mean and the percentiles."""
+    percentiles = [percentile for percentile in STATISTICS.values() if percentile is not None]
+    return np.concatenate(([values.mean()], np.percentile(values, percentiles)))
+
+
+def _resampled_deltas(a: Float64, b: Float64, rng: np.random.Generator) -> Float64:
+    """Percent by which each statistic of B exceeds that of A, in each resample of request pairs.
+
+    The same requests are drawn for both runs. Shape (resamples, statistics).
+    """
+    count = len(a)
+    resamples = int(np.clip(RESAMPLED_VALUES // count, FEWEST_RESAMPLES, MOST_RESAMPLES))
+    deltas = np.empty((resamples, len(STATISTICS)))
+    for number in range(resamples):
+        rows = _block_rows(count, rng)
+        before, after = _statistics(a[rows]), _statistics(b[rows])
+        nonzero = np.where(before == 0, 1.0, before)
+        deltas[number] = 100 * (after - before) / nonzero
+    return deltas
+
+
+def _block_rows(count: int, rng: np.random.Generator) -> Int64:
+    length = max(1, round(math.sqrt(count)))
+    starts = rng.integers(0, count, size=-(-count // length))
+    rows = (starts[:, None] + np.arange(length)[None, :]) % count
+    return rows.ravel()[:count]
+
+
+def _of_seeds(ends: Sequence[tuple[float, float]], alpha: float) -> Difference:
+    """Student's t over the pairs' differences in percent."""
+    from scipy.stats import t
+
+    a, b = (float(np.mean([one[side] for one in ends])) for side in (0, 1))
+    deltas = np.array([_percent(*one) or 0.0 for one in ends])
+    error = float(deltas.std(ddof=1)) / math.sqrt(len(ends))
+    freedom = len(ends) - 1
+
+    def two_sided(score: float, level: float) -> tuple[float, float]:
+        return 2 * float(t.sf(score, freedom)), float(t.ppf(1 - level / 2, freedom))
+
+    return _tested(a, b, error, two_sided, alpha)
+
+
+def _normal(score: float, level: float) -> tuple[float, float]:
+    """The two-sided probability of a normal score, and the score of a level."""
+    from statistics import NormalDist
+
+    return math.erfc(score / math.sqrt(2)), NormalDist().inv_cdf(1 - level / 2)
+
+
+def _tested(
+    a: float,
+    b: float,
+    error: float,
+    two_sided: Callable[[float, float], tuple[float, float]],
+    alpha: float,
+) -> Difference:
+    """`error` is the standard error of the difference in percent."""
+    delta = _percent(a, b)
+    if delta is None:
+        return Difference(a, b, None, None)
+    if error == 0:
+        return Difference(a, b, (delta, delta), 1.0 if delta == 0 else 0.0)
+    p, width = two_sided(abs(delta) / error, alpha)
+    return Difference(a, b, (delta - width * error, delta + width * error), p)
+
+
+def _single(a: float, b: float) -> Difference:
+    """One number of one run: equal, or different by nobody knows what chance."""
+    return Difference(a, b, (0.0, 0.0), 1.0) if a == b else Difference(a, b, None, None)
+
+
+def _percent(a: float, b: float) -> float | None:
+    if a == 0:
+        return 0.0 if b == 0 else None
+    return 100 * (b - a) / a
+
+
+def _holm(found: Mapping[str, Difference], alpha: float) -> dict[str, Difference]:
+    tested = sorted((one.p, name) for name, one in found.items() if one.p is not None)
+    passes = True
+    verdicts: dict[str, bool] = {}
+    for rank, (p, name) in enumerate(tested):
+        passes = passes and p <= alpha / (len(tested) - rank)
+        verdicts[name] = passes
+    return {
+        name: Difference(one.a, one.b, one.ci, one.p, verdicts.get(name))
+        for name, one in found.items()
+    }
