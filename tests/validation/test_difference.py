@@ -1,0 +1,161 @@
+"""`llmsim diff` finds planted changes, raises few false alarms, and gates by rules."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import llmsim
+from llmsim.cli import main
+from llmsim.config.errors import InputError
+from llmsim.validation.compare.difference import Difference, differences
+from llmsim.validation.compare.rules import parse_rule
+from llmsim.validation.logs.pairing import Pairs
+from llmsim.validation.logs.recording import Recording
+
+ROOT = Path(__file__).resolve().parents[2]
+CLUSTER = ROOT / "cluster_config" / "h100_multi_instance.json"
+LOAD = "synthetic:n=200,rate=20,input=lognormal:300,output=lognormal:100,seed=5"
+
+
+def correlated(rng: np.random.Generator, count: int) -> Any:
+    """Log-normal factors of which neighbours resemble each other, as requests of one queue do."""
+    noise = rng.normal(size=count)
+    for row in range(1, count):
+        noise[row] = 0.8 * noise[row - 1] + 0.6 * noise[row]
+    return np.exp(0.2 * noise)
+
+
+def recording(ttft_s: Any, latency_s: Any) -> Recording:
+    count = len(ttft_s)
+    return Recording(
+        source="made",
+        kind="made",
+        request_id=tuple(map(str, range(count))),
+        arrival_s=np.arange(count) * 0.1,
+        ttft_s=ttft_s,
+        latency_s=latency_s,
+        input_tokens=np.full(count, 100),
+        output_tokens=np.full(count, 50),
+    )
+
+
+def made_pair(seed: int, change: float, own_noise: float) -> Pairs:
+    """Two runs of one load: they share its requests, and each has noise of its own."""
+    rng = np.random.default_rng(seed)
+    count = 400
+    load, base = correlated(rng, count), 0.05 * correlated(rng, count)
+    runs = []
+    for factor in (1.0, 1.0 + change):
+        own = correlated(rng, count) ** own_noise
+        runs.append(recording(base * load * own * factor, (base * load + 1.0) * own * factor))
+    return Pairs(runs[0], runs[1], ())
+
+
+def test_few_false_alarms_without_a_change() -> None:
+    alarms = [
+        any(one.significant for one in differences([made_pair(seed, 0.0, 0.2)]).values())
+        for seed in range(120)
+    ]
+    assert sum(alarms) <= 12  # 6 expected at 5 %; more than 12 once in a hundred such tests
+
+
+def test_a_change_of_two_percent_is_found() -> None:
+    found = [differences([made_pair(seed, 0.02, 0.02)]) for seed in range(30)]
+    assert sum(bool(one["mean_ttft_ms"].significant) for one in found) >= 29
+    deltas = [one["mean_ttft_ms"].delta_pct or 0.0 for one in found]
+    assert np.mean(deltas) == pytest.approx(2, abs=0.5)
+
+
+def test_several_seeds_judge_throughput_too() -> None:
+    pairs = [made_pair(seed, 0.05, 0.02) for seed in range(8)]
+    found = differences(pairs)
+    assert found["mean_e2el_ms"].significant
+    assert found["duration"].p is not None
+    assert differences(pairs[:1])["duration"].significant is None
+
+
+def test_equal_runs_do_not_differ() -> None:
+    one = made_pair(1, 0.0, 0.0)
+    for difference in differences([one]).values():
+        assert difference.significant is False
+        assert (difference.delta_pct, difference.ci, difference.p) == (0.0, (0.0, 0.0), 1.0)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    for name, options in (("fast", {}), ("slow", {"max_num_batched_tokens": 128})):
+        llmsim.run(CLUSTER, LOAD, cost_source="roofline", **options).save(folder / name)
+    return folder
+
+
+def test_the_command_gates_a_regression(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fast, slow = str(runs / "fast"), str(runs / "slow")
+    assert main(["diff", fast, slow, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    summaries = [
+        json.loads((runs / name / "summary.json").read_text()) for name in ("fast", "slow")
+    ]
+    for metric in ("mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "median_e2el_ms"):
+        for side, summary in zip("ab", summaries, strict=True):
+            assert found[metric][side] == pytest.approx(summary[metric], rel=1e-6)
+    assert found["mean_ttft_ms"]["significant"] is True
+    assert set(found["mean_ttft_ms"]) == {"a", "b", "delta_pct", "ci", "p", "significant"}
+    assert main(["diff", fast, slow, "--fail-if", "mean_ttft_ms>+5%"]) == 1
+    assert "failed: mean_ttft_ms>+5%" in capsys.readouterr().out
+    assert main(["diff", slow, fast, "--fail-if", "mean_ttft_ms>+5%"]) == 0
+    assert main(["diff", fast, fast, "--fail-if", "mean_ttft_ms>=+0%"]) == 0
+    capsys.readouterr()
+
+
+def test_folders_of_runs_are_paired_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for side, policy in (("a", "RAND"), ("b", "LOR")):
+        for seed in range(3):
+            result = llmsim.run(
+                CLUSTER, LOAD, cost_source="roofline", seed=seed, request_routing_policy=policy
+            )
+            result.save(tmp_path / side / f"seed{seed}")
+    assert main(["diff", str(tmp_path / "a"), str(tmp_path / "b")]) == 0
+    assert "in 3 pairs of runs" in capsys.readouterr().out
+    assert main(["diff", str(tmp_path / "a"), str(tmp_path / "b" / "seed0")]) == 2
+    assert "holds 3 runs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "difference", "fails"),
+    [
+        ("m>+5%", Difference(100, 106, None, 0.0, True), True),
+        ("m>+5%", Difference(100, 104, None, 0.0, True), False),
+        ("m>+5%", Difference(100, 106, None, 0.5, False), False),
+        ("m>=+6%", Difference(100, 106, None, 0.0, True), True),
+        ("m<-5%", Difference(100, 90, None, 0.0, True), True),
+        ("m > +3", Difference(1, 5, None, None, None), True),
+        ("m>200", Difference(100, 201, None, 0.5, False), True),
+        ("m<200", Difference(100, 201, None, 0.5, False), False),
+        ("m>+5%", Difference(0, 1, None, None, None), True),
+    ],
+)
+def test_rules(text: str, difference: Difference, fails: bool) -> None:
+    found = {"m": difference}
+    assert parse_rule(text, found).fails(found) is fails
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [("p99>+5%", "there is no metric p99"), ("m>>5", "is no rule"), ("m>5x", "is no rule")],
+)
+def test_bad_rules_are_one_sentence(text: str, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        parse_rule(text, {"m": Difference(1, 1, None, None)})
+
+
+def test_bad_input_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", str(tmp_path / "no"), str(tmp_path / "no")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert main(["diff", str(tmp_path), str(tmp_path), "--alpha", "2"]) == 2
+    assert "--alpha is 2; it must be between 0 and 1" in capsys.readouterr().err
