@@ -80,7 +80,7 @@ Routing = Annotated[
         PANEL,
         "--request-routing-policy",
         text="Chooses the router, NAME[:key=value,...]: LOAD, RR, RAND, LOR, TOKENS, P2C, "
-        "SESSION, VLLM_DP, PREFIX, WEIGHTED, or module:Class.",
+        "SESSION, VLLM_DP, PREFIX, WEIGHTED, TOKENS, or module:Class.",
         default=True,
     ),
 ]
