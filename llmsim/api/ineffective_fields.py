@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from llmsim.lowering.offload.placement import DEVICE
+from llmsim.model import Moe
 
 if TYPE_CHECKING:
     from llmsim.config.cluster_file.cluster import Cluster
@@ -118,6 +119,6 @@ def _experts_elsewhere(lowered: "LoweredGroup") -> bool:
         return False
     where = lowered.offload.where
     return any(
-        one.op.kind == "moe" and one.op.name not in where.hosted and where.of(one) != DEVICE
+        isinstance(one.op, Moe) and one.op.name not in where.hosted and where.of(one) != DEVICE
         for one in where.executions()
     )

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 from llmsim.config.errors import InputError
 from llmsim.costs.catalog import Available
 from llmsim.costs.source import CostRequest, CostSource, Curve
+from llmsim.model import Collective
 
 if TYPE_CHECKING:
     from llmsim.model import Operator
 
 
-def among_whom(op: Operator) -> str:
+def among_whom(op: Collective) -> str:
     """Which ranks a collective is among."""
     return {
         "stages": "pipeline stages",
@@ -44,7 +45,7 @@ def own_collective(op: Operator, sources: list[CostSource], request: CostRequest
 
 def collective_pricer(
     request: CostRequest, available: Available
-) -> Callable[[Operator], Curve | None]:
+) -> Callable[[Collective], Curve | None]:
     """Who prices collectives: measured tables where the database prices the operators, else the
     cluster's links.
 
@@ -60,7 +61,7 @@ def collective_pricer(
     by_database = database is not None and database.has_operators
     if wanted == "auto" and (own or not by_database):
         return lambda op: None
-    if not any(op.kind == "collective" for op in request.operators):
+    if not any(isinstance(op, Collective) for op in request.operators):
         return lambda op: None
     pricer = None
     if database is not None:
@@ -68,7 +69,7 @@ def collective_pricer(
 
         pricer = CollectiveTables(request, database)
 
-    def price(op: Operator) -> Curve | None:
+    def price(op: Collective) -> Curve | None:
         among = among_whom(op)
         if among == "pipeline stages" or (among == "data-parallel ranks" and request.spans_nodes):
             return None

@@ -35,6 +35,7 @@ from llmsim.costs.source import (
 )
 from llmsim.costs.sources.csv_tables import read_content
 from llmsim.costs.sources.roofline import RooflineSource
+from llmsim.model import Attention, Collective, Moe
 
 if TYPE_CHECKING:
     from llmsim.model import Operator
@@ -103,9 +104,9 @@ def build(request: CostRequest, available: Available) -> CompiledCosts:
     attentions: list[AttentionCost] = []
     collective = collective_pricer(request, available)
     for op in request.operators:
-        if op.kind == "attention":
+        if isinstance(op, Attention):
             attentions.append(_attention(op, sources, request, missing))
-        elif op.kind == "collective":
+        elif isinstance(op, Collective):
             curve = own_collective(op, sources, request) or collective(op)
             if curve is None:
                 linked[op.name] = None
@@ -120,7 +121,8 @@ def build(request: CostRequest, available: Available) -> CompiledCosts:
         )
     # All collectives of one rank group use one price source: mixing sources would distort their
     # ratios.
-    for ranks in dict.fromkeys(among_whom(op) for op in request.operators if op.name in linked):
+    collectives = [op for op in request.operators if isinstance(op, Collective)]
+    for ranks in dict.fromkeys(among_whom(op) for op in collectives if op.name in linked):
         linked |= dict.fromkeys(cost.name for cost in tabled.pop(ranks, ()))
     ops += [cost for costs in tabled.values() for cost in costs]
     ops.extend(extra for source in sources[:1] for extra in _extra_ops(source))
@@ -170,9 +172,14 @@ def _unused_links(ranks: str, example: OpCost) -> str:
 
 def _beside_sheet(costs: list[OpCost], request: CostRequest) -> str:
     """Says where a measured all-reduce is far slower than a ring on the links of the data sheet."""
-    for op in request.operators:
+    reduces = (
+        op
+        for op in request.operators
+        if isinstance(op, Collective) and op.collective == "all_reduce"
+    )
+    for op in reduces:
         cost = next((one for one in costs if one.name == op.name), None)
-        if cost is None or op.collective != "all_reduce" or request.hardware is None:
+        if cost is None or request.hardware is None:
             continue
         ranks, last = request.layout.ranks(op.among), len(cost.ps) - 1
         moved = 2 * (ranks - 1) / ranks * op.collective_bytes_per_token * last
@@ -231,12 +238,10 @@ def _loaded(
     """
     cost = _op_cost(op, curve)
     routing = request.expert_routing
+    if not isinstance(op, Moe) or routing.balanced:
+        return cost
     alone = op.experts_local == op.experts_total and request.expert_placement.redundant == 0
-    if (
-        op.kind != "moe"
-        or routing.balanced
-        or (alone and source.name == "silicon" and routing.name == "POWER_LAW")
-    ):
+    if alone and source.name == "silicon" and routing.name == "POWER_LAW":
         return cost
     priced = getattr(source, "experts_us", None)
     price = priced(op) if priced is not None else curve_price(op, curve.ps, peak_rates_of(request))
@@ -254,7 +259,7 @@ def _loaded(
 
 
 def _attention(
-    op: Operator, sources: list[CostSource], request: CostRequest, missing: dict[str, list[str]]
+    op: Attention, sources: list[CostSource], request: CostRequest, missing: dict[str, list[str]]
 ) -> AttentionCost:
     """Of the first source that has it; as these layers see their batch."""
     for index, source in enumerate(sources):
@@ -285,6 +290,7 @@ def _op_cost(op: Operator, curve: Curve) -> OpCost:
         curve.provenance,
         curve.source,
         curve.power_uw,
+        collective=isinstance(op, Collective) and op.collective != "send",
     )
 
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from llmsim.costs.source import AttentionCost, CostRequest, CostSource
-    from llmsim.model import Operator
+    from llmsim.model import Attention
 
 
 def context_attention(
-    op: Operator, source: CostSource, request: CostRequest
+    op: Attention, source: CostSource, request: CostRequest
 ) -> AttentionCost | None:
     """Attention of one layer on such a rank; None where the source has no times of prefills and
     decodes apart.
@@ -48,7 +48,7 @@ def context_attention(
     )
 
 
-def _alone(op: Operator, request: CostRequest, heads_of: int) -> Operator:
+def _alone(op: Attention, request: CostRequest, heads_of: int) -> Attention:
     """The same attention of a rank that holds whole sequences, for the query heads of `heads_of`
     ranks.
     """

@@ -5,16 +5,12 @@ is possible.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llmsim.costs.source import CostRequest, Floor
-from llmsim.model import short_dtype
-
-if TYPE_CHECKING:
-    from llmsim.model import Operator
+from llmsim.model import Attention, Embedding, Gemm, Moe, Operator, short_dtype
 
 Floats = NDArray[np.float64]
 
@@ -55,7 +51,7 @@ class PeakRates:
         weights = np.where(counts > 0, float(least_weight_bytes(op)) * self.weights_stream, 0.0)
         memory = weights / self.memory_bandwidth_bytes_per_s * 1e6
         peak = self.peak(op.weight_dtype or activation)
-        if op.kind not in ("gemm", "moe") or not peak:
+        if not isinstance(op, Gemm | Moe) or not peak:
             return memory
         return np.maximum(memory, counts * op.flops_per_token / peak * 1e6)
 
@@ -71,12 +67,14 @@ def least_weight_bytes(op: Operator) -> int:
     """Weight bytes that any execution must stream: all of a GEMM, top-k experts held whole, no
     table look-up.
     """
-    if op.kind == "embedding":
-        return 0
-    if op.kind == "moe" and op.experts_local:
-        needed = op.topk if op.experts_local == op.experts_total else 0
-        return op.weight_bytes * needed // op.experts_local
-    return op.weight_bytes
+    match op:
+        case Embedding():
+            return 0
+        case Moe(experts_local=local) if local:
+            needed = op.topk if local == op.experts_total else 0
+            return op.weight_bytes * needed // local
+        case _:
+            return op.weight_bytes
 
 
 def peak_rates_of(request: CostRequest) -> PeakRates | None:
@@ -123,7 +121,7 @@ def floor_of(request: CostRequest, peak_rates: PeakRates | None, *, enforce: boo
     """
     body = [op for op in request.operators if op.part != "head"]
     head = sum(op.repeat * least_weight_bytes(op) for op in request.operators if op.part == "head")
-    attention = [op for op in request.operators if op.kind == "attention" and not op.window]
+    attention = [op for op in request.operators if isinstance(op, Attention) and not op.window]
     streamed = peak_rates is not None and peak_rates.weights_stream
     return Floor(
         weight_bytes_read=sum(op.repeat * least_weight_bytes(op) for op in body) + head
@@ -132,7 +130,7 @@ def floor_of(request: CostRequest, peak_rates: PeakRates | None, *, enforce: boo
         kv_bytes_per_token=sum(op.repeat * op.kv_bytes_per_context_token for op in attention),
         memory_bandwidth_bytes_per_s=peak_rates.memory_bandwidth_bytes_per_s if peak_rates else 0,
         flops_per_token=sum(
-            op.repeat * op.flops_per_token for op in body if op.kind in ("gemm", "moe")
+            op.repeat * op.flops_per_token for op in body if isinstance(op, Gemm | Moe)
         ),
         peak_flops_per_s=peak_rates.peak(request.dtypes.weight) if peak_rates else 0,
         last_level_cache_bytes=peak_rates.last_level_cache_bytes if peak_rates else 0,

@@ -15,7 +15,7 @@ from llmsim.costs.experts.load_sampling import Placement, SampledTable
 from llmsim.costs.experts.routing import ExpertRouting
 
 if TYPE_CHECKING:
-    from llmsim.model import Dtypes, Hardware, Layout, ModelConfig, Operator
+    from llmsim.model import Attention, Dtypes, Hardware, Layout, ModelConfig, Operator
 
 TableFeature = Literal["tokens", "sequences", "gathered", "decodes", "prefills"]
 SourceName = Literal["auto", "bundle", "external", "silicon", "roofline"]
@@ -130,6 +130,8 @@ class OpCost:
     """What one device draws while it runs, by the same index; None: nobody says, as its power in
     the cluster file.
     """
+    collective: bool = False
+    """Ranks exchange a tensor; what a pipeline stage sends does not count."""
     sampled: SampledTable | None = None
     """Where tokens load experts unevenly: the slowest rank's times, drawn for every layer; `ps` is
     of even loads.
@@ -281,7 +283,7 @@ class CostSource(Protocol):
         source has none.
         """
 
-    def attention(self, op: Operator) -> AttentionCost | None:
+    def attention(self, op: Attention) -> AttentionCost | None:
         """Attention of one layer as if it saw everything; None when this source has none."""
 
     def notes(self) -> list[str]:

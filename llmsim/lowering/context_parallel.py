@@ -9,6 +9,7 @@ import numpy as np
 from llmsim.costs import AttentionCost, CompiledCosts, CostRequest
 from llmsim.lowering.network.mesh import DomainLinks
 from llmsim.lowering.network.topology import RoutedLinks
+from llmsim.model import Attention
 
 
 def with_gathered_context(
@@ -24,7 +25,7 @@ def with_gathered_context(
     ranks = layout.prefill_context * (layout.decode_context if latent is not None else 1)
     if ranks == 1:
         return costs
-    op = next(op for op in request.operators if op.kind == "attention")
+    op = next(op for op in request.operators if isinstance(op, Attention))
     each = op.kv_bytes_per_context_token * ranks
     first, *more = (
         _gathering(attention, links, each, ranks, layout.prefill_context)

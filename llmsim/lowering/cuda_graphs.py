@@ -2,23 +2,20 @@
 costs the host.
 """
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 
 from llmsim import _native
 from llmsim.config import EngineArgs
 from llmsim.core import Int32
 from llmsim.lowering.program import padded_counts
-from llmsim.model import Operator
+from llmsim.model import Attention, Elementwise, Moe, Operator, StateSpace
 
-KERNELS: Mapping[str, int] = MappingProxyType({"attention": 2, "moe": 7})
-"""Kernels that vLLM launches for an operator, where it is not one (0.24:
-layers/fused_moe/fused_moe.py, attention backends): attention writes the cache and attends; experts
-are top-k, two that sort tokens by expert, the two matrix products, the activation between them, and
-the sum over experts.
+ATTENTION_KERNELS = 2
+"""Kernels that vLLM 0.24 launches for attention: one writes the cache, one attends."""
+MOE_KERNELS = 7
+"""Kernels that vLLM 0.24 launches for experts (layers/fused_moe/fused_moe.py): top-k, two that sort
+tokens by expert, the two matrix products, the activation between them, and the sum over experts.
 """
-NORMS_OF_HEADS = "qk_norm"
-"""One operator here, a kernel for queries and one for keys there."""
 FULL_DECODES = ("FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
 
 
@@ -68,10 +65,7 @@ def graph_rules(
     if engine.cudagraph_mode == "NONE" or engine.cuda_graph_sizes:
         kernels = sum(op.repeat * kernels_of(op) for ops in stages for op in ops)
         layers = sum(
-            op.repeat
-            for ops in stages
-            for op in ops
-            if op.kind in ("attention", "linear_attention")
+            op.repeat for ops in stages for op in ops if isinstance(op, Attention | StateSpace)
         )
         rules.host_ps = [engine.launch_ps * launches for launches in (kernels, 3 * layers + 1, 1)]
     return rules
@@ -79,7 +73,15 @@ def graph_rules(
 
 def kernels_of(op: Operator) -> int:
     """Kernels that one call of the operator launches."""
-    return 2 if op.name == NORMS_OF_HEADS else KERNELS.get(op.kind, 1)
+    match op:
+        case Attention():
+            return ATTENTION_KERNELS
+        case Moe():
+            return MOE_KERNELS
+        case Elementwise():
+            return op.kernels
+        case _:
+            return 1
 
 
 def padded_mixed(engine: EngineArgs, max_tokens: int, multiple: int = 1) -> Int32:

@@ -14,11 +14,11 @@ from llmsim.lowering.cuda_graphs import graph_rules, padded_mixed
 from llmsim.lowering.network.mesh import DomainLinks, LinkedCosts, expanded_config
 from llmsim.lowering.network.topology import RoutedLinks
 from llmsim.lowering.program import Placed, build_program
-from llmsim.model import Dtypes, Layout, ModelConfig, Operator, load_model, operators
+from llmsim.model import Dtypes, Gemm, Layout, ModelConfig, Operator, load_model, operators
 from llmsim.model.families.presets import config_path, read_object
 from llmsim.model.memory.requirements import DraftShare
 from llmsim.model.memory.sizes import kv_bytes_per_token, weight_bytes
-from llmsim.model.operators.factory import Builder
+from llmsim.model.operators.factory import OperatorFactory
 
 FC = "draft_fc"
 FC_INPUTS = {"eagle": 2, "mtp": 2, "eagle3": 3}
@@ -270,7 +270,8 @@ def _own_vocabulary(speculation: Speculation, located: Callable[[str], str]) -> 
 def _projection(model: ModelConfig, layout: Layout, dtypes: Dtypes, inputs: int) -> Operator:
     """Not split over ranks, and never quantised."""
     hidden = model.hidden_size
-    return Builder(model, layout, dtypes).gemm(FC, hidden, inputs * hidden, part="wide", repeat=1)
+    factory = OperatorFactory(model, layout, dtypes)
+    return factory.gemm(FC, hidden, inputs * hidden, part="wide", repeat=1)
 
 
 def _with_wide_input(
@@ -287,7 +288,7 @@ def _with_wide_input(
             read_bytes_per_token=2 * op.read_bytes_per_token,
             flops_per_token=2 * op.flops_per_token,
         )
-        if op.name == "qkv_proj"
+        if isinstance(op, Gemm) and op.name == "qkv_proj"
         else op
         for op in program
     )

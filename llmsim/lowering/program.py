@@ -9,7 +9,7 @@ import numpy as np
 from llmsim import _native
 from llmsim.core import Int32
 from llmsim.costs import AttentionCost, CompiledCosts, OpCost
-from llmsim.model import Operator
+from llmsim.model import Attention, Collective, Operator
 
 FEATURES = {
     "tokens": _native.Feature.TOKENS,
@@ -54,7 +54,7 @@ class Placed:
     @property
     def kind(self) -> "_native.NodeKind":
         """What the core does with it."""
-        if self.operator is None or self.operator.kind != "collective":
+        if self.operator is None or not isinstance(self.operator, Collective):
             return _native.NodeKind.COMPUTE
         sends = self.operator.collective == "send"
         return _native.NodeKind.STAGE_SEND if sends else _native.NodeKind.COLLECTIVE
@@ -86,7 +86,10 @@ def build_program(
     placed.sort(key=lambda one: (one.stage, PARTS[one.part]))
     placed = _with_first_layers(placed)
     queries = {
-        op.name: queries_per_kv_head(op) for ops in stages for op in ops if op.kind == "attention"
+        op.name: queries_per_kv_head(op)
+        for ops in stages
+        for op in ops
+        if isinstance(op, Attention)
     }
     first, *others = (_attention(cost, queries.get(cost.name, 1)) for cost in costs.attentions)
     program = _native.Program(
@@ -134,7 +137,7 @@ def _in_execution_order(
 def _cost_of(
     op: Operator, by_name: dict[str, list[OpCost]], of_layers: dict[str, AttentionCost]
 ) -> OpCost | AttentionCost:
-    return of_layers[op.name] if op.kind == "attention" else by_name[op.name].pop(0)
+    return of_layers[op.name] if isinstance(op, Attention) else by_name[op.name].pop(0)
 
 
 def _lower_bound(costs: CompiledCosts) -> "_native.LowerBound":
@@ -195,12 +198,12 @@ def _operator(placed: Placed, attentions: Sequence[AttentionCost]) -> "_native.O
     )
 
 
-def queries_per_kv_head(op: Operator) -> int:
+def queries_per_kv_head(op: Attention) -> int:
     """Query heads that read the same cached rows: all of them with latent attention, which decodes
     on its cache. With sparse attention whole tiles, so that every token counts: each reads what was
     chosen for it.
     """
-    if op.name == "attention_sparse":
+    if op.sparse:
         return -(-op.heads // TILE_ROWS) * TILE_ROWS
     latent = op.decode_flops_per_context_token != op.flops_per_context_token
     return op.heads if latent else max(1, op.heads // max(1, op.kv_heads))

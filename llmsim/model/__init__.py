@@ -6,6 +6,7 @@ from llmsim.model.dtypes import DTYPES, dtype_bytes, short_dtype
 from llmsim.model.families.family import family_types
 from llmsim.model.families.presets import load_model, model_names
 from llmsim.model.hardware import hardware_names, load_hardware
+from llmsim.model.layout import Layout
 from llmsim.model.memory.ledger import MemoryLedger, memory_ledger
 from llmsim.model.memory.profile_run import DEFAULT_NUM_SMS
 from llmsim.model.memory.requirements import Elsewhere
@@ -17,7 +18,21 @@ from llmsim.model.memory.sizes import (  # fmt: skip
     state_bytes_per_sequence,
     weight_bytes,
 )
-from llmsim.model.operator import Layout, Operator
+from llmsim.model.operator import (
+    AllToAll,
+    Attention,
+    Collective,
+    Elementwise,
+    Embedding,
+    Gemm,
+    IndexerScores,
+    Moe,
+    Operator,
+    ResidualNorm,
+    Routed,
+    Sampler,
+    StateSpace,
+)
 from llmsim.model.operators.attention_variants import Indexer, LatentAttention, LinearAttention
 from llmsim.model.operators.decoder import operators
 from llmsim.model.parallel.sharding import RankShape, layout_problem, padded_vocab_size, rank_shape
@@ -26,10 +41,17 @@ from llmsim.model.types import Dtypes, Hardware, LayerKind, ModelConfig, resolve
 __all__ = [
     "DEFAULT_NUM_SMS",
     "DTYPES",
+    "AllToAll",
+    "Attention",
+    "Collective",
     "Dtypes",
+    "Elementwise",
     "Elsewhere",
+    "Embedding",
+    "Gemm",
     "Hardware",
     "Indexer",
+    "IndexerScores",
     "KvGroup",
     "LatentAttention",
     "LayerKind",
@@ -37,8 +59,13 @@ __all__ = [
     "LinearAttention",
     "MemoryLedger",
     "ModelConfig",
+    "Moe",
     "Operator",
     "RankShape",
+    "ResidualNorm",
+    "Routed",
+    "Sampler",
+    "StateSpace",
     "dtype_bytes",
     "family_types",
     "hardware_names",

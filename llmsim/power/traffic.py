@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from llmsim.core import FEATURES, Int64, Traffic
 from llmsim.exact import exact_sum
-from llmsim.model import Layout, Operator
+from llmsim.model import Attention, Collective, Embedding, Layout, Moe, Operator, StateSpace
 
 Floats = NDArray[np.float64]
 RING_FACTOR = {"all_reduce": 2}
@@ -66,7 +66,7 @@ class TrafficTable:
         for op in self.operators:
             rows = activity["rows"][_table(op)]
             computed = exact_sum(op.units_of(np.arange(len(rows), dtype=np.int64)), rows)
-            if op.kind == "collective":
+            if isinstance(op, Collective):
                 sent = (
                     op.collective_bytes_per_token
                     * computed
@@ -81,13 +81,7 @@ class TrafficTable:
             moved = (op.read_bytes_per_token + op.write_bytes_per_token) * computed + weights_read(
                 op, rows
             )
-            moved += op.kv_bytes_per_context_token * kv_tokens_read(
-                op,
-                int(activity["kv_read_tokens"]),
-                int(activity["sequences"]),
-                int(activity["scheduled_tokens"]),
-            )
-            moved += 2 * op.state_bytes_per_sequence * int(activity["sequences"])
+            moved += _context_bytes(op, activity)
             if op.name in self.hosted:
                 host += moved * op.repeat * self.ranks
             else:
@@ -107,7 +101,7 @@ class TrafficTable:
             processor_bytes=host,
         )
 
-    def _crossing(self, op: Operator) -> Fraction:
+    def _crossing(self, op: Collective) -> Fraction:
         """The part of what a collective sends that goes to another node: a ring leaves each node
         once.
         """
@@ -118,7 +112,7 @@ class TrafficTable:
             return Fraction(ranks - ranks // self.nodes, ranks - 1)
         return Fraction(self.nodes, ranks)
 
-    def _sent(self, op: Operator) -> int:
+    def _sent(self, op: Collective) -> int:
         """How many times the size of its tensor a collective sends, all members together."""
         if op.collective == "send":
             return self.ranks * (self.stages - 1) * self.members
@@ -176,16 +170,34 @@ def _table(op: Operator) -> int:
     return FEATURES.index("tokens" if op.feature == "attention" else op.feature)
 
 
+def _context_bytes(op: Operator, activity: Mapping[str, Any]) -> int:
+    """Bytes of what attention or a recurrence keeps of the tokens before."""
+    sequences = int(activity["sequences"])
+    match op:
+        case Attention():
+            kv_tokens, tokens = int(activity["kv_read_tokens"]), int(activity["scheduled_tokens"])
+            seen = kv_tokens_read(op, kv_tokens, sequences, tokens)
+            return op.kv_bytes_per_context_token * seen
+        case StateSpace():
+            return 2 * op.state_bytes_per_sequence * sequences
+        case _:
+            return 0
+
+
 def weights_read(op: Operator, rows: Int64) -> int:
     """Bytes of weights read in all executions of one layer's operator; `rows[n]` executions had n
     tokens.
     """
-    if op.kind != "moe" or not op.experts_total:
-        return 0 if op.kind == "embedding" else op.weight_bytes * exact_sum(rows[1:])
-    return round(float(rows @ weight_bytes(op, np.arange(len(rows)))))
+    match op:
+        case Embedding():
+            return 0
+        case Moe(experts_total=experts) if experts:
+            return round(float(rows @ weight_bytes(op, np.arange(len(rows)))))
+        case _:
+            return op.weight_bytes * exact_sum(rows[1:])
 
 
-def kv_tokens_read(op: Operator, kv_tokens: int, sequences: int, tokens: int) -> int:
+def kv_tokens_read(op: Attention, kv_tokens: int, sequences: int, tokens: int) -> int:
     """Tokens of KV that one layer reads, of `kv_tokens` that its sequences had: with a window at
     most the window before each scheduled sequence and what is scheduled (sequences that are shorter
     see less).
@@ -197,9 +209,9 @@ def weight_bytes(op: Operator, counts: NDArray[np.int64]) -> Floats:
     """Bytes of weights that one execution reads at each count: an embedding reads rows, experts as
     far as touched.
     """
-    if op.kind == "embedding":
+    if isinstance(op, Embedding):
         return np.zeros(len(counts))
     touched = np.minimum(counts, 1).astype(float)
-    if op.kind == "moe" and op.experts_total:
+    if isinstance(op, Moe) and op.experts_total:
         touched = 1.0 - (1.0 - op.topk / op.experts_total) ** counts
     return np.asarray(op.weight_bytes * touched)

@@ -25,7 +25,7 @@ import numpy as np
 
 from llmsim.core import FEATURES, PS_PER_S, GroupInfo, Int64, Results
 from llmsim.exact import exact_sum
-from llmsim.model import Hardware, Operator
+from llmsim.model import Attention, Gemm, Hardware, Moe, Operator
 from llmsim.power.traffic import kv_tokens_read, weights_read
 
 
@@ -107,14 +107,11 @@ def operator_work(op: Operator, usage: GroupUsage) -> OperatorWork:
         # Padding included: what of it is useful was scheduled elsewhere, or is not counted by rank.
         # Rows of logits are never padded, and a sequence that verifies drafts has several.
         useful = computed
-    attended = usage.attended_tokens
-    if op.window:  # at most: sequences shorter than the window see less
-        attended = min(attended, op.window * usage.scheduled_tokens)
-    kv_tokens = kv_tokens_read(
-        op, usage.kv_read_tokens, usage.scheduled_sequences, usage.scheduled_tokens
-    )
-    flops = op.flops_per_token * useful + op.flops_per_context_token * attended
-    reads = op.read_bytes_per_token * computed + op.kv_bytes_per_context_token * kv_tokens
+    context_flops, context_bytes = (0, 0)
+    if isinstance(op, Attention):
+        context_flops, context_bytes = _context_work(op, usage)
+    flops = op.flops_per_token * useful + context_flops
+    reads = op.read_bytes_per_token * computed + context_bytes
     return OperatorWork(
         name=op.name,
         executions=exact_sum(rows[1:]) * op.repeat,
@@ -122,6 +119,17 @@ def operator_work(op: Operator, usage: GroupUsage) -> OperatorWork:
         read_bytes=(reads + weights_read(op, rows)) * op.repeat,
         written_bytes=op.write_bytes_per_token * computed * op.repeat,
     )
+
+
+def _context_work(op: Attention, usage: GroupUsage) -> tuple[int, int]:
+    """Flops and KV bytes of one layer's attention."""
+    attended = usage.attended_tokens
+    if op.window:  # at most: sequences shorter than the window see less
+        attended = min(attended, op.window * usage.scheduled_tokens)
+    kv_tokens = kv_tokens_read(
+        op, usage.kv_read_tokens, usage.scheduled_sequences, usage.scheduled_tokens
+    )
+    return op.flops_per_context_token * attended, op.kv_bytes_per_context_token * kv_tokens
 
 
 def utilisation(
@@ -138,7 +146,7 @@ def utilisation(
     compute_s = 0.0
     known = True
     for op, one in zip(operators, work, strict=True):
-        if op.kind not in ("gemm", "attention", "moe") or not one.flops:
+        if not isinstance(op, Gemm | Attention | Moe) or not one.flops:
             continue
         peak = _peak(hardware, op.weight_dtype or "bf16")
         known = known and peak > 0

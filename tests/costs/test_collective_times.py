@@ -9,7 +9,7 @@ from builders import needs_database, request
 
 from llmsim.costs.catalog import look
 from llmsim.costs.collectives import collective_pricer
-from llmsim.model import Layout
+from llmsim.model import Collective, Layout
 
 pytestmark = needs_database
 
@@ -26,7 +26,9 @@ def test_nothing_measured_spans_nodes_or_stages(
     asked = request(hardware="H100", tp=2, spans_nodes=spans_nodes)
     layout = replace(Layout(2), dp=2)
     asked = replace(asked, layout=layout)
-    reduction = next(op for op in asked.operators if op.collective == "all_reduce")
+    reduction = next(
+        op for op in asked.operators if isinstance(op, Collective) and op.collective == "all_reduce"
+    )
     price = collective_pricer(asked, look(asked))
     curve = price(replace(reduction, among=among))  # type: ignore[arg-type]
     assert (curve is not None) == measured[spans_nodes]
@@ -37,5 +39,7 @@ def test_nothing_measured_spans_nodes_or_stages(
 @pytest.mark.parametrize("kind", ["all_to_all", "broadcast"])
 def test_no_table_knows_these_kernels(kind: str) -> None:
     asked = request(hardware="H100", tp=2)
-    reduction = next(op for op in asked.operators if op.collective == "all_reduce")
+    reduction = next(
+        op for op in asked.operators if isinstance(op, Collective) and op.collective == "all_reduce"
+    )
     assert collective_pricer(asked, look(asked))(replace(reduction, collective=kind)) is None  # type: ignore[arg-type]

@@ -24,15 +24,15 @@ from llmsim.costs.experts.load_sampling import (
     token_axis,
 )
 from llmsim.costs.experts.routing import ExpertRouting, parse_expert_routing
-from llmsim.model import Operator
+from llmsim.model import Moe
 
 EXPERTS, TOPK = 32, 4
 
 
-def layers_of(count: int) -> Operator:
+def layers_of(count: int) -> Moe:
     """Experts of so many layers."""
-    return Operator(
-        "moe", "moe", "tokens", "layer", count, "compute", experts_total=EXPERTS, topk=TOPK
+    return Moe(
+        name="moe", repeat=count, experts_total=EXPERTS, experts_local=0, topk=TOPK, moe_inter=0
     )
 
 

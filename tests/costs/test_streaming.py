@@ -10,7 +10,7 @@ from llmsim.costs.hardware_limits import peak_rates_of
 from llmsim.costs.sources.silicon.database import Database, find_database
 from llmsim.costs.sources.silicon.memory_bound import REDUCTION_US, from_peak_rates, streaming
 from llmsim.costs.sources.silicon.mla import INSIDE
-from llmsim.model import Operator
+from llmsim.model import Elementwise
 from tests.costs.builders import needs_database, request
 
 pytestmark = needs_database
@@ -24,15 +24,12 @@ def database(hardware: str) -> Database:
     return found
 
 
-def moving(name: str, num_bytes: int) -> Operator:
+def moving(name: str, num_bytes: int, *, reduces: bool = False) -> Elementwise:
     """An operator that reads and writes so many bytes per token."""
-    return Operator(
+    return Elementwise(
         name=name,
-        kind="elementwise",
-        feature="tokens",
-        part="layer",
         repeat=1,
-        power_class="memory",
+        reduces=reduces,
         read_bytes_per_token=num_bytes - num_bytes // 3,
         write_bytes_per_token=num_bytes // 3,
     )
@@ -77,7 +74,7 @@ def test_a_reduction_costs_its_share() -> None:
     assert peak_rates is not None
     curve, counts = streaming(database("H100"), peak_rates), np.array([1.0, 64.0, 4096.0])
     plain, reduced = (
-        curve.curve_us(moving(name, 16384), counts) for name in ("act_fn", "layernorm")
+        curve.curve_us(moving("norm", 16384, reduces=reduces), counts) for reduces in (False, True)
     )
     assert reduced - plain == pytest.approx(REDUCTION_US)
 

@@ -13,7 +13,7 @@ from llmsim.costs import CompiledCosts
 from llmsim.costs.hardware_limits import PeakRates
 from llmsim.costs.source import AttentionCost, Floor, MixedGrid, OpCost, SplitGrid
 from llmsim.lowering.adjust.power_cap import MILLION, clock_ppm, costs_at_clock
-from llmsim.model import Operator
+from llmsim.model import Collective, Operator
 
 ASKED = request(hardware="H100", tp=2)
 ATTENTION = next(op for op in ASKED.operators if op.kind == "attention")
@@ -36,7 +36,17 @@ def costs(attention: AttentionCost, *ops: Operator) -> CompiledCosts:
     counts = np.full(65, CELL_PS)
     marks = np.zeros(65, np.uint8)
     tables = tuple(
-        OpCost(op.name, op.part, op.repeat, "tokens", counts, marks, "table") for op in ops
+        OpCost(
+            op.name,
+            op.part,
+            op.repeat,
+            "tokens",
+            counts,
+            marks,
+            "table",
+            collective=isinstance(op, Collective),
+        )
+        for op in ops
     )
     floor = Floor(*[0] * (len(fields(Floor)) - 1), enforce=False)
     return CompiledCosts(tables, attention, floor, (), (), (), "hash")

@@ -173,7 +173,6 @@ def _simulated(options: "RunOptions", calibration: "Calibration | None") -> "Rec
 def what_can_be_fitted(options: "RunOptions") -> tuple[str, tuple[str, ...]]:
     """The hardware of the deployment, and the constants that matter in it."""
     from llmsim.api.prepare import prepare
-    from llmsim.model.operator import COLLECTIVES
     from llmsim.validation.fit.calibrate import LINK
 
     lowered = prepare(options).lowered
@@ -185,6 +184,6 @@ def what_can_be_fitted(options: "RunOptions") -> tuple[str, tuple[str, ...]]:
             "it is about: calibrate each alone"
         )
     linked = any(group.info.tp > 1 and group.costs.link_collectives for group in lowered.groups)
-    measured = any(op.name in COLLECTIVES for group in lowered.groups for op in group.costs.ops)
+    measured = any(op.collective for group in lowered.groups for op in group.costs.ops)
     collectives = ("collective_factor",) if measured else ()
     return hardware[0], ("time_factor", "host_gap_ns", *collectives, *(LINK if linked else ()))

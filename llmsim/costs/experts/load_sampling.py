@@ -16,7 +16,7 @@ from llmsim.costs.experts.routing import ExpertRouting, Floats
 
 if TYPE_CHECKING:
     from llmsim.costs.hardware_limits import PeakRates
-    from llmsim.model import Operator
+    from llmsim.model import AllToAll, Moe
 
 Ints = NDArray[np.int64]
 Price = Callable[[Floats, Floats], Floats]
@@ -233,7 +233,7 @@ def rank_loads(counts: Ints, slots: tuple[Ints, Ints], ranks: int) -> tuple[Floa
     ).astype(np.float64)
 
 
-def curve_price(op: Operator, ps: Int64, peak_rates: PeakRates | None) -> Price:
+def curve_price(op: Moe, ps: Int64, peak_rates: PeakRates | None) -> Price:
     """From the times of evenly loaded ranks: those at as many pairs, times the ratio of the two
     rooflines.
 
@@ -280,7 +280,7 @@ class LayerDraws:
 
 
 def each_layer(
-    routing: ExpertRouting, op: Operator, last: int, placement: Placement
+    routing: ExpertRouting, op: Moe | AllToAll, last: int, placement: Placement
 ) -> Iterator[LayerDraws]:
     """The draws of every layer of experts, or of an exchange of their tokens, up to `last` tokens:
     the same in every call.
@@ -316,7 +316,7 @@ def number_of_draws(routing: ExpertRouting, snapshots: int) -> int:
 
 def sampled_table(
     routing: ExpertRouting,
-    op: Operator,
+    op: Moe,
     last: int,
     placement: Placement,
     price: Price,
@@ -337,9 +337,7 @@ def sampled_table(
     )
 
 
-def touched_table(
-    routing: ExpertRouting, op: Operator, last: int, placement: Placement
-) -> SampledTable:
+def touched_table(routing: ExpertRouting, op: Moe, last: int, placement: Placement) -> SampledTable:
     """Experts that the rank with the most of them touches, in the very draws of `drawn_table`; `ps`
     are experts.
     """

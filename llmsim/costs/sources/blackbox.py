@@ -21,6 +21,7 @@ from llmsim.config.reading import finite, json_value
 from llmsim.core import Provenance
 from llmsim.costs.source import AttentionCost, CostRequest, Curve, OpCost, SplitGrid
 from llmsim.costs.sources.csv_tables import read_text
+from llmsim.model import Attention
 
 if TYPE_CHECKING:
     from llmsim.model import Operator
@@ -89,7 +90,9 @@ class BlackboxSource:
         kind.
         """
         _, prompt, decode = self._coefficients.beta_ps
-        if op.name != next(one.name for one in self._request.operators if one.kind == "attention"):
+        if op.name != next(
+            one.name for one in self._request.operators if isinstance(one, Attention)
+        ):
             prompt = decode = 0
         tokens = np.array([0, self._request.table_tokens + 1], dtype=np.int64)
         contexts = np.array([0, 1], dtype=np.int64)

@@ -10,12 +10,12 @@ from llmsim.costs.source import SKEW_FRACTION_BITS, CostRequest
 from llmsim.model import dtype_bytes
 
 if TYPE_CHECKING:
-    from llmsim.model import Operator
+    from llmsim.model import Attention
 
 PS_PER_S = 10**12
 
 
-def skew_q20(request: CostRequest, op: Operator) -> tuple[int, str]:
+def skew_q20(request: CostRequest, op: Attention) -> tuple[int, str]:
     """kappa: extra decode time per token of (longest - mean), 2^-20 ps, and its source; 0 where it
     was never measured.
 
@@ -39,7 +39,7 @@ def skew_note(how: str) -> str:
     )
 
 
-def mixed_decode_q20(request: CostRequest, op: Operator) -> int:
+def mixed_decode_q20(request: CostRequest, op: Attention) -> int:
     """Least decode time per KV token in a step that also prefills, 2^-20 ps per layer; 0 where the
     effect is unknown.
 
@@ -54,6 +54,6 @@ def mixed_decode_q20(request: CostRequest, op: Operator) -> int:
     return round(per_token * (PS_PER_S << SKEW_FRACTION_BITS) / sheet.l2_bandwidth_bytes_per_s)
 
 
-def _head_bytes(request: CostRequest, op: Operator) -> int:
+def _head_bytes(request: CostRequest, op: Attention) -> int:
     """Bytes of one head's K (or V) of one token."""
     return int(op.head_dim * dtype_bytes(request.dtypes.kv))

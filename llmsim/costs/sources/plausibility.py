@@ -15,7 +15,7 @@ from llmsim.costs.source import CostRequest
 from llmsim.costs.sources.csv_tables import Table
 
 if TYPE_CHECKING:
-    from llmsim.model import Operator
+    from llmsim.model import Attention, Moe, Operator
 
 Floats = NDArray[np.float64]
 
@@ -39,7 +39,7 @@ class LowerBoundWarnings:
             least = self._peak_rates.operator_us(op, points, self._request.dtypes.activation)
             self.add(op.name, path, points, times_us, least, feature)
 
-    def moe(self, op: Operator, path: Path | str, table: Table, divisor: int) -> None:
+    def moe(self, op: Moe, path: Path | str, table: Table, divisor: int) -> None:
         """Checks the expert rows: each active expert's weights are streamed."""
         if self._peak_rates is None or not op.experts_local:
             return
@@ -59,7 +59,7 @@ class LowerBoundWarnings:
             "tokens",
         )
 
-    def attention(self, op: Operator, path: Path | str, table: Table) -> None:
+    def attention(self, op: Attention, path: Path | str, table: Table) -> None:
         """Checks the KV that each row of attention.csv must read, where it exceeds the last-level
         cache.
         """
@@ -73,7 +73,7 @@ class LowerBoundWarnings:
         least = self._peak_rates.kv_us(context * op.kv_bytes_per_context_token)
         self.add(op.name, path, context, column["time_us"], least, "cached tokens")
 
-    def decodes(self, op: Operator, path: Path | str, context: Floats, times_us: Floats) -> None:
+    def decodes(self, op: Attention, path: Path | str, context: Floats, times_us: Floats) -> None:
         """Checks rows of decode batches by the cached tokens that each must read, as `attention`
         does.
         """

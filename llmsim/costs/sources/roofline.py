@@ -14,9 +14,10 @@ from llmsim.costs.hardware_limits import PeakRates, bandwidth_differs, own_peak_
 from llmsim.costs.interpolation_grid import geometric_axis
 from llmsim.costs.source import AttentionCost, CostRequest, Curve, SplitGrid, to_ps
 from llmsim.costs.sources.decode_skew import mixed_decode_q20, skew_q20
+from llmsim.model import Collective, Embedding, Moe
 
 if TYPE_CHECKING:
-    from llmsim.model import Operator
+    from llmsim.model import Attention, Operator
 
 Floats = NDArray[np.float64]
 
@@ -75,7 +76,7 @@ class RooflineSource:
 
     def operator_us(self, op: Operator, counts: Floats) -> Floats:
         """Microseconds of one execution at each count."""
-        if op.kind == "collective":
+        if isinstance(op, Collective):
             raise AssertionError("collectives are priced by tables or links")
         moved = counts * (op.read_bytes_per_token + op.write_bytes_per_token) + self._weight_bytes(
             op, counts
@@ -94,7 +95,7 @@ class RooflineSource:
             )
         return np.asarray(np.maximum(memory, compute) * 1e6 + LAUNCH_US)
 
-    def attention(self, op: Operator) -> AttentionCost:
+    def attention(self, op: Attention) -> AttentionCost:
         """max(KV bytes / (0.8 bandwidth), causal flops / (0.5 peak)) + 9 us, for prefills and for
         decode batches.
         """
@@ -131,7 +132,7 @@ class RooflineSource:
             self._notes.append(sentence)
 
     def attention_us(
-        self, op: Operator, kv_tokens: Floats, pairs: Floats, flops: int = 0
+        self, op: Attention, kv_tokens: Floats, pairs: Floats, flops: int = 0
     ) -> Floats:
         """us of a call that reads `kv_tokens` and computes `pairs` of (new, attended) tokens at
         `flops` each.
@@ -147,12 +148,14 @@ class RooflineSource:
         return np.asarray(np.maximum(memory, compute) * 1e6 + ATTENTION_LAUNCH_US)
 
     def _weight_bytes(self, op: Operator, counts: Floats) -> Floats:
-        if op.kind == "embedding":
-            return np.zeros_like(counts)
-        if op.kind == "moe" and op.experts_local:
-            touched = 1.0 - (1.0 - op.topk / op.experts_total) ** counts
-            return np.asarray(op.weight_bytes * touched)
-        return np.full_like(counts, float(op.weight_bytes))
+        match op:
+            case Embedding():
+                return np.zeros_like(counts)
+            case Moe(experts_local=local) if local:
+                touched = 1.0 - (1.0 - op.topk / op.experts_total) ** counts
+                return np.asarray(op.weight_bytes * touched)
+            case _:
+                return np.full_like(counts, float(op.weight_bytes))
 
 
 def analytic(values: Floats) -> NDArray[np.uint8]:

@@ -23,7 +23,7 @@ from llmsim.costs.sources.silicon.database import Database
 from llmsim.costs.sources.silicon.source import SiliconSource
 
 if TYPE_CHECKING:
-    from llmsim.model import Hardware, Operator
+    from llmsim.model import Attention, Hardware, Operator
 
 Floats = NDArray[np.float64]
 PS_PER_US = 1e6
@@ -77,7 +77,7 @@ class SimilarSource:
         ps = np.where(curve.ps > 0, np.maximum(ps, least.astype(np.int64)), 0)
         return Curve(ps, marks, f"{curve.source}, {self._label}")
 
-    def attention(self, op: Operator) -> AttentionCost | None:
+    def attention(self, op: Attention) -> AttentionCost | None:
         """The neighbour's grids, cell by cell; skew and mixed steps by this card's own
         constants.
         """
@@ -126,7 +126,7 @@ class SimilarSource:
         ] + self._own_skew
 
     def _cells(
-        self, op: Operator, ps: Int64, read: Floats, pairs: Floats, flops: int
+        self, op: Attention, ps: Int64, read: Floats, pairs: Floats, flops: int
     ) -> tuple[Int64, UInt8]:
         mine, theirs = (
             roof.attention_us(op, read, pairs, flops) - ATTENTION_LAUNCH_US

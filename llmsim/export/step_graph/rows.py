@@ -13,7 +13,7 @@ from llmsim.costs import AttentionCost
 from llmsim.lowering import LoweredGroup
 from llmsim.lowering.network.mesh import runs_as_messages
 from llmsim.lowering.program import PARTS, Placed
-from llmsim.model import Operator
+from llmsim.model import Attention, Collective, Embedding, Operator
 from llmsim.model.operator import Among
 
 Item = tuple[int, int]
@@ -54,7 +54,7 @@ def rows_of(lowered: LoweredGroup, items: Sequence[Item], padded: int, gathered:
             placed,
             counts,
             items,
-            placed.operator is not None and runs_as_messages(placed.operator, linked),
+            isinstance(placed.operator, Collective) and runs_as_messages(placed.operator, linked),
         )
         for placed in lowered.placed
     ]
@@ -96,7 +96,7 @@ def _row(
         cost.source,
     )
     if isinstance(cost, AttentionCost):
-        assert op is not None, "attention is an operator of the model"
+        assert isinstance(op, Attention), "the cost is an attention's"
         flops, moved = attended(op, items)
         return replace(
             row, kind="attention", flops=flops, bytes_moved=moved, power_class=op.power_class
@@ -108,14 +108,14 @@ def _row(
         return row
     row = replace(row, power_class=op.power_class)
     units = op.units_of(count)
-    if op.kind != "collective":
+    if not isinstance(op, Collective):
         return replace(row, flops=op.flops_per_token * units, bytes_moved=_moved(op, units))
     kind = "send" if op.collective == "send" else "collective"
     moved = op.collective_bytes_per_token * units
     return replace(row, kind=kind, bytes_moved=moved, collective=op.collective, among=op.among)
 
 
-def attended(op: Operator, items: Sequence[Item]) -> tuple[int, int]:
+def attended(op: Attention, items: Sequence[Item]) -> tuple[int, int]:
     """Flops and bytes of one layer; a new token sees what was before it and itself."""
     flops = 0
     for new, before in items:
@@ -127,5 +127,5 @@ def attended(op: Operator, items: Sequence[Item]) -> tuple[int, int]:
 
 def _moved(op: Operator, units: int) -> int:
     """Bytes of one execution; weights once, but of a table only the rows that are looked up."""
-    weights = 0 if op.kind == "embedding" else op.weight_bytes
+    weights = 0 if isinstance(op, Embedding) else op.weight_bytes
     return weights + units * (op.read_bytes_per_token + op.write_bytes_per_token)

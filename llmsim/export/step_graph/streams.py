@@ -14,6 +14,7 @@ from llmsim.export.step_graph.nodes import GraphNode, Ranks
 from llmsim.export.step_graph.rows import Item, Row, attended, padded_tokens, rows_of
 from llmsim.lowering import LoweredGroup
 from llmsim.lowering.offload.placement import DEVICE, HOST
+from llmsim.model import Attention
 
 PIM = "pim"
 Role = _native.NodeRole
@@ -193,7 +194,7 @@ class _Ranks:
         there = one.role == Role.IN_MEMORY
         mine = [item for item in items if (item[0] == 1) == there]
         op = self._group.placed[one.op].operator
-        assert op is not None, "attention is an operator of the model"
+        assert isinstance(op, Attention), "the row is an attention's"
         flops, moved = attended(op, mine)
         row = (
             replace(row, provenance="", source=pim.part.name, power_class="memory")

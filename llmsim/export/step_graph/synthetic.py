@@ -22,7 +22,19 @@ from llmsim.costs.sources.roofline import (
     MEMORY_EFFICIENCY,
 )
 from llmsim.export.chakra import COLLECTIVES, NodeType, TraceNode, Value
-from llmsim.model import Dtypes, Hardware, Layout, ModelConfig, Operator, dtype_bytes, operators
+from llmsim.model import (
+    Attention,
+    Collective,
+    Dtypes,
+    Hardware,
+    Layout,
+    ModelConfig,
+    Moe,
+    Operator,
+    StateSpace,
+    dtype_bytes,
+    operators,
+)
 from llmsim.model.parallel.transforms import STAGE_TENSORS, split_layers
 from llmsim.power.traffic import weight_bytes
 
@@ -165,7 +177,7 @@ class _RankTrace:
         exchanged = False
         for op in ops:
             units = graph._sequences if op.feature == "sequences" else graph._tokens
-            if op.kind == "collective" and exchanged:
+            if isinstance(op, Collective) and exchanged:
                 # The experts' outputs have come back to the ranks that own the tokens; all need
                 # them.
                 exchanged = False
@@ -173,14 +185,14 @@ class _RankTrace:
                 yield self._collective(
                     prefix + "tokens_gather", "ALL_GATHER", share, self._tp_group
                 )
-            elif op.kind == "collective":
+            elif isinstance(op, Collective):
                 whole = units * op.collective_bytes_per_token
                 gather = op.collective == "all_gather"
                 size = -(-whole // graph._parallel.tp) if gather else whole
                 yield self._collective(
                     prefix + op.name, op.collective.upper(), size, self._tp_group
                 )
-            elif op.kind == "moe" and graph._parallel.exchanges_tokens:
+            elif isinstance(op, Moe) and graph._parallel.exchanges_tokens:
                 size = self._exchanged_bytes(op)
                 yield self._collective(prefix + "dispatch", "ALL_TO_ALL", size, self._ep_group)
                 yield self._compute(op, units, prefix)
@@ -189,7 +201,7 @@ class _RankTrace:
             else:
                 yield self._compute(op, units, prefix)
 
-    def _exchanged_bytes(self, op: Operator) -> int:
+    def _exchanged_bytes(self, op: Moe) -> int:
         """Each rank sends its share of the replica's tokens to the experts that they chose, hidden
         state by choice.
         """
@@ -246,17 +258,20 @@ def _kernel(op: Operator, units: int, graph: IterationGraph) -> tuple[int, int, 
     """
     step, parallel = graph._step, graph._parallel
     new = -(-graph._tokens // graph._sequences)
-    seen = min(step.context + new, op.window) if op.window else step.context + new
-    moved = units * (op.read_bytes_per_token + op.write_bytes_per_token) + _weights_read(
-        op, units, parallel
-    )
-    moved += graph._sequences * (seen * op.kv_bytes_per_context_token + op.state_bytes_per_sequence)
-    per_pair = op.decode_flops_per_context_token or op.flops_per_context_token
-    pairs = max(1, 2 * seen - new + 1) * new // 2 * graph._sequences
-    flops = units * op.flops_per_token + pairs * (
-        op.flops_per_context_token if new > 1 else per_pair
-    )
-    attends = op.kind in ("attention", "linear_attention")
+    moved = units * (op.read_bytes_per_token + op.write_bytes_per_token)
+    moved += _weights_read(op, units, parallel)
+    flops = units * op.flops_per_token
+    match op:
+        case Attention():
+            before = step.context + new
+            seen = min(before, op.window) if op.window else before
+            moved += graph._sequences * seen * op.kv_bytes_per_context_token
+            pairs = max(1, 2 * seen - new + 1) * new // 2 * graph._sequences
+            per_pair = op.decode_flops_per_context_token or op.flops_per_context_token
+            flops += pairs * (op.flops_per_context_token if new > 1 else per_pair)
+        case StateSpace():
+            moved += graph._sequences * op.state_bytes_per_sequence
+    attends = isinstance(op, Attention | StateSpace)
     peak = graph._hardware.flops.get(op.weight_dtype or graph._dtypes.activation)
     memory_s = moved / (MEMORY_EFFICIENCY * graph._hardware.memory_bandwidth_bytes_per_s)
     compute_s = (
@@ -273,7 +288,7 @@ def _weights_read(op: Operator, units: int, parallel: Parallel) -> int:
     """Bytes of weights that the tokens touch: of an embedding none but their rows, of experts the
     expected share.
     """
-    if op.kind != "moe" or not parallel.exchanges_tokens:
+    if not isinstance(op, Moe) or not parallel.exchanges_tokens:
         return round(float(weight_bytes(op, np.array([units]))[0]))
     replicas = (
         parallel.ep // parallel.tp

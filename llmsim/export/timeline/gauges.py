@@ -11,7 +11,7 @@ import numpy as np
 
 from llmsim.core import COMPONENTS, PS_PER_S, Int64, Results
 from llmsim.costs.source import AttentionCost, OpCost
-from llmsim.model import Operator
+from llmsim.model import Collective, Operator
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def _collective_gauges(results: Results, index: int, group: GroupOperators) -> I
     interval.
     """
     names = {
-        op.name for op in group.operators if op.kind == "collective" and op.feature != "gathered"
+        op.name for op in group.operators if isinstance(op, Collective) and op.feature != "gathered"
     }
     talking = [cost for cost in group.costs if isinstance(cost, OpCost) and cost.name in names]
     steps, edges = results.steps, _edges(results, index)

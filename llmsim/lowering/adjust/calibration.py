@@ -16,7 +16,6 @@ from llmsim.config.reading import finite, json_file, shown
 from llmsim.core import PS_PER_NS, Int64
 from llmsim.costs import CompiledCosts, OpCost
 from llmsim.costs.source import AttentionCost
-from llmsim.model.operator import COLLECTIVES
 
 KIND = "llmsim calibration"
 SCHEMA_VERSION = 1
@@ -189,9 +188,7 @@ def costs_with(costs: CompiledCosts, calibration: Calibration) -> CompiledCosts:
     invariant.
     """
     ppm, collectives_ppm = calibration.time_factor_ppm, calibration.collective_factor_ppm
-    ops = tuple(
-        _scaled_op(op, collectives_ppm if op.name in COLLECTIVES else ppm) for op in costs.ops
-    )
+    ops = tuple(_scaled_op(op, collectives_ppm if op.collective else ppm) for op in costs.ops)
     if ppm == MILLION:
         return replace(costs, ops=ops)
     label = _label(ppm)

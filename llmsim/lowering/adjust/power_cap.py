@@ -17,8 +17,7 @@ from llmsim.config.cluster_file.power import AcceleratorPower
 from llmsim.costs import CompiledCosts, OpCost
 from llmsim.costs.hardware_limits import PeakRates
 from llmsim.costs.source import AttentionCost
-from llmsim.model import Dtypes, Operator
-from llmsim.model.operator import COLLECTIVES
+from llmsim.model import Attention, Dtypes, Operator
 from llmsim.power.traffic import weight_bytes
 
 Floats = NDArray[np.float64]
@@ -51,7 +50,7 @@ def costs_at_clock(
 
     def slowed(cost: OpCost) -> OpCost:
         op = by_name.get(cost.name)
-        if cost.name in COLLECTIVES or op is None:
+        if cost.collective or op is None:
             return cost
         counts = op.units_of(np.arange(len(cost.ps)))
         moved = counts * (op.read_bytes_per_token + op.write_bytes_per_token) + weight_bytes(
@@ -61,7 +60,7 @@ def costs_at_clock(
         factor = _stretch(flops, moved, op.weight_dtype or dtypes.activation, peak_rates, phi)
         return replace(cost, ps=_times(cost.ps, factor), source=cost.source + label)
 
-    kinds = [op for op in operators if op.kind == "attention"]
+    kinds = [op for op in operators if isinstance(op, Attention)]
     first, *more = (
         _slowed_attention(cost, op, dtypes.activation, peak_rates, phi, label)
         for cost, op in zip(costs.attentions, kinds, strict=True)
@@ -89,7 +88,7 @@ def _stretch(
 
 def _slowed_attention(
     cost: AttentionCost,
-    op: Operator,
+    op: Attention,
     dtype: str,
     peak_rates: PeakRates | None,
     phi: float,

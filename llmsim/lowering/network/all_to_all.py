@@ -28,7 +28,7 @@ from llmsim.costs.experts.load_sampling import (
     rank_loads,
     token_axis,
 )
-from llmsim.model import Layout, Operator
+from llmsim.model import AllToAll, Collective, Layout
 from llmsim.model.operator import Rows
 from llmsim.model.parallel.expert_parallel import hit
 
@@ -118,14 +118,14 @@ class Busiest:
 
 
 def ports_of(
-    layout: Layout, op: Operator, nodes: int, inside: tuple[int, int], between: tuple[int, int]
+    layout: Layout, op: Collective, nodes: int, inside: tuple[int, int], between: tuple[int, int]
 ) -> Ports:
     """The ports of an exchange. InputError where nodes have unequal numbers of ranks."""
     check_even(layout, op, nodes)
     return Ports(layout.ranks(op.among), nodes, inside, between)
 
 
-def check_even(layout: Layout, op: Operator, nodes: int) -> None:
+def check_even(layout: Layout, op: Collective, nodes: int) -> None:
     """InputError where nodes have unequal numbers of the ranks of an exchange."""
     ranks = layout.ranks(op.among)
     if ranks % nodes:
@@ -146,7 +146,7 @@ class Exchanges:
         self._request = request
         self._drawn: dict[tuple[object, ...], Busiest] = {}
 
-    def cost(self, op: Operator, ports: Ports) -> OpCost:
+    def cost(self, op: AllToAll, ports: Ports) -> OpCost:
         """Of one execution, by the tokens of all ranks."""
         rows, last = op.rows, self._request.counts(op.feature)
         assert rows is not None, "an all-to-all says what it sends"
@@ -166,7 +166,7 @@ class Exchanges:
             else self._table(op, rows, ports, last),
         )
 
-    def _table(self, op: Operator, rows: Rows, ports: Ports, last: int) -> SampledTable:
+    def _table(self, op: AllToAll, rows: Rows, ports: Ports, last: int) -> SampledTable:
         key = (
             rows.per,
             op.repeat,
@@ -183,7 +183,7 @@ class Exchanges:
         routing = self._request.expert_routing
         return SampledTable(axis, ps, routing.seed, int(Provenance.ANALYTIC), routing.in_order)
 
-    def _draw(self, op: Operator, rows: Rows, ports: Ports, last: int) -> Busiest:
+    def _draw(self, op: AllToAll, rows: Rows, ports: Ports, last: int) -> Busiest:
         """Shapes (layers, draws, counts of tokens)."""
         routing, placement = self._request.expert_routing, self._request.expert_placement
         draws = each_layer(routing, op, last, placement)
@@ -193,7 +193,7 @@ class Exchanges:
         return Busiest(np.stack([one.rank for one in found]), np.stack([one.node for one in found]))
 
 
-def even_rows(rows: Rows, op: Operator, ports: Ports, tokens: Floats) -> Busiest:
+def even_rows(rows: Rows, op: AllToAll, ports: Ports, tokens: Floats) -> Busiest:
     """Expected rows under an even router, at each count of tokens."""
     if rows.per == "expert":
         each = op.topk / ports.ranks * tokens
@@ -203,7 +203,7 @@ def even_rows(rows: Rows, op: Operator, ports: Ports, tokens: Floats) -> Busiest
 
 
 def drawn_rows(
-    rows: Rows, draws: LayerDraws, ports: Ports, tokens: Ints, op: Operator
+    rows: Rows, draws: LayerDraws, ports: Ports, tokens: Ints, op: AllToAll
 ) -> tuple[Floats, Floats]:
     """Rows for each rank and node in the draws of one layer, shapes (draws, counts of tokens, ranks
     or nodes).
@@ -222,7 +222,7 @@ def drawn_rows(
     return each * (1.0 - missed[0]), each * (1.0 - missed[1])
 
 
-def _missed_groups(taken: Floats, places: int, group: Ints, likely: Floats, op: Operator) -> Floats:
+def _missed_groups(taken: Floats, places: int, group: Ints, likely: Floats, op: AllToAll) -> Floats:
     """Share of the tokens that choose none of a place's experts, where they choose groups of
     experts first.
 
@@ -272,7 +272,7 @@ def _none_of(share: Floats, total: int, draws: int) -> Floats:
     return missed
 
 
-def broadcasts_ps(op: Operator, sizes: Int64, links: "DomainLinks") -> Int64:
+def broadcasts_ps(op: Collective, sizes: Int64, links: "DomainLinks") -> Int64:
     """Each rank's share in turn, along a chain that passes pieces on as they come."""
     ranks, (bytes_per_s, latency_ps) = links.layout.ranks(op.among), links.link(op)
     share = -(-sizes // ranks)

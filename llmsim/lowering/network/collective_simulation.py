@@ -8,7 +8,7 @@ import numpy as np
 
 from llmsim._native import engine
 from llmsim.core import Int64
-from llmsim.model import Operator
+from llmsim.model import Collective
 
 FEWEST_SIZES = 64
 
@@ -20,7 +20,7 @@ class Run:
         self,
         topology: "engine.Topology",
         network: "engine.NetworkKind",
-        op: Operator,
+        op: Collective,
         run: list[list[int]],
         kinds: Mapping[str, "engine.CollectiveKind"],
     ) -> None:

@@ -14,7 +14,7 @@ from llmsim.lowering.network.cluster_network import ClusterNetwork
 from llmsim.lowering.network.mesh import KINDS
 from llmsim.lowering.network.topology import Routes
 from llmsim.lowering.parallel_layout import LoweredLockstep
-from llmsim.model import Layout, Operator
+from llmsim.model import AllToAll, Collective, Layout
 from llmsim.model.parallel.expert_parallel import hit
 
 if TYPE_CHECKING:
@@ -116,7 +116,9 @@ def unshared_notes(
         first = lockstep.groups[0]
         if tiers or deployment.groups[first].pd_type is not None:
             ops = (
-                op for op in groups[first].operators if op.kind == "collective" and op.among != "tp"
+                op
+                for op in groups[first].operators
+                if isinstance(op, Collective) and op.among != "tp"
             )
             flows = _flows(deployment, lockstep.groups, routes)
             names |= dict.fromkeys(op.name for op in ops if _kind(op, flows) is None)
@@ -171,7 +173,7 @@ def _flows(deployment: Deployment, members: Sequence[int], routes: Routes | None
     return Flows(rows=each if routes is None and even else 0, rings=routes is None)
 
 
-def _kind(op: Operator, flows: Flows) -> Kind | None:
+def _kind(op: Collective, flows: Flows) -> Kind | None:
     """None: no flows, but times of their own: those that `flows` does not allow, and rings inside
     of a stage that are not of all its ranks.
     """
@@ -185,10 +187,10 @@ def _kind(op: Operator, flows: Flows) -> Kind | None:
 
 
 def _spec(
-    index: int, op: Operator, layout: Layout, members: int, flows: Flows
+    index: int, op: Collective, layout: Layout, members: int, flows: Flows
 ) -> "_native.CollectiveSpec":
     kind = KINDS.get(op.collective, KINDS["all_gather"])
-    if op.collective == "all_to_all":
+    if isinstance(op, AllToAll):
         near, far = _row_bytes_per_token(op, layout, members, flows.rows)
         return _native.CollectiveSpec(
             index, kind, near, per_node=flows.rows, far_bytes_per_unit=far
@@ -197,7 +199,7 @@ def _spec(
     return _native.CollectiveSpec(index, kind, op.collective_bytes_per_token, everyone=everyone)
 
 
-def _row_bytes_per_token(op: Operator, layout: Layout, members: int, each: int) -> tuple[int, int]:
+def _row_bytes_per_token(op: AllToAll, layout: Layout, members: int, each: int) -> tuple[int, int]:
     """What leaves a device by its port to the `each` members of its node and by that to other
     nodes, for each token of the domain, times the members, under an even router (`all_to_all`
     prices the same rows).
@@ -205,7 +207,6 @@ def _row_bytes_per_token(op: Operator, layout: Layout, members: int, each: int) 
     A member's own ranks are reached over links of its own. Over nodes, "rank" rows cross once for
     each (token, node), and are handed on inside it by the rank that they reach.
     """
-    assert op.rows is not None, "an all-to-all says what it sends"
     own = layout.tp if op.among == "everyone" else 1
     ranks, per_node = own * members, own * each
     at_rank, at_node = (
@@ -249,7 +250,7 @@ def _moved(
     group: "LoweredGroup", shared: Collection[Kind], members: int, flows: Flows
 ) -> "tuple[_native.CollectiveSpec, ...]":
     """Collectives and hand-overs on shared links, with their bytes, however they are priced."""
-    ops = {op.name: op for op in group.operators if op.kind == "collective"}
+    ops = {op.name: op for op in group.operators if isinstance(op, Collective)}
     return tuple(
         _spec(index, op, group.layout, members, flows)
         for index, cost in enumerate(group.program_costs)

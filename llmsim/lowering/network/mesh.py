@@ -13,7 +13,7 @@ from llmsim.core import Int64, Provenance
 from llmsim.costs import AttentionCost, CostRequest, OpCost
 from llmsim.lowering.network.all_to_all import Exchanges, Ports, broadcasts_ps, ports_of
 from llmsim.lowering.network.topology import Priced, RoutedLinks, Routes
-from llmsim.model import Layout, Operator
+from llmsim.model import AllToAll, Collective, Layout, Operator
 
 KINDS = {
     "all_reduce": engine.CollectiveKind.ALL_REDUCE,
@@ -55,7 +55,7 @@ class DomainLinks:
     nodes: int = 1
     """On how many the members are, evenly."""
 
-    def link(self, op: Operator) -> tuple[int, int]:
+    def link(self, op: Collective) -> tuple[int, int]:
         """(bytes/s, latency in ps) of the links that it crosses; of the farther ones where there
         are two kinds.
         """
@@ -86,7 +86,7 @@ class DomainLinks:
             dimensions[:1]
         )
 
-    def price(self, op: Operator, sizes: Int64, stage: int) -> Priced:
+    def price(self, op: Collective, sizes: Int64, stage: int) -> Priced:
         """For each size (bytes > 0): ring algorithm, alone on the links, all ranks starting
         together, in any stage.
         """
@@ -107,7 +107,7 @@ class DomainLinks:
         """ps of a ring that gathers so many bytes from ranks of one stage."""
         return self._ring("all_gather", ranks, self._entry(0), sizes)
 
-    def exchange(self, op: Operator, stage: int) -> Ports:
+    def exchange(self, op: Collective, stage: int) -> Ports:
         """The ports of an exchange of tokens, in any stage."""
         return ports_of(self.layout, op, self.nodes, self.inside, self.link(op))
 
@@ -177,7 +177,7 @@ def expanded_config(
     """What the engine needs to run the program's collectives: as messages those of `linked`, others
     by their tables.
     """
-    of_name = {op.name: op for op in operators if op.kind == "collective"}
+    of_name = {op.name: op for op in operators if isinstance(op, Collective)}
     specs = []
     for index, cost in enumerate(costs):
         if cost.name not in of_name:
@@ -197,14 +197,14 @@ def expanded_config(
     return links.config(specs)
 
 
-def runs_as_messages(op: Operator, linked: Sequence[str]) -> bool:
+def runs_as_messages(op: Collective, linked: Sequence[str]) -> bool:
     """Whether the engine runs a collective's messages; else it lasts as long as its table says.
 
     All ranks of all members form one ring, whose slowest hop paces it; on the mesh it would be
     uneven.
     """
     known = op.collective in ("all_to_all", "broadcast") or op.among == "everyone"
-    return op.kind == "collective" and op.name in linked and not known
+    return isinstance(op, Collective) and op.name in linked and not known
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,11 +233,11 @@ def link_collective_costs(
             continue
         costs = []
         for op in operators:
-            if op.kind != "collective" or op.name not in linked:
+            if not isinstance(op, Collective) or op.name not in linked:
                 continue
             if op.collective == "send" and stage + 1 == links.layout.pp > 1:
                 continue  # the last stage hands nothing on
-            if op.collective == "all_to_all":
+            if isinstance(op, AllToAll):
                 costs.append(exchanges.cost(op, links.exchange(op, stage)))
                 continue
             last = request.counts(op.feature)

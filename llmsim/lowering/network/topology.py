@@ -16,7 +16,7 @@ from llmsim.core import Int64
 from llmsim.lowering.network.all_to_all import Ports, check_even
 from llmsim.lowering.network.collective_simulation import Run, interpolated
 from llmsim.lowering.network.topology_all_to_all import routed_broadcasts_ps, routed_ports
-from llmsim.model import Layout, Operator
+from llmsim.model import Collective, Layout
 from llmsim.model.operator import collective
 
 PS_PER_S = 10**12
@@ -109,7 +109,7 @@ class RoutedLinks:
     nodes: int = 1
     """On how many the members are, evenly."""
 
-    def price(self, op: Operator, sizes: Int64, stage: int) -> Priced:
+    def price(self, op: Collective, sizes: Int64, stage: int) -> Priced:
         """For each size (bytes > 0), nothing else on the network; of the slowest member where they
         differ.
         """
@@ -139,12 +139,12 @@ class RoutedLinks:
             gather, [[self._device(rank, 0, 0) for rank in range(ranks)]], sizes
         )
 
-    def exchange(self, op: Operator, stage: int) -> Ports:
+    def exchange(self, op: Collective, stage: int) -> Ports:
         """Between whom tokens travel. InputError where nodes have unequal numbers of ranks."""
         check_even(self.layout, op, self.nodes)
         return routed_ports(self.routes, self._exchanging(op, stage), self.nodes)
 
-    def _exchanging(self, op: Operator, stage: int) -> list[list[int]]:
+    def _exchanging(self, op: Collective, stage: int) -> list[list[int]]:
         """Devices by rank of each exchange of tokens: of all ranks, or of each tensor-parallel rank
         with its peers.
         """
@@ -225,7 +225,7 @@ class RoutedLinks:
             if stage + 1 < self.layout.pp:
                 yield from ((at[rank], self._device(rank, stage + 1, member)) for rank in range(tp))
 
-    def _runs(self, op: Operator, stage: int) -> list[list[list[int]]]:
+    def _runs(self, op: Collective, stage: int) -> list[list[list[int]]]:
         """What runs at once, for each member: lists of devices, each a collective (a send: sender
         and receiver).
         """
@@ -258,7 +258,7 @@ class RoutedLinks:
             ]
         )
 
-    def _groups(self, op: Operator) -> list[list[int]]:
+    def _groups(self, op: Collective) -> list[list[int]]:
         """The ranks of a stage that do a collective together, group by group."""
         size, stride = self.layout.ranks(op.among), self.layout.stride(op.among)
         firsts = [rank for rank in range(self.layout.stage_ranks) if rank // stride % size == 0]
@@ -272,7 +272,7 @@ class RoutedLinks:
         }
         return list(found.values())
 
-    def _flows(self, op: Operator, run: list[list[int]]) -> list[tuple[int, int]]:
+    def _flows(self, op: Collective, run: list[list[int]]) -> list[tuple[int, int]]:
         if op.collective == "send":
             return [(a, b) for a, b in run]
         return [pair for group in run for pair in zip(group, group[1:] + group[:1], strict=True)]
@@ -280,13 +280,13 @@ class RoutedLinks:
     def _hops(self, a: int, b: int) -> Hops:
         return tuple(self.routes.speeds[link] for link in self.routes.native.route(a, b))
 
-    def _steps(self, op: Operator, run: list[list[int]]) -> int:
+    def _steps(self, op: Collective, run: list[list[int]]) -> int:
         """Messages of a rank, one after another."""
         if op.collective == "send":
             return 1
         return (len(run[0]) - 1) * (2 if op.collective == "all_reduce" else 1)
 
-    def _step_route(self, op: Operator, run: list[list[int]]) -> Hops | None:
+    def _step_route(self, op: Collective, run: list[list[int]]) -> Hops | None:
         """The route of every message, where all take routes of the same speeds and none waits for
         another: then all messages of a step end together, and a collective takes its steps times
         one. None: it has to be simulated.
@@ -301,16 +301,16 @@ class RoutedLinks:
                 return None
         return hops.pop()
 
-    def _messages(self, op: Operator, run: list[list[int]]) -> int:
+    def _messages(self, op: Collective, run: list[list[int]]) -> int:
         return self._steps(op, run) * sum(len(group) for group in run)
 
-    def _is_sampled(self, op: Operator, run: list[list[int]], sizes: int) -> bool:
+    def _is_sampled(self, op: Collective, run: list[list[int]], sizes: int) -> bool:
         return (
             self._step_route(op, run) is None
             and sizes * self._messages(op, run) > MAX_SIMULATED_MESSAGES
         )
 
-    def _run_durations(self, op: Operator, run: list[list[int]], sizes: Int64) -> Int64:
+    def _run_durations(self, op: Collective, run: list[list[int]], sizes: Int64) -> Int64:
         hops = self._step_route(op, run)
         if hops is not None:
             parts = 1 if op.collective == "send" else len(run[0])

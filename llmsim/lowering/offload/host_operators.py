@@ -19,7 +19,19 @@ from llmsim.costs.hardware_limits import floor_of, peak_rates_of
 from llmsim.costs.source import MixedGrid, SplitGrid
 from llmsim.lowering.offload.placement import HOST, memory_at, port_of
 from llmsim.lowering.offload.weight_streaming import positions_in_program
-from llmsim.model import Dtypes, Hardware, ModelConfig, Operator, dtype_bytes, load_hardware
+from llmsim.model import (
+    Attention,
+    Collective,
+    Dtypes,
+    Embedding,
+    Hardware,
+    ModelConfig,
+    Moe,
+    Operator,
+    StateSpace,
+    dtype_bytes,
+    load_hardware,
+)
 
 CLASSES: dict[str, tuple[str, ...]] = {
     "attention": (
@@ -73,7 +85,7 @@ def device_of(group: Group, op: Operator) -> str:
 
 def check_devices(group: Group, operators: Sequence[Operator]) -> None:
     """InputError for an entry that names no operator, or a device that cannot run it."""
-    names = {op.name for op in operators if op.kind != "collective"}
+    names = {op.name for op in operators if not isinstance(op, Collective)}
     known = sorted(names | {name for name, members in CLASSES.items() if names & set(members)})
     for name, device in group.offloading.operator_devices:
         if name not in known:
@@ -113,9 +125,9 @@ def host_plan(
         raise InputError(
             f'the node\'s cpu.hardware "{node.processors.hardware}" is not known; name a data sheet'
         )
-    if any(op.kind == "linear_attention" and op.name in names for op in operators):
+    if any(isinstance(op, StateSpace) and op.name in names for op in operators):
         raise InputError("linear attention keeps its state on the accelerator; leave it there")
-    attention = {op.name for op in operators if op.kind == "attention"}
+    attention = {op.name for op in operators if isinstance(op, Attention)}
     if attention & names and not attention <= names:
         raise InputError(
             'operator_devices splits the layers\' attention; say "attention", which stands for '
@@ -239,11 +251,11 @@ def activation_bytes(op: Operator, model: ModelConfig, dtypes: Dtypes) -> tuple[
     keeps for itself.
     """
     hidden = model.hidden_size * int(dtype_bytes(dtypes.activation))
-    if op.kind == "moe":
+    if isinstance(op, Moe):
         return hidden, hidden
-    if op.kind == "embedding":
+    if isinstance(op, Embedding):
         return 4, op.write_bytes_per_token
-    if op.kind == "attention":
+    if isinstance(op, Attention):
         return op.read_bytes_per_token, max(
             1, op.write_bytes_per_token - op.kv_bytes_per_context_token
         )

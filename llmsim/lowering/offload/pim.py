@@ -8,7 +8,7 @@ from llmsim.config import Deployment, Group
 from llmsim.config.errors import InfeasibleError, InputError, NotYetError
 from llmsim.costs.sources.pim_part import PimPart, load_pim_part, pim_attention, read_pim_table
 from llmsim.lowering.offload.placement import port_of
-from llmsim.model import ModelConfig, Operator
+from llmsim.model import Attention, ModelConfig, Operator
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +59,7 @@ def pim_plan(
         raise InfeasibleError(
             f"cpu_mem: weights there leave no room for the KV cache ({room} B for each device)"
         )
-    attention = [op for op in operators if op.kind == "attention"]
+    attention = [op for op in operators if isinstance(op, Attention)]
     if len(attention) != 1 or attention[0].window or model.latent is not None:
         raise NotYetError(
             "attention in memory runs for models whose layers all attend to everything, without "

@@ -10,7 +10,7 @@ from llmsim.config import Deployment, Group
 from llmsim.config.deployment import MemorySpec
 from llmsim.config.errors import InputError, NotYetError, nearest
 from llmsim.lowering.network.cluster_network import BETWEEN_GROUPS
-from llmsim.model import Layout, ModelConfig, Operator
+from llmsim.model import Attention, Layout, ModelConfig, Moe, Operator
 
 DEVICE, HOST = "npu", "cpu"
 EXPERTS, DENSE = ("moe", "shared_expert"), ("gate_up_proj", "up_proj", "act_fn", "down_proj")
@@ -125,7 +125,7 @@ class Where:
         ffn = model.layers_with_ffn or (True,) * model.num_layers
         if op.name.startswith("indexer"):
             found = [at for at in layers if not model.indexer_layers or model.indexer_layers[at]]
-        elif op.kind == "attention":
+        elif isinstance(op, Attention):
             found = [
                 at for at in layers if kinds[at] in (op.name.partition("_")[2] or "full", "both")
             ]
@@ -160,6 +160,6 @@ class Where:
 
     def bytes_there(self, op: Operator) -> int:
         """Of one execution: experts in the cache stay on the device."""
-        if op.kind != "moe" or op.name in self.hosted:
+        if not isinstance(op, Moe) or op.name in self.hosted:
             return op.weight_bytes
         return op.weight_bytes - int(op.weight_bytes * self.group.offloading.expert_cache)

@@ -21,7 +21,7 @@ from llmsim.costs.experts.routing import ExpertRouting
 from llmsim.costs.source import AttentionCost
 from llmsim.lowering.offload.placement import DEVICE, Execution, Where, memory_at, port_of
 from llmsim.lowering.program import PARTS
-from llmsim.model import Operator
+from llmsim.model import Embedding, Moe, Operator
 from llmsim.power.traffic import Copied
 from llmsim.power.traffic import weight_bytes as bytes_touched
 
@@ -69,12 +69,14 @@ def copies_of(where: Where, tables: dict[str, int]) -> StageCopies:
             continue
         source = places.setdefault(place, len(places))
         entry = found[execution.stage][execution.position]
-        if op.kind == "embedding" or (op.kind == "moe" and policy != "layer"):
-            rows = _by_batch(where, op, tables["tokens" if op.kind == "embedding" else op.feature])
+        if isinstance(op, Embedding) or (isinstance(op, Moe) and policy != "layer"):
+            rows = _by_batch(
+                where, op, tables["tokens" if isinstance(op, Embedding) else op.feature]
+            )
             _need_one_place(where, execution, place)
             entry.by_batch, entry.by_batch_from = rows.tolist(), source
-            entry.demand = policy == "demand" and op.kind == "moe"
-            moved.append(Copied(place, op.feature, rows, op.kind == "moe"))
+            entry.demand = policy == "demand" and isinstance(op, Moe)
+            moved.append(Copied(place, op.feature, rows, isinstance(op, Moe)))
             size = int(rows.max(initial=0))
         else:
             size = where.bytes_there(op)
@@ -115,7 +117,7 @@ def _by_batch(where: Where, op: Operator, last: int) -> Int64:
     tokens touch.
     """
     counts = np.arange(last + 1, dtype=np.int64)
-    if op.kind == "embedding":
+    if isinstance(op, Embedding):
         return counts * op.write_bytes_per_token
     share = 1.0 - where.group.offloading.expert_cache
     return np.ceil(bytes_touched(op, counts) * share).astype(np.int64)
@@ -211,6 +213,7 @@ def weight_streaming(
             and cost.sampled is not None
         ):
             op = stages[one[0]][one[1]]
+            assert isinstance(op, Moe), "only costs of experts are sampled"
             sampled[-1] = _drawn_bytes(op, cost, uneven, cached, run.get(id(cost), 0))
             run[id(cost)] = run.get(id(cost), 0) + op.repeat
     native.sources = sources
@@ -225,7 +228,7 @@ def weight_streaming(
 
 
 def _drawn_bytes(
-    op: Operator, cost: OpCost, uneven: Uneven, cached: float, first_layer: int
+    op: Moe, cost: OpCost, uneven: Uneven, cached: float, first_layer: int
 ) -> "_native.SampledCostTable":
     """Bytes of the experts that the rank with the most of them touches, in the samples that price
     the operator.

@@ -4,8 +4,8 @@ parts of a sequence.
 
 from dataclasses import dataclass
 
+from llmsim.model.layout import Layout
 from llmsim.model.memory.sizes import kv_bytes_per_layer, state_bytes_per_layer
-from llmsim.model.operator import Layout
 from llmsim.model.types import Dtypes, ModelConfig
 
 SEES_ALL, KEEPS_STATE = 0, -1

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from llmsim.config.engine.profile import DEFAULT_PROFILE, MemoryRules, load_profile
 from llmsim.config.errors import InfeasibleError
+from llmsim.model.layout import Layout
 from llmsim.model.memory.hybrid_groups import KvTables
 from llmsim.model.memory.profile_run import DEFAULT_NUM_SMS
 from llmsim.model.memory.requirements import MIN_BLOCKS, Demand, DraftShare, Elsewhere
-from llmsim.model.operator import Layout
 from llmsim.model.types import Dtypes, ModelConfig
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from llmsim.config.engine.profile import MemoryRules
 from llmsim.model.dtypes import dtype_bytes
-from llmsim.model.operator import Layout
+from llmsim.model.layout import Layout
 from llmsim.model.types import Dtypes, ModelConfig
 
 SAMPLER_BYTES_PER_LOGIT = 4 + 4 + 4

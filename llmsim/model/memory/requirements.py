@@ -8,6 +8,7 @@ from functools import cached_property
 
 from llmsim.config.engine.profile import MemoryRules
 from llmsim.config.errors import InfeasibleError
+from llmsim.model.layout import Layout
 from llmsim.model.memory.hybrid_groups import KEEPS_STATE, KvTables, kv_tables
 from llmsim.model.memory.profile_run import ProfileRun
 from llmsim.model.memory.sizes import (
@@ -16,7 +17,6 @@ from llmsim.model.memory.sizes import (
     state_bytes_per_sequence,
     weight_bytes,
 )
-from llmsim.model.operator import Layout
 from llmsim.model.parallel.expert_parallel import buffer_bytes
 from llmsim.model.parallel.sharding import layout_problem
 from llmsim.model.types import Dtypes, ModelConfig

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from llmsim.model.dtypes import dtype_bytes
-from llmsim.model.operator import Layout
+from llmsim.model.layout import Layout
+from llmsim.model.operator import Moe
 from llmsim.model.operators.attention_variants import LinearAttention
 from llmsim.model.operators.decoder import operators
 from llmsim.model.parallel.sharding import kv_heads_per_rank, rank_shape
@@ -98,7 +99,7 @@ def weight_bytes(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> int:
         experts = sum(
             op.weight_bytes * op.repeat
             for op in operators(model, layout, dtypes)
-            if op.kind == "moe"
+            if isinstance(op, Moe)
         )
         total += -(-experts * layout.redundant_experts // model.num_experts)
     if model.tie_word_embeddings and layout.pp == 1:  # stages each have their own

@@ -27,8 +27,11 @@ a per sequence. Layers that see a window are operators of their own (attention_s
 attention_chunked). Latent attention: latent.py; linear attention: linear_attention.py.
 """
 
-from llmsim.model.operator import Layout, Operator
-from llmsim.model.operators.factory import Builder
+from functools import partial
+
+from llmsim.model.layout import Layout
+from llmsim.model.operator import Block, Operator
+from llmsim.model.operators.factory import OperatorFactory
 from llmsim.model.operators.linear_attention import linear_layer
 from llmsim.model.operators.mla import latent_projections
 from llmsim.model.parallel.transforms import laid_out
@@ -44,7 +47,7 @@ def operators(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> tuple[Opera
     them, each with its number of layers. Formulas: module docstring. Raises InputError if the
     layout does not split the model.
     """
-    make = Builder(model, layout, dtypes)
+    make = OperatorFactory(model, layout, dtypes)
     mixers, ffns, hidden = model.mixer_layers, model.ffn_layers, model.hidden_size
     program = [make.embedding(), *make.all_reduce(1, prologue=True), *make.norms(mixers)]
     if model.softmax_layers:
@@ -52,9 +55,8 @@ def operators(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> tuple[Opera
         program += [*make.attention("full"), *make.attention("sliding"), *make.attention("chunked")]
         program += _attention_output(make)
     program += linear_layer(make)
-    if beside := model.layer_kinds.count(
-        "both"
-    ):  # attention and state space side by side, each summed over ranks
+    # Attention and state space side by side, each summed over ranks.
+    if beside := model.layer_kinds.count("both"):
         sides = make.elementwise(
             "branch_add", beside, reads=2 * hidden, writes=hidden, flops=hidden
         )
@@ -77,6 +79,7 @@ def operators(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> tuple[Opera
                 part="wide",
                 repeat=model.num_moe_layers,
                 bias=bias,
+                block="router",
             ),
             *_experts(make),
             *_shared_expert(make),
@@ -88,67 +91,76 @@ def operators(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> tuple[Opera
     return tuple(program)
 
 
-def _projections(make: Builder) -> list[Operator]:
+def _projections(make: OperatorFactory) -> list[Operator]:
     """Queries, keys and values of the softmax layers, their norms and rotation."""
     model, shape = make.model, make.shape
     repeat, rotated = model.softmax_layers, (shape.heads + shape.kv_heads) * model.head_dim
     width = shape.qkv_width + shape.attention_width * model.attention_gate
     bias = width if model.attention_bias else 0
-    program = [
-        make.gemm("qkv_proj", width, model.hidden_size, part="attention", repeat=repeat, bias=bias)
-    ]
+    gemm = partial(make.gemm, part="attention", block="attention", repeat=repeat)
+    stream = partial(make.elementwise, block="attention")
+    program: list[Operator] = [gemm("qkv_proj", width, model.hidden_size, bias=bias)]
     if model.qk_norm:
         weights = (
             rotated if model.qk_norm_whole else 2 * model.head_dim * (not model.qk_norm_weightless)
         )
         flops = 4 * rotated
         program.append(
-            make.elementwise(
-                "qk_norm", repeat, reads=rotated, writes=rotated, flops=flops, weights=weights
+            stream(
+                "qk_norm",
+                repeat,
+                reads=rotated,
+                writes=rotated,
+                flops=flops,
+                weights=weights,
+                reduces=True,
+                kernels=2,
             )
         )
     if model.rotary:
         reads = rotated + model.head_dim
-        program.append(
-            make.elementwise("rotary_emb", repeat, reads=reads, writes=rotated, flops=3 * rotated)
-        )
+        program.append(stream("rotary_emb", repeat, reads=reads, writes=rotated, flops=3 * rotated))
     return program
 
 
-def _attention_output(make: Builder) -> list[Operator]:
+def _attention_output(make: OperatorFactory) -> list[Operator]:
     """The gate, where there is one, and the output projection. Row-parallel: the bias is on every
     rank.
     """
     model, width, repeat = make.model, make.shape.attention_width, make.model.softmax_layers
-    program = []
+    program: list[Operator] = []
     if model.attention_gate:
-        program.append(
-            make.elementwise(
-                "attention_gate", repeat, reads=2 * width, writes=width, flops=5 * width
-            )
+        gate = make.elementwise(
+            "attention_gate",
+            repeat,
+            reads=2 * width,
+            writes=width,
+            flops=5 * width,
+            block="attention",
         )
+        program.append(gate)
     bias = model.hidden_size if model.o_proj_bias else 0
     program.append(
         make.gemm(
-            "o_proj", model.hidden_size, width, part="attention_out", repeat=repeat, bias=bias
+            "o_proj",
+            model.hidden_size,
+            width,
+            part="attention_out",
+            block="attention",
+            repeat=repeat,
+            bias=bias,
         )
     )
     return program
 
 
-def _post_norm(make: Builder, layers: int) -> list[Operator]:
-    hidden = make.model.hidden_size
+def _post_norm(make: OperatorFactory, layers: int) -> list[Operator]:
     if make.model.norms_per_layer < 4 or not layers:
         return []
-    flops = 4 * hidden
-    return [
-        make.elementwise(
-            "post_norm", layers, reads=hidden, writes=hidden, flops=flops, weights=hidden
-        )
-    ]
+    return [make.post_norm(layers)]
 
 
-def _branch_add(make: Builder, here: bool) -> list[Operator]:
+def _branch_add(make: OperatorFactory, here: bool) -> list[Operator]:
     """The sum of attention and MLP that run side by side: `here`, before the ranks' sum or behind
     it.
     """
@@ -159,49 +171,46 @@ def _branch_add(make: Builder, here: bool) -> list[Operator]:
 
 
 def _mlp(
-    make: Builder, names: tuple[str, str, str], width: int, repeat: int, part: str = "mlp"
+    make: OperatorFactory, names: tuple[str, str, str], width: int, repeat: int, part: str = "mlp"
 ) -> list[Operator]:
     """Up (with the gate, in one GEMM), activation, down; `width` on this rank."""
     model, hidden = make.model, make.model.hidden_size
     up, act, down = names
     ways = 2 if model.mlp_gated else 1
     biased = model.mlp_bias and part == "mlp"
+    block: Block = "mlp" if part == "mlp" else "shared_experts"
+    gemm = partial(make.gemm, part=part, block=block, repeat=repeat)
     up_name = ("gate_" if model.mlp_gated and part == "mlp" else "") + up
     return [
-        make.gemm(
-            up_name, ways * width, hidden, part=part, repeat=repeat, bias=ways * width * biased
-        ),
+        gemm(up_name, ways * width, hidden, bias=ways * width * biased, cut="columns"),
         make.elementwise(
             act,
             repeat,
             reads=ways * width,
             writes=width,
             flops=(5 if model.mlp_gated else 4) * width,
+            block=block,
         ),
-        make.gemm(down, hidden, width, part=part, repeat=repeat, bias=hidden * biased),
+        gemm(down, hidden, width, bias=hidden * biased, cut="rows"),
     ]
 
 
-def _experts(make: Builder) -> list[Operator]:
+def _experts(make: OperatorFactory) -> list[Operator]:
     """The experts, between the projections into and out of their latent space (whole on each rank)
     if they have one.
     """
-    latent, hidden, repeat = (
-        make.model.expert_latent_size,
-        make.model.hidden_size,
-        make.model.num_moe_layers,
-    )
+    latent, hidden = make.model.expert_latent_size, make.model.hidden_size
     if not latent:
         return [make.experts()]
-    into = make.gemm("moe_latent_in", latent, hidden, part="shared", repeat=repeat)
+    gemm = partial(make.gemm, part="shared", repeat=make.model.num_moe_layers)
     return [
-        into,
+        gemm("moe_latent_in", latent, hidden, block="latent_in"),
         make.experts(),
-        make.gemm("moe_latent_out", hidden, latent, part="shared", repeat=repeat),
+        gemm("moe_latent_out", hidden, latent, block="latent_out"),
     ]
 
 
-def _shared_expert(make: Builder) -> list[Operator]:
+def _shared_expert(make: OperatorFactory) -> list[Operator]:
     """The experts that every token takes, as one MLP, and the scalar gate of their sum."""
     model, repeat = make.model, make.model.num_moe_layers
     width = make.shape.shared_intermediate
@@ -211,6 +220,13 @@ def _shared_expert(make: Builder) -> list[Operator]:
     program = _mlp(make, names, width, repeat, "shared")
     if model.shared_expert_gate:
         program.append(
-            make.gemm("shared_expert_gate", 1, model.hidden_size, part="wide", repeat=repeat)
+            make.gemm(
+                "shared_expert_gate",
+                1,
+                model.hidden_size,
+                part="wide",
+                block="shared_experts",
+                repeat=repeat,
+            )
         )
     return program

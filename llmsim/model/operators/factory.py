@@ -2,15 +2,29 @@
 operators.py).
 """
 
+from typing import Literal
+
 from llmsim.model.dtypes import dtype_bytes, short_dtype
-from llmsim.model.operator import Layout, Operator
+from llmsim.model.layout import Layout
+from llmsim.model.operator import (
+    Attention,
+    Block,
+    Collective,
+    Elementwise,
+    Embedding,
+    Gemm,
+    Moe,
+    Operator,
+    ResidualNorm,
+    Sampler,
+)
 from llmsim.model.parallel.sharding import RankShape, padded_vocab_size, rank_shape
-from llmsim.model.types import Dtypes, LayerKind, ModelConfig
+from llmsim.model.types import Dtypes, ModelConfig
 
 TOKEN_ID_BYTES = 4
 
 
-class Builder:
+class OperatorFactory:
     """Makes the operators of one (model, layout, dtypes); holds what they share. Read only after
     construction.
     """
@@ -42,17 +56,16 @@ class Builder:
         """The pre-block norm, repeated `layers` times; empty if `layers` is 0."""
         return [self.norm("layernorm", "layer", repeat)] if repeat else []
 
-    def norm(self, name: str, part: str, repeat: int) -> Operator:
+    def norm(self, name: str, part: str, repeat: int) -> ResidualNorm:
         """RMSNorm or LayerNorm of the hidden state, with the residual added."""
         hidden, size = self.model.hidden_size, self.wide_size
         bias = self.model.norm_bias
-        return Operator(
+        return ResidualNorm(
             name=name,
-            kind="elementwise",
-            feature="tokens",
             part="head" if part == "head" else "layer",
             repeat=repeat,
-            power_class="memory",
+            reduces=True,
+            feeds_projection=True,
             hidden=hidden,
             weight_dtype=self.wide_dtype,
             weight_bytes=hidden * size * (2 if bias else 1),
@@ -61,21 +74,30 @@ class Builder:
             flops_per_token=(8 if self.model.layer_norm else 5) * hidden,
         )
 
-    def gemm(self, name: str, n: int, k: int, *, part: str, repeat: int, bias: int = 0) -> Operator:
+    def gemm(
+        self,
+        name: str,
+        n: int,
+        k: int,
+        *,
+        part: str,
+        repeat: int,
+        bias: int = 0,
+        block: Block = "",
+        cut: Literal["", "columns", "rows"] = "",
+    ) -> Gemm:
         """A linear layer of a block; `bias` is the number of its bias elements, part "wide" is
         never quantised.
         """
         wide = part == "wide"
         weights = n * k * self.wide_size if wide else self.linear_bytes(n, k, part)
-        return Operator(
+        return Gemm(
             name=name,
-            kind="gemm",
-            feature="tokens",
-            part="layer",
             repeat=repeat,
-            power_class="compute",
+            block=block,
             gemm_n=n,
             gemm_k=k,
+            cut=cut,
             hidden=self.model.hidden_size,
             weight_dtype=self.wide_dtype if wide else self.weight_dtype(part),
             weight_bytes=weights + bias * self.wide_size,
@@ -85,16 +107,25 @@ class Builder:
         )
 
     def elementwise(
-        self, name: str, repeat: int, *, reads: int, writes: int, flops: int, weights: int = 0
-    ) -> Operator:
+        self,
+        name: str,
+        repeat: int,
+        *,
+        reads: int,
+        writes: int,
+        flops: int,
+        weights: int = 0,
+        block: Block = "",
+        reduces: bool = False,
+        kernels: int = 1,
+    ) -> Elementwise:
         """An operator of a block that streams; `reads`, `writes` and `weights` in elements."""
-        return Operator(
+        return Elementwise(
             name=name,
-            kind="elementwise",
-            feature="tokens",
-            part="layer",
             repeat=repeat,
-            power_class="memory",
+            block=block,
+            reduces=reduces,
+            kernels=kernels,
             hidden=self.model.hidden_size,
             weight_dtype=self.wide_dtype if weights else "",
             weight_bytes=weights * self.wide_size,
@@ -103,34 +134,45 @@ class Builder:
             flops_per_token=flops,
         )
 
+    def post_norm(self, repeat: int) -> ResidualNorm:
+        """A norm behind the output of attention or MLP."""
+        hidden, size = self.model.hidden_size, self.wide_size
+        return ResidualNorm(
+            name="post_norm",
+            repeat=repeat,
+            reduces=True,
+            feeds_projection=False,
+            hidden=hidden,
+            weight_dtype=self.wide_dtype,
+            weight_bytes=hidden * size,
+            read_bytes_per_token=hidden * size,
+            write_bytes_per_token=hidden * size,
+            flops_per_token=4 * hidden,
+        )
+
     def all_reduce(self, repeat: int, *, prologue: bool = False) -> list[Operator]:
         """The sum of the ranks' partial hidden states; nothing on a single rank."""
         if self.layout.tp == 1 or repeat == 0:
             return []
         return [
-            Operator(
+            Collective(
                 name="all_reduce",
-                kind="collective",
-                feature="tokens",
                 part="prologue" if prologue else "layer",
                 repeat=repeat,
-                power_class="link",
                 hidden=self.model.hidden_size,
                 collective="all_reduce",
+                sums_hidden=True,
                 collective_bytes_per_token=self.model.hidden_size * self.wide_size,
             )
         ]
 
-    def embedding(self) -> Operator:
+    def embedding(self) -> Embedding:
         """One row of the table per token, and one of the table of positions."""
         hidden, size, rows = self.model.hidden_size, self.wide_size, self.model.position_rows
-        return Operator(
+        return Embedding(
             name="embedding",
-            kind="embedding",
-            feature="tokens",
             part="prologue",
             repeat=1,
-            power_class="memory",
             hidden=hidden,
             weight_dtype=self.wide_dtype,
             weight_bytes=(self.shape.vocab + rows) * hidden * size,
@@ -139,20 +181,21 @@ class Builder:
             flops_per_token=hidden if rows else 0,
         )
 
-    def attention(self, kind: LayerKind) -> list[Operator]:
+    def attention(self, kind: Literal["full", "sliding", "chunked"]) -> list[Operator]:
         """Softmax attention of the layers of one kind, or nothing where there are none."""
         model, shape = self.model, self.shape
         repeat = model.layers_of(kind)
         if not repeat:
             return []
         dim, latent, dealt = model.head_dim, model.latent, self.layout.context_ranks
-        parts = (
-            self.layout.prefill_context
-        )  # of a prompt's tokens, and of a decode's context: of the pairs, then
+        # Ranks share a prompt's tokens and a decode's context, and so the pairs.
+        parts = self.layout.prefill_context
         sinks = shape.heads * model.attention_sinks
-        chosen = (
-            model.indexer.topk if model.indexer is not None else 0
-        )  # as many pairs as through such a window
+        # A token sees as many others as through a window of the indexer's choice.
+        chosen = model.indexer.topk if model.indexer is not None else 0
+        name = "attention" if kind == "full" else f"attention_{kind}"
+        if chosen:
+            name = "attention_sparse"
         if latent is None:
             new, cached = 2 * shape.kv_heads * dim, 2 * shape.kv_heads * dim * self.kv_size
             reads, prefill = shape.heads * dim + new, 4 * shape.heads * dim
@@ -166,23 +209,18 @@ class Builder:
                 decode if model.indexer is not None else 2 * shape.heads * (dim + latent.v_dim)
             )
         return [
-            Operator(
-                name="attention_sparse"
-                if chosen
-                else "attention"
-                if kind == "full"
-                else f"attention_{kind}",
-                kind="attention",
+            Attention(
+                name=name,
                 feature="attention",
-                part="layer",
                 repeat=repeat,
-                power_class="compute",
+                block="attention",
                 hidden=model.hidden_size,
                 heads=shape.heads,
                 kv_heads=shape.kv_heads,
                 head_dim=dim,
+                sees=kind,
                 window=chosen if kind == "full" else model.window,
-                chunked=kind == "chunked",
+                sparse=chosen > 0,
                 weight_dtype=self.wide_dtype if sinks else "",
                 weight_bytes=sinks * self.wide_size,
                 read_bytes_per_token=reads * self.wide_size,
@@ -195,7 +233,7 @@ class Builder:
             )
         ]
 
-    def experts(self) -> Operator:
+    def experts(self) -> Moe:
         """Expected values: a token's topk choices fall on a rank's experts in proportion to their
         number.
         """
@@ -208,13 +246,10 @@ class Builder:
         )
         per_expert += (ways * width + hidden) * self.wide_size * model.expert_bias
         between = (ways + 1) * width  # what moves between the two GEMMs
-        return Operator(
+        return Moe(
             name="moe",
-            kind="moe",
-            feature="tokens",
-            part="layer",
             repeat=model.num_moe_layers,
-            power_class="compute",
+            block="experts",
             hidden=hidden,
             experts_total=model.num_experts,
             experts_local=shape.experts,
@@ -229,16 +264,14 @@ class Builder:
             flops_per_token=-(-topk * 2 * (ways + 1) * hidden * width // ep),
         )
 
-    def lm_head(self) -> Operator:
+    def lm_head(self) -> Gemm:
         """Logits of the sequences that sample."""
         vocab, hidden, size = self.shape.vocab, self.model.hidden_size, self.wide_size
-        return Operator(
+        return Gemm(
             name="lm_head",
-            kind="gemm",
             feature="sequences",
             part="head",
             repeat=1,
-            power_class="compute",
             gemm_n=vocab,
             gemm_k=hidden,
             hidden=hidden,
@@ -254,30 +287,26 @@ class Builder:
         if self.layout.tp == 1:
             return []
         return [
-            Operator(
+            Collective(
                 name="logits_gather",
-                kind="collective",
                 feature="sequences",
                 part="head",
                 repeat=1,
-                power_class="link",
                 collective="all_gather",
                 collective_bytes_per_token=padded_vocab_size(self.model) * self.wide_size,
             )
         ]
 
-    def sampler(self) -> Operator:
+    def sampler(self) -> Sampler:
         """Greedy: V1 converts the logits to fp32 and takes the argmax; every rank samples the whole
         vocabulary.
         """
         vocab = self.model.vocab_size
-        return Operator(
+        return Sampler(
             name="sampler",
-            kind="sampler",
             feature="sequences",
             part="head",
             repeat=1,
-            power_class="memory",
             read_bytes_per_token=(self.wide_size + 4) * vocab,
             write_bytes_per_token=4 * vocab,
             flops_per_token=2 * vocab,

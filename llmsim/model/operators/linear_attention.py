@@ -5,15 +5,17 @@ gates of its own, and state spaces (Mamba-2: Nemotron-H, Granite 4, Bamba, Falco
 everything in one GEMM, as vLLM's MambaMixer2 does.
 """
 
-from llmsim.model.operator import Operator, collective
+from functools import partial
+
+from llmsim.model.operator import Elementwise, Operator, StateSpace, collective
 from llmsim.model.operators.attention_variants import LinearAttention
-from llmsim.model.operators.factory import Builder
+from llmsim.model.operators.factory import OperatorFactory
 
 SUM_BYTES = 4
 """Of a token's squares, in fp32."""
 
 
-def linear_layer(make: Builder) -> list[Operator]:
+def linear_layer(make: OperatorFactory) -> list[Operator]:
     """The mixer of all layers with a state on one rank; nothing where there are none."""
     model = make.model
     repeat = model.layers_of("linear")
@@ -33,6 +35,7 @@ def linear_layer(make: Builder) -> list[Operator]:
                 writes=channels,
                 flops=2 * taps,
                 weights=weights,
+                block="state_space",
             )
         )
     program += _recurrence(make, linear, repeat)
@@ -40,7 +43,14 @@ def linear_layer(make: Builder) -> list[Operator]:
     weights = linear.norm_weights
     program.append(
         make.elementwise(
-            "linear_norm", repeat, reads=2 * values, writes=values, flops=flops, weights=weights
+            "linear_norm",
+            repeat,
+            reads=2 * values,
+            writes=values,
+            flops=flops,
+            weights=weights,
+            block="state_space",
+            reduces=True,
         )
     )
     if _norm_spans_ranks(model.linear, make.layout.tp):
@@ -48,24 +58,29 @@ def linear_layer(make: Builder) -> list[Operator]:
             collective("norm_sum", "all_reduce", "tp", SUM_BYTES, part="layer", repeat=repeat)
         )
     bias = hidden * linear.bias
-    return [
-        *program,
-        make.gemm("linear_out_proj", hidden, values, part="linear", repeat=repeat, bias=bias),
-    ]
+    out = make.gemm(
+        "linear_out_proj",
+        hidden,
+        values,
+        part="linear",
+        block="state_space",
+        repeat=repeat,
+        bias=bias,
+    )
+    return [*program, out]
 
 
-def _projections(make: Builder, linear: LinearAttention, repeat: int) -> list[Operator]:
+def _projections(make: OperatorFactory, linear: LinearAttention, repeat: int) -> list[Operator]:
+    gemm = partial(make.gemm, block="state_space", repeat=repeat)
     hidden, heads = make.model.hidden_size, linear.value_heads
     width = linear.conv_channels + heads * linear.value_dim  # and the output's gate
     if linear.kind == "state_space":
         width += linear.gates * heads
         bias = width * linear.bias
-        return [make.gemm("linear_in_proj", width, hidden, part="linear", repeat=repeat, bias=bias)]
-    program = [make.gemm("linear_qkvz_proj", width, hidden, part="linear", repeat=repeat)]
+        return [gemm("linear_in_proj", width, hidden, part="linear", bias=bias)]
+    program: list[Operator] = [gemm("linear_qkvz_proj", width, hidden, part="linear")]
     if linear.gates:
-        program.append(
-            make.gemm("linear_ba_proj", linear.gates * heads, hidden, part="wide", repeat=repeat)
-        )
+        program.append(gemm("linear_ba_proj", linear.gates * heads, hidden, part="wide"))
     return program
 
 
@@ -78,7 +93,9 @@ def _norm_spans_ranks(linear: LinearAttention, tp: int) -> bool:
     )
 
 
-def _recurrence(make: Builder, linear: LinearAttention, repeat: int) -> tuple[Operator, Operator]:
+def _recurrence(
+    make: OperatorFactory, linear: LinearAttention, repeat: int
+) -> tuple[Operator, Operator]:
     """The recurrence of `linear`, a rank's share, and its traffic with the states.
 
     A gated delta net decays the state, takes k S, adds an outer product and reads q S: 7 key_dim
@@ -90,13 +107,10 @@ def _recurrence(make: Builder, linear: LinearAttention, repeat: int) -> tuple[Op
     heads, size = linear.value_heads, make.wide_size
     state = linear.state_bytes(make.dtypes.activation)
     numbers = linear.head_weights * heads
-    computed = Operator(
+    computed = StateSpace(
         name="linear_attention",
-        kind="linear_attention",
-        feature="tokens",
-        part="layer",
         repeat=repeat,
-        power_class="compute",
+        block="state_space",
         hidden=make.model.hidden_size,
         heads=heads,
         kv_heads=linear.key_heads,
@@ -111,13 +125,11 @@ def _recurrence(make: Builder, linear: LinearAttention, repeat: int) -> tuple[Op
         * linear.value_dim,
         state_bytes_per_sequence=state,
     )
-    traffic = Operator(
+    traffic = Elementwise(
         name="linear_state",
-        kind="elementwise",
         feature="sequences",
-        part="layer",
         repeat=repeat,
-        power_class="memory",
+        block="state_space",
         hidden=make.model.hidden_size,
         read_bytes_per_token=state,
         write_bytes_per_token=state,

@@ -6,14 +6,16 @@ applied to the queries and W_UV to the outputs, which for one token is as many f
 weights, as kv_b_proj on it: one operator stands for both.
 """
 
-from llmsim.model.operator import Operator
-from llmsim.model.operators.factory import Builder
+from functools import partial
+
+from llmsim.model.operator import IndexerScores, Operator
+from llmsim.model.operators.factory import OperatorFactory
 
 INDEX_BYTES = 4
 """Of a chosen token."""
 
 
-def latent_projections(make: Builder) -> list[Operator]:
+def latent_projections(make: OperatorFactory) -> list[Operator]:
     """Everything before the attention kernel."""
     model, shape, repeat = make.model, make.shape, make.model.softmax_layers
     latent = model.latent
@@ -22,28 +24,34 @@ def latent_projections(make: Builder) -> list[Operator]:
     down = latent.q_rank + latent.cached_width
     bias = down if model.attention_bias else 0
     first = "qkv_a_proj" if latent.q_rank else "kv_a_proj"
-    program = [make.gemm(first, down, hidden, part="attention", repeat=repeat, bias=bias)]
+    gemm = partial(make.gemm, part="attention", block="attention", repeat=repeat)
+    stream = partial(make.elementwise, block="attention")
+    program: list[Operator] = [gemm(first, down, hidden, bias=bias)]
     normed = latent.q_rank + latent.kv_rank
     program.append(
-        make.elementwise(
-            "latent_norm", repeat, reads=normed, writes=normed, flops=4 * normed, weights=normed
+        stream(
+            "latent_norm",
+            repeat,
+            reads=normed,
+            writes=normed,
+            flops=4 * normed,
+            weights=normed,
+            reduces=True,
         )
     )
     if latent.q_rank:
-        program.append(make.gemm("q_b_proj", query, latent.q_rank, part="attention", repeat=repeat))
+        program.append(gemm("q_b_proj", query, latent.q_rank))
     else:
-        program.append(make.gemm("q_proj", query, hidden, part="attention", repeat=repeat))
+        program.append(gemm("q_proj", query, hidden))
     wide = shape.heads * (latent.nope_dim + latent.v_dim)
-    program.append(make.gemm("kv_b_proj", wide, latent.kv_rank, part="attention", repeat=repeat))
+    program.append(gemm("kv_b_proj", wide, latent.kv_rank))
     rotated = (shape.heads + 1) * latent.rope_dim
     reads = rotated + latent.rope_dim
-    program.append(
-        make.elementwise("rotary_emb", repeat, reads=reads, writes=rotated, flops=3 * rotated)
-    )
+    program.append(stream("rotary_emb", repeat, reads=reads, writes=rotated, flops=3 * rotated))
     return program + _indexer(make) if make.model.indexer is not None else program
 
 
-def _indexer(make: Builder) -> list[Operator]:
+def _indexer(make: OperatorFactory) -> list[Operator]:
     """Sparse attention's choice of tokens, whole on every rank (DeepSeek-V3.2, arXiv 2512.02556,
     equation 1; shapes: vLLM's Indexer, deepseek_v2.py): queries from the queries' latent, one key
     and the heads' weights from the hidden state in one GEMM that is never quantised; a LayerNorm of
@@ -57,13 +65,11 @@ def _indexer(make: Builder) -> list[Operator]:
         return []
     width, cached = indexer.heads * indexer.dim, indexer.cached_bytes
     both = width + indexer.dim
-    scores = Operator(
+    scores = IndexerScores(
         name="indexer",
-        kind="attention",
         feature="attention",
-        part="layer",
         repeat=repeat,
-        power_class="compute",
+        block="indexer",
         hidden=model.hidden_size,
         heads=indexer.heads,
         kv_heads=1,
@@ -75,15 +81,10 @@ def _indexer(make: Builder) -> list[Operator]:
         flops_per_context_token=2 * width,
         decode_flops_per_context_token=2 * width,
     )
+    gemm = partial(make.gemm, block="indexer", repeat=repeat)
     return [
-        make.gemm("indexer_q_proj", width, latent.q_rank, part="attention", repeat=repeat),
-        make.gemm(
-            "indexer_k_proj",
-            indexer.dim + indexer.heads,
-            model.hidden_size,
-            part="wide",
-            repeat=repeat,
-        ),
+        gemm("indexer_q_proj", width, latent.q_rank, part="attention"),
+        gemm("indexer_k_proj", indexer.dim + indexer.heads, model.hidden_size, part="wide"),
         make.elementwise(
             "indexer_norm",
             repeat,
@@ -91,6 +92,7 @@ def _indexer(make: Builder) -> list[Operator]:
             writes=-(-both // make.wide_size),
             flops=8 * both,
             weights=2 * indexer.dim,
+            block="indexer",
         ),
         scores,
     ]

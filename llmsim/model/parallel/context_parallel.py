@@ -19,7 +19,8 @@ from dataclasses import replace
 from functools import partial
 
 from llmsim.model.dtypes import dtype_bytes
-from llmsim.model.operator import Layout, Operator, collective
+from llmsim.model.layout import Layout
+from llmsim.model.operator import Attention, Gemm, Moe, Operator, collective
 from llmsim.model.types import Dtypes, ModelConfig
 
 LSE_BYTES = 4
@@ -34,33 +35,28 @@ def with_context(
     hidden = ranks * model.hidden_size * size
     out: list[Operator] = []
     for op in program:
-        if op.kind == "attention":
-            out += _around_attention(op, model, layout, size)
-        elif op.kind == "moe" and ranks > 1:
-            part, repeat = op.part, op.repeat
-            latent = ranks * op.hidden * size
-            sent = latent + ranks * model.num_experts * size
-            out.append(
-                collective("context_dispatch", "all_gather", "pcp", sent, part=part, repeat=repeat)
-            )
-            out.append(replace(op, units=(ranks, 1)))
-            out.append(
-                collective(
-                    "context_combine", "reduce_scatter", "pcp", latent, part=part, repeat=repeat
+        match op:
+            case Attention():
+                out += _around_attention(op, model, layout, size)
+            case Moe() if ranks > 1:
+                move = partial(collective, among="pcp", part=op.part, repeat=op.repeat)
+                latent = ranks * op.hidden * size
+                sent = latent + ranks * model.num_experts * size
+                out.append(move("context_dispatch", "all_gather", size=sent))
+                out.append(replace(op, units=(ranks, 1)))
+                out.append(move("context_combine", "reduce_scatter", size=latent))
+            case Gemm(part="head") if ranks > 1:
+                gather = collective(
+                    "hidden_gather", "all_gather", "pcp", hidden, part="head", repeat=1
                 )
-            )
-        elif op.name == "lm_head" and ranks > 1:
-            out += [
-                collective("hidden_gather", "all_gather", "pcp", hidden, part="head", repeat=1),
-                op,
-            ]
-        else:
-            out.append(op)
+                out += [gather, op]
+            case _:
+                out.append(op)
     return tuple(out)
 
 
 def _around_attention(
-    op: Operator, model: ModelConfig, layout: Layout, size: int
+    op: Attention, model: ModelConfig, layout: Layout, size: int
 ) -> list[Operator]:
     latent, dcp, pcp = model.latent, layout.decode_context, layout.prefill_context
     move = partial(collective, part=op.part, repeat=op.repeat)

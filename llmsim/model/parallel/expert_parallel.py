@@ -30,7 +30,18 @@ from functools import partial
 from math import comb
 
 from llmsim.model.dtypes import dtype_bytes
-from llmsim.model.operator import Among, Layout, Operator, Rows, collective
+from llmsim.model.layout import Among, Layout
+from llmsim.model.operator import (
+    AllToAll,
+    Collective,
+    Gemm,
+    Moe,
+    Operator,
+    ResidualNorm,
+    Routed,
+    Rows,
+    collective,
+)
 from llmsim.model.types import Dtypes, ModelConfig
 
 BACKENDS = (
@@ -50,7 +61,6 @@ CHOICE_BYTES = 12
 """Of a high-throughput message, per chosen expert: int64 index and fp32 weight."""
 SCALED = 128
 """fp8 elements that share an fp32 scale."""
-DENSE = ("gate_up_proj", "up_proj", "act_fn", "down_proj")
 
 
 def with_exchange(
@@ -58,45 +68,48 @@ def with_exchange(
 ) -> tuple[Operator, ...]:
     """The program of a rank whose replica shares its FFN with others."""
     out: list[Operator] = []
-    behind_experts: list[
-        Operator
-    ] = []  # combine, where shared experts run on the gathered tokens as well
+    behind_experts: list[Operator] = []
+    """The combine, where shared experts run on the gathered tokens as well."""
     mine = (1, layout.tp) if layout.shares_tokens_out else (1, 1)
     experts = False
     for op in program:
-        if op.name in ("moe_gate", "moe_latent_in") or (
-            op.name == "moe_latent_out" and not layout.shared_ffn
-        ):
-            out.append(replace(op, units=mine))
-        elif op.name == "moe_latent_out":
-            out.append(replace(op, feature="gathered"))
-        elif op.kind == "moe":
-            dispatch, combine = _traffic(op, model, layout, dtypes)
-            out += [*dispatch, replace(op, feature="gathered")]
-            behind_experts, experts = combine, True
-            if not layout.shared_ffn:
-                out += behind_experts
-        elif experts and op.name.startswith("shared_expert"):
-            out.append(
-                replace(op, feature="gathered") if layout.shared_ffn else replace(op, units=mine)
-            )
-        elif experts and op.name == "all_reduce":
-            out += behind_experts if layout.shared_ffn else []
-            out += _behind(op, model, layout)
-            experts = False
-        elif layout.shared_ffn and op.name in DENSE:
-            out += _dense(op, model, dtypes)
-        else:
-            out.append(op)
-            if experts and op.name == "post_norm":
+        match op:
+            case Moe():
+                dispatch, combine = _traffic(op, model, layout, dtypes)
+                out += [*dispatch, replace(op, feature="gathered")]
+                behind_experts, experts = combine, True
+                if not layout.shared_ffn:
+                    out += behind_experts
+            case Collective(sums_hidden=True) if experts:
+                out += behind_experts if layout.shared_ffn else []
+                out += _behind(op, model, layout)
                 experts = False
+            case Operator(block="router" | "latent_in"):
+                out.append(replace(op, units=mine))
+            case Operator(block="latent_out"):
+                out.append(_on_tokens(op, mine, layout))
+            case Operator(block="shared_experts") if experts:
+                out.append(_on_tokens(op, mine, layout))
+            case Operator(block="mlp") if layout.shared_ffn:
+                out += _dense(op, model, dtypes)
+            case ResidualNorm(feeds_projection=False):
+                out.append(op)
+                experts = False
+            case _:
+                out.append(op)
     return tuple(out)
 
 
-def _behind(all_reduce: Operator, model: ModelConfig, layout: Layout) -> list[Operator]:
+def _on_tokens(op: Operator, mine: tuple[int, int], layout: Layout) -> Operator:
+    """Of all replicas' tokens, where they share FFNs; else of those that the rank sends."""
+    return replace(op, feature="gathered") if layout.shared_ffn else replace(op, units=mine)
+
+
+def _behind(all_reduce: Collective, model: ModelConfig, layout: Layout) -> list[Operator]:
     """What makes the experts' results whole on every tensor-parallel rank."""
     if layout.shares_tokens_out:
-        return [replace(all_reduce, name="tokens_gather", collective="all_gather")]
+        gather = replace(all_reduce, name="tokens_gather", collective="all_gather")
+        return [replace(gather, sums_hidden=False)]
     whole = layout.exchange == "pplx" and layout.ep == layout.expert_ranks
     return [] if whole and not model.shared_expert_intermediate_size else [all_reduce]
 
@@ -107,15 +120,17 @@ def _dense(op: Operator, model: ModelConfig, dtypes: Dtypes) -> list[Operator]:
         collective, among="members", size=size, part=op.part, repeat=op.repeat, feature="gathered"
     )
     together = replace(op, feature="gathered")
-    if op.name in ("gate_up_proj", "up_proj"):
-        return [move("ffn_gather", "all_gather"), together]
-    return (
-        [together, move("ffn_scatter", "reduce_scatter")] if op.name == "down_proj" else [together]
-    )
+    match op:
+        case Gemm(cut="columns"):
+            return [move("ffn_gather", "all_gather"), together]
+        case Gemm(cut="rows"):
+            return [together, move("ffn_scatter", "reduce_scatter")]
+        case _:
+            return [together]
 
 
 def _traffic(
-    moe: Operator, model: ModelConfig, layout: Layout, dtypes: Dtypes
+    moe: Moe, model: ModelConfig, layout: Layout, dtypes: Dtypes
 ) -> tuple[list[Operator], list[Operator]]:
     size, backend = int(dtype_bytes(dtypes.activation)), layout.exchange
     whole = moe.hidden * size
@@ -130,27 +145,28 @@ def _traffic(
         return [move("dispatch", "all_gather", size=sent)], [
             move("combine", "reduce_scatter", size=whole)
         ]
-    ways = []
-    for name, rows in (
-        ("dispatch", dispatched(moe, layout, size)),
-        ("combine", combined(moe, layout, size)),
-    ):
-        op = move(name, "all_to_all", size=round(copies(moe, layout, rows) * rows.row_bytes))
-        ways.append(
-            [
-                replace(
-                    op,
-                    rows=rows,
-                    experts_total=moe.experts_total,
-                    topk=moe.topk,
-                    expert_groups=moe.expert_groups,
-                )
-            ]
-        )
-    return ways[0], ways[1]
+    there = _all_to_all("dispatch", moe, layout, dispatched(moe, layout, size), among)
+    back = _all_to_all("combine", moe, layout, combined(moe, layout, size), among)
+    return [there], [back]
 
 
-def dispatched(moe: Operator, layout: Layout, size: int) -> Rows:
+def _all_to_all(name: str, moe: Moe, layout: Layout, rows: Rows, among: Among) -> AllToAll:
+    return AllToAll(
+        name=name,
+        feature="gathered",
+        part=moe.part,
+        repeat=moe.repeat,
+        collective="all_to_all",
+        among=among,
+        collective_bytes_per_token=round(copies(moe, layout, rows) * rows.row_bytes),
+        rows=rows,
+        experts_total=moe.experts_total,
+        topk=moe.topk,
+        expert_groups=moe.expert_groups,
+    )
+
+
+def dispatched(moe: Moe, layout: Layout, size: int) -> Rows:
     """How tokens travel to the experts; `size` is that of an activation."""
     fp8 = moe.weight_dtype == "fp8"
     row = moe.hidden + -(-moe.hidden // SCALED) * 4 if fp8 else moe.hidden * size
@@ -160,7 +176,7 @@ def dispatched(moe: Operator, layout: Layout, size: int) -> Rows:
     return Rows("expert", row + header, slots=SLOTS)
 
 
-def combined(moe: Operator, layout: Layout, size: int) -> Rows:
+def combined(moe: Moe, layout: Layout, size: int) -> Rows:
     """How results travel back."""
     row = moe.hidden * size
     if layout.exchange == "deepep_high_throughput":
@@ -169,7 +185,7 @@ def combined(moe: Operator, layout: Layout, size: int) -> Rows:
     return Rows("expert", row * copies_of_a_row, slots=SLOTS, back=True)
 
 
-def copies(moe: Operator, layout: Layout, rows: Rows) -> float:
+def copies(moe: Routed, layout: Layout, rows: Rows) -> float:
     """Rows that leave their rank for one token, under an even router."""
     ranks = layout.expert_ranks if layout.ep == layout.expert_ranks else layout.dp
     if rows.per == "expert":
@@ -177,7 +193,7 @@ def copies(moe: Operator, layout: Layout, rows: Rows) -> float:
     return (ranks - 1) * hit(moe, moe.experts_total // ranks)
 
 
-def hit(moe: Operator, experts: int) -> float:
+def hit(moe: Routed, experts: int) -> float:
     """Probability that a uniformly routed token selects at least one of `experts` consecutive
     experts.
 

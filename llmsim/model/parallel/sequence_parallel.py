@@ -9,35 +9,33 @@ stage need not gather before its first norm.
 from collections.abc import Iterable
 from dataclasses import replace
 
-from llmsim.model.operator import Layout, Operator, collective
-
-GATHERED_BEHIND = ("layernorm", "final_layernorm")
-"""Norms that a column-parallel layer follows; a norm behind a block's output is followed by one of
-these.
-"""
-SHARED_OUT = (*GATHERED_BEHIND, "post_norm")
+from llmsim.model.layout import Layout
+from llmsim.model.operator import Collective, Operator, ResidualNorm, collective
 
 
 def with_sequence_parallelism(program: Iterable[Operator], layout: Layout) -> tuple[Operator, ...]:
     """The program with reduce-scatters and all-gathers in place of the all-reduces."""
     out: list[Operator] = []
     for op in program:
-        if op.name == "all_reduce":
-            out.append(replace(op, name="reduce_scatter", collective="reduce_scatter"))
-        elif op.name in SHARED_OUT:
-            out.append(replace(op, units=(1, layout.tp)))
-            if op.name in GATHERED_BEHIND:
-                width = op.hidden * _element(op)
-                out.append(
-                    collective(
-                        "all_gather", "all_gather", "tp", width, part=op.part, repeat=op.repeat
-                    )
-                )
-        else:
-            out.append(op)
+        match op:
+            case Collective(sums_hidden=True):
+                shares = replace(op, name="reduce_scatter", collective="reduce_scatter")
+                out.append(replace(shares, sums_hidden=False))
+            case ResidualNorm():
+                out.append(replace(op, units=(1, layout.tp)))
+                if op.feeds_projection:
+                    out.append(_gather_behind(op))
+            case _:
+                out.append(op)
     return tuple(out)
 
 
-def _element(norm: Operator) -> int:
+def _gather_behind(norm: ResidualNorm) -> Collective:
+    """Brings all tokens to the column-parallel layer that reads the norm."""
+    width = norm.hidden * _element(norm)
+    return collective("all_gather", "all_gather", "tp", width, part=norm.part, repeat=norm.repeat)
+
+
+def _element(norm: ResidualNorm) -> int:
     """Bytes of an element: a norm writes the hidden state and the residual."""
     return norm.write_bytes_per_token // (2 * norm.hidden)

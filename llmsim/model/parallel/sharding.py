@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from llmsim.config.errors import InputError
-from llmsim.model.operator import Layout
+from llmsim.model.layout import Layout
 from llmsim.model.parallel.context_parallel import context_problem
 from llmsim.model.parallel.expert_parallel import exchange_problem
 from llmsim.model.types import ModelConfig

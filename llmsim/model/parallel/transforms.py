@@ -9,7 +9,8 @@ from collections.abc import Callable
 from functools import lru_cache, wraps
 
 from llmsim.model.dtypes import dtype_bytes
-from llmsim.model.operator import Layout, Operator, collective
+from llmsim.model.layout import Layout
+from llmsim.model.operator import Operator, collective
 from llmsim.model.parallel.context_parallel import with_context
 from llmsim.model.parallel.expert_parallel import with_exchange
 from llmsim.model.parallel.sequence_parallel import with_sequence_parallelism

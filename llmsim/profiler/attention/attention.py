@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llmsim.model import ModelConfig, Operator
+from llmsim.model import Attention as AttentionOperator
+from llmsim.model import IndexerScores, ModelConfig, Operator
 from llmsim.profiler.attention.indexer import INDEXER_KERNELS, IndexerBuffers, IndexerShape
 from llmsim.profiler.attention.indexer import checked as indexer_batch
 from llmsim.profiler.attention.indexer import error as indexer_error
@@ -54,16 +55,16 @@ def shapes_of(model: ModelConfig, ops: Sequence[Operator]) -> dict[str, Shape]:
     """
     found: dict[str, Shape] = {}
     for op in ops:
-        if op.name == "indexer":
+        if isinstance(op, IndexerScores):
             assert model.indexer is not None, "the model has the operator"
             found["indexer"] = IndexerShape(op.heads, op.head_dim, model.indexer.topk)
-        elif op.kind == "attention" and model.latent is not None:
+        elif isinstance(op, AttentionOperator) and model.latent is not None:
             latent = model.latent
             widths = (op.heads, latent.kv_rank, latent.nope_dim, latent.rope_dim, latent.v_dim)
             found["attention"] = (
                 SparseShape(*widths, model.indexer.topk) if model.indexer else LatentShape(*widths)
             )
-        elif op.kind == "attention":
+        elif isinstance(op, AttentionOperator):
             found.setdefault(
                 "attention", HeadShape(op.heads, op.kv_heads, op.head_dim, model.attention_sinks)
             )

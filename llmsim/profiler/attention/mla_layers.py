@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from llmsim.model import LatentAttention, Operator
+from llmsim.model import Gemm, LatentAttention, Operator
 from llmsim.profiler.kernels.fused_layers import FusedLayers
 
 Work = Callable[[], object]
@@ -50,7 +50,7 @@ class LatentLayers:
             "rotary_emb": self._rotary,
             "indexer_norm": self._indexer,
         }
-        if op.name == "kv_b_proj":
+        if isinstance(op, Gemm):
             return None if self.eager or count > self.max_decodes else self._absorbed(op, count)
         return makers[op.name](op, count)
 
@@ -107,7 +107,7 @@ class LatentLayers:
 
         return eager if self.eager else fused
 
-    def _absorbed(self, op: Operator, count: int) -> Work:
+    def _absorbed(self, op: Gemm, count: int) -> Work:
         """Queries times W_UK, head by head, and what attention made of the latents times W_UV; in
         the model's type, as vLLM keeps copies of both, whatever the type of the checkpoint.
         """
@@ -136,7 +136,7 @@ class LatentLayers:
 
         return rotating(run, weights)
 
-    def _copies(self, op: Operator) -> int:
+    def _copies(self, op: Gemm) -> int:
         return self.copies(op.gemm_n * op.gemm_k * int(self.random(0).element_size()))
 
     def _indexer(self, op: Operator, count: int) -> Work:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from llmsim.model import Operator
+from llmsim.model import Attention, Moe, Operator
 
 Shape = tuple[int, ...]
 
@@ -83,7 +83,7 @@ def expert_points(last: int, experts: int, topk: int) -> Iterator[Point]:
 
 def attention_table(op: Operator) -> str:
     """The table without .csv that holds an attention operator's rows, "" for other operators."""
-    if op.kind != "attention":
+    if not isinstance(op, Attention):
         return ""
     return "indexer" if op.name == "indexer" else "attention"
 
@@ -152,7 +152,7 @@ def layers_of(ops: Iterable[Operator], feature: str) -> list[str]:
     """Names of the operators that see tokens or sequences, each once."""
     return list(
         dict.fromkeys(
-            op.name for op in ops if op.feature == feature and op.kind not in ("moe", "attention")
+            op.name for op in ops if op.feature == feature and not isinstance(op, Moe | Attention)
         )
     )
 
@@ -161,7 +161,8 @@ def seen_limits(ops: Iterable[Operator], limits: Limits, table: str = "attention
     """`limits` with contexts no longer than the widest window, where every layer has one: none sees
     further.
     """
-    windows = [op.window for op in ops if attention_table(op) == table]
+    attention = (op for op in ops if isinstance(op, Attention))
+    windows = [op.window for op in attention if attention_table(op) == table]
     return (
         replace(limits, max_kv=min(limits.max_kv, max(windows)))
         if windows and all(windows)
@@ -179,7 +180,7 @@ def points_of(ops: Sequence[Operator], limits: Limits, *, skew: bool, experts: b
         found += attention_points(seen_limits(ops, limits, table), table)
     if skew:
         found += skew_points(seen_limits(ops, limits))
-    op = next((op for op in ops if op.name == "moe"), None)
+    op = next((op for op in ops if isinstance(op, Moe)), None)
     if experts and op is not None:  # whole experts, whatever the degree: the readers divide
         found += expert_points(limits.max_tokens, op.experts_local, op.topk)
     return found

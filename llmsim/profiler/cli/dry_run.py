@@ -10,7 +10,16 @@ from pathlib import Path
 
 from llmsim.costs.sources.bundle.files import variant_of
 from llmsim.export.files import check_writable_folder
-from llmsim.model import ModelConfig, Operator, load_model
+from llmsim.model import (
+    Attention,
+    Gemm,
+    IndexerScores,
+    ModelConfig,
+    Moe,
+    Operator,
+    StateSpace,
+    load_model,
+)
 from llmsim.profiler.bundle.defaults import on_cpu
 from llmsim.profiler.bundle.plan import Point, attention_table, points_of, seen_limits
 from llmsim.profiler.cli.measure import TABLES, MeasureOptions, dtypes_of
@@ -79,29 +88,29 @@ def _cache_gb(options: MeasureOptions, ops: list[Operator]) -> float:
         * op.kv_bytes_per_context_token
         / 1e9
         for op in ops
-        if op.kind == "attention"
+        if isinstance(op, Attention)
     )
 
 
 def _shape(model: ModelConfig, op: Operator) -> str:
-    if op.kind == "gemm":
+    if isinstance(op, Gemm):
         return f"GEMM from {op.gemm_k} to {op.gemm_n}{_narrow(op)}"
-    if op.name == "indexer" and model.indexer is not None:
+    if isinstance(op, IndexerScores) and model.indexer is not None:
         return f"{op.heads} heads of {op.head_dim} that choose {model.indexer.topk} tokens"
-    if op.kind == "attention" and model.latent is not None:
+    if isinstance(op, Attention) and model.latent is not None:
         chosen = f", that see {op.window} chosen tokens" * (op.window > 0)
         return f"{op.heads} query heads on latents of {model.latent.cached_width}{chosen}"
-    if op.kind == "attention":
+    if isinstance(op, Attention):
         sees = f", that see {'a chunk of' if op.chunked else 'the last'} {op.window} tokens" * (
             op.window > 0
         )
         return f"{op.heads} query heads and {op.kv_heads} KV heads of {op.head_dim}{sees}"
-    if op.kind == "moe":
+    if isinstance(op, Moe):
         return (
             f"{op.experts_local} experts of width {op.moe_inter} on {op.hidden}, {op.topk} for "
             f"each token{_narrow(op)}"
         )
-    if op.kind == "linear_attention":
+    if isinstance(op, StateSpace):
         return f"{op.heads} heads of {op.head_dim} with a state, chunks of one prompt"
     if op.name == "linear_state":
         return f"a state of {op.read_bytes_per_token} bytes of each sequence"

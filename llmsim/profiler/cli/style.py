@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
 from llmsim.config.errors import InputError
-from llmsim.model import Dtypes, ModelConfig
+from llmsim.model import Attention, Dtypes, ModelConfig
 from llmsim.profiler.rank.dense import Style
 from llmsim.profiler.rank.rank import measured_operators, refuse_unknown, sharded
 from llmsim.profiler.serve.engine_steps import EngineSteps, open_engine
@@ -58,7 +58,11 @@ def chosen(
         )
     if device.type != "cpu" or find_spec("transformers") is None:
         return None, replace(options, style="fused"), why
-    packed = not any(op.window for op in ops) and not model.attention_sinks and model.latent is None
+    packed = (
+        not any(op.window for op in ops if isinstance(op, Attention))
+        and not model.attention_sinks
+        and model.latent is None
+    )
     return (
         None,
         replace(options, style="eager", attention="packed" if packed else options.attention),

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from llmsim.model import Operator
+from llmsim.model import Attention, Collective, Gemm, Moe, Operator
 from llmsim.profiler.importing.bundle import BundleRows, points_of
 from llmsim.profiler.importing.links import note_links
 from llmsim.profiler.importing.report import Report
@@ -33,7 +33,9 @@ def read_aiconfigurator(
         if table.kind == "aiconfigurator gemm":
             _gemm(table, target, report, rows, ops)
         elif table.kind == "aiconfigurator attention":
-            _attention(table, target, report, ops["attention"], prefills, decodes)
+            attention = ops["attention"]
+            assert isinstance(attention, Attention), "every model that profiles has it"
+            _attention(table, target, report, attention, prefills, decodes)
         elif table.kind == "aiconfigurator moe":
             _experts(table, target, report, rows)
         else:
@@ -45,7 +47,7 @@ def read_aiconfigurator(
             points[0], points[1], target.max_tokens, target.max_seqs, target.max_kv
         )
     found = {layer for layer, _ in (*rows.dense, *rows.per_sequence)}
-    lacking = [op.name for op in ops.values() if op.kind not in ("attention", "moe", "collective")]
+    lacking = [op.name for op in ops.values() if not isinstance(op, Attention | Moe | Collective)]
     lacking = [name for name in lacking if name not in found]
     report.note(f"not in these tables, so from the next cost source: {', '.join(lacking)}")
     return rows
@@ -69,7 +71,7 @@ def _gemm(
 ) -> None:
     shapes: dict[tuple[int, int], list[Operator]] = {}
     for op in ops.values():
-        if op.kind == "gemm":
+        if isinstance(op, Gemm):
             shapes.setdefault((op.gemm_n, op.gemm_k), []).append(op)
     wanted, dtypes = _dtypes(target), table.text("gemm_dtype")
     for row in range(len(table.rows)):
@@ -90,7 +92,7 @@ def _attention(
     table: SourceTable,
     target: Target,
     report: Report,
-    op: Operator,
+    op: Attention,
     prefills: Times,
     decodes: Times,
 ) -> None:

@@ -14,7 +14,7 @@ from llmsim.config.errors import InputError
 from llmsim.costs.sources.external.checks import same_heads, same_matrix
 from llmsim.costs.sources.external.importers import write_table
 from llmsim.costs.sources.external.table import ATTENTION, ExternalTable, Point, read_external
-from llmsim.model import Operator
+from llmsim.model import Attention, Operator
 from llmsim.model.hardware import same_device
 from llmsim.profiler.importing.report import Report
 from llmsim.profiler.importing.sources import table_files
@@ -66,7 +66,7 @@ def _not_ours(point: Point, target: Target, operators: Sequence[Operator]) -> st
     if point.operator == "gemm":
         return ""  # other shapes help to interpolate
     if point.operator in ATTENTION:
-        own = any(op.kind == "attention" and same_heads(point, op) for op in operators)
+        own = any(isinstance(op, Attention) and same_heads(point, op) for op in operators)
         return "" if own else "of attention with other heads"
     named = [op for op in operators if op.name == point.operator]
     if not named:

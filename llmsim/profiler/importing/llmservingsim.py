@@ -12,7 +12,7 @@ from llmsim.costs import CostRequest
 from llmsim.costs.sources.bundle.files import BundleFiles
 from llmsim.costs.sources.bundle.legacy import EXPERT, NORMS, PARTS, read_layers
 from llmsim.costs.sources.bundle.legacy_attention import read_older_attention
-from llmsim.model import Layout, load_hardware, resolve_dtypes
+from llmsim.model import Attention, Layout, load_hardware, resolve_dtypes
 from llmsim.profiler.importing.bundle import BundleRows
 from llmsim.profiler.importing.report import Report
 from llmsim.profiler.importing.sources import SourceTable
@@ -99,7 +99,7 @@ def read_older(tables: Sequence[SourceTable], target: Target, report: Report) ->
     used = {part for parts in PARTS.values() for part in parts} | {*NORMS, *EXPERT, "attn"}
     for name in times.keys() - used:
         report.skip(path.name, f"no operator of the model is called {name}", len(times[name][0]))
-    op = next(op for op in target.operators() if op.name == "attention")
+    op = next(op for op in target.operators() if isinstance(op, Attention))
     found_attention = read_older_attention(files, _request(target), op, times.get("attn"))
     rows.add_grids(
         found_attention.q,

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from llmsim.config.errors import InputError
-from llmsim.model import ModelConfig, Operator
+from llmsim.model import Gemm, ModelConfig
 from llmsim.profiler.kernels.quantised import Scheme, make_weight, scheme_of
 from llmsim.profiler.kernels.quantised_kernels import KERNELS, Linear, usable_kernel
 
@@ -24,7 +24,7 @@ class QuantisedLinears:
         device: Any,
         dtype: Any,
         model: ModelConfig,
-        ops: Iterable[tuple[Operator, list[int]]],
+        ops: Iterable[tuple[Gemm, list[int]]],
     ) -> None:
         """`ops`: linear layers, each with the output widths of the products that make it up."""
         self._torch, self._device, self._dtype = torch, device, dtype
@@ -42,14 +42,14 @@ class QuantisedLinears:
     def __contains__(self, name: str) -> bool:
         return name in self._schemes
 
-    def layer(self, op: Operator, width: int) -> tuple[Linear, int]:
+    def layer(self, op: Gemm, width: int) -> tuple[Linear, int]:
         """The product by new random weights, and their bytes."""
         scheme = self._schemes[op.name]
         weight = make_weight(self._torch, self._device, scheme, width, op.gemm_k)
         maker = KERNELS[scheme.kind][self._choose(op, width)]
         return maker(self._torch, self._dtype, weight), weight.bytes_each
 
-    def _choose(self, op: Operator, width: int) -> str:
+    def _choose(self, op: Gemm, width: int) -> str:
         scheme = self._schemes[op.name]
         key = (scheme, width, op.gemm_k)
         if key not in self._chosen:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from llmsim.model import Operator
+from llmsim.model import Moe
 from llmsim.profiler.kernels import quantised_kernels
 from llmsim.profiler.kernels.choice import TOLERANCE, first_right, relative_error
 from llmsim.profiler.kernels.quantised import Scheme, dequantised, exact_activations, make_weight
@@ -45,7 +45,7 @@ class Experts:
         torch: Any,
         device: Any,
         dtype: Any,
-        op: Operator,
+        op: Moe,
         kernel: str,
         *,
         activation: Activation = "silu",
@@ -125,7 +125,7 @@ def usable_kernel(
     torch: Any,
     device: Any,
     dtype: Any,
-    op: Operator,
+    op: Moe,
     *,
     activation: Activation = "silu",
     scheme: Scheme | None = None,

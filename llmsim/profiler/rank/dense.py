@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from llmsim.model import Layout, ModelConfig, Operator
+from llmsim.model import Gemm, Layout, ModelConfig, Moe, Operator
 from llmsim.model.parallel.sharding import rank_shape
 from llmsim.profiler.attention.mla_layers import LATENT_LAYERS, LatentLayers
 from llmsim.profiler.kernels.fused_layers import FusedLayers
@@ -51,7 +51,7 @@ a window.
 def unknown_operators(ops: Iterable[Operator]) -> list[str]:
     """Names of those that this profiler cannot run at all."""
     known = {
-        op.name: op.kind in ("gemm", "moe") or op.name in NAMES or op.name.endswith("act_fn")
+        op.name: isinstance(op, Gemm | Moe) or op.name in NAMES or op.name.endswith("act_fn")
         for op in ops
     }
     return [name for name, runs in known.items() if not runs and name not in ATTENTION]
@@ -110,7 +110,7 @@ class Kernels:
                 self._copies,
                 fused,
             )
-        gemms = [(op, self._widths(op)) for op in ops if op.kind == "gemm"]
+        gemms = [(op, self._widths(op)) for op in ops if isinstance(op, Gemm)]
         self.quantised = QuantisedLinears(torch, device, dtype, model, gemms)
 
     def work(self, op: Operator, count: int) -> Work:
@@ -121,7 +121,7 @@ class Kernels:
             made = self._latent.work(op, count)
             if made is not None:
                 return made
-        if op.kind == "gemm":
+        if isinstance(op, Gemm):
             return self._linear(op, count)
         if op.name in LINEAR:
             assert self._layer is not None, "the model has such layers"
@@ -141,7 +141,7 @@ class Kernels:
     def _copies(self, bytes_each: int) -> int:
         return max(1, min(MAX_COPIES, -(-self._footprint // max(bytes_each, 1))))
 
-    def _linear(self, op: Operator, count: int) -> Work:
+    def _linear(self, op: Gemm, count: int) -> Work:
         widths = self._widths(op)
         x, linear = self.random(count, op.gemm_k), self._torch.nn.functional.linear
         if op.name in self.quantised:
@@ -154,7 +154,7 @@ class Kernels:
 
         return rotating(run, weights)
 
-    def _quantised_linear(self, op: Operator, widths: list[int], x: Any) -> Work:
+    def _quantised_linear(self, op: Gemm, widths: list[int], x: Any) -> Work:
         """Copies add up to as much as other weights', by their quantised bytes."""
         first = [self.quantised.layer(op, width) for width in widths]
         copies = self._copies(sum(size for _, size in first))
@@ -162,7 +162,7 @@ class Kernels:
         layers = [[layer for layer, _ in parts] for parts in (first, *others)]
         return rotating(lambda parts: [part(x) for part in parts], layers)
 
-    def _widths(self, op: Operator) -> list[int]:
+    def _widths(self, op: Gemm) -> list[int]:
         """Output widths of the GEMMs that make up an operator."""
         if self._style == "fused":
             return [op.gemm_n]

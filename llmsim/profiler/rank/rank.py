@@ -7,11 +7,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from llmsim.config.errors import InputError
+from llmsim.model import Attention as AttentionOperator
 from llmsim.model import (
+    Collective,
     Dtypes,
+    Gemm,
     Layout,
     ModelConfig,
+    Moe,
     Operator,
+    StateSpace,
     layout_problem,
     operators,
     short_dtype,
@@ -36,7 +41,7 @@ Parts = tuple[Work, Work | None, int]
 
 def measured_operators(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> list[Operator]:
     """The operators of one rank that take rows: all but collectives."""
-    return [op for op in operators(model, layout, dtypes) if op.kind != "collective"]
+    return [op for op in operators(model, layout, dtypes) if not isinstance(op, Collective)]
 
 
 def sharded(model: ModelConfig, tp: int) -> Layout:
@@ -71,7 +76,7 @@ def refuse_packed(model: ModelConfig, ops: Sequence[Operator], attention: str) -
             "attention; take auto, "
             "flash, flashmla, triton or sdpa"
         )
-    if attention == "packed" and any(op.window for op in ops):
+    if attention == "packed" and any(op.window for op in ops if isinstance(op, AttentionOperator)):
         raise InputError(
             f'{model.name}: --attention is "packed", whose dense mask costs as much with a '
             "window as without, so its "
@@ -163,7 +168,7 @@ class Rank:
         whole = measured_operators(
             model, Layout(1, 1), dtypes
         )  # the readers divide by the ranks of an expert
-        self.expert_op = next((op for op in whole if op.name == "moe"), None)
+        self.expert_op = next((op for op in whole if isinstance(op, Moe)), None)
         self.expert_kernel = ""
         if self.expert_op is not None:
             self._expert_form = expert_form(model, self.expert_op)
@@ -210,7 +215,7 @@ class Rank:
         repeat = self._layers_of["attention"]
         layer: list[tuple[str, Work]] = []
         for op in self._order:
-            if op.kind == "attention":  # of several kinds, one layer has one
+            if isinstance(op, AttentionOperator):  # of several kinds, one layer has one
                 layer += (
                     [("", attentions.pop(name))]
                     if (name := attention_table(op)) in attentions
@@ -285,7 +290,7 @@ class Rank:
 
     def _linear_layer(self, model: ModelConfig, dtypes: Dtypes) -> LinearLayer | None:
         """The kernels of layers that keep a state, where the model has them."""
-        if model.linear is None or not any(op.kind == "linear_attention" for op in self._order):
+        if model.linear is None or not any(isinstance(op, StateSpace) for op in self._order):
             return None
         state_dtype = torch_dtype(
             self._torch, short_dtype(model.linear.state_dtype or dtypes.activation)
@@ -302,7 +307,9 @@ class Rank:
         quantised.
         """
         op = self._ops.get("kv_b_proj")
-        if op is None or type(shape) is not LatentShape or op.name not in self._kernels.quantised:
+        if not isinstance(op, Gemm) or type(shape) is not LatentShape:
+            return None
+        if op.name not in self._kernels.quantised:
             return None
         return lambda: self._kernels.quantised.layer(op, op.gemm_n)[0]
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from llmsim.model import ModelConfig, Operator
+from llmsim.model import Attention, ModelConfig, Operator
 from llmsim.profiler.bundle.plan import Limits, Point
 from llmsim.profiler.device.clock import ReplayClock
 from llmsim.profiler.device.timing import Clock, Timing, summary
@@ -60,7 +60,7 @@ class EngineSteps:
         """What the reference step takes at the speed that all rows are given at."""
         self._config = config
         self._executions = _executions(ops)
-        self._attention = sum(op.repeat for op in ops if op.kind == "attention")
+        self._attention = sum(op.repeat for op in ops if isinstance(op, Attention))
         self._clock = ReplayClock(clock)
         self._places = Places(self._clock.now)
         self._random = torch.Generator().manual_seed(0)
@@ -277,7 +277,7 @@ def refusal(
         return "transformers is not installed"
     if tuple(degrees) != (1,):
         return "a model cut for several ranks is none that transformers runs here; give --tp 1"
-    if any(op.window for op in ops):
+    if any(op.window for op in ops if isinstance(op, Attention)):
         return "the model has layers with a window"
     if config.latent is not None:
         return "its attention is on a compressed cache"
@@ -293,7 +293,7 @@ def _executions(ops: Sequence[Operator]) -> dict[str, int]:
     """How often a step runs each operator but attention."""
     found: dict[str, int] = {}
     for op in ops:
-        if op.kind != "attention":
+        if not isinstance(op, Attention):
             found[op.name] = found.get(op.name, 0) + op.repeat
     return found
 

@@ -26,9 +26,10 @@ from llmsim.costs.sources.bundle.legacy_attention import read_older_attention
 from llmsim.costs.sources.csv_tables import read_table, refuse_duplicates
 from llmsim.costs.sources.decode_skew import mixed_decode_q20, skew_q20
 from llmsim.costs.sources.plausibility import LowerBoundWarnings
+from llmsim.model import Collective, Moe
 
 if TYPE_CHECKING:
-    from llmsim.model import Operator
+    from llmsim.model import Attention, Operator
 
 Floats = NDArray[np.float64]
 NS_PER_US = 1000.0
@@ -80,9 +81,9 @@ class OlderBundleSource:
         """Sums of the profile's rows, linear between them; None for what this generation does not
         hold.
         """
-        if op.kind == "collective":
+        if isinstance(op, Collective):
             return None
-        if op.kind == "moe":
+        if isinstance(op, Moe):
             return self._moe(op, last)
         if op.name == "layernorm":
             return self._curve(
@@ -92,7 +93,7 @@ class OlderBundleSource:
         known = [part for part in parts if part in self._layers]
         return self._curve(op, last, known if len(known) == len(parts) else [], share=False)
 
-    def attention(self, op: Operator) -> AttentionCost:
+    def attention(self, op: Attention) -> AttentionCost:
         """Prefills and decodes apart, from the published predictions, else from attention.csv, else
         from layers.csv.
         """
@@ -154,7 +155,7 @@ class OlderBundleSource:
         self._note(f"{self._path} has no {op.name} rows; they come from the next cost source")
         return None
 
-    def _moe(self, op: Operator, last: int) -> Curve | None:
+    def _moe(self, op: Moe, last: int) -> Curve | None:
         """Active experts one after the other, each with its share of the tokens (expected values of
         even routing).
         """

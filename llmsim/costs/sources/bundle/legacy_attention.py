@@ -22,7 +22,7 @@ from llmsim.costs.sources.bundle.grid_completion import fill_line_axis
 from llmsim.costs.sources.csv_tables import Table, read_table, read_text, refuse_duplicates
 
 if TYPE_CHECKING:
-    from llmsim.model import Operator
+    from llmsim.model import Attention
 
 Floats = NDArray[np.float64]
 NS_PER_US = 1000.0
@@ -89,7 +89,7 @@ class OlderAttention:
 
 
 def read_older_attention(
-    files: BundleFiles, request: CostRequest, op: Operator, fresh: tuple[Floats, Floats] | None
+    files: BundleFiles, request: CostRequest, op: Attention, fresh: tuple[Floats, Floats] | None
 ) -> OlderAttention:
     """The best of what the folder has; `fresh` are the `attn` rows of layers.csv (tokens, us of an
     empty cache).
@@ -314,7 +314,7 @@ def _disagreements(
 def _raise_to_lower_bound(
     folder: Path,
     request: CostRequest,
-    op: Operator,
+    op: Attention,
     context: Floats,
     decode_us: Floats,
     marks: UInt8,

@@ -25,13 +25,14 @@ from llmsim.costs.sources.bundle.eager_and_graph import both_families, by_family
 from llmsim.costs.sources.bundle.files import BundleFiles
 from llmsim.costs.sources.csv_tables import Table, read_table, refuse_duplicates
 from llmsim.costs.sources.plausibility import LowerBoundWarnings
+from llmsim.model import Collective, IndexerScores, Moe, StateSpace
 
 if TYPE_CHECKING:
-    from llmsim.model import Operator
+    from llmsim.model import Attention, Operator
 
 Floats = NDArray[np.float64]
 
-INSIDE_MOE = ("moe_gate", "shared_expert", "shared_expert_gate")
+INSIDE_MOE = ("router", "shared_experts")
 """Operators that a bundle's `moe` rows contain where it has no rows of theirs: published profiles
 time the whole block, `python -m profiler` times them apart.
 """
@@ -64,12 +65,12 @@ class BundleSource:
         """Linear interpolation over tokens or sequences; None for collectives, which bundles do not
         hold.
         """
-        if op.kind == "collective":
+        if isinstance(op, Collective):
             return None
-        if op.kind == "moe":
+        if isinstance(op, Moe):
             return self._moe(op, last)
         if (
-            op.name.startswith(INSIDE_MOE)
+            op.block in INSIDE_MOE
             and self._moe_path() is not None
             and not self._measured_apart(op.name)
         ):
@@ -100,7 +101,7 @@ class BundleSource:
                 curve_from_points(points, us, last, label) for us in (graph_us, eager_us)
             )
             curve = by_family(graph, eager, max(self._request.cuda_graph_sizes, default=0))
-        return self._of_prompts(curve) if op.kind == "linear_attention" else curve
+        return self._of_prompts(curve) if isinstance(op, StateSpace) else curve
 
     def _of_prompts(self, curve: Curve) -> Curve:
         """The recurrence over one prompt's tokens, as measured, which a step runs for the tokens of
@@ -126,7 +127,7 @@ class BundleSource:
             self._families[path] = both_families(path, "tokens")
         return self._families[path]
 
-    def experts_us(self, op: Operator) -> Callable[[Floats, Floats], Floats]:
+    def experts_us(self, op: Moe) -> Callable[[Floats, Floats], Floats]:
         """Microseconds of a rank whose experts get so many (token, expert) pairs and of which so
         many are touched.
         """
@@ -143,13 +144,13 @@ class BundleSource:
 
         return price
 
-    def attention(self, op: Operator) -> AttentionCost | None:
+    def attention(self, op: Attention) -> AttentionCost | None:
         """The measured four-dimensional grid, completed; skew from skew.csv where there is one.
 
         An indexer's rows are those of a table of its own, and its kernels spread tokens evenly;
         None without it.
         """
-        if op.name == "indexer":
+        if isinstance(op, IndexerScores):
             return self._indexer(op)
         path = self._files.folder / "attention.csv"
         table = self._attention_table
@@ -167,7 +168,7 @@ class BundleSource:
             )
         return self._grid(op, path, table, kappa, how)
 
-    def _indexer(self, op: Operator) -> AttentionCost | None:
+    def _indexer(self, op: Attention) -> AttentionCost | None:
         path = self._files.folder / "indexer.csv"
         if not input_files.is_file(path):
             if self._request.source == "bundle":
@@ -184,13 +185,13 @@ class BundleSource:
         self._peak_rates.attention(op, path, table)
         return self._grid(op, path, table, 0, "none: its kernels deal tokens out evenly")
 
-    def _streams(self, op: Operator) -> int:
+    def _streams(self, op: Attention) -> int:
         """Thread blocks that read a decode's cache where it is not cut: one for each KV head, or
         for each tile of the query heads that all share a latent.
         """
         return op.kv_heads if self._request.model.latent is None else -(-op.heads // TILE_ROWS)
 
-    def _grid(self, op: Operator, path: Path, table: Table, kappa: int, how: str) -> AttentionCost:
+    def _grid(self, op: Attention, path: Path, table: Table, kappa: int, how: str) -> AttentionCost:
         """With latents that prompts expand, and short prompts do not, pairs alone say too little of
         several prompts.
         """
@@ -260,7 +261,7 @@ class BundleSource:
             None,
         )
 
-    def _moe(self, op: Operator, last: int) -> Curve | None:
+    def _moe(self, op: Moe, last: int) -> Curve | None:
         path = self._moe_path()
         if path is None:
             if self._request.source == "bundle":
@@ -310,7 +311,7 @@ def split_layers(table: Table, feature: str) -> dict[str, tuple[Floats, Floats]]
     return layers
 
 
-def expected_moe_us(table: Table, op: Operator, counts: Floats) -> Floats:
+def expected_moe_us(table: Table, op: Moe, counts: Floats) -> Floats:
     """Microseconds of the experts at each token count, with the expected number of experts that
     tokens activate.
 

@@ -13,7 +13,7 @@ from llmsim.config.errors import nearest
 from llmsim.costs.hardware_limits import peak_rates_of
 from llmsim.costs.sources.external.table import ATTENTION, Point
 from llmsim.costs.sources.plausibility import LowerBoundWarnings
-from llmsim.model import dtype_bytes
+from llmsim.model import Attention, Gemm, dtype_bytes
 
 if TYPE_CHECKING:
     from llmsim.costs.source import CostRequest
@@ -23,10 +23,16 @@ if TYPE_CHECKING:
 
 def same_matrix(point: Point, op: Operator) -> bool:
     """Whether a row of the operator's name is of its shape, as far as the row says."""
-    return point.get("n", op.gemm_n) == op.gemm_n and point.get("k", op.gemm_k) == op.gemm_k
+    n, k = matrix_of(op)
+    return point.get("n", n) == n and point.get("k", k) == k
 
 
-def same_heads(point: Point, op: Operator) -> bool:
+def matrix_of(op: Operator) -> tuple[int, int]:
+    """Width and depth of an operator's matrix, 0 where it has none."""
+    return (op.gemm_n, op.gemm_k) if isinstance(op, Gemm) else (0, 0)
+
+
+def same_heads(point: Point, op: Attention) -> bool:
     """Whether a row of attention is of the operator's heads, as far as the row says."""
     own = {"heads": op.heads, "kv_heads": op.kv_heads, "head_dim": op.head_dim}
     return all(point.get(name, size) == size for name, size in own.items())
@@ -61,7 +67,7 @@ def _why_unused(point: Point, request: CostRequest) -> str:
     if point.operator == "gemm":
         return ""
     if point.operator in ATTENTION:
-        attends = [op for op in request.operators if op.kind == "attention"]
+        attends = [op for op in request.operators if isinstance(op, Attention)]
         return (
             ""
             if any(same_heads(point, op) for op in attends)
@@ -75,7 +81,7 @@ def _why_unused(point: Point, request: CostRequest) -> str:
         return f'"{point.operator}" is no operator of {request.model.name}{close}'
     shaped = [op for op in named if same_matrix(point, op)]
     if not shaped:
-        sizes = " or ".join(f"n={op.gemm_n} k={op.gemm_k}" for op in named)
+        sizes = " or ".join(f"n={n} k={k}" for n, k in map(matrix_of, named))
         return f"{point.operator} of another shape than {sizes}"
     if not any(feature_of(op) in point.shape for op in shaped):
         return f"{point.operator} depends on {feature_of(shaped[0])}, which the row does not state"
@@ -108,7 +114,7 @@ def faster_than_light(label: str, points: Iterable[Point], request: CostRequest)
             )
             continue
         for op in request.operators:
-            if point.operator == "decode" and op.kind == "attention" and same_heads(point, op):
+            if point.operator == "decode" and isinstance(op, Attention) and same_heads(point, op):
                 tokens = np.array([float(point.get("sequences") * point.get("cached_tokens"))])
                 warnings.decodes(op, file, tokens, time)
             elif (

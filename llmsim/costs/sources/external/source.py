@@ -26,10 +26,11 @@ from llmsim.costs.sources.external.checks import (
 from llmsim.costs.sources.external.interpolation import interpolate
 from llmsim.costs.sources.external.table import ATTENTION, LEAST_US, ExternalTable, Point
 from llmsim.costs.sources.roofline import RooflineSource
+from llmsim.model import Embedding, Gemm
 from llmsim.model.hardware import same_device
 
 if TYPE_CHECKING:
-    from llmsim.model import Operator
+    from llmsim.model import Attention, Operator
 
 Floats = NDArray[np.float64]
 
@@ -88,8 +89,8 @@ class ExternalSource:
             return self._curve(
                 op, named, counts, [[p.get(feature)] for p in named], counts[:, None]
             )
-        gemms = [p for p in self._points if p.operator == "gemm"] if op.kind == "gemm" else []
-        if not gemms:
+        gemms = [p for p in self._points if p.operator == "gemm"]
+        if not gemms or not isinstance(op, Gemm):
             return None
         own = [p for p in gemms if (p.get("n"), p.get("k")) == (op.gemm_n, op.gemm_k)]
         if own:
@@ -133,7 +134,7 @@ class ExternalSource:
     def _lower_bound_us(self, op: Operator, count: float) -> float:
         """What the data sheet allows at a count; never 0, so that utilisation has a meaning."""
         moved = count * (op.read_bytes_per_token + op.write_bytes_per_token) + op.weight_bytes * (
-            op.kind != "embedding"
+            not isinstance(op, Embedding)
         )
         peak = self._peak_rates.peak(op.weight_dtype or self._request.dtypes.activation)
         compute = count * op.flops_per_token / peak if peak else 0.0
@@ -156,7 +157,7 @@ class ExternalSource:
             * 1e6
         )
 
-    def attention(self, op: Operator) -> AttentionCost | None:
+    def attention(self, op: Attention) -> AttentionCost | None:
         """From "prefill" and "decode" rows; where one phase has none (a decode-only device), the
         roofline has it.
         """
@@ -196,7 +197,7 @@ class ExternalSource:
 
     def _grid(
         self,
-        op: Operator,
+        op: Attention,
         points: list[Point],
         rows: NDArray[np.int64],
         columns: NDArray[np.int64],
@@ -212,7 +213,7 @@ class ExternalSource:
         us = self._attention_us(op, at, decode=decode) / used
         return to_ps(us.reshape(a.shape)), self._marks(points, marks).reshape(a.shape)
 
-    def _attention_us(self, op: Operator, shapes: Floats, *, decode: bool) -> Floats:
+    def _attention_us(self, op: Attention, shapes: Floats, *, decode: bool) -> Floats:
         first, cached = shapes[:, 0], shapes[:, 1]
         pairs = first * (cached + 1) if decode else first * cached + first * (first + 1) / 2
         tokens = first * (cached + 1) if decode else cached + first
@@ -224,7 +225,7 @@ class ExternalSource:
         )
         return np.asarray(np.maximum(np.maximum(memory, compute), 1e-9) * 1e6)
 
-    def _spare(self, op: Operator) -> SplitGrid:
+    def _spare(self, op: Attention) -> SplitGrid:
         if own_peak_rates_of(self._request) is None:
             raise InputError(
                 f"{self._label}: attention needs rows of both phases, prefill and decode, or a "

@@ -15,7 +15,9 @@ from llmsim.costs.sources.silicon.database import TablePath, read_columns
 from llmsim.model import short_dtype
 
 if TYPE_CHECKING:
-    from llmsim.model import Operator
+    from llmsim.model import Attention
+
+    pass
 
 Floats = NDArray[np.float64]
 Columns = dict[str, NDArray[np.generic]]
@@ -68,7 +70,7 @@ class AttentionRows:
         return np.asarray(self.columns[name].astype(np.float64))
 
 
-def find_rows(tables: list[TablePath], op: Operator, kv_dtype: str) -> AttentionRows:
+def find_rows(tables: list[TablePath], op: Attention, kv_dtype: str) -> AttentionRows:
     """Rows of the operator's head shape and KV dtype, else of the nearest shape of the first table
     that has any.
 

@@ -17,7 +17,7 @@ from llmsim.costs.source import CostRequest, to_ps
 from llmsim.costs.sources.silicon.attention import AttentionRows
 
 if TYPE_CHECKING:
-    from llmsim.model import Hardware, Operator
+    from llmsim.model import Attention, Hardware
 
 Floats = NDArray[np.float64]
 
@@ -62,7 +62,7 @@ def prefill_grid(
     rows: AttentionRows,
     decode: DecodeGrid,
     request: CostRequest,
-    op: Operator,
+    op: Attention,
     peak_rates: PeakRates,
 ) -> PrefillGrid:
     """t(q, k) = T(q) + waves(q) * c * k, from the measured T of one whole prompt; at least a decode
@@ -99,7 +99,7 @@ def prefill_grid(
 
 
 def _cached_part_us(
-    lengths: Floats, times_us: Floats, request: CostRequest, op: Operator, q: Floats
+    lengths: Floats, times_us: Floats, request: CostRequest, op: Attention, q: Floats
 ) -> Floats:
     """Microseconds per cached token of a chunk of q new tokens: waves(q) * c.
 
@@ -142,7 +142,7 @@ def _power_law(points: Floats, times_us: Floats, at: Floats) -> Floats:
 
 
 def decode_grid(
-    rows: AttentionRows, request: CostRequest, op: Operator, peak_rates: PeakRates
+    rows: AttentionRows, request: CostRequest, op: Attention, peak_rates: PeakRates
 ) -> DecodeGrid:
     """Measured decode times, never faster than reading the KV from memory.
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from llmsim.costs.source import CostRequest, OpCost, to_ps
 from llmsim.costs.sources.silicon.memory_bound import REDUCTION_US
-from llmsim.model import dtype_bytes
+from llmsim.model import Attention, IndexerScores, Moe, dtype_bytes
 
 if TYPE_CHECKING:
     from llmsim.costs.sources.silicon.memory_bound import Streaming
@@ -25,10 +25,6 @@ CHOICE_BYTES = 12
 """Of one chosen expert: its weight (fp32), its number, and its place (int32 each)."""
 
 
-INDEXER = "indexer"
-"""Caches one key of its own size."""
-
-
 def kv_writes(request: CostRequest, streaming: Streaming) -> list[OpCost]:
     """One operator for each kind of attention layer: reads K and V of the new tokens, writes them
     to the cache.
@@ -39,7 +35,9 @@ def kv_writes(request: CostRequest, streaming: Streaming) -> list[OpCost]:
     collector/vllm/collect_attn.py). The time is that of the card's streaming kernel at equal bytes.
     The caller leaves it out where latent attention's rows are whole modules, which write inside.
     """
-    return [_kv_write(request, streaming, op) for op in request.operators if op.kind == "attention"]
+    return [
+        _kv_write(request, streaming, op) for op in request.operators if isinstance(op, Attention)
+    ]
 
 
 def expert_choices(request: CostRequest, streaming: Streaming) -> list[OpCost]:
@@ -52,7 +50,9 @@ def expert_choices(request: CostRequest, streaming: Streaming) -> list[OpCost]:
     equal bytes, with a reduction along each row.
     """
     ops = [
-        op for op in request.operators if op.kind == "moe" and not op.weight_dtype.startswith("fp4")
+        op
+        for op in request.operators
+        if isinstance(op, Moe) and not op.weight_dtype.startswith("fp4")
     ]
     size = int(dtype_bytes(request.dtypes.activation))
     return [
@@ -68,10 +68,10 @@ def expert_choices(request: CostRequest, streaming: Streaming) -> list[OpCost]:
     ]
 
 
-def _kv_write(request: CostRequest, streaming: Streaming, op: Operator) -> OpCost:
+def _kv_write(request: CostRequest, streaming: Streaming, op: Attention) -> OpCost:
     latent = request.model.latent
     width = 2 * op.kv_heads * op.head_dim if latent is None else latent.cached_width
-    if op.name == INDEXER:
+    if isinstance(op, IndexerScores):
         width = op.head_dim
     read = int(width * dtype_bytes(request.dtypes.activation))
     return _moving(op, KV_WRITE, read + op.kv_bytes_per_context_token, request, streaming)

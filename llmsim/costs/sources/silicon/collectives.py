@@ -12,7 +12,7 @@ from llmsim.costs.source import CostRequest, Curve, to_ps
 from llmsim.costs.sources.silicon.database import Database, read_columns
 
 if TYPE_CHECKING:
-    from llmsim.model import Operator
+    from llmsim.model import Collective
 
 Floats = NDArray[np.float64]
 
@@ -32,7 +32,7 @@ class CollectiveTables:
         self._request = request
         self._database = database
 
-    def operator(self, op: Operator, last: int, ranks: int) -> Curve | None:
+    def operator(self, op: Collective, last: int, ranks: int) -> Curve | None:
         """Times for 1..last tokens or sequences; None when no table has this collective over this
         many devices.
         """

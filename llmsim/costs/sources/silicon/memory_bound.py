@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from llmsim.core import Provenance
 from llmsim.costs.hardware_limits import PeakRates
 from llmsim.costs.sources.silicon.database import Database, TablePath, read_columns
+from llmsim.model import Elementwise, Sampler
 
 if TYPE_CHECKING:
     from llmsim.model import Operator
@@ -43,16 +44,6 @@ CACHE_SHARE = 0.5
 """Of the cache, what a tensor can fill before it spills: the tables bend between 0.4 (H100) and 0.8
 (L40S) of it.
 """
-REDUCTIONS = (
-    "layernorm",
-    "final_layernorm",
-    "post_norm",
-    "qk_norm",
-    "latent_norm",
-    "linear_norm",
-    "sampler",
-)
-"""Operators that reduce along each row."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +58,7 @@ class Streaming:
     def curve_us(self, op: Operator, counts: Floats) -> Floats:
         """Of one execution at each count: the bytes that it moves, and its reduction."""
         moved = counts * (op.read_bytes_per_token + op.write_bytes_per_token)
-        return self.moving_us(moved) + REDUCTION_US * (op.name in REDUCTIONS)
+        return self.moving_us(moved) + REDUCTION_US * _reduces(op)
 
     def moving_us(self, moved: Floats) -> Floats:
         """Of one kernel that reads and writes so many bytes in all, and computes next
@@ -83,6 +74,11 @@ class Streaming:
     def provenance(self) -> Provenance:
         """Another kernel's time at equal bytes is scaled; a data sheet's is analytic."""
         return Provenance.SCALED if self.measured else Provenance.ANALYTIC
+
+
+def _reduces(op: Operator) -> bool:
+    """Whether the kernel reduces along each row: a norm, or the sampler's maximum."""
+    return isinstance(op, Sampler) or (isinstance(op, Elementwise) and op.reduces)
 
 
 def streaming(database: Database, peak_rates: PeakRates) -> Streaming:

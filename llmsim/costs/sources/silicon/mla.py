@@ -28,7 +28,7 @@ from llmsim.model import LatentAttention, short_dtype
 
 if TYPE_CHECKING:
     from llmsim.costs.source import CostRequest
-    from llmsim.model import Operator
+    from llmsim.model import Attention
 
 Floats = NDArray[np.float64]
 
@@ -58,7 +58,7 @@ GEMM_TYPES = {"bf16": "bfloat16", "fp16": "bfloat16", "fp8": "fp8_block"}
 
 
 def find_modules(
-    tables: list[TablePath], op: Operator, request: CostRequest
+    tables: list[TablePath], op: Attention, request: CostRequest
 ) -> AttentionRows | None:
     """Rows of the module on one rank; None where the model has another shape, or no table its
     weights' type.
@@ -73,7 +73,7 @@ def find_modules(
 
 
 def find_kernels(
-    tables: list[TablePath], op: Operator, request: CostRequest
+    tables: list[TablePath], op: Attention, request: CostRequest
 ) -> AttentionRows | None:
     """Rows of the attention kernel alone, for the operator's heads; None where the model's latent
     has other widths.
@@ -117,7 +117,7 @@ def between_kernels(
 
 
 def rows_of_heads(
-    tables: list[TablePath], op: Operator, request: CostRequest, gemm: str | None, model: str = ""
+    tables: list[TablePath], op: Attention, request: CostRequest, gemm: str | None, model: str = ""
 ) -> AttentionRows | None:
     """Rows of a number of heads, of modules with weights of type `gemm` (and of one `model`), or
     (None) of kernels.

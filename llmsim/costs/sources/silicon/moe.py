@@ -16,7 +16,7 @@ from llmsim.costs.source import CostRequest, Curve, to_ps
 from llmsim.costs.sources.silicon.database import TablePath, read_columns
 
 if TYPE_CHECKING:
-    from llmsim.model import Operator
+    from llmsim.model import Moe, Operator
 
 Floats = NDArray[np.float64]
 Columns = dict[str, NDArray[np.generic]]
@@ -87,7 +87,7 @@ class MoeShape:
 
 def moe_curve(
     tables: list[TablePath],
-    op: Operator,
+    op: Moe,
     request: CostRequest,
     peak_rates: PeakRates,
     element_bytes: float,
@@ -114,7 +114,7 @@ def moe_curve(
     return None
 
 
-def _measured_routing(op: Operator, request: CostRequest) -> str:
+def _measured_routing(op: Moe, request: CostRequest) -> str:
     """Uneven loads that were measured are used where one rank has all experts; across ranks loads
     are drawn.
     """
@@ -134,7 +134,7 @@ def _by_routing(rows: Columns, routing: str) -> Columns:
     return {name: column[keep] for name, column in rows.items()}
 
 
-def wanted_shape(op: Operator, request: CostRequest) -> MoeShape:
+def wanted_shape(op: Moe, request: CostRequest) -> MoeShape:
     """The operator's shape in the table's terms."""
     ep = max(1, op.experts_total // max(op.experts_local, 1))
     tp = max(1, request.layout.expert_ranks // ep)

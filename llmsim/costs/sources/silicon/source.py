@@ -34,7 +34,7 @@ from llmsim.costs.sources.silicon.sparse_mla import (
     sparse_attention,
     sparse_prefills,
 )
-from llmsim.model import dtype_bytes, short_dtype
+from llmsim.model import Attention, Collective, Gemm, Moe, StateSpace, dtype_bytes, short_dtype
 
 if TYPE_CHECKING:
     from llmsim.model import Operator
@@ -98,16 +98,9 @@ class SiliconSource:
         """Times for 1..last; None for collectives and for what the database lacks (the caller says
         so).
         """
-        if op.kind == "collective":
+        if isinstance(op, Collective):
             return None
-        inside = (
-            (*INSIDE, "rotary_emb")
-            if self._modules
-            else INSIDE_SPARSE
-            if self._sparse is not None
-            else ()
-        )
-        if op.name in inside:
+        if op.name in self._inside():
             zero = np.zeros(last + 1, dtype=np.int64)
             return Curve(
                 zero,
@@ -117,17 +110,25 @@ class SiliconSource:
         linear = linear_curve(self._database.tables("linear_attention"), op, self._request, last)
         if linear is not None:
             return self._lit(op, linear)
-        if op.kind == "linear_attention":
-            return None
-        if op.kind in ("gemm", "moe"):
-            curve = self._matrices(op, last)
-            if curve is not None:
-                self._compare_with_wide(op, curve)
-            return curve
-        return self._lit(op, self._elementwise(op, last))
+        match op:
+            case StateSpace():
+                return None
+            case Gemm() | Moe():
+                curve = self._matrices(op, last)
+                if curve is not None:
+                    self._compare_with_wide(op, curve)
+                return curve
+            case _:
+                return self._lit(op, self._elementwise(op, last))
 
-    def _matrices(self, op: Operator, last: int) -> Curve | None:
-        if op.kind == "gemm":
+    def _inside(self) -> tuple[str, ...]:
+        """Operators whose time is in the rows of whole modules."""
+        if self._modules:
+            return (*INSIDE, "rotary_emb")
+        return INSIDE_SPARSE if self._sparse is not None else ()
+
+    def _matrices(self, op: Gemm | Moe, last: int) -> Curve | None:
+        if isinstance(op, Gemm):
             return self._gemm(op, last)
         element = float(dtype_bytes(op.weight_dtype or self._request.dtypes.weight))
         curve = moe_curve(
@@ -135,7 +136,7 @@ class SiliconSource:
         )
         return self._lit(op, curve) if curve is not None else None
 
-    def _compare_with_wide(self, op: Operator, curve: Curve) -> None:
+    def _compare_with_wide(self, op: Gemm | Moe, curve: Curve) -> None:
         """Keeps how long the narrow weights of `op` take at batches of decodes, beside bfloat16."""
         dtype = short_dtype(op.weight_dtype or self._request.dtypes.weight)
         widening = dtype_bytes(WIDE) / dtype_bytes(dtype)
@@ -148,20 +149,20 @@ class SiliconSource:
             ratio = float(np.mean(curve.ps[counts] / np.maximum(wide.ps[counts], 1)))
             self._beside_wide.setdefault((op.kind, dtype), []).append(ratio)
 
-    def _any_attention(self) -> Operator:
-        return next(op for op in self._request.operators if op.kind == "attention")
+    def _any_attention(self) -> Attention:
+        return next(op for op in self._request.operators if isinstance(op, Attention))
 
-    def _module_rows(self, op: Operator) -> tuple[AttentionRows, AttentionRows] | None:
+    def _module_rows(self, op: Attention) -> tuple[AttentionRows, AttentionRows] | None:
         context = find_modules(self._database.tables("mla_context"), op, self._request)
         generation = find_modules(self._database.tables("mla_generation"), op, self._request)
         return (context, generation) if context is not None and generation is not None else None
 
-    def _kernel_rows(self, op: Operator) -> tuple[AttentionRows, AttentionRows] | None:
+    def _kernel_rows(self, op: Attention) -> tuple[AttentionRows, AttentionRows] | None:
         context = find_kernels(self._database.tables("mla_context_kernel")[::-1], op, self._request)
         generation = find_kernels(self._database.tables("mla_generation_kernel"), op, self._request)
         return (context, generation) if context is not None and generation is not None else None
 
-    def attention(self, op: Operator) -> AttentionCost | None:
+    def attention(self, op: Attention) -> AttentionCost | None:
         """Prefill and decode of the head shape; mixed steps and unequal lengths by the card's
         measured constants.
         """
@@ -292,7 +293,7 @@ class SiliconSource:
             "kernels"
         ]
 
-    def _gemm(self, op: Operator, last: int) -> Curve | None:
+    def _gemm(self, op: Gemm, last: int) -> Curve | None:
         table = self._gemm_table(short_dtype(op.weight_dtype or self._request.dtypes.weight))
         if table is None:
             return None

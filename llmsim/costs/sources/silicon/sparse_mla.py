@@ -22,12 +22,12 @@ from llmsim.costs.source import AttentionCost, OpCost, SplitGrid, to_ps
 from llmsim.costs.sources.silicon.attention import AttentionRows
 from llmsim.costs.sources.silicon.attention_grid import PrefillGrid, decode_grid, prompt_times
 from llmsim.costs.sources.silicon.mla import GEMM_TYPES, INSIDE, rows_of_heads
-from llmsim.model import Indexer, LatentAttention, short_dtype
+from llmsim.model import Attention, Indexer, IndexerScores, LatentAttention, short_dtype
 
 if TYPE_CHECKING:
     from llmsim.costs.source import CostRequest
     from llmsim.costs.sources.silicon.database import Database
-    from llmsim.model import Operator
+    from llmsim.model import Attention
 
 Floats = NDArray[np.float64]
 
@@ -61,7 +61,7 @@ def find_sparse(database: Database, request: CostRequest) -> Modules | None:
     name = next((name for name, measured in MODELS.items() if measured == shape), None)
     if name is None or gemm is None or model.num_indexer_layers < model.num_layers:
         return None
-    op = next(op for op in request.operators if op.name == "attention_sparse")
+    op = next(op for op in request.operators if isinstance(op, Attention) and op.sparse)
     context = rows_of_heads(database.tables("sparse_context"), op, request, gemm, name)
     generation = rows_of_heads(database.tables("sparse_generation"), op, request, gemm, name)
     if context is None or generation is None:
@@ -72,10 +72,10 @@ def find_sparse(database: Database, request: CostRequest) -> Modules | None:
 
 
 def sparse_attention(
-    op: Operator, modules: Modules, request: CostRequest, peak_rates: PeakRates
+    op: Attention, modules: Modules, request: CostRequest, peak_rates: PeakRates
 ) -> AttentionCost:
     """The whole module as the indexer's time; nothing for the attention to what it chose."""
-    if op.name != "indexer":
+    if not isinstance(op, IndexerScores):
         inside = "inside the indexer's rows"
         return AttentionCost(op.repeat, None, _nothing(request), 0, inside, inside)
     context, generation = modules
