@@ -32,11 +32,7 @@ def own_collective(op: Operator, sources: list[CostSource], request: CostRequest
     """What a plug-in or a table of the user's says about a collective; they come before tables and
     links.
     """
-    own = [
-        source
-        for source in sources
-        if source.name in ("blackbox", "external") or source.name.startswith("plug-in")
-    ]
+    own = [source for source in sources if source.prices_collectives]
     return next(
         (curve for source in own if (curve := source.operator(op, request.counts(op.feature)))),
         None,

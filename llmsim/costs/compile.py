@@ -34,7 +34,6 @@ from llmsim.costs.source import (
     TableFeature,
 )
 from llmsim.costs.sources.csv_tables import read_content
-from llmsim.costs.sources.roofline import RooflineSource
 from llmsim.model import Attention, Collective, Moe
 
 if TYPE_CHECKING:
@@ -125,14 +124,14 @@ def build(request: CostRequest, available: Available) -> CompiledCosts:
     for ranks in dict.fromkeys(among_whom(op) for op in collectives if op.name in linked):
         linked |= dict.fromkeys(cost.name for cost in tabled.pop(ranks, ()))
     ops += [cost for costs in tabled.values() for cost in costs]
-    ops.extend(extra for source in sources[:1] for extra in _extra_ops(source))
+    ops.extend(extra for source in sources[:1] for extra in source.extra_ops())
     for source in sources:
         notes.extend(note for note in source.notes() if note not in notes)
     notes += [
         _missing(sources[0], list(dict.fromkeys(names)), other) for other, names in missing.items()
     ]
     origin = dict.fromkeys([*(op.source for op in ops), *(one.source for one in attentions)])
-    by_sheet = isinstance(sources[0], RooflineSource)
+    by_sheet = sources[0].kind == "roofline"
     if bandwidth_differs(request) and not by_sheet:
         notes.append(_unused_bandwidth(request))
     notes += [
@@ -241,10 +240,10 @@ def _loaded(
     if not isinstance(op, Moe) or routing.balanced:
         return cost
     alone = op.experts_local == op.experts_total and request.expert_placement.redundant == 0
-    if alone and source.name == "silicon" and routing.name == "POWER_LAW":
+    if alone and routing.name == source.measured_routing:
         return cost
-    priced = getattr(source, "experts_us", None)
-    price = priced(op) if priced is not None else curve_price(op, curve.ps, peak_rates_of(request))
+    priced = source.experts_us(op)
+    price = priced or curve_price(op, curve.ps, peak_rates_of(request))
     last = request.counts(op.feature)
     provenance = Provenance.INTERPOLATED if priced is not None else Provenance.SCALED
     table, fullest = sampled_table(
@@ -272,7 +271,10 @@ def _attention(
             continue
         if index:
             missing.setdefault(cost.source, []).append(op.name)
-        return replace(cost, name=op.name, window=op.window, chunked=op.chunked)
+        by_user = source.kind == "bundle"
+        return replace(
+            cost, name=op.name, window=op.window, chunked=op.chunked, from_bundle=by_user
+        )
     names = " and ".join(source.name for source in sources)
     raise InputError(
         f'no time is known for the operator "{op.name}" on "{request.hardware_name}" in {names}'
@@ -292,11 +294,3 @@ def _op_cost(op: Operator, curve: Curve) -> OpCost:
         curve.power_uw,
         collective=isinstance(op, Collective) and op.collective != "send",
     )
-
-
-def _extra_ops(source: CostSource) -> list[OpCost]:
-    """Costs that belong to a source as a whole rather than to one operator (the launch gap of
-    isolated kernels).
-    """
-    extra = getattr(source, "extra_ops", None)
-    return list(extra()) if extra is not None else []

@@ -4,18 +4,19 @@ uses them.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from llmsim.core import Int64, Provenance, UInt8
-from llmsim.costs.experts.load_sampling import Placement, SampledTable
+from llmsim.costs.experts.load_sampling import Placement, Price, SampledTable
 from llmsim.costs.experts.routing import ExpertRouting
 
 if TYPE_CHECKING:
-    from llmsim.model import Attention, Dtypes, Hardware, Layout, ModelConfig, Operator
+    from llmsim.model import Attention, Dtypes, Hardware, Layout, ModelConfig, Moe, Operator
 
 TableFeature = Literal["tokens", "sequences", "gathered", "decodes", "prefills"]
 SourceName = Literal["auto", "bundle", "external", "silicon", "roofline"]
@@ -202,6 +203,8 @@ class AttentionCost:
     """Of `mixed`: several prompts of a step are looked up one by one, and share the time of the
     shortest call; else as one that sees as many pairs.
     """
+    from_bundle: bool = False
+    """Whether a user's profile says it."""
     power_uw: int = 0
     """What one device draws meanwhile, on average over a table's rows; 0: nobody says."""
 
@@ -255,7 +258,7 @@ class CompiledCosts:
     @property
     def from_bundle(self) -> bool:
         """Whether a user's profile prices the operators."""
-        return self.attention.source.startswith("profile bundle")
+        return self.attention.from_bundle
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,22 +275,48 @@ class Curve:
     """
 
 
-class CostSource(Protocol):
-    """Something that knows operator times; queried once per operator while tables are compiled."""
+SourceKind = Literal["bundle", "plug-in", "external", "silicon", "similar", "roofline"]
+
+
+class CostSource(ABC):
+    """Something that knows operator times; queried once per operator while tables are compiled.
+
+    A source overrides what it offers; each default says that it offers nothing.
+    """
 
     name: str
-    enforce_floor: bool
+    kind: SourceKind
+    enforce_floor: bool = False
+    """Whether a step faster than the data sheet allows is a defect of ours."""
+    prices_collectives: bool = False
+    """Whether the source's answers for collectives come before measured tables and links."""
+    measured_routing: str = ""
+    """Expert routing whose uneven loads are part of the times of whole experts; "": none."""
 
+    @abstractmethod
     def operator(self, op: Operator, last: int) -> Curve | None:
         """Times for 1..last tokens or sequences of one execution (index 0 is 0); None when this
         source has none.
         """
 
+    @abstractmethod
     def attention(self, op: Attention) -> AttentionCost | None:
         """Attention of one layer as if it saw everything; None when this source has none."""
 
+    def experts_us(self, op: Moe) -> Price | None:
+        """Microseconds of a rank by its (token, expert) pairs and touched experts; None: only the
+        even loads of `operator` are known.
+        """
+        del op
+        return None
+
+    def extra_ops(self) -> list[OpCost]:
+        """Costs of the source as a whole, such as gaps between kernels."""
+        return []
+
     def notes(self) -> list[str]:
         """What the user should know, one sentence each; complete after the last query."""
+        return []
 
 
 def to_ps(microseconds: np.ndarray) -> Int64:

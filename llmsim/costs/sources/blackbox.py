@@ -19,7 +19,7 @@ import numpy as np
 from llmsim.config.errors import InputError
 from llmsim.config.reading import finite, json_value
 from llmsim.core import Provenance
-from llmsim.costs.source import AttentionCost, CostRequest, Curve, OpCost, SplitGrid
+from llmsim.costs.source import AttentionCost, CostRequest, CostSource, Curve, OpCost, SplitGrid
 from llmsim.costs.sources.csv_tables import read_text
 from llmsim.model import Attention
 
@@ -65,13 +65,14 @@ def _numbers(value: object, name: str, least: int, path: Path) -> list[float]:
     return good
 
 
-class BlackboxSource:
+class BlackboxSource(CostSource):
     """Every operator is inside one number per step; attention carries what depends on the tokens'
     kinds.
     """
 
     name = "blackbox"
-    enforce_floor = False
+    kind = "plug-in"
+    prices_collectives = True
 
     def __init__(self, request: CostRequest) -> None:
         self._path = Path(request.plugin.removeprefix(PREFIX))

@@ -49,10 +49,11 @@ def load_plugin(request: CostRequest) -> CostSource:
     return _Guarded(name, create(COST_SOURCE, name, {}, request))
 
 
-class _Guarded:
+class _Guarded(CostSource):
     """A foreign source whose exceptions end in a sentence that names it."""
 
-    enforce_floor = False
+    kind = "plug-in"
+    prices_collectives = True
 
     def __init__(self, name: str, source: Any) -> None:
         self.name = f"plug-in {name}"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from llmsim.core import Provenance
 from llmsim.costs.hardware_limits import PeakRates, bandwidth_differs, own_peak_rates_of
 from llmsim.costs.interpolation_grid import geometric_axis
-from llmsim.costs.source import AttentionCost, CostRequest, Curve, SplitGrid, to_ps
+from llmsim.costs.source import AttentionCost, CostRequest, CostSource, Curve, SplitGrid, to_ps
 from llmsim.costs.sources.decode_skew import mixed_decode_q20, skew_q20
 from llmsim.model import Collective, Embedding, Moe
 
@@ -44,12 +44,13 @@ us (A100).
 """
 
 
-class RooflineSource:
+class RooflineSource(CostSource):
     """Times from bytes and flops; for any device of which at least the memory
     bandwidth is known.
     """
 
     name = "roofline"
+    kind = "roofline"
     enforce_floor = True
 
     def __init__(self, request: CostRequest) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from llmsim.core import Int64, Provenance, UInt8
 from llmsim.costs.hardware_limits import PeakRates, peak_rates_of
-from llmsim.costs.source import AttentionCost, CostRequest, Curve, OpCost, SplitGrid
+from llmsim.costs.source import AttentionCost, CostRequest, CostSource, Curve, OpCost, SplitGrid
 from llmsim.costs.sources.decode_skew import mixed_decode_q20, skew_note, skew_q20
 from llmsim.costs.sources.roofline import ATTENTION_LAUNCH_US, LAUNCH_US, RooflineSource
 from llmsim.costs.sources.silicon.database import Database
@@ -29,12 +29,13 @@ Floats = NDArray[np.float64]
 PS_PER_US = 1e6
 
 
-class SimilarSource:
+class SimilarSource(CostSource):
     """Times of another card's kernels on a card that was never measured; all of them
     marked scaled.
     """
 
     name = "similar"
+    kind = "similar"
     enforce_floor = True
 
     def __init__(self, request: CostRequest, neighbour: Hardware, database: Database) -> None:

@@ -16,6 +16,7 @@ from llmsim.costs.hardware_limits import peak_rates_of
 from llmsim.costs.source import (
     AttentionCost,
     CostRequest,
+    CostSource,
     Curve,
     curve_from_points,
     last_slope,
@@ -58,7 +59,7 @@ EXPERT = ("expert.w1", "expert.w3", "act_fn", "expert.w2")
 """What one expert runs, one after the other."""
 
 
-class OlderBundleSource:
+class OlderBundleSource(CostSource):
     """Times of one layer's modules by tokens; nanoseconds in layers.csv and predictions,
     milliseconds in attention.csv.
 
@@ -67,7 +68,7 @@ class OlderBundleSource:
     """
 
     name = "bundle"
-    enforce_floor = False
+    kind = "bundle"
 
     def __init__(self, request: CostRequest, files: BundleFiles) -> None:
         self._request = request

@@ -15,7 +15,14 @@ from numpy.typing import NDArray
 from llmsim.config import input_files
 from llmsim.config.errors import InputError, nearest
 from llmsim.core import Provenance
-from llmsim.costs.source import AttentionCost, CostRequest, Curve, curve_from_points, to_ps
+from llmsim.costs.source import (
+    AttentionCost,
+    CostRequest,
+    CostSource,
+    Curve,
+    curve_from_points,
+    to_ps,
+)
 from llmsim.costs.sources.bundle.attention import (
     complete_grid,
     read_attention,
@@ -44,13 +51,13 @@ FlashMLA).
 """
 
 
-class BundleSource:
+class BundleSource(CostSource):
     """Times measured by the user for exactly this device, model, precision and tensor-parallel
     degree.
     """
 
     name = "bundle"
-    enforce_floor = False
+    kind = "bundle"
 
     def __init__(self, request: CostRequest, files: BundleFiles) -> None:
         self._request = request

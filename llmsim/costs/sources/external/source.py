@@ -15,7 +15,7 @@ from llmsim.config.errors import InputError
 from llmsim.core import Provenance, UInt8
 from llmsim.costs.hardware_limits import PeakRates, own_peak_rates_of
 from llmsim.costs.interpolation_grid import geometric_axis
-from llmsim.costs.source import AttentionCost, CostRequest, Curve, SplitGrid, to_ps
+from llmsim.costs.source import AttentionCost, CostRequest, CostSource, Curve, SplitGrid, to_ps
 from llmsim.costs.sources.external.checks import (
     faster_than_light,
     feature_of,
@@ -40,11 +40,12 @@ equal shapes.
 """
 
 
-class ExternalSource:
+class ExternalSource(CostSource):
     """Times from the rows that are for this device, layout and head shape."""
 
     name = "external"
-    enforce_floor = False
+    kind = "external"
+    prices_collectives = True
 
     def __init__(self, request: CostRequest, tables: Sequence[ExternalTable]) -> None:
         self._request = request

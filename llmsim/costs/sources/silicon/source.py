@@ -10,7 +10,15 @@ from numpy.typing import NDArray
 
 from llmsim.core import Provenance
 from llmsim.costs.hardware_limits import PeakRates, peak_rates_of
-from llmsim.costs.source import AttentionCost, CostRequest, Curve, OpCost, SplitGrid, to_ps
+from llmsim.costs.source import (
+    AttentionCost,
+    CostRequest,
+    CostSource,
+    Curve,
+    OpCost,
+    SplitGrid,
+    to_ps,
+)
 from llmsim.costs.sources.decode_skew import mixed_decode_q20, skew_note, skew_q20
 from llmsim.costs.sources.silicon.attention import AttentionRows, find_rows
 from llmsim.costs.sources.silicon.attention_grid import decode_grid, prefill_grid
@@ -70,12 +78,14 @@ GEMM_DTYPES = {
 }
 
 
-class SiliconSource:
+class SiliconSource(CostSource):
     """Times of vLLM's kernels on a measured card, operator by operator; nothing is
     fitted to a run.
     """
 
     name = "silicon"
+    kind = "silicon"
+    measured_routing = "POWER_LAW"
     enforce_floor = True
 
     def __init__(self, request: CostRequest, database: Database) -> None:
