@@ -41,8 +41,10 @@ std::unique_ptr<StepExecutor> make_executor(const std::vector<Group*>& members,
   StepPricer pricer(costs_of(members), offload);
   if (!offload.empty() && offload[0]->shared)
     return std::make_unique<ContendedExecutor>(std::move(pricer));
-  if (expanded != nullptr || (!offload.empty() && offload[0]->expanded))
-    return expanded_executor(std::move(pricer), offload.empty() ? expanded : nullptr);
+  // Copies and collectives of an offloaded step are known durations in the engine, too.
+  if (!offload.empty() && offload[0]->expanded)
+    return expanded_executor(std::move(pricer), nullptr);
+  if (offload.empty() && expanded != nullptr) return expanded_executor(std::move(pricer), expanded);
   StepGraphs graphs = folded_graphs(pricer);
   return std::make_unique<GraphExecutor>(std::move(pricer), std::move(graphs),
                                          std::make_unique<FoldedTiming>());
