@@ -166,6 +166,40 @@ class Algorithm(enum.Enum):
 
     CUSTOM = 6
 
+class AlgorithmChoice:
+    """An algorithm as files name it: ring, oneRing, direct4."""
+
+    @staticmethod
+    def parse(word: str) -> AlgorithmChoice: ...
+
+    @property
+    def algorithm(self) -> Algorithm: ...
+
+    @property
+    def flat(self) -> bool:
+        """Over all devices at once."""
+
+    @property
+    def window(self) -> int:
+        """Messages that a rank may have in flight; 0: any number."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def in_step(self) -> bool:
+        """On equal links of their own, ranks that start together end together."""
+
+    @property
+    def on_switch(self) -> bool:
+        """Needs a switch that all ranks hang on."""
+
+    def can(self, kind: CollectiveKind) -> bool:
+        """Whether it has messages for a kind of collective."""
+
+def algorithm_words() -> list[str]:
+    """The names of the algorithms that files may ask for."""
+
 class CollectiveShape:
     """
     Dimensions with an algorithm each, pieces, root, sizes per pair, windows.

@@ -5,12 +5,14 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <cctype>
 #include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
 
 #include "model/base/errors.h"
+#include "model/collective/algorithm_word.h"
 #include "model/collective/schedule.h"
 #include "model/graph/graph_builder.h"
 #include "model/topology/topology.h"
@@ -54,6 +56,59 @@ void bind_schedule(nb::module_& module) {
       .def_prop_ro("num_messages", [](const Schedule& self) { return self.num_messages(); });
 }
 
+// `halvingDoubling` as Python calls a constant: HALVING_DOUBLING.
+std::string constant_name(std::string_view word) {
+  std::string name;
+  for (const char letter : word) {
+    const auto code = static_cast<unsigned char>(letter);
+    if (std::isupper(code) != 0) name += '_';
+    name += static_cast<char>(std::toupper(code));
+  }
+  return name;
+}
+
+void bind_algorithms(nb::module_& module) {
+  auto algorithms = nb::enum_<Algorithm>(module, "Algorithm");
+  for (const model::AlgorithmEntry& entry : model::kAlgorithms)
+    algorithms.value(constant_name(entry.word).c_str(), entry.algorithm);
+  nb::class_<model::AlgorithmChoice>(module, "AlgorithmChoice",
+                                     "An algorithm as files name it: ring, oneRing, direct4.")
+      .def_static(
+          "parse",
+          [](const std::string& word) {
+            if (const auto choice = model::parse_algorithm(word)) return *choice;
+            throw nb::value_error(
+                ("is \"" + word + "\"; " + model::expected_algorithms() + " was expected").c_str());
+          },
+          nb::arg("word"))
+      .def_ro("algorithm", &model::AlgorithmChoice::algorithm)
+      .def_ro("flat", &model::AlgorithmChoice::flat, "Over all devices at once.")
+      .def_ro("window", &model::AlgorithmChoice::window,
+              "Messages that a rank may have in flight; 0: any number.")
+      .def_prop_ro(
+          "name", [](const model::AlgorithmChoice& self) { return model::name_of(self.algorithm); })
+      .def_prop_ro(
+          "in_step",
+          [](const model::AlgorithmChoice& self) {
+            return model::entry_of(self.algorithm).in_step;
+          },
+          "On equal links of their own, ranks that start together end together.")
+      .def_prop_ro(
+          "on_switch",
+          [](const model::AlgorithmChoice& self) {
+            return model::entry_of(self.algorithm).on_switch;
+          },
+          "Needs a switch that all ranks hang on.")
+      .def(
+          "can",
+          [](const model::AlgorithmChoice& self, CollectiveKind kind) {
+            return model::can(self.algorithm, kind);
+          },
+          nb::arg("kind"), "Whether it has messages for a kind of collective.");
+  module.def("algorithm_words", &model::algorithm_words,
+             "The names of the algorithms that files may ask for.");
+}
+
 void bind_enums(nb::module_& module) {
   nb::enum_<CollectiveKind>(module, "CollectiveKind")
       .value("ALL_REDUCE", CollectiveKind::kAllReduce)
@@ -65,14 +120,7 @@ void bind_enums(nb::module_& module) {
       .value("GATHER", CollectiveKind::kGather)
       .value("SCATTER", CollectiveKind::kScatter)
       .value("BARRIER", CollectiveKind::kBarrier);
-  nb::enum_<Algorithm>(module, "Algorithm")
-      .value("RING", Algorithm::kRing)
-      .value("DIRECT", Algorithm::kDirect)
-      .value("MEASURED", Algorithm::kMeasured)
-      .value("HALVING_DOUBLING", Algorithm::kHalvingDoubling)
-      .value("DOUBLE_BINARY_TREE", Algorithm::kDoubleBinaryTree)
-      .value("IN_SWITCH", Algorithm::kInSwitch)
-      .value("CUSTOM", Algorithm::kCustom);
+  bind_algorithms(module);
   nb::class_<model::CollectiveShape>(
       module, "CollectiveShape",
       "Dimensions with an algorithm each, pieces, root, sizes per pair, windows.")

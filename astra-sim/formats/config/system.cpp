@@ -43,34 +43,14 @@ constexpr std::array<std::string_view, 28> kKnown = {"scheduling-policy",
                                                      "boost-mode"};
 constexpr std::array<std::string_view, 3> kIgnored = {"boost-mode", "intra-dimension-scheduling",
                                                       "inter-dimension-scheduling"};
-constexpr std::array<std::string_view, 8> kAlgorithms = {
-    "ring",     "direct",  "halvingDoubling", "doubleBinaryTree",
-    "inSwitch", "oneRing", "oneDirect",       "oneHalvingDoubling"};
-constexpr std::size_t kFirstFlat = 5;
 
 AlgorithmChoice parse_algorithm(const Fields& fields, const std::string& key,
                                 const std::string& word) {
-  AlgorithmChoice choice;
-  std::string_view name = word;
-  const std::size_t letters = name.find_last_not_of("0123456789") + 1;
-  const std::string_view digits = name.substr(letters);
-  for (std::size_t known = 0; known < kAlgorithms.size(); ++known) {
-    if (name.substr(0, letters) != kAlgorithms[known]) continue;
-    choice.algorithm = static_cast<Algorithm>(known % kFirstFlat);
-    choice.flat = known >= kFirstFlat;
-    if (digits.empty()) return choice;
-    const auto result =
-        std::from_chars(digits.data(), digits.data() + digits.size(), choice.window);
-    if (choice.algorithm == Algorithm::kDirect && result.ec == std::errc() && choice.window > 0)
-      return choice;
-  }
-  fields.fail(
-      key,
-      "names the algorithm \"" + word +
-          "\"; ring, direct, directW (W messages in flight), halvingDoubling, doubleBinaryTree, "
-          "oneRing, "
-          "oneDirect, oneDirectW, oneHalvingDoubling or (default rules) inSwitch was expected" +
-          nearest(word, kAlgorithms));
+  if (const auto choice = model::parse_algorithm(word)) return *choice;
+  const std::vector<std::string> words = model::algorithm_words();
+  fields.fail(key, "names the algorithm \"" + word + "\"; " + model::expected_algorithms() +
+                       " was expected" +
+                       nearest(word, std::vector<std::string_view>(words.begin(), words.end())));
 }
 
 void read_algorithms(const Fields& fields, SystemConfig& config) {

@@ -8,22 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "model/collective/algorithm_word.h"
+
 namespace astra_sim::config {
 
-// `in_switch`, reduction by the switch itself, is ours: only default rules have it.
-enum class Algorithm : std::uint8_t {
-  kRing,
-  kDirect,
-  kHalvingDoubling,
-  kDoubleBinaryTree,
-  kInSwitch
-};
-
-struct AlgorithmChoice {
-  Algorithm algorithm = Algorithm::kRing;
-  bool flat = false;         // one group over all NPUs, whatever the dimensions
-  std::uint32_t window = 0;  // direct: messages in flight at most; 0: no limit
-};
+using model::Algorithm;
+using model::AlgorithmChoice;
 
 // The kinds that have an algorithm each, in the order of `SystemConfig::algorithms`.
 enum class Collective : std::uint8_t { kAllReduce, kAllGather, kReduceScatter, kAllToAll };

@@ -7,20 +7,12 @@
 
 namespace astra_sim::traces {
 
-using config::AlgorithmChoice;
 using model::Algorithm;
+using model::AlgorithmChoice;
 using model::InputError;
 using Kind = chakra::CollectiveKind;
 
 namespace {
-
-constexpr std::array<Algorithm, 5> kAlgorithms = {
-    Algorithm::kRing, Algorithm::kDirect, Algorithm::kHalvingDoubling, Algorithm::kDoubleBinaryTree,
-    Algorithm::kInSwitch};
-
-Algorithm engine_algorithm(const AlgorithmChoice& choice) {
-  return kAlgorithms[static_cast<std::size_t>(choice.algorithm)];
-}
 
 // The four kinds that a system file gives implementations for; kNobody otherwise.
 std::size_t configured(Kind kind) {
@@ -184,7 +176,7 @@ std::vector<Stage> Recipes::stages(const chakra::NodeFields& node, ScopeId id, s
   // The others: binomial trees, and a barrier's dissemination.
   if (given == nullptr) return {{id, kind, Algorithm::kHalvingDoubling, {}, {}, {}}};
   const auto flat = [&](ScopeId members, const AlgorithmChoice& choice) {
-    Stage stage{members, kind, engine_algorithm(choice), {}, {}, {}};
+    Stage stage{members, kind, choice.algorithm, {}, {}, {}};
     if (choice.window != 0) stage.windows.push_back(choice.window);
     return stage;
   };
@@ -202,10 +194,10 @@ std::vector<Stage> Recipes::stages(const chakra::NodeFields& node, ScopeId id, s
       stages.push_back(flat(line_of(npu, {axis}), (*given)[axis]));
     return stages;
   }
-  Stage stage{id, kind, engine_algorithm((*given)[scope.axes.back()]), {}, {}, {}};
+  Stage stage{id, kind, (*given)[scope.axes.back()].algorithm, {}, {}, {}};
   for (const std::uint32_t axis : scope.axes) {
     stage.dims.push_back(network_.dimensions[axis].npus);
-    stage.algorithms.push_back(engine_algorithm((*given)[axis]));
+    stage.algorithms.push_back((*given)[axis].algorithm);
     stage.windows.push_back((*given)[axis].window);
   }
   const auto limited = [](std::uint32_t window) { return window != 0; };

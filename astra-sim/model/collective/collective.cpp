@@ -33,26 +33,6 @@ const char* name_of(CollectiveKind kind) {
   return "unknown";
 }
 
-const char* name_of(Algorithm algorithm) {
-  switch (algorithm) {
-    case Algorithm::kRing:
-      return "ring";
-    case Algorithm::kDirect:
-      return "direct";
-    case Algorithm::kMeasured:
-      return "measured";
-    case Algorithm::kHalvingDoubling:
-      return "halving-doubling";
-    case Algorithm::kDoubleBinaryTree:
-      return "double binary tree";
-    case Algorithm::kInSwitch:
-      return "in-switch";
-    case Algorithm::kCustom:
-      return "custom";
-  }
-  return "unknown";
-}
-
 MeasuredTable::MeasuredTable(std::vector<Bytes> bytes, std::vector<Ps> ps)
     : bytes_(std::move(bytes)), ps_(std::move(ps)) {
   if (bytes_.empty() || bytes_.size() != ps_.size()) {
@@ -110,9 +90,8 @@ std::int64_t ring_steps(CollectiveKind kind, std::int64_t num_ranks) {
 
 bool is_scheduled(CollectiveKind kind, Algorithm algorithm, const CollectiveShape& shape) {
   if (algorithm == Algorithm::kMeasured) return false;
-  return kind > CollectiveKind::kAllToAll || algorithm > Algorithm::kMeasured ||
-         !shape.dims.empty() || !shape.windows.empty() || shape.pieces != 1 ||
-         shape.pair_units != nullptr;
+  return kind > CollectiveKind::kAllToAll || !entry_of(algorithm).reacts || !shape.dims.empty() ||
+         !shape.windows.empty() || shape.pieces != 1 || shape.pair_units != nullptr;
 }
 
 std::int64_t direct_phases(CollectiveKind kind) {

@@ -6,46 +6,9 @@
 #include <vector>
 
 #include "model/base/types.h"
+#include "model/collective/algorithm.h"
 
 namespace astra_sim::model {
-
-// `bytes` of a collective is the whole vector S of one rank: all-reduce: the vector;
-// reduce-scatter: the input; all-gather: the output; all-to-all: everything a rank sends, its own
-// part included. A message carries S / n. Broadcast, reduce, gather, scatter: the root's vector,
-// before or after. Barrier: the size of each of its messages.
-enum class CollectiveKind : std::uint8_t {
-  kAllReduce,
-  kAllGather,
-  kReduceScatter,
-  kAllToAll,
-  kBroadcast,
-  kReduce,
-  kGather,
-  kScatter,
-  kBarrier
-};
-
-// ring: messages to the next rank of the group's list, each after the previous one was received.
-// direct: a message to every other rank at once, rank + 1 first; all-reduce in two such phases.
-// measured: no messages; starts when all ranks have arrived, ends for all together after a measured
-// duration. halving_doubling: recursive halving and doubling; what exceeds a power of two hands its
-// vector to a neighbour first. Rooted kinds: a binomial tree. double_binary_tree: each half of the
-// vector up and down a binary tree of its own (all-reduce, broadcast, reduce). in_switch: the
-// switch that all ranks hang on reduces and multicasts. custom: the messages of a schedule that the
-// plan brings along (Schedule::custom). Rooted kinds on a ring pass along a chain. A barrier is a
-// dissemination in log2(n) rounds, whatever the algorithm.
-enum class Algorithm : std::uint8_t {
-  kRing,
-  kDirect,
-  kMeasured,
-  kHalvingDoubling,
-  kDoubleBinaryTree,
-  kInSwitch,
-  kCustom
-};
-
-const char* name_of(CollectiveKind kind);
-const char* name_of(Algorithm algorithm);
 
 // Durations measured at some sizes; integer linear interpolation between them, rounded half up,
 // clamped below the first size, extrapolated above the last from the last two. Immutable.

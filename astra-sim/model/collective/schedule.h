@@ -120,46 +120,48 @@ class Schedule {
   std::int64_t denominator_ = 1;
 };
 
-// Lays messages line by line (the ranks of one dimension that differ in it only), phase by phase,
-// piece by piece. What a rank sends first in a phase waits for all that it received in the phases
-// before.
+// The ranks of one dimension that differ in it only, at work: their numbers, the part of the vector
+// that each of them works on, and their root's position.
+struct Line {
+  std::vector<std::uint32_t> ranks;
+  std::vector<std::int64_t> first;  // by position
+  std::int64_t units;               // reduce-scatter, all-to-all: before; all-gather: of one rank
+  std::uint32_t root;
+  std::uint32_t window;
+  std::int64_t lap;
+  std::uint32_t size() const { return static_cast<std::uint32_t>(ranks.size()); }
+};
+using Ids = std::vector<std::uint32_t>;  // of messages, in the order in which they were added
+
+constexpr bool is_rooted(CollectiveKind kind) {
+  using enum CollectiveKind;
+  return kind == kBroadcast || kind == kReduce || kind == kGather || kind == kScatter;
+}
+
+// Lays messages line by line, phase by phase, piece by piece, by the pattern of each algorithm.
+// What a rank sends first in a phase waits for all that it received in the phases before.
 class ScheduleBuilder {
  public:
   ScheduleBuilder(const CollectivePlan& plan, std::span<const DeviceId> group);
   std::shared_ptr<const Schedule> build();
 
- private:
-  using Ids = std::vector<std::uint32_t>;
-  // A line at work: its ranks, the part of the vector that each of them works on, and its root's
-  // position.
-  struct Line {
-    std::vector<std::uint32_t> ranks;
-    std::vector<std::int64_t> first;  // by position
-    std::int64_t units;               // reduce-scatter, all-to-all: before; all-gather: of one rank
-    std::uint32_t root;
-    std::uint32_t window;
-    std::int64_t lap;
-    std::uint32_t size() const { return static_cast<std::uint32_t>(ranks.size()); }
-  };
+  // For patterns. A message between two positions of a line (a switch stands behind them) that
+  // leaves when those of `after` have arrived; without any, when all that its sender received in
+  // the phases before has. `own`: it waits for both. Returns its number.
   std::uint32_t add(const Line& line, std::uint32_t from, std::uint32_t to, std::int64_t first,
                     std::int64_t units, std::span<const std::uint32_t> after, bool own = false,
                     LinkId link = kNone);
+  const Topology& topology() const { return *plan_.shape.topology; }
+  DeviceId device(const Line& line, std::uint32_t at) const { return group_[line.ranks[at]]; }
+  // The position that stands for a switch in the messages of a line.
+  std::uint32_t add_switch(const Line& line, VertexId vertex);
+
+ private:
   void piece();
   void all_pairs();
   void phase(std::uint32_t dim, CollectiveKind kind);
   void end_phase();
   void lay(const Line& line, CollectiveKind kind, Algorithm algorithm);
-  void ring(const Line& line, CollectiveKind kind);
-  void direct(const Line& line, CollectiveKind kind);
-  void chain(const Line& line, CollectiveKind kind);
-  void star(const Line& line, CollectiveKind kind);
-  void halving(const Line& line, bool scatters, bool gathers);
-  void binomial(const Line& line, CollectiveKind kind);
-  void two_trees(const Line& line, CollectiveKind kind);
-  void tree(const Line& line, std::span<const std::uint32_t> up, CollectiveKind kind,
-            std::int64_t first, std::int64_t units, const Ids& order);
-  void dissemination(const Line& line);
-  void in_switch(const Line& line, CollectiveKind kind);
   std::uint32_t gate(std::uint32_t rank);
   void check_number(std::size_t messages) const;
   void link_channels();

@@ -16,25 +16,6 @@ constexpr std::uint32_t kMaxPieces = 4096;
                         " " + why);
 }
 
-bool can(Algorithm algorithm, CollectiveKind kind) {
-  using enum CollectiveKind;
-  switch (algorithm) {
-    case Algorithm::kRing:
-    case Algorithm::kDirect:
-      return true;
-    case Algorithm::kHalvingDoubling:
-      return kind != kAllToAll;
-    case Algorithm::kDoubleBinaryTree:
-      return kind == kAllReduce || kind == kBroadcast || kind == kReduce || kind == kBarrier;
-    case Algorithm::kInSwitch:
-      return kind != kAllToAll && kind != kGather && kind != kScatter;
-    case Algorithm::kMeasured:
-    case Algorithm::kCustom:
-      return false;
-  }
-  return false;
-}
-
 // In a plan of several dimensions, an all-reduce is a reduce-scatter and an all-gather in all but
 // the last.
 bool can_in_dimension(Algorithm algorithm, CollectiveKind kind, bool last) {
@@ -88,10 +69,10 @@ void Schedule::check(const CollectivePlan& plan, std::size_t num_ranks) {
       refuse(plan, "is not possible (dimension " + std::to_string(dim) +
                        "): " + name_of(algorithm) + " has no such message pattern");
     }
-    if (algorithm == Algorithm::kInSwitch && shape.topology == nullptr) {
+    if (entry_of(algorithm).on_switch && shape.topology == nullptr) {
       refuse(plan, "needs to know the topology, to find its switch");
     }
-    if (!shape.windows.empty() && shape.windows[dim] != 0 && algorithm != Algorithm::kDirect) {
+    if (!shape.windows.empty() && shape.windows[dim] != 0 && !entry_of(algorithm).windows) {
       refuse(plan, "has a window in dimension " + std::to_string(dim) +
                        ": only direct messages have one");
     }

@@ -58,7 +58,8 @@ void ScheduleBuilder::piece() {
 void ScheduleBuilder::phase(std::uint32_t dim, CollectiveKind kind) {
   using enum CollectiveKind;
   const std::uint32_t size = dims_[dim];
-  const bool rooted = kind == kBroadcast || kind == kReduce || kind == kGather || kind == kScatter;
+  const bool rooted = is_rooted(kind);
+  const bool two_phases = kind == kAllReduce && entry_of(algorithms_[dim]).two_phases;
   if (kind == kScatter) {
     for (std::uint32_t rank = 0; rank < num_ranks_; ++rank)
       first_[rank] += coordinate(rank, dim) * (units_ / size);
@@ -75,12 +76,7 @@ void ScheduleBuilder::phase(std::uint32_t dim, CollectiveKind kind) {
       line.ranks.push_back(head + at * stride_[dim]);
       line.first.push_back(first_[line.ranks.back()]);
     }
-    if (kind == kAllReduce &&
-        (algorithms_[dim] == Algorithm::kRing || algorithms_[dim] == Algorithm::kDirect)) {
-      lay(line, kReduceScatter, algorithms_[dim]);
-    } else {
-      lay(line, kind, algorithms_[dim]);
-    }
+    lay(line, two_phases ? kReduceScatter : kind, algorithms_[dim]);
   }
   end_phase();
   if (kind == kReduceScatter || kind == kScatter) units_ /= size;
@@ -93,14 +89,26 @@ void ScheduleBuilder::phase(std::uint32_t dim, CollectiveKind kind) {
       first_[rank] -= coordinate(rank, dim) * units_;
   }
   if (kind == kAllGather || kind == kGather) units_ *= size;
-  // Ring and direct all-reduce: a reduce-scatter, then the way back.
-  if (kind == kAllReduce &&
-      (algorithms_[dim] == Algorithm::kRing || algorithms_[dim] == Algorithm::kDirect)) {
+  if (two_phases) {  // the way back
     units_ /= size;
     for (std::uint32_t rank = 0; rank < num_ranks_; ++rank)
       first_[rank] += coordinate(rank, dim) * units_;
     phase(dim, kAllGather);
   }
+}
+
+// Refused by Schedule::check: algorithms without a pattern.
+void ScheduleBuilder::lay(const Line& line, CollectiveKind kind, Algorithm algorithm) {
+  const AlgorithmEntry& entry = entry_of(algorithm);
+  const bool disseminates = kind == CollectiveKind::kBarrier && !entry.on_switch;
+  (disseminates ? &patterns::dissemination : entry.lay)(*this, line, kind);
+}
+
+std::uint32_t ScheduleBuilder::add_switch(const Line& line, VertexId vertex) {
+  const auto endpoint = num_ranks_ + static_cast<std::uint32_t>(agents_.size());
+  const auto [place, fresh] = agents_.try_emplace(line.ranks, endpoint);
+  if (fresh) out_->switches_.push_back(vertex);
+  return place->second;  // above all positions: an endpoint, see `add`
 }
 
 void ScheduleBuilder::end_phase() {

@@ -100,8 +100,10 @@ void Plans::check(const Plan& plan, Collective kind, std::uint32_t group) const 
     if (size < 2)
       throw model::InputError("a collective needs two NPUs at least, and group " +
                               std::to_string(group) + " has one");
-    if (phase.algorithm.algorithm == config::Algorithm::kInSwitch) {
-      throw model::InputError("inSwitch is not ASTRA-sim's; it runs under --rules default");
+    const model::AlgorithmEntry& entry = model::entry_of(phase.algorithm.algorithm);
+    if (!entry.upstream) {
+      throw model::InputError(std::string(entry.word) +
+                              " is not ASTRA-sim's; it runs under --rules default");
     }
     if (phase.algorithm.algorithm == config::Algorithm::kDirect && size > kMostDirect) {
       throw model::InputError("direct takes up to " + std::to_string(kMostDirect) +
@@ -110,7 +112,7 @@ void Plans::check(const Plan& plan, Collective kind, std::uint32_t group) const 
     }
     const bool tree = phase.algorithm.algorithm == config::Algorithm::kDoubleBinaryTree;
     if (!tree && phase.algorithm.algorithm != config::Algorithm::kHalvingDoubling) continue;
-    const std::string algorithm = tree ? "doubleBinaryTree" : "halvingDoubling";
+    const std::string algorithm = entry.word;
     if (!std::has_single_bit(size)) {
       throw model::InputError(algorithm + " needs a power of two of NPUs, not " +
                               std::to_string(size));

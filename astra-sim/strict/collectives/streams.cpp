@@ -219,7 +219,7 @@ std::uint32_t Collectives::make_instance(const Instance& wanted) {
   if (wanted.algorithm.algorithm == Algorithm::kHalvingDoubling)
     channels = wanted.size * wanted.levels * 2;
   if (wanted.algorithm.algorithm == Algorithm::kDoubleBinaryTree) channels = wanted.size * 3;
-  const std::uint64_t shape = (static_cast<std::uint64_t>(wanted.size) << 2) |
+  const std::uint64_t shape = (static_cast<std::uint64_t>(wanted.size) << 8) |
                               static_cast<std::uint64_t>(wanted.algorithm.algorithm);
   const auto place =
       free_class_.try_emplace(shape, static_cast<std::uint32_t>(free_instances_.size()))
@@ -262,7 +262,7 @@ void Collectives::finish_phase(std::uint32_t at) {
                                     [&](const Live& one) { return one.key == instance.key; });
     *found = live.back();
     live.pop_back();
-    const std::uint64_t shape = (static_cast<std::uint64_t>(size) << 2) |
+    const std::uint64_t shape = (static_cast<std::uint64_t>(size) << 8) |
                                 static_cast<std::uint64_t>(instance.algorithm.algorithm);
     free_instances_[free_class_.at(shape)].push_back(index);
   }
