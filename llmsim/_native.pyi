@@ -738,7 +738,7 @@ def mesh(dimensions: Sequence[tuple[int, int, int]]) -> engine.Topology:
 class CollectiveSpec:
     """How one collective operator runs; 0 bytes: by its own table."""
 
-    def __init__(self, op: int, kind: engine.CollectiveKind, bytes_per_unit: int, algorithm: engine.Algorithm = engine.Algorithm.RING, ranks: int = 0, stride: int = 1, everyone: bool = False, per_node: int = 0, far_bytes_per_unit: int = 0) -> None: ...
+    def __init__(self, op: int, kind: engine.CollectiveKind, bytes_per_unit: int, algorithm: engine.AlgorithmChoice = ..., ranks: int = 0, stride: int = 1, everyone: bool = False, per_node: int = 0, far_bytes_per_unit: int = 0) -> None: ...
 
 class ExpandedConfig:
     """A group's own links and the collectives that run on them."""

@@ -379,6 +379,28 @@ class Engine:
     def device_counters(self) -> dict:
         """busy_ps[device, stream] and class_ps[device, power class]."""
 
+class ConcurrentDurations:
+    """
+    Collectives, one a group, or messages, that start together on a network of their own.
+    """
+
+    def __init__(self, topology: Topology, network: NetworkKind, groups: Sequence[Sequence[int]], kind: CollectiveKind | None = None, algorithm: AlgorithmChoice = ...) -> None:
+        """kind None: a message from each group's first device to its second."""
+
+    @property
+    def num_simulated(self) -> int:
+        """
+        Messages, at each of their ends, that one size is simulated with; 0: none.
+        """
+
+    def durations_ps(self, num_bytes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> object:
+        """From the common start until the last end, for each size."""
+
+def broadcasts_in_turn(topology: Topology, groups: Sequence[Sequence[int]], num_bytes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> object:
+    """
+    Durations (ps) of every rank's share in turn, along a chain that passes pieces on.
+    """
+
 class CollectiveSite:
     """Where a collective runs and how, for all sizes."""
 

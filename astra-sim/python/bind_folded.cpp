@@ -1,4 +1,5 @@
 // Isolated collectives, their maps, and folded chains for Python.
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -8,6 +9,7 @@
 #include <string>
 
 #include "engine/folded/folded.h"
+#include "engine/isolated/concurrent.h"
 #include "python/arrays.h"
 #include "python/bindings.h"
 
@@ -63,9 +65,49 @@ void bind_site(nb::module_& module) {
       .def_prop_ro("linear", &engine::is_linear);
 }
 
+using Groups = std::vector<std::vector<model::DeviceId>>;
+
+void bind_concurrent(nb::module_& module) {
+  nb::class_<engine::ConcurrentDurations>(
+      module, "ConcurrentDurations",
+      "Collectives, one a group, or messages, that start together on a network of their own.")
+      .def(
+          "__init__",
+          [](engine::ConcurrentDurations* self, std::shared_ptr<model::Topology> topology,
+             engine::NetworkKind network, Groups groups, std::optional<model::CollectiveKind> kind,
+             const model::AlgorithmChoice& algorithm) {
+            new (self) engine::ConcurrentDurations(
+                {std::move(topology), {network}, std::move(groups), kind, algorithm});
+          },
+          nb::arg("topology"), nb::arg("network"), nb::arg("groups"), nb::arg("kind") = nb::none(),
+          nb::arg("algorithm") = model::AlgorithmChoice{},
+          "kind None: a message from each group's first device to its second.")
+      .def_prop_ro("num_simulated", &engine::ConcurrentDurations::num_simulated,
+                   "Messages, at each of their ends, that one size is simulated with; 0: none.")
+      .def(
+          "durations_ps",
+          [](engine::ConcurrentDurations& self, const Column<std::int64_t>& num_bytes) {
+            std::vector<Ps> out(num_bytes.size());
+            self.durations(as_span(num_bytes), out);
+            return as_array(std::move(out));
+          },
+          nb::arg("num_bytes"), "From the common start until the last end, for each size.");
+  module.def(
+      "broadcasts_in_turn",
+      [](const model::Topology& topology, const Groups& groups,
+         const Column<std::int64_t>& num_bytes) {
+        std::vector<Ps> out(num_bytes.size());
+        engine::broadcasts_in_turn(topology, groups, as_span(num_bytes), out);
+        return as_array(std::move(out));
+      },
+      nb::arg("topology"), nb::arg("groups"), nb::arg("num_bytes"),
+      "Durations (ps) of every rank's share in turn, along a chain that passes pieces on.");
+}
+
 }  // namespace
 
 void bind_isolated(nb::module_& module) {
+  bind_concurrent(module);
   bind_site(module);
   module.def("isolated_duration", &engine::isolated_duration, nb::arg("site"), nb::arg("num_bytes"),
              "Duration (ps) of a collective on links of its own when all ranks start together.");

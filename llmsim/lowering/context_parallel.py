@@ -7,13 +7,12 @@ from dataclasses import replace
 import numpy as np
 
 from llmsim.costs import AttentionCost, CompiledCosts, CostRequest
-from llmsim.lowering.network.mesh import DomainLinks
-from llmsim.lowering.network.topology import RoutedLinks
+from llmsim.lowering.network.base import NetworkView
 from llmsim.model import Attention
 
 
 def with_gathered_context(
-    costs: CompiledCosts, request: CostRequest, links: DomainLinks | RoutedLinks
+    costs: CompiledCosts, request: CostRequest, links: NetworkView
 ) -> CompiledCosts:
     """The costs with the time of gathering cached context, in every prefill that has one.
 
@@ -36,7 +35,7 @@ def with_gathered_context(
 
 def _gathering(
     attention: AttentionCost,
-    links: DomainLinks | RoutedLinks,
+    links: NetworkView,
     bytes_per_token: int,
     ranks: int,
     parts: int,

@@ -11,8 +11,8 @@ from llmsim.config.engine.speculative import Speculation
 from llmsim.config.errors import InputError, NotYetError
 from llmsim.costs import AttentionCost, CompiledCosts, CostRequest, OpCost
 from llmsim.lowering.cuda_graphs import graph_rules, padded_mixed
-from llmsim.lowering.network.mesh import DomainLinks, LinkedCosts, expanded_config
-from llmsim.lowering.network.topology import RoutedLinks
+from llmsim.lowering.network.base import NetworkView
+from llmsim.lowering.network.collective_costs import LinkedCosts, expanded_config
 from llmsim.lowering.program import Placed, build_program
 from llmsim.model import Dtypes, Gemm, Layout, ModelConfig, Operator, load_model, operators
 from llmsim.model.families.presets import config_path, read_object
@@ -28,9 +28,8 @@ three layers.
 UNSHARED_VOCABULARY = "draft_vocab_size"
 """Key of EAGLE-3 configs whose head has a smaller vocabulary, and an lm_head, of its own."""
 
-Links = DomainLinks | RoutedLinks
 LinkWith = Callable[
-    [tuple[Operator, ...], CostRequest, CompiledCosts, Layout], tuple[LinkedCosts, Links]
+    [tuple[Operator, ...], CostRequest, CompiledCosts, Layout], tuple[LinkedCosts, NetworkView]
 ]
 """Prices the collectives that no table prices, on the links that they take."""
 Compile = Callable[[CostRequest], CompiledCosts]

@@ -19,7 +19,6 @@ from llmsim.lowering.context_parallel import with_gathered_context
 from llmsim.lowering.cuda_graphs import graph_rules, padded_mixed
 from llmsim.lowering.drafter import (
     DraftPlan,
-    Links,
     busy_names,
     draft_plan,
     refuse_what_does_not_run_yet,
@@ -27,11 +26,12 @@ from llmsim.lowering.drafter import (
 from llmsim.lowering.kv.hybrid_cache import shares_blocks, with_state_blocks
 from llmsim.lowering.kv.kv_transfer import ROLES
 from llmsim.lowering.kv.resharding import prefill_all_but_last_token
-from llmsim.lowering.network.mesh import (
+from llmsim.lowering.network.base import NetworkView
+from llmsim.lowering.network.collective_costs import (
     LinkedCosts,
     expanded_config,
     link_collective_costs,
-    links_of,
+    network_view,
 )
 from llmsim.lowering.network.topology import Routes
 from llmsim.lowering.offload.host_memory import located
@@ -97,7 +97,9 @@ def lower_group(
     ledger = _ledger(
         group, request, offload, draft, hybrid=shares_blocks(group, model, tiers=options.tiers)
     )
-    links = links_of(deployment, routes, group, layout, members_of(group, model), options.network)
+    links = network_view(
+        deployment, routes, group, layout, members_of(group, model), options.network
+    )
     costs = with_gathered_context(
         _costs(deployment, group, options, request, offload), request, links
     )
@@ -105,7 +107,7 @@ def lower_group(
     program, placed = _program(group, request, stages, costs, linked)
     program_costs = tuple(one.cost for one in placed)
     expanded = None
-    if options.exact or links.must_expand:
+    if options.exact or not links.exact():
         expanded = expanded_config(ops, program_costs, linked.as_messages, links)
     if offload is not None:
         uneven = Uneven(request.expert_routing, request.expert_placement)
@@ -251,8 +253,8 @@ def _draft(
 
     def linked(
         ops: tuple[Operator, ...], own: CostRequest, costs: CompiledCosts, layout: Layout
-    ) -> tuple[LinkedCosts, Links]:
-        links = links_of(deployment, routes, group, layout, 1, options.network)
+    ) -> tuple[LinkedCosts, NetworkView]:
+        links = network_view(deployment, routes, group, layout, 1, options.network)
         return link_collective_costs(ops, own, costs.link_collectives, links), links
 
     return draft_plan(

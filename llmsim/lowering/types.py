@@ -15,10 +15,9 @@ from llmsim.costs.source import CollectiveSource, SourceName
 from llmsim.lowering.adjust.calibration import Calibration
 from llmsim.lowering.drafter import DraftPlan
 from llmsim.lowering.energy.accounting import Accounting
+from llmsim.lowering.network.base import Network, NetworkView
 from llmsim.lowering.network.cluster_network import ClusterNetwork
 from llmsim.lowering.network.contended_collectives import ContendedLinks
-from llmsim.lowering.network.mesh import DomainLinks, Network
-from llmsim.lowering.network.topology import RoutedLinks
 from llmsim.lowering.offload.plan import OffloadPlan
 from llmsim.lowering.parallel_layout import (
     LoweredLockstep,
@@ -79,7 +78,7 @@ class LoweredGroup:
     busy_names: tuple[tuple[str, str], ...]
     """(name, source) of everything that the group's devices are busy with, as the core numbers it.
     """
-    links: DomainLinks | RoutedLinks
+    links: NetworkView
     expanded: "_native.ExpandedConfig | None"
     """How to run every rank's nodes in the engine; None: the folded program."""
     scheduler: "_native.VllmV1Config | _native.BatchingConfig"

@@ -106,6 +106,10 @@ def full() -> Json:
         "enable_sequence_parallelism": False,
         "decode_context_parallel_size": 1,
         "all2all_backend": "allgather_reducescatter",
+        "all_reduce_implementation": "halvingDoubling",
+        "all_gather_implementation": "direct4",
+        "reduce_scatter_implementation": "direct",
+        "all_to_all_implementation": "ring,direct",
     }
     drafts = {"num_speculative_tokens": 2}
     by_model = {

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from llmsim.lowering.network.all_to_all import Busiest, Ports
-from llmsim.lowering.network.topology import RoutedLinks
+from llmsim.lowering.network.topology import TopologyView
 from llmsim.lowering.network.topology_all_to_all import RoutedPorts
 from llmsim.model import Operator
 from llmsim.model.operator import Rows
@@ -70,7 +70,7 @@ def on(folder: Path, network: dict[str, Any], backend: str, **keys: Any) -> dict
 def ports_on(folder: Path, network: dict[str, Any]) -> RoutedPorts:
     """Four ranks on four devices."""
     group = lowered(on(folder, network, "deepep_low_latency", members=4)).groups[0]
-    assert isinstance(group.links, RoutedLinks)
+    assert isinstance(group.links, TopologyView)
     found = group.links.exchange(exchanging(group.operators), 0)
     assert isinstance(found, RoutedPorts)
     return found

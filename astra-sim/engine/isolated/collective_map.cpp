@@ -69,7 +69,8 @@ CollectiveMap CollectiveMap::isolated(const CollectiveSite& site, Bytes bytes) {
     map.weights_ = {*closed};
     return map;
   }
-  if (closed && site.algorithm == Algorithm::kRing && !site.scheduled()) {
+  const bool maps = site.topology->is_plain() && site.options.network != NetworkKind::kFairShare;
+  if (closed && maps && site.algorithm == Algorithm::kRing && !site.scheduled()) {
     map.simultaneous_ = *closed;
     map.form_ = Form::kCirculant;
     map.weights_ = ring_weights(site, bytes, *closed);

@@ -111,80 +111,154 @@ bool uses_are_private(const Topology& topology, std::span<const Use> uses) {
 
 namespace {
 
-// Ring on private routes of `hops` links each: every message waits for the one before, and nothing
-// else.
-std::optional<Ps> ring_step(const CollectiveSite& site, Bytes bytes) {
-  const auto n = static_cast<std::int64_t>(site.group.size());
-  const std::vector<Flow> flows = flows_of(site);
-  const std::int64_t hops = site.topology->hops(flows[0].first, flows[0].second);
+// The routes of flows where all cross links of the same speeds, one after the other.
+using Speeds = std::vector<std::pair<model::BytesPerSecond, Ps>>;
+
+std::optional<Speeds> equal_routes(const Topology& topology, std::span<const Flow> flows) {
+  std::optional<Speeds> equal;
+  std::vector<model::LinkId> route;
+  Speeds speeds;
   for (const Flow& flow : flows) {
-    if (site.topology->hops(flow.first, flow.second) != hops) return std::nullopt;
+    route.clear();
+    topology.route(flow.first, flow.second, route);
+    speeds.clear();
+    for (const model::LinkId id : route) {
+      const model::Link& link = topology.links()[id];
+      speeds.emplace_back(link.bandwidth_bytes_per_s, link.latency_ps);
+    }
+    if (equal && *equal != speeds) return std::nullopt;
+    equal = speeds;
   }
-  const model::Dimension& links = site.topology->dimensions()[0];
-  const Ps serialisation =
-      model::serialisation_ps(model::timing_chunk(bytes, n), links.bandwidth_bytes_per_s);
-  const Ps latency = model::repeated_ps(hops, links.latency_ps);
-  if (site.options.network == NetworkKind::kCongestionUnaware) {
-    return latency + serialisation + site.options.endpoint_delay_ps;
+  return equal;
+}
+
+bool each_flow_is_private(const Topology& topology, std::span<const Flow> flows) {
+  std::vector<bool> used(topology.links().size(), false);
+  std::vector<model::LinkId> route;
+  for (const Flow& flow : flows) {
+    route.clear();
+    topology.route(flow.first, flow.second, route);
+    for (const model::LinkId link : route) {
+      if (used[link]) return false;
+      used[link] = true;
+    }
   }
-  if (!flows_are_private(*site.topology, flows)) return std::nullopt;
-  return latency + model::repeated_ps(hops, serialisation) + site.options.endpoint_delay_ps;
+  return true;
+}
+
+// Messages that never wait for another one on their way: all take equally long.
+std::optional<ClosedForm> of_equal_messages(const Topology& topology, const EngineOptions& options,
+                                            std::span<const Flow> flows) {
+  const std::optional<Speeds> speeds = equal_routes(topology, flows);
+  const bool waits = options.network != NetworkKind::kCongestionUnaware;
+  if (!speeds || (waits && !each_flow_is_private(topology, flows))) return std::nullopt;
+  ClosedForm form;
+  form.fixed_ps = options.endpoint_delay_ps;
+  for (const auto& [bandwidth, latency] : *speeds) {
+    if (latency > model::kMaxSpan - form.fixed_ps) return std::nullopt;  // the engine refuses it
+    form.fixed_ps += latency;
+  }
+  if (options.network == NetworkKind::kCongestionAware) {  // stores and forwards
+    for (const auto& [bandwidth, latency] : *speeds) form.serialisations.emplace_back(bandwidth, 1);
+  } else {
+    const auto slowest = std::min_element(speeds->begin(), speeds->end());
+    form.serialisations.emplace_back(slowest->first, 1);
+  }
+  return form;
 }
 
 // Direct from equal starts. On a switch, message k of a rank leaves after k serialisations and
 // finds its receiver's port free, since no other message has that receiver as its k-th: the last
 // arrives after n of them.
-std::optional<Ps> direct_phase(const CollectiveSite& site, Bytes bytes) {
+std::optional<ClosedForm> of_direct(const CollectiveSite& site) {
   const auto n = static_cast<std::int64_t>(site.group.size());
+  if (!site.topology->is_plain() || site.options.network == NetworkKind::kFairShare)
+    return std::nullopt;
   const model::Dimension& links = site.topology->dimensions()[0];
   const bool aware = site.options.network == NetworkKind::kCongestionAware;
-  const Ps serialisation =
-      model::serialisation_ps(model::timing_chunk(bytes, n), links.bandwidth_bytes_per_s);
-  const Ps delay = site.options.endpoint_delay_ps;
+  ClosedForm form;
+  form.parts = n;
+  form.repeats = model::direct_phases(site.kind);
+  std::int64_t one_after_another = 1;
+  std::int64_t hops = 1;
   switch (links.kind) {
     case TopologyKind::kFullyConnected:
-      return links.latency_ps + serialisation + delay;
+      break;
     case TopologyKind::kSwitched:
-      return 2 * links.latency_ps + (aware ? model::repeated_ps(n, serialisation) : serialisation) +
-             delay;
+      hops = 2;
+      if (aware) one_after_another = n;
+      break;
     case TopologyKind::kRing:
       if (aware || site.group.size() != links.num_devices) return std::nullopt;
-      return model::repeated_ps(n / 2, links.latency_ps) + serialisation + delay;
+      hops = n / 2;
+      break;
   }
-  return std::nullopt;
+  form.serialisations.emplace_back(links.bandwidth_bytes_per_s, one_after_another);
+  form.fixed_ps = model::repeated_ps(hops, links.latency_ps) + site.options.endpoint_delay_ps;
+  return form;
+}
+
+void check_bytes(Bytes bytes) {
+  if (bytes >= 0 && bytes <= model::kMaxBytes) return;
+  throw model::OutOfRange("a collective of " + std::to_string(bytes) +
+                          " bytes: 0 to 2^60 is possible");
 }
 
 }  // namespace
 
+Ps ClosedForm::at(Bytes bytes) const {
+  if (table != nullptr) return table->at(bytes);
+  if (repeats == 0) return 0;
+  const Bytes chunk = model::timing_chunk(bytes, parts);
+  Ps part = fixed_ps;
+  for (const auto& [bandwidth, times] : serialisations)
+    part += model::repeated_ps(times, model::serialisation_ps(chunk, bandwidth));
+  return model::repeated_ps(repeats, part);
+}
+
+std::optional<ClosedForm> ClosedForm::of_messages(const Topology& topology,
+                                                  const EngineOptions& options,
+                                                  std::span<const Flow> flows) {
+  return of_equal_messages(topology, options, flows);
+}
+
+// Every message waits for the one before, and nothing else.
+std::optional<ClosedForm> ClosedForm::of_ring(const CollectiveSite& site,
+                                              std::span<const Flow> flows) {
+  std::optional<ClosedForm> form = of_equal_messages(*site.topology, site.options, flows);
+  if (!form) return std::nullopt;
+  form->parts = static_cast<std::int64_t>(site.group.size());
+  form->repeats = model::ring_steps(site.kind, form->parts);
+  return form;
+}
+
+std::optional<ClosedForm> ClosedForm::of(const CollectiveSite& site) {
+  ClosedForm form;
+  form.table = site.table;
+  if (site.algorithm == Algorithm::kMeasured) return form;
+  form.repeats = 0;
+  if (site.group.size() == 1) return form;
+  if (site.scheduled()) return std::nullopt;
+  if (site.algorithm == Algorithm::kRing) return of_ring(site, flows_of(site));
+  return of_direct(site);
+}
+
 std::optional<Ps> closed_form(const CollectiveSite& site, Bytes bytes) {
-  if (bytes < 0 || bytes > model::kMaxBytes) {
-    throw model::OutOfRange("a collective of " + std::to_string(bytes) +
-                            " bytes: 0 to 2^60 is possible");
-  }
-  if (site.algorithm == Algorithm::kMeasured) return site.table->at(bytes);
-  const auto n = static_cast<std::int64_t>(site.group.size());
-  if (n == 1) return 0;
-  if (site.scheduled() || !site.topology->is_plain() ||
-      site.options.network == NetworkKind::kFairShare)
-    return std::nullopt;
-  const bool ring = site.algorithm == Algorithm::kRing;
-  const std::optional<Ps> part = ring ? ring_step(site, bytes) : direct_phase(site, bytes);
-  if (!part) return std::nullopt;
-  return model::repeated_ps(
-      ring ? model::ring_steps(site.kind, n) : model::direct_phases(site.kind), *part);
+  check_bytes(bytes);
+  const std::optional<ClosedForm> form = ClosedForm::of(site);
+  if (!form) return std::nullopt;
+  return form->at(bytes);
 }
 
 void isolated_durations(const CollectiveSite& site, std::span<const Bytes> bytes,
                         std::span<Ps> out) {
   check_site(site);
+  const std::optional<ClosedForm> form = ClosedForm::of(site);
   std::optional<IsolatedSimulation> simulation;
+  if (!form) simulation.emplace(site);
   for (std::size_t i = 0; i < bytes.size(); ++i) {
-    if (const std::optional<Ps> exact = closed_form(site, bytes[i])) {
-      out[i] = *exact;
-    } else {
-      if (!simulation) simulation.emplace(site);
-      out[i] = simulation->duration(bytes[i]);
-    }
+    check_bytes(bytes[i]);
+    out[i] = form ? form->at(bytes[i]) : simulation->duration(bytes[i]);
   }
 }
 

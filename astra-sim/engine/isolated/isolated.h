@@ -55,6 +55,26 @@ bool flows_are_private(const Topology& topology, std::span<const Flow> flows);
 // function of starts.
 bool is_linear(const CollectiveSite& site);
 
+// A duration as a formula of the size; only where tests hold it equal to the simulation.
+struct ClosedForm {
+  // `repeats` times: a latency, and serialisations of a `parts`-th of the bytes, each so often.
+  std::int64_t repeats = 1;
+  std::int64_t parts = 1;
+  Ps fixed_ps = 0;
+  std::vector<std::pair<model::BytesPerSecond, std::int64_t>> serialisations;
+  std::shared_ptr<const model::MeasuredTable> table;  // instead of all that
+
+  Ps at(Bytes bytes) const;
+  // Nothing where there is none.
+  static std::optional<ClosedForm> of(const CollectiveSite& site);
+  // Rings like the site's that run at the same time on all of these flows.
+  static std::optional<ClosedForm> of_ring(const CollectiveSite& site, std::span<const Flow> flows);
+  // Messages that leave together.
+  static std::optional<ClosedForm> of_messages(const Topology& topology,
+                                               const EngineOptions& options,
+                                               std::span<const Flow> flows);
+};
+
 // Duration when all ranks start together and nobody else uses the links: the same for folded and
 // expanded evaluation. A closed form where tests prove it equal to the simulation (ring on private
 // equal routes; direct on a switch, fully connected, or unaware whole-ring network; measured), else

@@ -94,6 +94,13 @@ bool is_scheduled(CollectiveKind kind, Algorithm algorithm, const CollectiveShap
          !shape.windows.empty() || shape.pieces != 1 || shape.pair_units != nullptr;
 }
 
+CollectiveShape shape_of(const AlgorithmChoice& choice, std::shared_ptr<const Topology> topology) {
+  CollectiveShape shape;
+  if (choice.window != 0) shape.windows = {choice.window};
+  if (entry_of(choice.algorithm).on_switch) shape.topology = std::move(topology);
+  return shape;
+}
+
 std::int64_t direct_phases(CollectiveKind kind) {
   return kind == CollectiveKind::kAllReduce ? 2 : 1;
 }

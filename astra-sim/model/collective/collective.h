@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "model/base/types.h"
-#include "model/collective/algorithm.h"
+#include "model/collective/algorithm_word.h"
 
 namespace astra_sim::model {
 
@@ -45,6 +45,9 @@ struct CollectiveShape {
   std::shared_ptr<const std::vector<std::int64_t>> pair_units;
   std::shared_ptr<const Topology> topology;
 };
+
+// What an algorithm wants to know on one line: its window, the topology where it needs a switch.
+CollectiveShape shape_of(const AlgorithmChoice& choice, std::shared_ptr<const Topology> topology);
 
 // How the calls of one communicator run; `group` indexes the graph's groups.
 struct CollectivePlan {

@@ -77,6 +77,16 @@ Bytes Schedule::exact_bytes(const Message& item, Bytes bytes) const {
   return straight + before(begin + over) - before(begin);
 }
 
+Bytes Schedule::most_sent(Bytes bytes) const {
+  std::int64_t most = 0;
+  for (std::uint32_t rank = 0; rank < num_ranks(); ++rank) {
+    std::int64_t units = 0;
+    for (const std::uint32_t index : of_rank(rank)) units += message(index).units;
+    most = std::max(most, units);
+  }
+  return scaled(bytes, most, denominator_, true);
+}
+
 ScheduleBuilder::ScheduleBuilder(const CollectivePlan& plan, std::span<const DeviceId> group)
     : plan_(plan),
       group_(group),

@@ -92,6 +92,8 @@ class Schedule {
     return switches_[endpoint - num_ranks()];
   }  // of a switch
   bool in_pieces() const { return pieces_ > 1; }
+  // Bytes that the rank that sends most sends, rounded up.
+  Bytes most_sent(Bytes bytes) const;
 
   Bytes timing_bytes(const Message& message,
                      Bytes bytes) const;  // ceil(bytes * units / denominator)

@@ -96,6 +96,14 @@ class EngineArgs:
     """
     enable_sequence_parallelism: bool
     decode_context_parallel_size: int
+    all_reduce_implementation: str | None
+    """Algorithm of all-reduces on links, or one per dimension, separated by commas; None: rings."""
+    all_gather_implementation: str | None
+    """The same of all-gathers."""
+    reduce_scatter_implementation: str | None
+    """The same of reduce-scatters."""
+    all_to_all_implementation: str | None
+    """The same of exchanges of rows; None: each rank sends rows through its ports."""
     all2all_backend: str
     """How tokens reach experts of other data-parallel ranks; a name of
     `model.parallel.expert_parallel.BACKENDS`.

@@ -42,6 +42,16 @@ def _one_of(names: dict[str, str]) -> Any:
     return Field(pattern=f"^({'|'.join(names)})$", json_schema_extra={"enum": list(names)})
 
 
+Implementations = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=1024,
+        pattern=r"^[A-Za-z]+[0-9]*(\s*,\s*[A-Za-z]+[0-9]*)*$",
+        json_schema_extra={"expected": 'names of algorithms, as in "ring,direct"'},
+    ),
+]
+"""Algorithms of a kind of collective under ASTRA-sim's names, by dimension of the network."""
 GraphSizes = Annotated[
     tuple[Annotated[int, Field(ge=1, le=1 << 16)], ...],
     Field(min_length=1, max_length=4096, strict=False),
@@ -370,6 +380,30 @@ class EngineOptions(Section):
         default=None,
         description=(
             "Sets how many tensor-parallel ranks with a common KV head shard its cache by tokens."
+        ),
+    )
+    all_reduce_implementation: Annotated[Implementations | None, OnCommandLine(str)] = Field(
+        default=None,
+        description=(
+            "Names the algorithm of all-reduces on links, or one per dimension of link_bw, such as "
+            "ring,halvingDoubling (docs/reference/collectives.md)."
+        ),
+    )
+    all_gather_implementation: Annotated[Implementations | None, OnCommandLine(str)] = Field(
+        default=None,
+        description="Names the algorithm of all-gathers on links, or one per dimension of link_bw.",
+    )
+    reduce_scatter_implementation: Annotated[Implementations | None, OnCommandLine(str)] = Field(
+        default=None,
+        description=(
+            "Names the algorithm of reduce-scatters on links, or one per dimension of link_bw."
+        ),
+    )
+    all_to_all_implementation: Annotated[Implementations | None, OnCommandLine(str)] = Field(
+        default=None,
+        description=(
+            "Names the algorithm by which rows travel to experts and back, or one per dimension of "
+            "link_bw; if not given, each rank sends them through its ports."
         ),
     )
     all2all_backend: (

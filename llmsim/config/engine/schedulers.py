@@ -45,6 +45,10 @@ OWN_DEFAULTS: Mapping[str, Any] = {
     "enable_sequence_parallelism": False,
     "decode_context_parallel_size": 1,
     "all2all_backend": "allgather_reducescatter",
+    "all_reduce_implementation": None,
+    "all_gather_implementation": None,
+    "reduce_scatter_implementation": None,
+    "all_to_all_implementation": None,
 }
 """Options that no engine has, and what a profile need not say; the default of each does what the
 engine does.

@@ -18,6 +18,7 @@ from llmsim.config.errors import NotYetError
 from llmsim.export.chakra import COLLECTIVES, NodeType, TraceNode, Value, write_trace
 from llmsim.export.step_graph.graph import IterationGraph
 from llmsim.export.step_graph.nodes import PS_PER_US, GraphNode
+from llmsim.lowering.network.base import MeshDescription, TopologyDescription
 
 SMALLEST_NETWORK = 2
 """Devices of the smallest network that ASTRA-sim builds."""
@@ -132,11 +133,11 @@ def write_chakra(graph: IterationGraph, ranks: list[int], folder: Path) -> list[
     """`workload.<device>.et` for each rank, and system, network, memory and group files of the
     domain; the paths.
 
-    Ring collectives, as the program prices them. The network is the domain's own full meshes, on
-    which rank and device are the same; of a cluster with a topology it is that one, and with all
-    ranks its other devices have empty traces. A group of one device has a network of
-    SMALLEST_NETWORK devices, of which the others have one node of no duration. NotYetError for a
-    step with copies or other devices, for which traces have one compute stream too few.
+    Collectives run by the algorithms that price them in the program. The network is the domain's
+    own full meshes, on which rank and device are the same; of a cluster with a topology it is that
+    one, and with all ranks its other devices have empty traces. A group of one device has a network
+    of SMALLEST_NETWORK devices, of which the others have one node of no duration. NotYetError for
+    a step with copies or other devices, for which traces have one compute stream too few.
     """
     if any(node.device != "npu" for node in graph.nodes):
         raise NotYetError(
@@ -178,26 +179,35 @@ def _network(graph: IterationGraph) -> dict[str, str]:
     """The files of the network and of the system, by name; arriving messages are reduced in the
     device's own memory.
     """
-    dimensions = [one for one in graph.dimensions if one[0] > 1]
-    if graph.topology is None and not dimensions:
-        dimensions = [(SMALLEST_NETWORK, *graph.dimensions[0][1:])]
-    kinds = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
+    match graph.network:
+        case TopologyDescription(file=file):
+            network, count = {"network.json": json.dumps(file, indent=1) + "\n"}, 1
+        case MeshDescription(dimensions=dimensions):
+            wide = [one for one in dimensions if one[0] > 1]
+            meshes = wide or [(SMALLEST_NETWORK, *dimensions[0][1:])]
+            network, count = {"network.yml": _mesh_file(meshes)}, len(meshes)
+    kinds = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+    words = {kind: graph.implementations.get(kind, ("ring",)) for kind in kinds}
     system = {
         "scheduling-policy": "LIFO", "endpoint-delay": 0, "active-chunks-per-dimension": 1,
         "preferred-dataset-splits": 1, "collective-optimization": "baseline",
         "local-mem-bw": graph.memory_bytes_per_s / 1e9,
-        **{f"{kind}-implementation": ["ring"] * max(len(dimensions), 1) for kind in kinds},
+        **{
+            f"{kind.replace('_', '-')}-implementation": [
+                given[min(dimension, len(given) - 1)] for dimension in range(count)
+            ]
+            for kind, given in words.items()
+        },
     }  # fmt: skip
-    texts = {"system.json": json.dumps(system, indent=2) + "\n"}
-    if graph.topology is not None:
-        return {**texts, "network.json": json.dumps(graph.topology.file, indent=1) + "\n"}
+    return {"system.json": json.dumps(system, indent=2) + "\n", **network}
+
+
+def _mesh_file(meshes: Sequence[tuple[int, int, int]]) -> str:
+    """The network file of a full mesh per dimension of (devices, bytes/s, latency in ps)."""
     network = {
-        "topology": ["FullyConnected"] * len(dimensions),
-        "npus_count": [size for size, _, _ in dimensions],
-        "bandwidth": [rate / 1e9 for _, rate, _ in dimensions],
-        "latency": [ps / 1000 for _, _, ps in dimensions],
+        "topology": ["FullyConnected"] * len(meshes),
+        "npus_count": [size for size, _, _ in meshes],
+        "bandwidth": [rate / 1e9 for _, rate, _ in meshes],
+        "latency": [ps / 1000 for _, _, ps in meshes],
     }
-    return {
-        **texts,
-        "network.yml": "".join(f"{key}: {json.dumps(value)}\n" for key, value in network.items()),
-    }
+    return "".join(f"{key}: {json.dumps(value)}\n" for key, value in network.items())

@@ -12,6 +12,7 @@ from xml.sax.saxutils import escape, quoteattr
 from llmsim.export.step_graph.graph import IterationGraph
 from llmsim.export.step_graph.nodes import PS_PER_US, GraphNode
 from llmsim.export.step_graph.rows import Item
+from llmsim.lowering.network.base import MeshDescription, TopologyDescription
 
 ATTRIBUTES = {
     "rank": "int",
@@ -45,11 +46,13 @@ ELSEWHERE = {"cpu": "#f6d5d5", "pim": "#f6e3a1"}
 
 def as_json(graph: IterationGraph, nodes: Sequence[GraphNode]) -> str:
     """One object: the iteration, its batch, and a list of nodes; times in ps."""
-    about = {
-        name: value
-        for name, value in vars(graph).items()
-        if name not in ("nodes", "items", "batches")
-    }
+    apart = ("nodes", "items", "batches", "network", "implementations")
+    about = {name: value for name, value in vars(graph).items() if name not in apart}
+    match graph.network:
+        case MeshDescription(dimensions=dimensions):
+            about |= {"dimensions": dimensions, "topology": None}
+        case TopologyDescription() as described:
+            about |= {"dimensions": (), "topology": asdict(described)}
 
     def shown(items: Sequence[Item]) -> list[dict[str, int]]:
         return [{"tokens": tokens, "computed_before": before} for tokens, before in items]

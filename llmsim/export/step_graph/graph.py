@@ -10,15 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from llmsim.config.errors import NotYetError
 from llmsim.export.step_graph.nodes import GraphNode, Ranks
 from llmsim.export.step_graph.rows import Item, padded_tokens, rows_of
 from llmsim.export.step_graph.streams import step_nodes
 from llmsim.lowering import LoweredGroup
-from llmsim.lowering.network.mesh import DomainLinks
-from llmsim.lowering.network.topology import RoutedLinks
+from llmsim.lowering.network.base import MeshDescription, TopologyDescription
 
 
 @dataclass(frozen=True)
@@ -34,17 +32,7 @@ class Round:
     """Of each member; none: it joins with a dummy of one token."""
 
 
-@dataclass(frozen=True)
-class OnTopology:
-    """The cluster's network, and where on it the ranks are."""
-
-    file: Mapping[str, Any]
-    """A topology file (`llmsim.config.topology.file`)."""
-    num_devices: int
-    devices: tuple[int, ...]
-    """Of each rank."""
-    network: str
-    """The command `astra-sim`'s name of how messages contend there."""
+NO_NETWORK = MeshDescription(())
 
 
 @dataclass(frozen=True)
@@ -65,10 +53,14 @@ class IterationGraph:
     members: tuple[int, ...] = ()
     batches: tuple[tuple[Item, ...], ...] = ()
     """Of each member."""
-    dimensions: tuple[tuple[int, int, int], ...] = ()
-    """Of the network: (devices, bytes/s, ps), the first varying fastest."""
-    topology: OnTopology | None = None
-    """Instead of dimensions."""
+    network: MeshDescription | TopologyDescription = NO_NETWORK
+    implementations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Kind of collective -> its algorithms by dimension; kinds that are absent run as rings."""
+
+    @property
+    def topology(self) -> TopologyDescription | None:
+        """The cluster's topology; None where the network is a mesh per dimension."""
+        return self.network if isinstance(self.network, TopologyDescription) else None
 
     def of_rank(self, rank: int) -> tuple[GraphNode, ...]:
         """The nodes of one rank."""
@@ -121,13 +113,6 @@ def iteration_graph(groups: Sequence[LoweredGroup], group: int, batch: Round) ->
         nodes=nodes,
         members=batch.members,
         batches=batch.items,
-        dimensions=first.links.dimensions,
-        topology=_on_topology(first.links),
+        network=first.links.description,
+        implementations=first.links.algorithms.words,
     )
-
-
-def _on_topology(links: DomainLinks | RoutedLinks) -> OnTopology | None:
-    if not isinstance(links, RoutedLinks):
-        return None
-    spec = links.routes.placed.spec
-    return OnTopology(spec.as_file(), spec.num_devices(), tuple(links.domain), links.network_name)

@@ -11,7 +11,7 @@ from llmsim import _native
 from llmsim.core import FEATURES, Provenance
 from llmsim.costs import AttentionCost
 from llmsim.lowering import LoweredGroup
-from llmsim.lowering.network.mesh import runs_as_messages
+from llmsim.lowering.network.collective_costs import runs_as_messages
 from llmsim.lowering.program import PARTS, Placed
 from llmsim.model import Attention, Collective, Embedding, Operator
 from llmsim.model.operator import Among

@@ -12,8 +12,8 @@ sender's number, which hands them on inside the node meanwhile; "expert" rows go
 rank.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,9 +31,6 @@ from llmsim.costs.experts.load_sampling import (
 from llmsim.model import AllToAll, Collective, Layout
 from llmsim.model.operator import Rows
 from llmsim.model.parallel.expert_parallel import hit
-
-if TYPE_CHECKING:
-    from llmsim.lowering.network.mesh import DomainLinks
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -115,6 +112,29 @@ class Busiest:
 
     rank: Floats
     node: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class ChosenExchange(Ports):
+    """Rows that an algorithm of the engine exchanges: every block is as large as those for the rank
+    that gets most, and a round of slots is a collective of its own.
+    """
+
+    durations: Callable[[Int64], Int64]
+    """ps of an all-to-all in which each rank sends so many bytes, its own part included."""
+    how: str
+
+    @property
+    def where(self) -> str:
+        """The algorithm and its links, for the source of the numbers."""
+        return self.how
+
+    def ps(self, rows: Rows, tokens: Floats, busiest: "Busiest") -> Int64:
+        """ps of an exchange at so many tokens of all ranks."""
+        rounds = np.maximum(self.rounds(rows, tokens), 1.0)
+        sizes = np.ceil(busiest.rank * rows.row_bytes / rounds).astype(np.int64)
+        ps = rounds.astype(np.int64) * self.durations(sizes)
+        return np.asarray(np.where(tokens > 0, ps, 0), np.int64)
 
 
 def ports_of(
@@ -270,14 +290,3 @@ def _none_of(share: Floats, total: int, draws: int) -> Floats:
     for before in range(draws):
         missed *= np.maximum(0.0, 1.0 - share * total / (total - before))
     return missed
-
-
-def broadcasts_ps(op: Collective, sizes: Int64, links: "DomainLinks") -> Int64:
-    """Each rank's share in turn, along a chain that passes pieces on as they come."""
-    ranks, (bytes_per_s, latency_ps) = links.layout.ranks(op.among), links.link(op)
-    share = -(-sizes // ranks)
-    return np.asarray(
-        ranks
-        * (np.ceil(share / bytes_per_s * PS_PER_S).astype(np.int64) + (ranks - 1) * latency_ps),
-        np.int64,
-    )

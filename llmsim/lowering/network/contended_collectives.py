@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Literal
 from llmsim import _native
 from llmsim.config import Deployment
 from llmsim.config.errors import NotYetError
+from llmsim.lowering.network.algorithms import is_ring
+from llmsim.lowering.network.base import NetworkView
 from llmsim.lowering.network.cluster_network import ClusterNetwork
-from llmsim.lowering.network.mesh import KINDS
+from llmsim.lowering.network.collective_costs import collective_spec
 from llmsim.lowering.network.topology import Routes
 from llmsim.lowering.parallel_layout import LoweredLockstep
 from llmsim.model import AllToAll, Collective, Layout
@@ -121,7 +123,8 @@ def unshared_notes(
                 if isinstance(op, Collective) and op.among != "tp"
             )
             flows = _flows(deployment, lockstep.groups, routes)
-            names |= dict.fromkeys(op.name for op in ops if _kind(op, flows) is None)
+            view = groups[first].links
+            names |= dict.fromkeys(op.name for op in ops if _kind(op, flows, view) is None)
     if not names:
         return ()
     return (
@@ -173,10 +176,15 @@ def _flows(deployment: Deployment, members: Sequence[int], routes: Routes | None
     return Flows(rows=each if routes is None and even else 0, rings=routes is None)
 
 
-def _kind(op: Collective, flows: Flows) -> Kind | None:
-    """None: no flows, but times of their own: those that `flows` does not allow, and rings inside
-    of a stage that are not of all its ranks.
+def _kind(op: Collective, flows: Flows, view: NetworkView) -> Kind | None:
+    """Where the flows of a collective are; None: it has none, but a time of its own.
+
+    These are collectives that `flows` does not allow, those inside of a stage that are not of all
+    its ranks, and, of all ranks of all members, those that are neither rings nor rows on ports.
     """
+    chosen = view.algorithms.names(op.collective)
+    if chosen and (op.collective == "all_to_all" or op.among == "everyone"):
+        return "members" if is_ring(view.algorithm(op)) and op.collective != "all_to_all" else None
     if op.collective == "all_to_all":
         return "members" if flows.rows and op.among in ("members", "everyone") else None
     if op.among == "everyone" or op.collective == "broadcast":
@@ -187,16 +195,13 @@ def _kind(op: Collective, flows: Flows) -> Kind | None:
 
 
 def _spec(
-    index: int, op: Collective, layout: Layout, members: int, flows: Flows
+    index: int, op: Collective, view: NetworkView, members: int, flows: Flows
 ) -> "_native.CollectiveSpec":
-    kind = KINDS.get(op.collective, KINDS["all_gather"])
     if isinstance(op, AllToAll):
-        near, far = _row_bytes_per_token(op, layout, members, flows.rows)
-        return _native.CollectiveSpec(
-            index, kind, near, per_node=flows.rows, far_bytes_per_unit=far
-        )
+        near, far = _row_bytes_per_token(op, view.layout, members, flows.rows)
+        return collective_spec(view, index, op, near, per_node=flows.rows, far_bytes_per_unit=far)
     everyone = op.collective != "broadcast" and op.among == "everyone"
-    return _native.CollectiveSpec(index, kind, op.collective_bytes_per_token, everyone=everyone)
+    return collective_spec(view, index, op, op.collective_bytes_per_token, everyone=everyone)
 
 
 def _row_bytes_per_token(op: AllToAll, layout: Layout, members: int, each: int) -> tuple[int, int]:
@@ -252,7 +257,7 @@ def _moved(
     """Collectives and hand-overs on shared links, with their bytes, however they are priced."""
     ops = {op.name: op for op in group.operators if isinstance(op, Collective)}
     return tuple(
-        _spec(index, op, group.layout, members, flows)
+        _spec(index, op, group.links, members, flows)
         for index, cost in enumerate(group.program_costs)
-        if (op := ops.get(cost.name)) is not None and _kind(op, flows) in shared
+        if (op := ops.get(cost.name)) is not None and _kind(op, flows, group.links) in shared
     )

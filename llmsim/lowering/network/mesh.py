@@ -1,44 +1,21 @@
-"""Prices collectives on the cluster's links with the engine."""
+"""A full mesh per dimension, with the rates of `link_bw`: the network without a topology file."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
-
-import numpy as np
 
 from llmsim import _native
 from llmsim._native import engine
 from llmsim.config import Deployment, Group, LinkSpec
-from llmsim.core import Int64, Provenance
-from llmsim.costs import AttentionCost, CostRequest, OpCost
-from llmsim.lowering.network.all_to_all import Exchanges, Ports, broadcasts_ps, ports_of
-from llmsim.lowering.network.topology import Priced, RoutedLinks, Routes
-from llmsim.model import AllToAll, Collective, Layout, Operator
+from llmsim.config.errors import InputError
+from llmsim.lowering.network.all_to_all import Ports, ports_of
+from llmsim.lowering.network.base import Episode, MeshDescription, NetworkView, NominalNote
+from llmsim.model import Collective, Hardware
 
-KINDS = {
-    "all_reduce": engine.CollectiveKind.ALL_REDUCE,
-    "all_gather": engine.CollectiveKind.ALL_GATHER,
-    "reduce_scatter": engine.CollectiveKind.REDUCE_SCATTER,
-    "send": engine.CollectiveKind.ALL_GATHER,
-    "all_to_all": engine.CollectiveKind.ALL_TO_ALL,
-    "broadcast": engine.CollectiveKind.ALL_GATHER,
-}
-"""A send needs no kind of its own, the engine runs it as a transfer; nor do broadcasts, which have
-a duration.
-"""
-NETWORKS = {
-    "congestion-unaware": engine.NetworkKind.CONGESTION_UNAWARE,
-    "congestion-aware": engine.NetworkKind.CONGESTION_AWARE,
-    "fair-share": engine.NetworkKind.FAIR_SHARE,
-}
-Network = Literal["analytical", "congestion-unaware", "congestion-aware", "fair-share"]
-"""`analytical`: congestion-unaware on nominal links, as in LLMServingSim, and fair-share on a
-topology's.
-"""
+REMEDY = "name a topology in the cluster file, whose routes collectives then take"
 
 
-@dataclass(frozen=True)
-class DomainLinks:
+@dataclass(frozen=True, eq=False)
+class MeshView(NetworkView):
     """The links of a group, or of all members of its data-parallel domain: one full mesh per
     dimension.
 
@@ -48,29 +25,32 @@ class DomainLinks:
     any case, which is between nodes.
     """
 
-    layout: Layout
-    members: int
     spec: LinkSpec
-    network: str
-    nodes: int = 1
-    """On how many the members are, evenly."""
+
+    def __post_init__(self) -> None:
+        """InputError for an algorithm that needs a switch."""
+        if self.algorithms.on_switch:
+            raise InputError(
+                "inSwitch needs a switch that all ranks hang on, and link_bw describes links "
+                "between pairs of devices; name a topology in the cluster file"
+            )
 
     def link(self, op: Collective) -> tuple[int, int]:
         """(bytes/s, latency in ps) of the links that it crosses; of the farther ones where there
         are two kinds.
         """
-        if op.among == "stages":
-            return self._entry(1)
-        return (
-            self._entry(self._members_dimension)
-            if op.among in ("members", "everyone")
-            else self._entry(0)
-        )
+        return self._entry(self.dimension(op))
 
     @property
     def inside(self) -> tuple[int, int]:
         """(bytes/s, latency in ps) of the links between data-parallel ranks on one node."""
-        return self._entry(0 if self.nodes > 1 else self._members_dimension)
+        return self._entry(0 if self.nodes > 1 else self.members_dimension)
+
+    @property
+    def members_dimension(self) -> int:
+        """The dimension between data-parallel ranks: the last one on several nodes."""
+        last = len(self.spec.bandwidth_bytes_per_s) - 1
+        return last if self.nodes > 1 else super().members_dimension
 
     @property
     def dimensions(self) -> tuple[tuple[int, int, int], ...]:
@@ -81,183 +61,116 @@ class DomainLinks:
         if self.layout.pp > 1:
             dimensions.append((self.layout.pp, *self._entry(1)))
         if self.members > 1:
-            dimensions.append((self.members, *self._entry(self._members_dimension)))
-        return tuple(dimension for dimension in dimensions if dimension[0] > 1) or tuple(
-            dimensions[:1]
-        )
-
-    def price(self, op: Collective, sizes: Int64, stage: int) -> Priced:
-        """For each size (bytes > 0): ring algorithm, alone on the links, all ranks starting
-        together, in any stage.
-        """
-        where = f"on links of {self.link(op)[0] / 1e9:g} GB/s"
-        if op.collective == "broadcast":
-            return Priced(broadcasts_ps(op, sizes, self), f"engine, broadcasts in turn {where}")
-        if (
-            op.collective == "send"
-        ):  # one message, as each rank of an all-gather of two halves sends
-            sizes = sizes * 2
-        how = "message" if op.collective == "send" else f"ring {op.collective}"
-        return Priced(
-            self._ring(op.collective, self.layout.ranks(op.among), self.link(op), sizes),
-            f"engine, {how} {where}",
-        )
-
-    def context_gather(self, ranks: int, sizes: Int64) -> Int64:
-        """ps of a ring that gathers so many bytes from ranks of one stage."""
-        return self._ring("all_gather", ranks, self._entry(0), sizes)
-
-    def exchange(self, op: Collective, stage: int) -> Ports:
-        """The ports of an exchange of tokens, in any stage."""
-        return ports_of(self.layout, op, self.nodes, self.inside, self.link(op))
-
-    def _ring(self, collective: str, ranks: int, link: tuple[int, int], sizes: Int64) -> Int64:
-        topology, kind = engine.Topology.fully_connected(ranks, *link), KINDS[collective]
-        site = engine.CollectiveSite(
-            topology,
-            list(range(ranks)),
-            kind,
-            engine.Algorithm.RING,
-            network=NETWORKS[self.network],
-        )
-        return np.asarray(engine.isolated_durations(site, sizes), np.int64)
-
-    def config(self, specs: Sequence["_native.CollectiveSpec"]) -> "_native.ExpandedConfig":
-        """How the engine runs the domain's nodes."""
-        return _native.ExpandedConfig(
-            _native.mesh(list(self.dimensions)), NETWORKS[self.network], specs, self.members
-        )
+            dimensions.append((self.members, *self._entry(self.members_dimension)))
+        return tuple(one for one in dimensions if one[0] > 1) or tuple(dimensions[:1])
 
     @property
-    def must_expand(self) -> str:
-        """Every link is between two ranks alone, and members are alike: folded
-        evaluation is exact.
-        """
-        return ""
+    def description(self) -> MeshDescription:
+        """The network as exported graphs describe it."""
+        return MeshDescription(self.dimensions)
+
+    @property
+    def stages_alike(self) -> bool:
+        """All stages have links of the same rates."""
+        return True
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """No notes: every price of a mesh is exact."""
-        return ()
-
-    @property
-    def _members_dimension(self) -> int:
+        """A sentence on algorithms for which a link per pair is more than a port has."""
+        if not self.algorithms.fan_out:
+            return ()
         return (
-            len(self.spec.bandwidth_bytes_per_s) - 1 if self.nodes > 1 else 1 + (self.layout.pp > 1)
+            "direct collectives use a link of link_bw to every other rank at once; where these "
+            f"share one port, {REMEDY}",
         )
+
+    def exact(self) -> bool:
+        """Every link is between two ranks alone, and members are alike."""
+        return True
+
+    def config(self, specs: "Sequence[_native.CollectiveSpec]") -> "_native.ExpandedConfig":
+        """How the engine runs the domain's nodes.
+
+        Where ranks do not end a collective together, they go on together when the last one has.
+        """
+        mesh = _native.mesh(list(self.dimensions))
+        devices = [] if self.algorithms.in_step else list(range(mesh.num_devices))
+        return _native.ExpandedConfig(mesh, self.network, specs, self.members, devices)
+
+    def nominal_notes(
+        self, deployment: Deployment, group: Group, hardware: Hardware | None
+    ) -> tuple[NominalNote, ...]:
+        """Ranks on several nodes, or of several servers, at the rate inside one."""
+        found = []
+        if between := self._between_nodes(deployment, group):
+            found.append(NominalNote(between, of_group=False))
+        if beyond := self._beyond_a_server(group, hardware):
+            found.append(NominalNote(beyond, of_group=True))
+        return tuple(found)
+
+    def _between_nodes(self, deployment: Deployment, group: Group) -> str:
+        """Data-parallel ranks on several nodes, where the file gives no rate of its own between
+        nodes.
+        """
+        if self.nodes == 1 or self.members == 1:
+            return ""
+        rates = deployment.link.bandwidth_bytes_per_s
+        between, inside = rates[-1], rates[0]
+        if between < inside:
+            return ""
+        nodes = sorted(
+            {other.node for other in deployment.groups if other.dp_group == group.dp_group}
+        )
+        return (
+            f'the ranks of dp_group "{group.dp_group}" on the nodes '
+            f"{', '.join(map(str, nodes))} exchange tokens at link_bw {between / 1e9:g} GB/s "
+            f"between nodes, not below the {inside / 1e9:g} GB/s inside an instance; give "
+            f"link_bw a last entry for the network between nodes, or {REMEDY}"
+        )
+
+    def _beyond_a_server(self, group: Group, hardware: Hardware | None) -> str:
+        """Ranks on one node of the file that are more than a server joins, at the rate inside a
+        server.
+        """
+        most = None if hardware is None else hardware.link_domain_devices
+        if most is None:
+            return ""
+        devices, crossing = 1, None
+        inside = self.dimensions[0][1]
+        for number, (ranks, bytes_per_s, _) in enumerate(self.dimensions):
+            among_members = self.members > 1 and number == len(self.dimensions) - 1
+            if among_members and self.nodes > 1:
+                ranks = -(-ranks // self.nodes)
+            devices *= ranks
+            if devices > most and bytes_per_s >= inside and crossing is None:
+                crossing = bytes_per_s
+        if crossing is None:
+            return ""
+        return (
+            f"{devices} {group.hardware} devices of node {group.node} talk at link_bw "
+            f"{crossing / 1e9:g} GB/s, the rate inside a server, but a server joins {most} of "
+            f"them; {REMEDY}"
+        )
+
+    def _ports(self, op: Collective, stage: int) -> Ports:
+        return ports_of(self.layout, op, self.nodes, self.inside, self.link(op))
+
+    def _episodes(self, op: Collective, stage: int) -> list[Episode]:
+        return [self._among(self.layout.ranks(op.among), self.link(op))]
+
+    def _first_ranks(self, ranks: int) -> Episode:
+        return self._among(ranks, self._entry(0))
+
+    def _among(self, ranks: int, link: tuple[int, int]) -> Episode:
+        topology = engine.Topology.fully_connected(ranks, *link)
+        return Episode(topology, (tuple(range(ranks)),))
+
+    def _where(self, op: Collective, episodes: Sequence[Episode]) -> str:
+        return f"on links of {self.link(op)[0] / 1e9:g} GB/s"
+
+    def _message(self) -> str:
+        return "message"
 
     def _entry(self, dimension: int) -> tuple[int, int]:
         index = min(dimension, len(self.spec.bandwidth_bytes_per_s) - 1)
         return self.spec.bandwidth_bytes_per_s[index], self.spec.latency_ps[index]
-
-
-def links_of(
-    deployment: Deployment,
-    routes: Routes | None,
-    group: Group,
-    layout: Layout,
-    members: int,
-    network: Network,
-) -> DomainLinks | RoutedLinks:
-    """What the collectives of a group, or of its data-parallel domain, run on."""
-    if routes is None:
-        nominal = "congestion-unaware" if network == "analytical" else network
-        return DomainLinks(layout, members, deployment.link, nominal, group.dp_nodes)
-    kind = NETWORKS["fair-share" if network == "analytical" else network]
-    domain = routes.domain(deployment, group) if members > 1 else routes.placed.devices[group.index]
-    return RoutedLinks(layout, members, routes, domain, kind, KINDS, group.dp_nodes)
-
-
-def expanded_config(
-    operators: Sequence[Operator],
-    costs: Sequence[OpCost | AttentionCost],
-    linked: Sequence[str],
-    links: DomainLinks | RoutedLinks,
-) -> "_native.ExpandedConfig":
-    """What the engine needs to run the program's collectives: as messages those of `linked`, others
-    by their tables.
-    """
-    of_name = {op.name: op for op in operators if isinstance(op, Collective)}
-    specs = []
-    for index, cost in enumerate(costs):
-        if cost.name not in of_name:
-            continue
-        op = of_name[cost.name]
-        inside = op.among in ("tp", "dcp", "pcp")
-        specs.append(
-            _native.CollectiveSpec(
-                index,
-                KINDS[op.collective],
-                op.collective_bytes_per_token if runs_as_messages(op, linked) else 0,
-                ranks=links.layout.ranks(op.among) if inside else 0,
-                stride=links.layout.stride(op.among),
-                everyone=op.among == "everyone",
-            )
-        )
-    return links.config(specs)
-
-
-def runs_as_messages(op: Collective, linked: Sequence[str]) -> bool:
-    """Whether the engine runs a collective's messages; else it lasts as long as its table says.
-
-    All ranks of all members form one ring, whose slowest hop paces it; on the mesh it would be
-    uneven.
-    """
-    known = op.collective in ("all_to_all", "broadcast") or op.among == "everyone"
-    return isinstance(op, Collective) and op.name in linked and not known
-
-
-@dataclass(frozen=True, eq=False)
-class LinkedCosts:
-    """Collectives that no table prices."""
-
-    of_stage: tuple[tuple[OpCost, ...], ...]
-    as_messages: tuple[str, ...]
-    """Operators whose tables are what the engine's messages take, at every size."""
-
-
-def link_collective_costs(
-    operators: Sequence[Operator],
-    request: CostRequest,
-    linked: Sequence[str],
-    links: DomainLinks | RoutedLinks,
-) -> LinkedCosts:
-    """Cost tables of the collectives that no table prices, for every pipeline stage."""
-    stages: list[tuple[OpCost, ...]] = []
-    sampled: set[str] = set()
-    nominal: tuple[OpCost, ...] | None = None
-    exchanges = Exchanges(request)
-    for stage in range(links.layout.pp):
-        if nominal is not None:
-            stages.append(nominal)
-            continue
-        costs = []
-        for op in operators:
-            if not isinstance(op, Collective) or op.name not in linked:
-                continue
-            if op.collective == "send" and stage + 1 == links.layout.pp > 1:
-                continue  # the last stage hands nothing on
-            if isinstance(op, AllToAll):
-                costs.append(exchanges.cost(op, links.exchange(op, stage)))
-                continue
-            last = request.counts(op.feature)
-            sizes = np.arange(1, last + 1, dtype=np.int64) * op.collective_bytes_per_token
-            priced = links.price(op, sizes, stage)
-            if priced.sampled:
-                sampled.add(op.name)
-            costs.append(
-                OpCost(
-                    name=op.name,
-                    part=op.part,
-                    repeat=op.repeat,
-                    feature="tokens" if op.feature == "attention" else op.feature,
-                    ps=np.concatenate([np.zeros(1, np.int64), priced.ps]),
-                    provenance=np.full(last + 1, Provenance.ANALYTIC, np.uint8),
-                    source=priced.source,
-                )
-            )
-        stages.append(tuple(costs))
-        if isinstance(links, DomainLinks):
-            nominal = stages[-1]
-    exact = linked if links.must_expand else [name for name in linked if name not in sampled]
-    return LinkedCosts(tuple(stages), tuple(exact))

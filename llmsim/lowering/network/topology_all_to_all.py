@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -144,26 +143,3 @@ def routed_ports(routes: Routes, runs: Sequence[Sequence[int]], nodes: int) -> R
     return RoutedPorts(
         len(runs[0]), nodes, inside, between, routes, tuple(tuple(devices) for devices in runs)
     )
-
-
-def routed_broadcasts_ps(routes: Routes, runs: Sequence[Sequence[int]], sizes: Int64) -> Int64:
-    """Each rank's share in turn, along a chain that passes pieces on as they come, in all runs at
-    once.
-    """
-    ranks = len(runs[0])
-    share = -(-sizes // ranks)
-    total = np.zeros(len(sizes), np.int64)
-    for first in range(ranks):
-        crossing: Counter[int] = Counter()
-        latency = 0
-        for devices in runs:
-            chain = [devices[(first + step) % ranks] for step in range(ranks)]
-            links = [link for pair in pairwise(chain) for link in routes.native.route(*pair)]
-            crossing.update(links)
-            latency = max(latency, sum(routes.speeds[link][1] for link in links))
-        rate, times = min(
-            ((routes.speeds[link][0], n) for link, n in crossing.items()),
-            key=lambda one: one[0] / one[1],
-        )
-        total += np.ceil(share * times / rate * PS_PER_S).astype(np.int64) + latency
-    return total

@@ -216,15 +216,15 @@ void bind_expanded(nb::module_& m) {
       .def(
           "__init__",
           [](CollectiveSpec* spec, std::int32_t op, astra_sim::model::CollectiveKind kind,
-             std::int64_t bytes_per_unit, astra_sim::model::Algorithm algorithm, std::int32_t ranks,
-             std::int32_t stride, bool everyone, std::int32_t per_node,
+             std::int64_t bytes_per_unit, const astra_sim::model::AlgorithmChoice& algorithm,
+             std::int32_t ranks, std::int32_t stride, bool everyone, std::int32_t per_node,
              std::int64_t far_bytes_per_unit) {
             if (ranks < 0 || stride < 1 || per_node < 0 || far_bytes_per_unit < 0)
               throw std::invalid_argument("a collective is among a number of ranks");
             new (spec) CollectiveSpec{op,     kind,     bytes_per_unit, algorithm,         ranks,
                                       stride, everyone, per_node,       far_bytes_per_unit};
           },
-          "op"_a, "kind"_a, "bytes_per_unit"_a, "algorithm"_a = astra_sim::model::Algorithm::kRing,
+          "op"_a, "kind"_a, "bytes_per_unit"_a, "algorithm"_a = astra_sim::model::AlgorithmChoice{},
           "ranks"_a = 0, "stride"_a = 1, "everyone"_a = false, "per_node"_a = 0,
           "far_bytes_per_unit"_a = 0);
   nb::class_<ExpandedConfig>(m, "ExpandedConfig",

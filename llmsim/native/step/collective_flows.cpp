@@ -1,11 +1,14 @@
 #include "step/collective_flows.h"
 
 #include <algorithm>
+#include <numeric>
 #include <stdexcept>
 
 #include "model/base/arithmetic.h"
 
 namespace llmsim {
+
+namespace model = astra_sim::model;
 
 CollectiveFlows::CollectiveFlows(const Program& program, std::int32_t members, ContendedLinks links,
                                  SharedNetwork& network, Done done)
@@ -83,14 +86,31 @@ void CollectiveFlows::rows_of(const CollectiveSpec& spec, std::int64_t units, st
   }
 }
 
-// What each of a ring's ranks sends; of an exchange of rows, what leaves each rank, in all one
+// What the rank that sends most sends; of an exchange of rows, what leaves each rank, in all one
 // neighbour's flow: that loads the ranks' ports as much as flows to all others do.
 std::int64_t CollectiveFlows::bytes_of(const CollectiveSpec& spec, std::int64_t units,
-                                       std::int32_t ranks) const {
-  using Kind = astra_sim::model::CollectiveKind;
-  const std::int64_t chunk = ceil_div(units * spec.bytes_per_unit, ranks);
+                                       std::int32_t ranks) {
+  using Kind = model::CollectiveKind;
+  const std::int64_t bytes = units * spec.bytes_per_unit;
+  if (model::entry_of(spec.algorithm.algorithm).on_switch) return bytes;  // up, and as much down
+  if (spec.algorithm != model::AlgorithmChoice{}) return schedule_of(spec, ranks).most_sent(bytes);
+  const std::int64_t chunk = ceil_div(bytes, ranks);
   if (spec.kind == Kind::kAllToAll) return chunk;
   return (ranks - 1) * chunk * (spec.kind == Kind::kAllReduce ? 2 : 1);
+}
+
+// The messages of a collective among so many ranks, made when they are first asked for.
+const model::Schedule& CollectiveFlows::schedule_of(const CollectiveSpec& spec,
+                                                    std::int32_t ranks) {
+  auto& schedule = schedules_[{spec.op, ranks}];
+  if (schedule == nullptr) {
+    std::vector<model::DeviceId> group(at(ranks));
+    std::iota(group.begin(), group.end(), 0);
+    const model::CollectiveShape shape = model::shape_of(spec.algorithm, nullptr);
+    schedule = model::Schedule::make(
+        {spec.kind, spec.algorithm.algorithm, 0, nullptr, shape, nullptr}, group);
+  }
+  return *schedule;
 }
 
 // From when all of them start until the last byte is there, nobody else moving.

@@ -15,8 +15,10 @@
 #include <memory>
 #include <span>
 #include <tuple>
+#include <utility>
 #include <vector>
 
+#include "model/collective/schedule.h"
 #include "network/shared_network.h"
 #include "step/expanded.h"
 
@@ -77,7 +79,8 @@ class CollectiveFlows final : private TransferOwner {
   NetworkNodeId device(std::int32_t member, std::int32_t stage, std::int32_t rank) const {
     return links_.places[at(rank + tp_ * (stage + stages_ * member))];
   }
-  std::int64_t bytes_of(const CollectiveSpec& spec, std::int64_t units, std::int32_t ranks) const;
+  std::int64_t bytes_of(const CollectiveSpec& spec, std::int64_t units, std::int32_t ranks);
+  const astra_sim::model::Schedule& schedule_of(const CollectiveSpec& spec, std::int32_t ranks);
   void flows_between(const CollectiveSpec& spec, std::int64_t units, std::int32_t stage);
   void rows_of(const CollectiveSpec& spec, std::int64_t units, std::int32_t stage);
   Part& only_part(Shape shape, std::int64_t bytes);
@@ -96,6 +99,9 @@ class CollectiveFlows final : private TransferOwner {
   std::vector<std::size_t> free_exchanges_;
   std::array<Part, 2> parts_;  // of the exchange that is being started
   std::size_t num_parts_ = 0;
+  // By operator and ranks, of algorithms other than the ring.
+  std::map<std::pair<std::int32_t, std::int32_t>, std::shared_ptr<const astra_sim::model::Schedule>>
+      schedules_;
   std::vector<NetworkLinkId> crossed_;    // scratch
   std::unique_ptr<SharedNetwork> probe_;  // a network without anybody else, made when first needed
   Ps probed_ = 0;

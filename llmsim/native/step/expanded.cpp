@@ -127,7 +127,9 @@ class ExpandedTiming::Layout {
     if (measured)
       table = std::make_shared<const model::MeasuredTable>(std::vector<model::Bytes>{0, 1},
                                                            std::vector<model::Ps>{0, 1});
-    const auto algorithm = measured ? model::Algorithm::kMeasured : spec.algorithm;
+    const auto algorithm = measured ? model::Algorithm::kMeasured : spec.algorithm.algorithm;
+    model::CollectiveShape shape;
+    if (!measured) shape = model::shape_of(spec.algorithm, config_.topology);
     const auto members = static_cast<std::uint32_t>(step_.members.size());
     const bool together = op.feature == Feature::kGathered;
     std::map<std::uint32_t, std::vector<model::DeviceId>> groups;
@@ -140,7 +142,7 @@ class ExpandedTiming::Layout {
     for (const auto& [first, devices] : groups) {
       number[first] = static_cast<std::uint32_t>(plans_[index].size());
       plans_[index].push_back(
-          builder_.add_plan({spec.kind, algorithm, builder_.add_group(devices), table}));
+          builder_.add_plan({spec.kind, algorithm, builder_.add_group(devices), table, shape}));
     }
     for (std::uint32_t m = 0; m < members; ++m)
       for (std::uint32_t t = 0; t < ranks_; ++t)

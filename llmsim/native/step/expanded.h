@@ -21,7 +21,7 @@ struct CollectiveSpec {
   // Per token or sequence, of the whole vector (a hand-over: of each rank); 0: measured, its table
   // is its duration.
   std::int64_t bytes_per_unit = 0;
-  astra_sim::model::Algorithm algorithm = astra_sim::model::Algorithm::kRing;
+  astra_sim::model::AlgorithmChoice algorithm{};
   // Among how many ranks of a stage, `stride` apart; 0: all of them, of operators over gathered
   // tokens one of each member, or with `everyone` all of all members.
   std::int32_t ranks = 0, stride = 1;
