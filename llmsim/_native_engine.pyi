@@ -166,6 +166,8 @@ class Algorithm(enum.Enum):
 
     CUSTOM = 6
 
+    BRUCK = 7
+
 class AlgorithmChoice:
     """An algorithm as files name it: ring, oneRing, direct4."""
 

@@ -63,9 +63,13 @@ CollectiveSite random_plan(test::Random& random) {
   for (std::int64_t d = 0; d < dims; ++d) {
     out.shape.dims.push_back(static_cast<std::uint32_t>(random.between(1, dims == 1 ? 20 : 5)));
     n *= out.shape.dims.back();
-    const Algorithm choices[] = {Algorithm::kRing, Algorithm::kDirect, Algorithm::kHalvingDoubling,
-                                 Algorithm::kDoubleBinaryTree, Algorithm::kInSwitch};
-    out.shape.algorithms.push_back(choices[random.between(0, 4)]);
+    const Algorithm choices[] = {Algorithm::kRing,
+                                 Algorithm::kDirect,
+                                 Algorithm::kHalvingDoubling,
+                                 Algorithm::kDoubleBinaryTree,
+                                 Algorithm::kInSwitch,
+                                 Algorithm::kBruck};
+    out.shape.algorithms.push_back(choices[random.between(0, 5)]);
   }
   out.topology = model::Topology::single(static_cast<TopologyKind>(random.between(0, 2)), n,
                                          7'000'000'001, 1000);
@@ -170,7 +174,7 @@ void bytes_are_exact() {
     const auto n = static_cast<std::uint32_t>(random.between(2, 17));
     const CollectiveKind kinds[] = {kReduceScatter, kAllGather, kBroadcast,
                                     kReduce,        kGather,    kScatter};
-    const CollectiveKind kind = kinds[random.between(0, 4)];
+    const CollectiveKind kind = kinds[random.between(0, 5)];
     CollectiveSite where = site(TopologyKind::kFullyConnected, n, kind, Algorithm::kDirect);
     where.shape.dims = {n};
     where.shape.root = static_cast<std::uint32_t>(random.between(0, n - 1));

@@ -108,7 +108,7 @@ def full() -> Json:
         "all2all_backend": "allgather_reducescatter",
         "all_reduce_implementation": "halvingDoubling",
         "all_gather_implementation": "direct4",
-        "reduce_scatter_implementation": "direct",
+        "reduce_scatter_implementation": "bruck",
         "all_to_all_implementation": "ring,direct",
     }
     drafts = {"num_speculative_tokens": 2}

@@ -16,8 +16,8 @@ from .clusters import check_folded_is_expanded, cluster, lowered, model
 from .legal import SHAPES, instance, representatives
 
 TRACE = "synthetic:n=6,rate=2000,input=lognormal:80,output=lognormal:5,seed=3"
-SUMS = ("ring", "direct", "direct2", "halvingDoubling", "doubleBinaryTree")
-PARTS = ("ring", "direct", "direct2", "halvingDoubling")
+SUMS = ("ring", "direct", "direct2", "halvingDoubling", "doubleBinaryTree", "bruck")
+PARTS = ("ring", "direct", "direct2", "halvingDoubling", "bruck")
 ROWS = ("ring", "direct", "direct2")
 OPTIONS = {
     "all_reduce_implementation": SUMS,
@@ -147,10 +147,7 @@ def test_rings_are_the_default(tmp_path: Path) -> None:
             {"all_gather_implementation": "doubleBinaryTree"},
             "has no messages for this collective; one of ring, direct, halvingDoubling",
         ),
-        (
-            {"all_to_all_implementation": "ring,halvingDoubling"},
-            'all_to_all_implementation is "halvingDoubling"',
-        ),
+        ({"all_to_all_implementation": "ring,bruck"}, 'all_to_all_implementation is "bruck"'),
         ({"all_reduce_implementation": "inSwitch"}, "name a topology in the cluster file"),
     ],
 )

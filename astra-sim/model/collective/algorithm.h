@@ -44,7 +44,9 @@ enum class Algorithm : std::uint8_t {
   // The switch that all ranks hang on reduces and multicasts.
   kInSwitch,
   // The messages of a schedule that the plan brings along (Schedule::custom).
-  kCustom
+  kCustom,
+  // An all-gather in ceil(log2 n) rounds for any number of ranks; a reduce-scatter the other way.
+  kBruck
 };
 
 // A set of kinds of collectives, a bit each.
@@ -61,7 +63,7 @@ struct Line;
 // Message patterns on the ranks of one line, a file each in impl/.
 namespace patterns {
 using Pattern = void(ScheduleBuilder& out, const Line& line, CollectiveKind kind);
-Pattern ring, direct, halving_doubling, double_binary_tree, in_switch;
+Pattern ring, direct, halving_doubling, double_binary_tree, in_switch, bruck;
 // A barrier: in round k, a message to the rank 2^k further.
 Pattern dissemination;
 }  // namespace patterns
@@ -129,6 +131,13 @@ inline constexpr AlgorithmEntry kAlgorithms[] = {
      .lay = &patterns::in_switch,
      .on_switch = true},
     {.algorithm = Algorithm::kCustom, .name = "custom", .word = "custom"},
+    {.algorithm = Algorithm::kBruck,
+     .name = "Bruck",
+     .word = "bruck",
+     .kinds = kinds(CollectiveKind::kAllReduce, CollectiveKind::kAllGather,
+                    CollectiveKind::kReduceScatter, CollectiveKind::kBarrier),
+     .lay = &patterns::bruck,
+     .two_phases = true},
 };
 
 constexpr bool rows_are_in_order() {
