@@ -7,8 +7,10 @@ from llmsim.costs.source import (
     CostRequest,
     EngineVersions,
     Floor,
+    MixedAttention,
     MixedGrid,
     OpCost,
+    SplitAttention,
     SplitGrid,
 )
 
@@ -18,8 +20,10 @@ __all__ = [
     "CostRequest",
     "EngineVersions",
     "Floor",
+    "MixedAttention",
     "MixedGrid",
     "OpCost",
+    "SplitAttention",
     "SplitGrid",
     "compile_costs",
 ]

@@ -15,7 +15,15 @@ import numpy as np
 
 from llmsim.costs.cache_checks import check
 from llmsim.costs.experts.load_sampling import SampledTable
-from llmsim.costs.source import AttentionCost, CompiledCosts, Floor, MixedGrid, OpCost, SplitGrid
+from llmsim.costs.source import (
+    CompiledCosts,
+    Floor,
+    MixedAttention,
+    MixedGrid,
+    OpCost,
+    SplitAttention,
+    SplitGrid,
+)
 
 MAGIC = b"LLMSIMC1"
 ALIGNMENT = 8
@@ -38,7 +46,16 @@ DAMAGED = (
 
 _CLASSES = {
     cls.__name__: cls
-    for cls in (AttentionCost, CompiledCosts, SampledTable, Floor, MixedGrid, OpCost, SplitGrid)
+    for cls in (
+        MixedAttention,
+        SplitAttention,
+        CompiledCosts,
+        SampledTable,
+        Floor,
+        MixedGrid,
+        OpCost,
+        SplitGrid,
+    )
 }
 
 

@@ -12,7 +12,13 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import numpy as np
 
 from llmsim.costs.experts.load_sampling import SampledTable
-from llmsim.costs.source import AttentionCost, CompiledCosts, MixedGrid, OpCost, SplitGrid
+from llmsim.costs.source import (
+    AttentionCost,
+    CompiledCosts,
+    MixedAttention,
+    OpCost,
+    SplitAttention,
+)
 
 
 def check(costs: object) -> CompiledCosts:
@@ -42,24 +48,17 @@ def _check_op(op: OpCost) -> None:
 
 
 def _check_attention(attention: AttentionCost) -> None:
-    grid: MixedGrid | SplitGrid | None = attention.mixed or attention.split
-    _need(grid is not None and (attention.mixed is None or attention.split is None), attention.name)
-    if attention.mixed is not None:
-        mixed = attention.mixed
-        axes = [mixed.chunk_axis, mixed.kv_prefill_axis, mixed.n_axis, mixed.kv_axis]
-        _check_grid(attention.name, axes, [mixed.ps, mixed.provenance])
-    if attention.split is not None:
-        split = attention.split
-        _check_grid(
-            attention.name,
-            [split.q_axis, split.k_axis],
-            [split.prefill_ps, split.prefill_provenance],
-        )
-        _check_grid(
-            attention.name,
-            [split.n_axis, split.kv_axis],
-            [split.decode_ps, split.decode_provenance],
-        )
+    match attention:
+        case MixedAttention(grid=mixed):
+            axes = [mixed.chunk_axis, mixed.kv_prefill_axis, mixed.n_axis, mixed.kv_axis]
+            _check_grid(attention.name, axes, [mixed.ps, mixed.provenance])
+        case SplitAttention(grid=split):
+            prefill: list[np.ndarray] = [split.prefill_ps, split.prefill_provenance]
+            _check_grid(attention.name, [split.q_axis, split.k_axis], prefill)
+            decode: list[np.ndarray] = [split.decode_ps, split.decode_provenance]
+            _check_grid(attention.name, [split.n_axis, split.kv_axis], decode)
+        case _:
+            _need(False, attention.name)
 
 
 def _check_grid(name: str, axes: list[np.ndarray], cells: list[np.ndarray]) -> None:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from llmsim.costs.source import SplitAttention
+
 if TYPE_CHECKING:
     from llmsim.costs.source import AttentionCost, CostRequest, CostSource
     from llmsim.model import Attention
@@ -25,11 +27,11 @@ def context_attention(
     own = _alone(op, request, 1)
     mine = source.attention(own)
     theirs = mine if op.query_ranks == 1 else source.attention(_alone(op, request, op.query_ranks))
-    if mine is None or theirs is None or mine.split is None or theirs.split is None:
+    if not isinstance(mine, SplitAttention) or not isinstance(theirs, SplitAttention):
         return None
-    decode = theirs.split
-    split = replace(
-        mine.split,
+    decode = theirs.grid
+    grid = replace(
+        mine.grid,
         n_axis=decode.n_axis,
         kv_axis=decode.kv_axis * op.context_ranks,
         decode_ps=decode.decode_ps,
@@ -42,7 +44,7 @@ def context_attention(
     )
     return replace(
         mine,
-        split=split,
+        grid=grid,
         skew_ps_per_token_q20=theirs.skew_ps_per_token_q20 // op.context_ranks,
         source=source_text,
     )

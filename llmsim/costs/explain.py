@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from llmsim.core import Int64, Provenance
-from llmsim.costs.source import AttentionCost, CompiledCosts
+from llmsim.costs.source import AttentionCost, CompiledCosts, MixedAttention, SplitAttention
 
 SIZES = (1, 16, 128, 512, 2048, 8192)
 DECODE_BATCHES = (1, 8, 32, 128)
@@ -40,11 +40,11 @@ def decode_us(attention: AttentionCost, n: int, cached_tokens: int) -> float:
     """Attention of one layer for a pure decode of n sequences of equal length, us; as the core
     interpolates it.
     """
-    if attention.mixed is not None:
-        grid = attention.mixed
+    if isinstance(attention, MixedAttention):
+        grid = attention.grid
         return _bilinear(grid.n_axis, grid.kv_axis, grid.ps[0, 0], n, cached_tokens) / PS_PER_US
-    assert attention.split is not None
-    split = attention.split
+    assert isinstance(attention, SplitAttention)
+    split = attention.grid
     return _bilinear(split.n_axis, split.kv_axis, split.decode_ps, n, cached_tokens) / PS_PER_US
 
 
@@ -52,15 +52,15 @@ def prefill_us(attention: AttentionCost, new_tokens: int, cached_tokens: int) ->
     """Attention of one layer for one sequence of new tokens on cached ones, us; as the core
     interpolates it.
     """
-    if attention.mixed is not None:
-        grid = attention.mixed
+    if isinstance(attention, MixedAttention):
+        grid = attention.grid
         plane = grid.ps[:, :, 0, 0]
         return (
             _bilinear(grid.chunk_axis, grid.kv_prefill_axis, plane, new_tokens, cached_tokens)
             / PS_PER_US
         )
-    assert attention.split is not None
-    split = attention.split
+    assert isinstance(attention, SplitAttention)
+    split = attention.grid
     return (
         _bilinear(split.q_axis, split.k_axis, split.prefill_ps, new_tokens, cached_tokens)
         / PS_PER_US

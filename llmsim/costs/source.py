@@ -4,10 +4,11 @@ uses them.
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -178,17 +179,27 @@ class SplitGrid:
     mixed_decode_ps_per_kv_token_q20: int
 
 
-@dataclass(frozen=True, eq=False)
-class AttentionCost:
-    """Attention of ONE layer; `repeat` layers per step. Exactly one of `mixed` and `split` is set.
+class _EitherShape(type):
+    """Makes `AttentionCost(repeat, mixed, split, ...)`, as plug-ins may still write, one of its two
+    kinds.
+    """
+
+    def __call__(cls, *values: Any, **named: Any) -> Any:
+        if cls is AttentionCost:
+            return _of_either_shape(*values, **named)
+        return super().__call__(*values, **named)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AttentionCost(metaclass=_EitherShape):
+    """Attention of ONE layer; `repeat` layers per step. Either a MixedAttention or a
+    SplitAttention.
 
     Unequal decode lengths add skew_ps_per_token_q20 * (max - mean) / 2^20 per layer (0: unknown or
     absent).
     """
 
     repeat: int
-    mixed: MixedGrid | None
-    split: SplitGrid | None
     skew_ps_per_token_q20: int
     source: str
     skew_source: str
@@ -199,14 +210,68 @@ class AttentionCost:
     in them.
     """
     chunked: bool = False
-    prompts_apart: bool = False
-    """Of `mixed`: several prompts of a step are looked up one by one, and share the time of the
-    shortest call; else as one that sees as many pairs.
-    """
     from_bundle: bool = False
     """Whether a user's profile says it."""
     power_uw: int = 0
     """What one device draws meanwhile, on average over a table's rows; 0: nobody says."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Answers for the two earlier fields, of which one was None, and warns."""
+            kind = {"mixed": MixedAttention, "split": SplitAttention}.get(name)
+            if kind is None:
+                raise AttributeError(f"{type(self).__name__} has no attribute {name}")
+            sentence = (
+                f"AttentionCost.{name} is now the grid of {kind.__name__}; match on the class"
+            )
+            warnings.warn(sentence, FutureWarning, stacklevel=2)
+            return self.grid if isinstance(self, kind) else None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MixedAttention(AttentionCost):
+    """Prefills and decodes of a step are one call."""
+
+    grid: MixedGrid
+    prompts_apart: bool = False
+    """Several prompts of a step are looked up one by one, and share the time of the shortest call;
+    else as one that sees as many pairs.
+    """
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SplitAttention(AttentionCost):
+    """Prefills and the decodes of a step are calls of their own."""
+
+    grid: SplitGrid
+
+
+def _of_either_shape(
+    repeat: int,
+    mixed: MixedGrid | None,
+    split: SplitGrid | None,
+    skew_ps_per_token_q20: int,
+    source: str,
+    skew_source: str,
+    *,
+    prompts_apart: bool = False,
+    **others: Any,
+) -> AttentionCost:
+    sentence = "AttentionCost is made as MixedAttention(grid=...) or SplitAttention(grid=...)"
+    warnings.warn(sentence, FutureWarning, stacklevel=3)
+    shared: dict[str, Any] = {
+        "repeat": repeat,
+        "skew_ps_per_token_q20": skew_ps_per_token_q20,
+        "source": source,
+        "skew_source": skew_source,
+        **others,
+    }
+    if mixed is not None:
+        return MixedAttention(grid=mixed, prompts_apart=prompts_apart, **shared)
+    if split is None:
+        raise TypeError("attention has one of two grids: give mixed or split")
+    return SplitAttention(grid=split, **shared)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from llmsim.costs import AttentionCost, CompiledCosts, CostRequest
+from llmsim.costs import AttentionCost, CompiledCosts, CostRequest, SplitAttention
 from llmsim.lowering.network.base import NetworkView
 from llmsim.model import Attention
 
@@ -40,8 +40,9 @@ def _gathering(
     ranks: int,
     parts: int,
 ) -> AttentionCost:
-    split = attention.split
-    assert split is not None, "context parallelism prices prefills and decodes apart"
+    apart = "context parallelism prices prefills and decodes apart"
+    assert isinstance(attention, SplitAttention), apart
+    split = attention.grid
     # A part of q tokens stands behind k on average, k - q (parts - 1) / 2 of which were there
     # before the prompt.
     tokens, seen = split.q_axis[:, None], split.k_axis[None, :]
@@ -51,4 +52,4 @@ def _gathering(
     if there.any():
         sizes, owner = np.unique(before[there] * bytes_per_token, return_inverse=True)
         more[there] = links.context_gather(ranks, sizes.astype(np.int64))[owner]
-    return replace(attention, split=replace(split, prefill_ps=split.prefill_ps + more))
+    return replace(attention, grid=replace(split, prefill_ps=split.prefill_ps + more))

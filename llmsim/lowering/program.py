@@ -8,7 +8,7 @@ import numpy as np
 
 from llmsim import _native
 from llmsim.core import Int32
-from llmsim.costs import AttentionCost, CompiledCosts, OpCost
+from llmsim.costs import AttentionCost, CompiledCosts, MixedAttention, OpCost, SplitAttention
 from llmsim.model import Attention, Collective, Operator
 
 FEATURES = {
@@ -210,8 +210,8 @@ def queries_per_kv_head(op: Attention) -> int:
 
 
 def _attention(cost: AttentionCost, queries: int) -> "_native.Attention":
-    if cost.mixed is not None:
-        grid = cost.mixed
+    if isinstance(cost, MixedAttention):
+        grid = cost.grid
         axes = [grid.chunk_axis, grid.kv_prefill_axis, grid.n_axis, grid.kv_axis]
         return _native.Attention.mixed(
             axes,
@@ -223,8 +223,8 @@ def _attention(cost: AttentionCost, queries: int) -> "_native.Attention":
             queries,
             cost.prompts_apart,
         )
-    assert cost.split is not None, "attention has one of two shapes"
-    split = cost.split
+    assert isinstance(cost, SplitAttention), "attention has one of two shapes"
+    split = cost.grid
     return _native.Attention.split(
         [split.q_axis, split.k_axis],
         split.prefill_ps.ravel(),

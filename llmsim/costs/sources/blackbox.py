@@ -19,7 +19,15 @@ import numpy as np
 from llmsim.config.errors import InputError
 from llmsim.config.reading import finite, json_value
 from llmsim.core import Provenance
-from llmsim.costs.source import AttentionCost, CostRequest, CostSource, Curve, OpCost, SplitGrid
+from llmsim.costs.source import (
+    AttentionCost,
+    CostRequest,
+    CostSource,
+    Curve,
+    OpCost,
+    SplitAttention,
+    SplitGrid,
+)
 from llmsim.costs.sources.csv_tables import read_text
 from llmsim.model import Attention
 
@@ -101,8 +109,12 @@ class BlackboxSource(CostSource):
         flat = np.ones((1, 2), dtype=np.int64)
         prompts, decodes = (tokens[:, None] * each * flat // op.repeat for each in (prompt, decode))
         grid = SplitGrid(tokens, contexts, prompts, marks, tokens, contexts, decodes, marks, 0)
-        return AttentionCost(
-            op.repeat, None, grid, 0, self._label, "none: the blackbox does not see lengths"
+        return SplitAttention(
+            repeat=op.repeat,
+            grid=grid,
+            skew_ps_per_token_q20=0,
+            source=self._label,
+            skew_source="none: the blackbox does not see lengths",
         )
 
     def extra_ops(self) -> list[OpCost]:

@@ -12,7 +12,14 @@ from numpy.typing import NDArray
 from llmsim.core import Provenance
 from llmsim.costs.hardware_limits import PeakRates, bandwidth_differs, own_peak_rates_of
 from llmsim.costs.interpolation_grid import geometric_axis
-from llmsim.costs.source import AttentionCost, CostRequest, CostSource, Curve, SplitGrid, to_ps
+from llmsim.costs.source import (
+    CostRequest,
+    CostSource,
+    Curve,
+    SplitAttention,
+    SplitGrid,
+    to_ps,
+)
 from llmsim.costs.sources.decode_skew import mixed_decode_q20, skew_q20
 from llmsim.model import Collective, Embedding, Moe
 
@@ -96,7 +103,7 @@ class RooflineSource(CostSource):
             )
         return np.asarray(np.maximum(memory, compute) * 1e6 + LAUNCH_US)
 
-    def attention(self, op: Attention) -> AttentionCost:
+    def attention(self, op: Attention) -> SplitAttention:
         """max(KV bytes / (0.8 bandwidth), causal flops / (0.5 peak)) + 9 us, for prefills and for
         decode batches.
         """
@@ -122,7 +129,13 @@ class RooflineSource(CostSource):
             analytic(decode),
             mixed_decode_q20(self._request, op),
         )
-        return AttentionCost(op.repeat, None, grid, kappa, self._label, how)
+        return SplitAttention(
+            repeat=op.repeat,
+            grid=grid,
+            skew_ps_per_token_q20=kappa,
+            source=self._label,
+            skew_source=how,
+        )
 
     def notes(self) -> list[str]:
         """What was not known."""

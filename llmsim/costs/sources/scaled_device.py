@@ -16,7 +16,15 @@ from numpy.typing import NDArray
 
 from llmsim.core import Int64, Provenance, UInt8
 from llmsim.costs.hardware_limits import PeakRates, peak_rates_of
-from llmsim.costs.source import AttentionCost, CostRequest, CostSource, Curve, OpCost, SplitGrid
+from llmsim.costs.source import (
+    AttentionCost,
+    CostRequest,
+    CostSource,
+    Curve,
+    OpCost,
+    SplitAttention,
+    SplitGrid,
+)
 from llmsim.costs.sources.decode_skew import mixed_decode_q20, skew_note, skew_q20
 from llmsim.costs.sources.roofline import ATTENTION_LAUNCH_US, LAUNCH_US, RooflineSource
 from llmsim.costs.sources.silicon.database import Database
@@ -83,9 +91,9 @@ class SimilarSource(CostSource):
         constants.
         """
         found = self._measured.attention(op)
-        if found is None or found.split is None:
+        if not isinstance(found, SplitAttention):
             return None
-        grid = found.split
+        grid = found.grid
         q, k = np.meshgrid(grid.q_axis.astype(float), grid.k_axis.astype(float), indexing="ij")
         n, kv = np.meshgrid(grid.n_axis.astype(float), grid.kv_axis.astype(float), indexing="ij")
         prefill = self._cells(op, grid.prefill_ps, q + k, q * k + q * (q + 1) / 2, 0)
@@ -104,7 +112,13 @@ class SimilarSource(CostSource):
             *decode,
             mixed_decode_q20(self._request, op),
         )
-        return AttentionCost(op.repeat, None, split, kappa, f"{found.source}, {self._label}", how)
+        return SplitAttention(
+            repeat=op.repeat,
+            grid=split,
+            skew_ps_per_token_q20=kappa,
+            source=f"{found.source}, {self._label}",
+            skew_source=how,
+        )
 
     def extra_ops(self) -> list[OpCost]:
         """The kernels beside the tables', which only move data."""

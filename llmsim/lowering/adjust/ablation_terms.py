@@ -10,7 +10,7 @@ from llmsim.config import EngineArgs
 from llmsim.config.engine.args import COMMAND_LINE
 from llmsim.config.errors import InputError, nearest
 from llmsim.costs import CompiledCosts
-from llmsim.costs.source import AttentionCost
+from llmsim.costs.source import AttentionCost, MixedAttention, SplitAttention
 
 
 @dataclass(frozen=True)
@@ -166,14 +166,14 @@ def _without_mixed_step(attention: AttentionCost) -> AttentionCost:
 
     The planes are zero where they meet, so that pure steps keep their cost.
     """
-    if attention.mixed is not None:
-        grid, ps, marks = attention.mixed, attention.mixed.ps, attention.mixed.provenance
+    if isinstance(attention, MixedAttention):
+        grid, ps, marks = attention.grid, attention.grid.ps, attention.grid.provenance
         worst = np.maximum(marks[:, :, :1, :1], marks[:1, :1, :, :])
         return replace(
-            attention, mixed=replace(grid, ps=ps[:, :, :1, :1] + ps[:1, :1, :, :], provenance=worst)
+            attention, grid=replace(grid, ps=ps[:, :, :1, :1] + ps[:1, :1, :, :], provenance=worst)
         )
-    assert attention.split is not None, "attention has one of two shapes"
-    return replace(attention, split=replace(attention.split, mixed_decode_ps_per_kv_token_q20=0))
+    assert isinstance(attention, SplitAttention), "attention has one of two shapes"
+    return replace(attention, grid=replace(attention.grid, mixed_decode_ps_per_kv_token_q20=0))
 
 
 def term_notes(disabled: Sequence[str]) -> tuple[str, ...]:

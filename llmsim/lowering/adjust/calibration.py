@@ -15,7 +15,7 @@ from llmsim.config.errors import InputError
 from llmsim.config.reading import finite, json_file, shown
 from llmsim.core import PS_PER_NS, Int64
 from llmsim.costs import CompiledCosts, OpCost
-from llmsim.costs.source import AttentionCost
+from llmsim.costs.source import AttentionCost, MixedAttention, SplitAttention
 
 KIND = "llmsim calibration"
 SCHEMA_VERSION = 1
@@ -214,22 +214,21 @@ def _scaled_op(op: OpCost, ppm: int) -> OpCost:
 
 
 def _scaled_attention(attention: AttentionCost, ppm: int, label: str) -> AttentionCost:
-    mixed, split = attention.mixed, attention.split
-    if mixed is not None:
-        mixed = replace(mixed, ps=_scaled(mixed.ps, ppm))
-    if split is not None:
-        split = replace(
-            split,
-            prefill_ps=_scaled(split.prefill_ps, ppm),
-            decode_ps=_scaled(split.decode_ps, ppm),
-            mixed_decode_ps_per_kv_token_q20=_scaled_int(
-                split.mixed_decode_ps_per_kv_token_q20, ppm
-            ),
-        )
+    scaled: AttentionCost = attention
+    match attention:
+        case MixedAttention(grid=mixed):
+            scaled = replace(attention, grid=replace(mixed, ps=_scaled(mixed.ps, ppm)))
+        case SplitAttention(grid=split):
+            loss = _scaled_int(split.mixed_decode_ps_per_kv_token_q20, ppm)
+            grid = replace(
+                split,
+                prefill_ps=_scaled(split.prefill_ps, ppm),
+                decode_ps=_scaled(split.decode_ps, ppm),
+                mixed_decode_ps_per_kv_token_q20=loss,
+            )
+            scaled = replace(attention, grid=grid)
     return replace(
-        attention,
-        mixed=mixed,
-        split=split,
+        scaled,
         skew_ps_per_token_q20=_scaled_int(attention.skew_ps_per_token_q20, ppm),
         source=attention.source + label,
     )

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from llmsim.config.cluster_file.power import AcceleratorPower
 from llmsim.costs import CompiledCosts, OpCost
 from llmsim.costs.hardware_limits import PeakRates
-from llmsim.costs.source import AttentionCost
+from llmsim.costs.source import AttentionCost, MixedAttention, SplitAttention
 from llmsim.model import Attention, Dtypes, Operator
 from llmsim.power.traffic import weight_bytes
 
@@ -104,8 +104,8 @@ def _slowed_attention(
         )
 
     source = cost.source + label
-    if cost.mixed is not None:
-        grid = cost.mixed
+    if isinstance(cost, MixedAttention):
+        grid = cost.grid
         q, k, n, kv = np.meshgrid(
             *(
                 axis.astype(float)
@@ -114,14 +114,14 @@ def _slowed_attention(
             indexing="ij",
         )
         scale = factor(q + k + n * (kv + 1), q * k + q * (q + 1) / 2 + n * (kv + 1))
-        return replace(cost, mixed=replace(grid, ps=_times(grid.ps, scale)), source=source)
-    assert cost.split is not None, "attention has one of two shapes"
-    split = cost.split
+        return replace(cost, grid=replace(grid, ps=_times(grid.ps, scale)), source=source)
+    assert isinstance(cost, SplitAttention), "attention has one of two shapes"
+    split = cost.grid
     q, k = np.meshgrid(split.q_axis.astype(float), split.k_axis.astype(float), indexing="ij")
     n, kv = np.meshgrid(split.n_axis.astype(float), split.kv_axis.astype(float), indexing="ij")
     return replace(
         cost,
-        split=replace(
+        grid=replace(
             split,
             prefill_ps=_times(split.prefill_ps, factor(q + k, q * k + q * (q + 1) / 2)),
             decode_ps=_times(split.decode_ps, factor(n * (kv + 1), n * (kv + 1))),

@@ -14,7 +14,15 @@ from pathlib import Path
 from llmsim import _native
 from llmsim.config import Deployment, Group, input_files
 from llmsim.config.errors import InfeasibleError, InputError, nearest
-from llmsim.costs import AttentionCost, CompiledCosts, CostRequest, OpCost, compile_costs
+from llmsim.costs import (
+    AttentionCost,
+    CompiledCosts,
+    CostRequest,
+    MixedAttention,
+    OpCost,
+    SplitAttention,
+    compile_costs,
+)
 from llmsim.costs.hardware_limits import floor_of, peak_rates_of
 from llmsim.costs.source import MixedGrid, SplitGrid
 from llmsim.lowering.offload.placement import HOST, memory_at, port_of
@@ -202,17 +210,17 @@ def _shared(cost: OpCost, plan: HostPlan) -> OpCost:
 def _shared_attention(cost: AttentionCost, plan: HostPlan) -> AttentionCost:
     times, source = plan.sharers, _label(cost.source, plan)
     skew = cost.skew_ps_per_token_q20 * times
-    if cost.mixed is not None:
-        mixed: MixedGrid = replace(cost.mixed, ps=cost.mixed.ps * times)
-        return replace(cost, mixed=mixed, skew_ps_per_token_q20=skew, source=source)
-    assert cost.split is not None, "attention has one of two shapes"
+    if isinstance(cost, MixedAttention):
+        mixed: MixedGrid = replace(cost.grid, ps=cost.grid.ps * times)
+        return replace(cost, grid=mixed, skew_ps_per_token_q20=skew, source=source)
+    assert isinstance(cost, SplitAttention), "attention has one of two shapes"
     split: SplitGrid = replace(
-        cost.split,
-        prefill_ps=cost.split.prefill_ps * times,
-        decode_ps=cost.split.decode_ps * times,
-        mixed_decode_ps_per_kv_token_q20=cost.split.mixed_decode_ps_per_kv_token_q20 * times,
+        cost.grid,
+        prefill_ps=cost.grid.prefill_ps * times,
+        decode_ps=cost.grid.decode_ps * times,
+        mixed_decode_ps_per_kv_token_q20=cost.grid.mixed_decode_ps_per_kv_token_q20 * times,
     )
-    return replace(cost, split=split, skew_ps_per_token_q20=skew, source=source)
+    return replace(cost, grid=split, skew_ps_per_token_q20=skew, source=source)
 
 
 def _label(source: str, plan: HostPlan) -> str:

@@ -18,6 +18,7 @@ from llmsim.costs.source import (
     CostRequest,
     CostSource,
     Curve,
+    SplitAttention,
     curve_from_points,
     last_slope,
     to_ps,
@@ -106,7 +107,13 @@ class OlderBundleSource(CostSource):
         grid = found.grid(mixed_decode_q20(self._request, op))
         for note in found.notes:
             self._note(note)
-        return AttentionCost(op.repeat, None, grid, kappa, self._files.label(found.path), how)
+        return SplitAttention(
+            repeat=op.repeat,
+            grid=grid,
+            skew_ps_per_token_q20=kappa,
+            source=self._files.label(found.path),
+            skew_source=how,
+        )
 
     def notes(self) -> list[str]:
         """Rows faster than light first, then what was assumed."""

@@ -20,6 +20,7 @@ from llmsim.costs.source import (
     CostRequest,
     CostSource,
     Curve,
+    MixedAttention,
     curve_from_points,
     to_ps,
 )
@@ -211,7 +212,14 @@ class BundleSource(CostSource):
             label += ", regressor"
         apart = op.flops_per_context_token != op.decode_flops_per_context_token
         grid = complete_grid(table) if grid is None else grid
-        return AttentionCost(op.repeat, grid, None, kappa, label, how, prompts_apart=apart)
+        return MixedAttention(
+            repeat=op.repeat,
+            grid=grid,
+            skew_ps_per_token_q20=kappa,
+            source=label,
+            skew_source=how,
+            prompts_apart=apart,
+        )
 
     def notes(self) -> list[str]:
         """Rows faster than light first, then what was assumed."""

@@ -15,7 +15,15 @@ from llmsim.config.errors import InputError
 from llmsim.core import Provenance, UInt8
 from llmsim.costs.hardware_limits import PeakRates, own_peak_rates_of
 from llmsim.costs.interpolation_grid import geometric_axis
-from llmsim.costs.source import AttentionCost, CostRequest, CostSource, Curve, SplitGrid, to_ps
+from llmsim.costs.source import (
+    AttentionCost,
+    CostRequest,
+    CostSource,
+    Curve,
+    SplitAttention,
+    SplitGrid,
+    to_ps,
+)
 from llmsim.costs.sources.external.checks import (
     faster_than_light,
     feature_of,
@@ -193,7 +201,13 @@ class ExternalSource(CostSource):
             q_axis, k_axis, prefill_ps, prefill_marks, n_axis, kv_axis, decode_ps, decode_marks, 0
         )
         source = self._source([*rows["prefill"], *rows["decode"]])
-        cost = AttentionCost(op.repeat, None, split, 0, source, "none: the cost table does not say")
+        cost = SplitAttention(
+            repeat=op.repeat,
+            grid=split,
+            skew_ps_per_token_q20=0,
+            source=source,
+            skew_source="none: the cost table does not say",
+        )
         return replace(cost, power_uw=_mean_power_uw([*rows["prefill"], *rows["decode"]]))
 
     def _grid(
@@ -237,9 +251,7 @@ class ExternalSource(CostSource):
             f"{self._label}: only one phase of {op.name} is in the table; the data sheet has the "
             "other"
         )
-        split = RooflineSource(self._request).attention(op).split
-        assert split is not None
-        return split
+        return RooflineSource(self._request).attention(op).grid
 
     def _marks(self, points: list[Point], marks: UInt8) -> UInt8:
         """A simulator's point is computed, not measured."""

@@ -16,6 +16,7 @@ from llmsim.costs.source import (
     CostSource,
     Curve,
     OpCost,
+    SplitAttention,
     SplitGrid,
     to_ps,
 )
@@ -210,8 +211,12 @@ class SiliconSource(CostSource):
             decode.provenance,
             mixed_decode_q20(self._request, op),
         )
-        return AttentionCost(
-            op.repeat, None, split, kappa, f"{context.label}; {generation.label}", how
+        return SplitAttention(
+            repeat=op.repeat,
+            grid=split,
+            skew_ps_per_token_q20=kappa,
+            source=f"{context.label}; {generation.label}",
+            skew_source=how,
         )
 
     def extra_ops(self) -> list[OpCost]:

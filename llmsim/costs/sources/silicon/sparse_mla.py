@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from llmsim.core import Provenance
 from llmsim.costs.hardware_limits import PeakRates
 from llmsim.costs.interpolation_grid import geometric_axis
-from llmsim.costs.source import AttentionCost, OpCost, SplitGrid, to_ps
+from llmsim.costs.source import AttentionCost, OpCost, SplitAttention, SplitGrid, to_ps
 from llmsim.costs.sources.silicon.attention import AttentionRows
 from llmsim.costs.sources.silicon.attention_grid import PrefillGrid, decode_grid, prompt_times
 from llmsim.costs.sources.silicon.mla import GEMM_TYPES, INSIDE, rows_of_heads
@@ -77,7 +77,13 @@ def sparse_attention(
     """The whole module as the indexer's time; nothing for the attention to what it chose."""
     if not isinstance(op, IndexerScores):
         inside = "inside the indexer's rows"
-        return AttentionCost(op.repeat, None, _nothing(request), 0, inside, inside)
+        return SplitAttention(
+            repeat=op.repeat,
+            grid=_nothing(request),
+            skew_ps_per_token_q20=0,
+            source=inside,
+            skew_source=inside,
+        )
     context, generation = modules
     decode = decode_grid(generation, request, op, peak_rates)
     prefill = _prefill(context, request)
@@ -86,7 +92,13 @@ def sparse_attention(
         decode.n_axis, decode.kv_axis, decode.ps, decode.provenance, 0,
     )  # fmt: skip
     label = f"{context.label}; {generation.label} (whole modules of sparse attention)"
-    return AttentionCost(op.repeat, None, split, 0, label, "the rows are of equal lengths")
+    return SplitAttention(
+        repeat=op.repeat,
+        grid=split,
+        skew_ps_per_token_q20=0,
+        source=label,
+        skew_source="the rows are of equal lengths",
+    )
 
 
 def _prefill(rows: AttentionRows, request: CostRequest) -> PrefillGrid:
