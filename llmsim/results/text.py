@@ -2,7 +2,7 @@
 
 import io
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from llmsim.core import PS_PER_S
@@ -127,7 +127,28 @@ def _latency_rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]
 
 
 def _machine_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    groups = summary["kv_cache"]
+    yield from _kv_cache_facts(summary["kv_cache"])
+    yield from _utilisation_facts(summary)
+    yield from _cache_facts(summary)
+    yield (
+        "Preemptions",
+        f"{summary['preemptions']} ({summary['recomputed_tokens']} tokens computed again)",
+    )
+    yield from _energy_facts(summary)
+    sources = summary["sources"]
+    parts = {name: part["share"] for name, part in summary["blame"].items()}
+    yield "Latency by cause", _shares(parts)
+    yield "Time by source", _shares(_by_family(sources["by_source"]))
+    yield "Time by confidence", _shares(sources["by_provenance"]) + _farthest(sources)
+    yield "Table interpolation error", _table_error(sources)
+    broken = [f"{name}: {found}" for name, found in summary["invariants"].items() if found != "ok"]
+    yield (
+        "Invariants",
+        "; ".join(broken) if broken else f"{len(summary['invariants'])} checked, all hold",
+    )
+
+
+def _kv_cache_facts(groups: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
     for group in groups[:_MAX_GROUPS]:
         yield (
             f"KV cache, group {group['group']}",
@@ -137,6 +158,9 @@ def _machine_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         )
     if len(groups) > _MAX_GROUPS:
         yield "KV cache, other groups", f"{len(groups) - _MAX_GROUPS} more (--json lists them)"
+
+
+def _utilisation_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for group in summary["utilisation"][:_MAX_GROUPS]:
         yield (
             f"Utilisation, group {group['group']}",
@@ -152,6 +176,10 @@ def _machine_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             f"busy {_percent(device['busy'])}, compute (MFU) {_percent(device['mfu'])}, "
             f"memory bandwidth (MBU) {_percent(device['mbu'])}",
         )
+
+
+def _cache_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The prefix cache, the KV tiers and the drafts."""
     cache = summary["prefix_cache"]
     hits = (
         f"{cache['hit_tokens']} of {cache['queried_tokens']} tokens hit "
@@ -183,22 +211,6 @@ def _machine_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             f"({_percent(drafts['acceptance_rate'])}), {drafts['acceptance_length']:.3f} tokens "
             "per verification",
         )
-    yield (
-        "Preemptions",
-        f"{summary['preemptions']} ({summary['recomputed_tokens']} tokens computed again)",
-    )
-    yield from _energy_facts(summary)
-    sources = summary["sources"]
-    parts = {name: part["share"] for name, part in summary["blame"].items()}
-    yield "Latency by cause", _shares(parts)
-    yield "Time by source", _shares(_by_family(sources["by_source"]))
-    yield "Time by confidence", _shares(sources["by_provenance"]) + _farthest(sources)
-    yield "Table interpolation error", _table_error(sources)
-    broken = [f"{name}: {found}" for name, found in summary["invariants"].items() if found != "ok"]
-    yield (
-        "Invariants",
-        "; ".join(broken) if broken else f"{len(summary['invariants'])} checked, all hold",
-    )
 
 
 def _energy_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

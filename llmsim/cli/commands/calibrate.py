@@ -29,46 +29,51 @@ HELP = (
 SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
+Log = Annotated[
+    Path,
+    typer.Argument(
+        help="Names the log of the recorded run; it precedes all options.", show_default=False
+    ),
+]
+Fit = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fit",
+        help="Names a constant to fit: time_factor, host_gap_ns, collective_factor, "
+        "link_bandwidth_gb_per_s or link_latency_ns. Repeated options are fitted together. By "
+        "default each constant is tried alone, except the two of the link, and the best "
+        "is kept.",
+        show_default=False,
+        metavar="<str>",
+    ),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        metavar="<path>",
+        parser=given_path,
+        help="Writes the calibration file.",
+        show_default=False,
+    ),
+]
+SkipSeconds = Annotated[
+    float,
+    typer.Option(
+        "--skip-seconds",
+        help="Leaves requests of the first seconds (cold engine) out of paired errors.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Prints JSON on stdout instead of Markdown.")]
+
+
 def command(
     context: typer.Context,
-    log: Annotated[
-        Path,
-        typer.Argument(
-            help="Names the log of the recorded run; it precedes all options.", show_default=False
-        ),
-    ],
-    fit: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--fit",
-            help="Names a constant to fit: time_factor, host_gap_ns, collective_factor, "
-            "link_bandwidth_gb_per_s or link_latency_ns. Repeated options are fitted together. By "
-            "default each constant is tried alone, except the two of the link, and the best "
-            "is kept.",
-            show_default=False,
-            metavar="<str>",
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            metavar="<path>",
-            parser=given_path,
-            help="Writes the calibration file.",
-            show_default=False,
-        ),
-    ] = None,
-    skip_seconds: Annotated[
-        float,
-        typer.Option(
-            "--skip-seconds",
-            help="Leaves requests of the first seconds (cold engine) out of paired errors.",
-        ),
-    ] = 2.0,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Prints JSON on stdout instead of Markdown.")
-    ] = False,
+    log: Log,
+    fit: Fit = None,
+    out: Out = None,
+    skip_seconds: SkipSeconds = 2.0,
+    as_json: AsJson = False,
 ) -> int:
     """Fits, prints, writes; raises what reading the log and simulating raise (InputError). Returns
     the exit code.

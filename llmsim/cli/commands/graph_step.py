@@ -17,38 +17,40 @@ SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 FORMATS = {".dot": "dot", ".graphml": "graphml", ".json": "json"}
 
 
+Output = Annotated[
+    Path,
+    typer.Option(
+        "--graph",
+        "-g",
+        metavar="<path>",
+        parser=given_path,
+        help="Writes FILE.dot, FILE.graphml or FILE.json, or Chakra traces (.et) into a folder.",
+    ),
+]
+Iteration = Annotated[
+    int, typer.Option("--iteration", "-i", help="Chooses the step of the group, from 0.")
+]
+Group = Annotated[int, typer.Option("--group", help="Chooses the instance of the cluster, from 0.")]
+Rank = Annotated[
+    str,
+    typer.Option("--rank", help="Chooses a rank of the group or of its lock-step group, or all."),
+]
+EveryLayer = Annotated[
+    bool,
+    typer.Option(
+        "--every-layer",
+        help="Draws every layer in DOT instead of one for all identical layers.",
+    ),
+]
+
+
 def command(
     context: typer.Context,
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--graph",
-            "-g",
-            metavar="<path>",
-            parser=given_path,
-            help="Writes FILE.dot, FILE.graphml or FILE.json, or Chakra traces (.et) into a "
-            "folder.",
-        ),
-    ],
-    iteration: Annotated[
-        int, typer.Option("--iteration", "-i", help="Chooses the step of the group, from 0.")
-    ] = 0,
-    group: Annotated[
-        int, typer.Option("--group", help="Chooses the instance of the cluster, from 0.")
-    ] = 0,
-    rank: Annotated[
-        str,
-        typer.Option(
-            "--rank", help="Chooses a rank of the group or of its lock-step group, or all."
-        ),
-    ] = "all",
-    every_layer: Annotated[
-        bool,
-        typer.Option(
-            "--every-layer",
-            help="Draws every layer in DOT instead of one for all identical layers.",
-        ),
-    ] = False,
+    output: Output,
+    iteration: Iteration = 0,
+    group: Group = 0,
+    rank: Rank = "all",
+    every_layer: EveryLayer = False,
 ) -> int:
     """Runs until the iteration, and writes it; returns the exit code."""
     from llmsim.api.prepare import prepare

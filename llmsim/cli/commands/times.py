@@ -16,49 +16,56 @@ SHOW_HELP = "Print the compiled cost tables of a model on a device, with the sou
 FORMATS = ("contract", "columns", "scale-sim")
 
 
+Output = Annotated[
+    Path,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="<path>",
+        parser=given_path,
+        help="Writes the cost table (.csv).",
+    ),
+]
+Form = Annotated[
+    str, typer.Option("--format", help="Sets the input format: contract, columns or scale-sim.")
+]
+Device = Annotated[
+    str, typer.Option("--device", help="Sets the name of the hardware in the cluster file.")
+]
+Column = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--column",
+        help="Maps a column of the contract to a column of the input, as OURS=THEIRS; repeatable.",
+    ),
+]
+Constant = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="Sets a column of the contract to one value in all rows, as OURS=VALUE; repeatable.",
+    ),
+]
+Topology = Annotated[
+    Path | None, typer.Option("--topology", help="Names SCALE-Sim's GEMM topology file (CSV).")
+]
+ClockGhz = Annotated[
+    float,
+    typer.Option(
+        "--clock-ghz", help="Sets the clock, in GHz, of latencies that are given in cycles."
+    ),
+]
+
+
 def import_table(
     files: Annotated[list[Path], typer.Argument(help="Names the tables to read.")],
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="<path>",
-            parser=given_path,
-            help="Writes the cost table (.csv).",
-        ),
-    ],
-    form: Annotated[
-        str, typer.Option("--format", help="Sets the input format: contract, columns or scale-sim.")
-    ] = "contract",
-    device: Annotated[
-        str, typer.Option("--device", help="Sets the name of the hardware in the cluster file.")
-    ] = "",
-    column: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--column",
-            help="Maps a column of the contract to a column of the input, as OURS=THEIRS; "
-            "repeatable.",
-        ),
-    ] = None,
-    constant: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            help="Sets a column of the contract to one value in all rows, as OURS=VALUE; "
-            "repeatable.",
-        ),
-    ] = None,
-    topology: Annotated[
-        Path | None, typer.Option("--topology", help="Names SCALE-Sim's GEMM topology file (CSV).")
-    ] = None,
-    clock_ghz: Annotated[
-        float,
-        typer.Option(
-            "--clock-ghz", help="Sets the clock, in GHz, of latencies that are given in cycles."
-        ),
-    ] = 0.0,
+    output: Output,
+    form: Form = "contract",
+    device: Device = "",
+    column: Column = None,
+    constant: Constant = None,
+    topology: Topology = None,
+    clock_ghz: ClockGhz = 0.0,
 ) -> int:
     """Reads, checks, writes one table; returns the exit code."""
     from llmsim.costs.sources.external.importers import by_columns, from_scale_sim, write_table

@@ -70,7 +70,6 @@ def memory_ledger(  # as many arguments as vLLM's own profile run depends on
     would fit; InputError if the layout does not split the model.
     """
     rules = rules or load_profile(DEFAULT_PROFILE).memory
-    there = elsewhere or Elsewhere()
     demand = Demand(
         model,
         layout,
@@ -83,7 +82,7 @@ def memory_ledger(  # as many arguments as vLLM's own profile run depends on
         rules,
         cuda_graph_sizes,
         num_sms,
-        there,
+        elsewhere or Elsewhere(),
         draft=draft,
         cudagraph_mode=cudagraph_mode,
     )
@@ -91,6 +90,13 @@ def memory_ledger(  # as many arguments as vLLM's own profile run depends on
         demand = demand.with_tables
     elif demand.window_bytes and demand.windows_apart.fitting_blocks >= demand.fitting_blocks:
         demand = demand.windows_apart
+    return _ledger_of(demand, device_bytes, utilization, num_gpu_blocks_override)
+
+
+def _ledger_of(
+    demand: Demand, device_bytes: int, utilization: float, num_gpu_blocks_override: int | None
+) -> MemoryLedger:
+    """Blocks that fit, or those asked for, and what is left."""
     blocks, origin = demand.fitting_blocks, ""
     if num_gpu_blocks_override is not None:
         origin = f", num_gpu_blocks_override; {blocks} would fit"
@@ -99,8 +105,8 @@ def memory_ledger(  # as many arguments as vLLM's own profile run depends on
     if blocks < MIN_BLOCKS or demand.left < 0:
         raise InfeasibleError(demand.does_not_fit())
     kv_bytes = blocks * demand.block_bytes
-    if there.kv_bytes is not None:
-        origin += f" in another memory of {there.kv_bytes} B"
+    if demand.elsewhere.kv_bytes is not None:
+        origin += f" in another memory of {demand.elsewhere.kv_bytes} B"
         kv_bytes = 0
     rest = demand.left - kv_bytes
     lines = [

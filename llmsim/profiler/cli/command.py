@@ -85,6 +85,30 @@ HowRun = Annotated[
 ]
 
 
+Tp = Annotated[str, typer.Option("--tp", help="Tensor-parallel degrees, comma-separated.")]
+OutRoot = Annotated[Path, typer.Option("--out-root", help="Profile directory to write below.")]
+MaxNumSeqs = Annotated[
+    int | None,
+    typer.Option(min=1, help="Sequences of the largest step; by default 256, on a CPU 32."),
+]
+Attention = Annotated[
+    str, typer.Option(help="auto, flash, flashmla, triton, sdpa, or packed (transformers').")
+]
+Mode = Annotated[str | None, typer.Option(help="graph or eager; graph on CUDA by default.")]
+Budget = Annotated[
+    float | None, typer.Option("--budget", min=0.01, help="Minutes; the rest by another call.")
+]
+Force = Annotated[
+    bool, typer.Option("--force", help="Add rows even to another measurement's folder.")
+]
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run", help="Say what would be measured, and measure nothing; needs no device."
+    ),
+]
+
+
 @app.command(
     "measure",
     cls=Command,
@@ -93,44 +117,24 @@ HowRun = Annotated[
 def measure_command(
     model: Model,
     hardware: Hardware,
-    tp: Annotated[
-        str, typer.Option("--tp", help="Tensor-parallel degrees, comma-separated.")
-    ] = "1",
-    out_root: Annotated[
-        Path, typer.Option("--out-root", help="Profile directory to write below.")
-    ] = Path("profiler/perf"),
+    tp: Tp = "1",
+    out_root: OutRoot = Path("profiler/perf"),
     dtype: Types = None,
     device: Device = "auto",
     threads: Threads = None,
     max_num_batched_tokens: MaxTokens = None,
-    max_num_seqs: Annotated[
-        int | None,
-        typer.Option(min=1, help="Sequences of the largest step; by default 256, on a CPU 32."),
-    ] = None,
+    max_num_seqs: MaxNumSeqs = None,
     attention_max_kv: LongestContext = None,
     attention_chunk_factor: ChunkFactor = None,
     attention_kv_factor: ContextFactor = None,
     style: HowRun = "auto",
-    attention: Annotated[
-        str, typer.Option(help="auto, flash, flashmla, triton, sdpa, or packed (transformers').")
-    ] = "auto",
-    mode: Annotated[
-        str | None, typer.Option(help="graph or eager; graph on CUDA by default.")
-    ] = None,
+    attention: Attention = "auto",
+    mode: Mode = None,
     clock: Clock = "auto",
-    budget: Annotated[
-        float | None, typer.Option("--budget", min=0.01, help="Minutes; the rest by another call.")
-    ] = (None),
+    budget: Budget = (None),
     skew: Annotated[bool, typer.Option(help="Measure batches of unequal lengths too.")] = True,
-    force: Annotated[
-        bool, typer.Option("--force", help="Add rows even to another measurement's folder.")
-    ] = False,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run", help="Say what would be measured, and measure nothing; needs no device."
-        ),
-    ] = False,
+    force: Force = False,
+    dry_run: DryRun = False,
 ) -> int:
     from llmsim.model import load_model
     from llmsim.profiler.bundle.defaults import Asked, clock_of, limits_for, on_cpu, threads_of
@@ -172,6 +176,22 @@ def measure_command(
     return 0
 
 
+Dataset = Annotated[
+    str, typer.Option("--dataset", help="Trace, in any form that llmsim run takes.")
+]
+HardwareOption = Annotated[
+    str | None, typer.Option(help="Name of the profile, for the cluster file.")
+]
+MaxNumSeqsOption = Annotated[
+    int | None,
+    typer.Option(min=1, help="Requests of the largest step; by default 128, on a CPU 32."),
+]
+KvTokens = Annotated[int | None, typer.Option(min=512, help="Tokens that the KV cache holds.")]
+GpuMemoryUtilization = Annotated[
+    float, typer.Option(min=0.05, max=1.0, help="vLLM's share of the memory.")
+]
+
+
 @app.command(
     "serve-log",
     cls=Command,
@@ -179,29 +199,18 @@ def measure_command(
 )
 def serve_log_command(
     model: Model,
-    dataset: Annotated[
-        str, typer.Option("--dataset", help="Trace, in any form that llmsim run takes.")
-    ],
+    dataset: Dataset,
     output: Annotated[Path, typer.Option("--output", help="Folder of the logs.")],
     engine: Annotated[str, typer.Option(help="auto, vllm or transformers.")] = "auto",
-    hardware: Annotated[
-        str | None, typer.Option(help="Name of the profile, for the cluster file.")
-    ] = None,
+    hardware: HardwareOption = None,
     device: Device = "auto",
     dtype: Dtype = None,
     threads: Threads = None,
-    max_num_seqs: Annotated[
-        int | None,
-        typer.Option(min=1, help="Requests of the largest step; by default 128, on a CPU 32."),
-    ] = None,
+    max_num_seqs: MaxNumSeqsOption = None,
     max_num_batched_tokens: MaxTokens = None,
     max_model_len: Annotated[int | None, typer.Option(min=1, help="Longest context.")] = None,
-    kv_tokens: Annotated[
-        int | None, typer.Option(min=512, help="Tokens that the KV cache holds.")
-    ] = None,
-    gpu_memory_utilization: Annotated[
-        float, typer.Option(min=0.05, max=1.0, help="vLLM's share of the memory.")
-    ] = 0.9,
+    kv_tokens: KvTokens = None,
+    gpu_memory_utilization: GpuMemoryUtilization = 0.9,
     tensor_parallel_size: Annotated[int, typer.Option(min=1, help="Devices of the engine.")] = 1,
     num_reqs: Annotated[int, typer.Option(min=0, help="Requests to replay; 0: all.")] = 0,
     seed: Annotated[int, typer.Option(min=0, help="Of the made-up prompts.")] = 0,

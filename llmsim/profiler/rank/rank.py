@@ -165,23 +165,25 @@ class Rank:
             )
             for name, shape in shapes.items()
         }
-        whole = measured_operators(
-            model, Layout(1, 1), dtypes
-        )  # the readers divide by the ranks of an expert
+        self._choose_experts(model, dtypes)
+        self._experts: Experts | None = None
+
+    def _choose_experts(self, model: ModelConfig, dtypes: Dtypes) -> None:
+        """Finds a kernel for the experts of a model that has some; raises InputError without one."""
+        whole = measured_operators(model, Layout(1, 1), dtypes)  # readers divide by the ranks
         self.expert_op = next((op for op in whole if isinstance(op, Moe)), None)
         self.expert_kernel = ""
         if self.expert_op is not None:
             self._expert_form = expert_form(model, self.expert_op)
             form = self._expert_form
             self.expert_kernel, reasons = usable_kernel(
-                torch, device, self._dtype, self.expert_op, **form
+                self._torch, self._device, self._dtype, self.expert_op, **form
             )
             self.reasons |= {f"experts {name}": why for name, why in reasons.items()}
             if not self.expert_kernel:
                 raise InputError(
                     f"no kernel of the experts works here: {'; '.join(reasons.values())}"
                 )
-        self._experts: Experts | None = None
 
     def layers(self, feature: str) -> list[str]:
         """Names of the operators that see tokens or sequences."""
