@@ -169,7 +169,7 @@ class Rank:
         self._experts: Experts | None = None
 
     def _choose_experts(self, model: ModelConfig, dtypes: Dtypes) -> None:
-        """Finds a kernel for the experts of a model that has some; raises InputError without one."""
+        """Finds a kernel for the experts of a model; raises InputError where none works."""
         whole = measured_operators(model, Layout(1, 1), dtypes)  # readers divide by the ranks
         self.expert_op = next((op for op in whole if isinstance(op, Moe)), None)
         self.expert_kernel = ""
