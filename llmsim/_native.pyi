@@ -419,8 +419,39 @@ class Drafter:
     def expand(self, first: ExpandedConfig, next: ExpandedConfig) -> None:
         """Every rank's nodes of its passes run in the engine."""
 
-class VllmV1Config:
+class Sessions:
+    """
+    The session of each request, and its round, from the successors of calls.
+    """
+
+    def __init__(self, next_call: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None: ...
+
+class SchedulerConfig:
+    """Options of a scheduler, by its name."""
+
     def __init__(self) -> None: ...
+
+    @property
+    def scheduler(self) -> str: ...
+
+    @scheduler.setter
+    def scheduler(self, arg: str, /) -> None: ...
+
+    @property
+    def parameters(self) -> dict[str, int]:
+        """The scheduler's own, by name."""
+
+    @parameters.setter
+    def parameters(self, arg: Mapping[str, int], /) -> None: ...
+
+    def rank_by(self, name: str, parameters: Mapping[str, int] = {}) -> None:
+        """A native ranking orders this group's requests."""
+
+    @property
+    def sessions(self) -> bool: ...
+
+    @sessions.setter
+    def sessions(self, arg: Sessions, /) -> None: ...
 
     @property
     def max_num_seqs(self) -> int: ...
@@ -548,109 +579,16 @@ class VllmV1Config:
     @kv.setter
     def kv(self, arg: KvCacheConfig, /) -> None: ...
 
-    def with_policies(self, policies: Policies) -> VllmV1Config:
+    def with_policies(self, policies: Policies) -> SchedulerConfig:
         """The same, but for these decisions."""
 
-class BatchingConfig:
-    """Options of a scheduler other than vLLM's, by its name."""
+def schedulers() -> list:
+    """
+    Name, parameters (name, default, lowest, highest), defaults of options, and what each scheduler does not go with, sorted by name.
+    """
 
-    def __init__(self) -> None: ...
-
-    @property
-    def scheduler(self) -> str: ...
-
-    @scheduler.setter
-    def scheduler(self, arg: str, /) -> None: ...
-
-    @property
-    def max_num_seqs(self) -> int: ...
-
-    @max_num_seqs.setter
-    def max_num_seqs(self, arg: int, /) -> None: ...
-
-    @property
-    def max_num_scheduled_tokens(self) -> int: ...
-
-    @max_num_scheduled_tokens.setter
-    def max_num_scheduled_tokens(self, arg: int, /) -> None: ...
-
-    @property
-    def watermark_blocks(self) -> int: ...
-
-    @watermark_blocks.setter
-    def watermark_blocks(self, arg: int, /) -> None: ...
-
-    @property
-    def decode_only(self) -> bool: ...
-
-    @decode_only.setter
-    def decode_only(self, arg: bool, /) -> None: ...
-
-    @property
-    def kv_producer(self) -> bool: ...
-
-    @kv_producer.setter
-    def kv_producer(self, arg: bool, /) -> None: ...
-
-    @property
-    def kv_consumer(self) -> bool: ...
-
-    @kv_consumer.setter
-    def kv_consumer(self, arg: bool, /) -> None: ...
-
-    @property
-    def queue(self) -> QueueConfig: ...
-
-    @queue.setter
-    def queue(self, arg: QueueConfig, /) -> None: ...
-
-    @property
-    def kv(self) -> KvCacheConfig: ...
-
-    @kv.setter
-    def kv(self, arg: KvCacheConfig, /) -> None: ...
-
-    def with_policies(self, policies: Policies) -> BatchingConfig:
-        """The same, but for these decisions."""
-
-    @property
-    def sglang_new_tokens(self) -> int: ...
-
-    @sglang_new_tokens.setter
-    def sglang_new_tokens(self, arg: int, /) -> None: ...
-
-    @property
-    def sglang_reserved_tokens(self) -> int: ...
-
-    @sglang_reserved_tokens.setter
-    def sglang_reserved_tokens(self, arg: int, /) -> None: ...
-
-    @property
-    def output_length_known(self) -> bool: ...
-
-    @output_length_known.setter
-    def output_length_known(self, arg: bool, /) -> None: ...
-
-    @property
-    def mlfq_levels(self) -> int: ...
-
-    @mlfq_levels.setter
-    def mlfq_levels(self, arg: int, /) -> None: ...
-
-    @property
-    def mlfq_tokens_per_iteration(self) -> int: ...
-
-    @mlfq_tokens_per_iteration.setter
-    def mlfq_tokens_per_iteration(self, arg: int, /) -> None: ...
-
-    @property
-    def mlfq_starvation_ps(self) -> int: ...
-
-    @mlfq_starvation_ps.setter
-    def mlfq_starvation_ps(self, arg: int, /) -> None: ...
-
-def scheduler_names() -> list[str]:
-    """Names that BatchingConfig.scheduler may have, sorted."""
+def rankings() -> dict:
+    """The native rankings and their parameters."""
 
 class Role(enum.Enum):
     """What a group does with a request."""
@@ -1176,6 +1114,55 @@ class Policies:
 
     def set_eviction(self, freed: object, reused: object, evict: object) -> None: ...
 
+    def set_ranking(self, waiting: bool, running: bool, victims: bool, pauses: bool, rank: object, added: object | None, executed: object | None, left: object | None) -> None: ...
+
+class RankView:
+    """All requests of a group (llmsim.scheduling.base.RankView)."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def row(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]: ...
+
+    @property
+    def running(self) -> Annotated[NDArray[numpy.bool_], dict(shape=(None,))]: ...
+
+    @property
+    def parked(self) -> Annotated[NDArray[numpy.bool_], dict(shape=(None,))]: ...
+
+    @property
+    def position(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]: ...
+
+    @property
+    def tokens(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]: ...
+
+    @property
+    def received(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]: ...
+
+    @property
+    def computed(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]: ...
+
+    @property
+    def left(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]: ...
+
+    @property
+    def blocks(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]: ...
+
+    @property
+    def preemptions(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]: ...
+
+    @property
+    def priority(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]: ...
+
+    @property
+    def session(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]: ...
+
+    @property
+    def round(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]: ...
+
+    @property
+    def arrival_ps(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]: ...
+
 class TierEviction(enum.Enum):
     LRU = 0
 
@@ -1251,15 +1238,10 @@ class Simulation:
         A function admit(request, group) -> bool (llmsim.scheduling.base.Admission).
         """
 
-    @overload
-    def add_group(self, config: GroupConfig, scheduler: VllmV1Config, program: Program, expanded: ExpandedConfig | None = None, record_steps: bool = False, record_schedule: bool = False) -> None:
+    def add_group(self, config: GroupConfig, scheduler: SchedulerConfig, program: Program, expanded: ExpandedConfig | None = None, record_steps: bool = False, record_schedule: bool = False) -> None:
         """
-        With `expanded`, every rank's nodes run in the engine instead of the folded program.
+        A group with one of schedulers(). With `expanded`, every rank's nodes run in the engine instead of the folded program.
         """
-
-    @overload
-    def add_group(self, config: GroupConfig, scheduler: BatchingConfig, program: Program, expanded: ExpandedConfig | None = None, record_steps: bool = False, record_schedule: bool = False) -> None:
-        """A group with one of the other schedulers (scheduler_names())."""
 
     def add_python_group(self, config: GroupConfig, scheduler: object, kv: KvCacheConfig, program: Program, expanded: ExpandedConfig | None = None, record_steps: bool = False, record_schedule: bool = False, speculation: SpeculationConfig = ...) -> None:
         """

@@ -9,6 +9,7 @@ import numpy as np
 
 from llmsim import _native
 from llmsim.columns import check_agreement
+from llmsim.config.engine.rankings import is_ranking
 from llmsim.config.errors import InfeasibleError, InputError, InvariantError, NotYetError
 from llmsim.config.plugin_calls import foreign_code
 from llmsim.core import (
@@ -28,6 +29,7 @@ from llmsim.results.notes import notes_of_run
 from llmsim.results.series_sink import KeptSeries, SeriesSink
 from llmsim.routing import RouterSpec
 from llmsim.scheduling.policies import PolicySpecs
+from llmsim.scheduling.ranking import with_ranking
 
 EVENTS_PER_CALL = 100_000
 """Most events between two looks at signals and the progress bar."""
@@ -242,14 +244,14 @@ def _add_group(
     record_schedule: bool,
 ) -> None:
     recorded = {"record_steps": options.record_steps, "record_schedule": record_schedule}
-    if isinstance(group.scheduler, _native.VllmV1Config):
-        group.scheduler.speculation.acceptance.seed = options.seed
+    group.scheduler.speculation.acceptance.seed = options.seed
     steps = _scheduler_in_python(group, workload, options)
     if steps is None:
-        scheduler = options.policies.applied(group.scheduler)
+        ranked = with_ranking(group.scheduler, group.engine, workload)
+        scheduler = options.policies.applied(ranked)
         simulation.add_group(group.native, scheduler, group.program, group.expanded, **recorded)
         return
-    speculation = getattr(group.scheduler, "speculation", None) or _native.SpeculationConfig()
+    speculation = group.scheduler.speculation
     simulation.add_python_group(
         group.native,
         steps,
@@ -277,6 +279,11 @@ def _scheduler_in_python(
 
         return installed_scheduler(engine, group.scheduler, workload)
     steps = policies.steps(group.scheduler, workload)
+    if steps is not None and is_ranking(engine.scheduling_policy):
+        raise InputError(
+            f"scheduling_policy {engine.scheduling_policy} does not reach into a scheduler in "
+            "Python; remove one of them"
+        )
     if steps is not None and engine.speculation is not None:
         raise NotYetError(
             f"the scheduler {policies.scheduler.name if policies.scheduler else ''} in Python "

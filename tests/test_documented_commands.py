@@ -23,6 +23,7 @@ ELSEWHERE = {
     "docs/how-to/external_simulators.md",
     "docs/how-to/extending/cost_sources.md",
     "docs/how-to/extending/policies.md",
+    "docs/how-to/extending/rankings.md",
     "docs/how-to/extending/routers.md",
     "docs/how-to/extending/schedulers.md",
     "docs/tutorial/sizing.md",

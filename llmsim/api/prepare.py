@@ -81,15 +81,15 @@ def compile_cluster(cluster: "Cluster", options: RunOptions) -> Compiled:
     from llmsim.lowering.device_memory import sheet_memory, sheet_memory_notes
     from llmsim.lowering.network.cluster_network import idle_pool_notes
 
-    deployment = resolve(
-        cluster,
-        EngineOverrides(**options.engine),
-        options.switches,
-        options.kv_transfer,
-        options.kv_transfer_mode,
-        sheet=sheet_memory(cluster.path),
-    )
     with plugins_allowed(options.allow_plugins):
+        deployment = resolve(
+            cluster,
+            EngineOverrides(**options.engine),
+            options.switches,
+            options.kv_transfer,
+            options.kv_transfer_mode,
+            sheet=sheet_memory(cluster.path),
+        )
         lowered = lower(deployment, _lowering_options(options))
     tiers = None
     if options.tiers is not None:

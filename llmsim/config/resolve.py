@@ -29,7 +29,7 @@ from llmsim.config.device_memory import SheetMemory, device_memory
 from llmsim.config.engine.args import CLUSTER_FILE, COMMAND_LINE, EngineArgs, Given, resolve_engine
 from llmsim.config.engine.options import EngineOptions, EngineOverrides, given, name_used
 from llmsim.config.engine.profile import DEFAULT_PROFILE, EngineProfile, load_profile
-from llmsim.config.engine.schedulers import PIPELINED, VLLM, check_async_stages
+from llmsim.config.engine.schedulers import KINDS, VLLM, check_async_stages
 from llmsim.config.errors import InputError, NotYetError
 from llmsim.config.topology.placement import place_topology
 from llmsim.config.units import gb_per_s_to_bytes_per_s, gib_to_bytes, ns_to_ps
@@ -159,12 +159,12 @@ def _engine(
     """
     args = resolve_engine(layers, profile, instance.hardware.strip(), memory)
     stages = instance.layout.pp
-    if stages > 1 and args.scheduler not in PIPELINED:
-        raise NotYetError(
-            f"{cluster.position(location)}: {stages} pipeline stages keep several batches in "
-            "flight, which the scheduler "
-            f"{args.scheduler} ({args.origin['scheduler']}) does not do in this version; say "
-            f"{', '.join(PIPELINED)}, or pp_size 1"
+    reason = KINDS[args.scheduler].lacks.get("pp_size")
+    if stages > 1 and reason is not None:
+        raise InputError(
+            f"{cluster.position(location)}: {stages} pipeline stages do not go with the scheduler "
+            f"{args.scheduler} ({args.origin['scheduler']}): {reason}; say pp_size 1, or choose "
+            "another scheduler"
         )
     if stages == 1 or not args.async_scheduling:
         return args

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from llmsim import _native
 from llmsim.config import EngineArgs
+from llmsim.config.engine.scheduler_kinds import INSTALLED, VLLM
 from llmsim.config.engine.speculative import Speculation
 from llmsim.model.memory.hybrid_groups import SEES_ALL, KvTables
 
@@ -42,7 +43,7 @@ def scheduler_config(
     prefill_all_but_last_token: bool = False,
     stages: int = 1,
     tables: KvTables | None = None,
-) -> "_native.VllmV1Config | _native.BatchingConfig":
+) -> "_native.SchedulerConfig":
     """The native scheduler's configuration of a group.
 
     `program` prices a prompt where the order of the queue needs its time. Ranks that share
@@ -50,29 +51,25 @@ def scheduler_config(
     `prefill_all_but_last_token` says that a decode group computes the last token of a prompt
     itself. `tables` describes layers of several kinds that share the blocks.
     """
-    scheduler: _native.VllmV1Config | _native.BatchingConfig
-    if engine.scheduler in ("vllm_v1", "vllm"):
-        scheduler = _native.VllmV1Config()
-        scheduler.chunked_prefill = engine.enable_chunked_prefill
-        scheduler.reserve_full_isl = engine.reserve_full_isl
-        scheduler.async_scheduling = engine.async_scheduling
-        scheduler.output_length_known = engine.ignore_eos or pd_type == "prefill"
-        scheduler.prefill_first = engine.prioritize_prefill
-        scheduler.limits = _limits(engine)
-        if engine.speculation is not None:
-            scheduler.speculation = speculation_config(engine.speculation)
-        scheduler.prefill_all_but_last_token = prefill_all_but_last_token
-        several = engine.async_scheduling or stages > 1  # batches in flight
-        scheduler.defer_block_free = several and engine.engine_profile not in FREES_AT_ONCE
-        scheduler.decode_interval = (
-            stages if engine.async_scheduling and engine.use_v2_model_runner else 1
-        )
-    else:
-        scheduler = _native.BatchingConfig()
-        scheduler.scheduler = engine.scheduler
-        scheduler.output_length_known = engine.ignore_eos
-        for name, value in engine.scheduler_parameters:
-            setattr(scheduler, name, value)
+    scheduler = _native.SchedulerConfig()
+    scheduler.scheduler = VLLM if engine.scheduler == INSTALLED else engine.scheduler
+    scheduler.parameters = {
+        name.removeprefix(f"{engine.scheduler}_"): value
+        for name, value in engine.scheduler_parameters
+    }
+    scheduler.chunked_prefill = engine.enable_chunked_prefill
+    scheduler.reserve_full_isl = engine.reserve_full_isl
+    scheduler.async_scheduling = engine.async_scheduling
+    scheduler.output_length_known = engine.ignore_eos or pd_type == "prefill"
+    scheduler.prefill_first = engine.prioritize_prefill
+    scheduler.limits = _limits(engine)
+    if engine.speculation is not None:
+        scheduler.speculation = speculation_config(engine.speculation)
+    scheduler.prefill_all_but_last_token = prefill_all_but_last_token
+    several = engine.async_scheduling or stages > 1  # batches in flight
+    scheduler.defer_block_free = several and engine.engine_profile not in FREES_AT_ONCE
+    runs_ahead = engine.async_scheduling and engine.use_v2_model_runner
+    scheduler.decode_interval = stages if runs_ahead else 1
     scheduler.kv_producer, scheduler.kv_consumer = pd_type == "prefill", pd_type == "decode"
     scheduler.max_num_seqs = engine.max_num_seqs
     scheduler.max_num_scheduled_tokens = engine.max_num_scheduled_tokens
@@ -120,11 +117,11 @@ def _limits(engine: EngineArgs) -> "_native.StepLimits":
 def _queue(
     engine: EngineArgs, max_model_len: int, program: "_native.Program"
 ) -> "_native.QueueConfig":
-    """Slack needs to know how long a prompt takes alone: the time per token of the longest one that
-    a step holds.
+    """A ranking in Python keeps the queue in order of arrival. Slack needs the time that a token of
+    a prompt takes alone: that of the longest prompt that a step holds.
     """
     queue = _native.QueueConfig()
-    queue.order = ORDERS[engine.scheduling_policy]
+    queue.order = ORDERS.get(engine.scheduling_policy, _native.QueueOrder.FCFS)
     if engine.scheduling_policy == "slack":
         tokens = min(engine.max_num_batched_tokens, max_model_len)
         queue.ttft_target_ps = engine.ttft_target_ps

@@ -81,7 +81,7 @@ class LoweredGroup:
     links: NetworkView
     expanded: "_native.ExpandedConfig | None"
     """How to run every rank's nodes in the engine; None: the folded program."""
-    scheduler: "_native.VllmV1Config | _native.BatchingConfig"
+    scheduler: "_native.SchedulerConfig"
     native: "_native.GroupConfig"
     engine: EngineArgs
     hardware: Hardware | None

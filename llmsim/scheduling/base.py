@@ -4,9 +4,17 @@ each).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
 
 from llmsim.routing.base import GroupView, RequestView
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+IntColumn = np.ndarray[tuple[int], np.dtype[Any]]
+BoolColumn = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 ScheduledItem = tuple[int, int, int, int, bool]
 """(request, tokens scheduled, tokens computed before, speculative tokens among them, whether a
@@ -77,6 +85,87 @@ class SequenceView(Protocol):
     @property
     def arrival_ps(self) -> int:
         """When the client sent it."""
+
+
+class RankView(Protocol):
+    """All requests of a group before a step, as numpy columns that are copied when read."""
+
+    def __len__(self) -> int:
+        """Requests that wait, run, or are parked until their KV has come."""
+
+    @property
+    def row(self) -> IntColumn:
+        """Rows in the workload."""
+
+    @property
+    def running(self) -> BoolColumn:
+        """True for a request that runs; False for one that waits or is parked."""
+
+    @property
+    def parked(self) -> BoolColumn:
+        """True for a request that holds blocks and waits for its KV."""
+
+    @property
+    def position(self) -> IntColumn:
+        """Places among the waiting requests (in order of arrival at the engine, preempted ones in
+        front), among the running ones (in the order in which they run), or among the parked ones.
+        """
+
+    @property
+    def tokens(self) -> IntColumn:
+        """Lengths of prompts. The length of an answer is nobody's to know."""
+
+    @property
+    def received(self) -> IntColumn:
+        """Tokens of the answers so far."""
+
+    @property
+    def computed(self) -> IntColumn:
+        """Tokens whose KV is computed, or will be when the batches in flight have ended."""
+
+    @property
+    def left(self) -> IntColumn:
+        """Known tokens without KV: the rest of a prompt, or 1."""
+
+    @property
+    def blocks(self) -> IntColumn:
+        """KV blocks that each request holds."""
+
+    @property
+    def preemptions(self) -> IntColumn:
+        """How often each request has lost its blocks."""
+
+    @property
+    def priority(self) -> IntColumn:
+        """The trace's; a lower number is more urgent."""
+
+    @property
+    def arrival_ps(self) -> IntColumn:
+        """When clients sent the requests."""
+
+    @property
+    def session(self) -> IntColumn:
+        """The row of the first call of each request's session."""
+
+    @property
+    def round(self) -> IntColumn:
+        """The place of each request among the calls of its session, from 0."""
+
+
+class Ranking(Protocol):
+    """Orders a group's requests anew before each step; one object per group.
+
+    The class attribute `orders` names what it decides, ("waiting",) if there is none: "waiting"
+    (who starts next), "running" (who takes the token budget first), "victims" (the last one loses
+    its blocks first), and "pauses" with all of these (requests beyond max_num_seqs pause and keep
+    their KV). Methods `added(request, seen_ps)`, `executed(requests, tokens)` and `left(request)`
+    are called for what happens to requests, if the class has them.
+    """
+
+    def keys(self, view: RankView, now_ps: int) -> "npt.ArrayLike":
+        """A number, or a row of numbers, for each request of the view; lower comes first, then the
+        lower row.
+        """
 
 
 class Admission(Protocol):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from llmsim.config.engine.scheduler_kinds import KINDS
 from llmsim.config.errors import InputError
 from llmsim.config.plugins import Kind, Maker, found, guarded, parse_class, split_options
 from llmsim.core import Workload
@@ -80,14 +81,19 @@ class PolicySpecs:
     """vLLM's max_num_queued_reqs: requests beyond are turned away."""
     scheduler: Policy | None = None
 
-    def applied(
-        self, config: "_native.VllmV1Config | _native.BatchingConfig"
-    ) -> "_native.VllmV1Config | _native.BatchingConfig":
+    def applied(self, config: "_native.SchedulerConfig") -> "_native.SchedulerConfig":
         """A group's scheduler with fresh objects of the policies; the same where there are none."""
         from llmsim import _native
 
         if self.queue_order is None and self.victim is None and self.eviction is None:
             return config
+        for feature, policy in (("queue_order", self.queue_order), ("ranked_running", self.victim)):
+            reason = KINDS[config.scheduler].lacks.get(feature)
+            if policy is not None and reason is not None:
+                raise InputError(
+                    f"{policy.make.kind.option} {policy.name} does not go with the scheduler "
+                    f"{config.scheduler}: {reason}; remove the option, or choose another scheduler"
+                )
         policies = _native.Policies()
         if self.queue_order is not None:
             order = self.queue_order.make()
@@ -102,14 +108,9 @@ class PolicySpecs:
                 for method in ("freed", "reused", "evict")
             )
             policies.set_eviction(*methods)
-        try:
-            return config.with_policies(policies)
-        except ValueError as error:
-            raise InputError(f"{error}; remove the option, or choose another scheduler") from None
+        return config.with_policies(policies)
 
-    def steps(
-        self, config: "_native.VllmV1Config | _native.BatchingConfig", workload: Workload
-    ) -> StepScheduler | None:
+    def steps(self, config: "_native.SchedulerConfig", workload: Workload) -> StepScheduler | None:
         """A group's whole scheduler in Python, if there is one."""
         if self.scheduler is None:
             return None

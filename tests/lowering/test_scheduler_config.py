@@ -129,22 +129,23 @@ def test_chances_are_exact_at_both_ends() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scheduler", "option", "value", "field", "expected"),
+    ("scheduler", "option", "value", "name", "expected"),
     [
-        ("mlfq", "mlfq_levels", 2, "mlfq_levels", 2),
-        ("mlfq", "mlfq_tokens_per_iteration", 64, "mlfq_tokens_per_iteration", 64),
-        ("mlfq", "mlfq_starvation_ns", 1.5, "mlfq_starvation_ps", 1500),
-        ("sglang", "sglang_new_tokens", 16, "sglang_new_tokens", 16),
-        ("sglang", "sglang_reserved_tokens", 0, "sglang_reserved_tokens", 0),
+        ("mlfq", "mlfq_levels", 2, "levels", 2),
+        ("mlfq", "mlfq_tokens_per_iteration", 64, "tokens_per_iteration", 64),
+        ("mlfq", "mlfq_starvation_ns", 1.5, "starvation_ps", 1500),
+        ("sglang", "sglang_new_tokens", 16, "new_tokens", 16),
+        ("sglang", "sglang_reserved_tokens", 0, "reserved_tokens", 0),
     ],
 )
 def test_a_schedulers_own_parameter_reaches_the_core(
-    scheduler: str, option: str, value: float, field: str, expected: int
+    scheduler: str, option: str, value: float, name: str, expected: int
 ) -> None:
     changed = engine(scheduler=scheduler, **{option: value})
-    assert getattr(config(scheduler=scheduler, **{option: value}), field) == expected
-    assert getattr(config(scheduler=scheduler), field) == getattr(_native.BatchingConfig(), field)
-    assert changed.shown()[field] == expected
+    default = {kind["name"]: kind for kind in _native.schedulers()}[scheduler]["parameters"]
+    assert config(scheduler=scheduler, **{option: value}).parameters[name] == expected
+    assert config(scheduler=scheduler).parameters == {one[0]: one[1] for one in default}
+    assert changed.shown()[f"{scheduler}_{name}"] == expected
     assert changed.origin["scheduler_parameters"] == "command line"
     with pytest.raises(
         InputError, match=f"is a parameter of the scheduler {scheduler}, not of vllm_v1; remove it"

@@ -56,6 +56,8 @@ class Cluster:
     tail_blocks: int = 0
     """Every second layer keeps only so many blocks at the end of a prompt; 0: all."""
     scheduler: str = "vllm_v1"
+    whole_prompts: bool = False
+    max_model_len: int = 100_000
     drafts: int = 0
     """Of every step; half of them hold."""
     decode_route: Callable[[Any, Any], int] | None = None
@@ -258,22 +260,25 @@ def add_lockstep_groups(sim: Any, cluster: Cluster, places: list[list[int]]) -> 
 
 
 def scheduler(cluster: Cluster, role: str, blocks: int) -> Any:
+    config = _native.SchedulerConfig()
+    config.scheduler = cluster.scheduler
+    config.chunked_prefill = not cluster.whole_prompts
     if cluster.scheduler == "vllm_v1":
-        config = _native.VllmV1Config()
         config.async_scheduling = cluster.depth == 2
         config.defer_block_free = cluster.depth == 2 and cluster.defer_block_free
         config.prefill_all_but_last_token = cluster.state_bytes > 0
         config.speculation = speculation(cluster.drafts)
-    else:
-        config = _native.BatchingConfig()
-        config.scheduler = cluster.scheduler
     config.max_num_seqs, config.max_num_scheduled_tokens = cluster.max_seqs, cluster.budget
     config.kv_producer, config.kv_consumer = role == "PREFILL", role == "DECODE"
     config.watermark_blocks = cluster.watermark
     queue = _native.QueueConfig()
     queue.order = getattr(_native.QueueOrder, cluster.order)
     kv = _native.KvCacheConfig()
-    kv.num_blocks, kv.block_size, kv.max_model_len = blocks, cluster.block_size, 100_000
+    kv.num_blocks, kv.block_size, kv.max_model_len = (
+        blocks,
+        cluster.block_size,
+        cluster.max_model_len,
+    )
     kv.prefix_caching = cluster.caching
     config.kv, config.queue = kv, queue
     return config

@@ -90,7 +90,7 @@ def test_more_values_than_the_small_table_holds_are_each_counted_once() -> None:
         16,
         0,
     )
-    scheduler, kv = _native.VllmV1Config(), _native.KvCacheConfig()
+    scheduler, kv = _native.SchedulerConfig(), _native.KvCacheConfig()
     scheduler.max_num_seqs, scheduler.max_num_scheduled_tokens = 8, 64
     kv.num_blocks, kv.max_model_len = 10_000, 100_000
     scheduler.kv = kv

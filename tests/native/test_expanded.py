@@ -92,7 +92,7 @@ def run(program: Any, expanded: Any, requests: list[tuple[int, int, int]]) -> An
         16,
         0,
     )
-    scheduler = _native.VllmV1Config()
+    scheduler = _native.SchedulerConfig()
     scheduler.max_num_seqs, scheduler.max_num_scheduled_tokens, scheduler.async_scheduling = (
         SEQUENCES,
         TOKENS,

@@ -199,7 +199,7 @@ def simulate(
         16,
         0,
     )
-    scheduler = _native.VllmV1Config()
+    scheduler = _native.SchedulerConfig()
     scheduler.max_num_seqs, scheduler.max_num_scheduled_tokens = SEQUENCES, TOKENS
     scheduler.async_scheduling = plan.stages == 1 and depth == 2
     kv = _native.KvCacheConfig()

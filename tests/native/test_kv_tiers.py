@@ -107,12 +107,11 @@ def run(
             10_000,
             True,
         )
-        builder = _native.VllmV1Config() if scheduler == "vllm_v1" else _native.BatchingConfig()
+        builder = _native.SchedulerConfig()
+        builder.scheduler = scheduler
         builder.max_num_seqs, builder.max_num_scheduled_tokens, builder.kv = max_seqs, budget, kv
         if scheduler == "vllm_v1":
             builder.async_scheduling = depth == 2
-        else:
-            builder.scheduler = scheduler
         group = _native.GroupConfig()
         group.index, group.depth = index, depth
         sim.add_group(group, builder, program(256, max_seqs), record_steps=True)

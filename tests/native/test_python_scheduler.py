@@ -67,7 +67,7 @@ def run(rows: list[tuple[int, int, int]], scheduler: Any) -> Any:
     kv = _native.KvCacheConfig()
     kv.num_blocks, kv.block_size, kv.max_model_len, kv.prefix_caching = 100, BLOCK, 10_000, False
     if scheduler is None:
-        config = _native.VllmV1Config()
+        config = _native.SchedulerConfig()
         config.max_num_seqs, config.max_num_scheduled_tokens, config.kv = 1, 512, kv
         sim.add_group(_native.GroupConfig(), config, program(512, 4), record_steps=True)
     else:

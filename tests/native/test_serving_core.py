@@ -84,7 +84,7 @@ def simulation(
         interval_ps,
     )
     for index in range(groups):
-        scheduler = _native.VllmV1Config()
+        scheduler = _native.SchedulerConfig()
         scheduler.max_num_seqs, scheduler.max_num_scheduled_tokens = max_seqs, budget
         scheduler.async_scheduling, scheduler.chunked_prefill = depth == 2, chunked
         kv = _native.KvCacheConfig()
@@ -316,7 +316,7 @@ def test_columns_that_do_not_fit_each_other_are_refused(columns: dict[str, Any],
 
 
 def test_groups_are_added_in_the_order_of_their_numbers_and_tell_only_what_they_record() -> None:
-    sim, config, kv = made(), _native.VllmV1Config(), _native.KvCacheConfig()
+    sim, config, kv = made(), _native.SchedulerConfig(), _native.KvCacheConfig()
     kv.num_blocks, kv.max_model_len = 100, 1000
     config.kv = kv
     group = _native.GroupConfig()
@@ -401,7 +401,7 @@ def below_lower_bound(floor: Any, prompt: int) -> int:
         16,
         0,
     )
-    scheduler = _native.VllmV1Config()
+    scheduler = _native.SchedulerConfig()
     scheduler.max_num_seqs, scheduler.max_num_scheduled_tokens = 4, 64
     kv = _native.KvCacheConfig()
     kv.num_blocks, kv.max_model_len = 100, 1000

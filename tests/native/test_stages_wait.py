@@ -59,7 +59,7 @@ def steps(stages: int, waits: bool, prompt: int = 20) -> Any:
         16,
         0,
     )
-    scheduler = _native.VllmV1Config()
+    scheduler = _native.SchedulerConfig()
     scheduler.max_num_seqs, scheduler.max_num_scheduled_tokens, scheduler.async_scheduling = (
         SEQUENCES,
         TOKENS,

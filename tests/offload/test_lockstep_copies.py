@@ -58,7 +58,7 @@ def run_in_lockstep(ranks: int, prompts: list[int], offload: Any, output: int = 
         0,
     )
     for index in range(ranks):
-        scheduler = _native.VllmV1Config()
+        scheduler = _native.SchedulerConfig()
         scheduler.max_num_seqs, scheduler.max_num_scheduled_tokens = SEQUENCES, TOKENS
         kv = _native.KvCacheConfig()
         kv.num_blocks, kv.max_model_len = 30, 10_000

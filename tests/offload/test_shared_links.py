@@ -76,7 +76,7 @@ def simulation(
         0,
     )
     for index, (a_program, offload) in enumerate(zip(programs, offloads, strict=True)):
-        scheduler, kv = _native.VllmV1Config(), _native.KvCacheConfig()
+        scheduler, kv = _native.SchedulerConfig(), _native.KvCacheConfig()
         scheduler.max_num_seqs, scheduler.max_num_scheduled_tokens = SEQUENCES, TOKENS
         scheduler.async_scheduling = True
         kv.num_blocks, kv.max_model_len = 30, 10_000

@@ -59,7 +59,7 @@ def run(a_program: Any, offload: Any, requests: list[tuple[int, int, int]], dept
         16,
         0,
     )
-    scheduler = _native.VllmV1Config()
+    scheduler = _native.SchedulerConfig()
     scheduler.max_num_seqs, scheduler.max_num_scheduled_tokens = SEQUENCES, TOKENS
     scheduler.async_scheduling = depth == 2
     kv = _native.KvCacheConfig()

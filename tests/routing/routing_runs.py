@@ -106,7 +106,7 @@ class Run:
                 self.block_sizes[index % len(self.block_sizes)],
             )
             kv.max_model_len, kv.prefix_caching = 100_000, self.caching
-            scheduler = _native.VllmV1Config()
+            scheduler = _native.SchedulerConfig()
             scheduler.max_num_seqs, scheduler.max_num_scheduled_tokens = MAX_SEQS, MAX_TOKENS
             scheduler.async_scheduling, scheduler.kv = self.depth == 2, kv
             group = _native.GroupConfig()

@@ -13,7 +13,7 @@ from tiny import SCHEDULERS
 
 from llmsim.cli import run_main
 from llmsim.config import EngineArgs, EngineOverrides, load_cluster, resolve
-from llmsim.config.engine.schedulers import POLICIES
+from llmsim.config.engine.rankings import POLICIES
 from llmsim.config.engine.schedulers import SCHEDULERS as NAMES
 from llmsim.config.errors import InputError
 from llmsim.lowering.scheduler import ORDERS
@@ -89,8 +89,14 @@ def test_each_scheduler_brings_its_defaults() -> None:
             {"scheduler": "orca", "long_prefill_token_threshold": 5},
             "--long-prefill-token-threshold is an option",
         ),
-        ({"scheduler": "sglang", "watermark": 0.1}, "--watermark is an option of the schedulers"),
-        ({"scheduler": "static", "enable_chunked_prefill": True}, "runs whole prompts"),
+        (
+            {"scheduler": "sglang", "watermark": 0.1},
+            "--watermark does not go with the scheduler sglang",
+        ),
+        (
+            {"scheduler": "static", "enable_chunked_prefill": True},
+            "static batching computes a prompt in one iteration",
+        ),
         ({"scheduler": "sglang", "enable_chunked_prefill": False}, "always cuts prompts"),
         ({"scheduler": "static", "enable_prefix_caching": True}, "has no prefix cache"),
         ({"scheduler": "mlfq", "scheduling_policy": "sjf"}, "orders by its levels"),

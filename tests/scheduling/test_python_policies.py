@@ -14,7 +14,7 @@ from llmsim.cli import run_main
 ROOT = Path(__file__).resolve().parents[2]
 DOC = "".join(
     (ROOT / "docs" / "how-to" / "extending" / f"{page}.md").read_text(encoding="utf-8")
-    for page in ("policies", "schedulers")
+    for page in ("policies", "rankings", "schedulers")
 )
 EXAMPLES = dict(re.findall(r"```python\n# (\w+)\.py\n(.*?)```", DOC, re.S))
 PRESSED = ("--num-gpu-blocks-override", "160", "--max-model-len", "2048")
@@ -102,6 +102,30 @@ def test_the_documented_expert_router_equals_its_native_twin(
     assert even == outputs("RAND", "b.csv")
     assert even != outputs("hot:HotExperts:hot=50,experts=2", "c.csv")
     capsys.readouterr()
+
+
+@pytest.mark.parametrize("ranking", ["ageing:Ageing:seconds=0.5", "fair:LeastServed"])
+def test_the_documented_rankings_run(
+    ranking: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From the command line, and from a cluster file, which may name one only with permission."""
+    assert run(*PRESSED, "--scheduling-policy", ranking, output="a.csv") == 0
+    first = summary(capsys)
+    assert first["completed"] == 300 and set(first["invariants"].values()) == {"ok"}
+    assert run(*PRESSED, output="b.csv") == 0
+    summary(capsys)
+    same = (folder / "a.csv").read_bytes() == (folder / "b.csv").read_bytes()
+    assert same == ranking.startswith("ageing")  # equally urgent requests age in order of arrival
+    cluster = json.loads((ROOT / "cluster_config" / "h100_llama31_8b.json").read_text())
+    cluster["nodes"][0]["instances"][0]["scheduling_policy"] = ranking
+    (folder / "cluster.json").write_text(json.dumps(cluster), encoding="utf-8")
+    words = ["--cluster-config", "cluster.json", "--dataset", SHARED, "--cost-source", "roofline"]
+    words += [*PRESSED, "--json", "--output", "c.csv"]
+    assert run_main(words) == 0
+    summary(capsys)
+    assert (folder / "a.csv").read_bytes() == (folder / "c.csv").read_bytes()
+    assert run_main([*words, "--no-allow-plugins"]) == 2
+    assert "is a Python plug-in that a file names; give --allow-plugins" in capsys.readouterr().err
 
 
 def test_the_policies_are_asked_at_all(capsys: pytest.CaptureFixture[str], folder: Path) -> None:

@@ -160,7 +160,7 @@ def run_with_drafter(drafter: Any, budget: int, drafts: int) -> Any:
         16,
         0,
     )
-    config, group = _native.VllmV1Config(), _native.GroupConfig()
+    config, group = _native.SchedulerConfig(), _native.GroupConfig()
     config.speculation = speculation(drafts, [0.0] * drafts)
     config.max_num_scheduled_tokens, config.max_num_seqs = budget, 8
     config.kv.num_blocks, config.kv.max_model_len = 100, 1000

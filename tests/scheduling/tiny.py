@@ -13,13 +13,14 @@ MOST_EVENTS = 500_000
 """A run that needs more has two requests that take each other's memory for ever."""
 STEP_MS = 1
 """Every step of a tiny run takes one millisecond, whatever it runs."""
-OTHERS = tuple(_native.scheduler_names())
+LACKS = {one["name"]: one["lacks"] for one in _native.schedulers()}
+"""What each scheduler does not go with."""
+SCHEDULERS = ("vllm_v1", *sorted(LACKS.keys() - {"vllm_v1"}))
+OTHERS = SCHEDULERS[1:]
 """Schedulers besides vllm_v1."""
-SCHEDULERS = ("vllm_v1", *OTHERS)
 WHOLE_PROMPTS = ("mlfq", "orca", "static")
-"""Schedulers that never cut a prompt: their token budget has to hold the longest one."""
-
-PIPELINED = ("sarathi", "orca")
+"""Schedulers that run whole prompts: their token budget has to hold the longest one."""
+PIPELINED = tuple(name for name in OTHERS if "pp_size" not in LACKS[name])
 """Schedulers besides vllm_v1 that keep several batches in flight."""
 
 Step = list[tuple[int, int, int]]
@@ -27,7 +28,8 @@ Step = list[tuple[int, int, int]]
 
 @dataclass
 class Options:
-    """One group; `extra` are further fields of the scheduler's configuration."""
+    """One group; `extra` are further fields of the configuration; those that begin
+    with a scheduler's name are its parameters, and nothing to others."""
 
     scheduler: str = "vllm_v1"
     blocks: int = 1001
@@ -51,6 +53,8 @@ class Options:
     next_call: list[int] = field(default_factory=list)
     api_latency_ms: float = 0
     api_latency_per_token_ms: float = 0
+    ranking: str = ""
+    """A native ranking; empty: none."""
     extra: dict[str, Any] = field(default_factory=dict)
 
 
@@ -83,22 +87,30 @@ def configuration(options: Options) -> Any:
     )
     kv.prefix_caching = options.caching
     queue = _native.QueueConfig()
-    queue.order = getattr(_native.QueueOrder, options.order)
+    orders_itself = "queue_order" in LACKS.get(options.scheduler, {})
+    queue.order = getattr(_native.QueueOrder, "FCFS" if orders_itself else options.order)
     queue.ttft_target_ps = options.ttft_target_ms * MS
     queue.prefill_ps_per_token = int(options.prefill_ms_per_token * MS)
+    config = _native.SchedulerConfig()
+    config.scheduler = options.scheduler
+    config.chunked_prefill = options.scheduler not in WHOLE_PROMPTS
     if options.scheduler == "vllm_v1":
-        config = _native.VllmV1Config()
         config.async_scheduling = options.depth == 2
-    else:
-        config = _native.BatchingConfig()
-        config.scheduler = options.scheduler
     config.max_num_seqs, config.max_num_scheduled_tokens = options.max_seqs, options.budget
     config.kv, config.queue, config.decode_only = kv, queue, options.decode_only
     for name, value in options.extra.items():
         if name.startswith("kv_"):
             setattr(config.kv, name.removeprefix("kv_"), value)
-        else:
+        elif name.partition("_")[0] not in LACKS:
             setattr(config, name, value)
+    prefix = f"{options.scheduler}_"
+    config.parameters = {
+        name.removeprefix(prefix): value
+        for name, value in options.extra.items()
+        if name.startswith(prefix)
+    }
+    if options.ranking:
+        config.rank_by(options.ranking)
     return config
 
 
@@ -141,9 +153,12 @@ def built(requests: list[tuple[float, int, int]], options: Options, policies: An
     group.depth, group.api_latency_ps = options.depth, round(options.api_latency_ms * MS)
     group.api_latency_per_token_ps = round(options.api_latency_per_token_ms * MS)
     scheduler = configuration(options)
+    if policies is not None:
+        scheduler = scheduler.with_policies(policies)
+    scheduler.sessions = _native.Sessions(np.array(options.next_call or [-1] * n, np.int32))
     sim.add_group(
         group,
-        scheduler if policies is None else scheduler.with_policies(policies),
+        scheduler,
         program(options.budget, options.max_seqs, options.per_token_ms),
         record_steps=True,
         record_schedule=True,

@@ -4,8 +4,8 @@ KV travels.
 
 from llmsim.config.cluster_file.cluster import Cluster
 from llmsim.config.deployment import Disaggregation, Group
-from llmsim.config.engine.schedulers import HANDING_OVER
-from llmsim.config.errors import InputError, NotYetError
+from llmsim.config.engine.schedulers import KINDS
+from llmsim.config.errors import InputError
 
 MODES = ("pull", "push")
 TRANSFERS = ("whole", "layerwise")
@@ -79,11 +79,12 @@ def _check_roles(cluster: Cluster, groups: tuple[Group, ...]) -> None:
                 "give all of them the same pd_type"
             )
         scheduler = group.engine.scheduler
-        if scheduler not in HANDING_OVER:
-            raise NotYetError(
-                f'{position} is "{group.pd_type}", but disaggregation runs with '
-                f"{' and '.join(HANDING_OVER)} only, and "
-                f"this instance has {scheduler} ({group.engine.origin['scheduler']})"
+        reason = KINDS[scheduler].lacks.get("pd_type")
+        if reason is not None:
+            raise InputError(
+                f'{position} is "{group.pd_type}", which does not go with the scheduler '
+                f"{scheduler} ({group.engine.origin['scheduler']}): {reason}; choose another "
+                "scheduler"
             )
         others = {
             one.engine.scheduler

@@ -17,7 +17,7 @@ from llmsim.config.engine.defaults import (
 )
 from llmsim.config.engine.options import EngineOptions, scheduler_parameters
 from llmsim.config.engine.profile import EngineProfile, load_profile, multiples
-from llmsim.config.engine.schedulers import DEFAULTS, OWN_DEFAULTS, check_scheduler
+from llmsim.config.engine.schedulers import KINDS, OWN_DEFAULTS, check_scheduler
 from llmsim.config.engine.speculative import Speculation
 from llmsim.config.errors import InputError, NotYetError
 from llmsim.config.units import ns_to_ps
@@ -163,7 +163,7 @@ def resolve_engine(
         values.update(layer.values)
         origin.update(dict.fromkeys(layer.values, layer.origin))
         positions.update(dict.fromkeys(layer.values, layer.position))
-    for name, value in DEFAULTS[values["scheduler"]].items():
+    for name, value in KINDS[values["scheduler"]].defaults.items():
         if name not in positions:
             values[name], origin[name] = value, f"scheduler {values['scheduler']}"
     check_scheduler(values, positions)
@@ -195,13 +195,11 @@ def _own_parameters(values: dict[str, Any], origin: dict[str, str]) -> tuple[tup
         given, given_by = values.pop(name, None), origin.pop(name, "default")
         if mark.scheduler != values["scheduler"]:
             continue
-        value = mark.default if given is None else given
-        in_ps = name.endswith("_ns")
-        own[f"{name.removesuffix('_ns')}_ps" if in_ps else name] = (
-            ns_to_ps(value) if in_ps else value
-        )
+        value = mark.default
         if given is not None:
+            value = ns_to_ps(given) if name.endswith("_ns") else given
             origin["scheduler_parameters"] = given_by
+        own[f"{mark.scheduler}_{mark.name}"] = value
     return tuple(own.items())
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmsim.config.engine.profile import EngineProfile, load_profile, multiples, profile_names
-from llmsim.config.engine.schedulers import INSTALLED, VERSIONED, VLLM
+from llmsim.config.engine.schedulers import KINDS, VERSIONED, VLLM
 from llmsim.config.engine.speculative import resolve_speculation
 from llmsim.config.errors import InputError
 
@@ -115,7 +115,7 @@ def settle_speculation(
 
 def _refuse_speculation(values: Mapping[str, Any], positions: Positions) -> None:
     position = positions["speculative_config"]("speculative_config")
-    if values["scheduler"] not in (VLLM, INSTALLED):
+    if "speculative_config" in KINDS[values["scheduler"]].lacks:
         raise InputError(
             f"{position} is an option of the scheduler {VLLM}, "
             f"not of {values['scheduler']}; remove it"

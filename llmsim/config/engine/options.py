@@ -2,13 +2,14 @@
 vLLM's names.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from llmsim.config.constraints import broken_rule, shown
+from llmsim.config.engine.scheduler_kinds import KINDS, SCHEDULERS, parameter
 from llmsim.config.engine.speculative import SpeculativeConfig
 from llmsim.config.fields import (
     Count,
@@ -38,7 +39,7 @@ KV_CACHE_DTYPES = DTYPES | {"fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
 """Spellings of vLLM and torch -> the short name used everywhere else."""
 
 
-def _one_of(names: dict[str, str]) -> Any:
+def _one_of(names: Iterable[str]) -> Any:
     return Field(pattern=f"^({'|'.join(names)})$", json_schema_extra={"enum": list(names)})
 
 
@@ -100,10 +101,22 @@ class OnCommandLine:
 
 @dataclass(frozen=True)
 class ParameterOf:
-    """Marks an option that is a parameter of one scheduler, with the scheduler's default."""
+    """Marks an option that is a parameter of one scheduler, by its name beside the scheduler's
+    class, which also declares its default and its limits.
+    """
 
     scheduler: str
-    default: int
+    name: str
+
+    @property
+    def default(self) -> int:
+        """In the core's unit."""
+        return parameter(self.scheduler, self.name).default
+
+
+def _own_limits(scheduler: str, name: str) -> Any:
+    declared = parameter(scheduler, name)
+    return Field(ge=declared.low, le=declared.high)
 
 
 class EngineOptions(Section):
@@ -217,72 +230,56 @@ class EngineOptions(Section):
             "Sets the type of the KV cache: auto (as dtype), fp8, bfloat16 or another type."
         ),
     )
-    scheduler: Annotated[
-        Literal["vllm_v1", "vllm", "sarathi", "orca", "static", "sglang", "mlfq"] | None,
-        OnCommandLine(str),
-    ] = Field(
+    scheduler: Annotated[Annotated[str, _one_of(SCHEDULERS)] | None, OnCommandLine(str)] = Field(
         default=None,
-        description="Chooses the scheduler: vllm_v1, vllm (the installed one), sarathi, orca, "
-        "static, "
-        "sglang, mlfq, "
-        "or module:Class.",
+        description=f"Chooses the scheduler: {', '.join(SCHEDULERS)} or module:Class; vllm is the "
+        "installed one.",
     )
-    scheduling_policy: Annotated[
-        Literal["fcfs", "priority", "sjf", "slack"] | None, OnCommandLine(str)
-    ] = Field(
+    scheduling_policy: Annotated[Name | None, OnCommandLine(str)] = Field(
         default=None,
         description="Orders the waiting queue: fcfs, priority (of the trace), sjf (shortest "
-        "prompt) or "
-        "slack (to the "
-        "TTFT target).",
+        "prompt), slack (to the TTFT target), or a ranking, given as module:Class.",
     )
     ttft_target_ns: Annotated[TimeNs | None, OnCommandLine(float)] = Field(
         default=None,
         description="Sets the target of the time to first token for the policy slack; default 1 s.",
     )
     mlfq_levels: Annotated[
-        Annotated[int, Field(ge=1, le=30)] | None, ParameterOf("mlfq", 6), OnCommandLine(int)
+        Annotated[int, _own_limits("mlfq", "levels")] | None,
+        ParameterOf("mlfq", "levels"),
+        OnCommandLine(int),
     ] = Field(
         default=None,
-        description=(
-            "Sets the levels of the scheduler mlfq, of which level i lasts 2^i iterations; "
-            "default 6."
-        ),
+        description="Sets the levels of the scheduler mlfq, of which level i lasts 2^i iterations; "
+        f"default {parameter('mlfq', 'levels').default}.",
     )
     mlfq_tokens_per_iteration: Annotated[
-        PositiveTokens | None, ParameterOf("mlfq", 256), OnCommandLine(int)
+        PositiveTokens | None, ParameterOf("mlfq", "tokens_per_iteration"), OnCommandLine(int)
     ] = Field(
         default=None,
-        description=(
-            "Sets the prompt tokens that the scheduler mlfq counts as one iteration; default 256."
-        ),
+        description="Sets the prompt tokens that the scheduler mlfq counts as one iteration; "
+        f"default {parameter('mlfq', 'tokens_per_iteration').default}.",
     )
     mlfq_starvation_ns: Annotated[
-        TimeNs | None, ParameterOf("mlfq", 10_000_000_000), OnCommandLine(float)
+        TimeNs | None, ParameterOf("mlfq", "starvation_ps"), OnCommandLine(float)
     ] = Field(
         default=None,
-        description=(
-            "Sets the wait after which the scheduler mlfq promotes a request to the first level; "
-            "default 10 s."
-        ),
+        description="Sets the wait after which the scheduler mlfq promotes a request to the first "
+        f"level; default {parameter('mlfq', 'starvation_ps').default / 1e12:g} s.",
     )
     sglang_new_tokens: Annotated[
-        PositiveTokens | None, ParameterOf("sglang", 4096), OnCommandLine(int)
+        PositiveTokens | None, ParameterOf("sglang", "new_tokens"), OnCommandLine(int)
     ] = Field(
         default=None,
-        description=(
-            "Limits the answer length that the admission of the scheduler sglang assumes; "
-            "default 4096."
-        ),
+        description="Limits the answer length that the admission of the scheduler sglang assumes; "
+        f"default {parameter('sglang', 'new_tokens').default}.",
     )
     sglang_reserved_tokens: Annotated[
-        Tokens | None, ParameterOf("sglang", 512), OnCommandLine(int)
+        Tokens | None, ParameterOf("sglang", "reserved_tokens"), OnCommandLine(int)
     ] = Field(
         default=None,
-        description=(
-            "Sets the tokens that a decode instance of the scheduler sglang reserves per "
-            "request; default 512."
-        ),
+        description="Sets the tokens that a decode instance of the scheduler sglang reserves per "
+        f"request; default {parameter('sglang', 'reserved_tokens').default}.",
     )
     prioritize_prefill: bool | None = Field(
         default=None, description="Fills steps with prompts alone while any prompt waits (vllm_v1)."
@@ -454,6 +451,22 @@ def scheduler_parameters() -> dict[str, ParameterOf]:
         for mark in found
         if isinstance(mark, ParameterOf)
     }
+
+
+def check_parameters(marks: Iterable[ParameterOf]) -> None:
+    """Raises TypeError naming a parameter that a scheduler declares and no option sets, or that an
+    option sets and the scheduler does not declare.
+    """
+    set_by_option = {(mark.scheduler, mark.name) for mark in marks}
+    declared = {(kind.name, name) for kind in KINDS.values() for name in kind.parameters}
+    for scheduler, name in sorted(set_by_option ^ declared):
+        missing = "no option sets it" if (scheduler, name) in declared else "does not declare it"
+        raise TypeError(
+            f"the parameter {name} of the scheduler {scheduler} is half added: {missing}"
+        )
+
+
+check_parameters(scheduler_parameters().values())
 
 
 def command_line_options() -> dict[str, tuple[OnCommandLine, str]]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from llmsim.config.engine.options import EngineOptions, command_line_options
+from llmsim.config.engine.scheduler_kinds import FEATURES, INSTALLED, KINDS, SCHEDULERS
 
 HEADING = """\
 # Engine options
@@ -31,6 +32,22 @@ def options_page() -> str:
         meaning = str(EngineOptions.model_fields[name].description)
         rows.append(f"| `{name}` | {names} | {_values(properties[name])} | {meaning} |\n")
     return HEADING + "".join(rows)
+
+
+def features_table() -> str:
+    """Which scheduler goes with which feature, in Markdown; the reason of each that does not."""
+    heading = "| feature | goes with | does not go with |\n| --- | --- | --- |\n"
+    native = [KINDS[name] for name in SCHEDULERS if name != INSTALLED]
+    rows = []
+    for feature, meaning in FEATURES.items():
+        able = ", ".join(f"`{kind.name}`" for kind in native if feature not in kind.lacks)
+        reasons: dict[str, list[str]] = {}
+        for kind in native:
+            if feature in kind.lacks:
+                reasons.setdefault(kind.lacks[feature], []).append(f"`{kind.name}`")
+        others = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())
+        rows.append(f"| {meaning} | {able} | {others} |\n")
+    return heading + "".join(rows)
 
 
 def _values(schema: Mapping[str, Any]) -> str:

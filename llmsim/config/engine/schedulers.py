@@ -4,20 +4,15 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from llmsim.config.engine.options import scheduler_parameters
+from llmsim.config.engine.rankings import check_policy
+from llmsim.config.engine.scheduler_kinds import INSTALLED, KINDS, SCHEDULERS, VLLM
 from llmsim.config.errors import InputError
 
 if TYPE_CHECKING:
     from llmsim.config.engine.args import EngineArgs
     from llmsim.config.engine.profile import EngineProfile
 
-VLLM = "vllm_v1"
-INSTALLED = "vllm"
-SCHEDULERS = (VLLM, INSTALLED, "sarathi", "orca", "static", "sglang", "mlfq")
-PIPELINED = (VLLM, "sarathi", "orca")
-"""Those that keep several batches in flight, as pipeline stages do."""
-HANDING_OVER = (VLLM, "sglang")
-"""Those whose prefill and decode instances may be apart."""
-POLICIES = ("fcfs", "priority", "sjf", "slack")
+__all__ = ["INSTALLED", "KINDS", "OWN_DEFAULTS", "SCHEDULERS", "VERSIONED", "VLLM"]
 
 OWN_DEFAULTS: Mapping[str, Any] = {
     "scheduler": VLLM,
@@ -65,20 +60,6 @@ VERSIONED = (
 )
 """Options that only some versions of the engine have: those that name them in `options`."""
 
-_OTHERS: Mapping[str, Any] = {"async_scheduling": False}
-_PAPERS: Mapping[str, Any] = {**_OTHERS, "enable_prefix_caching": False}
-_WHOLE_PROMPTS: Mapping[str, Any] = {**_PAPERS, "enable_chunked_prefill": False}
-DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    VLLM: {},
-    INSTALLED: {},
-    "sarathi": _PAPERS,
-    "orca": _WHOLE_PROMPTS,
-    "static": _WHOLE_PROMPTS,
-    "sglang": {**_OTHERS, "block_size": 1},
-    "mlfq": _WHOLE_PROMPTS,
-}
-"""What a scheduler's default is instead of the engine profile's (docs/reference/schedulers.md)."""
-
 _OFF = (None, False, 0, 0.0)
 _ONLY_VLLM = (
     "long_prefill_token_threshold",
@@ -112,6 +93,8 @@ def check_scheduler(values: Mapping[str, Any], positions: Mapping[str, Position]
                 option,
                 f"is a parameter of the scheduler {mark.scheduler}, not of {name}; remove it",
             )
+    if "scheduling_policy" in positions:
+        check_policy(values["scheduling_policy"])
     if name == INSTALLED:
         _check_installed(values, positions, refuse)
     elif name != VLLM:
@@ -155,33 +138,24 @@ def _check_installed(
         )
 
 
+_ASKED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    "enable_chunked_prefill": ("enable_chunked_prefill", bool),
+    "no_enable_chunked_prefill": ("enable_chunked_prefill", lambda value: not value),
+    "enable_prefix_caching": ("enable_prefix_caching", bool),
+    "watermark": ("watermark", bool),
+    "queue_order": ("scheduling_policy", lambda value: value != "fcfs"),
+}
+"""Features that an option asks for: the option, and the values that do."""
+
+
 def _check_other(
     name: str, values: Mapping[str, Any], positions: Mapping[str, Position], refuse: Refuse
 ) -> None:
-    for option in _ONLY_VLLM:
+    for feature, (option, asks) in _ASKED.items():
+        reason = KINDS[name].lacks.get(feature)
+        if reason is not None and option in positions and asks(values[option]):
+            raise refuse(option, f"does not go with the scheduler {name}: {reason}; remove it")
+    runs_ahead = "async_scheduling" not in KINDS[name].lacks  # on vLLM's core, with all its limits
+    for option in () if runs_ahead else _ONLY_VLLM:
         if option in positions and values[option] not in _OFF:
             raise refuse(option, f"is an option of the scheduler {VLLM}, not of {name}; remove it")
-    if "watermark" in positions and values["watermark"] and name != "sarathi":
-        raise refuse(
-            "watermark",
-            f"is an option of the schedulers {VLLM} and sarathi, not of {name}; remove it",
-        )
-    chunks = DEFAULTS[name].get("enable_chunked_prefill", True)
-    if "enable_chunked_prefill" in positions and values["enable_chunked_prefill"] != chunks:
-        rule = "always cuts prompts to the token budget" if chunks else "runs whole prompts"
-        raise refuse(
-            "enable_chunked_prefill", f"cannot be chosen: the scheduler {name} {rule}; remove it"
-        )
-    if (
-        name in ("orca", "static")
-        and "enable_prefix_caching" in positions
-        and values["enable_prefix_caching"]
-    ):
-        raise refuse(
-            "enable_prefix_caching",
-            f"is on, but the scheduler {name} has no prefix cache; remove it",
-        )
-    if name == "mlfq" and values["scheduling_policy"] != "fcfs":
-        raise refuse(
-            "scheduling_policy", "is given, but the scheduler mlfq orders by its levels; remove it"
-        )

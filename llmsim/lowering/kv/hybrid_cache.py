@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from llmsim.config import Group
 from llmsim.config.deployment import Offloading
-from llmsim.config.engine.schedulers import INSTALLED, VLLM
+from llmsim.config.engine.schedulers import KINDS
 from llmsim.config.errors import NotYetError
 from llmsim.lowering.parallel_layout import layout_of
 from llmsim.model import ModelConfig, resolve_dtypes
@@ -29,7 +29,7 @@ def shares_blocks(group: Group, model: ModelConfig, *, tiers: bool) -> bool:
             model.layers_of("sliding") > 0
             or (model.linear is not None and model.layers_of("full") > 0)
         )
-        and engine.scheduler in (VLLM, INSTALLED)
+        and "hybrid_kv_cache" not in KINDS[engine.scheduler].lacks
         and engine.speculation is None
         and not engine.skip_prefill
         and group.pd_type is None

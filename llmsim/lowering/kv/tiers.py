@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 from llmsim import _native
 from llmsim.config import Deployment, EngineArgs, Group
-from llmsim.config.errors import InfeasibleError, InputError, NotYetError
+from llmsim.config.engine.scheduler_kinds import KINDS
+from llmsim.config.errors import InfeasibleError, InputError
 from llmsim.lowering.contention import Memory, weights_in
 from llmsim.lowering.network.cluster_network import EVERY_NODE, ClusterNetwork
 from llmsim.lowering.offload.placement import HOST
@@ -262,11 +263,17 @@ def _check(
     deployment: Deployment, group: Group, engine: EngineArgs, options: KvTierOptions
 ) -> None:
     where = f"{deployment.cluster_path}: {group.field_path}"
-    if RECALL[options.recall] and engine.scheduler != "vllm_v1":
-        raise NotYetError(
-            f"{where}: with --kv-tier-recall async requests are parked, which scheduler "
-            f"{engine.scheduler} does not do "
-            "in this version; say sync, or scheduler vllm_v1"
+    reason = KINDS[engine.scheduler].lacks.get("kv_tier_recall")
+    if RECALL[options.recall] and reason is not None:
+        raise InputError(
+            f"{where}: --kv-tier-recall async does not go with the scheduler {engine.scheduler}: "
+            f"{reason}; say sync"
+        )
+    reason = KINDS[engine.scheduler].lacks.get("kv_tiers")
+    if reason is not None:
+        raise InputError(
+            f"{where}: KV tiers do not go with the scheduler {engine.scheduler}: {reason}; remove "
+            "--prefix-storage"
         )
     block_size = engine.block_size * group.pcp * engine.decode_context_parallel_size
     if options.chunk_tokens % block_size:

@@ -1,4 +1,5 @@
 // Configuration of schedulers, groups and expanded collectives for Python.
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -7,7 +8,6 @@
 #include "bindings/bindings.h"
 #include "offload/offload_config.h"
 #include "program/drafter.h"
-#include "scheduler/impl/vllm_v1.h"
 #include "scheduler/registry.h"
 #include "step/expanded.h"
 
@@ -16,27 +16,40 @@ using namespace nanobind::literals;
 namespace llmsim {
 namespace {
 
-template <typename Config>
-Config with_policies(const Config& config, const Policies& policies) {
-  Config changed = config;
+SchedulerConfig with_policies(const SchedulerConfig& config, const Policies& policies) {
+  SchedulerConfig changed = config;
   if (policies.queue_key) {
     changed.queue.order = QueueOrder::kKeyed;
     changed.queue.key = policies.queue_key;
     changed.queue.preempted_first = policies.preempted_first;
   }
   if (policies.eviction) changed.kv.eviction = policies.eviction;
-  if constexpr (requires { changed.scheduler; }) {
-    if (policies.queue_key && changed.scheduler == "mlfq")
-      throw std::invalid_argument("the scheduler mlfq orders by its levels, not by a queue order");
-  }
-  if constexpr (requires { changed.victim; }) {
-    changed.victim = policies.victim;
-  } else if (policies.victim) {
-    throw std::invalid_argument(
-        "a preemption victim is chosen for the scheduler vllm_v1 only, not for " +
-        changed.scheduler);
-  }
+  if (policies.ranking) changed.ranking = policies.ranking;
+  if (policies.victim) changed.victim = policies.victim;
   return changed;
+}
+
+nb::list params_of(std::span<const Param> params) {
+  nb::list all;
+  for (const Param& param : params)
+    all.append(nb::make_tuple(param.name, param.value, param.low, param.high));
+  return all;
+}
+
+nb::list known_schedulers() {
+  nb::list all;
+  for (const SchedulerKind& kind : scheduler_kinds()) {
+    nb::dict one, defaults, lacks;
+    for (const OptionDefault& option : kind.defaults)
+      std::visit([&](auto value) { defaults[option.option] = value; }, option.value);
+    for (const Lack& lack : kind.lacks) lacks[lack.feature] = lack.reason;
+    one["name"] = kind.name;
+    one["parameters"] = params_of(kind.params);
+    one["defaults"] = defaults;
+    one["lacks"] = lacks;
+    all.append(one);
+  }
+  return all;
 }
 
 void bind_kv_configs(nb::module_& m) {
@@ -117,60 +130,70 @@ void bind_speculation(nb::module_& m) {
 }
 
 void bind_scheduler_configs(nb::module_& m) {
-  nb::class_<VllmV1Config>(m, "VllmV1Config")
+  nb::class_<Sessions>(m, "Sessions",
+                       "The session of each request, and its round, from the successors of calls.")
+      .def(
+          "__init__",
+          [](Sessions* sessions, const In<std::int32_t>& next_call) {
+            new (sessions) Sessions(to_vector(next_call));
+          },
+          "next_call"_a);
+  nb::class_<SchedulerConfig>(m, "SchedulerConfig", "Options of a scheduler, by its name.")
       .def(nb::init<>())
-      .def_rw("max_num_seqs", &VllmV1Config::max_num_seqs)
-      .def_rw("max_num_scheduled_tokens", &VllmV1Config::max_num_scheduled_tokens)
+      .def_rw("scheduler", &SchedulerConfig::scheduler)
+      .def_rw("parameters", &SchedulerConfig::parameters, "The scheduler's own, by name.")
+      .def(
+          "rank_by",
+          [](SchedulerConfig& config, const std::string& name, const ParamValues& parameters) {
+            config.ranking = make_ranking(name, config, parameters);
+          },
+          "name"_a, "parameters"_a = ParamValues{},
+          "A native ranking orders this group's requests.")
+      .def_prop_rw(
+          "sessions", [](const SchedulerConfig& c) { return c.sessions != nullptr; },
+          [](SchedulerConfig& c, std::shared_ptr<Sessions> sessions) {
+            c.sessions = std::move(sessions);
+          })
+      .def_rw("max_num_seqs", &SchedulerConfig::max_num_seqs)
+      .def_rw("max_num_scheduled_tokens", &SchedulerConfig::max_num_scheduled_tokens)
       .def_prop_rw(
           "long_prefill_token_threshold",
-          [](const VllmV1Config& c) { return c.limits.long_prefill_token_threshold; },
-          [](VllmV1Config& c, std::int32_t tokens) {
+          [](const SchedulerConfig& c) { return c.limits.long_prefill_token_threshold; },
+          [](SchedulerConfig& c, std::int32_t tokens) {
             c.limits.long_prefill_token_threshold = tokens;
           })
-      .def_rw("limits", &VllmV1Config::limits)
-      .def_rw("chunked_prefill", &VllmV1Config::chunked_prefill)
-      .def_rw("reserve_full_isl", &VllmV1Config::reserve_full_isl)
-      .def_rw("async_scheduling", &VllmV1Config::async_scheduling)
-      .def_rw("output_length_known", &VllmV1Config::output_length_known)
-      .def_rw("watermark_blocks", &VllmV1Config::watermark_blocks)
+      .def_rw("limits", &SchedulerConfig::limits)
+      .def_rw("chunked_prefill", &SchedulerConfig::chunked_prefill)
+      .def_rw("reserve_full_isl", &SchedulerConfig::reserve_full_isl)
+      .def_rw("async_scheduling", &SchedulerConfig::async_scheduling)
+      .def_rw("output_length_known", &SchedulerConfig::output_length_known)
+      .def_rw("watermark_blocks", &SchedulerConfig::watermark_blocks)
       .def_prop_rw(
-          "order", [](const VllmV1Config& c) { return c.queue.order; },
-          [](VllmV1Config& c, QueueOrder order) { c.queue.order = order; })
-      .def_rw("queue", &VllmV1Config::queue)
-      .def_rw("prefill_first", &VllmV1Config::prefill_first)
-      .def_rw("decode_only", &VllmV1Config::decode_only)
-      .def_rw("kv_producer", &VllmV1Config::kv_producer)
-      .def_rw("kv_consumer", &VllmV1Config::kv_consumer)
-      .def_rw("prefill_all_but_last_token", &VllmV1Config::prefill_all_but_last_token)
-      .def_rw("decode_interval", &VllmV1Config::decode_interval)
-      .def_rw("defer_block_free", &VllmV1Config::defer_block_free)
-      .def_rw("disable_fast_path", &VllmV1Config::disable_fast_path)
-      .def_rw("speculation", &VllmV1Config::speculation)
-      .def_rw("kv", &VllmV1Config::kv)
-      .def("with_policies", &with_policies<VllmV1Config>, "policies"_a,
-           "The same, but for these decisions.");
-  nb::class_<BatchingConfig>(m, "BatchingConfig",
-                             "Options of a scheduler other than vLLM's, by its name.")
-      .def(nb::init<>())
-      .def_rw("scheduler", &BatchingConfig::scheduler)
-      .def_rw("max_num_seqs", &BatchingConfig::max_num_seqs)
-      .def_rw("max_num_scheduled_tokens", &BatchingConfig::max_num_scheduled_tokens)
-      .def_rw("watermark_blocks", &BatchingConfig::watermark_blocks)
-      .def_rw("decode_only", &BatchingConfig::decode_only)
-      .def_rw("kv_producer", &BatchingConfig::kv_producer)
-      .def_rw("kv_consumer", &BatchingConfig::kv_consumer)
-      .def_rw("queue", &BatchingConfig::queue)
-      .def_rw("kv", &BatchingConfig::kv)
-      .def("with_policies", &with_policies<BatchingConfig>, "policies"_a,
-           "The same, but for these decisions.")
-      .def_rw("sglang_new_tokens", &BatchingConfig::sglang_new_tokens)
-      .def_rw("sglang_reserved_tokens", &BatchingConfig::sglang_reserved_tokens)
-      .def_rw("output_length_known", &BatchingConfig::output_length_known)
-      .def_rw("mlfq_levels", &BatchingConfig::mlfq_levels)
-      .def_rw("mlfq_tokens_per_iteration", &BatchingConfig::mlfq_tokens_per_iteration)
-      .def_rw("mlfq_starvation_ps", &BatchingConfig::mlfq_starvation);
-  m.def("scheduler_names", &scheduler_names,
-        "Names that BatchingConfig.scheduler may have, sorted.");
+          "order", [](const SchedulerConfig& c) { return c.queue.order; },
+          [](SchedulerConfig& c, QueueOrder order) { c.queue.order = order; })
+      .def_rw("queue", &SchedulerConfig::queue)
+      .def_rw("prefill_first", &SchedulerConfig::prefill_first)
+      .def_rw("decode_only", &SchedulerConfig::decode_only)
+      .def_rw("kv_producer", &SchedulerConfig::kv_producer)
+      .def_rw("kv_consumer", &SchedulerConfig::kv_consumer)
+      .def_rw("prefill_all_but_last_token", &SchedulerConfig::prefill_all_but_last_token)
+      .def_rw("decode_interval", &SchedulerConfig::decode_interval)
+      .def_rw("defer_block_free", &SchedulerConfig::defer_block_free)
+      .def_rw("disable_fast_path", &SchedulerConfig::disable_fast_path)
+      .def_rw("speculation", &SchedulerConfig::speculation)
+      .def_rw("kv", &SchedulerConfig::kv)
+      .def("with_policies", &with_policies, "policies"_a, "The same, but for these decisions.");
+  m.def("schedulers", &known_schedulers,
+        "Name, parameters (name, default, lowest, highest), defaults of options, and what each "
+        "scheduler does not go with, sorted by name.");
+  m.def(
+      "rankings",
+      [] {
+        nb::dict all;
+        for (const RankingKind& kind : ranking_kinds()) all[kind.name] = params_of(kind.params);
+        return all;
+      },
+      "The native rankings and their parameters.");
 }
 
 }  // namespace

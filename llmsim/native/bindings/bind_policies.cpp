@@ -55,6 +55,105 @@ class PythonEviction final : public Eviction {
   Shared freed_, reused_, evict_;
 };
 
+// A request as a ranking in Python sees it.
+struct Ranked {
+  RequestId row;
+  Standing standing;
+  std::int32_t position, tokens, received, computed, left, blocks, preemptions, priority, session,
+      round;
+  Ps arrival;
+};
+
+// What a ranking in Python sees: a copy of all requests of its group, as columns.
+struct RankColumns {
+  std::vector<Ranked> requests;
+
+  explicit RankColumns(const RankView& view) {
+    requests.reserve(view.candidates.size());
+    for (const Candidate& one : view.candidates) {
+      const Sequence& s = view.sequences[one.row];
+      const auto row = static_cast<std::size_t>(one.row);
+      const bool named = view.sessions != nullptr;
+      requests.push_back({.row = one.row,
+                          .standing = one.standing,
+                          .position = one.position,
+                          .tokens = s.prompt_tokens,
+                          .received = s.emitted(),
+                          .computed = s.num_computed,
+                          .left = s.num_tokens - s.num_computed,
+                          .blocks = static_cast<std::int32_t>(s.blocks.size()),
+                          .preemptions = static_cast<std::int32_t>(s.epoch),
+                          .priority = s.priority,
+                          .session = named ? view.sessions->session[row] : one.row,
+                          .round = named ? view.sessions->round[row] : 0,
+                          .arrival = s.arrival});
+    }
+  }
+
+  template <typename T>
+  Out<T> column(T Ranked::* member) const {
+    std::vector<T> values;
+    values.reserve(requests.size());
+    for (const Ranked& one : requests) values.push_back(one.*member);
+    return to_array(std::move(values));
+  }
+  Out<bool> stands(Standing standing) const {
+    auto* values = new bool[requests.size() + 1];
+    for (std::size_t i = 0; i < requests.size(); ++i) values[i] = requests[i].standing == standing;
+    nb::capsule owner(values, [](void* p) noexcept { delete[] static_cast<bool*>(p); });
+    return Out<bool>(values, {requests.size()}, owner);
+  }
+};
+
+// A ranking in Python: called once per step with the columns, and for its events where it has such
+// methods. `rank` gives the place of each candidate; llmsim/scheduling/ranking.py checks it.
+class PythonRanking final : public Ranking, public RankEvents {
+ public:
+  PythonRanking(RankedLists lists, nb::object rank, nb::object added, nb::object executed,
+                nb::object left)
+      : lists_(lists), hears_(!added.is_none() || !executed.is_none() || !left.is_none()) {
+    rank_ = share(std::move(rank));
+    added_ = share(std::move(added));
+    executed_ = share(std::move(executed));
+    left_ = share(std::move(left));
+  }
+
+  RankedLists lists() const override { return lists_; }
+  RankEvents* events() override { return hears_ ? this : nullptr; }
+
+  void rank(Ps now, const RankView& view, std::span<RankKey> keys) override {
+    if (keys.empty()) return;
+    const nb::gil_scoped_acquire lock;
+    const auto places = nb::cast<In<std::int64_t>>((*rank_)(RankColumns(view), now));
+    if (places.shape(0) != keys.size()) throw BadPolicy("ranking gave keys of other requests");
+    for (std::size_t i = 0; i < keys.size(); ++i) keys[i] = {places.data()[i], 0, 0, 0};
+  }
+  void added(RequestId request, const Sequence&, Ps seen) override {
+    const nb::gil_scoped_acquire lock;
+    if (!added_->is_none()) (*added_)(request, seen);
+  }
+  void scheduled(Ps, const Batch&) override {}
+  void executed(const Batch& batch) override {
+    const nb::gil_scoped_acquire lock;
+    if (executed_->is_none()) return;
+    std::vector<std::int32_t> rows, tokens;
+    for (const Item& item : batch.items) {
+      rows.push_back(item.request);
+      tokens.push_back(item.tokens);
+    }
+    (*executed_)(to_array(std::move(rows)), to_array(std::move(tokens)));
+  }
+  void left(RequestId request) override {
+    const nb::gil_scoped_acquire lock;
+    if (!left_->is_none()) (*left_)(request);
+  }
+
+ private:
+  RankedLists lists_;
+  bool hears_;
+  Shared rank_, added_, executed_, left_;
+};
+
 // One question of an admission policy; its views are refused afterwards.
 struct PythonAdmission {
   std::shared_ptr<RouteCall> call;
@@ -78,6 +177,35 @@ struct PythonAdmission {
     return yes;
   }
 };
+
+template <std::int32_t Ranked::* member>
+Out<std::int32_t> column_of(const RankColumns& columns) {
+  return columns.column(member);
+}
+
+void bind_rank_columns(nb::module_& m) {
+  constexpr auto kCopied = nb::rv_policy::automatic;  // columns do not refer to the view
+  nb::class_<RankColumns>(m, "RankView",
+                          "All requests of a group (llmsim.scheduling.base.RankView).")
+      .def("__len__", [](const RankColumns& view) { return view.requests.size(); })
+      .def_prop_ro("row", &column_of<&Ranked::row>, kCopied)
+      .def_prop_ro(
+          "running", [](const RankColumns& v) { return v.stands(Standing::kRunning); }, kCopied)
+      .def_prop_ro(
+          "parked", [](const RankColumns& v) { return v.stands(Standing::kParked); }, kCopied)
+      .def_prop_ro("position", &column_of<&Ranked::position>, kCopied)
+      .def_prop_ro("tokens", &column_of<&Ranked::tokens>, kCopied)
+      .def_prop_ro("received", &column_of<&Ranked::received>, kCopied)
+      .def_prop_ro("computed", &column_of<&Ranked::computed>, kCopied)
+      .def_prop_ro("left", &column_of<&Ranked::left>, kCopied)
+      .def_prop_ro("blocks", &column_of<&Ranked::blocks>, kCopied)
+      .def_prop_ro("preemptions", &column_of<&Ranked::preemptions>, kCopied)
+      .def_prop_ro("priority", &column_of<&Ranked::priority>, kCopied)
+      .def_prop_ro("session", &column_of<&Ranked::session>, kCopied)
+      .def_prop_ro("round", &column_of<&Ranked::round>, kCopied)
+      .def_prop_ro(
+          "arrival_ps", [](const RankColumns& v) { return v.column(&Ranked::arrival); }, kCopied);
+}
 
 }  // namespace
 
@@ -123,7 +251,18 @@ void bind_policies(nb::module_& m) {
             p.eviction = std::make_shared<PythonEviction>(std::move(freed), std::move(reused),
                                                           std::move(evict));
           },
-          "freed"_a, "reused"_a, "evict"_a);
+          "freed"_a, "reused"_a, "evict"_a)
+      .def(
+          "set_ranking",
+          [](Policies& p, bool waiting, bool running, bool victims, bool pauses, nb::object rank,
+             nb::object added, nb::object executed, nb::object left) {
+            p.ranking = std::make_shared<PythonRanking>(
+                RankedLists{waiting, running, victims, pauses}, std::move(rank), std::move(added),
+                std::move(executed), std::move(left));
+          },
+          "waiting"_a, "running"_a, "victims"_a, "pauses"_a, "rank"_a, "added"_a.none(),
+          "executed"_a.none(), "left"_a.none());
+  bind_rank_columns(m);
 }
 
 void bind_set_admission(nb::class_<Simulation>& simulation) {

@@ -11,7 +11,6 @@
 #include "python/bindings.h"
 #include "request/content_hasher.h"
 #include "results/token_times.h"
-#include "scheduler/impl/vllm_v1.h"
 #include "scheduler/registry.h"
 #include "step/contended.h"
 #include "step/expanded.h"
@@ -91,6 +90,8 @@ void add_group(Simulation& s, const GroupConfig& config, std::unique_ptr<Schedul
   if (config.depth < 1) throw std::invalid_argument("depth must be at least 1");
   if (config.depth > scheduler->max_depth())
     throw std::invalid_argument("this scheduler has one batch in flight");
+  if (config.role != Role::kBoth && scheduler->kv_connector() == nullptr)
+    throw std::invalid_argument("this scheduler hands no KV over");
   if (scheduler->limits().usable_blocks < 1)
     throw std::invalid_argument("a pool needs at least 2 blocks");
   GroupCosts costs(program, config.drafter);
@@ -130,20 +131,7 @@ void bind_groups(nb::class_<Simulation>& simulation) {
   simulation
       .def(
           "add_group",
-          [](Simulation& s, const GroupConfig& config, const VllmV1Config& options,
-             const std::shared_ptr<Program>& program, const ExpandedConfig* expanded,
-             bool record_steps, bool record_schedule) {
-            auto scheduler =
-                std::make_unique<VllmV1>(options, s.sequences(config.role), s.log(config.role));
-            add_group(s, config, std::move(scheduler), program, expanded, record_steps,
-                      record_schedule);
-          },
-          "config"_a, "scheduler"_a, "program"_a, "expanded"_a.none() = nb::none(),
-          "record_steps"_a = false, "record_schedule"_a = false,
-          "With `expanded`, every rank's nodes run in the engine instead of the folded program.")
-      .def(
-          "add_group",
-          [](Simulation& s, const GroupConfig& config, const BatchingConfig& options,
+          [](Simulation& s, const GroupConfig& config, const SchedulerConfig& options,
              const std::shared_ptr<Program>& program, const ExpandedConfig* expanded,
              bool record_steps, bool record_schedule) {
             auto scheduler = make_scheduler(options, s.sequences(config.role), s.log(config.role));
@@ -152,7 +140,8 @@ void bind_groups(nb::class_<Simulation>& simulation) {
           },
           "config"_a, "scheduler"_a, "program"_a, "expanded"_a.none() = nb::none(),
           "record_steps"_a = false, "record_schedule"_a = false,
-          "A group with one of the other schedulers (scheduler_names()).")
+          "A group with one of schedulers(). With `expanded`, every rank's nodes run in the engine "
+          "instead of the folded program.")
       .def(
           "add_python_group",
           [](Simulation& s, const GroupConfig& config, nb::object policy, const KvCacheConfig& kv,

@@ -7,7 +7,7 @@
 
 namespace llmsim {
 
-BatchScheduler::BatchScheduler(const BatchingConfig& config, SequenceTable& sequences,
+BatchScheduler::BatchScheduler(const SchedulerConfig& config, SequenceTable& sequences,
                                RequestLog& log)
     : config_(config),
       sequences_(sequences),
@@ -17,11 +17,26 @@ BatchScheduler::BatchScheduler(const BatchingConfig& config, SequenceTable& sequ
       parked_(config.queue.order == QueueOrder::kPriority, sequences) {
   if (!config.kv.tables.plain())
     throw std::invalid_argument("several tables of blocks need the scheduler vllm_v1");
+  if (config.victim)
+    throw std::invalid_argument(
+        "a preemption victim is chosen for the scheduler vllm_v1 only, not for " +
+        config.scheduler);
+  if (config.ranking == nullptr) return;
+  ranker_ = std::make_unique<Ranker>(config.ranking, config.sessions, sequences);
+  const RankedLists& lists = ranker_->lists();
+  if (lists.running || lists.victims)
+    throw std::invalid_argument(
+        "the ranking orders more than the waiting queue, which the scheduler " + config.scheduler +
+        " does not do");
+  rank_events_ = ranker_->events();
+  if (lists.waiting) waiting_.rank_by(ranker_.get());
 }
 
 void BatchScheduler::add(RequestId request) {
   sequences_[request].status = static_cast<std::uint8_t>(Status::kWaiting);
   waiting_.push_back(request);
+  if (rank_events_ != nullptr)
+    rank_events_->added(request, sequences_[request], log_.queued[request]);
 }
 
 Gauges BatchScheduler::gauges() const {
@@ -36,10 +51,24 @@ Gauges BatchScheduler::gauges() const {
 void BatchScheduler::schedule(Ps now, Batch& batch) {
   batch.clear();
   now_ = now;
+  if (ranker_ != nullptr) rank(now);
   form(now, batch);
+  if (rank_events_ != nullptr) rank_events_->scheduled(now, batch);
   for (const Item& item : batch.items) batch.features.add(item.tokens, item.computed_before);
   const std::int32_t used = kv_.usable_blocks() - kv_.pool().num_free();
   counters_.peak_blocks_used = std::max(counters_.peak_blocks_used, used);
+}
+
+void BatchScheduler::rank(Ps now) {
+  ranker_->begin();
+  std::int32_t position = 0;
+  waiting_.each([&](RequestId request) { ranker_->add(Standing::kWaiting, request, position++); });
+  position = 0;
+  parked_.each([&](RequestId request) { ranker_->add(Standing::kParked, request, position++); });
+  for (std::size_t i = 0; i < running_.size(); ++i)
+    ranker_->add(Standing::kRunning, running_[i], static_cast<std::int32_t>(i));
+  ranker_->rank(now);
+  if (ranker_->lists().waiting) waiting_.rank();
 }
 
 std::int32_t BatchScheduler::find_cached(RequestId request) {
@@ -92,10 +121,22 @@ RequestId BatchScheduler::preempt_youngest(Batch& batch) {
   return victim;
 }
 
-void BatchScheduler::park(RequestId request) {
+void BatchScheduler::take_over(Ps now, std::int32_t slots, std::int32_t spare) {
+  while (!waiting_.empty()) {
+    const RequestId request = waiting_.front(now);
+    const Sequence& s = sequences_[request];
+    if (!s.remote_kv) return;
+    kv_.find_hits(request, hits_);
+    const std::int32_t held = std::max(slots, s.num_tokens);
+    if (!room_to_take_over(request) || !kv_.fits(s, held, hits_, spare)) return;
+    park(request, held);
+  }
+}
+
+void BatchScheduler::park(RequestId request, std::int32_t slots) {
   Sequence& s = sequences_[request];
   const std::int32_t hit = static_cast<std::int32_t>(hits_.size()) * config_.kv.block_size;
-  kv_.allocate(request, s.num_tokens, hits_);
+  kv_.allocate(request, slots, hits_);
   if (config_.kv.prefix_caching) note_hit(s, hit, counters_);
   waiting_.pop_front();
   parked_.park({request, hit, s.num_tokens, 1, true});
@@ -136,6 +177,7 @@ void BatchScheduler::transferred(RequestId request) {
 
 void BatchScheduler::abort(RequestId request) {
   Sequence& s = sequences_[request];
+  if (rank_events_ != nullptr) rank_events_->left(request);
   const auto place = std::find(running_.begin(), running_.end(), request);
   if (place != running_.end()) {
     running_.erase(place);
@@ -159,6 +201,7 @@ void BatchScheduler::update(const Batch& batch, std::vector<RequestId>& finished
     });
   }
   completed();
+  if (rank_events_ != nullptr) rank_events_->executed(batch);
 }
 
 void BatchScheduler::receive(const Item& item, std::vector<RequestId>& finished) {
@@ -175,6 +218,7 @@ void BatchScheduler::receive(const Item& item, std::vector<RequestId>& finished)
                      s.num_tokens >= config_.kv.max_model_len;
   if (!item.emits || !stops) return served(item);
   s.status = static_cast<std::uint8_t>(Status::kFinished);
+  if (rank_events_ != nullptr) rank_events_->left(item.request);
   if (leaving_.leave(item.request, config_.kv_producer ? 1 : 0)) leave(item.request);
   ++counters_.finished;
   log_.finished(item.request);

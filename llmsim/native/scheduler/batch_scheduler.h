@@ -3,46 +3,34 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
+#include <memory>
+#include <span>
 #include <vector>
 
 #include "kv/kv_cache.h"
+#include "scheduler/config.h"
 #include "scheduler/parked_queue.h"
 #include "scheduler/pending_release.h"
+#include "scheduler/registry.h"
 #include "scheduler/scheduler.h"
-#include "scheduler/waiting_queue.h"
 
 namespace llmsim {
-
-struct BatchingConfig {
-  std::string scheduler;  // a name of scheduling/registry.h
-  std::int32_t max_num_seqs = 128;
-  std::int32_t max_num_scheduled_tokens =
-      2048;                           // sarathi: chunk size; sglang: chunked_prefill_size
-  std::int32_t watermark_blocks = 0;  // sarathi: blocks that admission leaves free
-  bool decode_only = false;           // requests arrive with the KV of their prompts
-  bool kv_producer =
-      false;  // a prefill group: keeps the blocks of ended requests until their KV has been read
-  bool kv_consumer = false;  // a decode group: the KV of prompts comes from prefill groups (sglang)
-  QueueConfig queue;
-  KvCacheConfig kv;
-  std::int32_t sglang_new_tokens = 4096;  // answer length assumed by admission, at most
-  bool output_length_known =
-      true;  // sglang: answers are as long as their requests allow (max_new_tokens)
-  std::int32_t sglang_reserved_tokens = 512;  // of a decode group, for each request that it holds
-  std::int32_t mlfq_levels = 6;               // quantum of level i: 2^i iterations
-  std::int32_t mlfq_tokens_per_iteration =
-      256;  // prompt tokens that take as long as one decode step
-  Ps mlfq_starvation =
-      10 * kPsPerSecond;  // waiting this long promotes a request to the first level
-};
 
 // A policy says in `form` what the next step runs, by the verbs below; everything that must stay
 // consistent is here. Synchronous: a request is in one batch in flight at most. Only policies that
 // skip those that are may have several.
 class BatchScheduler : public Scheduler, public KvConnector, public TieredKv, public PrefixEvents {
  public:
-  BatchScheduler(const BatchingConfig& config, SequenceTable& sequences, RequestLog& log);
+  // What no scheduler of this kind can do.
+  static constexpr Lack kCoreLacks[] = {
+      {"async_scheduling", "only vLLM's scheduler is modelled ahead of the outputs of a step"},
+      {"speculative_config", "only vLLM's scheduler is modelled with drafts"},
+      {"ranked_running", "its rules fix the order of running requests and whom to restart"},
+      {"kv_tier_recall", "only vLLM's scheduler is modelled with requests parked for a recall"},
+      {"hybrid_kv_cache", "only vLLM's KV cache manager is modelled with several tables of blocks"},
+  };
+
+  BatchScheduler(const SchedulerConfig& config, SequenceTable& sequences, RequestLog& log);
 
   void add(RequestId request) override;
   bool has_requests() const override {
@@ -110,14 +98,20 @@ class BatchScheduler : public Scheduler, public KvConnector, public TieredKv, pu
   // goes to the front of the waiting queue.
   RequestId preempt_youngest(Batch& batch);
   bool in_flight(RequestId request) const { return sequences_[request].num_in_flight > 0; }
-  // Takes the blocks of a whole prompt, of which `find_hits` found some, and parks the request
-  // until its KV is there.
-  void park(RequestId request);
-  // Requests whose KV is there begin to run, as many as may; of the whole prompt the last token is
+  // Decode groups: a waiting request whose prompt another group computes takes blocks for `slots`
+  // tokens, or for its prompt if that is longer, and is parked until its KV has come. Requests are
+  // taken in the order of the queue while `room_to_take_over` and while `spare` blocks stay free.
+  void take_over(Ps now, std::int32_t slots = 0, std::int32_t spare = 0);
+  // Whether more than the blocks of the request, whose hits are in `hits_`, must be free.
+  virtual bool room_to_take_over(RequestId request) const {
+    (void)request;
+    return true;
+  }
+  // Requests whose KV has come begin to run, as many as may; of the whole prompt the last token is
   // computed again.
   void admit_arrived();
 
-  BatchingConfig config_;
+  SchedulerConfig config_;
   SequenceTable& sequences_;
   RequestLog& log_;
   KvCache kv_;
@@ -128,12 +122,16 @@ class BatchScheduler : public Scheduler, public KvConnector, public TieredKv, pu
   SchedulerCounters counters_;
 
  private:
+  void park(RequestId request, std::int32_t slots);
+  void rank(Ps now);
   void receive(const Item& item, std::vector<RequestId>& finished);
 
   std::int32_t recalled_ = 0;  // tokens that the tiers hold beyond the hits
   Ps now_ = 0;                 // of the build
   std::vector<Reserved> reserved_;
   PendingReleases leaving_;
+  std::unique_ptr<Ranker> ranker_;     // null: no ranking
+  RankEvents* rank_events_ = nullptr;  // of the ranking; null: it hears of nothing
 };
 
 }  // namespace llmsim

@@ -48,6 +48,19 @@ class ParkedQueue {
     return transfers;
   }
 
+  // Calls see(request) for all who are parked, in their order.
+  template <typename See>
+  void each(See see) const {
+    for (const Parked& one : parked_) see(one.request);
+  }
+  // Brings them into another order; not during a pass.
+  template <typename Before>
+  void order_by(Before before) {
+    std::stable_sort(parked_.begin(), parked_.end(), [&before](const Parked& a, const Parked& b) {
+      return before(a.request, b.request);
+    });
+  }
+
   // Whether nothing more can arrive for those who are parked.
   bool all_ready() const { return num_ready_ == size(); }
 

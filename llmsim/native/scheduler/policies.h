@@ -11,6 +11,7 @@
 #include "base/bad_policy.h"
 #include "base/types.h"
 #include "kv/eviction.h"
+#include "scheduler/ranking.h"
 
 namespace llmsim {
 
@@ -30,6 +31,7 @@ struct Policies {
   std::function<std::int64_t(std::span<const SequenceView> running, const SequenceView& needy)>
       victim;
   std::shared_ptr<Eviction> eviction;
+  std::shared_ptr<Ranking> ranking;  // of all lists that it declares
 };
 
 }  // namespace llmsim

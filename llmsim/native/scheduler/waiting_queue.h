@@ -1,4 +1,4 @@
-// The waiting queue of a group, in one of four orders or in one that somebody else decides.
+// The waiting queue of a group, in an order of its own or in that of a policy.
 #pragma once
 
 #include <algorithm>
@@ -7,9 +7,11 @@
 #include <set>
 #include <tuple>
 #include <unordered_map>
+#include <vector>
 
 #include "request/sequence_table.h"
 #include "scheduler/policies.h"
+#include "scheduler/ranking.h"
 
 namespace llmsim {
 
@@ -27,7 +29,9 @@ enum class QueueOrder : std::uint8_t {
   // first, A. Mok, 1983, with the overload rule of best-effort scheduling, C. D. Locke, 1986).
   kSlack,
   // A key from outside (Policies::queue_key), then arrival.
-  kKeyed
+  kKeyed,
+  // The order of a ranking, decided anew before each step.
+  kRanked
 };
 
 struct QueueConfig {
@@ -62,13 +66,14 @@ class WaitingQueue {
   // The next request, as of `now`; requires !empty(). Also what `pop_front` takes, if nothing was
   // pushed in between.
   RequestId front(Ps now) {
+    if (!ranked_.empty()) return ranked_.front();
     if (!listed_.empty()) return listed_.front();
     if (config_.order == QueueOrder::kSlack) set_late_aside(now);
     return std::get<2>(sorted_.empty() ? *late_.begin() : *sorted_.begin());
   }
   void push_back(RequestId request) {
     if (config_.order == QueueOrder::kKeyed) ask_key(request);
-    if (config_.order == QueueOrder::kFcfs) {
+    if (keeps_list()) {
       listed_.push_back(request);
     } else {
       sorted_.insert(entry(request));
@@ -81,10 +86,18 @@ class WaitingQueue {
       sorted_.insert(entry(request));
     } else {
       listed_.push_front(request);
+      if (ranker_ != nullptr) {
+        const auto place =
+            std::upper_bound(ranked_.begin(), ranked_.end(), request, Before{ranker_});
+        ranked_.insert(place, request);
+      }
     }
   }
   void pop_front() {
-    if (!listed_.empty()) {
+    if (!ranked_.empty()) {
+      listed_.erase(std::find(listed_.begin(), listed_.end(), ranked_.front()));
+      ranked_.pop_front();
+    } else if (!listed_.empty()) {
       listed_.pop_front();
     } else if (!sorted_.empty()) {
       sorted_.erase(sorted_.begin());
@@ -94,6 +107,7 @@ class WaitingQueue {
   }
   // `request` is in the queue.
   void remove(RequestId request) {
+    if (ranker_ != nullptr) std::erase(ranked_, request);
     const auto listed = std::find(listed_.begin(), listed_.end(), request);
     if (listed != listed_.end()) {
       listed_.erase(listed);
@@ -102,9 +116,34 @@ class WaitingQueue {
     }
   }
 
+  // Who orders the queue from now on; the queue itself keeps the order of arrival.
+  void rank_by(const Ranker* ranker) {
+    ranker_ = ranker;
+    config_.order = QueueOrder::kRanked;
+  }
+  // Takes over the order that the ranker has found for all who wait.
+  void rank() {
+    ranked_ = listed_;
+    std::sort(ranked_.begin(), ranked_.end(), Before{ranker_});
+  }
+  // Calls see(request) for all who wait, in the order of the queue; by slack, as it was last.
+  template <typename See>
+  void each(See see) const {
+    for (const RequestId request : listed_) see(request);
+    for (const Entry& entry : sorted_) see(std::get<2>(entry));
+    for (const Entry& entry : late_) see(std::get<2>(entry));
+  }
+
  private:
+  struct Before {
+    const Ranker* ranker;
+    bool operator()(RequestId a, RequestId b) const { return ranker->before(a, b); }
+  };
   using Entry = std::tuple<std::int64_t, Ps, RequestId>;
 
+  bool keeps_list() const {
+    return config_.order == QueueOrder::kFcfs || config_.order == QueueOrder::kRanked;
+  }
   Entry entry(RequestId request) const {
     const Sequence& s = sequences_[request];
     switch (config_.order) {
@@ -144,6 +183,8 @@ class WaitingQueue {
   QueueConfig config_;
   const SequenceTable& sequences_;
   std::deque<RequestId> listed_;  // first come first served; else, what was put back in front
+  const Ranker* ranker_ = nullptr;
+  std::deque<RequestId> ranked_;  // kRanked: of `listed_`, those that were ranked
   std::set<Entry> sorted_, late_;
   std::unordered_map<RequestId, std::int64_t>
       keys_;  // kKeyed: the last key of each request; looked up, never walked

@@ -25,7 +25,8 @@ EVENTS_PER_CALL = 1_000_000
 
 Case = dict[str, Any]
 AddGroup = Callable[
-    ["_native.Simulation", "_native.GroupConfig", "_native.VllmV1Config", "_native.Program"], None
+    ["_native.Simulation", "_native.GroupConfig", "_native.SchedulerConfig", "_native.Program"],
+    None,
 ]
 
 
@@ -50,7 +51,7 @@ def output_token(index: int, k: int) -> int:
 def native_group(
     simulation: "_native.Simulation",
     group: "_native.GroupConfig",
-    scheduler: "_native.VllmV1Config",
+    scheduler: "_native.SchedulerConfig",
     program: Any,
 ) -> None:
     """The group under test with our own scheduler."""
@@ -108,10 +109,10 @@ def run_case(case: Case, add_group: AddGroup = native_group) -> Iterator[Case]:
     yield from _steps(simulation.schedule(0), [requests[i]["id"] for i in order])
 
 
-def scheduler_config(case: Case) -> "_native.VllmV1Config":
+def scheduler_config(case: Case) -> "_native.SchedulerConfig":
     """The native scheduler's options for a case."""
     config, resolved = case["config"], case["resolved"]
-    native = _native.VllmV1Config()
+    native = _native.SchedulerConfig()
     native.max_num_seqs = config["max_num_seqs"]
     native.max_num_scheduled_tokens = resolved["max_num_scheduled_tokens"]
     native.long_prefill_token_threshold = config.get("long_prefill_token_threshold", 0)

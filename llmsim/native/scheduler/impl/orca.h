@@ -15,6 +15,18 @@ namespace llmsim {
 
 class Orca final : public BatchScheduler {
  public:
+  static constexpr OptionDefault kDefaults[] = {{"async_scheduling", false},
+                                                {"enable_chunked_prefill", false},
+                                                {"enable_prefix_caching", false}};
+  static constexpr Lack kLacks[] = {
+      {"enable_chunked_prefill", "Orca computes a prompt in one iteration"},
+      {"enable_prefix_caching",
+       "Orca reserves the memory of a request for it alone, and has no prefix cache"},
+      {"kv_tiers", "Orca has no prefix cache that they could extend"},
+      {"watermark",
+       "Orca reserves the longest answer of each request, so none grows into spare blocks"},
+  };
+
   using BatchScheduler::BatchScheduler;
   std::int32_t max_depth() const override { return Scheduler::max_depth(); }
 

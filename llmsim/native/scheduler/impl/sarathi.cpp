@@ -6,7 +6,13 @@
 
 namespace llmsim {
 
+static const RegisterScheduler kSarathi(kind_of<Sarathi>("sarathi"));
+
 void Sarathi::form(Ps now, Batch& batch) {
+  if (config_.kv_consumer) {
+    admit_arrived();
+    take_over(now, 0, running_.empty() ? 0 : config_.watermark_blocks);
+  }
   schedule_decodes(batch);
   std::int32_t chunk =
       config_.max_num_scheduled_tokens - static_cast<std::int32_t>(batch.items.size());
@@ -20,6 +26,7 @@ void Sarathi::form(Ps now, Batch& batch) {
   while (batch.preempted.empty() && chunk > 0 && !waiting_.empty() &&
          num_running() < config_.max_num_seqs) {
     const RequestId request = waiting_.front(now);
+    if (sequences_[request].remote_kv) return;
     const std::int32_t known = sequences_[request].num_tokens;
     const std::int32_t cached = find_cached(request);
     const std::int32_t tokens = std::min(known - cached, chunk);

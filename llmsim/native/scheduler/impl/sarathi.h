@@ -17,6 +17,12 @@ namespace llmsim {
 
 class Sarathi final : public BatchScheduler {
  public:
+  static constexpr OptionDefault kDefaults[] = {{"async_scheduling", false},
+                                                {"enable_prefix_caching", false}};
+  static constexpr Lack kLacks[] = {
+      {"no_enable_chunked_prefill", "Sarathi-Serve always cuts prompts to the token budget"},
+  };
+
   using BatchScheduler::BatchScheduler;
   std::int32_t max_depth() const override { return Scheduler::max_depth(); }
 

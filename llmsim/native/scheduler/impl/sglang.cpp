@@ -6,9 +6,19 @@
 
 namespace llmsim {
 
+static const RegisterScheduler kSglang(kind_of<Sglang>("sglang"));
+
+Sglang::Sglang(const SchedulerConfig& config, SequenceTable& sequences, RequestLog& log)
+    : BatchScheduler(config, sequences, log),
+      new_tokens_(value_of(kNewTokens, config.parameters)),
+      reserved_tokens_(value_of(kReservedTokens, config.parameters)) {}
+
 void Sglang::form(Ps now, Batch& batch) {
   if (running_.empty()) ratio_ = kFirstRatio;
-  if (config_.kv_consumer) take_over(now);
+  if (config_.kv_consumer) {
+    admit_arrived();
+    take_over(now);
+  }
   if (config_.decode_only) {  // who arrives with its KV joins the decodes
     schedule_decodes(batch);
     if (batch.preempted.empty()) schedule_prompts(now, batch);
@@ -22,18 +32,6 @@ bool Sglang::computes_prompt(const Sequence& s) const {
   return prefilling(s) && (!config_.kv_consumer || s.epoch > 0);
 }
 
-void Sglang::take_over(Ps now) {
-  admit_arrived();
-  while (!waiting_.empty()) {
-    const RequestId request = waiting_.front(now);
-    const Sequence& s = sequences_[request];
-    if (!s.remote_kv) return;
-    kv_.find_hits(request, hits_);
-    if (!room_to_take_over(request) || !kv_.fits(s, s.num_tokens, hits_, 0)) return;
-    park(request);
-  }
-}
-
 bool Sglang::room_to_take_over(RequestId candidate) const {
   const Sequence& s = sequences_[candidate];
   const std::int64_t held = num_running() + parked_.size();
@@ -44,20 +42,20 @@ bool Sglang::room_to_take_over(RequestId candidate) const {
     const std::int64_t whole = sequences_[request].num_tokens + new_tokens_left(request);
     longest = std::max(longest, whole - retractable);
   }
-  const std::int64_t reserved = config_.sglang_reserved_tokens * held;
+  const std::int64_t reserved = reserved_tokens_ * held;
   const std::int64_t free =
       std::int64_t{kv_.pool().num_free()} * config_.kv.block_size - std::max(reserved, longest);
   const std::int64_t taken =
       s.num_tokens - static_cast<std::int64_t>(hits_.size()) * config_.kv.block_size;
-  return std::max(taken + config_.sglang_reserved_tokens,
-                  taken + new_tokens_left(candidate) - retractable) <= free;
+  return std::max(taken + reserved_tokens_, taken + new_tokens_left(candidate) - retractable) <=
+         free;
 }
 
 void Sglang::schedule_prompts(Ps now, Batch& batch) {
   std::int32_t budget =
       config_.max_num_scheduled_tokens - static_cast<std::int32_t>(batch.items.size());
   for (const RequestId request : running_) {
-    if (!computes_prompt(sequences_[request])) continue;
+    if (in_flight(request) || !computes_prompt(sequences_[request])) continue;
     const std::int32_t tokens = std::min(tokens_left(request), budget);
     run(request, tokens, batch);
     budget -= tokens;
@@ -83,6 +81,8 @@ void Sglang::schedule_prompts(Ps now, Batch& batch) {
 }
 
 void Sglang::schedule_decodes(Batch& batch) {
+  const auto flies = [this](RequestId request) { return in_flight(request); };
+  if (!running_.empty() && std::ranges::all_of(running_, flies)) return;
   const bool fits = blocks_for_decodes() <= kv_.pool().num_free();
   while (blocks_for_decodes() > kv_.pool().num_free()) retract(batch);
   if (fits) {
@@ -91,7 +91,7 @@ void Sglang::schedule_decodes(Batch& batch) {
     raise_ratio();
   }
   for (const RequestId request : running_) {
-    if (computes_prompt(sequences_[request])) continue;
+    if (in_flight(request) || computes_prompt(sequences_[request])) continue;
     kv_.grow(request, sequences_[request].num_tokens);
     run(request, 1, batch);
   }
@@ -101,7 +101,7 @@ std::int32_t Sglang::blocks_for_decodes() const {
   std::int32_t count = 0;
   for (const RequestId request : running_) {
     const Sequence& s = sequences_[request];
-    count += !computes_prompt(s) &&
+    count += !in_flight(request) && !computes_prompt(s) &&
              kv_.blocks_for(s.num_tokens) > static_cast<std::int32_t>(s.blocks.size());
   }
   return count;
@@ -114,9 +114,11 @@ void Sglang::retract(Batch& batch) {
     const Sequence &x = sequences_[a], &y = sequences_[b];
     return std::pair(-x.emitted(), x.prompt_tokens) <= std::pair(-y.emitted(), y.prompt_tokens);
   };
-  auto victim = running_.begin();
-  for (auto other = running_.begin(); other != running_.end(); ++other)
-    if (later(*victim, *other)) victim = other;
+  auto victim = running_.end();
+  for (auto other = running_.begin(); other != running_.end(); ++other) {
+    if (in_flight(*other)) continue;
+    if (victim == running_.end() || later(*victim, *other)) victim = other;
+  }
   const RequestId request = *victim;
   running_.erase(victim);
   drop(request, batch);
@@ -142,7 +144,7 @@ std::int64_t Sglang::new_tokens_left(RequestId request) const {
   const std::int64_t pool = std::int64_t{kv_.usable_blocks()} * config_.kv.block_size;
   const std::int64_t longest =
       std::min<std::int64_t>(config_.kv.max_model_len, pool) - s.prompt_tokens;
-  const std::int64_t clip = config_.sglang_new_tokens;
+  const std::int64_t clip = new_tokens_;
   if (!config_.output_length_known)
     return std::max<std::int64_t>(0, std::min(clip, longest) - s.emitted());
   const std::int64_t limit = std::min<std::int64_t>(sequences_.max_tokens(request), longest);

@@ -32,14 +32,26 @@ namespace llmsim {
 
 class Sglang final : public BatchScheduler {
  public:
-  using BatchScheduler::BatchScheduler;
+  static constexpr OptionDefault kDefaults[] = {{"async_scheduling", false},
+                                                {"block_size", std::int64_t{1}}};
+  static constexpr Lack kLacks[] = {
+      {"no_enable_chunked_prefill", "SGLang always cuts prompts to the token budget"},
+      {"watermark", "SGLang reserves a share of the answers that run instead"},
+  };
+
+  // Tokens: the answer length that admission assumes, at most; and what a decode group reserves for
+  // each request that it holds.
+  static constexpr Param kNewTokens{"new_tokens", 4096, 1, (std::int64_t{1} << 31) - 1};
+  static constexpr Param kReservedTokens{"reserved_tokens", 512, 0, (std::int64_t{1} << 31) - 1};
+  static constexpr Param kParams[] = {kNewTokens, kReservedTokens};
+
+  Sglang(const SchedulerConfig& config, SequenceTable& sequences, RequestLog& log);
+  std::int32_t max_depth() const override { return Scheduler::max_depth(); }
 
  private:
   void form(Ps now, Batch& batch) override;
   void schedule_prompts(Ps now, Batch& batch);
-  // Decode groups: whose KV is there runs, and others get their pages.
-  void take_over(Ps now);
-  bool room_to_take_over(RequestId candidate) const;
+  bool room_to_take_over(RequestId candidate) const override;
   // Whether the step of a running request is one of its prompt; what came from elsewhere has none.
   bool computes_prompt(const Sequence& s) const;
   void schedule_decodes(Batch& batch);
@@ -54,6 +66,7 @@ class Sglang final : public BatchScheduler {
   static constexpr std::int64_t kFirstRatio = 700'000, kLeastRatio = 98'000,
                                 kDecay = (kFirstRatio - kLeastRatio) / 600;
   static constexpr std::int64_t kRetractDecodeSteps = 20;
+  std::int64_t new_tokens_, reserved_tokens_;
   std::int64_t ratio_ = kFirstRatio;
 };
 

@@ -15,6 +15,22 @@ namespace llmsim {
 
 class StaticBatching final : public BatchScheduler {
  public:
+  static constexpr OptionDefault kDefaults[] = {{"async_scheduling", false},
+                                                {"enable_chunked_prefill", false},
+                                                {"enable_prefix_caching", false}};
+  static constexpr Lack kLacks[] = {
+      {"pp_size",
+       "static batching forms no batch before the last one has finished, so that one stage works "
+       "at a time"},
+      {"enable_chunked_prefill", "static batching computes a prompt in one iteration"},
+      {"enable_prefix_caching",
+       "static batching reserves the memory of a request for it alone, and has no prefix cache"},
+      {"kv_tiers", "static batching has no prefix cache that they could extend"},
+      {"watermark",
+       "static batching reserves the longest answer of each request, so none grows into spare "
+       "blocks"},
+  };
+
   using BatchScheduler::BatchScheduler;
 
  private:

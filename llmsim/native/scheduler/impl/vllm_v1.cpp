@@ -9,7 +9,9 @@
 
 namespace llmsim {
 
-VllmV1::VllmV1(const VllmV1Config& config, SequenceTable& sequences, RequestLog& log)
+static const RegisterScheduler kVllmV1(kind_of<VllmV1>("vllm_v1"));
+
+VllmV1::VllmV1(const SchedulerConfig& config, SequenceTable& sequences, RequestLog& log)
     : config_(config),
       sequences_(sequences),
       log_(log),
@@ -28,17 +30,28 @@ VllmV1::VllmV1(const VllmV1Config& config, SequenceTable& sequences, RequestLog&
     throw std::invalid_argument("steps of " + std::to_string(config.max_num_scheduled_tokens) +
                                 " tokens, but windows are to hold those of " +
                                 std::to_string(config.kv.tables.step_tokens));
+  if (config.ranking == nullptr) return;
+  ranker_ = std::make_unique<Ranker>(config.ranking, config.sessions, sequences);
+  rank_events_ = ranker_->events();
+  takes_turns_ = ranker_->lists().pauses;
+  if (takes_turns_ && !config.kv.tables.plain())
+    throw std::invalid_argument("requests that take turns need layers that keep the same tokens");
+  if (ranker_->lists().waiting) waiting_.rank_by(ranker_.get());
 }
 
 void VllmV1::add(RequestId request) {
   sequences_[request].status = static_cast<std::uint8_t>(Status::kWaiting);
   waiting_.push_back(request);
+  if (rank_events_ != nullptr)
+    rank_events_->added(request, sequences_[request], log_.queued[request]);
 }
 
 Gauges VllmV1::gauges() const {
   const BlockPool& pool = kv_.pool();
-  return {.running = num_running(),
-          .waiting = num_waiting(),
+  // Paused requests wait, although they hold blocks.
+  const auto running = static_cast<std::int32_t>((takes_turns_ ? in_turn_ : running_).size());
+  return {.running = running,
+          .waiting = num_running() + num_waiting() - running,
           .parked = parked_.size(),
           .bound = parked_.size() + leaving_.size(),
           .pool = {pool.total(), pool.num_free(), pool.num_free_keyed()}};
@@ -58,7 +71,10 @@ void VllmV1::schedule(Ps now, Batch& batch) {
   prompt_cap_ =
       prompt_cap(config_.limits, config_.max_num_scheduled_tokens, num_running() + num_waiting());
   defers_prompts_ = pacing_.on() && pacing_.defers(steps_, somebody_decodes());
-  if (config_.prefill_first) {
+  if (ranker_ != nullptr) rank(now);
+  if (takes_turns_) {
+    schedule_turns(now, batch, budget);
+  } else if (config_.prefill_first) {
     build_prefill_first(now, batch, budget);
   } else {
     schedule_running(batch, budget);
@@ -74,6 +90,7 @@ void VllmV1::schedule(Ps now, Batch& batch) {
       if (item.emits) sequences_[item.request].next_decode_call = calls_ + config_.decode_interval;
   }
   if (config_.speculation.on()) leave_drafts(batch);
+  if (rank_events_ != nullptr) rank_events_->scheduled(now, batch);
   if (defer_block_free()) late_.begun(batch);
   const std::int32_t used = kv_.usable_blocks() - kv_.pool().num_free();
   counters_.peak_blocks_used = std::max(counters_.peak_blocks_used, used);
@@ -110,6 +127,10 @@ inline std::int32_t VllmV1::tokens_wanted(RequestId request, const Sequence& s,
   std::int32_t wanted = s.num_tokens + s.num_drafts + s.num_in_flight - s.num_computed;
   if (prompt_cap_ > 0) wanted = std::min(wanted, prompt_cap_);
   return std::min({wanted, budget, config_.kv.max_model_len - 1 - s.num_computed});
+}
+
+std::int32_t VllmV1::tokens_of_turn(RequestId request, std::int32_t budget) const {
+  return tokens_wanted(request, sequences_[request], budget);
 }
 
 bool VllmV1::schedule_running(Batch& batch, StepBudget& budget, Only only) {
@@ -184,6 +205,7 @@ void VllmV1::leave_drafts(Batch& batch) {
 void VllmV1::abort(RequestId request) {
   Sequence& s = sequences_[request];
   std::erase(partly_prefilled_, request);
+  if (ranker_ != nullptr) leave_ranking(request);
   if (s.status == static_cast<std::uint8_t>(Status::kWaiting)) {
     waiting_.remove(request);
   } else if (s.status == static_cast<std::uint8_t>(Status::kParked)) {
@@ -219,6 +241,9 @@ void VllmV1::update(const Batch& batch, std::vector<RequestId>& finished) {
       return sequences_[request].status == static_cast<std::uint8_t>(Status::kFinished);
     });
   }
+  if (rank_events_ != nullptr) rank_events_->executed(batch);
+  if (takes_turns_)
+    for (const Item& item : batch.items) turn_ended_.push_back(item.request);
 }
 
 void VllmV1::receive(const Item& item, std::int32_t drafts_after,
@@ -288,6 +313,7 @@ bool VllmV1::stops(RequestId request, const Sequence& s) const {
 
 void VllmV1::finish(RequestId request, std::vector<RequestId>& finished) {
   Sequence& s = sequences_[request];
+  if (ranker_ != nullptr) leave_ranking(request);
   if (s.status == static_cast<std::uint8_t>(Status::kWaiting)) {
     waiting_.remove(request);  // preempted while its last token was in flight
     counters_.recomputed_tokens -= s.num_tokens - 1;  // what it lost is never computed again

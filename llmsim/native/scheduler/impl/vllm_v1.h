@@ -3,61 +3,30 @@
 #pragma once
 
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 #include "kv/kv_cache.h"
+#include "scheduler/config.h"
 #include "scheduler/deferred_frees.h"
 #include "scheduler/parked_queue.h"
 #include "scheduler/pending_release.h"
+#include "scheduler/registry.h"
 #include "scheduler/scheduler.h"
-#include "scheduler/speculation.h"
 #include "scheduler/step_limits.h"
-#include "scheduler/waiting_queue.h"
 
 namespace llmsim {
 
-struct VllmV1Config {
-  std::int32_t max_num_seqs = 128;
-  std::int32_t max_num_scheduled_tokens = 2048;
-  bool chunked_prefill = true;
-  bool reserve_full_isl = true;
-  bool async_scheduling = false;
-  // Calls of the scheduler from one decode of a sequence to its next, with async scheduling: the
-  // pipeline stages of vLLM's Model Runner V2, whose workers pass sampled tokens on in so many
-  // turns.
-  std::int32_t decode_interval = 1;
-  bool output_length_known = true;  // answers end with their last token asked for, and not with one
-                                    // that only the model knows
-  std::int32_t watermark_blocks = 0;
-  bool prefill_first = false;  // not vLLM: a step is all prompts while there are any
-  bool decode_only = false;    // not vLLM: requests arrive with the KV of their prompts
-  bool kv_producer =
-      false;  // a prefill group: keeps the blocks of ended requests until their KV has been read
-  bool kv_consumer = false;  // a decode group: the KV of prompts comes from prefill groups
-  bool prefill_all_but_last_token =
-      false;  // the producer's KV excludes the prompt's last token (see KvTable)
-  // With several batches in flight and a connector, a request that leaves one of them behind gives
-  // its blocks back when they have ended; without a connector (no role, no tiers) at once.
-  bool defer_block_free = false;
-  bool disable_fast_path =
-      false;  // no fast path for single-token decodes: same result, slower; for tests
-  QueueConfig queue;
-  SpeculationConfig speculation;
-  StepLimitsConfig limits;
-  KvCacheConfig kv;
-  std::function<std::int64_t(std::span<const SequenceView>, const SequenceView&)> victim =
-      nullptr;  // Policies::victim
-};
-
 // There is no prefill or decode phase: every request has computed tokens and wanted tokens, and a
-// step closes the gap within the token budget, running requests first, then waiting ones.
+// step closes the gap within the token budget, running requests first, then waiting ones. A ranking
+// (config.ranking) may order both, choose victims, and let both lists take turns.
 class VllmV1 final : public Scheduler,
                      public KvConnector,
                      public TieredKv,
                      public PrefixEvents,
                      public RoundCounting {
  public:
-  VllmV1(const VllmV1Config& config, SequenceTable& sequences, RequestLog& log);
+  VllmV1(const SchedulerConfig& config, SequenceTable& sequences, RequestLog& log);
 
   void add(RequestId request) override;
   bool has_requests() const override {
@@ -94,6 +63,23 @@ class VllmV1 final : public Scheduler,
   }
   bool parks() const { return config_.kv_consumer || kv_.parks(); }
   enum class Only : std::uint8_t { kAll, kPrefills, kDecodes };
+  // Asks the ranking for the order of this step.
+  void rank(Ps now);
+  // Both lists in the order of a ranking that pauses: the first requests run, up to max_num_seqs
+  // and the token budget; a request without room takes the blocks of those behind it.
+  void schedule_turns(Ps now, Batch& batch, StepBudget& budget);
+  // False: neither the request at this place of the order nor any behind it runs in this step.
+  bool take_turn(Ps now, std::size_t place, Batch& batch, StepBudget& budget);
+  bool continue_turn(Ps now, std::size_t place, Batch& batch, StepBudget& budget);
+  std::int32_t tokens_of_turn(RequestId request, std::int32_t budget) const;
+  bool start_turn(Ps now, std::size_t place, Batch& batch, StepBudget& budget);
+  // Takes the blocks of requests behind `place`, the last one first, until `blocks` are free;
+  // false, with nothing changed, where they do not hold enough.
+  bool drop_behind(std::size_t place, std::int32_t blocks, Batch& batch);
+  // Parked requests whose KV has come hold it from now on like paused ones.
+  void land_arrived();
+  void reserve_in_order(Ps now);
+  void leave_ranking(RequestId request);
   void build_prefill_first(Ps now, Batch& batch, StepBudget& budget);
   // False when it stopped at a request without room.
   bool schedule_running(Batch& batch, StepBudget& budget, Only only = Only::kAll);
@@ -101,12 +87,23 @@ class VllmV1 final : public Scheduler,
   // kNoRoom: nobody behind it may run either.
   enum class Admission : std::uint8_t { kNoRoom, kParked, kScheduled };
   Admission admit(Ps now, RequestId request, std::int32_t budget, Batch& batch, bool alone);
+  std::int32_t cached_tokens(RequestId request);
   Admission reserve(Ps now, RequestId request);
   Admission load(Ps now, RequestId request, std::int32_t hit, std::int32_t recalled);
   Admission admit_arrived(Ps now, RequestId request, std::int32_t budget, Batch& batch);
   // Tokens of a request that has `computed`, in this step; 0: it would have to be cut and may not
   // be, or has to wait.
   std::int32_t first_tokens(const Sequence& s, std::int32_t computed, std::int32_t budget) const;
+  // The request is the head of the queue, unless requests that wait for blocks were passed over.
+  void leave_waiting(RequestId request) {
+    if (takes_turns_) {
+      waiting_.remove(request);
+    } else {
+      waiting_.pop_front();
+    }
+  }
+  // Whether the parked request, whose KV has come, goes before the head of the waiting queue.
+  bool parked_first(RequestId parked, RequestId waiting) const;
   bool room_to_load(const Sequence& s, std::int32_t slots) const;
   void park(RequestId request, std::int32_t cached, std::int32_t loaded, std::int32_t transfers);
   bool somebody_decodes() const;
@@ -142,7 +139,7 @@ class VllmV1 final : public Scheduler,
   bool stops(RequestId request, const Sequence& s) const;
   void finish(RequestId request, std::vector<RequestId>& finished);
 
-  VllmV1Config config_;
+  SchedulerConfig config_;
   SequenceTable& sequences_;
   RequestLog& log_;
   KvCache kv_;
@@ -154,7 +151,7 @@ class VllmV1 final : public Scheduler,
   bool defers_prompts_ = false;    // in that step
   bool some_run_ = false;          // in that step, of those that ran before it,
   bool some_prompts_run_ = false;  // and of these some that had not reached their end
-  std::int64_t calls_ = 0;         // of `build`
+  std::int64_t calls_ = 0;         // of `schedule`
   std::int64_t steps_ =
       0;  // with work since the last one without; a lock-step group sets it to its own
   std::vector<Reserved> reserved_;           // by the last build
@@ -165,6 +162,16 @@ class VllmV1 final : public Scheduler,
   std::vector<BlockId> hits_;  // scratch
   SchedulerCounters counters_;
   bool some_running_finished_ = false;
+  std::unique_ptr<Ranker> ranker_;     // null: no ranking
+  RankEvents* rank_events_ = nullptr;  // of the ranking; null: it hears of nothing
+  bool takes_turns_ = false;           // the ranking pauses
+  std::vector<RequestId> in_turn_;     // in the last step or in flight, where requests take turns
+  std::vector<RequestId> turn_ended_;  // of these, those whose step has ended
+  struct Landed {
+    std::int32_t cached;
+    bool remote;
+  };
+  std::unordered_map<RequestId, Landed> landed_;  // have come, and have not run
 };
 
 }  // namespace llmsim

@@ -16,7 +16,7 @@ void VllmV1::schedule_waiting(Ps now, Batch& batch, StepBudget& budget) {
     const bool stands_still =
         arrived >= 0 && running_.empty() && parked_.all_ready() && late_.empty();
     Admission admission = Admission::kNoRoom;
-    if (arrived >= 0 && (waiting_.empty() || parked_.before(arrived, waiting_.front(now)))) {
+    if (arrived >= 0 && (waiting_.empty() || parked_first(arrived, waiting_.front(now)))) {
       admission = admit_arrived(now, arrived, budget.left(), batch);
     } else {
       const RequestId request = waiting_.front(now);
@@ -35,6 +35,11 @@ void VllmV1::schedule_waiting(Ps now, Batch& batch, StepBudget& budget) {
   }
 }
 
+bool VllmV1::parked_first(RequestId parked, RequestId waiting) const {
+  const bool ranked = ranker_ != nullptr && ranker_->lists().waiting;
+  return ranked ? ranker_->before(parked, waiting) : parked_.before(parked, waiting);
+}
+
 bool VllmV1::room_to_load(const Sequence& s, std::int32_t slots) const {
   const std::int32_t spare = spare_blocks();
   if (config_.reserve_full_isl && !kv_.fits_whole(s, s.num_tokens, hits_, spare)) return false;
@@ -46,7 +51,7 @@ void VllmV1::park(RequestId request, std::int32_t cached, std::int32_t loaded,
   Sequence& s = sequences_[request];
   if (config_.kv.prefix_caching)
     note_hit(s, static_cast<std::int64_t>(hits_.size()) * config_.kv.block_size, counters_);
-  waiting_.pop_front();
+  leave_waiting(request);
   parked_.park({request, cached, loaded, transfers, s.remote_kv});
   partly_prefilled_.push_back(request);
   s.status = static_cast<std::uint8_t>(Status::kParked);
@@ -158,6 +163,14 @@ void VllmV1::transferred(RequestId request) {
   }
 }
 
+// Tokens of a waiting request whose KV is here, in the tiers, or brought along.
+std::int32_t VllmV1::cached_tokens(RequestId request) {
+  kv_.find_hits(request, hits_);
+  const std::int32_t hit = static_cast<std::int32_t>(hits_.size()) * config_.kv.block_size;
+  return std::max(hit + kv_.find_below(request, hit),
+                  tokens_brought(sequences_[request], config_.decode_only));
+}
+
 // `alone`: only parked requests hold blocks, and none of them gives any back meanwhile. Then a
 // prompt that does not fit whole would be preempted by itself and begin again for ever.
 VllmV1::Admission VllmV1::admit(Ps now, RequestId request, std::int32_t budget, Batch& batch,
@@ -182,7 +195,7 @@ VllmV1::Admission VllmV1::admit(Ps now, RequestId request, std::int32_t budget, 
   kv_.recall(request, hit, recalled);
   kv_.allocate(request, slots, hits_);
 
-  waiting_.pop_front();
+  leave_waiting(request);
   running_.push_back(request);
   s.status = static_cast<std::uint8_t>(Status::kRunning);
   s.num_computed = cached;

@@ -47,6 +47,11 @@ std::size_t VllmV1::choose_victim(RequestId needy) const {
     throw BadPolicy("preemption victim answered " + std::to_string(chosen) +
                     "; an index from 0 to " + std::to_string(running.size() - 1) + " is needed");
   }
+  if (ranker_ != nullptr && ranker_->lists().victims) {
+    const auto last = std::ranges::max_element(
+        running_, [this](RequestId a, RequestId b) { return ranker_->before(a, b); });
+    return static_cast<std::size_t>(last - running_.begin());
+  }
   if (config_.queue.order != QueueOrder::kPriority) return running_.size() - 1;
   std::size_t worst = 0;
   for (std::size_t i = 1; i < running_.size(); ++i) {

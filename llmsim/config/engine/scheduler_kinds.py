@@ -1,0 +1,77 @@
+"""The schedulers by name, as each declares itself in the core beside its class."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from llmsim import _native
+
+VLLM = "vllm_v1"
+INSTALLED = "vllm"
+
+FEATURES: Mapping[str, str] = MappingProxyType(
+    {
+        "pp_size": "pipeline stages (`pp_size`)",
+        "pd_type": "prefill and decode apart (`pd_type`)",
+        "enable_chunked_prefill": "prompts that spread over steps (`enable_chunked_prefill`)",
+        "no_enable_chunked_prefill": "whole prompts (`enable_chunked_prefill` false)",
+        "enable_prefix_caching": "prefix cache (`enable_prefix_caching`)",
+        "hybrid_kv_cache": "layers that keep different parts of a sequence (windows, states)",
+        "kv_tiers": "KV tiers (`--prefix-storage`)",
+        "kv_tier_recall": "recalls beside the batch (`--kv-tier-recall async`)",
+        "skip_prefill": "decodes alone (`skip_prefill`)",
+        "async_scheduling": "a step ahead of the outputs (`async_scheduling`)",
+        "speculative_config": "drafts (`speculative_config`)",
+        "watermark": "spare blocks (`watermark`)",
+        "queue_order": "orders of the waiting queue (`scheduling_policy`, `--queue-order`)",
+        "ranked_running": "rankings of running requests and victims (`--preemption-victim`)",
+    }
+)
+"""What a scheduler may go with, and what asks for it."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """An integer parameter of one scheduler: its default, and its least and its greatest value."""
+
+    default: int
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class SchedulerKind:
+    """What a scheduler declares of itself."""
+
+    name: str
+    parameters: Mapping[str, Parameter]
+    defaults: Mapping[str, Any]
+    """Engine options whose default is another one than the engine profile's."""
+    lacks: Mapping[str, str]
+    """Features that the scheduler does not go with, each with the reason."""
+
+
+def _known() -> dict[str, SchedulerKind]:
+    kinds = {}
+    for one in _native.schedulers():
+        parameters = {name: Parameter(*rest) for name, *rest in one["parameters"]}
+        kinds[one["name"]] = SchedulerKind(one["name"], parameters, one["defaults"], one["lacks"])
+    installed = {
+        "pp_size": "llmsim asks the installed vLLM for one batch at a time",
+        "pd_type": "llmsim runs the installed vLLM without a KV connector",
+        "kv_tier_recall": "llmsim runs the installed vLLM without a KV connector",
+        "ranked_running": "the installed vLLM orders requests itself",
+    }
+    kinds[INSTALLED] = SchedulerKind(INSTALLED, {}, {}, installed)
+    return kinds
+
+
+KINDS: Mapping[str, SchedulerKind] = MappingProxyType(_known())
+"""Every scheduler by name; the installed vLLM's own is one of them."""
+SCHEDULERS = (VLLM, INSTALLED, *sorted(KINDS.keys() - {VLLM, INSTALLED}))
+
+
+def parameter(scheduler: str, name: str) -> Parameter:
+    """A scheduler's parameter; raises KeyError where its class does not declare it."""
+    return KINDS[scheduler].parameters[name]
