@@ -213,11 +213,11 @@ def test_the_engine_knows_nothing_of_serving_and_its_executors_nothing_of_each_o
 
 
 def test_policies_do_not_read_the_oracle() -> None:
-    """Invariant 8: only the stop rule, the KV-capacity guard and SGLang's admission
-    (max_new_tokens) ask.
+    """Invariant 8: only the stop rule, the KV-capacity guard, SGLang's admission
+    (max_new_tokens) and srpt, which is told, ask.
     """
     allowed = {"sequence_table.h", "vllm_v1.cpp", "batch_scheduler.cpp", "group.cpp"}
-    allowed |= {"sglang.cpp"}
+    allowed |= {"sglang.cpp", "srpt.cpp"}
     for path in sorted((ROOT / "llmsim" / "native").rglob("*")):
         if path.suffix in (".h", ".cpp") and "max_tokens(" in path.read_text(encoding="utf-8"):
             assert path.name in allowed, f"{path.name} reads the output length"

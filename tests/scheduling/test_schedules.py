@@ -269,6 +269,24 @@ def test_mlfq_drops_nobody_in_vain() -> None:
     assert preempted(sim) == []
 
 
+def test_srpt_serves_the_request_with_the_fewest_tokens_left() -> None:
+    """A long prompt with a short answer goes before a short prompt with a long one."""
+    requests = [(0.0, 4, 6), (0.5, 6, 30), (0.6, 9, 2)]
+    sim = run(requests, Options("srpt", max_seqs=1))
+    order = [request for step in schedule(sim) for request, _, _ in step]
+    assert order == [0] * 6 + [2] * 2 + [1] * 30
+    # Two places: the newcomer, which has 11 tokens left, takes the budget before the one with 33
+    both = schedule(run([(0.0, 4, 30), (0.5, 9, 2)], Options("srpt", max_seqs=2, budget=9)))
+    assert both[:3] == [[(0, 4, 0)], [(0, 1, 4), (1, 8, 0)], [(1, 1, 8), (0, 1, 5)]]
+
+
+def test_srpt_preempts_the_request_with_the_most_tokens_left() -> None:
+    requests = [(0.0, 4, 12), (0.0, 4, 9)]
+    options = Options("srpt", max_seqs=2, block_size=4, blocks=5)
+    assert preempted(run(requests, options))[0] == (5, 0)
+    assert preempted(run(requests, replace(options, scheduler="vllm_v1")))[0] == (5, 1)
+
+
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_decode_only_runs_begin_with_a_decode_on_the_whole_prompt(scheduler: str) -> None:
     options = Options(scheduler, block_size=4, blocks=101, max_model_len=40, decode_only=True)
