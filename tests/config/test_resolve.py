@@ -256,9 +256,10 @@ def test_what_a_later_version_runs_is_refused_by_name(field: str, keys: dict[str
 
 
 def test_stages_are_refused_to_schedulers_of_one_batch() -> None:
-    words = r"2 pipeline stages .* the scheduler mlfq .* say vllm_v1, sarathi, orca, or pp_size 1"
-    with pytest.raises(NotYetError, match=words):
-        deploy(with_instance(pp_size=2, tp_size=1, num_npus=2, npu_num=None, scheduler="mlfq"))
+    words = r"2 pipeline stages do not go with the scheduler static .*: static batching forms no"
+    with pytest.raises(InputError, match=words):
+        deploy(with_instance(pp_size=2, tp_size=1, num_npus=2, npu_num=None, scheduler="static"))
+    deploy(with_instance(pp_size=2, tp_size=1, num_npus=2, npu_num=None, scheduler="mlfq"))
 
 
 def test_offloading_is_the_instances_unless_only_the_command_line_says_it() -> None:
