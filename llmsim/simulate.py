@@ -164,57 +164,78 @@ def native_simulation(
     options: SimulationOptions,
     recorded: tuple[int, ...] = (),
 ) -> "_native.Simulation":
-    simulation = _native.Simulation(
+    """The native simulation before its first event; it keeps the schedules of `recorded` groups."""
+    return _native.Simulation(_native_config(deployment, workload, options, recorded))
+
+
+def _native_config(
+    deployment: LoweredDeployment,
+    workload: Workload,
+    options: SimulationOptions,
+    recorded: tuple[int, ...],
+) -> "_native.SimulationConfig":
+    _refuse_what_a_python_scheduler_does_not_do(deployment, options)
+    return _native.SimulationConfig(
+        _source(deployment, workload, options.clients),
+        [
+            _group(group, workload, options, record_schedule=group.info.index in recorded)
+            for group in deployment.groups
+        ],
+        lockstep=[
+            _native.LockstepSpec(
+                list(lockstep.groups), lockstep.sync_interval, lockstep.expanded
+            )
+            for lockstep in deployment.lockstep_groups
+        ],
+        network=None if deployment.network is None else deployment.network.config,
+        contention=[domain.native() for domain in deployment.shared],
+        kv_tiers=None if options.tiers is None else options.tiers.config,
+        kv_transfer=deployment.kv_transfers,
+        frontend=_frontend(deployment, workload, options),
+        observers=_native.Observers(
+            series_interval_ps=options.series_interval_ps if options.record_series else 0,
+            device_shares=deployment.accounting.power is not None,
+            check_every_step=options.check_every_step,
+        ),
+        limits=None if options.horizon_ps is None else _native.Limits(options.horizon_ps),
+    )
+
+
+def _source(
+    deployment: LoweredDeployment, workload: Workload, clients: Clients | None
+) -> "_native.Source":
+    none, no_times = np.empty(0, np.int32), np.empty(0, np.int64)
+    cancelled = workload.cancel_after_tokens
+    return _native.Source(
         arrival_ps=workload.arrival_ps,
         input_tokens=workload.input_tokens,
         output_tokens=workload.output_tokens,
         model=_model_indices(deployment, workload),
         next_call=workload.next_call,
         tool_delay_ps=workload.tool_delay_ps,
-        priority=np.empty(0, np.int32) if workload.priority is None else workload.priority,
+        priority=none if workload.priority is None else workload.priority,
         key_offsets=workload.key_offsets,
         keys=workload.keys,
         granularity=workload.granularity,
-        series_interval_ps=options.series_interval_ps if options.record_series else 0,
+        clients=_native.ClientsConfig(
+            timeout_ps=no_times if workload.timeout_ps is None else workload.timeout_ps,
+            cancel_after_tokens=none if cancelled is None else cancelled,
+            count=0 if clients is None else clients.count,
+            think_ps=no_times if clients is None else clients.think_ps,
+        ),
     )
-    _refuse_what_a_python_scheduler_does_not_do(deployment, options)
-    for group in deployment.groups:
-        _add_group(
-            simulation, group, workload, options, record_schedule=group.info.index in recorded
-        )
-    for lockstep in deployment.lockstep_groups:
-        program = deployment.groups[lockstep.groups[0]].program
-        simulation.add_lockstep_group(
-            list(lockstep.groups), program, lockstep.sync_interval, lockstep.expanded
-        )
-    if deployment.network is not None:
-        simulation.set_network(deployment.network.config)
-    for domain in deployment.shared:
-        domain.install(simulation)
-    if options.tiers is not None:
-        options.tiers.install(simulation)
-    if options.check_every_step:
-        simulation.check_every_step()
-    if workload.timeout_ps is not None or workload.cancel_after_tokens is not None:
-        never, any_number = np.empty(0, np.int64), np.empty(0, np.int32)
-        simulation.set_patience(
-            never if workload.timeout_ps is None else workload.timeout_ps,
-            any_number if workload.cancel_after_tokens is None else workload.cancel_after_tokens,
-        )
-    if options.clients is not None:
-        simulation.set_closed_loop(options.clients.count, options.clients.think_ps)
-    if options.horizon_ps is not None:
-        simulation.set_horizon(options.horizon_ps)
-    if deployment.accounting.power is not None:
-        simulation.record_shares()
-    options.policies.install_admission(simulation, deployment.models, workload)
-    options.router.install(simulation, options.seed, deployment.models, workload)
-    if deployment.kv_transfers is not None:
-        options.decode_router.install(
-            simulation, options.seed, deployment.models, workload, decode_side=True
-        )
-        simulation.set_kv_transfers(deployment.kv_transfers)
-    return simulation
+
+
+def _frontend(
+    deployment: LoweredDeployment, workload: Workload, options: SimulationOptions
+) -> "_native.Frontend":
+    models, seed = deployment.models, options.seed
+    admission = options.policies.native_admission(models, workload)
+    router = options.router.native(seed, models, workload)
+    if deployment.kv_transfers is None:
+        return _native.Frontend(router, None, admission)
+    decode_router = options.decode_router.native(seed, models, workload)
+    return _native.Frontend(router, decode_router, admission)
 
 
 def _refuse_what_a_python_scheduler_does_not_do(
@@ -235,32 +256,27 @@ def _refuse_what_a_python_scheduler_does_not_do(
             )
 
 
-def _add_group(
-    simulation: "_native.Simulation",
-    group: LoweredGroup,
-    workload: Workload,
-    options: SimulationOptions,
-    *,
-    record_schedule: bool,
-) -> None:
-    recorded = {"record_steps": options.record_steps, "record_schedule": record_schedule}
+def _group(
+    group: LoweredGroup, workload: Workload, options: SimulationOptions, *, record_schedule: bool
+) -> "_native.GroupSpec":
     group.scheduler.speculation.acceptance.seed = options.seed
-    steps = _scheduler_in_python(group, workload, options)
-    if steps is None:
-        ranked = with_ranking(group.scheduler, group.engine, workload)
-        scheduler = options.policies.applied(ranked)
-        simulation.add_group(group.native, scheduler, group.program, group.expanded, **recorded)
-        return
-    speculation = group.scheduler.speculation
-    simulation.add_python_group(
+    return _native.GroupSpec(
         group.native,
-        steps,
-        group.scheduler.kv,
+        _scheduler(group, workload, options),
         group.program,
         group.expanded,
-        **recorded,
-        speculation=speculation,
+        record_steps=options.record_steps,
+        record_schedule=record_schedule,
     )
+
+
+def _scheduler(
+    group: LoweredGroup, workload: Workload, options: SimulationOptions
+) -> "_native.SchedulerConfig | _native.PythonSchedulerConfig":
+    steps = _scheduler_in_python(group, workload, options)
+    if steps is None:
+        return options.policies.applied(with_ranking(group.scheduler, group.engine, workload))
+    return _native.PythonSchedulerConfig(steps, group.scheduler.kv, group.scheduler.speculation)
 
 
 def _scheduler_in_python(

@@ -39,30 +39,20 @@ class RouterSpec:
 
         return python.position(self.name)
 
-    def install(
-        self,
-        simulation: "_native.Simulation",
-        seed: int,
-        models: Sequence[str],
-        workload: Workload,
-        decode_side: bool = False,
-    ) -> None:
-        """Makes it the simulation's router, of arrivals or of decode groups.
+    def native(self, seed: int, models: Sequence[str], workload: Workload) -> "_native.RouterMaker":
+        """What makes the simulation's router, of arrivals or of decode groups.
 
         `models` are the deployment's names, `seed` that of random routers.
         """
+        from llmsim import _native
+
         if self.python is None:
             session = session_numbers(workload) if self.name == "SESSION" else np.empty(0, np.int32)
-            simulation.set_router(self.name, seed, dict(self.options), session, decode_side)
-        else:
-            from llmsim.routing.python import guarded
+            return _native.native_router(self.name, seed, dict(self.options), session)
+        from llmsim.routing.python import guarded
 
-            simulation.set_python_router(
-                guarded(self.python(), self.name),
-                session_names(workload),
-                tuple(models),
-                decode_side,
-            )
+        route = guarded(self.python(), self.name)
+        return _native.python_router(route, session_names(workload), tuple(models))
 
 
 def parse_router(text: str, option: str = OPTION) -> RouterSpec:

@@ -125,15 +125,16 @@ class PolicySpecs:
         policy = self.scheduler.make(limits)
         return StepScheduler(policy, self.scheduler.name, limits, workload)
 
-    def install_admission(
-        self, simulation: "_native.Simulation", models: Sequence[str], workload: Workload
-    ) -> None:
-        """Makes the admission policy the simulation's."""
-        if self.queue_limit is not None:
-            simulation.limit_queues(self.queue_limit)
+    def native_admission(
+        self, models: Sequence[str], workload: Workload
+    ) -> "_native.AdmissionMaker | None":
+        """What makes the simulation's admission policy; None takes every request in."""
+        from llmsim import _native
+
         if self.admission is not None:
             admit = guarded(ADMISSION, self.admission.name, self.admission.make().admit)
-            simulation.set_python_admission(admit, session_names(workload), tuple(models))
+            return _native.python_admission(admit, session_names(workload), tuple(models))
+        return None if self.queue_limit is None else _native.queue_limit(self.queue_limit)
 
     def named(self, sentence: str) -> str:
         """A sentence of the core that begins with the kind of a policy, with the policy's name and

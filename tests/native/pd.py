@@ -6,6 +6,8 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import simulations
+from simulations import router, simulation
 
 from llmsim import _native
 
@@ -160,22 +162,6 @@ def run(
     """Runs (arrival in us, input, output) rows, in order of arrival, to the end; `timeouts` are ps,
     -1: never.
     """
-    n = len(requests)
-    keys = keys or [[] for _ in range(n)]
-    columns = np.array(requests, np.int64).reshape(n, 3)
-    sim = _native.Simulation(
-        columns[:, 0] * 10**6,
-        columns[:, 1].astype(np.int32),
-        columns[:, 2].astype(np.int32),
-        np.zeros(n, np.int16),
-        np.full(n, -1, np.int32),
-        np.zeros(n, np.int64),
-        np.array(priority or [], np.int32),
-        np.cumsum([0, *map(len, keys)]).astype(np.int64),
-        np.array([k for row in keys for k in row], np.uint64),
-        cluster.block_size,
-        0,
-    )
     roles = (
         ["PREFILL"] * len(cluster.prefill)
         + ["DECODE"] * len(cluster.decode)
@@ -190,19 +176,21 @@ def run(
     if cluster.tier_chunks >= 0:
         size = cluster.tier_chunks * chunk * cluster.bytes_per_token
         tiers.add_pool("pool", size, _native.TierEviction.LRU, memory)
-    places = []
+    places, groups = [], []
     for index, (role, blocks) in enumerate(
         zip(roles, cluster.prefill + cluster.decode + cluster.both, strict=True)
     ):
         group = _native.GroupConfig()
         group.index, group.depth, group.api_latency_ps = index, cluster.depth, cluster.api_ps
         group.role = getattr(_native.Role, role)
-        sim.add_group(
-            group,
-            scheduler(cluster, role, blocks),
-            program_of(cluster, role),
-            record_steps=True,
-            record_schedule=True,
+        groups.append(
+            _native.GroupSpec(
+                group,
+                scheduler(cluster, role, blocks),
+                program_of(cluster, role),
+                record_steps=True,
+                record_schedule=True,
+            )
         )
         port = (
             network.add_link(cluster.bytes_per_s, cluster.latency_ps),
@@ -210,29 +198,22 @@ def run(
         )
         places.append([network.add_place(0, port, port)])
         tiers.add_group([0], places[-1], chunk, [cluster.bytes_per_token], 0)
-    sim.set_router(cluster.router)
-    if cluster.prefill:
-        sim.set_network(network)
-        if cluster.lockstep:
-            add_lockstep_groups(sim, cluster, places)
-        if cluster.tier_chunks >= 0:
-            sim.set_kv_tiers(tiers)
-        if cluster.decode_route is None:
-            sim.set_router(cluster.router, decode_side=True)
-        else:
-            sim.set_python_router(cluster.decode_route, None, ["model"], decode_side=True)
-        sim.set_kv_transfers(kv_transfers(cluster, places))
-    if timeouts is not None:
-        sim.set_patience(np.array(timeouts, np.int64), np.array(cancel_tokens or [], np.int32))
-    if clients:
-        sim.set_closed_loop(clients, np.zeros(n, np.int64))
-    if horizon_ps:
-        sim.set_horizon(horizon_ps)
-    sim.check_every_step()
+    sim = simulation(
+        [(1_000_000 * arrival_us, prompt, answer) for arrival_us, prompt, answer in requests],
+        groups,
+        keys=keys,
+        granularity=cluster.block_size,
+        priority=priority or (),
+        clients=simulations.clients(timeouts, cancel_tokens, clients),
+        router=router(cluster.router),
+        check_every_step=True,
+        horizon_ps=horizon_ps,
+        **(parts_between(cluster, places, network, tiers) if cluster.prefill else {}),
+    )
     for _ in range(200):
         if sim.run(10_000):
             return sim
-    raise AssertionError(f"no end: {sim.num_finished} of {n} requests have finished")
+    raise AssertionError(f"no end: {sim.num_finished} of {len(requests)} requests have finished")
 
 
 def program_of(cluster: Cluster, role: str) -> Any:
@@ -245,18 +226,36 @@ def program_of(cluster: Cluster, role: str) -> Any:
     return program(cluster.budget, cluster.max_seqs, cluster.layers, gather)
 
 
-def add_lockstep_groups(sim: Any, cluster: Cluster, places: list[list[int]]) -> None:
+def parts_between(
+    cluster: Cluster, places: list[list[int]], network: Any, tiers: Any
+) -> dict[str, Any]:
+    """What the groups share: the network, and what moves over it."""
+    route = cluster.decode_route
+    decode_router = router(cluster.router)
+    if route is not None:
+        decode_router = _native.python_router(route, None, ["model"])
+    parts = {
+        "network": network,
+        "kv_tiers": tiers if cluster.tier_chunks >= 0 else None,
+        "kv_transfer": kv_transfers(cluster, places),
+        "decode_router": decode_router,
+    }
+    return parts | lockstep_groups(cluster, places) if cluster.lockstep else parts
+
+
+def lockstep_groups(cluster: Cluster, places: list[list[int]]) -> dict[str, Any]:
     sizes = [len(cluster.prefill), len(cluster.decode)]
+    lockstep, contention = [], []
     for first, size, role in zip([0, sizes[0]], sizes, ["PREFILL", "DECODE"], strict=True):
         members = list(range(first, first + size))
-        sim.add_lockstep_group(members, program_of(cluster, role), 4)
+        lockstep.append(_native.LockstepSpec(members, 4))
         if cluster.gathered_bytes and role == "DECODE":
             spec = _native.CollectiveSpec(
                 2, _native.engine.CollectiveKind.ALL_GATHER, cluster.gathered_bytes
             )
-            sim.share_links(
-                members, [place for index in members for place in places[index]], [spec]
-            )
+            shared = [place for index in members for place in places[index]]
+            contention.append(_native.ContentionSpec(members, shared, [spec]))
+    return {"lockstep": lockstep, "contention": contention}
 
 
 def scheduler(cluster: Cluster, role: str, blocks: int) -> Any:

@@ -7,6 +7,7 @@ import numpy as np
 import pd
 import pytest
 from pd import PER_TOKEN, STEP, Cluster, run
+from simulations import simulation
 
 from llmsim import _native
 
@@ -77,24 +78,12 @@ def test_more_values_than_the_small_table_holds_are_each_counted_once() -> None:
     program = _native.Program(
         ops, attention, np.arange(65, dtype=np.int32), _native.LowerBound(), 0
     )
-    sim = _native.Simulation(
-        np.array([0, 10**15]),
-        np.full(n, 8, np.int32),
-        np.full(n, output, np.int32),
-        np.zeros(n, np.int16),
-        np.full(n, -1, np.int32),
-        np.zeros(n, np.int64),
-        np.empty(0, np.int32),
-        np.zeros(n + 1, np.int64),
-        np.empty(0, np.uint64),
-        16,
-        0,
-    )
     scheduler, kv = _native.SchedulerConfig(), _native.KvCacheConfig()
     scheduler.max_num_seqs, scheduler.max_num_scheduled_tokens = 8, 64
     kv.num_blocks, kv.max_model_len = 10_000, 100_000
     scheduler.kv = kv
-    sim.add_group(_native.GroupConfig(), scheduler, program)
+    spec = _native.GroupSpec(_native.GroupConfig(), scheduler, program)
+    sim = simulation([(0, 8, output), (10**15, 8, output)], [spec])
     while not sim.run(100_000):
         pass
     values, counts = _native.TokenTimes(sim).inter_token_latencies()

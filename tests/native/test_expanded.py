@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from simulations import simulation
 
 from llmsim import _native
 from llmsim._native import engine
@@ -77,21 +78,6 @@ def operators(
 
 
 def run(program: Any, expanded: Any, requests: list[tuple[int, int, int]]) -> Any:
-    columns = np.array(requests, np.int64)
-    n = len(requests)
-    sim = _native.Simulation(
-        columns[:, 0].copy(),
-        columns[:, 1].astype(np.int32),
-        columns[:, 2].astype(np.int32),
-        np.zeros(n, np.int16),
-        np.full(n, -1, np.int32),
-        np.zeros(n, np.int64),
-        np.empty(0, np.int32),
-        np.zeros(n + 1, np.int64),
-        np.empty(0, np.uint64),
-        16,
-        0,
-    )
     scheduler = _native.SchedulerConfig()
     scheduler.max_num_seqs, scheduler.max_num_scheduled_tokens, scheduler.async_scheduling = (
         SEQUENCES,
@@ -103,7 +89,8 @@ def run(program: Any, expanded: Any, requests: list[tuple[int, int, int]]) -> An
     scheduler.kv = kv
     group = _native.GroupConfig()
     group.depth = 2
-    sim.add_group(group, scheduler, program, expanded, record_steps=True)
+    spec = _native.GroupSpec(group, scheduler, program, expanded, record_steps=True)
+    sim = simulation(requests, [spec])
     while not sim.run(10_000):
         pass
     return sim

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from simulations import router, simulation
 
 from llmsim import _native
 from llmsim._native import engine
@@ -144,9 +145,9 @@ class Plan:
         )
 
 
-def share_links(sim: Any, plan: Plan, port: tuple[int, int, bool]) -> None:
-    """Every device has a port of (bytes/s, latency), or all send by one; for whatever is between
-    devices.
+def shared_links(plan: Plan, port: tuple[int, int, bool]) -> dict[str, Any]:
+    """The network and its contention: every device has a port of (bytes/s, latency), or all send by
+    one, for whatever is between devices.
     """
     bytes_per_s, latency, common = port
     network = _native.NetworkConfig(_native.Sharing.FAIR)
@@ -158,8 +159,9 @@ def share_links(sim: Any, plan: Plan, port: tuple[int, int, bool]) -> None:
             network.add_link(bytes_per_s, 0),
         )
         places.append(network.add_place(0, link, (-1, -1)))
-    sim.set_network(network)
-    sim.share_links(list(range(plan.members)), places, plan.shared + plan.inside)
+    moved = plan.shared + plan.inside
+    spec = _native.ContentionSpec(list(range(plan.members)), places, moved)
+    return {"network": network, "contention": [spec]}
 
 
 def simulate(
@@ -184,37 +186,24 @@ def simulate(
         if exact
         else None
     )
-    columns = np.array(requests, np.int64)
-    n = len(requests)
-    sim = _native.Simulation(
-        columns[:, 0].copy(),
-        columns[:, 1].astype(np.int32),
-        columns[:, 2].astype(np.int32),
-        np.zeros(n, np.int16),
-        np.full(n, -1, np.int32),
-        np.zeros(n, np.int64),
-        np.empty(0, np.int32),
-        np.zeros(n + 1, np.int64),
-        np.empty(0, np.uint64),
-        16,
-        0,
-    )
     scheduler = _native.SchedulerConfig()
     scheduler.max_num_seqs, scheduler.max_num_scheduled_tokens = SEQUENCES, TOKENS
     scheduler.async_scheduling = plan.stages == 1 and depth == 2
     kv = _native.KvCacheConfig()
     kv.num_blocks, kv.max_model_len = 60, 10_000
     scheduler.kv = kv
+    groups = []
     for index in range(plan.members):
         group = _native.GroupConfig()
         group.index, group.depth = index, depth
-        alone = plan.members == 1
-        sim.add_group(group, scheduler, program(), expanded if alone else None, record_steps=True)
+        mine = expanded if plan.members == 1 else None
+        groups.append(_native.GroupSpec(group, scheduler, program(), mine, record_steps=True))
+    parts: dict[str, Any] = {} if port is None else shared_links(plan, port)
     if plan.members > 1:
-        sim.add_lockstep_group(list(range(plan.members)), program(), 4, expanded)
-        sim.set_router("RR", 0, {}, np.empty(0, np.int32))
-    if port is not None:
-        share_links(sim, plan, port)
+        members = list(range(plan.members))
+        parts["lockstep"] = [_native.LockstepSpec(members, 4, expanded)]
+        parts["router"] = router("RR")
+    sim = simulation(requests, groups, **parts)
     while not sim.run(10_000):
         pass
     return sim

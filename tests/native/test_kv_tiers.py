@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from simulations import clients, simulation
+from simulations import router as native_router
 from test_serving_core import PER_SEQUENCE, PER_TOKEN, STEP, program
 
 from llmsim import _native
@@ -53,22 +55,6 @@ def run(
     over which KV is spread. `way_out` is the latency of the cluster's link that what leaves a pool
     crosses.
     """
-    n = len(requests)
-    columns = np.array(requests, np.int64).reshape(n, 3)
-    keys = keys or [[] for _ in range(n)]
-    sim = _native.Simulation(
-        columns[:, 0].copy(),
-        columns[:, 1].astype(np.int32),
-        columns[:, 2].astype(np.int32),
-        np.zeros(n, np.int16),
-        np.full(n, -1, np.int32),
-        np.zeros(n, np.int64),
-        np.empty(0, np.int32),
-        np.cumsum([0, *map(len, keys)]).astype(np.int64),
-        np.array([k for row in keys for k in row], np.uint64),
-        granularity,
-        0,
-    )
     network = _native.NetworkConfig(_native.Sharing.FAIR)
     config = _native.KvTiersConfig(getattr(_native.TierWrite, write), parks)
     devices = [
@@ -99,6 +85,7 @@ def run(
             )
             for group in range(groups) if shared else (owner,):
                 lists[group].append(pool)
+    specs = []
     for index in range(groups):
         kv = _native.KvCacheConfig()
         kv.num_blocks, kv.block_size, kv.max_model_len, kv.prefix_caching = (
@@ -114,14 +101,20 @@ def run(
             builder.async_scheduling = depth == 2
         group = _native.GroupConfig()
         group.index, group.depth = index, depth
-        sim.add_group(group, builder, program(256, max_seqs), record_steps=True)
+        step = program(256, max_seqs)
+        specs.append(_native.GroupSpec(group, builder, step, record_steps=True))
         config.add_group(lists[index], devices[index], CHUNK, [BYTES] * ranks, 0)
-    sim.set_router(router, 0, 1)
-    sim.set_network(network)
-    sim.set_kv_tiers(config)
-    sim.check_every_step()
-    if timeouts is not None:
-        sim.set_patience(np.array(timeouts, np.int64), np.empty(0, np.int32))
+    sim = simulation(
+        requests,
+        specs,
+        keys=keys,
+        granularity=granularity,
+        router=native_router(router),
+        network=network,
+        kv_tiers=config,
+        check_every_step=True,
+        clients=clients(timeouts),
+    )
     for _ in range(1000):
         if sim.run(1000):
             return sim

@@ -4,8 +4,8 @@ the native twin.
 
 from typing import Any
 
-import numpy as np
 import pytest
+from simulations import simulation
 from test_serving_core import program
 
 from llmsim import _native
@@ -49,31 +49,16 @@ class OneAtATime:
 
 
 def run(rows: list[tuple[int, int, int]], scheduler: Any) -> Any:
-    columns = np.array(rows, np.int64)
-    n = len(rows)
-    sim = _native.Simulation(
-        columns[:, 0].copy(),
-        columns[:, 1].astype(np.int32),
-        columns[:, 2].astype(np.int32),
-        np.zeros(n, np.int16),
-        np.full(n, -1, np.int32),
-        np.zeros(n, np.int64),
-        np.empty(0, np.int32),
-        np.zeros(n + 1, np.int64),
-        np.empty(0, np.uint64),
-        BLOCK,
-        0,
-    )
     kv = _native.KvCacheConfig()
     kv.num_blocks, kv.block_size, kv.max_model_len, kv.prefix_caching = 100, BLOCK, 10_000, False
     if scheduler is None:
         config = _native.SchedulerConfig()
         config.max_num_seqs, config.max_num_scheduled_tokens, config.kv = 1, 512, kv
-        sim.add_group(_native.GroupConfig(), config, program(512, 4), record_steps=True)
+        made: Any = config
     else:
-        sim.add_python_group(
-            _native.GroupConfig(), scheduler, kv, program(512, 4), record_steps=True
-        )
+        made = _native.PythonSchedulerConfig(scheduler, kv)
+    spec = _native.GroupSpec(_native.GroupConfig(), made, program(512, 4), record_steps=True)
+    sim = simulation(rows, [spec], granularity=BLOCK)
     while not sim.run(1000):
         pass
     return sim

@@ -1,9 +1,11 @@
 """The serving core through its bindings: closed forms, and nothing lost under pressure."""
 
+import re
 from typing import Any
 
 import numpy as np
 import pytest
+import simulations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -67,22 +69,7 @@ def simulation(
     run: bool = True,
 ) -> Any:
     """Runs (arrival_ps, input, output) rows to the end, unless the caller wants to."""
-    n = len(requests)
-    columns = np.array(requests, np.int64).reshape(n, 3)
-    keys = keys or [[] for _ in range(n)]
-    sim = _native.Simulation(
-        columns[:, 0].copy(),
-        columns[:, 1].astype(np.int32),
-        columns[:, 2].astype(np.int32),
-        np.zeros(n, np.int16),
-        np.full(n, -1, np.int32),
-        np.zeros(n, np.int64),
-        np.empty(0, np.int32),
-        np.cumsum([0, *map(len, keys)]).astype(np.int64),
-        np.array([k for row in keys for k in row], np.uint64),
-        block_size,
-        interval_ps,
-    )
+    specs = []
     for index in range(groups):
         scheduler = _native.SchedulerConfig()
         scheduler.max_num_seqs, scheduler.max_num_scheduled_tokens = max_seqs, budget
@@ -97,8 +84,16 @@ def simulation(
         scheduler.kv = kv
         group = _native.GroupConfig()
         group.index, group.depth = index, depth
-        sim.add_group(group, scheduler, program(budget, max_seqs), record_steps=True)
-    sim.set_router("LOAD", 0, 1)
+        step = program(budget, max_seqs)
+        specs.append(_native.GroupSpec(group, scheduler, step, record_steps=True))
+    sim = simulations.simulation(
+        requests,
+        specs,
+        keys=keys,
+        granularity=block_size,
+        router=simulations.router("LOAD"),
+        interval_ps=interval_ps,
+    )
     while run and not sim.run(1000):
         pass
     return sim
@@ -277,7 +272,7 @@ def test_series_add_up_to_the_counters() -> None:
     assert series["running"][-1] == 0 and series["time_ps"][-1] == sim.now_ps
 
 
-def made(n: int = 2, **columns: Any) -> Any:
+def made(groups: list[Any], n: int = 2, **columns: Any) -> Any:
     """A simulation of `n` requests, some of whose columns are given."""
     usual = {
         "arrival_ps": np.zeros(n, np.int64),
@@ -290,7 +285,8 @@ def made(n: int = 2, **columns: Any) -> Any:
         "key_offsets": np.zeros(n + 1, np.int64),
         "keys": np.empty(0, np.uint64),
     }
-    return _native.Simulation(**{**usual, **columns}, granularity=16, series_interval_ps=0)
+    source = _native.Source(**{**usual, **columns}, granularity=16)
+    return _native.Simulation(_native.SimulationConfig(source, groups))
 
 
 @pytest.mark.parametrize(
@@ -312,20 +308,60 @@ def made(n: int = 2, **columns: Any) -> Any:
 )
 def test_columns_that_do_not_fit_each_other_are_refused(columns: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        made(**columns)
+        made([one_group()], **columns)
 
 
-def test_groups_are_added_in_the_order_of_their_numbers_and_tell_only_what_they_record() -> None:
-    sim, config, kv = made(), _native.SchedulerConfig(), _native.KvCacheConfig()
+def one_group(**fields: Any) -> Any:
+    """A group of 100 blocks; `fields` are those of its configuration."""
+    scheduler, kv, config = _native.SchedulerConfig(), _native.KvCacheConfig(), _native.GroupConfig()
     kv.num_blocks, kv.max_model_len = 100, 1000
-    config.kv = kv
-    group = _native.GroupConfig()
-    sim.add_group(group, config, program(2048, 128))
-    with pytest.raises(ValueError, match="group 0 is added as number 1"):
-        sim.add_group(group, config, program(2048, 128))
+    scheduler.kv = kv
+    for name, value in fields.items():
+        setattr(config, name, value)
+    return _native.GroupSpec(config, scheduler, program(2048, 128))
+
+
+def test_groups_have_the_order_of_their_numbers_and_tell_only_what_they_record() -> None:
+    with pytest.raises(ValueError, match=r"^groups\[1\].config.index: group 0 is number 1"):
+        made([one_group(), one_group()])
+    sim = made([one_group()])
     assert sim.run(1000)
     with pytest.raises(ValueError, match="not recorded"):
         sim.schedule(0)
+
+
+def lockstep_of(*members: int, sync_interval: int = 1) -> Any:
+    return _native.LockstepSpec(list(members), sync_interval)
+
+
+def test_errors_of_a_configuration_begin_with_the_path_of_the_field() -> None:
+    network = _native.NetworkConfig(_native.Sharing.FAIR)
+    two = [one_group(), one_group(index=1)]
+    contended = [_native.ContentionSpec([0], [], [])]
+    tiers = _native.KvTiersConfig(_native.TierWrite.THROUGH)
+    transfers = _native.KvTransferConfig(False, False, [])
+    cases: list[tuple[list[Any], dict[str, Any], str]] = [
+        ([one_group(depth=0)], {}, "groups[0].config.depth: "),
+        ([one_group(model=1)], {}, "source.model[0]: "),
+        ([one_group()], {"lockstep": [lockstep_of(0, 1)]}, "lockstep[0].groups: "),
+        ([one_group()], {"lockstep": [lockstep_of()]}, "lockstep[0].groups: "),
+        (two, {"lockstep": [lockstep_of(0), lockstep_of(1, 0)]}, "lockstep[1].groups: "),
+        (two, {"lockstep": [lockstep_of(0, 1, sync_interval=0)]}, "lockstep[0].sync_interval: "),
+        ([one_group()], {"contention": contended}, "contention: "),
+        (two, {"contention": contended, "lockstep": [lockstep_of(0, 1)]}, "contention[0].groups: "),
+        ([one_group()], {"contention": contended, "network": network}, "contention[0]: "),
+        ([one_group()], {"kv_tiers": tiers}, "kv_tiers: "),
+        ([one_group()], {"kv_tiers": tiers, "network": network}, "kv_tiers.groups: "),
+        ([one_group()], {"kv_transfer": transfers}, "kv_transfer: "),
+        ([one_group()], {"kv_transfer": transfers, "network": network}, "kv_transfer: "),
+        ([one_group()], {"router": simulations.router("BEST")}, "frontend.router: "),
+        ([one_group()], {"interval_ps": -1}, "observers.series_interval_ps: "),
+        ([one_group()], {"clients": simulations.clients(timeout_ps=[1])}, "source.clients.timeout"),
+        ([one_group()], {"clients": simulations.clients(count=-1)}, "source.clients.count: "),
+    ]
+    for groups, parts, path in cases:
+        with pytest.raises(ValueError, match="^" + re.escape(path)):
+            simulations.simulation([(0, 8, 2)] * 2, groups, **parts)
 
 
 def test_tables_that_do_not_fit_are_refused() -> None:
@@ -388,26 +424,14 @@ def below_lower_bound(floor: Any, prompt: int) -> int:
     )
     zero = np.zeros(1, np.int64)
     attention = _native.Attention.split([zero, zero], zero, [zero, zero], zero, 0, 0)
-    sim = _native.Simulation(
-        zero,
-        np.array([prompt], np.int32),
-        np.array([3], np.int32),
-        np.zeros(1, np.int16),
-        np.full(1, -1, np.int32),
-        zero,
-        np.empty(0, np.int32),
-        np.zeros(2, np.int64),
-        np.empty(0, np.uint64),
-        16,
-        0,
-    )
     scheduler = _native.SchedulerConfig()
     scheduler.max_num_seqs, scheduler.max_num_scheduled_tokens = 4, 64
     kv = _native.KvCacheConfig()
     kv.num_blocks, kv.max_model_len = 100, 1000
     scheduler.kv = kv
     program = _native.Program([op, head], attention, tokens.astype(np.int32), floor, 0)
-    sim.add_group(_native.GroupConfig(), scheduler, program)
+    spec = _native.GroupSpec(_native.GroupConfig(), scheduler, program)
+    sim = simulations.simulation([(0, prompt, 3)], [spec])
     while not sim.run(100):
         pass
     return int(sim.counters()["steps_below_lower_bound"][0])

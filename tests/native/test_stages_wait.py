@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from simulations import simulation
 
 from llmsim import _native
 
@@ -46,19 +47,6 @@ def program(stages: int) -> Any:
 def steps(stages: int, waits: bool, prompt: int = 20) -> Any:
     """Six prompts of one chunk, one after the other, and their answers."""
     n = 6
-    sim = _native.Simulation(
-        np.arange(n, dtype=np.int64) * STAGE_PS // 2,
-        np.full(n, prompt, np.int32),
-        np.full(n, 8, np.int32),
-        np.zeros(n, np.int16),
-        np.full(n, -1, np.int32),
-        np.zeros(n, np.int64),
-        np.empty(0, np.int32),
-        np.zeros(n + 1, np.int64),
-        np.empty(0, np.uint64),
-        16,
-        0,
-    )
     scheduler = _native.SchedulerConfig()
     scheduler.max_num_seqs, scheduler.max_num_scheduled_tokens, scheduler.async_scheduling = (
         SEQUENCES,
@@ -70,7 +58,8 @@ def steps(stages: int, waits: bool, prompt: int = 20) -> Any:
     scheduler.kv = kv
     group = _native.GroupConfig()
     group.depth, group.stages_wait = stages, waits
-    sim.add_group(group, scheduler, program(stages), None, record_steps=True)
+    spec = _native.GroupSpec(group, scheduler, program(stages), record_steps=True)
+    sim = simulation([(i * STAGE_PS // 2, prompt, 8) for i in range(n)], [spec])
     while not sim.run(1000):
         pass
     assert (sim.requests()["status"] == 3).all()

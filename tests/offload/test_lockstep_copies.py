@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from simulations import router, simulation
 from test_streams import ONE_PS_PER_BYTE, SEQUENCES, TOKENS, US, attention_node, operator, program
 
 from llmsim import _native
@@ -42,21 +43,7 @@ def copies() -> Any:
 
 def run_in_lockstep(ranks: int, prompts: list[int], offload: Any, output: int = 1) -> Any:
     """Prompts that come all at once, one after the other to each rank."""
-    n = len(prompts)
-    zero = np.zeros(n, np.int64)
-    sim = _native.Simulation(
-        zero,
-        np.array(prompts, np.int32),
-        np.full(n, output, np.int32),
-        np.zeros(n, np.int16),
-        np.full(n, -1, np.int32),
-        zero,
-        np.empty(0, np.int32),
-        np.zeros(n + 1, np.int64),
-        np.empty(0, np.uint64),
-        16,
-        0,
-    )
+    groups = []
     for index in range(ranks):
         scheduler = _native.SchedulerConfig()
         scheduler.max_num_seqs, scheduler.max_num_scheduled_tokens = SEQUENCES, TOKENS
@@ -65,10 +52,11 @@ def run_in_lockstep(ranks: int, prompts: list[int], offload: Any, output: int = 
         scheduler.kv = kv
         group = _native.GroupConfig()
         group.index, group.offload = index, copy(offload)
-        sim.add_group(group, scheduler, one_layer(), None, record_steps=True)
-    sim.set_router("RR")
-    if ranks > 1:
-        sim.add_lockstep_group(list(range(ranks)), one_layer(), 1)
+        groups.append(_native.GroupSpec(group, scheduler, one_layer(), record_steps=True))
+    members = list(range(ranks))
+    together = [_native.LockstepSpec(members, 1)] if ranks > 1 else []
+    rows = [(0, prompt, output) for prompt in prompts]
+    sim = simulation(rows, groups, router=router("RR"), lockstep=together)
     while not sim.run(10_000):
         pass
     return sim

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import simulations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -60,21 +61,7 @@ def simulation(
     programs: list[Any], offloads: list[Any], requests: list[tuple[int, int, int]], network: Any
 ) -> Any:
     """One group for each program; requests take turns at them."""
-    columns, n = np.array(requests, np.int64), len(requests)
-    model = (np.arange(n) % len(programs)).astype(np.int16)
-    sim = _native.Simulation(
-        columns[:, 0].copy(),
-        columns[:, 1].astype(np.int32),
-        columns[:, 2].astype(np.int32),
-        model,
-        np.full(n, -1, np.int32),
-        np.zeros(n, np.int64),
-        np.empty(0, np.int32),
-        np.zeros(n + 1, np.int64),
-        np.empty(0, np.uint64),
-        16,
-        0,
-    )
+    specs = []
     for index, (a_program, offload) in enumerate(zip(programs, offloads, strict=True)):
         scheduler, kv = _native.SchedulerConfig(), _native.KvCacheConfig()
         scheduler.max_num_seqs, scheduler.max_num_scheduled_tokens = SEQUENCES, TOKENS
@@ -83,9 +70,9 @@ def simulation(
         scheduler.kv = kv
         group = _native.GroupConfig()
         group.index, group.model, group.depth, group.offload = index, index, 2, offload
-        sim.add_group(group, scheduler, a_program, None, record_steps=True)
-    if network is not None:
-        sim.set_network(network)
+        specs.append(_native.GroupSpec(group, scheduler, a_program, record_steps=True))
+    model = [row % len(programs) for row in range(len(requests))]
+    sim = simulations.simulation(requests, specs, model=model, network=network)
     while not sim.run(10_000):
         pass
     return sim

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from simulations import simulation
 
 from llmsim import _native
 
@@ -44,21 +45,6 @@ def program(ops: list[Any], prefill_ps: Any, decode_ps: Any, gap: int = 0) -> An
 
 
 def run(a_program: Any, offload: Any, requests: list[tuple[int, int, int]], depth: int = 2) -> Any:
-    columns = np.array(requests, np.int64)
-    n = len(requests)
-    sim = _native.Simulation(
-        columns[:, 0].copy(),
-        columns[:, 1].astype(np.int32),
-        columns[:, 2].astype(np.int32),
-        np.zeros(n, np.int16),
-        np.full(n, -1, np.int32),
-        np.zeros(n, np.int64),
-        np.empty(0, np.int32),
-        np.zeros(n + 1, np.int64),
-        np.empty(0, np.uint64),
-        16,
-        0,
-    )
     scheduler = _native.SchedulerConfig()
     scheduler.max_num_seqs, scheduler.max_num_scheduled_tokens = SEQUENCES, TOKENS
     scheduler.async_scheduling = depth == 2
@@ -68,7 +54,8 @@ def run(a_program: Any, offload: Any, requests: list[tuple[int, int, int]], dept
     group = _native.GroupConfig()
     group.depth = depth
     group.offload = offload
-    sim.add_group(group, scheduler, a_program, None, record_steps=True)
+    spec = _native.GroupSpec(group, scheduler, a_program, record_steps=True)
+    sim = simulation(requests, [spec])
     while not sim.run(10_000):
         pass
     return sim

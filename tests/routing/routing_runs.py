@@ -94,11 +94,7 @@ class Run:
 
     def simulation(self, router: str | RouterSpec) -> Any:
         """Runs to the end; the router is one of the command line's names, or a specification."""
-        w = self.workload
-        sim = _native.Simulation(
-            w.arrival_ps, w.input_tokens, w.output_tokens, w.model, w.next_call, w.tool_delay_ps,
-            np.empty(0, np.int32), w.key_offsets, w.keys, w.granularity, 0,
-        )  # fmt: skip
+        groups = []
         for index in range(self.groups):
             kv = _native.KvCacheConfig()
             kv.num_blocks, kv.block_size = (
@@ -112,9 +108,15 @@ class Run:
             group = _native.GroupConfig()
             group.index, group.depth, group.api_latency_ps = index, self.depth, self.api_latency_ps
             group.model = self.models[index % len(self.models)]
-            sim.add_group(group, scheduler, program())
+            groups.append(_native.GroupSpec(group, scheduler, program()))
         spec = parse_router(router) if isinstance(router, str) else router
-        spec.install(sim, self.seed, w.models, w)
+        w = self.workload
+        source = _native.Source(
+            w.arrival_ps, w.input_tokens, w.output_tokens, w.model, w.next_call, w.tool_delay_ps,
+            np.empty(0, np.int32), w.key_offsets, w.keys, w.granularity,
+        )  # fmt: skip
+        frontend = _native.Frontend(spec.native(self.seed, w.models, w))
+        sim = _native.Simulation(_native.SimulationConfig(source, groups, frontend=frontend))
         while not sim.run(1000):
             pass
         return sim

@@ -5,11 +5,11 @@ Python.
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from routing_runs import MS, Run, python, step_ps
+from routing_runs import MS, Run, program, python, step_ps
+from simulations import router, simulation
 
 from llmsim import _native
 
@@ -214,7 +214,10 @@ def test_every_router_says_what_it_does() -> None:
 
 
 def test_the_core_refuses_what_the_command_line_would_have_refused() -> None:
-    sim = Run(burst).simulation("RR")
+    scheduler, kv = _native.SchedulerConfig(), _native.KvCacheConfig()
+    kv.num_blocks, kv.max_model_len = 100, 1000
+    scheduler.kv = kv
+    group = _native.GroupSpec(_native.GroupConfig(), scheduler, program())
     for name, options, words in (
         ("BEST", {}, "known: LOAD, RR"),
         ("RR", {"weight": 1.0}, "no option weight"),
@@ -223,7 +226,7 @@ def test_the_core_refuses_what_the_command_line_would_have_refused() -> None:
         ("PREFIX", {"weight": float("nan")}, "out of range"),
     ):
         with pytest.raises(ValueError, match=words):
-            sim.set_router(name, 0, options, np.empty(0, np.int32))
+            simulation([(0, 1, 1)], [group], router=router(name, **options))
 
 
 def test_routers_do_not_read_the_oracle() -> None:

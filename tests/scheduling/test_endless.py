@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from simulations import simulation
 from tiny import (
     MS,
     PIPELINED,
@@ -275,26 +276,15 @@ class Asks(Circles):
 
 def in_python(scheduler: Any, members: int = 1) -> Any:
     options = Options(blocks=101)
-    simulation = _native.Simulation(
-        np.zeros(2, np.int64),
-        *(np.full(2, tokens, np.int32) for tokens in (100, 5)),
-        np.zeros(2, np.int16),
-        np.full(2, -1, np.int32),
-        np.zeros(2, np.int64),
-        np.zeros(0, np.int32),
-        np.zeros(3, np.int64),
-        np.zeros(0, np.uint64),
-        16,
-        0,
-    )
     step = program(options.budget, options.max_seqs)
+    groups = []
     for index in range(members):
         group = _native.GroupConfig()
         group.index, group.depth, group.model = index, 1, index
-        simulation.add_python_group(group, scheduler(), configuration(options).kv, step)
-    if members > 1:
-        simulation.add_lockstep_group(list(range(members)), step, 32)
-    return simulation
+        config = _native.PythonSchedulerConfig(scheduler(), configuration(options).kv)
+        groups.append(_native.GroupSpec(group, config, step))
+    together = [_native.LockstepSpec(list(range(members)), 32)] if members > 1 else []
+    return simulation([(0, 100, 5)] * 2, groups, lockstep=together)
 
 
 def test_a_scheduler_in_python_that_runs_in_circles_ends() -> None:

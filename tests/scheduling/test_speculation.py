@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from simulations import simulation
 from test_nothing_lost import check, requests_strategy
 from tiny import MS, Options, program, run, schedule
 
@@ -147,25 +148,13 @@ def test_a_drafter_takes_one_pass_over_the_step_and_one_for_each_further_draft()
 
 
 def run_with_drafter(drafter: Any, budget: int, drafts: int) -> Any:
-    sim = _native.Simulation(
-        np.zeros(1, np.int64),
-        np.full(1, 40, np.int32),
-        np.full(1, 9, np.int32),
-        np.zeros(1, np.int16),
-        np.full(1, -1, np.int32),
-        np.zeros(1, np.int64),
-        np.zeros(0, np.int32),
-        np.zeros(2, np.int64),
-        np.zeros(0, np.uint64),
-        16,
-        0,
-    )
     config, group = _native.SchedulerConfig(), _native.GroupConfig()
     config.speculation = speculation(drafts, [0.0] * drafts)
     config.max_num_scheduled_tokens, config.max_num_seqs = budget, 8
     config.kv.num_blocks, config.kv.max_model_len = 100, 1000
     group.drafter = drafter
-    sim.add_group(group, config, program(budget, 8, 0.01), record_steps=True)
+    spec = _native.GroupSpec(group, config, program(budget, 8, 0.01), record_steps=True)
+    sim = simulation([(0, 40, 9)], [spec])
     assert sim.run(10_000)
     return sim
 

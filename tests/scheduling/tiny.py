@@ -5,6 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from simulations import clients, simulation
 
 from llmsim import _native
 
@@ -132,45 +133,41 @@ def built(requests: list[tuple[float, int, int]], options: Options, policies: An
     """The simulation of the same rows before its first event; `policies` are a scheduler's from
     outside.
     """
-    n = len(requests)
-    keys = options.keys or [[] for _ in range(n)]
-    sim = _native.Simulation(
-        np.array(
-            [round(arrival * MS) if arrival >= 0 else -1 for arrival, _, _ in requests], np.int64
-        ),
-        np.array([tokens for _, tokens, _ in requests], np.int32),
-        np.array([tokens for _, _, tokens in requests], np.int32),
-        np.zeros(n, np.int16),
-        np.array(options.next_call or [-1] * n, np.int32),
-        np.zeros(n, np.int64),
-        np.array(options.priority, np.int32),
-        np.cumsum([0, *map(len, keys)]).astype(np.int64),
-        np.array([k for row in keys for k in row], np.uint64),
-        options.block_size,
-        0,
-    )
     group = _native.GroupConfig()
     group.depth, group.api_latency_ps = options.depth, round(options.api_latency_ms * MS)
     group.api_latency_per_token_ps = round(options.api_latency_per_token_ms * MS)
     scheduler = configuration(options)
     if policies is not None:
         scheduler = scheduler.with_policies(policies)
-    scheduler.sessions = _native.Sessions(np.array(options.next_call or [-1] * n, np.int32))
-    sim.add_group(
+    no_calls = [-1] * len(requests)
+    scheduler.sessions = _native.Sessions(np.array(options.next_call or no_calls, np.int32))
+    step = program(options.budget, options.max_seqs, options.per_token_ms)
+    spec = _native.GroupSpec(
         group,
         scheduler,
-        program(options.budget, options.max_seqs, options.per_token_ms),
+        step,
         record_steps=True,
         record_schedule=True,
     )
-    if options.timeout_ms or options.cancel_tokens:
-        patience = [round(ms * MS) if ms >= 0 else -1 for ms in options.timeout_ms]
-        sim.set_patience(np.array(patience, np.int64), np.array(options.cancel_tokens, np.int32))
-    if options.clients:
-        sim.set_closed_loop(
-            options.clients, np.array([round(ms * MS) for ms in options.think_ms], np.int64)
-        )
-    return sim
+    return simulation(
+        [(ps_of(arrival), tokens, answer) for arrival, tokens, answer in requests],
+        [spec],
+        keys=options.keys,
+        granularity=options.block_size,
+        priority=options.priority,
+        next_call=options.next_call,
+        clients=clients(
+            [ps_of(ms) for ms in options.timeout_ms],
+            options.cancel_tokens,
+            options.clients,
+            [ps_of(ms) for ms in options.think_ms],
+        ),
+    )
+
+
+def ps_of(ms: float) -> int:
+    """Milliseconds as ps; what is negative says never, or after another row."""
+    return round(ms * MS) if ms >= 0 else -1
 
 
 def schedule(sim: Any) -> list[Step]:

@@ -58,10 +58,6 @@ class LoweredTiers:
     network: ClusterNetwork
     config: "_native.KvTiersConfig"
 
-    def install(self, simulation: "_native.Simulation") -> None:
-        """After the groups have been added, on the network of `network`."""
-        simulation.set_kv_tiers(self.config)
-
 
 def parse_tiers(
     storage: str | None,

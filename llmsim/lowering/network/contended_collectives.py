@@ -37,9 +37,9 @@ class ContendedLinks:
     places: tuple[int, ...]
     collectives: "tuple[_native.CollectiveSpec, ...]"
 
-    def install(self, simulation: "_native.Simulation") -> None:
-        """After the groups, the lock-step groups and the network."""
-        simulation.share_links(list(self.groups), list(self.places), list(self.collectives))
+    def native(self) -> "_native.ContentionSpec":
+        """The native core's description of it."""
+        return _native.ContentionSpec(list(self.groups), list(self.places), list(self.collectives))
 
 
 def shared_links(

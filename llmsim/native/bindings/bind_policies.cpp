@@ -9,17 +9,15 @@
 using namespace nanobind::literals;
 
 namespace llmsim {
-namespace {
 
-// A Python object that may be copied and dropped without the interpreter's lock.
-using Shared = std::shared_ptr<nb::object>;
-
-Shared share(nb::object object) {
-  return Shared(new nb::object(std::move(object)), [](nb::object* held) {
+SharedObject share(nb::object object) {
+  return SharedObject(new nb::object(std::move(object)), [](nb::object* held) {
     const nb::gil_scoped_acquire lock;
     delete held;
   });
 }
+
+namespace {
 
 std::int64_t whole(const char* kind, const nb::object& answer) {
   std::int64_t number = 0;
@@ -52,7 +50,7 @@ class PythonEviction final : public Eviction {
     function(std::vector<BlockId>(blocks.begin(), blocks.end()));
   }
 
-  Shared freed_, reused_, evict_;
+  SharedObject freed_, reused_, evict_;
 };
 
 // A request as a ranking in Python sees it.
@@ -151,13 +149,13 @@ class PythonRanking final : public Ranking, public RankEvents {
  private:
   RankedLists lists_;
   bool hears_;
-  Shared rank_, added_, executed_, left_;
+  SharedObject rank_, added_, executed_, left_;
 };
 
 // One question of an admission policy; its views are refused afterwards.
 struct PythonAdmission {
   std::shared_ptr<RouteCall> call;
-  Shared admit;
+  SharedObject admit;
 
   bool operator()(RequestId request, Ps now, const Group& group) const {
     const nb::gil_scoped_acquire lock;
@@ -205,6 +203,38 @@ void bind_rank_columns(nb::module_& m) {
       .def_prop_ro("round", &column_of<&Ranked::round>, kCopied)
       .def_prop_ro(
           "arrival_ps", [](const RankColumns& v) { return v.column(&Ranked::arrival); }, kCopied);
+}
+
+void bind_admissions(nb::module_& m) {
+  nb::class_<AdmissionMaker>(m, "AdmissionMaker", "Makes the admission policy of a simulation.");
+  m.def(
+      "queue_limit",
+      [](std::int32_t most) {
+        return AdmissionMaker([most](const RouterContext&) -> Admission {
+          return [most](RequestId, Ps, const Group& group) { return group.num_waiting() < most; };
+        });
+      },
+      "most"_a, "Turns requests away that would find that many waiting in their group.");
+  m.def(
+      "python_admission",
+      [](nb::object admit, nb::object session_names, nb::object model_names) {
+        return AdmissionMaker(
+            [admit = share(std::move(admit)), session_names = share(std::move(session_names)),
+             model_names =
+                 share(std::move(model_names))](const RouterContext& context) -> Admission {
+              const nb::gil_scoped_acquire lock;
+              auto call = std::shared_ptr<RouteCall>(new RouteCall(), [](RouteCall* held) {
+                const nb::gil_scoped_acquire held_lock;
+                delete held;
+              });
+              call->context = context;
+              call->session_names = *session_names;
+              call->model_names = *model_names;
+              return PythonAdmission{std::move(call), admit};
+            });
+      },
+      "admit"_a, "session_names"_a.none(), "model_names"_a,
+      "A function admit(request, group) -> bool (llmsim.scheduling.base.Admission).");
 }
 
 }  // namespace
@@ -263,31 +293,7 @@ void bind_policies(nb::module_& m) {
           "waiting"_a, "running"_a, "victims"_a, "pauses"_a, "rank"_a, "added"_a.none(),
           "executed"_a.none(), "left"_a.none());
   bind_rank_columns(m);
-}
-
-void bind_set_admission(nb::class_<Simulation>& simulation) {
-  simulation
-      .def(
-          "limit_queues",
-          [](Simulation& s, std::int32_t most) {
-            s.set_admission(
-                [most](RequestId, Ps, const Group& group) { return group.num_waiting() < most; });
-          },
-          "most"_a, "Requests that would find so many waiting in their group are turned away.")
-      .def(
-          "set_python_admission",
-          [](Simulation& s, nb::object admit, nb::object session_names, nb::object model_names) {
-            auto call = std::shared_ptr<RouteCall>(new RouteCall(), [](RouteCall* held) {
-              const nb::gil_scoped_acquire lock;
-              delete held;
-            });
-            call->context = s.router_context();
-            call->session_names = std::move(session_names);
-            call->model_names = std::move(model_names);
-            s.set_admission(PythonAdmission{std::move(call), share(std::move(admit))});
-          },
-          "admit"_a, "session_names"_a.none(), "model_names"_a,
-          "A function admit(request, group) -> bool (llmsim.scheduling.base.Admission).");
+  bind_admissions(m);
 }
 
 }  // namespace llmsim

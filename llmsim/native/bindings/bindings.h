@@ -40,6 +40,10 @@ Out<T> to_array(std::vector<T> values) {
   return Out<T>(kept->data(), {kept->size()}, owner);
 }
 
+// A Python object that may be copied and dropped without the interpreter's lock.
+using SharedObject = std::shared_ptr<nb::object>;
+SharedObject share(nb::object object);
+
 // A Python integer of any size.
 inline nb::object to_int(int128 value) {
   const nb::int_ high(static_cast<std::int64_t>(value >> 64)),
@@ -61,13 +65,10 @@ void bind_network(nb::module_& m);
 void bind_routing(nb::module_& m);
 void bind_policies(nb::module_& m);
 void bind_kv_tiers(nb::module_& m);
-// Methods that choose the admission policy of a simulation.
-void bind_set_admission(nb::class_<Simulation>& simulation);
 void bind_offload(nb::module_& m);
 void bind_step_graph(nb::module_& m);
+void bind_simulation_config(nb::module_& m);
 void bind_simulation(nb::module_& m);
-// Methods that choose the router of a simulation.
-void bind_set_router(nb::class_<Simulation>& simulation);
 
 // The type of every column that llmsim/columns.py declares, by table and column.
 nb::dict column_types();

@@ -7,7 +7,6 @@
 namespace llmsim {
 
 bool Simulation::run(std::int64_t max_events, std::int64_t max_wall_ms) {
-  if (!started_) start();
   const std::int64_t begin_ms = wall_ms();
   const std::size_t most_rows = series_.time_ps.size() + kSeriesRows;
   for (; max_events > 0 && !events_.empty(); --max_events) {
@@ -117,14 +116,14 @@ void Simulation::on_outputs(std::int32_t index) {
     } else {
       router_->finished(request);
     }
-    const std::int32_t next = arrivals_.next_call[request];
+    const std::int32_t next = source_->next_call[request];
     if (next < 0) {
       end_session(request, Status::kPending);
       continue;
     }
-    sequences_[next].arrival = arrivals_.arrival_ps[next] = now_ + arrivals_.tool_delay_ps[request];
+    sequences_[next].arrival = now_ + source_->tool_delay_ps[request];
     if (prompts_) prompts_->sequences[next].arrival = sequences_[next].arrival;
-    post(arrivals_.arrival_ps[next], Phase::kArrival, next);
+    post(sequences_[next].arrival, Phase::kArrival, next);
   }
   if (clients_.count_tokens()) {
     for (const Item& item : groups_[index]->last_items()) {
@@ -145,12 +144,10 @@ void Simulation::post_next_arrival() {
   arrival_pending_ = false;
   if (next_timed_ == timed_.size() || !clients_.take()) return;
   const RequestId request = timed_[next_timed_++];
-  if (clients_.closed_loop()) {  // nobody may have been there to ask before
-    sequences_[request].arrival = arrivals_.arrival_ps[request] =
-        std::max(arrivals_.arrival_ps[request], now_);
-  }
+  Ps& arrival = sequences_[request].arrival;
+  if (clients_.closed_loop()) arrival = std::max(arrival, now_);  // all clients may have been busy
   arrival_pending_ = true;
-  post(arrivals_.arrival_ps[request], Phase::kArrival, request);
+  post(arrival, Phase::kArrival, request);
 }
 
 void Simulation::on_free_client() {
@@ -176,7 +173,7 @@ void Simulation::give_up(RequestId request) {
 
 void Simulation::on_arrival(RequestId request) {
   if (request == timed_[next_timed_ - 1]) post_next_arrival();
-  const auto& candidates = groups_of_model_[static_cast<std::size_t>(arrivals_.model[request])];
+  const auto& candidates = groups_of_model_[static_cast<std::size_t>(source_->model[request])];
   Group* group = candidates[candidates.size() == 1 ? 0 : router_->route(request, now_, candidates)];
   if (!group->may_queue(request) || (admission_ && !admission_(request, now_, *group))) {
     sequences_[request].status = static_cast<std::uint8_t>(Status::kRefused);
@@ -244,7 +241,7 @@ void Simulation::wake(std::int32_t index) {
 }
 
 void Simulation::end_session(RequestId request, Status rest) {
-  for (RequestId next = arrivals_.next_call[request]; next >= 0; next = arrivals_.next_call[next])
+  for (RequestId next = source_->next_call[request]; next >= 0; next = source_->next_call[next])
     sequences_[next].status = static_cast<std::uint8_t>(rest);
   if (clients_.closed_loop())
     post(now_ + clients_.think_time(request), Phase::kClientIdle, request);

@@ -13,13 +13,7 @@
 #include <vector>
 
 #include "base/columns.h"
-#include "group/group.h"
-#include "group/lockstep_group.h"
-#include "kv/kv_tiers.h"
-#include "kv_transfer/kv_transfer.h"
-#include "network/shared_network.h"
-#include "request/clients.h"
-#include "router/router.h"
+#include "loop/simulation_config.h"
 
 namespace llmsim {
 
@@ -35,17 +29,6 @@ class Circular : public std::runtime_error {
 class Violated : public std::logic_error {
  public:
   using std::logic_error::logic_error;
-};
-
-// The workload as the loop needs it: row i arrives at arrival_ps[i], or, where that is -1,
-// tool_delay_ps[p] after the last token of its predecessor p (next_call[p] == i). Rows with a time
-// are sorted by it.
-struct Arrivals {
-  std::vector<Ps> arrival_ps;
-  std::vector<std::int32_t> input_tokens, priority;  // priority may be empty
-  std::vector<std::int16_t> model;
-  std::vector<std::int32_t> next_call;
-  std::vector<Ps> tool_delay_ps;
 };
 
 // Gauges and counters per interval and group, as columns.
@@ -75,44 +58,13 @@ struct Series {
 // Owns the clock and everything that moves. Two simulations never meet: no globals, no statics.
 class Simulation {
  public:
-  Simulation(Arrivals arrivals, std::vector<std::int32_t> output_tokens, ContentKeys content,
-             Ps series_interval);
+  // Builds all parts in the order of their references. Throws std::invalid_argument that begins
+  // with the path of the field that is wrong.
+  explicit Simulation(const SimulationConfig& config);
 
-  void add_group(std::unique_ptr<Group> group);
-  // Groups that were added before, none of them a member of another lock-step group.
-  void add_lockstep_group(std::unique_ptr<LockstepGroup> lockstep);
-  // Needed where a model has several groups; before the first call of run.
-  void set_router(std::unique_ptr<Router> router) { router_ = std::move(router); }
-  // Whether a request that has been routed to a group is taken in; before the first call of run.
-  // None: always.
-  using Admission = std::function<bool(RequestId, Ps, const Group&)>;
-  void set_admission(Admission admission) { admission_ = std::move(admission); }
-  // The network that groups and memories share; before the first call of run.
-  void set_network(const NetworkConfig& config);
-  // Pools of KV below the groups'; after the groups and the network.
-  void set_kv_tiers(const KvTiersConfig& config);
   const KvTiers* kv_tiers() const { return kv_tiers_.get(); }  // null: none were given
   SharedNetwork* network() { return network_.get(); }          // null: none was given
   const SharedNetwork* network() const { return network_.get(); }
-  // How clients behave; before the first call of run.
-  Clients& clients() { return clients_; }
-  // Recounts the blocks of every tier whenever a group has acted (invariant 4). Slow.
-  void check_every_step() { checks_ = true; }
-  // Every group notes how long its devices worked for which request; before the first call of run.
-  void record_shares();
-  // What routers may know of the requests; the session numbers and the seed are the caller's to
-  // fill in.
-  RouterContext router_context() const;
-  // What a group of this role works on. The prefill side of disaggregated requests has a table of
-  // its own, in which every answer is one token long; what clients see is in the other one.
-  SequenceTable& sequences(Role role = Role::kBoth) {
-    return role == Role::kPrefill ? prompts().sequences : sequences_;
-  }
-  RequestLog& log(Role role = Role::kBoth) { return role == Role::kPrefill ? prompts().log : log_; }
-  // Groups of the roles kPrefill and kDecode work together; after all groups, the network and,
-  // where a model has several decode groups, their router; before the first call of run.
-  void set_kv_transfers(const KvTransferConfig& config);
-  void set_decode_router(std::unique_ptr<Router> router) { decode_router_ = std::move(router); }
   const SequenceTable& sequences() const { return sequences_; }
   const RequestLog& log() const { return log_; }
   // Null where nothing is disaggregated.
@@ -122,8 +74,6 @@ class Simulation {
   }
   const RequestLog* prompt_log() const { return prompts_ ? &prompts_->log : nullptr; }
 
-  // The run ends at this time, whatever is still to be done; before the first call of run.
-  void set_horizon(Ps horizon) { horizon_ = horizon; }
   bool at_horizon() const { return at_horizon_; }
 
   // Handles events until the end (true), or until about `max_events` were handled, `max_wall_ms`
@@ -136,7 +86,6 @@ class Simulation {
   std::int64_t num_finished() const { return num_finished_; }
   std::int64_t num_rejected() const;
   const std::vector<std::unique_ptr<Group>>& groups() const { return groups_; }
-  const Arrivals& arrivals() const { return arrivals_; }
   const Series& series() const { return series_; }
   // Hands over what was recorded since the last call; what is taken is not kept.
   Series take_series() { return std::exchange(series_, {}); }
@@ -172,7 +121,23 @@ class Simulation {
   };
 
   Prompts& prompts();
-  void start();
+  // What a group of this role works on. The prefill side of disaggregated requests has a table of
+  // its own, in which every answer is one token long; what clients see is in the other one.
+  SequenceTable& sequences_of(Role role) {
+    return role == Role::kPrefill ? prompts().sequences : sequences_;
+  }
+  RequestLog& log_of(Role role) { return role == Role::kPrefill ? prompts().log : log_; }
+  // Parts of the constructor, in the order of the calls.
+  void add_group(const GroupSpec& spec);
+  void build_lockstep(const LockstepSpec& spec);
+  void build_network(const NetworkConfig& config);
+  void build_contention(const ContentionSpec& spec);
+  void build_kv_tiers(const KvTiersConfig& config);
+  void record_device_shares();
+  RouterContext router_context(bool decode_side) const;
+  void build_frontend(const SimulationConfig& config);
+  void build_kv_transfers(const KvTransferConfig& config, const RouterMaker& make_router);
+  void start_executors();
   bool stop_at_horizon(std::size_t most_rows);
   // Records the samples that are due until then; false where the series would grow beyond
   // `most_rows`.
@@ -206,7 +171,7 @@ class Simulation {
   void check_circles() const;
   void check_blocks(const Group& group) const;
 
-  Arrivals arrivals_;
+  std::shared_ptr<const Source> source_;
   Clients clients_;
   SequenceTable sequences_;
   RequestLog log_;
@@ -214,12 +179,11 @@ class Simulation {
   std::vector<std::vector<Group*>> groups_of_model_;
   std::unique_ptr<Router> router_;
   Admission admission_;
-  bool started_ = false, checks_ = false;
+  bool checks_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::unique_ptr<Prompts> prompts_;
   std::unique_ptr<SharedNetwork> network_;
   std::unique_ptr<KvTiers> kv_tiers_;
-  std::unique_ptr<Router> decode_router_;  // until set_kv_transfers
   std::unique_ptr<KvTransfers> kv_transfers_;
   Ps landing_at_ = kEndOfTime;  // time of the network's pending event
   bool settle_posted_ = false;
@@ -233,7 +197,7 @@ class Simulation {
   std::int64_t outside_ =
       0;  // pending arrivals, clients that may give up, and clients that are free to ask
   std::int64_t num_finished_ = 0;
-  Ps now_ = 0, horizon_ = kEndOfTime;
+  Ps now_ = 0, horizon_;
   bool at_horizon_ = false;
   static constexpr std::size_t kSeriesRows =
       1 << 18;  // of one call of `run`: years without requests are many samples

@@ -15,58 +15,95 @@ class OnlyGroup final : public Router {
   }
 };
 
-// One entry per request, and rows that exist: what the loop reads without asking again.
-void check(const Arrivals& arrivals, std::size_t n, const ContentKeys& content) {
-  const bool priorities = arrivals.priority.empty() || arrivals.priority.size() == n;
-  if (arrivals.arrival_ps.size() != n || arrivals.input_tokens.size() != n ||
-      arrivals.model.size() != n || arrivals.next_call.size() != n ||
-      arrivals.tool_delay_ps.size() != n || !priorities)
-    throw std::invalid_argument("columns of the workload differ in length");
-  const auto in_range = [n](std::int32_t next) { return next < static_cast<std::int64_t>(n); };
-  if (!std::ranges::all_of(arrivals.next_call, in_range))
-    throw std::invalid_argument("a call of a session is followed by a row that does not exist");
-  if (content.granularity < 1) throw std::invalid_argument("content keys name at least one token");
-  if (content.offsets.empty()) return;
-  const bool whole = content.offsets.size() == n + 1 && content.offsets.front() == 0 &&
-                     content.offsets.back() == static_cast<std::int64_t>(content.keys.size());
-  if (!whole || !std::ranges::is_sorted(content.offsets))
-    throw std::invalid_argument("content keys and their offsets do not fit the requests");
+// Builds a part; what it refuses is said with the path of its field in front.
+template <typename Build>
+auto at_field(const std::string& path, Build build) {
+  try {
+    return build();
+  } catch (const std::invalid_argument& error) {
+    throw std::invalid_argument(path + ": " + error.what());
+  }
+}
+
+template <typename Entries, typename Build>
+void each_at_field(const std::string& list, const Entries& entries, Build build) {
+  for (std::size_t i = 0; i < entries.size(); ++i)
+    at_field(list + "[" + std::to_string(i) + "]", [&] { build(entries[i]); });
+}
+
+std::shared_ptr<const Source> checked_source(const SimulationConfig& config) {
+  check(config);
+  return config.source;
 }
 
 }  // namespace
 
-Simulation::Simulation(Arrivals arrivals, std::vector<std::int32_t> output_tokens,
-                       ContentKeys content, Ps series_interval)
-    : arrivals_(std::move(arrivals)),
-      sequences_(output_tokens, std::make_shared<const ContentKeys>(std::move(content))),
-      log_(output_tokens.size()),
-      series_interval_(series_interval),
-      next_sample_(series_interval) {
-  check(arrivals_, sequences_.size(), sequences_.content());
+Simulation::Simulation(const SimulationConfig& config)
+    : source_(checked_source(config)),
+      clients_(source_->clients, source_->output_tokens.size()),
+      sequences_(source_->output_tokens,
+                 std::shared_ptr<const ContentKeys>(source_, &source_->content)),
+      log_(source_->output_tokens.size()),
+      checks_(config.observers.check_every_step),
+      horizon_(config.limits.horizon),
+      series_interval_(config.observers.series_interval),
+      next_sample_(config.observers.series_interval) {
   for (std::size_t i = 0; i < sequences_.size(); ++i) {
     Sequence& s = sequences_[static_cast<RequestId>(i)];
-    s.prompt_tokens = s.num_tokens = arrivals_.input_tokens[i];
-    s.arrival = arrivals_.arrival_ps[i];
-    if (!arrivals_.priority.empty()) s.priority = arrivals_.priority[i];
+    s.prompt_tokens = s.num_tokens = source_->input_tokens[i];
+    s.arrival = source_->arrival_ps[i];
+    if (!source_->priority.empty()) s.priority = source_->priority[i];
     if (s.arrival >= 0) timed_.push_back(static_cast<RequestId>(i));
   }
+  each_at_field("groups", config.groups, [this](const GroupSpec& spec) { add_group(spec); });
+  each_at_field("lockstep", config.lockstep,
+                [this](const LockstepSpec& spec) { build_lockstep(spec); });
+  if (config.network) at_field("network", [&] { build_network(*config.network); });
+  each_at_field("contention", config.contention,
+                [this](const ContentionSpec& spec) { build_contention(spec); });
+  if (config.kv_tiers) at_field("kv_tiers", [&] { build_kv_tiers(*config.kv_tiers); });
+  if (config.observers.device_shares) record_device_shares();
+  build_frontend(config);
+  at_field("network", [this] { start_executors(); });
+  post_next_arrival();
 }
 
-void Simulation::add_group(std::unique_ptr<Group> group) {
-  if (group->config().index != static_cast<std::int32_t>(groups_.size()))
-    throw std::invalid_argument("group " + std::to_string(group->config().index) +
-                                " is added as number " + std::to_string(groups_.size()));
-  const auto model = static_cast<std::size_t>(group->config().model);
-  if (groups_of_model_.size() <= model) groups_of_model_.resize(model + 1);
-  if (group->config().role != Role::kDecode) groups_of_model_[model].push_back(group.get());
+void Simulation::add_group(const GroupSpec& spec) {
+  const GroupConfig& config = spec.config;
+  std::unique_ptr<Scheduler> scheduler =
+      spec.make_scheduler(sequences_of(config.role), log_of(config.role));
+  if (config.depth > scheduler->max_depth())
+    throw std::invalid_argument("this scheduler has one batch in flight");
+  if (config.role != Role::kBoth && scheduler->kv_connector() == nullptr)
+    throw std::invalid_argument("this scheduler hands no KV over");
+  if (scheduler->limits().usable_blocks < 1)
+    throw std::invalid_argument("a pool needs at least 2 blocks");
+  auto group = std::make_unique<Group>(config, std::move(scheduler), spec.make_costs(),
+                                       sequences_of(config.role), log_of(config.role));
+  group->use_executor(spec.make_executor(*group));
   group->on_timed([this](Group& timed) { expect(timed); });
+  if (spec.record_steps) group->steps = std::make_unique<StepRecorder>();
+  if (spec.record_schedule) group->schedule = std::make_unique<ScheduleRecorder>();
+  const auto model = static_cast<std::size_t>(config.model);
+  if (groups_of_model_.size() <= model) groups_of_model_.resize(model + 1);
+  if (config.role != Role::kDecode) groups_of_model_[model].push_back(group.get());
   groups_.push_back(std::move(group));
   pump_at_.push_back(kEndOfTime);
   output_pending_.push_back(false);
   sampled_.emplace_back();
 }
 
-void Simulation::set_network(const NetworkConfig& config) {
+void Simulation::build_lockstep(const LockstepSpec& spec) {
+  std::vector<Group*> members;
+  for (const std::size_t index : spec.groups) members.push_back(groups_[index].get());
+  std::unique_ptr<StepExecutor> executor = spec.make_executor(members);
+  auto lockstep =
+      std::make_unique<LockstepGroup>(std::move(members), std::move(executor), spec.sync_interval);
+  for (Group* member : lockstep->members()) member->join(lockstep.get());
+  lockstep_groups_.push_back(std::move(lockstep));
+}
+
+void Simulation::build_network(const NetworkConfig& config) {
   network_ = std::make_unique<SharedNetwork>(config);
   network_->on_start([this](Ps now) {
     if (!settle_posted_) post(now, Phase::kRebalance, 0);
@@ -74,10 +111,7 @@ void Simulation::set_network(const NetworkConfig& config) {
   });
 }
 
-void Simulation::set_kv_tiers(const KvTiersConfig& config) {
-  if (!network_) throw std::invalid_argument("KV tiers need the network");
-  if (config.groups.size() != groups_.size())
-    throw std::invalid_argument("KV tiers need an entry for every group");
+void Simulation::build_kv_tiers(const KvTiersConfig& config) {
   KvTiers::Callbacks callbacks;
   callbacks.opened = [this](std::int32_t index) {
     if (pump_at_[index] <= now_) return;
@@ -96,16 +130,19 @@ void Simulation::set_kv_tiers(const KvTiersConfig& config) {
   }
 }
 
-void Simulation::add_lockstep_group(std::unique_ptr<LockstepGroup> lockstep) {
-  for (Group* member : lockstep->members()) {
-    if (member->lockstep() != nullptr)
-      throw std::invalid_argument("a group is a member of two lockstep_groups");
-    member->join(lockstep.get());
+void Simulation::build_contention(const ContentionSpec& spec) {
+  std::vector<GroupCosts*> costs;
+  for (const std::size_t index : spec.groups) costs.push_back(&groups_[index]->costs());
+  auto executor = std::make_unique<ContendedExecutor>(StepPricer(std::move(costs)), spec.links);
+  Group& first = *groups_[spec.groups.front()];
+  if (first.lockstep() != nullptr) {
+    first.lockstep()->use_executor(std::move(executor));
+  } else {
+    first.use_executor(std::move(executor));
   }
-  lockstep_groups_.push_back(std::move(lockstep));
 }
 
-void Simulation::record_shares() {
+void Simulation::record_device_shares() {
   log_.share_place.assign(sequences_.size(), 0);
   if (prompts_) prompts_->log.share_place.assign(sequences_.size(), 0);
   for (const auto& group : groups_) group->shares = std::make_unique<DeviceShares>();
@@ -123,32 +160,45 @@ Simulation::Prompts& Simulation::prompts() {
   return *prompts_;
 }
 
-void Simulation::set_kv_transfers(const KvTransferConfig& config) {
-  if (!network_) throw std::invalid_argument("a hand-over needs the network");
-  if (!decode_router_) decode_router_ = std::make_unique<OnlyGroup>();
+RouterContext Simulation::router_context(bool decode_side) const {
+  RouterContext context;
+  context.input_tokens = source_->input_tokens;
+  context.content = &source_->content;
+  context.decode_side = decode_side;
+  return context;
+}
+
+void Simulation::build_frontend(const SimulationConfig& config) {
+  const FrontendConfig& frontend = config.frontend;
+  router_ = std::make_unique<OnlyGroup>();
+  if (frontend.make_router)
+    router_ =
+        at_field("frontend.router", [&] { return frontend.make_router(router_context(false)); });
+  if (frontend.make_admission) admission_ = frontend.make_admission(router_context(false));
+  if (config.kv_transfer)
+    at_field("kv_transfer",
+             [&] { build_kv_transfers(*config.kv_transfer, frontend.make_decode_router); });
+  at_field("frontend.router", [this] { router_->start(groups_); });
+  if (kv_transfers_)
+    at_field("frontend.decode_router", [this] { kv_transfers_->router().start(groups_); });
+}
+
+void Simulation::build_kv_transfers(const KvTransferConfig& config,
+                                    const RouterMaker& make_router) {
+  std::unique_ptr<Router> router = std::make_unique<OnlyGroup>();
+  if (make_router) router = make_router(router_context(true));
   Prompts& prompts = this->prompts();
   kv_transfers_ = std::make_unique<KvTransfers>(
-      config, *network_, groups_, std::move(decode_router_), KvTransfers::Side{sequences_, log_},
+      config, *network_, groups_, std::move(router), KvTransfers::Side{sequences_, log_},
       KvTransfers::Side{prompts.sequences, prompts.log}, [this](std::int32_t index) {
         if (groups_[index]->idle()) wake(index);
       });
 }
 
-RouterContext Simulation::router_context() const {
-  RouterContext context;
-  context.input_tokens = arrivals_.input_tokens;
-  context.content = &sequences_.content();
-  return context;
-}
-
-void Simulation::start() {
-  started_ = true;
-  if (!router_) router_ = std::make_unique<OnlyGroup>();
-  router_->start(groups_);
-  if (kv_transfers_) kv_transfers_->router().start(groups_);
+// Copies that run ahead of steps begin.
+void Simulation::start_executors() {
   for (const auto& group : groups_) group->start(network_.get());
   for (const auto& lockstep : lockstep_groups_) lockstep->start(network_.get());
-  post_next_arrival();
 }
 
 }  // namespace llmsim

@@ -240,7 +240,7 @@ LatencyBreakdown blame(const Simulation& simulation) {
     const Ps dropped =
         kv_transfers == nullptr ? log.cancelled[i] : kv_transfers->cancelled(request);
     if (log.finish[i] == kNever && dropped == kNever) return;
-    const Ps arrival = simulation.arrivals().arrival_ps[i];
+    const Ps arrival = simulation.sequences()[request].arrival;
     if (kv_transfers == nullptr || kv_transfers->of(request).prefill_group < 0) {
       walk.request(request, arrival, runs, losses.of(i));
     } else {

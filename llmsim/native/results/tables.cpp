@@ -14,9 +14,10 @@ RequestProgress request_progress(const Simulation& s) {
 
 RequestStates request_states(const Simulation& s) {
   RequestStates states;
-  states.arrival_ps = s.arrivals().arrival_ps;
+  states.arrival_ps.resize(s.sequences().size());
   states.status.resize(s.sequences().size());
   for (RequestId request = 0; request < static_cast<RequestId>(states.status.size()); ++request) {
+    states.arrival_ps[request] = s.sequences()[request].arrival;
     states.status[request] = s.sequences()[request].status;
     if (s.kv_transfers() == nullptr || s.kv_transfers()->of(request).prefill_group < 0) continue;
     const auto prompt = static_cast<Status>((*s.prompt_sequences())[request].status);

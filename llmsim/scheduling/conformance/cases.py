@@ -24,9 +24,8 @@ DEFAULT_MAX_MODEL_LEN = 8192
 EVENTS_PER_CALL = 1_000_000
 
 Case = dict[str, Any]
-AddGroup = Callable[
-    ["_native.Simulation", "_native.GroupConfig", "_native.SchedulerConfig", "_native.Program"],
-    None,
+MakeGroup = Callable[
+    ["_native.GroupConfig", "_native.SchedulerConfig", "_native.Program"], "_native.GroupSpec"
 ]
 
 
@@ -49,64 +48,68 @@ def output_token(index: int, k: int) -> int:
 
 
 def native_group(
-    simulation: "_native.Simulation",
-    group: "_native.GroupConfig",
-    scheduler: "_native.SchedulerConfig",
-    program: Any,
-) -> None:
+    group: "_native.GroupConfig", scheduler: "_native.SchedulerConfig", program: "_native.Program"
+) -> "_native.GroupSpec":
     """The group under test with our own scheduler."""
-    simulation.add_group(group, scheduler, program, record_schedule=True)
+    return _native.GroupSpec(group, scheduler, program, record_schedule=True)
 
 
-def run_case(case: Case, add_group: AddGroup = native_group) -> Iterator[Case]:
+def run_case(case: Case, make_group: MakeGroup = native_group) -> Iterator[Case]:
     """Runs a case; yields its steps: times in ps, `scheduled` (id, tokens, computed before),
     gauges, who finished.
     """
-    requests, order = case["requests"], by_arrival(case)
-    n = len(order)
-    hasher = _native.ContentHasher(1)
-    for i in order:
-        hasher.add(
-            prompt_tokens(requests[i]),
-            [output_token(i, k) for k in range(requests[i]["output_len"])],
-        )
-    simulation = _native.Simulation(
-        arrival_ps=np.array(
-            [round(requests[i]["arrival"] * 1e6) * PS_PER_US for i in order], np.int64
-        ),
-        input_tokens=np.array(
-            [sum(length for _, length in requests[i]["segments"]) for i in order], np.int32
-        ),
-        output_tokens=np.array([requests[i]["output_len"] for i in order], np.int32),
-        model=np.zeros(n, np.int16),
-        next_call=np.full(n, -1, np.int32),
-        tool_delay_ps=np.zeros(n, np.int64),
-        priority=np.array([requests[i].get("priority", 0) for i in order], np.int32),
-        key_offsets=hasher.offsets(),
-        keys=hasher.keys(),
-        granularity=1,
-        series_interval_ps=0,
-    )
-    patience = [
-        round(requests[i]["cancel_after"] * 1e6) * PS_PER_US
-        if "cancel_after" in requests[i]
-        else -1
-        for i in order
-    ]
-    limits = [requests[i].get("cancel_after_tokens", 0) for i in order]
-    simulation.set_patience(np.array(patience, np.int64), np.array(limits, np.int32))
+    requests = [case["requests"][i] for i in by_arrival(case)]
     scheduler = scheduler_config(case)
     group = _native.GroupConfig()
     group.depth = case["resolved"]["max_concurrent_batches"]
-    add_group(
-        simulation,
-        group,
-        scheduler,
-        _program(scheduler.max_num_scheduled_tokens, scheduler.max_num_seqs),
-    )
+    program = _program(scheduler.max_num_scheduled_tokens, scheduler.max_num_seqs)
+    config = _native.SimulationConfig(_source(case), [make_group(group, scheduler, program)])
+    simulation = _native.Simulation(config)
     while not simulation.run(EVENTS_PER_CALL):
         pass
-    yield from _steps(simulation.schedule(0), [requests[i]["id"] for i in order])
+    yield from _steps(simulation.schedule(0), [request["id"] for request in requests])
+
+
+def _source(case: Case) -> "_native.Source":
+    """The requests of a case, in order of arrival."""
+    order = by_arrival(case)
+    requests, n = [case["requests"][i] for i in order], len(order)
+    hasher = _native.ContentHasher(1)
+    for i, request in zip(order, requests, strict=True):
+        answer = [output_token(i, k) for k in range(request["output_len"])]
+        hasher.add(prompt_tokens(request), answer)
+    lengths = [sum(length for _, length in request["segments"]) for request in requests]
+    return _native.Source(
+        arrival_ps=np.array([_ps_of(request["arrival"]) for request in requests], np.int64),
+        input_tokens=np.array(lengths, np.int32),
+        output_tokens=np.array([request["output_len"] for request in requests], np.int32),
+        model=np.zeros(n, np.int16),
+        next_call=np.full(n, -1, np.int32),
+        tool_delay_ps=np.zeros(n, np.int64),
+        priority=np.array([request.get("priority", 0) for request in requests], np.int32),
+        key_offsets=hasher.offsets(),
+        keys=hasher.keys(),
+        granularity=1,
+        clients=_clients(requests),
+    )
+
+
+def _clients(requests: list[Case]) -> "_native.ClientsConfig":
+    timeouts = [
+        _ps_of(request["cancel_after"]) if "cancel_after" in request else -1 for request in requests
+    ]
+    limits = [request.get("cancel_after_tokens", 0) for request in requests]
+    return _native.ClientsConfig(
+        timeout_ps=np.array(timeouts, np.int64),
+        cancel_after_tokens=np.array(limits, np.int32),
+        count=0,
+        think_ps=np.empty(0, np.int64),
+    )
+
+
+def _ps_of(seconds: float) -> int:
+    """Whole microseconds as ps."""
+    return round(seconds * 1e6) * PS_PER_US
 
 
 def scheduler_config(case: Case) -> "_native.SchedulerConfig":

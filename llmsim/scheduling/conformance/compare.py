@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
+from llmsim import _native
 from llmsim.scheduling.conformance.cases import Case, run_case
 from llmsim.scheduling.conformance.random_cases import random_case
 from llmsim.scheduling.conformance.vllm_live import live_case
@@ -27,8 +28,9 @@ def compare(seed: int, num_requests: int) -> Comparison:
     """
     case, scheduler = live_case(random_case(seed, num_requests))
 
-    def vllm_group(simulation: Any, group: Any, config: Any, program: Any) -> None:
-        simulation.add_python_group(group, scheduler, config.kv, program, record_schedule=True)
+    def vllm_group(group: Any, config: Any, program: Any) -> Any:
+        theirs = _native.PythonSchedulerConfig(scheduler, config.kv)
+        return _native.GroupSpec(group, theirs, program, record_schedule=True)
 
     options = json.dumps(case["config"])
     steps = 0

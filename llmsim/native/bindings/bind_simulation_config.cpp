@@ -1,0 +1,267 @@
+// The tree that describes a simulation, for Python: every part is given to a constructor and never
+// changes.
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/variant.h>
+#include <nanobind/stl/vector.h>
+
+#include <variant>
+
+#include "bindings/bindings.h"
+#include "bindings/python_scheduler.h"
+#include "router/registry.h"
+#include "scheduler/registry.h"
+#include "step/contended.h"
+#include "step/expanded.h"
+#include "step/folded.h"
+
+using namespace nanobind::literals;
+
+namespace llmsim {
+namespace {
+
+// A scheduler that is a Python object (llmsim.scheduling.base.Scheduler), and what the core has to
+// know of it.
+struct PythonSchedulerConfig {
+  SharedObject scheduler;
+  KvCacheConfig kv;
+  SpeculationConfig speculation;
+};
+
+using SchedulerMaker = decltype(GroupSpec::make_scheduler);
+
+SchedulerMaker maker_of(const SchedulerConfig* config) {
+  return [config = *config](SequenceTable& sequences, RequestLog& log) {
+    return make_scheduler(config, sequences, log);
+  };
+}
+
+SchedulerMaker maker_of(const PythonSchedulerConfig* config) {
+  return [config = *config](SequenceTable& sequences, RequestLog& log) {
+    const nb::gil_scoped_acquire lock;
+    const Limits limits{config.kv.max_model_len, config.kv.block_size, config.kv.num_blocks - 1,
+                        2 * config.speculation.tokens + config.speculation.lookahead};
+    return std::make_unique<PythonScheduler>(*config.scheduler, limits, config.speculation,
+                                             sequences, log);
+  };
+}
+
+std::vector<GroupCosts*> costs_of(const std::vector<Group*>& members) {
+  std::vector<GroupCosts*> costs;
+  for (Group* member : members) costs.push_back(&member->costs());
+  return costs;
+}
+
+GroupCosts make_costs(const GroupConfig& config, const std::shared_ptr<Program>& program) {
+  GroupCosts costs(program, config.drafter);
+  if (config.drafter && config.drafter->first_expanded() != nullptr)
+    costs.set_pass_timer(std::make_unique<ExpandedPasses>(*config.drafter));
+  return costs;
+}
+
+// Of one group, or of all members of a lock-step group, on links that nobody else uses.
+std::unique_ptr<StepExecutor> make_executor(const std::vector<Group*>& members,
+                                            const ExpandedConfig* expanded) {
+  std::vector<std::shared_ptr<const OffloadConfig>> offload;
+  for (const Group* member : members)
+    if (member->config().offload) offload.push_back(member->config().offload);
+  if (offload.size() < members.size()) offload.clear();
+  StepPricer pricer(costs_of(members), offload);
+  if (!offload.empty() && offload[0]->shared)
+    return std::make_unique<ContendedExecutor>(std::move(pricer));
+  // Copies and collectives of an offloaded step are known durations in the engine, too.
+  if (!offload.empty() && offload[0]->expanded)
+    return expanded_executor(std::move(pricer), nullptr);
+  if (offload.empty() && expanded != nullptr) return expanded_executor(std::move(pricer), expanded);
+  StepGraphs graphs = folded_graphs(pricer);
+  return std::make_unique<GraphExecutor>(std::move(pricer), std::move(graphs),
+                                         std::make_unique<FoldedTiming>());
+}
+
+// Null: the group's steps follow its program.
+std::unique_ptr<StepExecutor> make_group_executor(Group& group, const ExpandedConfig* expanded) {
+  const bool follows = !group.config().offload && expanded == nullptr && !group.overlaps();
+  return follows ? nullptr : make_executor({&group}, expanded);
+}
+
+const ExpandedConfig* pointer_to(const std::optional<ExpandedConfig>& expanded) {
+  return expanded ? &*expanded : nullptr;
+}
+
+using AnyScheduler = std::variant<const SchedulerConfig*, const PythonSchedulerConfig*>;
+
+void make_group_spec(GroupSpec* spec, const GroupConfig& config, const AnyScheduler& scheduler,
+                     std::shared_ptr<Program> program, std::optional<ExpandedConfig> expanded,
+                     bool record_steps, bool record_schedule) {
+  new (spec) GroupSpec{
+      config,
+      std::visit([](const auto* one) { return maker_of(one); }, scheduler),
+      [config, program = std::move(program)] { return make_costs(config, program); },
+      [expanded = std::move(expanded)](Group& group) { return make_group_executor(group, pointer_to(expanded)); },
+      record_steps,
+      record_schedule};
+}
+
+void bind_source(nb::module_& m) {
+  nb::class_<ClientsConfig>(m, "ClientsConfig",
+                            "When clients give up, and how many of them ask in turn.")
+      .def(
+          "__init__",
+          [](ClientsConfig* config, const In<std::int64_t>& timeout_ps,
+             const In<std::int32_t>& cancel_after_tokens, std::int32_t count,
+             const In<std::int64_t>& think_ps) {
+            new (config) ClientsConfig{to_vector(timeout_ps), to_vector(cancel_after_tokens), count,
+                                       to_vector(think_ps)};
+          },
+          "timeout_ps"_a, "cancel_after_tokens"_a, "count"_a, "think_ps"_a,
+          "timeout_ps: from a request's arrival until its client gives up (-1: never). "
+          "cancel_after_tokens: it leaves "
+          "with that many tokens (0: never). count: clients of a closed loop, 0 in an open loop. "
+          "think_ps: from a "
+          "row's answer to the client's next request. Each array may be empty.");
+  nb::class_<Source>(m, "Source", "The workload of a simulation, by row, and its clients.")
+      .def(
+          "__init__",
+          [](Source* source, const In<std::int64_t>& arrival_ps,
+             const In<std::int32_t>& input_tokens, const In<std::int32_t>& output_tokens,
+             const In<std::int16_t>& model, const In<std::int32_t>& next_call,
+             const In<std::int64_t>& tool_delay_ps, const In<std::int32_t>& priority,
+             const In<std::int64_t>& key_offsets, const In<std::uint64_t>& keys,
+             std::int32_t granularity, const ClientsConfig* clients) {
+            new (source) Source{to_vector(arrival_ps),
+                                to_vector(input_tokens),
+                                to_vector(output_tokens),
+                                to_vector(priority),
+                                to_vector(model),
+                                to_vector(next_call),
+                                to_vector(tool_delay_ps),
+                                {to_vector(key_offsets), to_vector(keys), granularity},
+                                clients == nullptr ? ClientsConfig{} : *clients};
+          },
+          "arrival_ps"_a, "input_tokens"_a, "output_tokens"_a, "model"_a, "next_call"_a,
+          "tool_delay_ps"_a, "priority"_a, "key_offsets"_a, "keys"_a, "granularity"_a,
+          "clients"_a.none() = nb::none());
+}
+
+void bind_group_specs(nb::module_& m) {
+  nb::class_<PythonSchedulerConfig>(
+      m, "PythonSchedulerConfig",
+      "A scheduler in Python (llmsim.scheduling.base.Scheduler) and its limits.")
+      .def(
+          "__init__",
+          [](PythonSchedulerConfig* config, nb::object scheduler, const KvCacheConfig& kv,
+             const SpeculationConfig& speculation) {
+            new (config) PythonSchedulerConfig{share(std::move(scheduler)), kv, speculation};
+          },
+          "scheduler"_a, "kv"_a, "speculation"_a = SpeculationConfig{});
+  nb::class_<GroupSpec>(m, "GroupSpec",
+                        "A model serving group: its configuration, its scheduler and its program.")
+      .def("__init__", &make_group_spec, "config"_a, "scheduler"_a, "program"_a,
+           "expanded"_a = nb::none(), "record_steps"_a = false, "record_schedule"_a = false,
+           "expanded: every rank's nodes run in the engine instead of the folded program.");
+  nb::class_<LockstepSpec>(m, "LockstepSpec", "Groups that run in lock-step.")
+      .def(
+          "__init__",
+          [](LockstepSpec* spec, std::vector<std::size_t> groups, std::int32_t sync_interval,
+             std::optional<ExpandedConfig> expanded) {
+            new (spec) LockstepSpec{std::move(groups), sync_interval,
+                                    [expanded = std::move(expanded)](
+                                        const std::vector<Group*>& members) {
+                                      return make_executor(members, pointer_to(expanded));
+                                    }};
+          },
+          "groups"_a, "sync_interval"_a, "expanded"_a = nb::none(),
+          "groups: by index. sync_interval: rounds between two agreements that nobody has work.");
+  nb::class_<ContentionSpec>(
+      m, "ContentionSpec",
+      "Members of a lock-step group, or one group in stages, that send over shared links.")
+      .def(
+          "__init__",
+          [](ContentionSpec* spec, std::vector<std::size_t> groups,
+             std::vector<NetworkNodeId> places, std::vector<CollectiveSpec> collectives) {
+            new (spec)
+                ContentionSpec{std::move(groups), {std::move(places), std::move(collectives)}};
+          },
+          "groups"_a, "places"_a, "collectives"_a,
+          "groups: by index. places: the node of every device, ranks of a stage first, then "
+          "stages, then members. "
+          "collectives: what is between members or stages, with its bytes.");
+}
+
+void bind_frontend(nb::module_& m) {
+  nb::class_<FrontendConfig>(m, "Frontend",
+                             "What happens to a request between its arrival and its group.")
+      .def(
+          "__init__",
+          [](FrontendConfig* config, const RouterMaker* router, const RouterMaker* decode_router,
+             const AdmissionMaker* admission) {
+            new (config) FrontendConfig{};
+            if (router != nullptr) config->make_router = *router;
+            if (decode_router != nullptr) config->make_decode_router = *decode_router;
+            if (admission != nullptr) config->make_admission = *admission;
+          },
+          "router"_a.none() = nb::none(), "decode_router"_a.none() = nb::none(),
+          "admission"_a.none() = nb::none(),
+          "router: needed where several groups serve a model. decode_router: needed where several "
+          "groups decode for "
+          "one. admission: None takes every request in.");
+}
+
+template <typename T>
+std::optional<T> copied(const T* given) {
+  return given == nullptr ? std::nullopt : std::optional<T>(*given);
+}
+
+}  // namespace
+
+void bind_simulation_config(nb::module_& m) {
+  bind_source(m);
+  bind_group_specs(m);
+  bind_frontend(m);
+  nb::class_<ObserversConfig>(m, "Observers",
+                              "What is recorded and checked while a simulation runs.")
+      .def(
+          "__init__",
+          [](ObserversConfig* config, Ps series_interval_ps, bool device_shares,
+             bool check_every_step) {
+            new (config) ObserversConfig{series_interval_ps, device_shares, check_every_step};
+          },
+          "series_interval_ps"_a = 0, "device_shares"_a = false, "check_every_step"_a = false,
+          "series_interval_ps: between two samples, 0 for none. device_shares: groups note for "
+          "whom their devices "
+          "worked. check_every_step: recounts the blocks of every tier at every step.");
+  nb::class_<LimitsConfig>(m, "Limits", "Where a simulation ends before its work does.")
+      .def(
+          "__init__",
+          [](LimitsConfig* config, Ps horizon_ps) { new (config) LimitsConfig{horizon_ps}; },
+          "horizon_ps"_a);
+  nb::class_<SimulationConfig>(m, "SimulationConfig", "Everything that a simulation is made of.")
+      .def(
+          "__init__",
+          [](SimulationConfig* config, std::shared_ptr<Source> source,
+             std::vector<GroupSpec> groups, std::vector<LockstepSpec> lockstep,
+             const NetworkConfig* network, std::vector<ContentionSpec> contention,
+             const KvTiersConfig* kv_tiers, const KvTransferConfig* kv_transfer,
+             const FrontendConfig* frontend, const ObserversConfig* observers,
+             const LimitsConfig* limits) {
+            new (config) SimulationConfig{std::move(source),
+                                          std::move(groups),
+                                          std::move(lockstep),
+                                          copied(network),
+                                          std::move(contention),
+                                          copied(kv_tiers),
+                                          copied(kv_transfer),
+                                          copied(frontend).value_or(FrontendConfig{}),
+                                          copied(observers).value_or(ObserversConfig{}),
+                                          copied(limits).value_or(LimitsConfig{})};
+          },
+          "source"_a, "groups"_a, nb::kw_only(), "lockstep"_a = nb::list(),
+          "network"_a.none() = nb::none(), "contention"_a = nb::list(),
+          "kv_tiers"_a.none() = nb::none(), "kv_transfer"_a.none() = nb::none(),
+          "frontend"_a.none() = nb::none(), "observers"_a.none() = nb::none(),
+          "limits"_a.none() = nb::none());
+}
+
+}  // namespace llmsim

@@ -1,0 +1,98 @@
+// What a simulation is made of: one tree, given once to the constructor of Simulation and never
+// changed.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "group/group.h"
+#include "group/lockstep_group.h"
+#include "kv/kv_tiers.h"
+#include "kv_transfer/kv_transfer.h"
+#include "network/shared_network.h"
+#include "request/clients.h"
+#include "router/router.h"
+#include "step/contended.h"
+
+namespace llmsim {
+
+// The workload, one entry per request. Row i arrives at arrival_ps[i], or, where that is -1,
+// tool_delay_ps[p] after the last token of its predecessor p (next_call[p] == i). Rows with a time
+// are sorted by it.
+struct Source {
+  std::vector<Ps> arrival_ps;
+  std::vector<std::int32_t> input_tokens, output_tokens;
+  std::vector<std::int32_t> priority;  // may be empty
+  std::vector<std::int16_t> model;
+  std::vector<std::int32_t> next_call;
+  std::vector<Ps> tool_delay_ps;
+  ContentKeys content;
+  ClientsConfig clients;
+};
+
+// One group and what makes its parts. A maker is called once for each group that is made of it.
+struct GroupSpec {
+  GroupConfig config;
+  std::function<std::unique_ptr<Scheduler>(SequenceTable&, RequestLog&)> make_scheduler;
+  std::function<GroupCosts()> make_costs;
+  // Null where the group's steps follow its program.
+  std::function<std::unique_ptr<StepExecutor>(Group&)> make_executor;
+  bool record_steps = false, record_schedule = false;
+};
+
+// Groups that run in lock-step, by index.
+struct LockstepSpec {
+  std::vector<std::size_t> groups;
+  std::int32_t sync_interval = 1;  // rounds between two agreements that a wave has ended
+  std::function<std::unique_ptr<StepExecutor>(const std::vector<Group*>&)> make_executor;
+};
+
+// The members of a lock-step group, or one group whose stages overlap, send over links of the
+// network.
+struct ContentionSpec {
+  std::vector<std::size_t> groups;
+  ContendedLinks links;
+};
+
+// Whether a request that has been routed to a group is taken in.
+using Admission = std::function<bool(RequestId, Ps, const Group&)>;
+using RouterMaker = std::function<std::unique_ptr<Router>(RouterContext)>;
+using AdmissionMaker = std::function<Admission(const RouterContext&)>;
+
+struct FrontendConfig {
+  RouterMaker make_router;         // null: no model has several groups that take its requests
+  RouterMaker make_decode_router;  // null: no model has several decode groups
+  AdmissionMaker make_admission;   // null: every request is taken in
+};
+
+struct ObserversConfig {
+  Ps series_interval = 0;      // between two samples of the series; 0: none is recorded
+  bool device_shares = false;  // every group notes how long its devices worked for which request
+  bool check_every_step =
+      false;  // recounts the blocks of every tier whenever a group has acted (invariant 4); slow
+};
+
+struct LimitsConfig {
+  Ps horizon = kEndOfTime;  // the run ends then, whatever is still to be done
+};
+
+struct SimulationConfig {
+  std::shared_ptr<const Source> source;
+  std::vector<GroupSpec> groups;  // by index
+  std::vector<LockstepSpec> lockstep;
+  std::optional<NetworkConfig> network;
+  std::vector<ContentionSpec> contention;
+  std::optional<KvTiersConfig> kv_tiers;
+  std::optional<KvTransferConfig> kv_transfer;
+  FrontendConfig frontend;
+  ObserversConfig observers;
+  LimitsConfig limits;
+};
+
+// Throws std::invalid_argument that begins with the path of the field, where parts do not fit.
+void check(const SimulationConfig& config);
+
+}  // namespace llmsim
