@@ -4,7 +4,7 @@ llmsim's serving core: scheduler, KV cache, step programs and the event loop.
 
 from collections.abc import Mapping, Sequence
 import enum
-from typing import Annotated, overload
+from typing import Annotated
 
 import numpy
 from numpy.typing import NDArray
@@ -1076,6 +1076,19 @@ class GroupView:
 
     total_blocks: int
 
+class RouterMaker:
+    """Makes the router of a simulation."""
+
+def native_router(name: str, seed: int, options: Mapping[str, float], session: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> RouterMaker:
+    """
+    A native router. session: number of each row's session from 0, or -1; empty when no row has one.
+    """
+
+def python_router(route: object, session_names: object | None, model_names: object) -> RouterMaker:
+    """
+    A function route(request, groups) -> index (llmsim.routing.base.Router). session_names: by row, or None; model_names: of the deployment.
+    """
+
 class BadPolicy(RuntimeError):
     pass
 
@@ -1163,6 +1176,17 @@ class RankView:
     @property
     def arrival_ps(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]: ...
 
+class AdmissionMaker:
+    """Makes the admission policy of a simulation."""
+
+def queue_limit(most: int) -> AdmissionMaker:
+    """Turns requests away that would find that many waiting in their group."""
+
+def python_admission(admit: object, session_names: object | None, model_names: object) -> AdmissionMaker:
+    """
+    A function admit(request, group) -> bool (llmsim.scheduling.base.Admission).
+    """
+
 class TierEviction(enum.Enum):
     LRU = 0
 
@@ -1196,6 +1220,109 @@ class KvTiersConfig:
         The next group: its pools in order of lookup (none: it has no tiers), the places of its ranks, the bytes of each.
         """
 
+class Removal(enum.Enum):
+    """What becomes of the requests of a group that is removed."""
+
+    DRAIN = 0
+
+    HAND_BACK = 1
+
+class Membership:
+    """The groups of a running simulation."""
+
+    def add_group(self, spec: GroupSpec, kv_nodes: Sequence[int] = [], kv_routes: Sequence[tuple[int, int, int]] = []) -> None:
+        """
+        The group's index is the next one. kv_nodes, kv_routes (prefill group, decode group, table): of a group that computes prompts or answers alone.
+        """
+
+    def remove_group(self, index: int, removal: Removal) -> None:
+        """The group gets no new requests."""
+
+    def outstanding(self) -> list[int]:
+        """Requests of each group that it has received and not finished."""
+
+class ControllerMaker:
+    """Makes a controller of a simulation."""
+
+def python_controller(times_ps: Sequence[int], act: object) -> ControllerMaker:
+    """
+    A function act(membership, now_ps) that is called at these times, before their arrivals.
+    """
+
+class ClientsConfig:
+    """When clients give up, and how many of them ask in turn."""
+
+    def __init__(self, timeout_ps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], cancel_after_tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], count: int, think_ps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+        """
+        timeout_ps: from a request's arrival until its client gives up (-1: never). cancel_after_tokens: it leaves with that many tokens (0: never). count: clients of a closed loop, 0 in an open loop. think_ps: from a row's answer to the client's next request. Each array may be empty.
+        """
+
+class Source:
+    """The workload of a simulation, by row, and its clients."""
+
+    def __init__(self, arrival_ps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], input_tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], output_tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], model: Annotated[NDArray[numpy.int16], dict(shape=(None,), order='C', device='cpu', writable=False)], next_call: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], tool_delay_ps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], priority: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], key_offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], keys: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], granularity: int, clients: ClientsConfig | None = None) -> None: ...
+
+class PythonSchedulerConfig:
+    """
+    A scheduler in Python (llmsim.scheduling.base.Scheduler) and its limits.
+    """
+
+    def __init__(self, scheduler: object, kv: KvCacheConfig, speculation: SpeculationConfig = ...) -> None: ...
+
+class GroupSpec:
+    """
+    A model serving group: its configuration, its scheduler and its program.
+    """
+
+    def __init__(self, config: GroupConfig, scheduler: SchedulerConfig | PythonSchedulerConfig, program: Program, expanded: ExpandedConfig | None = None, record_steps: bool = False, record_schedule: bool = False) -> None:
+        """
+        expanded: every rank's nodes run in the engine instead of the folded program.
+        """
+
+class LockstepSpec:
+    """Groups that run in lock-step."""
+
+    def __init__(self, groups: Sequence[int], sync_interval: int, expanded: ExpandedConfig | None = None) -> None:
+        """
+        groups: by index. sync_interval: rounds between two agreements that nobody has work.
+        """
+
+class ContentionSpec:
+    """
+    Members of a lock-step group, or one group in stages, that send over shared links.
+    """
+
+    def __init__(self, groups: Sequence[int], places: Sequence[int], collectives: Sequence[CollectiveSpec]) -> None:
+        """
+        groups: by index. places: the node of every device, ranks of a stage first, then stages, then members. collectives: what is between members or stages, with its bytes.
+        """
+
+class Frontend:
+    """What happens to a request between its arrival and its group."""
+
+    def __init__(self, router: RouterMaker | None = None, decode_router: RouterMaker | None = None, admission: AdmissionMaker | None = None) -> None:
+        """
+        router: needed where several groups serve a model. decode_router: needed where several groups decode for one. admission: None takes every request in.
+        """
+
+class Observers:
+    """What is recorded and checked while a simulation runs."""
+
+    def __init__(self, series_interval_ps: int = 0, device_shares: bool = False, check_every_step: bool = False) -> None:
+        """
+        series_interval_ps: between two samples, 0 for none. device_shares: groups note for whom their devices worked. check_every_step: recounts the blocks of every tier at every step.
+        """
+
+class Limits:
+    """Where a simulation ends before its work does."""
+
+    def __init__(self, horizon_ps: int) -> None: ...
+
+class SimulationConfig:
+    """Everything that a simulation is made of."""
+
+    def __init__(self, source: Source, groups: Sequence[GroupSpec], *, lockstep: Sequence[LockstepSpec] = [], network: NetworkConfig | None = None, contention: Sequence[ContentionSpec] = [], kv_tiers: KvTiersConfig | None = None, kv_transfer: KvTransferConfig | None = None, frontend: Frontend | None = None, observers: Observers | None = None, limits: Limits | None = None, controllers: Sequence[ControllerMaker] = []) -> None: ...
+
 def column_types() -> dict:
     """
     The numpy type of every column that the core fills, by table and column.
@@ -1211,81 +1338,15 @@ class Violated(RuntimeError):
     pass
 
 class Simulation:
-    def __init__(self, arrival_ps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], input_tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], output_tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], model: Annotated[NDArray[numpy.int16], dict(shape=(None,), order='C', device='cpu', writable=False)], next_call: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], tool_delay_ps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], priority: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], key_offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], keys: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], granularity: int, series_interval_ps: int) -> None: ...
-
-    @overload
-    def set_router(self, name: str, seed: int, options: Mapping[str, float], session: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], decode_side: bool = False) -> None:
+    def __init__(self, config: SimulationConfig) -> None:
         """
-        A native router. session: number of each row's session from 0, or -1; empty when nobody has one.
-        """
-
-    @overload
-    def set_router(self, name: str, seed: int = 0, num_models: int = 1, decode_side: bool = False) -> None:
-        """A native router with its default options."""
-
-    def set_python_router(self, route: object, session_names: object | None, model_names: object, decode_side: bool = False) -> None:
-        """
-        A function route(request, groups) -> index (llmsim.routing.base.Router). session_names: by row, or None; model_names: of the deployment.
-        """
-
-    def limit_queues(self, most: int) -> None:
-        """
-        Requests that would find so many waiting in their group are turned away.
-        """
-
-    def set_python_admission(self, admit: object, session_names: object | None, model_names: object) -> None:
-        """
-        A function admit(request, group) -> bool (llmsim.scheduling.base.Admission).
-        """
-
-    def add_group(self, config: GroupConfig, scheduler: SchedulerConfig, program: Program, expanded: ExpandedConfig | None = None, record_steps: bool = False, record_schedule: bool = False) -> None:
-        """
-        A group with one of schedulers(). With `expanded`, every rank's nodes run in the engine instead of the folded program.
-        """
-
-    def add_python_group(self, config: GroupConfig, scheduler: object, kv: KvCacheConfig, program: Program, expanded: ExpandedConfig | None = None, record_steps: bool = False, record_schedule: bool = False, speculation: SpeculationConfig = ...) -> None:
-        """
-        A group whose scheduler is a Python object (llmsim.scheduling.base.Scheduler).
-        """
-
-    def share_links(self, groups: Sequence[int], places: Sequence[int], collectives: Sequence[CollectiveSpec]) -> None:
-        """
-        All members of a lock-step group, or one group in stages, talk over links of the network: the node of every device (ranks of a stage first, then stages, then members), and what is between members or stages, with its bytes.
-        """
-
-    def add_lockstep_group(self, groups: Sequence[int], program: Program, sync_interval: int, expanded: ExpandedConfig | None = None) -> None:
-        """
-        Groups that were added before, by index, run in lock-step, all with this program.
-        """
-
-    def set_kv_tiers(self, config: KvTiersConfig) -> None:
-        """Pools of KV below the groups'; after them and the network."""
-
-    def set_network(self, config: NetworkConfig) -> None:
-        """The cluster's shared network; before the first run."""
-
-    def set_patience(self, timeout_ps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
-        """
-        When clients give up: so long after the arrival (-1: never), or with so many tokens (0: never); either may be empty.
-        """
-
-    def set_closed_loop(self, clients: int, think_ps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
-        """
-        So many clients ask in turn; think_ps: of each row after its answer, or empty.
-        """
-
-    def set_kv_transfers(self, config: KvTransferConfig) -> None:
-        """
-        Disaggregation; after all groups, the network and the decode side's router.
+        Builds everything that the configuration says; ValueError names the field that is wrong.
         """
 
     def run(self, max_events: int, max_wall_ms: int = 1099511627776) -> bool:
         """
         Handles up to max_events events, and no more after max_wall_ms; True when nothing is left.
         """
-
-    def set_horizon(self, horizon_ps: int) -> None:
-        """The run ends then, whatever is left to do."""
 
     @property
     def at_horizon(self) -> bool: ...
@@ -1298,12 +1359,6 @@ class Simulation:
 
     @property
     def num_rejected(self) -> int: ...
-
-    def check_every_step(self) -> None:
-        """Recounts the blocks of every tier at every step."""
-
-    def record_shares(self) -> None:
-        """From now on groups note for whom their devices worked."""
 
     def requests(self) -> dict: ...
 

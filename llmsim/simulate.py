@@ -182,9 +182,7 @@ def _native_config(
             for group in deployment.groups
         ],
         lockstep=[
-            _native.LockstepSpec(
-                list(lockstep.groups), lockstep.sync_interval, lockstep.expanded
-            )
+            _native.LockstepSpec(list(lockstep.groups), lockstep.sync_interval, lockstep.expanded)
             for lockstep in deployment.lockstep_groups
         ],
         network=None if deployment.network is None else deployment.network.config,

@@ -75,6 +75,7 @@ def simulation(
     kv_tiers: Any = None,
     kv_transfer: Any = None,
     horizon_ps: int = 0,
+    controllers: Sequence[Any] = (),
     **of_source: Any,
 ) -> Any:
     """A simulation before its first event; `of_source` are the arguments of `source`."""
@@ -89,5 +90,6 @@ def simulation(
         frontend=_native.Frontend(router, decode_router, admission),
         observers=_native.Observers(interval_ps, device_shares, check_every_step),
         limits=_native.Limits(horizon_ps) if horizon_ps else None,
+        controllers=list(controllers),
     )
     return _native.Simulation(config)

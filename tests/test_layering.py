@@ -105,6 +105,7 @@ ORDERS = {
     "llmsim/workload/formats": ["chat", "cloud", "bench"],
     "llmsim/native": [
         "base",
+        "events",
         "request",
         "network",
         "kv",
@@ -114,6 +115,7 @@ ORDERS = {
         "scheduler",
         "group",
         "router",
+        "frontend",
         "kv_transfer",
         "loop",
         "results",

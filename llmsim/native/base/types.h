@@ -41,6 +41,12 @@ class Stalled : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// An invariant does not hold; the text begins with its number.
+class Violated : public std::logic_error {
+ public:
+  using std::logic_error::logic_error;
+};
+
 // How a time was obtained, as llmsim.core.Provenance.
 enum class Provenance : std::uint8_t {
   kMeasured,

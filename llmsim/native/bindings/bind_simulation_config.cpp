@@ -95,13 +95,15 @@ using AnyScheduler = std::variant<const SchedulerConfig*, const PythonSchedulerC
 void make_group_spec(GroupSpec* spec, const GroupConfig& config, const AnyScheduler& scheduler,
                      std::shared_ptr<Program> program, std::optional<ExpandedConfig> expanded,
                      bool record_steps, bool record_schedule) {
-  new (spec) GroupSpec{
-      config,
-      std::visit([](const auto* one) { return maker_of(one); }, scheduler),
-      [config, program = std::move(program)] { return make_costs(config, program); },
-      [expanded = std::move(expanded)](Group& group) { return make_group_executor(group, pointer_to(expanded)); },
-      record_steps,
-      record_schedule};
+  new (spec)
+      GroupSpec{config,
+                std::visit([](const auto* one) { return maker_of(one); }, scheduler),
+                [config, program = std::move(program)] { return make_costs(config, program); },
+                [expanded = std::move(expanded)](Group& group) {
+                  return make_group_executor(group, pointer_to(expanded));
+                },
+                record_steps,
+                record_schedule};
 }
 
 void bind_source(nb::module_& m) {
@@ -166,11 +168,11 @@ void bind_group_specs(nb::module_& m) {
           "__init__",
           [](LockstepSpec* spec, std::vector<std::size_t> groups, std::int32_t sync_interval,
              std::optional<ExpandedConfig> expanded) {
-            new (spec) LockstepSpec{std::move(groups), sync_interval,
-                                    [expanded = std::move(expanded)](
-                                        const std::vector<Group*>& members) {
-                                      return make_executor(members, pointer_to(expanded));
-                                    }};
+            new (spec)
+                LockstepSpec{std::move(groups), sync_interval,
+                             [expanded = std::move(expanded)](const std::vector<Group*>& members) {
+                               return make_executor(members, pointer_to(expanded));
+                             }};
           },
           "groups"_a, "sync_interval"_a, "expanded"_a = nb::none(),
           "groups: by index. sync_interval: rounds between two agreements that nobody has work.");
@@ -245,7 +247,7 @@ void bind_simulation_config(nb::module_& m) {
              const NetworkConfig* network, std::vector<ContentionSpec> contention,
              const KvTiersConfig* kv_tiers, const KvTransferConfig* kv_transfer,
              const FrontendConfig* frontend, const ObserversConfig* observers,
-             const LimitsConfig* limits) {
+             const LimitsConfig* limits, std::vector<ControllerMaker> controllers) {
             new (config) SimulationConfig{std::move(source),
                                           std::move(groups),
                                           std::move(lockstep),
@@ -255,13 +257,14 @@ void bind_simulation_config(nb::module_& m) {
                                           copied(kv_transfer),
                                           copied(frontend).value_or(FrontendConfig{}),
                                           copied(observers).value_or(ObserversConfig{}),
-                                          copied(limits).value_or(LimitsConfig{})};
+                                          copied(limits).value_or(LimitsConfig{}),
+                                          std::move(controllers)};
           },
           "source"_a, "groups"_a, nb::kw_only(), "lockstep"_a = nb::list(),
           "network"_a.none() = nb::none(), "contention"_a = nb::list(),
           "kv_tiers"_a.none() = nb::none(), "kv_transfer"_a.none() = nb::none(),
           "frontend"_a.none() = nb::none(), "observers"_a.none() = nb::none(),
-          "limits"_a.none() = nb::none());
+          "limits"_a.none() = nb::none(), "controllers"_a = nb::list());
 }
 
 }  // namespace llmsim

@@ -139,6 +139,7 @@ NB_MODULE(_native, m) {
   llmsim::bind_routing(m);
   llmsim::bind_policies(m);
   llmsim::bind_kv_tiers(m);
+  llmsim::bind_membership(m);
   llmsim::bind_simulation_config(m);
   llmsim::bind_simulation(m);
   m.def(

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "group/kv_transfer_observer.h"
 #include "group/lockstep_group.h"
+#include "group/observer.h"
 #include "kv/kv_tiers.h"
 
 namespace llmsim {
@@ -112,15 +112,112 @@ void Group::drop_aborted(Ps now) {
     log_.cancelled[request] = now;
     if (log_.scheduled[request] == kNever) received_tokens_ -= sequences_[request].prompt_tokens;
     --outstanding_;
-    if (kv_transfers_ != nullptr) kv_transfers_->dropped(request, config_.index, now);
+    if (observer_ != nullptr) observer_->dropped(request, config_.index, now);
   }
 }
 
-void Group::pump(Ps now) {
-  if (lockstep_ != nullptr) {
-    lockstep_->pump(now);
-    return;
+void Group::on_event(Ps now, Phase phase, std::uint32_t) {
+  phase == Phase::kStepDone ? on_step_done(now) : on_schedule(now);
+}
+
+void Group::on_step_done(Ps now) {
+  step_done_posted_ = false;
+  finished_.clear();
+  complete_oldest(now, finished_);
+  completion_->step_done(finished_, slots_[last_].batch.items, now);
+  // Whatever else happens at this very time happens before the group schedules.
+  if (events().anything_now()) {
+    post_schedule(now);
+  } else {
+    on_schedule(now);
   }
+}
+
+// Members of a lock-step group build their batches together, whoever of them was woken.
+void Group::on_schedule(Ps now) {
+  schedule_at_ = kEndOfTime;
+  if (lockstep_ == nullptr) {
+    fill_slots(now);
+    return expect(now);
+  }
+  lockstep_->pump(now);
+  for (Group* member : lockstep_->members()) member->expect(now);
+}
+
+void Group::expect(Ps now) {
+  if (idle()) {
+    wake(now);
+  } else if (!step_done_posted_ && next_output() < kEndOfTime) {
+    step_done_posted_ = true;
+    post(next_output(), Phase::kStepDone);
+  }
+}
+
+// An idle group acts when its engine next sees a request.
+void Group::wake(Ps now) {
+  const Ps next = std::max(now, next_inbox());
+  if (next < schedule_at_) post_schedule(next);
+}
+
+void Group::check(Ps now) const {
+  const std::string when = " at " + std::to_string(now) + " ps";
+  if (!scheduler_->pool_consistent())
+    throw Violated("invariant 4: the KV blocks of group " + std::to_string(config_.index) +
+                   " do not add up" + when);
+  if (tiers_ != nullptr && !tiers_->consistent())
+    throw Violated(
+        "invariant 4: the chunks of the KV tiers, and what is on its way to and from "
+        "them, do not add up" +
+        when);
+}
+
+std::string Group::unfinished() const {
+  const Gauges held = scheduler_->gauges();
+  if (!has_requests() && held.bound == 0) return {};
+  return " group " + std::to_string(config_.index) + " has " + std::to_string(held.running) +
+         " running and " + std::to_string(num_waiting()) + " waiting requests (" +
+         std::to_string(held.bound) + " whose KV another group fills or reads) with " +
+         std::to_string(held.pool.free) + " free KV blocks;";
+}
+
+// What its engine has not seen is added first, so that one way leads out for all.
+void Group::hand_back(std::span<const RequestId> requests, Ps now) {
+  for (const Arrival& arrival : inbox_) scheduler_->add(arrival.request);
+  inbox_.clear();
+  for (Arrival& gone : aborts_) gone.seen = std::min(gone.seen, now);
+  drop_aborted(now);
+  for (const RequestId request : requests) {
+    scheduler_->abort(request);
+    const Sequence& s = sequences_[request];
+    ++handed_back_.requests;
+    handed_back_.computed_tokens += std::max(s.lost_to, s.num_computed);
+    handed_back_.emitted_tokens += log_.emitted_tokens[request];
+    --outstanding_;
+  }
+  cut_steps(now);
+  moved_.clear();
+}
+
+// Batches complete without any of their requests, which frees what was kept for them.
+void Group::cut_steps(Ps now) {
+  Ps free = output_times_.empty() ? 0 : output_times_.back();
+  finished_.clear();
+  for (; num_in_flight_ > 0; --num_in_flight_) {
+    const Slot& slot = slots_[oldest_];
+    if (num_timed_ > 0) {
+      --num_timed_;
+      const Ps from = std::max({slot.times.start, free, now});
+      busy_ -= std::max<Ps>(0, slot.times.end - from);
+      free = slot.times.end;
+    }
+    if (!slot.batch.empty()) scheduler_->update(slot.batch, finished_);
+    oldest_ = (oldest_ + 1) % slots_.size();
+  }
+  if (!finished_.empty())
+    throw std::logic_error("a request finished in a group that had handed it back");
+}
+
+void Group::fill_slots(Ps now) {
   drain_inbox(now);
   if (open_gate(now)) run_next(now);
   while (!gated_ && build_next(now)) {
@@ -193,7 +290,7 @@ void Group::report_reserved(Ps now) {
   reserved_.clear();
   connector_->take_reserved(reserved_);
   for (const Reserved& reserved : reserved_)
-    kv_transfers_->reserved(reserved.request, reserved.cached, now);
+    observer_->reserved(reserved.request, reserved.cached, now);
 }
 
 // Builds the batch of the next free slot; false when there is no slot or nothing to run.
@@ -225,7 +322,7 @@ bool Group::build_batch(Ps now) {
     if (tiers_ != nullptr) tiers_->start(now);
     if (schedule) schedule->built(now, *scheduler_, slot.batch);
     slot.scheduled = now;
-    if (kv_transfers_ != nullptr && connector_ != nullptr) report_reserved(now);
+    if (observer_ != nullptr && connector_ != nullptr) report_reserved(now);
     if (!slot.batch.empty()) return true;
     // Its own victim, to be admitted again, or a turn that nobody takes; vLLM hears of transfers in
     // such a step, too.
@@ -253,7 +350,7 @@ void Group::launch(Ps now) {
 
 void Group::timed(std::size_t, const StepTimes& times, Ps now) {
   note_times(times, now);
-  if (heard_) heard_(*this);
+  expect(now);
 }
 
 void Group::note_times(const StepTimes& times, Ps now) {
@@ -261,8 +358,7 @@ void Group::note_times(const StepTimes& times, Ps now) {
   slot.times = times;
   busy_ += times.end - std::max(times.start, last_end_);
   last_end_ = times.end;
-  if (kv_transfers_ != nullptr && config_.role == Role::kPrefill)
-    kv_transfers_->launched(*this, slot.batch, times, now);
+  if (observer_ != nullptr) observer_->launched(*this, slot.batch, times, now);
   if (steps) steps->timed(slot.row, times);
 }
 
@@ -287,7 +383,7 @@ const Batch& Group::offered_or_dummy(Ps now) {
   return slot.batch;
 }
 
-void Group::outputs(Ps now, std::vector<RequestId>& finished) {
+void Group::complete_oldest(Ps now, std::vector<RequestId>& finished) {
   Slot& slot = slots_[oldest_];
   log_.begin_output(static_cast<std::int32_t>(output_times_.size()), now);
   output_gaps_.push_back(slot.times.start - (output_times_.empty() ? 0 : output_times_.back()));

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "base/sparse_column.h"
+#include "events/entity.h"
+#include "group/completion.h"
 #include "group/observers.h"
 #include "kv/key_log.h"
 #include "request/request_log.h"
@@ -37,7 +39,7 @@ struct Slot {
   std::size_t row = 0;  // of the step recorder
 };
 
-class KvTransferObserver;
+class GroupObserver;
 
 // What a group does with a request: all of it, its prompt, or everything after the prompt.
 enum class Role : std::uint8_t { kBoth, kPrefill, kDecode };
@@ -67,9 +69,9 @@ inline constexpr std::int64_t kCircles = 4, kMoreCircles = 1000;
 // Calls of a scheduler at one time that may schedule nothing although it asks to be called again.
 inline constexpr std::int64_t kMostEmptyBuilds = 100'000;
 
-// Changed by the loop only. A group acts when pumped: it drains its inbox, builds batches while it
-// has free slots and starts them; `outputs` completes the oldest batch.
-class Group final : public StepSink {
+// Acts at two events. kSchedule drains its inbox, builds batches while it has free slots and starts
+// them; kStepDone completes the oldest batch in flight.
+class Group final : public Entity, public StepSink {
  public:
   Group(GroupConfig config, std::unique_ptr<Scheduler> scheduler, GroupCosts costs,
         SequenceTable& sequences, RequestLog& log);
@@ -88,23 +90,43 @@ class Group final : public StepSink {
   void start(SharedNetwork* network) {
     if (executor_ && lockstep_ == nullptr) executor_->start(network);
   }
-  // `heard` is called whenever an executor tells when a batch in flight ends: while it is launched,
-  // or later.
-  void on_timed(std::function<void(Group&)> heard) { heard_ = std::move(heard); }
 
   // A request is on its way from the API server; the engine sees it api_latency later.
   void receive(RequestId request, Ps now);
   // From its arrival until the engine sees it.
   Ps latency_of(RequestId request) const;
-  // Fills the free slots with batches; in a lock-step group, those of all its members.
-  void pump(Ps now);
   // The client of a request that was received has gone; the engine learns it api_latency later, and
   // acts on it before the next outputs or the next batch.
   void abort(RequestId request, Ps now);
-  // The oldest batch in flight has ended at `now`; finished requests are appended.
-  void outputs(Ps now, std::vector<RequestId>& finished);
-  // What that batch ran.
-  const std::vector<Item>& last_items() const { return slots_[last_].batch.items; }
+
+  Outlook outlook(const Event& event) const override {
+    if (event.phase() == Phase::kSchedule)  // it may have been woken earlier
+      return schedule_at_ == event.time ? Outlook::kDue : Outlook::kStale;
+    return circles() ? Outlook::kCircling : Outlook::kDue;
+  }
+  void on_event(Ps now, Phase phase, std::uint32_t argument) override;
+  void check(Ps now) const override;
+  std::string unfinished() const override;
+  // It acts when its engine next sees something, if it is idle; else at the end of a step.
+  void wake_if_idle(Ps now) {
+    if (idle()) wake(now);
+  }
+  // It schedules at `now`, whether it is idle or not.
+  void schedule_now(Ps now) {
+    if (schedule_at_ > now) post_schedule(now);
+  }
+  // It has acted: posts the end of its oldest batch in flight, or acts when its engine next sees
+  // something.
+  void expect(Ps now);
+
+  // What a group that stopped at once had done for nothing; counted among its counters until then.
+  struct HandedBack {
+    std::int64_t requests = 0, computed_tokens = 0, emitted_tokens = 0;
+  };
+  // It has been removed from the loop, and stops: steps in flight are cut, and nothing is left in
+  // its queues. `requests` are all that it has received and whose clients wait for them.
+  void hand_back(std::span<const RequestId> requests, Ps now);
+  const HandedBack& handed_back() const { return handed_back_; }
 
   // Whether its API server still takes the request, as vLLM's max_num_queued_reqs and
   // max_num_queued_tokens say.
@@ -112,8 +134,9 @@ class Group final : public StepSink {
   // Whether its model length and KV cache hold the whole request.
   bool can_ever_run(RequestId request) const;
   void reject(RequestId request) { rejected_.push_back(request); }
-  // Who is told of blocks that are reserved and steps that start.
-  void observe_kv_transfers(KvTransferObserver* observer) { kv_transfers_ = observer; }
+  // Who gets its answers, and, or null, who hears of what it does before; before the first event.
+  void answer_to(Completion& completion) { completion_ = &completion; }
+  void observe(GroupObserver* observer) { observer_ = observer; }
   // A request's KV has been moved. The worker looks for that when it launches a step, and its
   // scheduler hears of it with that step's output; an idle engine hears of it at once (vLLM:
   // KVConnectorModelRunnerMixin, EngineCore).
@@ -171,7 +194,7 @@ class Group final : public StepSink {
   // Requests received and neither finished, dropped nor refused: waiting, running, or on their way
   // from the API server.
   std::int32_t outstanding() const { return outstanding_; }
-  bool unfinished() const { return scheduler_->has_requests() || !inbox_.empty(); }
+  bool has_requests() const { return scheduler_->has_requests() || !inbox_.empty(); }
 
   // One entry per completed batch, in order: when it ended.
   const std::vector<Ps>& output_times() const { return output_times_; }
@@ -206,6 +229,17 @@ class Group final : public StepSink {
   std::unique_ptr<DeviceShares> shares;        // null: not recorded
 
  private:
+  void cut_steps(Ps now);
+  void on_step_done(Ps now);
+  // Completes the oldest batch in flight; finished requests are appended.
+  void complete_oldest(Ps now, std::vector<RequestId>& finished);
+  void on_schedule(Ps now);
+  void fill_slots(Ps now);
+  void wake(Ps now);
+  void post_schedule(Ps at) {
+    schedule_at_ = at;
+    post(at, Phase::kSchedule);
+  }
   struct Arrival {
     Ps seen;
     RequestId request;
@@ -237,12 +271,16 @@ class Group final : public StepSink {
   GroupCosts costs_;
   FoldedChain chain_;
   std::unique_ptr<StepExecutor> executor_;  // null: the chain, or the lock-step group's
-  std::function<void(Group&)> heard_;
   SequenceTable& sequences_;
   RequestLog& log_;
+  Ps schedule_at_ = kEndOfTime;  // of the pending kSchedule
+  bool step_done_posted_ = false;
+  std::vector<RequestId> finished_;  // scratch
+  HandedBack handed_back_;
   std::deque<Arrival> inbox_, aborts_;
   std::deque<Arrival> moved_;  // KV that has been moved, and its scheduler does not know yet
-  KvTransferObserver* kv_transfers_ = nullptr;
+  Completion* completion_ = nullptr;
+  GroupObserver* observer_ = nullptr;
   std::vector<Reserved> reserved_;  // scratch
   std::vector<Slot> slots_;         // ring of `depth` slots, reused
   std::size_t oldest_ = 0, last_ = 0, num_in_flight_ = 0, num_timed_ = 0;

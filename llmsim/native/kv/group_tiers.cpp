@@ -24,6 +24,7 @@ bool GroupTiers::holds(Key key) const {
   });
 }
 
+bool GroupTiers::consistent() const { return tiers_.consistent(); }
 bool GroupTiers::parks() const { return tiers_.config_.parks; }
 
 void GroupTiers::recall(const TierChunk& chunk, std::int32_t tokens) {

@@ -106,6 +106,8 @@ class GroupTiers {
 
   // Starts what was asked for.
   void start(Ps now);
+  // Recounts all pools (invariant 4). O(chunks).
+  bool consistent() const;
   // Whether all that the batch waits for has landed.
   bool open() const { return gates_ == 0; }
   // Bytes to and from each pool, by (pool, bytes); what a pool hands on to the next counts for

@@ -7,16 +7,14 @@
 namespace llmsim {
 
 KvTransfers::KvTransfers(KvTransferConfig config, SharedNetwork& network,
-                         std::span<const std::unique_ptr<Group>> groups,
-                         std::unique_ptr<Router> router, Side decode, Side prefill,
-                         std::function<void(std::int32_t)> wake)
+                         const std::vector<std::unique_ptr<Group>>& groups,
+                         std::unique_ptr<Router> router, Side decode, Side prefill)
     : config_(std::move(config)),
       network_(network),
       groups_(groups),
       router_(std::move(router)),
       decode_(decode),
       prefill_(prefill),
-      wake_(std::move(wake)),
       kv_transfers_(decode.sequences.size()) {
   if (config_.layerwise && !config_.push)
     throw std::invalid_argument("layer by layer, KV can only be pushed");
@@ -24,22 +22,46 @@ KvTransfers::KvTransfers(KvTransferConfig config, SharedNetwork& network,
     throw std::invalid_argument("places and groups differ in number");
   tables_.assign(groups_.size(), std::vector<std::int32_t>(groups_.size(), -1));
   prefill_all_but_last_token_.assign(groups_.size(), 0);
-  for (const KvRoute& route : config_.routes) {
-    if (static_cast<std::size_t>(route.table) >=
-        config_.tables.size())  // a negative one becomes very large
+  add_routes(config_.routes);
+  for (const auto& group : groups_) connect(*group);
+}
+
+void KvTransfers::add_routes(std::span<const KvRoute> routes) {
+  for (const KvRoute& route : routes) {
+    const auto table = static_cast<std::size_t>(route.table);  // a negative one becomes very large
+    if (table >= config_.tables.size())
       throw std::invalid_argument("a route names an unknown table");
-    tables_.at(static_cast<std::size_t>(route.prefill_group))
-        .at(static_cast<std::size_t>(route.decode_group)) = route.table;
-    prefill_all_but_last_token_[static_cast<std::size_t>(route.prefill_group)] =
-        config_.tables[static_cast<std::size_t>(route.table)].prefill_all_but_last_token;
+    tables_.at(at(route.prefill_group)).at(at(route.decode_group)) = route.table;
+    prefill_all_but_last_token_[at(route.prefill_group)] =
+        config_.tables[table].prefill_all_but_last_token;
   }
-  for (const auto& group : groups_) {
-    group->observe_kv_transfers(this);
-    if (group->config().role != Role::kDecode) continue;
-    const auto model = static_cast<std::size_t>(group->config().model);
-    if (decoders_.size() <= model) decoders_.resize(model + 1);
-    decoders_[model].push_back(group.get());
-  }
+}
+
+void KvTransfers::connect(Group& group) {
+  if (group.config().role != Role::kBoth) group.observe(this);
+  if (group.config().role != Role::kDecode) return;
+  const std::size_t model = at(group.config().model);
+  if (decoders_.size() <= model) decoders_.resize(model + 1);
+  decoders_[model].push_back(&group);
+}
+
+void KvTransfers::add_group(Group& group, std::vector<NetworkNodeId> places,
+                            std::span<const KvRoute> routes) {
+  if (group.config().role != Role::kBoth && (places.empty() || routes.empty()))
+    throw std::invalid_argument("group " + std::to_string(group.config().index) +
+                                " computes prompts or answers alone and needs nodes and routes");
+  config_.places.push_back(std::move(places));
+  for (std::vector<std::int32_t>& row : tables_) row.push_back(-1);
+  tables_.emplace_back(tables_.size() + 1, -1);
+  prefill_all_but_last_token_.push_back(0);
+  add_routes(routes);
+  connect(group);
+}
+
+void KvTransfers::remove_candidate(const Group& group) {
+  if (group.config().role != Role::kDecode) return;
+  std::erase(decoders_[at(group.config().model)], &group);
+  leaving_.push_back(groups_[at(group.config().index)].get());
 }
 
 const KvTable& KvTransfers::table_of(const KvTransfer& kv_transfer) const {
@@ -66,6 +88,7 @@ bool KvTransfers::arrive(RequestId request, Group& prefill, Ps now) {
   }
   kv_transfer.prefill_group = prefill.config().index;
   Sequence& prompt = prefill_.sequences[request];
+  prompt.arrival = decode_.sequences[request].arrival;
   if (prefill_all_but_last_token_[static_cast<std::size_t>(kv_transfer.prefill_group)] != 0 &&
       prompt.prompt_tokens > 1) {
     --prompt.prompt_tokens;
@@ -75,26 +98,37 @@ bool KvTransfers::arrive(RequestId request, Group& prefill, Ps now) {
   if (!config_.push) {
     kv_transfer.at_prefill = true;
     prefill.receive(request, now);
-    wake_(prefill.config().index);
     return true;
   }
   choose_decoder(request, now);
   return true;
 }
 
-// Among the decode groups that can ever run it; `arrive` has made sure that there is one.
+void KvTransfers::find_candidates(RequestId request, std::span<Group* const> groups) {
+  for (Group* group : groups)
+    if (group->can_ever_run(request)) candidates_.push_back(group);
+}
+
+// Among the decode groups that can ever run it; `arrive` has made sure that there is one, which may
+// have been removed since.
 bool KvTransfers::choose_decoder(RequestId request, Ps now) {
   KvTransfer& kv_transfer = kv_transfers_[static_cast<std::size_t>(request)];
   const Group& prefill = *groups_[static_cast<std::size_t>(kv_transfer.prefill_group)];
   candidates_.clear();
-  for (Group* group : decoders_[static_cast<std::size_t>(prefill.config().model)])
-    if (group->can_ever_run(request)) candidates_.push_back(group);
+  find_candidates(request, decoders_[at(prefill.config().model)]);
+  if (candidates_.empty()) {
+    std::vector<Group*> left;
+    std::ranges::copy_if(leaving_, std::back_inserter(left), [&prefill](const Group* group) {
+      return group->config().model == prefill.config().model;
+    });
+    find_candidates(request, left);
+  }
   Group* group =
       candidates_[candidates_.size() == 1 ? 0 : router_->route(request, now, candidates_)];
   kv_transfer.decode_group = group->config().index;
   decode_.sequences[request].remote_kv = true;
   group->receive(request, now);
-  wake_(kv_transfer.decode_group);
+  group->wake_if_idle(now);
   return true;
 }
 
@@ -126,7 +160,7 @@ void KvTransfers::give_up(RequestId request, Ps now) {
     if (index < 0) continue;
     Group& group = *groups_[static_cast<std::size_t>(index)];
     group.abort(request, now);
-    wake_(index);
+    group.wake_if_idle(now);
   }
 }
 
@@ -187,7 +221,7 @@ void KvTransfers::landed(TransferId, std::uint64_t token, Ps now) {
       kv_transfer.at_prefill = true;
       prefill.receive(
           request, std::max(decode_.sequences[request].arrival, now - prefill.latency_of(request)));
-      wake_(kv_transfer.prefill_group);
+      prefill.wake_if_idle(now);
     }
   }
   end_if_done(request, now);
@@ -247,7 +281,7 @@ void KvTransfers::send_all(RequestId request, std::int32_t to, Ps at, Ps now) {
 // run. What the prefill group found in its own cache goes with the first step.
 void KvTransfers::launched(const Group& prefill, const Batch& batch, const StepTimes& times,
                            Ps now) {
-  if (!config_.layerwise) return;
+  if (!config_.layerwise || prefill.config().role != Role::kPrefill) return;
   layer_ends_.clear();
   for (const Item& item : batch.items) {
     KvTransfer& kv_transfer = kv_transfers_[static_cast<std::size_t>(item.request)];
@@ -301,8 +335,9 @@ void KvTransfers::end_if_done(RequestId request, Ps now) {
 }
 
 void KvTransfers::release(RequestId request, std::int32_t group, Ps now) {
-  groups_[static_cast<std::size_t>(group)]->transferred(request, now);
-  wake_(group);
+  Group& holder = *groups_[static_cast<std::size_t>(group)];
+  holder.transferred(request, now);
+  holder.wake_if_idle(now);
 }
 
 }  // namespace llmsim

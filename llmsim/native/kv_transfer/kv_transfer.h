@@ -13,13 +13,12 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "group/group.h"
-#include "group/kv_transfer_observer.h"
+#include "group/observer.h"
 #include "network/shared_network.h"
 #include "router/router.h"
 
@@ -81,18 +80,25 @@ struct KvTransfer {
   bool complete() const { return closed && sent >= needed; }
 };
 
-class KvTransfers final : public TransferOwner, public KvTransferObserver {
+class KvTransfers final : public TransferOwner, public GroupObserver {
  public:
   // One side's progress of all requests.
   struct Side {
     SequenceTable& sequences;
     RequestLog& log;
   };
-  // `wake` asks the loop to let an idle group act now. Throws std::invalid_argument for a
-  // configuration that does not fit the groups.
+  // `router` chooses decode groups. Throws std::invalid_argument for a configuration that does not
+  // fit the groups.
   KvTransfers(KvTransferConfig config, SharedNetwork& network,
-              std::span<const std::unique_ptr<Group>> groups, std::unique_ptr<Router> router,
-              Side decode, Side prefill, std::function<void(std::int32_t)> wake);
+              const std::vector<std::unique_ptr<Group>>& groups, std::unique_ptr<Router> router,
+              Side decode, Side prefill);
+
+  // A group has been added, with the nodes of its ranks and the routes from and to it; groups come
+  // in the order of their indices. Throws std::invalid_argument as the constructor.
+  void add_group(Group& group, std::vector<NetworkNodeId> places, std::span<const KvRoute> routes);
+  // It gets no new requests. What is under way for it goes on: its KV is read and written to the
+  // end.
+  void remove_candidate(const Group& group);
 
   // A request was routed to a prefill group. False: no decode group can ever run it, or the prefill
   // group cannot; it is then marked as rejected.
@@ -108,12 +114,6 @@ class KvTransfers final : public TransferOwner, public KvTransferObserver {
   // in between, when the step has ended.
   void launched(const Group& prefill, const Batch& batch, const StepTimes& times, Ps now) override;
   void landed(TransferId transfer, std::uint64_t token, Ps now) override;
-  // The client has its last token.
-  void finished(RequestId request) { router_->finished(request); }
-  // Whether it was handed to some prefill group and its client may still get an answer.
-  bool under_way(RequestId request) const {
-    return of(request).prefill_group >= 0 && !of(request).gave_up;
-  }
   // When both engines had dropped it; kNever: none did.
   Ps cancelled(RequestId request) const;
 
@@ -139,6 +139,10 @@ class KvTransfers final : public TransferOwner, public KvTransferObserver {
   NetworkNodeId place(std::int32_t group, std::int32_t rank) const {
     return config_.places[static_cast<std::size_t>(group)][static_cast<std::size_t>(rank)];
   }
+  void add_routes(std::span<const KvRoute> routes);
+  void connect(Group& group);
+  // Decode groups among `groups` that can ever run the request.
+  void find_candidates(RequestId request, std::span<Group* const> groups);
   bool choose_decoder(RequestId request, Ps now);
   void send(RequestId request, const KvShare& share, std::int64_t bytes, Ps at, Ps now);
   // Everything of the tokens [kv_transfer.sent, to) of every layer.
@@ -150,11 +154,11 @@ class KvTransfers final : public TransferOwner, public KvTransferObserver {
 
   KvTransferConfig config_;
   SharedNetwork& network_;
-  std::span<const std::unique_ptr<Group>> groups_;
+  const std::vector<std::unique_ptr<Group>>& groups_;
   std::unique_ptr<Router> router_;  // of decode groups
   Side decode_, prefill_;
-  std::function<void(std::int32_t)> wake_;
   std::vector<std::vector<Group*>> decoders_;  // by model
+  std::vector<Group*> leaving_;                // decode groups that have been removed
   std::vector<std::vector<std::int32_t>>
       tables_;                                    // by prefill group and decode group; -1: no route
   std::vector<char> prefill_all_but_last_token_;  // by prefill group

@@ -1,19 +1,17 @@
 // The event loop: arrivals, groups and the clock.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <queue>
 #include <stdexcept>
-#include <string>
-#include <tuple>
-#include <utility>
 #include <vector>
 
-#include "base/columns.h"
+#include "frontend/clients.h"
+#include "frontend/frontend.h"
+#include "kv_transfer/kv_transfer_delivery.h"
+#include "loop/series.h"
 #include "loop/simulation_config.h"
+#include "network/network_events.h"
 
 namespace llmsim {
 
@@ -25,38 +23,8 @@ class Circular : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// An invariant does not hold; the text begins with its number.
-class Violated : public std::logic_error {
- public:
-  using std::logic_error::logic_error;
-};
-
-// Gauges and counters per interval and group, as columns.
-struct Series {
-  std::vector<Ps> time_ps;
-  std::vector<std::int16_t> group;
-  std::vector<std::int32_t> running, waiting, kv_blocks_used, kv_blocks_cached, preemptions;
-  std::vector<std::int64_t> prompt_tokens, generation_tokens, hit_tokens, queried_tokens;
-
-  static constexpr auto columns() {
-    return std::tuple{
-        Column{"time_ps", &Series::time_ps},
-        Column{"group", &Series::group},
-        Column{"running", &Series::running},
-        Column{"waiting", &Series::waiting},
-        Column{"kv_blocks_used", &Series::kv_blocks_used},
-        Column{"kv_blocks_cached", &Series::kv_blocks_cached},
-        Column{"prompt_tokens", &Series::prompt_tokens},
-        Column{"generation_tokens", &Series::generation_tokens},
-        Column{"hit_tokens", &Series::hit_tokens},
-        Column{"queried_tokens", &Series::queried_tokens},
-        Column{"preemptions", &Series::preemptions},
-    };
-  }
-};
-
 // Owns the clock and everything that moves. Two simulations never meet: no globals, no statics.
-class Simulation {
+class Simulation final : private Membership {
  public:
   // Builds all parts in the order of their references. Throws std::invalid_argument that begins
   // with the path of the field that is wrong.
@@ -77,49 +45,36 @@ class Simulation {
   bool at_horizon() const { return at_horizon_; }
 
   // Handles events until the end (true), or until about `max_events` were handled, `max_wall_ms`
-  // have passed on the wall clock, or kSeriesRows of a series were recorded (false: call again). At
-  // least one event is handled.
+  // have passed on the wall clock, or a series has no room left (false: call again). At least one
+  // event is handled.
   bool run(std::int64_t max_events, std::int64_t max_wall_ms = kAnyTime);
   static constexpr std::int64_t kAnyTime = std::int64_t{1} << 40;
 
-  Ps now() const { return now_; }
-  std::int64_t num_finished() const { return num_finished_; }
+  Ps now() const { return events_.now(); }
+  std::int64_t num_finished() const { return frontend_->num_finished(); }
   std::int64_t num_rejected() const;
-  const std::vector<std::unique_ptr<Group>>& groups() const { return groups_; }
-  const Series& series() const { return series_; }
+  const std::vector<std::unique_ptr<Group>>& groups() const override { return groups_; }
+  const Series& series() const { return series_.series(); }
   // Hands over what was recorded since the last call; what is taken is not kept.
-  Series take_series() { return std::exchange(series_, {}); }
+  Series take_series() { return series_.take(); }
   TierSeries take_kv_tier_series() { return kv_tiers_ ? kv_tiers_->take_series() : TierSeries{}; }
 
  private:
-  // At one time: outputs, landings, clients that give up or are free to ask again, arrivals,
-  // scheduling, then the network's new rates; within a phase by entity (group or request), of which
-  // at most one event is pending.
-  enum class Phase : std::uint8_t {
-    kStepDone,
-    kTransferDone,
-    kGiveUp,
-    kClientIdle,
-    kArrival,
-    kSchedule,
-    kRebalance
-  };
-  struct Event {
-    Ps time;
-    Phase phase;
-    std::int32_t entity;
-    bool operator>(const Event& other) const {
-      if (time != other.time) return time > other.time;
-      if (phase != other.phase) return phase > other.phase;
-      return entity > other.entity;
-    }
-  };
-
   struct Prompts {
     SequenceTable sequences;
     RequestLog log;
   };
 
+  // The loop (simulation.cpp).
+  void enter(Entity& entity);
+  void observe(ClockObserver& observer);
+  // Observers look at all times before the event's. False: it may not happen, or not yet.
+  bool look(Ps event_time);
+  bool anything_from_outside() const;
+  void check_finished() const;
+  void check_circles() const;
+
+  // Parts of the constructor, in the order of the calls (build.cpp).
   Prompts& prompts();
   // What a group of this role works on. The prefill side of disaggregated requests has a table of
   // its own, in which every answer is one token long; what clients see is in the other one.
@@ -127,86 +82,51 @@ class Simulation {
     return role == Role::kPrefill ? prompts().sequences : sequences_;
   }
   RequestLog& log_of(Role role) { return role == Role::kPrefill ? prompts().log : log_; }
-  // Parts of the constructor, in the order of the calls.
-  void add_group(const GroupSpec& spec);
+  Group& make_group(const GroupSpec& spec);
   void build_lockstep(const LockstepSpec& spec);
   void build_network(const NetworkConfig& config);
   void build_contention(const ContentionSpec& spec);
   void build_kv_tiers(const KvTiersConfig& config);
   void record_device_shares();
   RouterContext router_context(bool decode_side) const;
-  void build_frontend(const SimulationConfig& config);
+  void build_frontend(const FrontendConfig& config);
   void build_kv_transfers(const KvTransferConfig& config, const RouterMaker& make_router);
+  // Whence it gets requests, and who hears of their ends.
+  void connect(Group& group);
+  void start_routers();
   void start_executors();
-  bool stop_at_horizon(std::size_t most_rows);
-  // Records the samples that are due until then; false where the series would grow beyond
-  // `most_rows`.
-  bool sampled_until(Ps last, std::size_t most_rows);
-  // What has become pointless since it was posted does not even move the clock.
-  bool stale(const Event& event) const;
-  // Whether the request has arrived and its client still waits for it.
-  bool awaited(RequestId request) const;
-  void handle(const Event& event);
-  void on_outputs(std::int32_t group);
-  void give_up(RequestId request);
-  void on_free_client();
-  void on_arrival(RequestId request);
-  void on_pump(std::int32_t group);
-  void on_landing();
-  void on_settle();
-  void post_next_arrival();
-  void wake(std::int32_t group);
-  void expect(Group& group);
-  static bool from_outside(Phase phase) {
-    return phase == Phase::kGiveUp || phase == Phase::kClientIdle || phase == Phase::kArrival;
-  }
-  void post(Ps time, Phase phase, std::int32_t entity) {
-    outside_ += from_outside(phase);
-    events_.push({time, phase, entity});
-  }
-  // The client will ask for nothing more in this session; later calls of it get this status.
-  void end_session(RequestId request, Status rest);
-  void record_series();
-  void check_finished() const;
-  void check_circles() const;
-  void check_blocks(const Group& group) const;
+  void start_controllers(const std::vector<ControllerMaker>& makers);
+
+  // Groups that come and go (membership.cpp).
+  void add_group(const GroupAddition& addition) override;
+  void remove_group(std::int32_t index, Removal removal) override;
+  void refuse_removal(const Group& group, Removal removal) const;
+  void hand_back(Group& group);
+
+  EventQueue events_;
+  std::vector<Entity*> entities_;  // by id; null: it was removed
+  std::vector<ClockObserver*> observers_;
+  Ps next_look_;  // before the first event later than this, observers look, or the run ends
 
   std::shared_ptr<const Source> source_;
-  Clients clients_;
   SequenceTable sequences_;
   RequestLog log_;
-  std::vector<std::unique_ptr<Group>> groups_;
-  std::vector<std::vector<Group*>> groups_of_model_;
-  std::unique_ptr<Router> router_;
-  Admission admission_;
-  bool checks_;
-  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::unique_ptr<Prompts> prompts_;
-  std::unique_ptr<SharedNetwork> network_;
-  std::unique_ptr<KvTiers> kv_tiers_;
-  std::unique_ptr<KvTransfers> kv_transfers_;
-  Ps landing_at_ = kEndOfTime;  // time of the network's pending event
-  bool settle_posted_ = false;
-  std::vector<Ps> pump_at_;  // time of a group's pending pump, or kEndOfTime
-  std::vector<bool> output_pending_;
+  std::vector<std::unique_ptr<Group>> groups_;
   std::vector<std::unique_ptr<LockstepGroup>> lockstep_groups_;
-  std::vector<RequestId> finished_;
-  std::vector<RequestId> timed_;  // rows whose arrival the workload gives, in order of arrival
-  std::size_t next_timed_ = 0;
-  bool arrival_pending_ = false;  // of a row of `timed_`
-  std::int64_t outside_ =
-      0;  // pending arrivals, clients that may give up, and clients that are free to ask
-  std::int64_t num_finished_ = 0;
-  Ps now_ = 0, horizon_;
+  std::unique_ptr<SharedNetwork> network_;
+  std::unique_ptr<NetworkEvents> network_events_;
+  std::unique_ptr<KvTiers> kv_tiers_;
+  std::unique_ptr<Frontend> frontend_;
+  std::unique_ptr<Clients> clients_;
+  std::unique_ptr<KvTransfers> kv_transfers_;
+  std::unique_ptr<KvTransferDelivery> kv_transfer_delivery_;
+  std::vector<std::unique_ptr<Controller>> controllers_;
+  SeriesRecorder series_;
+  bool checks_;
+  Ps horizon_;
   bool at_horizon_ = false;
-  static constexpr std::size_t kSeriesRows =
-      1 << 18;  // of one call of `run`: years without requests are many samples
-  Ps series_interval_, next_sample_, last_sample_ = kNever;
-  Series series_;
-  struct Sampled {
-    std::int64_t prompt = 0, generation = 0, hit = 0, queried = 0, preemptions = 0;
-  };
-  std::vector<Sampled> sampled_;
+  std::vector<std::int32_t> leaving_;  // groups that have been removed, and may still work
 };
 
 }  // namespace llmsim

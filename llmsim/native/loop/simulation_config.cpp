@@ -1,6 +1,7 @@
 #include "loop/simulation_config.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 
 namespace llmsim {
@@ -57,18 +58,6 @@ void check_source(const Source& source) {
     refuse(entry("source.next_call", static_cast<std::size_t>(wrong - source.next_call.begin())),
            "row " + std::to_string(*wrong) + " does not exist");
   check_content(source.content, rows);
-}
-
-void check_groups(const std::vector<GroupSpec>& groups) {
-  for (std::size_t i = 0; i < groups.size(); ++i) {
-    const GroupConfig& config = groups[i].config;
-    const std::string field = entry("groups", i) + ".config";
-    if (config.index != static_cast<std::int32_t>(i))
-      refuse(field + ".index",
-             "group " + std::to_string(config.index) + " is number " + std::to_string(i));
-    if (config.model < 0) refuse(field + ".model", std::to_string(config.model) + " is no model");
-    if (config.depth < 1) refuse(field + ".depth", "at least one batch is in flight");
-  }
 }
 
 // Every request's model has a group that takes requests.
@@ -139,10 +128,25 @@ void check_network(const SimulationConfig& config) {
 
 }  // namespace
 
+void check(const GroupSpec& group, std::size_t index, bool any_kv_transfer) {
+  const GroupConfig& config = group.config;
+  const std::string field = entry("groups", index) + ".config";
+  if (config.index != static_cast<std::int32_t>(index))
+    refuse(field + ".index",
+           "group " + std::to_string(config.index) + " is number " + std::to_string(index));
+  if (index > std::numeric_limits<std::int16_t>::max())
+    refuse(field + ".index", "a simulation has at most 2^15 groups");
+  if (config.model < 0) refuse(field + ".model", std::to_string(config.model) + " is no model");
+  if (config.depth < 1) refuse(field + ".depth", "at least one batch is in flight");
+  if (config.role != Role::kBoth && !any_kv_transfer)
+    refuse(field + ".role", "groups of prefill or decode alone need kv_transfer");
+}
+
 void check(const SimulationConfig& config) {
   if (!config.source) refuse("source", "a workload is needed");
   check_source(*config.source);
-  check_groups(config.groups);
+  for (std::size_t i = 0; i < config.groups.size(); ++i)
+    check(config.groups[i], i, config.kv_transfer.has_value());
   check_models(config);
   check_lockstep(config);
   check_contention(config);

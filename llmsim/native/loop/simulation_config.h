@@ -8,40 +8,18 @@
 #include <optional>
 #include <vector>
 
+#include "frontend/clients.h"
+#include "frontend/frontend.h"
 #include "group/group.h"
 #include "group/lockstep_group.h"
 #include "kv/kv_tiers.h"
 #include "kv_transfer/kv_transfer.h"
+#include "loop/membership.h"
 #include "network/shared_network.h"
-#include "request/clients.h"
 #include "router/router.h"
 #include "step/contended.h"
 
 namespace llmsim {
-
-// The workload, one entry per request. Row i arrives at arrival_ps[i], or, where that is -1,
-// tool_delay_ps[p] after the last token of its predecessor p (next_call[p] == i). Rows with a time
-// are sorted by it.
-struct Source {
-  std::vector<Ps> arrival_ps;
-  std::vector<std::int32_t> input_tokens, output_tokens;
-  std::vector<std::int32_t> priority;  // may be empty
-  std::vector<std::int16_t> model;
-  std::vector<std::int32_t> next_call;
-  std::vector<Ps> tool_delay_ps;
-  ContentKeys content;
-  ClientsConfig clients;
-};
-
-// One group and what makes its parts. A maker is called once for each group that is made of it.
-struct GroupSpec {
-  GroupConfig config;
-  std::function<std::unique_ptr<Scheduler>(SequenceTable&, RequestLog&)> make_scheduler;
-  std::function<GroupCosts()> make_costs;
-  // Null where the group's steps follow its program.
-  std::function<std::unique_ptr<StepExecutor>(Group&)> make_executor;
-  bool record_steps = false, record_schedule = false;
-};
 
 // Groups that run in lock-step, by index.
 struct LockstepSpec {
@@ -57,8 +35,6 @@ struct ContentionSpec {
   ContendedLinks links;
 };
 
-// Whether a request that has been routed to a group is taken in.
-using Admission = std::function<bool(RequestId, Ps, const Group&)>;
 using RouterMaker = std::function<std::unique_ptr<Router>(RouterContext)>;
 using AdmissionMaker = std::function<Admission(const RouterContext&)>;
 
@@ -90,9 +66,12 @@ struct SimulationConfig {
   FrontendConfig frontend;
   ObserversConfig observers;
   LimitsConfig limits;
+  std::vector<ControllerMaker> controllers;
 };
 
 // Throws std::invalid_argument that begins with the path of the field, where parts do not fit.
 void check(const SimulationConfig& config);
+// The same for one group, which is number `index`.
+void check(const GroupSpec& group, std::size_t index, bool any_kv_transfer);
 
 }  // namespace llmsim

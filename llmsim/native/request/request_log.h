@@ -76,6 +76,22 @@ class RequestLog : public RequestProgress {
 
   void finished(RequestId request) { finish[request] = now_; }
 
+  // Nothing has happened to these requests. O(everything that is noted).
+  void forget(const std::vector<RequestId>& requests) {
+    if (requests.empty()) return;
+    std::vector<bool> forgotten(run_first.size(), false);
+    for (const RequestId request : requests) {
+      forgotten[request] = true;
+      RequestProgress::forget(request);
+      first_step[request] = run_first[request] = run_last[request] = -1;
+      if (!load_begin.empty()) load_begin[request] = load_end[request] = kNever;
+    }
+    const auto is_forgotten = [&](const auto& noted) { return forgotten[noted.request]; };
+    std::erase_if(preempted_at, is_forgotten);
+    std::erase_if(runs, is_forgotten);
+    std::erase_if(bursts, is_forgotten);
+  }
+
   std::vector<Ps> load_begin, load_end;   // empty unless somebody was parked so
   std::vector<std::int32_t> first_step;   // output index of the step in which it ran first
   std::vector<Preemption> preempted_at;   // in order of time

@@ -48,6 +48,13 @@ struct RequestProgress {
   }
 
   explicit RequestProgress(std::size_t n);
+  // Nothing has happened to the request.
+  void forget(RequestId request) {
+    const auto reset = [&](const auto& column) {
+      (this->*column.values)[request] = column.initial;
+    };
+    std::apply([&](const auto&... one) { (reset(one), ...); }, columns());
+  }
   // Makes the row of a request whose prompt another group computed that which its client sees.
   void begin_with(const RequestProgress& prompts, RequestId request);
 };

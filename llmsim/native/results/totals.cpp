@@ -88,12 +88,16 @@ constexpr Total<Totals> kGroupTotals[] = {
     {"started_with_tokens",
      [](const Totals& t) -> std::int64_t { return t.counters.started_with_tokens; }},
     {"discarded_tokens",
-     [](const Totals& t) -> std::int64_t { return t.counters.discarded_tokens; }},
+     [](const Totals& t) -> std::int64_t {
+       return t.counters.discarded_tokens + t.group.handed_back().computed_tokens;
+     }},
     {"max_model_len",
      [](const Totals& t) -> std::int64_t { return t.scheduler.limits().max_model_len; }},
     {"prompt_tokens", [](const Totals& t) -> std::int64_t { return t.counters.prompt_tokens; }},
     {"generation_tokens",
-     [](const Totals& t) -> std::int64_t { return t.counters.generation_tokens; }},
+     [](const Totals& t) -> std::int64_t {
+       return t.counters.generation_tokens - t.group.handed_back().emitted_tokens;
+     }},
     {"preemptions", [](const Totals& t) -> std::int64_t { return t.counters.preemptions; }},
     {"recomputed_tokens",
      [](const Totals& t) -> std::int64_t { return t.counters.recomputed_tokens; }},
@@ -124,7 +128,9 @@ constexpr Total<Totals> kGroupTotals[] = {
        return t.computes_prompts() ? t.counters.finished : 0;
      }},
     {"cancelled",
-     [](const Totals& t) -> std::int64_t { return t.counters.cancelled - t.twice_cancelled; }},
+     [](const Totals& t) -> std::int64_t {
+       return t.counters.cancelled - t.twice_cancelled - t.group.handed_back().requests;
+     }},
     {"verifications",
      [](const Totals& t) -> std::int64_t { return t.counters.speculation.verifications; }},
     {"drafted_tokens",

@@ -6,27 +6,44 @@
 
 namespace llmsim {
 
-void PrefixView::watch(std::span<const std::unique_ptr<Group>> groups) {
-  words_ = (groups.size() + 63) / 64;
-  alive_.assign(words_, 0);
-  cached_tokens_.assign(groups.size(), 0);
-  number_keys();
-  for (const auto& group : groups) {
-    if ((group->config().role == Role::kDecode) != decode_side_) continue;
-    const auto index = static_cast<std::size_t>(group->config().index);
-    group->log_keys(&logs_.emplace_back(timeline_, group->config().index));
-    const std::int32_t tokens = group->scheduler().limits().block_size;
-    auto size = std::find_if(block_sizes_.begin(), block_sizes_.end(),
-                             [tokens](const BlockSize& known) { return known.tokens == tokens; });
-    if (size == block_sizes_.end()) {
-      if (tokens < content_.granularity)
-        throw std::invalid_argument(
-            "a router that sees cached prefixes needs content keys as fine as the blocks");
-      const std::int32_t ratio = tokens / std::max(1, content_.granularity);
-      size = block_sizes_.insert(size, {tokens, ratio, std::vector<std::uint64_t>(words_, 0)});
-    }
-    size->groups[index / 64] |= std::uint64_t{1} << (index % 64);
+void PrefixView::watch(Group& group) {
+  const auto index = static_cast<std::size_t>(group.config().index);
+  if (words_ == 0) number_keys();
+  widen(index);
+  if ((group.config().role == Role::kDecode) != decode_side_) return;
+  group.log_keys(&logs_.emplace_back(timeline_, group.config().index));
+  const std::int32_t tokens = group.scheduler().limits().block_size;
+  auto size = std::ranges::find(block_sizes_, tokens, &BlockSize::tokens);
+  if (size == block_sizes_.end()) {
+    if (tokens < content_.granularity)
+      throw std::invalid_argument(
+          "a router that sees cached prefixes needs content keys as fine as the blocks");
+    const std::int32_t ratio = tokens / std::max(1, content_.granularity);
+    size = block_sizes_.insert(size, {tokens, ratio, std::vector<std::uint64_t>(words_, 0)});
   }
+  size->groups[index / 64] |= std::uint64_t{1} << (index % 64);
+}
+
+void PrefixView::forget(const Group& group) {
+  const auto index = static_cast<std::size_t>(group.config().index);
+  for (BlockSize& size : block_sizes_)
+    size.groups[index / 64] &= ~(std::uint64_t{1} << (index % 64));
+}
+
+void PrefixView::widen(std::size_t index) {
+  cached_tokens_.resize(std::max(cached_tokens_.size(), index + 1), 0);
+  const std::size_t words = index / 64 + 1;
+  if (words <= words_) return;
+  std::vector<std::uint64_t> sets;
+  for (std::size_t row = 0; words_ > 0 && row < sets_.size() / words_; ++row) {
+    const auto first = sets_.begin() + static_cast<std::ptrdiff_t>(row * words_);
+    sets.insert(sets.end(), first, first + static_cast<std::ptrdiff_t>(words_));
+    sets.resize((row + 1) * words, 0);
+  }
+  sets_ = std::move(sets);
+  words_ = words;
+  alive_.resize(words_, 0);
+  for (BlockSize& size : block_sizes_) size.groups.resize(words_, 0);
 }
 
 // Content ids are dense when they come from our own readers and generators: then the key is the

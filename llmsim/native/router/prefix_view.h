@@ -25,8 +25,11 @@ class PrefixView {
   PrefixView(const RouterContext& context, Ps delay)
       : content_(*context.content), decode_side_(context.decode_side), delay_(delay) {}
 
-  // Makes the groups of its side write their changes; before the first arrival.
-  void watch(std::span<const std::unique_ptr<Group>> groups);
+  // Makes a group write its changes, if it is one of its side; groups come in the order of their
+  // indices.
+  void watch(Group& group);
+  // The group is no candidate any more.
+  void forget(const Group& group);
 
   // Tokens of the request's prompt that a group can take from its cache, at most all but one; valid
   // until the next call of look_up. Calls come in order of time.
@@ -51,6 +54,8 @@ class PrefixView {
   };
 
   void number_keys();
+  // Makes room for a group of this index in all sets.
+  void widen(std::size_t index);
   Holder& holder(Key key) { return holders_[numbers_.empty() ? key : numbers_.at(key)]; }
   void change(std::int32_t group, Key key, bool cached);
   void walk(const BlockSize& size, std::span<const Key> keys, std::int32_t most_blocks);

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "events/entity.h"
 #include "group/group.h"
 
 namespace llmsim {
@@ -21,26 +22,28 @@ struct RouterContext {
   bool decode_side = false;  // chooses where answers are decoded: among groups of that role only
 };
 
-// Owns its own tables and changes nothing else. The loop calls `start` once, `route` once per
-// arrival for which there is a choice, and `finished` once per request that leaves.
-class Router {
+// Owns its own tables and changes nothing else. `route` is called once per arrival for which there
+// is a choice, and `finished` once per request that leaves.
+//
+// As an observer of the clock, a router looks at the groups before the first event after
+// next_look_, so that it sees everything that happened until then and nothing later.
+class Router : public ClockObserver {
  public:
-  virtual ~Router() = default;
-  // Before the first arrival: all groups of the run, in order of their index.
-  virtual void start(std::span<const std::unique_ptr<Group>> groups) { static_cast<void>(groups); }
+  // A group of the run, of any role, has been added: before the first arrival, or later. Groups
+  // come in the order of their indices.
+  virtual void group_added(Group& group) { static_cast<void>(group); }
+  // It is no candidate any more, though it may still work on what it was given.
+  virtual void group_removed(const Group& group) { static_cast<void>(group); }
   // An index into `candidates` (not empty): groups that serve the request's model, in order of
   // their index.
   virtual std::size_t route(RequestId request, Ps now, std::span<Group* const> candidates) = 0;
   // The client has the request's last token, or its refusal.
   virtual void finished(RequestId request) { static_cast<void>(request); }
 
-  // When it next wants to look at the groups; the loop calls `sample` before the first event after
-  // that time, so that it sees everything that happened until then and nothing later.
-  Ps next_sample() const { return next_sample_; }
-  virtual void sample(Ps before) { static_cast<void>(before); }
-
- protected:
-  Ps next_sample_ = kEndOfTime;  // never
+  bool look(Ps next_event) override {
+    static_cast<void>(next_event);
+    return true;
+  }
 };
 
 }  // namespace llmsim

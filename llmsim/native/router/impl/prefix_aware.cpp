@@ -14,7 +14,9 @@ class PrefixAware final : public Router {
   PrefixAware(const RouterContext& context, double weight, Ps delay)
       : input_tokens_(context.input_tokens), view_(context, delay), weight_(weight) {}
 
-  void start(std::span<const std::unique_ptr<Group>> groups) override { view_.watch(groups); }
+  void group_added(Group& group) override { view_.watch(group); }
+
+  void group_removed(const Group& group) override { view_.forget(group); }
 
   std::size_t route(RequestId request, Ps now, std::span<Group* const> candidates) override {
     const std::int32_t prompt = input_tokens_[static_cast<std::size_t>(request)];

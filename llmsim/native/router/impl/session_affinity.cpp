@@ -18,6 +18,11 @@ class SessionAffinity final : public Router {
     home_.assign(most == session_.end() ? 0 : static_cast<std::size_t>(*most + 1), nullptr);
   }
 
+  // Its sessions find a new home with their next calls.
+  void group_removed(const Group& group) override {
+    std::ranges::replace(home_, &group, static_cast<const Group*>(nullptr));
+  }
+
   std::size_t route(RequestId request, Ps, std::span<Group* const> candidates) override {
     const std::int32_t session =
         session_.empty() ? -1 : session_[static_cast<std::size_t>(request)];

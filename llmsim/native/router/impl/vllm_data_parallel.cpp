@@ -16,20 +16,19 @@ class VllmDataParallel final : public Router {
  public:
   VllmDataParallel(std::size_t num_requests, std::size_t num_clients, Ps period)
       : period_(period), clients_(num_clients), sent_to_(num_requests, -1) {
-    next_sample_ = 0;
+    next_look_ = 0;
   }
 
-  void start(std::span<const std::unique_ptr<Group>> groups) override {
-    groups_ = groups;
-    std::int32_t models = 0;
-    for (const auto& group : groups) models = std::max(models, group->config().model + 1);
+  void group_added(Group& group) override {
+    groups_.push_back(&group);
+    const auto models = static_cast<std::size_t>(group.config().model) + 1;
     for (Client& client : clients_) {
-      client.engines.assign(groups.size(), {});
-      client.first.assign(static_cast<std::size_t>(models), -1);
+      client.engines.resize(groups_.size());
+      if (client.first.size() < models) client.first.resize(models, -1);
     }
   }
 
-  void sample(Ps before) override {
+  bool look(Ps next_event) override {
     for (std::size_t i = 0; i < groups_.size(); ++i) {
       const Gauges gauges = groups_[i]->scheduler().gauges();
       const PoolState& pool = gauges.pool;
@@ -42,7 +41,8 @@ class VllmDataParallel final : public Router {
         engine.kv_usage = usage;
       }
     }
-    next_sample_ = ceil_div(before, period_) * period_;
+    next_look_ = ceil_div(next_event, period_) * period_;
+    return true;
   }
 
   std::size_t route(RequestId request, Ps, std::span<Group* const> candidates) override {
@@ -105,7 +105,7 @@ class VllmDataParallel final : public Router {
   Ps period_;
   std::vector<Client> clients_;
   std::vector<std::int32_t> sent_to_;  // group of each request, or -1
-  std::span<const std::unique_ptr<Group>> groups_;
+  std::vector<const Group*> groups_;   // by index
 };
 
 }  // namespace

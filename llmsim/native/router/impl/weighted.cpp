@@ -21,9 +21,11 @@ class Weighted final : public Router {
   Weighted(const RouterContext& context, Weights weights, Ps delay)
       : input_tokens_(context.input_tokens), view_(context, delay), weights_(weights) {}
 
-  void start(std::span<const std::unique_ptr<Group>> groups) override {
-    if (weights_.prefix > 0) view_.watch(groups);
+  void group_added(Group& group) override {
+    if (weights_.prefix > 0) view_.watch(group);
   }
+
+  void group_removed(const Group& group) override { view_.forget(group); }
 
   std::size_t route(RequestId request, Ps now, std::span<Group* const> candidates) override {
     const std::int32_t prompt = input_tokens_[static_cast<std::size_t>(request)];

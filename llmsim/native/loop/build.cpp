@@ -39,23 +39,21 @@ std::shared_ptr<const Source> checked_source(const SimulationConfig& config) {
 }  // namespace
 
 Simulation::Simulation(const SimulationConfig& config)
-    : source_(checked_source(config)),
-      clients_(source_->clients, source_->output_tokens.size()),
+    : next_look_(config.limits.horizon),
+      source_(checked_source(config)),
       sequences_(source_->output_tokens,
                  std::shared_ptr<const ContentKeys>(source_, &source_->content)),
       log_(source_->output_tokens.size()),
+      series_(groups_, config.observers.series_interval),
       checks_(config.observers.check_every_step),
-      horizon_(config.limits.horizon),
-      series_interval_(config.observers.series_interval),
-      next_sample_(config.observers.series_interval) {
+      horizon_(config.limits.horizon) {
   for (std::size_t i = 0; i < sequences_.size(); ++i) {
     Sequence& s = sequences_[static_cast<RequestId>(i)];
     s.prompt_tokens = s.num_tokens = source_->input_tokens[i];
     s.arrival = source_->arrival_ps[i];
     if (!source_->priority.empty()) s.priority = source_->priority[i];
-    if (s.arrival >= 0) timed_.push_back(static_cast<RequestId>(i));
   }
-  each_at_field("groups", config.groups, [this](const GroupSpec& spec) { add_group(spec); });
+  each_at_field("groups", config.groups, [this](const GroupSpec& spec) { make_group(spec); });
   each_at_field("lockstep", config.lockstep,
                 [this](const LockstepSpec& spec) { build_lockstep(spec); });
   if (config.network) at_field("network", [&] { build_network(*config.network); });
@@ -63,12 +61,18 @@ Simulation::Simulation(const SimulationConfig& config)
                 [this](const ContentionSpec& spec) { build_contention(spec); });
   if (config.kv_tiers) at_field("kv_tiers", [&] { build_kv_tiers(*config.kv_tiers); });
   if (config.observers.device_shares) record_device_shares();
-  build_frontend(config);
+  build_frontend(config.frontend);
+  if (config.kv_transfer)
+    at_field("kv_transfer",
+             [&] { build_kv_transfers(*config.kv_transfer, config.frontend.make_decode_router); });
+  for (const auto& group : groups_) connect(*group);
+  start_routers();
   at_field("network", [this] { start_executors(); });
-  post_next_arrival();
+  clients_->begin();
+  start_controllers(config.controllers);
 }
 
-void Simulation::add_group(const GroupSpec& spec) {
+Group& Simulation::make_group(const GroupSpec& spec) {
   const GroupConfig& config = spec.config;
   std::unique_ptr<Scheduler> scheduler =
       spec.make_scheduler(sequences_of(config.role), log_of(config.role));
@@ -81,16 +85,10 @@ void Simulation::add_group(const GroupSpec& spec) {
   auto group = std::make_unique<Group>(config, std::move(scheduler), spec.make_costs(),
                                        sequences_of(config.role), log_of(config.role));
   group->use_executor(spec.make_executor(*group));
-  group->on_timed([this](Group& timed) { expect(timed); });
   if (spec.record_steps) group->steps = std::make_unique<StepRecorder>();
   if (spec.record_schedule) group->schedule = std::make_unique<ScheduleRecorder>();
-  const auto model = static_cast<std::size_t>(config.model);
-  if (groups_of_model_.size() <= model) groups_of_model_.resize(model + 1);
-  if (config.role != Role::kDecode) groups_of_model_[model].push_back(group.get());
-  groups_.push_back(std::move(group));
-  pump_at_.push_back(kEndOfTime);
-  output_pending_.push_back(false);
-  sampled_.emplace_back();
+  enter(*group);
+  return *groups_.emplace_back(std::move(group));
 }
 
 void Simulation::build_lockstep(const LockstepSpec& spec) {
@@ -105,22 +103,16 @@ void Simulation::build_lockstep(const LockstepSpec& spec) {
 
 void Simulation::build_network(const NetworkConfig& config) {
   network_ = std::make_unique<SharedNetwork>(config);
-  network_->on_start([this](Ps now) {
-    if (!settle_posted_) post(now, Phase::kRebalance, 0);
-    settle_posted_ = true;
-  });
+  network_events_ = std::make_unique<NetworkEvents>(*network_);
+  enter(*network_events_);
 }
 
 void Simulation::build_kv_tiers(const KvTiersConfig& config) {
   KvTiers::Callbacks callbacks;
-  callbacks.opened = [this](std::int32_t index) {
-    if (pump_at_[index] <= now_) return;
-    pump_at_[index] = now_;
-    post(now_, Phase::kSchedule, index);
-  };
-  callbacks.loaded = [this](std::int32_t index, RequestId request) {
-    groups_[index]->loaded(request, now_);
-    if (groups_[index]->idle()) wake(index);
+  callbacks.opened = [this](std::int32_t group) { groups_[at(group)]->schedule_now(now()); };
+  callbacks.loaded = [this](std::int32_t group, RequestId request) {
+    groups_[at(group)]->loaded(request, now());
+    groups_[at(group)]->wake_if_idle(now());
   };
   kv_tiers_ = std::make_unique<KvTiers>(config, *network_, std::move(callbacks));
   for (const auto& group : groups_) {
@@ -128,6 +120,7 @@ void Simulation::build_kv_tiers(const KvTiersConfig& config) {
     if (tiers == nullptr) continue;
     group->use_tiers(tiers, config.parks);
   }
+  series_.sample_tiers(kv_tiers_.get());
 }
 
 void Simulation::build_contention(const ContentionSpec& spec) {
@@ -168,19 +161,16 @@ RouterContext Simulation::router_context(bool decode_side) const {
   return context;
 }
 
-void Simulation::build_frontend(const SimulationConfig& config) {
-  const FrontendConfig& frontend = config.frontend;
-  router_ = std::make_unique<OnlyGroup>();
-  if (frontend.make_router)
-    router_ =
-        at_field("frontend.router", [&] { return frontend.make_router(router_context(false)); });
-  if (frontend.make_admission) admission_ = frontend.make_admission(router_context(false));
-  if (config.kv_transfer)
-    at_field("kv_transfer",
-             [&] { build_kv_transfers(*config.kv_transfer, frontend.make_decode_router); });
-  at_field("frontend.router", [this] { router_->start(groups_); });
-  if (kv_transfers_)
-    at_field("frontend.decode_router", [this] { kv_transfers_->router().start(groups_); });
+void Simulation::build_frontend(const FrontendConfig& config) {
+  std::unique_ptr<Router> router = std::make_unique<OnlyGroup>();
+  if (config.make_router)
+    router = at_field("frontend.router", [&] { return config.make_router(router_context(false)); });
+  Admission admission;
+  if (config.make_admission) admission = config.make_admission(router_context(false));
+  frontend_ = std::make_unique<Frontend>(sequences_, log_, std::move(router), std::move(admission));
+  clients_ = std::make_unique<Clients>(source_, sequences_, *frontend_);
+  frontend_->serve(*clients_);
+  enter(*clients_);
 }
 
 void Simulation::build_kv_transfers(const KvTransferConfig& config,
@@ -188,17 +178,50 @@ void Simulation::build_kv_transfers(const KvTransferConfig& config,
   std::unique_ptr<Router> router = std::make_unique<OnlyGroup>();
   if (make_router) router = make_router(router_context(true));
   Prompts& prompts = this->prompts();
-  kv_transfers_ = std::make_unique<KvTransfers>(
-      config, *network_, groups_, std::move(router), KvTransfers::Side{sequences_, log_},
-      KvTransfers::Side{prompts.sequences, prompts.log}, [this](std::int32_t index) {
-        if (groups_[index]->idle()) wake(index);
-      });
+  kv_transfers_ = std::make_unique<KvTransfers>(config, *network_, groups_, std::move(router),
+                                                KvTransfers::Side{sequences_, log_},
+                                                KvTransfers::Side{prompts.sequences, prompts.log});
+  kv_transfer_delivery_ = std::make_unique<KvTransferDelivery>(*kv_transfers_, *frontend_);
+}
+
+void Simulation::connect(Group& group) {
+  switch (group.config().role) {
+    case Role::kBoth:
+      group.answer_to(*frontend_);
+      return frontend_->add_candidate(group, frontend_->direct());
+    case Role::kPrefill:
+      group.answer_to(kv_transfer_delivery_->prefill_side());
+      return frontend_->add_candidate(group, *kv_transfer_delivery_);
+    case Role::kDecode:
+      return group.answer_to(kv_transfer_delivery_->decode_side());
+  }
+}
+
+// Series first: they show the state before the routers' own.
+void Simulation::start_routers() {
+  observe(series_);
+  const auto start = [this](const std::string& field, Router& router) {
+    at_field(field, [&] {
+      for (const auto& group : groups_) router.group_added(*group);
+    });
+    observe(router);
+  };
+  start("frontend.router", frontend_->router());
+  if (kv_transfers_) start("frontend.decode_router", kv_transfers_->router());
 }
 
 // Copies that run ahead of steps begin.
 void Simulation::start_executors() {
   for (const auto& group : groups_) group->start(network_.get());
   for (const auto& lockstep : lockstep_groups_) lockstep->start(network_.get());
+}
+
+void Simulation::start_controllers(const std::vector<ControllerMaker>& makers) {
+  for (const ControllerMaker& make : makers) {
+    Controller& controller = *controllers_.emplace_back(make());
+    enter(controller);
+    controller.begin(*this);
+  }
 }
 
 }  // namespace llmsim

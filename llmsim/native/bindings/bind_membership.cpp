@@ -1,0 +1,99 @@
+// Controllers in Python: what adds and removes groups while a run goes on.
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <tuple>
+
+#include "bindings/bindings.h"
+
+using namespace nanobind::literals;
+
+namespace llmsim {
+namespace {
+
+// What a controller in Python may do during a call of it.
+struct MembershipView {
+  Membership* membership = nullptr;  // null: the call is over
+
+  Membership& open() const {
+    if (membership == nullptr)
+      throw std::runtime_error("a membership is open only during the call of its controller");
+    return *membership;
+  }
+};
+
+// Calls act(membership, now_ps) at given times.
+class PythonController final : public Controller {
+ public:
+  PythonController(std::vector<Ps> times, SharedObject act)
+      : times_(std::move(times)), act_(std::move(act)) {}
+
+  void begin(Membership& membership) override {
+    membership_ = &membership;
+    for (const Ps time : times_) post(time, Phase::kControl);
+  }
+  void on_event(Ps now, Phase, std::uint32_t) override {
+    const nb::gil_scoped_acquire lock;
+    auto view = std::make_shared<MembershipView>(MembershipView{membership_});
+    struct Close {
+      MembershipView& view;
+      ~Close() { view.membership = nullptr; }
+    } const close{*view};
+    (*act_)(view, now);
+  }
+
+ private:
+  std::vector<Ps> times_;
+  SharedObject act_;
+  Membership* membership_ = nullptr;
+};
+
+using RouteTuple = std::tuple<std::int32_t, std::int32_t, std::int32_t>;
+
+void add_group(const MembershipView& view, const GroupSpec& spec,
+               std::vector<NetworkNodeId> kv_nodes, const std::vector<RouteTuple>& kv_routes) {
+  GroupAddition addition{spec, std::move(kv_nodes), {}};
+  for (const auto& [prefill, decode, table] : kv_routes)
+    addition.kv_routes.push_back({prefill, decode, table});
+  view.open().add_group(addition);
+}
+
+}  // namespace
+
+void bind_membership(nb::module_& m) {
+  nb::enum_<Removal>(m, "Removal", "What becomes of the requests of a group that is removed.")
+      .value("DRAIN", Removal::kDrain)
+      .value("HAND_BACK", Removal::kHandBack);
+  nb::class_<MembershipView>(m, "Membership", "The groups of a running simulation.")
+      .def("add_group", &add_group, "spec"_a, "kv_nodes"_a = std::vector<NetworkNodeId>{},
+           "kv_routes"_a = std::vector<RouteTuple>{},
+           "The group's index is the next one. kv_nodes, kv_routes (prefill group, decode group, "
+           "table): of a group that computes prompts or answers alone.")
+      .def(
+          "remove_group",
+          [](const MembershipView& view, std::int32_t index, Removal removal) {
+            view.open().remove_group(index, removal);
+          },
+          "index"_a, "removal"_a, "The group gets no new requests.")
+      .def(
+          "outstanding",
+          [](const MembershipView& view) {
+            std::vector<std::int32_t> requests;
+            for (const auto& group : view.open().groups()) requests.push_back(group->outstanding());
+            return requests;
+          },
+          "Requests of each group that it has received and not finished.");
+  nb::class_<ControllerMaker>(m, "ControllerMaker", "Makes a controller of a simulation.");
+  m.def(
+      "python_controller",
+      [](std::vector<Ps> times_ps, nb::object act) {
+        return ControllerMaker([times = std::move(times_ps), act = share(std::move(act))] {
+          return std::make_unique<PythonController>(times, act);
+        });
+      },
+      "times_ps"_a, "act"_a,
+      "A function act(membership, now_ps) that is called at these times, before their arrivals.");
+}
+
+}  // namespace llmsim

@@ -1,0 +1,104 @@
+#include "frontend/frontend.h"
+
+#include "frontend/clients.h"
+
+namespace llmsim {
+
+Frontend::Frontend(SequenceTable& sequences, RequestLog& log, std::unique_ptr<Router> router,
+                   Admission admission)
+    : sequences_(sequences),
+      log_(log),
+      router_(std::move(router)),
+      admission_(std::move(admission)),
+      direct_(sequences),
+      routed_(sequences.size(), -1) {}
+
+void Frontend::add_candidate(Group& group, Delivery& delivery) {
+  const std::size_t model = at(group.config().model), index = at(group.config().index);
+  if (candidates_.size() <= model) candidates_.resize(model + 1);
+  if (doors_.size() <= index) doors_.resize(index + 1);
+  candidates_[model].push_back(&group);
+  doors_[index] = {&group, &delivery};
+}
+
+void Frontend::remove_candidate(const Group& group) {
+  if (at(group.config().model) < candidates_.size())
+    std::erase(candidates_[at(group.config().model)], &group);
+}
+
+std::vector<RequestId> Frontend::take_back(const Group& group) {
+  std::vector<RequestId> requests;
+  for (RequestId request = 0; request < static_cast<RequestId>(routed_.size()); ++request) {
+    const bool here = routed_[at(request)] == group.config().index;
+    if (!here || gave_up(request) || !under_way(request)) continue;
+    requests.push_back(request);
+    router_->finished(request);
+  }
+  return requests;
+}
+
+void Frontend::forget(const std::vector<RequestId>& requests) {
+  for (const RequestId request : requests) {
+    routed_[at(request)] = -1;
+    Sequence fresh;
+    const Sequence& old = sequences_[request];
+    fresh.prompt_tokens = fresh.num_tokens = old.prompt_tokens;
+    fresh.priority = old.priority;
+    fresh.arrival = old.arrival;
+    sequences_[request] = fresh;
+  }
+  log_.forget(requests);
+}
+
+Verdict Frontend::arrive(RequestId request, std::int32_t model, Ps now) {
+  const std::vector<Group*>& candidates = candidates_[at(model)];
+  if (candidates.empty()) return Verdict::kRefused;  // all groups of the model have left
+  Group& group = *candidates[candidates.size() == 1 ? 0 : router_->route(request, now, candidates)];
+  if (!group.may_queue(request) || (admission_ && !admission_(request, now, group))) {
+    router_->finished(request);
+    return Verdict::kRefused;
+  }
+  const std::int32_t index = group.config().index;
+  if (!doors_[at(index)].delivery->deliver(request, group, now)) {
+    router_->finished(request);
+    return Verdict::kRejected;
+  }
+  routed_[at(request)] = index;
+  return Verdict::kDelivered;
+}
+
+void Frontend::give_up(RequestId request, Ps now) {
+  const Door& door = doors_[at(routed_[at(request)])];
+  if (door.delivery->give_up(request, *door.group, now)) router_->finished(request);
+}
+
+bool Frontend::under_way(RequestId request) const {
+  if (routed_[at(request)] < 0) return false;
+  switch (static_cast<Status>(sequences_[request].status)) {
+    case Status::kPending:  // another group computes its prompt
+    case Status::kWaiting:
+    case Status::kRunning:
+    case Status::kParked:
+      return true;
+    default:
+      return false;
+  }
+}
+
+void Frontend::step_done(std::span<const RequestId> finished, std::span<const Item> items, Ps now) {
+  for (const RequestId request : finished)
+    if (!gave_up(request)) router_->finished(request);
+  answered(finished, items, now);
+}
+
+void Frontend::answered(std::span<const RequestId> finished, std::span<const Item> items, Ps now) {
+  num_finished_ += static_cast<std::int64_t>(finished.size());
+  clients_->answered(finished, now);
+  if (!clients_->count_tokens()) return;
+  for (const Item& item : items)
+    clients_->received(item.request, log_.emitted_tokens[item.request], now);
+}
+
+bool Frontend::gave_up(RequestId request) const { return clients_->gave_up(request); }
+
+}  // namespace llmsim

@@ -1,0 +1,77 @@
+// The way of a request from its client to a group and back: router, admission, delivery,
+// completion.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "frontend/delivery.h"
+#include "group/completion.h"
+#include "router/router.h"
+
+namespace llmsim {
+
+class Clients;
+
+// Whether a request that has been routed to a group is taken in.
+using Admission = std::function<bool(RequestId, Ps, const Group&)>;
+
+enum class Verdict : std::uint8_t {
+  kDelivered,
+  kRefused,   // no group is there, its queue is full, or the admission policy does not want it
+  kRejected,  // no group can ever run it
+};
+
+class Frontend final : public Completion {
+ public:
+  Frontend(SequenceTable& sequences, RequestLog& log, std::unique_ptr<Router> router,
+           Admission admission);
+
+  // Whom it tells of answers; before the first event.
+  void serve(Clients& clients) { clients_ = &clients; }
+  // From now on requests for the group's model may be routed to it, and `delivery` takes them
+  // there. Groups come in the order of their indices.
+  void add_candidate(Group& group, Delivery& delivery);
+  void remove_candidate(const Group& group);
+  // Requests that were delivered to the group and have not been answered, by row, but for those
+  // whose clients have gone; the router counts them as finished.
+  std::vector<RequestId> take_back(const Group& group);
+  // Nothing has happened to these requests since they arrived.
+  void forget(const std::vector<RequestId>& requests);
+
+  Verdict arrive(RequestId request, std::int32_t model, Ps now);
+  // The client of a request that was delivered has gone.
+  void give_up(RequestId request, Ps now);
+  // Whether the request has been delivered and not been answered.
+  bool under_way(RequestId request) const;
+
+  // Of groups that answer clients themselves.
+  void step_done(std::span<const RequestId> finished, std::span<const Item> items, Ps now) override;
+  // Clients have their last tokens; whoever chose their groups has been told.
+  void answered(std::span<const RequestId> finished, std::span<const Item> items, Ps now);
+  bool gave_up(RequestId request) const;
+
+  Router& router() { return *router_; }
+  Direct& direct() { return direct_; }
+  std::int64_t num_finished() const { return num_finished_; }
+
+ private:
+  SequenceTable& sequences_;
+  RequestLog& log_;
+  std::unique_ptr<Router> router_;
+  Admission admission_;
+  Direct direct_;
+  Clients* clients_ = nullptr;
+  std::vector<std::vector<Group*>> candidates_;  // by model
+  struct Door {
+    Group* group = nullptr;
+    Delivery* delivery = nullptr;
+  };
+  std::vector<Door> doors_;  // by group index; null: nothing is routed there
+  std::vector<std::int32_t>
+      routed_;  // by request: the group that was chosen; -1: none yet, or it turned it away
+  std::int64_t num_finished_ = 0;
+};
+
+}  // namespace llmsim

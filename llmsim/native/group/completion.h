@@ -1,0 +1,21 @@
+// What a group tells those who gave it requests.
+#pragma once
+
+#include <span>
+
+#include "base/types.h"
+#include "program/batch.h"
+
+namespace llmsim {
+
+class Completion {
+ public:
+  virtual ~Completion() = default;
+  // A step has ended, which ran `items` and with which the group is done with the requests
+  // `finished`: they have their last token, or, in a group that computes prompts for others, their
+  // whole prompt.
+  virtual void step_done(std::span<const RequestId> finished, std::span<const Item> items,
+                         Ps now) = 0;
+};
+
+}  // namespace llmsim

@@ -1,0 +1,22 @@
+// The description of one group, of which groups are made before and during a run.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "group/group.h"
+#include "kv_transfer/kv_transfer.h"
+
+namespace llmsim {
+
+// One group and what makes its parts. A maker is called once for each group that is made of it.
+struct GroupSpec {
+  GroupConfig config;
+  std::function<std::unique_ptr<Scheduler>(SequenceTable&, RequestLog&)> make_scheduler;
+  std::function<GroupCosts()> make_costs;
+  // Null where the group's steps follow its program.
+  std::function<std::unique_ptr<StepExecutor>(Group&)> make_executor;
+  bool record_steps = false, record_schedule = false;
+};
+
+}  // namespace llmsim
