@@ -194,8 +194,7 @@ def scheduler(folder: Path) -> str:
     identical, steps = sum(one.identical for one in verdicts), sum(one.steps for one in verdicts)
     return (
         f"`llmsim conformance schedules <data>/vllm_oracle`: {identical} of {len(verdicts)} "
-        "recordings of vLLM "
-        f"0.24.0's own scheduler are identical at every step, {steps:,} steps. "
+        f"recordings of vLLM 0.24.0's own scheduler are identical at every step, {steps:,} steps. "
         + accuracy_static.SCHEDULER
     )
 

@@ -93,14 +93,12 @@ def h100(folder: Path) -> str:
     lines = [
         (
             f"{SOURCE}. Only means exist, so nothing is paired. Operator times are from the "
-            "silicon "
-            "database."
+            "silicon database."
         ),
         "",
         "| throughput / mean TTFT / mean TPOT error, % | real (tok/s, ms, ms) | nothing fitted, "
-        "synchronous | nothing "
-        "fitted, synchronous, eager | synchronous, host gap fitted on row 1 | LLMServingSim 2.0 "
-        "(own H100 profile) |",
+        "synchronous | nothing fitted, synchronous, eager | synchronous, host gap fitted on row 1 "
+        "| LLMServingSim 2.0 (own H100 profile) |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     with tempfile.TemporaryDirectory() as scratch:
@@ -125,36 +123,27 @@ def h100(folder: Path) -> str:
         "",
         *_verdicts(fitted),
         "",
-        f"The fitted host gap is {gap_ns / 1e6:.2f} ms per step: what a synchronous engine "
-        "spends on the host, which "
-        "no table of kernels holds; the engine profile of a current one has none. The artifact "
-        "keeps server logs of "
-        "its A6000 runs: vLLM 0.11.1 and 0.13.0rc2 with enforce_eager, so without CUDA graphs. "
-        "If these runs were the "
-        "same, launches take much of it: the second column has the launch time of the engine "
-        "profile, which was "
-        "measured on another host, and lies on both sides of what was published.",
+        f"The fitted host gap is {gap_ns / 1e6:.2f} ms per step: what a synchronous engine spends "
+        "on the host, which no table of kernels holds; the engine profile of a current one has "
+        "none. The artifact keeps server logs of its A6000 runs: vLLM 0.11.1 and 0.13.0rc2 with "
+        "enforce_eager, so without CUDA graphs. If these runs were the same, launches take much "
+        "of it: the second column has the launch time of the engine profile, which was measured "
+        "on another host, and lies on both sides of what was published.",
         "",
-        "What one gap cannot do: the published TPOT of one instance is 4.05 ms above that of "
-        "two, each with half of "
-        "the sequences; the simulated one 2.5 ms, with and without the gap. Some cost grows with "
-        "the batch: about 30 "
-        "us of the host per sequence and step beside a smaller gap would bring both to 0 %. "
-        "Published: the outputs of "
-        "Llama-3-70B on four H100 took 0.2 ms for one sequence and 3.4 ms for 32 in vLLM of July "
-        "2024 "
+        "What one gap cannot do: the published TPOT of one instance is 4.05 ms above that of two, "
+        "each with half of the sequences; the simulated one 2.5 ms, with and without the gap. "
+        "Some cost grows with the batch: about 30 us of the host per sequence and step beside a "
+        "smaller gap would bring both to 0 %. Published: the outputs of Llama-3-70B on four H100 "
+        "took 0.2 ms for one sequence and 3.4 ms for 32 in vLLM of July 2024 "
         "(github.com/vllm-project/vllm, issue 6913). What these runs had of it was not measured, "
-        "so it is not in the "
-        "model. Prefill and decode apart lack what the KV connector takes, experts what their "
-        "launches take: the "
-        "measured series (artifact, figure 5) end in steps of 50 tokens/s, 20 ms per token of a "
-        "lone request, on 32 "
-        "layers of experts as on 80 dense ones.",
+        "so it is not in the model. Prefill and decode apart lack what the KV connector takes, "
+        "experts what their launches take: the measured series (artifact, figure 5) end in steps "
+        "of 50 tokens/s, 20 ms per token of a lone request, on 32 layers of experts as on 80 "
+        "dense ones.",
         "",
         "The same by hand: `llmsim calibrate MEANS.json <options> --fit host_gap_ns --out "
-        "h100.json`, then `llmsim run "
-        "... --calibration h100.json` and `llmsim validate MEANS.json out` "
-        "(docs/how-to/calibration.md).",
+        "h100.json`, then `llmsim run ... --calibration h100.json` and `llmsim validate "
+        "MEANS.json out` (docs/how-to/calibration.md).",
     ]
     return "\n".join(lines)
 
@@ -169,8 +158,7 @@ def _verdicts(fitted: Mapping[str, MeansComparison]) -> list[str]:
         said = [
             (
                 f"{what} {errors[name]:+.1f} % "
-                f"({'met' if abs(errors[name]) <= most else 'missed'}: "
-                f"{most:g} %)"
+                f"({'met' if abs(errors[name]) <= most else 'missed'}: {most:g} %)"
             )
             for (name, most), what in zip(
                 TARGETS.items(), ("throughput", "mean TTFT", "mean TPOT"), strict=True

@@ -71,10 +71,9 @@ the last token, for all three alike."""  # noqa: E501
 
 SCHEDULER = (
     "They cover plain runs, KV pressure, prefix caching, sequence limit, long-prefill threshold, "
-    "priority, async "
-    "scheduling with and without pressure, speculative decoding, unchunked prefill, watermark, "
-    "and 300 requests: "
-    "tokens per request, preemptions, free blocks, cached tokens, times."
+    "priority, async scheduling with and without pressure, speculative decoding, unchunked "
+    "prefill, watermark, and 300 requests: tokens per request, preemptions, free blocks, cached "
+    "tokens, times."
 )
 
 LIMITS = """## What is not validated

@@ -207,8 +207,7 @@ def markdown(steps: Sequence[Step]) -> str:
     lines.append("")
     lines.append(
         f"{within} of {len(steps)} steps are within {LIMIT_PERCENT:g} % as they are (largest "
-        f"{worst:.1f} %); without"
-        f" the named differences all are within {alike:.1f} %."
+        f"{worst:.1f} %); without the named differences all are within {alike:.1f} %."
     )
     return "\n".join(lines)
 

@@ -165,9 +165,8 @@ def targets_markdown(found: Mapping[str, Reached]) -> str:
         missed = ", ".join(one.missed) or "none"
         lines.append(
             f"- {name}: fitted on the first half: {constants}; means of the other half within "
-            f"{held:.2f} % (target "
-            f"{HELD_OUT_TARGET_PERCENT:g}: {verdict}). Targets of the table that are missed: "
-            f"{missed}."
+            f"{held:.2f} % (target {HELD_OUT_TARGET_PERCENT:g}: {verdict}). Targets of the table "
+            f"that are missed: {missed}."
         )
     return "\n".join(lines) + "\n"
 

@@ -132,16 +132,14 @@ def errors_named(
         yield
     except (OverflowError, _native.engine.OutOfRange) as error:
         raise InfeasibleError(
-            f"{error} at {simulation.num_finished} of {len(workload)} finished requests; are "
-            "steps and links that "
-            "slow, or are times of the profile in the wrong unit?"
+            f"{error} at {simulation.num_finished} of {len(workload)} finished requests; are steps "
+            "and links that slow, or are times of the profile in the wrong unit?"
         ) from None
     except _native.Stalled as error:
         if options.policies.scheduler is not None:
             raise InputError(
-                f"scheduler {options.policies.scheduler.name} schedules nothing although "
-                f"requests wait: {error} "
-                f"({options.policies.scheduler.position('build(')})"
+                f"scheduler {options.policies.scheduler.name} schedules nothing although requests "
+                f"wait: {error} ({options.policies.scheduler.position('build(')})"
             ) from None
         raise InvariantError(
             f"invariant 7 (nobody waits for nothing) is violated: {error}"
@@ -286,8 +284,7 @@ def _scheduler_in_python(
         if policies.queue_order or policies.victim or policies.eviction:
             raise InputError(
                 "a queue order, a preemption victim or a cache eviction of yours does not reach "
-                "into the installed "
-                "vLLM's scheduler; choose the scheduler vllm_v1, or remove it"
+                "into the installed vLLM's scheduler; choose the scheduler vllm_v1, or remove it"
             )
         from llmsim.scheduling.conformance.vllm_installed import installed_scheduler
 
@@ -300,9 +297,8 @@ def _scheduler_in_python(
         )
     if steps is not None and engine.speculation is not None:
         raise NotYetError(
-            f"the scheduler {policies.scheduler.name if policies.scheduler else ''} in Python "
-            "does not run together "
-            "with speculative_config in this version; remove one of them"
+            f"the scheduler {policies.scheduler.name if policies.scheduler else ''} in Python does "
+            "not run together with speculative_config in this version; remove one of them"
         )
     return steps
 

@@ -175,9 +175,8 @@ def _compare(work: Workspace, outcome: Outcome, ours: np.ndarray, report: Figure
     else:
         report.remarks.append(
             f"{name}: {outcome.summary['output_throughput']:.0f} output tok/s; nothing published "
-            "for this trace "
-            f"(the paper's own error per second on {device} is {published.SERIES_ERROR[device]} "
-            "% on average)"
+            f"for this trace (the paper's own error per second on {device} is "
+            f"{published.SERIES_ERROR[device]} % on average)"
         )
 
 
@@ -203,10 +202,9 @@ def _measured(
     last = int(np.flatnonzero(real > 0)[-1])
     report.remarks.append(
         f"{name}: last token {outcome.summary['duration']:.1f} s after the first arrival, of the "
-        "recording in second "
-        f"{last} of its own clock (a second is {100 / last:.1f} % of the total); error of the "
-        "throughput per second "
-        f"{errors.series:.1f} % (sum of differences){said}"
+        f"recording in second {last} of its own clock (a second is {100 / last:.1f} % of the "
+        f"total); error of the throughput per second {errors.series:.1f} % (sum of "
+        f"differences){said}"
     )
 
 
@@ -225,8 +223,7 @@ def _peer(
         return stored, f"; LLMServingSim 2.0's is {stored.series:.1f} %, as stored ({error})"
     return whole, (
         f"; LLMServingSim 2.0's is {whole.series:.1f} %, its total {whole.total:+.1f} %, or "
-        f"{stored.total:+.1f} % "
-        "without the last part of a second, which its series lacks"
+        f"{stored.total:+.1f} % without the last part of a second, which its series lacks"
     )
 
 

@@ -69,11 +69,9 @@ def build(work: Workspace) -> FigureReport:
                 f"{run.title}: {pool['hit_tokens']} tokens came from the pool {pool['name']}"
             )
         report.remarks.append(
-            f"{run.title}: {100 * (hits['hit_rate'] or 0):.1f} % of the prompt tokens found in "
-            "the device's cache, "
-            f"peak KV use {100 * outcome.summary['kv_cache'][0]['peak_usage']:.0f} % (the "
-            "paper's own average error is "
-            f"{published.MEMORY_ERROR[run.name]} %)"
+            f"{run.title}: {100 * (hits['hit_rate'] or 0):.1f} % of the prompt tokens found in the "
+            f"device's cache, peak KV use {100 * outcome.summary['kv_cache'][0]['peak_usage']:.0f} "
+            f"% (the paper's own average error is {published.MEMORY_ERROR[run.name]} %)"
         )
     axes[0][0].set_ylabel("KV held, GB")
     axes[1][0].set_ylabel("hit rate, %")

@@ -65,9 +65,8 @@ def build(work: Workspace) -> FigureReport:
         if not outcome.failure:
             slowest = published.SIMULATION_S[name]["LLMServingSim 2.0"]
             report.remarks.append(
-                f"{outcome.run.title}: simulated in {outcome.wall_s:.1f} s; LLMServingSim 2.0 "
-                f"took {slowest:.0f} s on "
-                "its authors' machine"
+                f"{outcome.run.title}: simulated in {outcome.wall_s:.1f} s; LLMServingSim 2.0 took "
+                f"{slowest:.0f} s on its authors' machine"
             )
     rows = [(o.run.name, f"{o.wall_s:.2f}", f"{o.cpu_s:.2f}") for o in outcomes if not o.failure]
     work.write_table("simulation_time", ("run", "wall_s", "cpu_s"), rows)
@@ -85,9 +84,8 @@ def build(work: Workspace) -> FigureReport:
     else:
         report.remarks.append(
             "operator times are the silicon database's, nothing is fitted; the version of vLLM "
-            "behind the published "
-            "means is not stated, and a host gap per step explains most of the difference "
-            "(docs/explanation/accuracy.md)"
+            "behind the published means is not stated, and a host gap per step explains most of "
+            "the difference (docs/explanation/accuracy.md)"
         )
     save(figure, work.folder / "figure_8.pdf")
     return report

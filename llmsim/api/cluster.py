@@ -124,8 +124,7 @@ def starter_fields(
     if needed > devices_per_node:
         raise InputError(
             f"an instance of --tp {tp} x --pp {pp} needs {needed} devices, a node has "
-            "--devices-per-node "
-            f"{devices_per_node}; lower the first or raise the last"
+            f"--devices-per-node {devices_per_node}; lower the first or raise the last"
         )
     sheet = data_sheet(device)
     instance = _instance(model, device, sizes)

@@ -32,9 +32,8 @@ def unused_notes(
         if not group.offloading.local_reads
     } - {0}
     notes += [
-        f"npu_mem.mem_latency of the cluster file ({latency} ns) is not used: the times of "
-        "kernels contain it "
-        "(--enable-local-offloading uses it)"
+        f"npu_mem.mem_latency of the cluster file ({latency} ns) is not used: the times of kernels "
+        "contain it (--enable-local-offloading uses it)"
         for latency in sorted(latencies)
     ]
     return tuple(notes)

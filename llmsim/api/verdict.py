@@ -51,12 +51,10 @@ def circular_sentence(results: Results) -> str:
     more = f" and {len(rows) - NAMED} more" if len(rows) > NAMED else ""
     groups = ", ".join(map(str, results.circular))
     return (
-        f"the requests {', '.join(names)}{more} of group {groups} can never end: they preempt "
-        "each other for ever, and "
-        "none has got further for so long that none will; the other results were written; give "
-        "these requests "
-        "different priorities or arrival times, give the group more KV blocks, or leave out "
-        "--no-reserve-full-isl"
+        f"the requests {', '.join(names)}{more} of group {groups} can never end: they preempt each "
+        "other for ever, and none has got further for so long that none will; the other results "
+        "were written; give these requests different priorities or arrival times, give the group "
+        "more KV blocks, or leave out --no-reserve-full-isl"
     )
 
 
@@ -74,8 +72,7 @@ def _rejection(results: Results, rejected: list[int]) -> str:
         )
     more = f" and {len(rejected) - NAMED} more" if len(rejected) > NAMED else ""
     return (
-        f"{len(rejected)} of {len(workload)} requests can never run: {', '.join(named)}{more}; "
-        "the other results were "
-        "written; raise max_model_len, give the group more memory or a larger tp_size, or "
-        "shorten these requests"
+        f"{len(rejected)} of {len(workload)} requests can never run: {', '.join(named)}{more}; the "
+        "other results were written; raise max_model_len, give the group more memory or a larger "
+        "tp_size, or shorten these requests"
     )

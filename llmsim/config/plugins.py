@@ -132,9 +132,8 @@ def found(kind: Kind, name: str) -> type[Any]:
     """
     if not _ALLOWED.get():
         raise PluginRefused(
-            f"{kind.option} {name} is a Python plug-in that a file names; give --allow-plugins "
-            "to run its code, or "
-            f"name a built-in {kind.word}"
+            f"{kind.option} {name} is a Python plug-in that a file names; give --allow-plugins to "
+            f"run its code, or name a built-in {kind.word}"
         )
     before = set(sys.modules)
     with foreign_code():
@@ -143,8 +142,7 @@ def found(kind: Kind, name: str) -> type[Any]:
     if not isinstance(thing, type):
         raise InputError(
             f"{kind.word} {name} is not a class but a {type(thing).__name__}; name a class with "
-            "the method "
-            f"{next(iter(kind.methods.values()))}"
+            f"the method {next(iter(kind.methods.values()))}"
         )
     for method, meaning in kind.methods.items():
         if not callable(getattr(thing, method, None)):

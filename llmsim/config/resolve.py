@@ -196,8 +196,7 @@ def _offloading(
     if halves and not attention and devices.get("attention") != "cpu":
         raise InputError(
             f"{cluster.position((*location, 'enable_sub_batch_interleaving'))} is on, but decodes "
-            "attend on the devices; "
-            "turn enable_attn_offloading on too"
+            "attend on the devices; turn enable_attn_offloading on too"
         )
     default = Offloading()
     return Offloading(

@@ -69,8 +69,7 @@ def look(request: CostRequest) -> Available:
         raise InputError(
             (
                 "--enable-attn-prediction fits the attention rows of a profile bundle; give one "
-                "with "
-                "--profile-dir"
+                "with --profile-dir"
             )
             + (f" ({reason})" if reason else "")
         )
@@ -97,10 +96,8 @@ def look(request: CostRequest) -> Available:
     ):
         notes.append(
             "the silicon database (Python package aiconfigurator-core) is not installed for "
-            "Python "
-            f"{platform.python_version()} on {platform.system()} {platform.machine()}: times "
-            "that nothing else "
-            f"measures rest on the data sheet of {request.hardware_name}"
+            f"Python {platform.python_version()} on {platform.system()} {platform.machine()}: "
+            f"times that nothing else measures rest on the data sheet of {request.hardware_name}"
         )
     return Available(bundle, database, roofline, tuple(notes), tables, similar)
 

@@ -186,9 +186,8 @@ def _beside_sheet(costs: list[OpCost], request: CostRequest) -> str:
         if times > SLOW_LINKS:
             return (
                 f"; that machine's links are slow: at {last} {op.feature} {op.name} takes "
-                f"{times:.0f} times as long "
-                f"as on {request.hardware.intra_node_link_bytes_per_s / 1e9:g} GB/s, the data "
-                "sheet's"
+                f"{times:.0f} times as long as on "
+                f"{request.hardware.intra_node_link_bytes_per_s / 1e9:g} GB/s, the data sheet's"
             )
     return ""
 
@@ -198,9 +197,8 @@ def _unused_bandwidth(request: CostRequest) -> str:
     assert peak_rates is not None
     return (
         f"npu_mem.mem_bw of the cluster file ({given / 1e9:g} GB/s) is not used: the times of "
-        f"{request.hardware_name} "
-        f"are those of a device with {peak_rates.memory_bandwidth_bytes_per_s / 1e9:g} GB/s "
-        "(--cost-source roofline uses it)"
+        f"{request.hardware_name} are those of a device with "
+        f"{peak_rates.memory_bandwidth_bytes_per_s / 1e9:g} GB/s (--cost-source roofline uses it)"
     )
 
 

@@ -93,10 +93,9 @@ def refuse_below(level: str, where: str, cost: OpCost, rows: Int64) -> None:
     if len(used):
         at = int(used[0])
         raise InputError(
-            f"--require {level}: {where}: the time of {cost.name} at {at} {cost.feature} is"
-            f" {Provenance(int(cost.provenance[at])).name.lower()} ({cost.source}); measure it "
-            "(a profile bundle or"
-            " --cost-table), or require less"
+            f"--require {level}: {where}: the time of {cost.name} at {at} {cost.feature} is "
+            f"{Provenance(int(cost.provenance[at])).name.lower()} ({cost.source}); measure it (a "
+            "profile bundle or --cost-table), or require less"
         )
 
 

@@ -68,8 +68,7 @@ def check_capacities(deployment: Deployment, groups: Sequence["LoweredGroup"]) -
             more = f" beside {(size - held) / (1 << 30):.2f} GiB of KV" if size > held else ""
             raise InfeasibleError(
                 f"{deployment.cluster_path}: weights at {place}{where}: {held / (1 << 30):.2f} "
-                f"GiB{more} do not fit "
-                f"its {capacity / (1 << 30):.2f} GiB"
+                f"GiB{more} do not fit its {capacity / (1 << 30):.2f} GiB"
             )
 
 

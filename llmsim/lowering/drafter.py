@@ -80,8 +80,7 @@ def refuse_what_does_not_run_yet(group: Group, *, offloads: bool) -> None:
         if is_so:
             raise NotYetError(
                 f"speculative_config with the method {speculation.method} together with {what} "
-                "does not run in this "
-                "version; remove one of them"
+                "does not run in this version; remove one of them"
             )
 
 
@@ -150,9 +149,8 @@ def _check_fits(drafter: ModelConfig, max_model_len: int, members: int) -> None:
     if members > 1 and drafter.num_moe_layers:
         raise NotYetError(
             f"speculative_config: the drafter {drafter.name} has experts, which {members} "
-            "data-parallel ranks in "
-            "lock-step would share; that does not run in this version: choose a dense drafter, "
-            "or ngram"
+            "data-parallel ranks in lock-step would share; that does not run in this version: "
+            "choose a dense drafter, or ngram"
         )
     if drafter.max_position_embeddings < max_model_len:
         raise InputError(
@@ -191,8 +189,7 @@ def _layout(speculation: Speculation, request: CostRequest) -> Layout:
     if tp not in (1, request.layout.tp):
         raise InputError(
             f"speculative_config.draft_tensor_parallel_size is {tp}; it may be 1 or "
-            f"{request.layout.tp}, which is the "
-            "model's"
+            f"{request.layout.tp}, which is the model's"
         )
     if tp == request.layout.tp:
         return replace(request.layout, stage_layers=(), stage=0)
@@ -209,8 +206,7 @@ def _head(
         if given.vocab_size != target.vocab_size:
             raise InputError(
                 f"speculative_config.model: {given.name} has a vocabulary of {given.vocab_size}, "
-                f"{target.name} one of "
-                f"{target.vocab_size}; a draft model shares the model's"
+                f"{target.name} one of {target.vocab_size}; a draft model shares the model's"
             )
         layout = replace(layout, ep=layout.ep if given.num_experts else 1)
         ops = operators(given, layout, dtypes)
@@ -218,8 +214,7 @@ def _head(
     if given is not None and given.hidden_size != target.hidden_size:
         raise InputError(
             f"speculative_config.model: {given.name} has a hidden size of {given.hidden_size}, "
-            f"{target.name} one of "
-            f"{target.hidden_size}; its head reads the model's hidden states"
+            f"{target.name} one of {target.hidden_size}; its head reads the model's hidden states"
         )
     model = given if given is not None else one_layer(target, speculation)
     own_vocabulary = _own_vocabulary(speculation, located)
@@ -253,8 +248,7 @@ def one_layer(target: ModelConfig, speculation: Speculation) -> ModelConfig:
     if not target.intermediate_size:
         raise InputError(
             f"speculative_config: {target.name} has no dense layer that an {speculation.method} "
-            "head could be made "
-            "like; give the head's config.json as speculative_config.model"
+            "head could be made like; give the head's config.json as speculative_config.model"
         )
     return replace(target, name=name, num_layers=1, moe_layers=(False,), layer_kinds=kinds)
 

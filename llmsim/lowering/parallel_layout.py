@@ -41,9 +41,8 @@ def _replicas_of_a_dense_ffn(group: Group, model: ModelConfig) -> int:
     assert group.ffn_tp is not None, "the caller looked"
     if group.ffn_tp % group.tp:
         raise InputError(
-            f"ffn_tp_size is {group.ffn_tp}; {model.name} is dense, and a token passes the FFN "
-            "of its own ranks, so "
-            f"it must be a multiple of attn_tp_size, which is {group.tp}"
+            f"ffn_tp_size is {group.ffn_tp}; {model.name} is dense, and a token passes the FFN of "
+            f"its own ranks, so it must be a multiple of attn_tp_size, which is {group.tp}"
         )
     return group.ffn_tp // group.tp
 

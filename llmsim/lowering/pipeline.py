@@ -84,8 +84,7 @@ def _runs_v2(group: Group, model: ModelConfig) -> bool:
     if given is False and rules.alone:
         raise InputError(
             f"use_v2_model_runner is false, but {profile.name} runs asynchronous pipeline stages "
-            "by Model Runner V2 "
-            "alone; remove it, or set async_scheduling false"
+            "by Model Runner V2 alone; remove it, or set async_scheduling false"
         )
     if given is not None:
         return given

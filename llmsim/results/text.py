@@ -164,9 +164,8 @@ def _utilisation_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for group in summary["utilisation"][:_MAX_GROUPS]:
         yield (
             f"Utilisation, group {group['group']}",
-            f"busy {_percent(group['busy'])}, compute (MFU) {_percent(group['mfu'])}, "
-            f"memory bandwidth (MBU) {_percent(group['mbu'])}; while busy "
-            f"{_percent(group['mfu_busy'])}, "
+            f"busy {_percent(group['busy'])}, compute (MFU) {_percent(group['mfu'])}, memory "
+            f"bandwidth (MBU) {_percent(group['mbu'])}; while busy {_percent(group['mfu_busy'])}, "
             f"{_percent(group['mbu_busy'])}",
         )
     classes = summary["utilisation_by_device"]
@@ -220,8 +219,7 @@ def _energy_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield (
             "Energy",
             f"{energy['total_j']:.1f} J, {_number(energy['j_per_output_token'], 3)} J per output "
-            "token, "
-            f"mean {_number(energy['mean_power_w'], 1)} W, peak "
+            f"token, mean {_number(energy['mean_power_w'], 1)} W, peak "
             f"{_number(energy['peak_power_w'], 1)} W{grams}",
         )
         total = energy["total_j"]
@@ -233,8 +231,7 @@ def _energy_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield (
             "Cost (USD)",
             f"{cost['total']:.4f}, {_number(cost['per_million_output_tokens'], 3)} per million "
-            "output tokens "
-            f"({cost['price_per_hour']:g} per hour)",
+            f"output tokens ({cost['price_per_hour']:g} per hour)",
         )
 
 
@@ -265,8 +262,7 @@ def _warnings(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             "Horizon",
             (
                 f"the run was cut at {summary['horizon_s']:g} s: figures cover what had finished "
-                "by "
-                "then"
+                "by then"
             ),
         )
     if summary["rejected"]:
@@ -274,8 +270,7 @@ def _warnings(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             "Warning",
             (
                 f"{summary['rejected']} requests can never run: longer than the model's limit or "
-                "the "
-                "KV cache"
+                "the KV cache"
             ),
         )
     notes = sorted(

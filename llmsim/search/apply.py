@@ -162,9 +162,8 @@ def _keep_paths_apart(base: Base) -> None:
             steps = _steps(base, first), _steps(base, later)
             if len(steps[0]) >= len(steps[1]) and all(map(_meet, *steps)):
                 raise InputError(
-                    f"{base.space.path}: vary names {first} and, after it, {later}, which sets "
-                    "the same; remove one, "
-                    "or name the whole before its parts"
+                    f"{base.space.path}: vary names {first} and, after it, {later}, which sets the "
+                    "same; remove one, or name the whole before its parts"
                 )
 
 
@@ -188,8 +187,7 @@ def _keep_devices_apart(base: Base, path: str) -> None:
             if not any(name.startswith(f"{stem}{key.partition('.')[0]}") for name in others):
                 raise InputError(
                     f"{base.space.path}: vary names {path}, but {base.name} gives {key}, which "
-                    "would be the same for "
-                    "all of them; remove it there (the data sheets have it)"
+                    "would be the same for all of them; remove it there (the data sheets have it)"
                 )
 
 

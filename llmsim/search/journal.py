@@ -135,8 +135,7 @@ class Journal:
             if first != self._head:
                 raise InputError(
                     f"{self._path} is of another search (another file, trace or version of "
-                    "llmsim); name another "
-                    "--output, or remove it"
+                    "llmsim); name another --output, or remove it"
                 )
             self._read(lines)
         whole = [

@@ -121,9 +121,8 @@ def with_granularity(workload: Workload, granularity: int) -> Workload:
     if offsets[-1] > MAX_KEYS:
         raise InfeasibleError(
             f"{workload.source}: naming the content of its prompts in blocks of {granularity} "
-            "tokens takes "
-            f"{int(offsets[-1]):,} keys, but {MAX_KEYS:,} are possible; use fewer requests, or "
-            "larger KV blocks"
+            f"tokens takes {int(offsets[-1]):,} keys, but {MAX_KEYS:,} are possible; use fewer "
+            "requests, or larger KV blocks"
         )
     keys = np.empty(int(offsets[-1]), dtype=np.uint64)
     for first, last in chunks_of_rows(offsets):

@@ -106,8 +106,7 @@ def render(made: dict[str, Any]) -> str:
     else:
         lines.append(
             f"  arrivals          {rate:,.4g}/s over {made['span_s']:,.6g} s, peak "
-            f"{made['peak_rate_per_s']:,.4g}/s, "
-            f"CV of gaps {'-' if cv is None else f'{cv:.3g}'}"
+            f"{made['peak_rate_per_s']:,.4g}/s, CV of gaps {'-' if cv is None else f'{cv:.3g}'}"
         )
     for name, label in (("input_tokens", "input tokens"), ("output_tokens", "output tokens")):
         values = made[name]

@@ -21,13 +21,11 @@ from llmsim.cli.run.arguments import checked_options
 
 PEERS = shlex.split(
     "--max-num-seqs 128 --max-num-batched-tokens 2048 --long-prefill-token-threshold 0 --dtype "
-    "bfloat16 "
-    "--block-size 16 --request-routing-policy LOAD --expert-routing-policy BALANCED "
-    "--enable-block-copy "
-    "--enable-prefix-caching --enable-chunked-prefill --prefix-storage None --no-reserve-full-isl "
-    "--npu-memory-utilization 0.9 --run-id mine --inputs-root inputs --cleanup-inputs --num-reqs "
-    "5 --log-interval 1.0 "
-    "--log-level WARNING --kv-cache-dtype auto --network-backend analytical"
+    "bfloat16 --block-size 16 --request-routing-policy LOAD --expert-routing-policy BALANCED "
+    "--enable-block-copy --enable-prefix-caching --enable-chunked-prefill --prefix-storage None "
+    "--no-reserve-full-isl --npu-memory-utilization 0.9 --run-id mine --inputs-root inputs "
+    "--cleanup-inputs --num-reqs 5 --log-interval 1.0 --log-level WARNING --kv-cache-dtype auto "
+    "--network-backend analytical"
 )
 """LLMServingSim's command line, each of its options that one instance without memory below the
 device can take.

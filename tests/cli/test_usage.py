@@ -124,9 +124,9 @@ def test_other_names_ranges_and_words_too_many(capsys: pytest.CaptureFixture[str
     said = refusal(capsys, main, "llmsim", "cluster", "some/model", "H100", "more", "words")
     assert said.startswith('"more words" is too much: ') and "takes MODEL HARDWARE" in said
     assert '"more" is too much' in refusal(capsys, run_main, "llmsim", *start, "more")
-    assert refusal(capsys, run_main, "llmsim", *start[:2]).startswith("--dataset is missing (Trace")
+    assert refusal(capsys, run_main, "llmsim", *start[:2]).startswith("--dataset is missing (Names")
     assert refusal(capsys, main, "llmsim", "cluster", "some/model").startswith(
-        "HARDWARE is missing (A device"
+        "HARDWARE is missing (Names a device"
     )
 
 

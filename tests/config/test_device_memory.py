@@ -111,7 +111,6 @@ def test_a_sheet_of_ones_own_beside_the_file_counts_and_the_run_is_the_same(
     notes = [note for note in left_out["notes"] if note not in given_["notes"]]
     assert notes == [
         "npu_mem of mine.json: mem_size 40 GiB and mem_bw 864 GB/s from its data sheet, the "
-        "cluster file does not say; "
-        "the driver of a device reports a little less memory"
+        "cluster file does not say; the driver of a device reports a little less memory"
     ]
     assert {**left_out, "notes": []} == {**given_, "notes": []}

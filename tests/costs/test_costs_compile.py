@@ -132,13 +132,11 @@ def test_a_cached_run_imports_no_heavy_library(own_cache: Path) -> None:
     compile_costs(request(source="silicon"))
     program = (
         "import sys, dataclasses; from llmsim.model import *; from llmsim.costs import "
-        "CostRequest, compile_costs;"
-        f"m = load_model({LLAMA!r}); l = Layout(); d = Dtypes();"
-        "r = CostRequest(m, l, d, 'RTXPRO6000', load_hardware('RTXPRO6000'), 0, operators(m, l, "
-        "d), 2048, 128, 16384,"
-        "(1, 2, 4, 8, 256, 512), source='silicon'); print(compile_costs(r).table_hash);"
-        "bad = {'pandas', 'scipy', 'pyarrow', 'yaml', 'aiconfigurator_core'} & set(sys.modules); "
-        "assert not bad, bad"
+        f"CostRequest, compile_costs;m = load_model({LLAMA!r}); l = Layout(); d = Dtypes();r = "
+        "CostRequest(m, l, d, 'RTXPRO6000', load_hardware('RTXPRO6000'), 0, operators(m, l, d), "
+        "2048, 128, 16384,(1, 2, 4, 8, 256, 512), source='silicon'); "
+        "print(compile_costs(r).table_hash);bad = {'pandas', 'scipy', 'pyarrow', 'yaml', "
+        "'aiconfigurator_core'} & set(sys.modules); assert not bad, bad"
     )
     environment = dict(os.environ, LLMSIM_CACHE=str(own_cache), PYTHONPATH=str(ROOT))
     done = subprocess.run(

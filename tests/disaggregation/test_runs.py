@@ -405,9 +405,8 @@ REFUSED: list[tuple[list[dict[str, Any]], dict[str, Any], type[LlmsimError], str
         {},
         InputError,
         (
-            "drafts come from no model in the first and from one layer of "
-            "meta-llama/Llama-3.1-8B in "
-            "the second"
+            "drafts come from no model in the first and from one layer of meta-llama/Llama-3.1-8B "
+            "in the second"
         ),
     ),
     (

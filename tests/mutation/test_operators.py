@@ -131,9 +131,9 @@ def test_a_changed_text_with_other_letters_is_changed_where_it_stands() -> None:
 
 def test_the_seed_alone_decides() -> None:
     roots = ["llmsim/results", "llmsim/native/router"]
-    first = list(itertools.islice(drawn(roots, 7), 80))
-    assert first == list(itertools.islice(drawn(reversed(roots), 7), 80))  # type: ignore[arg-type]
-    assert first != list(itertools.islice(drawn(roots, 8), 80))
+    first = list(itertools.islice(drawn(roots, 7), 200))
+    assert first == list(itertools.islice(drawn(reversed(roots), 7), 200))  # type: ignore[arg-type]
+    assert first != list(itertools.islice(drawn(roots, 8), 200))
     assert {mutant.path.rpartition(".")[2] for mutant in first} == {"cpp", "h", "py"}
 
 

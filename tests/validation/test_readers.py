@@ -134,8 +134,7 @@ def test_clocks_are_aligned_by_the_quickest_way_to_the_queue(tmp_path: Path) -> 
         (
             (
                 '{"metadata": {"request_start_ns": 1}, "metrics": {"time_to_first_token": '
-                '{"value": '
-                '1, "unit": "h"}}}'
+                '{"value": 1, "unit": "h"}}}'
             ),
             '"h"',
         ),

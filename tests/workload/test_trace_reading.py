@@ -235,8 +235,7 @@ def test_when_clients_give_up(tmp_path):
     lines = [
         '{"input_toks": 1, "output_toks": 1, "arrival_time_ns": 9, "cancel_after_toks": 4}',
         '{"arrival_time_ns": 2, "cancel_after_ns": 7, "sub_requests": [{"input_toks": 2, '
-        '"output_toks": 2},'
-        ' {"input_toks": 3, "output_toks": 3, "cancel_after_ns": 8}]}',
+        '"output_toks": 2}, {"input_toks": 3, "output_toks": 3, "cancel_after_ns": 8}]}',
     ]
     path.write_text("\n".join(lines), encoding="utf-8")
     workload = load_trace(path, known_models=(), granularity=16)

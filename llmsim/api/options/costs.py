@@ -13,8 +13,7 @@ KvTransfer = Annotated[
         PANEL,
         "--kv-transfer",
         text="Sets how KV moves from prefill to decode instances: whole (a prompt at once) or "
-        "layerwise; whole if "
-        "not given.",
+        "layerwise; whole if not given.",
     ),
 ]
 KvTransferMode = Annotated[
@@ -33,8 +32,7 @@ ExpertRouting = Annotated[
         PANEL,
         "--expert-routing-policy",
         text="Sets the loads of experts: BALANCED, RR, RAND, ZIPF:s=1, POWER_LAW:alpha=1.2, "
-        "TRACE:file or "
-        "module:Class.",
+        "TRACE:file or module:Class.",
         default=True,
     ),
 ]
@@ -55,8 +53,7 @@ CostSource = Annotated[
         PANEL,
         "--cost-source",
         text="Chooses the source of operator times: auto, bundle, external, silicon, roofline, "
-        "module:Class or "
-        "blackbox:FILE.json.",
+        "module:Class or blackbox:FILE.json.",
         default=True,
     ),
 ]
@@ -98,9 +95,8 @@ Network = Annotated[
         PANEL,
         "--network-backend",
         text="Chooses the network model: congestion-unaware, congestion-aware, fair-share, or "
-        "analytical, which is "
-        "fair-share where the cluster file names "
-        "a topology, else congestion-unaware.",
+        "analytical, which is fair-share where the cluster file names a topology, else "
+        "congestion-unaware.",
         default=True,
     ),
 ]

@@ -41,8 +41,7 @@ Fit = Annotated[
         "--fit",
         help="Names a constant to fit: time_factor, host_gap_ns, collective_factor, "
         "link_bandwidth_gb_per_s or link_latency_ns. Repeated options are fitted together. By "
-        "default each constant is tried alone, except the two of the link, and the best "
-        "is kept.",
+        "default each constant is tried alone, except the two of the link, and the best is kept.",
         show_default=False,
         metavar="<str>",
     ),
@@ -185,8 +184,7 @@ def what_can_be_fitted(options: "RunOptions") -> tuple[str, tuple[str, ...]]:
     if len(hardware) > 1:
         raise InputError(
             f"the cluster has {', '.join(hardware)}; a log of several kinds of machine does not "
-            "tell whose constants "
-            "it is about: calibrate each alone"
+            "tell whose constants it is about: calibrate each alone"
         )
     linked = any(group.info.tp > 1 and group.costs.link_collectives for group in lowered.groups)
     measured = any(op.collective for group in lowered.groups for op in group.costs.ops)

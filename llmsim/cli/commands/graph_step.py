@@ -9,9 +9,8 @@ from llmsim.cli.run.command_line import given_path
 from llmsim.config.errors import InputError
 
 HELP = (
-    "Write one step of a run as a graph: every operator with its device, duration and bytes. "
-    "The command takes every option of `llmsim run`; --cluster-config and --dataset are "
-    "required."
+    "Write one step of a run as a graph: every operator with its device, duration and bytes. The "
+    "command takes every option of `llmsim run`; --cluster-config and --dataset are required."
 )
 SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 FORMATS = {".dot": "dot", ".graphml": "graphml", ".json": "json"}

@@ -136,16 +136,13 @@ def _refuse_unfinished(found: "list[Trial]", journal: "Journal", output: Path) -
 
         raise FailedRuns(
             f"{len(failed)} of {len(found)} points have no answer, after two runs of each; for "
-            "instance "
-            f"{shown(failed[0].point)}: {failed[0].reason}; the others are in "
-            f"{output / 'result.json'}, and the same "
-            "call runs what is missing"
+            f"instance {shown(failed[0].point)}: {failed[0].reason}; the others are in "
+            f"{output / 'result.json'}, and the same call runs what is missing"
         )
     if changed := journal.changed_since():
         raise InputError(
-            f"{changed} changed while the search ran, so that its answers are of two contents; "
-            "the same call runs "
-            "those of the old one again"
+            f"{changed} changed while the search ran, so that its answers are of two contents; the "
+            "same call runs those of the old one again"
         )
 
 
@@ -162,6 +159,5 @@ def _why_none(found: "list[Trial]", output: Path) -> str:
     nearest = f"; for instance {(short or found)[0].reason}"
     return (
         f"none of {len(found)} points is an answer: {len(found) - len(short)} cannot run, "
-        f"{len(short)} miss a "
-        f"requirement{nearest}; all are in {output / 'result.json'}"
+        f"{len(short)} miss a requirement{nearest}; all are in {output / 'result.json'}"
     )

@@ -117,10 +117,9 @@ def _write_timeline(
             wanted = options.log_interval_ps * rows / TIMELINE_ROWS / 1e12
             raise InputError(
                 f"--timeline {options.timeline} was not written: the series has {rows} rows, of "
-                "which a timeline takes "
-                f"{TIMELINE_ROWS}; --log-interval {options.log_interval_ps / 1e12:g} is too "
-                "short for so long a run, "
-                f"give {wanted:.2g} or more"
+                f"which a timeline takes {TIMELINE_ROWS}; --log-interval "
+                f"{options.log_interval_ps / 1e12:g} is too short for so long a run, give "
+                f"{wanted:.2g} or more"
             )
     groups = [GroupOperators(group.operators, group.program_costs) for group in lowered.groups]
     how = deployment.disaggregation

@@ -58,8 +58,7 @@ def _attention(keys: "LayoutKeys", others: int) -> tuple[int, int]:
         raise broken_rule(
             "num_npus",
             f"is {devices}; it must be attn_tp_size x attn_dp_size x pp_size x "
-            "prefill_context_parallel_size = "
-            f"{tp * dp * others}",
+            f"prefill_context_parallel_size = {tp * dp * others}",
         )
     return tp, dp
 
@@ -79,8 +78,7 @@ def _ffn(keys: "LayoutKeys", tp: int, dp: int) -> tuple[int | None, int | None]:
     if cut * spread != devices:
         raise broken_rule(
             "ffn_tp_size",
-            f"x ffn_ep_size = {cut} x {spread} = {cut * spread}, but attn_tp_size x attn_dp_size "
-            f"= {tp} x {dp} = "
-            f"{devices}; attention and FFN must span the same devices",
+            f"x ffn_ep_size = {cut} x {spread} = {cut * spread}, but attn_tp_size x attn_dp_size = "
+            f"{tp} x {dp} = {devices}; attention and FFN must span the same devices",
         )
     return cut, spread

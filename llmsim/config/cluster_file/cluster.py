@@ -100,10 +100,8 @@ class Cluster(Section):
     )
     topology: Name | None = Field(
         default=None,
-        description="A topology file (beside this file), or a bundled network by name: "
-        "collectives and "
-        "hand-over take "
-        "its routes.",
+        description="A topology file (beside this file), or a bundled network by name: collectives "
+        "and hand-over take its routes.",
     )
     cxl_mem: CxlMemory | None = Field(default=None, description="CXL memory pool.")
     storage: Storage | None = Field(
@@ -122,16 +120,12 @@ class Cluster(Section):
     kv_transfer: Literal["whole", "layerwise"] | None = Field(
         default=None,
         description="Between instances of pd_type prefill and decode: whole prompts, or layer by "
-        "layer "
-        "as they are "
-        "computed.",
+        "layer as they are computed.",
     )
     kv_transfer_mode: Literal["pull", "push"] | None = Field(
         default=None,
         description="Whether the decode instance reads when the prefill has ended, or reserves "
-        "before it "
-        "and is "
-        "written to.",
+        "before it and is written to.",
     )
     engine: EngineOptions = Field(
         default_factory=EngineOptions,

@@ -67,8 +67,7 @@ class CpuMemory(Memory):
     pim_table: Name | None = Field(
         default=None,
         description="Times of attention in memory from elsewhere: a CSV file beside this one with "
-        "context_tokens and "
-        "time_us of one sequence in one layer.",
+        "context_tokens and time_us of one sequence in one layer.",
     )
 
 
@@ -153,8 +152,7 @@ class NpuPower(Section):
             raise broken_rule(
                 "power_cap",
                 f"is {shown(self.power_cap_w)}; a device with that limit could not leave "
-                "standby_power, "
-                f"{shown(self.standby_power_w)}; give more",
+                f"standby_power, {shown(self.standby_power_w)}; give more",
             )
         return self
 

@@ -188,9 +188,8 @@ class Instance(EngineOptions):
     operator_devices: dict[Name, Literal["npu", "cpu", "pim"]] = Field(
         default_factory=dict,
         description="Which class of device runs an operator or a class of them (attention, ffn, "
-        "experts, "
-        "norms, "
-        "projections, head): the accelerators, the node's processors, or memory that computes.",
+        "experts, norms, projections, head): the accelerators, the node's processors, or memory "
+        "that computes.",
     )
     sub_batch_rule: Literal["shorter", "always"] | None = Field(
         default=None,
@@ -203,9 +202,7 @@ class Instance(EngineOptions):
     expert_prefetch: Literal["layer", "touched", "demand"] | None = Field(
         default=None,
         description="Offloaded experts: copy all of a layer ahead (default), those that the step "
-        "will "
-        "use as soon as "
-        "it starts, or those after the gate has chosen them.",
+        "will use as soon as it starts, or those after the gate has chosen them.",
     )
     expert_cache: Fraction01 | None = Field(
         default=None,

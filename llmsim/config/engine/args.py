@@ -226,8 +226,7 @@ def with_model_limits(args: EngineArgs, model_max_len: int, field: str) -> Engin
     if max_len > model_max_len:
         raise InputError(
             f"{field}: max_model_len is {max_len} ({args.origin['max_model_len']}), beyond the "
-            "model's "
-            f"{model_max_len}; lower it"
+            f"model's {model_max_len}; lower it"
         )
     tokens = args.max_num_batched_tokens
     if (
@@ -237,10 +236,9 @@ def with_model_limits(args: EngineArgs, model_max_len: int, field: str) -> Engin
     ):
         raise InputError(
             f"{field}: max_num_batched_tokens is {tokens} "
-            f"({args.origin['max_num_batched_tokens']}), below "
-            f"max_model_len {max_len}, but enable_chunked_prefill is false; raise it, lower "
-            "max_model_len, or allow "
-            "chunked prefill"
+            f"({args.origin['max_num_batched_tokens']}), below max_model_len {max_len}, but "
+            "enable_chunked_prefill is false; raise it, lower max_model_len, or allow chunked "
+            "prefill"
         )
     origin = dict(args.origin)
     if args.is_default("max_num_batched_tokens"):

@@ -42,8 +42,7 @@ def settle_batch(values: dict[str, Any], origin: dict[str, str], positions: Posi
             raise InputError(
                 f"{position} is {sequences}, more than max_num_batched_tokens, which is {tokens} "
                 f"({origin['max_num_batched_tokens']}); every running sequence needs a token of "
-                "the budget, so lower "
-                "max_num_seqs or raise max_num_batched_tokens"
+                "the budget, so lower max_num_seqs or raise max_num_batched_tokens"
             )
         values["max_num_seqs"] = tokens
         origin["max_num_seqs"] += ", cut to max_num_batched_tokens"
@@ -64,8 +63,7 @@ def check_version(values: Mapping[str, Any], positions: Positions, profile: Engi
         if active > most:
             raise InputError(
                 f"{positions['max_num_active_seqs']('max_num_active_seqs')} is {active}, more than "
-                "max_num_seqs, which is "
-                f"{most}; lower it"
+                f"max_num_seqs, which is {most}; lower it"
             )
 
 
@@ -89,8 +87,7 @@ def settle_speculation(
             if "async_scheduling" in positions:
                 raise InputError(
                     f"{positions['async_scheduling']('async_scheduling')} is true, but the method "
-                    "ngram proposes on the "
-                    "host, between two steps; remove it, or set it false"
+                    "ngram proposes on the host, between two steps; remove it, or set it false"
                 )
             values["async_scheduling"], origin["async_scheduling"] = (
                 False,

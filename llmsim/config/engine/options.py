@@ -140,8 +140,7 @@ class EngineOptions(Section):
     max_num_scheduled_tokens: Annotated[PositiveTokens | None, OnCommandLine(int)] = Field(
         default=None,
         description="Limits the tokens that the scheduler puts into a step; if not given, "
-        "max_num_batched_tokens "
-        "without the slots of drafts.",
+        "max_num_batched_tokens without the slots of drafts.",
     )
     long_prefill_token_threshold: Annotated[Tokens | None, OnCommandLine(int)] = Field(
         default=None, description="Limits the tokens of one prompt in a step; 0 sets no limit."
@@ -218,9 +217,7 @@ class EngineOptions(Section):
     dtype: Annotated[Annotated[str, _one_of(DTYPES)] | None, OnCommandLine(str)] = Field(
         default=None,
         description="Sets the type of weights and activations: auto (the model's), bfloat16, "
-        "float16, "
-        "float32, fp8 "
-        "or int8.",
+        "float16, float32, fp8 or int8.",
     )
     kv_cache_dtype: Annotated[
         Annotated[str, _one_of(KV_CACHE_DTYPES)] | None, OnCommandLine(str)
@@ -415,8 +412,7 @@ class EngineOptions(Section):
     ) = Field(
         default=None,
         description="Chooses the all-to-all backend that sends tokens to the experts of other "
-        "data-parallel "
-        "ranks.",
+        "data-parallel ranks.",
     )
 
     @model_validator(mode="after")

@@ -120,9 +120,8 @@ def check_async_stages(
     if args.scheduler != VLLM or not profile.async_stages:
         raise InputError(
             f"{position}: async_scheduling is true ({args.origin['async_scheduling']}) with "
-            f"{stages} pipeline stages, "
-            f"which {profile.name} with the scheduler {args.scheduler} does not run; leave it "
-            "out, or set it false"
+            f"{stages} pipeline stages, which {profile.name} with the scheduler {args.scheduler} "
+            "does not run; leave it out, or set it false"
         )
 
 

@@ -36,9 +36,7 @@ class SpeculativeConfig(Section):
     model: Name | None = Field(
         default=None,
         description="The draft model, or the config.json of an EAGLE or MTP head; a head without "
-        "one is "
-        "made like one "
-        "layer of the model.",
+        "one is made like one layer of the model.",
     )
     draft_tensor_parallel_size: PositiveCount | None = Field(
         default=None,
@@ -143,8 +141,7 @@ class SpeculativeConfig(Section):
                     "num_speculative_tokens_per_batch_size",
                     (
                         f"has the range {first} to {last} after {end}; ranges ascend from 1 "
-                        "without "
-                        "overlap"
+                        "without overlap"
                     ),
                 )
             end = last

@@ -226,8 +226,7 @@ def read_pim_table(path: Path) -> tuple[list[int], list[int]]:
         if context[row] != int(context[row]) or (row and context[row] <= context[row - 1]):
             raise InputError(
                 f"{path}:{table.line[row]}:1: context_tokens is {context[row]:g}; it must be a "
-                "whole number above the "
-                "one before"
+                "whole number above the one before"
             )
     return [int(one) for one in context], to_ps(table.number["time_us"]).tolist()
 

@@ -319,9 +319,8 @@ def _check(model: ModelConfig, parallel: Parallel, step: Step) -> None:
     if step.tokens % step.micro_batches or step.tokens < step.sequences:
         raise InputError(
             f"{step.tokens} tokens in {step.sequences} sequences and {step.micro_batches} "
-            "micro-batches do not come "
-            "out even; a multiple of the micro-batches and one token per sequence at least were "
-            "expected"
+            "micro-batches do not come out even; a multiple of the micro-batches and one token "
+            "per sequence at least were expected"
         )
     if parallel.exchanges_tokens:
         if model.num_moe_layers == 0 or model.num_experts % parallel.ep:
@@ -332,6 +331,5 @@ def _check(model: ModelConfig, parallel: Parallel, step: Step) -> None:
         if parallel.ep % parallel.tp or parallel.tp * parallel.dp % parallel.ep:
             raise InputError(
                 f"ep is {parallel.ep}; a divisor of tp {parallel.tp}, or a multiple of it that "
-                "divides tp x dp = "
-                f"{parallel.tp * parallel.dp}, was expected"
+                f"divides tp x dp = {parallel.tp * parallel.dp}, was expected"
             )

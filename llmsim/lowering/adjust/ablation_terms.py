@@ -36,15 +36,13 @@ TERMS: Mapping[str, Term] = MappingProxyType(
             "a batch costs as much as one of equal lengths with the same mean",
             (
                 "kappa from the bundle's skew.csv, or the card's streaming rate of one thread "
-                "block "
-                "(data sheet)"
+                "block (data sheet)"
             ),
         ),
         "mixed_step": Term(
             (
                 "decode rows beside a prefill run in the mixed kernel and lose the packing of "
-                "query "
-                "heads"
+                "query heads"
             ),
             "a mixed step costs its prefill alone plus its decodes alone",
             "the bundle's mixed-batch grid, or the card's measured L2 bandwidth (data sheet)",

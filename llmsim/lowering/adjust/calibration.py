@@ -159,9 +159,8 @@ def link_with(deployment: Deployment, calibration: Calibration | None) -> LinkSp
     if deployment.topology is not None and (bandwidth, latency) != (None, None):
         raise InputError(
             f"{calibration.source}: it calibrates links, but the cluster's are those of the "
-            "topology "
-            f"{deployment.topology.spec.name}; correct them there, and remove the link constants "
-            "here"
+            f"topology {deployment.topology.spec.name}; correct them there, and remove the link "
+            "constants here"
         )
     return LinkSpec(
         bandwidth_bytes_per_s=(

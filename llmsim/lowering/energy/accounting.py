@@ -165,8 +165,7 @@ def accounting(
         if without:
             notes.append(
                 f"energy: node {', '.join(without[:8])}{', ...' if len(without) > 8 else ''} has "
-                "no power section; "
-                "what it draws is not counted"
+                "no power section; what it draws is not counted"
             )
     traffic = tuple(tables[id(group.program)] for group in groups) if tables else ()
     drafts = tuple(draft_tables(group) for group in groups) if tables else ()

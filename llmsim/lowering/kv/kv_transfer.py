@@ -77,17 +77,14 @@ def _check(
     if a.dtypes.kv != b.dtypes.kv:
         raise InputError(
             f"{where} hand over KV, but kv_cache_dtype is {a.dtypes.kv} in the first and "
-            f"{b.dtypes.kv} in the second; "
-            "give both the same"
+            f"{b.dtypes.kv} in the second; give both the same"
         )
     drafters = tuple(None if one.draft is None else one.draft.model.name for one in (a, b))
     if drafters[0] != drafters[1]:
         raise InputError(
-            f"{where} hand over KV, but drafts come from {drafters[0] or 'no model'} in the "
-            "first and from "
-            f"{drafters[1] or 'no model'} in the second, whose layers keep KV, too; give both "
-            "the same "
-            "speculative_config, as vLLM's connector needs it"
+            f"{where} hand over KV, but drafts come from {drafters[0] or 'no model'} in the first "
+            f"and from {drafters[1] or 'no model'} in the second, whose layers keep KV, too; give "
+            "both the same speculative_config, as vLLM's connector needs it"
         )
     if prefill_all_but_last_token(a.model) and a.engine.scheduler != "vllm_v1":
         raise NotYetError(
@@ -98,10 +95,9 @@ def _check(
     if of_several_kinds(a.model) and a.engine.block_size != b.engine.block_size:
         raise InputError(
             f"{where} hand over KV of {source.model_name}, whose layers do not all keep every "
-            "token, but block_size is "
-            f"{a.engine.block_size} in the first and {b.engine.block_size} in the second; give "
-            "both the same, which "
-            "vLLM's connector needs for such models"
+            f"token, but block_size is {a.engine.block_size} in the first and "
+            f"{b.engine.block_size} in the second; give both the same, which vLLM's connector "
+            "needs for such models"
         )
 
 

@@ -89,8 +89,7 @@ def parse_tiers(
         if shared or option:
             raise InputError(
                 f"{'--enable-prefix-sharing' if shared else option} has an effect only with a "
-                "second tier of the "
-                f"prefix cache: add --prefix-storage {' or '.join(MEDIA)}"
+                f"second tier of the prefix cache: add --prefix-storage {' or '.join(MEDIA)}"
             )
         return None
     for option, value, known in (
@@ -165,8 +164,7 @@ def lower_tiers(
             if room <= 0:
                 raise InfeasibleError(
                     f"{deployment.cluster_path}: {group.field_path}: the weights in that memory "
-                    "leave no room for "
-                    f"--prefix-storage {medium} ({room} B)"
+                    f"leave no room for --prefix-storage {medium} ({room} B)"
                 )
             of_node = medium in OF_NODE
             owner = (group.node if of_node else 0) if options.shared else group.index

@@ -127,8 +127,7 @@ def idle_pool_notes(deployment: Deployment, media: Collection[str]) -> tuple[str
     return (
         (
             "cxl_mem holds nothing: no placement puts weights there, and --prefix-storage CXL is "
-            "not "
-            "given"
+            "not given"
         ),
     )
 
@@ -149,8 +148,7 @@ def _check_rate(deployment: Deployment, field: str, bytes_per_s: int) -> None:
         most = FASTEST_BYTES_PER_S // 10**9
         raise InputError(
             f"{deployment.cluster_path}: {field} is {bytes_per_s / 1e9:g} GB/s; what several "
-            "transfers may share can "
-            f"have at most {most} GB/s"
+            f"transfers may share can have at most {most} GB/s"
         )
 
 

@@ -92,9 +92,8 @@ def shared_links(
         if moved and group.layout.pp > 1 and group.engine.async_scheduling:
             raise NotYetError(
                 f"{deployment.cluster_path}: {deployment.groups[members[0]].field_path}: "
-                "async_scheduling with "
-                "pipeline stages whose hidden states share links with KV does not run in this "
-                "version; set it false"
+                "async_scheduling with pipeline stages whose hidden states share links with KV "
+                "does not run in this version; set it false"
             )
         if moved:
             places = [place for index in members for place in network.devices[index]]

@@ -30,8 +30,7 @@ class PimPlan:
         part = self.part
         return (
             f"decodes attend in {self.channels} channels of {part.name} per rank "
-            f"({part.inside_bytes_per_s / 1e9:.1f} "
-            "GB/s inside each); the KV cache is there"
+            f"({part.inside_bytes_per_s / 1e9:.1f} GB/s inside each); the KV cache is there"
         )
 
 

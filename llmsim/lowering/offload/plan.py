@@ -158,8 +158,7 @@ def evicted_notes(deployment: Deployment) -> tuple[str, ...]:
             return (
                 (
                     "placement.kv_evict_loc says where a second tier of the prefix cache is; "
-                    "without "
-                    "it, nothing is there"
+                    "without it, nothing is there"
                 ),
             )
     return ()

@@ -128,9 +128,8 @@ def _need_one_place(where: Where, execution: Execution, place: str) -> None:
         same = (other.stage, other.position) == (execution.stage, execution.position)
         if same and where.of(other) != place:
             raise NotYetError(
-                f"the weights of {execution.op.name} are in several memories, which runs only "
-                "with expert_prefetch "
-                "layer"
+                f"the weights of {execution.op.name} are in several memories, which runs only with "
+                "expert_prefetch layer"
             )
 
 

@@ -106,8 +106,7 @@ def _text_part(read: Reader, notes: list[str]) -> Reader:
 def _text_alone(read: Reader) -> str:
     return (
         f"{read.source} is a multimodal model: its text part is simulated; the weights and the "
-        "work of its encoders are"
-        " not counted"
+        "work of its encoders are not counted"
     )
 
 
@@ -174,9 +173,8 @@ def _model(read: Reader, family: Family, name: str, source: str, notes: list[str
     )
     if heads % kv_heads:
         raise InputError(
-            f"{read.source}: num_attention_heads {heads} is not a multiple of "
-            f"num_key_value_heads {kv_heads};"
-            " every KV head must serve the same number of heads"
+            f"{read.source}: num_attention_heads {heads} is not a multiple of num_key_value_heads "
+            f"{kv_heads}; every KV head must serve the same number of heads"
         )
     layers = read.count("num_hidden_layers", default=listed_layers(read, family), most=MAX_LAYERS)
     dtype = _dtype(read, notes)

@@ -192,9 +192,8 @@ def linear(rules: Rules, family: Family) -> LinearAttention:
     )
     if shape.value_heads % shape.key_heads:
         raise InputError(
-            f"{rules.read.source}: {shape.value_heads} value heads of the linear layers are not "
-            "a multiple of their"
-            f" {shape.key_heads} key heads"
+            f"{rules.read.source}: {shape.value_heads} value heads of the linear layers are not a "
+            f"multiple of their {shape.key_heads} key heads"
         )
     return shape
 

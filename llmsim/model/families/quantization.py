@@ -284,7 +284,6 @@ def _unknown_modules(config: Reader, names: list[str]) -> list[str]:
     return [
         (
             f"{config.source} lists the module {first}{more}, which is no known part of a layer "
-            "and "
-            "is passed over"
+            "and is passed over"
         )
     ]

@@ -137,9 +137,8 @@ class Demand:
             )
         elif windows:
             notes.append(
-                f"{some}, but their blocks are kept for whole sequences, as vLLM does without "
-                "its hybrid KV cache"
-                " manager; with it more would fit"
+                f"{some}, but their blocks are kept for whole sequences, as vLLM does without its "
+                "hybrid KV cache manager; with it more would fit"
             )
         if self.model.linear is not None:
             notes.append(
@@ -160,9 +159,8 @@ class Demand:
         about = f", {states} of them for states" if states else ""
         return (
             f"{self.model.name}: one pool of blocks for {len(tables.windows)} tables of up to "
-            f"{max(tables.layers)} "
-            f"layers{about}, as vLLM's hybrid KV cache has it; a block is {tables.block_size} "
-            "tokens of one table"
+            f"{max(tables.layers)} layers{about}, as vLLM's hybrid KV cache has it; a block is "
+            f"{tables.block_size} tokens of one table"
         )
 
     @property
@@ -258,8 +256,7 @@ class Demand:
         if blocks < MIN_BLOCKS:
             raise InfeasibleError(
                 f"{self.where}: num_gpu_blocks_override {blocks} leaves no block for requests, "
-                "since vLLM keeps one as"
-                f" its null block; give at least {MIN_BLOCKS}"
+                f"since vLLM keeps one as its null block; give at least {MIN_BLOCKS}"
             )
         if self.elsewhere.kv_bytes is not None:
             return

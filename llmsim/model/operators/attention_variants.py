@@ -124,8 +124,7 @@ class LinearAttention:
             fits,
             (
                 f"tp must divide the {heads} heads and, unless it is one, the {groups} groups of "
-                "its "
-                "state spaces"
+                "its state spaces"
             ),
         )
 

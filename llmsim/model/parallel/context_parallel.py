@@ -121,7 +121,6 @@ def context_problem(model: ModelConfig, layout: Layout) -> str:
     if tp % (kv_heads * dcp):
         return (
             f"decode_context_parallel_size {dcp} needs as many ranks that hold the same KV head, "
-            f"so tp {tp} must be a"
-            f" multiple of {dcp} x num_key_value_heads {kv_heads}"
+            f"so tp {tp} must be a multiple of {dcp} x num_key_value_heads {kv_heads}"
         )
     return ""

@@ -260,8 +260,7 @@ def exchange_problem(model: ModelConfig, layout: Layout) -> str:
     rows = layout.exchange in (*BATCHED, "deepep_high_throughput")
     if model.num_experts and rows and layout.ep != layout.expert_ranks:
         return (
-            f"all2all_backend {layout.exchange} sends tokens to whole experts, so ep must be tp "
-            "x dp = "
-            f"{layout.expert_ranks}"
+            f"all2all_backend {layout.exchange} sends tokens to whole experts, so ep must be tp x "
+            f"dp = {layout.expert_ranks}"
         )
     return ""

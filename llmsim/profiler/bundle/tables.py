@@ -24,8 +24,7 @@ def written(path: Path) -> Iterator[None]:
     except OSError as error:
         raise InputError(
             f"{path}: cannot be written ({error.strerror or error}); what was measured so far is "
-            "kept, and the same "
-            "command goes on from there"
+            "kept, and the same command goes on from there"
         ) from None
 
 

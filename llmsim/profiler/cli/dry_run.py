@@ -68,9 +68,8 @@ def dry_run(options: MeasureOptions) -> list[str]:
     return [
         *lines,
         (
-            f"about {left * ROW_S / 60:.0f} minutes on a {where}, {ROW_S} s a row; --budget "
-            "takes it "
-            "in parts"
+            f"about {left * ROW_S / 60:.0f} minutes on a {where}, {ROW_S} s a row; --budget takes "
+            "it in parts"
         ),
     ]
 

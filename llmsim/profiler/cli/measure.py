@@ -131,8 +131,7 @@ def dtypes_of(model: ModelConfig, options: MeasureOptions) -> Dtypes:
     if dtypes.kv != dtypes.activation:
         raise InputError(
             f"{model.name}: its checkpoint keeps the KV cache in {dtypes.kv}, and attention is "
-            "measured on one in "
-            f"{dtypes.activation} only; give a config.json that does not say so"
+            f"measured on one in {dtypes.activation} only; give a config.json that does not say so"
         )
     return dtypes
 

@@ -51,7 +51,6 @@ def fitted(ranks: int, points: Sequence[tuple[float, float]]) -> str:
     errors = np.abs(matrix @ np.array([latency_us, us_per_byte]) - 1.0)
     return (
         f"its all-reduces over {ranks} ranks are those of a ring with link_bw "
-        f"{1e-3 / us_per_byte:.4g} (GB/s) and "
-        f"link_latency {latency_us * 1e3:.4g} (ns), median error "
-        f"{100 * float(np.median(errors)):.0f} %"
+        f"{1e-3 / us_per_byte:.4g} (GB/s) and link_latency {latency_us * 1e3:.4g} (ns), median "
+        f"error {100 * float(np.median(errors)):.0f} %"
     )

@@ -165,9 +165,8 @@ def _below(folder: Path, endings: Sequence[str]) -> list[Path]:
         found += [Path(root, name) for name in files if name.endswith(tuple(endings))]
         if entries > MAX_ENTRIES or len(found) > MAX_TABLES:
             raise InputError(
-                f"{folder} has more than {MAX_TABLES} tables or {MAX_ENTRIES} files below it; "
-                "name the folder of the "
-                "profile of one device, such as profiler/perf/H100 or "
+                f"{folder} has more than {MAX_TABLES} tables or {MAX_ENTRIES} files below it; name "
+                "the folder of the profile of one device, such as profiler/perf/H100 or "
                 "a100/meta-llama/Llama-2-7b-hf, or its files"
             )
     return found

@@ -164,8 +164,7 @@ def _attention(
                 file,
                 (
                     "batches of prefills and decodes together have no place of their own in "
-                    "Vidur's "
-                    "split"
+                    "Vidur's split"
                 ),
             )
         elif math.isnan(us):

@@ -168,8 +168,7 @@ def _check_lengths(model: Any, jobs: Sequence[Job], options: ServeOptions) -> No
     if longest.input_tokens + longest.output_tokens > most:
         raise InputError(
             f"request {longest.request_id} has {longest.input_tokens} + {longest.output_tokens} "
-            "tokens, more than the "
-            f"model's {most}; give a trace with shorter requests"
+            f"tokens, more than the model's {most}; give a trace with shorter requests"
         )
 
 

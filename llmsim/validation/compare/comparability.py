@@ -116,9 +116,7 @@ def _kv(use: KvUse | None, kind: str) -> list[Finding]:
         return []
     sentence = (
         f"the KV cache was full (peak use {100 * use.peak_usage:.0f} %, {use.preemptions} "
-        "preemptions) and its size is "
-        "predicted: some per cent of blocks change every queueing time; give the server's own "
-        "count "
-        "(num_gpu_blocks_override)"
+        "preemptions) and its size is predicted: some per cent of blocks change every queueing "
+        "time; give the server's own count (num_gpu_blocks_override)"
     )
     return [Finding("KV bound", True, sentence)]

@@ -64,9 +64,8 @@ def gross_differences(means_s: Mapping[str, Sequence[float]], where: str) -> lis
             continue
         sentence = (
             f"mean {label} is {1000 * ours_s:.4g} ms simulated and {1000 * theirs_s:.4g} ms "
-            f"{where} "
-            f"({100 * (ours_s / theirs_s - 1):+.0f} %): the options do not describe the server "
-            "that was recorded"
+            f"{where} ({100 * (ours_s / theirs_s - 1):+.0f} %): the options do not describe the "
+            "server that was recorded"
         )
         found.append(Finding(f"mismatch {name}", True, sentence))
     return found
@@ -79,10 +78,8 @@ def _saturation(real: Recording, simulated: Recording) -> list[Finding]:
     full, free = ("log", "simulation") if theirs >= GROWTH else ("simulation", "log")
     sentence = (
         f"the server of the {full} is saturated, that of the {free} is not: each second of "
-        "arrivals adds "
-        f"{theirs:.2f} s of TTFT in the log and {ours:.2f} s in the simulation; compare "
-        "max_num_seqs, "
-        "max_num_batched_tokens, the KV cache and the number of devices"
+        f"arrivals adds {theirs:.2f} s of TTFT in the log and {ours:.2f} s in the simulation; "
+        "compare max_num_seqs, max_num_batched_tokens, the KV cache and the number of devices"
     )
     return [Finding("saturation", True, sentence)]
 
@@ -107,9 +104,8 @@ def _concurrency(real: Recording, simulated: Recording) -> list[Finding]:
     if share < PLATEAU_SHARE or ours <= 1.1 * theirs:
         return []
     sentence = (
-        f"the log writes at most {theirs} answers at once, and does so for {100 * share:.0f} % "
-        "of its time, the "
-        f"simulation up to {ours}: the server's max_num_seqs may be {theirs}"
+        f"the log writes at most {theirs} answers at once, and does so for {100 * share:.0f} % of "
+        f"its time, the simulation up to {ours}: the server's max_num_seqs may be {theirs}"
     )
     return [Finding("limit", True, sentence)]
 

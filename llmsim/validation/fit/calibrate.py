@@ -130,8 +130,7 @@ class Calibrator:
         if cold > middle // 2:
             raise InputError(
                 f"{real.source}: {cold} of the {middle} requests of the first half arrive in the "
-                "first "
-                f"{self.skip_seconds:g} s and would be left out; say --skip-seconds 0 if the "
+                f"first {self.skip_seconds:g} s and would be left out; say --skip-seconds 0 if the "
                 "engine was warm"
             )
         return cold
@@ -228,8 +227,7 @@ def refusal(report: CalibrationReport) -> str | None:
     said = "; ".join(reasons) if reasons else "what the model lacks is no constant of the machine"
     return (
         f"no constant of {report.hardware} improves both halves of the log, whose held-out means "
-        "differ by "
-        f"{held_out_means_percent(report.unfitted):.2f} %; nothing was written: {said}"
+        f"differ by {held_out_means_percent(report.unfitted):.2f} %; nothing was written: {said}"
     )
 
 

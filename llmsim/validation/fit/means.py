@@ -267,9 +267,8 @@ def _refuse_other_work(comparison: MeansComparison) -> None:
     for name, (published, simulated) in _counts(comparison.means, comparison.simulated).items():
         if abs(published - simulated) > MOST_OTHER_WORK * published:
             raise InputError(
-                f"{comparison.means.source}: {name} is {published}, but {simulated} are "
-                "simulated; give the trace that "
-                "was served"
+                f"{comparison.means.source}: {name} is {published}, but {simulated} are simulated; "
+                "give the trace that was served"
             )
 
 
@@ -283,8 +282,7 @@ def means_refusal(fit: MeansFit) -> str | None:
     reasons = "; ".join(finding.sentence for finding in fit.findings if finding.unsound)
     return (
         f"{fit.name} brings {fit.fitted_on.replace('_', ' ')} from {before:.2f} to {after:.2f} % "
-        "off; "
-        f"nothing was written{': ' if reasons else ''}{reasons}"
+        f"off; nothing was written{': ' if reasons else ''}{reasons}"
     )
 
 

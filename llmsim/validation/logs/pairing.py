@@ -49,8 +49,7 @@ def pair(real: Recording, simulated: Recording) -> Pairs:
     if len(both) < max(len(real), len(simulated)):
         sentence = (
             f"different requests: {len(real)} in the log, {len(simulated)} in the simulation, "
-            f"{len(both)} in both; "
-            "the others loaded only one of the two"
+            f"{len(both)} in both; the others loaded only one of the two"
         )
         findings.append(Finding("counts", True, sentence))
     return Pairs(_selected(real, rows[:, 0]), _selected(simulated, rows[:, 1]), tuple(findings))

@@ -15,11 +15,9 @@ from llmsim.validation.logs.servers import read_aiperf, read_bench, read_engine_
 from llmsim.validation.logs.simulated import read_csv, read_parquet
 
 KINDS = (
-    "a per-request JSONL log (request_id, arrival_time, queued_ts, first_token_ts, "
-    "last_token_ts, output_toks), "
-    "the JSON of `vllm bench serve --save-detailed`, aiperf's profile_export.jsonl, or llmsim's "
-    "run folder, "
-    "requests.parquet or CSV"
+    "a per-request JSONL log (request_id, arrival_time, queued_ts, first_token_ts, last_token_ts, "
+    "output_toks), the JSON of `vllm bench serve --save-detailed`, aiperf's profile_export.jsonl, "
+    "or llmsim's run folder, requests.parquet or CSV"
 )
 
 WHOLE_FILES = ("ttfts", "mean_ttft_ms", "total_output_tokens", "time_to_first_token", "experiments")

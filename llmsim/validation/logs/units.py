@@ -51,8 +51,7 @@ def benchmark_units(data: Mapping[str, Any], ttft_s: Float64) -> list[Finding]:
     if abs(mean_ms - stated) <= AGREE * stated:
         return []
     sentence = (
-        f"the benchmark says that the mean TTFT was {stated:.6g} ms, but its ttfts, which must "
-        "be seconds, have a mean "
-        f"of {mean_ms:.6g} ms"
+        f"the benchmark says that the mean TTFT was {stated:.6g} ms, but its ttfts, which must be "
+        f"seconds, have a mean of {mean_ms:.6g} ms"
     )
     return [Finding("units", True, sentence)]

@@ -30,8 +30,7 @@ def calibration_markdown(report: CalibrationReport) -> str:
     fit, held = len(chosen.fit_half.pairs.real), len(chosen.held_out.pairs.real)
     lines = [
         f"Fitted on {fit} requests of the first half (the cold engine's left out), tested on the "
-        f"last {held}; errors "
-        "in percent, simulated minus real.",
+        f"last {held}; errors in percent, simulated minus real.",
         "",
         (
             "| fitted | half | mean TTFT | mean TPOT | mean latency | MAPE TTFT | MAPE TPOT | MAPE "
@@ -51,8 +50,7 @@ def calibration_markdown(report: CalibrationReport) -> str:
         why = "none is needed" if agrees else "no constant improves both halves"
         lines.append(
             f"Chosen: nothing, {why}; held-out means differ by up to {worst:.2f} % (target: at "
-            "most "
-            f"{HELD_OUT_TARGET_PERCENT:g} %)."
+            f"most {HELD_OUT_TARGET_PERCENT:g} %)."
         )
     else:
         lines.append(f"Chosen: {_constants(chosen.constants)} for {report.hardware}.")

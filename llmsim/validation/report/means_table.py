@@ -14,8 +14,7 @@ def means_markdown(comparison: MeansComparison) -> str:
     means, simulated = comparison.means, comparison.simulated
     lines = [
         f"{means.kind} `{means.source}` against {len(simulated)} requests of {simulated.kind} "
-        f"`{simulated.source}`. "
-        "Errors are simulated minus published.",
+        f"`{simulated.source}`. Errors are simulated minus published.",
         "",
         "| figure | published | simulated | error |",
         "| --- | ---: | ---: | ---: |",

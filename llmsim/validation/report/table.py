@@ -12,8 +12,7 @@ def markdown(comparison: Comparison) -> str:
     real, simulated = comparison.pairs.real, comparison.pairs.simulated
     lines = [
         f"{len(real)} requests: {real.kind} `{real.source}` against {simulated.kind} "
-        f"`{simulated.source}`. "
-        "Errors are simulated minus real.",
+        f"`{simulated.source}`. Errors are simulated minus real.",
         "",
         *_distributions(comparison),
         "",

@@ -185,8 +185,7 @@ class Collected:
             verb = "are kept with one token each" if kept else "are left out"
             notes.append(
                 f"{path}: {self._dropped} requests without prompt or answer tokens {verb}; the "
-                f"first is {self.unit} "
-                f"{self._dropped_at}"
+                f"first is {self.unit} {self._dropped_at}"
             )
         if self._unserved:
             names = ", ".join(f'"{name}"' for name in [*self._unserved][:4]) + (

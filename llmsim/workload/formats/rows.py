@@ -185,8 +185,7 @@ class CsvRows:
                         raise self.table.refusal(
                             reader.line_num,
                             f"{len(fields)} fields, but the header names {len(self.names)}: a "
-                            "value with a comma in "
-                            "it needs quotes",
+                            "value with a comma in it needs quotes",
                         )
                     yield reader.line_num, fields
             except csv.Error as error:

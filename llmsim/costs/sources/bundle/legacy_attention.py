@@ -226,9 +226,8 @@ def _rows_of_shape(path: Path, request: CostRequest) -> tuple[Table, NDArray[np.
     if not bool(mine.any()):
         raise InputError(
             f"{path}: no row is of {model.num_attention_heads} query and "
-            f"{model.num_key_value_heads} KV heads at "
-            f"{request.layout.tp} tensor-parallel workers, the shape of {model.name}; give the "
-            "profile of that model"
+            f"{model.num_key_value_heads} KV heads at {request.layout.tp} tensor-parallel workers, "
+            f"the shape of {model.name}; give the profile of that model"
         )
     return table, mine
 
@@ -304,9 +303,8 @@ def _disagreements(
         if not 1 / DISAGREE < ratio < DISAGREE:
             notes.append(
                 f"{folder}: its {phase} predictions are {ratio:.1f} times the rows of "
-                "attention.csv (median over "
-                f"{len(ratios)} common points); the predictions are used, remove the folder to "
-                "use the rows"
+                f"attention.csv (median over {len(ratios)} common points); the predictions are "
+                "used, remove the folder to use the rows"
             )
     return notes
 
@@ -333,8 +331,7 @@ def _raise_to_lower_bound(
     decode_us[fast], marks[fast] = least[fast], Provenance.ANALYTIC
     return [
         f"{folder}: {int(fast.sum())} of {fast.size} cells of the decode predictions are faster "
-        "than "
-        f"the KV can be read (at worst {worst:.0f} times): they are raised to that"
+        f"than the KV can be read (at worst {worst:.0f} times): they are raised to that"
     ]
 
 

@@ -289,10 +289,8 @@ class SiliconSource(CostSource):
         """What the database could not say, and where it says that narrow weights do not pay."""
         narrow = [
             f"{KINDS[kind]} with {dtype} weights take {float(np.mean(ratios)):.1f} times as long "
-            "as with bfloat16 at "
-            f"batches of up to {DECODE_ROWS} tokens: so their kernels were measured; another "
-            "kernel may do better "
-            "(--cost-source roofline has no such losses)"
+            f"as with bfloat16 at batches of up to {DECODE_ROWS} tokens: so their kernels were "
+            "measured; another kernel may do better (--cost-source roofline has no such losses)"
             for (kind, dtype), ratios in self._beside_wide.items()
             if float(np.mean(ratios)) > NARROW_LOSS
         ]
@@ -303,9 +301,8 @@ class SiliconSource(CostSource):
             return []
         return [
             f"steps with prompts take at least {least_prompt_us(self._sparse) / 1e3:.1f} ms in "
-            "each layer of sparse "
-            "attention: so vLLM's module was timed, at the pace at which the host launches its "
-            "kernels"
+            "each layer of sparse attention: so vLLM's module was timed, at the pace at which the "
+            "host launches its kernels"
         ]
 
     def _gemm(self, op: Gemm, last: int) -> Curve | None:
