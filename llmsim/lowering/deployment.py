@@ -55,42 +55,14 @@ def lower(deployment: Deployment, options: LoweringOptions) -> LoweredDeployment
     done: dict[tuple[object, ...], LoweredGroup] = {}
     groups = []
     for group in deployment.groups:
-        layout = (
-            group.tp,
-            group.ep,
-            group.ffn_tp,
-            group.pp,
-            group.pcp,
-            group.pp_layers,
-            group.dp,
-            group.dp_nodes,
-        )
-        kind = (
-            *(
-                group.pd_type,
-                group.model_name,
-                group.hardware,
-                layout,
-                group.memory,
-                _engine_key(group.engine),
-            ),
-            clock_ppm(deployment.accelerator_power(group)),
-            *((group.node, repr(group.offloading)) if group.offloading != Offloading() else ()),
-            *(() if routes is None else routes.signature(routes.domain(deployment, group))),
-        )
+        kind = _kind(deployment, group, routes)
         if kind not in done:
             done[kind] = _lower_in_place(
                 deployment, group, options, models.index(group.model_name), routes
             )
         groups.append(placed_at(done[kind], group))
-    if options.profile_dirs_given and not any(
-        lowered.costs.from_bundle for lowered in done.values()
-    ):
-        reason = next(iter(done.values())).costs.notes[:1]
-        raise InputError(
-            "--profile-dir: none of the folders serves any group of the cluster "
-            f"({' '.join(reason)})"
-        )
+    if options.profile_dirs_given:
+        _require_a_bundle(list(done.values()))
     schedulers = dict.fromkeys(one.engine.scheduler for one in groups)
     changes = (
         *(NOT_VALIDATED[name] for name in schedulers if name in NOT_VALIDATED),
@@ -129,6 +101,42 @@ def lower(deployment: Deployment, options: LoweringOptions) -> LoweredDeployment
         lockstep_groups,
         shared,
         overheads.output_ps if (overheads := overheads_of(options.cost_plugin)) is not None else 0,
+    )
+
+
+def _kind(deployment: Deployment, group: Group, routes: Routes | None) -> tuple[object, ...]:
+    """What a group's tables depend on: groups of equal kind share them."""
+    layout = (
+        group.tp,
+        group.ep,
+        group.ffn_tp,
+        group.pp,
+        group.pcp,
+        group.pp_layers,
+        group.dp,
+        group.dp_nodes,
+    )
+    offloads = group.offloading != Offloading()
+    return (
+        group.pd_type,
+        group.model_name,
+        group.hardware,
+        layout,
+        group.memory,
+        _engine_key(group.engine),
+        clock_ppm(deployment.accelerator_power(group)),
+        *((group.node, repr(group.offloading)) if offloads else ()),
+        *(() if routes is None else routes.signature(routes.domain(deployment, group))),
+    )
+
+
+def _require_a_bundle(lowered: Sequence[LoweredGroup]) -> None:
+    """Raises InputError where no group takes its times from a profile folder."""
+    if any(one.costs.from_bundle for one in lowered):
+        return
+    reason = " ".join(lowered[0].costs.notes[:1])
+    raise InputError(
+        f"--profile-dir: none of the folders serves any group of the cluster ({reason})"
     )
 
 

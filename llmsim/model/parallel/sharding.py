@@ -104,29 +104,7 @@ def layout_problem(model: ModelConfig, layout: Layout) -> str:
     if model.num_experts == 0:
         rules.append((ep == 1, "the model has no experts, so ep must be 1"))
     else:
-        width, shared = model.moe_intermediate_size, model.shared_expert_intermediate_size
-        rules += [
-            (layout.expert_ranks % ep == 0, f"ep must divide {_devices(layout)}"),
-            (
-                model.num_experts % ep == 0,
-                f"ep must divide the number of experts {model.num_experts}",
-            ),
-            (
-                layout.redundant_experts % ep == 0,
-                f"ep must divide num_redundant_experts {layout.redundant_experts}",
-            ),
-            (
-                width * ep % layout.expert_ranks == 0,
-                f"{_devices(layout)} / ep must divide the experts' intermediate size {width}",
-            ),
-            (
-                shared % _shared_expert_ranks(layout) == 0,
-                (
-                    f"tp{' x dp' * layout.shared_ffn} must divide the shared experts' intermediate "
-                    f"size {shared}"
-                ),
-            ),
-        ]
+        rules += _expert_rules(model, layout)
     broken = next((rule for holds, rule in rules if not holds), "")
     return (
         broken
@@ -134,6 +112,34 @@ def layout_problem(model: ModelConfig, layout: Layout) -> str:
         or exchange_problem(model, layout)
         or _block_problem(model, layout)
     )
+
+
+def _expert_rules(model: ModelConfig, layout: Layout) -> list[tuple[bool, str]]:
+    """Whether each rule about experts holds, and the rule."""
+    ep = layout.ep
+    width, shared = model.moe_intermediate_size, model.shared_expert_intermediate_size
+    return [
+        (layout.expert_ranks % ep == 0, f"ep must divide {_devices(layout)}"),
+        (
+            model.num_experts % ep == 0,
+            f"ep must divide the number of experts {model.num_experts}",
+        ),
+        (
+            layout.redundant_experts % ep == 0,
+            f"ep must divide num_redundant_experts {layout.redundant_experts}",
+        ),
+        (
+            width * ep % layout.expert_ranks == 0,
+            f"{_devices(layout)} / ep must divide the experts' intermediate size {width}",
+        ),
+        (
+            shared % _shared_expert_ranks(layout) == 0,
+            (
+                f"tp{' x dp' * layout.shared_ffn} must divide the shared experts' intermediate "
+                f"size {shared}"
+            ),
+        ),
+    ]
 
 
 def _shared_expert_ranks(layout: Layout) -> int:

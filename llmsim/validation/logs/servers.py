@@ -92,19 +92,7 @@ def read_bench(path: Path, data: dict[str, Any]) -> Recording:
     A request arrives when the client sent it (`start_times`; versions before 0.10 have none). Row i
     is the benchmark's request i. Failed requests are left out, with a finding.
     """
-    for name in ("ttfts", "output_lens"):
-        if not isinstance(data.get(name), list):
-            raise InputError(
-                f'{path}: there is no list "{name}"; run the benchmark with --save-result '
-                "--save-detailed"
-            )
-    count = len(data["ttfts"])
-    if len(data["output_lens"]) != count:
-        lengths_given = len(data["output_lens"])
-        raise InputError(
-            f'{path}: "output_lens" has {lengths_given} entries and "ttfts" {count}; both need '
-            "one per request"
-        )
+    count = _bench_requests(path, data)
     itls = _list(path, data, "itls", count) or [[]] * count
     errors = _list(path, data, "errors", count) or [""] * count
     lengths = [
@@ -131,12 +119,8 @@ def read_bench(path: Path, data: dict[str, Any]) -> Recording:
     findings = (
         _failed(count - len(good), count) + _backwards(ttft, total) + benchmark_units(data, ttft)
     )
-    chunked = int(sum(len(itls[row]) != outputs[i] - 1 for i, row in enumerate(good)))
-    if len(pooled) and chunked:
-        sentence = (
-            f"{chunked} requests did not stream token by token: their ITLs are those of chunks"
-        )
-        findings.append(Finding("chunks", False, sentence))
+    if len(pooled):
+        findings += _chunked([len(itls[row]) for row in good], outputs.tolist())
     return Recording(
         source=str(path),
         kind="vLLM benchmark",
@@ -155,6 +139,32 @@ def read_bench(path: Path, data: dict[str, Any]) -> Recording:
         itl_s=pooled if len(pooled) else None,
         findings=tuple(findings),
     )
+
+
+def _bench_requests(path: Path, data: dict[str, Any]) -> int:
+    """How many requests the benchmark sent; raises InputError for one without details."""
+    for name in ("ttfts", "output_lens"):
+        if not isinstance(data.get(name), list):
+            raise InputError(
+                f'{path}: there is no list "{name}"; run the benchmark with --save-result '
+                "--save-detailed"
+            )
+    count, lengths = len(data["ttfts"]), len(data["output_lens"])
+    if lengths != count:
+        raise InputError(
+            f'{path}: "output_lens" has {lengths} entries and "ttfts" {count}; both need one per '
+            "request"
+        )
+    return count
+
+
+def _chunked(gaps: list[int], outputs: list[int]) -> list[Finding]:
+    """Requests with fewer inter-token latencies than tokens."""
+    chunked = sum(count != tokens - 1 for count, tokens in zip(gaps, outputs, strict=True))
+    if not chunked:
+        return []
+    sentence = f"{chunked} requests did not stream token by token: their ITLs are those of chunks"
+    return [Finding("chunks", False, sentence)]
 
 
 def _list(path: Path, data: dict[str, Any], name: str, count: int) -> list[Any] | None:
