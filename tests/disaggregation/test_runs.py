@@ -391,8 +391,8 @@ REFUSED: list[tuple[list[dict[str, Any]], dict[str, Any], type[LlmsimError], str
     (
         [instance("prefill", scheduler="orca"), instance("decode")],
         {},
-        NotYetError,
-        "vllm_v1 and sglang only",
+        InputError,
+        "engines hand KV over to their own kind: give both the same",
     ),
     (
         [instance("prefill", scheduler="sglang"), instance("decode")],

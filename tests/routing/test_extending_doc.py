@@ -62,7 +62,7 @@ def test_every_example_is_tested() -> None:
         name for page in pages for name in re.findall(r"```python\n# (\w+)\.py\n", page.read_text())
     }
     here = {"my_routers", "least"}
-    policies = {"shortest", "youngest", "lru", "limit", "hot", "in_order"}
+    policies = {"shortest", "youngest", "lru", "limit", "hot", "in_order", "ageing", "fair"}
     costs = {"my_costs"}  # tests/costs/test_external_documents.py
     assert names == here | policies | costs
 
