@@ -127,7 +127,7 @@ def test_the_examples_run_and_recall(
         (
             "h100_cpu_prefix_pool",
             ("--prefix-storage", "CPU", "--scheduler", "sglang", "--kv-tier-recall", "async"),
-            "which scheduler sglang does not do",
+            "does not go with the scheduler sglang",
         ),
         ("h100_cpu_prefix_pool", ("--prefix-storage", "SSD"), "nodes[0] has no storage"),
         (
