@@ -109,9 +109,14 @@ def _of_requests(
 
 
 def _statistics(values: Float64) -> Float64:
-    """Shape (statistics,): the mean and the percentiles."""
+    """Shape (statistics,): the mean and the percentiles, linear between neighbours in rank."""
+    ordered = np.sort(values)
     percentiles = [percentile for percentile in STATISTICS.values() if percentile is not None]
-    return np.concatenate(([values.mean()], np.percentile(values, percentiles)))
+    ranks = np.array(percentiles) / 100 * (len(ordered) - 1)
+    below = ranks.astype(np.int64)
+    above = np.minimum(below + 1, len(ordered) - 1)
+    between = ordered[below] + (ranks - below) * (ordered[above] - ordered[below])
+    return np.concatenate(([ordered.mean()], between))
 
 
 def _resampled_deltas(a: Float64, b: Float64, rng: np.random.Generator) -> Float64:
