@@ -101,7 +101,16 @@ def test_alone_it_is_the_folded_time(data: Any) -> None:
     network, devices, host, memory = shared_network(ranks)
     weights = config.weights
     weights.sources = [_native.CopySource(0, (SLOW << 16) // ranks, host)]
-    config.weights, config.host = weights, _native.HostOperators()
+    config.weights = weights
+    if config.host.runs:
+        processors = config.host
+        latency = processors.latency_ps = 7 * US
+        processors.rate_q16 = (SLOW << 16) // ranks
+        # Reads and writes of the processors' memory have a link each, apart from the copies' memory.
+        processors.place = network.add_place(
+            0, (network.add_link(SLOW, latency), network.add_link(SLOW, latency)), (-1, -1)
+        )
+        config.host = processors
     if config.has_pim:
         pim = config.pim
         pim.places = memory[0]
@@ -163,6 +172,32 @@ def test_a_neighbour_that_computes_longer_takes_less() -> None:
     used = both.network()
     assert int(used["busy_ps"].max()) <= int(both.steps()["end_ps"].max()) + 10**10
     assert int(used["bytes"][0]) % (100 * US) == 0
+
+
+def test_activations_of_two_groups_share_the_memory() -> None:
+    """Two layers run on the processors; their activations take 100 us to them and 100 us back."""
+
+    def steps(requests: list[tuple[int, int, int]]) -> Any:
+        network, devices, host, _ = shared_network(1, groups=2)
+        flat = np.full(TOKENS + 1, US)
+        programs, configs = [], []
+        for group in range(2):
+            ops = [operator("qkv", 1, 2, flat), attention_node(2), operator("mlp", 1, 2, flat)]
+            ops.append(operator("head", 2, 1, np.zeros(SEQUENCES + 1), _native.Feature.SEQUENCES))
+            programs.append(program(ops, np.zeros(4), np.zeros(4)))
+            config, processors = _native.OffloadConfig(), _native.HostOperators()
+            processors.runs = [False, False, True, False]
+            processors.input_bytes = processors.output_bytes = [100 * US] * 4
+            processors.rate_q16, processors.place = SLOW << 16, host
+            config.host, config.shared, config.ranks = processors, True, [devices[group]]
+            configs.append(config)
+        return simulation(programs, configs, requests, network)
+
+    alone = lengths(steps([(0, 1, 20), (10**13, 1, 20)]), 0)
+    assert (alone == 2 * (1 + 100 + 1 + 100) * US).all()
+    together = steps([(0, 1, 20), (0, 1, 20)])
+    for group in (0, 1):
+        assert (lengths(together, group) == 2 * (1 + 200 + 1 + 200) * US).all()
 
 
 def test_the_network_is_needed() -> None:

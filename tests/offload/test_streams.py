@@ -89,7 +89,7 @@ def drawn_config(data: Any, rng: Any, layers: int, table: Any) -> Any:
     if hosted:
         host = _native.HostOperators()
         host.runs, host.input_bytes, host.output_bytes = hosted, [100] * 6, [300] * 6
-        host.latency_ps, host.bytes_per_s = 7 * US, 10**9 + 9
+        host.latency_ps, host.rate_q16 = 7 * US, (10**9 + 9) << 16
         config.host = host
     config.interleaving = getattr(_native.Interleaving, data.draw(st.sampled_from(names)))
     return config

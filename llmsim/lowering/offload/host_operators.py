@@ -249,7 +249,8 @@ def host_operators(
         outputs.append(size[1])
     native.runs, native.input_bytes, native.output_bytes = runs, inputs, outputs
     native.latency_ps = memory.latency_ps + port.latency_ps
-    native.bytes_per_s = min(port.bandwidth_bytes_per_s, memory.bandwidth_bytes_per_s // ranks)
+    shared_q16 = (memory.bandwidth_bytes_per_s << 16) // ranks
+    native.rate_q16 = min(port.bandwidth_bytes_per_s << 16, shared_q16)
     native.before_ps = port.latency_ps
     return native
 

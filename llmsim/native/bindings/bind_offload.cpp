@@ -71,7 +71,7 @@ void bind_devices(nb::module_& m) {
       .def_rw("input_bytes", &HostOperators::input_bytes)
       .def_rw("output_bytes", &HostOperators::output_bytes)
       .def_rw("latency_ps", &HostOperators::latency)
-      .def_rw("bytes_per_s", &HostOperators::bytes_per_s)
+      .def_rw("rate_q16", &HostOperators::rate_q16)
       .def_rw("place", &HostOperators::place)
       .def_rw("before_ps", &HostOperators::before);
 }

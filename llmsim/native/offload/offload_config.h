@@ -48,9 +48,9 @@ struct HostOperators {
   std::vector<bool> runs;  // by operator of the program; empty: none
   std::vector<std::int64_t> input_bytes, output_bytes;
   Ps latency = 0;
-  std::int64_t bytes_per_s = 1;
-  NetworkNodeId place = -1;  // on the network
-  Ps before = 0;             // latency that the network's route does not charge
+  std::int64_t rate_q16 = 1;  // as of a CopySource
+  NetworkNodeId place = -1;   // on the network
+  Ps before = 0;              // latency that the network's route does not charge
 };
 
 // What a group keeps elsewhere.

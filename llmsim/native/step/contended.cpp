@@ -225,7 +225,7 @@ bool ContendedExecutor::try_next(std::size_t stream, std::size_t rank, Ps now) {
   if (begin == kNever) return false;
   begin = std::max(begin, cursor.free);
   if (node.role == NodeRole::kBegin) begin = std::max(begin, step.now);
-  if (node.ahead && step.prices.bytes[at(node.price)] > 0) {
+  if (node.route >= 0 && step.prices.bytes[at(node.price)] > 0) {
     cursor.moving = true;
     copy(node, step, rank, begin, now);
   } else if (flows_ && node.op >= 0 && flows_->carries(node.op)) {

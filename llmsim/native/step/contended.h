@@ -3,8 +3,7 @@
 //
 // The same rules as FoldedTiming, but that a node which moves bytes lasts until the network says
 // so: copies of each rank apart, collectives and hidden states by the flows of CollectiveFlows.
-// Equal to it to the picosecond where nobody else uses the links. Of copies, those that run ahead
-// of their step are transfers; those whose bytes depend on the batch take their own time.
+// Equal to it to the picosecond where nobody else uses the links.
 #pragma once
 
 #include <cstdint>

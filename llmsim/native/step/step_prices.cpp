@@ -217,7 +217,7 @@ StepPricer::Amount StepPricer::through_host(const PriceKey& key) const {
   const bool out = key.role == NodeRole::kToHost;
   const std::int64_t each = out ? host.input_bytes[op] : host.output_bytes[op];
   const std::int64_t bytes = lanes_[key.lane][at(key.member)].place.at(feature) * each;
-  return {moving(bytes, host.latency, static_cast<int128>(host.bytes_per_s) << 16), bytes};
+  return {moving(bytes, host.latency, host.rate_q16), bytes};
 }
 
 StepPricer::Amount StepPricer::operator_amount(const StepGraph& graph, const PriceKey& key) const {
