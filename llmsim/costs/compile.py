@@ -5,7 +5,7 @@ knows each one.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -90,70 +90,99 @@ def cache_key(request: CostRequest, available: Available) -> str:
     return digest.hexdigest()
 
 
+@dataclass
+class _Priced:
+    """What the sources say about the operators of a request, each from the first that knows it."""
+
+    notes: list[str]
+    ops: list[OpCost] = field(default_factory=list)
+    attentions: list[AttentionCost] = field(default_factory=list)
+    tabled: dict[str, list[OpCost]] = field(default_factory=dict)
+    """Collectives with a table, by the ranks that take part."""
+    linked: dict[str, None] = field(default_factory=dict)
+    """Collectives that the links price, in the order of the operators."""
+    missing: dict[str, list[str]] = field(default_factory=dict)
+    """Operators that the first source does not know, by the source that prices them."""
+
+    def all_ops(self) -> list[OpCost]:
+        """The operators, then the collectives with a table."""
+        return [*self.ops, *(cost for costs in self.tabled.values() for cost in costs)]
+
+
 def build(request: CostRequest, available: Available) -> CompiledCosts:
     """Compiles without the cache."""
     sources = sources_of(request, available)
-    notes: list[str] = list(available.notes)
-    missing: dict[
-        str, list[str]
-    ] = {}  # where the time comes from instead of the first source -> operators
-    ops: list[OpCost] = []
-    linked: dict[str, None] = {}
-    tabled: dict[str, list[OpCost]] = {}
-    attentions: list[AttentionCost] = []
-    collective = collective_pricer(request, available)
-    for op in request.operators:
-        if isinstance(op, Attention):
-            attentions.append(_attention(op, sources, request, missing))
-        elif isinstance(op, Collective):
-            curve = own_collective(op, sources, request) or collective(op)
-            if curve is None:
-                linked[op.name] = None
-            else:
-                tabled.setdefault(among_whom(op), []).append(_op_cost(op, curve))
-        else:
-            ops.append(_loaded(op, *_first_answer(op, sources, request, missing), request, notes))
-    if not attentions:
-        raise InputError(
-            f"the model {request.model.name} has no attention operator; only transformers are "
-            "modelled"
-        )
-    # All collectives of one rank group use one price source: mixing sources would distort their
-    # ratios.
-    collectives = [op for op in request.operators if isinstance(op, Collective)]
-    for ranks in dict.fromkeys(among_whom(op) for op in collectives if op.name in linked):
-        linked |= dict.fromkeys(cost.name for cost in tabled.pop(ranks, ()))
-    ops += [cost for costs in tabled.values() for cost in costs]
-    ops.extend(extra for source in sources[:1] for extra in source.extra_ops())
-    for source in sources:
-        notes.extend(note for note in source.notes() if note not in notes)
-    notes += [
-        _missing(sources[0], list(dict.fromkeys(names)), other) for other, names in missing.items()
-    ]
-    origin = dict.fromkeys([*(op.source for op in ops), *(one.source for one in attentions)])
+    priced = _priced(request, available, sources)
+    _one_source_for_a_rank_group(request, priced)
+    ops = [*priced.all_ops(), *(extra for source in sources[:1] for extra in source.extra_ops())]
     by_sheet = sources[0].kind == "roofline"
-    if bandwidth_differs(request) and not by_sheet:
-        notes.append(_unused_bandwidth(request))
-    notes += [
-        _unused_links(ranks, costs[0]) + _beside_sheet(costs, request)
-        for ranks, costs in tabled.items()
-    ]
     peak_rates = own_peak_rates_of(request) if by_sheet else peak_rates_of(request)
-    floor = floor_of(request, peak_rates, enforce=sources[0].enforce_floor)
-    first, *more = attentions
+    first, *more = priced.attentions
+    origin = dict.fromkeys([*(op.source for op in ops), *(one.source for one in priced.attentions)])
     costs = CompiledCosts(
         tuple(ops),
         first,
-        floor,
-        tuple(linked),
-        tuple(notes),
+        floor_of(request, peak_rates, enforce=sources[0].enforce_floor),
+        tuple(priced.linked),
+        tuple(_notes(request, sources, priced)),
         tuple(origin),
         "",
         more_attention=tuple(more),
     )
-    return replace(
-        costs, table_hash=hashlib.sha256(cache.pack(replace(costs, notes=()))).hexdigest()[:16]
-    )
+    table_hash = hashlib.sha256(cache.pack(replace(costs, notes=()))).hexdigest()[:16]
+    return replace(costs, table_hash=table_hash)
+
+
+def _priced(request: CostRequest, available: Available, sources: list[CostSource]) -> _Priced:
+    """Asks the sources for every operator. Raises InputError where none knows one of them."""
+    priced = _Priced(list(available.notes))
+    collective = collective_pricer(request, available)
+    for op in request.operators:
+        if isinstance(op, Attention):
+            priced.attentions.append(_attention(op, sources, request, priced.missing))
+        elif isinstance(op, Collective):
+            curve = own_collective(op, sources, request) or collective(op)
+            if curve is None:
+                priced.linked[op.name] = None
+            else:
+                priced.tabled.setdefault(among_whom(op), []).append(_op_cost(op, curve))
+        else:
+            curve, source = _first_answer(op, sources, request, priced.missing)
+            priced.ops.append(_loaded(op, curve, source, request, priced.notes))
+    if not priced.attentions:
+        raise InputError(
+            f"the model {request.model.name} has no attention operator; only transformers are "
+            "modelled"
+        )
+    return priced
+
+
+def _one_source_for_a_rank_group(request: CostRequest, priced: _Priced) -> None:
+    """Leaves all collectives of one rank group to the links where they price one of them: mixing
+    sources would distort their ratios.
+    """
+    collectives = [op for op in request.operators if isinstance(op, Collective)]
+    by_links = [among_whom(op) for op in collectives if op.name in priced.linked]
+    for ranks in dict.fromkeys(by_links):
+        priced.linked |= dict.fromkeys(cost.name for cost in priced.tabled.pop(ranks, ()))
+
+
+def _notes(request: CostRequest, sources: list[CostSource], priced: _Priced) -> list[str]:
+    """What the sources and the choice among them have to say."""
+    notes = priced.notes
+    for source in sources:
+        notes.extend(note for note in source.notes() if note not in notes)
+    notes += [
+        _missing(sources[0], list(dict.fromkeys(names)), other)
+        for other, names in priced.missing.items()
+    ]
+    if bandwidth_differs(request) and sources[0].kind != "roofline":
+        notes.append(_unused_bandwidth(request))
+    notes += [
+        _unused_links(ranks, costs[0]) + _beside_sheet(costs, request)
+        for ranks, costs in priced.tabled.items()
+    ]
+    return notes
 
 
 def _missing(first: CostSource, names: list[str], other: str) -> str:

@@ -52,23 +52,10 @@ def lower(deployment: Deployment, options: LoweringOptions) -> LoweredDeployment
     deployment = adjusted(deployment, options.calibration, options.disabled_terms)
     models = tuple(dict.fromkeys(group.model_name for group in deployment.groups))
     routes = routes_of(deployment)
-    done: dict[tuple[object, ...], LoweredGroup] = {}
-    groups = []
-    for group in deployment.groups:
-        kind = _kind(deployment, group, routes)
-        if kind not in done:
-            done[kind] = _lower_in_place(
-                deployment, group, options, models.index(group.model_name), routes
-            )
-        groups.append(placed_at(done[kind], group))
+    groups, kinds = _lower_groups(deployment, options, models, routes)
     if options.profile_dirs_given:
-        _require_a_bundle(list(done.values()))
-    schedulers = dict.fromkeys(one.engine.scheduler for one in groups)
-    changes = (
-        *(NOT_VALIDATED[name] for name in schedulers if name in NOT_VALIDATED),
-        *adjustment_notes(options.calibration, options.disabled_terms),
-    )
-    notes = _notes(deployment, groups, done.values())
+        _require_a_bundle(kinds)
+    notes = [*_changes(groups, options), *_notes(deployment, groups, kinds)]
     account = accounting(deployment, groups, options.disabled_terms)
     lockstep_groups = lockstep_groups_of(
         deployment, [(lowered.model, lowered.expanded) for lowered in groups]
@@ -87,21 +74,42 @@ def lower(deployment: Deployment, options: LoweringOptions) -> LoweredDeployment
             tiers=options.tiers,
             exact=options.exact,
         )
-    how = (
-        *transfer_notes(deployment, groups),
-        *unshared_notes(deployment, groups, lockstep_groups, routes, tiers=options.tiers),
-    )
+    notes += [*account.notes, *transfer_notes(deployment, groups)]
+    notes += unshared_notes(deployment, groups, lockstep_groups, routes, tiers=options.tiers)
+    overheads = overheads_of(options.cost_plugin)
     return LoweredDeployment(
         tuple(groups),
         models,
         account,
         network,
         kv_transfers,
-        (*changes, *notes, *account.notes, *how),
+        tuple(notes),
         lockstep_groups,
         shared,
-        overheads.output_ps if (overheads := overheads_of(options.cost_plugin)) is not None else 0,
+        0 if overheads is None else overheads.output_ps,
     )
+
+
+def _lower_groups(
+    deployment: Deployment, options: LoweringOptions, models: Sequence[str], routes: Routes | None
+) -> tuple[list[LoweredGroup], list[LoweredGroup]]:
+    """The groups, and one of each kind."""
+    kinds: dict[tuple[object, ...], LoweredGroup] = {}
+    groups = []
+    for group in deployment.groups:
+        kind = _kind(deployment, group, routes)
+        if kind not in kinds:
+            model_index = models.index(group.model_name)
+            kinds[kind] = _lower_in_place(deployment, group, options, model_index, routes)
+        groups.append(placed_at(kinds[kind], group))
+    return groups, list(kinds.values())
+
+
+def _changes(groups: Sequence[LoweredGroup], options: LoweringOptions) -> list[str]:
+    """Notes about schedulers that are not validated, and about calibrated constants."""
+    schedulers = dict.fromkeys(one.engine.scheduler for one in groups)
+    unproven = [NOT_VALIDATED[name] for name in schedulers if name in NOT_VALIDATED]
+    return [*unproven, *adjustment_notes(options.calibration, options.disabled_terms)]
 
 
 def _kind(deployment: Deployment, group: Group, routes: Routes | None) -> tuple[object, ...]:

@@ -8,7 +8,14 @@ from llmsim import _native
 from llmsim.config import Deployment, EngineArgs, Group, with_model_limits
 from llmsim.config.engine.profile import load_profile
 from llmsim.core import GroupInfo
-from llmsim.costs import CompiledCosts, CostRequest, EngineVersions, compile_costs
+from llmsim.costs import (
+    AttentionCost,
+    CompiledCosts,
+    CostRequest,
+    EngineVersions,
+    OpCost,
+    compile_costs,
+)
 from llmsim.costs.hardware_limits import own_peak_rates_of
 from llmsim.costs.sources.blackbox import PREFIX as BLACKBOX
 from llmsim.costs.sources.blackbox import Coefficients, read_coefficients
@@ -110,11 +117,7 @@ def lower_group(
     if options.exact or not links.exact():
         expanded = expanded_config(ops, program_costs, linked.as_messages, links)
     if offload is not None:
-        uneven = Uneven(request.expert_routing, request.expert_placement)
-        complete(
-            offload, deployment, group, model, request.dtypes, program_costs, uneven, layout.tp
-        )
-        offload.native.expanded = options.exact
+        _complete(offload, deployment, group, request, program_costs, exact=options.exact)
     per_token_ps = 0 if overheads is None else overheads.queueing_per_token_ps
     return LoweredGroup(
         info=_info(group, ledger, layout),
@@ -129,17 +132,7 @@ def lower_group(
         busy_names=busy_names(program_costs, engine, draft),
         links=links,
         expanded=expanded,
-        scheduler=scheduler_config(
-            engine,
-            ledger.num_blocks,
-            request.max_model_len,
-            program,
-            group.pd_type,
-            layout.context_ranks,
-            prefill_all_but_last_token=prefill_all_but_last_token(model),
-            stages=group.pp,
-            tables=ledger.tables,
-        ),
+        scheduler=_scheduler(group, request, ledger, program),
         native=_native_group(group, model_index, offload, draft, per_token_ps),
         draft=draft,
         engine=engine,
@@ -147,6 +140,39 @@ def lower_group(
         hardware=request.hardware,
         memory_bytes_per_s=group.memory.bandwidth_bytes_per_s,
         network_notes=links.notes,
+    )
+
+
+def _complete(
+    offload: OffloadPlan,
+    deployment: Deployment,
+    group: Group,
+    request: CostRequest,
+    costs: tuple[OpCost | AttentionCost, ...],
+    *,
+    exact: bool,
+) -> None:
+    """Gives the plan what belongs to the operators of the program, whose costs are `costs`."""
+    uneven = Uneven(request.expert_routing, request.expert_placement)
+    tp = request.layout.tp
+    complete(offload, deployment, group, request.model, request.dtypes, costs, uneven, tp)
+    offload.native.expanded = exact
+
+
+def _scheduler(
+    group: Group, request: CostRequest, ledger: MemoryLedger, program: "_native.Program"
+) -> "_native.SchedulerConfig":
+    """The core's view of the group's scheduler."""
+    return scheduler_config(
+        group.engine,
+        ledger.num_blocks,
+        request.max_model_len,
+        program,
+        group.pd_type,
+        request.layout.context_ranks,
+        prefill_all_but_last_token=prefill_all_but_last_token(request.model),
+        stages=group.pp,
+        tables=ledger.tables,
     )
 
 

@@ -143,7 +143,12 @@ class Rank:
         )  # fmt: skip
         self.kernels |= self._kernels.quantised.kernels
         self.reasons |= self._kernels.quantised.reasons
-        shapes = shapes_of(model, self._order)
+        self._choose_attention(shapes_of(model, self._order), attention, info)
+        self._choose_experts(model, dtypes)
+        self._experts: Experts | None = None
+
+    def _choose_attention(self, shapes: dict[str, Shape], attention: str, info: DeviceInfo) -> None:
+        """Finds a kernel for each shape of attention; raises InputError where none works."""
         self.attention_kernels = {
             name: self._choose(name, shape, attention) for name, shape in shapes.items()
         }
@@ -153,8 +158,8 @@ class Rank:
         }
         self._attentions = {
             name: Attention(
-                torch,
-                device,
+                self._torch,
+                self._device,
                 self._dtype,
                 shape,
                 self.attention_kernels[name],
@@ -165,8 +170,6 @@ class Rank:
             )
             for name, shape in shapes.items()
         }
-        self._choose_experts(model, dtypes)
-        self._experts: Experts | None = None
 
     def _choose_experts(self, model: ModelConfig, dtypes: Dtypes) -> None:
         """Finds a kernel for the experts of a model; raises InputError where none works."""
