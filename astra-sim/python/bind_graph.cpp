@@ -193,27 +193,8 @@ void add_columns(GraphBuilder& self, const Column<std::uint8_t>& kind,
 
 using Parents = std::vector<std::uint64_t>;
 
-void bind_builder(nb::module_& module) {
-  nb::class_<GraphBuilder>(module, "GraphBuilder",
-                           "Collects nodes; build() checks them and returns a sealed graph.")
-      .def(nb::init<std::uint32_t>(), nb::arg("num_devices"))
-      .def(
-          "add_group",
-          [](GraphBuilder& self, const std::vector<model::DeviceId>& devices) {
-            return self.add_group(devices);
-          },
-          nb::arg("devices"))
-      .def(
-          "add_plan",
-          [](GraphBuilder& self, CollectiveKind kind, Algorithm algorithm, model::GroupId group,
-             std::shared_ptr<MeasuredTable> table, const model::CollectiveShape* shape,
-             std::shared_ptr<Schedule> schedule) {
-            return self.add_plan({kind, algorithm, group, std::move(table),
-                                  shape == nullptr ? model::CollectiveShape{} : *shape,
-                                  std::move(schedule)});
-          },
-          nb::arg("kind"), nb::arg("algorithm"), nb::arg("group"), nb::arg("table") = nb::none(),
-          nb::arg("shape") = nb::none(), nb::arg("schedule") = nb::none())
+void bind_nodes(nb::class_<GraphBuilder>& builder) {
+  builder
       .def(
           "compute",
           [](GraphBuilder& self, model::DeviceId device, model::Ps duration_ps,
@@ -236,7 +217,32 @@ void bind_builder(nb::module_& module) {
              const Parents& parents,
              Stream stream) { return self.transfer(from, to, num_bytes, parents, stream); },
           nb::arg("from_device"), nb::arg("to_device"), nb::arg("num_bytes"),
-          nb::arg("parents") = Parents{}, nb::arg("stream") = Stream::kCopyOut)
+          nb::arg("parents") = Parents{}, nb::arg("stream") = Stream::kCopyOut);
+}
+
+void bind_builder(nb::module_& module) {
+  nb::class_<GraphBuilder> builder(
+      module, "GraphBuilder", "Collects nodes; build() checks them and returns a sealed graph.");
+  builder.def(nb::init<std::uint32_t>(), nb::arg("num_devices"))
+      .def(
+          "add_group",
+          [](GraphBuilder& self, const std::vector<model::DeviceId>& devices) {
+            return self.add_group(devices);
+          },
+          nb::arg("devices"))
+      .def(
+          "add_plan",
+          [](GraphBuilder& self, CollectiveKind kind, Algorithm algorithm, model::GroupId group,
+             std::shared_ptr<MeasuredTable> table, const model::CollectiveShape* shape,
+             std::shared_ptr<Schedule> schedule) {
+            return self.add_plan({kind, algorithm, group, std::move(table),
+                                  shape == nullptr ? model::CollectiveShape{} : *shape,
+                                  std::move(schedule)});
+          },
+          nb::arg("kind"), nb::arg("algorithm"), nb::arg("group"), nb::arg("table") = nb::none(),
+          nb::arg("shape") = nb::none(), nb::arg("schedule") = nb::none());
+  bind_nodes(builder);
+  builder
       .def(
           "add",
           [](GraphBuilder& self, NodeKind kind, Stream stream, model::DeviceId device,

@@ -106,7 +106,7 @@ def test_alone_it_is_the_folded_time(data: Any) -> None:
         processors = config.host
         latency = processors.latency_ps = 7 * US
         processors.rate_q16 = (SLOW << 16) // ranks
-        # Reads and writes of the processors' memory have a link each, apart from the copies' memory.
+        # Reads and writes of the processors have a link each, apart from that of the copies.
         processors.place = network.add_place(
             0, (network.add_link(SLOW, latency), network.add_link(SLOW, latency)), (-1, -1)
         )

@@ -129,7 +129,7 @@ void bind_speculation(nb::module_& m) {
           "first"_a, "next"_a, "Every rank's nodes of its passes run in the engine.");
 }
 
-void bind_scheduler_configs(nb::module_& m) {
+void bind_sessions(nb::module_& m) {
   nb::class_<Sessions>(m, "Sessions",
                        "The session of each request, and its round, from the successors of calls.")
       .def(
@@ -138,6 +138,9 @@ void bind_scheduler_configs(nb::module_& m) {
             new (sessions) Sessions(to_vector(next_call));
           },
           "next_call"_a);
+}
+
+void bind_scheduler_config(nb::module_& m) {
   nb::class_<SchedulerConfig>(m, "SchedulerConfig", "Options of a scheduler, by its name.")
       .def(nb::init<>())
       .def_rw("scheduler", &SchedulerConfig::scheduler)
@@ -183,6 +186,9 @@ void bind_scheduler_configs(nb::module_& m) {
       .def_rw("speculation", &SchedulerConfig::speculation)
       .def_rw("kv", &SchedulerConfig::kv)
       .def("with_policies", &with_policies, "policies"_a, "The same, but for these decisions.");
+}
+
+void bind_known_schedulers(nb::module_& m) {
   m.def("schedulers", &known_schedulers,
         "Name, parameters (name, default, lowest, highest), defaults of options, and what each "
         "scheduler does not go with, sorted by name.");
@@ -201,7 +207,9 @@ void bind_scheduler_configs(nb::module_& m) {
 void bind_configs(nb::module_& m) {
   bind_kv_configs(m);
   bind_speculation(m);
-  bind_scheduler_configs(m);
+  bind_sessions(m);
+  bind_scheduler_config(m);
+  bind_known_schedulers(m);
   nb::enum_<Role>(m, "Role", "What a group does with a request.")
       .value("BOTH", Role::kBoth)
       .value("PREFILL", Role::kPrefill)

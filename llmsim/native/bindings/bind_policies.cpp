@@ -3,7 +3,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings/bindings.h"
-#include "bindings/python_router.h"
+#include "bindings/python/python_router.h"
 #include "scheduler/policies.h"
 
 using namespace nanobind::literals;

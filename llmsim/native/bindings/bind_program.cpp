@@ -8,7 +8,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings/bindings.h"
-#include "scheduler/impl/vllm_v1.h"
+#include "scheduler/impl/vllm_v1/vllm_v1.h"
 #include "scheduler/registry.h"
 #include "step/expanded.h"
 

@@ -4,7 +4,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings/bindings.h"
-#include "bindings/python_router.h"
+#include "bindings/python/python_router.h"
 #include "router/registry.h"
 
 using namespace nanobind::literals;

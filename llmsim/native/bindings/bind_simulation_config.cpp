@@ -10,7 +10,7 @@
 #include <variant>
 
 #include "bindings/bindings.h"
-#include "bindings/python_scheduler.h"
+#include "bindings/python/python_scheduler.h"
 #include "router/registry.h"
 #include "scheduler/registry.h"
 #include "step/contended.h"

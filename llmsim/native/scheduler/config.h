@@ -12,10 +12,10 @@
 #include "kv/kv_cache.h"
 #include "request/sessions.h"
 #include "scheduler/policies.h"
+#include "scheduler/queue/waiting_queue.h"
 #include "scheduler/ranking.h"
 #include "scheduler/speculation.h"
 #include "scheduler/step_limits.h"
-#include "scheduler/waiting_queue.h"
 
 namespace llmsim {
 

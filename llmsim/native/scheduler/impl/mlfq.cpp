@@ -4,7 +4,7 @@
 #include <memory>
 #include <stdexcept>
 
-#include "scheduler/impl/vllm_v1.h"
+#include "scheduler/impl/vllm_v1/vllm_v1.h"
 
 namespace llmsim {
 

@@ -8,7 +8,7 @@
 #include <memory>
 #include <stdexcept>
 
-#include "scheduler/impl/vllm_v1.h"
+#include "scheduler/impl/vllm_v1/vllm_v1.h"
 #include "scheduler/registry.h"
 
 namespace llmsim {

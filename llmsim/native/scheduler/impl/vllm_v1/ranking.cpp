@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "scheduler/bookkeeping.h"
-#include "scheduler/impl/vllm_v1.h"
+#include "scheduler/impl/vllm_v1/vllm_v1.h"
 
 namespace llmsim {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "bindings/python_router.h"
+#include "bindings/python/python_router.h"
 
 namespace nb = nanobind;
 

@@ -3,7 +3,7 @@
 #include <tuple>
 
 #include "scheduler/bookkeeping.h"
-#include "scheduler/impl/vllm_v1.h"
+#include "scheduler/impl/vllm_v1/vllm_v1.h"
 
 namespace llmsim {
 

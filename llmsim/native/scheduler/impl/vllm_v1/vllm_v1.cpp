@@ -1,4 +1,4 @@
-#include "scheduler/impl/vllm_v1.h"
+#include "scheduler/impl/vllm_v1/vllm_v1.h"
 
 #include <algorithm>
 #include <stdexcept>

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include "bindings/python_scheduler.h"
+#include "bindings/python/python_scheduler.h"
 #include "scheduler/bookkeeping.h"
 
 namespace nb = nanobind;

@@ -8,9 +8,9 @@
 
 #include "kv/kv_cache.h"
 #include "scheduler/config.h"
-#include "scheduler/deferred_frees.h"
-#include "scheduler/parked_queue.h"
-#include "scheduler/pending_release.h"
+#include "scheduler/queue/deferred_frees.h"
+#include "scheduler/queue/parked_queue.h"
+#include "scheduler/queue/pending_release.h"
 #include "scheduler/registry.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/step_limits.h"
