@@ -3,7 +3,7 @@ give.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -227,26 +227,64 @@ class Tree(Member):
         self.all.leave(self.chunk, self.chunk.size)
 
 
+BUCKETS = (13, 29, 59, 127, 257, 541, 1109)
+"""Sizes that GCC's hash set of integers takes, one after the other, as it grows."""
+
+
+class HashSet:
+    """Numbers in the order in which GCC's `std::unordered_set` gives them."""
+
+    def __init__(self, numbers: Iterable[int] = ()) -> None:
+        self.buckets = 1
+        self.order: list[int] = []
+        for number in numbers:
+            self.add(number)
+
+    def add(self, number: int) -> None:
+        if len(self.order) == (self.buckets if self.buckets > 1 else 0):
+            self.buckets = next(size for size in BUCKETS if size > self.buckets)
+            old, self.order = self.order, []
+            for other in old:
+                self._enter(other)
+        self._enter(number)
+
+    def _enter(self, number: int) -> None:
+        """In front of those of its bucket; of a new bucket in front of all."""
+        places = [other % self.buckets for other in self.order]
+        bucket = number % self.buckets
+        self.order.insert(places.index(bucket) if bucket in places else 0, number)
+
+    def clear(self) -> list[int]:
+        """What was in it."""
+        was, self.order = self.order, []
+        return was
+
+
 class Custom:
     """One rank of a collective given as files: no slots, plain tags; ranks are places in the sorted
-    group.
+    group. What may start at one time starts in the order of a hash set.
     """
 
     def __init__(self, run: "Run", npu: int, members: list[int], prefix: str, ends: Call) -> None:
         self.run, self.npu, self.members, self.ends = run, npu, members, ends
         rank = sorted(members).index(npu)
         self.nodes = {node.id: node for node in read_trace(Path(f"{prefix}.{rank}.et"))}
-        self.issued: set[int] = set()
-        self.done: set[int] = set()
+        self.waits = {
+            number: {*node.data_deps, *node.ctrl_deps} for number, node in self.nodes.items()
+        }
+        self.children = {number: HashSet() for number in self.nodes}
+        self.free = HashSet()
+        for number in HashSet(self.nodes).clear():
+            for parent in self.waits[number]:
+                self.children[parent].add(number)
+            if not self.waits[number]:
+                self.free.add(number)
+        self.left = len(self.nodes)
         self.issue()
 
     def issue(self) -> None:
-        for number, node in sorted(self.nodes.items()):
-            if number in self.issued or not self.done.issuperset(
-                [*node.data_deps, *node.ctrl_deps]
-            ):
-                continue
-            self.issued.add(number)
+        for number in self.free.clear():
+            node = self.nodes[number]
             value: dict[str, Any] = dict(node.attributes)
             end = partial(self.end, number)
             tag, size = value.get("comm_tag", 0) % 500_000_000, value.get("comm_size", 0)
@@ -262,7 +300,11 @@ class Custom:
                 self.run.clock.own(self.npu, node.duration_micros * 1000 or 1, end)
 
     def end(self, number: int) -> None:
-        self.done.add(number)
+        for child in self.children[number].order:
+            self.waits[child].discard(number)
+            if not self.waits[child]:
+                self.free.add(child)
+        self.left -= 1
         self.issue()
-        if len(self.done) == len(self.nodes):
+        if self.left == 0:
             self.ends()

@@ -1,6 +1,7 @@
 #include "strict/base/trace.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "formats/chakra/protobuf/reader.h"
 #include "model/base/input_error.h"
@@ -84,6 +85,14 @@ class Loader {
     link(edges);
   }
 
+  // Needs place().
+  void note_file_order() {
+    std::vector<std::pair<std::uint32_t, std::uint32_t>> places;  // (record, node)
+    for (std::uint32_t at = 0; at < count_; ++at) places.emplace_back(order_[at], base_ + at);
+    std::sort(places.begin(), places.end());
+    for (const auto& [record, node] : places) trace_.order.push_back(node);
+  }
+
  private:
   void drop_repeated(std::size_t first) {
     const auto begin = staging_.parents.begin() + static_cast<std::ptrdiff_t>(first);
@@ -155,6 +164,7 @@ void load_trace(const std::string& path, std::uint32_t rank, const chakra::Field
   Loader loader(path, trace);
   loader.read(rank, rules);
   loader.place();
+  if (rules.custom) loader.note_file_order();
   if (trace.nodes.size() >= kNone / 2)
     throw InputError(path + ": more than 2^31 nodes in all are too many");
   trace.first.push_back(static_cast<std::uint32_t>(trace.nodes.size()));

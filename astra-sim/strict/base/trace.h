@@ -36,6 +36,8 @@ struct Trace {
   std::vector<TraceNode> nodes;         // by ascending id within each file
   std::vector<std::uint32_t> children;  // indexes into nodes
   std::vector<std::uint32_t> first;     // per file: its first node; one more at the end
+  // Custom collectives only (FieldRules::custom): the nodes as their files list them.
+  std::vector<std::uint32_t> order;
 };
 
 // Appends one file to a trace. `rank` is the NPU (or the rank within a custom collective) that the

@@ -1,5 +1,5 @@
 // Collectives that the user gives as Chakra files: per rank sends, receives and compute, without
-// slots.
+// slots. Steps that may begin at one instant are issued in upstream's order, that of a hash set.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "strict/base/hash_order.h"
 #include "strict/base/trace.h"
 #include "strict/collectives/collectives.h"
 #include "strict/collectives/plan.h"
@@ -37,8 +38,11 @@ class CustomCollectives {
     std::uint32_t first;  // of its nodes in nodes_
     std::uint32_t left;
     std::vector<std::uint32_t> parents_left;
+    HashOrder free;  // upstream's set of the steps that wait for nothing; empty between events
   };
   const Trace& trace(const std::string& prefix, std::uint32_t rank, std::uint32_t ranks);
+  // Needs steps of the run that wait for nothing any more, in the order in which they became so.
+  void issue_all(std::uint32_t run, const std::vector<std::uint32_t>& steps);
   void issue(std::uint32_t run, std::uint32_t node);
 
   Clock& clock_;
