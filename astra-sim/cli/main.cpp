@@ -18,6 +18,7 @@
 #include "cli/tools/external.h"
 #include "cli/tools/tensors.h"
 #include "cli/tools/tools.h"
+#include "cli/upstream/output.h"
 #include "model/base/input_error.h"
 
 namespace astra_sim::cli {
@@ -70,6 +71,21 @@ int run_elsewhere(const CommandLine& line, const Files& files) {
   return kUnfinished;
 }
 
+// For standard output. The log is written too, as upstream does; with --json, which is ours, where
+// the system file asks for it.
+std::string strict_text(const CommandLine& line, const Files& files, const Report& outcome,
+                        std::vector<std::string>& notes) {
+  if (line.json && !files.system.trace_enabled) return as_json(outcome, files.system);
+  UpstreamText text = upstream_text(outcome, files, line.workload);
+  if (const auto note = write_log(line.log_folder, text.log)) notes.push_back(*note);
+  return line.json ? as_json(outcome, files.system) : text.out;
+}
+
+std::string default_text(const CommandLine& line, const Files& files, const Report& outcome) {
+  if (files.system.trace_enabled) write_node_log(line.log_folder, outcome, line.workload);
+  return line.json ? as_json(outcome, files.system) : as_lines(outcome, files.system);
+}
+
 int run(const CommandLine& line) {
   const Files files = read_files(line);
   for (const auto* notes :
@@ -82,13 +98,15 @@ int run(const CommandLine& line) {
   std::vector<std::string> notes;
   Report outcome =
       line.rules == "strict" ? run_strict(line, files, notes) : run_default(line, files, notes);
-  print_notes(notes);
+  const bool strict = line.rules == "strict";
   if (files.system.track_local_memory) {
-    write_tensors(files.system.local_memory_trace, line.rules == "strict", line.workload, outcome);
+    const auto note =
+        write_tensors(files.system.local_memory_trace, strict, line.workload, outcome);
+    if (note) notes.push_back(*note);
   }
-  if (files.system.trace_enabled) write_node_log(line.log_folder, outcome, line.workload);
   const std::string text =
-      line.json ? as_json(outcome, files.system) : as_lines(outcome, files.system);
+      strict ? strict_text(line, files, outcome, notes) : default_text(line, files, outcome);
+  print_notes(notes);
   std::fwrite(text.data(), 1, text.size(), stdout);
   if (!line.node_times.empty()) write_file(line.node_times, as_node_times(outcome));
   if (!line.link_counters.empty()) write_file(line.link_counters, as_link_table(outcome));

@@ -83,6 +83,21 @@ class Result:
         return {(npu, node): (issue, done) for npu, node, issue, done in rows}
 
 
+def case_options(case: Path, backend: str = "unaware", rules: str = "strict") -> list[str]:
+    """For a folder with the corpus's file names; `backend` is unaware, aware or fair-share."""
+    groups = case / "comm_group.json"
+    network = "network.json" if (case / "network.json").exists() else "network.yml"
+    return [
+        f"--rules={rules}",
+        f"--network-backend={backend if backend == 'fair-share' else f'congestion-{backend}'}",
+        f"--workload-configuration={case}/workload",
+        f"--system-configuration={case}/system.json",
+        f"--network-configuration={case}/{network}",
+        f"--remote-memory-configuration={case}/memory.json",
+        f"--comm-group-configuration={groups if groups.exists() else 'empty'}",
+    ]
+
+
 def run_case(
     executable: Path,
     case: Path,
@@ -95,17 +110,9 @@ def run_case(
     """Runs a folder with the corpus's file names; `backend` is unaware, aware or fair-share."""
     times = scratch / "node_times.csv"
     times.unlink(missing_ok=True)
-    groups = case / "comm_group.json"
-    network = "network.json" if (case / "network.json").exists() else "network.yml"
     command = [
         str(executable),
-        f"--rules={rules}",
-        f"--network-backend={backend if backend == 'fair-share' else f'congestion-{backend}'}",
-        f"--workload-configuration={case}/workload",
-        f"--system-configuration={case}/system.json",
-        f"--network-configuration={case}/{network}",
-        f"--remote-memory-configuration={case}/memory.json",
-        f"--comm-group-configuration={groups if groups.exists() else 'empty'}",
+        *case_options(case, backend, rules),
         "--json",
         f"--node-times={times}",
         *flags,

@@ -22,6 +22,8 @@ struct Line {
   bool callback;
 };
 
+}  // namespace
+
 std::vector<std::string> names_of(const Report& report, const std::string& prefix) {
   std::vector<std::string> names(report.nodes.size());
   for (std::uint32_t npu = 0; npu + 1 < report.first.size(); ++npu) {
@@ -35,8 +37,6 @@ std::vector<std::string> names_of(const Report& report, const std::string& prefi
   }
   return names;
 }
-
-}  // namespace
 
 void write_node_log(const std::string& folder, const Report& report, const std::string& prefix) {
   std::vector<Line> lines;

@@ -9,32 +9,6 @@ namespace astra_sim::cli {
 
 namespace {
 
-std::string fixed3(double value) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%.3f", value);
-  return text;
-}
-
-// Every figure of an NPU with upstream's name; those that it does not print are left out. Spans are
-// whole ns.
-template <class Put>
-void each_figure(const Report& report, const Statistics& one, Put put) {
-  const auto span = [&](const char* label, std::int64_t ticks) {
-    put(label, std::to_string(report.as_ns(ticks)));
-  };
-  if (one.wall >= 0) span("Wall time", one.wall);
-  if (one.computes) span("GPU time", one.gpu);
-  if (one.uses_cpu) span("CPU time", one.cpu);
-  if (one.communicates) span("Comm time", one.comm);
-  if (one.uses_memory) span("Remote mem time", one.remote_memory);
-  if (one.overlap > 0) span("Total compute-communication overlap", one.overlap);
-  if (!one.roofline) return;
-  put("Compute bound percentage", fixed3(one.roofline->compute_bound * 100) + "%");
-  put("Average compute utilization", fixed3(one.roofline->compute_utilisation * 100) + "%");
-  put("Average memory utilization", fixed3(one.roofline->memory_utilisation * 100) + "%");
-  put("Average operation intensity", fixed3(one.roofline->operation_intensity));
-}
-
 std::string number_or_null(bool known, std::int64_t value) {
   return known ? std::to_string(value) : "null";
 }
@@ -55,10 +29,10 @@ std::string json_of_npu(const Report& report, std::uint32_t npu,
     text += ", \"peak_memory_bytes\": " + std::to_string(report.peak_bytes[npu]);
   text += ", \"statistics\": {";
   bool first = true;
-  each_figure(report, one, [&](const char* label, const std::string& value) {
+  for (const auto& [label, value] : figures_of(report, one)) {
     text.append(first ? "\"" : ", \"").append(label).append("\": \"").append(value).append("\"");
     first = false;
-  });
+  }
   return text + "}}";
 }
 
@@ -96,9 +70,8 @@ std::string as_lines(const Report& report, const config::SystemConfig& system) {
     finished += "[workload] [info] " + name + " finished, " +
                 std::to_string(report.as_ns(one.wall)) + " cycles, exposed communication " +
                 std::to_string(report.as_ns(one.exposed_comm)) + " cycles.\n";
-    each_figure(report, one, [&](const char* label, const std::string& value) {
+    for (const auto& [label, value] : figures_of(report, one))
       figures += "[statistics] [info] " + name + ", " + label + ": " + value + "\n";
-    });
   }
   for (std::size_t npu = 0; npu < report.peak_bytes.size(); ++npu) {
     figures += "[local memory] [info] sys[" + std::to_string(npu) +

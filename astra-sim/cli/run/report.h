@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "formats/chakra/node.h"
+#include "strict/base/journal.h"
 
 namespace astra_sim::cli {
 
@@ -56,6 +57,7 @@ struct Report {
   std::vector<LinkRecord> links;
   std::vector<TierRecord> tiers;
   std::vector<std::int64_t> peak_bytes{};  // of tensors, by NPU; empty: not tracked
+  strict::Journal journal;                 // strict rules only
 
   // Whole nanoseconds; what is not whole is rounded up.
   std::int64_t as_ns(std::int64_t ticks) const { return (ticks + ticks_per_ns - 1) / ticks_per_ns; }

@@ -50,6 +50,7 @@ Report run_strict(const CommandLine& line, const Files& files, std::vector<std::
   report.unfinished = std::move(outcome.unfinished);
   report.unfinished_nodes = outcome.unfinished_nodes;
   report.events = outcome.events;
+  report.journal = std::move(outcome.journal);
   return report;
 }
 

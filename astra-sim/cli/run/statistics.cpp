@@ -1,8 +1,7 @@
 #include "cli/run/statistics.h"
 
 #include <algorithm>
-#include <utility>
-#include <vector>
+#include <cstdio>
 
 namespace astra_sim::cli {
 
@@ -66,7 +65,33 @@ struct RooflineSums {
   }
 };
 
+std::string fixed3(double value) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.3f", value);
+  return text;
+}
+
 }  // namespace
+
+std::vector<Figure> figures_of(const Report& report, const Statistics& one) {
+  std::vector<Figure> figures;
+  const auto span = [&](const char* label, Ticks ticks) {
+    figures.emplace_back(label, std::to_string(report.as_ns(ticks)));
+  };
+  if (one.wall >= 0) span("Wall time", one.wall);
+  if (one.computes) span("GPU time", one.gpu);
+  if (one.uses_cpu) span("CPU time", one.cpu);
+  if (one.communicates) span("Comm time", one.comm);
+  if (one.uses_memory) span("Remote mem time", one.remote_memory);
+  if (one.overlap > 0) span("Total compute-communication overlap", one.overlap);
+  if (!one.roofline) return figures;
+  const RooflineAverages& mean = *one.roofline;
+  figures.emplace_back("Compute bound percentage", fixed3(mean.compute_bound * 100) + "%");
+  figures.emplace_back("Average compute utilization", fixed3(mean.compute_utilisation * 100) + "%");
+  figures.emplace_back("Average memory utilization", fixed3(mean.memory_utilisation * 100) + "%");
+  figures.emplace_back("Average operation intensity", fixed3(mean.operation_intensity));
+  return figures;
+}
 
 Statistics statistics(const Report& report, std::uint32_t npu, const config::SystemConfig& system) {
   std::vector<Span> gpu, cpu, comm, memory;

@@ -3,6 +3,9 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "cli/run/report.h"
 #include "formats/config/system.h"
@@ -28,6 +31,11 @@ struct Statistics {
   bool computes = false, uses_cpu = false, communicates = false, uses_memory = false;
   std::optional<RooflineAverages> roofline;
 };
+
+// Upstream's name of a figure, and its value.
+using Figure = std::pair<const char*, std::string>;
+// Those that upstream prints of an NPU; spans in whole ns.
+std::vector<Figure> figures_of(const Report& report, const Statistics& one);
 
 Statistics statistics(const Report& report, std::uint32_t npu, const config::SystemConfig& system);
 

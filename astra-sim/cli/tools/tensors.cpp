@@ -157,10 +157,19 @@ class Tracker {
 
 }  // namespace
 
-void write_tensors(const std::string& path, bool strict, const std::string& prefix,
-                   Report& report) {
+std::optional<std::string> write_tensors(const std::string& path, bool strict,
+                                         const std::string& prefix, Report& report) {
   const bool bare = std::filesystem::path(path).extension().empty();
-  Tracker(bare ? path + ".json" : path, strict, prefix, report).write();
+  const std::string name = bare ? path + ".json" : path;
+  try {
+    TextFile(name).close();
+  } catch (const model::InputError& error) {
+    Tracker("/dev/null", strict, prefix, report).write();
+    return std::string(error.what()) +
+           "; the run has no trace of its tensors (local-mem-trace-filename names its file)";
+  }
+  Tracker(name, strict, prefix, report).write();
+  return std::nullopt;
 }
 
 }  // namespace astra_sim::cli

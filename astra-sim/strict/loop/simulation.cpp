@@ -1,6 +1,7 @@
 #include "strict/loop/simulation.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "model/base/input_error.h"
 #include "strict/base/clock.h"
@@ -59,7 +60,7 @@ class Simulation {
     workload_.fail(mismatch);
   }
 
-  const Workload& workload() const { return workload_; }
+  Workload& workload() { return workload_; }
   std::uint64_t events() const { return events_; }
 
  private:
@@ -158,6 +159,7 @@ Outcome simulate(const Options& options, const Inputs& inputs) {
   outcome.events = simulation.events();
   for (std::uint32_t npu = 0; npu < rules.npus; ++npu)
     outcome.finish_ns.push_back(simulation.workload().finish_ns(npu));
+  outcome.journal = std::move(simulation.workload().journal());
   outcome.unfinished_nodes = explain_waiting(outcome.trace, outcome.unfinished);
   return outcome;
 }

@@ -9,6 +9,7 @@
 #include "formats/config/memory.h"
 #include "formats/config/network.h"
 #include "formats/config/system.h"
+#include "strict/base/journal.h"
 #include "strict/base/trace.h"
 
 namespace astra_sim::strict {
@@ -34,6 +35,7 @@ struct Outcome {
   std::vector<std::string> unfinished;  // a sentence per node that waits, the first 20
   std::uint64_t unfinished_nodes = 0;
   std::uint64_t events = 0;  // taken from the queues
+  Journal journal;
 };
 
 // Throws model::InputError.

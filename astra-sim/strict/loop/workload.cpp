@@ -105,13 +105,14 @@ void Workload::issue(std::uint32_t at, std::uint32_t index) {
   ++npu.running;
   node.state = NodeState::kRunning;
   node.issued_ns = parts().clock.now();
+  note(Happening::kIssued, index);
   if (system_.replay_only) {
     parts().clock.local(at, node.duration_ns, {EventKind::kNodeDone, index});
     return;
   }
   switch (node.type) {
     case NodeType::kComp:
-      if (!issue_compute(at, index)) complete(at, index);
+      if (!issue_compute(at, index)) complete_at_once(at, index);
       return;
     case NodeType::kCommColl:
       issue_collective(at, index);
@@ -130,7 +131,7 @@ void Workload::issue(std::uint32_t at, std::uint32_t index) {
       parts().clock.local(at, 0, {EventKind::kNodeDone, index});
       return;
     case NodeType::kInvalid:
-      complete(at, index);
+      complete_at_once(at, index);
       return;
   }
 }
@@ -168,6 +169,7 @@ void Workload::issue_collective(std::uint32_t npu, std::uint32_t index) {
   if (parts().plans.place_in(node.group, npu) == kNone)
     fail(index, "group " + std::to_string(node.group) + " does not hold this NPU");
   const config::Collective kind = native_kind(node.collective);
+  note_ring(npu, node.group, kind);
   const std::int64_t splits = system_.dataset_splits;
   if (splits == 0)
     fail(index, "preferred-dataset-splits is missing in " + system_.path +
@@ -215,6 +217,18 @@ void Workload::fail(const CollectiveMismatch& mismatch) const {
       "-byte chunks; the NPUs of a group have to issue its collectives in the same order");
 }
 
+void Workload::note_ring(std::uint32_t npu, std::uint32_t group, config::Collective kind) {
+  if (!parts().plans.smaller(group)) return;
+  const std::uint64_t key = (static_cast<std::uint64_t>(group) << 26) |
+                            (static_cast<std::uint64_t>(npu) << 2) |
+                            static_cast<std::uint64_t>(kind);
+  if (!rings_.insert(key).second) return;
+  note(Happening::kRing, static_cast<std::uint32_t>(journal_.rings.size()));
+  const Plans& plans = parts().plans;
+  journal_.rings.push_back(
+      {npu, static_cast<std::uint32_t>(plans.members(group).size()), plans.place_in(group, npu)});
+}
+
 // Without a pass: the children wait for the next completion.
 void Workload::complete(std::uint32_t at, std::uint32_t index) {
   TraceNode& node = trace_.nodes[index];
@@ -229,14 +243,22 @@ void Workload::complete(std::uint32_t at, std::uint32_t index) {
   }
 }
 
+void Workload::complete_at_once(std::uint32_t at, std::uint32_t index) {
+  note(Happening::kEnded, index);
+  complete(at, index);
+}
+
 void Workload::node_done(std::uint32_t index) {
   const std::uint32_t at = npu_of(index);
+  if (system_.trace_enabled) note(Happening::kEnded, index);
   complete(at, index);
   pass(at);
   const Npu& npu = npus_[at];
   const bool idle = npu.running == 0 && std::all_of(npu.ready.begin(), npu.ready.end(),
                                                     [](const auto& heap) { return heap.empty(); });
-  if (idle) npus_[at].finish_ns = parts().clock.now();
+  if (!idle) return;
+  npus_[at].finish_ns = parts().clock.now();
+  note(Happening::kFinished, at);
 }
 
 void Workload::message_done(std::uint32_t node) {

@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
+#include "strict/base/journal.h"
 #include "strict/base/trace.h"
 #include "strict/collectives/collectives.h"
 #include "strict/collectives/custom.h"
@@ -40,6 +42,7 @@ class Workload : public NodeSink, public MessageSink {
   // Throws model::InputError with both nodes.
   [[noreturn]] void fail(const CollectiveMismatch& mismatch) const;
   std::uint32_t npu_of(std::uint32_t node) const;
+  Journal& journal() { return journal_; }
 
  private:
   enum Slot : std::uint8_t { cpu, compute, communication, unlimited, slots };
@@ -59,6 +62,12 @@ class Workload : public NodeSink, public MessageSink {
   void issue_collective(std::uint32_t npu, std::uint32_t node);
   void issue_message(std::uint32_t npu, const TraceNode& node, std::uint32_t index);
   void complete(std::uint32_t npu, std::uint32_t node);
+  void complete_at_once(std::uint32_t npu, std::uint32_t node);
+  void note(Happening what, std::uint32_t index) {
+    journal_.entries.push_back({parts().clock.now(), index, what});
+  }
+  // Upstream makes a ring when an NPU first needs one for a kind of collective in a group.
+  void note_ring(std::uint32_t npu, std::uint32_t group, config::Collective kind);
   [[noreturn]] void fail(std::uint32_t node, const std::string& what) const;
   const Parts& parts() const { return *parts_; }
 
@@ -66,6 +75,8 @@ class Workload : public NodeSink, public MessageSink {
   const config::SystemConfig& system_;
   std::optional<Parts> parts_;  // once connected
   std::vector<Npu> npus_;
+  Journal journal_;
+  std::unordered_set<std::uint64_t> rings_;  // noted
 };
 
 }  // namespace astra_sim::strict
