@@ -134,7 +134,12 @@ def _stderr(command: Path, case: Path, *flags: str) -> str:
     }
     given = [f"--{name}-configuration={case / file}" for name, file in files.items()]
     done = subprocess.run(
-        [str(command), *given, *flags], capture_output=True, text=True, check=False, timeout=HANGS_S
+        [str(command), *given, *flags],
+        cwd=case,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=HANGS_S,
     )
     return done.stderr
 
