@@ -85,6 +85,23 @@ def test_inclusion_adds_up_to_topk(weights: list[float], topk: int) -> None:
     assert (inclusion <= 1).all() and (np.diff(inclusion[np.argsort(shares)]) >= -1e-12).all()
 
 
+def test_the_last_bit_of_exp_changes_no_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The binomial distribution changes its algorithm at n p = 30: here many n p are next to it."""
+    even = np.full(128, 1 / 128)
+
+    def counts() -> list[int]:
+        found = draw_counts(even, 8, token_axis(2048).tolist(), 8, np.random.default_rng(3))
+        return [int(count) for count in found.ravel()]
+
+    here = counts()
+    for towards in (0.0, 1.0):
+        exp, expm1 = np.exp, np.expm1
+        with monkeypatch.context() as other_processor:
+            other_processor.setattr(np, "exp", lambda x: np.nextafter(exp(x), towards))  # noqa: B023
+            other_processor.setattr(np, "expm1", lambda x: np.nextafter(expm1(x), -towards))  # noqa: B023
+            assert counts() == here
+
+
 def test_more_tokens_never_load_an_expert_less() -> None:
     axis = token_axis(3000).tolist()
     counts = draw_counts(popularity("ZIPF:s=1")[0, 0], TOPK, axis, 16, np.random.default_rng(5))

@@ -36,6 +36,8 @@ NEWTON_STEPS = 100
 """More than any popularity needs: the steps converge quadratically, and at least double a scale
 that is too small.
 """
+COARSE = 2.0**40
+"""Steps of a probability: its last bits are the processor's."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,8 +116,11 @@ def draw_counts(
         share = inclusion_probability(
             popularity, topk, np.repeat(group_probability(popularity, groups), experts // groups[0])
         )
+        # Processors differ in the last bit of exp, and that bit can choose another algorithm of the
+        # binomial distribution.
+        coarse = np.rint(share * COARSE)
         more = rng.multinomial(
-            np.broadcast_to(together_tokens * topk, (draws, len(points))), share / share.sum()
+            np.broadcast_to(together_tokens * topk, (draws, len(points))), coarse / coarse.sum()
         )
         counts += more.cumsum(axis=1)
     return np.asarray(np.minimum(counts, points[:, None]))
