@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,19 @@ def _tool(name: str) -> str | None:
 
 
 def build_command() -> Path:
-    """Path of the executable, built (or brought up to date) under the ignored `build/`; skips
-    without cmake.
+    """Path of the executable: the installed one where no source is newer, else one that is built
+    (or brought up to date) under the ignored `build/`; skips without cmake.
     """
+    installed = Path(sysconfig.get_path("scripts")) / "astra-sim"
+    if installed.exists() and installed.stat().st_mtime > _newest_source():
+        return installed
     return build_target("astra-sim") / "astra-sim"
+
+
+def _newest_source() -> float:
+    folder = REPOSITORY / "astra-sim"
+    sources = [path for name in ("*.cpp", "*.h", "CMakeLists.txt") for path in folder.rglob(name)]
+    return max(path.stat().st_mtime for path in sources)
 
 
 def build_target(target: str) -> Path:

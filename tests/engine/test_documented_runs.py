@@ -1,4 +1,6 @@
-"""Files and commands of docs/reference/engine, run as printed, end when the pages say."""
+"""Files and commands of docs/reference/engine and the engine's README, run as printed, end when
+the pages say.
+"""
 
 import os
 import re
@@ -11,15 +13,20 @@ from processes import HANGS_S
 
 from engine.command import REPOSITORY
 
+ENGINE_PAGES = REPOSITORY / "docs" / "reference" / "engine"
+README = REPOSITORY / "astra-sim" / "README.md"
 PAGES = [
-    (REPOSITORY / "docs" / "reference" / "engine" / f"{name}.md").read_text(encoding="utf-8")
-    for name in ("files", "topology_files")
+    page.read_text(encoding="utf-8")
+    for page in (ENGINE_PAGES / "files.md", ENGINE_PAGES / "topology_files.md", README)
 ]
 PAGE = "\n## \n".join(PAGES)
 FILES = re.findall(r"<!-- file: (\S+) -->\n```\w+\n(.*?)```", PAGE, re.DOTALL)
 RUNS = re.findall(r"<!-- run -->\n```sh\n(.*?)```(.*?)(?=<!-- run -->|\n## |\Z)", PAGE, re.DOTALL)
 NUMBER = r"([\d,]+) ns"
-SAID = (rf"ends after {NUMBER}", rf"one after another: {NUMBER}", rf"All end at {NUMBER}")
+SAID = tuple(
+    f"{words} {NUMBER}"
+    for words in ("ends after", "one after another:", "All end at", "it ends after")
+)
 
 
 def test_there_are_commands() -> None:
