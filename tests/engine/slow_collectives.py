@@ -52,6 +52,7 @@ class Collectives:
         custom = yaml.safe_load(Path(by_node).read_text()).get(node.id) if by_node else None
         custom = custom or (system.get(KEYS[kind] + "-implementation-custom") or [None])[0]
         if custom:
+            self.count("stream", npu)
             Custom(
                 self.run, npu, self.groups[group] if group else list(range(self.npus)), custom, ends
             )
@@ -69,7 +70,8 @@ class Collectives:
                 ends()
 
         for _ in range(count):
-            tag = group * 1_000_000 + self.count("tag", npu, group)
+            of_npu = self.count("stream", npu)  # of groups too
+            tag = group * 1_000_000 + self.count("tag", npu, group) if group else of_npu
             joined = Chunk(
                 npu, tag, chunk, self.plan(npu, kind, group, value.get("involved_dim")), 0, last
             )

@@ -64,8 +64,8 @@ def test_spellings_of_a_network_agree(command: Path, case: Path, tmp_path: Path)
         ),
         (
             "network.yml",
-            "topology: [Ring]\nnpus_count: [1]\nbandwidth: [1]\nlatency: [0]\n",
-            ":2: npus_count[0] is 1",
+            "topology: [Ring]\nnpus_count: [0]\nbandwidth: [1]\nlatency: [0]\n",
+            ":2: npus_count[0] is 0",
         ),
         (
             "network.yml",

@@ -131,16 +131,22 @@ def test_involved_dim_counts_without_a_group_only(command: Path, tmp_path: Path)
 def test_members_that_turn_different_ways(
     command: Path, tmp_path: Path, algorithm: str, backend: str
 ) -> None:
-    """With two queues every second chunk of an NPU goes backwards: two of four have had one chunk
-    more in a group. Only a ring of more than two minds.
+    """With two queues every second chunk of an NPU goes backwards, but none of an all-reduce by
+    `localBWAware`: two of four have an all-reduce behind them, two an all-gather. Only a ring of
+    more than two minds.
     """
-    pair = ck.node(1, ck.COLL, comm_type=ck.ALL_REDUCE, comm_size=4000, pg_name="1")
-    all_of_them = [ck.node(2, ck.COLL, [1], comm_type=ck.ALL_REDUCE, comm_size=4000)]
-    traces = [[pair, *all_of_them]] * 2 + [[ck.node(1, ck.COMP), *all_of_them]] * 2
-    system = {"all-reduce-implementation": [algorithm]}
-    case = ck.write_case(
-        tmp_path / "case", traces, ck.network("Switch", 4), system, groups={"1": [0, 1]}
-    )
+    traces = []
+    for kind, group in ((ck.ALL_REDUCE, "1"), (ck.ALL_GATHER, "2")):
+        pair = ck.node(1, ck.COLL, comm_type=kind, comm_size=4000, pg_name=group)
+        all_of_them = ck.node(2, ck.COLL, [1], comm_type=ck.ALL_GATHER, comm_size=4000)
+        traces += [[pair, all_of_them]] * 2
+    system = {
+        "collective-optimization": "localBWAware",
+        "all-reduce-implementation": [algorithm],
+        "all-gather-implementation": [algorithm],
+    }
+    groups = {"1": [0, 1], "2": [2, 3]}
+    case = ck.write_case(tmp_path / "case", traces, ck.network("Switch", 4), system, groups=groups)
     flags = ("--num-queues-per-dim=2",)
     if algorithm != "ring":
         both(command, case, backend, flags)
@@ -148,9 +154,33 @@ def test_members_that_turn_different_ways(
     result = run_case(command, case, tmp_path, backend, flags)
     assert result.exit_code == 3
     assert (
-        "waits in ALL_REDUCE of 4000 bytes for messages of other NPUs, which never come"
+        "waits in ALL_GATHER of 4000 bytes for messages of other NPUs, which never come"
         in result.errors
     )
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+def test_a_collective_of_all_after_unequal_groups_waits_for_ever(
+    command: Path, tmp_path: Path, splits: int
+) -> None:
+    """Upstream numbers the chunks of an NPU through, those of groups too; a group of all NPUs has
+    numbers of its own.
+    """
+    pair = ck.node(1, ck.COLL, comm_type=ck.ALL_REDUCE, comm_size=3000, pg_name="1")
+    said = f"on its NPU and {splits} on NPU 0, and ASTRA-sim, which counts those of groups too"
+    for group, code in (("", 3), ("2", 0)):
+        everyone = {"comm_type": ck.ALL_REDUCE, "comm_size": 6000, "pg_name": group}
+        all_of_them = ck.node(2, ck.COLL, [1], **everyone)
+        traces = [[pair, all_of_them]] * 2 + [[ck.node(1, ck.COMP), all_of_them]] * 2
+        groups = {"1": [0, 1], "2": [0, 1, 2, 3]}
+        system = {"preferred-dataset-splits": splits}
+        network = ck.network("Switch", 4)
+        case = ck.write_case(tmp_path / "case", traces, network, system, groups=groups)
+        result = run_case(command, case, case)
+        assert result.exit_code == code
+        assert (said in result.errors) == (code == 3), result.errors
+        assert result.times() == Run(case, False, ()).times
+        assert run_case(command, case, case, rules="default").exit_code == 0
 
 
 def test_a_replay_takes_the_duration_of_every_node(command: Path, tmp_path: Path) -> None:

@@ -49,10 +49,10 @@ std::uint32_t count(const std::string& path, const YamlEntry& entry, std::size_t
   const std::string& text = entry.values[index];
   std::uint64_t value = 0;
   const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (result.ec != std::errc() || result.ptr != text.data() + text.size() || value < 2 ||
+  if (result.ec != std::errc() || result.ptr != text.data() + text.size() || value < 1 ||
       value > kMaxNpus) {
     throw InputError(where(path, entry) + "[" + std::to_string(index) + "] is " + text +
-                     "; a whole number from 2 to 2^24 was expected");
+                     "; a whole number from 1 to 2^24 was expected");
   }
   return static_cast<std::uint32_t>(value);
 }

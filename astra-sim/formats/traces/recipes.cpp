@@ -99,12 +99,14 @@ ScopeId Recipes::scope_of(const chakra::NodeFields& node, std::uint32_t npu) {
       if (!(*given)[0].flat) dimensions = std::min(dimensions, given->size());
     }
   }
-  std::vector<std::uint32_t> axes;
+  std::vector<std::uint32_t> axes;  // none: the NPU is alone in the dimensions that take part
+  bool any = false;
   for (std::uint32_t axis = 0; axis < dimensions; ++axis) {
     const bool involved = axis >= 32 || ((node.dimensions >> axis) & 1u) != 0;
+    any = any || involved;
     if (involved && network_.dimensions[axis].npus > 1) axes.push_back(axis);
   }
-  if (axes.empty()) throw InputError("no dimension takes part in it (involved_dim)");
+  if (!any) throw InputError("no dimension takes part in it (involved_dim)");
   return line_of(npu, axes);
 }
 

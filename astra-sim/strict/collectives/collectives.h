@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "strict/base/clock.h"
@@ -54,6 +55,11 @@ class Collectives {
   };
   // Throws CollectiveMismatch.
   void start(const Request& request);
+  // A collective of the NPU that takes a number of the NPU's streams and is carried out elsewhere.
+  void count_stream(std::uint32_t npu) { ++begun_[npu]; }
+  // Of collectives of all NPUs that have not ended: their nodes, and the numbers of their first
+  // streams. Members with different numbers wait for ever.
+  std::vector<std::pair<std::uint32_t, std::uint64_t>> waiting_streams() const;
 
   void arrival(std::uint32_t member, std::uint32_t channel) {
     if (channels_[channel]-- > 0) received(member);
@@ -121,6 +127,7 @@ class Collectives {
   struct Running {
     Request request;
     std::uint32_t left;
+    std::uint64_t first_tag;
   };
   struct Queue {
     std::uint32_t head = kNone;
@@ -227,7 +234,8 @@ class Collectives {
   std::vector<Queue> queues_;
   std::vector<RoundRobin> round_robin_;  // per NPU and dimension
   std::vector<std::unordered_map<std::uint32_t, std::uint32_t>>
-      issued_;                                               // per NPU: group -> collectives so far
+      issued_;                        // per NPU: group -> its streams so far
+  std::vector<std::uint64_t> begun_;  // per NPU: streams so far, those of groups among them
   std::unordered_map<std::uint32_t, Handshake> handshakes_;  // per channel, rendezvous only
 };
 

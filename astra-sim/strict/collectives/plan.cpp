@@ -11,8 +11,17 @@ namespace astra_sim::strict {
 using config::Collective;
 
 namespace {
+
 constexpr std::size_t kMostDirect = 16384;  // the square of it, and of its steps, fits 31 bits
+
+std::string alone(std::uint32_t group) {
+  return (group == 0 ? std::string("its dimensions have one NPU")
+                     : "group " + std::to_string(group) + " has one NPU") +
+         ", and ASTRA-sim would wait for ever in a collective of one; --rules default ends it at "
+         "once";
 }
+
+}  // namespace
 
 Plans::Plans(const config::NetworkConfig& network, const config::SystemConfig& system,
              const config::Groups& groups)
@@ -97,9 +106,7 @@ void Plans::check(const Plan& plan, Collective kind, std::uint32_t group) const 
     const std::uint32_t npu = members(group).front();
     const std::size_t size = rings_[ring_of(npu, group, plan, phase)].npus.size();
     const std::string name = config::kCollectiveKeys[static_cast<std::size_t>(kind)];
-    if (size < 2)
-      throw model::InputError("a collective needs two NPUs at least, and group " +
-                              std::to_string(group) + " has one");
+    if (size < 2) throw model::InputError(alone(group));
     const model::AlgorithmEntry& entry = model::entry_of(phase.algorithm.algorithm);
     if (!entry.upstream) {
       throw model::InputError(std::string(entry.word) +
@@ -142,8 +149,11 @@ Plan Plans::make(Collective kind, std::uint32_t group, std::uint32_t dimensions)
   }
   if (given[0].flat) return {{{0, kind, given[0], rule, 0}}, true};
   std::vector<std::uint32_t> used;
+  bool any = false;
   for (std::uint32_t d = 0; d < std::min(given.size(), network_.dimensions.size()); ++d) {
-    if (((dimensions >> d) & 1u) != 0) used.push_back(d);
+    const bool involved = ((dimensions >> d) & 1u) != 0;
+    any = any || involved;
+    if (involved && network_.dimensions[d].npus > 1) used.push_back(d);
   }
   const auto flat =
       std::find_if(used.begin(), used.end(), [&](std::uint32_t d) { return given[d].flat; });
@@ -153,7 +163,8 @@ Plan Plans::make(Collective kind, std::uint32_t group, std::uint32_t dimensions)
                             "-implementation has an algorithm over all NPUs (one...) in place " +
                             std::to_string(*flat) + " of the list; it has to come first");
   }
-  if (used.empty()) throw model::InputError("no dimension takes part in it (involved_dim)");
+  if (!any) throw model::InputError("no dimension takes part in it (involved_dim)");
+  if (used.empty()) throw model::InputError(alone(0));
   if (kind == Collective::kAllGather) std::reverse(used.begin(), used.end());
   Plan plan;
   for (const std::uint32_t d : used) plan.phases.push_back({d, kind, given[d], rule, 0});

@@ -49,6 +49,7 @@ Collectives::Collectives(Clock& clock, Network& network, Plans& plans, NodeSink&
   queues_.resize(static_cast<std::size_t>(npus) * queues_per_npu_);
   round_robin_.resize(static_cast<std::size_t>(npus) * dimensions_);
   issued_.resize(npus);
+  begun_.resize(npus);
   live_.resize(plans.ring_count());
 }
 
@@ -78,19 +79,32 @@ Collectives::Choice Collectives::choose(std::uint32_t npu, const Phase& phase) {
 
 void Collectives::start(const Request& request) {
   const std::uint32_t collective = take_free(running_, free_running_);
-  running_[collective] = {request, request.chunks};
   std::uint32_t& issued = issued_[request.npu][request.group];
+  std::uint64_t& begun = begun_[request.npu];
+  // Streams of a group have numbers of the group. Those of all NPUs have the NPU's own, which count
+  // streams of groups too, as upstream's do.
+  const bool grouped = request.group != 0;
+  running_[collective] = {request, request.chunks, begun};
   for (std::uint32_t i = 0; i < request.chunks; ++i) {
     const std::uint32_t at = take_free(streams_, free_streams_);
     choices_.resize(std::max(choices_.size(), static_cast<std::size_t>(at + 1) * max_phases_));
-    streams_[at] = {collective,          0,     request.group * kTagsPerGroup + issued++,
-                    request.chunk_bytes, kNone, at * max_phases_};
+    const std::uint64_t own = begun++;
+    const std::uint64_t tag = grouped ? request.group * kTagsPerGroup + issued++ : own;
+    streams_[at] = {collective, 0, tag, request.chunk_bytes, kNone, at * max_phases_};
     for (std::size_t phase = 0; phase < request.plan->phases.size(); ++phase) {
       choices_[streams_[at].choices + phase] = choose(request.npu, request.plan->phases[phase]);
     }
     join_queue(at);
     serve_queue(request.npu, choices_[streams_[at].choices].queue);
   }
+}
+
+std::vector<std::pair<std::uint32_t, std::uint64_t>> Collectives::waiting_streams() const {
+  std::vector<std::pair<std::uint32_t, std::uint64_t>> out;
+  for (const Running& one : running_) {
+    if (one.left > 0 && one.request.group == 0) out.emplace_back(one.request.node, one.first_tag);
+  }
+  return out;
 }
 
 void Collectives::join_queue(std::uint32_t at) {

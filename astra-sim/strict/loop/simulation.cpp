@@ -61,6 +61,7 @@ class Simulation {
   }
 
   Workload& workload() { return workload_; }
+  WaitingStreams waiting_streams() const { return collectives_.waiting_streams(); }
   std::uint64_t events() const { return events_; }
 
  private:
@@ -160,7 +161,8 @@ Outcome simulate(const Options& options, const Inputs& inputs) {
   for (std::uint32_t npu = 0; npu < rules.npus; ++npu)
     outcome.finish_ns.push_back(simulation.workload().finish_ns(npu));
   outcome.journal = std::move(simulation.workload().journal());
-  outcome.unfinished_nodes = explain_waiting(outcome.trace, outcome.unfinished);
+  outcome.unfinished_nodes =
+      explain_waiting(outcome.trace, simulation.waiting_streams(), outcome.unfinished);
   return outcome;
 }
 

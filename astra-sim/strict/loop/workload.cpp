@@ -182,6 +182,7 @@ void Workload::issue_collective(std::uint32_t npu, std::uint32_t index) {
     if (splits != 1)
       fail(index,
            "a custom collective needs preferred-dataset-splits 1, not " + std::to_string(splits));
+    parts().collectives.count_stream(npu);
     parts().custom.start(npu, index, node.group, custom);
     return;
   }
