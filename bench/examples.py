@@ -9,144 +9,18 @@ import resource
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from llmsim.cli.arguments import OneSentenceParser
+from llmsim.installation.examples import EXAMPLES, TRACE, Example
+
+__all__ = ["EXAMPLES", "PAGE", "ROOT", "TRACE", "Example", "row"]
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "tutorial" / "examples.md"
-TRACE = "dataset/example_10.jsonl"
 BUDGET_S = 1.0
 
-
-@dataclass(frozen=True)
-class Example:
-    """One cluster file with the options that show it; `cost_source` "auto" where measured kernels
-    exist.
-    """
-
-    file: str
-    what: str
-    options: tuple[str, ...] = ("--cost-source", "roofline")
-    dataset: str = TRACE
-
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        return (
-            "--cluster-config",
-            f"cluster_config/{self.file}.json",
-            "--dataset",
-            self.dataset,
-            *self.options,
-        )
-
-
-ROOFLINE = ("--cost-source", "roofline")
-SHARED = ("--enable-prefix-sharing", "--prefix-storage")
-MIXED = (
-    "synthetic:n=10,rate=5,input=33,output=77,seed=1,model=meta-llama/Llama-3.1-8B|Qwen/Qwen3-8B"
-)
-EXAMPLES = (
-    Example("single_node_single_instance", "one A6000, Llama-3.1-8B"),
-    Example(
-        "single_node_single_instance_H100",
-        "four H100 as one tensor-parallel instance, Llama-3.1-70B",
-    ),
-    Example("single_node_multi_instance", "two A6000, each with Llama-3.1-8B"),
-    Example("dual_node_multi_instance", "two nodes of two A6000"),
-    Example("single_node_pd_instance", "one A6000 prefills, one decodes"),
-    Example("single_node_moe_single_instance", "one A6000, Phi-mini-MoE"),
-    Example("single_node_moe_multi_instance", "two A6000, each with Phi-mini-MoE"),
-    Example("single_node_moe_pd_instance", "Phi-mini-MoE, one A6000 prefills, one decodes"),
-    Example(
-        "single_node_moe_dp_ep_instance",
-        "Qwen3-30B-A3B: two data-parallel ranks of two H100, experts over all",
-    ),
-    Example(
-        "dual_node_moe_dp_ep_instance",
-        "Qwen3-30B-A3B: two data-parallel ranks of two H100, one rank per node",
-    ),
-    Example(
-        "single_node_tp_pp_instance", "Llama-3.1-70B on H100, two pipeline stages of two devices"
-    ),
-    Example(
-        "l40s_llama31_8b_tp4_pcie",
-        "Llama-3.1-8B on four of eight L40S, on the routes of a PCIe server",
-    ),
-    Example("single_node_memory_instance", "every placement key, all weights on the device"),
-    Example("single_node_cxl_instance", "one A6000 with weights on four CXL devices"),
-    Example(
-        "single_node_moe_offload_instance",
-        "Phi-mini-MoE with its experts in host memory, a quarter cached",
-    ),
-    Example(
-        "single_node_power_instance", "one A6000, Llama-3.1-8B, with the power of every component"
-    ),
-    Example("single_node_pim_instance", "decodes attend in 256 channels of HBM2"),
-    Example(
-        "single_node_pim_instance",
-        "decodes attend in 256 channels of HBM2, with sub-batches",
-        (*ROOFLINE, "--enable-attn-offloading", "--enable-sub-batch-interleaving"),
-    ),
-    Example("cxl_two_groups", "two A6000 whose weights are on one CXL device"),
-    Example("pd_pim_instance", "one A6000 prefills, the other decodes with attention in memory"),
-    Example("cpu_attention_instance", "one A6000 whose attention runs on two Xeon sockets"),
-    Example(
-        "heterogeneous_instance", "an H100 and an A6000 serve one model, with prices", (*ROOFLINE,)
-    ),
-    Example("tpu_v6e_slice", "a slice of eight TPU v6e, Llama-3.1-70B"),
-    Example("cpu_amx_instance", "a two-socket CPU node with AMX, Llama-3.1-8B in tensor parallel"),
-    Example("h100_llama31_8b", "one H100, Llama-3.1-8B"),
-    Example("rtxpro6000_llama31_8b", "one RTX PRO 6000, Llama-3.1-8B"),
-    Example("h100_llama31_70b_tp4", "four H100 as one tensor-parallel instance, Llama-3.1-70B"),
-    Example("h100_llama31_70b_tp4_pp2", "eight H100, two pipeline stages of four, Llama-3.1-70B"),
-    Example("h100_qwen3_30b_a3b", "one H100, Qwen3-30B-A3B"),
-    Example(
-        "rtxpro6000_qwen3_30b_a3b_dp2_ep2",
-        "two RTX PRO 6000: data-parallel attention, experts shared by both",
-    ),
-    Example(
-        "h100_qwen3_30b_a3b_attn2x4_ep8",
-        "eight H100: attention as four ranks of two, experts over all by DeepEP",
-    ),
-    Example("h200_deepseek_v3_tp8_dcp8", "eight H200, DeepSeek-V3, KV cache sharded by tokens"),
-    Example(
-        "h200_deepseek_v32_tp8", "eight H200, DeepSeek-V3.2, sparse attention to chosen tokens"
-    ),
-    Example(
-        "h100_nemotron3_nano_tp2", "two H100, Nemotron 3 Nano: state spaces, attention and experts"
-    ),
-    Example("h100_multi_instance", "two H100, each with Llama-3.1-8B"),
-    Example(
-        "h100_mixed_models", "two H100, one with Llama-3.1-8B, one with Qwen3-8B", dataset=MIXED
-    ),
-    Example(
-        "h100_cpu_prefix_pool",
-        "two H100 that share host memory for KV",
-        (*ROOFLINE, *SHARED, "CPU"),
-    ),
-    Example(
-        "h100_cxl_prefix_pool", "two H100 that share a CXL pool for KV", (*ROOFLINE, *SHARED, "CXL")
-    ),
-    Example(
-        "h100_multi_shared_prefix_pool",
-        "two nodes of two H100: host memory before a shared CXL pool",
-        (*ROOFLINE, *SHARED, "CPU+CXL"),
-    ),
-    Example("h100_llama31_8b_pd", "one H100 prefills, one decodes"),
-    Example("h100_llama31_8b_pd_2p1d", "two H100 prefill, one decodes, layerwise KV transfers"),
-    Example(
-        "h100_h200_llama31_70b_pd", "dual node: four H100 prefill, two H200 decode, Llama-3.1-70B"
-    ),
-    Example("h100_l40s_llama31_8b_pd", "dual node: one H100 prefills, two L40S decode"),
-    Example("h100_qwen3_30b_a3b_pd", "Qwen3-30B-A3B: one H100 prefills, one decodes"),
-    Example(
-        "h100_gpt_oss_120b_pd",
-        "gpt-oss-120b, every second layer with a window: two H100 prefill, two decode",
-    ),
-)
 
 HEAD = """# Examples
 

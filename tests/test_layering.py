@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = [
     {"cli", "profiler"},
+    {"installation"},
     {"api"},
     {"rounds"},
     {"simulate"},
@@ -86,7 +87,7 @@ ORDERS = {
     "llmsim/costs": ["experts", "sources"],
     "llmsim/costs/sources": ["bundle", "silicon", "external"],
     "llmsim/lowering": ["network", "offload", "kv", "adjust", "energy"],
-    "llmsim/cli": ["run", "commands"],
+    "llmsim/cli": ["run", "commands", "first_steps"],
     "llmsim/export": ["timeline", "step_graph"],
     "llmsim/validation": ["logs", "compare", "fit", "report"],
     "llmsim/profiler": [

@@ -73,8 +73,7 @@ class Cluster:
 
     def fields(self) -> dict[str, Any]:
         """The keys of the cluster file; a copy."""
-        fields: dict[str, Any] = self.parsed()._document.data
-        return json.loads(json.dumps(fields))  # type: ignore[no-any-return]
+        return self.parsed().plain()
 
     def save(self, path: str | PathLike[str]) -> None:
         """Writes the cluster file."""

@@ -23,6 +23,7 @@ from llmsim.cli.commands import (
     trace,
     validate,
 )
+from llmsim.cli.first_steps import config_explain, data, doctor, examples, init
 from llmsim.cli.run.command_line import PanelledCommand
 from llmsim.cli.usage import Command, Group
 
@@ -77,6 +78,7 @@ def _options(
     pass
 
 
+_add(app, "init", init.HELP, init.command)
 _add(app, "run", run.HELP, run.command, cls=PanelledCommand)
 _add(app, "cluster", cluster.HELP, cluster.command)
 _add(app, "validate", validate.HELP, validate.command)
@@ -85,6 +87,25 @@ _add(app, "cost", cost.HELP, cost.command)
 _add(app, "diff", diff.HELP, diff.command)
 _add(app, "search", search.HELP, search.command)
 _add(app, "schema", schema.HELP, schema.command)
+_add(app, "doctor", doctor.HELP, doctor.command)
+_examples = _new("List, copy and run the bundled examples.")
+_add(_examples, "list", examples.LIST_HELP, examples.list_examples)
+_add(_examples, "copy", examples.COPY_HELP, examples.copy_example)
+_add(
+    _examples,
+    "run",
+    examples.RUN_HELP,
+    examples.run_example,
+    context_settings=examples.RUN_SETTINGS,
+)
+app.add_typer(_examples, name="examples")
+_data = _new("List and fetch public logs and traces.")
+_add(_data, "list", data.LIST_HELP, data.list_files)
+_add(_data, "fetch", data.FETCH_HELP, data.fetch)
+app.add_typer(_data, name="data")
+_config = _new("Explain cluster files.")
+_add(_config, "explain", config_explain.HELP, config_explain.command)
+app.add_typer(_config, name="config")
 _conformance = _new("Compare the schedulers with recordings of real ones.")
 _add(_conformance, "schedules", conformance.SCHEDULES_HELP, conformance.schedules)
 _add(_conformance, "vllm", conformance.VLLM_HELP, conformance.vllm)

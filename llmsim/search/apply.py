@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmsim.config import input_files, load_cluster, parse_cluster
+from llmsim.config import load_cluster, parse_cluster
 from llmsim.config.errors import InputError
 from llmsim.search.space import Point, Space
 
@@ -49,8 +49,7 @@ def load_base(space: Space) -> Base:
     """
     beside = space.path.parent / space.file.cluster
     path = beside if os.path.exists(beside) else Path(space.file.cluster)
-    _ = load_cluster(path)
-    base = Base(space, path, json.loads(input_files.read_text(path, "utf-8-sig")))
+    base = Base(space, path, load_cluster(path).plain())
     _keep_paths_apart(base)
     for dimension in space.dimensions:
         if not dimension.name.startswith("--"):

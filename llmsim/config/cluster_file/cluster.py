@@ -2,6 +2,7 @@
 deployment.
 """
 
+import copy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -140,6 +141,11 @@ class Cluster(Section):
     def path(self) -> str:
         """The name of the file, for messages."""
         return self._document.name
+
+    def plain(self) -> dict[str, Any]:
+        """The file's keys and values, without comments; a copy."""
+        fields: dict[str, Any] = copy.deepcopy(self._document.data)
+        return fields
 
     def position(self, location: Location) -> str:
         """`file:line: field.path` of a field of this cluster, for the head of an error."""

@@ -89,9 +89,12 @@ def _neighbours(path: Path) -> str:
 
 
 def parse_json(text: str, name: str) -> Document:
-    """The document of a JSON text; InputError with line and column for what is not plain, finite,
-    unambiguous JSON.
+    """The document of a JSON text, which may hold `//` and `/* */` comments.
+
+    Raises InputError with line and column for what is else no plain, finite, unambiguous JSON.
     """
+    if "//" in text or "/*" in text:
+        text = without_comments(text)
     try:
         data = json.loads(text, object_pairs_hook=_unique_object, parse_constant=_refuse_constant)
         _refuse_lone_surrogates(data, text, name)
@@ -115,6 +118,19 @@ def parse_json(text: str, name: str) -> Document:
             f"{name}: a number has thousands of digits; expected numbers that fit 64 bits"
         ) from None
     return Document(name, text, data)
+
+
+_STRING_OR_COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
+
+
+def without_comments(text: str) -> str:
+    """The text with blanks in place of comments, so that every other character keeps its place."""
+
+    def blank(found: re.Match[str]) -> str:
+        part = found[0]
+        return part if part[0] == '"' else re.sub(r"[^\n]", " ", part)
+
+    return _STRING_OR_COMMENT.sub(blank, text)
 
 
 _LONE_SURROGATE = re.compile(

@@ -1,0 +1,85 @@
+"""A cluster file with comments, for people who edit it."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from llmsim.api.cluster import Cluster
+
+NOTES = {
+    "link_bw": "GB/s of a device's links: within a node (two dimensions), then between nodes. The "
+    "last number is an assumption, one card of 400 Gb/s for each device.",
+    "link_latency": "ns of the same links; assumptions, as no data sheet states them.",
+    "nodes": "One entry for each host; an instance never spans two nodes here.",
+    "model_name": "A bundled model, or the path of a config.json (docs/reference/models.md).",
+    "hardware": "A bundled device, or the path of a data sheet.",
+    "npu_mem": "GiB and GB/s of one device, from the data sheet; drivers report a little less.",
+    "tp_size": "Tensor-parallel devices of each pipeline stage.",
+    "pp_size": "Pipeline stages.",
+    "ep_size": "Ranks over which whole experts are spread; 1 shards every expert.",
+    "pd_type": "prefill: computes prompts and hands their KV over; decode: generates.",
+}
+ENGINE = {
+    "max_num_seqs": "sequences that run at once",
+    "max_num_batched_tokens": "tokens of one step",
+    "gpu_memory_utilization": "share of a device's memory that the engine uses",
+    "block_size": "tokens of a KV block",
+    "enable_prefix_caching": "equal beginnings of prompts share KV",
+    "enable_chunked_prefill": "long prompts are cut into steps",
+}
+"""Engine options that people change first; docs/reference/options.md has all."""
+
+
+def commented(cluster: Cluster) -> str:
+    """The cluster as JSON with `//` comments: what each key means, and the options that it leaves
+    to the engine's profile.
+    """
+    from llmsim.config import EngineOverrides, resolve
+    from llmsim.lowering.device_memory import sheet_memory
+
+    parsed = cluster.parsed()
+    deployment = resolve(parsed, EngineOverrides(), sheet=sheet_memory(parsed.path))
+    engine = deployment.groups[0].engine
+    fields = cluster.fields()
+    lines = [
+        f"// {' '.join(fields.pop('description').split())}",
+        "// Comments are allowed. `llmsim config explain FILE` shows every value and its origin.",
+        "{",
+    ]
+    for key in ("link_bw", "link_latency"):
+        lines += [f"  // {NOTES[key]}", f'  "{key}": {json.dumps(fields[key])},']
+    lines += [
+        "  // Options of every instance. Commented ones show what the profile gives "
+        "(docs/reference/options.md).",
+        '  "engine": {',
+    ]
+    for name, what in ENGINE.items():
+        lines.append(f'    // "{name}": {json.dumps(getattr(engine, name))},  // {what}')
+    lines += [f'    "engine_profile": "{engine.engine_profile}"', "  },"]
+    lines += [f"  // {NOTES['nodes']}", '  "nodes": [']
+    lines += _nodes(fields["nodes"])
+    return "\n".join([*lines, "  ]", "}"]) + "\n"
+
+
+def _nodes(nodes: list[Mapping[str, Any]]) -> Iterator[str]:
+    """The nodes; keys are explained where they first appear, equal instances follow in one line
+    each.
+    """
+    told: set[str] = set()
+    for i, node in enumerate(nodes):
+        yield '    {"instances": ['
+        instances = node["instances"]
+        for j, instance in enumerate(instances):
+            comma = "," if j + 1 < len(instances) else ""
+            if told >= set(instance) - {"npu_mem"}:
+                yield f"      {json.dumps(instance)}{comma}"
+                continue
+            yield "      {"
+            for key, value in instance.items():
+                if key not in told and key in NOTES:
+                    yield f"        // {NOTES[key]}"
+                told.add(key)
+                end = "" if key == list(instance)[-1] else ","
+                yield f'        "{key}": {json.dumps(value)}{end}'
+            yield f"      }}{comma}"
+        yield f"    ]}}{',' if i + 1 < len(nodes) else ''}"

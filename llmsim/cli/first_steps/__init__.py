@@ -1,0 +1,1 @@
+"""Commands for the first minutes and for questions about an installation or a cluster file."""

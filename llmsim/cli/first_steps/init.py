@@ -1,0 +1,122 @@
+"""`llmsim init`: a commented cluster file that runs."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from llmsim.cli.run.command_line import given_path
+from llmsim.config.errors import InputError
+
+HELP = (
+    "Write a commented cluster file that runs as it is: N instances of a model on a device, or "
+    "prefill and decode instances. On a terminal the command asks for what is missing."
+)
+
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        help="Writes this file (.json, with comments).",
+        parser=given_path,
+        metavar="<path>",
+        show_default=False,
+    ),
+]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model", help="Names a bundled model, or the path of a config.json.", show_default=False
+    ),
+]
+Device = Annotated[
+    str | None,
+    typer.Option(
+        "--device", help="Names a device, or the path of its data sheet.", show_default=False
+    ),
+]
+Tp = Annotated[
+    int, typer.Option("--tp", min=1, help="Sets the tensor-parallel devices of an instance.")
+]
+Pp = Annotated[int, typer.Option("--pp", min=1, help="Sets the pipeline stages of an instance.")]
+Ep = Annotated[
+    int | None,
+    typer.Option(
+        "--ep", min=1, help="Sets the ranks over which whole experts are spread.", show_default="1"
+    ),
+]
+Instances = Annotated[
+    int | None,
+    typer.Option(
+        "--instances", "-n", min=1, max=1 << 16, help="Sets the number of instances.",
+        show_default="1",
+    ),
+]  # fmt: skip
+Prefill = Annotated[
+    int,
+    typer.Option("--prefill", min=0, max=1 << 16, help="Sets the number of prefill instances."),
+]
+Decode = Annotated[
+    int, typer.Option("--decode", min=0, max=1 << 16, help="Sets the number of decode instances.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Replaces a file that exists.")]
+
+
+def command(
+    output: Output = None,
+    model: Model = None,
+    device: Device = None,
+    tp: Tp = 1,
+    pp: Pp = 1,
+    ep: Ep = None,
+    instances: Instances = None,
+    prefill: Prefill = 0,
+    decode: Decode = 0,
+    force: Force = False,
+) -> None:
+    """Checks, asks where a person is there, and writes; raises InputError."""
+    from llmsim.api.cluster import Cluster
+    from llmsim.api.commented import commented
+    from llmsim.export.files import atomic_writer, check_writable
+
+    if instances is not None and (prefill or decode):
+        raise InputError(
+            f"--instances is {instances} beside --prefill {prefill} and --decode {decode}; give "
+            "--instances alone, or the other two",
+            field="--instances",
+            value=instances,
+        )
+    model = model or _asked("--model", "Model (such as meta-llama/Llama-3.1-8B)")
+    device = device or _asked("--device", "Device (such as H100)")
+    path = output or Path(_asked("--output", "File to write (such as cluster.json)"))
+    if path.exists() and not path.is_dir() and not force:
+        raise InputError(
+            f"{path} exists; name another file, or give --force to replace it", file=str(path)
+        )
+    cluster = Cluster.build(
+        model,
+        device,
+        tp=tp,
+        pp=pp,
+        ep=ep,
+        instances=instances or 1,
+        prefill=prefill,
+        decode=decode,
+    )
+    text = commented(cluster)
+    check_writable(path)
+    with atomic_writer(path) as stream:
+        stream.write(text)
+    print(f"{path}: {cluster.fields()['description'].split('. ')[0]}")
+    load = "synthetic:n=100,rate=1,input=fixed:500,output=fixed:100"
+    print(f"llmsim run --cluster-config {path} --dataset {load}")
+
+
+def _asked(option: str, question: str) -> str:
+    """What a person answers; InputError where nobody is there."""
+    if not sys.stdin.isatty():
+        raise InputError(f"{option} is missing (see llmsim init --help)", field=option)
+    answer: str = typer.prompt(question)
+    return answer

@@ -1,0 +1,140 @@
+"""Every resolved value of a cluster file, and why it is what it is."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from llmsim.config.cluster_file.cluster import Cluster
+from llmsim.config.cluster_file.instance import Instance
+from llmsim.config.cluster_file.json_positions import Location, field_path, line_of
+from llmsim.config.deployment import Deployment, Group
+from llmsim.config.engine.args import CLUSTER_FILE
+from llmsim.config.engine.options import name_used
+from llmsim.config.errors import InputError, nearest
+
+LAYOUT = {
+    "tp_size": ("tp_size", "attn_tp_size", "num_npus"),
+    "pp_size": ("pp_size", "npu_group", "num_npus"),
+    "ep_size": ("ep_size", "ffn_ep_size"),
+    "ffn_tp_size": ("ffn_tp_size",),
+    "prefill_context_parallel_size": ("prefill_context_parallel_size",),
+    "dp": ("dp_group", "attn_dp_size"),
+    "num_npus": ("num_npus", "tp_size", "pp_size"),
+}
+"""Values of a group, and the keys of the file that they follow from."""
+ATTRIBUTES = {
+    "prefill_context_parallel_size": "pcp",
+    "num_npus": "num_devices",
+}
+"""Attributes of a group that are not a key of the file without `_size`."""
+PS_PER_NS = 1000
+GIVEN = ("model_name", "hardware", "pd_type")
+
+
+@dataclass(frozen=True)
+class Explained:
+    """One resolved value."""
+
+    field: str
+    """A path as the cluster file would write it, such as `nodes[0].instances[0].max_num_seqs`."""
+    value: Any
+    why: str
+
+
+def explain(cluster: Cluster, deployment: Deployment, field: str = "") -> list[Explained]:
+    """All resolved values, or those at and below a path; raises InputError where there are none."""
+    found = list(_rows(cluster, deployment))
+    wanted = [
+        one
+        for one in found
+        if not field or one.field == field or one.field.startswith((f"{field}.", f"{field}["))
+    ]
+    if not wanted:
+        raise InputError(
+            f"--field {field} is no resolved value of {cluster.path}"
+            f"{nearest(field, [one.field for one in found])}; without --field all are listed",
+            file=cluster.path,
+            field="--field",
+            value=field,
+        )
+    return wanted
+
+
+def _rows(cluster: Cluster, deployment: Deployment) -> Iterator[Explained]:
+    links = deployment.link
+    bandwidths = [value / 1e9 for value in links.bandwidth_bytes_per_s]
+    latencies = [value / PS_PER_NS for value in links.latency_ps]
+    yield Explained("link_bw", bandwidths, _at(cluster, ("link_bw",)))
+    yield Explained("link_latency", latencies, _at(cluster, ("link_latency",)))
+    if deployment.disaggregation is not None:
+        how = deployment.disaggregation
+        for key, value in (
+            ("kv_transfer", "layerwise" if how.layerwise else "whole"),
+            ("kv_transfer_mode", "push" if how.push else "pull"),
+        ):
+            given = getattr(cluster, key) is not None
+            yield Explained(key, value, _at(cluster, (key,)) if given else "default")
+    locations = {field_path(location): (location, one) for location, one in cluster.instances()}
+    seen: set[str] = set()
+    for group in deployment.groups:
+        if group.field_path not in seen:
+            seen.add(group.field_path)
+            yield from _group(cluster, group, *locations[group.field_path])
+
+
+def _group(
+    cluster: Cluster, group: Group, location: Location, instance: Instance
+) -> Iterator[Explained]:
+    def row(name: str, value: Any, why: str) -> Explained:
+        return Explained(f"{group.field_path}.{name}", value, why)
+
+    for name in GIVEN:
+        given = name in instance.model_fields_set
+        value = getattr(group, name)
+        yield row(name, value, _at(cluster, (*location, name)) if given else "default")
+    for name, keys in LAYOUT.items():
+        used = [key for key in keys if key in instance.model_fields_set]
+        why = _at(cluster, (*location, used[0])) if used else "default"
+        yield row(name, getattr(group, ATTRIBUTES.get(name, name.removesuffix("_size"))), why)
+    for key, value in (
+        ("mem_size", group.memory.capacity_bytes / (1 << 30)),
+        ("mem_bw", group.memory.bandwidth_bytes_per_s / 1e9),
+    ):
+        why = _at(cluster, (*location, "npu_mem", key))
+        if key in group.memory_from_sheet:
+            why = f"data sheet of {group.hardware}"
+        yield row(f"npu_mem.{key}", value, why)
+    price = group.price_per_device_hour
+    yield row(
+        "price_per_device_hour",
+        price,
+        f"data sheet of {group.hardware}, if it has one"
+        if price is None
+        else _at(cluster, (*location, "price_per_device_hour")),
+    )
+    engine = group.engine
+    for name, value in engine.shown().items():
+        yield row(name, value, _engine_origin(cluster, location, instance, name, engine.origin))
+
+
+def _engine_origin(
+    cluster: Cluster, location: Location, instance: Instance, name: str, origins: Any
+) -> str:
+    """Why an engine option is what it is; one of the file with its line."""
+    origin = str(origins.get(name) or origins.get("limits", "default"))
+    if not origin.startswith(CLUSTER_FILE):
+        return origin
+    rest = origin.removeprefix(CLUSTER_FILE)
+    option = f"{name.removesuffix('_ps')}_ns" if name.endswith("_ps") else name
+    for options, place in ((instance, location), (cluster.engine, ("engine",))):
+        key = name_used(options, option)
+        if key in options.model_fields_set or option in options.model_fields_set:
+            return f"{_at(cluster, (*place, key))}{rest}"
+    return origin
+
+
+def _at(cluster: Cluster, location: Location) -> str:
+    document = cluster._document
+    if not document.text:
+        return CLUSTER_FILE
+    return f"{CLUSTER_FILE}, line {line_of(document.text, location)}"

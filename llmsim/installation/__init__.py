@@ -1,0 +1,1 @@
+"""What an installation has: bundled examples, public logs to fetch, and whether it is whole."""

@@ -1,0 +1,231 @@
+"""First steps: they work in any folder, and what cannot be is refused in one sentence."""
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmsim.cli import main
+from llmsim.config import load_cluster, parse_cluster
+from llmsim.config.errors import InputError
+from llmsim.installation import checks, examples, public_data
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    capsys.readouterr()
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    return error
+
+
+def test_examples_are_listed_with_files_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["examples", "list", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["examples"]
+    assert all(Path(one["path"]).is_file() and one["what"] for one in found)
+    root = examples.folder()
+    names = {path.stem for path in (root / "cluster_config").glob("*.json")}
+    names |= {path.stem for path in (root / "dataset").glob("*.jsonl")}
+    assert {one["name"] for one in found} == names
+
+
+def test_an_example_runs_by_name_with_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["examples", "run", "h100_llama31_8b.json", "--num-reqs", "3", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["completed"] == 3
+    assert "did you mean" in refused(capsys, "examples", "run", "h100_lama31_8b")
+
+
+def test_a_copied_example_runs_by_the_command_that_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["examples", "copy", "h100_llama31_8b_pd", "mine"]) == 0
+    command = capsys.readouterr().out.splitlines()[-1].split()
+    assert main([*command[1:], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["completed"] == 10
+    cluster = tmp_path / "mine" / "h100_llama31_8b_pd.json"
+    cluster.write_text("{}")
+    assert "--force" in refused(capsys, "examples", "copy", "h100_llama31_8b_pd", "mine")
+    assert cluster.read_text() == "{}"
+    assert main(["examples", "copy", "h100_llama31_8b_pd", "mine", "--force"]) == 0
+    assert cluster.read_bytes() == examples.find("h100_llama31_8b_pd").path.read_bytes()
+
+
+def test_an_installed_package_has_its_own_examples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a checkout around it, the package's folder `examples` is taken."""
+    package = tmp_path / "site-packages" / "llmsim"
+    monkeypatch.setattr(examples, "PACKAGE", package)
+    with pytest.raises(InputError, match="install llmsim again"):
+        examples.folder()
+    (package / "examples" / "cluster_config").mkdir(parents=True)
+    (package / "examples" / "cluster_config" / "h100_llama31_8b.json").write_text("{}")
+    assert examples.folder() == package / "examples"
+
+
+def test_the_build_installs_the_examples() -> None:
+    rules = (Path(__file__).parents[2] / "CMakeLists.txt").read_text(encoding="utf-8")
+    assert "install(DIRECTORY cluster_config dataset DESTINATION llmsim/examples" in rules
+
+
+def test_a_whole_installation_passes_and_a_defect_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main(["doctor", "--json"])
+    found = {one["name"]: one for one in json.loads(capsys.readouterr().out)["checks"]}
+    assert code == (0 if all(one["ok"] for one in found.values()) else 1)
+    needed = ("python", "native module", "dependencies", "presets", "examples", "first run")
+    assert all(found[name]["ok"] and not found[name]["remedy"] for name in needed)
+
+    def broken() -> checks.Check:
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr(checks, "_first_run", broken)
+    assert main(["doctor"]) == 1
+    shown = capsys.readouterr().out
+    assert "BAD  first run" in shown and "the disk is gone" in shown and "remedy:" in shown
+
+
+def test_doctor_names_a_dependency_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    version = checks.metadata.version
+    monkeypatch.setattr(
+        checks.metadata, "version", lambda name: "1.0" if name == "numpy" else version(name)
+    )
+    check = checks._dependencies()
+    assert not check.ok and "numpy is 1.0, at least 1.26" in check.detail and check.remedy
+
+
+ROLES: list[tuple[list[str], list[str | None]]] = [
+    ([], [None]),
+    (["--instances", "3", "--tp", "4"], [None] * 3),
+    (["--prefill", "1", "--decode", "2"], ["prefill", "decode", "decode"]),
+]
+
+
+@pytest.mark.parametrize(("options", "roles"), ROLES)
+def test_init_writes_a_commented_file_that_runs(
+    options: list[str], roles: list[str | None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--model", "meta-llama/Llama-3.1-8B", "--device", "H100"]
+    assert main(["init", "-o", "c.json", *given, *options]) == 0
+    text = Path("c.json").read_text()
+    assert text.count("//") > 10
+    cluster = load_cluster("c.json")
+    assert [one.pd_type for _, one in cluster.instances()] == roles
+    command = capsys.readouterr().out.splitlines()[-1].split()
+    assert main([*command[1:], "--num-reqs", "2", "--cost-source", "roofline", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["completed"] == 2
+    assert "--force" in refused(capsys, "init", "-o", "c.json", *given)
+    assert main(["init", "-o", "c.json", "--force", *given]) == 0
+
+
+def test_the_commented_options_of_init_are_the_values_that_hold(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """With the comment signs removed the file says the same, so that an editor can begin there."""
+    given = ["--model", "Qwen/Qwen3-30B-A3B", "--device", "H200"]
+    assert main(["init", "-o", "c.json", *given]) == 0
+    lines = Path("c.json").read_text().splitlines()
+    told = [
+        line.replace("// ", "", 1) if line.lstrip().startswith('// "') else line for line in lines
+    ]
+    Path("d.json").write_text("\n".join(told))
+    values = []
+    for name in ("c.json", "d.json"):
+        capsys.readouterr()
+        assert main(["config", "explain", name, "--json"]) == 0
+        fields = json.loads(capsys.readouterr().out)["fields"]
+        values.append({one["field"]: one["value"] for one in fields})
+    assert values[0] == values[1]
+
+
+def test_init_refuses_what_contradicts_and_asks_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--model is missing" in refused(capsys, "init", "-o", "c.json", "--device", "H100")
+    given = ["--model", "Qwen/Qwen3-8B", "--device", "H100"]
+    both = [*given, "--instances", "2", "--prefill", "1", "--decode", "1"]
+    assert "--instances is 2" in refused(capsys, "init", "-o", "c.json", *both)
+    assert "give both" in refused(capsys, "init", "-o", "c.json", *given, "--prefill", "1")
+    assert not Path("c.json").exists()
+
+
+def test_comments_keep_every_position_of_an_error() -> None:
+    text = '// one\n{ "link_bw": 1, /* two\n lines */ "link_latency": 1,\n "nodes": "a // b" }'
+    with pytest.raises(InputError, match=r"c\.json:4: nodes"):
+        parse_cluster(text, "c.json")
+    with pytest.raises(InputError, match=r"c\.json:2:3"):
+        parse_cluster("// one\n{ nodes: 1 }", "c.json")
+
+
+def explained(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    capsys.readouterr()
+    assert main(["config", "explain", *words, "--json"]) == 0
+    return {one["field"]: one for one in json.loads(capsys.readouterr().out)["fields"]}
+
+
+def test_explain_says_where_every_value_comes_from(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("c.json").write_text(
+        """{
+ "link_bw": 450, "link_latency": 1000,
+ "engine": {"max_num_seqs": 64, "api_latency_ns": 5},
+ "nodes": [{"instances": [{"model_name": "meta-llama/Llama-3.1-8B", "hardware": "H100",
+   "tp_size": 2, "block_size": 32},
+  {"model_name": "meta-llama/Llama-3.1-8B", "hardware": "H100"}]}]}"""
+    )
+    found = explained(capsys, "c.json")
+    why = {name: (one["value"], one["why"]) for name, one in found.items()}
+    first, second = "nodes[0].instances[0]", "nodes[0].instances[1]"
+    assert why["link_bw"] == ([450.0], "cluster file, line 2")
+    assert why[f"{first}.max_num_seqs"] == (64, "cluster file, line 3")
+    assert why[f"{first}.api_latency_ps"] == (5000, "cluster file, line 3")
+    assert why[f"{first}.block_size"] == (32, "cluster file, line 5")
+    assert why[f"{first}.tp_size"] == (2, "cluster file, line 5")
+    assert why[f"{second}.tp_size"] == (1, "default")
+    assert why[f"{second}.npu_mem.mem_size"] == (80.0, "data sheet of H100")
+    assert why[f"{second}.max_num_batched_tokens"][1].startswith("engine profile")
+    below = explained(capsys, "c.json", "--field", first)
+    assert below == {name: one for name, one in found.items() if name.startswith(first)}
+    error = refused(capsys, "config", "explain", "c.json", "--field", f"{first}.max_num_seq")
+    assert f'did you mean "{first}.max_num_seqs"' in error
+
+
+def test_every_public_file_has_a_pinned_address_and_a_checksum() -> None:
+    for one in public_data.catalogue():
+        assert one.url.startswith("https://") and one.bytes > 0 and one.license
+        assert len(bytes.fromhex(one.sha256)) == 32
+        assert any(len(part) == 40 for part in one.url.split("/")), "pinned by a commit"
+
+
+def test_a_public_file_is_checked_and_never_half_written(tmp_path: Path) -> None:
+    source = tmp_path / "origin.jsonl"
+    source.write_bytes(b"{}\n" * 1000)
+    known = public_data.catalogue()[0]
+    digest = hashlib.sha256(source.read_bytes()).hexdigest()
+    wanted = replace(known, url=source.as_uri(), sha256=digest, bytes=3000)
+    folder = tmp_path / "data"
+    path, new = public_data.fetch(wanted, folder)
+    assert new and path.read_bytes() == source.read_bytes()
+    assert public_data.fetch(wanted, folder) == (path, False)
+    path.write_bytes(b"mine")
+    with pytest.raises(InputError, match="another content"):
+        public_data.fetch(wanted, folder)
+    assert path.read_bytes() == b"mine"
+    path.unlink()
+    with pytest.raises(InputError, match="nothing was written"):
+        public_data.fetch(replace(wanted, sha256="0" * 64), folder)
+    with pytest.raises(InputError, match="cannot be fetched"):
+        public_data.fetch(replace(wanted, url=(tmp_path / "absent").as_uri()), folder)
+    assert list(folder.iterdir()) == []
+
+
+def test_unknown_public_files_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "did you mean" in refused(capsys, "data", "fetch", "sharegpt-300-lama")
+    assert main(["data", "list"]) == 0
+    assert "sharegpt-300-llama" in capsys.readouterr().out
