@@ -299,6 +299,7 @@ class KvTierTotals(Table):
 class LinkColumns(Table):
     """One row per link of the shared network."""
 
+    bytes_per_s: Int64 = column("B/s", "Bandwidth of the link.")
     bytes: Int64 = column("B", "Bytes that the link carried.")
     transfers: Int64 = column("", "Transfers that used the link.")
     busy_ps: Int64 = column("ps", "Time with a transfer on the link.")
@@ -333,6 +334,11 @@ class GroupCounters(Table):
     prefix_queried_tokens: Int64 = column("tokens", "Tokens looked up in the prefix cache.")
     prefix_hit_tokens: Int64 = column("tokens", "Tokens found in the prefix cache.")
     busy_ps: Int64 = column("ps", "Time with a batch on the device.")
+    communication_ps: Int64 = column("ps", "Time of collectives and hand-overs between stages.")
+    communication_slowed_ps: Int64 = column(
+        "ps", "Time of those collectives that other traffic on their links made longer."
+    )
+    communication_lost_ps: Int64 = column("ps", "How much longer they took than alone.")
     peak_blocks_used: Int64 = column("blocks", "Most KV blocks referenced at once.")
     total_blocks: Int64 = column("blocks", "KV blocks of the pool, the null block included.")
     free_blocks: Int64 = column("blocks", "KV blocks that are free at the end of the run.")

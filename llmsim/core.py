@@ -257,6 +257,8 @@ class Results:
     """Per group, how many drafts of each position held."""
     kv_transfers: KvTransferColumns | None = None
     """None: no group has a role of its own."""
+    links: Mapping[str, Int64] = field(default_factory=dict)
+    """Per link of the network that groups share, `llmsim.columns.LinkColumns`."""
     energy: Energy | None = None
     """None: no node says what it draws."""
     kv_tiers: tuple[Mapping[str, int | str], ...] = ()

@@ -184,7 +184,7 @@ def _native_config(
             for lockstep in deployment.lockstep_groups
         ],
         network=None if deployment.network is None else deployment.network.config,
-        contention=[domain.native() for domain in deployment.shared],
+        contention=[domain.native() for domain in deployment.contended],
         kv_tiers=None if options.tiers is None else options.tiers.config,
         kv_transfer=deployment.kv_transfers,
         frontend=_frontend(deployment, workload, options),
@@ -356,6 +356,7 @@ def _results(
         blame=simulation.blame(),
         accepted_at=tuple(simulation.accepted_at()),
         kv_transfers=_kv_transfers(simulation),
+        links=simulation.network(),
         energy=deployment.accounting.energy(simulation, requests, interval_ps or PS_PER_S),
         interrupted=interrupted,
         circular=circular,

@@ -38,6 +38,7 @@ class Given:
     require: costs.Require = None
     collective_costs: costs.Collectives = "auto"
     network_backend: costs.Network = "analytical"
+    collective_contention: costs.CollectiveContention = "on"
     exact: costs.Exact = False
     output: outputs.Output = None
     run_dir: outputs.RunDir = None

@@ -153,6 +153,7 @@ def _lowering_options(options: RunOptions) -> "LoweringOptions":
         network=options.network,  # type: ignore[arg-type]
         exact=options.exact,
         tiers=options.tiers is not None,
+        collectives_contend=options.collectives_contend,
         disabled_terms=options.disabled_terms,
         calibration=options.calibration,
     )

@@ -74,6 +74,8 @@ class RunOptions:
     think_time: str | None = None
     timeout_s: float | None = None
     horizon_ps: int | None = None
+    collectives_contend: bool = True
+    """Whether collectives of groups that share links slow each other."""
     disabled_terms: tuple[str, ...] = ()
     calibration: "Calibration | None" = None
     allow_plugins: bool = True
@@ -146,6 +148,10 @@ def _checked(given: Given) -> RunOptions:
             given.inputs_root, given.cleanup_inputs, given.run_id, named=named != outputs
         ),
         switches=frozenset(key for key in SWITCHES if getattr(given, key)),
+        collectives_contend=_one_of(
+            "--collective-contention", given.collective_contention, ("on", "off")
+        )
+        == "on",
         disabled_terms=tuple(dict.fromkeys(given.disable_term or ())),
         calibration=_calibration(given.calibration),
         targets_ps=_targets_ps(given.goodput),

@@ -1,7 +1,7 @@
 """Lowers a deployment: its groups, what they share, and what they do together."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from llmsim import _native
 from llmsim.config import Deployment, EngineArgs, Group
@@ -21,14 +21,18 @@ from llmsim.lowering.group import lower_group, overheads_of, placed_at
 from llmsim.lowering.kv.kv_transfer import kv_transfer_config, transfer_notes
 from llmsim.lowering.network.cluster_network import ClusterNetwork, cluster_network
 from llmsim.lowering.network.contended_collectives import (
-    ContendedLinks,
-    shared_links,
+    ContendedDomain,
+    contended_domains,
+    contention_notes,
+    domains_of,
+    kinds_met,
     unshared_notes,
 )
 from llmsim.lowering.network.servers import server_notes
 from llmsim.lowering.network.topology import Routes, routes_of
 from llmsim.lowering.offload.plan import evicted_notes
 from llmsim.lowering.parallel_layout import (
+    LoweredLockstep,
     lockstep_groups_of,
     spread_notes,
 )
@@ -62,30 +66,20 @@ def lower(deployment: Deployment, options: LoweringOptions) -> LoweredDeployment
     )
     for index in (index for lockstep in lockstep_groups for index in lockstep.groups):
         groups[index] = replace(groups[index], expanded=None)  # its lock-step group runs it
-    network, kv_transfers = _meeting(deployment, groups, options, routes)
-    shared: tuple[ContendedLinks, ...] = ()
-    if network is not None:
-        shared = shared_links(
-            deployment,
-            groups,
-            lockstep_groups,
-            network,
-            routes,
-            tiers=options.tiers,
-            exact=options.exact,
-        )
+    shared = _shared(deployment, groups, lockstep_groups, options, routes)
     notes += [*account.notes, *transfer_notes(deployment, groups)]
     notes += unshared_notes(deployment, groups, lockstep_groups, routes, tiers=options.tiers)
+    notes += shared.notes
     overheads = overheads_of(options.cost_plugin)
     return LoweredDeployment(
         tuple(groups),
         models,
         account,
-        network,
-        kv_transfers,
+        shared.network,
+        shared.kv_transfers,
         tuple(notes),
         lockstep_groups,
-        shared,
+        shared.contended,
         0 if overheads is None else overheads.output_ps,
     )
 
@@ -169,20 +163,31 @@ def _notes(
     return tuple(dict.fromkeys(notes))
 
 
-def _meeting(
+@dataclass(frozen=True, eq=False)
+class _Shared:
+    """What moves between groups, and what it meets."""
+
+    network: ClusterNetwork | None
+    """None where everything keeps to itself."""
+    kv_transfers: "_native.KvTransferConfig | None" = None
+    contended: tuple[ContendedDomain, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def _shared(
     deployment: Deployment,
     groups: list[LoweredGroup],
+    lockstep_groups: Sequence[LoweredLockstep],
     options: LoweringOptions,
     routes: Routes | None,
-) -> "tuple[ClusterNetwork | None, _native.KvTransferConfig | None]":
-    """The network that groups share, and what moves between them; (None, None) where everything
-    keeps to itself.
-    """
+) -> _Shared:
     fifo = options.network == "congestion-aware"
     check_capacities(deployment, groups)
     meeting = meeting_groups(deployment, groups, fifo=fifo, tiers=options.tiers)
-    if deployment.disaggregation is None and not options.tiers and not meeting:
-        return None, None
+    domains = domains_of(deployment, groups, lockstep_groups)
+    met = kinds_met(deployment, domains, routes) if options.collectives_contend else {}
+    if not (deployment.disaggregation or options.tiers or meeting or met):
+        return _Shared(None)
     network = cluster_network(deployment, "fifo" if fifo else "fair", routes)
     memories = place_memories(deployment, groups, network)
     if len(memories.pools) > 1:
@@ -193,7 +198,11 @@ def _meeting(
         kv_transfers = kv_transfer_config(
             deployment, groups, kv_places(deployment, groups, network, memories)
         )
-    return network, kv_transfers
+    contended = contended_domains(
+        deployment, domains, met, network, routes, tiers=options.tiers, exact=options.exact
+    )
+    notes = contention_notes(deployment, met, exact=options.exact)
+    return _Shared(network, kv_transfers, contended, notes)
 
 
 def _lower_in_place(

@@ -17,7 +17,7 @@ from llmsim.lowering.drafter import DraftPlan
 from llmsim.lowering.energy.accounting import Accounting
 from llmsim.lowering.network.base import Network, NetworkView
 from llmsim.lowering.network.cluster_network import ClusterNetwork
-from llmsim.lowering.network.contended_collectives import ContendedLinks
+from llmsim.lowering.network.contended_collectives import ContendedDomain
 from llmsim.lowering.offload.plan import OffloadPlan
 from llmsim.lowering.parallel_layout import (
     LoweredLockstep,
@@ -53,6 +53,8 @@ class LoweringOptions:
     """Evaluate every rank's nodes in the engine instead of the folded program."""
     tiers: bool = False
     """Whether there are pools of KV below the devices, so that groups share a network."""
+    collectives_contend: bool = True
+    """Whether collectives of groups that share links slow each other."""
     disabled_terms: tuple[str, ...] = ()
     """Fidelity terms that are switched off, names of `llmsim.lowering.adjust.ablation_terms.TERMS`.
     """
@@ -117,7 +119,7 @@ class LoweredDeployment:
     kv_transfers: "_native.KvTransferConfig | None" = None
     notes: tuple[str, ...] = field(default=())
     lockstep_groups: tuple[LoweredLockstep, ...] = ()
-    shared: tuple[ContendedLinks, ...] = ()
+    contended: tuple[ContendedDomain, ...] = ()
     """Domains whose collectives or hand-overs are flows on the network."""
     output_processing_ps: int = 0
     """What each token of an answer takes beside the engine, before its client has it."""

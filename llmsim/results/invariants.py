@@ -30,6 +30,7 @@ def check_invariants(results: Results, enforces_lower_bound: Sequence[bool]) -> 
         "11 blame": _blame(results),
         "12 energy": _energy(results),
         "13 transfers": _transfers(results),
+        "15 links": _links(results),
     }
 
 
@@ -266,5 +267,17 @@ def _peak_rates(results: Results, enforces_lower_bound: Sequence[bool]) -> str:
         if below and enforces_lower_bound[group]:
             return (
                 f"group {group}: {below} steps are faster than the device can read weights and KV"
+            )
+    return OK
+
+
+def _links(results: Results) -> str:
+    """No link has carried more than its bandwidth allows while it was in use."""
+    columns = [results.links[name].tolist() for name in ("bytes_per_s", "bytes", "busy_ps")]
+    for number, (bytes_per_s, carried, busy_ps) in enumerate(zip(*columns, strict=True)):
+        if carried * PS_PER_S > bytes_per_s * busy_ps:
+            return (
+                f"link {number} of {bytes_per_s} bytes/s carried {carried} bytes in the "
+                f"{busy_ps} ps in which it was in use"
             )
     return OK

@@ -59,6 +59,7 @@ def summary(results: Results, info: Mapping[str, Any]) -> dict[str, Any]:
         "preemptions": _total(results, "preemptions"),
         "recomputed_tokens": _total(results, "recomputed_tokens"),
         "steps": _total(results, "steps"),
+        "communication": _communication(results),
         "blame": _blame(results),
         "kv_transfer": _kv_transfer(results),
         "energy": energy,
@@ -208,6 +209,19 @@ def _graphs(results: Results) -> dict[str, int | float | None]:
         for kind in ("full_graph", "piecewise_graph", "without_graph")
     }
     return {**steps, "launching_s": _rounded(_total(results, "launching_ps") / PS_PER_S)}
+
+
+def _communication(results: Results) -> dict[str, Any]:
+    """Time of all groups' collectives and hand-overs, and what others on their links cost."""
+    time_ps = _total(results, "communication_ps")
+    slowed_ps, lost_ps = (
+        _total(results, f"communication_{what}_ps") for what in ("slowed", "lost")
+    )
+    return {
+        "time_s": time_ps / PS_PER_S,
+        "slowed_share": round(slowed_ps / time_ps, 6) if time_ps else 0.0,
+        "lost_s": lost_ps / PS_PER_S,
+    }
 
 
 def _blame(results: Results) -> dict[str, Any]:

@@ -218,8 +218,8 @@ def test_steps_on_shared_links_last_as_long_as_their_graphs(tmp_path: Path, grou
     trace = "synthetic:n=4,rate=0.2,input=lognormal:200,output=fixed:4,seed=1"  # five seconds apart
     given = ["--cluster-config", str(path), "--dataset", trace, "--collective-costs", "links"]
     prepared = prepare(checked_options(given))
-    assert [shared.groups for shared in prepared.lowered.shared] == [(0, 1), (2, 3)]
-    assert all(shared.collectives for shared in prepared.lowered.shared)
+    assert [shared.groups for shared in prepared.lowered.contended] == [(0, 1), (2, 3)]
+    assert all(shared.collectives for shared in prepared.lowered.contended)
     results = simulate(
         prepared.lowered, prepared.workload, replace(prepared.simulation, record_steps=True)
     )

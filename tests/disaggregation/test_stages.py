@@ -38,7 +38,7 @@ def run(
     ]
     prepared = prepare(checked_options(options))
     results = simulate(prepared.lowered, prepared.workload, prepared.simulation)
-    return [domain.groups for domain in prepared.lowered.shared], results
+    return [domain.groups for domain in prepared.lowered.contended], results
 
 
 @pytest.mark.parametrize("way", ["whole", "layerwise"])

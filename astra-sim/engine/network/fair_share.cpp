@@ -169,6 +169,17 @@ model::Bytes FairShare::bytes_left(FlowId id, Ps now) const {
              : static_cast<model::Bytes>((flow.target - served + unit - 1) / unit);
 }
 
+model::Bytes FairShare::bytes_left_on(LinkId id, Ps now) const {
+  constexpr Volume kByte = kPsPerSecond << kRateBits;
+  model::Bytes left = 0;
+  for (const FlowId flow : links_[id].list) {
+    if (!flows_[flow].alive) continue;
+    const bool solved = flows_[flow].owner != model::kNone;
+    left += solved ? bytes_left(flow, now) : static_cast<model::Bytes>(flows_[flow].target / kByte);
+  }
+  return left;
+}
+
 Ps FairShare::busy_ps(LinkId id, Ps now) const {
   const Link& link = links_[id];
   return link.busy + (link.count == 0 ? 0 : now - link.busy_since);

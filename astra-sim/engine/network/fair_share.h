@@ -62,6 +62,8 @@ class FairShare {
   std::span<const model::LinkId> route(FlowId flow) const { return route_of(flows_[flow]); }
   // What has not left yet, rounded up. Needs a flow that was solved and is in motion.
   model::Bytes bytes_left(FlowId flow, model::Ps now) const;
+  // Of all flows on the link, each rounded up.
+  model::Bytes bytes_left_on(model::LinkId link, model::Ps now) const;
   std::size_t num_flows() const { return active_; }
   std::uint32_t flows_on(model::LinkId link) const { return links_[link].count; }
   std::uint32_t peak_flows_on(model::LinkId link) const { return links_[link].peak; }

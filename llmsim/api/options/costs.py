@@ -100,6 +100,16 @@ Network = Annotated[
         default=True,
     ),
 ]
+CollectiveContention = Annotated[
+    str,
+    option(
+        PANEL,
+        "--collective-contention",
+        text="Sets whether collectives of groups that share links of a topology slow each other: "
+        "on, or off, which times each group's collectives alone.",
+        default=True,
+    ),
+]
 Exact = Annotated[
     bool,
     option(

@@ -1,8 +1,10 @@
-"""Domains that talk over the ports that KV uses too: their collectives become flows on the
-cluster's network.
+"""Domains whose collectives meet other traffic: they become flows on the cluster's network.
+
+A domain is one group, or all groups of a lock-step domain. Its collectives meet those of other
+domains on links of a topology, and KV on the way to other groups or to tiers.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Literal
@@ -28,10 +30,8 @@ Kind = Literal["members", "stages", "inside"]
 
 
 @dataclass(frozen=True, eq=False)
-class ContendedLinks:
-    """One domain: its groups, the place of every device, and what moves between
-    members or stages.
-    """
+class ContendedDomain:
+    """One domain: its groups, the place of every device, and the collectives that are flows."""
 
     groups: tuple[int, ...]
     places: tuple[int, ...]
@@ -42,63 +42,169 @@ class ContendedLinks:
         return _native.ContentionSpec(list(self.groups), list(self.places), list(self.collectives))
 
 
-def shared_links(
+@dataclass(frozen=True, eq=False)
+class Domain:
+    """A group, or the groups of a lock-step domain: their collectives are run together."""
+
+    members: tuple[int, ...]
+    group: "LoweredGroup"
+    """The first of them; all are alike."""
+    field_path: str
+    devices_per_stage: int
+    """Of one member. More than its tensor-parallel ranks where ranks share prompts."""
+    takes_part_in_pd: bool
+    expanded: bool
+    """Its members meet on links of their own, too: only the engine knows how long that takes."""
+
+    @property
+    def is_one_stage(self) -> bool:
+        """Whether it is one group of one pipeline stage."""
+        return len(self.members) * self.group.layout.pp == 1
+
+    def kinds_of(self, links: Mapping[Kind, set[int]]) -> dict[Kind, set[int]]:
+        """Those of the links that its flows can stand on. A flow joins tensor-parallel ranks; ranks
+        that share prompts are rings of some of a stage's devices.
+        """
+        whole_stages = self.devices_per_stage == self.group.layout.tp
+        return {kind: own for kind, own in links.items() if kind != "inside" or whole_stages}
+
+
+def domains_of(
     deployment: Deployment,
     groups: Sequence["LoweredGroup"],
     lockstep_groups: Sequence[LoweredLockstep],
+) -> tuple[Domain, ...]:
+    """Lock-step domains, and every other group as a domain of its own."""
+    in_lockstep = {index for lockstep in lockstep_groups for index in lockstep.groups}
+    found = [(tuple(lockstep.groups), lockstep.expanded) for lockstep in lockstep_groups]
+    alone = [group.index for group in deployment.groups if group.index not in in_lockstep]
+    found += [((index,), groups[index].expanded) for index in alone]
+    domains = []
+    for members, expanded in found:
+        first = deployment.groups[members[0]]
+        lowered = groups[members[0]]
+        domains.append(
+            Domain(
+                members,
+                lowered,
+                first.field_path,
+                first.num_devices // lowered.layout.pp,
+                first.pd_type is not None,
+                expanded is not None,
+            )
+        )
+    return tuple(domains)
+
+
+def kinds_met(
+    deployment: Deployment, domains: Sequence[Domain], routes: Routes | None
+) -> dict[Domain, set[Kind]]:
+    """The collectives of each domain that take a link which another domain's collectives take, or
+    KV from prefill to decode devices.
+
+    Without a topology every device has ports of its own, and nothing of this kind meets.
+    """
+    if routes is None:
+        return {}
+    links = {
+        domain: domain.kinds_of(_links_by_kind(domain.group, domain.members, routes))
+        for domain in domains
+        if domain.group.offload is None
+    }
+    users: dict[int, int] = {}
+    for own in links.values():
+        for link in set().union(*own.values()):
+            users[link] = users.get(link, 0) + 1
+    common = {link for link, number in users.items() if number > 1}
+    common |= _kv_links(deployment, routes)
+    met = {
+        domain: {kind for kind, crossed in own.items() if not crossed.isdisjoint(common)}
+        for domain, own in links.items()
+    }
+    return {domain: kinds for domain, kinds in met.items() if kinds}
+
+
+def contended_domains(
+    deployment: Deployment,
+    domains: Sequence[Domain],
+    met: Mapping[Domain, set[Kind]],
     network: ClusterNetwork,
     routes: Routes | None,
     *,
     tiers: bool,
     exact: bool,
-) -> tuple[ContendedLinks, ...]:
-    """The domains that send KV to other groups or to `tiers`, and more than KV over the same links.
+) -> tuple[ContendedDomain, ...]:
+    """The domains whose collectives become flows: those of `met`, and those that send KV to other
+    groups or to `tiers` over the same links.
 
-    Without a topology, links inside an instance are its own: then only what is between members or
-    stages is shared. With one, it is whatever takes a link that KV takes from group to group. Steps
-    that keep something elsewhere bring their own transfers (`llmsim.lowering.contention`).
+    Steps that keep something elsewhere bring their own transfers (`llmsim.lowering.contention`).
     """
-    in_lockstep = {index for lockstep in lockstep_groups for index in lockstep.groups}
-    domains = [(lockstep.groups, lockstep.expanded) for lockstep in lockstep_groups]
-    alone = [group.index for group in deployment.groups if group.index not in in_lockstep]
-    domains += [((index,), groups[index].expanded) for index in alone]
     kv_links = set() if routes is None else _kv_links(deployment, routes)
     found = []
-    for members, expanded in domains:
-        group = groups[members[0]]
-        if group.offload is not None or (
-            not tiers and deployment.groups[members[0]].pd_type is None
-        ):
+    for domain in domains:
+        if domain.group.offload is not None or not _may_contend(deployment, domain, exact=exact):
             continue
-        how, alone_in_a_stage = deployment.disaggregation, len(members) * group.layout.pp == 1
-        if how is not None and how.layerwise and alone_in_a_stage:
-            # its layers leave while the step goes on, at times that are known when it starts
+        kinds = set() if _is_pipelined_ahead(domain) else set(met.get(domain, ()))
+        if tiers or domain.takes_part_in_pd:
+            kinds |= _kinds_with_kv(domain, routes, kv_links)
+        flows = _flows(deployment, domain.members, routes)
+        moved = _moved(domain.group, kinds, len(domain.members), flows)
+        if not moved:
             continue
-        if expanded is not None and not exact:
-            # its members meet on their own links, too: only the engine knows how long that takes
-            continue
-        shared: set[Kind] = {"members", "stages"}
-        if routes is not None:
-            shared = {
-                kind
-                for kind, links in _links_by_kind(group, members, routes).items()
-                if links & kv_links
-            }
-        if len(network.devices[members[0]]) != group.layout.tp * group.layout.pp:
-            shared.discard(
-                "inside"
-            )  # ranks that share prompts: a ring of some of a stage's devices
-        moved = _moved(group, shared, len(members), _flows(deployment, members, routes))
-        if moved and group.layout.pp > 1 and group.engine.async_scheduling:
+        if _is_pipelined_ahead(domain):
             raise NotYetError(
-                f"{deployment.cluster_path}: {deployment.groups[members[0]].field_path}: "
+                f"{deployment.cluster_path}: {domain.field_path}: "
                 "async_scheduling with pipeline stages whose hidden states share links with KV "
                 "does not run in this version; set it false"
             )
-        if moved:
-            places = [place for index in members for place in network.devices[index]]
-            found.append(ContendedLinks(tuple(members), tuple(places), moved))
+        places = [place for index in domain.members for place in network.devices[index]]
+        found.append(ContendedDomain(domain.members, tuple(places), moved))
     return tuple(found)
+
+
+def _may_contend(deployment: Deployment, domain: Domain, *, exact: bool) -> bool:
+    """Whether the collectives of a domain can be flows.
+
+    Layers of a prompt that leave while the step goes on need times that are known when it starts.
+    """
+    how = deployment.disaggregation
+    layerwise = how is not None and how.layerwise and domain.takes_part_in_pd
+    return (exact or not domain.expanded) and not (layerwise and domain.is_one_stage)
+
+
+def _is_pipelined_ahead(domain: Domain) -> bool:
+    """Whether steps of several stages are scheduled before the one in front has ended."""
+    return domain.group.layout.pp > 1 and domain.group.engine.async_scheduling
+
+
+def _kinds_with_kv(domain: Domain, routes: Routes | None, kv_links: Collection[int]) -> set[Kind]:
+    """Collectives on links that KV takes from group to group or to tiers.
+
+    Without a topology, links inside an instance are its own: then only what is between members or
+    stages is shared.
+    """
+    if routes is None:
+        return {"members", "stages"}
+    links = domain.kinds_of(_links_by_kind(domain.group, domain.members, routes))
+    return {kind for kind, crossed in links.items() if not crossed.isdisjoint(kv_links)}
+
+
+def contention_notes(
+    deployment: Deployment, met: Collection[Domain], *, exact: bool
+) -> tuple[str, ...]:
+    """Names the groups on shared links whose collectives are timed alone."""
+    alone = [
+        domain
+        for domain in met
+        if _is_pipelined_ahead(domain) or not _may_contend(deployment, domain, exact=exact)
+    ]
+    if not alone:
+        return ()
+    paths = ", ".join(domain.field_path for domain in alone)
+    return (
+        f"{paths}: other groups on the same links do not slow these groups' collectives, nor do "
+        "these slow them",
+    )
 
 
 def unshared_notes(

@@ -200,7 +200,10 @@ void SharedNetwork::advance(Ps now) {
 
 NetworkLinkCounters SharedNetwork::link_counters(NetworkLinkId link, Ps now) const {
   NetworkLinkCounters counters = counters_.at(link);
-  if (fair()) counters.busy = share_->busy_ps(link, now);
+  if (fair()) {
+    counters.bytes -= share_->bytes_left_on(link, now);
+    counters.busy = share_->busy_ps(link, now);
+  }
   return counters;
 }
 

@@ -87,8 +87,8 @@ struct NetworkNode {
 };
 
 struct NetworkLinkCounters {
-  std::int64_t bytes = 0, transfers = 0;
-  Ps busy = 0;  // with at least one transfer in motion
+  std::int64_t bytes = 0, transfers = 0;  // bytes that have left; with kFifo those that will, too
+  Ps busy = 0;                            // with at least one transfer in motion
 };
 
 struct PurposeCounters {

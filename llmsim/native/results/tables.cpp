@@ -59,6 +59,7 @@ LinkTable link_table(const Simulation& s) {
   for (std::size_t link = 0; network != nullptr && link < network->num_links(); ++link) {
     const NetworkLinkCounters counters =
         network->link_counters(static_cast<NetworkLinkId>(link), s.now());
+    table.bytes_per_s.push_back(network->config().links[link].bytes_per_s);
     table.bytes.push_back(counters.bytes);
     table.transfers.push_back(counters.transfers);
     table.busy_ps.push_back(counters.busy);

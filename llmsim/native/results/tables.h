@@ -47,11 +47,12 @@ struct KvTransferTable {
 
 // One row per link of the shared network.
 struct LinkTable {
-  std::vector<std::int64_t> bytes, transfers;
+  std::vector<std::int64_t> bytes_per_s, bytes, transfers;
   std::vector<Ps> busy_ps;
 
   static constexpr auto columns() {
     return std::tuple{
+        Column{"bytes_per_s", &LinkTable::bytes_per_s},
         Column{"bytes", &LinkTable::bytes},
         Column{"transfers", &LinkTable::transfers},
         Column{"busy_ps", &LinkTable::busy_ps},

@@ -1,6 +1,7 @@
 #include "results/totals.h"
 
 #include <algorithm>
+#include <numeric>
 #include <span>
 
 namespace llmsim {
@@ -106,6 +107,15 @@ constexpr Total<Totals> kGroupTotals[] = {
     {"prefix_hit_tokens",
      [](const Totals& t) -> std::int64_t { return t.counters.prefix_hit_tokens; }},
     {"busy_ps", [](const Totals& t) -> std::int64_t { return t.group.busy(); }},
+    {"communication_ps",
+     [](const Totals& t) -> std::int64_t {
+       const std::vector<Ps>& steps = t.group.output_communication();
+       return std::accumulate(steps.begin(), steps.end(), Ps{0});
+     }},
+    {"communication_slowed_ps",
+     [](const Totals& t) -> std::int64_t { return t.group.costs().contention.slowed; }},
+    {"communication_lost_ps",
+     [](const Totals& t) -> std::int64_t { return t.group.costs().contention.lost; }},
     {"peak_blocks_used",
      [](const Totals& t) -> std::int64_t { return t.counters.peak_blocks_used; }},
     {"total_blocks", [](const Totals& t) -> std::int64_t { return t.scheduler.pool().total; }},

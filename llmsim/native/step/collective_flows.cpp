@@ -183,6 +183,8 @@ bool CollectiveFlows::begin(Exchange exchange, Ps ps, Ps at, Ps now) {
     if (fitted.bytes >= 0) exchange.left += static_cast<std::int32_t>(parts_[i].flows.size());
   }
   if (exchange.left == 0) return false;
+  exchange.begin = at;
+  exchange.alone = ps;
   std::size_t id = exchanges_.size();
   if (free_exchanges_.empty()) {
     exchanges_.push_back(exchange);
@@ -205,7 +207,7 @@ void CollectiveFlows::landed(TransferId, std::uint64_t token, Ps now) {
   if (--open.left > 0) return;
   const Exchange done = open;
   free_exchanges_.push_back(token / 2);
-  done_(done.node, done.at, now);
+  done_(done.node, {done.at - done.begin, done.alone}, done.at, now);
 }
 
 }  // namespace llmsim

@@ -32,8 +32,12 @@ struct ContendedLinks {
 
 class CollectiveFlows final : private TransferOwner {
  public:
+  // From the start of an exchange to its end, and how long it takes when nobody else moves.
+  struct Took {
+    Ps ps = 0, alone = 0;
+  };
   // `done` hears when the flows of a node have landed and what follows them is over, at `at`.
-  using Done = std::function<void(const StepNode& node, Ps at, Ps now)>;
+  using Done = std::function<void(const StepNode& node, Took took, Ps at, Ps now)>;
   CollectiveFlows(const Program& program, std::int32_t members, ContendedLinks links,
                   SharedNetwork& network, Done done);
 
@@ -50,7 +54,8 @@ class CollectiveFlows final : private TransferOwner {
     std::int32_t stage = 0, member = -1, left = 0;  // member -1: a collective of all
     bool inside = false;        // a collective of that member's, not a hand-over
     std::array<Ps, 2> extra{};  // after the last flow of each part
-    Ps at = 0;                  // when it ends, as far as is known
+    Ps begin = 0, alone = 0;
+    Ps at = 0;  // when it ends, as far as is known
   };
   // How many bytes each flow of an exchange carries, and what follows; -1: even the latency is too
   // long.

@@ -104,11 +104,12 @@ void ContendedExecutor::start(SharedNetwork* network) {
   network_ = network;
   if (!links_.collectives.empty()) {
     const auto members = static_cast<std::int32_t>(pricer_.num_members());
-    flows_ = std::make_unique<CollectiveFlows>(pricer_.program(), members, links_, *network,
-                                               [this](const StepNode& node, Ps at, Ps now) {
-                                                 exchanged(node, at, now);
-                                                 advance(now);
-                                               });
+    flows_ = std::make_unique<CollectiveFlows>(
+        pricer_.program(), members, links_, *network,
+        [this](const StepNode& node, CollectiveFlows::Took took, Ps at, Ps now) {
+          exchanged(node, took, at, now);
+          advance(now);
+        });
   }
   advance(0);
 }
@@ -176,8 +177,10 @@ void ContendedExecutor::begin(std::span<const Batch* const> batches, Ps now, Ste
   step.begun = true;
   step.now = now;
   pricer_.fill(graph, step.prices);
-  for (std::size_t m = 0; m < batches.size(); ++m)
+  for (std::size_t m = 0; m < batches.size(); ++m) {
     open_[m].push_back(pricer_.open(m, graph, step.prices));
+    open_[m].back().number = first_ + static_cast<std::int64_t>(steps_.size()) - 1;
+  }
   expect_step();
   advance(now);
 }
@@ -269,11 +272,11 @@ void ContendedExecutor::exchange(const StepNode& node, const Step& step, Ps begi
   }
   const Ps ps = step.prices.of(*step.order->graph, node, 0);
   const std::int64_t units = step.prices.units[at(node.price)];
-  if (!flows_->start(node, units, ps, begin, now)) exchanged(node, begin + ps, now);
+  if (!flows_->start(node, units, ps, begin, now)) exchanged(node, {ps, ps}, begin + ps, now);
 }
 
 // All who took part go on.
-void ContendedExecutor::exchanged(const StepNode& node, Ps at, Ps now) {
+void ContendedExecutor::exchanged(const StepNode& node, CollectiveFlows::Took took, Ps at, Ps now) {
   const Operator& op = pricer_.program().operators()[llmsim::at(node.op)];
   const bool together = op.feature == Feature::kGathered;
   const std::int32_t stages = timer_.graphs().whole.stages;
@@ -283,9 +286,23 @@ void ContendedExecutor::exchanged(const StepNode& node, Ps at, Ps now) {
   const std::int32_t kind = node.stream % kNumDeviceStreams;
   for (std::int32_t m = first; m < last; ++m) {
     const auto stream = llmsim::at((m * stages + op.stage) * kNumDeviceStreams + kind);
-    cursors_[stream][0].moving = false;
+    Cursor& cursor = cursors_[stream][0];
+    cursor.moving = false;
+    slow_down(llmsim::at(m), cursor.step, took);
     pass(stream, 0, at, now);
   }
+}
+
+// Others on the links have made an exchange of the member's step longer.
+void ContendedExecutor::slow_down(std::size_t member, std::int64_t step,
+                                  CollectiveFlows::Took took) {
+  const Ps lost = took.ps - took.alone;
+  if (lost <= 0) return;
+  ContentionCounters& counters = pricer_.member(member).contention;
+  counters.slowed += took.ps;
+  counters.lost += lost;
+  for (OpenStep& open : open_[member])
+    if (open.number == step) open.slow_down(lost);
 }
 
 // The rank is through with its present node.

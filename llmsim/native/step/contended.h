@@ -78,7 +78,8 @@ class ContendedExecutor final : public StepExecutor, private TransferOwner {
   bool try_next(std::size_t stream, std::size_t rank, Ps now);
   void copy(const StepNode& node, const Step& step, std::size_t rank, Ps begin, Ps now);
   void exchange(const StepNode& node, const Step& step, Ps begin, Ps now);
-  void exchanged(const StepNode& node, Ps at, Ps now);
+  void exchanged(const StepNode& node, CollectiveFlows::Took took, Ps at, Ps now);
+  void slow_down(std::size_t member, std::int64_t step, CollectiveFlows::Took took);
   void landed(TransferId transfer, std::uint64_t token, Ps now) override;
   void pass(std::size_t stream, std::size_t rank, Ps end, Ps now);
   void advance(Ps now);

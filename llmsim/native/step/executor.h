@@ -30,6 +30,12 @@ struct OffloadCounters {
   Ps stalled = 0;  // the device waited for a copy or for another device
 };
 
+// What collectives and hand-overs of a group have met on the links that they share with others.
+struct ContentionCounters {
+  Ps slowed = 0;  // how long those took that took longer than alone
+  Ps lost = 0;    // how much longer
+};
+
 // What a group's steps cost: its program and its drafter, and counts of what they ran. Executors
 // write the counts.
 class GroupCosts {
@@ -56,6 +62,7 @@ class GroupCosts {
   }
 
   OffloadCounters offload;
+  ContentionCounters contention;
 
  private:
   std::shared_ptr<const Program> program_;  // shared by groups of the same layout

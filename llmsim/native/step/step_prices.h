@@ -46,6 +46,12 @@ struct OpenStep {
       0;  // operators and drafts: what the step takes beyond it, and beyond its gap, is waiting
   std::int64_t padded_tokens = 0;
   Ps gap = 0;
+  std::int64_t number = 0;  // of the executor's steps
+  // A collective has taken so much longer than its price.
+  void slow_down(Ps lost) {
+    communication += lost;
+    busy += lost;
+  }
   StepTimes ended(Ps start, Ps end) const;
 };
 

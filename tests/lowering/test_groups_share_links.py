@@ -1,0 +1,146 @@
+"""Collectives of groups whose routes share links slow each other by what the engine says."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import llmsim
+from llmsim._native import engine
+from llmsim.api.result import Result
+from llmsim.config.topology.file import load_topology
+from llmsim.results.invariants import check_invariants
+
+ROOT = Path(__file__).resolve().parents[2]
+PCIE = json.loads((ROOT / "cluster_config" / "l40s_llama31_8b_tp4_pcie.json").read_text("utf-8"))
+SPREAD = ([0, 4, 2, 6], [1, 5, 3, 7])
+"""Rings that cross the sockets with every message, over the same uplinks."""
+APART = ([0, 1], [2, 3])
+"""Pairs below switches of their own."""
+LAYERS = 32
+
+
+def cluster(*devices: list[int], **more: Any) -> dict[str, Any]:
+    """An instance on each list of devices of a PCIe server."""
+    one = PCIE["nodes"][0]["instances"][0]
+    size = {"num_npus": len(devices[0]), "tp_size": len(devices[0])}
+    instances = [{**one, **size, "topology_devices": each, **more} for each in devices]
+    return {**PCIE, "nodes": [{"num_instances": len(devices), "instances": instances}]}
+
+
+def prompts(number: int, tokens: int = 4000, answer: int = 50) -> pd.DataFrame:
+    """So many requests of different prompts at time 0."""
+    rows = [
+        {
+            "input_toks": tokens,
+            "output_toks": answer,
+            "arrival_time_ns": 0,
+            "input_tok_ids": list(range(at * tokens, (at + 1) * tokens)),
+            "output_tok_ids": list(range(answer)),
+        }
+        for at in range(number)
+    ]
+    return pd.DataFrame(rows)
+
+
+def run(document: dict[str, Any], workload: pd.DataFrame, **options: Any) -> Result:
+    options.setdefault("request_routing_policy", "RR")
+    return llmsim.run(document, workload, **options)
+
+
+def ttft_ps(result: Result) -> list[int]:
+    return [int(ps) for ps in result.requests["ttft_ps"]]
+
+
+def all_reduce_ps(groups: list[list[int]], num_bytes: int) -> int:
+    """Of all groups at once, message by message."""
+    durations = engine.ConcurrentDurations(
+        load_topology("pcie_gen4_8").build(engine),
+        engine.NetworkKind.FAIR_SHARE,
+        groups,
+        engine.CollectiveKind.ALL_REDUCE,
+    )
+    return int(durations.durations_ps(np.array([num_bytes], np.int64))[0])
+
+
+def test_two_instances_take_the_engines_joint_time() -> None:
+    alone = ttft_ps(run(cluster(SPREAD[0]), prompts(1)))[0]
+    together = run(cluster(*SPREAD), prompts(2))
+    first, second = ttft_ps(together)
+    assert first == second
+    num_bytes = 4000 * 4096 * 2
+    one = all_reduce_ps([SPREAD[0]], num_bytes)
+    both = all_reduce_ps(list(SPREAD), num_bytes)
+    assert both > 1.9 * one
+    # Two all-reduces per layer, and one behind the embedding; the rest is the gathered logits'.
+    reduces_ps = (2 * LAYERS + 1) * (both - one)
+    assert 0 < first - alone - reduces_ps < 20_000_000
+    found = together.summary["communication"]
+    assert found["slowed_share"] == 1.0
+    assert found["lost_s"] >= 2 * (first - alone) / 1e12
+    assert together.summary["invariants"]["15 links"] == "ok"
+    assert ttft_ps(run(cluster(*SPREAD), prompts(2), exact=True)) == [first, second]
+
+
+def test_off_times_each_group_alone() -> None:
+    alone = ttft_ps(run(cluster(SPREAD[0]), prompts(1)))[0]
+    off = run(cluster(*SPREAD), prompts(2), collective_contention="off")
+    assert ttft_ps(off) == [alone, alone]
+    assert off.summary["communication"]["lost_s"] == 0
+
+
+def test_a_group_without_company_takes_its_time_alone() -> None:
+    """Both share links, but only the first has a request."""
+    alone = run(cluster(SPREAD[0]), prompts(1))
+    beside = run(cluster(*SPREAD), prompts(1))
+    assert ttft_ps(beside) == ttft_ps(alone)
+    assert beside.summary["mean_tpot_ms"] == alone.summary["mean_tpot_ms"]
+
+
+def test_groups_on_links_of_their_own_stay_folded() -> None:
+    apart = run(cluster(*APART), prompts(2))
+    assert apart._prepared.lowered.network is None
+    assert ttft_ps(apart) == [ttft_ps(run(cluster(APART[0]), prompts(1)))[0]] * 2
+    assert len(run(cluster(*SPREAD), prompts(2))._prepared.lowered.contended) == 2
+
+
+@pytest.mark.parametrize("network", ["fair-share", "congestion-aware"])
+def test_requests_over_time_wait_for_each_other(network: str) -> None:
+    """Company comes and goes; more of it is never faster."""
+    trace = "synthetic:n=24,rate=60,input=lognormal:600:max=2000,output=fixed:12,seed=5"
+    together = llmsim.run(cluster(*SPREAD), trace, network_backend=network)
+    apart = llmsim.run(
+        cluster(*SPREAD), trace, network_backend=network, collective_contention="off"
+    )
+    found = together.summary["communication"]
+    assert 0 < found["slowed_share"] <= 1 and found["lost_s"] > 0
+    assert set(together.summary["invariants"].values()) == {"ok"}
+    assert together.summary["mean_e2el_ms"] > apart.summary["mean_e2el_ms"]
+    steps = together.steps
+    assert (steps["end_ps"] - steps["start_ps"]).min() > 0
+
+
+def test_stages_ahead_of_their_steps_are_named() -> None:
+    pipelined = cluster(*SPREAD, tp_size=2, pp_size=2)
+    result = run(pipelined, prompts(2), async_scheduling=True)
+    notes = [note for note in result.summary["notes"] if "on the same links do not slow" in note]
+    assert len(notes) == 1 and "nodes[0].instances[0], nodes[0].instances[1]" in notes[0]
+    assert result.summary["communication"]["lost_s"] == 0
+
+
+def test_more_bytes_than_a_link_can_carry_break_an_invariant() -> None:
+    results = run(cluster(*SPREAD), prompts(2, 100, 2))._results
+    assert check_invariants(results, [True, True])["15 links"] == "ok"
+    results.links = {**results.links, "bytes_per_s": results.links["bytes_per_s"] // 2}
+    found = check_invariants(results, [True, True])["15 links"]
+    assert found.startswith("link ") and " carried " in found
+
+
+def test_bytes_on_their_way_are_not_carried_yet() -> None:
+    """A run that is cut while flows move."""
+    cut = run(cluster(*SPREAD), prompts(2), horizon=0.05)
+    assert cut.summary["invariants"]["15 links"] == "ok"
+    assert cut.summary["horizon_s"] == 0.05
