@@ -287,8 +287,8 @@ def test_kv_and_the_collectives_of_ranks_share_the_routes_links(tmp_path: Path) 
     path = written(tmp_path, network)
     trace = "synthetic:n=12,rate=40,input=fixed:400,output=fixed:60,seed=1"
     found = lowered({**document, "topology": path})
-    assert [domain.groups for domain in found.shared] == [(0,), (1,)]
-    assert lowered({**both, "topology": path}).shared == ()
+    assert [domain.groups for domain in found.contended] == [(0,), (1,)]
+    assert lowered({**both, "topology": path}).contended == ()
     shared = run({**document, "topology": path}, trace)
     exact = run({**document, "topology": path}, trace, exact=True)
     assert set(shared.invariants.values()) == set(exact.invariants.values()) == {"ok"} and same(
