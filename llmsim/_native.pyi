@@ -1381,6 +1381,9 @@ class Simulation:
 
     def blame(self) -> dict: ...
 
+    def first_token_blame(self) -> dict:
+        """The parts of the time to the first token."""
+
     def busy_time(self) -> list: ...
 
     def attention_reach(self) -> list: ...

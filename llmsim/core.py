@@ -253,6 +253,8 @@ class Results:
     """Parts of each request's latency, `llmsim.columns.LatencyCauses`, shape (requests,); zero
     unless it finished.
     """
+    first_token_blame: Callable[[], Mapping[str, Int64]] = dict
+    """Parts of each request's time to first token, by the names of `blame`; computed when asked."""
     accepted_at: tuple[Int64, ...] = ()
     """Per group, how many drafts of each position held."""
     kv_transfers: KvTransferColumns | None = None

@@ -354,6 +354,7 @@ def _results(
             for group, op, permille in simulation.attention_reach()
         ),
         blame=simulation.blame(),
+        first_token_blame=simulation.first_token_blame,
         accepted_at=tuple(simulation.accepted_at()),
         kv_transfers=_kv_transfers(simulation),
         links=simulation.network(),

@@ -3,13 +3,15 @@
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from llmsim.api.cluster import Cluster
 from llmsim.api.run_options import RunOptions
 from llmsim.api.workload import DatasetText
 from llmsim.config.errors import InfeasibleError
 
 if TYPE_CHECKING:
     from llmsim.api.workload import WorkloadSource
-    from llmsim.config import Cluster, Deployment
+    from llmsim.config import Cluster as ClusterModel
+    from llmsim.config import Deployment
     from llmsim.core import Clients, Results, Workload
     from llmsim.lowering import LoweredDeployment, LoweringOptions
     from llmsim.lowering.kv.tiers import LoweredTiers
@@ -33,6 +35,8 @@ class Prepared:
     lowered: "LoweredDeployment"
     workload: "Workload"
     simulation: "SimulationOptions"
+    cluster: Cluster | None = None
+    """The cluster file; None where the caller has it."""
 
 
 def trial(options: RunOptions) -> "Results":
@@ -58,20 +62,20 @@ def prepare(options: RunOptions) -> Prepared:
     """Reads and lowers what the options name; raises what the parts raise (InputError,
     InfeasibleError).
     """
-    from llmsim.config import load_cluster
-
-    compiled = compile_cluster(load_cluster(options.cluster), options)
+    cluster = Cluster.load(options.cluster)
+    compiled = compile_cluster(cluster.parsed(), options)
     recorded = options.run_dir is not None or options.timeline is not None
-    return with_workload(
+    prepared = with_workload(
         compiled,
         options,
         DatasetText(options.dataset),
         record_series=recorded or options.log_level != "WARNING",
         record_steps=recorded,
     )
+    return replace(prepared, cluster=cluster)
 
 
-def compile_cluster(cluster: "Cluster", options: RunOptions) -> Compiled:
+def compile_cluster(cluster: "ClusterModel", options: RunOptions) -> Compiled:
     """Resolves and lowers a cluster; raises InputError and InfeasibleError."""
     from llmsim.api.ineffective import unused_notes
     from llmsim.api.ineffective_fields import unused_fields

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from llmsim.core import Results
 
 if TYPE_CHECKING:
+    from llmsim.api.cluster import Cluster
     from llmsim.api.run_options import RunOptions
     from llmsim.config import Deployment
     from llmsim.config.deployment import Offloading
@@ -49,6 +50,7 @@ def write_run_folder(
     results: Results,
     report: dict[str, Any],
     *,
+    asked: Mapping[str, Any],
     argv: Sequence[str],
     inputs: Sequence[Path],
     files: "Sequence[InputFile]",
@@ -74,6 +76,7 @@ def write_run_folder(
     ]
     record = RunRecord(
         argv=argv,
+        asked=asked,
         seed=options.seed,
         inputs=inputs,
         config={
@@ -88,6 +91,17 @@ def write_run_folder(
         files=files,
     )
     write_run_dir(folder, results, report, record, series)
+
+
+def asked_record(
+    cluster: "Cluster", dataset: str | None, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What a run was given, for `run` of the manifest; `dataset` is None for objects."""
+    return {
+        "cluster": {"name": cluster.name, "text": cluster.text},
+        "dataset": dataset,
+        "options": dict(options),
+    }
 
 
 def _offloading(offloading: "Offloading") -> dict[str, Any]:

@@ -8,9 +8,9 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmsim.api.cluster import Cluster
 from llmsim.api.prepare import Prepared
-from llmsim.api.report import summary_of, write_run_folder
+from llmsim.api.report import asked_record, summary_of, write_run_folder
+from llmsim.api.run_inputs import RunInputs
 from llmsim.api.run_options import RunOptions
 from llmsim.api.verdict import verdict
 from llmsim.columns import PowerColumns, SeriesColumns, StepColumns
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from llmsim.api.plots import Plots
+    from llmsim.api.why.answer import Why
     from llmsim.config.input_files import InputFile, InputFiles
 
 
@@ -36,7 +37,7 @@ class Result:
         prepared: Prepared,
         options: RunOptions,
         results: Results,
-        cluster: Cluster,
+        inputs: RunInputs,
         files: "InputFiles",
     ) -> None:
         """Raises InvariantError where the results cannot be trusted; warns of requests that can
@@ -44,7 +45,9 @@ class Result:
         """
         self._prepared, self._options, self._results = prepared, options, results
         self._files = files
-        self.cluster = cluster
+        self.inputs = inputs
+        """What the run was given: cluster, workload and options."""
+        self.cluster = inputs.cluster
         self.summary: dict[str, Any] = summary_of(results, prepared.lowered, options.targets_ps)
         """What `llmsim run --json` prints: vLLM's benchmark names first, then the rest."""
         try:
@@ -112,6 +115,24 @@ class Result:
 
         return Plots(self)
 
+    def why(
+        self,
+        metric: str = "ttft",
+        percentile: float = 99.0,
+        *,
+        request: str | int | None = None,
+        what_if: int | None = None,
+    ) -> "Why":
+        """What the slowest requests wait for, the causes, and changes that runs have tested.
+
+        `metric` is "ttft", "tpot" or "e2el", `request` adds the story of one request, and `what_if`
+        limits the changes that are tested. Needs steps. Raises InputError for an unknown metric,
+        percentile or request.
+        """
+        from llmsim.api.why.answer import why
+
+        return why(self, metric, percentile, request=request, what_if=what_if)
+
     def save(self, folder: str | PathLike[str]) -> None:
         """Writes a run folder as `llmsim run --run-dir` does; raises InputError."""
         if not self._prepared.simulation.record_series:
@@ -125,11 +146,19 @@ class Result:
             self._prepared.lowered,
             self._results,
             self.summary,
+            asked=self._asked(),
             argv=[*sys.argv],
             inputs=[Path(one.path) for one in self.input_files if one.kind == "file"],
             files=self.input_files,
             series=None,
         )
+
+    def _asked(self) -> dict[str, Any]:
+        from os import fspath
+
+        workload = self.inputs.workload
+        text = str(fspath(workload)) if isinstance(workload, str | PathLike) else None
+        return asked_record(self.cluster, text, self._options.asked)
 
     def to_csv(self, path: str | PathLike[str]) -> None:
         """Writes the requests as `llmsim run --output` does (LLMServingSim's columns)."""

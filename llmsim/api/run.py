@@ -13,6 +13,7 @@ from llmsim.api.cluster import Cluster, cluster_of
 from llmsim.api.given import Given
 from llmsim.api.prepare import Compiled, compile_cluster, with_workload
 from llmsim.api.result import Result
+from llmsim.api.run_inputs import RunInputs
 from llmsim.api.run_options import RunOptions, checked
 from llmsim.api.workload import workload_source
 from llmsim.config import input_files
@@ -75,7 +76,8 @@ def run(
             from llmsim.api.provenance_gate import require
 
             require(settings.require, prepared.lowered, results)
-    return Result(prepared, settings, results, chosen, files)
+    inputs = RunInputs(chosen, workload, dict(options))
+    return Result(prepared, settings, results, inputs, files)
 
 
 def _given(cluster: Cluster, options: Mapping[str, Any]) -> Given:
@@ -157,6 +159,7 @@ WORKLOAD_OPTIONS = (
     "think_time",
     "timeout_s",
     "horizon_ps",
+    "asked",
     "check_every_step",
     "policies",
     "require",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmsim.api.durations import horizon_ps, interval_ps
 from llmsim.api.given import Given
+from llmsim.api.run_inputs import options_asked
 from llmsim.compat import llmservingsim as refused
 from llmsim.config import input_files
 from llmsim.config.engine.schedulers import SCHEDULERS
@@ -83,6 +84,8 @@ class RunOptions:
     """Latencies that goodput asks for, by name."""
     without_effect: tuple[str, ...] = ()
     """Options that were given for what this simulator does not have."""
+    asked: "Mapping[str, Any]" = field(default_factory=dict)
+    """The options that differ from their defaults, as `llmsim.run` takes them."""
     switches: frozenset[str] = frozenset()
     """Offloading keys of an instance that are on unless it says otherwise."""
 
@@ -155,6 +158,7 @@ def _checked(given: Given) -> RunOptions:
         disabled_terms=tuple(dict.fromkeys(given.disable_term or ())),
         calibration=_calibration(given.calibration),
         targets_ps=_targets_ps(given.goodput),
+        asked=options_asked(given),
     )
 
 

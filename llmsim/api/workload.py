@@ -4,7 +4,7 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from llmsim.config.errors import InputError, nearest
 
@@ -29,6 +29,7 @@ COLUMNS = {
 """Columns of a table of requests, and their keys in a trace."""
 
 
+@runtime_checkable
 class WorkloadSource(Protocol):
     """Gives the requests once the models and the size of KV blocks are known."""
 
@@ -105,6 +106,8 @@ def workload_source(workload: Any) -> WorkloadSource:
         return _rows_of("columns", _from_columns("columns", workload))
     if isinstance(workload, Iterable):
         return _rows_of("requests", map(_fields, workload))
+    if isinstance(workload, WorkloadSource):
+        return workload
     raise InputError(
         f"workload is {type(workload).__name__}; give a path, a dataset such as "
         "synthetic:n=100,rate=10, a DataFrame, or a list of llmsim.Request",

@@ -22,6 +22,7 @@ from llmsim.cli.commands import (
     topology,
     trace,
     validate,
+    why,
 )
 from llmsim.cli.first_steps import config_explain, data, doctor, examples, init
 from llmsim.cli.run.command_line import PanelledCommand
@@ -85,6 +86,7 @@ _add(app, "validate", validate.HELP, validate.command)
 _add(app, "calibrate", calibrate.HELP, calibrate.command, context_settings=calibrate.SETTINGS)
 _add(app, "cost", cost.HELP, cost.command)
 _add(app, "diff", diff.HELP, diff.command)
+_add(app, "why", why.HELP, why.command)
 _add(app, "search", search.HELP, search.command)
 _add(app, "schema", schema.HELP, schema.command)
 _add(app, "doctor", doctor.HELP, doctor.command)

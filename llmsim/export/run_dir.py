@@ -40,6 +40,8 @@ class RunRecord:
     config: Mapping[str, Any]
     table_hashes: Mapping[str, str]
     host: Mapping[str, Any] = field(default_factory=dict)
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    """The cluster's text, the dataset and the options: what runs it again."""
     files: Sequence[InputFile] = ()
 
 
@@ -89,6 +91,7 @@ def _manifest(record: RunRecord) -> dict[str, Any]:
         "llmsim_version": getattr(llmsim, "__version__", None),
         "argv": list(record.argv),
         "seed": record.seed,
+        "run": dict(record.asked),
         "inputs": [_fingerprint(path) for path in record.inputs],
         "files": [_listed(one) for one in record.files if one.kind == "file"],
         "config": dict(record.config),
@@ -99,6 +102,7 @@ def _manifest(record: RunRecord) -> dict[str, Any]:
             "system": platform.system(),
             "machine": platform.machine(),
             "cpu_count": os.cpu_count(),
+            "directory": os.getcwd(),
             **record.host,
         },
     }

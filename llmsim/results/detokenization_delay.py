@@ -2,6 +2,7 @@
 it.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -27,6 +28,10 @@ def with_output_processing(results: Results, each_ps: int) -> Results:
     def gaps(row: int) -> Int64:
         return np.asarray(results.itl_of(row) + each_ps)
 
+    def to_first_token() -> Mapping[str, Int64]:
+        blame = results.first_token_blame()
+        return {**blame, "api_ps": blame["api_ps"] + each_ps * (first >= 0)}
+
     return replace(
         results,
         requests=replace(
@@ -37,4 +42,5 @@ def with_output_processing(results: Results, each_ps: int) -> Results:
         itl_values_ps=results.itl_values_ps + each_ps,
         itl_of=gaps,
         blame={**results.blame, "api_ps": results.blame["api_ps"] + more},
+        first_token_blame=to_first_token,
     )

@@ -65,6 +65,20 @@ def selected(workload: Workload, options: TraceOptions) -> Workload:
     return _rows_of(workload, heads, chosen, arrival)
 
 
+def lines_of(workload: Workload, wanted: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> Workload:
+    """The lines whose rows are all wanted (shape (requests,)), at their times.
+
+    Raises InputError where nothing is left.
+    """
+    heads = np.flatnonzero(workload.arrival_ps >= 0)
+    line = np.cumsum(workload.arrival_ps >= 0) - 1
+    whole = np.ones(len(heads), dtype=bool)
+    whole[line[~wanted]] = False
+    if not whole.any():
+        raise InputError(f"{workload.source}: no line is left; keep at least one")
+    return _rows_of(workload, heads, np.flatnonzero(whole), workload.arrival_ps[heads])
+
+
 def _poisson_ps(workload: Workload, rate: float, n: int, random: Generator) -> Int64:
     with np.errstate(over="ignore"):  # a time beyond all numbers is refused just below
         times_ns = np.rint(np.cumsum(random.standard_exponential(n)) * (NS_PER_S / rate))

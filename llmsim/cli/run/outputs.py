@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmsim.api.report import summary_of, write_run_folder
+from llmsim.api.report import asked_record, summary_of, write_run_folder
 from llmsim.api.verdict import verdict
 from llmsim.cli import forget_stdout
 from llmsim.config.errors import (
@@ -15,8 +15,8 @@ from llmsim.config.errors import (
 from llmsim.core import Results
 
 if TYPE_CHECKING:
+    from llmsim.api.prepare import Prepared
     from llmsim.api.run_options import RunOptions
-    from llmsim.config import Deployment
     from llmsim.export.series_files import SeriesFiles
     from llmsim.lowering import LoweredDeployment
 
@@ -61,8 +61,7 @@ def _inputs(options: "RunOptions") -> list[Path]:
 
 def write_outputs(
     options: "RunOptions",
-    deployment: "Deployment",
-    lowered: "LoweredDeployment",
+    prepared: "Prepared",
     results: Results,
     series: "SeriesFiles",
 ) -> int:
@@ -71,16 +70,15 @@ def write_outputs(
 
     An output that cannot be written does not cost the others: its error is raised last.
     """
+    lowered = prepared.lowered
     report = summary_of(results, lowered, options.targets_ps)
     writers: list[Callable[[], None]] = []
     if options.output is not None:
         writers.append(lambda: _write_csv(options, results))
     if options.run_dir is not None:
-        writers.append(
-            lambda: _write_run_dir(options, deployment, lowered, results, report, series)
-        )
+        writers.append(lambda: _write_run_dir(options, prepared, results, report, series))
     if options.timeline is not None:
-        writers.append(lambda: _write_timeline(options, deployment, lowered, results, series))
+        writers.append(lambda: _write_timeline(options, prepared, results, series))
     writers.append(lambda: _print_report(options, lowered, report))
     errors = []
     for write in writers:
@@ -102,8 +100,7 @@ def _write_csv(options: "RunOptions", results: Results) -> None:
 
 def _write_timeline(
     options: "RunOptions",
-    deployment: "Deployment",
-    lowered: "LoweredDeployment",
+    prepared: "Prepared",
     results: Results,
     series: "SeriesFiles",
 ) -> None:
@@ -121,8 +118,10 @@ def _write_timeline(
                 f"{options.log_interval_ps / 1e12:g} is too short for so long a run, give "
                 f"{wanted:.2g} or more"
             )
-    groups = [GroupOperators(group.operators, group.program_costs) for group in lowered.groups]
-    how = deployment.disaggregation
+    groups = [
+        GroupOperators(group.operators, group.program_costs) for group in prepared.lowered.groups
+    ]
+    how = prepared.deployment.disaggregation
     write_timeline(options.timeline, results, groups, layerwise=how is not None and how.layerwise)
 
 
@@ -157,22 +156,22 @@ def _print_report(
 
 def _write_run_dir(
     options: "RunOptions",
-    deployment: "Deployment",
-    lowered: "LoweredDeployment",
+    prepared: "Prepared",
     results: Results,
     report: dict[str, Any],
     series: "SeriesFiles",
 ) -> None:
     from llmsim.config.input_files import read_so_far
 
-    assert options.run_dir is not None
+    assert options.run_dir is not None and prepared.cluster is not None
     write_run_folder(
         options.run_dir,
         options,
-        deployment,
-        lowered,
+        prepared.deployment,
+        prepared.lowered,
         results,
         report,
+        asked=asked_record(prepared.cluster, options.dataset, options.asked),
         argv=sys.argv,
         inputs=_inputs(options),
         files=read_so_far(),

@@ -74,6 +74,10 @@ nb::dict network_columns(const Simulation& s) { return to_dict(link_table(s)); }
 
 nb::dict blame_columns(const Simulation& s) { return to_dict(blame(s)); }
 
+nb::dict first_token_blame_columns(const Simulation& s) {
+  return to_dict(blame(s, BlamedSpan::FirstToken));
+}
+
 nb::dict counter_columns(const Simulation& s) { return dict_of_totals(group_totals(s)); }
 
 nb::dict kv_tier_series_columns(TierSeries series) { return to_dict(std::move(series)); }

@@ -88,6 +88,7 @@ nb::dict counter_columns(const Simulation& simulation);
 nb::list accepted_at(const Simulation& simulation);
 // Where the latency of each finished request went.
 nb::dict blame_columns(const Simulation& simulation);
+nb::dict first_token_blame_columns(const Simulation& simulation);
 nb::list busy_time(const Simulation& simulation);
 // (group, operator, how far its attention tables were continued, in permille of their last point),
 // where they were.

@@ -53,6 +53,8 @@ void bind_columns(nb::class_<Simulation>& simulation) {
       .def("counters", &counter_columns)
       .def("accepted_at", &accepted_at, "Per group, how many drafts of each position held.")
       .def("blame", &blame_columns)
+      .def("first_token_blame", &first_token_blame_columns,
+           "The parts of the time to the first token.")
       .def("busy_time", &busy_time)
       .def("attention_reach", &attention_reach)
       .def("table_rows", &table_rows)

@@ -12,8 +12,9 @@ namespace {
 // Splits one request's time as its events are walked in order.
 class Walk {
  public:
-  Walk(LatencyBreakdown& blame, const RequestLog& log, const std::vector<StepSums>& timelines)
-      : blame_(blame), log_(log), timelines_(timelines) {}
+  Walk(LatencyBreakdown& blame, const RequestLog& log, const std::vector<StepSums>& timelines,
+       BlamedSpan span)
+      : blame_(blame), log_(log), timelines_(timelines), span_(span) {}
 
   void request(RequestId id, Ps arrival, std::span<const RequestLog::Run> runs,
                std::span<const std::int32_t> losses) {
@@ -109,6 +110,7 @@ class Walk {
               std::span<const std::int32_t> losses) {
     losses_ = losses;
     prefill(id, log_, t, runs.front().first);
+    if (span_ == BlamedSpan::FirstToken) return;
     for (std::size_t i = 0; i < runs.size(); ++i) {
       stretch(id, t, runs[i].first + 1, runs[i].last, blame_.decode);
       if (i + 1 < runs.size()) gap(id, t, runs[i].last, runs[i + 1].first);
@@ -199,6 +201,7 @@ class Walk {
   LatencyBreakdown& blame_;
   const RequestLog& log_;
   const std::vector<StepSums>& timelines_;
+  const BlamedSpan span_;
   std::span<const std::int32_t> losses_;
 };
 
@@ -224,7 +227,7 @@ struct Losses {
 
 }  // namespace
 
-LatencyBreakdown blame(const Simulation& simulation) {
+LatencyBreakdown blame(const Simulation& simulation, BlamedSpan span) {
   const RequestLog& log = simulation.log();
   std::vector<StepSums> timelines;
   timelines.reserve(simulation.groups().size());
@@ -234,7 +237,7 @@ LatencyBreakdown blame(const Simulation& simulation) {
   const Losses prompt_losses(kv_transfers != nullptr ? *simulation.prompt_log() : RequestLog(0));
 
   LatencyBreakdown result(log.finish.size());
-  Walk walk(result, log, timelines);
+  Walk walk(result, log, timelines, span);
   EmissionSpans(log).each([&](RequestId request, std::span<const RequestLog::Run> runs) {
     const auto i = static_cast<std::size_t>(request);
     const Ps dropped =

@@ -48,7 +48,10 @@ struct LatencyBreakdown {
   explicit LatencyBreakdown(std::size_t n) { resize(*this, n); }
 };
 
+// Whole: up to the last token. FirstToken: up to the first one, where the parts add up to the TTFT.
+enum class BlamedSpan { Whole, FirstToken };
+
 // Costs O(steps + requests + runs + preemptions).
-LatencyBreakdown blame(const Simulation& simulation);
+LatencyBreakdown blame(const Simulation& simulation, BlamedSpan span = BlamedSpan::Whole);
 
 }  // namespace llmsim

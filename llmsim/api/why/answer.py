@@ -1,0 +1,270 @@
+"""`why`: blame of the slowest requests, causes that a run has confirmed, and what would help."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from llmsim.api.why.blockers import Blocker, Blockers
+from llmsim.api.why.causes import Candidate, Kind, candidates
+from llmsim.api.why.changes import Change, more_instances
+from llmsim.api.why.machines import limits
+from llmsim.api.why.request import RequestStory, story_of
+from llmsim.api.why.seen import (
+    METRICS,
+    PARTS,
+    Rows,
+    Seen,
+    checked_metric,
+    checked_percentile,
+    percentile_ms,
+)
+from llmsim.config.errors import InfeasibleError, InputError
+from llmsim.core import PS_PER_MS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from llmsim.api.result import Result
+
+MATERIAL = 0.25
+"""Part of the percentile that a remedy must take away to confirm a cause."""
+HALF = 0.5
+"""A cause of a lower kind comes first if it explains this part of what a higher kind does."""
+DIGITS = 6
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """A change, and the percentile in ms without and with it.
+
+    `after` is None where the changed run is not possible.
+    """
+
+    change: str
+    before: float
+    after: float | None
+    cause: str | None = None
+    problem: str | None = None
+    """Why the changed run is not possible."""
+
+    @property
+    def reduction(self) -> float:
+        """The part of the percentile that the change takes away; negative where it adds."""
+        return 0.0 if self.after is None or not self.before else 1 - self.after / self.before
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A reason for the percentile that a run has confirmed."""
+
+    name: str
+    group: int | None
+    share: float
+    """The share of the slowest requests' time that shows it."""
+    evidence: str
+    resource: str
+    reduction: float
+    """What its best remedy takes away from the percentile."""
+
+
+@dataclass(frozen=True, eq=False)
+class Why:
+    """The answer: who is slow, what they wait for, why, and what would help."""
+
+    seen: Seen = field(repr=False)
+    causes: tuple[Cause, ...]
+    what_ifs: tuple[WhatIf, ...]
+    blockers: tuple[Blocker, ...]
+    limits: tuple[dict[str, Any], ...] = field(repr=False)
+    request: RequestStory | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `llmsim why --json` prints."""
+        seen = self.seen
+        return {
+            "metric": seen.metric,
+            "percentile": seen.percentile,
+            "value_ms": round(seen.value_ms, DIGITS),
+            "slowest": {
+                "requests": len(seen.cohort),
+                "request_ids": [seen.name(row) for row in seen.cohort[:100].tolist()],
+                "groups": _counts(seen, seen.cohort),
+            },
+            "blame": _blame(seen),
+            "behind": [
+                {
+                    "request_id": seen.name(one.row),
+                    "input_tokens": one.input_tokens,
+                    "delayed_requests": one.delayed,
+                    "overlap_ms": round(one.overlap_ps / PS_PER_MS, DIGITS),
+                }
+                for one in self.blockers
+            ],
+            "limits": list(self.limits),
+            "causes": [
+                {
+                    "name": one.name,
+                    "group": one.group,
+                    "share": round(one.share, DIGITS),
+                    "evidence": one.evidence,
+                    "resource": one.resource,
+                    "reduction": round(one.reduction, DIGITS),
+                }
+                for one in self.causes
+            ],
+            "what_ifs": [
+                {
+                    "change": one.change,
+                    "before": round(one.before, DIGITS),
+                    "after": None if one.after is None else round(one.after, DIGITS),
+                    "cause": one.cause,
+                    "problem": one.problem,
+                }
+                for one in self.what_ifs
+            ],
+            "request": None if self.request is None else self.request.to_dict(),
+        }
+
+    def plot(self) -> "Figure":
+        """The answer as a picture: blame before and after the first token, and what-ifs."""
+        from llmsim.api.why.picture import picture
+
+        return picture(self)
+
+    def __str__(self) -> str:
+        from llmsim.api.why.text import text_of
+
+        return text_of(self)
+
+
+def why(
+    result: "Result",
+    metric: str = "ttft",
+    percentile: float = 99.0,
+    *,
+    request: str | int | None = None,
+    what_if: int | None = None,
+) -> Why:
+    """Explains a percentile of a result.
+
+    `what_if` is the most changes that runs test (None: those that may matter, 0: none; then no
+    cause is confirmed and candidates are causes). `request` adds one request's story. Raises
+    InputError for an unknown metric, percentile or request, and where no request finished.
+    """
+    seen = Seen(result, checked_metric(metric), checked_percentile(percentile))
+    _check_steps(seen)
+    _ = seen.value_ms
+    story = None if request is None else story_of(seen, request)
+    found = candidates(seen)
+    tested = _tested(seen, found, what_if)
+    causes = _causes(found, tested, confirmed=what_if != 0)
+    ranked = sorted(tested, key=lambda one: (one.after is None, one.after))
+    return Why(
+        seen,
+        tuple(causes),
+        tuple(ranked),
+        tuple(Blockers(seen).of_cohort()) if metric != "tpot" else (),
+        tuple(limits(seen)),
+        story,
+    )
+
+
+def _check_steps(seen: Seen) -> None:
+    results = seen.result._results
+    if not len(results.steps.get("group", ())):
+        raise InputError("this run recorded no steps; run it with steps=True, which is the default")
+
+
+def _tested(seen: Seen, found: Sequence[Candidate], most: int | None) -> list[WhatIf]:
+    """The remedies of all candidates, most suspicious first, each run once."""
+    planned: dict[str, tuple[Change, str | None]] = {}
+    for one in sorted(found, key=lambda one: (one.kind, -one.share)):
+        for change in one.remedies:
+            planned.setdefault(change.text, (change, one.name))
+    for change in _general(seen):
+        planned.setdefault(change.text, (change, None))
+    chosen = list(planned.values())[:most]
+    return [_run(seen, change, cause) for change, cause in chosen]
+
+
+def _general(seen: Seen) -> Iterator[Change]:
+    """What is worth to know of any run: whether more instances help."""
+    group = int(np.bincount(seen.waiting_group[seen.cohort]).argmax())
+    pool = seen.pool_of(group)
+    role = seen.result._prepared.deployment.groups[group].pd_type
+    named = f"{role} instances" if role in ("prefill", "decode") else "instances"
+    yield more_instances(seen.result, pool, f"{2 * len(pool)} {named} instead of {len(pool)}")
+
+
+def _run(seen: Seen, change: Change, cause: str | None) -> WhatIf:
+    import warnings
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            other = change.make(seen.result.inputs).run(steps=False, series=False)
+    except (InputError, InfeasibleError) as error:
+        return WhatIf(change.text, seen.value_ms, None, cause, str(error))
+    after = percentile_ms(other, seen.metric, seen.percentile)
+    return WhatIf(change.text, _without_change(seen, change), after, cause)
+
+
+def _without_change(seen: Seen, change: Change) -> float:
+    """The percentile as it is, over the requests that the changed run has as well."""
+    if change.most_input_tokens is None:
+        return seen.value_ms
+    kept = seen.known[seen.input_tokens[seen.known] <= change.most_input_tokens]
+    return float(np.percentile(seen.values_ms[kept], seen.percentile))
+
+
+def _causes(
+    found: Sequence[Candidate], tested: Sequence[WhatIf], *, confirmed: bool
+) -> list[Cause]:
+    """Candidates that a run confirms, in order of what their best remedy takes away."""
+    best = {one.name: 0.0 for one in found}
+    for what_if in tested:
+        if what_if.cause is not None:
+            best[what_if.cause] = max(best[what_if.cause], what_if.reduction)
+    chosen = [one for one in found if not confirmed or best[one.name] >= MATERIAL]
+    ranked: list[Candidate] = []
+    for kind in sorted(Kind, reverse=True):
+        mine = sorted((one for one in chosen if one.kind == kind), key=lambda one: -best[one.name])
+        enough = not ranked or any(best[one.name] >= HALF * best[ranked[0].name] for one in mine)
+        ranked = [*mine, *ranked] if enough else [*ranked, *mine]
+    return [
+        Cause(one.name, one.group, one.share, one.evidence, one.resource, best[one.name])
+        for one in ranked
+    ]
+
+
+def _counts(seen: Seen, rows: Rows) -> dict[str, int]:
+    groups, counts = np.unique(seen.waiting_group[rows], return_counts=True)
+    return {str(int(group)): int(count) for group, count in zip(groups, counts, strict=True)}
+
+
+def _blame(seen: Seen) -> dict[str, dict[str, dict[str, float]]]:
+    """Mean ms of each part before and after the first token, of the slowest and of all."""
+    return {
+        name: {
+            part: {
+                "slowest_ms": _mean_ms(parts[part][seen.cohort]),
+                "all_ms": _mean_ms(parts[part][seen.known]),
+            }
+            for part in PARTS
+        }
+        for name, parts in (
+            ("before_first_token", seen.before),
+            ("after_first_token", seen.after),
+        )
+    }
+
+
+def _mean_ms(times_ps: "np.ndarray[Any, np.dtype[np.int64]]") -> float:
+    return round(float(times_ps.mean()) / PS_PER_MS, DIGITS) if len(times_ps) else 0.0
+
+
+def title(seen: Seen) -> str:
+    """The percentile in words, such as p99 TTFT."""
+    return f"p{seen.percentile:g} {METRICS[seen.metric]}"

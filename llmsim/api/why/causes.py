@@ -1,0 +1,407 @@
+"""Candidate causes of a slow percentile: each reads its symptom off the run and names its remedies.
+
+A candidate is only named as a cause when a run with one of its remedies confirms it.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmsim.api.why import changes
+from llmsim.api.why.blockers import Blockers
+from llmsim.api.why.changes import Change
+from llmsim.api.why.machines import (
+    busy_share,
+    collective_share,
+    gap_share,
+    launch_share,
+    slowdowns,
+    step_durations_ps,
+    waiting_steps,
+)
+from llmsim.api.why.seen import WAITING, Rows, Seen
+from llmsim.core import Int64
+
+Flags = NDArray[np.bool_]
+
+WAITED = 0.3
+"""Share of the cohort's time in queue, wait and preemption from which waiting is a symptom."""
+MOSTLY = 0.5
+"""The same for too few devices, as some waiting is the price of devices that are busy."""
+MOVED = 0.15
+"""Share of the cohort's time in transfers, or idle for the host, from which it is a symptom."""
+LONG, FEW = 8.0, 0.2
+"""A prompt is long from LONG times the median on, as long as at most FEW of all prompts are."""
+SLOWER = 1.25
+"""Step time over that of its peers at equal batches, from which a group is a straggler."""
+UNEVEN = 1.25
+"""Prompt tokens of a group over its pool's mean, from which the load is uneven."""
+BURST = 2.5
+"""Arrivals per second before the cohort over the mean, from which they are a burst."""
+FACTOR = 4
+"""By how much remedies enlarge a limit: enough that a limit which was the cause no longer is."""
+
+
+class Kind(IntEnum):
+    """Causes of a lower kind are named first where they explain half of what a higher one does."""
+
+    FLAW = 0
+    """A part or a setting that is worse than it need be."""
+    LOAD = 1
+    """How requests arrive and mix."""
+    SIZE = 2
+    """Too few devices: more of them help against every wait."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A cause that the run's own figures suggest."""
+
+    name: str
+    group: int | None
+    resource: str
+    share: float
+    """The share of the cohort's time that it explains."""
+    evidence: str
+    remedies: tuple[Change, ...] = field(compare=False)
+    kind: Kind = Kind.FLAW
+
+
+def candidates(seen: Seen) -> list[Candidate]:
+    """Every cause whose symptom the run shows."""
+    return [found for rule in RULES for found in rule(seen)]
+
+
+def _slow_links(seen: Seen) -> Iterator[Candidate]:
+    """Collectives or KV transfers that take a large part of the time."""
+    faster = changes.faster_links(FACTOR, f"links with {FACTOR} times the bandwidth")
+    share, group = seen.share("communication"), _main_group(seen)
+    if share >= MOVED:
+        evidence = (
+            f"collectives take {share:.0%} of the time of the slowest requests and "
+            f"{collective_share(seen.result, group):.0%} of all steps of group {group}"
+        )
+        yield Candidate("slow link", group, "network", share, evidence, (faster,))
+    share = seen.share("kv_transfer")
+    if share >= MOVED:
+        evidence = f"the slowest requests wait {share:.0%} of their time for KV on its way"
+        yield Candidate("slow KV transfer", None, "network", share, evidence, (faster,))
+
+
+def _small_kv_cache(seen: Seen) -> Iterator[Candidate]:
+    share = seen.share(*WAITING)
+    for group in _groups(seen):
+        info = seen.result._results.groups[group]
+        lost = int(seen.result._results.requests.preemptions[_rows(seen, group)].sum())
+        full = _full_share(seen, group)
+        if share < WAITED or (full < 0.5 and not lost):
+            continue
+        blocks = info.num_blocks * FACTOR
+        remedy = changes.instance_keys(
+            seen.result,
+            seen.pool_of(group),
+            {"num_gpu_blocks_override": blocks},
+            f"{FACTOR} times the KV cache ({blocks} blocks for each instance)",
+        )
+        evidence = (
+            f"the {info.num_blocks} KV blocks of group {group} are full in {full:.0%} of the steps "
+            f"in which others wait, and {lost} preemptions hit the slowest requests"
+        )
+        yield Candidate("small KV cache", group, "KV", share, evidence, (remedy,))
+
+
+def _long_prompts(seen: Seen) -> Iterator[Candidate]:
+    tokens = seen.input_tokens
+    limit = LONG * float(np.median(tokens))
+    blocking = np.flatnonzero(tokens > limit)
+    few = 0 < len(blocking) <= FEW * len(tokens)
+    if seen.metric == "tpot" or not few or np.median(tokens[seen.cohort]) > limit:
+        return
+    share = Blockers(seen).covered_by(blocking)
+    if share < WAITED:
+        return
+    group = _main_group(seen)
+    budget = seen.result._prepared.lowered.groups[group].engine.max_num_batched_tokens
+    chunk = max(256, budget // 8)
+    remedies = (
+        changes.instance_keys(
+            seen.result,
+            seen.pool_of(group),
+            {"long_prefill_token_threshold": chunk},
+            f"at most {chunk} tokens of a prompt in a step (long_prefill_token_threshold)",
+        ),
+        changes.without_long_prompts(
+            int(limit), f"the {len(blocking)} prompts above {limit:.0f} tokens sent elsewhere"
+        ),
+    )
+    evidence = (
+        f"during {share:.0%} of their time to the first token, the slowest requests share their "
+        f"group with one of {len(blocking)} prompts above {limit:.0f} tokens"
+    )
+    yield Candidate("long prompts ahead", group, "compute", share, evidence, remedies)
+
+
+def _prompts_between_decodes(seen: Seen) -> Iterator[Candidate]:
+    """Steps that carry prompts hold up the decodes beside them."""
+    if seen.metric != "tpot":
+        return
+    group = _main_group(seen)
+    steps, took = seen.steps_of(group), step_durations_ps(seen, group)
+    if seen.result._prepared.deployment.disaggregation is not None:
+        return
+    mixed = (steps["prefill_tokens"] > 0) & (steps["decode_sequences"] > 0)
+    alone = (steps["prefill_tokens"] == 0) & (steps["decode_sequences"] > 0)
+    if not mixed.any() or not alone.any():
+        return
+    share = _held_up(seen, group, mixed, took - np.median(took[alone]))
+    if share < WAITED:
+        return
+    remedy = changes.disaggregated(seen.result, seen.pool_of(group))
+    evidence = (
+        f"steps with prompts and decodes take {np.median(took[mixed]) / 1e9:.1f} ms against "
+        f"{np.median(took[alone]) / 1e9:.1f} ms without prompts, which is {share:.0%} of the time "
+        "of the slowest requests after their first token"
+    )
+    yield Candidate(
+        "prompts between decodes", group, "compute", share, evidence, (remedy,), Kind.LOAD
+    )
+
+
+def _straggler(seen: Seen) -> Iterator[Candidate]:
+    group = _main_group(seen)
+    pool = seen.pool_of(group)
+    if len(pool) < 2:
+        return
+    slower = slowdowns(seen, pool)
+    share = float(np.mean(seen.waiting_group[seen.cohort] == group))
+    if slower.get(group, 1.0) < SLOWER or share < 0.5:
+        return
+    peer = min(pool, key=lambda one: (slower.get(one, 1.0), one))
+    remedy = changes.like_peer(seen.result, group, peer, f"group {group} built like group {peer}")
+    evidence = (
+        f"at equal batches, steps of group {group} take {slower[group]:.2f} times as long as those "
+        f"of its peers, and {share:.0%} of the slowest requests are there"
+    )
+    yield Candidate("straggler", group, "compute", share, evidence, (remedy,))
+
+
+def _router_imbalance(seen: Seen) -> Iterator[Candidate]:
+    group = _main_group(seen)
+    pool = seen.pool_of(group)
+    if len(pool) < 2:
+        return
+    of_group = seen.prompt_group
+    tokens = {one: int(seen.input_tokens[of_group == one].sum()) for one in pool}
+    mean = sum(tokens.values()) / len(pool)
+    ratio = tokens[group] / mean if mean else 1.0
+    share = seen.share(*WAITING, "decode") if seen.metric == "tpot" else seen.share(*WAITING)
+    if ratio < UNEVEN or share < WAITED:
+        return
+    decodes = seen.result._prepared.deployment.groups[group].pd_type == "decode"
+    router = "decode_routing_policy" if decodes else "request_routing_policy"
+    used = str(seen.result.inputs.options.get(router, "LOAD"))
+    remedies = tuple(
+        changes.option(router, name, f"the router {name} instead of {used}")
+        for name in ("LOR", "TOKENS", "LOAD")
+        if name != used.upper()
+    )
+    evidence = (
+        f"the router {used} gives group {group} {ratio:.2f} times the prompt tokens of the mean of "
+        f"its {len(pool)} peers, and its slowest requests wait {share:.0%} of their time"
+    )
+    yield Candidate("router imbalance", group, "router", share, evidence, remedies)
+
+
+def _host_overhead(seen: Seen) -> Iterator[Candidate]:
+    group = _main_group(seen)
+    host = seen.share("host") + gap_share(seen.result, group)
+    launching = launch_share(seen.result)
+    api = seen.share("api")
+    share = max(host, launching, api)
+    if share < MOVED:
+        return
+    graphs = {"cudagraph_mode": "FULL_AND_PIECEWISE", "enforce_eager": None}
+    options: list[tuple[dict[str, Any], str, float]] = [
+        ({"host_gap_ns": 0}, "no idle time between steps (host_gap_ns 0)", host),
+        (graphs, "CUDA graphs for every batch (cudagraph_mode FULL_AND_PIECEWISE)", launching),
+        ({**graphs, "launch_ns": 0}, "CUDA graphs, and launches in no time", launching),
+        ({"api_latency_ns": 0}, "an API server without latency (api_latency_ns 0)", api),
+    ]
+    everywhere = range(len(seen.result._results.groups))
+    remedies = tuple(
+        changes.instance_keys(seen.result, everywhere, keys, text)
+        for keys, text, part in options
+        if part >= MOVED
+    )
+    evidence = (
+        f"devices idle between steps for {host:.0%} of the time of the slowest requests, kernel "
+        f"launches lengthen steps by {launching:.0%}, and the API server takes {api:.0%}"
+    )
+    yield Candidate("host overhead", group, "host", share, evidence, remedies)
+
+
+def _sequence_limit(seen: Seen) -> Iterator[Candidate]:
+    share = seen.share(*WAITING)
+    for group in _groups(seen):
+        limit = seen.result._prepared.lowered.groups[group].engine.max_num_seqs
+        steps = waiting_steps(seen, group)
+        at_limit = steps["running"] >= limit
+        met = float(at_limit.mean()) if limit and len(at_limit) else 0.0
+        if share < WAITED or met < 0.5:
+            continue
+        remedy = changes.instance_keys(
+            seen.result,
+            seen.pool_of(group),
+            {"max_num_seqs": limit * FACTOR},
+            f"max_num_seqs {limit * FACTOR} instead of {limit}",
+        )
+        evidence = (
+            f"group {group} runs its limit of {limit} sequences in {met:.0%} of the steps in which "
+            f"others wait, which is {share:.0%} of the time of the slowest requests"
+        )
+        yield Candidate("low limit of sequences", group, "scheduler", share, evidence, (remedy,))
+
+
+def _token_budget(seen: Seen) -> Iterator[Candidate]:
+    if seen.metric == "tpot":
+        return
+    for group in _groups(seen):
+        engine = seen.result._prepared.lowered.groups[group].engine
+        budget, steps = engine.max_num_scheduled_tokens, seen.steps_of(group)
+        prompts = steps["prefill_tokens"] > 0
+        full = float((steps["tokens"][prompts] >= budget).mean()) if prompts.any() else 0.0
+        share = seen.share(*WAITING, "prefill")
+        if full < 0.5 or share < WAITED:
+            continue
+        more = engine.max_num_batched_tokens * FACTOR
+        remedy = changes.instance_keys(
+            seen.result,
+            seen.pool_of(group),
+            {"max_num_batched_tokens": more, "max_num_scheduled_tokens": None},
+            f"max_num_batched_tokens {more} instead of {engine.max_num_batched_tokens}",
+        )
+        evidence = (
+            f"{full:.0%} of the steps with prompts fill the budget of {budget} tokens, and the "
+            f"slowest requests queue and prefill for {share:.0%} of their time"
+        )
+        yield Candidate("small token budget", group, "scheduler", share, evidence, (remedy,))
+
+
+def _prefix_caching(seen: Seen) -> Iterator[Candidate]:
+    workload = seen.result._results.workload
+    engines = [group.engine for group in seen.result._prepared.lowered.groups]
+    if seen.metric == "tpot" or any(one.enable_prefix_caching for one in engines):
+        return
+    repeated = 1 - len(np.unique(workload.keys)) / max(len(workload.keys), 1)
+    named = len(workload.keys) * workload.granularity / max(int(seen.input_tokens.sum()), 1)
+    share = repeated * min(named, 1.0)
+    if share < WAITED:
+        return
+    remedy = changes.instance_keys(
+        seen.result, range(len(engines)), {"enable_prefix_caching": True}, "prefix caching"
+    )
+    evidence = f"{share:.0%} of the prompt tokens repeat earlier ones, and prefix caching is off"
+    yield Candidate("no prefix caching", None, "KV", share, evidence, (remedy,))
+
+
+def _burst(seen: Seen) -> Iterator[Candidate]:
+    requests, workload = seen.result._results.requests, seen.result._results.workload
+    arrivals = np.sort(requests.arrival_ps[workload.arrival_ps >= 0])
+    share = seen.share(*WAITING)
+    span = int(arrivals[-1] - arrivals[0]) if len(arrivals) > 1 else 0
+    if share < WAITED or span == 0 or seen.metric == "tpot":
+        return
+    waited = requests.first_token_ps[seen.cohort] - requests.arrival_ps[seen.cohort]
+    window = int(np.median(waited))
+    last = requests.arrival_ps[seen.cohort]
+    before = np.searchsorted(arrivals, last, "right") - np.searchsorted(arrivals, last - window)
+    times = float(np.median(before)) / max(window, 1) / (len(arrivals) / span)
+    if times < BURST or np.median(before) < 16:
+        return
+    evidence = (
+        f"{np.median(before):.0f} requests arrive in the {window / 1e12:.2f} s before a slow one, "
+        f"{times:.1f} times the mean rate"
+    )
+    remedy = changes.evenly_spaced("the same requests at even distances")
+    yield Candidate("burst of arrivals", None, "load", share, evidence, (remedy,), Kind.LOAD)
+
+
+def _too_few_devices(seen: Seen) -> Iterator[Candidate]:
+    group = _main_group(seen)
+    pool = seen.pool_of(group)
+    busy, share = min(busy_share(seen, one) for one in pool), seen.share(*WAITING)
+    if seen.metric == "tpot":
+        share = seen.share(*WAITING, "decode")
+    if busy < 0.85 or share < MOSTLY:
+        return
+    role = seen.result._prepared.deployment.groups[group].pd_type
+    named = f"{role} instance" if role in ("prefill", "decode") else "instance"
+    remedy = changes.more_instances(
+        seen.result, pool, f"{2 * len(pool)} {named}s instead of {len(pool)}"
+    )
+    evidence = (
+        f"the {len(pool)} {named}{'s' * (len(pool) > 1)} of the pool had work for at least "
+        f"{busy:.0%} of the time, and the slowest requests wait {share:.0%} of theirs"
+    )
+    yield Candidate(f"too few {named}s", group, "compute", share, evidence, (remedy,), Kind.SIZE)
+
+
+def _main_group(seen: Seen) -> int:
+    """The group at which most of the cohort waits."""
+    groups, counts = np.unique(seen.waiting_group[seen.cohort], return_counts=True)
+    return int(groups[np.argmax(counts)])
+
+
+def _groups(seen: Seen) -> list[int]:
+    """The groups that serve the cohort: one of each pool, where most of it is."""
+    found = {_main_group(seen)}
+    answered, counts = np.unique(seen.group[seen.cohort], return_counts=True)
+    found.add(int(answered[np.argmax(counts)]))
+    return sorted(found)
+
+
+def _rows(seen: Seen, group: int) -> Rows:
+    cohort = seen.cohort
+    mine = (seen.group[cohort] == group) | (seen.prompt_group[cohort] == group)
+    return np.asarray(cohort[mine])
+
+
+def _held_up(seen: Seen, group: int, mixed: Flags, extra_ps: Int64) -> float:
+    """The share of the cohort's time after the first token that `mixed` steps add to decodes."""
+    end = seen.steps_of(group)["end_ps"]
+    added = np.concatenate(([0], np.cumsum(np.where(mixed, extra_ps, 0).clip(0))))
+    requests = seen.result._results.requests
+    rows = seen.cohort[seen.group[seen.cohort] == group]
+    first = np.searchsorted(end, requests.first_token_ps[rows], "right")
+    last = np.searchsorted(end, requests.finish_ps[rows], "right")
+    span = int((requests.finish_ps[rows] - requests.first_token_ps[rows]).sum())
+    return float((added[last] - added[first]).sum()) / span if span else 0.0
+
+
+def _full_share(seen: Seen, group: int) -> float:
+    """The share of steps with others waiting in which few KV blocks are free."""
+    steps = waiting_steps(seen, group)
+    info = seen.result._results.groups[group]
+    median = float(np.median(seen.input_tokens)) / max(info.block_size, 1)
+    few = steps["free_blocks"] <= max(0.05 * info.num_blocks, 2 * median)
+    return float(few.mean()) if len(few) else 0.0
+
+
+RULES: tuple[Callable[[Seen], Iterator[Candidate]], ...] = (
+    _slow_links,
+    _small_kv_cache,
+    _long_prompts,
+    _prompts_between_decodes,
+    _straggler,
+    _router_imbalance,
+    _host_overhead,
+    _sequence_limit,
+    _token_budget,
+    _prefix_caching,
+    _burst,
+    _too_few_devices,
+)

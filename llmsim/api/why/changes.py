@@ -1,0 +1,187 @@
+"""What one could change in a run: each change makes new inputs, which another run tests."""
+
+import copy
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from llmsim.api.cluster import Cluster
+from llmsim.api.run_inputs import RunInputs
+
+if TYPE_CHECKING:
+    from llmsim.api.result import Result
+    from llmsim.api.workload import WorkloadSource
+    from llmsim.core import Workload
+
+Fields = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change in words, and what makes the inputs of the run that tests it."""
+
+    text: str
+    make: Callable[[RunInputs], RunInputs]
+    most_input_tokens: int | None = None
+    """Longer prompts are left out, and the percentiles compared are those of the others."""
+
+
+def instance_keys(
+    result: "Result", groups: Sequence[int], keys: Mapping[str, Any], text: str
+) -> Change:
+    """Keys of the instances behind these groups; None removes a key."""
+    paths = _paths(result, groups)
+
+    def edit(fields: Fields) -> None:
+        for node, index in paths:
+            instance = fields["nodes"][node]["instances"][index]
+            for key, value in keys.items():
+                instance.pop(key, None)
+                if value is not None:
+                    instance[key] = value
+
+    return Change(text, _edited(edit))
+
+
+def like_peer(result: "Result", group: int, peer: int, text: str) -> Change:
+    """The group's instance with all keys of another one."""
+    (node, index), (other_node, other) = _paths(result, [group])[0], _paths(result, [peer])[0]
+
+    def edit(fields: Fields) -> None:
+        nodes = fields["nodes"]
+        nodes[node]["instances"][index] = copy.deepcopy(nodes[other_node]["instances"][other])
+
+    return Change(text, _edited(edit))
+
+
+def more_instances(result: "Result", groups: Sequence[int], text: str) -> Change:
+    """Each instance behind these groups once more, in a node like its own."""
+    paths = set(_paths(result, groups))
+
+    def edit(fields: Fields) -> None:
+        for number, node in enumerate(list(fields["nodes"])):
+            chosen = [
+                copy.deepcopy(instance)
+                for index, instance in enumerate(node["instances"])
+                if (number, index) in paths
+            ]
+            for instance in chosen:
+                if instance.get("dp_group") is not None:
+                    instance["dp_group"] = f"{instance['dp_group']}-more"
+            if chosen:
+                rest = {key: value for key, value in node.items() if key != "num_instances"}
+                fields["nodes"].append({**copy.deepcopy(rest), "instances": chosen})
+        if "num_nodes" in fields:
+            fields["num_nodes"] = len(fields["nodes"])
+
+    return Change(text, _edited(edit))
+
+
+def disaggregated(result: "Result", groups: Sequence[int]) -> Change:
+    """Half of the instances prefill and half decode; a single one gets one that prefills."""
+    paths = list(dict.fromkeys(_paths(result, groups)))
+    prefill = max(1, len(paths) // 2)
+
+    def edit(fields: Fields) -> None:
+        nodes = fields["nodes"]
+        if len(paths) == 1:
+            node, index = paths[0]
+            instances = nodes[node]["instances"]
+            nodes[node].pop("num_instances", None)
+            instances.append({**copy.deepcopy(instances[index]), "pd_type": "prefill"})
+            instances[index]["pd_type"] = "decode"
+            return
+        for number, (node, index) in enumerate(paths):
+            role = "prefill" if number < prefill else "decode"
+            nodes[node]["instances"][index]["pd_type"] = role
+
+    decode = max(1, len(paths) - prefill)
+    return Change(f"{prefill} prefill and {decode} decode instances (disaggregated)", _edited(edit))
+
+
+def faster_links(factor: float, text: str) -> Change:
+    """Every link of the cluster file with `factor` times the bandwidth and less latency."""
+
+    def edit(fields: Fields) -> None:
+        fields["link_bw"] = _scaled(fields["link_bw"], factor)
+        fields["link_latency"] = _scaled(fields["link_latency"], 1 / factor)
+
+    return Change(text, _edited(edit))
+
+
+def option(name: str, value: Any, text: str) -> Change:
+    """An option of the run."""
+    return Change(text, lambda inputs: inputs.changed(options={**inputs.options, name: value}))
+
+
+def without_long_prompts(most: int, text: str) -> Change:
+    """The same requests without those whose prompts are longer than `most`."""
+
+    def keep(workload: "Workload") -> "Workload":
+        from llmsim.workload.selection import lines_of
+
+        return lines_of(workload, workload.input_tokens <= most)
+
+    return Change(text, _workload(keep), most)
+
+
+def evenly_spaced(text: str) -> Change:
+    """The same requests over the same time, at even distances."""
+
+    def space(workload: "Workload") -> "Workload":
+        heads = np.flatnonzero(workload.arrival_ps >= 0)
+        arrival = workload.arrival_ps.copy()
+        order = heads[np.argsort(arrival[heads], kind="stable")]
+        first, last = int(arrival[order[0]]), int(arrival[order[-1]])
+        arrival[order] = np.linspace(first, last, len(order)).astype(np.int64)
+        return replace(workload, arrival_ps=arrival)
+
+    return Change(text, _workload(space))
+
+
+@dataclass(frozen=True)
+class EditedWorkload:
+    """A workload whose requests are edited once they are read."""
+
+    source: "WorkloadSource"
+    edit: "Callable[[Workload], Workload]"
+
+    def load(self, models: Sequence[str], granularity: int, limit: int) -> "Workload":
+        """The edited requests."""
+        return self.edit(self.source.load(models, granularity, limit))
+
+
+def _workload(edit: "Callable[[Workload], Workload]") -> Callable[[RunInputs], RunInputs]:
+    from llmsim.api.workload import workload_source
+
+    return lambda inputs: inputs.changed(
+        workload=EditedWorkload(workload_source(inputs.workload), edit)
+    )
+
+
+def _edited(edit: Callable[[Fields], None]) -> Callable[[RunInputs], RunInputs]:
+    def make(inputs: RunInputs) -> RunInputs:
+        fields = inputs.cluster.fields()
+        edit(fields)
+        return inputs.changed(cluster=Cluster.of(fields, inputs.cluster.name))
+
+    return make
+
+
+def _paths(result: "Result", groups: Sequence[int]) -> list[tuple[int, int]]:
+    """Node and instance of the cluster file behind each group; a group's replicas share one."""
+    all_groups = result._prepared.deployment.groups
+    found = []
+    for group in groups:
+        numbers = re.findall(r"\[(\d+)\]", all_groups[group].field_path)
+        found.append((int(numbers[0]), int(numbers[1])))
+    return found
+
+
+def _scaled(value: Any, factor: float) -> Any:
+    if isinstance(value, list):
+        return [_scaled(one, factor) for one in value]
+    return value * factor

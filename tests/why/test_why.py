@@ -1,0 +1,162 @@
+"""`llmsim why`: parts that add up, planted causes that are named first, and silence without one."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import llmsim
+from evaluation.why import KINDS, control, named_first
+from llmsim.api.why.answer import Why
+from llmsim.api.why.seen import PARTS, Seen
+from llmsim.cli import main
+
+ROOT = Path(__file__).resolve().parents[2]
+CLUSTER = ROOT / "cluster_config" / "h100_llama31_8b.json"
+TRACE = ROOT / "dataset" / "example_10.jsonl"
+ROOFLINE: dict[str, Any] = {"cost_source": "roofline"}
+needs_times = pytest.importorskip("aiconfigurator_core", reason="the cases are drawn for its times")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_planted_cause_is_named_first_and_confirmed(kind: str) -> None:
+    plant, names = KINDS[kind]
+    answer = plant(1).answer()
+    assert named_first(answer, names), (answer.causes, answer.what_ifs)
+    assert answer.causes[0].share > 0 and answer.causes[0].evidence
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_healthy_run_has_no_cause(seed: int) -> None:
+    answer = control(seed).answer()
+    assert answer.causes == ()
+    assert "No single cause" in str(answer)
+    assert answer.what_ifs and answer.what_ifs[0].after is not None
+
+
+def squeezed(**options: Any) -> llmsim.Result:
+    """Preemptions, KV transfers and queues in one run."""
+    cluster = llmsim.Cluster.build("meta-llama/Llama-3.1-8B", "H100", prefill=1, decode=1)
+    workload = "synthetic:n=80,rate=30,input=600,output=120,seed=1"
+    return llmsim.run(cluster, workload, num_gpu_blocks_override=400, **ROOFLINE, **options)
+
+
+@pytest.mark.parametrize("disaggregated", [False, True])
+def test_parts_before_and_after_the_first_token_add_up_exactly(disaggregated: bool) -> None:
+    result = (
+        squeezed()
+        if disaggregated
+        else llmsim.run(
+            CLUSTER,
+            "synthetic:n=80,rate=30,input=600,output=120,seed=1",
+            num_gpu_blocks_override=400,
+            **ROOFLINE,
+        )
+    )
+    requests = result._results.requests
+    assert disaggregated or requests.preemptions.sum() > 0
+    seen = Seen(result, "ttft", 99)
+    to_first = sum(seen.before[part] for part in PARTS)
+    later = sum(seen.after[part] for part in PARTS)
+    assert np.array_equal(to_first, requests.first_token_ps - requests.arrival_ps)
+    assert np.array_equal(later, requests.finish_ps - requests.first_token_ps)
+    assert all((seen.before[part] >= 0).all() and (seen.after[part] >= 0).all() for part in PARTS)
+
+
+def run_folder(folder: Path, *more: str) -> Path:
+    arguments = ["run", "--cluster-config", str(CLUSTER), "--dataset", str(TRACE), "--json"]
+    assert main([*arguments, "--cost-source", "roofline", "--run-dir", str(folder), *more]) == 0
+    return folder
+
+
+def test_the_command_explains_a_run_folder_from_anywhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    folder = run_folder(
+        tmp_path / "run", "--max-num-seqs", "2", "--dataset", "dataset/example_10.jsonl"
+    )
+    capsys.readouterr()
+    monkeypatch.chdir(tmp_path)
+    plot = tmp_path / "why.png"
+    words = ["why", "run", "--json", "--percentile", "90", "--request", "3", "--what-if", "2"]
+    assert main([*words, "--plot", str(plot)]) == 0
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert err == "" and plot.stat().st_size > 1000
+    assert set(found["causes"][0]) >= {"name", "group", "share", "evidence"}
+    assert len(found["what_ifs"]) == 2
+    assert all({"change", "before", "after"} <= set(one) for one in found["what_ifs"])
+    assert found["request"]["request_id"] == "3" and found["request"]["events_ms"]["arrival"] == 0
+    summary = json.loads((folder / "summary.json").read_text())
+    again = llmsim.run(CLUSTER, TRACE, max_num_seqs=2, **ROOFLINE).why("ttft", 90)
+    assert again.to_dict()["value_ms"] == found["value_ms"] == summary["p90_ttft_ms"]
+    assert main(["why", "run", "--request", "3"]) == 0
+    text = capsys.readouterr().out
+    assert "Request 3: finished" in text and "What if" in text
+
+
+def test_a_run_of_objects_is_repeated_from_what_it_recorded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    requests = [llmsim.Request(i / 10, 200 + i, 20) for i in range(12)]
+    result = llmsim.run(CLUSTER, requests, **ROOFLINE)
+    result.save(tmp_path / "run")
+    assert main(["why", str(tmp_path / "run"), "--json", "--what-if", "0"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["value_ms"] == result.summary["p99_ttft_ms"] and err == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--metric", "tpott"], 'metric is "tpott" (did you mean "tpot"?)'),
+        (["--percentile", "100"], "percentile is 100"),
+        (["--request", "nobody"], 'request "nobody" is not in this run'),
+        (["--plot", "x.txt"], "the name ends in .png"),
+    ],
+)
+def test_wrong_options_are_one_sentence(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_folder(tmp_path / "run")
+    capsys.readouterr()
+    assert main(["why", str(tmp_path / "run"), *words]) == 2
+    err = capsys.readouterr().err
+    assert said in err and err.count("\n") == 1
+
+
+def test_folders_that_cannot_be_repeated_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["why", str(tmp_path)]) == 2
+    assert "is not a run folder" in capsys.readouterr().err
+    manifest = run_folder(tmp_path / "run") / "manifest.json"
+    fields = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({key: fields[key] for key in fields if key != "run"}))
+    capsys.readouterr()
+    assert main(["why", str(tmp_path / "run")]) == 2
+    assert "does not say what the run was given" in capsys.readouterr().err
+
+
+def test_a_change_of_the_figures_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    summary = run_folder(tmp_path / "run") / "summary.json"
+    fields = json.loads(summary.read_text())
+    summary.write_text(json.dumps({**fields, "mean_ttft_ms": 1.0}))
+    capsys.readouterr()
+    assert main(["why", str(tmp_path / "run"), "--what-if", "0"]) == 0
+    assert "gives other figures now" in capsys.readouterr().err
+
+
+def test_a_run_without_steps_is_refused() -> None:
+    with pytest.raises(llmsim.InputError, match="recorded no steps"):
+        llmsim.run(CLUSTER, TRACE, steps=False, **ROOFLINE).why()
+
+
+def test_changes_that_cannot_run_are_kept_with_their_problem() -> None:
+    answer: Why = squeezed().why("ttft", 90)
+    assert all(one.after is not None or one.problem for one in answer.what_ifs)
