@@ -1,5 +1,5 @@
-"""Runs every legal layout of up to 16 devices, of several models, folded and expanded, and counts
-those that differ.
+"""Runs every legal layout of up to 16 devices, of several models, folded and expanded, and the
+command astra-sim on the traces of a step; counts those that differ.
 
 usage: python evaluation/layouts.py [--shape NAME]
 
@@ -8,17 +8,20 @@ what makes two layouts alike, the models, and how keys of a cluster file lead to
 tests/lowering/legal.py.
 """
 
+import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from llmsim.cli.arguments import OneSentenceParser
-from llmsim.model import load_model
+from llmsim.model import Layout, load_model
+from tests.engine.command import build_command
 from tests.lowering.clusters import model
-from tests.lowering.legal import SHAPES, check_layout, legal, structure
+from tests.lowering.legal import SHAPES, check_graph, check_layout, legal, structure
 
 
 def main() -> int:
@@ -26,8 +29,8 @@ def main() -> int:
     parser.add_argument("--shape", choices=SHAPES, help="this model alone")
     chosen = parser.parse_args().shape
     print(
-        "| model | layouts | structures | folded is not expanded | seconds |\n| --- | --- | --- "
-        "| --- | --- |"
+        "| model | layouts | structures | folded is not expanded | traces take another time "
+        "| seconds |\n| --- | --- | --- | --- | --- | --- |"
     )
     different = 0
     with tempfile.TemporaryDirectory() as folder:
@@ -39,19 +42,32 @@ def main() -> int:
 def _shape(folder: Path, name: str) -> int:
     path, started = model(folder, **SHAPES[name]), time.monotonic()
     config = load_model(path)
-    layouts, different = list(legal(config)), 0
+    layouts, command = list(legal(config)), build_command()
+    folded_differs = traces_differ = 0
     for number, layout in enumerate(layouts):
-        try:
-            check_layout(path, config, layout, number)
-        except AssertionError as error:
-            different += 1
-            print(f"{name}: {layout}: {str(error).splitlines()[0]}", file=sys.stderr)
+        traces = folder / f"{name}{number}"
+        folded_differs += _differs(name, layout, check_layout, path, config, layout, number)
+        traces_differ += _differs(
+            name, layout, check_graph, path, config, layout, number, command, traces
+        )
+        shutil.rmtree(traces, ignore_errors=True)
     structures = {structure(config, layout) for layout in layouts}
     seconds = time.monotonic() - started
     print(
-        f"| {name} | {len(layouts)} | {len(structures)} | {different} | {seconds:.0f} |", flush=True
+        f"| {name} | {len(layouts)} | {len(structures)} | {folded_differs} | {traces_differ} "
+        f"| {seconds:.0f} |",
+        flush=True,
     )
-    return different
+    return folded_differs + traces_differ
+
+
+def _differs(name: str, layout: Layout, check: Callable[..., None], *given: object) -> bool:
+    try:
+        check(*given)
+    except AssertionError as error:
+        print(f"{name}: {layout}: {str(error).splitlines()[0]}", file=sys.stderr)
+        return True
+    return False
 
 
 if __name__ == "__main__":

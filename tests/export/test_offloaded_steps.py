@@ -14,10 +14,13 @@ import pytest
 from llmsim.api.prepare import prepare
 from llmsim.cli import main
 from llmsim.cli.run.arguments import checked_options
+from llmsim.export.chakra import read_trace
+from llmsim.export.step_graph.chakra import write_chakra
 from llmsim.export.step_graph.formats import as_dot, as_graphml, as_json
 from llmsim.export.step_graph.graph import IterationGraph, iteration_graph
 from llmsim.rounds import round_of
 from llmsim.simulate import simulate
+from tests.engine.command import build_command, run_case
 from tests.offload.test_combinations import COMBINATIONS, with_node
 from tests.offload.test_placement import HEAD_BYTES, LAYER_BYTES, cluster
 
@@ -156,7 +159,7 @@ def test_halves_are_told_apart_and_read_all_weights_each(tmp_path: Path) -> None
     )
 
 
-def test_every_format_but_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     graph, _, _ = made(tmp_path, COMBINATIONS["memory, weights"], SOME, 3)
     nodes = json.loads(as_json(graph, graph.nodes))["nodes"]
     assert {node["device"] for node in nodes} == {"npu", "pim", "link"}
@@ -168,5 +171,21 @@ def test_every_format_but_traces(tmp_path: Path, capsys: pytest.CaptureFixture[s
             left, right = line.strip().rstrip(";").split(" -> ")
             assert f"{left} [label" in text and f"{right} [label" in text
     given = ["--cluster-config", str(tmp_path / "c.json"), "--dataset", SOME]
-    assert main(["graph", "step", "--graph", str(tmp_path / "traces"), *given]) == 2
-    assert "Chakra traces of such steps are not written" in capsys.readouterr().err
+    assert main(["graph", "step", "--graph", str(tmp_path / "traces"), *given]) == 0
+    assert "2 files" not in capsys.readouterr().out
+    kinds = {node.type for node in read_trace(tmp_path / "traces" / "workload.0.et")}
+    assert kinds == {"COMP", "MEM_LOAD", "MEM_STORE"}
+
+
+@pytest.mark.parametrize("name", COMBINATIONS)
+def test_the_engine_takes_as_long_for_the_traces_of_a_step(name: str, tmp_path: Path) -> None:
+    """To the picosecond; and strict rules read the same files."""
+    graph, _, _ = made(tmp_path, COMBINATIONS[name], SOME, 3, int("roles" in name))
+    write_chakra(graph, list(range(graph.ranks)), tmp_path / "case")
+    executable = build_command()
+    found = run_case(executable, tmp_path / "case", tmp_path, rules="default")
+    assert found.exit_code == 0, found.errors
+    assert max(end or 0 for end in found.finish_ps()) == graph.duration_ps
+    strict = run_case(executable, tmp_path / "case", tmp_path)
+    assert strict.exit_code == 0, strict.errors
+    assert max(end or 0 for end in strict.finish_ns()) > 0

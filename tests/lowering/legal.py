@@ -4,14 +4,22 @@ that has one.
 
 from collections.abc import Iterator
 from itertools import product
+from pathlib import Path
 from typing import Any
 
+from llmsim.export.step_graph.chakra import write_chakra
+from llmsim.export.step_graph.graph import iteration_graph
 from llmsim.lowering.parallel_layout import layout_of
 from llmsim.model import Layout, ModelConfig, layout_problem
 from llmsim.model.parallel.expert_parallel import BACKENDS
 from llmsim.model.parallel.transforms import split_layers
+from llmsim.rounds import round_of
+from llmsim.routing import parse_router
+from llmsim.simulate import SimulationOptions
+from llmsim.workload import load_dataset
+from tests.engine.command import run_case
 
-from .clusters import check_folded_is_expanded, cluster, deployed
+from .clusters import check_folded_is_expanded, cluster, deployed, lowered
 
 SHAPES: dict[str, dict[str, Any]] = {
     "dense": {"kv_heads": 8, "layers": 6},
@@ -122,6 +130,26 @@ def representatives(config: ModelConfig) -> list[Layout]:
     for layout in legal(config):
         found.setdefault(structure(config, layout), layout)
     return list(found.values())
+
+
+def check_graph(
+    path: str, config: ModelConfig, layout: Layout, number: int, command: Path, folder: Path
+) -> None:
+    """The engine takes as long for the traces of a step as the run, to the picosecond."""
+    members, keys = instance(config, layout)
+    document = cluster(path, members=members, async_scheduling=False, launch_ns=0, **keys)
+    deployment = lowered(document)
+    trace = f"synthetic:n=6,rate=100000,input=lognormal:80,output=5,seed={number % 10}"
+    workload = load_dataset(
+        trace, known_models=deployment.models, granularity=deployment.granularity
+    )
+    options = SimulationOptions(router=parse_router("RR"), record_steps=True)
+    batch = round_of(deployment, workload, options, 0, number % 3)
+    graph = iteration_graph(deployment.groups, 0, batch)
+    write_chakra(graph, list(range(graph.ranks)), folder)
+    found = run_case(command, folder, folder, rules="default")
+    assert found.exit_code == 0, found.errors
+    assert max(end or 0 for end in found.finish_ps()) == graph.duration_ps
 
 
 def check_layout(path: str, config: ModelConfig, layout: Layout, number: int) -> None:

@@ -14,9 +14,10 @@ from llmsim.config.errors import LlmsimError
 from llmsim.lowering.parallel_layout import stages_of
 from llmsim.model import Dtypes, Layout, ModelConfig, kv_bytes_per_token, load_model, operators
 from llmsim.model.parallel.expert_parallel import BACKENDS
+from tests.engine.command import build_command
 
 from .clusters import check_folded_is_expanded, cluster, model
-from .legal import DEVICES, SHAPES, check_layout, legal, representatives
+from .legal import DEVICES, SHAPES, check_graph, check_layout, legal, representatives
 
 ON_EVERY_RANK = {
     "moe_gate",
@@ -112,6 +113,19 @@ def test_every_structure_folds_as_it_expands(tmp_path: Path, shape: str) -> None
     found = [layout for layout in representatives(config) if layout.exchange in backends]
     for number, layout in enumerate(found):
         check_layout(path, config, layout, number)
+    assert len(found) > 15
+
+
+@pytest.mark.parametrize("shape", ["dense", "windows", "experts"])
+def test_the_engine_takes_as_long_for_the_traces_of_every_structure(
+    tmp_path: Path, shape: str
+) -> None:
+    """`evaluation/layouts.py` runs all layouts of all shapes."""
+    path = model(tmp_path, **SHAPES[shape])
+    config, command = load_model(path), build_command()
+    found = representatives(config)
+    for number, layout in enumerate(found):
+        check_graph(path, config, layout, number, command, tmp_path / str(number))
     assert len(found) > 15
 
 

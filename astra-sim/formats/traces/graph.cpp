@@ -95,10 +95,11 @@ class Translator {
   }
 
   void memory(std::uint32_t npu, std::uint32_t node) {
+    const NodeFields& one = workload_.nodes[node];
+    if (one.duration_ps >= 0) return span(npu, node, one.duration_ps, one.stream);
     if (costs_.memory == nullptr) {
       throw InputError("it accesses remote memory, and memory-type is NO_MEMORY_EXPANSION");
     }
-    const NodeFields& one = workload_.nodes[node];
     const model::Tier& tier = costs_.memory->tiers()[one.tier];
     if (one.bytes > tier.capacity_bytes) {
       throw InputError("it accesses " + std::to_string(one.bytes) + " bytes, but memory tier \"" +

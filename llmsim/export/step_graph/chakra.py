@@ -1,27 +1,30 @@
 """Writes an iteration's graph as Chakra execution traces, one per rank, with the files that
 ASTRA-sim wants beside.
 
-Compute and collectives of known duration are COMP nodes whose duration is rounded to whole
-microseconds, Chakra's unit; collectives and messages that links price are COMM nodes with their
-bytes, so that the network of the simulator prices them. Data-parallel ranks start what they do
-together when the slowest is there: what the others wait, in whole microseconds of the rounded
-times, is a node of its own.
+Compute and collectives of known duration are COMP nodes, copies are MEM_LOAD and MEM_STORE nodes.
+Chakra counts in whole microseconds: the attribute `duration_ps`, which default rules read, has the
+exact time. Collectives and messages that links price are COMM nodes with their bytes, so that the
+network of the simulator prices them. Ranks start what they do together when the slowest is there:
+what the others wait is a node of its own.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from llmsim.config.errors import NotYetError
 from llmsim.export.chakra import COLLECTIVES, NodeType, TraceNode, Value, write_trace
 from llmsim.export.step_graph.graph import IterationGraph
 from llmsim.export.step_graph.nodes import PS_PER_US, GraphNode
 from llmsim.lowering.network.base import MeshDescription, TopologyDescription
+from llmsim.lowering.offload.placement import DEVICE
 
 SMALLEST_NETWORK = 2
 """Devices of the smallest network that ASTRA-sim builds."""
+STREAMS = {"cpu": "host", "pim": "pim", "link": "copy_in"}
+"""A node's device -> the engine's stream that it keeps busy."""
+PS_PER_NS = 1000
 Groups = dict[tuple[int, ...], int]
 """Ranks of a group that needs a name -> its number."""
 
@@ -45,7 +48,9 @@ def groups_of(graph: IterationGraph) -> Groups:
 
 
 def rounded_ends_ps(graph: IterationGraph) -> dict[int, int]:
-    """When each node ends if what is not on links takes whole microseconds."""
+    """When each node ends if what is not on links takes whole microseconds, as strict rules read
+    it.
+    """
     ends: dict[int, int] = {}
     for node in graph.nodes:
         start = max((ends[before] for before in node.depends_on), default=0)
@@ -60,7 +65,7 @@ def trace_of(
     """The nodes of one rank, numbered from 0, and what it waits for other members before they go on
     together.
     """
-    devices = _devices(graph)
+    devices, exact_ps = _devices(graph), {node.node: node.end_ps for node in graph.nodes}
     place: dict[int, int] = {}
     trace: list[TraceNode] = []
 
@@ -74,9 +79,12 @@ def trace_of(
     for node in graph.of_rank(rank):
         mine = [before for before in node.depends_on if before in place]
         after = [place[before] for before in mine]
-        waited_us = _waited_us(node, mine, ends_ps)
-        if waited_us:
-            append(f"wait {node.layer}", "COMP", waited_us, after, {"num_ops": 0, "tensor_size": 0})
+        # A message is received when it is there, whatever else is waited for.
+        waited_ps = 0 if node.kind == "receive" else _waited_ps(node, mine, exact_ps)
+        if waited_ps > 0:
+            waits: dict[str, Value] = {"num_ops": 0, "tensor_size": 0, "duration_ps": waited_ps}
+            waited_us = max(0, _waited_ps(node, mine, ends_ps)) // PS_PER_US
+            append(f"wait {node.layer}", "COMP", waited_us, after, waits | _stream(node))
             after = [trace[-1].id]
         kind, us, attributes = _form(node, groups, devices)
         append(f"{node.name} {node.layer}", kind, us, after, attributes)
@@ -84,14 +92,17 @@ def trace_of(
     return trace
 
 
-def _waited_us(node: GraphNode, mine: list[int], ends_ps: dict[int, int]) -> int:
-    """Whole microseconds by which others are later, never more, so that the slowest one's time is
-    exact.
-    """
-    if len(node.depends_on) == len(mine) or not mine:
+def _waited_ps(node: GraphNode, mine: list[int], ends_ps: Mapping[int, int]) -> int:
+    """By how much later than the rank itself the others are that the node waits for."""
+    if len(node.depends_on) == len(mine):
         return 0
     latest = max(ends_ps[before] for before in node.depends_on)
-    return (latest - max(ends_ps[before] for before in mine)) // PS_PER_US
+    return latest - max((ends_ps[before] for before in mine), default=0)
+
+
+def _stream(node: GraphNode) -> dict[str, Value]:
+    """The engine's stream of a node that another device than the rank's own runs."""
+    return {} if node.device == "npu" else {"engine_stream": STREAMS[node.device]}
 
 
 def _form(
@@ -121,7 +132,11 @@ def _form(
             0,
             {"comm_type": COLLECTIVES.index(node.collective.upper()), "comm_size": size, **whole},
         )
-    return "COMP", rounded_us(node), {"num_ops": node.flops, "tensor_size": node.bytes_moved}
+    lasts: dict[str, Value] = {"tensor_size": node.bytes_moved, "duration_ps": node.duration_ps}
+    if node.kind == "copy":
+        loads = node.route.endswith(f" {DEVICE}")
+        return "MEM_LOAD" if loads else "MEM_STORE", 0, {**lasts, "route": node.route}
+    return "COMP", rounded_us(node), {"num_ops": node.flops, **lasts, **_stream(node)}
 
 
 def _devices(graph: IterationGraph) -> Sequence[int]:
@@ -136,15 +151,8 @@ def write_chakra(graph: IterationGraph, ranks: list[int], folder: Path) -> list[
     Collectives run by the algorithms that price them in the program. The network is the domain's
     own full meshes, on which rank and device are the same; of a cluster with a topology it is that
     one, and with all ranks its other devices have empty traces. A group of one device has a network
-    of SMALLEST_NETWORK devices, of which the others have one node of no duration. NotYetError for
-    a step with copies or other devices, for which traces have one compute stream too few.
+    of SMALLEST_NETWORK devices, of which the others have one node of no duration.
     """
-    if any(node.device != "npu" for node in graph.nodes):
-        raise NotYetError(
-            f"group {graph.group} keeps weights or attention outside of its devices; Chakra "
-            "traces of such steps are "
-            "not written by this version: name a file ending in .json, .dot or .graphml"
-        )
     folder.mkdir(parents=True, exist_ok=True)
     groups, ends_ps = groups_of(graph), rounded_ends_ps(graph)
     devices = _devices(graph)
@@ -164,7 +172,7 @@ def write_chakra(graph: IterationGraph, ranks: list[int], folder: Path) -> list[
         write_trace(written[-1], traces[device])
     texts = {
         **_network(graph),
-        "memory.json": json.dumps({"memory-type": "NO_MEMORY_EXPANSION"}) + "\n",
+        "memory.json": json.dumps(_memory(graph)) + "\n",
     }
     if groups:
         lists = {str(number): [devices[rank] for rank in group] for group, number in groups.items()}
@@ -173,6 +181,20 @@ def write_chakra(graph: IterationGraph, ranks: list[int], folder: Path) -> list[
         written.append(folder / name)
         written[-1].write_text(text)
     return written
+
+
+def _memory(graph: IterationGraph) -> dict[str, str | int]:
+    """The file of the memory beside the devices, at the rate of the step's largest copy."""
+    copies = [node for node in graph.nodes if node.kind == "copy" and node.duration_ps]
+    if not copies:
+        return {"memory-type": "NO_MEMORY_EXPANSION"}
+    largest = max(copies, key=lambda node: (node.bytes_moved, -node.node))
+    gb_per_s = round(largest.bytes_moved * PS_PER_NS / largest.duration_ps)
+    return {
+        "memory-type": "PER_NPU_MEMORY_EXPANSION",
+        "remote-mem-latency": 0,
+        "remote-mem-bw": max(1, gb_per_s),
+    }
 
 
 def _network(graph: IterationGraph) -> dict[str, str]:
