@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmsim.api.cluster import Cluster
 from llmsim.api.given import Given
+from llmsim.config import input_files
 from llmsim.config.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,11 +24,12 @@ NOT_OPTIONS = (
     "timeline",
     "as_json",
     "input_files",
+    "enable_block_copy",
     "log_level",
     "quiet",
     "verbose",
 )
-"""Fields of `Given` that are inputs of their own, or that say what is written."""
+"""Fields of `Given` that are inputs of their own, say what is written, or are not read."""
 
 
 def options_asked(given: Given) -> dict[str, Any]:
@@ -105,7 +107,7 @@ class RunInputs:
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object of a file of a run folder; raises InputError."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(input_files.read_bytes(path))
     except FileNotFoundError:
         raise InputError(
             f"{path.parent} is not a run folder, as it has no {path.name}; name one that "
@@ -122,12 +124,13 @@ def read_object(path: Path) -> dict[str, Any]:
 
 def _requests_of(folder: Path) -> Any:
     """The workload of a run whose requests came as objects: the requests that the run recorded."""
-    import pyarrow.parquet as pq
+    import pyarrow as pa
+    from pyarrow import parquet
 
     path = folder / "requests.parquet"
     names = ["arrival_ps", "input_tokens", "output_tokens", "model", "request_id", "session_id"]
     try:
-        table = pq.read_table(path, columns=names)
+        table = parquet.read_table(pa.BufferReader(input_files.read_bytes(path)), columns=names)
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read ({error}); write the run folder again") from None
     if table.column("session_id").null_count < len(table):
