@@ -181,6 +181,57 @@ class Result:
             Path(path), self._results, groups, layerwise=how is not None and how.layerwise
         )
 
+    def to_vllm_bench(self, path: str | PathLike[str]) -> None:
+        """Writes the JSON of `vllm bench serve --save-detailed`; raises InputError."""
+        self._export("vllm-bench", path)
+
+    def to_aiperf(self, path: str | PathLike[str]) -> None:
+        """Writes aiperf's summary and records into a folder, or one of them as .json or .jsonl."""
+        self._export("aiperf", path)
+
+    def to_guidellm(self, path: str | PathLike[str]) -> None:
+        """Writes GuideLLM's `benchmarks.json`; raises InputError."""
+        self._export("guidellm", path)
+
+    def to_inference_perf(self, path: str | PathLike[str]) -> None:
+        """Writes Inference-Perf's summary and requests into a folder, or one of them as .json."""
+        self._export("inference-perf", path)
+
+    def to_openmetrics(self, path: str | PathLike[str]) -> None:
+        """Writes vLLM's metrics over time as OpenMetrics text; raises InputError."""
+        self._export("openmetrics", path)
+
+    def to_chakra(self, folder: str | PathLike[str], group: int = 0, step: int = 0) -> list[Path]:
+        """Writes one step of a group as Chakra traces, one file for each rank (needs protobuf).
+
+        Steps count from 0. Raises InputError where the group did not run so many.
+        """
+        from llmsim.export.files import check_writable_folder
+        from llmsim.export.step_graph.chakra import write_chakra
+        from llmsim.export.step_graph.graph import iteration_graph
+        from llmsim.rounds import round_of
+
+        target, prepared = check_writable_folder(Path(folder)), self._prepared
+        groups = prepared.lowered.groups
+        if not 0 <= group < len(groups):
+            raise InputError(
+                f"group is {group}; the cluster has the groups 0 to {len(groups) - 1}",
+                field="group",
+                value=group,
+            )
+        batch = round_of(prepared.lowered, prepared.workload, prepared.simulation, group, step)
+        graph = iteration_graph(groups, group, batch)
+        return list(write_chakra(graph, list(range(graph.ranks)), target))
+
+    def _export(self, name: str, path: str | PathLike[str]) -> None:
+        from llmsim.export.benchmark_formats.formats import export
+        from llmsim.export.benchmark_formats.tables import RunTables
+
+        tables = RunTables.of_results(
+            self._results, self.summary, self._asked(), self._options.seed
+        )
+        export(tables, name, Path(path))
+
     def __repr__(self) -> str:
         return (
             f"<llmsim.Result: {'; '.join(f'{name} {value}' for name, value in self._headline())}>"

@@ -1,7 +1,6 @@
 """What a run was given, so that it can be run again: from a result or from a run folder."""
 
 import contextlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
@@ -68,6 +67,8 @@ class RunInputs:
 
         Raises InputError where the folder is none, or its run cannot be run again.
         """
+        from llmsim.export.benchmark_formats.tables import read_object
+
         path = Path(folder) / "manifest.json"
         manifest = read_object(path)
         asked = manifest.get("run")
@@ -102,24 +103,6 @@ class RunInputs:
         from llmsim.api.run import run
 
         return run(self.cluster, self.workload, steps=steps, series=series, **self.options)
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object of a file of a run folder; raises InputError."""
-    try:
-        found = json.loads(input_files.read_bytes(path))
-    except FileNotFoundError:
-        raise InputError(
-            f"{path.parent} is not a run folder, as it has no {path.name}; name one that "
-            "`llmsim run --run-dir` wrote"
-        ) from None
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}); name a run folder") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not JSON ({error}); write the run folder again") from None
-    if not isinstance(found, dict):
-        raise InputError(f"{path} holds no JSON object; write the run folder again")
-    return found
 
 
 def _requests_of(folder: Path) -> Any:

@@ -13,6 +13,7 @@ from llmsim.cli.commands import (
     conformance,
     cost,
     diff,
+    export,
     graph,
     graph_step,
     run,
@@ -87,6 +88,7 @@ _add(app, "calibrate", calibrate.HELP, calibrate.command, context_settings=calib
 _add(app, "cost", cost.HELP, cost.command)
 _add(app, "diff", diff.HELP, diff.command)
 _add(app, "why", why.HELP, why.command)
+_add(app, "export", export.HELP, export.command)
 _add(app, "search", search.HELP, search.command)
 _add(app, "schema", schema.HELP, schema.command)
 _add(app, "doctor", doctor.HELP, doctor.command)

@@ -70,9 +70,10 @@ def command(
     plot: Plot = None,
 ) -> int:
     """Explains and prints; raises InputError."""
-    from llmsim.api.run_inputs import RunInputs, read_object
+    from llmsim.api.run_inputs import RunInputs
     from llmsim.api.why.answer import why
     from llmsim.api.why.seen import checked_metric, checked_percentile
+    from llmsim.export.benchmark_formats.tables import read_object
 
     checked_metric(metric), checked_percentile(percentile)
     if plot is not None:

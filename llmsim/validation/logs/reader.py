@@ -9,6 +9,7 @@ from typing import Any
 from llmsim.config import input_files
 from llmsim.config.errors import InputError
 from llmsim.config.reading import json_value
+from llmsim.validation.logs.benchmarks import read_guidellm, read_inference_perf
 from llmsim.validation.logs.files import text_of
 from llmsim.validation.logs.recording import Recording
 from llmsim.validation.logs.servers import read_aiperf, read_bench, read_engine_log
@@ -17,12 +18,20 @@ from llmsim.validation.logs.simulated import read_csv, read_parquet
 KINDS = (
     "a per-request JSONL log (request_id, arrival_time, queued_ts, first_token_ts, last_token_ts, "
     "output_toks), the JSON of `vllm bench serve --save-detailed`, aiperf's profile_export.jsonl, "
+    "GuideLLM's benchmarks.json, Inference-Perf's per_request_lifecycle_metrics.json, "
     "or llmsim's run folder, requests.parquet or CSV"
 )
 
-WHOLE_FILES = ("ttfts", "mean_ttft_ms", "total_output_tokens", "time_to_first_token", "experiments")
+WHOLE_FILES = (
+    "ttfts",
+    "mean_ttft_ms",
+    "total_output_tokens",
+    "time_to_first_token",
+    "experiments",
+    "benchmarks",
+)
 """Keys of files that are one object on one line: vLLM's result with and without details, summary
-and raw data of aiperf and genai-perf.
+and raw data of aiperf and genai-perf, GuideLLM's report.
 """
 
 
@@ -58,6 +67,9 @@ def _read_text(path: Path, text: str) -> Recording:
     if not lines:
         raise InputError(f"{path}: the file is empty; it may be {KINDS}")
     if text.lstrip().startswith("["):
+        records = _records(text)
+        if records:
+            return read_inference_perf(path, records)
         raise InputError(f"{path}: a JSON list is no known log; it may be {KINDS}")
     if not text.lstrip().startswith("{"):
         return read_csv(path, text)
@@ -83,6 +95,8 @@ def _read_text(path: Path, text: str) -> Recording:
 
 def _read_whole(path: Path, data: dict[str, Any]) -> Recording:
     """A file that is one object: a benchmark's result."""
+    if "benchmarks" in data and "ttfts" not in data:
+        return read_guidellm(path, data)
     if "time_to_first_token" in data and "ttfts" not in data:
         raise InputError(
             f"{path}: aiperf's summary has no single requests; give profile_export.jsonl, which "
@@ -108,6 +122,16 @@ def _whole(text: str) -> dict[str, Any] | None:
     except (ValueError, RecursionError):  # then each line says what is wrong with it
         return None
     return value if isinstance(value, dict) else None
+
+
+def _records(text: str) -> list[Any]:
+    """The entries of a JSON list whose first one is a request of Inference-Perf; else none."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    first = value[0] if isinstance(value, list) and value else None
+    return value if isinstance(first, dict) and {"start_time", "info"} <= set(first) else []
 
 
 def _object(path: Path, number: int, line: str) -> dict[str, Any]:

@@ -17,8 +17,14 @@ Rows = Sequence[tuple[int, dict[str, Any]]]
 """Line number and object of each line of a JSONL file."""
 
 _STAMPS = ("arrival_time", "queued_ts", "first_token_ts", "last_token_ts")
-RECORDED_KINDS = ("vLLM engine log", "vLLM benchmark", "aiperf records")
-"""`Recording.kind` of what this module reads: servers, or clients of servers."""
+RECORDED_KINDS = (
+    "vLLM engine log",
+    "vLLM benchmark",
+    "aiperf records",
+    "GuideLLM report",
+    "Inference-Perf records",
+)
+"""`Recording.kind` of logs of servers and of their clients."""
 CLOCK_GRAIN_S = 1e-6
 """Epoch seconds in a 64-bit float are no finer."""
 LARGEST_COUNT = 2**31 - 1
@@ -42,7 +48,7 @@ def read_engine_log(path: Path, rows: Rows) -> Recording:
     ]
     if not good:
         raise InputError(f"{path}: none of its {len(rows)} requests has a first and a last token")
-    failed, rows = _failed(len(rows) - len(good), len(rows)), good
+    failed, rows = failed_findings(len(rows) - len(good), len(rows)), good
     stamps = {
         name: np.array([_number(path, line, row, name) for line, row in rows]) for name in _STAMPS
     }
@@ -59,7 +65,7 @@ def read_engine_log(path: Path, rows: Rows) -> Recording:
         latency_s=stamps["last_token_ts"] - arrival,
         input_tokens=np.array(
             [
-                _count(f"{path}:{line}: input_toks", row["input_toks"])
+                count_of(f"{path}:{line}: input_toks", row["input_toks"])
                 if "input_toks" in row
                 else UNKNOWN
                 for line, row in rows
@@ -67,7 +73,7 @@ def read_engine_log(path: Path, rows: Rows) -> Recording:
             dtype=np.int64,
         ),
         output_tokens=np.array(
-            [_count(f"{path}:{line}: output_toks", row.get("output_toks")) for line, row in rows],
+            [count_of(f"{path}:{line}: output_toks", row.get("output_toks")) for line, row in rows],
             dtype=np.int64,
         ),
         findings=tuple(findings),
@@ -96,7 +102,7 @@ def read_bench(path: Path, data: dict[str, Any]) -> Recording:
     itls = _list(path, data, "itls", count) or [[]] * count
     errors = _list(path, data, "errors", count) or [""] * count
     lengths = [
-        _count(f"{path}: output_lens[{row}]", data["output_lens"][row]) for row in range(count)
+        count_of(f"{path}: output_lens[{row}]", data["output_lens"][row]) for row in range(count)
     ]
     good = [row for row in range(count) if not errors[row] and lengths[row] > 0]
     if not good:
@@ -117,7 +123,9 @@ def read_bench(path: Path, data: dict[str, Any]) -> Recording:
     inputs = _list(path, data, "input_lens", count)
     pooled = np.concatenate(gaps)
     findings = (
-        _failed(count - len(good), count) + _backwards(ttft, total) + benchmark_units(data, ttft)
+        failed_findings(count - len(good), count)
+        + backwards_findings(ttft, total)
+        + benchmark_units(data, ttft)
     )
     if len(pooled):
         findings += _chunked([len(itls[row]) for row in good], outputs.tolist())
@@ -130,7 +138,7 @@ def read_bench(path: Path, data: dict[str, Any]) -> Recording:
         latency_s=total,
         input_tokens=np.array(
             [
-                _count(f"{path}: input_lens[{row}]", inputs[row]) if inputs else UNKNOWN
+                count_of(f"{path}: input_lens[{row}]", inputs[row]) if inputs else UNKNOWN
                 for row in good
             ],
             dtype=np.int64,
@@ -179,7 +187,7 @@ def _list(path: Path, data: dict[str, Any], name: str, count: int) -> list[Any] 
 
 
 def _seconds(path: Path, data: dict[str, Any], name: str, rows: Sequence[int]) -> Float64:
-    return np.array([_finite(f"{path}: {name}[{row}]", data[name][row]) for row in rows])
+    return np.array([finite_number(f"{path}: {name}[{row}]", data[name][row]) for row in rows])
 
 
 def _gaps(path: Path, row: int, values: Any) -> Float64:
@@ -188,12 +196,12 @@ def _gaps(path: Path, row: int, values: Any) -> Float64:
     if not isinstance(values, list):
         raise InputError(f"{where} is {shown(values)}; it must be a list of seconds")
     return np.array(
-        [_finite(f"{where}[{index}]", value) for index, value in enumerate(values)],
+        [finite_number(f"{where}[{index}]", value) for index, value in enumerate(values)],
         dtype=np.float64,
     )
 
 
-def _backwards(ttft: Float64, latency: Float64) -> list[Finding]:
+def backwards_findings(ttft: Float64, latency: Float64) -> list[Finding]:
     """First tokens before the request, and last tokens before the first."""
     wrong = int(((ttft < -CLOCK_GRAIN_S) | (latency < ttft - CLOCK_GRAIN_S)).sum())
     if not wrong:
@@ -248,7 +256,10 @@ def read_aiperf(path: Path, rows: Rows) -> Recording:
         input_tokens=_tokens(path, good, "input_sequence_length"),
         output_tokens=_tokens(path, good, "output_sequence_length", needed=True),
         itl_s=pooled,
-        findings=(*_failed(len(measured) - len(good), len(measured)), *_backwards(ttft, latency)),
+        findings=(
+            *failed_findings(len(measured) - len(good), len(measured)),
+            *backwards_findings(ttft, latency),
+        ),
     )
 
 
@@ -262,7 +273,7 @@ def _chunk_latencies(path: Path, rows: Rows) -> Float64 | None:
         if not isinstance(chunk, dict) or not isinstance(chunk.get("value"), list):
             raise InputError(f"{path}:{line}: metrics.inter_chunk_latency has no list of values")
         values = [
-            _finite(f"{path}:{line}: metrics.inter_chunk_latency", value)
+            finite_number(f"{path}:{line}: metrics.inter_chunk_latency", value)
             for value in chunk["value"]
         ]
         found.append(np.array(values, dtype=np.float64) * _unit(path, line, chunk))
@@ -301,11 +312,14 @@ def _tokens(
         value = metric.get("value") if isinstance(metric, dict) else metric
         if value is None and needed:
             raise InputError(f"{path}:{line}: metrics.{name} is missing")
-        counts.append(UNKNOWN if value is None else _count(f"{path}:{line}: metrics.{name}", value))
+        counts.append(
+            UNKNOWN if value is None else count_of(f"{path}:{line}: metrics.{name}", value)
+        )
     return np.array(counts, dtype=np.int64)
 
 
-def _failed(failed: int, total: int) -> list[Finding]:
+def failed_findings(failed: int, total: int) -> list[Finding]:
+    """What a comparison has to say of requests that failed."""
     if not failed:
         return []
     return [
@@ -320,10 +334,11 @@ def _failed(failed: int, total: int) -> list[Finding]:
 def _number(path: Path, line: int, row: dict[str, Any], name: str) -> float:
     if name not in row:
         raise InputError(f"{path}:{line}: {name} is missing; it must be a number")
-    return _finite(f"{path}:{line}: {name}", row.get(name))
+    return finite_number(f"{path}:{line}: {name}", row.get(name))
 
 
-def _finite(where: str, value: Any) -> float:
+def finite_number(where: str, value: Any) -> float:
+    """The number of a log at `where`; raises InputError for anything else."""
     number = finite(value)
     if number is None or abs(number) > LARGEST_STAMP:
         raise InputError(
@@ -333,7 +348,8 @@ def _finite(where: str, value: Any) -> float:
     return number
 
 
-def _count(where: str, value: Any) -> int:
+def count_of(where: str, value: Any) -> int:
+    """The token count of a log at `where`; raises InputError for anything else."""
     number = finite(value)
     if number is None or not 0 <= number <= LARGEST_COUNT or not number.is_integer():
         raise InputError(

@@ -1,0 +1,1 @@
+"""Results of a run in the formats of benchmark tools and monitoring systems."""

@@ -1,0 +1,196 @@
+"""A finished run as columns: from its run folder, or from results in memory."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmsim.config import input_files
+from llmsim.config.errors import InputError
+from llmsim.core import PS_PER_S, Int64
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from llmsim.core import Results
+
+EPOCH_NS = 1_767_225_600_000_000_000
+"""The wall-clock time that formats ask for at simulated time 0: 2026-01-01T00:00:00Z.
+
+A simulation has none, and equal runs give equal files.
+"""
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class RunTables:
+    """The requests, series and summary of a run, and what it was given."""
+
+    source: str
+    requests: "pa.Table"
+    """The rows of `requests.parquet`."""
+    series: Mapping[str, NDArray[Any]]
+    summary: Mapping[str, Any]
+    manifest: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of_folder(cls, folder: str | Path) -> "RunTables":
+        """Reads a run folder; raises InputError where it is none."""
+        path = Path(folder)
+        manifest = read_object(path / "manifest.json")
+        series = _parquet(path / "series.parquet")
+        return cls(
+            str(folder),
+            _parquet(path / "requests.parquet"),
+            {name: series.column(name).to_numpy() for name in series.column_names},
+            read_object(path / "summary.json"),
+            manifest,
+        )
+
+    @classmethod
+    def of_results(
+        cls, results: "Results", summary: Mapping[str, Any], asked: Mapping[str, Any], seed: int
+    ) -> "RunTables":
+        """The tables of results in memory."""
+        from llmsim.export.parquet import request_table
+
+        manifest = {"seed": seed, "run": dict(asked)}
+        series = dict(results.series)
+        return cls("result", request_table(results), series, summary, manifest)
+
+    @cached_property
+    def finished(self) -> "pa.Table":
+        """The requests that finished, in the order of the workload."""
+        import pyarrow.compute as pc
+
+        return self.requests.filter(pc.equal(self.requests.column("status"), "finished"))
+
+    @property
+    def failed(self) -> int:
+        """Requests that were sent and did not finish."""
+        return len(self.requests) - len(self.finished)
+
+    def ps(self, name: str) -> Int64:
+        """A column of times of the finished requests; -1 where it is null."""
+        return np.asarray(self.finished.column(name).fill_null(-1).to_numpy(), dtype=np.int64)
+
+    def whole(self, name: str) -> Int64:
+        """A column of numbers of the finished requests."""
+        return np.asarray(self.finished.column(name).fill_null(0).to_numpy(), dtype=np.int64)
+
+    def text(self, name: str) -> list[str | None]:
+        """A column of names of the finished requests."""
+        values: list[str | None] = self.finished.column(name).to_pylist()
+        return values
+
+    @cached_property
+    def itl(self) -> tuple[Int64, Int64]:
+        """Offsets and values (ps) of the inter-token latencies of the finished requests."""
+        column = self.finished.column("itl_ps").combine_chunks()
+        values = column.flatten().to_numpy(zero_copy_only=False)
+        lengths = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+        offsets = np.concatenate(([0], np.cumsum(lengths)))
+        return offsets.astype(np.int64), np.asarray(values, dtype=np.int64)
+
+    def itl_lists(self, unit_ps: int) -> list[list[float]]:
+        """The inter-token latencies of each finished request, in `unit_ps`."""
+        offsets, values = self.itl
+        scaled = (values / unit_ps).tolist()
+        ends = offsets.tolist()
+        return [scaled[ends[i] : ends[i + 1]] for i in range(len(ends) - 1)]
+
+    @cached_property
+    def tpot_ps(self) -> Floats:
+        """Mean time per output token after the first; NaN for answers of one token."""
+        tokens = self.whole("emitted_tokens")
+        decode = self.ps("e2el_ps") - self.ps("ttft_ps")
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.where(tokens > 1, decode / (tokens - 1), np.nan)
+
+    @property
+    def start_ps(self) -> int:
+        """The first arrival of any request; 0 without one."""
+        import pyarrow.compute as pc
+
+        first = pc.min(self.requests.column("arrival_ps")).as_py()
+        return 0 if first is None else int(first)
+
+    @property
+    def duration_s(self) -> float:
+        """From the first arrival to the last token."""
+        return float(self.summary["duration"] or 0.0)
+
+    @property
+    def model(self) -> str:
+        """The models that served, separated by commas."""
+        names = {group["model"] for group in self.summary["kv_cache"]}
+        return ", ".join(sorted(names))
+
+    @property
+    def seed(self) -> int:
+        """The run's seed."""
+        return int(self.manifest.get("seed", 0))
+
+    @property
+    def version(self) -> str:
+        """The llmsim that ran it."""
+        import llmsim
+
+        return str(self.manifest.get("llmsim_version") or llmsim.__version__)
+
+
+def needs_requests(tables: RunTables) -> None:
+    """Raises InputError where no request finished, since formats have no place for that."""
+    if len(tables.finished) == 0:
+        raise InputError(
+            f"{tables.source}: no request finished, so there are no latencies to export; export a "
+            "run whose requests finish"
+        )
+
+
+def distribution(values: NDArray[Any]) -> Floats:
+    """The values as floats, without those that are missing."""
+    floats = np.asarray(values, dtype=np.float64)
+    return floats[~np.isnan(floats)]
+
+
+def seconds(times_ps: NDArray[Any]) -> Floats:
+    """Seconds of times."""
+    return np.asarray(times_ps, dtype=np.float64) / PS_PER_S
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object of a file of a run folder; raises InputError."""
+    try:
+        found = json.loads(input_files.read_bytes(path))
+    except FileNotFoundError:
+        raise InputError(
+            f"{path.parent} is not a run folder, as it has no {path.name}; name one that "
+            "`llmsim run --run-dir` wrote"
+        ) from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}); name a run folder") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not JSON ({error}); write the run folder again") from None
+    if not isinstance(found, dict):
+        raise InputError(f"{path} holds no JSON object; write the run folder again")
+    return found
+
+
+def _parquet(path: Path) -> "pa.Table":
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        return parquet.read_table(pa.BufferReader(input_files.read_bytes(path)))
+    except FileNotFoundError:
+        raise InputError(
+            f"{path.parent} has no {path.name}; name a folder that `llmsim run --run-dir` wrote"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read ({error}); write the run folder again") from None
