@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(1, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from llmsim.cli.arguments import OneSentenceParser
 from llmsim.model import Layout, load_model

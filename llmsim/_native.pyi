@@ -971,6 +971,21 @@ class Sharing(enum.Enum):
 
     FIFO = 1
 
+class Purpose(enum.Enum):
+    """What a transfer of the network is for."""
+
+    KV_HANDOVER = 0
+
+    KV_TIER = 1
+
+    WEIGHTS = 2
+
+    EXPERTS = 3
+
+    COLLECTIVE = 4
+
+    OTHER = 5
+
 class NetworkConfig:
     """The cluster's shared network: links, and the places that they join."""
 
@@ -1308,9 +1323,9 @@ class Frontend:
 class Observers:
     """What is recorded and checked while a simulation runs."""
 
-    def __init__(self, series_interval_ps: int = 0, device_shares: bool = False, check_every_step: bool = False) -> None:
+    def __init__(self, series_interval_ps: int = 0, device_shares: bool = False, check_every_step: bool = False, transfers: bool = False) -> None:
         """
-        series_interval_ps: between two samples, 0 for none. device_shares: groups note for whom their devices worked. check_every_step: recounts the blocks of every tier at every step.
+        series_interval_ps: between two samples, 0 for none. device_shares: groups note for whom their devices worked. check_every_step: recounts the blocks of every tier at every step. transfers: all of the network are kept.
         """
 
 class Limits:
@@ -1366,6 +1381,9 @@ class Simulation:
 
     def network(self) -> dict:
         """Per link of the shared network, as it numbers them."""
+
+    def transfers(self) -> dict:
+        """Every transfer of the network, where recorded."""
 
     def steps(self) -> dict: ...
 

@@ -305,6 +305,17 @@ class LinkColumns(Table):
     busy_ps: Int64 = column("ps", "Time with a transfer on the link.")
 
 
+class TransferColumns(Table):
+    """One row per transfer of the network that groups share, in the order of their starts."""
+
+    sender: Int32 = column("", "Place on the network that sends.")
+    receiver: Int32 = column("", "Place on the network that receives.")
+    bytes: Int64 = column("B", "Size.")
+    purpose: Int32 = column("", "Number of what it is for (`llmsim._native.Purpose`).")
+    start_ps: Int64 = column("ps", "When its first byte may leave.")
+    end_ps: Int64 = column("ps", "When its last byte is there; -1 if it is not.")
+
+
 class GroupCounters(Table):
     """Totals of a run, one row per group."""
 
@@ -368,6 +379,7 @@ CORE_TABLES: dict[str, type[Table]] = {
     "kv_tier_series": KvTierSeriesColumns,
     "kv_tiers": KvTierTotals,
     "network": LinkColumns,
+    "transfers": TransferColumns,
     "counters": GroupCounters,
 }
 """Tables that the core fills, by the names under which it declares them."""

@@ -54,6 +54,8 @@ class SimulationOptions:
     series_interval_ps: int = PS_PER_S
     record_series: bool = True
     record_steps: bool = False
+    record_transfers: bool = False
+    """Keep every transfer of the network that groups share (`llmsim.columns.TransferColumns`)."""
     policies: PolicySpecs = field(default_factory=PolicySpecs)
     tiers: LoweredTiers | None = None
     """Pools of KV below the devices, on the deployment's network."""
@@ -192,6 +194,7 @@ def _native_config(
             series_interval_ps=options.series_interval_ps if options.record_series else 0,
             device_shares=deployment.accounting.power is not None,
             check_every_step=options.check_every_step,
+            transfers=options.record_transfers,
         ),
         limits=None if options.horizon_ps is None else _native.Limits(options.horizon_ps),
     )

@@ -195,9 +195,9 @@ def _shared(
     met_by_others(deployment, groups, meeting, network, memories)
     kv_transfers = None
     if deployment.disaggregation is not None:
-        kv_transfers = kv_transfer_config(
-            deployment, groups, kv_places(deployment, groups, network, memories)
-        )
+        places = kv_places(deployment, groups, network, memories)
+        network = replace(network, kv=tuple(tuple(ranks) for ranks in places))
+        kv_transfers = kv_transfer_config(deployment, groups, places)
     contended = contended_domains(
         deployment, domains, met, network, routes, tiers=options.tiers, exact=options.exact
     )

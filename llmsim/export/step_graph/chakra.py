@@ -17,6 +17,8 @@ from pathlib import Path
 from llmsim.export.chakra import COLLECTIVES, NodeType, TraceNode, Value, write_trace
 from llmsim.export.step_graph.graph import IterationGraph
 from llmsim.export.step_graph.nodes import PS_PER_US, GraphNode
+from llmsim.export.step_graph.transfers import KINDS as KV_KINDS
+from llmsim.export.step_graph.transfers import KV_RECALL, KV_RECEIVE
 from llmsim.lowering.network.base import MeshDescription, TopologyDescription
 from llmsim.lowering.offload.placement import DEVICE
 
@@ -133,6 +135,12 @@ def _form(
             {"comm_type": COLLECTIVES.index(node.collective.upper()), "comm_size": size, **whole},
         )
     lasts: dict[str, Value] = {"tensor_size": node.bytes_moved, "duration_ps": node.duration_ps}
+    if node.kind in KV_KINDS:
+        starts_ps = max(0, node.start_ps)
+        # Without a layer that it waits for, it counts from the start of the step.
+        lasts["duration_ps"] = node.end_ps - (starts_ps if node.depends_on else 0)
+        kind: NodeType = "MEM_LOAD" if node.kind in (KV_RECEIVE, KV_RECALL) else "MEM_STORE"
+        return kind, 0, {**lasts, "start_ps": starts_ps, "route": node.route}
     if node.kind == "copy":
         loads = node.route.endswith(f" {DEVICE}")
         return "MEM_LOAD" if loads else "MEM_STORE", 0, {**lasts, "route": node.route}

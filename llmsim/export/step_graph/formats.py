@@ -12,6 +12,7 @@ from xml.sax.saxutils import escape, quoteattr
 from llmsim.export.step_graph.graph import IterationGraph
 from llmsim.export.step_graph.nodes import PS_PER_US, GraphNode
 from llmsim.export.step_graph.rows import Item
+from llmsim.export.step_graph.transfers import KINDS as KV_KINDS
 from llmsim.lowering.network.base import MeshDescription, TopologyDescription
 
 ATTRIBUTES = {
@@ -39,6 +40,7 @@ COLORS = {
     "send": "#d9ead3",
     "receive": "#d9ead3",
     "copy": "#eeeeee",
+    **dict.fromkeys(KV_KINDS, "#cfe8e4"),
 }
 ELSEWHERE = {"cpu": "#f6d5d5", "pim": "#f6e3a1"}
 """Of what other devices than the rank's own run."""

@@ -3,20 +3,24 @@ it depends on.
 
 Of a group with pipeline stages or data-parallel ranks in lock-step it is the iteration of all of
 them: device t + R (s + S m) is rank t of R in stage s of S of member m, as in the core. Nothing
-runs before it, and links are free.
+runs before it, and links are free. KV that moved in the run meanwhile is in the graph, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from llmsim.config.errors import NotYetError
 from llmsim.export.step_graph.nodes import GraphNode, Ranks
 from llmsim.export.step_graph.rows import Item, padded_tokens, rows_of
 from llmsim.export.step_graph.streams import step_nodes
+from llmsim.export.step_graph.transfers import KINDS as KV_KINDS
+from llmsim.export.step_graph.transfers import Window, kv_nodes
 from llmsim.lowering import LoweredGroup
 from llmsim.lowering.network.base import MeshDescription, TopologyDescription
+from llmsim.lowering.network.cluster_network import ClusterNetwork
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,12 @@ class Round:
     """Groups, in the order of their devices."""
     items: tuple[tuple[Item, ...], ...]
     """Of each member; none: it joins with a dummy of one token."""
+    times_ps: tuple[int, int]
+    """When the first member began and the last one ended, in ps of the run."""
+    transfers: Mapping[str, Any] = field(repr=False, default_factory=dict)
+    """Those of the run so far, columns of `llmsim.columns.TransferColumns`; none: not recorded."""
+    network: ClusterNetwork | None = field(repr=False, default=None)
+    """What they move on; None: groups share nothing."""
 
 
 NO_NETWORK = MeshDescription(())
@@ -68,14 +78,20 @@ class IterationGraph:
 
     @property
     def duration_ps(self) -> int:
-        """From the first node to the last one's end."""
-        return max((node.end_ps for node in self.nodes), default=0)
+        """From the first node to the end of the last one that is the step's own: KV of requests
+        may be on its way longer.
+        """
+        return max((node.end_ps for node in self.nodes if node.kind not in KV_KINDS), default=0)
 
     def member_ends_ps(self) -> tuple[int, ...]:
         """When each member's last stage is done."""
         share = self.ranks // len(self.members)
         return tuple(
-            max(node.end_ps for node in self.nodes if node.rank // share == member)
+            max(
+                node.end_ps
+                for node in self.nodes
+                if node.rank // share == member and node.kind not in KV_KINDS
+            )
             for member in range(len(self.members))
         )
 
@@ -99,6 +115,9 @@ def iteration_graph(groups: Sequence[LoweredGroup], group: int, batch: Round) ->
         for lowered, items, tokens in zip(domain, batch.items, padded, strict=True)
     ]
     nodes = step_nodes(domain, batch.items, rows, batch.step)
+    if batch.network is not None and len(batch.transfers.get("bytes", ())):
+        window = Window(*batch.times_ps)
+        nodes += kv_nodes(batch.transfers, batch.network, batch.members, window, nodes)
     info = groups[group].info
     place = batch.members.index(group)
     return IterationGraph(

@@ -19,12 +19,14 @@ class GraphNode:
     rank: int
     name: str
     kind: str
-    """"compute", "attention", "collective", "send", "receive" or "copy"."""
+    """"compute", "attention", "collective", "send", "receive", "copy", or one of
+    `llmsim.export.step_graph.transfers.KINDS`.
+    """
     layer: int
     """From 0 within its part; 0 in the prologue and the head."""
     part: int
     start_ps: int
-    """After the start of the iteration."""
+    """After the start of the iteration; below 0 for KV that was on its way before."""
     duration_ps: int
     flops: int
     bytes_moved: int

@@ -44,6 +44,8 @@ class ClusterNetwork:
     """By node, its storage."""
     storage: int | None = None
     """The cluster's storage, behind the network cards."""
+    kv: tuple[tuple[int, ...], ...] = ()
+    """`kv[group][rank]`: the place that holds that device's KV, where groups hand KV over."""
     stripes: tuple[int, ...] = ()
     """The pool's devices, where something is on single ones of them: then KV in the pool is spread
     over these.

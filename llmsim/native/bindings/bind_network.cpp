@@ -100,6 +100,13 @@ void bind_kv_transfer(nb::module_& m) {
 
 void bind_network(nb::module_& m) {
   nb::enum_<Sharing>(m, "Sharing").value("FAIR", Sharing::kFair).value("FIFO", Sharing::kFifo);
+  nb::enum_<Purpose>(m, "Purpose", "What a transfer of the network is for.")
+      .value("KV_HANDOVER", Purpose::kKvHandover)
+      .value("KV_TIER", Purpose::kKvTier)
+      .value("WEIGHTS", Purpose::kWeights)
+      .value("EXPERTS", Purpose::kExperts)
+      .value("COLLECTIVE", Purpose::kCollective)
+      .value("OTHER", Purpose::kOther);
   nb::class_<NetworkConfig>(m, "NetworkConfig",
                             "The cluster's shared network: links, and the places that they join.")
       .def(

@@ -43,6 +43,7 @@ nb::dict column_types() {
   tables["series"] = types_of<Series>();
   tables["kv_tier_series"] = types_of<TierSeries>();
   tables["network"] = types_of<LinkTable>();
+  tables["transfers"] = types_of<TransferTable>();
   tables["counters"] = types_of_totals(group_total_names());
   nb::dict kv_tiers = types_of_totals(kv_tier_total_names());
   kv_tiers["name"] = "string";
@@ -71,6 +72,11 @@ nb::object kv_transfer_columns(const Simulation& s) {
 }
 
 nb::dict network_columns(const Simulation& s) { return to_dict(link_table(s)); }
+
+nb::dict transfer_columns(const Simulation& s) {
+  const bool recorded = s.network() != nullptr && s.network()->recorded() != nullptr;
+  return to_dict(recorded ? TransferTable(*s.network()->recorded()) : TransferTable{});
+}
 
 nb::dict blame_columns(const Simulation& s) { return to_dict(blame(s)); }
 

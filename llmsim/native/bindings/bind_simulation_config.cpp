@@ -227,13 +227,16 @@ void bind_simulation_config(nb::module_& m) {
       .def(
           "__init__",
           [](ObserversConfig* config, Ps series_interval_ps, bool device_shares,
-             bool check_every_step) {
-            new (config) ObserversConfig{series_interval_ps, device_shares, check_every_step};
+             bool check_every_step, bool transfers) {
+            new (config)
+                ObserversConfig{series_interval_ps, device_shares, check_every_step, transfers};
           },
           "series_interval_ps"_a = 0, "device_shares"_a = false, "check_every_step"_a = false,
+          "transfers"_a = false,
           "series_interval_ps: between two samples, 0 for none. device_shares: groups note for "
           "whom their devices "
-          "worked. check_every_step: recounts the blocks of every tier at every step.");
+          "worked. check_every_step: recounts the blocks of every tier at every step. transfers: "
+          "all of the network are kept.");
   nb::class_<LimitsConfig>(m, "Limits", "Where a simulation ends before its work does.")
       .def(
           "__init__",

@@ -84,6 +84,7 @@ nb::dict request_columns(const Simulation& simulation);
 // None where nothing is disaggregated.
 nb::object kv_transfer_columns(const Simulation& simulation);
 nb::dict network_columns(const Simulation& simulation);
+nb::dict transfer_columns(const Simulation& simulation);
 nb::dict counter_columns(const Simulation& simulation);
 nb::list accepted_at(const Simulation& simulation);
 // Where the latency of each finished request went.

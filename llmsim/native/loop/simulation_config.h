@@ -49,6 +49,7 @@ struct ObserversConfig {
   bool device_shares = false;  // every group notes how long its devices worked for which request
   bool check_every_step =
       false;  // recounts the blocks of every tier whenever a group has acted (invariant 4); slow
+  bool transfers = false;  // keeps every transfer of the network
 };
 
 struct LimitsConfig {

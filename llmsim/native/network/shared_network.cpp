@@ -115,6 +115,14 @@ TransferId SharedNetwork::transfer_at(NetworkNodeId from, NetworkNodeId to, std:
   if (bytes < 0) throw std::invalid_argument("a transfer of a negative number of bytes");
   const Departure departure{at, {next_id_++, token, &owner, 0}, from, to, bytes, purpose};
   ++in_flight_;
+  if (recorded_) {
+    recorded_->sender.push_back(from);
+    recorded_->receiver.push_back(to);
+    recorded_->bytes.push_back(bytes);
+    recorded_->purpose.push_back(static_cast<std::int32_t>(purpose));
+    recorded_->start_ps.push_back(std::max(at, now));
+    recorded_->end_ps.push_back(-1);
+  }
   if (at > now) {
     departures_.push(departure);
   } else {
@@ -194,6 +202,7 @@ void SharedNetwork::advance(Ps now) {
     const Cargo cargo = landings_.top().cargo;
     landings_.pop();
     --in_flight_;
+    if (recorded_) recorded_->end_ps[static_cast<std::size_t>(cargo.id)] = now;
     cargo.owner->landed(cargo.id, cargo.token, now);
   }
 }

@@ -35,6 +35,7 @@
 #include <span>
 #include <vector>
 
+#include "base/columns.h"
 #include "base/types.h"
 #include "engine/network/fair_share.h"
 #include "model/topology/topology.h"
@@ -91,6 +92,22 @@ struct NetworkLinkCounters {
   Ps busy = 0;                            // with at least one transfer in motion
 };
 
+// Every transfer of a run, in the order of their numbers.
+struct TransferTable {
+  std::vector<NetworkNodeId> sender, receiver;
+  std::vector<std::int64_t> bytes;
+  std::vector<std::int32_t> purpose;
+  std::vector<Ps> start_ps, end_ps;  // when the last byte is there; -1: it is not
+
+  static constexpr auto columns() {
+    return std::tuple{
+        Column{"sender", &TransferTable::sender},     Column{"receiver", &TransferTable::receiver},
+        Column{"bytes", &TransferTable::bytes},       Column{"purpose", &TransferTable::purpose},
+        Column{"start_ps", &TransferTable::start_ps}, Column{"end_ps", &TransferTable::end_ps},
+    };
+  }
+};
+
 struct PurposeCounters {
   std::int64_t bytes = 0, transfers = 0;
 };
@@ -133,6 +150,11 @@ class SharedNetwork {
   // time itself.
   TransferId transfer_at(NetworkNodeId from, NetworkNodeId to, std::int64_t bytes, Ps at, Ps now,
                          TransferOwner& owner, std::uint64_t token, Purpose purpose);
+
+  // From the first transfer on, all are kept.
+  void record_transfers() { recorded_ = std::make_unique<TransferTable>(); }
+  // Null: they are not recorded.
+  const TransferTable* recorded() const { return recorded_.get(); }
 
   // For the loop. `wake` is called at the first transfer of a time; the loop then calls `settle`
   // when all else of that time has happened, and `advance` at `next_event`.
@@ -189,6 +211,7 @@ class SharedNetwork {
   std::array<PurposeCounters, kNumPurposes> purposes_{};
   std::function<void(Ps)> wake_;
   bool unsettled_ = false;
+  std::unique_ptr<TransferTable> recorded_;
   TransferId next_id_ = 0;
   std::int64_t in_flight_ = 0;
   std::vector<NetworkLinkId> route_;                     // scratch
