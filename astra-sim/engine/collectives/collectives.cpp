@@ -67,6 +67,14 @@ CallState& Collectives::prepare(Run& run, std::uint32_t index) {
     run.call_of.resize(run.waits.size(), index);
     return state;
   }
+  if (plan.phases != nullptr) {
+    state.timing_bytes = bytes;
+    state.phases = plan.phases.get();
+    state.first_phase = static_cast<std::uint32_t>(run.phases.size());
+    run.phases.resize(run.phases.size() + std::size_t{call.num_ranks} * plan.phases->count());
+    run.call_of_phase.resize(run.phases.size(), index);
+    return state;
+  }
   state.timing_bytes = model::timing_chunk(bytes, call.num_ranks);
   state.floor_bytes = bytes / call.num_ranks;
   state.remainder = static_cast<std::uint32_t>(bytes % call.num_ranks);
@@ -90,6 +98,7 @@ void Collectives::start(Run& run, std::uint32_t slot, Ps now) {
   rank.started = true;
   ++call.num_started;
   if (call.schedule != nullptr) return start_scheduled(run, slot, call, now);
+  if (call.phases != nullptr) return start_phases(run, slot, call, now);
   if (call.algorithm == Algorithm::kMeasured) return start_measured(run, slot, now);
   if (call.algorithm == Algorithm::kRing) {
     rank.chunk = first_ring_chunk(call.kind, place.rank, call.num_ranks);
@@ -149,6 +158,7 @@ void Collectives::left(std::uint64_t sender, Ps now) {
   const Token token = Token::unpack(sender);
   Run& run = *runs_[token.run];
   if (token.owner == Owner::kScheduled) return scheduled_left(run, token.index, now);
+  if (token.owner == Owner::kPhase) return phase_left(run, token.index, now);
   RankState& rank = run.ranks[token.index];
   CallState& call = run.calls[run.graph->rank_slots[token.index].call];
   --rank.leaving;

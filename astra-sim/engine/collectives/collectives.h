@@ -24,6 +24,8 @@ class Collectives {
   bool receive(Run& run, std::uint32_t slot, int phase, Ps now);
   // A message of a scheduled call arrived; true: the node of the rank of `ended_slot` ends now.
   bool receive_scheduled(Run& run, std::uint32_t message, Ps now, std::uint32_t& ended_slot);
+  // The same of a call by phases: what arrived is a message of a rank's phase.
+  bool receive_phase(Run& run, std::uint32_t phase, Ps now, std::uint32_t& ended_slot);
   // A message that a rank sent has left its port, later than `send` could say.
   void left(std::uint64_t sender, Ps now);
 
@@ -37,6 +39,18 @@ class Collectives {
   void send_scheduled(Run& run, std::uint32_t message, Ps now);
   void scheduled_left(Run& run, std::uint32_t message, Ps now);
   bool scheduled_end_or_wait(Run& run, std::uint32_t slot, const CallState& call, Ps now);
+  void start_phases(Run& run, std::uint32_t slot, CallState& call, Ps now);
+  void phase_left(Run& run, std::uint32_t phase, Ps now);
+  void serve_phases(Run& run, const CallState& call, std::uint32_t position, Ps now);
+  void begin_after(std::uint32_t phase, std::uint32_t piece, std::uint32_t messages);
+  bool may_send(const Run& run, const CallState& call, std::uint32_t position,
+                std::uint32_t phase) const;
+  void send_phase(Run& run, const CallState& call, std::uint32_t position, std::uint32_t phase,
+                  Ps now);
+  bool has_received(const Run& run, const CallState& call, std::uint32_t position,
+                    std::uint32_t before, std::uint32_t piece) const;
+  bool end_after(Run& run, std::uint32_t slot, std::int64_t messages_sent,
+                 std::int64_t messages_received, Ps now);
   bool end_or_wait(Run& run, std::uint32_t slot, const CallState& call, Ps now);
   void post_end(const Run& run, std::uint32_t slot, Ps at);
 
@@ -45,6 +59,14 @@ class Collectives {
   const std::vector<std::unique_ptr<Run>>& runs_;
   std::vector<std::uint32_t> ready_;  // released items, while some are being served
   bool sending_ = false;
+  // What may go on in a rank's phases: a phase that may send, or (`opens`) one whose piece may
+  // begin.
+  struct Attempt {
+    std::uint32_t phase;
+    std::uint32_t piece;
+    bool opens;
+  };
+  std::vector<Attempt> attempts_;
 };
 
 }  // namespace astra_sim::engine

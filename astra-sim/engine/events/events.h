@@ -68,7 +68,8 @@ enum class Owner : std::uint8_t {
   kNode,
   kScheduled,
   kTransfer,
-  kChannel
+  kChannel,
+  kPhase
 };
 inline constexpr std::uint32_t kNoRun = 0x0fffffffU;
 

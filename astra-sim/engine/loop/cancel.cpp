@@ -1,5 +1,4 @@
 // Taking graphs and transfers out of the engine before their end.
-#include <algorithm>
 #include <string>
 
 #include "engine/loop/engine.h"
@@ -49,12 +48,8 @@ void Engine::leave_streams(std::uint32_t run, const ExecutionGraph& graph) {
   for (const model::Lane& place : graph.lanes) {
     auto& queue = streams_[static_cast<std::size_t>(place.device) * model::kNumStreams +
                            static_cast<std::size_t>(place.stream)];
-    const auto entry =
-        std::find_if(queue.begin(), queue.end(), [&](LaneRef ref) { return ref.run == run; });
-    if (entry == queue.end()) continue;  // not yet submitted, or served to its end
-    const bool head = entry == queue.begin();
-    queue.erase(entry);
-    if (head && !queue.empty()) serve_head(queue);
+    const bool was_head = queue.remove(run);
+    if (was_head && !queue.empty()) serve_head(queue);
   }
   if (settles_) network_->settle(now_);
 }

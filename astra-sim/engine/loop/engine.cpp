@@ -186,6 +186,12 @@ void Engine::dispatch(const Event& event) {
         finish(run, run.graph->rank_slots[slot].node);
       return;
     }
+    case Owner::kPhase: {
+      std::uint32_t slot = 0;
+      if (collectives_.receive_phase(run, token.index, now_, slot))
+        finish(run, run.graph->rank_slots[slot].node);
+      return;
+    }
     case Owner::kNode:
       return finish(run, token.index);
     case Owner::kTransfer:
@@ -206,7 +212,7 @@ void Engine::activate(Run& run) {
   for (const NodeIndex node : graph.free_roots) start(run, node);
 }
 
-void Engine::serve_head(std::deque<LaneRef>& queue) {
+void Engine::serve_head(const StreamQueue& queue) {
   Run& run = *runs_[queue.front().run];
   run.lanes[queue.front().lane].at_head = true;
   start_if_ready(run, queue.front().lane);

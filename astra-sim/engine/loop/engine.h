@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "engine/collectives/collectives.h"
+#include "engine/loop/stream_queue.h"
 #include "engine/memory/memory.h"
 #include "engine/network/network.h"
 #include "engine/run/run.h"
@@ -117,10 +117,6 @@ class Engine final : private Departures {
   }  // by place
 
  private:
-  struct LaneRef {
-    std::uint32_t run;
-    std::uint32_t lane;
-  };
   // A message or an access without a graph.
   struct Transfer {
     GraphId id;
@@ -146,7 +142,7 @@ class Engine final : private Departures {
   bool step();
   void dispatch(const Event& event);
   void activate(Run& run);
-  void serve_head(std::deque<LaneRef>& queue);
+  void serve_head(const StreamQueue& queue);
   void start_if_ready(Run& run, std::uint32_t lane);
   void start(Run& run, model::NodeIndex node);
   void finish(Run& run, model::NodeIndex node);
@@ -171,7 +167,7 @@ class Engine final : private Departures {
   std::vector<Transfer> transfers_;
   std::vector<std::uint32_t> free_transfers_;
   std::unordered_map<GraphId, std::uint32_t> transfer_index_;  // only looked up
-  std::vector<std::deque<LaneRef>> streams_;                   // by device * kNumStreams + stream
+  std::vector<StreamQueue> streams_;                           // by device * kNumStreams + stream
   std::vector<model::DeviceCounters> devices_;
   std::vector<Completion>
       completed_;  // in this or an earlier delta, not yet handed out; ascending graph in a delta

@@ -27,6 +27,8 @@ void Run::reset(std::shared_ptr<const model::ExecutionGraph> next,
   calls.assign(graph->calls.size(), CallState{});
   waits.clear();
   call_of.clear();
+  phases.clear();
+  call_of_phase.clear();
   arrived.assign(graph->has_recv ? n : 0, 0);
   if (!graph->by_readiness) return;
   ready.assign(lanes.size(), {});

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "model/base/types.h"
+#include "model/collective/ring_phases.h"
 #include "model/collective/schedule.h"
 #include "model/graph/graph.h"
 #include "model/graph/results.h"
@@ -29,6 +30,13 @@ struct RankState {
   Ps left_at = 0;  // when its last message has left its port
 };
 
+// Progress of one rank in one phase of a call that runs by RingPhases.
+struct PhaseState {
+  std::uint32_t sent = 0;
+  std::uint32_t received = 0;
+  bool leaving = false;  // its last message has not left, and when it does is told later
+};
+
 // What all ranks of a call share, computed when the first of them starts.
 struct CallState {
   std::int64_t timing_bytes = -1;  // per message; -1: not yet computed
@@ -39,7 +47,9 @@ struct CallState {
   std::uint32_t first = 0;  // copies of the graph's call and plan, for the hot path
   std::uint32_t num_ranks = 0;
   std::uint32_t first_message = 0;  // scheduled: of this call, in the run
+  std::uint32_t first_phase = 0;    // by phases: of this call, in the run
   const model::Schedule* schedule = nullptr;
+  const model::RingPhases* phases = nullptr;
   model::CollectiveKind kind{};
   model::Algorithm algorithm{};
 
@@ -73,7 +83,9 @@ struct Run {
   std::vector<std::uint32_t>
       waits;  // scheduled calls that have started: what each item still waits for
   std::vector<std::uint32_t> call_of;  // ... and their calls
-  std::vector<std::uint8_t> arrived;   // recv nodes: the message is there
+  std::vector<PhaseState> phases;      // calls by phases that have started, rank by rank
+  std::vector<std::uint32_t> call_of_phase;
+  std::vector<std::uint8_t> arrived;  // recv nodes: the message is there
 
   // Readies the buffers for a submission; `amounts` empty: the graph's own.
   void reset(std::shared_ptr<const model::ExecutionGraph> next,

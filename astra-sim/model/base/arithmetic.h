@@ -12,6 +12,9 @@ Ps serialisation_ps(Bytes bytes, BytesPerSecond bandwidth);
 // count * span, guarded. Throws OutOfRange above kHorizon.
 Ps repeated_ps(std::int64_t count, Ps span);
 
+// bytes * units / denominator, rounded up or down. Throws OutOfRange above 2^60. Needs all >= 0.
+Bytes share_of(Bytes bytes, std::int64_t units, std::int64_t denominator, bool up);
+
 // Timing uses equal chunks ceil(bytes / parts); unequal ones would let ranks drift apart by a few
 // ps.
 constexpr Bytes timing_chunk(Bytes bytes, std::int64_t parts) {

@@ -25,8 +25,9 @@ class MeasuredTable {
   std::vector<Ps> ps_;
 };
 
-class Topology;
+class RingPhases;
 class Schedule;
+class Topology;
 
 // What goes beyond one algorithm on a flat group. `dims` (their product is the number of ranks,
 // dims[0] fastest in rank order) with one algorithm each makes a plan of several dimensions, such
@@ -56,8 +57,9 @@ struct CollectivePlan {
   GroupId group;
   std::shared_ptr<const MeasuredTable> table;  // for Algorithm::kMeasured, else null
   CollectiveShape shape{};
-  std::shared_ptr<const Schedule>
-      schedule{};  // where is_scheduled; GraphBuilder makes it unless it is given
+  // Where is_scheduled, one of the two: GraphBuilder makes it, unless a schedule is given.
+  std::shared_ptr<const Schedule> schedule{};
+  std::shared_ptr<const RingPhases> phases{};
 };
 
 // False for what runs without a schedule: measured, and plain ring and direct of the first four

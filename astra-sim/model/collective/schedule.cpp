@@ -12,7 +12,6 @@ namespace astra_sim::model {
 
 namespace {
 constexpr std::size_t kMaxMessages = std::size_t{1} << 27;
-using Wide = unsigned __int128;
 }  // namespace
 
 std::shared_ptr<const Schedule> Schedule::make(const CollectivePlan& plan,
@@ -36,20 +35,6 @@ void Schedule::set_messages(std::vector<Message> messages, std::uint32_t pieces)
 
 namespace {
 
-// Most products fit 64 bits, whose division is many times faster.
-Bytes scaled(Bytes bytes, std::int64_t units, std::int64_t denominator, bool up) {
-  std::int64_t product = 0;
-  if (!__builtin_mul_overflow(bytes, units, &product)) {
-    return product / denominator + (up && product % denominator != 0 ? 1 : 0);
-  }
-  const Wide wide = static_cast<Wide>(bytes) * static_cast<Wide>(units);
-  const Wide size =
-      (wide + static_cast<Wide>(up ? denominator - 1 : 0)) / static_cast<Wide>(denominator);
-  if (size > static_cast<Wide>(kMaxBytes))
-    throw OutOfRange("a message of a collective is larger than 2^60 bytes");
-  return static_cast<Bytes>(size);
-}
-
 // How far a message goes past the end of its lap.
 std::int64_t beyond_lap(const Message& message) {
   if (message.first + message.units <= message.lap) return 0;  // most are in the first one
@@ -61,7 +46,7 @@ std::int64_t beyond_lap(const Message& message) {
 // What goes on at the beginning of a lap may be cut in two odd places, and have a byte more than
 // its share.
 Bytes Schedule::timing_bytes(const Message& message, Bytes bytes) const {
-  const Bytes size = scaled(bytes, message.units, denominator_, true);
+  const Bytes size = share_of(bytes, message.units, denominator_, true);
   if (size > kMaxBytes) throw OutOfRange("a message of a collective is larger than 2^60 bytes");
   return beyond_lap(message) == 0 ? size : std::max(size, exact_bytes(message, bytes));
 }
@@ -70,7 +55,7 @@ Bytes Schedule::timing_bytes(const Message& message, Bytes bytes) const {
 // more than its timing says.
 Bytes Schedule::exact_bytes(const Message& item, Bytes bytes) const {
   const std::int64_t over = beyond_lap(item);
-  const auto before = [&](std::int64_t part) { return scaled(bytes, part, denominator_, false); };
+  const auto before = [&](std::int64_t part) { return share_of(bytes, part, denominator_, false); };
   const Bytes straight = before(item.first + item.units - over) - before(item.first);
   if (over == 0) return straight;
   const std::int64_t begin = item.first / item.lap * item.lap;
@@ -84,7 +69,7 @@ Bytes Schedule::most_sent(Bytes bytes) const {
     for (const std::uint32_t index : of_rank(rank)) units += message(index).units;
     most = std::max(most, units);
   }
-  return scaled(bytes, most, denominator_, true);
+  return share_of(bytes, most, denominator_, true);
 }
 
 ScheduleBuilder::ScheduleBuilder(const CollectivePlan& plan, std::span<const DeviceId> group)

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "model/base/errors.h"
+#include "model/collective/ring_phases.h"
 #include "model/collective/schedule.h"
 
 namespace astra_sim::model {
@@ -95,8 +96,12 @@ std::shared_ptr<const ExecutionGraph> GraphBuilder::build() {
   check_groups();
   check_nodes(*graph);
   for (CollectivePlan& plan : graph->plans) {
-    if (is_scheduled(plan.kind, plan.algorithm, plan.shape)) {
-      plan.schedule = Schedule::of(plan, graph->group(plan.group));
+    if (!is_scheduled(plan.kind, plan.algorithm, plan.shape)) continue;
+    const std::span<const DeviceId> group = graph->group(plan.group);
+    if (RingPhases::covers(plan)) {
+      plan.phases = std::make_shared<RingPhases>(plan, static_cast<std::uint32_t>(group.size()));
+    } else {
+      plan.schedule = Schedule::of(plan, group);
     }
   }
   resolve_parents(*graph);

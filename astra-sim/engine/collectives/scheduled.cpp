@@ -88,12 +88,17 @@ void Collectives::scheduled_left(Run& run, std::uint32_t message, Ps now) {
 
 bool Collectives::scheduled_end_or_wait(Run& run, std::uint32_t slot, const CallState& call,
                                         Ps now) {
-  RankState& rank = run.ranks[slot];
   const std::uint32_t position = slot - call.first;
-  const auto sends = static_cast<std::int32_t>(call.schedule->of_rank(position).size());
-  const auto receives = static_cast<std::int32_t>(call.schedule->num_received(position));
+  return end_after(run, slot, static_cast<std::int64_t>(call.schedule->of_rank(position).size()),
+                   call.schedule->num_received(position), now);
+}
+
+// True: the rank ends now. Posts its end when only its own port is still busy.
+bool Collectives::end_after(Run& run, std::uint32_t slot, std::int64_t messages_sent,
+                            std::int64_t messages_received, Ps now) {
+  RankState& rank = run.ranks[slot];
   if (!rank.started || rank.ended || rank.leaving > 0) return false;
-  if (rank.sent < sends || rank.received[0] < receives) return false;
+  if (rank.sent < messages_sent || rank.received[0] < messages_received) return false;
   rank.ended = true;
   if (rank.left_at <= now) return true;
   post_end(run, slot, rank.left_at);
