@@ -84,7 +84,7 @@ INCLUDE = re.compile(r'#include "([^"]+)"')
 ORDERS = {
     "llmsim/config": ["engine", "cluster_file", "topology"],
     "llmsim/model": ["parallel", "operators", "families", "memory"],
-    "llmsim/costs": ["experts", "sources"],
+    "llmsim/costs": ["nccl", "experts", "sources"],
     "llmsim/costs/sources": ["bundle", "silicon", "external"],
     "llmsim/lowering": ["network", "offload", "kv", "adjust", "energy"],
     "llmsim/cli": ["run", "commands", "first_steps"],

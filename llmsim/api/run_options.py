@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 LOG_LEVELS = ("WARNING", "INFO", "DEBUG")
 COST_SOURCES = ("auto", "bundle", "external", "silicon", "roofline")
 REQUIRED = ("measured", "interpolated", "extrapolated", "scaled")
-COLLECTIVES = ("auto", "measured", "links")
+COLLECTIVES = ("auto", "measured", "links", "nccl")
 DEFAULT_PROFILES = Path("profiler/perf")
 """Searched after the --profile-dir folders, relative to the working directory, as LLMServingSim
 does.

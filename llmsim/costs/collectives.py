@@ -51,7 +51,7 @@ def collective_pricer(
     """
     wanted = request.collectives
     database = available.database
-    if wanted == "links" or (wanted == "auto" and request.source == "roofline"):
+    if wanted in ("links", "nccl") or (wanted == "auto" and request.source == "roofline"):
         return lambda op: None
     own = available.bundle is not None or available.tables or request.plugin
     by_database = database is not None and database.has_operators
@@ -70,6 +70,8 @@ def collective_pricer(
         if among == "pipeline stages" or (among == "data-parallel ranks" and request.spans_nodes):
             return None
         if op.collective in ("all_to_all", "broadcast"):  # no table knows these kernels
+            return None
+        if wanted == "auto" and op.among in request.unmeasured_ranks:
             return None
         ranks = request.layout.ranks(op.among)
         curve = (

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 TableFeature = Literal["tokens", "sequences", "gathered", "decodes", "prefills"]
 SourceName = Literal["auto", "bundle", "external", "silicon", "roofline"]
-CollectiveSource = Literal["auto", "measured", "links"]
+CollectiveSource = Literal["auto", "measured", "links", "nccl"]
 
 SKEW_FRACTION_BITS = 20
 """`skew_ps_per_token_q20` is in units of 2^-20 ps per token, so that the core multiplies integers.
@@ -63,6 +63,10 @@ class CostRequest:
     profile_dirs: tuple[Path, ...] = ()
     source: SourceName = "auto"
     collectives: CollectiveSource = "auto"
+    unmeasured_ranks: tuple[str, ...] = ()
+    """Among whom "auto" takes no measured times, since the topology's links between them are not
+    those of the measured machine.
+    """
     expert_routing: ExpertRouting = field(default_factory=ExpertRouting)
     expert_placement: Placement = field(default_factory=Placement)
     cost_tables: tuple[Path, ...] = ()

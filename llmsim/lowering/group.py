@@ -37,8 +37,10 @@ from llmsim.lowering.network.base import NetworkView
 from llmsim.lowering.network.collective_costs import (
     LinkedCosts,
     expanded_config,
+    library_of,
     link_collective_costs,
     network_view,
+    unmeasured_ranks,
 )
 from llmsim.lowering.network.topology import Routes
 from llmsim.lowering.offload.host_memory import located
@@ -94,7 +96,7 @@ def lower_group(
     overheads = overheads_of(options.cost_plugin)
     if overheads is not None:
         group = replace(group, engine=with_queueing(group.engine, options.cost_plugin, overheads))
-    group, request, stages = _asked(group, deployment, options, on_routes=routes is not None)
+    group, request, stages = _asked(group, deployment, options, routes)
     engine, model, layout, ops = group.engine, request.model, request.layout, request.operators
     tables = {feature: request.counts(feature) for feature in FEATURES}
     offload = offload_plan(
@@ -104,8 +106,9 @@ def lower_group(
     ledger = _ledger(
         group, request, offload, draft, hybrid=shares_blocks(group, model, tiers=options.tiers)
     )
+    library = library_of(deployment, group, request.hardware, options.collectives)
     links = network_view(
-        deployment, routes, group, layout, members_of(group, model), options.network
+        deployment, routes, group, layout, members_of(group, model), options.network, library
     )
     costs = with_gathered_context(
         _costs(deployment, group, options, request, offload), request, links
@@ -177,13 +180,13 @@ def _scheduler(
 
 
 def _asked(
-    group: Group, deployment: Deployment, options: LoweringOptions, *, on_routes: bool
+    group: Group, deployment: Deployment, options: LoweringOptions, routes: Routes | None
 ) -> "tuple[Group, CostRequest, tuple[tuple[Operator, ...], ...]]":
     """The group with its engine settled for the model, what its costs are asked for, and the
     operators by stage.
 
-    Where the file names a topology (`on_routes`), collectives take its routes unless measured ones
-    are asked for.
+    Where the file names a topology, collectives take its routes, unless measured times fit the
+    links that join their ranks, or are asked for.
     """
     model = load_model(located(group.model_name, deployment.cluster_path))
     group = replace(
@@ -199,12 +202,13 @@ def _asked(
         resolve_dtypes(model, group.engine.dtype, group.engine.kv_cache_dtype),
     )
     stages = stage_operators(model, layout, dtypes)
+    hardware = load_hardware(located(group.hardware, deployment.cluster_path))
     request = CostRequest(
         model=model,
         layout=layout,
         dtypes=dtypes,
         hardware_name=group.hardware,
-        hardware=load_hardware(located(group.hardware, deployment.cluster_path)),
+        hardware=hardware,
         group_memory_bandwidth_bytes_per_s=group.memory.bandwidth_bytes_per_s,
         operators=distinct_operators(stages, model, layout, dtypes),
         max_tokens=engine.max_num_batched_tokens,
@@ -217,7 +221,10 @@ def _asked(
         cost_tables=options.cost_tables,
         plugin=options.cost_plugin,
         predict_attention=options.predict_attention,
-        collectives="links" if on_routes and options.collectives == "auto" else options.collectives,
+        collectives=options.collectives,
+        unmeasured_ranks=unmeasured_ranks(
+            deployment, routes, group, layout, members_of(group, model), hardware
+        ),
         expert_routing=options.expert_routing.with_array(model.num_moe_layers, model.num_experts),
         expert_placement=expert_placement(layout, engine),
         spans_nodes=group.dp_nodes > 1,
@@ -280,7 +287,8 @@ def _draft(
     def linked(
         ops: tuple[Operator, ...], own: CostRequest, costs: CompiledCosts, layout: Layout
     ) -> tuple[LinkedCosts, NetworkView]:
-        links = network_view(deployment, routes, group, layout, 1, options.network)
+        library = library_of(deployment, group, own.hardware, options.collectives)
+        links = network_view(deployment, routes, group, layout, 1, options.network, library)
         return link_collective_costs(ops, own, costs.link_collectives, links), links
 
     return draft_plan(

@@ -25,6 +25,7 @@ _LEAST = {
     "tdp_w": 1,
     "intra_node_link_bytes_per_s": 1,
     "link_domain_devices": 1,
+    "network_card_bytes_per_s": 1,
     "decode_skew_stream_bytes_per_s": 1,
     "l2_bandwidth_bytes_per_s": 1,
 }

@@ -270,6 +270,8 @@ class Hardware:
     """Devices that links of `intra_node_link_bytes_per_s` join at most, in a server or NVLink
     domain; None: unknown.
     """
+    network_card_bytes_per_s: int | None = None
+    """One direction, per device, of the network cards of its servers; None: unknown."""
     similar_to: str | None = None
     """A measured device of the same chip or generation, whose kernels' times are scaled for this
     one.

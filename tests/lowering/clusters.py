@@ -149,13 +149,19 @@ def deployed(document: dict[str, Any]) -> Deployment:
 
 
 def lowered(
-    document: dict[str, Any], *, exact: bool = False, experts: str = "BALANCED"
+    document: dict[str, Any],
+    *,
+    exact: bool = False,
+    experts: str = "BALANCED",
+    collectives: Any = "auto",
 ) -> LoweredDeployment:
-    deployment = deployed(document)
-    routing = parse_expert_routing(experts)
-    return lower(
-        deployment, LoweringOptions(cost_source="roofline", exact=exact, expert_routing=routing)
+    options = LoweringOptions(
+        cost_source="roofline",
+        exact=exact,
+        expert_routing=parse_expert_routing(experts),
+        collectives=collectives,
     )
+    return lower(deployed(document), options)
 
 
 def run(
@@ -165,8 +171,9 @@ def run(
     trace: str = TRACE,
     router: str = "RR",
     experts: str = "BALANCED",
+    collectives: Any = "auto",
 ) -> Results:
-    deployment = lowered(document, exact=exact, experts=experts)
+    deployment = lowered(document, exact=exact, experts=experts, collectives=collectives)
     workload = load_dataset(
         trace, known_models=deployment.models, granularity=deployment.granularity
     )

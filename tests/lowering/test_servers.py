@@ -2,6 +2,7 @@
 write.
 """
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llmsim.presets import PRESETS_DIR
 from tests.lowering.clusters import cluster, lowered, model
 
 
@@ -16,7 +18,7 @@ def server_notes(document: dict[str, Any]) -> list[str]:
     return [note for note in lowered(document).notes if "name a topology" in note]
 
 
-def test_tensor_parallelism_beyond_a_server_names_the_group_the_node_and_the_rate(
+def test_tensor_parallelism_beyond_a_server_names_the_group_the_node_and_the_card(
     tmp_path: Path,
 ) -> None:
     path = model(tmp_path, heads=16, kv_heads=16)
@@ -24,8 +26,10 @@ def test_tensor_parallelism_beyond_a_server_names_the_group_the_node_and_the_rat
     for word in (
         "nodes[0].instances[0]",
         "16 H100 devices of node 0",
-        "450 GB/s",
-        "joins 8",
+        "2 servers of 8",
+        "link_bw 450 GB/s",
+        "50 GB/s a device",
+        "a last entry",
         "name a topology",
     ):
         assert word in note
@@ -38,18 +42,16 @@ def test_tensor_parallelism_beyond_a_server_names_the_group_the_node_and_the_rat
     hardware=st.sampled_from(["H100", "GB200", "B200", "TPU v6e"]),
 )  # fmt: skip
 @settings(derandomize=True, deadline=None, max_examples=40)
-def test_a_note_appears_exactly_where_more_devices_than_a_server_share_its_rate(
+def test_a_note_appears_exactly_where_several_servers_have_no_rate_between_them(
     tmp_path_factory: pytest.TempPathFactory, tp: int, pp: int, single: bool, hardware: str
 ) -> None:
-    """Stages may be on other servers, where the file gives their links a lower rate."""
     path = model(tmp_path_factory.mktemp("model"), heads=16, kv_heads=16)
     links = 450 if single else [450, 50]
     found = server_notes(
         cluster(path, tp_size=tp, pp_size=pp, num_npus=tp * pp, links=links, hardware=hardware)
     )
     most = {"H100": 8, "B200": 8, "GB200": 72, "TPU v6e": 1000}[hardware]
-    inside_stage, between_stages = tp > most, tp * pp > most and (single or tp == 1)
-    assert len(found) == (inside_stage or between_stages), found
+    assert len(found) == (tp * pp > most and single), found
 
 
 @pytest.mark.parametrize(
@@ -64,9 +66,26 @@ def test_ranks_on_several_nodes_need_a_rate_between_nodes(
     notes = server_notes(document)
     assert len(notes) == said
     if said:
-        rate = links if isinstance(links, int) else links[-1]
-        for word in ('dp_group "a" on the nodes 0, 1', f"{rate} GB/s between nodes", "last entry"):
+        for word in ('dp_group "a" are on the nodes 0, 1', "50 GB/s a device", "last entry"):
             assert word in notes[0]
+
+
+def test_a_card_without_a_known_network_keeps_the_rate_of_the_file_and_a_note(
+    tmp_path: Path,
+) -> None:
+    """So does an algorithm that the user names."""
+    sheet = json.loads((PRESETS_DIR / "hardware" / "h100_sxm.json").read_text())
+    del sheet["network_card_bytes_per_s"], sheet["sources"]["network_card_bytes_per_s"]
+    own = tmp_path / "card.json"
+    own.write_text(json.dumps(sheet))
+    path = model(tmp_path, heads=16, kv_heads=16)
+    unknown = cluster(path, tp_size=16, num_npus=16, links=450, hardware=str(own))
+    named = cluster(
+        path, tp_size=16, num_npus=16, links=450, all_reduce_implementation="halvingDoubling"
+    )
+    for document in (unknown, named):
+        (note,) = server_notes(document)
+        assert "450 GB/s, the rate inside a server, but a server joins 8" in note
 
 
 def test_ranks_of_a_dense_model_that_do_not_talk_are_not_named(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ class TopologyParser {
 
   TopologyFile parse(const Json& json) {
     only(json, {"name", "source", "preset", "parameters", "dimensions", "devices", "devices_relay",
-                "switches", "links", "routes", "groups"});
+                "switches", "links", "routes", "groups", "hardware", "reducing_network"});
     const Fields fields(out_.path, json);
     if (fields.has("preset")) {
       fields.fail(

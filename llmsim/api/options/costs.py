@@ -85,7 +85,8 @@ Collectives = Annotated[
     option(
         PANEL,
         "--collective-costs",
-        text="Chooses the source of collective times: auto, measured or links.",
+        text="Chooses the source of collective times: auto, measured, links, or nccl (a model of "
+        "NCCL and of vLLM's all-reduce).",
         default=True,
     ),
 ]

@@ -91,6 +91,10 @@ class TopologyFile(_Strict):
     links: list[LinkEntry] = []
     routes: list[list[str]] = []
     groups: dict[str, list[str]] = {}
+    hardware: str = ""
+    """Name of the devices' data sheet, for `llmsim topology busbw`."""
+    reducing_network: bool = False
+    """Whether the switches between nodes reduce, as SHARP does."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,8 @@ class TopologySpec:
     dimensions: tuple[tuple[str, int, int, int, int], ...]
     network: Network | None
     groups: Mapping[str, tuple[int, ...]]
+    hardware: str = ""
+    reducing_network: bool = False
 
     def build(self, engine: ModuleType) -> Any:
         """The sealed `Topology` of the engine's bindings (llmsim._native.engine); InputError when
@@ -138,7 +144,11 @@ class TopologySpec:
         """The network link by link (or by dimensions), as a topology file that the command
         `astra-sim` reads.
         """
-        head = {"name": self.name, "source": self.source}
+        head: dict[str, Any] = {"name": self.name, "source": self.source}
+        if self.hardware:
+            head["hardware"] = self.hardware
+        if self.reducing_network:
+            head["reducing_network"] = True
         if self.network is None:
             keys = ("kind", "size", "bandwidth_gb_per_s", "latency_ns", "bisection_gb_per_s")
             return head | {
@@ -237,9 +247,13 @@ def parse_topology(document: Document) -> TopologySpec:
             )
             for d in file.dimensions
         )
-        return TopologySpec(name, file.source, dimensions, None, {})
+        return TopologySpec(
+            name, file.source, dimensions, None, {}, file.hardware, file.reducing_network
+        )
     network, groups = _generated(file, document) if file.preset else _explicit(file, document)
-    return TopologySpec(name, file.source, (), network, groups)
+    return TopologySpec(
+        name, file.source, (), network, groups, file.hardware, file.reducing_network
+    )
 
 
 def _generated(

@@ -82,7 +82,8 @@ def place_topology(cluster: Cluster) -> PlacedTopology | None:
             raise InputError(
                 f"{where}: {spec.name}{f' {name}' if of_node else ''} has {len(pool)} devices, "
                 f"of which {len(free)} "
-                f"are left for the {count} of {field_path(location)}; name a larger topology"
+                f"are left for the {count} of {field_path(location)}; name a larger topology, or "
+                "give it topology_devices of several nodes"
             )
         chosen[index] = tuple(free[:count])
         _claim(chosen[index], cluster.position(location), field_path(location), owner)

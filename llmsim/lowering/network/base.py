@@ -13,8 +13,10 @@ from llmsim._native import engine
 from llmsim.config import Deployment, Group
 from llmsim.config.errors import InputError
 from llmsim.core import Int64
+from llmsim.costs.nccl.plans import Place
 from llmsim.lowering.network.algorithms import KINDS, Algorithms, described
 from llmsim.lowering.network.all_to_all import ChosenExchange, Ports
+from llmsim.lowering.network.nccl import NcclModel, is_planned
 from llmsim.model import Collective, Hardware, Layout
 from llmsim.model.operator import collective
 
@@ -43,6 +45,8 @@ class Priced:
     source: str
     sampled: bool = False
     """Sizes in between are interpolated: `--exact` takes the table, too."""
+    planned: bool = False
+    """A model of NCCL has given the durations: the engine has no messages of the collective."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,8 @@ class NetworkView(ABC):
     algorithms: Algorithms
     nodes: int
     """Nodes that the members are on, as many on each."""
+    nccl: NcclModel | None
+    """The collective library, where it prices what no option names an algorithm of."""
 
     @property
     @abstractmethod
@@ -176,6 +182,12 @@ class NetworkView(ABC):
 
         All ranks start together; where members differ, the slowest decides.
         """
+        if self._plans(op):
+            assert self.nccl is not None
+            places = self._places(op, stage, self.nccl)
+            if places:
+                ps, source = self._library(self.nccl, op, stage).price(op, sizes, places)
+                return Priced(ps, source, planned=True)
         episodes = self._episodes(op, stage)
         where = self._where(op, episodes)
         if op.collective == "broadcast":
@@ -187,6 +199,19 @@ class NetworkView(ABC):
         if sampled:
             source += ", interpolated between simulated sizes"
         return Priced(np.maximum.reduce([one.ps for one in durations]), source, sampled)
+
+    def _plans(self, op: Collective) -> bool:
+        """Whether NCCL plans this kind of collective, since no option names its algorithm."""
+        planned = self.nccl is not None and self.nccl.scope != "nowhere" and is_planned(op)
+        return planned and not self.algorithms.names(op.collective)
+
+    @abstractmethod
+    def _places(self, op: Collective, stage: int, nccl: NcclModel) -> list[Place]:
+        """Where NCCL plans the collective of each group of ranks; empty: the links price it."""
+
+    def _library(self, nccl: NcclModel, op: Collective, stage: int) -> NcclModel:
+        """The library on the links inside the servers of a collective."""
+        return nccl
 
     def _rows_ps(self, op: Collective, episodes: Sequence[Episode], sizes: Int64) -> Int64:
         """Durations of an all-to-all in which each rank sends so many bytes."""

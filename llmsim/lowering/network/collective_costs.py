@@ -1,7 +1,7 @@
 """Prices the collectives that no table prices, on the network that they take."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,9 +13,11 @@ from llmsim.costs import AttentionCost, CostRequest, OpCost
 from llmsim.lowering.network.algorithms import KINDS, algorithms_of
 from llmsim.lowering.network.all_to_all import Exchanges
 from llmsim.lowering.network.base import NETWORKS, Network, NetworkView
-from llmsim.lowering.network.mesh import MeshView
+from llmsim.lowering.network.mesh import MeshView, servers_beside
+from llmsim.lowering.network.nccl import NcclModel, nccl_model
 from llmsim.lowering.network.topology import Routes, TopologyView
-from llmsim.model import AllToAll, Collective, Layout, Operator
+from llmsim.model import AllToAll, Collective, Hardware, Layout, Operator
+from llmsim.model.layout import Among
 
 
 def network_view(
@@ -25,18 +27,54 @@ def network_view(
     layout: Layout,
     members: int,
     network: Network,
+    library: NcclModel | None = None,
 ) -> NetworkView:
     """The network of a group, or of its data-parallel domain.
 
-    InputError for an algorithm of collectives that is unknown, or not possible there.
+    The `library` plans no collectives where an option names a network model. InputError for an
+    algorithm of collectives that is unknown, or not possible there.
     """
     algorithms, nodes = algorithms_of(group.engine), group.dp_nodes
+    nccl = library
+    if library is not None and network != "analytical":
+        nccl = replace(library, scope="nowhere")
     if routes is None:
         kind = NETWORKS["congestion-unaware" if network == "analytical" else network]
-        return MeshView(layout, members, kind, algorithms, nodes, deployment.link)
+        return MeshView(layout, members, kind, algorithms, nodes, nccl, deployment.link)
     kind = NETWORKS["fair-share" if network == "analytical" else network]
     domain = routes.domain(deployment, group) if members > 1 else routes.placed.devices[group.index]
-    return TopologyView(layout, members, kind, algorithms, nodes, routes, domain)
+    return TopologyView(layout, members, kind, algorithms, nodes, nccl, routes, domain)
+
+
+def library_of(
+    deployment: Deployment, group: Group, hardware: Hardware | None, collectives: str
+) -> NcclModel | None:
+    """The collective library of a group's devices; None without a data sheet."""
+    if hardware is None:
+        return None
+    model = nccl_model(hardware, group.engine.cuda_graph_sizes, collectives)
+    return replace(model, servers=servers_beside(deployment.link, hardware))
+
+
+def unmeasured_ranks(
+    deployment: Deployment,
+    routes: Routes | None,
+    group: Group,
+    layout: Layout,
+    members: int,
+    hardware: Hardware | None,
+) -> tuple[Among, ...]:
+    """Among whom the links of a topology are not those of the measured machine; () without one."""
+    if routes is None:
+        return ()
+    whose: tuple[Among, ...] = ("tp", "dcp", "pcp", "members", "everyone")
+    several = [among for among in whose if layout.ranks(among) > 1]
+    if hardware is None:
+        return tuple(several)
+    view = network_view(deployment, routes, group, layout, members, "analytical")
+    assert isinstance(view, TopologyView)
+    rate = hardware.intra_node_link_bytes_per_s
+    return tuple(among for among in several if not view.fits(among, rate))
 
 
 def collective_spec(
@@ -124,6 +162,7 @@ def link_collective_costs(
     """Cost tables of the collectives that no table prices, for every pipeline stage."""
     stages: list[tuple[OpCost, ...]] = []
     sampled: set[str] = set()
+    planned: set[str] = set()
     nominal: tuple[OpCost, ...] | None = None
     exchanges = Exchanges(request)
     for stage in range(view.layout.pp):
@@ -144,6 +183,8 @@ def link_collective_costs(
             priced = view.price(op, sizes, stage)
             if priced.sampled:
                 sampled.add(op.name)
+            if priced.planned:
+                planned.add(op.name)
             costs.append(
                 OpCost(
                     name=op.name,
@@ -158,5 +199,5 @@ def link_collective_costs(
         stages.append(tuple(costs))
         if view.stages_alike:
             nominal = stages[-1]
-    exact = [name for name in linked if name not in sampled] if view.exact() else linked
-    return LinkedCosts(tuple(stages), tuple(exact))
+    tables = planned | sampled if view.exact() else planned
+    return LinkedCosts(tuple(stages), tuple(name for name in linked if name not in tables))

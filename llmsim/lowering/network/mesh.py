@@ -2,16 +2,36 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from llmsim import _native
 from llmsim._native import engine
 from llmsim.config import Deployment, Group, LinkSpec
 from llmsim.config.errors import InputError
+from llmsim.costs.nccl.plans import Place
 from llmsim.lowering.network.all_to_all import Ports, ports_of
 from llmsim.lowering.network.base import Episode, MeshDescription, NetworkView, NominalNote
+from llmsim.lowering.network.nccl import NcclModel, ServerLinks
 from llmsim.model import Collective, Hardware
 
 REMEDY = "name a topology in the cluster file, whose routes collectives then take"
+
+
+def servers_beside(link: LinkSpec, hardware: Hardware) -> ServerLinks | None:
+    """The servers of a cluster file without a topology; None where nothing says what joins them.
+
+    The last entry of link_bw is the network between them where it is below the first, else the data
+    sheet's card is.
+    """
+    if hardware.link_domain_devices is None:
+        return None
+    inside, between = link.bandwidth_bytes_per_s[0], link.bandwidth_bytes_per_s[-1]
+    if between < inside:
+        return ServerLinks(hardware.link_domain_devices, between, from_sheet=False)
+    card = hardware.network_card_bytes_per_s
+    if card is None:
+        return None
+    return ServerLinks(hardware.link_domain_devices, min(card, inside), from_sheet=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,12 +59,73 @@ class MeshView(NetworkView):
         """(bytes/s, latency in ps) of the links that it crosses; of the farther ones where there
         are two kinds.
         """
-        return self._entry(self.dimension(op))
+        return self._link(self.dimension(op), self._crosses(op))
 
     @property
     def inside(self) -> tuple[int, int]:
         """(bytes/s, latency in ps) of the links between data-parallel ranks on one node."""
         return self._entry(0 if self.nodes > 1 else self.members_dimension)
+
+    @cached_property
+    def _servers(self) -> int:
+        """Servers that the domain is on: each node of the file has as many as its devices fill."""
+        domain = self.layout.stage_ranks * self.layout.pp * self.members
+        nodes = self.nodes if self.members > 1 else 1
+        return nodes * self._filled(-(-domain // nodes))
+
+    def _filled(self, devices: int) -> int:
+        """Servers that so many devices of one node fill."""
+        if self.nccl is None or self.nccl.servers is None:
+            return 1
+        return -(-devices // self.nccl.servers.devices)
+
+    def _crosses(self, op: Collective) -> bool:
+        """Whether the ranks of a collective are on several servers."""
+        if op.among in ("members", "everyone"):
+            return self._servers > 1
+        stages = self.layout.pp if op.among == "stages" else 1
+        return self._filled(self.layout.stage_ranks * stages) > 1
+
+    def _link(self, dimension: int, crosses: bool) -> tuple[int, int]:
+        """An entry of the file's lists; between servers no more than a network card carries, unless
+        the user names algorithms, whose links are those of the file.
+        """
+        rate, latency = self._entry(dimension)
+        servers = None if self.nccl is None else self.nccl.servers
+        if servers is None or not crosses or self.algorithms.choices:
+            return rate, latency
+        if servers.from_sheet or dimension == 0:
+            rate = min(rate, servers.card_bytes_per_s)
+        return rate, latency
+
+    def _places(self, op: Collective, stage: int, nccl: NcclModel) -> list[Place]:
+        """One place for all: every rank has a network card of its own.
+
+        Ranks with a server each are a ring over ports, which the links price.
+        """
+        ranks = self.layout.ranks(op.among)
+        if not self._crosses(op):
+            return [Place(ranks, 1, ranks)] if nccl.scope == "everywhere" else []
+        among_members = op.among in ("members", "everyone")
+        filled = self._servers if among_members else self._filled(self.layout.stage_ranks)
+        nodes = min(ranks, filled)
+        if nccl.servers is None or ranks == nodes:
+            return []
+        card = nccl.servers.card_bytes_per_s / 1e9
+        hop_us = self.spec.latency_ps[-1] / 1e6
+        return [Place(ranks, nodes, ranks // nodes, card, hop_us)]
+
+    def _library(self, nccl: NcclModel, op: Collective, stage: int) -> NcclModel:
+        """The library on links of `link_bw`, where these are slower than the data sheet's."""
+        return nccl.on_links(min(nccl.machine.link_gb_per_s * 1e9, self._entry(0)[0]))
+
+    @property
+    def _takes_cards(self) -> bool:
+        """Whether the data sheet's network cards stand for a network that the file does not
+        describe.
+        """
+        servers = None if self.nccl is None else self.nccl.servers
+        return servers is not None and servers.from_sheet and not self.algorithms.choices
 
     @property
     def members_dimension(self) -> int:
@@ -57,11 +138,14 @@ class MeshView(NetworkView):
         """(devices, bytes/s, ps) of each: all devices of the domain, one member's stage first, then
         its others.
         """
-        dimensions = [(self.layout.stage_ranks, *self._entry(0))]
+        inside = self._link(0, self._filled(self.layout.stage_ranks) > 1)
+        dimensions = [(self.layout.stage_ranks, *inside)]
         if self.layout.pp > 1:
-            dimensions.append((self.layout.pp, *self._entry(1)))
+            crosses = self._filled(self.layout.stage_ranks * self.layout.pp) > 1
+            dimensions.append((self.layout.pp, *self._link(1, crosses)))
         if self.members > 1:
-            dimensions.append((self.members, *self._entry(self.members_dimension)))
+            entry = self._link(self.members_dimension, self._servers > 1)
+            dimensions.append((self.members, *entry))
         return tuple(one for one in dimensions if one[0] > 1) or tuple(dimensions[:1])
 
     @property
@@ -102,11 +186,42 @@ class MeshView(NetworkView):
     ) -> tuple[NominalNote, ...]:
         """Ranks on several nodes, or of several servers, at the rate inside one."""
         found = []
+        if self._takes_cards:
+            return (self._over_cards(deployment, group),) if self._servers > 1 else ()
+        if self.nccl is not None and self.nccl.servers is not None and not self.algorithms.choices:
+            return ()  # the file says what is between servers
         if between := self._between_nodes(deployment, group):
             found.append(NominalNote(between, of_group=False))
         if beyond := self._beyond_a_server(group, hardware):
             found.append(NominalNote(beyond, of_group=True))
         return tuple(found)
+
+    def _over_cards(self, deployment: Deployment, group: Group) -> NominalNote:
+        """What ranks on several servers talk over, where the file gives the rate inside one."""
+        assert self.nccl is not None and self.nccl.servers is not None
+        servers = self.nccl.servers
+        inside = deployment.link.bandwidth_bytes_per_s[0]
+        remedy = f"give link_bw a last entry for the network between servers, or {REMEDY}"
+        if self.nodes > 1 and self.members > 1:
+            nodes = sorted(
+                {other.node for other in deployment.groups if other.dp_group == group.dp_group}
+            )
+            who = (
+                f'the ranks of dp_group "{group.dp_group}" are on the nodes '
+                f"{', '.join(map(str, nodes))}"
+            )
+        else:
+            devices = self.layout.stage_ranks * self.layout.pp * self.members
+            who = (
+                f"{devices} {group.hardware} devices of node {group.node} are on {self._servers} "
+                f"servers of {servers.devices}"
+            )
+        return NominalNote(
+            f"{who}, and link_bw {inside / 1e9:g} GB/s is the rate inside one: between servers "
+            f"collectives take the data sheet's network cards, {servers.card_bytes_per_s / 1e9:g} "
+            f"GB/s a device; {remedy}",
+            of_group=not (self.nodes > 1 and self.members > 1),
+        )
 
     def _between_nodes(self, deployment: Deployment, group: Group) -> str:
         """Data-parallel ranks on several nodes, where the file gives no rate of its own between
@@ -153,7 +268,13 @@ class MeshView(NetworkView):
         )
 
     def _ports(self, op: Collective, stage: int) -> Ports:
-        return ports_of(self.layout, op, self.nodes, self.inside, self.link(op))
+        link, inside, nodes = self.link(op), self.inside, self.nodes
+        if self._takes_cards and self._crosses(op):
+            if self.layout.ranks(op.among) % self._servers == 0:
+                nodes = self._servers
+            elif nodes == 1:
+                inside = link
+        return ports_of(self.layout, op, nodes, inside, link)
 
     def _episodes(self, op: Collective, stage: int) -> list[Episode]:
         return [self._among(self.layout.ranks(op.among), self.link(op))]

@@ -5,11 +5,13 @@ the same time.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 
 from llmsim import _native
 from llmsim._native import engine
 from llmsim.config import Deployment, Group
 from llmsim.config.topology.placement import PlacedTopology
+from llmsim.costs.nccl.plans import Place
 from llmsim.lowering.network.algorithms import is_ring
 from llmsim.lowering.network.all_to_all import Ports, check_even
 from llmsim.lowering.network.base import (
@@ -18,8 +20,11 @@ from llmsim.lowering.network.base import (
     NominalNote,
     TopologyDescription,
 )
+from llmsim.lowering.network.nccl import NcclModel, Servers, alike_and_fast, servers_of
 from llmsim.lowering.network.topology_all_to_all import routed_ports
 from llmsim.model import Collective, Hardware
+from llmsim.model.layout import Among
+from llmsim.model.operator import collective
 
 MAX_COMPARED_DEVICES = 64
 """Routes between all pairs of so many devices are compared in milliseconds."""
@@ -36,6 +41,11 @@ class Routes:
     def speeds(self) -> list[tuple[int, int]]:
         """(bytes/s, latency in ps) by link."""
         return [(bandwidth, latency) for bandwidth, latency in self.native.link_speeds()]
+
+    @cached_property
+    def servers(self) -> Servers | None:
+        """The servers of the topology; None where it does not say which they are."""
+        return servers_of(self.placed.spec, self.native)
 
     def domain(self, deployment: Deployment, group: Group) -> tuple[int, ...]:
         """Devices of a group, or of all members of its dp_group, by t + tp * (stage + stages *
@@ -109,6 +119,8 @@ class TopologyView(NetworkView):
             f"topology {self.routes.placed.spec.name}: collectives on its routes "
             f"({description.network})"
         )
+        if self._spans_servers():
+            said += "; between servers as NCCL plans them"
         if not self.exact():
             said += (
                 "; every rank's nodes run in the engine, as with --exact, since "
@@ -154,6 +166,61 @@ class TopologyView(NetworkView):
                 return "its members share links while they are not in step"
             seen |= mine
         return None
+
+    def _spans_servers(self) -> bool:
+        """Whether some collective has ranks in several servers that NCCL plans."""
+        servers = self.routes.servers
+        return (
+            self.nccl is not None
+            and self.nccl.scope != "nowhere"
+            and servers is not None
+            and len(servers.nodes(self.domain)) > 1
+            and len(self.domain) > len(servers.nodes(self.domain))
+        )
+
+    def _places(self, op: Collective, stage: int, nccl: NcclModel) -> list[Place]:
+        """Each group of ranks, while those that run at the same time share the network.
+
+        On one server the routes price a collective, unless NCCL is to plan everything.
+        """
+        servers = self.routes.servers
+        if servers is None:
+            ranks = self.layout.ranks(op.among)
+            return [Place(ranks, 1, ranks)] if nccl.scope == "everywhere" else []
+        runs = self._runs(op, stage)
+        places = [servers.place(group, run) for run in runs for group in run]
+        if nccl.scope == "everywhere" or any(place.nodes > 1 for place in places):
+            return list(dict.fromkeys(places))
+        return []
+
+    def _library(self, nccl: NcclModel, op: Collective, stage: int) -> NcclModel:
+        """The library on the slowest links inside the servers."""
+        groups = [group for run in self._runs(op, stage) for group in run]
+        servers = self.routes.servers
+        if servers is None:
+            pairs = [flow for group in groups for flow in _flows(group, ring=True)]
+            links = {link for pair in pairs for link in self.routes.native.route(*pair)}
+            return nccl.on_links(min(self.routes.speeds[link][0] for link in links))
+        slowest = min(servers.inside_bytes_per_s(group) for group in groups)
+        return nccl if slowest == inf else nccl.on_links(slowest)
+
+    def fits(self, among: Among, bytes_per_s: int) -> bool:
+        """Whether all ranks that a collective is among are joined alike by links of a rate, inside
+        a server: then times that were measured there are theirs.
+        """
+        servers, native = self.routes.servers, self.routes.native
+        probe = collective("probe", "all_gather", among, 1, part="layer", repeat=1)
+        groups = [
+            group
+            for stage in range(self.layout.pp)
+            for run in self._runs(probe, stage)
+            for group in run
+        ]
+        return all(
+            (servers is None or len(servers.nodes(group)) == 1)
+            and alike_and_fast(native, group, bytes_per_s)
+            for group in groups
+        )
 
     def _device(self, rank: int, stage: int, member: int) -> int:
         return self.domain[rank + self.layout.stage_ranks * (stage + self.layout.pp * member)]

@@ -22,6 +22,9 @@ rows take half as long as the 16-bit ones, and only so do the bus bandwidths com
 can do (H100 x8: 445 GB/s).
 """
 
+NCCL_NAMES = {"all_to_all": "alltoall"}
+"""Collectives whose name in NCCL's tables is another one."""
+
 
 class CollectiveTables:
     """Prices all-reduce (vLLM's own rows, graph or eager) and NCCL's other collectives inside one
@@ -70,30 +73,55 @@ class CollectiveTables:
 
     def _custom(self, ranks: int, *, eager: bool) -> tuple[str, Floats, Floats] | None:
         """Rows of vLLM's custom all-reduce in one launch mode, 16 bit, for that many devices."""
-        for table in self._database.tables("all_reduce"):
-            if " vllm " not in table.label:
-                continue
-            rows = read_columns(
-                table.path, ["num_gpus", "message_size", "latency", "backend", "allreduce_dtype"]
-            )
-            mode = "vllm_eager" if eager else "vllm_graph"
-            if "backend" not in rows:
-                continue
-            keep = (rows["num_gpus"] == ranks) & (rows["backend"] == mode)
-            if bool(keep.any()):
-                return _points(rows, keep, f"{table.label} {'eager' if eager else 'graph'}")
-        return None
+        return custom_rows(self._database, ranks, eager=eager)
 
     def _nccl(self, name: str, ranks: int) -> tuple[str, Floats, Floats] | None:
-        for table in self._database.nccl():
-            rows = read_columns(
-                table.path, ["op_name", "nccl_dtype", "num_gpus", "message_size", "latency"]
-            )
-            keep = (rows["op_name"] == name) & (rows["nccl_dtype"] == "half")
-            keep &= rows["num_gpus"] == ranks
-            if bool(keep.any()):
-                return _points(rows, keep, f"{table.label} {name}")
-        return None
+        return nccl_rows(self._database, name, ranks)
+
+
+def custom_rows(
+    database: Database, ranks: int, *, eager: bool
+) -> tuple[str, Floats, Floats] | None:
+    """(label, elements, microseconds) of vLLM's all-reduce in one launch mode, among so many
+    devices.
+    """
+    mode = "vllm_eager" if eager else "vllm_graph"
+    for table in database.tables("all_reduce"):
+        if " vllm " not in table.label:
+            continue
+        rows = read_columns(
+            table.path, ["num_gpus", "message_size", "latency", "backend", "allreduce_dtype"]
+        )
+        if "backend" not in rows:
+            continue
+        keep = (rows["num_gpus"] == ranks) & (rows["backend"] == mode)
+        if bool(keep.any()):
+            return _points(rows, keep, f"{table.label} {'eager' if eager else 'graph'}")
+    return None
+
+
+def nccl_rows(database: Database, name: str, ranks: int) -> tuple[str, Floats, Floats] | None:
+    """(label, elements, microseconds) of one of NCCL's collectives among so many devices."""
+    op_name = NCCL_NAMES.get(name, name)
+    for table in database.nccl():
+        rows = read_columns(
+            table.path, ["op_name", "nccl_dtype", "num_gpus", "message_size", "latency"]
+        )
+        keep = (rows["op_name"] == op_name) & (rows["nccl_dtype"] == "half")
+        keep &= rows["num_gpus"] == ranks
+        if bool(keep.any()):
+            return _points(rows, keep, f"{table.label} {name}")
+    return None
+
+
+def measured_times(database: Database, name: str, ranks: int) -> tuple[str, Floats, Floats] | None:
+    """(label, bytes, microseconds) of a collective by NCCL, or of "vllm_graph" and "vllm_eager"."""
+    found = (
+        custom_rows(database, ranks, eager=name == "vllm_eager")
+        if name.startswith("vllm_")
+        else nccl_rows(database, name, ranks)
+    )
+    return None if found is None else (found[0], found[1] * ELEMENT_BYTES, found[2])
 
 
 def _points(

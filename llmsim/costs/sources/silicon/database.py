@@ -157,19 +157,25 @@ def find_database(request: CostRequest) -> Database | None:
     """
     if request.hardware is None or request.hardware.silicon_system is None:
         return None
+    return database_of(request.hardware.silicon_system, request.engine)
+
+
+def database_of(system: str, engine: EngineVersions = ANY_VERSION) -> Database | None:
+    """The tables of a folder of the database; None when it has none or the package is not
+    installed.
+    """
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         return None
     package = Path(next(iter(spec.submodule_search_locations)))
     root = package / "systems"
-    system = request.hardware.silicon_system
     if not (root / "data" / system).is_dir():
         return None
     info = sorted(package.parent.glob(f"{PACKAGE}-*.dist-info"))
     version = (
         info[-1].name.removeprefix(f"{PACKAGE}-").removesuffix(".dist-info") if info else "unknown"
     )
-    return Database(system, root, version, _constants(root / f"{system}.yaml"), request.engine)
+    return Database(system, root, version, _constants(root / f"{system}.yaml"), engine)
 
 
 def silicon_is_missing(request: CostRequest) -> bool:

@@ -1,0 +1,141 @@
+"""The time of one collective inside a server by each protocol of NCCL, and by vLLM's own kernels.
+
+A protocol takes floor + step x steps + volume / rate + own part / copy rate + fill x root(volume):
+
+- the floor is launch and synchronisation; a step is a message to the next rank;
+- the volume is what crosses a GPU's links, which nccl-tests calls the bus's;
+- Simple copies a rank's own part between buffers, at the copy rate;
+- a pipeline whose chunks balance start-up and fill adds the root of its volume.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+PHASES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
+"""How often the vector goes round: an all-reduce is a reduce-scatter and an all-gather."""
+ONE_SHOT, TWO_SHOT, MULTIMEM = "one-shot", "two-shot", "multimem"
+"""vLLM's own all-reduces: custom, and on symmetric memory that the switch reduces."""
+NVLS = "NVLS"
+"""NCCL's all-reduce on NVLink switches that reduce."""
+CUSTOM = (ONE_SHOT, TWO_SHOT, MULTIMEM)
+MEGABYTE = 1e6
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """Measured constants of one protocol for one kind of collective on one machine."""
+
+    name: str
+    floor_us: float
+    step_us: float
+    gb_per_s: tuple[tuple[int, float], ...]
+    """(ranks, GB/s of the bus), ascending; servers on PCIe differ by the number of ranks."""
+    copy_gb_per_s: float = inf
+    fill_us: float = 0.0
+    """Microseconds for the root of each megabyte."""
+    fewest_ranks: int = 2
+    most_ranks: float = inf
+    below_bytes: float = inf
+    """Messages from here on are not sent by this protocol."""
+
+    def rate_gb_per_s(self, ranks: int) -> float:
+        """GB/s of the bus among so many ranks: measured with as many, or with the next number."""
+        for measured, rate in self.gb_per_s:
+            if ranks <= measured:
+                return rate
+        return self.gb_per_s[-1][1]
+
+    def scaled(self, factor: float) -> "Protocol":
+        """The same on links that are `factor` times as fast."""
+        rates = tuple((ranks, rate * factor) for ranks, rate in self.gb_per_s)
+        return replace(self, gb_per_s=rates)
+
+    def us(self, kind: str, sizes: Floats, ranks: int) -> Floats:
+        """Microseconds of a collective of each size (bytes) inside a server; inf where the protocol
+        does not take it.
+        """
+        volume = crossing(self.name, kind, sizes, ranks)
+        start = self.floor_us + self.step_us * steps(self.name, kind, ranks)
+        sent = volume / (self.rate_gb_per_s(ranks) * 1e3)
+        times = start + sent + self.buffers_us(volume, sizes / ranks)
+        taken = self.fewest_ranks <= ranks <= self.most_ranks
+        return np.where(taken & (sizes < self.below_bytes), times, inf)
+
+    def buffers_us(self, volume: Floats, own: Floats) -> Floats:
+        """What buffers cost: the copy of a rank's own part, and the fill of the pipeline."""
+        return own / (self.copy_gb_per_s * 1e3) + self.fill_us * np.sqrt(volume / MEGABYTE)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What was fitted on the measured collectives of one machine; `docs` has the errors."""
+
+    name: str
+    link_gb_per_s: float
+    """Line rate of a GPU's links in a server, one direction."""
+    kinds: Mapping[str, tuple[Protocol, ...]]
+    """NCCL's protocols by kind of collective."""
+    custom: tuple[Protocol, ...] = ()
+    """All-reduces of vLLM in a CUDA graph: its own kernels, and NCCL beyond them."""
+    eager_floor_us: float = 0.0
+    """The least that vLLM's all-reduce takes outside of CUDA graphs."""
+    eager_us: float = 0.0
+    """What a launch outside of CUDA graphs adds."""
+    eager_copy_gb_per_s: float = inf
+    """Rate of the copy of the vector that vLLM makes outside of CUDA graphs."""
+
+    def scaled(self, link_gb_per_s: float, name: str) -> "Machine":
+        """The same machine with links of another rate."""
+        factor = link_gb_per_s / self.link_gb_per_s
+        if factor == 1.0:
+            return self
+        kinds = {
+            kind: tuple(one.scaled(factor) for one in protocols)
+            for kind, protocols in self.kinds.items()
+        }
+        custom = tuple(one.scaled(factor) for one in self.custom)
+        return replace(self, name=name, link_gb_per_s=link_gb_per_s, kinds=kinds, custom=custom)
+
+    def protocol(self, kind: str, name: str) -> Protocol | None:
+        """One protocol of NCCL by its name."""
+        return next((one for one in self.kinds[kind] if one.name == name), None)
+
+    def eager(self, graph_us: Floats, sizes: Floats) -> Floats:
+        """vLLM's all-reduce outside of CUDA graphs, from what it takes in one."""
+        copied = graph_us + self.eager_us + sizes / (self.eager_copy_gb_per_s * 1e3)
+        return np.maximum(copied, self.eager_floor_us)
+
+
+def crossing(name: str, kind: str, sizes: Floats, ranks: int) -> Floats:
+    """Bytes that cross a GPU's links in one direction."""
+    if name == ONE_SHOT:
+        return sizes * (ranks - 1.0)
+    return sizes * (PHASES[kind] * (ranks - 1.0) / ranks)
+
+
+def steps(name: str, kind: str, ranks: int) -> int:
+    """Messages of a rank, one after the other; a switch that reduces takes none."""
+    return 0 if name in (NVLS, MULTIMEM) else PHASES[kind] * (ranks - 1)
+
+
+def protocol_times(protocols: tuple[Protocol, ...], kind: str, sizes: Floats, ranks: int) -> Floats:
+    """Microseconds by protocol and size; inf where it is not taken: NCCL's are not where vLLM has
+    kernels of its own.
+    """
+    times = np.array([one.us(kind, sizes, ranks) for one in protocols])
+    own = np.array([one.name in CUSTOM for one in protocols])
+    if own.any():
+        taken = np.isfinite(times[own]).any(axis=0)
+        times[~own] = np.where(taken, inf, times[~own])
+    return times
+
+
+def fastest(protocols: tuple[Protocol, ...], kind: str, sizes: Floats, ranks: int) -> Floats:
+    """Microseconds of the fastest protocol for each size."""
+    return np.asarray(protocol_times(protocols, kind, sizes, ranks).min(axis=0))

@@ -1,0 +1,193 @@
+"""Prices collectives as NCCL plans them, by where their ranks are."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import inf
+from typing import Literal
+
+import numpy as np
+
+from llmsim._native import engine
+from llmsim.config.topology.file import TopologySpec
+from llmsim.core import Int64
+from llmsim.costs.nccl.constants import machine_of
+from llmsim.costs.nccl.plans import Chosen, Place, choose, choose_vllm
+from llmsim.costs.nccl.protocols import PHASES, Machine
+from llmsim.model import Collective, Hardware
+
+PS_PER_US = 1_000_000
+Scope = Literal["nowhere", "between servers", "everywhere"]
+"""Where NCCL's plans price collectives: `--collective-costs` links, auto or measured, nccl."""
+SCOPES: dict[str, Scope] = {"links": "nowhere", "nccl": "everywhere"}
+NODE_GROUP = "node"
+"""Groups `node0`, `node1`, ... of a topology are its servers."""
+
+
+@dataclass(frozen=True)
+class ServerLinks:
+    """Servers that no topology describes: how many devices the links inside one join, and a
+    device's network card.
+    """
+
+    devices: int
+    card_bytes_per_s: int
+    from_sheet: bool
+    """The card is the data sheet's, since the cluster file says nothing of the network between."""
+
+
+@dataclass(frozen=True, eq=False)
+class NcclModel:
+    """The collective library of a group's devices; immutable."""
+
+    machine: Machine
+    scope: Scope
+    graph_tokens: int
+    """Steps of at most so many tokens replay a CUDA graph."""
+    servers: ServerLinks | None = None
+
+    def on_links(self, bytes_per_s: float) -> "NcclModel":
+        """The same library on links of another rate inside the server."""
+        scaled = self.machine.scaled(bytes_per_s / 1e9, self.machine.name)
+        return replace(self, machine=scaled)
+
+    def price(self, op: Collective, sizes: Int64, places: Sequence[Place]) -> tuple[Int64, str]:
+        """(picoseconds by size, the source of the numbers): of the slowest of the places."""
+        priced = [self._at(op, sizes, place) for place in places]
+        us = np.maximum.reduce([one.us for one in priced])
+        slowest = max(range(len(priced)), key=lambda at: (float(priced[at].us[-1]), -at))
+        ps = np.ceil(us * PS_PER_US).astype(np.int64)
+        plans = ", ".join(priced[slowest].used)
+        where = described(places[slowest])
+        return ps, f"NCCL model of {self.machine.name}, {op.collective} by {plans} {where}"
+
+    def _at(self, op: Collective, sizes: Int64, place: Place) -> Chosen:
+        vectors = sizes.astype(np.float64)
+        if place.nodes > 1 or op.collective != "all_reduce" or op.among != "tp":
+            return choose(self.machine, op.collective, vectors, place)
+        graph = choose_vllm(self.machine, vectors, place.ranks, eager=False)
+        eager = choose_vllm(self.machine, vectors, place.ranks, eager=True)
+        replayed = sizes <= self.graph_tokens * op.collective_bytes_per_token
+        us = np.where(replayed, graph.us, eager.us)
+        return Chosen(us, graph.names, graph.which)
+
+
+def described(place: Place) -> str:
+    """Where a collective runs, for the source of its times."""
+    if place.nodes == 1:
+        return f"among {place.ranks} in a server"
+    return (
+        f"among {place.ranks} on {place.nodes} servers, {place.card_gb_per_s:.4g} GB/s of network "
+        "cards a rank"
+    )
+
+
+def nccl_model(hardware: Hardware, graph_sizes: Sequence[int], collectives: str) -> NcclModel:
+    """The library of a device."""
+    machine = machine_of(hardware.silicon_system, hardware.intra_node_link_bytes_per_s)
+    scope = SCOPES.get(collectives, "between servers")
+    return NcclModel(machine, scope, max(graph_sizes, default=0))
+
+
+def is_planned(op: Collective) -> bool:
+    """Whether NCCL has plans for this kind of collective."""
+    return op.collective in PHASES
+
+
+@dataclass(frozen=True, eq=False)
+class Servers:
+    """Which server of a topology each device is in, and what joins them."""
+
+    native: "engine.Topology"
+    node_of: dict[int, int]
+    reducing_network: bool
+
+    def nodes(self, devices: Iterable[int]) -> list[int]:
+        """The servers of some devices, in the order of their numbers."""
+        return sorted({self.node_of[device] for device in devices})
+
+    def place(self, group: Sequence[int], at_once: Collection[Sequence[int]]) -> Place:
+        """Where a collective of some devices is, while those of `at_once` (itself among them) share
+        the network.
+        """
+        nodes = self.nodes(group)
+        if len(nodes) == 1:
+            return Place(len(group), 1, len(group))
+        speeds = self.native.link_speeds()
+        crossing: Counter[int] = Counter()
+        for other in at_once:
+            for flow in self._flows(other):
+                crossing.update(self.native.route(*flow))
+        leaving: Counter[int] = Counter()
+        hop_ps = 0
+        for flow in self._flows(group):
+            links = self.native.route(*flow)
+            leaving[self.node_of[flow[0]]] += min(speeds[one][0] // crossing[one] for one in links)
+            hop_ps = max(hop_ps, sum(speeds[one][1] for one in links))
+        fewest = min(Counter(self.node_of[device] for device in group).values())
+        card = min(leaving.values()) / fewest
+        hop_us = hop_ps / PS_PER_US
+        return Place(len(group), len(nodes), fewest, card / 1e9, hop_us, self.reducing_network)
+
+    def inside_bytes_per_s(self, group: Sequence[int]) -> float:
+        """The slowest link between two devices of one server; inf where each has one of them."""
+        speeds = self.native.link_speeds()
+        slowest = inf
+        for members in self._by_node(group).values():
+            for a, b in pairwise(members):
+                rates = [speeds[one][0] for one in self.native.route(a, b)]
+                slowest = min(slowest, *rates)
+        return slowest
+
+    def _by_node(self, group: Sequence[int]) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {node: [] for node in self.nodes(group)}
+        for device in sorted(group):
+            found[self.node_of[device]].append(device)
+        return found
+
+    def _flows(self, group: Sequence[int]) -> list[tuple[int, int]]:
+        """(from, to) of each rail of a ring over the servers: device i of one to device i of the
+        next.
+        """
+        members = list(self._by_node(group).values())
+        if len(members) == 1:
+            return []
+        after = [*members[1:], members[0]]
+        return [
+            flow
+            for here, there in zip(members, after, strict=True)
+            for flow in zip(here, there, strict=False)  # a larger server has rails to spare
+        ]
+
+
+def servers_of(spec: TopologySpec, native: "engine.Topology") -> Servers | None:
+    """The servers of a topology, whose groups `node0`, `node1`, ... say which devices they hold;
+    None where it has no such groups, or a device is in none.
+    """
+    node_of: dict[int, int] = {}
+    for name, devices in spec.groups.items():
+        number = name.removeprefix(NODE_GROUP)
+        if name != number and number.isdecimal():
+            node_of |= dict.fromkeys(devices, int(number))
+    if len(node_of) < spec.num_devices():
+        return None
+    return Servers(native, node_of, spec.reducing_network)
+
+
+def alike_and_fast(native: "engine.Topology", devices: Sequence[int], bytes_per_s: int) -> bool:
+    """Whether every two of the devices are joined alike, at a rate within a tenth of the given one:
+    then times that were measured on links of that rate fit them.
+    """
+    speeds = native.link_speeds()
+    routes = set()
+    for a in devices:
+        for b in devices:
+            if a != b:
+                links = native.route(a, b)
+                latency = sum(speeds[one][1] for one in links)
+                routes.add((len(links), min(speeds[one][0] for one in links), latency))
+    if len(routes) != 1:
+        return False
+    ((_, slowest, _),) = routes
+    return abs(slowest - bytes_per_s) * 10 <= bytes_per_s
