@@ -8,7 +8,7 @@ PYTHON_FILES := $(sort $(shell find llmsim -name '*.py'))
 STAMP := $(VENV)/.installed
 TOOLS := $(VENV)/.tools
 
-.PHONY: run test replay fuzz bench lint format stubs sanitize mutate clean always
+.PHONY: run test replay fuzz fuzz-strict bench lint format stubs sanitize mutate clean always
 
 run: $(STAMP)
 	$(BIN)/python main.py --cluster-config cluster_config/h100_llama31_8b.json --dataset dataset/chat_h100_300.jsonl \
@@ -29,6 +29,13 @@ replay: $(STAMP) $(TOOLS)
 fuzz: $(STAMP) $(TOOLS)
 	PYTHONPATH=tests $(BIN)/python -m fuzz --count $(or $(COUNT),20000) --target "$(TARGET)" $(if $(SEED),--seed $(SEED))
 	$(if $(TARGET),,HYPOTHESIS_PROFILE=random $(BIN)/python -m pytest -m hypothesis)
+
+# Random cases by strict rules and by a stock ASTRA-sim, the executable UPSTREAM (docs/explanation/engine_checks.md). COUNT cases
+# from SEED on; BACKEND aware or unaware, where the name of the executable does not say.
+fuzz-strict: $(STAMP) $(TOOLS)
+	@test -n "$(UPSTREAM)" || { echo "error: UPSTREAM is missing; make fuzz-strict UPSTREAM=PATH names a stock ASTRA-sim" >&2; exit 2; }
+	cd tests && PYTHONPATH=.:.. ../$(BIN)/python -m engine.upstream $(abspath $(UPSTREAM)) --count $(or $(COUNT),1000) --seed $(SEED) \
+		$(if $(BACKEND),--backend $(BACKEND))
 
 bench: $(STAMP) $(TOOLS)
 	$(BIN)/python -m bench
