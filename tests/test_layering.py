@@ -88,7 +88,7 @@ ORDERS = {
     "llmsim/costs/sources": ["bundle", "silicon", "external"],
     "llmsim/lowering": ["network", "offload", "kv", "adjust", "energy"],
     "llmsim/cli": ["run", "commands", "first_steps"],
-    "llmsim/export": ["timeline", "step_graph", "benchmark_formats"],
+    "llmsim/export": ["timeline", "step_graph", "benchmark_formats", "html_report"],
     "llmsim/validation": ["logs", "compare", "fit", "report"],
     "llmsim/profiler": [
         "bundle",

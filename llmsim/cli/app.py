@@ -16,6 +16,7 @@ from llmsim.cli.commands import (
     export,
     graph,
     graph_step,
+    report,
     run,
     schema,
     search,
@@ -88,6 +89,7 @@ _add(app, "calibrate", calibrate.HELP, calibrate.command, context_settings=calib
 _add(app, "cost", cost.HELP, cost.command)
 _add(app, "diff", diff.HELP, diff.command)
 _add(app, "why", why.HELP, why.command)
+_add(app, "report", report.HELP, report.command)
 _add(app, "export", export.HELP, export.command)
 _add(app, "search", search.HELP, search.command)
 _add(app, "schema", schema.HELP, schema.command)

@@ -1,7 +1,7 @@
 """A finished run as columns: from its run folder, or from results in memory."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -180,6 +180,14 @@ def read_object(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise InputError(f"{path} holds no JSON object; write the run folder again")
     return found
+
+
+def read_columns(path: Path, names: Sequence[str] | None) -> dict[str, NDArray[Any]]:
+    """Columns of a table of a run folder (None: all); empty where the file is missing."""
+    if not path.is_file():
+        return {}
+    found = _parquet(path)
+    return {name: found.column(name).to_numpy() for name in names or found.column_names}
 
 
 def _parquet(path: Path) -> "pa.Table":
