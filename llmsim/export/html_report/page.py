@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from html import escape
-from importlib import resources
 from pathlib import Path
 
+from llmsim.config import input_files
 from llmsim.export.files import atomic_writer
 from llmsim.export.html_report import machine_sections as machine
 from llmsim.export.html_report import results_sections as results
@@ -58,5 +58,4 @@ def _title(runs: Sequence[Run]) -> str:
 
 
 def _asset(name: str) -> str:
-    folder = resources.files("llmsim.export.html_report")
-    return (folder / name).read_text(encoding="utf-8")
+    return input_files.read_bytes(Path(__file__).with_name(name)).decode()
