@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,9 @@ from llmsim.columns import PowerColumns
 from llmsim.columns import RequestColumns as RequestColumns
 from llmsim.columns import UInt8 as UInt8
 from llmsim.columns import UInt64 as UInt64
+
+if TYPE_CHECKING:
+    from llmsim import _native
 
 PS_PER_NS = 1_000
 PS_PER_US = 1_000_000
@@ -278,6 +282,8 @@ class Results:
     invariants: Mapping[str, str] = field(default_factory=dict)
     """Number and name of each invariant checked -> "ok" or what was found."""
     notes: tuple[str, ...] = ()
+    simulation: "_native.Simulation | None" = field(default=None, repr=False)
+    """The native simulation that has run, for tables that are made when they are asked for."""
 
     @property
     def cut_short(self) -> bool:

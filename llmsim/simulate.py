@@ -54,6 +54,8 @@ class SimulationOptions:
     series_interval_ps: int = PS_PER_S
     record_series: bool = True
     record_steps: bool = False
+    record_rounds: bool = False
+    """Keep the schedules of all groups, so that graphs can be made of every step."""
     record_transfers: bool = False
     """Keep every transfer of the network that groups share (`llmsim.columns.TransferColumns`)."""
     policies: PolicySpecs = field(default_factory=PolicySpecs)
@@ -87,7 +89,8 @@ def simulate(
     when a router, a policy or a scheduler written in Python fails, and InfeasibleError when
     simulated times leave the clock's range.
     """
-    simulation = native_simulation(deployment, workload, options)
+    recorded = tuple(range(len(deployment.groups))) if options.record_rounds else ()
+    simulation = native_simulation(deployment, workload, options, recorded)
     sink = sink or KeptSeries()
     interrupted = False
     circular: tuple[int, ...] = ()
@@ -366,6 +369,7 @@ def _results(
         circular=circular,
         horizon_ps=simulation.now_ps if simulation.at_horizon else None,
         notes=deployment.notes,
+        simulation=simulation,
     )
     results = with_output_processing(results, deployment.output_processing_ps)
     results.invariants = check_invariants(results, deployment.enforces_lower_bound)

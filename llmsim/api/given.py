@@ -43,6 +43,7 @@ class Given:
     output: outputs.Output = None
     run_dir: outputs.RunDir = None
     timeline: outputs.Timeline = None
+    graphs: outputs.Graphs = None
     as_json: outputs.Json = False
     input_files: outputs.InputFiles = None
     goodput: outputs.Goodput = None

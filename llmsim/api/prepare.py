@@ -72,6 +72,15 @@ def prepare(options: RunOptions) -> Prepared:
         record_series=recorded or options.log_level != "WARNING",
         record_steps=recorded,
     )
+    if options.graphs is not None:
+        from llmsim.rounds.selection import check_selection
+
+        workload, groups = prepared.workload, prepared.lowered.groups
+        check_selection(options.graphs, len(groups), len(workload), workload.request_id)
+        simulation = replace(
+            prepared.simulation, record_steps=True, record_rounds=True, record_transfers=True
+        )
+        prepared = replace(prepared, simulation=simulation)
     return replace(prepared, cluster=cluster)
 
 

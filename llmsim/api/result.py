@@ -18,6 +18,7 @@ from llmsim.config.errors import InfeasibleError, InputError
 from llmsim.core import PS_PER_S, Results
 
 if TYPE_CHECKING:
+    import networkx
     import pandas as pd
 
     from llmsim.api.plots import Plots
@@ -132,6 +133,24 @@ class Result:
         from llmsim.api.why.answer import why
 
         return why(self, metric, percentile, request=request, what_if=what_if)
+
+    def graph(self, group: int = 0, step: int = 0) -> "networkx.DiGraph[int]":
+        """One step of a group as a networkx graph: operators, copies, transfers of KV, with times.
+
+        `step` counts the group's steps with work, from 0. Nodes have the attributes of
+        docs/reference/graphs.md; times are in microseconds. The run is repeated until the step.
+        Raises InputError where there is no such group or step, NotYetError for drafters with a
+        model.
+        """
+        from llmsim.export.step_graph.formats import to_networkx
+        from llmsim.export.step_graph.graph import iteration_graph
+        from llmsim.rounds import round_of
+
+        lowered = self._prepared.lowered
+        if not 0 <= group < len(lowered.groups):
+            raise InputError(f"group is {group}; it may be from 0 to {len(lowered.groups) - 1}")
+        batch = round_of(lowered, self._prepared.workload, self._prepared.simulation, group, step)
+        return to_networkx(iteration_graph(lowered.groups, group, batch))
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Writes a run folder as `llmsim run --run-dir` does; raises InputError."""

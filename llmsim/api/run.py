@@ -24,6 +24,7 @@ OUTPUTS = {
     "output": "Result.to_csv",
     "run_dir": "Result.save",
     "timeline": "Result.to_timeline",
+    "graphs": "Result.graph",
     "as_json": "Result.summary",
     "input_files": "Result.input_files",
     "log_level": "Result.series",

@@ -21,6 +21,7 @@ NOT_OPTIONS = (
     "output",
     "run_dir",
     "timeline",
+    "graphs",
     "as_json",
     "input_files",
     "enable_block_copy",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from llmsim.costs.experts.routing import ExpertRouting
     from llmsim.lowering import Calibration
     from llmsim.lowering.kv.tiers import KvTierOptions
+    from llmsim.rounds.selection import GraphSelection
     from llmsim.routing import RouterSpec
     from llmsim.scheduling.policies import PolicySpecs
 
@@ -60,6 +61,8 @@ class RunOptions:
     arrivals: Path | None = None
     """A recorded log whose true arrivals replace the trace's."""
     timeline: Path | None = None
+    graphs: "GraphSelection | None" = None
+    """The steps whose graphs are written."""
     input_files: Path | None = None
     """Where the list of all files that were read is written."""
     policies: "PolicySpecs | None" = None
@@ -134,6 +137,7 @@ def _checked(given: Given) -> RunOptions:
         network=refused.network(given.network_backend),
         exact=given.exact,
         **named,
+        graphs=None if given.graphs is None else _graphs(given.graphs),
         as_json=given.as_json,
         log_interval_ps=interval_ps(given.log_interval),
         log_level=_log_level(given.log_level),
@@ -160,6 +164,12 @@ def _checked(given: Given) -> RunOptions:
         targets_ps=_targets_ps(given.goodput),
         asked=options_asked(given),
     )
+
+
+def _graphs(text: str) -> "GraphSelection":
+    from llmsim.rounds.selection import parse_selection
+
+    return parse_selection(text)
 
 
 def _engine(given: Given) -> dict[str, Any]:

@@ -113,12 +113,10 @@ def read_trace(path: Path | str) -> Iterator[TraceNode]:
 
 def to_networkx(nodes: Iterable[TraceNode]) -> "networkx.DiGraph":
     """A directed graph from parents to children: nodes by id with name, type, duration_micros and
-    the attributes; edges with `kind` "data" or "control". Needs networkx.
+    the attributes; edges with `kind` "data" or "control".
     """
-    try:
-        import networkx
-    except ImportError:
-        raise InputError("networkx is not installed; pip install networkx") from None
+    import networkx
+
     graph = networkx.DiGraph()
     for node in nodes:
         own = {"name": node.name, "type": node.type, "duration_micros": node.duration_micros}

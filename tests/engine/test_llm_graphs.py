@@ -8,6 +8,7 @@ import random
 import subprocess
 from pathlib import Path
 
+import networkx
 import pytest
 from processes import HANGS_S
 
@@ -227,7 +228,6 @@ def test_traces_there_and_back(tmp_path: Path, messages: dict[str, object]) -> N
 
 
 def test_networkx(tmp_path: Path) -> None:
-    networkx = pytest.importorskip("networkx")
     path = tmp_path / "a.et"
     path.write_bytes(
         ck.trace([ck.node(1, ck.COMP), ck.node(2, ck.COLL, [1], comm_type=0, comm_size=8)])

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import networkx
 import numpy as np
 import pytest
 
@@ -349,7 +350,6 @@ def test_graphml_and_json(tmp_path: Path) -> None:
 
 
 def test_networkx(tmp_path: Path) -> None:
-    networkx = pytest.importorskip("networkx")
     graph, _ = exported(tmp_path, 2, 1)
     found = to_networkx(graph)
     assert networkx.is_directed_acyclic_graph(found)

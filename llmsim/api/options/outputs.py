@@ -25,6 +25,15 @@ Timeline = Annotated[
         text="Writes a trace file for ui.perfetto.dev with steps, requests and counters.",
     ),
 ]
+Graphs = Annotated[
+    str | None,
+    option(
+        PANEL,
+        "--graphs",
+        text="Writes graphs of steps and index.parquet into a folder: "
+        "FOLDER[:every=N|slowest=K|request=ID|step=N[,group=N][,format=json|et|dot|graphml]].",
+    ),
+]
 Json = Annotated[
     bool, option(PANEL, "--json", text="Prints one JSON object on stdout instead of the text.")
 ]

@@ -1,12 +1,18 @@
 """`llmsim graph step`: one iteration of a run, as a graph that other tools read."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from llmsim.cli.run.command_line import given_path
 from llmsim.config.errors import InputError
+
+if TYPE_CHECKING:
+    from llmsim.api.prepare import Prepared
+    from llmsim.export.step_graph.graph import Round
+
+PS_PER_S = 10**12
 
 HELP = (
     "Write one step of a run as a graph: every operator with its device, duration and bytes. The "
@@ -27,7 +33,19 @@ Output = Annotated[
     ),
 ]
 Iteration = Annotated[
-    int, typer.Option("--iteration", "-i", help="Chooses the step of the group, from 0.")
+    int | None,
+    typer.Option(
+        "--iteration", "-i", help="Chooses the step of the group, from 0; 0 if not given."
+    ),
+]
+Slowest = Annotated[bool, typer.Option("--slowest", help="Chooses the longest step of the group.")]
+At = Annotated[
+    float | None,
+    typer.Option("--at", metavar="SECONDS", help="Chooses the step that runs at this time."),
+]
+OfRequest = Annotated[
+    str | None,
+    typer.Option("--request", metavar="ID", help="Chooses the first step with this request."),
 ]
 Group = Annotated[int, typer.Option("--group", help="Chooses the instance of the cluster, from 0.")]
 Rank = Annotated[
@@ -46,7 +64,10 @@ EveryLayer = Annotated[
 def command(
     context: typer.Context,
     output: Output,
-    iteration: Iteration = 0,
+    iteration: Iteration = None,
+    slowest: Slowest = False,
+    at: At = None,
+    request: OfRequest = None,
     group: Group = 0,
     rank: Rank = "all",
     every_layer: EveryLayer = False,
@@ -58,7 +79,6 @@ def command(
     from llmsim.export.step_graph.chakra import write_chakra
     from llmsim.export.step_graph.formats import as_dot, as_graphml, as_json
     from llmsim.export.step_graph.graph import iteration_graph
-    from llmsim.rounds import round_of
 
     form = FORMATS.get(output.suffix, "et")
     if form == "et" and output.suffix not in ("", ".et"):
@@ -71,7 +91,7 @@ def command(
     groups = prepared.lowered.groups
     if not 0 <= group < len(groups):
         raise InputError(f"--group is {group}; the cluster has the groups 0 to {len(groups) - 1}")
-    batch = round_of(prepared.lowered, prepared.workload, prepared.simulation, group, iteration)
+    batch = _chosen(prepared, group, iteration, slowest=slowest, at_s=at, request=request)
     graph = iteration_graph(groups, group, batch)
     ranks = _ranks(rank, graph.ranks)
     nodes = [node for node in graph.nodes if node.rank in ranks]
@@ -90,6 +110,47 @@ def command(
         f"{output}: {len(nodes)} nodes of {len(ranks)} ranks, {graph.duration_ps / 1e6:.1f} us"
     )
     return 0
+
+
+def _chosen(
+    prepared: "Prepared",
+    group: int,
+    iteration: int | None,
+    *,
+    slowest: bool,
+    at_s: float | None,
+    request: str | None,
+) -> "Round":
+    """The batch of the one step that the options name."""
+    from llmsim.rounds import recorded_run, round_of
+    from llmsim.rounds.selection import request_number
+
+    named = {
+        "--iteration": iteration is not None,
+        "--slowest": slowest,
+        "--at": at_s is not None,
+        "--request": request is not None,
+    }
+    given = [name for name, is_given in named.items() if is_given]
+    if len(given) > 1:
+        raise InputError(f"{' and '.join(given)} exclude each other; give one of them")
+    what = (prepared.lowered, prepared.workload, prepared.simulation, group)
+    if not given or iteration is not None:
+        return round_of(*what, iteration or 0)
+    steps = recorded_run(*what)
+    found: int | None
+    if slowest:
+        found = min(range(len(steps.worked)), key=steps.slowness, default=None)
+    elif at_s is not None:
+        found = steps.at(round(at_s * PS_PER_S))
+    else:
+        assert request is not None, "one of them is given"
+        number = request_number(request, steps.num_requests, prepared.workload.request_id)
+        mine = (one for one in range(len(steps.worked)) if number in steps.requests(one))
+        found = next(mine, None)
+    if found is None:
+        raise InputError(f"{given[0]}: group {group} has no such step")
+    return steps.round(found)
 
 
 def _ranks(text: str, ranks: int) -> list[int]:

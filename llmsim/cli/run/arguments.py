@@ -30,6 +30,7 @@ def without_outputs(options: RunOptions) -> RunOptions:
         "--output": options.output,
         "--run-dir": options.run_dir,
         "--timeline": options.timeline,
+        "--graphs": options.graphs,
     }
     named = [name for name, path in asked.items() if path is not None]
     if named:
@@ -38,4 +39,4 @@ def without_outputs(options: RunOptions) -> RunOptions:
         raise InputError(
             f"--require {options.require}: only `llmsim run` refuses times; leave it out"
         )
-    return replace(options, output=None, run_dir=None, timeline=None)
+    return replace(options, output=None, run_dir=None, timeline=None, graphs=None)

@@ -49,6 +49,8 @@ def check_outputs(options: "RunOptions") -> None:
         check_perfetto()
     if options.run_dir is not None:
         check_writable_folder(options.run_dir)
+    if options.graphs is not None:
+        check_writable_folder(options.graphs.folder)
 
 
 def _inputs(options: "RunOptions") -> list[Path]:
@@ -79,6 +81,8 @@ def write_outputs(
         writers.append(lambda: _write_run_dir(options, prepared, results, report, series))
     if options.timeline is not None:
         writers.append(lambda: _write_timeline(options, prepared, results, series))
+    if options.graphs is not None:
+        writers.append(lambda: _write_graphs(options, prepared, results))
     writers.append(lambda: _print_report(options, lowered, report))
     errors = []
     for write in writers:
@@ -123,6 +127,16 @@ def _write_timeline(
     ]
     how = prepared.deployment.disaggregation
     write_timeline(options.timeline, results, groups, layerwise=how is not None and how.layerwise)
+
+
+def _write_graphs(options: "RunOptions", prepared: "Prepared", results: Results) -> None:
+    from llmsim.rounds import RecordedSteps
+    from llmsim.rounds.folder import write_graphs
+
+    assert options.graphs is not None and results.simulation is not None
+    lowered, simulation = prepared.lowered, results.simulation
+    recorded = [RecordedSteps(simulation, lowered, group) for group in range(len(lowered.groups))]
+    write_graphs(options.graphs, lowered.groups, recorded, prepared.workload.request_id)
 
 
 def _print_report(

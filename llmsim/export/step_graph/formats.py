@@ -184,7 +184,7 @@ def as_graphml(graph: IterationGraph, nodes: Sequence[GraphNode]) -> str:
 
 
 def to_networkx(graph: IterationGraph) -> Any:
-    """A networkx.DiGraph of all ranks, nodes by their number; ImportError without networkx."""
+    """A networkx.DiGraph of all ranks, nodes by their number."""
     import networkx
 
     result = networkx.DiGraph(model=graph.model, hardware=graph.hardware, iteration=graph.iteration)

@@ -60,6 +60,25 @@ class RecordedSteps:
         steps, place = self._of_member[self._group], self.worked[iteration]
         return int(steps["start_ps"][place]), int(steps["end_ps"][place])
 
+    def slowness(self, iteration: int) -> tuple[int, int]:
+        """Orders steps by their lengths, the longest first, and equal ones by time."""
+        start_ps, end_ps = self.times_ps(iteration)
+        return start_ps - end_ps, iteration
+
+    def at(self, time_ps: int) -> int | None:
+        """The iteration that runs at a time; None: none does."""
+        running = [
+            iteration
+            for iteration in range(len(self.worked))
+            if self.times_ps(iteration)[0] <= time_ps < self.times_ps(iteration)[1]
+        ]
+        return running[0] if running else None
+
+    @property
+    def num_requests(self) -> int:
+        """Of the trace."""
+        return len(self._simulation.requests()["status"])
+
     def requests(self, iteration: int) -> list[int]:
         """The numbers of the requests in the group's batch."""
         first, last = self._items_of(self._group, int(self.worked[iteration]))
@@ -108,6 +127,19 @@ def members_of_round(deployment: LoweredDeployment, group: int) -> tuple[int, ..
         ),
         (group,),
     )
+
+
+def recorded_run(
+    deployment: LoweredDeployment, workload: Workload, options: SimulationOptions, group: int
+) -> RecordedSteps:
+    """All steps of a group; raises what `simulate` raises."""
+    recorded = replace(options, record_steps=True, record_transfers=True)
+    members = members_of_round(deployment, group)
+    simulation = native_simulation(deployment, workload, recorded, recorded=members)
+    with errors_named(simulation, deployment, workload, options):
+        while not simulation.run(EVENTS_PER_BATCH):
+            pass
+    return RecordedSteps(simulation, deployment, group)
 
 
 def round_of(
