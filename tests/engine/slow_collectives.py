@@ -132,6 +132,8 @@ class Collectives:
             backwards = True
         algorithm = re.sub("^one(.)", lambda found: found[1].lower(), algorithm)
         tree = algorithm == "doubleBinaryTree" and self.count("tree", npu, dimension) % 2 == 1
+        if algorithm == "doubleBinaryTree":  # whatever it is asked for
+            operation = "ALL_REDUCE"
         delay = GROUP_DELAY_NS if sub_group else self.delay
         return Phase(
             operation, algorithm, ring, (dimension, queue), backwards, tree, delay, sub_group

@@ -86,7 +86,7 @@ class Program:
             "latency": [self.draw.choice([0, 0.5, 100, 500.25, 20000]) for _ in self.sizes],
         }
 
-    def _algorithms(self, kind: int, aware_plan: bool) -> list[str]:
+    def _algorithms(self, kind: int) -> list[str]:
         """One per dimension, or fewer; of those that can carry out their phase on that
         many NPUs.
         """
@@ -105,14 +105,8 @@ class Program:
             halves = whole or all(len(members).bit_count() == 1 for members in self.groups.values())
             if size.bit_count() == 1 and halves and kind != ck.ALL_TO_ALL:
                 able += ["halvingDoubling"] * 3
-            last = len(chosen) == count - 1
-            if (
-                size.bit_count() == 1
-                and whole
-                and kind == ck.ALL_REDUCE
-                and (last or not aware_plan)
-            ):
-                able += ["doubleBinaryTree"] * 3
+            if size.bit_count() == 1 and whole:
+                able += ["doubleBinaryTree"] * (3 if kind == ck.ALL_REDUCE else 1)
             chosen.append(self.draw.choice(able))
         return chosen
 
@@ -132,7 +126,7 @@ class Program:
         if plan is not None:
             system["collective-optimization"] = plan
         for kind, name in KINDS.items():
-            system[f"{name}-implementation"] = self._algorithms(kind, plan == "localBWAware")
+            system[f"{name}-implementation"] = self._algorithms(kind)
         if self.splits == 1 and self.draw.random() < 0.3:
             system["all-gather-implementation-custom"] = [str(self._custom_files())]
         if self.splits == 1 and self.draw.random() < 0.1:

@@ -20,6 +20,7 @@ NOT_SUPPORTED = ("delay_sharedbus_LogGP",)
 # Upstream's failures that are no failures here: what they give is written beside them.
 SOUND_EDGES = {
     "delay_local_mem_bw_missing",  # reductions take no time
+    "edge_DBT_allgather",  # an all-reduce, as upstream
     "edge_collective_latency_zero_fc_tiny",  # everything ends at 0 ns
     "metadata_node",  # ends at once
     "misc_duplicate_ids",  # the last record wins
@@ -109,6 +110,16 @@ def test_what_upstream_fails_on_ends_with_a_sentence_or_a_sound_result(
         else:
             assert result.exit_code in (2, 3), (case.name, result.exit_code)
             assert result.errors.startswith("error: "), case.name
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_tree_asked_for_an_all_gather(command: Path, tmp_path: Path, backend: str) -> None:
+    """Upstream carries out an all-reduce and ends: to the nanosecond."""
+    shared("astra_conformance")
+    case = next(case for case in cases(edge=True) if case.name == "edge_DBT_allgather")
+    recorded = case.recorded(backend)
+    assert recorded is not None and len(recorded["finish_cycles"]) == 4
+    assert not list(differences(case, recorded, case.run(command, tmp_path, backend), backend))
 
 
 def test_refusals_of_the_aware_network(command: Path, tmp_path: Path) -> None:

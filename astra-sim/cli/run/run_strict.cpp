@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <utility>
 
 #include "cli/run/runs.h"
@@ -23,6 +24,22 @@ void note_lengths(const Files& files, std::vector<std::string>& notes) {
   }
 }
 
+// Upstream's double tree carries out an all-reduce whatever it is asked for.
+void note_trees(const Files& files, std::vector<std::string>& notes) {
+  const auto is_tree = [](const config::AlgorithmChoice& choice) {
+    return choice.algorithm == config::Algorithm::kDoubleBinaryTree;
+  };
+  for (std::size_t kind = 0; kind < config::kCollectives; ++kind) {
+    const auto& given = files.system.algorithms[kind];
+    const bool trees = std::any_of(given.begin(), given.end(), is_tree);
+    const bool reduces = static_cast<config::Collective>(kind) == config::Collective::kAllReduce;
+    if (!trees || (reduces && !(files.system.local_bandwidth_aware && given.size() > 1))) continue;
+    notes.push_back(files.system.path + ": doubleBinaryTree of " + config::kCollectiveKeys[kind] +
+                    "-implementation carries out all-reduces of whole chunks in every phase, as "
+                    "upstream");
+  }
+}
+
 }  // namespace
 
 Report run_strict(const CommandLine& line, const Files& files, std::vector<std::string>& notes) {
@@ -30,6 +47,7 @@ Report run_strict(const CommandLine& line, const Files& files, std::vector<std::
     throw model::InputError(files.memory.path + ": tiers are ours and need --rules default");
   }
   note_lengths(files, notes);
+  note_trees(files, notes);
   strict::Options options;
   options.workload = line.workload;
   options.aware = line.backend == "congestion-aware";

@@ -96,6 +96,11 @@ const Plan& Plans::plan(Collective kind, std::uint32_t group, std::uint32_t dime
   const auto found = plans_.find(key);
   if (found != plans_.end()) return found->second;
   Plan made = make(kind, scope, dimensions);
+  // Upstream's tree knows nothing but an all-reduce, which leaves the size of a chunk as it is.
+  for (Phase& phase : made.phases) {
+    if (phase.algorithm.algorithm == config::Algorithm::kDoubleBinaryTree)
+      phase.operation = Collective::kAllReduce;
+  }
   check(made, kind, scope);
   return plans_.emplace(key, std::move(made)).first->second;
 }
@@ -124,12 +129,8 @@ void Plans::check(const Plan& plan, Collective kind, std::uint32_t group) const 
       throw model::InputError(algorithm + " needs a power of two of NPUs, not " +
                               std::to_string(size));
     }
-    if (tree ? phase.operation != Collective::kAllReduce
-             : phase.operation == Collective::kAllToAll) {
-      throw model::InputError(
-          algorithm + " cannot carry out " + name +
-          (phase.operation == kind ? "" : " on several dimensions with localBWAware"));
-    }
+    if (!tree && phase.operation == Collective::kAllToAll)
+      throw model::InputError(algorithm + " cannot carry out " + name);
   }
 }
 
