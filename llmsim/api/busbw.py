@@ -83,7 +83,11 @@ def bus_bandwidths(request: BusRequest) -> BusTable:
     group = _devices(request.devices, spec)
     native = spec.build(engine)
     name = request.hardware or spec.hardware or None
-    hardware = None if name is None else data_sheet(name)
+    try:
+        hardware = None if name is None else data_sheet(name)
+    except InputError as error:
+        field_ = "--hardware" if request.hardware else f"{request.topology}: hardware"
+        raise InputError(f"{field_}: {error}") from None
     sizes = _sizes(request)
     bench = _Bench(spec, native, group, hardware)
     times = bench.plans(request.collective, kind, sizes)

@@ -20,8 +20,14 @@ from llmsim.costs.nccl.constants import machine_of, measured_machine, measured_m
 from llmsim.costs.nccl.plans import Place, choose, plans
 from llmsim.costs.nccl.protocols import PHASES
 from llmsim.lowering import LoweredDeployment, LoweringOptions, lower
-from llmsim.lowering.network.nccl import servers_of
-from tests.lowering.clusters import cluster, lowered, model, run
+from llmsim.lowering.network.nccl import ring_bytes_per_s, servers_of
+from tests.lowering.clusters import (
+    check_folded_is_expanded,
+    cluster,
+    lowered,
+    model,
+    run,
+)
 
 GIB = np.array([float(1 << 30)])
 H100 = measured_machine("h100_sxm")
@@ -117,6 +123,13 @@ def test_rails_that_groups_share_carry_less_of_each() -> None:
     assert (scattered.nodes, scattered.per_node, scattered.card_gb_per_s) == (2, 4, 50.0)
 
 
+def test_a_ring_in_a_server_takes_the_order_of_the_topology() -> None:
+    """Two sockets: ranks 0, 4, 1, 5 cross them with every message, the ring of NCCL only twice."""
+    native = load_topology("pcie_gen4_8").build(engine)
+    assert ring_bytes_per_s(native, [0, 4, 1, 5]) == ring_bytes_per_s(native, [0, 1, 4, 5])
+    assert ring_bytes_per_s(native, [0, 4, 1, 5]) == 31.5e9
+
+
 def test_ranks_over_servers_take_the_card_of_the_sheet_and_never_nvlink(tmp_path: Path) -> None:
     path = model(tmp_path, heads=16, kv_heads=16)
 
@@ -144,6 +157,27 @@ def test_planned_collectives_are_the_same_folded_and_expanded(tmp_path: Path, tp
     on_routes = document | {"topology": "h100_rails_32x8"}
     folded, expanded = (run(on_routes, exact=exact) for exact in (False, True))
     assert np.array_equal(folded.requests.finish_ps, expanded.requests.finish_ps)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {"tp_size": 8, "num_npus": 16, "pp_size": 2},
+        {"tp_size": 2, "num_npus": 2, "members": 2, "nodes": 2, "dp_group": "a", "ep_size": 8},
+        {"tp_size": 4, "num_npus": 4, "members": 4, "dp_group": "a", "ep_size": 16},
+    ],
+    ids=["stages on two servers", "experts on two nodes", "experts on two servers of a node"],
+)
+def test_layouts_over_servers_are_the_same_folded_and_expanded(
+    tmp_path: Path, layout: dict[str, Any]
+) -> None:
+    """What stages hand over takes the network card, too."""
+    experts = 16 if "ep_size" in layout else 0
+    document = cluster(model(tmp_path, experts=experts), links=450, **layout)
+    check_folded_is_expanded(document)
+    group = lowered(document).groups[0]
+    sends = {one.cost.source for one in group.placed if "send" in one.cost.name}
+    assert sends <= {"engine, message on links of 50 GB/s"} and bool(sends) == (group.layout.pp > 1)
 
 
 @needs_database

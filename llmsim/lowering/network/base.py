@@ -119,6 +119,11 @@ class NetworkView(ABC):
     def notes(self) -> tuple[str, ...]:
         """Sentences for readers of the results on how collectives are timed."""
 
+    @property
+    def measured_notes(self) -> tuple[str, ...]:
+        """What is said instead of `notes` where measured times price every collective."""
+        return self.notes
+
     @abstractmethod
     def exact(self) -> bool:
         """Whether folded evaluation equals expanded evaluation to the picosecond."""

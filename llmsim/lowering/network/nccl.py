@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, permutations
 from math import inf
 from typing import Literal
 
@@ -21,6 +21,8 @@ PS_PER_US = 1_000_000
 Scope = Literal["nowhere", "between servers", "everywhere"]
 """Where NCCL's plans price collectives: `--collective-costs` links, auto or measured, nccl."""
 SCOPES: dict[str, Scope] = {"links": "nowhere", "nccl": "everywhere"}
+MOST_COMPARED = 72
+"""Devices of which every pair is compared: an NVLink domain."""
 NODE_GROUP = "node"
 """Groups `node0`, `node1`, ... of a topology are its servers."""
 
@@ -175,19 +177,39 @@ def servers_of(spec: TopologySpec, native: "engine.Topology") -> Servers | None:
     return Servers(native, node_of, spec.reducing_network)
 
 
+def ring_bytes_per_s(native: "engine.Topology", devices: Sequence[int]) -> float:
+    """What a link carries of each message of a ring in the order of the devices' numbers, the
+    slowest of all.
+    """
+    order = sorted(devices)
+    crossing = Counter(
+        link
+        for pair in zip(order, [*order[1:], order[0]], strict=True)
+        for link in native.route(*pair)
+    )
+    speeds = native.link_speeds()
+    return min(speeds[link][0] / count for link, count in crossing.items())
+
+
 def alike_and_fast(native: "engine.Topology", devices: Sequence[int], bytes_per_s: int) -> bool:
     """Whether every two of the devices are joined alike, at a rate within a tenth of the given one:
     then times that were measured on links of that rate fit them.
+
+    Of many devices the first with all others, and neighbours, stand for all pairs.
     """
     speeds = native.link_speeds()
-    routes = set()
-    for a in devices:
-        for b in devices:
-            if a != b:
-                links = native.route(a, b)
-                latency = sum(speeds[one][1] for one in links)
-                routes.add((len(links), min(speeds[one][0] for one in links), latency))
-    if len(routes) != 1:
-        return False
-    ((_, slowest, _),) = routes
-    return abs(slowest - bytes_per_s) * 10 <= bytes_per_s
+    pairs = (
+        permutations(devices, 2)
+        if len(devices) <= MOST_COMPARED
+        else [*((devices[0], other) for other in devices[1:]), *pairwise(devices)]
+    )
+    first = None
+    for pair in pairs:
+        links = native.route(*pair)
+        slowest = min(speeds[one][0] for one in links)
+        found = (len(links), slowest, sum(speeds[one][1] for one in links))
+        if first is None:
+            first = found
+        if found != first or abs(slowest - bytes_per_s) * 10 > bytes_per_s:
+            return False
+    return first is not None

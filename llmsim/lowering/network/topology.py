@@ -20,7 +20,13 @@ from llmsim.lowering.network.base import (
     NominalNote,
     TopologyDescription,
 )
-from llmsim.lowering.network.nccl import NcclModel, Servers, alike_and_fast, servers_of
+from llmsim.lowering.network.nccl import (
+    NcclModel,
+    Servers,
+    alike_and_fast,
+    ring_bytes_per_s,
+    servers_of,
+)
 from llmsim.lowering.network.topology_all_to_all import routed_ports
 from llmsim.model import Collective, Hardware
 from llmsim.model.layout import Among
@@ -128,6 +134,14 @@ class TopologyView(NetworkView):
             )
         return (said,)
 
+    @property
+    def measured_notes(self) -> tuple[str, ...]:
+        """That the routes do not price collectives, unless the engine runs every rank's nodes."""
+        if not self.exact():
+            return self.notes
+        name = self.routes.placed.spec.name
+        return (f"topology {name}: its links fit the measured times of collectives",)
+
     def exact(self) -> bool:
         """False where the members' links differ, or where members that are not in step share
         one on a network that knows contention.
@@ -198,9 +212,9 @@ class TopologyView(NetworkView):
         groups = [group for run in self._runs(op, stage) for group in run]
         servers = self.routes.servers
         if servers is None:
-            pairs = [flow for group in groups for flow in _flows(group, ring=True)]
-            links = {link for pair in pairs for link in self.routes.native.route(*pair)}
-            return nccl.on_links(min(self.routes.speeds[link][0] for link in links))
+            return nccl.on_links(
+                min(ring_bytes_per_s(self.routes.native, group) for group in groups)
+            )
         slowest = min(servers.inside_bytes_per_s(group) for group in groups)
         return nccl if slowest == inf else nccl.on_links(slowest)
 
