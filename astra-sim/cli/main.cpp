@@ -55,6 +55,8 @@ Files read_files(const CommandLine& line) {
   Files files;
   files.system = config::read_system(line.system);
   files.network = config::read_network(line.network);
+  if (!line.logical.empty())
+    files.network.logical = config::read_logical_dimensions(line.logical, files.network.npus());
   files.memory = config::read_memory(line.memory);
   files.groups = config::read_groups(line.groups, files.network.npus());
   return files;

@@ -15,11 +15,12 @@ namespace {
 
 using model::InputError;
 
-constexpr std::array<std::string_view, 21> kOptions = {"workload-configuration",
+constexpr std::array<std::string_view, 22> kOptions = {"workload-configuration",
                                                        "system-configuration",
                                                        "network-configuration",
                                                        "remote-memory-configuration",
                                                        "comm-group-configuration",
+                                                       "logical-topology-configuration",
                                                        "logging-configuration",
                                                        "logging-folder",
                                                        "num-queues-per-dim",
@@ -89,6 +90,7 @@ std::string* text_option(CommandLine& line, const std::string& name) {
   if (name == "network-configuration") return &line.network;
   if (name == "remote-memory-configuration") return &line.memory;
   if (name == "comm-group-configuration") return &line.groups;
+  if (name == "logical-topology-configuration") return &line.logical;
   if (name == "network-backend") return &line.backend;
   if (name == "rules") return &line.rules;
   if (name == "node-times") return &line.node_times;
@@ -158,6 +160,11 @@ void check(const CommandLine& line) {
         "an external ASTRA-sim prints lines per NPU only; --node-times, --timeline and "
         "--link-counters need the rules of this program");
   }
+  if (strict && !line.logical.empty()) {
+    throw InputError(
+        "--logical-topology-configuration needs --rules default; ASTRA-sim's analytical networks "
+        "have the dimensions of the network file");
+  }
   const bool upstream = line.backend == "congestion-unaware" || line.backend == "congestion-aware";
   if (upstream || (!strict && line.backend == "fair-share")) return check_outputs(line);
   wrong("network-backend", line.backend,
@@ -214,6 +221,9 @@ std::string usage() {
          "                                      file of ours, named *.json (default rules)\n"
          "  --remote-memory-configuration=FILE  JSON: memory-type and its costs\n"
          "  --comm-group-configuration=FILE     JSON: group id -> NPUs (default: empty)\n"
+         "  --logical-topology-configuration=FILE  JSON: logical-dims, the dimensions of "
+         "collectives\n"
+         "                                      (default: the network's; default rules)\n"
          "  --network-backend=NAME              congestion-unaware (default), congestion-aware, "
          "fair-share\n"
          "                                      or external:PATH, an ASTRA-sim binary of yours\n"

@@ -10,6 +10,7 @@ namespace astra_sim::cli {
 struct CommandLine {
   std::string workload, system, network, memory;
   std::string groups = "empty";
+  std::string logical;  // file of logical dimensions, or ""
   std::string backend = "congestion-unaware";
   std::string rules = "default";
   std::string node_times;     // file for the times of every node, or ""

@@ -1,5 +1,6 @@
 #include "formats/config/network.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -137,6 +138,43 @@ NetworkConfig read_network(const std::string& path) {
     config.dimensions.push_back(dimension);
   }
   return config;
+}
+
+NetworkConfig NetworkConfig::as_seen_by_collectives() const {
+  if (logical.empty()) return *this;
+  NetworkConfig seen = *this;
+  seen.dimensions.clear();
+  for (const std::uint32_t size : logical)
+    seen.dimensions.push_back({NetworkShape::kSwitched, size, 1, 0});
+  return seen;
+}
+
+std::vector<std::uint32_t> read_logical_dimensions(const std::string& path, std::uint32_t npus) {
+  const Json json = read_json(path);
+  const Json* list = json.kind == Json::Kind::kObject ? json.find("logical-dims") : nullptr;
+  if (list == nullptr || list->kind != Json::Kind::kArray || list->items.empty()) {
+    throw InputError(place(path, json) +
+                     ": expected {\"logical-dims\": [sizes]}, a list of one size at least");
+  }
+  std::vector<std::uint32_t> sizes;
+  std::uint64_t total = 1;
+  for (const Json& item : list->items) {
+    const std::string text = item.integral ? std::to_string(item.integer) : item.text;
+    std::uint32_t size = 0;  // upstream's files write sizes as texts
+    const auto result = std::from_chars(text.data(), text.data() + text.size(), size);
+    if (result.ec != std::errc() || result.ptr != text.data() + text.size() || size == 0 ||
+        size > kMaxNpus) {
+      throw InputError(place(path, item) + ": logical-dims has to hold whole numbers of 1 or more");
+    }
+    sizes.push_back(size);
+    total = std::min(total * size, kMaxNpus + 1);
+  }
+  if (total != npus) {
+    throw InputError(place(path, *list) + ": logical-dims make " +
+                     (total > kMaxNpus ? "more than 2^24" : std::to_string(total)) +
+                     " NPUs, and the network has " + std::to_string(npus));
+  }
+  return sizes;
 }
 
 }  // namespace astra_sim::config

@@ -26,12 +26,19 @@ struct NetworkConfig {
   // Where the file is one of ours: then the dimensions are its own, or one that stands for all its
   // devices.
   std::shared_ptr<const TopologyFile> file;
+  std::vector<std::uint32_t> logical;  // sizes of the dimensions of collectives; empty: the same
   std::vector<std::string> notes;
 
   std::uint32_t npus() const;
+  // As collectives see it: one dimension per logical one.
+  NetworkConfig as_seen_by_collectives() const;
 };
 
 // Throws model::InputError naming file, line and key.
 NetworkConfig read_network(const std::string& path);
+
+// The logical dimensions of a file in JSON, {"logical-dims": [8, 4]}, as upstream's ns-3 and HTSim
+// frontends take it; their product is `npus`. Throws model::InputError.
+std::vector<std::uint32_t> read_logical_dimensions(const std::string& path, std::uint32_t npus);
 
 }  // namespace astra_sim::config

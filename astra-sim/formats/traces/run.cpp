@@ -128,7 +128,8 @@ Outcome simulate(const Options& options, const Inputs& inputs) {
   rules.tiers = &tiers;
   outcome.workload = load_workload(options.workload, rules);
   outcome.topology = topology_of(inputs.network);
-  Recipes recipes(inputs.network, inputs.system, inputs.groups);
+  const config::NetworkConfig seen = inputs.network.as_seen_by_collectives();
+  Recipes recipes(seen, inputs.system, inputs.groups);
   const Matching matching = match(outcome.workload, recipes, inputs.system.replay_only);
   outcome.unfinished = explain(outcome.workload, recipes, matching, outcome.unfinished_nodes);
   const auto memory = memory_of(inputs.memory, outcome.topology);
