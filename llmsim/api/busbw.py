@@ -133,7 +133,7 @@ class _Bench:
             self.model = f"{ENGINE_RING}, since the network names no hardware"
             return
         rate = hardware.intra_node_link_bytes_per_s
-        machine = machine_of(hardware.silicon_system, rate)
+        machine = machine_of(hardware)
         if servers is not None:
             self.place = servers.place(group, [group])
             inside = servers.inside_bytes_per_s(group)

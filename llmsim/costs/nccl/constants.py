@@ -1,37 +1,63 @@
 """Constants of the machines whose collectives were measured, and which stand in for others."""
 
 import json
+from dataclasses import replace
 from functools import cache
 from math import inf
 from typing import Any
 
 from llmsim.config import input_files
-from llmsim.costs.nccl.protocols import Machine, Protocol
+from llmsim.costs.nccl.protocols import MULTIMEM, NVLS, Machine, Protocol
+from llmsim.model import Hardware, load_hardware
 from llmsim.presets import PRESETS_DIR
 
 FOLDER = PRESETS_DIR / "collectives"
-SWITCHED, PCIE = "h100_sxm", "rtx_pro_6000_server"
-"""Machines that stand in for those that were not measured: with NVLink or its like, and without."""
+STAND_INS = ("a100_sxm", "h100_sxm", "b200_sxm", "rtx_pro_6000_server")
+"""Machines that stand in for those that nobody measured: of NVLink 3, 4 and 5, and of PCIe."""
 SLOWEST_SWITCHED_GB_PER_S = 100.0
 """Links of a GPU below this rate are PCIe's."""
+REDUCED_BY_SWITCHES = (NVLS, MULTIMEM)
+"""Protocols that need NVIDIA's switches."""
 
 
-def machine_of(silicon_system: str | None, link_bytes_per_s: int) -> Machine:
-    """Constants of a device by its folder in the silicon database; others have those of a machine
-    of their class, scaled by the rate of their links.
+def machine_of(hardware: Hardware) -> Machine:
+    """Constants of a device that was measured, of the one that its data sheet names as similar, or
+    of the machine of its class with the nearest link rate; scaled by the rate of the links.
     """
-    link = link_bytes_per_s / 1e9
-    if silicon_system is not None and (FOLDER / f"{silicon_system}.json").is_file():
-        return measured_machine(silicon_system).scaled(link, f"{silicon_system} at {link:g} GB/s")
-    stand_in = SWITCHED if link >= SLOWEST_SWITCHED_GB_PER_S else PCIE
-    return measured_machine(stand_in).scaled(link, f"{stand_in} scaled to {link:g} GB/s")
+    link = hardware.intra_node_link_bytes_per_s / 1e9
+    found = measured_machine(_system(hardware, link))
+    if hardware.vendor != "NVIDIA":
+        found = found.without(REDUCED_BY_SWITCHES)
+    if hardware.silicon_system == found.name and found.link_gb_per_s == link:
+        return found
+    name = f"{found.name} scaled to {link:g} GB/s"
+    return replace(found.scaled(link, name), name=name)
+
+
+def _system(hardware: Hardware, link_gb_per_s: float) -> str:
+    """Folder of the device whose constants a device takes."""
+    similar = None if hardware.similar_to is None else load_hardware(hardware.similar_to)
+    for sheet in (hardware, similar):
+        if sheet is None or sheet.silicon_system not in measured_machines():
+            continue
+        if _switched(sheet.intra_node_link_bytes_per_s / 1e9) == _switched(link_gb_per_s):
+            assert sheet.silicon_system is not None
+            return sheet.silicon_system
+    stand_ins = {name: measured_machine(name).link_gb_per_s for name in STAND_INS}
+    alike = [
+        name for name, rate in stand_ins.items() if _switched(rate) == _switched(link_gb_per_s)
+    ]
+    return min(alike, key=lambda name: abs(stand_ins[name] - link_gb_per_s))
+
+
+def _switched(link_gb_per_s: float) -> bool:
+    return link_gb_per_s >= SLOWEST_SWITCHED_GB_PER_S
 
 
 @cache
 def measured_machine(system: str) -> Machine:
     """The constants in llmsim/presets/collectives, which evaluation/nccl_constants.py fits."""
-    path = FOLDER / f"{system}.json"
-    given: dict[str, Any] = json.loads(input_files.read_bytes(path))
+    given: dict[str, Any] = json.loads(input_files.read_bytes(FOLDER / f"{system}.json"))
     custom = given.get("vllm_all_reduce", {})
     return Machine(
         system,
@@ -44,6 +70,7 @@ def measured_machine(system: str) -> Machine:
     )
 
 
+@cache
 def measured_machines() -> tuple[str, ...]:
     """Names of the machines with constants of their own, sorted."""
     return tuple(sorted(path.stem for path in FOLDER.glob("*.json")))

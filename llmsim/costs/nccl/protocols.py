@@ -102,6 +102,15 @@ class Machine:
         custom = tuple(one.scaled(factor) for one in self.custom)
         return replace(self, name=name, link_gb_per_s=link_gb_per_s, kinds=kinds, custom=custom)
 
+    def without(self, names: tuple[str, ...]) -> "Machine":
+        """The same machine without some protocols."""
+
+        def kept(protocols: tuple[Protocol, ...]) -> tuple[Protocol, ...]:
+            return tuple(one for one in protocols if one.name not in names)
+
+        kinds = {kind: kept(protocols) for kind, protocols in self.kinds.items()}
+        return replace(self, kinds=kinds, custom=kept(self.custom))
+
     def protocol(self, kind: str, name: str) -> Protocol | None:
         """One protocol of NCCL by its name."""
         return next((one for one in self.kinds[kind] if one.name == name), None)

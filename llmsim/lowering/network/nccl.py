@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise, permutations
 from math import inf
 from typing import Literal
@@ -87,7 +88,7 @@ def described(place: Place) -> str:
 
 def nccl_model(hardware: Hardware, graph_sizes: Sequence[int], collectives: str) -> NcclModel:
     """The library of a device."""
-    machine = machine_of(hardware.silicon_system, hardware.intra_node_link_bytes_per_s)
+    machine = machine_of(hardware)
     scope = SCOPES.get(collectives, "between servers")
     return NcclModel(machine, scope, max(graph_sizes, default=0))
 
@@ -105,6 +106,11 @@ class Servers:
     node_of: dict[int, int]
     reducing_network: bool
 
+    @cached_property
+    def _speeds(self) -> list[tuple[int, int]]:
+        """(bytes/s, latency in ps) by link."""
+        return list(self.native.link_speeds())
+
     def nodes(self, devices: Iterable[int]) -> list[int]:
         """The servers of some devices, in the order of their numbers."""
         return sorted({self.node_of[device] for device in devices})
@@ -116,14 +122,14 @@ class Servers:
         nodes = self.nodes(group)
         if len(nodes) == 1:
             return Place(len(group), 1, len(group))
-        speeds = self.native.link_speeds()
+        speeds = self._speeds
         crossing: Counter[int] = Counter()
         for other in at_once:
-            for flow in self._flows(other):
+            for flow in self.rails(other):
                 crossing.update(self.native.route(*flow))
         leaving: Counter[int] = Counter()
         hop_ps = 0
-        for flow in self._flows(group):
+        for flow in self.rails(group):
             links = self.native.route(*flow)
             leaving[self.node_of[flow[0]]] += min(speeds[one][0] // crossing[one] for one in links)
             hop_ps = max(hop_ps, sum(speeds[one][1] for one in links))
@@ -134,7 +140,7 @@ class Servers:
 
     def inside_bytes_per_s(self, group: Sequence[int]) -> float:
         """The slowest link between two devices of one server; inf where each has one of them."""
-        speeds = self.native.link_speeds()
+        speeds = self._speeds
         slowest = inf
         for members in self._by_node(group).values():
             for a, b in pairwise(members):
@@ -148,9 +154,9 @@ class Servers:
             found[self.node_of[device]].append(device)
         return found
 
-    def _flows(self, group: Sequence[int]) -> list[tuple[int, int]]:
-        """(from, to) of each rail of a ring over the servers: device i of one to device i of the
-        next.
+    def rails(self, group: Sequence[int]) -> list[tuple[int, int]]:
+        """(from, to) of each rail between servers: device i of one to device i of the next; none in
+        one server.
         """
         members = list(self._by_node(group).values())
         if len(members) == 1:
