@@ -45,6 +45,8 @@ class Given:
     timeline: outputs.Timeline = None
     graphs: outputs.Graphs = None
     as_json: outputs.Json = False
+    verbose: outputs.Verbose = False
+    quiet: outputs.Quiet = False
     input_files: outputs.InputFiles = None
     goodput: outputs.Goodput = None
     log_interval: outputs.LogInterval = 1.0

@@ -28,6 +28,8 @@ OUTPUTS = {
     "as_json": "Result.summary",
     "input_files": "Result.input_files",
     "log_level": "Result.series",
+    "verbose": "Result.summary",
+    "quiet": "Result.summary",
 }
 """Options of the command line that write, and what a result has in their place."""
 INPUTS = ("cluster_config", "dataset", "engine_options")
@@ -161,6 +163,8 @@ WORKLOAD_OPTIONS = (
     "timeout_s",
     "horizon_ps",
     "asked",
+    "verbose",
+    "quiet",
     "check_every_step",
     "policies",
     "require",

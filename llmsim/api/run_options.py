@@ -87,6 +87,10 @@ class RunOptions:
     """Latencies that goodput asks for, by name."""
     without_effect: tuple[str, ...] = ()
     """Options that were given for what this simulator does not have."""
+    verbose: bool = False
+    """Everything is printed instead of the headline."""
+    quiet: bool = False
+    """No text and no progress is printed."""
     asked: "Mapping[str, Any]" = field(default_factory=dict)
     """The options that differ from their defaults, as `llmsim.run` takes them."""
     switches: frozenset[str] = frozenset()
@@ -162,6 +166,8 @@ def _checked(given: Given) -> RunOptions:
         disabled_terms=tuple(dict.fromkeys(given.disable_term or ())),
         calibration=_calibration(given.calibration),
         targets_ps=_targets_ps(given.goodput),
+        verbose=given.verbose,
+        quiet=_quiet(given),
         asked=options_asked(given),
     )
 
@@ -170,6 +176,12 @@ def _graphs(text: str) -> "GraphSelection":
     from llmsim.rounds.selection import parse_selection
 
     return parse_selection(text)
+
+
+def _quiet(given: Given) -> bool:
+    if given.quiet and given.verbose:
+        raise InputError("--quiet and --verbose exclude each other; give one of them")
+    return given.quiet
 
 
 def _engine(given: Given) -> dict[str, Any]:

@@ -99,7 +99,7 @@ def test_what_holds_for_each_distinct_group_is_printed(
         {**node["instances"][0], "scheduling_policy": "sjf"},
     ]
     (tmp_path / "c.json").write_text(json.dumps(cluster), encoding="utf-8")
-    assert run("--launch-ns", "0.5", cluster=tmp_path / "c.json") == 0
+    assert run("--launch-ns", "0.5", "-v", cluster=tmp_path / "c.json") == 0
     text = capsys.readouterr().out
     assert re.findall(r"Memory per device, group (\d)", text) == ["0", "2"]
     assert (
@@ -325,4 +325,4 @@ def test_main_py_is_the_run_verb() -> None:
             timeout=HANGS_S,
         )
         assert done.returncode == 0, done.stderr
-        assert "10 completed" in done.stdout
+        assert "10 of 10 requests" in done.stdout

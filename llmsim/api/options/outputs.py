@@ -37,6 +37,19 @@ Graphs = Annotated[
 Json = Annotated[
     bool, option(PANEL, "--json", text="Prints one JSON object on stdout instead of the text.")
 ]
+Verbose = Annotated[
+    bool,
+    option(
+        PANEL,
+        "--verbose",
+        "-v",
+        text="Prints memory, options, all latencies, causes, sources and notes, not a headline.",
+    ),
+]
+Quiet = Annotated[
+    bool,
+    option(PANEL, "--quiet", "-q", text="Prints no text and no progress; files and --json stay."),
+]
 InputFiles = Annotated[
     Path | None,
     path_option(

@@ -142,20 +142,19 @@ def _write_graphs(options: "RunOptions", prepared: "Prepared", results: Results)
 def _print_report(
     options: "RunOptions", lowered: "LoweredDeployment", report: dict[str, Any]
 ) -> None:
-    from llmsim.cli.run.memory_report import ledgers
     from llmsim.cli.streams import raw
-    from llmsim.config.printing import printable
     from llmsim.export.json import json_text
-    from llmsim.results.text import render_summary
 
     stream = sys.stdout
     if options.as_json:
         text = json_text(report)
-    elif sys.stdout.isatty():
-        text = printable(ledgers(lowered)) + render_summary(report, rich_terminal=True)
-        stream = raw(sys.stdout)  # the colours are control characters, too
+    elif options.quiet:
+        return
     else:
-        text = ledgers(lowered) + render_summary(report, rich_terminal=False)
+        styled = sys.stdout.isatty()
+        text = _details(lowered, report, styled) if options.verbose else _headline(report, styled)
+        if styled:
+            stream = raw(sys.stdout)  # the colours are control characters, too
     try:
         stream.write(text)
         sys.stdout.flush()
@@ -166,6 +165,23 @@ def _print_report(
             f"standard output cannot be written ({error.strerror}); redirect it to a disk with "
             "space"
         ) from None
+
+
+def _headline(report: dict[str, Any], styled: bool) -> str:
+    from llmsim.results.headline import render_headline
+
+    return render_headline(report, rich_terminal=styled)
+
+
+def _details(lowered: "LoweredDeployment", report: dict[str, Any], styled: bool) -> str:
+    """The memory of the devices, the engine's options, and the whole summary."""
+    from llmsim.cli.run.memory_report import ledgers
+    from llmsim.config.printing import printable
+    from llmsim.results.text import render_summary
+
+    memory = ledgers(lowered)
+    text = render_summary(report, rich_terminal=styled)
+    return (printable(memory) if styled else memory) + text
 
 
 def _write_run_dir(

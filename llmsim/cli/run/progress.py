@@ -18,12 +18,13 @@ class Progress:
     ) -> None:
         self._total = num_requests
         self._interval_ps = options.log_interval_ps
-        self._heartbeats = options.log_level != "WARNING"
+        self._heartbeats = options.log_level != "WARNING" and not options.quiet
+        self._quiet = options.quiet
         self._blocks = [group.info.num_blocks for group in deployment.groups]
         self._bar: Any = None
 
     def __enter__(self) -> "Progress":
-        if sys.stderr.isatty() and not self._heartbeats:
+        if sys.stderr.isatty() and not self._heartbeats and not self._quiet:
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 

@@ -1,0 +1,70 @@
+"""The headline of a run: the answer first, in at most eight lines."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from llmsim.cli import main
+from llmsim.results.headline import MOST_LINES, decisive_notes, render_headline
+from llmsim.results.summary import summary
+
+ROOT = Path(__file__).resolve().parents[2]
+CLUSTER = ROOT / "cluster_config" / "h100_llama31_8b.json"
+TRACE = ROOT / "dataset" / "example_10.jsonl"
+ARGUMENTS = ["run", "--cluster-config", str(CLUSTER), "--dataset", str(TRACE)]
+ARGUMENTS += ["--cost-source", "roofline"]
+
+
+@pytest.mark.parametrize("styled", [False, True])
+def test_it_has_at_most_eight_lines_and_the_figures(build, info, styled):
+    found = summary(build(100), info)
+    text = render_headline(found, rich_terminal=styled)
+    bare = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    assert ("\x1b[" in text) == styled
+    assert len([line for line in bare.splitlines() if line[:1].strip()]) <= MOST_LINES
+    assert f"{found['completed']} of {found['workload']['requests']} requests" in bare
+    for name in ("ttft", "tpot", "e2el"):
+        value = found[f"p99_{name}_ms"]
+        assert (f"{value:,.0f}" if value >= 100 else f"{value:.3g}") in bare
+    assert "measured 60.0 %" in bare and "-v prints" in bare
+
+
+def test_notes_are_shown_where_they_change_a_decision(build):
+    results = build(30, finished_share=0.5)
+    results.notes = (
+        "decode batches of unequal lengths cost as much as equal ones",
+        "the load is above what the cluster serves: requests arrive at 9/s and finish at 3/s",
+        "kv_transfer changes nothing: no instance has a pd_type",
+    )
+    results.interrupted = True
+    results.invariants = {"4 blocks": "3 blocks are lost"}
+    found = summary(results, {})
+    text = render_headline(found, rich_terminal=False)
+    assert len(text.splitlines()) == MOST_LINES
+    assert len(decisive_notes(found)) == 2
+    assert "the run was interrupted" in text and "more, -v lists them" in text
+    assert "unequal lengths" not in text and ", 2 notes;" in text
+    assert "Cost:" not in text  # the least important line went
+
+
+def test_missing_values_are_dashes(build):
+    text = render_headline(summary(build(30, finished_share=0.0), {}), rich_terminal=False)
+    assert re.search(r"^TTFT: +p50 +- +p90 +- +p99 +- ", text, re.MULTILINE)
+    assert "nan" not in text.lower()
+
+
+def test_verbose_and_quiet(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(ARGUMENTS) == 0
+    headline = capsys.readouterr().out
+    assert headline.startswith("Served:") and len(headline.splitlines()) <= MOST_LINES
+    assert main([*ARGUMENTS, "-v"]) == 0
+    details = capsys.readouterr().out
+    assert details.startswith("Memory per device, group 0") and "Latency by cause:" in details
+    assert main([*ARGUMENTS, "--quiet"]) == 0
+    assert capsys.readouterr() == ("", "")
+    assert main([*ARGUMENTS, "--quiet", "--json", "--log-level", "INFO"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("{") and err == ""
+    assert main([*ARGUMENTS, "--quiet", "-v"]) == 2
+    assert "exclude each other" in capsys.readouterr().err
