@@ -65,7 +65,9 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         import io
 
         with contextlib.redirect_stdout(io.StringIO()) as stream:
-            assert main([*arguments, "--run-dir", str(folder), "--cost-source", "roofline", "-v"]) == 0
+            assert (
+                main([*arguments, "--run-dir", str(folder), "--cost-source", "roofline", "-v"]) == 0
+            )
     return Run(request.param, folder, stream.getvalue())
 
 
