@@ -963,7 +963,7 @@ class NodeRole(enum.Enum):
 
 def step_nodes(program: Program, offload: OffloadConfig | None, items: Sequence[Sequence[tuple[int, int]]], step: int) -> tuple:
     """
-    The nodes of the run's step of that number, from 1, if nothing ran before: (unit, stream, role, operator, execution, lane, ps, end ps, bytes, nodes before) each; and of each member its two halves, if they alternate.
+    The nodes of the run's step of that number, from 1, if nothing ran before: (unit, stream, role, operator, execution, lane, ps, end ps, bytes, nodes before) each; of each member its two halves, if they alternate; and what each member counts (`Simulation.activity`).
     """
 
 class Sharing(enum.Enum):

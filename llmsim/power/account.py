@@ -115,7 +115,7 @@ def _group(
     active = _clipped(union(use.step_start_ps, use.step_end_ps), window_ps)
     standby = after_each(active, power.standby_ps, window_ps[1])
     idle_ps = window_ps[1] - window_ps[0] - active.total_ps - standby.total_ps
-    moved = _traffic_aj(spec, power, use.traffic)
+    moved = traffic_aj(spec, power, use.traffic)
     moved["dram"] += use.computing_aj
     moved["cpu"] = use.processor_ps * spec.cpu_working_uw
     instead_aj = use.known_aj - use.known_device_ps * power.active_uw
@@ -141,7 +141,8 @@ def _clipped(work: Intervals, window_ps: tuple[int, int]) -> Intervals:
     return Intervals(start[real], end[real])
 
 
-def _traffic_aj(spec: NodePowerSpec, power: AcceleratorPower, traffic: Traffic) -> dict[str, int]:
+def traffic_aj(spec: NodePowerSpec, power: AcceleratorPower, traffic: Traffic) -> dict[str, int]:
+    """Energy of bytes by component of the node; the pool's is not in it."""
     crossed = traffic.link_bytes + traffic.host_bytes + traffic.pool_bytes + traffic.storage_bytes
     return {
         "accelerators": traffic.memory_bytes * BITS * power.memory_aj_per_bit,

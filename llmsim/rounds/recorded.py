@@ -28,6 +28,7 @@ class RecordedSteps:
         self, simulation: "_native.Simulation", deployment: LoweredDeployment, group: int
     ) -> None:
         self._simulation, self._network = simulation, deployment.network
+        self._accounting = deployment.accounting
         self._group, self._members = group, members_of_round(deployment, group)
         steps = simulation.steps()
         self._of_member = {
@@ -96,7 +97,8 @@ class RecordedSteps:
             place + 1,
             self._members,
             tuple(self._items(member, place) for member in self._members),
-            (min(start for start, _ in times), max(end for _, end in times)),
+            tuple(times),
+            self._accounting,
             self._transfers,
             self._network,
         )

@@ -27,6 +27,7 @@ SMALLEST_NETWORK = 2
 STREAMS = {"cpu": "host", "pim": "pim", "link": "copy_in"}
 """A node's device -> the engine's stream that it keeps busy."""
 PS_PER_NS = 1000
+AJ_PER_NJ = 10**9
 Groups = dict[tuple[int, ...], int]
 """Ranks of a group that needs a name -> its number."""
 
@@ -89,6 +90,9 @@ def trace_of(
             append(f"wait {node.layer}", "COMP", waited_us, after, waits | _stream(node))
             after = [trace[-1].id]
         kind, us, attributes = _form(node, groups, devices)
+        attributes |= {"device_id": node.device_id, "power_class": node.power_class}
+        if node.energy_aj:
+            attributes["energy_nj"] = round(node.energy_aj / AJ_PER_NJ)
         append(f"{node.name} {node.layer}", kind, us, after, attributes)
         place[node.node] = trace[-1].id
     return trace

@@ -9,10 +9,12 @@ from itertools import pairwise
 from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
+from llmsim.core import AJ_PER_J
 from llmsim.export.step_graph.graph import IterationGraph
 from llmsim.export.step_graph.nodes import PS_PER_US, GraphNode
 from llmsim.export.step_graph.rows import Item
 from llmsim.export.step_graph.transfers import KINDS as KV_KINDS
+from llmsim.lowering.energy.step import PARTS
 from llmsim.lowering.network.base import MeshDescription, TopologyDescription
 
 ATTRIBUTES = {
@@ -31,6 +33,12 @@ ATTRIBUTES = {
     "device": "string",
     "route": "string",
     "half": "int",
+    "device_id": "string",
+    "power_w": "double",
+    "energy_j": "double",
+    "compute_j": "double",
+    "memory_j": "double",
+    "link_j": "double",
 }
 """Of a node in GraphML and networkx -> its type."""
 COLORS = {
@@ -48,7 +56,7 @@ ELSEWHERE = {"cpu": "#f6d5d5", "pim": "#f6e3a1"}
 
 def as_json(graph: IterationGraph, nodes: Sequence[GraphNode]) -> str:
     """One object: the iteration, its batch, and a list of nodes; times in ps."""
-    apart = ("nodes", "items", "batches", "network", "implementations")
+    apart = ("nodes", "items", "batches", "network", "implementations", "energy")
     about = {name: value for name, value in vars(graph).items() if name not in apart}
     match graph.network:
         case MeshDescription(dimensions=dimensions):
@@ -61,7 +69,11 @@ def as_json(graph: IterationGraph, nodes: Sequence[GraphNode]) -> str:
 
     batches = [shown(items) for items in graph.batches]
     about |= {"duration_ps": graph.duration_ps, "items": shown(graph.items), "batches": batches}
-    return json.dumps({**about, "nodes": [asdict(node) for node in nodes]}, indent=1) + "\n"
+    about["energy"] = [
+        None if one is None else {**asdict(one), "total_aj": one.total_aj} for one in graph.energy
+    ]
+    rows = [{**asdict(node), **_joules(node)} for node in nodes]
+    return json.dumps({**about, "nodes": rows}, indent=1) + "\n"
 
 
 def as_dot(graph: IterationGraph, nodes: Sequence[GraphNode], *, every_layer: bool = False) -> str:
@@ -156,8 +168,14 @@ def attributes(node: GraphNode) -> dict[str, Any]:
         "start_us": node.start_ps / PS_PER_US,
         "duration_us": node.duration_ps / PS_PER_US,
         "bytes": node.bytes_moved,
+        **_joules(node),
     }
     return {name: own[name] if name in own else getattr(node, name) for name in ATTRIBUTES}
+
+
+def _joules(node: GraphNode) -> dict[str, float]:
+    parts = {f"{name}_j": getattr(node, f"{name}_aj") / AJ_PER_J for name in PARTS}
+    return {"power_w": node.power_w, "energy_j": node.energy_aj / AJ_PER_J, **parts}
 
 
 def as_graphml(graph: IterationGraph, nodes: Sequence[GraphNode]) -> str:

@@ -13,12 +13,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmsim.config.errors import NotYetError
+from llmsim.export.step_graph.energy import with_energy
 from llmsim.export.step_graph.nodes import GraphNode, Ranks
 from llmsim.export.step_graph.rows import Item, padded_tokens, rows_of
 from llmsim.export.step_graph.streams import step_nodes
 from llmsim.export.step_graph.transfers import KINDS as KV_KINDS
 from llmsim.export.step_graph.transfers import Window, kv_nodes
 from llmsim.lowering import LoweredGroup
+from llmsim.lowering.energy.accounting import Accounting
+from llmsim.lowering.energy.step import StepEnergy
 from llmsim.lowering.network.base import MeshDescription, TopologyDescription
 from llmsim.lowering.network.cluster_network import ClusterNetwork
 
@@ -34,8 +37,10 @@ class Round:
     """Groups, in the order of their devices."""
     items: tuple[tuple[Item, ...], ...]
     """Of each member; none: it joins with a dummy of one token."""
-    times_ps: tuple[int, int]
-    """When the first member began and the last one ended, in ps of the run."""
+    times_ps: tuple[tuple[int, int], ...]
+    """When each member began and ended, in ps of the run."""
+    accounting: Accounting
+    """What devices and bytes draw."""
     transfers: Mapping[str, Any] = field(repr=False, default_factory=dict)
     """Those of the run so far, columns of `llmsim.columns.TransferColumns`; none: not recorded."""
     network: ClusterNetwork | None = field(repr=False, default=None)
@@ -66,6 +71,8 @@ class IterationGraph:
     network: MeshDescription | TopologyDescription = NO_NETWORK
     implementations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Kind of collective -> its algorithms by dimension; kinds that are absent run as rings."""
+    energy: tuple[StepEnergy | None, ...] = ()
+    """Of each member's step, without KV; None: its node does not say what it draws."""
 
     @property
     def topology(self) -> TopologyDescription | None:
@@ -114,10 +121,16 @@ def iteration_graph(groups: Sequence[LoweredGroup], group: int, batch: Round) ->
         rows_of(lowered, items, tokens, sum(padded))
         for lowered, items, tokens in zip(domain, batch.items, padded, strict=True)
     ]
-    nodes = step_nodes(domain, batch.items, rows, batch.step)
+    nodes, activities = step_nodes(domain, batch.items, rows, batch.step)
+    nodes, energy = with_energy(
+        nodes, batch.accounting, batch.members, activities, batch.times_ps, domain[0].layout
+    )
     if batch.network is not None and len(batch.transfers.get("bytes", ())):
-        window = Window(*batch.times_ps)
-        nodes += kv_nodes(batch.transfers, batch.network, batch.members, window, nodes)
+        starts, ends = zip(*batch.times_ps, strict=True)
+        window = Window(min(starts), max(ends))
+        nodes += kv_nodes(
+            batch.transfers, batch.network, batch.members, window, nodes, batch.accounting
+        )
     info = groups[group].info
     place = batch.members.index(group)
     return IterationGraph(
@@ -134,4 +147,5 @@ def iteration_graph(groups: Sequence[LoweredGroup], group: int, batch: Round) ->
         batches=batch.items,
         network=first.links.description,
         implementations=first.links.algorithms.words,
+        energy=energy,
     )

@@ -8,6 +8,7 @@ from llmsim.export.step_graph.rows import Row
 from llmsim.model import Layout
 
 PS_PER_US = 1_000_000
+UW_PER_W = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,24 @@ class GraphNode:
     """Of a copy: from where to where, as "cxl:0 -> npu"."""
     half: int = 0
     """0: of the whole batch; 1 or 2: of one of two halves that alternate."""
+    device_id: str = ""
+    """What is busy, as "group0.rank1", "node0.cpu" or "link"."""
+    compute_aj: int = 0
+    """Attojoules of the device that is active; 0 also where nobody says what it draws."""
+    memory_aj: int = 0
+    """Of bytes of the device's memory, of DIMMs and of the pool."""
+    link_aj: int = 0
+    """Of bytes on links and network cards."""
+
+    @property
+    def energy_aj(self) -> int:
+        """Attojoules of the node."""
+        return self.compute_aj + self.memory_aj + self.link_aj
+
+    @property
+    def power_w(self) -> float:
+        """Mean power while the node runs."""
+        return self.energy_aj / self.duration_ps / UW_PER_W if self.duration_ps else 0.0
 
     @property
     def end_ps(self) -> int:

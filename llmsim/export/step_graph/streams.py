@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from llmsim import _native
 from llmsim.export.step_graph.nodes import GraphNode, Ranks
@@ -51,11 +52,13 @@ def step_nodes(
     batches: Sequence[Items],
     rows: Sequence[Sequence[Row]],
     step: int,
-) -> tuple[GraphNode, ...]:
-    """The nodes of the run's step of that number; `rows` are each member's operators."""
+) -> tuple[tuple[GraphNode, ...], list[dict[str, Any]]]:
+    """The nodes of the run's step of that number, and what it counts for each member
+    (`Simulation.activity`); `rows` are each member's operators.
+    """
     first = domain[0]
     offload = None if first.offload is None else first.offload.native
-    found, halves = _native.step_nodes(
+    found, halves, counted = _native.step_nodes(
         first.program, offload, [list(items) for items in batches], step
     )
     lanes = [[(items, mine)] for items, mine in zip(batches, rows, strict=True)]
@@ -64,7 +67,12 @@ def step_nodes(
         padded = [padded_tokens(first, [items])[0] for items in parts]
         for member, (items, tokens) in enumerate(zip(parts, padded, strict=True)):
             lanes[member].append((items, rows_of(domain[member], items, tokens, sum(padded))))
-    return _Ranks(first, len(domain), lanes).nodes([_Node(*one) for one in found])
+    nodes = _Ranks(first, len(domain), lanes).nodes([_Node(*one) for one in found])
+    scheduled = [sum(new for new, _ in items) for items in batches]
+    activities = [
+        {**one, "scheduled_tokens": tokens} for one, tokens in zip(counted, scheduled, strict=True)
+    ]
+    return nodes, activities
 
 
 Ends = list[tuple[int, ...]]

@@ -15,6 +15,8 @@ import numpy as np
 
 from llmsim import _native
 from llmsim.export.step_graph.nodes import GraphNode
+from llmsim.lowering.energy.accounting import MEDIA, Accounting, handed_over
+from llmsim.lowering.energy.step import moved_energy
 from llmsim.lowering.network.cluster_network import ClusterNetwork
 from llmsim.lowering.offload.placement import DEVICE
 
@@ -64,8 +66,12 @@ def kv_nodes(
     members: Sequence[int],
     window: Window,
     nodes: Sequence[GraphNode],
+    accounting: Accounting,
 ) -> tuple[GraphNode, ...]:
-    """The transfers of KV while a step runs; `nodes` are the step's, and `members` its groups."""
+    """The transfers of KV while a step runs; `nodes` are the step's, and `members` its groups.
+
+    Each has the energy of all of its bytes, also where it is on its way in several steps.
+    """
     places = Places(network)
     ranks = len(network.devices[members[0]])
     attention = _attention_ends(nodes)
@@ -82,6 +88,8 @@ def kv_nodes(
             number = rank + ranks * members.index(group)
             before = attention.get((number, start_ps)) if leaves else None
             kind, name, route = _described(places, mine, other, leaves=leaves)
+            size = int(transfers["bytes"][row])
+            counts = _counts(accounting, places, (group, other), size, leaves=leaves)
             found.append(
                 GraphNode(
                     node=len(nodes) + len(found),
@@ -93,7 +101,7 @@ def kv_nodes(
                     start_ps=start_ps,
                     duration_ps=lasts_ps,
                     flops=0,
-                    bytes_moved=int(transfers["bytes"][row]),
+                    bytes_moved=size,
                     power_class="link",
                     collective="",
                     on_links=True,
@@ -102,9 +110,23 @@ def kv_nodes(
                     depends_on=() if before is None else (before.node,),
                     device="link",
                     route=route,
+                    device_id="link",
+                    **vars(moved_energy(accounting, group, counts)),
                 )
             )
     return tuple(found)
+
+
+def _counts(
+    accounting: Accounting, places: Places, ends: tuple[int, int], size: int, *, leaves: bool
+) -> dict[str, int]:
+    """What a transfer between a group and another place counts as for the group."""
+    group, other = ends
+    device = places.device.get(other)
+    if device is None:
+        return {MEDIA[places.memory[other].split(":")[0].upper()]: size, "memory_bytes": size}
+    same_node = accounting.nodes[group] == accounting.nodes[device[0]]
+    return handed_over(accounting, group, size, same_node=same_node, sends=leaves)
 
 
 def _moving(transfers: Mapping[str, Any], window: Window) -> np.ndarray[Any, np.dtype[np.intp]]:

@@ -50,6 +50,8 @@ class Accounting:
     groups: tuple["LoweredGroup", ...] = ()
     drafts: tuple[tuple[TrafficTable, ...], ...] = ()
     """Per group, of its drafter's passes; empty without power."""
+    nodes: tuple[int, ...] = ()
+    """Per group, the node that it is on."""
     part_power: bool = True
     """Memory that computes draws what its part file says (the fidelity term pim_power)."""
 
@@ -77,9 +79,9 @@ class Accounting:
                 .plus(**handed[index])
                 .plus(**_tier_bytes(activity, media))
                 .plus(**draft_bytes(self.drafts[index], activity)),
-                computing_aj=_computing_aj(group, activity) if self.part_power else 0,
-                processor_ps=_processor_ps(group, times_ps.get(index, {})),
-                **_known_energy(group, activity, times_ps.get(index, {})),
+                computing_aj=computing_aj(group, activity) if self.part_power else 0,
+                processor_ps=processor_ps(group, times_ps.get(index, {})),
+                **known_energy(group, activity, times_ps.get(index, {})),
             )
             for index, (group, activity, table) in enumerate(
                 zip(self.groups, activities, self.traffic, strict=True)
@@ -109,16 +111,31 @@ class Accounting:
         for row in rows.tolist():
             sender, receiver = int(kv_transfers["prefill_group"][row]), int(requests.group[row])
             size = int(kv_transfers["kv_transfer_bytes"][row])
-            if where[sender] == where[receiver]:
-                moved[sender]["link_bytes"] += size
-            else:
-                moved[sender]["nic_bytes"] += size
-                moved[receiver]["nic_bytes"] += size
-            for end in (sender, receiver):
-                plan = self.groups[end].offload
-                elsewhere = plan is not None and plan.kv_bytes is not None
-                moved[end]["processor_bytes" if elsewhere else "memory_bytes"] += size
+            for name, bytes_moved in handed_over(
+                self, sender, size, same_node=where[sender] == where[receiver], sends=True
+            ).items():
+                moved[sender][name] += bytes_moved
+            for name, bytes_moved in handed_over(
+                self, receiver, size, same_node=where[sender] == where[receiver], sends=False
+            ).items():
+                moved[receiver][name] += bytes_moved
         return moved
+
+
+def handed_over(
+    accounting: Accounting, group: int, size: int, *, same_node: bool, sends: bool
+) -> dict[str, int]:
+    """What a KV hand-over of `size` bytes counts as for the group at one of its ends.
+
+    Inside a node the sender has the links' bytes; between nodes each end has its network card's.
+    Each end reads or writes the memory that holds its KV.
+    """
+    plan = accounting.groups[group].offload
+    elsewhere = plan is not None and plan.kv_bytes is not None
+    counts = {"processor_bytes" if elsewhere else "memory_bytes": size}
+    if not same_node:
+        return {**counts, "nic_bytes": size}
+    return {**counts, "link_bytes": size} if sends else counts
 
 
 MEDIA = {"CPU": "host_bytes", "CXL": "pool_bytes", "SSD": "storage_bytes", "NVMEOF": "nic_bytes"}
@@ -171,7 +188,14 @@ def accounting(
     drafts = tuple(draft_tables(group) for group in groups) if tables else ()
     cost = _cost_plan(deployment, groups)
     return Accounting(
-        power, traffic, cost, (*notes, *_price_notes(cost)), tuple(groups), drafts, part_power
+        power,
+        traffic,
+        cost,
+        (*notes, *_price_notes(cost)),
+        tuple(groups),
+        drafts,
+        tuple(group.node for group in deployment.groups),
+        part_power,
     )
 
 
@@ -211,7 +235,7 @@ def _node_power(
     return replace(node.power, dram_uw=round(channels * parts[0].idle_w * UW_PER_W))
 
 
-def _computing_aj(group: "LoweredGroup", activity: dict[str, Any]) -> int:
+def computing_aj(group: "LoweredGroup", activity: Mapping[str, Any]) -> int:
     """What the channels draw above idle while they compute: all channels of a set work as long as
     it does.
     """
@@ -231,7 +255,7 @@ def _operator_times(busy: Sequence[tuple[int, int, tuple[int, ...]]]) -> dict[in
     return times_ps
 
 
-def _processor_ps(group: "LoweredGroup", times_ps: Mapping[int, int]) -> int:
+def processor_ps(group: "LoweredGroup", times_ps: Mapping[int, int]) -> int:
     """How long the node's processors worked for the group; each rank's operators have the cores of
     its part.
     """
@@ -245,8 +269,8 @@ def _processor_ps(group: "LoweredGroup", times_ps: Mapping[int, int]) -> int:
     return each_ps * group.layout.stage_ranks // group.offload.host.sharers
 
 
-def _known_energy(
-    group: "LoweredGroup", activity: dict[str, Any], times_ps: Mapping[int, int]
+def known_energy(
+    group: "LoweredGroup", activity: Mapping[str, Any], times_ps: Mapping[int, int]
 ) -> dict[str, int]:
     """Energy and device time of the operators whose energy their cost source states, as keywords of
     `GroupUse`.

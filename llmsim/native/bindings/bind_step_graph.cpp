@@ -65,7 +65,13 @@ nb::tuple step_nodes(const std::shared_ptr<Program>& program,
   if (&step_timed.graph == &timer.graphs().halves)
     for (const auto& [first, second] : pricer.halves())
       halves.append(nb::make_tuple(items_of(first), items_of(second)));
-  return nb::make_tuple(nodes_of(step_timed.graph, step_timed.prices, timing.node_ends()), halves);
+  nb::list counted;
+  for (std::size_t m = 0; m < members.size(); ++m) {
+    pricer.open(m, step_timed.graph, step_timed.prices);
+    counted.append(costs_activity(*members[m]));
+  }
+  return nb::make_tuple(nodes_of(step_timed.graph, step_timed.prices, timing.node_ends()), halves,
+                        counted);
 }
 
 }  // namespace
@@ -98,8 +104,8 @@ void bind_step_graph(nb::module_& m) {
   m.def(
       "step_nodes", &step_nodes, "program"_a, "offload"_a.none(), "items"_a, "step"_a,
       "The nodes of the run's step of that number, from 1, if nothing ran before: (unit, stream, "
-      "role, operator, execution, lane, ps, end ps, bytes, nodes before) each; and of each member "
-      "its two halves, if they alternate.");
+      "role, operator, execution, lane, ps, end ps, bytes, nodes before) each; of each member its "
+      "two halves, if they alternate; and what each member counts (`Simulation.activity`).");
 }
 
 }  // namespace llmsim

@@ -32,19 +32,24 @@ nb::list table_rows(const Simulation& s) {
   return groups;
 }
 
+nb::dict costs_activity(const GroupCosts& costs) {
+  const Program::Usage& usage = costs.usage();
+  nb::dict d;
+  d["rows"] = rows_of(usage);
+  d["kv_read_tokens"] = usage.kv_read_tokens;
+  d["sequences"] = usage.sequences;
+  d["offload"] = offload_counters(costs);
+  return d;
+}
+
 // When a group's devices worked, on what, and for whom.
 nb::dict group_activity(const Group& group) {
-  const Program::Usage& usage = group.costs().usage();
-  nb::dict d;
+  nb::dict d = costs_activity(group.costs());
   std::vector<Ps> starts(group.output_times().size());
   for (std::size_t step = 0; step < starts.size(); ++step) starts[step] = group.output_start(step);
   d["start_ps"] = to_array(std::move(starts));
   d["end_ps"] = to_array(group.output_times());
-  d["rows"] = rows_of(usage);
-  d["kv_read_tokens"] = usage.kv_read_tokens;
-  d["sequences"] = usage.sequences;
   d["scheduled_tokens"] = group.scheduled_tokens();
-  d["offload"] = offload_counters(group.costs());
   nb::list passes;  // of a drafter: the first ones, then the others
   if (group.costs().drafter() != nullptr) {
     const Drafter::Usage& drafts = group.costs().drafter_usage();

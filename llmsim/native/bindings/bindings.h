@@ -98,4 +98,6 @@ nb::list table_rows(const Simulation& simulation);
 nb::dict group_activity(const Group& group);
 // What a group copied and computed outside of its devices; zeros for one that does not.
 nb::dict offload_counters(const GroupCosts& costs);
+// What operators and copies of a group moved: a part of its activity.
+nb::dict costs_activity(const GroupCosts& costs);
 }  // namespace llmsim
