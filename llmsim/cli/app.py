@@ -10,6 +10,7 @@ from llmsim import __version__
 from llmsim.cli.commands import (
     calibrate,
     cluster,
+    completion,
     conformance,
     cost,
     diff,
@@ -92,6 +93,7 @@ _add(app, "why", why.HELP, why.command)
 _add(app, "report", report.HELP, report.command)
 _add(app, "export", export.HELP, export.command)
 _add(app, "search", search.HELP, search.command)
+_add(app, "completion", completion.HELP, completion.command, context_settings=completion.SETTINGS)
 _add(app, "schema", schema.HELP, schema.command)
 _add(app, "doctor", doctor.HELP, doctor.command)
 _examples = _new("List, copy and run the bundled examples.")

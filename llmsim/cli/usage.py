@@ -23,8 +23,8 @@ _KINDS = {"integer": "an integer", "number": "a number", "float": "a number"}
 
 
 class _NoCompletion:
-    """Leaves the variables of shell completion (`_LLMSIM_COMPLETE`) unread: llmsim does not offer
-    it.
+    """Leaves the parser's variables of shell completion (`_LLMSIM_COMPLETE`) unread: `llmsim
+    completion` has scripts of its own.
     """
 
     def _main_shell_completion(self, *_: Any, **__: Any) -> None:
