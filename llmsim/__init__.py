@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from llmsim.api.run import run
     from llmsim.api.workload import Request
     from llmsim.config.errors import InfeasibleError, InputError, InvariantError, LlmsimError
+    from llmsim.sizing.size import size
 
 __all__ = [
     "Cluster",
@@ -28,6 +29,7 @@ __all__ = [
     "Request",
     "Result",
     "run",
+    "size",
 ]
 
 _LOADED_ON_USE = {
@@ -39,6 +41,7 @@ _LOADED_ON_USE = {
     "Request": "llmsim.api.workload",
     "Result": "llmsim.api.result",
     "run": "llmsim.api.run",
+    "size": "llmsim.sizing.size",
 }
 
 

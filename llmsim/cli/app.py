@@ -21,6 +21,7 @@ from llmsim.cli.commands import (
     run,
     schema,
     search,
+    size,
     times,
     topology,
     trace,
@@ -89,6 +90,7 @@ _add(app, "validate", validate.HELP, validate.command)
 _add(app, "calibrate", calibrate.HELP, calibrate.command, context_settings=calibrate.SETTINGS)
 _add(app, "cost", cost.HELP, cost.command)
 _add(app, "diff", diff.HELP, diff.command)
+_add(app, "size", size.HELP, size.command)
 _add(app, "why", why.HELP, why.command)
 _add(app, "report", report.HELP, report.command)
 _add(app, "export", export.HELP, export.command)

@@ -43,8 +43,17 @@ MAX_GROUPS = 8192
 """A group's tables and counters take about 0.1 MB."""
 
 
-def lower(deployment: Deployment, options: LoweringOptions) -> LoweredDeployment:
+Kinds = dict[tuple[object, ...], LoweredGroup]
+"""Lowered groups by what their tables depend on."""
+
+
+def lower(
+    deployment: Deployment, options: LoweringOptions, known: Kinds | None = None
+) -> LoweredDeployment:
     """Lowers all groups; groups that differ in nothing but their place share their tables.
+
+    `known` keeps the kinds of groups for further deployments with the same links, nodes and
+    options, and is added to.
 
     Raises InputError for what is inconsistent, InfeasibleError for what does not fit.
     """
@@ -56,7 +65,7 @@ def lower(deployment: Deployment, options: LoweringOptions) -> LoweredDeployment
     deployment = adjusted(deployment, options.calibration, options.disabled_terms)
     models = tuple(dict.fromkeys(group.model_name for group in deployment.groups))
     routes = routes_of(deployment)
-    groups, kinds = _lower_groups(deployment, options, models, routes)
+    groups, kinds = _lower_groups(deployment, options, models, routes, known)
     if options.profile_dirs_given:
         _require_a_bundle(kinds)
     notes = [*_changes(groups, options), *_notes(deployment, groups, kinds)]
@@ -85,16 +94,22 @@ def lower(deployment: Deployment, options: LoweringOptions) -> LoweredDeployment
 
 
 def _lower_groups(
-    deployment: Deployment, options: LoweringOptions, models: Sequence[str], routes: Routes | None
+    deployment: Deployment,
+    options: LoweringOptions,
+    models: Sequence[str],
+    routes: Routes | None,
+    known: Kinds | None,
 ) -> tuple[list[LoweredGroup], list[LoweredGroup]]:
     """The groups, and one of each kind."""
-    kinds: dict[tuple[object, ...], LoweredGroup] = {}
+    known = {} if known is None else known
+    kinds: Kinds = {}
     groups = []
     for group in deployment.groups:
         kind = _kind(deployment, group, routes)
-        if kind not in kinds:
+        if kind not in known:
             model_index = models.index(group.model_name)
-            kinds[kind] = _lower_in_place(deployment, group, options, model_index, routes)
+            known[kind] = _lower_in_place(deployment, group, options, model_index, routes)
+        kinds[kind] = known[kind]
         groups.append(placed_at(kinds[kind], group))
     return groups, list(kinds.values())
 

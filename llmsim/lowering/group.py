@@ -1,6 +1,6 @@
 """Lowers one group: model, layout, memory ledger, cost tables, step program."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -177,6 +177,36 @@ def _scheduler(
         stages=group.pp,
         tables=ledger.tables,
     )
+
+
+@dataclass(frozen=True)
+class StaticView:
+    """What is known of a group before any table is compiled."""
+
+    ledger: MemoryLedger
+    request: CostRequest
+    stages: tuple[tuple[Operator, ...], ...]
+    """The operators of one rank, by pipeline stage."""
+    engine: EngineArgs
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens whose KV the blocks hold, where every layer keeps all of them."""
+        tables = self.ledger.tables
+        block = self.engine.block_size if tables is None else tables.block_size
+        return self.ledger.usable_blocks * block * self.request.layout.context_ranks
+
+
+def static_view(group: Group, deployment: Deployment, options: LoweringOptions) -> StaticView:
+    """Memory and operators of a group without offloading and drafts.
+
+    Raises InputError where the layout does not split the model, and InfeasibleError where the
+    model does not fit.
+    """
+    group, request, stages = _asked(group, deployment, options, on_routes=False)
+    hybrid = shares_blocks(group, request.model, tiers=options.tiers)
+    ledger = _ledger(group, request, None, None, hybrid=hybrid)
+    return StaticView(ledger, request, stages, group.engine)
 
 
 def _asked(

@@ -16,7 +16,7 @@ TARGETS = ("ttft", "tpot", "e2el")
 _DIGITS = 6
 
 
-def parse_targets(texts: Sequence[str]) -> dict[str, int]:
+def parse_targets(texts: Sequence[str], option: str = "--goodput") -> dict[str, int]:
     """`ttft:1000,tpot:40` (milliseconds; commas or blanks, one text or several) -> ps by name, in
     the order of TARGETS.
 
@@ -28,26 +28,26 @@ def parse_targets(texts: Sequence[str]) -> dict[str, int]:
         name, _, value = word.partition(":")
         if name not in TARGETS:
             raise InputError(
-                f'--goodput: "{word}" has no known latency{nearest(name, TARGETS)}; write '
+                f'{option}: "{word}" has no known latency{nearest(name, TARGETS)}; write '
                 "NAME:MILLISECONDS with "
                 f"{', '.join(TARGETS)}, as ttft:1000,tpot:40"
             )
         if name in found:
-            raise InputError(f"--goodput: {name} is given twice; give one target for each latency")
-        found[name] = _ps(word, value)
+            raise InputError(f"{option}: {name} is given twice; give one target for each latency")
+        found[name] = _ps(word, value, option)
     if texts and not found:
-        raise InputError("--goodput is empty; write NAME:MILLISECONDS, as ttft:1000,tpot:40")
+        raise InputError(f"{option} is empty; write NAME:MILLISECONDS, as ttft:1000,tpot:40")
     return {name: found[name] for name in TARGETS if name in found}
 
 
-def _ps(word: str, value: str) -> int:
+def _ps(word: str, value: str, option: str) -> int:
     try:
         milliseconds = float(value)
     except ValueError:
         milliseconds = 0.0
     if not 1e-9 <= milliseconds <= 1e9:
         raise InputError(
-            f'--goodput: "{word}" needs milliseconds above 0 (from 1e-9, a picosecond) and at '
+            f'{option}: "{word}" needs milliseconds above 0 (from 1e-9, a picosecond) and at '
             "most 1e9, as ttft:1000"
         )
     return round(milliseconds * PS_PER_MS)

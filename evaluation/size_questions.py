@@ -1,0 +1,162 @@
+"""Asks `llmsim.size` eight questions and checks the answers by an exhaustive search.
+
+usage: python evaluation/size_questions.py [--check] [--only NAME]
+
+`--check` runs every deployment with fewer or as many devices as the answer, which takes minutes.
+Times are CPU seconds of this process, which works alone (`jobs=1`).
+"""
+
+import itertools
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llmsim.cli.arguments import OneSentenceParser
+from llmsim.config.errors import NotYetError
+from llmsim.sizing.answer import Answer, text
+from llmsim.sizing.capacity import able
+from llmsim.sizing.measure import Bench
+from llmsim.sizing.plan import Plan, Pool
+from llmsim.sizing.search import FEWEST_VERIFIED, Question, cost_of
+from llmsim.sizing.shapes import units
+from llmsim.sizing.size import size
+
+ROOT = Path(__file__).resolve().parents[1]
+SESSIONS = str(ROOT / "dataset" / "sessions_20.jsonl")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One question."""
+
+    name: str
+    model: str
+    device: str
+    options: dict[str, Any]
+
+
+QUESTIONS = (
+    Asked(
+        "dense", "meta-llama/Llama-3.1-70B", "H200",
+        {"rate": 10, "input": "fixed:2000", "output_tokens": "fixed:300",
+         "slo": "ttft:1000,tpot:40"},
+    ),
+    Asked(
+        "moe", "Qwen/Qwen3-30B-A3B", "H100",
+        {"rate": 60, "input": "lognormal:1000", "output_tokens": "lognormal:300",
+         "slo": "ttft:500,tpot:20"},
+    ),
+    Asked(
+        "pd", "meta-llama/Llama-3.1-8B", "H100",
+        {"rate": 60, "input": "lognormal:1000", "output_tokens": "lognormal:200",
+         "slo": "ttft:300,tpot:12", "architecture": "pd"},
+    ),
+    Asked(
+        "long context", "meta-llama/Llama-3.1-70B", "H200",
+        {"rate": 0.5, "input": "fixed:60000", "output_tokens": "fixed:500",
+         "slo": "ttft:15000,tpot:60"},
+    ),
+    Asked(
+        "agentic trace", "Qwen/Qwen3-32B", "H100",
+        {"dataset": SESSIONS, "slo": "ttft:150,tpot:15"},
+    ),
+    Asked(
+        "closed loop", "Qwen/Qwen3-32B", "H100",
+        {"concurrency": 100, "input": "lognormal:1000", "output_tokens": "lognormal:300",
+         "slo": "ttft:2000,tpot:40"},
+    ),
+    Asked(
+        "cheapest of five", "meta-llama/Llama-3.1-8B", "H100,H200,L40S,B200,A100-80GB-SXM",
+        {"rate": 60, "input": "lognormal:1000", "output_tokens": "lognormal:300",
+         "slo": "ttft:500,tpot:20"},
+    ),
+    Asked(
+        "afd", "Qwen/Qwen3-30B-A3B", "H100",
+        {"rate": 60, "slo": "ttft:500,tpot:20", "architecture": "afd"},
+    ),
+)  # fmt: skip
+
+
+def cheaper(answer: Answer) -> list[Plan]:
+    """Every deployment that costs less than the answer and meets the targets."""
+    assert answer.best is not None
+    question, prices = answer.found.question, answer.prices
+    limit = cost_of(answer.best.plan, question, prices)
+    bench, found = Bench(), []
+    for device in question.devices:
+        for architecture in question.architectures:
+            for plan in _wholes(question, device, architecture):
+                for counts in _counts(plan, question, limit, prices):
+                    wanted = plan.with_counts(*counts)
+                    run, missed, problem = _able(bench, wanted, question)
+                    if run is not None and run.complete and not missed and not problem:
+                        found.append(wanted)
+    return found
+
+
+def _able(bench: Bench, plan: Plan, question: Question) -> Any:
+    from llmsim.config.errors import LlmsimError
+
+    try:
+        return able(bench, plan, question.load, question.targets, fewest=FEWEST_VERIFIED)
+    except LlmsimError as error:
+        return None, [], str(error)
+
+
+def _wholes(question: Question, device: str, architecture: str) -> list[Plan]:
+    """One instance of each layout, or one of each role for every pair of layouts."""
+    plans = [
+        plan
+        for plan, role in units(question.model, device, architecture, question.devices_per_node)
+        if role != "decode"
+    ]
+    if architecture == "colocated":
+        return plans
+    shapes = [plan.pools[0].shape for plan in plans]
+    return [
+        Plan(
+            question.model,
+            device,
+            (Pool(one, 1, "prefill"), Pool(other, 1, "decode")),
+            devices_per_node=question.devices_per_node,
+        )
+        for one, other in itertools.product(shapes, repeat=2)
+    ]
+
+
+def _counts(plan: Plan, question: Question, limit: float, prices: Any) -> list[tuple[int, ...]]:
+    """Numbers of instances whose deployment costs less than the limit."""
+    most = int(limit / min(cost_of(plan.with_counts(*(1,) * len(plan.pools)), question, prices), 1))
+    ranges = [range(1, min(64, most) + 1)] * len(plan.pools)
+    return [
+        counts
+        for counts in itertools.product(*ranges)
+        if cost_of(plan.with_counts(*counts), question, prices) < limit * (1 - 1e-9)
+    ]
+
+
+def main() -> None:
+    """Prints each answer, its CPU seconds, and what an exhaustive search finds cheaper."""
+    parser = OneSentenceParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="search exhaustively, too")
+    parser.add_argument("--only", default="", help="the name of one question")
+    given = parser.parse_args()
+    for asked in QUESTIONS:
+        if given.only not in ("", asked.name):
+            continue
+        start = time.process_time()
+        try:
+            answer = size(asked.model, asked.device, **asked.options)
+        except NotYetError as error:
+            print(f"## {asked.name}: refused by name: {error}\n")
+            continue
+        print(f"## {asked.name}: {time.process_time() - start:.1f} CPU s\n\n{text(answer)}")
+        if given.check and answer.best is not None:
+            found = cheaper(answer)
+            shown = "; ".join(f"{one.device} {one.label}" for one in found) or "nothing"
+            print(f"Exhaustive search finds cheaper: {shown}\n")
+
+
+if __name__ == "__main__":
+    main()

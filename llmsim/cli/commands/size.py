@@ -1,0 +1,167 @@
+"""`llmsim size`: how many devices a load with latency targets needs."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from llmsim.cli.run.command_line import given_path
+
+HELP = (
+    "Find the cheapest deployment of a model that serves a load within latency targets. Layouts, "
+    "numbers of instances and prefill/decode splits are simulated "
+    "(docs/tutorial/sizing.md). The exit code is 5 if nothing meets the targets."
+)
+NOTHING_MEETS = 5
+
+Model = Annotated[
+    str,
+    typer.Option(
+        "--model", help="Names a bundled model, or the path of a config.json.", show_default=False
+    ),
+]
+Device = Annotated[
+    str,
+    typer.Option(
+        "--device",
+        help="Names a device, several separated by commas, or any: every device with a price.",
+        show_default=False,
+    ),
+]
+Rate = Annotated[
+    float | None,
+    typer.Option("--rate", help="Sets the requests per second.", show_default=False),
+]
+Concurrency = Annotated[
+    int | None,
+    typer.Option(
+        "--concurrency", help="Sets the clients that each wait for an answer.", show_default=False
+    ),
+]
+Dataset = Annotated[
+    str | None,
+    typer.Option("--dataset", help="Names a trace, served at its own pace.", show_default=False),
+]
+Input = Annotated[str, typer.Option("--input", help="Draws prompt tokens, such as lognormal:1000.")]
+OutputTokens = Annotated[
+    str, typer.Option("--output-tokens", help="Draws answer tokens, such as lognormal:200.")
+]
+Slo = Annotated[
+    str,
+    typer.Option(
+        "--slo",
+        help="Sets the targets in ms, such as ttft:1000,tpot:40,e2el:20000.",
+        show_default=False,
+    ),
+]
+Percentile = Annotated[
+    float, typer.Option("--percentile", help="Sets the percentile that meets each target.")
+]
+MaxDevices = Annotated[
+    int, typer.Option("--max-devices", help="Limits the devices of a deployment.")
+]
+Architecture = Annotated[
+    str,
+    typer.Option(
+        "--architecture", help="Names what is tried: colocated, pd; afd does not run yet."
+    ),
+]
+Node = Annotated[int, typer.Option("--devices-per-node", help="Sets the devices of a node.")]
+Emit = Annotated[
+    Path | None,
+    typer.Option(
+        "--emit",
+        help="Writes files that start the best deployment: vLLM, SGLang, Dynamo, llm-d, "
+        "LeaderWorkerSets, Docker compose, and a cluster file.",
+        parser=given_path,
+        metavar="<path>",
+        show_default=False,
+    ),
+]
+Plot = Annotated[
+    Path | None,
+    typer.Option(
+        "--plot", help="Draws the front (needs matplotlib).", parser=given_path, metavar="<path>",
+        show_default=False,
+    ),
+]  # fmt: skip
+Html = Annotated[
+    Path | None,
+    typer.Option(
+        "--html", help="Writes the answer as one page.", parser=given_path, metavar="<path>",
+        show_default=False,
+    ),
+]  # fmt: skip
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Seeds the draws of the load.")]
+Jobs = Annotated[
+    int,
+    typer.Option("--jobs", "-j", min=0, max=1024, help="Sets the processes; 0: one per processor."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Prints JSON instead of text.")]
+
+
+def command(
+    model: Model,
+    device: Device,
+    slo: Slo,
+    rate: Rate = None,
+    concurrency: Concurrency = None,
+    dataset: Dataset = None,
+    input_tokens: Input = "fixed:1000",
+    output_tokens: OutputTokens = "fixed:200",
+    percentile: Percentile = 99.0,
+    max_devices: MaxDevices = 512,
+    architecture: Architecture = "colocated,pd",
+    devices_per_node: Node = 8,
+    emit: Emit = None,
+    plot: Plot = None,
+    html: Html = None,
+    seed: Seed = 1,
+    jobs: Jobs = 0,
+    as_json: AsJson = False,
+) -> int:
+    """Sizes, prints and writes; raises InputError. Returns 5 where nothing meets the targets."""
+    from llmsim.export.files import atomic_writer, check_writable, check_writable_folder
+    from llmsim.export.json import json_text
+    from llmsim.sizing.answer import text
+    from llmsim.sizing.size import size
+
+    if emit is not None:
+        check_writable_folder(emit)
+    for path in filter(None, (plot, html)):
+        check_writable(path)
+    answer = size(
+        model,
+        device,
+        slo=slo,
+        rate=rate,
+        concurrency=concurrency,
+        dataset=dataset,
+        input=input_tokens,
+        output_tokens=output_tokens,
+        percentile=percentile,
+        max_devices=max_devices,
+        architecture=architecture,
+        devices_per_node=devices_per_node,
+        seed=seed,
+        jobs=jobs,
+    )
+    sys.stdout.write(json_text(answer.as_json()) if as_json else text(answer))
+    if plot is not None:
+        from llmsim.sizing.pictures import plot as draw
+
+        draw(answer, plot)
+    if html is not None:
+        from llmsim.sizing.pictures import html as page
+
+        with atomic_writer(html) as stream:
+            stream.write(page(answer))
+    if answer.best is None:
+        return NOTHING_MEETS
+    if emit is not None:
+        from llmsim.sizing.emit import emit as write
+
+        for path in write(answer.best.plan, emit):
+            print(path, file=sys.stderr)
+    return 0

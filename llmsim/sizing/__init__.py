@@ -1,0 +1,1 @@
+"""Plans of deployments, their capacity under latency targets, and which of many is best."""

@@ -1,0 +1,297 @@
+"""The answer to a sizing question: as values, as JSON and as text."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from llmsim.sizing.load import CONCURRENCY, RATE, UNITS
+from llmsim.sizing.measure import Measured
+from llmsim.sizing.plan import Plan
+from llmsim.sizing.search import Candidate, Found, cost_of
+
+NEXT = 3
+DIGITS = 6
+PERCENTILES = (50.0, 95.0, 99.0)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What `llmsim.size` gives: the best deployment, the next ones, and what limits them."""
+
+    found: Found
+    prices: Mapping[str, float | None]
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Of the best: a metric and the range of its percentile over other draws of the load."""
+    seeds: int = 0
+
+    @property
+    def best(self) -> Candidate | None:
+        """The cheapest deployment that meets every target; None where nothing does."""
+        return self.found.meeting[0] if self.found.meeting else None
+
+    @property
+    def next(self) -> list[tuple[Candidate, str]]:
+        """The next best three, each with what it misses by."""
+        best = self.best
+        if best is None:
+            return [(one, _missed(one, self)) for one in self.found.missing[:NEXT]]
+        smaller = [one for one in self.found.missing[:1] if one.plan.devices < best.plan.devices]
+        others = [one for one in self.found.meeting[1:]]
+        chosen = [*smaller, *others][:NEXT]
+        return [(one, _missed(one, self)) for one in chosen]
+
+    @property
+    def headroom(self) -> float | None:
+        """By how much the load may grow, as a share of it."""
+        if self.found.beyond is None or not self.found.beyond.level:
+            return None
+        return max(0.0, self.found.beyond.level / self.found.question.load.level - 1)
+
+    @property
+    def binding(self) -> dict[str, Any] | None:
+        """The target that is missed first when the load grows; None where none is found."""
+        beyond = self.found.beyond
+        if beyond is None or not beyond.misses or beyond.beyond is None:
+            worst = self.found.missing[0].misses if self.found.missing else ()
+            if self.best is None and worst:
+                return {"metric": worst[0].metric, "found_ms": _round(worst[0].found_ms)}
+            return None
+        miss = beyond.misses[0]
+        return {
+            "metric": miss.metric,
+            "target_ms": miss.most_ms,
+            "at_level": _round(beyond.beyond.level),
+            "found_ms": _round(miss.found_ms),
+        }
+
+    def as_json(self) -> dict[str, Any]:
+        """The keys of `llmsim size --json`."""
+        question = self.found.question
+        return {
+            "schema_version": 1,
+            "model": question.model,
+            "load": {"kind": question.load.kind, "level": question.load.level},
+            "targets_ms": dict(question.targets.most_ms),
+            "percentile": question.targets.percentile,
+            "best": None if self.best is None else self._candidate(self.best, best=True),
+            "next": [
+                {**self._candidate(one, best=False), "misses": text} for one, text in self.next
+            ],
+            "binding": self.binding,
+            "pruned": dict(self.found.pruned.counts),
+            "evaluated": self.found.evaluated,
+            "pareto": self.pareto(),
+        }
+
+    def __repr__(self) -> str:
+        return text(self).splitlines()[0]
+
+    def _repr_html_(self) -> str:
+        """The answer for notebooks."""
+        from html import escape
+
+        return f"<pre>{escape(text(self))}</pre>"
+
+    def _candidate(self, one: Candidate, *, best: bool) -> dict[str, Any]:
+        price = self.price(one.plan)
+        fields: dict[str, Any] = {
+            "device": one.plan.device,
+            "devices": one.plan.devices,
+            "layout": one.plan.label,
+            "architecture": one.plan.architecture,
+            "options": dict(one.plan.engine),
+            "ttft_ms": _percentiles(one.run, "ttft"),
+            "tpot_ms": _percentiles(one.run, "tpot"),
+            "e2el_ms": _percentiles(one.run, "e2el"),
+            "output_tok_s": None if one.run is None else _round(one.run.output_tok_s),
+            "usd_per_h": None if price is None else _round(price),
+        }
+        if best:
+            headroom = self.headroom
+            fields["headroom"] = None if headroom is None else _round(headroom)
+            fields["interval"] = {
+                f"{name}_ms": [_round(low), _round(high)]
+                for name, (low, high) in self.intervals.items()
+            } | {"seeds": self.seeds}
+        return fields
+
+    def price(self, plan: Plan) -> float | None:
+        """USD per hour; None where the device has no price."""
+        each = self.prices.get(plan.device)
+        return None if each is None else each * plan.devices
+
+    def pareto(self) -> list[dict[str, Any]]:
+        """Deployments that no other beats in both speed for a user and tokens per device."""
+        percentile = self.found.question.targets.percentile
+        points = [
+            (1000 / tpot, run.output_tok_s / plan.devices, plan)
+            for plan, run in _runs(self.found)
+            if (tpot := run.at(percentile).get("tpot"))
+        ]
+        front: list[dict[str, Any]] = []
+        highest = -math.inf
+        for speed, tokens, plan in sorted(points, key=lambda one: (-one[0], -one[1])):
+            if tokens > highest:
+                highest = tokens
+                front.append(
+                    {
+                        "device": plan.device,
+                        "layout": plan.label,
+                        "tok_s_per_user": _round(speed),
+                        "output_tok_s_per_device": _round(tokens),
+                    }
+                )
+        return front
+
+
+def _runs(found: Found) -> "Sequence[tuple[Plan, Measured]]":
+    """Every run of a whole deployment."""
+    return [(one.plan, one.run) for one in (*found.meeting, *found.missing) if one.run]
+
+
+def _percentiles(run: Measured | None, metric: str) -> dict[str, float | None] | None:
+    values = {} if run is None else dict(dict(run.latency_ms).get(metric, ()))
+    return {f"p{q:g}": _round(value) for q, value in values.items()} or None
+
+
+def _round(value: float) -> float | None:
+    return None if math.isinf(value) else round(value, DIGITS)
+
+
+def _missed(one: Candidate, answer: Answer) -> str:
+    """What a deployment misses by: its targets, or what it costs more than the best."""
+    if one.problem:
+        return one.problem
+    if one.misses:
+        percentile = answer.found.question.targets.percentile
+        return "; ".join(f"p{percentile:g} {miss.text}" for miss in one.misses)
+    best = answer.best
+    if best is None or one.run is None:
+        return "requests did not end"
+    more = one.plan.devices - best.plan.devices
+    price, least = answer.price(one.plan), answer.price(best.plan)
+    dollars = "" if price is None or least is None else f", {price - least:+.2f} USD/h"
+    same = cost_of(one.plan, answer.found.question, answer.prices) == cost_of(
+        best.plan, answer.found.question, answer.prices
+    )
+    if same:
+        return "costs as much, with less room below its targets"
+    return f"meets the targets with {more:+d} devices{dollars}"
+
+
+def text(answer: Answer) -> str:
+    """The headline, the next best, the constraint, and the front as a picture of characters."""
+    question = answer.found.question
+    load = f"{question.load.level:g} {UNITS[question.load.kind]}"
+    lines = []
+    best = answer.best
+    if best is None or best.run is None:
+        lines.append(
+            f"Nothing serves {question.model} at {load} within {question.targets.text} on up to "
+            f"{question.max_devices} devices."
+        )
+    else:
+        lines += _headline(answer, best, best.run, load)
+    if answer.next:
+        lines.append("Next best:" if best else "Nearest:")
+        lines += [f"  {_named(one.plan)}: {missed}" for one, missed in answer.next]
+    lines += _constraint(answer)
+    counts = answer.found.pruned.counts
+    pruned = ", ".join(f"{count} {reason}" for reason, count in counts.most_common())
+    lines.append(f"{answer.found.evaluated} evaluated; pruned without a run: {pruned or 'none'}.")
+    front = answer.pareto()
+    return "\n".join([*lines, *(_picture(front) if len(front) > 1 else [])]) + "\n"
+
+
+def _named(plan: Plan) -> str:
+    options = ", ".join(f"{name} {value}" for name, value in plan.engine)
+    return f"{plan.devices} {plan.device} as {plan.label}" + (f" ({options})" if options else "")
+
+
+def _headline(answer: Answer, best: Candidate, run: Measured, load: str) -> list[str]:
+    question = answer.found.question
+    percentile = question.targets.percentile
+    price = answer.price(best.plan)
+    figures = []
+    for name, value in run.at(percentile).items():
+        low, high = answer.intervals.get(name, (value, value))
+        spread = f" ({low:,.1f} to {high:,.1f})" if high > low else ""
+        figures.append(f"p{percentile:g} {name.upper()} {value:,.1f} ms{spread}")
+    lines = [
+        f"{_named(best.plan)} serve {question.model} at {load} within {question.targets.text}.",
+        f"  {', '.join(figures)}",
+        f"  {run.output_tok_s:,.0f} output tok/s"
+        + ("" if price is None else f", {price:,.2f} USD/h")
+        + _growth(answer),
+    ]
+    if answer.seeds:
+        lines.append(
+            f"  Ranges cover {answer.seeds} draws of the load, not the error of operator times."
+        )
+    beyond = [
+        name.upper()
+        for name, (_, high) in answer.intervals.items()
+        if high > question.targets.of(name)
+    ]
+    if beyond:
+        lines.append(f"  Other draws of the load miss {' and '.join(beyond)}; add room for bursts.")
+    return lines
+
+
+def _growth(answer: Answer) -> str:
+    """How far the load may grow."""
+    if answer.headroom is None:
+        return ""
+    more = "at least " if answer.binding is None else ""
+    return f"; the load may grow by {more}{answer.headroom:.0%}"
+
+
+def _constraint(answer: Answer) -> list[str]:
+    binding = answer.binding
+    if binding is None:
+        return []
+    if "at_level" not in binding:
+        return [f"Binding: {binding['metric'].upper()}."]
+    kind = answer.found.question.load.kind
+    shown = f"{binding['at_level']:.4g} {UNITS[kind]}"
+    return [
+        f"Binding: {binding['metric'].upper()}, which is {binding['found_ms']:,.0f} ms at {shown} "
+        f"(target {binding['target_ms']:g})."
+    ]
+
+
+WIDTH, HEIGHT = 56, 10
+
+
+def _picture(front: list[dict[str, Any]]) -> list[str]:
+    """Tokens per device over speed for a user; letters name the points below."""
+    across = [one["tok_s_per_user"] for one in front]
+    up = [one["output_tok_s_per_device"] for one in front]
+    grid = [[" "] * (WIDTH + 1) for _ in range(HEIGHT + 1)]
+    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    for i, (x, y) in enumerate(zip(across, up, strict=True)):
+        column = _position(x, across, WIDTH)
+        row = HEIGHT - _position(y, up, HEIGHT)
+        grid[row][column] = letters[i % len(letters)]
+    lines = ["Output tok/s per device (up) over tok/s for a user (right):"]
+    for i, row_cells in enumerate(grid):
+        value = max(up) if i == 0 else min(up)
+        mark = f"{value:>9,.0f} |" if i in (0, HEIGHT) else f"{'':9} |"
+        lines.append(mark + "".join(row_cells).rstrip())
+    lines.append(f"{'':9} +{'-' * (WIDTH + 1)}")
+    left, right = f"{min(across):,.0f}", f"{max(across):,.0f}"
+    lines.append(f"{'':11}{left}{right:>{WIDTH + 1 - len(left)}}")
+    lines += [
+        f"  {letters[i % len(letters)]}  {one['device']} {one['layout']}"
+        for i, one in enumerate(front)
+    ]
+    return lines
+
+
+def _position(value: float, values: list[float], size: int) -> int:
+    low, high = min(values), max(values)
+    return 0 if high == low else round((value - low) / (high - low) * size)
+
+
+__all__ = ["CONCURRENCY", "RATE", "Answer", "text"]

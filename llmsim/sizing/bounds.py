@@ -1,0 +1,172 @@
+"""What a plan cannot do better than, found without a run: memory, and the data sheet's speed."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from llmsim.config.errors import InfeasibleError, LlmsimError
+from llmsim.costs.hardware_limits import PeakRates, peak_rates_of
+from llmsim.lowering import LoweringOptions
+from llmsim.lowering.group import StaticView, static_view
+from llmsim.model import Operator
+from llmsim.sizing.load import RATE, Load
+from llmsim.sizing.plan import Plan, Pool
+from llmsim.sizing.targets import Targets
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+MEMORY, SPLIT, LENGTH = "does not fit the memory", "cannot be split so", "KV of a request"
+TPOT, TTFT, COMPUTE = "TPOT below the speed of light", "TTFT below the speed of light", "compute"
+REASONS = {
+    MEMORY: "the weights and one KV block do not fit the memory",
+    SPLIT: "the layout does not split the model",
+    LENGTH: "the longest request does not fit the KV cache",
+    TPOT: "reading the weights of a step takes longer than the TPOT target",
+    TTFT: "computing the prompts takes longer than the TTFT target at the data sheet's peak",
+    COMPUTE: "the load needs more than the data sheet's peak of all devices",
+}
+"""Why a plan is pruned before any run."""
+US_PER_MS, US_PER_S = 1e3, 1e6
+
+
+@dataclass
+class Pruned:
+    """How many plans were left out without a run, by reason."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, str] = field(default_factory=dict)
+
+    def add(self, reason: str, plan: Plan, sentence: str = "") -> None:
+        """Counts a plan; the first of each reason is kept as an example."""
+        self.counts[reason] += 1
+        self.examples.setdefault(reason, f"{plan.device} {plan.label}: {sentence}".rstrip(": "))
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Least times of one instance of a pool, from bytes and flops over the data sheet's peaks."""
+
+    step_us: float
+    """A step with one token: every weight of every stage is read once."""
+    token_us: float
+    """One more token of a batch, on the slowest stage."""
+
+    def prompt_us(self, tokens: "NDArray[Any]") -> "NDArray[Any]":
+        """Least time to the first token of prompts; stages may work on chunks at once."""
+        longest: NDArray[Any] = np.maximum(self.step_us, tokens * self.token_us)
+        return longest
+
+
+def speed(view: StaticView) -> Speed | None:
+    """The least times of an instance; None where the device has no data sheet."""
+    rates = peak_rates_of(view.request)
+    if rates is None:
+        return None
+    activation = view.request.dtypes.activation
+    stages = [_stage(rates, stage, activation) for stage in view.stages]
+    return Speed(sum(step for step, _ in stages), max(token for _, token in stages))
+
+
+def _stage(rates: PeakRates, stage: Sequence[Operator], activation: str) -> tuple[float, float]:
+    """Least time of a step with one token, and of each further token, of one stage."""
+    one, step, token = np.array([1.0]), 0.0, 0.0
+    for op in stage:
+        step += op.repeat * float(rates.operator_us(op, one, activation)[0])
+        if op.feature == "tokens":
+            units = np.array([float(op.units_of(MANY))])
+            token += op.repeat * float(rates.operator_us(op, units, activation)[0]) / MANY
+    return step, token
+
+
+MANY = 1_000_000
+"""Tokens at which the weights' share of a token's least time has vanished."""
+
+
+def pruned_reason(
+    plan: Plan, load: Load, targets: Targets, requests: int, options: LoweringOptions
+) -> tuple[str, str]:
+    """(reason, sentence) for which no run of the plan can meet the targets; ("", "") if none is
+    known.
+    """
+    deployment = plan.deployment()
+    inputs, outputs = load.lengths(requests)
+    longest = int((inputs.astype(np.int64) + outputs - 1).max())
+    speeds: list[tuple[Pool, Speed]] = []
+    for pool, at in zip(plan.pools, _first_groups(plan), strict=True):
+        try:
+            view = static_view(deployment.groups[at], deployment, options)
+        except InfeasibleError as error:
+            return MEMORY, str(error)
+        except LlmsimError as error:
+            return SPLIT, str(error)
+        if view.kv_tokens < longest and pool.role != "prefill":
+            return LENGTH, f"{longest} tokens, the KV of {view.kv_tokens} fits"
+        if (found := speed(view)) is not None:
+            speeds.append((pool, found))
+    return _too_slow(load, targets, speeds, inputs, outputs)
+
+
+def _too_slow(
+    load: Load,
+    targets: Targets,
+    speeds: "Sequence[tuple[Pool, Speed]]",
+    inputs: "NDArray[Any]",
+    outputs: "NDArray[Any]",
+) -> tuple[str, str]:
+    """Whether the data sheet's peaks rule the targets or the load out."""
+    cached = load.shares_prefixes()
+    for pool, found in speeds:
+        if pool.role != "prefill" and found.step_us > targets.of("tpot") * US_PER_MS:
+            return TPOT, f"{found.step_us / US_PER_MS:.1f} ms at least"
+        if pool.role != "decode" and not cached:
+            least = float(np.percentile(found.prompt_us(inputs), targets.percentile))
+            if least > targets.of("ttft") * US_PER_MS:
+                return TTFT, f"{least / US_PER_MS:.0f} ms at least"
+        busy = load.level * _tokens(pool, inputs, outputs) * found.token_us / US_PER_S / pool.count
+        if load.kind == RATE and busy > 1:
+            return COMPUTE, f"{busy:.2f} of the peak"
+    return "", ""
+
+
+def most_per_instance(plan: Plan, role: str, load: Load, options: LoweringOptions) -> float:
+    """Requests per second that one instance of a role cannot exceed at the data sheet's peak.
+
+    Infinite where no bound is known: for closed loops, for traces, and for unknown devices.
+    """
+    if load.kind != RATE:
+        return math.inf
+    deployment = plan.deployment()
+    at = 1 if role == "decode" and len(plan.pools) > 1 else 0
+    pool = plan.pools[at]
+    group = deployment.groups[_first_groups(plan)[at]]
+    found = speed(static_view(group, deployment, options))
+    if found is None:
+        return math.inf
+    inputs, outputs = load.lengths(LENGTHS)
+    busy_us = _tokens(pool, inputs, outputs) * found.token_us
+    return US_PER_S / busy_us if busy_us else math.inf
+
+
+LENGTHS = 400
+"""Requests whose lengths stand for the load in a bound."""
+
+
+def _tokens(pool: Pool, inputs: "NDArray[Any]", outputs: "NDArray[Any]") -> float:
+    """Tokens that a request makes the pool compute, on average."""
+    prompt = 0.0 if pool.role == "decode" else float(inputs.mean())
+    answer = 0.0 if pool.role == "prefill" else float(outputs.mean()) - 1
+    return prompt + answer
+
+
+def _first_groups(plan: Plan) -> list[int]:
+    """The index of the first group of each pool."""
+    firsts, at = [], 0
+    for pool in plan.pools:
+        firsts.append(at)
+        at += pool.count * pool.shape.dp
+    return firsts

@@ -1,0 +1,132 @@
+"""The highest level of a load that a plan serves within its targets, by bisection."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from llmsim.config.errors import InfeasibleError
+from llmsim.sizing.load import CONCURRENCY, Load
+from llmsim.sizing.measure import Bench, Measured
+from llmsim.sizing.plan import Plan
+from llmsim.sizing.targets import Miss, Targets
+
+FEWEST = 400
+MOST = 20_000
+SPANS = 3
+"""Arrivals last this many times the time of a request that just meets its targets."""
+LOWEST, HIGHEST = 1e-3, 1e6
+PRECISION = 0.02
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """The highest level found to meet the targets, and the lowest found to miss them."""
+
+    level: float
+    """0 where even the lowest level misses them."""
+    at: Measured | None
+    beyond: Measured | None
+    misses: tuple[Miss, ...]
+    """What `beyond` misses."""
+
+
+def enough_requests(load: Load, targets: Targets, level: float, fewest: int = FEWEST) -> int:
+    """Requests of one run: as many as arrive in several lifetimes of a request, within limits.
+
+    A trace is simulated as a whole (0).
+    """
+    if load.dataset:
+        return 0
+    _, outputs = load.lengths(FEWEST)
+    tpot = min(targets.of("tpot"), 100.0)
+    ttft = min(targets.of("ttft"), 10_000.0)
+    lifetime_s = min(targets.of("e2el"), ttft + float(outputs.mean()) * tpot) / 1000
+    needed = SPANS * (level if load.kind == CONCURRENCY else level * lifetime_s)
+    return int(min(MOST, max(fewest, needed)))
+
+
+def misses(found: Measured, targets: Targets) -> list[Miss]:
+    """The missed targets of a run; requests that did not end miss all of them."""
+    figures = found.at(targets.percentile) if found.complete else {}
+    if found.complete and "tpot" not in figures:
+        figures = {**figures, "tpot": 0.0}  # answers of one token have none
+    return targets.misses(figures)
+
+
+def capacity(
+    bench: Bench,
+    plan: Plan,
+    load: Load,
+    targets: Targets,
+    start: float,
+    *,
+    fewest: int = FEWEST,
+    precision: float = PRECISION,
+    ceiling: float = HIGHEST,
+) -> Capacity:
+    """Doubles or halves from `start` until the targets are met and missed, then bisects.
+
+    A plan that meets them at `ceiling` is not driven further; `beyond` is then None.
+    The draws of every level are the same, so that nothing but the level differs.
+    """
+    whole = load.kind == CONCURRENCY
+    lowest = 1.0 if whole else LOWEST
+
+    def run(level: float) -> Measured:
+        requests = enough_requests(load, targets, level, fewest)
+        return bench.measure(plan, load, level, requests, (targets.percentile,))
+
+    start = min(ceiling, max(lowest, round(start) if whole else start))
+    low, high = _bracket(run, targets, start, (lowest, ceiling))
+    if low is None:
+        missed = () if high is None else tuple(misses(high, targets))
+        return Capacity(0.0, None, high, missed)
+    while high is not None:
+        middle = (low.level * high.level) ** 0.5
+        if whole:
+            middle = float(round(middle))
+            if middle in (low.level, high.level):
+                break
+        elif high.level / low.level <= 1 + precision:
+            break
+        found = run(middle)
+        low, high = (low, found) if misses(found, targets) else (found, high)
+    missed = () if high is None else tuple(misses(high, targets))
+    return Capacity(low.level, low, high, missed)
+
+
+def _bracket(
+    run: Callable[[float], Measured],
+    targets: Targets,
+    start: float,
+    limits: tuple[float, float],
+) -> tuple[Measured | None, Measured | None]:
+    """The last level that meets the targets and the first beyond it that misses them."""
+    low = high = None
+    level = start
+    lowest, ceiling = limits
+    while True:
+        found = run(level)
+        if misses(found, targets):
+            high = found
+            if low is not None or level == lowest:
+                break
+            level = max(lowest, level / 2)
+        else:
+            low = found
+            if high is not None or level == ceiling:
+                break
+            level = min(ceiling, level * 2)
+    return low, high
+
+
+def able(
+    bench: Bench, plan: Plan, load: Load, targets: Targets, *, fewest: int
+) -> tuple[Measured | None, list[Miss], str]:
+    """The run at the level that is asked for, what it misses, and why there is none."""
+    requests = enough_requests(load, targets, load.level, fewest)
+    percentiles = tuple(dict.fromkeys((50.0, 90.0, 95.0, 99.0, targets.percentile)))
+    try:
+        found = bench.measure(plan, load, load.level, requests, percentiles)
+    except InfeasibleError as error:
+        return None, [], str(error)
+    return found, misses(found, targets), ""

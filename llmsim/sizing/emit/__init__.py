@@ -1,0 +1,34 @@
+"""Files that start a planned deployment in an engine or an orchestrator."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from llmsim.sizing.emit import compose, kubernetes, servers
+from llmsim.sizing.plan import Plan
+
+WRITERS: dict[str, Callable[[Plan], str]] = {
+    "vllm.sh": servers.vllm_script,
+    "sglang.sh": servers.sglang_script,
+    "compose.yaml": compose.compose,
+    "dynamo.yaml": kubernetes.dynamo,
+    "llm-d-values.yaml": kubernetes.llm_d,
+    "lws.yaml": kubernetes.leader_worker_sets,
+}
+"""File name -> its text for a plan."""
+CLUSTER = "cluster.json"
+
+
+def emit(plan: Plan, folder: Path) -> list[Path]:
+    """Writes all files into a folder; raises InputError where that is not possible."""
+    from llmsim.export.files import atomic_writer, check_writable_folder
+    from llmsim.export.json import json_text
+
+    check_writable_folder(folder)
+    texts = {CLUSTER: json_text(plan.fields())}
+    texts |= {name: write(plan) for name, write in WRITERS.items()}
+    for name, text in texts.items():
+        with atomic_writer(folder / name) as stream:
+            stream.write(text)
+        if name.endswith(".sh"):
+            (folder / name).chmod(0o755)
+    return [folder / name for name in texts]

@@ -1,0 +1,84 @@
+"""The load that a plan is measured with: equal draws at every level, so that levels compare."""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from llmsim.config.errors import InputError
+from llmsim.core import PS_PER_S, Clients, Workload
+
+RATE, CONCURRENCY, TRACE = "rate", "concurrency", "trace"
+UNITS = {RATE: "requests/s", CONCURRENCY: "clients", TRACE: "x the trace's rate"}
+
+
+@dataclass(frozen=True)
+class Load:
+    """What clients ask for.
+
+    The level of a load is its requests per second, its clients in a closed loop, or the factor on
+    a trace's own rate. Lengths and the gaps between arrivals are the same draws at every level.
+    """
+
+    kind: str
+    level: float
+    """The level that is asked for."""
+    input: str = "fixed:1000"
+    output: str = "fixed:200"
+    dataset: str = ""
+    seed: int = 1
+
+    def workload(self, level: float, requests: int, granularity: int) -> Workload:
+        """The first requests at a level."""
+        base = _base(self._text(requests), requests, granularity)
+        if self.kind == CONCURRENCY:  # a client asks as soon as it has its answer
+            return replace(base, arrival_ps=np.minimum(base.arrival_ps, 0))
+        scaled = np.where(
+            base.arrival_ps >= 0, np.round(base.arrival_ps / level).astype(np.int64), -1
+        )
+        return replace(base, arrival_ps=scaled)
+
+    def clients(self, level: float) -> Clients | None:
+        """The closed loop of a level; None for arrivals that wait for nobody."""
+        if self.kind != CONCURRENCY:
+            return None
+        return Clients(max(1, round(level)), np.empty(0, np.int64))
+
+    def lengths(self, requests: int) -> tuple[np.ndarray, np.ndarray]:
+        """Prompt and answer tokens of the first requests."""
+        base = _base(self._text(requests), requests, 16)
+        return base.input_tokens, base.output_tokens
+
+    def shares_prefixes(self) -> bool:
+        """Whether prompts may be cached, so that no bound on their computation holds."""
+        return self.kind == TRACE
+
+    @property
+    def natural_rate(self) -> float:
+        """Requests per second of a trace at its own pace; 0 where it has none."""
+        base = _base(self._text(0), 0, 16)
+        arrivals = base.arrival_ps[base.arrival_ps >= 0]
+        span = int(arrivals.max() - arrivals.min()) if len(arrivals) > 1 else 0
+        return (len(arrivals) - 1) * PS_PER_S / span if span else 0.0
+
+    def scaled(self, level: float) -> "Load":
+        """The same load with another level to reach."""
+        return replace(self, level=level)
+
+    def _text(self, requests: int) -> str:
+        if self.dataset:
+            return self.dataset
+        return (
+            f"synthetic:n={requests},rate=1,input={self.input},output={self.output},"
+            f"seed={self.seed}"
+        )
+
+
+@lru_cache(maxsize=64)
+def _base(text: str, requests: int, granularity: int) -> Workload:
+    from llmsim.workload import load_dataset
+
+    workload = load_dataset(text, known_models=(), granularity=granularity, limit=requests)
+    if not len(workload):
+        raise InputError(f"{text}: the trace has no request", field="--dataset", value=text)
+    return workload

@@ -1,0 +1,129 @@
+"""Runs a plan under a load and keeps what decides: latencies at a percentile and throughput.
+
+The figures are those of `llmsim run`; tables, series and summary are left out, because a search
+needs thousands of runs.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from llmsim.config.errors import InfeasibleError
+from llmsim.core import PS_PER_S, RequestColumns
+from llmsim.lowering import LoweredDeployment, LoweringOptions
+from llmsim.lowering.deployment import Kinds, lower
+from llmsim.results.metrics import finished_rows, latencies, percentile
+from llmsim.sizing.load import Load
+from llmsim.sizing.plan import Plan
+from llmsim.sizing.targets import METRICS, PS_PER_MS
+
+KEPT_DEPLOYMENTS = 8
+KEPT_KINDS = 512
+"""Compiled groups that one process keeps; each has 1 to 4 MB of tables."""
+EVENTS, WALL_MS = 1_000_000, 60_000
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One run of a plan; times at `percentiles`, ms."""
+
+    level: float
+    requests: int
+    completed: int
+    duration_s: float
+    output_tokens: int
+    latency_ms: tuple[tuple[str, tuple[tuple[float, float], ...]], ...]
+
+    def at(self, percentile: float) -> dict[str, float]:
+        """Each metric at a percentile; a metric that no request has is left out."""
+        return {
+            name: dict(values)[percentile]
+            for name, values in self.latency_ms
+            if percentile in dict(values)
+        }
+
+    @property
+    def output_tok_s(self) -> float:
+        """Generated tokens per second from the first arrival to the last token."""
+        return self.output_tokens / self.duration_s if self.duration_s else 0.0
+
+    @property
+    def complete(self) -> bool:
+        """Whether every request ended."""
+        return self.completed == self.requests
+
+
+@dataclass
+class Bench:
+    """Measures plans in this process; compiled groups are kept by what they are made of."""
+
+    options: LoweringOptions = field(default_factory=LoweringOptions)
+    router: str = "LOAD"
+    compiled: int = 0
+    """Groups that were compiled; others were known."""
+    runs: int = 0
+
+    def __post_init__(self) -> None:
+        self._kinds: OrderedDict[tuple[Any, ...], Kinds] = OrderedDict()
+        self._lowered: OrderedDict[Plan, LoweredDeployment] = OrderedDict()
+
+    def lowered(self, plan: Plan) -> LoweredDeployment:
+        """The plan, compiled; raises InputError and InfeasibleError."""
+        if plan in self._lowered:
+            self._lowered.move_to_end(plan)
+            return self._lowered[plan]
+        kinds = self._kinds.setdefault(plan.kind_key(), {})
+        before = len(kinds)
+        found = lower(plan.deployment(), self.options, kinds)
+        self.compiled += len(kinds) - before
+        if sum(map(len, self._kinds.values())) > KEPT_KINDS:
+            self._kinds.clear()
+        self._lowered[plan] = found
+        while len(self._lowered) > KEPT_DEPLOYMENTS:
+            self._lowered.popitem(last=False)
+        return found
+
+    def measure(
+        self, plan: Plan, load: Load, level: float, requests: int, percentiles: tuple[float, ...]
+    ) -> Measured:
+        """One run at a level of the load; raises InfeasibleError where requests can never run."""
+        from llmsim.routing import RouterSpec
+        from llmsim.simulate import SimulationOptions, errors_named, native_simulation
+
+        lowered = self.lowered(plan)
+        workload = load.workload(level, requests, lowered.granularity)
+        options = SimulationOptions(
+            router=RouterSpec(self.router),
+            seed=load.seed,
+            record_series=False,
+            clients=load.clients(level),
+        )
+        simulation = native_simulation(lowered, workload, options)
+        with errors_named(simulation, lowered, workload, options):
+            while not simulation.run(EVENTS, WALL_MS):
+                pass
+        self.runs += 1
+        columns = RequestColumns(**simulation.requests())
+        return _measured(columns, level, len(workload), percentiles)
+
+
+def _measured(
+    columns: RequestColumns, level: float, requests: int, percentiles: tuple[float, ...]
+) -> Measured:
+    rows = finished_rows(columns)
+    if not len(rows):
+        raise InfeasibleError(f"none of {requests} requests ended; their KV does not fit")
+    found = latencies(columns)
+    metrics = dict(zip(METRICS, (found.ttft_ps, found.tpot_ps, found.e2el_ps), strict=True))
+    arrivals = columns.arrival_ps[columns.arrival_ps >= 0]
+    duration_ps = int(columns.finish_ps[rows].max()) - int(arrivals.min())
+    shown = []
+    for name, values in metrics.items():
+        ordered = np.sort(values)
+        if len(ordered):
+            at = tuple((q, percentile(ordered, None, q) / PS_PER_MS) for q in percentiles)
+            shown.append((name, at))
+    emitted = int(columns.emitted_tokens[rows].sum())
+    return Measured(level, requests, len(rows), duration_ps / PS_PER_S, emitted, tuple(shown))

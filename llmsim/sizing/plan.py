@@ -1,0 +1,209 @@
+"""A plan: which instances of a model, laid out how, on how many devices."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from llmsim.api.cluster import LINK_LATENCY_NS, NODE_LATENCY_NS, NODE_LINK_GB_PER_S
+from llmsim.config import EngineOverrides, parse_cluster, resolve
+from llmsim.config.deployment import Deployment, Group, Node
+
+Option = tuple[str, Any]
+
+
+@dataclass(frozen=True, order=True)
+class Shape:
+    """How the devices of one instance split a model; the words are vLLM's."""
+
+    tp: int = 1
+    """Tensor-parallel devices of a pipeline stage, data-parallel ranks of the attention included.
+    """
+    pp: int = 1
+    ep: int = 1
+    """Ranks that hold whole experts; 1: every expert is cut over all ranks."""
+    dp: int = 1
+    """Data-parallel ranks of the attention among the `tp` devices."""
+
+    @property
+    def devices(self) -> int:
+        """Devices of one instance."""
+        return self.tp * self.pp
+
+    @property
+    def label(self) -> str:
+        """`TP4`, `TP4 PP2`, `DP8 EP8`."""
+        attention = self.tp // self.dp
+        parts = [f"TP{attention}"] if attention > 1 or self.dp == 1 else []
+        parts += [f"DP{self.dp}"] if self.dp > 1 else []
+        parts += [f"PP{self.pp}"] if self.pp > 1 else []
+        parts += [f"EP{self.ep}"] if self.ep > 1 else []
+        return " ".join(parts)
+
+    def keys(self, *, experts: bool) -> dict[str, int]:
+        """The layout keys of an instance of the cluster file."""
+        if self.dp > 1:
+            return {
+                "attn_tp_size": self.tp // self.dp,
+                "attn_dp_size": self.dp,
+                "ffn_tp_size": self.tp // self.ep,
+                "ffn_ep_size": self.ep,
+            }
+        sizes = {"tp_size": self.tp, "pp_size": self.pp}
+        return {**sizes, "ep_size": self.ep} if experts else sizes
+
+
+@dataclass(frozen=True, order=True)
+class Pool:
+    """Equal instances with one role: None does both, else `prefill` or `decode`."""
+
+    shape: Shape
+    count: int
+    role: str | None = None
+
+    @property
+    def devices(self) -> int:
+        """Devices of all instances."""
+        return self.shape.devices * self.count
+
+    @property
+    def label(self) -> str:
+        """`4 x TP2`, `2 x TP4 prefill`."""
+        return f"{self.count} x {self.shape.label}" + (f" {self.role}" if self.role else "")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A whole deployment of one model on one kind of device."""
+
+    model: str
+    device: str
+    pools: tuple[Pool, ...]
+    engine: tuple[Option, ...] = ()
+    """Engine options of every instance, in the words of the cluster file."""
+    devices_per_node: int = 8
+
+    @property
+    def devices(self) -> int:
+        """Devices of the whole deployment."""
+        return sum(pool.devices for pool in self.pools)
+
+    @property
+    def architecture(self) -> str:
+        """`colocated` or `pd`."""
+        return "pd" if any(pool.role for pool in self.pools) else "colocated"
+
+    @property
+    def label(self) -> str:
+        """Its pools in one line, such as `2 x TP4 prefill + 3 x TP4 decode`."""
+        return " + ".join(pool.label for pool in self.pools)
+
+    def with_counts(self, *counts: int) -> "Plan":
+        """The same with other numbers of instances, pool by pool."""
+        pools = zip(self.pools, counts, strict=True)
+        return replace(self, pools=tuple(replace(pool, count=count) for pool, count in pools))
+
+    def fields(self) -> dict[str, Any]:
+        """The keys of its cluster file; instances fill one node after the other."""
+        nodes: dict[int, list[dict[str, Any]]] = {}
+        for node, pool in self._placed():
+            nodes.setdefault(node, []).append(self._instance(pool))
+        link = self._link_gb_per_s
+        return {
+            "description": f"{self.model}: {self.label} on {self.devices} {self.device}. Links "
+            "within a node are the data sheet's; latencies and the link between nodes are "
+            "assumptions.",
+            "link_bw": [link, link, NODE_LINK_GB_PER_S],
+            "link_latency": [LINK_LATENCY_NS, LINK_LATENCY_NS, NODE_LATENCY_NS],
+            **({"engine": dict(self.engine)} if self.engine else {}),
+            "nodes": [{"instances": nodes[i]} for i in sorted(nodes)],
+        }
+
+    def deployment(self) -> Deployment:
+        """What its cluster file resolves to, made from one instance of each pool."""
+        return _expanded(self)
+
+    def kind_key(self) -> tuple[Any, ...]:
+        """What the tables of its groups depend on, beside the groups themselves."""
+        return (self.model, self.device, self.devices_per_node)
+
+    def _placed(self) -> Iterator[tuple[int, Pool]]:
+        """Every instance with its node: the first one with enough free devices after the last."""
+        node, free = 0, self.devices_per_node
+        for pool in self.pools:
+            for _ in range(pool.count):
+                if pool.shape.devices > free:
+                    node, free = node + 1, self.devices_per_node
+                free -= pool.shape.devices
+                yield node, pool
+
+    def _instance(self, pool: Pool) -> dict[str, Any]:
+        from llmsim.api.cluster import _from_anywhere
+
+        instance: dict[str, Any] = {
+            "model_name": _from_anywhere(self.model),
+            "hardware": _from_anywhere(self.device),
+        }
+        instance |= pool.shape.keys(experts=_has_experts(self.model))
+        return instance | ({"pd_type": pool.role} if pool.role else {})
+
+    @property
+    def _link_gb_per_s(self) -> float:
+        return _link_gb_per_s(self.device)
+
+
+@lru_cache(maxsize=256)
+def _link_gb_per_s(device: str) -> float:
+    from llmsim.model.hardware import data_sheet
+
+    return data_sheet(device).intra_node_link_bytes_per_s / 1e9
+
+
+@lru_cache(maxsize=256)
+def _has_experts(model: str) -> bool:
+    from llmsim.model import load_model
+
+    return bool(load_model(model).num_experts)
+
+
+@lru_cache(maxsize=512)
+def _smallest(plan: Plan) -> Deployment:
+    """The deployment with one instance of each pool, from its cluster file."""
+    import json
+
+    from llmsim.lowering.device_memory import sheet_memory
+
+    cluster = parse_cluster(json.dumps(plan.fields()), "cluster")
+    return resolve(cluster, EngineOverrides(), sheet=sheet_memory("cluster"))
+
+
+def _expanded(plan: Plan) -> Deployment:
+    """The deployment of all instances: copies of the groups of one instance of each pool."""
+    small = _smallest(plan.with_counts(*(1 for _ in plan.pools)))
+    groups_of = [
+        tuple(group for group in small.groups if group.field_path == path)
+        for path in dict.fromkeys(group.field_path for group in small.groups)
+    ]
+    made = dict(zip(plan.pools, groups_of, strict=True))
+    groups: list[Group] = []
+    counts: dict[int, int] = {}
+    for node, pool in plan._placed():
+        at = counts.get(node, 0)
+        counts[node] = at + 1
+        path = f"nodes[{node}].instances[{at}]"
+        for group in made[pool]:
+            dp_group = path if group.dp_group is not None else None
+            groups.append(
+                replace(group, index=len(groups), node=node, field_path=path, dp_group=dp_group)
+            )
+    nodes = tuple(
+        Node(i, None, tuple(group.index for group in groups if group.node == i))
+        for i in sorted(counts)
+    )
+    return replace(small, nodes=nodes, groups=tuple(groups))
+
+
+def total_price(plan: Plan, prices: Mapping[str, float | None]) -> float | None:
+    """USD per hour of all devices; None where the device has no price."""
+    each = prices.get(plan.device)
+    return None if each is None else each * plan.devices

@@ -1,0 +1,419 @@
+"""The fewest devices, or dollars, that serve a load within its targets.
+
+1. What cannot be is pruned: memory, layouts, the data sheet's speed.
+2. The capacity of a few instances of every layout is bisected.
+3. Layouts whose estimated cost is far above the best one's are left out.
+4. For the others the smallest number of instances that serves the load is found by runs of the
+   whole deployment.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from llmsim.config.errors import LlmsimError
+from llmsim.sizing.bounds import Pruned, most_per_instance, pruned_reason
+from llmsim.sizing.capacity import FEWEST, Capacity, able, capacity
+from llmsim.sizing.load import CONCURRENCY, RATE, Load
+from llmsim.sizing.measure import Bench, Measured
+from llmsim.sizing.plan import Plan, Pool
+from llmsim.sizing.shapes import units
+from llmsim.sizing.targets import Miss, Targets
+from llmsim.sizing.workers import Workers
+
+FEWEST_VERIFIED = 1000
+MARGIN = 1.5
+"""Layouts whose estimated cost is beyond this share of the best estimate are not verified."""
+MOST_VERIFIED = 10
+TOGETHER = 4
+"""Instances whose capacity is measured together, where the load needs so many."""
+PARTNERS = 2
+"""Instances of the other role while one role's capacity is measured."""
+COARSE = 0.05
+GROWTH = 16
+"""Times the load that the best plan is driven to at most."""
+BATCH = 8
+BOUND = "too costly at the data sheet's peak"
+ESTIMATE = "estimated cost far above the best"
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked: which deployment of a model serves a load within targets."""
+
+    model: str
+    devices: tuple[str, ...]
+    load: Load
+    targets: Targets
+    architectures: tuple[str, ...] = ("colocated", "pd")
+    max_devices: int = 512
+    devices_per_node: int = 8
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One instance and how much of the load it takes."""
+
+    plan: Plan
+    role: str
+    capacity: Capacity
+    instances: int = 1
+    """So many were measured together, as bursts of several instances even out."""
+    problem: str = ""
+
+    @property
+    def level(self) -> float:
+        """The level that each instance takes."""
+        return self.capacity.level / self.instances
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A plan that was run under the load that is asked for."""
+
+    plan: Plan
+    run: Measured | None
+    misses: tuple[Miss, ...]
+    problem: str = ""
+
+    @property
+    def meets(self) -> bool:
+        """Whether every request ended and every target was met."""
+        return self.run is not None and self.run.complete and not self.misses
+
+
+@dataclass
+class Found:
+    """The answer before it is worded."""
+
+    question: Question
+    meeting: list[Candidate] = field(default_factory=list)
+    """The smallest deployment of each layout that meets the targets, the best first."""
+    missing: list[Candidate] = field(default_factory=list)
+    """Deployments that miss a target: of the best layout the next smaller one first."""
+    units: list[Unit] = field(default_factory=list)
+    pruned: Pruned = field(default_factory=Pruned)
+    evaluated: int = 0
+    beyond: Capacity | None = None
+    """How far the load of the best plan can grow."""
+
+
+def search(question: Question, workers: Workers, prices: Mapping[str, float | None]) -> Found:
+    """The answer to a question; raises InputError."""
+    found = Found(question)
+    plans = _unpruned(question, found.pruned)
+    _measure_units(found, plans, workers, prices)
+    starts = _starts(question, found.units, prices)
+    kept = _kept(starts, question, prices)
+    for plan in starts:
+        if plan not in kept:
+            found.pruned.add(ESTIMATE, plan)
+    verified = list(
+        workers.map("llmsim.sizing.search:smallest", [(plan, question) for plan in kept])
+    )
+    for candidates in verified:
+        found.evaluated += len(candidates)
+        meeting = [one for one in candidates if one.meets]
+        found.missing += [one for one in candidates if not one.meets]
+        if meeting:
+            found.meeting.append(min(meeting, key=lambda one: one.plan.devices))
+    found.meeting.sort(key=lambda one: _rank(one, question, prices))
+    found.evaluated += len(found.units)
+    _order_missing(found)
+    if found.meeting:
+        (found.beyond,) = workers.map(
+            "llmsim.sizing.search:headroom", [(found.meeting[0].plan, question)]
+        )
+    return found
+
+
+def _measure_units(
+    found: Found,
+    plans: "Sequence[Bounded]",
+    workers: Workers,
+    prices: Mapping[str, float | None],
+) -> None:
+    """The capacity of one instance of each layout, the most promising first.
+
+    A layout that cannot come near the best estimate at the data sheet's peak is left out, and so
+    are other engine options of a layout that is far from it.
+    """
+    question = found.question
+    waiting = sorted(
+        plans, key=lambda one: (bool(one.plan.engine), one.least_cost(question, prices))
+    )
+    best = math.inf
+    costs: dict[tuple[str, tuple[Pool, ...]], float] = {}
+    while waiting:
+        batch, waiting = waiting[:BATCH], waiting[BATCH:]
+        tasks = [(one.plan, one.role, one.most, question) for one in batch]
+        for one in workers.map("llmsim.sizing.search:unit", tasks):
+            found.units.append(one)
+            if one.role == "both" and one.capacity.level:
+                count = math.ceil(question.load.level / one.level)
+                cost = cost_of(one.plan.with_counts(count), question, prices)
+                costs[one.plan.device, one.plan.pools] = cost
+                best = min(best, cost)
+        left = []
+        for bounded in waiting:
+            if bounded.least_cost(question, prices) > MARGIN * best:
+                found.pruned.add(BOUND, bounded.plan)
+            elif costs.get((bounded.plan.device, bounded.plan.pools), 0.0) > MARGIN * best:
+                found.pruned.add(ESTIMATE, bounded.plan)
+            else:
+                left.append(bounded)
+        waiting = left
+
+
+def _kept(
+    starts: Sequence[Plan], question: Question, prices: Mapping[str, float | None]
+) -> list[Plan]:
+    """The plans to verify: those near the cheapest estimate, some of each architecture."""
+    if not starts:
+        return []
+    limit = MARGIN * cost_of(starts[0], question, prices)
+    near = [one for one in starts if cost_of(one, question, prices) <= limit]
+    kept = []
+    for architecture in question.architectures:
+        kept += [one for one in near if one.architecture == architecture][:MOST_VERIFIED]
+    return kept
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """One instance of a layout, what it is measured for, and the most that it can take."""
+
+    plan: Plan
+    role: str
+    most: float
+
+    def least_cost(self, question: Question, prices: Mapping[str, float | None]) -> float:
+        """What the instances of this role cost at least; the other role costs more than nothing."""
+        at = 1 if self.role == "decode" else 0
+        count = max(1, math.ceil(question.load.level / self.most)) if self.most else 1
+        alone = replace(self.plan, pools=(replace(self.plan.pools[at], count=count),))
+        return cost_of(alone, question, prices)
+
+
+def _unpruned(question: Question, pruned: Pruned) -> list[Bounded]:
+    """The instances that nothing rules out; a reason is counted once for each layout."""
+    from llmsim.lowering import LoweringOptions
+
+    kept, options = [], LoweringOptions()
+    for device in question.devices:
+        for architecture in question.architectures:
+            for plan, role in units(
+                question.model, device, architecture, question.devices_per_node
+            ):
+                most = question.max_devices // min(pool.shape.devices for pool in plan.pools)
+                load = replace(question.load, level=question.load.level / max(1, most))
+                requests = 0 if question.load.dataset else FEWEST
+                reason, sentence = pruned_reason(
+                    plan, load, _role_targets(question.targets, role), requests, options
+                )
+                if not reason and plan.devices > question.max_devices:
+                    reason, sentence = "more than --max-devices", f"{plan.devices} devices"
+                if reason:
+                    pruned.add(reason, plan, sentence)
+                else:
+                    bound = most_per_instance(plan, role, question.load, options)
+                    kept.append(Bounded(plan, role, bound))
+    return kept
+
+
+def _role_targets(targets: Targets, role: str) -> Targets:
+    """Prefill instances decide TTFT, decode instances TPOT."""
+    if role == "prefill":
+        return targets.only("ttft")
+    return targets.only("tpot", "e2el") if role == "decode" else targets
+
+
+def unit(bench: Bench, task: tuple[Plan, str, float, Question]) -> Unit:
+    """The capacity of a few instances together, as few as the load needs."""
+    plan, role, most, question = task
+    own = plan.pools[1 if role == "decode" else 0]
+    together = max(1, min(TOGETHER, question.devices_per_node // own.shape.devices))
+    while True:
+        found = _unit(bench, plan, role, most, question, together)
+        if together == 1 or found.problem or found.capacity.beyond is not None:
+            return found
+        together //= 2
+
+
+def _unit(
+    bench: Bench, plan: Plan, role: str, most: float, question: Question, together: int
+) -> Unit:
+    measured = plan.with_counts(together) if role == "both" else plan
+    if role == "prefill":
+        measured = plan.with_counts(together, PARTNERS * together)
+    elif role == "decode":
+        measured = plan.with_counts(PARTNERS * together, together)
+    targets = _role_targets(question.targets, role)
+    start = 16.0 if question.load.kind == CONCURRENCY else min(question.load.level, most * together / 4)
+    try:
+        found = capacity(
+            bench,
+            measured,
+            question.load,
+            targets,
+            start,
+            precision=COARSE,
+            ceiling=question.load.level,
+        )
+    except LlmsimError as error:
+        return Unit(plan, role, Capacity(0.0, None, None, ()), together, str(error))
+    return Unit(plan, role, found, together)
+
+
+def _starts(
+    question: Question, found: Sequence[Unit], prices: Mapping[str, float | None]
+) -> list[Plan]:
+    """Plans with as many instances as the capacities of single ones suggest, the cheapest first."""
+    plans = []
+    level = question.load.level
+    for one in found:
+        if one.role == "both" and one.capacity.level:
+            plans.append(one.plan.with_counts(math.ceil(level / one.level)))
+    for device in question.devices:
+        plans += _pairs(device, [one for one in found if one.plan.device == device], level)
+    plans = [plan for plan in plans if _least_devices(plan) <= question.max_devices]
+    return sorted(plans, key=lambda plan: (cost_of(plan, question, prices), plan.label))
+
+
+def _least_devices(plan: Plan) -> int:
+    """Bursts of several instances even out, so that fewer than estimated may do: half at best."""
+    return math.ceil(plan.devices / 2)
+
+
+def _pairs(device: str, found: Iterable[Unit], level: float) -> list[Plan]:
+    """Prefill and decode instances of any two layouts."""
+    usable = [one for one in found if one.capacity.level]
+    plans = []
+    for prefill in (one for one in usable if one.role == "prefill"):
+        for decode in (one for one in usable if one.role == "decode"):
+            counts = [math.ceil(level / one.level) for one in (prefill, decode)]
+            pools = (
+                Pool(prefill.plan.pools[0].shape, counts[0], "prefill"),
+                Pool(decode.plan.pools[1].shape, counts[1], "decode"),
+            )
+            plans.append(replace(prefill.plan, device=device, pools=pools))
+    return plans
+
+
+def smallest(bench: Bench, task: tuple[Plan, Question]) -> list[Candidate]:
+    """Runs of a layout with more and fewer instances around an estimate, until the smallest number
+    that meets the targets is known.
+    """
+    plan, question = task
+    tried: dict[tuple[int, ...], Candidate] = {}
+
+    def run(counts: tuple[int, ...]) -> Candidate:
+        if counts not in tried:
+            wanted = plan.with_counts(*counts)
+            found, missed, problem = _able(bench, wanted, question)
+            tried[counts] = Candidate(wanted, found, tuple(missed), problem)
+        return tried[counts]
+
+    counts = _grown(run, tuple(pool.count for pool in plan.pools), plan, question)
+    if counts is not None:
+        _shrunk(run, counts)
+    return list(tried.values())
+
+
+def _able(bench: Bench, plan: Plan, question: Question) -> tuple[Measured | None, list[Miss], str]:
+    try:
+        return able(bench, plan, question.load, question.targets, fewest=FEWEST_VERIFIED)
+    except LlmsimError as error:
+        return None, [], str(error)
+
+
+def _grown(
+    run: Any, counts: tuple[int, ...], plan: Plan, question: Question
+) -> tuple[int, ...] | None:
+    """More instances of what is missed until the targets are met; None at the limit of devices."""
+    while plan.with_counts(*counts).devices > question.max_devices and max(counts) > 1:
+        counts = tuple(max(1, count - 1) for count in counts)
+    while plan.with_counts(*counts).devices <= question.max_devices:
+        found = run(counts)
+        if found.meets:
+            return counts
+        at = 0
+        if len(counts) > 1 and found.misses:
+            at = 0 if found.misses[0].metric == "ttft" else 1
+        step = max(1, counts[at] // 8)
+        counts = tuple(count + step * (i == at) for i, count in enumerate(counts))
+    return None
+
+
+def _shrunk(run: Any, counts: tuple[int, ...]) -> tuple[int, ...]:
+    """Fewer instances of each pool in turn for as long as the targets are met."""
+    for at in range(len(counts)):
+        met, missed = counts[at], 0
+        step = 1
+        while met - step > missed:
+            fewer = (*counts[:at], met - step, *counts[at + 1 :])
+            if run(fewer).meets:
+                met, step = met - step, step * 2
+            else:
+                missed = met - step
+                break
+        while met - missed > 1:
+            middle = (met + missed) // 2
+            if run((*counts[:at], middle, *counts[at + 1 :])).meets:
+                met = middle
+            else:
+                missed = middle
+        counts = (*counts[:at], met, *counts[at + 1 :])
+    return counts
+
+
+def headroom(bench: Bench, task: tuple[Plan, Question]) -> Capacity:
+    """The highest level that a plan takes, up to GROWTH times the load."""
+    plan, question = task
+    return capacity(
+        bench,
+        plan,
+        question.load,
+        question.targets,
+        question.load.level,
+        fewest=FEWEST_VERIFIED,
+        ceiling=question.load.level * GROWTH,
+    )
+
+
+def cost_of(plan: Plan, question: Question, prices: Mapping[str, float | None]) -> float:
+    """What is minimised: USD per hour where every device asked about has a price, else devices."""
+    each = prices.get(plan.device)
+    if each is None or any(prices.get(device) is None for device in question.devices):
+        return float(plan.devices)
+    return each * plan.devices
+
+
+def _rank(
+    one: Candidate, question: Question, prices: Mapping[str, float | None]
+) -> tuple[float, float, str]:
+    """The cheapest first; of equal ones that with the most room below its targets."""
+    assert one.run is not None
+    at = one.run.at(question.targets.percentile)
+    used = max((at.get(name, 0.0) / most for name, most in question.targets.most_ms), default=0.0)
+    return cost_of(one.plan, question, prices), used, one.plan.label
+
+
+def _order_missing(found: Found) -> None:
+    """The next smaller deployment of the best layout first, then by how little they miss."""
+    best = found.meeting[0].plan if found.meeting else None
+
+    def key(one: Candidate) -> tuple[bool, float, int]:
+        alike = best is not None and _layout(one.plan) == _layout(best)
+        worst = one.misses[0].by if one.misses else math.inf
+        return not alike, worst, one.plan.devices
+
+    found.missing.sort(key=key)
+
+
+def _layout(plan: Plan) -> tuple[Any, ...]:
+    return (plan.device, plan.engine, *((pool.shape, pool.role) for pool in plan.pools))
+
+
+__all__ = ["RATE", "Candidate", "Found", "Question", "Unit", "search"]

@@ -1,0 +1,52 @@
+"""The layouts that a model could have on a device, and the plans that are made of them."""
+
+from collections.abc import Iterator
+
+from llmsim.sizing.plan import Option, Plan, Pool, Shape
+
+ARCHITECTURES = ("colocated", "pd")
+BUDGETS: tuple[tuple[Option, ...], ...] = ((), (("max_num_batched_tokens", 2048),))
+"""Engine options that are tried: the profile's, and a smaller budget of tokens for each step, which
+trades TTFT for TPOT.
+"""
+STAGES = (1, 2)
+
+
+def shapes(model: str, devices_per_node: int) -> Iterator[Shape]:
+    """Every layout of powers of two that fits one node; of experts also those with whole ones."""
+    from llmsim.model import load_model
+
+    experts = load_model(model).num_experts
+    tp = 1
+    while tp <= devices_per_node:
+        for pp in STAGES:
+            if tp * pp > devices_per_node:
+                continue
+            yield Shape(tp, pp)
+            if experts and tp > 1:
+                yield Shape(tp, pp, ep=tp)
+        if experts and tp > 1:
+            yield Shape(tp, ep=tp, dp=tp)
+            if tp > 2:
+                yield Shape(tp, ep=tp, dp=tp // 2)
+        tp *= 2
+
+
+def units(
+    model: str, device: str, architecture: str, devices_per_node: int
+) -> Iterator[tuple[Plan, str]]:
+    """Plans of one instance, or of one prefill and one decode instance, with the metric role that
+    they are measured for: `both`, `prefill` or `decode`.
+
+    Prefill and decode instances are tensor-parallel, with whole experts or cut ones: pipelines and
+    data-parallel attention between two roles take seconds a run.
+    """
+    for shape in shapes(model, devices_per_node):
+        for engine in BUDGETS:
+            if architecture == "colocated":
+                yield Plan(model, device, (Pool(shape, 1),), engine, devices_per_node), "both"
+            elif not engine and shape.pp == shape.dp == 1:
+                pools = (Pool(shape, 1, "prefill"), Pool(shape, 1, "decode"))
+                plan = Plan(model, device, pools, engine, devices_per_node)
+                yield plan, "prefill"
+                yield plan, "decode"

@@ -1,0 +1,196 @@
+"""`llmsim.size`: how many devices a load with latency targets needs, and how to lay them out."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from llmsim.config.errors import InputError, LlmsimError, NotYetError, nearest
+from llmsim.sizing.answer import Answer
+from llmsim.sizing.capacity import able
+from llmsim.sizing.load import CONCURRENCY, RATE, TRACE, Load
+from llmsim.sizing.measure import Bench
+from llmsim.sizing.search import FEWEST_VERIFIED, Candidate, Question, search
+from llmsim.sizing.shapes import ARCHITECTURES
+from llmsim.sizing.targets import Targets
+from llmsim.sizing.workers import Workers
+
+SEEDS = 5
+ANY = "any"
+LARGEST_NODE = 128
+
+
+def size(
+    model: str,
+    device: str | Sequence[str],
+    *,
+    slo: str,
+    rate: float | None = None,
+    concurrency: int | None = None,
+    dataset: str | None = None,
+    input: str = "fixed:1000",
+    output_tokens: str = "fixed:200",
+    percentile: float = 99.0,
+    max_devices: int = 512,
+    architecture: str | Sequence[str] = ARCHITECTURES,
+    devices_per_node: int = 8,
+    seed: int = 1,
+    jobs: int = 1,
+) -> Answer:
+    """The cheapest deployment of a model that serves a load within latency targets.
+
+    `device` is one device, several, or "any". The load is `rate` (requests per second),
+    `concurrency` (clients of a closed loop) or `dataset` (a trace at its own pace); `input` and
+    `output_tokens` are distributions of lengths such as "lognormal:500". `slo` is
+    "ttft:1000,tpot:40" (ms), which the `percentile` of all requests has to meet. Raises InputError
+    for what cannot be asked; where nothing meets the targets, the answer's `best` is None.
+    """
+    load = _load(rate, concurrency, dataset, input, output_tokens, seed)
+    question = Question(
+        _known_model(model),
+        _devices(device),
+        load,
+        Targets.parse(slo, percentile),
+        _architectures(architecture),
+        _between("max_devices", max_devices, 1, 1 << 16),
+        _between("devices_per_node", devices_per_node, 1, LARGEST_NODE),
+    )
+    load.lengths(1)  # raises for distributions and traces that are none
+    prices = {one: price_of(one) for one in question.devices}
+    with Workers(jobs) as workers:
+        found = search(question, workers, prices)
+        answer = Answer(found, prices)
+        if answer.best is None:
+            return answer
+        intervals = _intervals(answer.best, question, workers)
+    return replace(answer, intervals=intervals, seeds=SEEDS if intervals else 0)
+
+
+def _load(
+    rate: float | None,
+    concurrency: int | None,
+    dataset: str | None,
+    input: str,
+    output_tokens: str,
+    seed: int,
+) -> Load:
+    given = [
+        name
+        for name, value in (("rate", rate), ("concurrency", concurrency), ("dataset", dataset))
+        if value is not None
+    ]
+    if len(given) != 1:
+        raise InputError(
+            f"the load is given by {' and '.join(given) or 'nothing'}; give exactly one of rate, "
+            "concurrency and dataset",
+            field=given[0] if given else "rate",
+        )
+    if dataset is not None:
+        return Load(TRACE, 1.0, dataset=dataset, seed=seed)
+    if concurrency is not None:
+        clients = float(_between("concurrency", concurrency, 1, 1 << 20))
+        return Load(CONCURRENCY, clients, input, output_tokens, seed=seed)
+    assert rate is not None
+    if not (math.isfinite(rate) and 1e-3 <= rate <= 1e5):
+        raise InputError(
+            f"rate is {rate:g}; it must be from 0.001 to 100000 requests per second",
+            field="rate",
+            value=rate,
+        )
+    return Load(RATE, float(rate), input, output_tokens, seed=seed)
+
+
+def _between(name: str, value: int, low: int, high: int) -> int:
+    if not low <= value <= high:
+        raise InputError(
+            f"{name} is {value}; it must be from {low} to {high}", field=name, value=value
+        )
+    return value
+
+
+def _known_model(model: str) -> str:
+    from llmsim.model import load_model
+
+    load_model(model)
+    return model
+
+
+def _devices(device: str | Sequence[str]) -> tuple[str, ...]:
+    """The devices that are asked about; `any`: every bundled GPU with a price."""
+    from llmsim.model.hardware import data_sheet, hardware_names
+
+    words = device.split(",") if isinstance(device, str) else list(device)
+    names = [word.strip() for word in words if word.strip()]
+    if not names:
+        raise InputError("device is empty; name one, such as H100, or any", field="device")
+    if names == [ANY]:
+        return tuple(name for name in hardware_names() if price_of(name) is not None)
+    for name in names:
+        data_sheet(name)
+    return tuple(dict.fromkeys(names))
+
+
+def price_of(device: str) -> float | None:
+    """USD of one device and hour on the list; None where it has no price."""
+    from llmsim.lowering.energy.accounting import listed_prices
+    from llmsim.model.hardware import data_sheet
+
+    listed = listed_prices().get(data_sheet(device).name)
+    return None if listed is None else listed.usd_per_device_hour
+
+
+def _architectures(given: str | Sequence[str]) -> tuple[str, ...]:
+    words = given.split(",") if isinstance(given, str) else list(given)
+    names = tuple(dict.fromkeys(word.strip() for word in words if word.strip()))
+    if not names:
+        raise InputError(
+            f"architecture is empty; give {', '.join(ARCHITECTURES)}", field="architecture"
+        )
+    for name in names:
+        if name == "afd":
+            raise NotYetError(
+                "architecture afd (attention and FFN on different devices) does not run in this "
+                f"version; give {' or '.join(ARCHITECTURES)}",
+                field="architecture",
+                value=name,
+            )
+        if name not in ARCHITECTURES:
+            raise InputError(
+                f'architecture is "{name}"{nearest(name, ARCHITECTURES)}; give '
+                f"{', '.join(ARCHITECTURES)}",
+                field="architecture",
+                value=name,
+            )
+    return names
+
+
+def _intervals(
+    best: Candidate, question: Question, workers: Workers
+) -> dict[str, tuple[float, float]]:
+    """The range of each metric's percentile over several draws of the load; empty for a trace."""
+    if question.load.kind == TRACE:
+        return {}
+    seeds = [question.load.seed + i for i in range(SEEDS)]
+    tasks = [(best.plan, replace(question, load=replace(question.load, seed=s))) for s in seeds]
+    runs = list(workers.map("llmsim.sizing.size:drawn", tasks))
+    found: dict[str, tuple[float, float]] = {}
+    for name, _ in question.targets.most_ms:
+        values = [run[name] for run in runs if name in run]
+        if values:
+            found[name] = (min(values), max(values))
+    return found
+
+
+def drawn(bench: Bench, task: "tuple[object, Question]") -> dict[str, float]:
+    """The percentiles of one draw of the load."""
+    plan, question = task
+    try:
+        found, _, _ = able(
+            bench,
+            plan,  # type: ignore[arg-type]
+            question.load,
+            question.targets,
+            fewest=FEWEST_VERIFIED,
+        )
+    except LlmsimError:
+        return {}
+    return {} if found is None else found.at(question.targets.percentile)

@@ -1,0 +1,130 @@
+"""Several processes that measure plans; the answers do not depend on how many there are."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Any, Self
+
+from llmsim.config.errors import FailedRuns
+from llmsim.lowering import LoweringOptions
+from llmsim.sizing.measure import Bench
+from llmsim.sizing.worker import function_of, receive, send
+
+TRIES = 2
+"""A task whose process died is tried once more; then it has no answer."""
+
+
+class Workers:
+    """Processes that are started when first needed and keep what they compiled.
+
+    `function` is named as `module:name`; it takes a `Bench` and a task, both of which can be
+    pickled. With one job everything runs in this process.
+    """
+
+    def __init__(self, jobs: int = 0, options: LoweringOptions | None = None) -> None:
+        self.jobs = jobs or os.cpu_count() or 1
+        self._options = options or LoweringOptions()
+        self._bench = Bench(self._options)
+        self._idle: SimpleQueue[_Process | None] = SimpleQueue()
+        self._all: list[_Process] = []
+        self._lock = threading.Lock()
+        for _ in range(self.jobs):
+            self._idle.put(None)
+
+    def map(self, function: str, tasks: Sequence[Any]) -> Iterator[Any]:
+        """The answers in the order of the tasks, as they come; raises what a task raised, and
+        FailedRuns where a process died twice.
+        """
+        if self.jobs == 1 or len(tasks) <= 1:
+            act: Callable[[Bench, Any], Any] = function_of(function)
+            for task in tasks:
+                yield act(self._bench, task)
+            return
+        pool = ThreadPoolExecutor(self.jobs)
+        try:
+            yield from pool.map(lambda task: self._answer(function, task), tasks)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _answer(self, function: str, task: Any) -> Any:
+        for attempt in range(TRIES):
+            process = self._idle.get()
+            if process is None:
+                process = self._started()
+            try:
+                kind, value = process.ask(function, task)
+            except (EOFError, OSError):
+                code = process.end()
+                self._idle.put(None)
+                if attempt + 1 == TRIES:
+                    raise FailedRuns(
+                        f"a process of the search ended with code {code}, twice, at {task}"
+                    ) from None
+                continue
+            self._idle.put(process)
+            if kind == "error":
+                raise value
+            return value
+        raise AssertionError("the loop returns or raises")
+
+    def _started(self) -> "_Process":
+        process = _Process(self._options)
+        with self._lock:
+            self._all.append(process)
+        return process
+
+    def close(self) -> None:
+        """Ends all processes."""
+        with self._lock:
+            ended, self._all = self._all, []
+        for process in ended:
+            process.end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class _Process:
+    """One worker and the pipes to it."""
+
+    def __init__(self, options: LoweringOptions) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "llmsim.sizing.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._in, self._out = self._process.stdin, self._process.stdout
+        send(self._in, options)
+
+    def ask(self, function: str, task: Any) -> tuple[str, Any]:
+        """The answer to one task; EOFError or OSError where the process is gone."""
+        send(self._in, (function, task))
+        kind, value = receive(self._out)
+        return kind, value
+
+    def end(self) -> int:
+        """Ends it; returns its exit code."""
+        self._process.kill()
+        code = self._process.wait()
+        for stream in (self._in, self._out):
+            with suppress(OSError):
+                stream.close()
+        return code

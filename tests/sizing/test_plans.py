@@ -1,0 +1,115 @@
+"""Plans: what is measured is what `llmsim run` gives for their cluster file."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+import llmsim
+from llmsim.config import Deployment, EngineOverrides, parse_cluster, resolve
+from llmsim.config.errors import FailedRuns
+from llmsim.lowering import LoweringOptions
+from llmsim.lowering.device_memory import sheet_memory
+from llmsim.sizing.load import CONCURRENCY, RATE, Load
+from llmsim.sizing.measure import Bench
+from llmsim.sizing.plan import Plan, Pool, Shape
+from llmsim.sizing.workers import Workers
+
+SMALL = "Qwen/Qwen3-8B"
+EXPERTS = "Qwen/Qwen3-30B-A3B"
+ROOFLINE = LoweringOptions(cost_source="roofline")
+PLANS = [
+    Plan(SMALL, "H100", (Pool(Shape(2), 3),)),
+    Plan(SMALL, "H100", (Pool(Shape(2, 2), 3),), (("max_num_seqs", 32),), devices_per_node=4),
+    Plan(SMALL, "H100", (Pool(Shape(4), 3, "prefill"), Pool(Shape(2), 5, "decode"))),
+    Plan(EXPERTS, "H200", (Pool(Shape(4, ep=4), 2),)),
+    Plan(EXPERTS, "H200", (Pool(Shape(4, ep=4, dp=4), 2),)),
+    Plan(EXPERTS, "H200", (Pool(Shape(4, ep=4, dp=2), 1),), devices_per_node=4),
+]
+
+
+def resolved(plan: Plan) -> Deployment:
+    cluster = parse_cluster(json.dumps(plan.fields()), "cluster")
+    return resolve(cluster, EngineOverrides(), sheet=sheet_memory("cluster"))
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.label)
+def test_a_plan_is_what_its_cluster_file_resolves_to(plan: Plan) -> None:
+    made, read = plan.deployment(), resolved(plan)
+    assert made.nodes == read.nodes and made.link == read.link
+    assert made.disaggregation == read.disaggregation
+    for one, other in zip(made.groups, read.groups, strict=True):
+        assert replace(one, engine=other.engine) == other
+        assert one.engine.shown() == other.engine.shown()
+    assert sum(group.num_devices for group in read.groups) == plan.devices
+
+
+@pytest.mark.parametrize("plan", [PLANS[0], PLANS[2], PLANS[5]], ids=lambda plan: plan.label)
+def test_a_measured_run_has_the_figures_of_llmsim_run(plan: Plan) -> None:
+    load = Load(RATE, 1.0, "lognormal:300", "lognormal:60", seed=3)
+    bench = Bench(ROOFLINE)
+    bench.measure(plan, load, 8.0, 40, (50.0,))  # compiled groups are used again
+    found = bench.measure(plan, load, 20.0, 40, (50.0, 99.0))
+    workload = load.workload(20.0, 40, 16)
+    requests = [
+        llmsim.Request(arrival / 1e12, int(prompt), int(answer))
+        for arrival, prompt, answer in zip(
+            workload.arrival_ps, workload.input_tokens, workload.output_tokens, strict=True
+        )
+    ]
+    summary = llmsim.run(plan.fields(), requests, cost_source="roofline", seed=3).summary
+    # A request holds whole nanoseconds, a load picoseconds.
+    for metric in ("ttft", "tpot", "e2el"):
+        assert found.at(99.0)[metric] == pytest.approx(summary[f"p99_{metric}_ms"], rel=1e-4)
+        assert found.at(50.0)[metric] == pytest.approx(summary[f"median_{metric}_ms"], rel=1e-4)
+    assert found.output_tok_s == pytest.approx(summary["output_throughput"], rel=1e-4)
+    assert found.complete
+
+
+def test_equal_kinds_are_compiled_once() -> None:
+    bench = Bench(ROOFLINE)
+    for count in (1, 2, 5):
+        bench.lowered(PLANS[0].with_counts(count))
+    assert bench.compiled == 1
+    bench.lowered(PLANS[2])
+    assert bench.compiled == 3
+
+
+def test_levels_differ_in_the_gaps_alone() -> None:
+    load = Load(RATE, 1.0, "lognormal:300", "lognormal:60")
+    slow, fast = load.workload(1.0, 50, 16), load.workload(4.0, 50, 16)
+    assert (slow.input_tokens == fast.input_tokens).all()
+    assert abs(slow.arrival_ps - 4 * fast.arrival_ps).max() <= 2
+    closed = replace(load, kind=CONCURRENCY)
+    clients = closed.clients(7.0)
+    assert clients is not None and clients.count == 7
+    assert not closed.workload(7.0, 50, 16).arrival_ps.any()
+
+
+def double(bench: Bench, task: int) -> int:
+    """A task for workers; a negative one ends its process."""
+    import os
+
+    if task < 0:
+        os._exit(3)
+    return 2 * task
+
+
+def test_answers_do_not_depend_on_the_number_of_workers() -> None:
+    tasks = [(PLANS[0].with_counts(n), Load(RATE, 4.0), 4.0, 40, (99.0,)) for n in (1, 2, 3)]
+    answers = []
+    for jobs in (1, 2):
+        with Workers(jobs, ROOFLINE) as workers:
+            answers.append(list(workers.map("tests.sizing.test_plans:measured", tasks)))
+    assert answers[0] == answers[1]
+
+
+def measured(bench: Bench, task: tuple) -> object:  # type: ignore[type-arg]
+    return bench.measure(*task)
+
+
+def test_a_process_that_dies_is_tried_once_more_and_then_named() -> None:
+    with Workers(2, ROOFLINE) as workers:
+        assert list(workers.map("tests.sizing.test_plans:double", [1, 2, 3])) == [2, 4, 6]
+        with pytest.raises(FailedRuns, match="code 3, twice"):
+            list(workers.map("tests.sizing.test_plans:double", [1, -1, 3]))

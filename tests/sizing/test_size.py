@@ -1,0 +1,232 @@
+"""`llmsim size`: its answer is that of trying everything, and what it prints and writes holds."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import llmsim
+from llmsim.cli import main
+from llmsim.config.errors import InputError, NotYetError
+from llmsim.sizing.answer import Answer, text
+from llmsim.sizing.bounds import REASONS, pruned_reason
+from llmsim.sizing.capacity import able, capacity, misses
+from llmsim.sizing.emit import emit
+from llmsim.sizing.load import RATE, Load
+from llmsim.sizing.measure import Bench
+from llmsim.sizing.pictures import html
+from llmsim.sizing.plan import Plan, Pool, Shape
+from llmsim.sizing.search import FEWEST_VERIFIED, Candidate, Question
+from llmsim.sizing.shapes import units
+from llmsim.sizing.size import size
+from llmsim.sizing.targets import Targets
+
+MODEL = "Qwen/Qwen3-8B"
+ASKED: dict[str, Any] = {
+    "rate": 70.0,
+    "input": "lognormal:600",
+    "output_tokens": "lognormal:100",
+    "slo": "ttft:250,tpot:16",
+    "devices_per_node": 4,
+}
+
+
+@pytest.fixture(scope="module")
+def answer() -> Answer:
+    return size(MODEL, "H100", **ASKED)
+
+
+def everything(question: Question, most: int) -> list[Candidate]:
+    """Every deployment of at most so many devices that meets the targets."""
+    bench, found = Bench(), []
+    for architecture in question.architectures:
+        for plan, role in units(question.model, "H100", architecture, question.devices_per_node):
+            if role == "decode":  # the pair is that of the prefill role
+                continue
+            for counts in _counts(len(plan.pools), most):
+                wanted = plan.with_counts(*counts)
+                if wanted.devices > most:
+                    continue
+                run, missed, problem = able(
+                    bench, wanted, question.load, question.targets, fewest=FEWEST_VERIFIED
+                )
+                one = Candidate(wanted, run, tuple(missed), problem)
+                found += [one] if one.meets else []
+    return found
+
+
+def _counts(pools: int, most: int) -> list[tuple[int, ...]]:
+    if pools == 1:
+        return [(n,) for n in range(1, most + 1)]
+    return [(p, d) for p in range(1, most) for d in range(1, most - p + 1)]
+
+
+def test_the_best_is_that_of_an_exhaustive_search(answer: Answer) -> None:
+    best = answer.best
+    assert best is not None
+    question = answer.found.question
+    meeting = everything(question, best.plan.devices)
+    assert min(one.plan.devices for one in meeting) == best.plan.devices
+    least = [one.plan for one in meeting if one.plan.devices == best.plan.devices]
+    assert best.plan in least
+
+
+def test_the_headline_is_a_run_of_the_cluster_file(answer: Answer, tmp_path: Path) -> None:
+    best = answer.best
+    assert best is not None and best.run is not None
+    emit(best.plan, tmp_path)
+    text_of_load = (
+        f"synthetic:n={best.run.requests},rate=70,input=lognormal:600,output=lognormal:100,seed=1"
+    )
+    summary = llmsim.run(tmp_path / "cluster.json", text_of_load, seed=1).summary
+    at = best.run.at(99.0)
+    for metric in ("ttft", "tpot"):
+        assert at[metric] == pytest.approx(summary[f"p99_{metric}_ms"], rel=1e-3)
+
+
+def test_more_load_misses_the_binding_target(answer: Answer) -> None:
+    binding, best = answer.binding, answer.best
+    assert binding is not None and best is not None and answer.headroom is not None
+    question = answer.found.question
+    bench = Bench()
+    load = question.load.scaled(binding["at_level"])
+    _, missed, _ = able(bench, best.plan, load, question.targets, fewest=FEWEST_VERIFIED)
+    assert binding["metric"] in [one.metric for one in missed]
+    assert answer.found.beyond is not None
+    grown = question.load.scaled(answer.found.beyond.level)
+    assert grown.level == pytest.approx(question.load.level * (1 + answer.headroom))
+    _, missed, _ = able(bench, best.plan, grown, question.targets, fewest=FEWEST_VERIFIED)
+    assert not missed
+
+
+def test_the_next_ones_say_what_they_miss(answer: Answer) -> None:
+    best = answer.best
+    assert best is not None
+    assert 1 <= len(answer.next) <= 3
+    for one, missed in answer.next:
+        if one.meets:
+            assert one.plan.devices >= best.plan.devices and ("+" in missed or "as much" in missed)
+        else:
+            assert one.plan.devices < best.plan.devices and "over" in missed
+
+
+def test_json_has_the_keys_of_the_interface(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--model", MODEL, "--device", "H100", "--rate", "2", "--slo", "ttft:500,tpot:30"]
+    given += ["--input", "fixed:200", "--output-tokens", "fixed:20", "--devices-per-node", "1"]
+    given += ["--architecture", "colocated", "--jobs", "1"]
+    assert main(["size", *given, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {"best", "next", "binding", "pruned", "evaluated"} <= found.keys()
+    needed = {"devices", "layout", "options", "ttft_ms", "tpot_ms", "output_tok_s", "usd_per_h"}
+    assert needed | {"headroom", "interval"} <= found["best"].keys()
+    assert found["best"]["devices"] == 1 and found["best"]["usd_per_h"] == 3.99
+    assert main(["size", *given, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == found
+
+
+def test_nothing_meets_impossible_targets(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--model", MODEL, "--device", "H100", "--rate", "2", "--jobs", "1"]
+    assert main(["size", *given, "--slo", "tpot:0.1"]) == 5
+    shown = capsys.readouterr().out
+    assert shown.startswith("Nothing serves") and "TPOT below the speed of light" in shown
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"rate": None}, "rate, concurrency and dataset"),
+        ({"concurrency": 3}, "rate and concurrency"),
+        ({"rate": -1.0}, "rate is -1"),
+        ({"slo": "ttf:100"}, "--slo"),
+        ({"percentile": 0}, "--percentile is 0"),
+        ({"max_devices": 0}, "max_devices is 0"),
+        ({"architecture": "colocate"}, "did you mean"),
+        ({"input": "fixed:-3"}, "input"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(change: dict[str, Any], named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        size(MODEL, "H100", **{**ASKED, **change})
+
+
+def test_afd_and_unknown_devices_are_refused_by_name() -> None:
+    with pytest.raises(NotYetError, match="architecture afd"):
+        size(MODEL, "H100", **{**ASKED, "architecture": "colocated,afd"})
+    with pytest.raises(InputError, match="H1000"):
+        size(MODEL, "H100,H1000", **ASKED)
+
+
+def test_a_pruned_plan_would_have_missed() -> None:
+    """Every reason but memory is a bound: a run of what it prunes misses the targets."""
+    bench = Bench()
+    cases = [
+        (Load(RATE, 1.0, "fixed:200", "fixed:50"), "tpot:2"),
+        (Load(RATE, 1.0, "fixed:30000", "fixed:5"), "ttft:200"),
+        (Load(RATE, 500.0, "fixed:2000", "fixed:5"), "ttft:3000"),
+    ]
+    plan = Plan(MODEL, "H100", (Pool(Shape(1), 1),))
+    reasons = set()
+    for load, slo in cases:
+        targets = Targets.parse(slo, 99)
+        reason, sentence = pruned_reason(plan, load, targets, 400, bench.options)
+        assert reason in REASONS and sentence
+        reasons.add(reason)
+        found = bench.measure(plan, load, load.level, 400, (99.0,))
+        assert misses(found, targets)
+        easy = Targets.parse("ttft:1e6,tpot:1e6", 99)
+        assert pruned_reason(plan, replace(load, level=0.1), easy, 400, bench.options) == ("", "")
+    assert len(reasons) == 3
+
+
+def test_capacity_is_between_a_level_that_meets_and_one_that_misses() -> None:
+    bench, targets = Bench(), Targets.parse("ttft:300,tpot:15", 99)
+    load = Load(RATE, 1.0, "fixed:500", "fixed:50")
+    plan = Plan(MODEL, "H100", (Pool(Shape(1), 1),))
+    found = capacity(bench, plan, load, targets, 3.0)
+    assert found.at is not None and found.beyond is not None
+    assert not misses(found.at, targets) and misses(found.beyond, targets)
+    assert 1 < found.beyond.level / found.at.level <= 1.021
+    assert capacity(bench, plan, load, targets, 3.0, ceiling=2.0).beyond is None
+
+
+PD = Plan(
+    "Qwen/Qwen3-30B-A3B",
+    "H100",
+    (Pool(Shape(4), 1, "prefill"), Pool(Shape(8, ep=8, dp=4), 2, "decode")),
+    (("max_num_seqs", 64),),
+)
+
+
+def test_emitted_files_start_as_many_devices_as_planned(tmp_path: Path) -> None:
+    files = {path.name: path.read_text() for path in emit(PD, tmp_path)}
+    servers = [line for line in files["vllm.sh"].splitlines() if "vllm serve" in line]
+    assert len(servers) == 3 and all("NixlConnector" in line for line in servers)
+    gpus = [line.partition("CUDA_VISIBLE_DEVICES=")[2].split()[0] for line in servers]
+    assert [len(one.split(",")) for one in gpus] == [4, 8, 8]
+    assert "--data-parallel-size 4 --enable-expert-parallel --max-num-seqs 64" in servers[1]
+    assert files["sglang.sh"].count("--disaggregation-mode decode") == 2
+    services = yaml.safe_load(files["compose.yaml"])["services"].values()
+    devices = [
+        one["deploy"]["resources"]["reservations"]["devices"][0]["device_ids"] for one in services
+    ]
+    assert sum(map(len, devices)) == PD.devices == 20
+    graph = yaml.safe_load(files["dynamo.yaml"])["spec"]["services"]
+    workers = [one for one in graph.values() if one["componentType"] == "worker"]
+    assert sum(one["replicas"] * int(one["resources"]["limits"]["gpu"]) for one in workers) == 20
+    values = yaml.safe_load(files["llm-d-values.yaml"])
+    assert values["decode"]["parallelism"] == {"tensor": 2, "data": 4}
+    sets = list(yaml.safe_load_all(files["lws.yaml"]))
+    assert [one["spec"]["replicas"] for one in sets] == [1, 2]
+
+
+def test_a_page_is_whole_and_needs_no_network(answer: Answer) -> None:
+    page = html(answer)
+    assert "http" not in page and "<script" not in page
+    assert text(answer).splitlines()[0].replace("<", "&lt;") in page
+    assert "<table>" in page
+    start = page.find("<svg")
+    if start >= 0:
+        assert "polyline" in page[start:]
