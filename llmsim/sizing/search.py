@@ -250,7 +250,9 @@ def _unit(
     elif role == "decode":
         measured = plan.with_counts(PARTNERS * together, together)
     targets = _role_targets(question.targets, role)
-    start = 16.0 if question.load.kind == CONCURRENCY else min(question.load.level, most * together / 4)
+    start = 16.0
+    if question.load.kind != CONCURRENCY:
+        start = min(question.load.level, most * together / 4)
     try:
         found = capacity(
             bench,
