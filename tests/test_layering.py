@@ -137,7 +137,7 @@ ORDERS = {
     "astra-sim/formats": ["text", "chakra", "config", "traces"],
     "astra-sim/formats/chakra": ["protobuf", "json"],
     "astra-sim/strict": ["base", "network", "collectives", "loop"],
-    "astra-sim/cli": ["run", "upstream", "tools"],
+    "astra-sim/cli": ["handover", "run", "upstream", "tools"],
 }
 """Folder -> its sub-folders; each may use those before it, and none of those behind it."""
 APART = {"llmsim/costs/sources"}

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/handover/flow_files.h"
 #include "cli/options.h"
 #include "cli/run/node_log.h"
 #include "cli/run/output.h"
@@ -95,7 +96,7 @@ int run(const CommandLine& line) {
     print_notes(*notes);
   }
   if (line.backend.starts_with(kExternal)) return run_elsewhere(line, files);
-  for (const auto* path : {&line.node_times, &line.link_counters, &line.timeline})
+  for (const auto* path : {&line.node_times, &line.link_counters, &line.flows, &line.timeline})
     check_output(*path);
   std::vector<std::string> notes;
   Report outcome =
@@ -112,6 +113,8 @@ int run(const CommandLine& line) {
   std::fwrite(text.data(), 1, text.size(), stdout);
   if (!line.node_times.empty()) write_file(line.node_times, as_node_times(outcome));
   if (!line.link_counters.empty()) write_file(line.link_counters, as_link_table(outcome));
+  if (!line.flows.empty())
+    write_file(line.flows, as_flows(line.flows, outcome.messages, files.network.npus()));
   if (!line.timeline.empty()) write_timeline(line.timeline, outcome, line.workload);
   if (outcome.unfinished_nodes == 0) return 0;
   std::fprintf(stderr, "error: %llu node(s) never end:\n",

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "cli/handover/flow_files.h"
 #include "formats/text/nearest.h"
 #include "model/base/input_error.h"
 
@@ -15,7 +16,7 @@ namespace {
 
 using model::InputError;
 
-constexpr std::array<std::string_view, 22> kOptions = {"workload-configuration",
+constexpr std::array<std::string_view, 23> kOptions = {"workload-configuration",
                                                        "system-configuration",
                                                        "network-configuration",
                                                        "remote-memory-configuration",
@@ -33,6 +34,7 @@ constexpr std::array<std::string_view, 22> kOptions = {"workload-configuration",
                                                        "rate-quantum",
                                                        "node-times",
                                                        "link-counters",
+                                                       "flows",
                                                        "timeline",
                                                        "json",
                                                        "help",
@@ -95,6 +97,7 @@ std::string* text_option(CommandLine& line, const std::string& name) {
   if (name == "rules") return &line.rules;
   if (name == "node-times") return &line.node_times;
   if (name == "link-counters") return &line.link_counters;
+  if (name == "flows") return &line.flows;
   if (name == "timeline") return &line.timeline;
   if (name == "logging-folder") return &line.log_folder;
   return nullptr;
@@ -132,6 +135,9 @@ void check_outputs(const CommandLine& line) {
   if (line.rules == "strict" && !line.link_counters.empty()) {
     throw InputError("--link-counters needs --rules default; strict rules count nothing per link");
   }
+  if (line.rules == "strict" && !line.flows.empty())
+    throw InputError("--flows needs --rules default; strict rules keep no list of messages");
+  check_flow_file(line.flows);
 }
 
 void check(const CommandLine& line) {
@@ -154,11 +160,14 @@ void check(const CommandLine& line) {
     throw InputError(
         "--rate-quantum needs --network-backend fair-share; only there messages have rates");
   }
+  if (line.backend.starts_with(kFlows) && !strict) return check_outputs(line);
   if (line.backend.starts_with(kExternal)) {
-    if (line.node_times.empty() && line.timeline.empty() && line.link_counters.empty()) return;
+    if (line.node_times.empty() && line.timeline.empty() && line.link_counters.empty() &&
+        line.flows.empty())
+      return;
     throw InputError(
-        "an external ASTRA-sim prints lines per NPU only; --node-times, --timeline and "
-        "--link-counters need the rules of this program");
+        "an external ASTRA-sim prints lines per NPU only; --node-times, --timeline, "
+        "--link-counters and --flows need the rules of this program");
   }
   if (strict && !line.logical.empty()) {
     throw InputError(
@@ -169,7 +178,7 @@ void check(const CommandLine& line) {
   if (upstream || (!strict && line.backend == "fair-share")) return check_outputs(line);
   wrong("network-backend", line.backend,
         strict ? "congestion-unaware or congestion-aware (fair-share needs --rules default)"
-               : "congestion-unaware, congestion-aware or fair-share");
+               : "congestion-unaware, congestion-aware, fair-share or flows:FILE");
 }
 
 }  // namespace
@@ -226,7 +235,10 @@ std::string usage() {
          "                                      (default: the network's; default rules)\n"
          "  --network-backend=NAME              congestion-unaware (default), congestion-aware, "
          "fair-share\n"
-         "                                      or external:PATH, an ASTRA-sim binary of yours\n"
+         "                                      or external:PATH, an ASTRA-sim binary of yours, "
+         "or\n"
+         "                                      flows:FILE, times of messages from another "
+         "simulator\n"
          "  --rules=NAME                        default: sound rules of our own, in picoseconds; "
          "strict: "
          "ASTRA-sim's\n"
@@ -244,6 +256,9 @@ std::string usage() {
          "_ps)\n"
          "  --link-counters=FILE                CSV: bytes, messages, busy and waiting time by "
          "link (default rules)\n"
+         "  --flows=FILE                        every message, for another simulator: .csv, .cm "
+         "(HTSim),\n"
+         "                                      .txt (ns-3) (default rules)\n"
          "  --timeline=FILE                     every node as JSON for ui.perfetto.dev\n"
          "\n"
          "Exit code 0 only when every node finished; 2: a wrong option or file; 3: nodes wait for "

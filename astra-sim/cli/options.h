@@ -15,6 +15,7 @@ struct CommandLine {
   std::string rules = "default";
   std::string node_times;     // file for the times of every node, or ""
   std::string link_counters;  // file for what every link carried, or ""
+  std::string flows;          // file for every message, or ""
   std::string timeline;       // file for Perfetto, or ""
   std::string log_folder = "log";
   double injection_scale = 1.0;

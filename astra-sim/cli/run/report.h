@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/network/handover.h"
 #include "formats/chakra/node.h"
 #include "strict/base/journal.h"
 
@@ -55,6 +56,7 @@ struct Report {
   std::uint64_t events = 0;
   std::string rate_quantum;  // fair share: which, and how often it put rates off, as a JSON object
   std::vector<LinkRecord> links;
+  std::vector<engine::SentMessage> messages;  // default rules with --flows
   std::vector<TierRecord> tiers;
   std::vector<std::int64_t> peak_bytes{};  // of tensors, by NPU; empty: not tracked
   strict::Journal journal;                 // strict rules only

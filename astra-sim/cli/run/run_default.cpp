@@ -3,6 +3,7 @@
 #include <numeric>
 #include <utility>
 
+#include "cli/handover/flow_files.h"
 #include "cli/run/runs.h"
 #include "formats/traces/run.h"
 
@@ -59,6 +60,9 @@ Report run_default(const CommandLine& line, const Files& files, std::vector<std:
   options.rendezvous = line.rendezvous;
   options.queues_per_dimension = line.queues_per_dimension;
   options.injection_scale = line.injection_scale;
+  options.keep_messages = !line.flows.empty();
+  if (line.backend.starts_with(kFlows))
+    options.times = read_flow_times(line.backend.substr(std::string_view(kFlows).size()));
   options.quantum = {line.rate_quantum_ppm, line.quantum_above};
   const traces::Inputs inputs{files.system, files.network, files.memory, files.groups};
   notes = traces::notes(options, inputs);
@@ -71,6 +75,7 @@ Report run_default(const CommandLine& line, const Files& files, std::vector<std:
   report.unfinished = std::move(outcome.unfinished);
   report.unfinished_nodes = outcome.unfinished_nodes;
   report.events = outcome.events;
+  report.messages = std::move(outcome.messages);
   if (options.network == engine::NetworkKind::kFairShare)
     label_rates(line, outcome.deferred_rates, report, notes);
   // The links of memory tiers follow those of the network.

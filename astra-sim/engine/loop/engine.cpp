@@ -13,12 +13,22 @@ using model::NodeIndex;
 using model::NodeKind;
 using model::Stream;
 
+std::unique_ptr<Network> Engine::network_of(const EngineOptions& options) {
+  const auto more = tiers_ == nullptr ? std::span<const model::Link>{} : tiers_->links();
+  std::unique_ptr<Network> network =
+      options.times != nullptr
+          ? make_timed(options.times, queue_, options.endpoint_delay_ps,
+                       topology_->links().size() + more.size())
+          : make_network(options.network, topology_, queue_, options.endpoint_delay_ps,
+                         options.quantum, more, routes_);
+  return options.sent == nullptr ? std::move(network)
+                                 : make_recording(std::move(network), *options.sent);
+}
+
 Engine::Engine(std::shared_ptr<const Topology> topology, EngineOptions options)
     : topology_(std::move(topology)),
       tiers_(std::move(options.memory)),
-      network_(make_network(
-          options.network, topology_, queue_, options.endpoint_delay_ps, options.quantum,
-          tiers_ == nullptr ? std::span<const model::Link>{} : tiers_->links(), routes_)),
+      network_(network_of(options)),
       memory_(tiers_.get(), options.network, *network_, queue_, routes_),
       collectives_(*network_, queue_, runs_),
       settles_(options.network == NetworkKind::kFairShare),

@@ -12,6 +12,7 @@
 #include "engine/collectives/collectives.h"
 #include "engine/loop/stream_queue.h"
 #include "engine/memory/memory.h"
+#include "engine/network/handover.h"
 #include "engine/network/network.h"
 #include "engine/run/run.h"
 #include "model/base/errors.h"
@@ -34,6 +35,9 @@ struct EngineOptions {
   // Called between events every so often, so that a long run can be ended by an exception; none:
   // never.
   std::function<void()> poll{};
+  // Another simulator's times of all messages, instead of the network's; null: none.
+  std::shared_ptr<const MessageTimes> times{};
+  std::vector<SentMessage>* sent = nullptr;  // gets every message between devices; null: nobody
 };
 
 // How a caller with a clock of its own (a serving loop) uses it: submit graphs and transfers for
@@ -126,6 +130,7 @@ class Engine final : private Departures {
     model::TierId tier;  // kNone: to a device
     bool store;
   };
+  std::unique_ptr<Network> network_of(const EngineOptions& options);
   void left(std::uint64_t sender, Ps now) override;
   GraphId add_transfer(const Transfer& item, Ps at_ps);
   void begin_transfer(std::uint32_t index);

@@ -83,7 +83,7 @@ class Network {
   virtual std::vector<LinkCounters> counters(Ps now) const = 0;
   virtual FairShareCounters fair_share() const { return {}; }
 
-  void tell(Departures* departures) { departures_ = departures; }
+  virtual void tell(Departures* departures) { departures_ = departures; }
 
  protected:
   Departures* departures_ = nullptr;

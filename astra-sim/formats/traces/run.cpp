@@ -142,6 +142,8 @@ Outcome simulate(const Options& options, const Inputs& inputs) {
             "the endpoint delay");
   engine_options.quantum = options.quantum;
   engine_options.memory = memory;
+  engine_options.times = options.times;
+  if (options.keep_messages) engine_options.sent = &outcome.messages;
   engine::Engine engine(outcome.topology, engine_options);
   const engine::GraphId graph = engine.submit(translation.graph, 0);
   engine.run();
