@@ -142,6 +142,7 @@ def lower_group(
         offload=offload,
         hardware=request.hardware,
         memory_bytes_per_s=group.memory.bandwidth_bytes_per_s,
+        linked=tuple(name for name in costs.link_collectives if name not in linked.planned),
         network_notes=links.notes if costs.link_collectives else links.measured_notes,
     )
 

@@ -93,6 +93,8 @@ class LoweredGroup:
     offload: OffloadPlan | None = None
     """What is kept outside of the devices; None: nothing."""
     network_notes: tuple[str, ...] = ()
+    linked: tuple[str, ...] = ()
+    """Collectives that the engine's messages on the links price."""
     draft: DraftPlan | None = None
     """Who proposes drafts on its devices; None: nobody."""
 

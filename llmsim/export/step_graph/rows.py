@@ -48,7 +48,7 @@ def rows_of(lowered: LoweredGroup, items: Sequence[Item], padded: int, gathered:
     """The rows of a batch, in the program's order."""
     place = lowered.program.place(list(items), padded, gathered)
     counts = dict(zip(FEATURES, place, strict=True))
-    linked = lowered.costs.link_collectives
+    linked = lowered.linked
     return [
         _row(
             placed,

@@ -151,6 +151,8 @@ class LinkedCosts:
     of_stage: tuple[tuple[OpCost, ...], ...]
     as_messages: tuple[str, ...]
     """Operators whose tables are what the engine's messages take, at every size."""
+    planned: tuple[str, ...] = ()
+    """Operators that a model of NCCL has priced, for which the engine has no messages."""
 
 
 def link_collective_costs(
@@ -200,4 +202,5 @@ def link_collective_costs(
         if view.stages_alike:
             nominal = stages[-1]
     tables = planned | sampled if view.exact() else planned
-    return LinkedCosts(tuple(stages), tuple(name for name in linked if name not in tables))
+    messages = tuple(name for name in linked if name not in tables)
+    return LinkedCosts(tuple(stages), messages, tuple(sorted(planned)))
