@@ -6,7 +6,7 @@ from typing import Any
 
 from llmsim.config.cluster_file.cluster import Cluster
 from llmsim.config.cluster_file.instance import Instance
-from llmsim.config.cluster_file.json_positions import Location, field_path, line_of
+from llmsim.config.cluster_file.json_positions import Location, field_path
 from llmsim.config.deployment import Deployment, Group
 from llmsim.config.engine.args import CLUSTER_FILE
 from llmsim.config.engine.options import name_used
@@ -137,4 +137,4 @@ def _at(cluster: Cluster, location: Location) -> str:
     document = cluster._document
     if not document.text:
         return CLUSTER_FILE
-    return f"{CLUSTER_FILE}, line {line_of(document.text, location)}"
+    return f"{CLUSTER_FILE}, line {document.line(location)}"

@@ -14,7 +14,7 @@ Cluster = Annotated[
     path_option(
         PANEL,
         "--cluster-config",
-        text="Names the cluster file (JSON), such as those in cluster_config/.",
+        text="Names the cluster file (JSON or YAML), such as those in cluster_config/.",
     ),
 ]
 Dataset = Annotated[

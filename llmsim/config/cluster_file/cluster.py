@@ -14,7 +14,7 @@ from llmsim.config.cluster_file.devices import CpuMemory, CxlMemory, NodePower, 
 from llmsim.config.cluster_file.dialect import check_expert_ranks
 from llmsim.config.cluster_file.instance import Instance, Placement
 from llmsim.config.cluster_file.json_positions import Location
-from llmsim.config.cluster_file.loading import Document, parse_json, read_text
+from llmsim.config.cluster_file.loading import Document, parse_text, read_text
 from llmsim.config.constraints import broken_rule
 from llmsim.config.engine.options import EngineOptions
 from llmsim.config.fields import (
@@ -263,8 +263,8 @@ def load_cluster(path: Path | str) -> Cluster:
 
 
 def parse_cluster(text: str, name: str = "<cluster>") -> Cluster:
-    """`load_cluster` for a JSON text; `name` stands for the file in errors."""
-    document = parse_json(text, name)
+    """`load_cluster` for a JSON or YAML text; `name` stands for the file in errors."""
+    document = parse_text(text, name)
     try:
         cluster = Cluster.model_validate(document.data)
     except ValidationError as error:

@@ -5,8 +5,9 @@ with its position.
 import json
 import re
 import stat
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from llmsim.config.cluster_file.json_positions import (
     line_at,
     line_of,
 )
+from llmsim.config.cluster_file.yaml_text import is_yaml, read_yaml
 from llmsim.config.errors import InputError
 
 _NOT_JSON = ("NaN", "Infinity", "-Infinity")
@@ -30,12 +32,21 @@ class Document:
     name: str
     text: str
     data: Any
+    lines: Mapping[Location, int] = field(default_factory=dict)
+    """Lines of the fields of a YAML text; a JSON text is searched when a line is asked for."""
+
+    def line(self, location: Location) -> int:
+        """The 1-based line of a field, or of its nearest ancestor that the text has."""
+        if not self.lines:
+            return line_of(self.text, location)
+        known = (location[:depth] for depth in range(len(location), -1, -1))
+        return next(self.lines[one] for one in known if one in self.lines)
 
     def position(self, location: Location) -> str:
         """`file:line: field.path` of a field, or of its nearest ancestor in the file, for the head
         of an error.
         """
-        line = f":{line_of(self.text, location)}" if self.text else ""
+        line = f":{self.line(location)}" if self.text else ""
         path = field_path(location)
         return f"{self.name}{line}: {path}" if path else f"{self.name}{line}:"
 
@@ -118,6 +129,30 @@ def parse_json(text: str, name: str) -> Document:
             f"{name}: a number has thousands of digits; expected numbers that fit 64 bits"
         ) from None
     return Document(name, text, data)
+
+
+def parse_text(text: str, name: str) -> Document:
+    """The document of a JSON text, or of a YAML text whose name says so; raises InputError.
+
+    JSON under the name of a YAML file is read as JSON.
+    """
+    if not is_yaml(name):
+        return parse_json(text, name)
+    if text.lstrip().startswith("{"):
+        with suppress(InputError):
+            return parse_json(text, name)
+    data, lines = read_yaml(text, name)
+    _refuse_lone_surrogates_of(data, name)
+    return Document(name, text, data, lines)
+
+
+def _refuse_lone_surrogates_of(data: Any, name: str) -> None:
+    """YAML's escapes can write half of a character, too."""
+    field = _field_of_lone_surrogate(data, "")
+    if field:
+        raise InputError(
+            f"{name}: {field} is a text with half of a character; expected whole characters"
+        )
 
 
 _STRING_OR_COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
