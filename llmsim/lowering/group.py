@@ -204,7 +204,7 @@ def static_view(group: Group, deployment: Deployment, options: LoweringOptions) 
     Raises InputError where the layout does not split the model, and InfeasibleError where the
     model does not fit.
     """
-    group, request, stages = _asked(group, deployment, options, on_routes=False)
+    group, request, stages = _asked(group, deployment, options, None)
     hybrid = shares_blocks(group, request.model, tiers=options.tiers)
     ledger = _ledger(group, request, None, None, hybrid=hybrid)
     return StaticView(ledger, request, stages, group.engine)
