@@ -50,12 +50,15 @@ class Cluster:
         prefill: int = 0,
         decode: int = 0,
         devices_per_node: int = 8,
+        tensor_parallel_size: int | None = None,
+        pipeline_parallel_size: int | None = None,
     ) -> Self:
         """`instances` copies of a model, or `prefill` and `decode` instances of it, on a device.
 
         `model` is a bundled model or the path of a `config.json`, `device` a device or the path of
-        its data sheet, which gives memory, bandwidth and links. Raises InputError where the model
-        cannot be split so, or where only one of `prefill` and `decode` is given.
+        its data sheet, which gives memory, bandwidth and links. `tensor_parallel_size` and
+        `pipeline_parallel_size` are vLLM's names of `tp` and `pp`. Raises InputError where the
+        model cannot be split so, or where only one of `prefill` and `decode` is given.
         """
         if bool(prefill) != bool(decode):
             raise InputError(
@@ -64,6 +67,8 @@ class Cluster:
                 field="decode" if prefill else "prefill",
                 value=0,
             )
+        tp = _one_size("tp", tp, "tensor_parallel_size", tensor_parallel_size)
+        pp = _one_size("pp", pp, "pipeline_parallel_size", pipeline_parallel_size)
         roles: list[str | None] = [*["prefill"] * prefill, *["decode"] * decode]
         return cls.of(
             starter_fields(
@@ -87,6 +92,17 @@ class Cluster:
         from llmsim.config import parse_cluster
 
         return parse_cluster(self.text, self.name)
+
+
+def _one_size(name: str, size: int, vllm: str, given: int | None) -> int:
+    """The size under either name; raises InputError where they disagree."""
+    if given is None or size in (1, given):
+        return size if given is None else given
+    raise InputError(
+        f"{name} is {size} and {vllm}, the same size, is {given}; give one of them",
+        field=vllm,
+        value=given,
+    )
 
 
 def cluster_of(cluster: Any) -> Cluster:

@@ -32,14 +32,26 @@ class _NoCompletion:
 
 
 class Command(_NoCompletion, TyperCommand):
-    """A verb whose wrong options are an InputError."""
+    """A verb whose wrong options are an InputError; `--max_num_seqs` is `--max-num-seqs`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        args = [self._dashed(word) for word in args]
         given = list(args)
         try:
             return super().parse_args(ctx, args)
         except USAGE_ERROR as error:
             raise InputError(_sentence(error, self, ctx, given)) from None
+
+    def _dashed(self, word: str) -> str:
+        """An option of this command that is written with underscores, as vLLM allows, in its own
+        spelling.
+        """
+        name, equals, value = word.partition("=")
+        dashed = name.replace("_", "-")
+        if not name.startswith("--") or "_" not in name:
+            return word
+        known = {one for parameter in self.params for one in parameter.opts}
+        return f"{dashed}{equals}{value}" if name not in known and dashed in known else word
 
 
 class Group(_NoCompletion, TyperGroup):

@@ -13,8 +13,8 @@ from llmsim.config.engine.options import name_used
 from llmsim.config.errors import InputError, nearest
 
 LAYOUT = {
-    "tp_size": ("tp_size", "attn_tp_size", "num_npus"),
-    "pp_size": ("pp_size", "npu_group", "num_npus"),
+    "tp_size": ("tp_size", "tensor_parallel_size", "attn_tp_size", "num_npus"),
+    "pp_size": ("pp_size", "pipeline_parallel_size", "npu_group", "num_npus"),
     "ep_size": ("ep_size", "ffn_ep_size"),
     "ffn_tp_size": ("ffn_tp_size",),
     "prefill_context_parallel_size": ("prefill_context_parallel_size",),

@@ -12,8 +12,6 @@ from llmsim.config.errors import InputError, nearest
 from llmsim.config.schema import cluster_schema, schema_at
 
 _OTHER_NAMES = {
-    "tensor_parallel_size": "tp_size",
-    "pipeline_parallel_size": "pp_size",
     "data_parallel_size": "dp_group",
     "expert_parallel_size": "ep_size",
     "num_gpus": "num_npus",

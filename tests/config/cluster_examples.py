@@ -147,7 +147,15 @@ def full() -> Json:
     }
     first["npu_mem"]["mem_util"] = 0.9
     first.update(
-        options, num_npus=2, tp_size=2, pp_size=1, ep_size=2, dp_group="a", pd_type="prefill"
+        options,
+        num_npus=2,
+        tp_size=2,
+        pp_size=1,
+        tensor_parallel_size=2,
+        pipeline_parallel_size=1,
+        ep_size=2,
+        dp_group="a",
+        pd_type="prefill",
     )
     first["pp_layers"] = [32]
     first["prefill_context_parallel_size"] = 1

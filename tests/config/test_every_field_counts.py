@@ -213,6 +213,8 @@ CHANGED: dict[str, tuple[str, Any]] = {
         "num_npus": ("plain", 2),
         "tp_size": ("plain", 2),
         "pp_size": ("plain", 2),
+        "tensor_parallel_size": ("plain", 2),
+        "pipeline_parallel_size": ("plain", 2),
         "npu_num": ("old", 4),
         "npu_group": ("old", 2),
         "pp_layers": ("stages", [10, 22]),

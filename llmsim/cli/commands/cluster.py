@@ -27,9 +27,20 @@ Count = Annotated[
     int, typer.Option("--instances", "-n", min=1, max=1 << 16, help="Sets the number of instances.")
 ]
 Tp = Annotated[
-    int, typer.Option("--tp", min=1, help="Sets the tensor-parallel devices of an instance.")
+    int,
+    typer.Option(
+        "--tp",
+        "--tensor-parallel-size",
+        min=1,
+        help="Sets the tensor-parallel devices of an instance.",
+    ),
 ]
-Pp = Annotated[int, typer.Option("--pp", min=1, help="Sets the pipeline stages of an instance.")]
+Pp = Annotated[
+    int,
+    typer.Option(
+        "--pp", "--pipeline-parallel-size", min=1, help="Sets the pipeline stages of an instance."
+    ),
+]
 Ep = Annotated[
     int | None,
     typer.Option(

@@ -12,7 +12,6 @@ HELP = (
     "Print a script with which a shell completes verbs, options and values: bash, zsh or fish. "
     'Evaluate it at the start of a shell, such as eval "$(llmsim completion bash)".'
 )
-SETTINGS = {"ignore_unknown_options": True, "allow_extra_args": True}
 WORDS = "words"
 """What the scripts ask for: the words that may stand in place of the last one."""
 SCRIPTS = {
@@ -39,15 +38,17 @@ compdef _llmsim llmsim
 
 
 def command(
-    context: typer.Context,
     shell: Annotated[
         str, typer.Argument(help="Names the shell: bash, zsh or fish.", show_default=False)
     ],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(help="Holds the words of a command line, for the scripts.", hidden=True),
+    ] = None,
 ) -> int:
     """Prints the script, or the words for it; raises InputError for another shell."""
     if shell == WORDS:
-        given = list(context.args)
-        sys.stdout.write("".join(f"{word}\n" for word in candidates(given or [""])))
+        sys.stdout.write("".join(f"{word}\n" for word in candidates(words or [""])))
         return 0
     if shell not in SCRIPTS:
         raise InputError(

@@ -20,6 +20,8 @@ from llmsim.config.fields import (
     Section,
 )
 
+VLLM_NAMES = {"tp_size": "tensor_parallel_size", "pp_size": "pipeline_parallel_size"}
+"""Keys of the layout that have a second name."""
 DeviceNumber = Annotated[int, Field(ge=0, le=(1 << 31) - 1)]
 
 
@@ -105,6 +107,12 @@ class Instance(EngineOptions):
         default=None, description="Tensor-parallel devices per pipeline stage."
     )
     pp_size: PositiveCount | None = Field(default=None, description="Pipeline stages.")
+    tensor_parallel_size: PositiveCount | None = Field(
+        default=None, description="Sets tp_size under vLLM's name."
+    )
+    pipeline_parallel_size: PositiveCount | None = Field(
+        default=None, description="Sets pp_size under vLLM's name."
+    )
     prefill_context_parallel_size: PositiveCount | None = Field(
         default=None,
         description=(
@@ -217,8 +225,11 @@ class Instance(EngineOptions):
     @cached_property
     def layout(self) -> ParallelLayout:
         """Devices, tp, pp and ep, whichever dialect gave them."""
-        names = LayoutKeys.__dataclass_fields__
-        return infer_layout(LayoutKeys(**{name: getattr(self, name) for name in names}))
+        keys = {name: getattr(self, name) for name in LayoutKeys.__dataclass_fields__}
+        for name, vllm in VLLM_NAMES.items():
+            require_equal((name, vllm), (keys[name], getattr(self, vllm)))
+            keys[name] = keys[name] if keys[name] is not None else getattr(self, vllm)
+        return infer_layout(LayoutKeys(**keys))
 
     @model_validator(mode="after")
     def _layout_is_consistent(self) -> Self:
