@@ -16,7 +16,7 @@ namespace {
 
 using model::InputError;
 
-constexpr std::array<std::string_view, 23> kOptions = {"workload-configuration",
+constexpr std::array<std::string_view, 24> kOptions = {"workload-configuration",
                                                        "system-configuration",
                                                        "network-configuration",
                                                        "remote-memory-configuration",
@@ -32,6 +32,7 @@ constexpr std::array<std::string_view, 23> kOptions = {"workload-configuration",
                                                        "network-backend",
                                                        "rules",
                                                        "rate-quantum",
+                                                       "incast",
                                                        "node-times",
                                                        "link-counters",
                                                        "flows",
@@ -86,6 +87,26 @@ void rate_quantum(CommandLine& line, const std::string& name, const std::string&
   if (result.ec != std::errc() || result.ptr != last) wrong(name, value, expected);
 }
 
+// BUFFER:BURST:PERCENT.
+void incast(CommandLine& line, const std::string& name, const std::string& value) {
+  const char* expected =
+      "BUFFER:BURST:PERCENT, bytes of a switch's buffer for a port, bytes of a sender's burst, and "
+      "what of a link is left beyond the buffer (1 to 100),";
+  std::array<std::int64_t, 3> numbers{};
+  const char* at = value.data();
+  const char* end = value.data() + value.size();
+  for (std::size_t field = 0; field < numbers.size(); ++field) {
+    const auto result = std::from_chars(at, end, numbers[field]);
+    const bool last = field + 1 == numbers.size();
+    const bool ends = last ? result.ptr == end : result.ptr != end && *result.ptr == ':';
+    const std::int64_t most = last ? 100 : std::int64_t{1} << 40;
+    if (result.ec != std::errc() || !ends || numbers[field] < 1 || numbers[field] > most)
+      wrong(name, value, expected);
+    at = result.ptr + 1;
+  }
+  line.incast = {numbers[0], numbers[1], numbers[2] * 10'000};
+}
+
 std::string* text_option(CommandLine& line, const std::string& name) {
   if (name == "workload-configuration") return &line.workload;
   if (name == "system-configuration") return &line.system;
@@ -112,6 +133,8 @@ void apply(CommandLine& line, const std::string& name, const std::string& value)
     line.injection_scale = real(name, value);
   } else if (name == "rate-quantum") {
     rate_quantum(line, name, value);
+  } else if (name == "incast") {
+    incast(line, name, value);
   } else if (name == "rendezvous-protocol") {
     line.rendezvous = truth(name, value);
   } else if (name == "comm-scale" || name == "compute-scale") {
@@ -160,6 +183,8 @@ void check(const CommandLine& line) {
     throw InputError(
         "--rate-quantum needs --network-backend fair-share; only there messages have rates");
   }
+  if (!line.incast.off() && (strict || line.backend != "fair-share"))
+    throw InputError("--incast needs --network-backend fair-share; only there messages have rates");
   if (line.backend.starts_with(kFlows) && !strict) return check_outputs(line);
   if (line.backend.starts_with(kExternal)) {
     if (line.node_times.empty() && line.timeline.empty() && line.link_counters.empty() &&
@@ -248,6 +273,9 @@ std::string usage() {
          "follow\n"
          "                                      ends that leave PERCENT (1) of a link idle; 0: "
          "exact\n"
+         "  --incast=BUFFER:BURST:PERCENT       fair-share: bursts of BURST bytes a message beyond "
+         "BUFFER bytes\n"
+         "                                      at a switch's port pass at PERCENT of the link\n"
          "  --num-queues-per-dim=N              queues of a dimension (1)\n"
          "  --injection-scale=X                 scales endpoint-delay (1.0)\n"
          "  --rendezvous-protocol=BOOL          a control message before each message (false)\n"

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/network/fair_share.h"
+
 namespace astra_sim::cli {
 
 struct CommandLine {
@@ -23,6 +25,7 @@ struct CommandLine {
   std::int64_t rate_quantum_ppm = 10'000;  // fair share: engine::RateQuantum
   std::uint64_t quantum_above = 65'536;    // messages
   bool rate_quantum_given = false;
+  engine::Incast incast;  // fair share
   bool rendezvous = false;
   bool json = false;
   bool help = false;

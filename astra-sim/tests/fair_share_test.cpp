@@ -26,13 +26,23 @@ struct FullSolver {
     unsigned __int128 volume;
     Rate rate = 0;
     bool open = true;
+    Bytes bytes = 0;
   };
+  Incast incast;  // on every second link
   std::vector<BytesPerSecond> capacities;
   std::vector<Flow> flows;  // by number of start; ended ones stay
 
   void solve() {
     std::vector<Rate> left;
     for (const BytesPerSecond b : capacities) left.push_back(b << 16);
+    for (LinkId l = 0; l < left.size() && !incast.off(); l += 2) {
+      Bytes bursts = 0;
+      for (const Flow& flow : flows) {
+        const bool here = std::count(flow.route.begin(), flow.route.end(), l) > 0;
+        if (flow.open && here) bursts += std::min(flow.bytes, incast.burst_bytes);
+      }
+      left[l] = incast.capacity(left[l], bursts);
+    }
     std::vector<bool> frozen(flows.size());
     for (std::size_t i = 0; i < flows.size(); ++i) frozen[i] = !flows[i].open;
     while (true) {
@@ -99,7 +109,7 @@ std::vector<LinkId> random_route(test::Random& random, std::int64_t links) {
 }
 
 // Flows start in bursts at random times, on few or many links, until all have ended.
-void incremental_equals_full(int cases) {
+void incremental_equals_full(int cases, bool incast) {
   test::Random random(21);
   std::uint64_t visits = 0;
   std::uint64_t solved = 0;
@@ -109,6 +119,13 @@ void incremental_equals_full(int cases) {
     for (std::int64_t l = 0; l < num_links; ++l)
       full.capacities.push_back(random.between(1, 4) * 333'333'331);
     FairShare share(full.capacities);
+    if (incast) {
+      full.incast = {random.between(1, 5000), random.between(1, 2000),
+                     random.between(10'000, 1'000'000)};
+      std::vector<LinkId> crowded;
+      for (LinkId l = 0; l < full.capacities.size(); l += 2) crowded.push_back(l);
+      share.crowd(full.incast, crowded);
+    }
     std::vector<FlowId> id_of;
     Ps now = 0;
     std::int64_t bursts = random.between(1, 12);
@@ -135,8 +152,9 @@ void incremental_equals_full(int cases) {
         const std::vector<LinkId> route = random_route(random, num_links);
         const Bytes bytes = random.between(1, random.between(0, 1) == 0 ? 3 : 3000);
         id_of.push_back(share.start(now, route, bytes));
-        full.flows.push_back(
-            {route, (static_cast<unsigned __int128>(bytes) << 16) * 1'000'000'000'000ULL});
+        full.flows.push_back({route,
+                              (static_cast<unsigned __int128>(bytes) << 16) * 1'000'000'000'000ULL,
+                              0, true, bytes});
       }
       share.solve(now);
       full.solve();
@@ -155,6 +173,21 @@ void incremental_equals_full(int cases) {
   std::fprintf(stderr, "incremental solves visited %.1f %% of the flows\n",
                100.0 * static_cast<double>(visits) / static_cast<double>(solved));
   CHECK(visits < solved);
+}
+
+// b bytes at a buffer of B have b / (B + (b - B) / e) of the link.
+void bursts_cost_capacity() {
+  const Incast incast{1000, 600, 250'000};
+  CHECK_EQUAL(incast.capacity(1 << 20, 0), 1 << 20);
+  CHECK_EQUAL(incast.capacity(1 << 20, 1000), 1 << 20);
+  CHECK_EQUAL(incast.capacity(1 << 20, 2000), (1 << 20) * 2 / 5);
+  CHECK_EQUAL(incast.capacity(1 << 20, 1'000'000'000), (1 << 18));
+  Rate before = 1 << 30;
+  for (Bytes bursts = 0; bursts < 20'000; bursts += 7) {
+    const Rate here = incast.capacity(1 << 30, bursts);
+    CHECK(here <= before && here > 0);
+    before = here;
+  }
 }
 
 // Ends of transfers that start at 0 on streams of their own.
@@ -274,7 +307,9 @@ void collectives() {
 }  // namespace
 
 int main() {
-  incremental_equals_full(1500);
+  bursts_cost_capacity();
+  incremental_equals_full(1500, false);
+  incremental_equals_full(1500, true);
   known_ends();
   quantum();
   limits();

@@ -51,6 +51,18 @@ void label_rates(const CommandLine& line, std::uint64_t deferred, Report& report
                   percent + " % of any link idle; --rate-quantum=0 is exact, and slower");
 }
 
+void tell_incast(const CommandLine& line, const traces::Outcome& outcome,
+                 std::vector<std::string>& notes) {
+  if (line.incast.off()) return;
+  const auto links = outcome.topology->links();
+  const bool switches = std::any_of(links.begin(), links.end(), [&](const model::Link& link) {
+    return link.from >= outcome.topology->num_devices();
+  });
+  notes.push_back(!switches ? "--incast has no effect: the network has no switch"
+                            : "--incast: " + std::to_string(outcome.overflows) +
+                                  " messages began while their bursts exceeded a switch's buffer");
+}
+
 }  // namespace
 
 Report run_default(const CommandLine& line, const Files& files, std::vector<std::string>& notes) {
@@ -60,6 +72,7 @@ Report run_default(const CommandLine& line, const Files& files, std::vector<std:
   options.rendezvous = line.rendezvous;
   options.queues_per_dimension = line.queues_per_dimension;
   options.injection_scale = line.injection_scale;
+  options.incast = line.incast;
   options.keep_messages = !line.flows.empty();
   if (line.backend.starts_with(kFlows))
     options.times = read_flow_times(line.backend.substr(std::string_view(kFlows).size()));
@@ -78,6 +91,7 @@ Report run_default(const CommandLine& line, const Files& files, std::vector<std:
   report.messages = std::move(outcome.messages);
   if (options.network == engine::NetworkKind::kFairShare)
     label_rates(line, outcome.deferred_rates, report, notes);
+  tell_incast(line, outcome, notes);
   // The links of memory tiers follow those of the network.
   for (std::size_t at = 0; at < outcome.topology->links().size(); ++at) {
     const model::LinkCounters& link = outcome.links[at];

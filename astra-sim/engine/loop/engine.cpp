@@ -20,7 +20,7 @@ std::unique_ptr<Network> Engine::network_of(const EngineOptions& options) {
           ? make_timed(options.times, queue_, options.endpoint_delay_ps,
                        topology_->links().size() + more.size())
           : make_network(options.network, topology_, queue_, options.endpoint_delay_ps,
-                         options.quantum, more, routes_);
+                         options.quantum, more, routes_, options.incast);
   return options.sent == nullptr ? std::move(network)
                                  : make_recording(std::move(network), *options.sent);
 }

@@ -35,6 +35,7 @@ struct EngineOptions {
   // Called between events every so often, so that a long run can be ended by an exception; none:
   // never.
   std::function<void()> poll{};
+  Incast incast{};  // of the fair-share network
   // Another simulator's times of all messages, instead of the network's; null: none.
   std::shared_ptr<const MessageTimes> times{};
   std::vector<SentMessage>* sent = nullptr;  // gets every message between devices; null: nobody

@@ -20,7 +20,8 @@ std::vector<model::BytesPerSecond> capacities_of(const Topology& topology,
 
 FairNetwork::FairNetwork(std::shared_ptr<const Topology> topology, EventQueue& queue,
                          Ps endpoint_delay_ps, RateQuantum quantum,
-                         std::span<const model::Link> more, const RouteTable& routes)
+                         std::span<const model::Link> more, const RouteTable& routes,
+                         const Incast& incast)
     : topology_(std::move(topology)),
       queue_(queue),
       endpoint_delay_ps_(endpoint_delay_ps),
@@ -29,6 +30,11 @@ FairNetwork::FairNetwork(std::shared_ptr<const Topology> topology, EventQueue& q
       count_(topology_->links().size() + more.size()) {
   for (const model::Link& link : topology_->links()) latency_.push_back(link.latency_ps);
   for (const model::Link& link : more) latency_.push_back(link.latency_ps);
+  std::vector<model::LinkId> queues;  // links that leave a switch
+  for (model::LinkId id = 0; id < topology_->links().size(); ++id) {
+    if (topology_->links()[id].from >= topology_->num_devices()) queues.push_back(id);
+  }
+  share_.crowd(incast, queues);
 }
 
 Ps FairNetwork::send(Ps now, const Parcel& parcel) {
@@ -111,7 +117,8 @@ std::vector<LinkCounters> FairNetwork::counters(Ps now) const {
 }
 
 FairShareCounters FairNetwork::fair_share() const {
-  return {share_.num_flows(), share_.num_solves(), share_.num_visits(), share_.num_deferred()};
+  return {share_.num_flows(), share_.num_solves(), share_.num_visits(), share_.num_deferred(),
+          share_.num_overflows()};
 }
 
 }  // namespace astra_sim::engine

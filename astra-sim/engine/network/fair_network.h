@@ -15,7 +15,8 @@ namespace astra_sim::engine {
 class FairNetwork final : public Network {
  public:
   FairNetwork(std::shared_ptr<const Topology> topology, EventQueue& queue, Ps endpoint_delay_ps,
-              RateQuantum quantum, std::span<const model::Link> more, const RouteTable& routes);
+              RateQuantum quantum, std::span<const model::Link> more, const RouteTable& routes,
+              const Incast& incast);
 
   Ps send(Ps now, const Parcel& parcel) override;
   void pass_on(Ps now, std::uint64_t token) override;  // a flow may have ended

@@ -34,6 +34,41 @@ FairShare::FairShare(std::span<const model::BytesPerSecond> capacities, RateQuan
   }
 }
 
+Rate Incast::capacity(Rate full, model::Bytes bursts) const {
+  if (bursts <= buffer_bytes) return full;
+  using Wide = unsigned __int128;
+  constexpr Wide kWhole = 1'000'000;
+  const auto ppm = static_cast<Wide>(efficiency_ppm);
+  const Wide slowed = static_cast<Wide>(bursts - buffer_bytes) * kWhole;
+  const Wide taken = static_cast<Wide>(buffer_bytes) * ppm + slowed;
+  // In units of 2^-20, so that the product fits for any sizes.
+  constexpr Wide kUnit = Wide{1} << 20;
+  const Wide share = static_cast<Wide>(bursts) * ppm * kUnit / taken;
+  return static_cast<Rate>(static_cast<Wide>(full) * share / kUnit);
+}
+
+void FairShare::crowd(const Incast& incast, std::span<const LinkId> links) {
+  if (incast.off()) return;
+  incast_ = incast;
+  queues_.resize(links_.size());
+  for (const LinkId link : links) queues_[link].full = links_[link].capacity;
+}
+
+void FairShare::add_burst(FlowId id, bool comes) {
+  if (queues_.empty()) return;
+  bool over = false;
+  for (const LinkId link : route_of(flows_[id])) {
+    SwitchQueue& queue = queues_[link];
+    if (queue.full == 0) continue;
+    queue.bursts += comes ? bursts_[id] : -bursts_[id];
+    over = over || queue.bursts > incast_.buffer_bytes;
+    const Rate capacity = incast_.capacity(queue.full, queue.bursts);
+    loads_[link].left += capacity - links_[link].capacity;
+    links_[link].capacity = capacity;
+  }
+  num_overflows_ += comes && over ? 1 : 0;
+}
+
 void FairShare::touch(LinkId link) {
   if (links_[link].dirty) return;
   links_[link].dirty = true;
@@ -66,6 +101,11 @@ FlowId FairShare::start(Ps now, std::span<const LinkId> route, model::Bytes byte
   } else {
     std::copy(route.begin(), route.end(), flow.route);
   }
+  if (!queues_.empty()) {
+    if (bursts_.size() <= id) bursts_.resize(flows_.size());
+    bursts_[id] = std::min(bytes, incast_.burst_bytes);
+  }
+  add_burst(id, true);
   for (const LinkId link_id : route) {
     Link& link = links_[link_id];
     if (link.count++ == 0) link.busy_since = now;
@@ -85,6 +125,7 @@ void FairShare::remove(Ps now, FlowId id) {
   disown(id);
   flow.alive = false;
   --active_;
+  add_burst(id, false);
   for (const LinkId link_id : route_of(flow)) {
     Link& link = links_[link_id];
     loads_[link_id].left += rate;

@@ -23,6 +23,21 @@ struct RateQuantum {
   std::size_t above_flows = 65'536;
 };
 
+// What a queue in a switch does to a burst of many senders (incast). Each message on the link
+// brings at most `burst_bytes` before its sender hears of congestion. What of their sum the buffer
+// takes passes at the link's speed, the rest at `efficiency_ppm` of it: retransmissions, pauses and
+// senders that recover slowly. So bursts of b bytes at a buffer of B have b / (B + (b - B) / e) of
+// the link. A buffer of 0: none of this.
+struct Incast {
+  model::Bytes buffer_bytes = 0;
+  model::Bytes burst_bytes = 0;
+  std::int64_t efficiency_ppm = 1'000'000;
+
+  bool off() const { return buffer_bytes == 0; }
+  // Of a link's capacity, for that many bytes at once; never more for more bytes.
+  Rate capacity(Rate full, model::Bytes bursts) const;
+};
+
 // Rates by level filling: s = the least floor(capacity left / flows left) of any link; every link
 // with that share is frozen at once, its flows get s, and so on; what a frozen link has left is
 // less than one unit per flow and stays unused. So rates do not depend on any order and connected
@@ -44,6 +59,8 @@ class FairShare {
 
   // Throws OutOfRange for a capacity of 2^47 bytes/s or more.
   explicit FairShare(std::span<const model::BytesPerSecond> capacities, RateQuantum quantum = {});
+  // Needs to come before all flows. `links` begin at a switch.
+  void crowd(const Incast& incast, std::span<const model::LinkId> links);
 
   // Needs bytes > 0 and a route of different links. The flow moves from `now` on, with a rate from
   // the next solve.
@@ -70,6 +87,8 @@ class FairShare {
   model::Ps busy_ps(model::LinkId link, model::Ps now) const;  // with at least one flow
   std::uint64_t num_solves() const { return num_solves_; }
   std::uint64_t num_visits() const { return num_visits_; }  // flows whose rates solves found anew
+  // Starts that found, or made, more than its buffer on a link of `crowd`.
+  std::uint64_t num_overflows() const { return num_overflows_; }
   std::uint64_t num_deferred() const {
     return num_deferred_;
   }  // re-solves put off by the quantum; 0: exact
@@ -128,6 +147,8 @@ class FairShare {
   };
 
   void touch(model::LinkId link);
+  // A flow's burst comes to its links, or goes: their capacities follow.
+  void add_burst(FlowId flow, bool comes);
   void remove(model::Ps now, FlowId flow);
   void tidy(Link& link);
   void let_go(FlowId flow);
@@ -163,7 +184,17 @@ class FairShare {
     return {flow.length <= kInline ? flow.route : &routes_[flow.route[0]], flow.length};
   }
 
+  // A link of `crowd`.
+  struct SwitchQueue {
+    Rate full = 0;  // the link's capacity without bursts; 0: no such link
+    model::Bytes bursts = 0;
+  };
+
   RateQuantum quantum_;
+  Incast incast_;
+  std::vector<SwitchQueue> queues_;   // by link; empty where bursts cost nothing
+  std::vector<model::Bytes> bursts_;  // by flow; empty as well
+  std::uint64_t num_overflows_ = 0;
   std::vector<Load> loads_;  // by link
   std::vector<Link> links_;
   std::vector<Flow> flows_;

@@ -189,10 +189,11 @@ class AwareNetwork final : public NetworkBase {
 
 std::unique_ptr<Network> make_network(NetworkKind kind, std::shared_ptr<const Topology> topology,
                                       EventQueue& queue, Ps endpoint_delay_ps, RateQuantum quantum,
-                                      std::span<const model::Link> more, const RouteTable& routes) {
+                                      std::span<const model::Link> more, const RouteTable& routes,
+                                      const Incast& incast) {
   if (kind == NetworkKind::kFairShare) {
     return std::make_unique<FairNetwork>(std::move(topology), queue, endpoint_delay_ps, quantum,
-                                         more, routes);
+                                         more, routes, incast);
   }
   if (kind == NetworkKind::kCongestionUnaware) {
     return std::make_unique<UnawareNetwork>(std::move(topology), queue, endpoint_delay_ps, more,

@@ -59,6 +59,8 @@ struct FairShareCounters {
   std::uint64_t solves = 0;
   std::uint64_t visits = 0;
   std::uint64_t deferred = 0;
+  std::uint64_t overflows =
+      0;  // messages whose start left more than its buffer at a switch (Incast)
 };
 
 class Network {
@@ -93,6 +95,7 @@ class Network {
 // arrival of every message between devices is delayed by endpoint_delay_ps at the receiver.
 std::unique_ptr<Network> make_network(NetworkKind kind, std::shared_ptr<const Topology> topology,
                                       EventQueue& queue, Ps endpoint_delay_ps, RateQuantum quantum,
-                                      std::span<const model::Link> more, const RouteTable& routes);
+                                      std::span<const model::Link> more, const RouteTable& routes,
+                                      const Incast& incast = {});
 
 }  // namespace astra_sim::engine

@@ -141,6 +141,7 @@ Outcome simulate(const Options& options, const Inputs& inputs) {
       to_ps(static_cast<double>(inputs.system.endpoint_delay_ns) * options.injection_scale, 1000,
             "the endpoint delay");
   engine_options.quantum = options.quantum;
+  engine_options.incast = options.incast;
   engine_options.memory = memory;
   engine_options.times = options.times;
   if (options.keep_messages) engine_options.sent = &outcome.messages;
@@ -151,6 +152,7 @@ Outcome simulate(const Options& options, const Inputs& inputs) {
   outcome.events = engine.num_events();
   outcome.links = engine.link_counters();
   if (memory != nullptr) outcome.tiers = uses_of(*memory, engine);
+  outcome.overflows = engine.fair_share_counters().overflows;
   outcome.deferred_rates = engine.fair_share_counters().deferred;
   return outcome;
 }

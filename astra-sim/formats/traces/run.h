@@ -22,6 +22,7 @@ struct Options {
   std::uint32_t queues_per_dimension = 1;
   double injection_scale = 1.0;
   engine::RateQuantum quantum{};
+  engine::Incast incast{};
   std::shared_ptr<const engine::MessageTimes> times{};  // of another simulator; null: none
   bool keep_messages = false;                           // Outcome::messages
 };
@@ -45,6 +46,7 @@ struct Outcome {
   std::vector<model::LinkCounters> links;  // by link of the topology
   std::vector<TierUse> tiers;
   std::vector<engine::SentMessage> messages;  // between NPUs, in the order in which they were sent
+  std::uint64_t overflows = 0;       // fair share with incast: bursts above a switch's buffer
   std::uint64_t deferred_rates = 0;  // fair share: rates that the quantum put off; 0: exact
 };
 
