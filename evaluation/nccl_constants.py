@@ -22,6 +22,7 @@ from scipy.optimize import least_squares
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from llmsim.cli.arguments import OneSentenceParser
 from llmsim.costs.nccl.constants import FOLDER, measured_machine
 from llmsim.costs.nccl.plans import Place, plans
 from llmsim.costs.nccl.protocols import (
@@ -104,7 +105,9 @@ class Points:
 
 
 def main() -> None:
-    if "--write" in sys.argv:
+    parser = OneSentenceParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help="Fits and writes the constants.")
+    if parser.parse_args().write:
         FOLDER.mkdir(exist_ok=True)
         for system in CARDS:
             text = json.dumps(_as_json(fitted_machine(system)), indent=1) + "\n"
