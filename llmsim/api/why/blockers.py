@@ -32,8 +32,6 @@ class Blockers:
     def _by_group(self) -> dict[int, tuple[Rows, Int64, Int64]]:
         """Rows, begin and end of the prefills of each group, in order of their begin."""
         requests, found = self.seen.result._results.requests, {}
-        transfers = self.seen.result._results.kv_transfers
-        assert transfers is None or len(transfers.prefill_group) == len(requests.status)
         begin, end = requests.scheduled_ps, self.seen.prompt_done_ps
         for group in np.unique(self.seen.prompt_group):
             rows = np.flatnonzero((self.seen.prompt_group == group) & (begin >= 0) & (end > begin))

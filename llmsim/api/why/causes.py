@@ -15,6 +15,7 @@ from llmsim.api.why import changes
 from llmsim.api.why.blockers import Blockers
 from llmsim.api.why.changes import Change
 from llmsim.api.why.machines import (
+    batch_share,
     busy_share,
     collective_share,
     gap_share,
@@ -211,7 +212,8 @@ def _router_imbalance(seen: Seen) -> Iterator[Candidate]:
     )
     evidence = (
         f"the router {used} gives group {group} {ratio:.2f} times the prompt tokens of the mean of "
-        f"its {len(pool)} peers, and its slowest requests wait {share:.0%} of their time"
+        f"its {len(pool)} peers, {share:.0%} of the time of its slowest requests is "
+        + ("waiting and decoding" if seen.metric == "tpot" else "waiting")
     )
     yield Candidate("router imbalance", group, "router", share, evidence, remedies)
 
@@ -333,10 +335,12 @@ def _burst(seen: Seen) -> Iterator[Candidate]:
 def _too_few_devices(seen: Seen) -> Iterator[Candidate]:
     group = _main_group(seen)
     pool = seen.pool_of(group)
-    busy, share = min(busy_share(seen, one) for one in pool), seen.share(*WAITING)
+    busy, share, least = min(busy_share(seen, one) for one in pool), seen.share(*WAITING), MOSTLY
+    what = f"the slowest requests wait {share:.0%} of theirs"
     if seen.metric == "tpot":
-        share = seen.share(*WAITING, "decode")
-    if busy < 0.85 or share < MOSTLY:
+        share, least = batch_share(seen, group), WAITED
+        what = f"large batches make up {share:.0%} of a decode step"
+    if busy < 0.85 or share < least:
         return
     role = seen.result._prepared.deployment.groups[group].pd_type
     named = f"{role} instance" if role in ("prefill", "decode") else "instance"
@@ -345,7 +349,7 @@ def _too_few_devices(seen: Seen) -> Iterator[Candidate]:
     )
     evidence = (
         f"the {len(pool)} {named}{'s' * (len(pool) > 1)} of the pool had work for at least "
-        f"{busy:.0%} of the time, and the slowest requests wait {share:.0%} of theirs"
+        f"{busy:.0%} of the time, and {what}"
     )
     yield Candidate(f"too few {named}s", group, "compute", share, evidence, (remedy,), Kind.SIZE)
 

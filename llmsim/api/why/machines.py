@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmsim.api.why.seen import Seen
-from llmsim.core import PS_PER_S, Int64
+from llmsim.core import Int64
 
 if TYPE_CHECKING:
     from llmsim.api.result import Result
@@ -65,6 +65,16 @@ def _medians(seen: Seen, group: int) -> dict[int, float]:
         if len(of_size) >= FEWEST_STEPS:
             found[int(size)] = float(np.median(of_size))
     return found or _prefill_medians(seen, group)
+
+
+def batch_share(seen: Seen, group: int) -> float:
+    """The part of a decode step that its batch adds, beside a step of the smallest batch."""
+    of_size = {size: took for size, took in _medians(seen, group).items() if size > 0}
+    steps, took = seen.steps_of(group), step_durations_ps(seen, group)
+    decodes = took[(steps["prefill_tokens"] == 0) & (steps["decode_sequences"] > 0)]
+    if not of_size or not len(decodes):
+        return 0.0
+    return max(0.0, 1 - of_size[min(of_size)] / float(np.median(decodes)))
 
 
 def _prefill_medians(seen: Seen, group: int) -> dict[int, float]:
@@ -146,8 +156,3 @@ def limits(seen: Seen) -> list[dict[str, Any]]:
             }
         )
     return rows
-
-
-def seconds(time_ps: int) -> float:
-    """Seconds of a time."""
-    return time_ps / PS_PER_S
