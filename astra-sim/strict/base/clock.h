@@ -20,7 +20,7 @@ class Clock {
 
   void local(std::uint32_t npu, Ns delay, Event event) {
     Lists& lists = lists_[npu];
-    event.npu = npu & 0xffffff;
+    event.set_npu(npu & 0xffffff);
     const Ns time = queue_.now() + delay;
     if (lists.first == lists.pending.size() || lists.pending.back().time < time) {
       lists.pending.push_back({time, {}});

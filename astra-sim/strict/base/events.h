@@ -30,16 +30,24 @@ enum class EventKind : std::uint8_t {
   kMemoryFree,  // a: memory server
 };
 
-struct Event {
+// Kind, NPU and `a` are one word: as fields of their own they would be written one by one and then
+// copied together, for which a processor waits.
+struct [[gnu::packed, gnu::aligned(4)]] Event {
   Event() = default;
   Event(EventKind what, std::uint32_t first, std::uint32_t second = 0)
-      : kind(what), npu(0), a(first), b(second) {}
+      : head(static_cast<std::uint64_t>(first) << 32 | static_cast<std::uint64_t>(what)),
+        b(second) {}
 
-  bool of_one_npu() const { return kind >= EventKind::kCredit; }
+  EventKind kind() const { return static_cast<EventKind>(head & 0xff); }
+  std::uint32_t npu() const {
+    return static_cast<std::uint32_t>(head) >> 8;
+  }  // of_one_npu(): whose
+  std::uint32_t a() const { return static_cast<std::uint32_t>(head >> 32); }
+  bool of_one_npu() const { return kind() >= EventKind::kCredit; }
+  // Once; needs an NPU below 2^24.
+  void set_npu(std::uint32_t npu) { head |= static_cast<std::uint64_t>(npu) << 8; }
 
-  EventKind kind : 8;
-  std::uint32_t npu : 24;  // of_one_npu(): whose it is
-  std::uint32_t a;
+  std::uint64_t head;
   std::uint32_t b;
 };
 static_assert(sizeof(Event) == 12);

@@ -52,7 +52,7 @@ class Simulation {
         carry_out(event);
         continue;
       }
-      const std::uint32_t npu = event.npu;
+      const std::uint32_t npu = event.npu();
       carry_out_local(event);
       for (; clock_.pop_joined(npu, event); ++events_) carry_out_local(event);
     }
@@ -66,47 +66,47 @@ class Simulation {
 
  private:
   void carry_out(Event event) {
-    if (event.kind == EventKind::kHop && !network_.hop(event.a, event)) return;
-    switch (event.kind) {
+    if (event.kind() == EventKind::kHop && !network_.hop(event.a(), event)) return;
+    switch (event.kind()) {
       case EventKind::kArrival:
-        return collectives_.arrival(event.a, event.b);
+        return collectives_.arrival(event.a(), event.b);
       case EventKind::kLinkFree:
-        return network_.link_free(event.a);
+        return network_.link_free(event.a());
       case EventKind::kReceivePosted:
-        return collectives_.receive_posted(event.a);
+        return collectives_.receive_posted(event.a());
       case EventKind::kControl:
-        return collectives_.control(event.a, event.b);
+        return collectives_.control(event.a(), event.b);
       case EventKind::kControlReady:
-        return collectives_.control_ready(event.a);
+        return collectives_.control_ready(event.a());
       case EventKind::kPlainArrival:
-        return messages_.arrival(event.a, event.b);
+        return messages_.arrival(event.a(), event.b);
       case EventKind::kPlainPosted:
-        return messages_.posted(event.a);
+        return messages_.posted(event.a());
       case EventKind::kPlainControl:
-        return messages_.control(event.a, event.b);
+        return messages_.control(event.a(), event.b);
       case EventKind::kPlainReady:
-        return messages_.control_ready(event.a, event.b);
+        return messages_.control_ready(event.a(), event.b);
       default:
         return;
     }
   }
 
   void carry_out_local(const Event& event) {
-    switch (event.kind) {
+    switch (event.kind()) {
       case EventKind::kCredit:
-        return collectives_.credit(event.a, event.b);
+        return collectives_.credit(event.a(), event.b);
       case EventKind::kReduce:
-        return collectives_.reduce(event.a, event.b);
+        return collectives_.reduce(event.a(), event.b);
       case EventKind::kTree:
-        return collectives_.tree(event.a, static_cast<TreeStep>(event.b));
+        return collectives_.tree(event.a(), static_cast<TreeStep>(event.b));
       case EventKind::kTreeReduce:
-        return collectives_.tree_reduce(event.a, static_cast<TreeStep>(event.b));
+        return collectives_.tree_reduce(event.a(), static_cast<TreeStep>(event.b));
       case EventKind::kNodeDone:
-        return workload_.node_done(event.a);
+        return workload_.node_done(event.a());
       case EventKind::kCustomDone:
-        return custom_.node_done(event.a);
+        return custom_.node_done(event.a());
       case EventKind::kMemoryFree:
-        return memory_.server_free(event.a);
+        return memory_.server_free(event.a());
       default:
         return;
     }
