@@ -1289,15 +1289,15 @@ class GroupSpec:
     A model serving group: its configuration, its scheduler and its program.
     """
 
-    def __init__(self, config: GroupConfig, scheduler: SchedulerConfig | PythonSchedulerConfig, program: Program, expanded: ExpandedConfig | None = None, record_steps: bool = False, record_schedule: bool = False) -> None:
+    def __init__(self, config: GroupConfig, scheduler: SchedulerConfig | PythonSchedulerConfig, program: Program, expanded: ExpandedConfig | None = None, record_steps: bool = False, record_schedule: bool = False, outside: object | None = None) -> None:
         """
-        expanded: every rank's nodes run in the engine instead of the folded program.
+        expanded: every rank's nodes run in the engine instead of the folded program. outside: a callable that gets (tokens, computed before) of each member's items and the number of the step, and returns how much longer than its graph each member's step is, in ps.
         """
 
 class LockstepSpec:
     """Groups that run in lock-step."""
 
-    def __init__(self, groups: Sequence[int], sync_interval: int, expanded: ExpandedConfig | None = None) -> None:
+    def __init__(self, groups: Sequence[int], sync_interval: int, expanded: ExpandedConfig | None = None, outside: object | None = None) -> None:
         """
         groups: by index. sync_interval: rounds between two agreements that nobody has work.
         """

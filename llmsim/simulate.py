@@ -1,9 +1,9 @@
 """Runs a workload on a lowered deployment: from arrivals to results."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -41,6 +41,21 @@ Progress = Callable[["_native.Simulation"], None]
 check_agreement(_native.column_types())
 
 
+class StepTimes(Protocol):
+    """Times the steps of a run (`llmsim.rounds.outside.OutsideTimes`)."""
+
+    def of(self, group: int) -> Callable[[Sequence[list[tuple[int, int]]], int], list[int]]:
+        """The callable that the core asks for the steps of a group, and of those that run with it:
+        (items of each member, number of the step) -> ps beyond each member's graph.
+        """
+        ...
+
+    @property
+    def note(self) -> str:
+        """A sentence about the run."""
+        ...
+
+
 @dataclass(frozen=True)
 class SimulationOptions:
     """How to run; `series_interval_ps` 0 records no series, nor does `record_series` False (power
@@ -53,6 +68,8 @@ class SimulationOptions:
     seed: int = 0
     series_interval_ps: int = PS_PER_S
     record_series: bool = True
+    step_times: "StepTimes | None" = None
+    """Another program that times the steps; None: none does."""
     record_steps: bool = False
     record_rounds: bool = False
     """Keep the schedules of all groups, so that graphs can be made of every step."""
@@ -117,6 +134,7 @@ def simulate(
         circular=circular,
         interval_ps=options.series_interval_ps,
         open_loop=options.clients is None,
+        step_times=options.step_times,
     )
 
 
@@ -178,6 +196,7 @@ def _native_config(
     recorded: tuple[int, ...],
 ) -> "_native.SimulationConfig":
     _refuse_what_a_python_scheduler_does_not_do(deployment, options)
+    outside = options.step_times
     return _native.SimulationConfig(
         _source(deployment, workload, options.clients),
         [
@@ -185,11 +204,16 @@ def _native_config(
             for group in deployment.groups
         ],
         lockstep=[
-            _native.LockstepSpec(list(lockstep.groups), lockstep.sync_interval, lockstep.expanded)
+            _native.LockstepSpec(
+                list(lockstep.groups),
+                lockstep.sync_interval,
+                lockstep.expanded,
+                outside.of(lockstep.groups[0]) if outside else None,
+            )
             for lockstep in deployment.lockstep_groups
         ],
         network=None if deployment.network is None else deployment.network.config,
-        contention=[domain.native() for domain in deployment.contended],
+        contention=[] if outside else [domain.native() for domain in deployment.contended],
         kv_tiers=None if options.tiers is None else options.tiers.config,
         kv_transfer=deployment.kv_transfers,
         frontend=_frontend(deployment, workload, options),
@@ -269,6 +293,7 @@ def _group(
         group.expanded,
         record_steps=options.record_steps,
         record_schedule=record_schedule,
+        outside=None if options.step_times is None else options.step_times.of(group.info.index),
     )
 
 
@@ -334,6 +359,7 @@ def _results(
     circular: tuple[int, ...],
     interval_ps: int,
     open_loop: bool,
+    step_times: "StepTimes | None",
 ) -> Results:
     emissions = _native.TokenTimes(simulation)
     values, counts = emissions.inter_token_latencies()
@@ -375,4 +401,6 @@ def _results(
     results.invariants = check_invariants(results, deployment.enforces_lower_bound)
     caches = any(group.engine.enable_prefix_caching for group in deployment.groups)
     results.notes += notes_of_run(results, prefix_caching=caches, open_loop=open_loop)
+    if step_times is not None:
+        results.notes += (step_times.note,)
     return results

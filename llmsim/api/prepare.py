@@ -148,6 +148,11 @@ def with_workload(
         horizon_ps=options.horizon_ps,
         policies=options.policies or PolicySpecs(),
     )
+    if options.outside:
+        from llmsim.rounds.outside import OutsideTimes, backend_of
+
+        times = OutsideTimes(compiled.lowered, backend_of(options.outside))
+        simulation = replace(simulation, step_times=times)
     return Prepared(compiled.deployment, compiled.lowered, workload, simulation)
 
 

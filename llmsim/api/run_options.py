@@ -78,6 +78,8 @@ class RunOptions:
     think_time: str | None = None
     timeout_s: float | None = None
     horizon_ps: int | None = None
+    outside: str = ""
+    """The program that times the steps, "strict" or "external:PATH"; "": none."""
     collectives_contend: bool = True
     """Whether collectives of groups that share links slow each other."""
     disabled_terms: tuple[str, ...] = ()
@@ -140,6 +142,7 @@ def _checked(given: Given) -> RunOptions:
         collectives=_one_of("--collective-costs", given.collective_costs, COLLECTIVES),
         network=refused.network(given.network_backend),
         exact=given.exact,
+        outside=_outside(given),
         **named,
         graphs=None if given.graphs is None else _graphs(given.graphs),
         as_json=given.as_json,
@@ -170,6 +173,15 @@ def _checked(given: Given) -> RunOptions:
         quiet=_quiet(given),
         asked=options_asked(given),
     )
+
+
+def _outside(given: Given) -> str:
+    outside = refused.outside_network(given.network_backend)
+    if outside and given.exact:
+        raise InputError(
+            f"--exact and --network-backend {outside} exclude each other; leave one out"
+        )
+    return outside
 
 
 def _graphs(text: str) -> "GraphSelection":

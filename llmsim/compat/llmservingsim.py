@@ -23,9 +23,24 @@ def network(name: str) -> str:
             "--network-backend ns3: packet-level simulation is not part of llmsim; say "
             "analytical or congestion-aware"
         )
+    if lower == OUTSIDE[0] or lower.startswith(OUTSIDE[1]):
+        return "analytical"  # what is not in the traces of steps
     if lower not in NETWORKS:
-        raise InputError(f'--network-backend is "{name}"; it may be {", ".join(NETWORKS)}')
+        raise InputError(
+            f'--network-backend is "{name}"; it may be {", ".join(NETWORKS)}, strict or '
+            "external:PATH"
+        )
     return lower
+
+
+OUTSIDE = ("strict", "external:")
+"""Network backends that are other programs, which time whole steps."""
+
+
+def outside_network(name: str) -> str:
+    """The backend that is another program; "": it is none."""
+    lower = name.lower()
+    return name if lower == OUTSIDE[0] or lower.startswith(OUTSIDE[1]) else ""
 
 
 def fp_dtype(bits: int) -> str:

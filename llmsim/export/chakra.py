@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from llmsim.config.errors import InputError
 from llmsim.config.reading import MAX_WHOLE_BYTES, file_bytes, too_large
@@ -48,10 +48,16 @@ COLLECTIVES = (
 )
 """A collective's `comm_type` is its place here."""
 
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_BOOL_VAL, _BOOL_LIST, _UINT64_VAL, _STRING_VAL = 27, 28, 13, 29
-_SIGNED = (7, 9)  # int32_val, int64_val
-_ZIGZAG = (15, 17)  # sint32_val, sint64_val
+VERSION = "0.0.4"
+"""Of the traces that are written."""
+READ = frozenset(
+    f"{kind}_val"
+    for kind in (
+        *("int32", "int64", "uint32", "uint64", "sint32", "sint64", "fixed32", "fixed64"),
+        *("sfixed32", "sfixed64", "bool", "string"),
+    )
+)
+"""Kinds of values that a `TraceNode` keeps, beside lists of bools."""
 
 
 @dataclass
@@ -71,11 +77,13 @@ class TraceNode:
 
 def write_trace(path: Path | str, nodes: Iterable[TraceNode]) -> None:
     """One file, nodes in the given order; InputError when it cannot be written."""
+    from llmsim.export.chakra_schema import GlobalMetadata
+
     try:
         with Path(path).open("wb") as file:
-            file.write(_framed(_field(1, b"0.0.4")))
+            file.write(_framed(GlobalMetadata(version=VERSION)))
             for node in nodes:
-                file.write(_framed(_encode(node)))
+                file.write(_framed(_message(node)))
     except OSError as error:
         raise InputError(f"{path} cannot be written ({error.strerror})") from None
 
@@ -93,6 +101,8 @@ def _unpacked(path: Path, packed: bytes) -> bytes:
 
 def read_trace(path: Path | str) -> Iterator[TraceNode]:
     """The nodes of a file, plain or gzip, one at a time; InputError when it is damaged."""
+    from google.protobuf.message import DecodeError
+
     data = file_bytes(Path(path), "a Chakra trace")
     if data[:2] == b"\x1f\x8b":
         data = _unpacked(Path(path), data)
@@ -107,7 +117,7 @@ def read_trace(path: Path | str) -> Iterator[TraceNode]:
                 raise IndexError
             if number > 0:
                 yield _decode(record)
-        except (IndexError, UnicodeDecodeError):
+        except (IndexError, DecodeError):
             raise InputError(f"{path}: record {number} is damaged or cut off") from None
 
 
@@ -126,52 +136,19 @@ def to_networkx(nodes: Iterable[TraceNode]) -> "networkx.DiGraph":
     return graph
 
 
-def _put_varint(value: int) -> bytes:
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def _field(number: int, value: int | bytes) -> bytes:
-    if isinstance(value, int):
-        return _put_varint(number << 3) + _put_varint(value)
-    return _put_varint(number << 3 | _BYTES) + _put_varint(len(value)) + value
-
-
-def _framed(record: bytes) -> bytes:
-    return _put_varint(len(record)) + record
-
-
-def _encode_attribute(name: str, value: Value) -> bytes:
-    head = _field(1, name.encode())
-    if isinstance(value, bool):
-        return head + _field(_BOOL_VAL, int(value))
-    if isinstance(value, int):
-        return head + _field(_UINT64_VAL, value)
-    if isinstance(value, str):
-        return head + _field(_STRING_VAL, value.encode())
-    return head + _field(_BOOL_LIST, _field(1, bytes(value)))
-
-
-def _encode(node: TraceNode) -> bytes:
-    scalars = ((1, node.id), (2, node.name.encode()), (3, NODE_TYPES.index(node.type)))
-    record = b"".join(
-        _field(number, value) for number, value in scalars if value
-    )  # protobuf leaves out defaults
-    for number, parents in ((4, node.ctrl_deps), (5, node.data_deps)):
-        if parents:
-            record += _field(number, b"".join(map(_put_varint, parents)))
-    if node.duration_micros:
-        record += _field(7, node.duration_micros)
-    return record + b"".join(
-        _field(10, _encode_attribute(*item)) for item in node.attributes.items()
-    )
+def _framed(message: Any) -> bytes:
+    """A record: the message with its length in front, as a varint."""
+    content: bytes = message.SerializeToString(deterministic=True)
+    left, length = len(content), bytearray()
+    while left >= 0x80:
+        length.append(left & 0x7F | 0x80)
+        left >>= 7
+    length.append(left)
+    return bytes(length) + content
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """The number at a place, and the place behind it."""
     value = shift = 0
     while True:
         byte = data[at]
@@ -184,84 +161,48 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
             raise IndexError
 
 
-def _fields(record: bytes) -> Iterator[tuple[int, int | bytes]]:
-    at = 0
-    while at < len(record):
-        tag, at = _varint(record, at)
-        kind = tag & 7
-        value: int | bytes
-        if kind == _VARINT:
-            value, at = _varint(record, at)
+def _message(node: TraceNode) -> Any:
+    from llmsim.export.chakra_schema import Node
+
+    message = Node(
+        id=node.id,
+        name=node.name,
+        type=NODE_TYPES.index(node.type),
+        ctrl_deps=node.ctrl_deps,
+        data_deps=node.data_deps,
+        duration_micros=node.duration_micros,
+    )
+    for name, value in node.attributes.items():
+        attribute = message.attr.add(name=name)
+        if isinstance(value, bool):
+            attribute.bool_val = value
+        elif isinstance(value, int):
+            attribute.uint64_val = value
+        elif isinstance(value, str):
+            attribute.string_val = value
         else:
-            size, at = (
-                _varint(record, at)
-                if kind == _BYTES
-                else ({_FIXED64: 8, _FIXED32: 4}.get(kind, -1), at)
-            )
-            if size < 0 or at + size > len(record):
-                raise IndexError
-            value, at = record[at : at + size], at + size
-        yield tag >> 3, value
-
-
-def _packed(value: int | bytes) -> Iterator[int]:
-    if isinstance(value, int):
-        yield value
-        return
-    at = 0
-    while at < len(value):
-        number, at = _varint(value, at)
-        yield number
+            attribute.bool_list.values.extend(value)
+    return message
 
 
 def _decode(record: bytes) -> TraceNode:
-    node = TraceNode(0, "", "INVALID")
-    for number, value in _fields(record):
-        if number in (4, 5):
-            (node.ctrl_deps if number == 4 else node.data_deps).extend(_packed(value))
-        elif isinstance(value, bytes):
-            if number == 2:
-                node.name = value.decode()
-            elif number == 10:
-                name, decoded = _decode_attribute(value)
-                if decoded is not None:
-                    node.attributes.setdefault(name, decoded)
-        elif number == 1:
-            node.id = value
-        elif number == 3:
-            node.type = NODE_TYPES[value]
-        elif number == 7:
-            node.duration_micros = value
+    from llmsim.export.chakra_schema import Node
+
+    message = Node.FromString(record)
+    if not 0 <= message.type < len(NODE_TYPES):
+        raise IndexError
+    node = TraceNode(
+        message.id,
+        message.name,
+        NODE_TYPES[message.type],
+        message.duration_micros,
+        list(message.data_deps),
+        list(message.ctrl_deps),
+    )
+    for attribute in message.attr:
+        kind = attribute.WhichOneof("value")
+        if kind in READ:
+            node.attributes.setdefault(attribute.name, getattr(attribute, kind))
+        elif kind == "bool_list":
+            node.attributes.setdefault(attribute.name, tuple(attribute.bool_list.values))
     return node
-
-
-def _decode_attribute(record: bytes) -> tuple[str, Value | None]:
-    name, found = "", None
-    for number, value in _fields(record):
-        if number == 1 and isinstance(value, bytes):
-            name = value.decode()
-        elif number >= 3:
-            found = _value(number, value)
-    return name, found
-
-
-def _value(number: int, value: int | bytes) -> Value | None:
-    if number == _STRING_VAL and isinstance(value, bytes):
-        return value.decode()
-    if number == _BOOL_LIST and isinstance(value, bytes):
-        return tuple(
-            bool(flag) for key, part in _fields(value) if key == 1 for flag in _packed(part)
-        )
-    if number in (19, 21, 23, 25) and isinstance(
-        value, bytes
-    ):  # fixed32, fixed64 and the signed ones
-        return int.from_bytes(value, "little", signed=number in (23, 25))
-    if not isinstance(value, int):
-        return None
-    if number == _BOOL_VAL:
-        return bool(value)
-    if number in _SIGNED:
-        return value - (1 << 64) if value >> 63 else value
-    if number in _ZIGZAG:
-        return value >> 1 ^ -(value & 1)
-    return value if number in (11, _UINT64_VAL) else None

@@ -5,6 +5,7 @@ the layout implies.
 import gzip
 import json
 import random
+import re
 import subprocess
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from processes import HANGS_S
 
 from engine import chakra_file as ck
+from engine.command import REPOSITORY
 from engine.test_chakra import _framed, _random_file, messages
 from llmsim.cli import main
 from llmsim.export.chakra import COLLECTIVES, TraceNode, read_trace, to_networkx, write_trace
@@ -225,6 +227,21 @@ def test_traces_there_and_back(tmp_path: Path, messages: dict[str, object]) -> N
                 whole = which == "bool_val" or "int" in which or "fixed" in which
                 if first is attribute and whole and which.endswith("_val"):
                     assert node.attributes[attribute.name] == getattr(attribute, which), which
+
+
+def test_the_schema_in_python_is_that_of_the_file() -> None:
+    """Names and numbers of all messages that traces are made of."""
+    from llmsim.export.chakra_schema import AttributeProto, GlobalMetadata, Node
+
+    text = (REPOSITORY / "astra-sim/formats/chakra/et_def.proto").read_text()
+    for message in (AttributeProto, GlobalMetadata, Node):
+        body = text[text.index(f"message {message.DESCRIPTOR.name} {{") :].split("\n}\n")[0]
+        declared = {
+            (name, int(number), bool(repeated))
+            for repeated, name, number in re.findall(r"(repeated )?\w+ (\w+) = (\d+);", body)
+        }
+        here = {(one.name, one.number, one.is_repeated) for one in message.DESCRIPTOR.fields}
+        assert here == declared
 
 
 def test_networkx(tmp_path: Path) -> None:

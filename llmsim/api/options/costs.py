@@ -97,7 +97,7 @@ Network = Annotated[
         "--network-backend",
         text="Chooses the network model: congestion-unaware, congestion-aware, fair-share, or "
         "analytical, which is fair-share where the cluster file names a topology, else "
-        "congestion-unaware.",
+        "congestion-unaware. strict and external:PATH have each step timed by ASTRA-sim.",
         default=True,
     ),
 ]

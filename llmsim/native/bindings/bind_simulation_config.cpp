@@ -2,6 +2,7 @@
 // changes.
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/variant.h>
@@ -16,6 +17,7 @@
 #include "step/contended.h"
 #include "step/expanded.h"
 #include "step/folded.h"
+#include "step/outside.h"
 
 using namespace nanobind::literals;
 
@@ -80,6 +82,30 @@ std::unique_ptr<StepExecutor> make_executor(const std::vector<Group*>& members,
                                          std::make_unique<FoldedTiming>());
 }
 
+// From a callable in Python: (tokens, computed before) of each member's items, and the step's
+// number; null: none.
+OutsideTimes outside_times(nb::object callable) {
+  if (callable.is_none()) return nullptr;
+  const SharedObject shared = share(std::move(callable));
+  return [shared](std::span<const Batch* const> batches, std::int64_t step) {
+    const nb::gil_scoped_acquire locked;
+    std::vector<Items> members;
+    for (const Batch* batch : batches) {
+      Items& items = members.emplace_back();
+      for (const Item& item : batch->items) items.emplace_back(item.tokens, item.computed_before);
+    }
+    return nb::cast<std::vector<Ps>>((*shared)(members, step));
+  };
+}
+
+std::unique_ptr<StepExecutor> timed_outside(const std::vector<Group*>& members,
+                                            OutsideTimes times) {
+  for (const Group* member : members)
+    if (member->config().offload)
+      throw std::invalid_argument("steps with copies are not timed outside");
+  return std::make_unique<OutsideExecutor>(StepPricer(costs_of(members)), std::move(times));
+}
+
 // Null: the group's steps follow its program.
 std::unique_ptr<StepExecutor> make_group_executor(Group& group, const ExpandedConfig* expanded) {
   const bool follows = !group.config().offload && expanded == nullptr && !group.overlaps();
@@ -94,16 +120,17 @@ using AnyScheduler = std::variant<const SchedulerConfig*, const PythonSchedulerC
 
 void make_group_spec(GroupSpec* spec, const GroupConfig& config, const AnyScheduler& scheduler,
                      std::shared_ptr<Program> program, std::optional<ExpandedConfig> expanded,
-                     bool record_steps, bool record_schedule) {
-  new (spec)
-      GroupSpec{config,
-                std::visit([](const auto* one) { return maker_of(one); }, scheduler),
-                [config, program = std::move(program)] { return make_costs(config, program); },
-                [expanded = std::move(expanded)](Group& group) {
-                  return make_group_executor(group, pointer_to(expanded));
-                },
-                record_steps,
-                record_schedule};
+                     bool record_steps, bool record_schedule, nb::object outside) {
+  new (spec) GroupSpec{
+      config,
+      std::visit([](const auto* one) { return maker_of(one); }, scheduler),
+      [config, program = std::move(program)] { return make_costs(config, program); },
+      [expanded = std::move(expanded), outside = outside_times(std::move(outside))](Group& group) {
+        return outside ? timed_outside({&group}, outside)
+                       : make_group_executor(group, pointer_to(expanded));
+      },
+      record_steps,
+      record_schedule};
 }
 
 void bind_source(nb::module_& m) {
@@ -162,19 +189,24 @@ void bind_group_specs(nb::module_& m) {
                         "A model serving group: its configuration, its scheduler and its program.")
       .def("__init__", &make_group_spec, "config"_a, "scheduler"_a, "program"_a,
            "expanded"_a = nb::none(), "record_steps"_a = false, "record_schedule"_a = false,
-           "expanded: every rank's nodes run in the engine instead of the folded program.");
+           "outside"_a = nb::none(),
+           "expanded: every rank's nodes run in the engine instead of the folded program. outside: "
+           "a callable that gets (tokens, computed before) of each member's items and the number "
+           "of the step, and returns how much longer than its graph each member's step is, in ps.");
   nb::class_<LockstepSpec>(m, "LockstepSpec", "Groups that run in lock-step.")
       .def(
           "__init__",
           [](LockstepSpec* spec, std::vector<std::size_t> groups, std::int32_t sync_interval,
-             std::optional<ExpandedConfig> expanded) {
-            new (spec)
-                LockstepSpec{std::move(groups), sync_interval,
-                             [expanded = std::move(expanded)](const std::vector<Group*>& members) {
-                               return make_executor(members, pointer_to(expanded));
-                             }};
+             std::optional<ExpandedConfig> expanded, nb::object outside) {
+            new (spec) LockstepSpec{
+                std::move(groups), sync_interval,
+                [expanded = std::move(expanded),
+                 outside = outside_times(std::move(outside))](const std::vector<Group*>& members) {
+                  return outside ? timed_outside(members, outside)
+                                 : make_executor(members, pointer_to(expanded));
+                }};
           },
-          "groups"_a, "sync_interval"_a, "expanded"_a = nb::none(),
+          "groups"_a, "sync_interval"_a, "expanded"_a = nb::none(), "outside"_a = nb::none(),
           "groups: by index. sync_interval: rounds between two agreements that nobody has work.");
   nb::class_<ContentionSpec>(
       m, "ContentionSpec",
