@@ -23,7 +23,7 @@ from llmsim.sizing.targets import Miss, Targets
 from llmsim.sizing.workers import Workers
 
 FEWEST_VERIFIED = 1000
-MARGIN = 1.5
+MARGIN = 2.0
 """Layouts whose estimated cost is beyond this share of the best estimate are not verified."""
 MOST_VERIFIED = 10
 TOGETHER = 4
