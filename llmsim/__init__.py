@@ -14,8 +14,10 @@ moved_modules.install_finder()
 
 if TYPE_CHECKING:
     from llmsim.api.cluster import Cluster
+    from llmsim.api.logs import calibrate, validate
     from llmsim.api.result import Result
     from llmsim.api.run import run
+    from llmsim.api.sweep import sweep
     from llmsim.api.workload import Request
     from llmsim.config.errors import InfeasibleError, InputError, InvariantError, LlmsimError
     from llmsim.sizing.size import size
@@ -28,8 +30,11 @@ __all__ = [
     "LlmsimError",
     "Request",
     "Result",
+    "calibrate",
     "run",
     "size",
+    "sweep",
+    "validate",
 ]
 
 _LOADED_ON_USE = {
@@ -40,8 +45,11 @@ _LOADED_ON_USE = {
     "LlmsimError": "llmsim.config.errors",
     "Request": "llmsim.api.workload",
     "Result": "llmsim.api.result",
+    "calibrate": "llmsim.api.logs",
     "run": "llmsim.api.run",
     "size": "llmsim.sizing.size",
+    "sweep": "llmsim.api.sweep",
+    "validate": "llmsim.api.logs",
 }
 
 

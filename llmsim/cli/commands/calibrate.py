@@ -176,17 +176,7 @@ def _simulated(options: "RunOptions", calibration: "Calibration | None") -> "Rec
 
 def what_can_be_fitted(options: "RunOptions") -> tuple[str, tuple[str, ...]]:
     """The hardware of the deployment, and the constants that matter in it."""
+    from llmsim.api.logs import fitted_constants
     from llmsim.api.prepare import prepare
-    from llmsim.validation.fit.calibrate import LINK
 
-    lowered = prepare(options).lowered
-    hardware = sorted({group.info.hardware for group in lowered.groups})
-    if len(hardware) > 1:
-        raise InputError(
-            f"the cluster has {', '.join(hardware)}; a log of several kinds of machine does not "
-            "tell whose constants it is about: calibrate each alone"
-        )
-    linked = any(group.info.tp > 1 and group.costs.link_collectives for group in lowered.groups)
-    measured = any(op.collective for group in lowered.groups for op in group.costs.ops)
-    collectives = ("collective_factor",) if measured else ()
-    return hardware[0], ("time_factor", "host_gap_ns", *collectives, *(LINK if linked else ()))
+    return fitted_constants(prepare(options).lowered)

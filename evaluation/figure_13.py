@@ -1,0 +1,176 @@
+"""Figure 13 of the Frontier paper: throughput over speed for a user, by architecture, 256 H800.
+
+usage: python evaluation/figure_13.py [--points 10000] [--jobs 0] [--journal FILE] [--brute 500]
+                                      [--plot FILE]
+
+Llama-3.3-70B (the shape of 3.1) on 256 GPUs, colocated or with prefill and decode apart; attention
+and FFN on different devices (AFD) does not run yet. Every candidate passes the static
+filters; `--points` of the others are drawn and run, with 250, 1,000 and 2,000 requests. The paper
+does not print its lengths; the order of the architectures is compared, not the digits. `--brute N`
+runs N drawn points with all requests and compares the front of successive halving with theirs.
+"""
+
+import itertools
+import resource
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from llmsim.cli.arguments import OneSentenceParser
+from llmsim.lowering import LoweringOptions
+from llmsim.sizing.bounds import Pruned
+from llmsim.sizing.frontier import (
+    Frontier,
+    Point,
+    Seen,
+    counts_text,
+    explore,
+    sampled,
+    static_filter,
+)
+from llmsim.sizing.load import RATE, Load
+from llmsim.sizing.plan import Plan, Pool, Shape
+from llmsim.sizing.workers import Workers
+
+MODEL = "meta-llama/Llama-3.1-70B"  # the shape of Llama-3.3-70B
+DEVICE = str(Path(__file__).resolve().parent / "figures" / "h800_sxm.json")
+GPUS = 256
+SHAPES = tuple(Shape(tp, pp) for tp in (1, 2, 4, 8) for pp in (1, 2, 4) if tp * pp <= 8)
+TP = tuple(Shape(tp) for tp in (1, 2, 4, 8))
+SPLIT_STEP = 8
+SEQUENCES = (32, 64, 128, 256)
+BUDGETS = (2048, 4096, 8192)
+RATES = tuple(round(2 * 1.115**i, 3) for i in range(64))
+LOAD = Load(RATE, 1.0, "lognormal:1000", "lognormal:300", seed=13)
+TTFT_MS = (3000.0, 500.0)
+SPEED = 50.0
+PAPER = {3000.0: "PDD 137.4k, AFD 116.2k, colocated 27.7k", 500.0: "AFD 116.2k, PDD 100.7k"}
+
+
+def plans() -> Iterator[Plan]:
+    """Every layout, split and batching limit of 256 GPUs."""
+    for seqs, budget in itertools.product(SEQUENCES, BUDGETS):
+        engine = (("max_num_batched_tokens", budget), ("max_num_seqs", seqs))
+        for shape in SHAPES:
+            yield Plan(MODEL, DEVICE, (Pool(shape, GPUS // shape.devices),), engine)
+        for one, other in itertools.product(TP, TP):
+            for prefill in range(SPLIT_STEP, GPUS, SPLIT_STEP):
+                counts = prefill // one.devices, (GPUS - prefill) // other.devices
+                pools = (Pool(one, counts[0], "prefill"), Pool(other, counts[1], "decode"))
+                yield Plan(MODEL, DEVICE, pools, engine)
+
+
+def candidates() -> Iterator[Point]:
+    """Every plan at every rate."""
+    for plan in plans():
+        for rate in RATES:
+            yield Point(plan, rate)
+
+
+def report(found: Frontier) -> str:
+    """The best point of each architecture within each limit."""
+    lines = []
+    for limit in TTFT_MS:
+        lines.append(f"p95 TTFT <= {limit:g} ms, at least {SPEED:g} tok/s for a user:")
+        for architecture in ("colocated", "pd"):
+            best = found.best(limit, SPEED, architecture)
+            lines.append(f"  {architecture:10} {_shown(best)}")
+        lines.append("  afd        does not run in this version")
+        lines.append(f"  the paper: {PAPER[limit]}")
+    return "\n".join(lines)
+
+
+def _shown(best: Seen | None) -> str:
+    if best is None:
+        return "nothing"
+    plan = best.point.plan
+    options = ", ".join(f"{name} {value}" for name, value in plan.engine)
+    return (
+        f"{best.output_tok_s / 1000:7.1f}k output tok/s, TTFT {best.ttft_ms:.0f} ms, "
+        f"{best.speed:.0f} tok/s/user: {plan.label}, {options}, {best.point.rate:g}/s"
+    )
+
+
+def brute(points: list[Point], workers: Workers) -> str:
+    """Whether the front of successive halving is that of running every point whole."""
+    halved = explore(points, LOAD, workers, ttft_ms=TTFT_MS, least_speed=SPEED)
+    whole = explore(points, LOAD, workers, ttft_ms=TTFT_MS, least_speed=SPEED, rungs=(2000,))
+    lines = [f"{len(points)} points with all requests against successive halving:"]
+    for limit, architecture in itertools.product(TTFT_MS, ("colocated", "pd")):
+        fronts = [
+            {one.point.key for one in found.front(limit, architecture)} for found in (whole, halved)
+        ]
+        same = "equal" if fronts[0] == fronts[1] else "different"
+        lines.append(f"  TTFT {limit:g}, {architecture}: {len(fronts[0])} points, {same}")
+    return "\n".join(lines)
+
+
+def plot(found: Frontier, path: Path) -> None:
+    """Two panels as in the paper."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    for axes, limit in zip(figure.subplots(1, 2), TTFT_MS, strict=True):
+        for architecture in ("colocated", "pd"):
+            front = found.front(limit, architecture)
+            axes.plot(
+                [one.speed for one in front],
+                [one.output_tok_s / 1000 for one in front],
+                marker=".",
+                label=architecture,
+            )
+        axes.axvline(SPEED, linestyle="--", color="grey")
+        axes.set_title(f"p95 TTFT <= {limit:g} ms")
+        axes.set_xlabel("tok/s for a user (1 / p95 TPOT)")
+        axes.set_ylabel("1,000 output tok/s")
+        axes.legend()
+    figure.savefig(path, dpi=150)
+
+
+def cpu_s() -> float:
+    """CPU seconds of this process and those that it waited for."""
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in usages)
+
+
+def main() -> None:
+    """Filters, draws, runs, and prints."""
+    parser = OneSentenceParser(description=__doc__)
+    parser.add_argument("--points", type=int, default=10_000, help="points that are run")
+    parser.add_argument("--jobs", type=int, default=0, help="processes; 0: one per processor")
+    parser.add_argument("--journal", type=Path, help="keeps answers, so that a run goes on")
+    parser.add_argument("--brute", type=int, default=0, help="points of the comparison")
+    parser.add_argument("--plot", type=Path, help="writes the two panels")
+    given = parser.parse_args()
+    start = time.monotonic()
+    options = LoweringOptions(collectives="links")
+    kept, static = unpruned()
+    print(counts_text(static), flush=True)
+    print(f"{cpu_s():.0f} CPU s for the static filters", flush=True)
+    with Workers(given.jobs, options) as workers:
+        found = explore(
+            sampled(kept, given.points, 13),
+            LOAD,
+            workers,
+            ttft_ms=TTFT_MS,
+            least_speed=SPEED,
+            journal=given.journal,
+        )
+        print(counts_text(found), flush=True)
+        print(report(found), flush=True)
+        if given.brute:
+            print(brute(sampled(kept, given.brute, 500), workers), flush=True)
+    if given.plot:
+        plot(found, given.plot)
+    print(f"{cpu_s():.0f} CPU s, {time.monotonic() - start:.0f} s")
+
+
+def unpruned() -> tuple[list[Point], Frontier]:
+    """The candidates that nothing rules out, and the counts of the others."""
+    found = Frontier(TTFT_MS, pruned=Pruned())
+    kept = static_filter(candidates(), LOAD, found, least_speed=SPEED)
+    return kept, found
+
+
+if __name__ == "__main__":
+    main()

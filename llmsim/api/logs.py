@@ -1,0 +1,152 @@
+"""`llmsim.validate` and `llmsim.calibrate`: runs beside the log of a real server."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llmsim.api.cluster import Cluster, cluster_of
+from llmsim.api.result import Result
+from llmsim.config.errors import InfeasibleError, InputError
+
+if TYPE_CHECKING:
+    from llmsim.api.run_options import RunOptions
+    from llmsim.lowering import Calibration, LoweredDeployment
+    from llmsim.validation import Comparison, Recording
+
+SKIP_SECONDS = 2.0
+"""Requests of the first seconds met a cold engine and are left out of paired errors."""
+
+
+def validate(
+    log: str | PathLike[str],
+    run: "Result | str | PathLike[str]",
+    *,
+    skip_seconds: float = SKIP_SECONDS,
+) -> "Comparison":
+    """Compares a run with the log of a real server, request by request.
+
+    `log` is a file that `llmsim validate` reads; `run` is a `Result`, a run folder or a result
+    file. Raises InputError where they cannot be compared.
+    """
+    from llmsim.validation import read_recording
+    from llmsim.validation.compare.compare import compare
+    from llmsim.validation.logs.recording import recording_of
+
+    _check_skip(skip_seconds)
+    real = read_recording(Path(log))
+    simulated = recording_of(run._results) if isinstance(run, Result) else read_recording(Path(run))
+    return compare(real, simulated, skip_seconds)
+
+
+def calibrate(
+    log: str | PathLike[str],
+    cluster: "str | PathLike[str] | Mapping[str, Any] | Cluster",
+    workload: Any,
+    *,
+    fit: Sequence[str] = (),
+    skip_seconds: float = SKIP_SECONDS,
+    **options: Any,
+) -> dict[str, Any]:
+    """Fits constants of one machine to the first half of a log and tests them on the second.
+
+    Gives the content of a calibration file, for `run(..., calibration=FILE)`. `fit` names constants
+    as `llmsim calibrate --fit` does. Raises InputError, and InfeasibleError where no constant
+    improves both halves.
+    """
+    from llmsim.validation import read_recording
+    from llmsim.validation.fit.calibrate import calibrate as fitted
+    from llmsim.validation.fit.calibrate import calibration_json, refusal
+
+    _check_skip(skip_seconds)
+    if options.get("calibration") is not None:
+        raise InputError(
+            "calibration is given; a calibration is fitted from nothing, leave it out",
+            field="calibration",
+        )
+    real = read_recording(Path(log))
+    trial = _Trial(cluster_of(cluster), workload, options, Path(log) if real.has_arrivals else None)
+    hardware, available = fitted_constants(trial.lowered())
+    report = fitted(
+        real,
+        trial.recording,
+        hardware=hardware,
+        wanted=tuple(fit),
+        available=available,
+        skip_seconds=skip_seconds,
+    )
+    reason = refusal(report)
+    if reason is not None:
+        raise InfeasibleError(f"{log}: {reason}")
+    source = f"{log}, first {len(real) // 2} of {len(real)} requests"
+    found: dict[str, Any] = calibration_json(report, source=source)
+    return found
+
+
+class _Trial:
+    """A deployment that is run again and again with other constants."""
+
+    def __init__(
+        self, cluster: Cluster, workload: Any, options: Mapping[str, Any], log: Path | None
+    ) -> None:
+        from llmsim.api.run import _given
+        from llmsim.api.run_options import checked
+
+        self._cluster, self._workload = cluster, workload
+        settings = checked(_given(cluster, options))
+        self._settings: RunOptions = replace(settings, arrivals=settings.arrivals or log)
+
+    def lowered(self) -> "LoweredDeployment":
+        """The deployment without any constant."""
+        from llmsim.api.prepare import compile_cluster
+
+        return compile_cluster(self._cluster.parsed(), self._settings).lowered
+
+    def recording(self, calibration: "Calibration | None") -> "Recording":
+        """One run as a recording."""
+        from llmsim.api.prepare import compile_cluster, with_workload
+        from llmsim.api.workload import workload_source
+        from llmsim.simulate import simulate
+        from llmsim.validation.logs.recording import recording_of
+
+        settings = replace(self._settings, calibration=calibration)
+        compiled = compile_cluster(self._cluster.parsed(), settings)
+        prepared = with_workload(
+            compiled,
+            settings,
+            workload_source(self._workload),
+            record_series=False,
+            record_steps=False,
+        )
+        results = simulate(prepared.lowered, prepared.workload, prepared.simulation)
+        if results.interrupted:
+            raise KeyboardInterrupt
+        return recording_of(results)
+
+
+def fitted_constants(lowered: "LoweredDeployment") -> tuple[str, tuple[str, ...]]:
+    """The hardware of a deployment, and the constants that matter in it; raises InputError for
+    several kinds of hardware.
+    """
+    from llmsim.validation.fit.calibrate import LINK
+
+    hardware = sorted({group.info.hardware for group in lowered.groups})
+    if len(hardware) > 1:
+        raise InputError(
+            f"the cluster has {', '.join(hardware)}; a log of several kinds of machine does not "
+            "tell whose constants it is about: calibrate each alone"
+        )
+    linked = any(group.info.tp > 1 and group.costs.link_collectives for group in lowered.groups)
+    measured = any(op.collective for group in lowered.groups for op in group.costs.ops)
+    collectives = ("collective_factor",) if measured else ()
+    return hardware[0], ("time_factor", "host_gap_ns", *collectives, *(LINK if linked else ()))
+
+
+def _check_skip(skip_seconds: float) -> None:
+    if not 0 <= skip_seconds < float("inf"):
+        raise InputError(
+            f"skip_seconds is {skip_seconds:g}; it must be 0 or more",
+            field="skip_seconds",
+            value=skip_seconds,
+        )

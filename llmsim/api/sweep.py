@@ -1,0 +1,90 @@
+"""`llmsim.sweep`: one run for each combination of values, as a table."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from llmsim.api.cluster import Cluster
+from llmsim.api.run import run
+from llmsim.config.errors import InfeasibleError, InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CLUSTER, WORKLOAD = "cluster", "workload"
+MOST = 100_000
+
+
+def sweep(
+    cluster: "str | PathLike[str] | Mapping[str, Any] | Cluster | None",
+    workload: Any,
+    vary: Mapping[str, Sequence[Any]],
+    **options: Any,
+) -> "pd.DataFrame":
+    """Runs every combination of the values of `vary` and gives a table with a row for each.
+
+    A key of `vary` is an option of `llmsim.run`, or `cluster` or `workload`, whose values then
+    take the place of the arguments. A row holds the values, the numbers of the summary (those of
+    its blocks as `goodput.share`), and `problem`, a sentence where the model does not fit. The last
+    key varies fastest. Raises InputError for what no run takes.
+    """
+    import pandas as pd
+
+    _check(vary, options)
+    names = list(vary)
+    rows = []
+    for values in itertools.product(*vary.values()):
+        point = dict(zip(names, values, strict=True))
+        chosen = {**options, **point}
+        row: dict[str, Any] = {name: _label(value) for name, value in point.items()}
+        try:
+            result = run(
+                chosen.pop(CLUSTER, cluster),
+                chosen.pop(WORKLOAD, workload),
+                steps=False,
+                series=False,
+                **chosen,
+            )
+        except InfeasibleError as error:
+            rows.append({**row, "problem": str(error)})
+            continue
+        rows.append({**row, "problem": "", **_numbers(result.summary)})
+    return pd.DataFrame(rows)
+
+
+def _check(vary: Mapping[str, Sequence[Any]], options: Mapping[str, Any]) -> None:
+    count = 1
+    for name, values in vary.items():
+        if isinstance(values, str | bytes) or not isinstance(values, Sequence) or not values:
+            raise InputError(
+                f"vary names {name} with {values!r:.60}; give a list of values",
+                field=name,
+                value=values,
+            )
+        if name in options:
+            raise InputError(
+                f"{name} is varied and given; keep one of them", field=name, value=options[name]
+            )
+        count *= len(values)
+    if not vary or count > MOST:
+        raise InputError(
+            f"vary has {count if vary else 0} combinations; give from 1 to {MOST}", field="vary"
+        )
+
+
+def _label(value: Any) -> Any:
+    """What stands for a value in the table: a cluster's name, a plain value itself."""
+    if isinstance(value, Cluster):
+        return value.name
+    return value if isinstance(value, str | int | float | bool | None) else repr(value)[:80]
+
+
+def _numbers(block: Mapping[str, Any], before: str = "") -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name, value in block.items():
+        if isinstance(value, Mapping):
+            found |= _numbers(value, f"{before}{name}.")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            found[f"{before}{name}"] = value
+    return found

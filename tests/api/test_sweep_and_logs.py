@@ -1,0 +1,95 @@
+"""`sweep`, `validate` and `calibrate` of the API give what single runs and commands give."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import llmsim
+from llmsim.cli import main
+from llmsim.config.errors import InputError
+
+LOAD = "synthetic:n=120,rate=8,input=lognormal:300,output=lognormal:60,seed=2"
+ROOFLINE = {"cost_source": "roofline"}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> llmsim.Cluster:
+    return llmsim.Cluster.build("Qwen/Qwen3-8B", "H100")
+
+
+def test_a_sweep_is_a_table_of_single_runs(cluster: llmsim.Cluster) -> None:
+    vary = {"max_num_seqs": [8, 64], "goodput": [["ttft:100"], ["ttft:1000"]]}
+    table = llmsim.sweep(cluster, LOAD, vary, **ROOFLINE)
+    assert list(table["max_num_seqs"]) == [8, 8, 64, 64] and not table["problem"].any()
+    single = llmsim.run(cluster, LOAD, max_num_seqs=8, goodput=["ttft:1000"], **ROOFLINE).summary
+    assert table["p99_ttft_ms"][1] == single["p99_ttft_ms"]
+    assert table["goodput.share"][1] == single["goodput"]["share"] > table["goodput.share"][0]
+
+
+def test_a_cluster_that_does_not_fit_is_a_row(cluster: llmsim.Cluster) -> None:
+    large = llmsim.Cluster.build("meta-llama/Llama-3.1-70B", "H100")
+    table = llmsim.sweep(None, LOAD, {"cluster": [cluster, large]}, num_reqs=3, **ROOFLINE)
+    assert table["completed"][0] == 3 and "does not fit" in table["problem"][1]
+
+
+@pytest.mark.parametrize("vary", [{}, {"seed": 3}, {"seed": []}, {"max_num_seq": [1]}])
+def test_a_sweep_of_nothing_is_refused(cluster: llmsim.Cluster, vary: dict) -> None:  # type: ignore[type-arg]
+    with pytest.raises(InputError):
+        llmsim.sweep(cluster, LOAD, vary, num_reqs=2, **ROOFLINE)
+    with pytest.raises(InputError, match="varied and given"):
+        llmsim.sweep(cluster, LOAD, {"seed": [1]}, seed=2)
+
+
+def slower(cluster: llmsim.Cluster) -> llmsim.Cluster:
+    """The same cluster whose engine loses 3 ms a step."""
+    return llmsim.Cluster.of({**cluster.fields(), "engine": {"host_gap_ns": 3_000_000}})
+
+
+@pytest.fixture(scope="module")
+def recorded(cluster: llmsim.Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose engine loses 3 ms a step, as if it were a real server's log."""
+    path = tmp_path_factory.mktemp("recorded") / "log.jsonl"
+    requests = llmsim.run(slower(cluster), LOAD, **ROOFLINE).requests
+    lines = [
+        {
+            "request_id": f"r{i}",
+            "input_toks": int(row["input_tokens"]),
+            "output_toks": int(row["emitted_tokens"]),
+            "arrival_time": row["arrival_ps"] / 1e12,
+            "queued_ts": row["arrival_ps"] / 1e12,
+            "scheduled_ts": row["scheduled_ps"] / 1e12,
+            "first_token_ts": row["first_token_ps"] / 1e12,
+            "last_token_ts": row["finish_ps"] / 1e12,
+        }
+        for i, (_, row) in enumerate(requests.iterrows())
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_validate_gives_what_the_command_prints(
+    cluster: llmsim.Cluster,
+    recorded: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    result = llmsim.run(cluster, LOAD, **ROOFLINE)
+    result.save(tmp_path / "run")
+    found = llmsim.validate(recorded, result).as_json()
+    capsys.readouterr()
+    assert main(["validate", str(recorded), str(tmp_path / "run"), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    plain = json.loads(json.dumps(found))
+    for one in (plain, printed):
+        one.pop("simulated", None)
+    assert plain.keys() == printed.keys()
+    with pytest.raises(InputError, match="skip_seconds is -1"):
+        llmsim.validate(recorded, result, skip_seconds=-1)
+
+
+def test_calibrate_finds_what_was_planted(cluster: llmsim.Cluster, recorded: Path) -> None:
+    found = llmsim.calibrate(recorded, cluster, LOAD, fit=["host_gap_ns"], **ROOFLINE)
+    assert found["constants"]["host_gap_ns"] == pytest.approx(3_000_000, rel=0.05)
+    with pytest.raises(InputError, match="fitted from nothing"):
+        llmsim.calibrate(recorded, cluster, LOAD, calibration="c.json", **ROOFLINE)
