@@ -9,8 +9,9 @@ import os
 import subprocess
 import sysconfig
 import tempfile
-from argparse import ArgumentParser
 from pathlib import Path
+
+from llmsim.cli.arguments import OneSentenceParser
 
 SIZES = (64, 32, 32)
 NETWORKS = ("congestion-unaware", "congestion-aware", "fair-share")
@@ -57,7 +58,7 @@ def measure(command: list[str]) -> tuple[float, float]:
 
 def main() -> None:
     """Prints one line per network."""
-    parser = ArgumentParser(prog="python -m bench.torus", description=__doc__)
+    parser = OneSentenceParser(prog="python -m bench.torus", description=__doc__)
     installed = Path(sysconfig.get_path("scripts")) / "astra-sim"
     parser.add_argument("--executable", default=str(installed))
     executable = parser.parse_args().executable

@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from llmsim import _native
+from llmsim.config import input_files
 from llmsim.config.errors import InputError, NotYetError
 from llmsim.costs.cache import cache_dir
 from llmsim.export.step_graph.chakra import write_chakra
@@ -78,7 +79,7 @@ def backend_of(name: str) -> Backend:
     if not path.is_file() or not os.access(path, os.X_OK):
         raise InputError(f"--network-backend {name}: {path} is no program that can be run")
     rules = ("--rules=strict",) if kind == "strict" else ()
-    content = hashlib.sha256(path.read_bytes()).hexdigest()
+    content = hashlib.sha256(input_files.read_bytes(path)).hexdigest()
     return Backend(name, (str(path.resolve()), *rules), f"{content} {' '.join(rules)}")
 
 

@@ -254,7 +254,10 @@ OWN_FILES = {
     "export/chakra.py",  # writes
     "export/files.py",  # writes
     "export/run_dir.py",  # hashes what was read
+    "installation/examples.py",  # copies what is bundled; no run reads it there
+    "installation/public_data.py",  # fetches and checks; no run reads it there
     "native_build.py",  # reads sources for their hash
+    "rounds/outside.py",  # what it has kept of steps, under a hash of all that they depend on
     "search/journal.py",
     "search/trials.py",
     "workload/open_trace.py",  # the copy of a pipe

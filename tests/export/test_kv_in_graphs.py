@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,8 @@ from llmsim.cli.run.arguments import checked_options
 from llmsim.export.step_graph.chakra import write_chakra
 from llmsim.export.step_graph.formats import as_dot, as_graphml, as_json
 from llmsim.export.step_graph.graph import IterationGraph, iteration_graph
-from llmsim.export.step_graph.transfers import KINDS
+from llmsim.export.step_graph.nodes import GraphNode
+from llmsim.export.step_graph.transfers import KINDS, Window, kv_nodes
 from llmsim.rounds import RecordedSteps, members_of_round
 from llmsim.simulate import native_simulation
 from tests.engine.command import build_command, run_case
@@ -41,7 +41,24 @@ def graphs(what: Prepared, group: int) -> Iterator[IterationGraph]:
         yield iteration_graph(what.lowered.groups, group, steps.round(iteration))
 
 
-def moved(graph: IterationGraph) -> list[Any]:
+def transfers(what: Prepared, group: int) -> list[GraphNode]:
+    """The KV of all steps of a group, without the other nodes."""
+    options = replace(what.simulation, record_steps=True, record_transfers=True)
+    simulation = native_simulation(what.lowered, what.workload, options, recorded=(group,))
+    while not simulation.run(100_000):
+        pass
+    steps = RecordedSteps(simulation, what.lowered, group)
+    assert what.lowered.network is not None
+    columns, found = simulation.transfers(), []
+    for iteration in range(len(steps.worked)):
+        window = Window(*steps.times_ps(iteration))
+        found += kv_nodes(
+            columns, what.lowered.network, (group,), window, (), what.lowered.accounting
+        )
+    return found
+
+
+def moved(graph: IterationGraph) -> list[GraphNode]:
     return [node for node in graph.nodes if node.kind in KINDS]
 
 
@@ -64,16 +81,12 @@ def test_each_layer_leaves_when_its_attention_has_ended() -> None:
 def test_what_one_side_sends_the_other_receives() -> None:
     what = prepared(PD, "--dataset", BUSY)
     received = {
-        (node.route, node.bytes_moved)
-        for graph in graphs(what, 2)
-        for node in moved(graph)
-        if node.kind == "kv_receive"
+        (node.route, node.bytes_moved) for node in transfers(what, 2) if node.kind == "kv_receive"
     }
     sent = {
         (node.route, node.bytes_moved)
         for group in (0, 1)
-        for graph in graphs(what, group)
-        for node in moved(graph)
+        for node in transfers(what, group)
         if node.kind == "kv_send"
     }
     assert len(received) > 5 and received & sent
@@ -87,7 +100,7 @@ def test_recalls_and_writes_of_tiers() -> None:
         *("--dataset", shared, "--enable-prefix-sharing", "--num-gpu-blocks-override", "400"),
         *("--max-model-len", "4096", "--prefix-storage", "CPU+CXL"),
     )
-    found = [node for graph in graphs(what, 0) for node in moved(graph)]
+    found = transfers(what, 0)
     routes = {(node.kind, node.route) for node in found}
     assert ("kv_write", "npu -> cpu") in routes and ("kv_recall", "cpu -> npu") in routes
     assert all(node.bytes_moved > 0 and node.end_ps > 0 for node in found)
@@ -106,11 +119,9 @@ def thin(tmp_path: Path) -> Path:
 def test_kv_on_its_way_before_starts_below_0(thin: Path, tmp_path: Path) -> None:
     """The step does not wait for it; the engine takes as long as the step and what lands later."""
     what = prepared(thin, "--dataset", BUSY)
-    open_at_start = [
+    graph = next(
         graph for graph in graphs(what, 2) if any(node.start_ps < 0 for node in moved(graph))
-    ]
-    assert open_at_start
-    graph = open_at_start[0]
+    )
     last_ps = max(node.end_ps for node in graph.nodes)
     assert last_ps >= graph.duration_ps > 0
     write_chakra(graph, [0], tmp_path / "case")

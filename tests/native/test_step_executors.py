@@ -44,7 +44,7 @@ def test_the_first_step_of_a_run_is_its_graph(data: Any) -> None:
         plan, padded, largest, gap, depth, [(0, tokens, 3) for tokens in prompts], False
     ).steps()
     batches = [[(tokens, 0)] for tokens in prompts]
-    nodes, halves = _native.step_nodes(program_of(plan, padded, largest, gap), None, batches, 1)
+    nodes, halves, _ = _native.step_nodes(program_of(plan, padded, largest, gap), None, batches, 1)
     assert halves == []
     assert [node[7] for node in nodes] == ends_of(nodes)
     ends = [node[7] for node in nodes if node[2] == END]
@@ -71,7 +71,7 @@ def test_no_step_ends_before_the_host_has_launched_it(launching_us: int) -> None
     rules = _native.GraphRules()
     rules.host_ps = [launching_us * 10**6, 0, 0]
     program.set_graphs(rules)
-    nodes, _ = _native.step_nodes(program, None, [[(SEQUENCES, 0)]], 1)
+    nodes, _, _ = _native.step_nodes(program, None, [[(SEQUENCES, 0)]], 1)
     launches = [node for node in nodes if node[2] == LAUNCH]
     assert len(launches) == (launching_us > 0)
     assert nodes[-1][7] == max(layers * 10**7, launching_us * 10**6) + gap
