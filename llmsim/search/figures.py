@@ -62,6 +62,16 @@ def shortfall(space: Space, values: Mapping[str, float]) -> str:
     return ""
 
 
+def excluded_by_devices(space: Space, devices: int) -> str:
+    """Why a point need not be run: its number of devices is known, and misses a requirement."""
+    bound = space.file.require.get(DEVICES)
+    if bound is None or bound.at_least <= devices <= bound.at_most:
+        return ""
+    side = "at least" if devices < bound.at_least else "at most"
+    end = bound.at_least if devices < bound.at_least else bound.at_most
+    return f"devices is {devices}, {side} {end:g} is required; it was not run"
+
+
 def violations(space: Space, values: Mapping[str, float]) -> dict[str, float]:
     """By how much each requirement is missed, relative to its bound; 0 or less where it is met."""
     return {name: max(_missed(bound, values[name])) for name, bound in space.file.require.items()}

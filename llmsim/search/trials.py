@@ -17,7 +17,7 @@ from llmsim.config.code_identity import code_hash
 from llmsim.config.errors import InputError, PluginRefused
 from llmsim.config.input_files import InputFile
 from llmsim.search.apply import Base, Run, run_of
-from llmsim.search.figures import DEVICES, figure, names, shortfall
+from llmsim.search.figures import DEVICES, excluded_by_devices, figure, names, shortfall
 from llmsim.search.journal import Answer, Journal, Trial, key_of, run_key
 from llmsim.search.space import Point
 
@@ -149,6 +149,9 @@ class Trials:
             run = run_of(self._base, point)
         except InputError as error:
             return Trial(point, "infeasible", str(error), {}, "")
+        excluded = excluded_by_devices(self._base.space, run.devices)
+        if excluded:
+            return Trial(point, "infeasible", excluded, {DEVICES: float(run.devices)}, "")
         known = self.journal.answer(point, run)
         return known if known is not None else self._run(point, run)
 

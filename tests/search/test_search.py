@@ -140,6 +140,25 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_points_with_too_many_devices_are_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from llmsim.search.trials import Trials
+
+    def refuse(*_: object) -> object:
+        raise AssertionError("this point is run")
+
+    path = written(tmp_path)
+    document = yaml.safe_load(path.read_text())
+    document["require"] = {"devices": {"at_most": 0.5}}
+    path.write_text(json.dumps(document))
+    monkeypatch.setattr(Trials, "_run", refuse)
+    assert main(["search", str(path), "-o", str(tmp_path / "out"), "-j", "1"]) == 3
+    trials = json.loads((tmp_path / "out" / "result.json").read_text())["trials"]
+    sized = [one for one in trials if one["values"]]
+    assert sized and all("it was not run" in one["reason"] for one in sized)
+
+
 def result(folder: Path) -> Json:
     found: Json = json.loads((folder / "out" / "result.json").read_text(encoding="utf-8"))
     return found
