@@ -70,6 +70,23 @@ ALLOWED = {
     ): "expected bytes in double precision",
     ("export/csv.py", "np.cumsum(itl_ps)"): "the gaps of one request end at its finish",
     ("search/space.py", "math.prod(counts)"): "Python integers",
+    (
+        "export/benchmark_formats/guidellm.py",
+        "seconds(tables.ps('e2el_ps')).mean()",
+    ): "seconds in double precision",
+    (
+        "export/benchmark_formats/openmetrics.py",
+        "np.add.at(counts, (moment, slot), 1)",
+    ): "numbers of requests",
+    ("export/benchmark_formats/openmetrics.py", "np.cumsum(counts, axis=0)"): "numbers of requests",
+    (
+        "export/benchmark_formats/openmetrics.py",
+        "np.cumsum(np.cumsum(counts, axis=0), axis=1)",
+    ): "numbers of requests",
+    (
+        "export/html_report/runs.py",
+        "self.tables.ps(f'{part}_ps')[rows].clip(0).mean()",
+    ): "a mean, which numpy adds in double precision",
 }
 """Additions of integer columns that cannot overflow, each with its reason."""
 

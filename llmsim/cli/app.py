@@ -132,9 +132,7 @@ _graph = _new("Write execution graphs of models for the command astra-sim.")
 _add(_graph, "generate", graph.GENERATE_HELP, graph.generate)
 _add(_graph, "step", graph_step.HELP, graph_step.command, context_settings=graph_step.SETTINGS)
 app.add_typer(_graph, name="graph")
-_topology = _new(
-    "List the bundled networks, write networks as files, and print their bus bandwidths."
-)
+_topology = _new("List, write and measure the networks of clusters.")
 _add(_topology, "list", topology.LIST_HELP, topology.list_presets)
 _add(_topology, "export", topology.EXPORT_HELP, topology.export)
 _add(_topology, "busbw", topology.BUSBW_HELP, topology.busbw)

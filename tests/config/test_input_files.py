@@ -259,6 +259,7 @@ OWN_FILES = {
     "native_build.py",  # reads sources for their hash
     "rounds/outside.py",  # what it has kept of steps, under a hash of all that they depend on
     "search/journal.py",
+    "sizing/frontier.py",  # a journal of its own
     "search/trials.py",
     "workload/open_trace.py",  # the copy of a pipe
 }

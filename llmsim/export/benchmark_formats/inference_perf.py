@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from llmsim.core import PS_PER_S
+from llmsim.exact import exact_sum
 from llmsim.export.benchmark_formats.tables import (
     EPOCH_NS,
     Floats,
@@ -26,7 +27,7 @@ def inference_perf_summary(tables: RunTables) -> dict[str, Any]:
     summary, tokens = tables.summary, tables.whole("emitted_tokens")
     latency = tables.ps("e2el_ps")
     inputs = tables.whole("input_tokens")
-    cached = int(tables.whole("cached_tokens").sum())
+    cached = exact_sum(tables.whole("cached_tokens"))
     return {
         "benchmark_time_seconds": tables.duration_s,
         "load_summary": {
@@ -49,14 +50,14 @@ def inference_perf_summary(tables: RunTables) -> dict[str, Any]:
                 "requests_per_sec": summary["request_throughput"],
             },
             "prompt_tokens": {
-                "total": float(inputs.sum()),
+                "total": float(exact_sum(inputs)),
                 "cached": float(cached),
-                "uncached": float(inputs.sum() - cached),
+                "uncached": float(exact_sum(inputs) - cached),
                 **(_summary(inputs.astype(float)) or {}),
             },
             "output_len": _summary(tokens.astype(float)),
             "output_tokens": {
-                "total": float(tokens.sum()),
+                "total": float(exact_sum(tokens)),
                 **(_summary(tokens.astype(float)) or {}),
             },
         },
