@@ -1008,6 +1008,11 @@ class NetworkConfig:
     @property
     def num_places(self) -> int: ...
 
+    def route(self, sender: int, receiver: int) -> list[int]:
+        """The numbers of the links from one place to another, in order."""
+
+    def bytes_per_s(self, link: int) -> int: ...
+
     def probe(self, starts: Sequence[tuple[int, int, int, int]]) -> tuple:
         """
         Runs transfers (at_ps, from, to, bytes), in order of time; arrays: landed_ps, bytes per link, busy ps per link.

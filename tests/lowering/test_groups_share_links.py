@@ -11,8 +11,12 @@ import pytest
 import llmsim
 from llmsim._native import engine
 from llmsim.api.result import Result
+from llmsim.cli import main
 from llmsim.config.topology.file import load_topology
+from llmsim.export.step_graph.graph import iteration_graph
 from llmsim.results.invariants import check_invariants
+from llmsim.rounds import round_of
+from llmsim.rounds.shared_links import shared_links
 
 ROOT = Path(__file__).resolve().parents[2]
 PCIE = json.loads((ROOT / "cluster_config" / "l40s_llama31_8b_tp4_pcie.json").read_text("utf-8"))
@@ -144,3 +148,36 @@ def test_bytes_on_their_way_are_not_carried_yet() -> None:
     cut = run(cluster(*SPREAD), prompts(2), horizon=0.05)
     assert cut.summary["invariants"]["15 links"] == "ok"
     assert cut.summary["horizon_s"] == 0.05
+
+
+def test_what_a_step_lost_is_shared_out_over_the_links_that_it_shared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The engine's routes say which links both rings take; nothing is shared alone."""
+    prepared = run(cluster(*SPREAD), prompts(2))._prepared
+    batch = round_of(prepared.lowered, prepared.workload, prepared.simulation, 0, 0)
+    graph = iteration_graph(prepared.lowered.groups, 0, batch)
+    found = shared_links(batch, graph, prepared.lowered.groups[0].engine.host_gap_ps)
+    topology = load_topology("pcie_gen4_8").build(engine)
+
+    def crossed(ring: list[int]) -> set[int]:
+        hops = zip(ring, ring[1:] + ring[:1], strict=True)
+        return {link for hop in hops for link in topology.route(*hop)}
+
+    assert batch.network is not None
+    first = batch.network.config.num_links - len(topology.link_speeds())
+    common = crossed(SPREAD[0]) & crossed(SPREAD[1])
+    assert {one.link - first for one in found} == common
+    ((start_ps, end_ps),) = batch.times_ps
+    gap_ps = prepared.lowered.groups[0].engine.host_gap_ps
+    assert sum(one.lost_ps for one in found) == end_ps - start_ps - gap_ps - graph.duration_ps > 0
+    assert all(one.others == ("group 1",) and one.met_ps > 0 for one in found)
+    path = tmp_path / "two.json"
+    path.write_text(json.dumps(cluster(*SPREAD)), encoding="utf-8")
+    trace = "synthetic:n=4,rate=1000,input=fixed:900,output=fixed:3,seed=1"
+    given = ["--cluster-config", str(path), "--dataset", trace, "--request-routing-policy", "RR"]
+    assert main(["graph", "step", "--graph", str(tmp_path / "g.json"), "-v", *given]) == 0
+    assert f"us on {len(common)} links that it shared:" in capsys.readouterr().out
+    alone = [*given, "--collective-contention", "off"]
+    assert main(["graph", "step", "--graph", str(tmp_path / "g.json"), "-v", *alone]) == 0
+    assert "no link was shared with other traffic" in capsys.readouterr().out

@@ -10,7 +10,7 @@ from llmsim.config.errors import InputError
 
 if TYPE_CHECKING:
     from llmsim.api.prepare import Prepared
-    from llmsim.export.step_graph.graph import Round
+    from llmsim.export.step_graph.graph import IterationGraph, Round
 
 PS_PER_S = 10**12
 
@@ -87,12 +87,15 @@ def command(
             "Chakra"
         )
     _ = check_writable_folder(output) if form == "et" else check_writable(output)
-    prepared = prepare(without_outputs(checked_options(context.args)))
+    options = without_outputs(checked_options(context.args))
+    prepared = prepare(options)
     groups = prepared.lowered.groups
     if not 0 <= group < len(groups):
         raise InputError(f"--group is {group}; the cluster has the groups 0 to {len(groups) - 1}")
     batch = _chosen(prepared, group, iteration, slowest=slowest, at_s=at, request=request)
     graph = iteration_graph(groups, group, batch)
+    if options.verbose:
+        _print_shared_links(batch, graph, groups[group].engine.host_gap_ps)
     ranks = _ranks(rank, graph.ranks)
     nodes = [node for node in graph.nodes if node.rank in ranks]
     if form == "et":
@@ -110,6 +113,23 @@ def command(
         f"{output}: {len(nodes)} nodes of {len(ranks)} ranks, {graph.duration_ps / 1e6:.1f} us"
     )
     return 0
+
+
+def _print_shared_links(batch: "Round", graph: "IterationGraph", host_gap_ps: int) -> None:
+    """A line per link that the step shared with others."""
+    from llmsim.rounds.shared_links import shared_links
+
+    found = shared_links(batch, graph, host_gap_ps)
+    if not found:
+        typer.echo("no link was shared with other traffic")
+        return
+    lost_us = sum(one.lost_ps for one in found) / 1e6
+    typer.echo(f"the step lost {lost_us:.1f} us on {len(found)} links that it shared:")
+    for one in found:
+        typer.echo(
+            f"  link {one.link} of {one.bytes_per_s / 1e9:g} GB/s, with {', '.join(one.others)}: "
+            f"together for {one.met_ps / 1e6:.1f} us, lost {one.lost_ps / 1e6:.1f} us"
+        )
 
 
 def _chosen(

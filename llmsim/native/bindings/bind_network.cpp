@@ -147,6 +147,18 @@ void bind_network(nb::module_& m) {
           "topology"_a, "Its links become links of the network.")
       .def_prop_ro("num_links", [](const NetworkConfig& c) { return c.links.size(); })
       .def_prop_ro("num_places", [](const NetworkConfig& c) { return c.places.size(); })
+      .def(
+          "route",
+          [](const NetworkConfig& c, NetworkNodeId from, NetworkNodeId to) {
+            SharedNetwork network(c);
+            const auto links = network.route(from, to);
+            return std::vector<NetworkLinkId>(links.begin(), links.end());
+          },
+          "sender"_a, "receiver"_a, "The numbers of the links from one place to another, in order.")
+      .def(
+          "bytes_per_s",
+          [](const NetworkConfig& c, std::size_t link) { return c.links.at(link).bytes_per_s; },
+          "link"_a)
       .def("probe", &probe, "starts"_a,
            "Runs transfers (at_ps, from, to, bytes), in order of time; arrays: landed_ps, bytes "
            "per link, busy ps per "
