@@ -72,8 +72,8 @@ def decisive_notes(summary: Mapping[str, Any]) -> list[str]:
 def _served(summary: Mapping[str, Any]) -> Iterator[Line]:
     asked = summary["workload"]["requests"]
     rates = (
-        f"{_number(summary['request_throughput'])} requests/s, "
-        f"{_number(summary['output_throughput'])} output tokens/s"
+        f"{_number(summary['request_throughput'])} req/s, "
+        f"{_number(summary['output_throughput'])} output tok/s"
     )
     yield Line(
         "Served",
@@ -104,8 +104,7 @@ def _goodput(summary: Mapping[str, Any]) -> Iterator[Line]:
     met = good["share"] is not None and good["share"] >= 0.99
     yield Line(
         "Goodput",
-        f"{_percent(good['share'])} of requests meet {wanted}: "
-        f"{_number(good['request_goodput'])} requests/s",
+        f"{_number(good['request_goodput'])} req/s ({_percent(good['share'])}) meet {wanted}",
         1,
         "green" if met else "yellow",
     )
@@ -139,10 +138,12 @@ def _limits(summary: Mapping[str, Any]) -> Iterator[Line]:
         most = max(used, key=lambda one: one["busy"] or 0.0)
         where = f"group {most['group']} " if len(used) > 1 else ""
         parts.append(
-            f"{where}busy {_percent(most['busy'])}, compute {_percent(most['mfu'])}, memory "
-            f"bandwidth {_percent(most['mbu'])}"
+            f"{where}busy {_percent(most['busy'])}, MFU {_percent(most['mfu'])}, "
+            f"MBU {_percent(most['mbu'])}"
         )
-    parts.append(f"KV cache at most {_percent(kv)} full, {summary['preemptions']} preemptions")
+    parts.append(f"KV peak {_percent(kv)}")
+    if summary["preemptions"]:
+        parts.append(f"{summary['preemptions']} preemptions")
     yield Line("Limits", ", ".join(parts), 2)
 
 
@@ -152,7 +153,7 @@ def _money(summary: Mapping[str, Any]) -> Iterator[Line]:
     if cost is not None and cost["per_million_output_tokens"] is not None:
         parts.append(
             f"{_number(cost['per_million_output_tokens'])} USD per million output tokens, "
-            f"{cost['price_per_hour']:g} USD per hour"
+            f"{cost['price_per_hour']:g} USD/h"
         )
     if energy is not None:
         parts.append(f"{_number(energy['j_per_output_token'])} J per output token")
@@ -163,14 +164,12 @@ def _money(summary: Mapping[str, Any]) -> Iterator[Line]:
 def _trust(summary: Mapping[str, Any]) -> Iterator[Line]:
     """Where operator times come from, and how far the tables are off between their points."""
     sources = summary["sources"]
-    shares = ", ".join(
-        f"{name} {_percent(share)}" for name, share in sources["by_provenance"].items() if share
-    )
+    known = [sources["by_provenance"][name] or 0.0 for name in ("measured", "interpolated")]
     error = sources["table_interpolation_error_percent"]
     yield Line(
         "Times",
-        f"{shares or '-'}; tables within {error['half']:.1f} % (half), {error['most']:.1f} % "
-        "(nine in ten)",
+        f"{_percent(sum(known))} measured or interpolated; off by {error['half']:.1f} % (half), "
+        f"{error['most']:.1f} % (90 %)",
         2,
     )
 
@@ -178,7 +177,7 @@ def _trust(summary: Mapping[str, Any]) -> Iterator[Line]:
 def _more(summary: Mapping[str, Any]) -> str:
     hidden = len(summary["notes"]) - len(decisive_notes(summary))
     notes = f", {hidden} notes" if hidden > 1 else ", 1 note" if hidden else ""
-    return f"-v prints memory, options, ITL, causes and sources{notes}; --json everything"
+    return f"-v: memory, options, causes, sources{notes}; --json: everything"
 
 
 def _broken(summary: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -27,7 +27,11 @@ def test_it_has_at_most_eight_lines_and_the_figures(build, info, styled):
     for name in ("ttft", "tpot", "e2el"):
         value = found[f"p99_{name}_ms"]
         assert (f"{value:,.0f}" if value >= 100 else f"{value:.3g}") in bare
-    assert "measured 60.0 %" in bare and "-v prints" in bare
+    sources = found["sources"]["by_provenance"]
+    known = 100 * (sources["measured"] + sources["interpolated"])
+    assert f"{known:.1f} % measured or interpolated" in bare and "-v: memory" in bare
+    too_long = [line for line in bare.splitlines() if len(line) > 80 and line[:4] != "Note"]
+    assert styled or not too_long
 
 
 def test_notes_are_shown_where_they_change_a_decision(build):
