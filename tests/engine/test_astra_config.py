@@ -190,7 +190,7 @@ def test_version_is_that_of_the_package(command: Path) -> None:
 
 def test_options_are_checked(command: Path, case: Path) -> None:
     assert "strict or default was expected" in _stderr(command, case, "--rules=sloppy")
-    assert "congestion-aware or fair-share was expected" in _stderr(
+    assert "congestion-aware, fair-share or flows:FILE was expected" in _stderr(
         command, case, "--network-backend=ns3"
     )
     strict = _stderr(command, case, "--network-backend=fair-share", "--rules=strict")
