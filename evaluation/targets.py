@@ -18,7 +18,7 @@ from typing import Any
 from llmsim.api.prepare import trial
 from llmsim.api.run_options import RunOptions
 from llmsim.cli.arguments import OneSentenceParser
-from llmsim.cli.commands.calibrate import what_can_be_fitted
+from llmsim.cli.commands.recordings.calibrate import what_can_be_fitted
 from llmsim.cli.run.arguments import checked_options
 from llmsim.config.errors import LlmsimError
 from llmsim.lowering.adjust.calibration import Calibration, calibration_of

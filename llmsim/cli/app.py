@@ -7,27 +7,11 @@ from typing import Annotated, Any
 import typer
 
 from llmsim import __version__
-from llmsim.cli.commands import (
-    calibrate,
-    cluster,
-    completion,
-    conformance,
-    cost,
-    diff,
-    export,
-    graph,
-    graph_step,
-    report,
-    run,
-    schema,
-    search,
-    size,
-    times,
-    topology,
-    trace,
-    validate,
-    why,
-)
+from llmsim.cli.commands import completion, run
+from llmsim.cli.commands.answers import cost, diff, export, report, search, size, why
+from llmsim.cli.commands.files import cluster, schema, times, trace
+from llmsim.cli.commands.graphs import graph, graph_step, topology
+from llmsim.cli.commands.recordings import calibrate, conformance, validate
 from llmsim.cli.first_steps import config_explain, data, doctor, examples, init
 from llmsim.cli.run.command_line import PanelledCommand
 from llmsim.cli.usage import Command, Group

@@ -349,7 +349,7 @@ def test_an_answer_counts_for_the_code_that_gave_it(
 def test_a_file_that_changes_while_the_search_runs_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from llmsim.cli.commands import search as verb
+    from llmsim.cli.commands.answers import search as verb
 
     path = small(tmp_path)
     monkeypatch.setattr(verb, "_told", lambda trial: blackbox(tmp_path, 30_000))

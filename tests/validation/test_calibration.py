@@ -15,7 +15,7 @@ from made_logs import CLUSTER, TP4, rows_of, run_arguments, simulate, write_engi
 
 from llmsim.api.prepare import prepare
 from llmsim.cli import main, run_main
-from llmsim.cli.commands.calibrate import what_can_be_fitted
+from llmsim.cli.commands.recordings.calibrate import what_can_be_fitted
 from llmsim.cli.run.arguments import checked_options
 from llmsim.config.errors import InputError
 from llmsim.costs import OpCost

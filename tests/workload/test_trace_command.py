@@ -174,7 +174,7 @@ def test_a_plain_run_imports_no_reader_but_its_own():
 def test_a_long_trace_of_repeats_is_looked_at_in_larger_blocks(capsys, monkeypatch):
     cards = []
     for most in (1 << 23, 20):
-        monkeypatch.setattr("llmsim.cli.commands.trace.INSPECTED_KEYS", most)
+        monkeypatch.setattr("llmsim.cli.commands.files.trace.INSPECTED_KEYS", most)
         assert main(["trace", "inspect", str(SAMPLES / "tracelab.jsonl"), "--json"]) == 0
         cards.append(json.loads(capsys.readouterr().out))
     fine, coarse = cards

@@ -1,0 +1,1 @@
+"""Verbs about files that a run reads: clusters, traces and operator times."""

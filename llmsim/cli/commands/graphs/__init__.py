@@ -1,0 +1,1 @@
+"""Verbs about execution graphs and the networks under them."""

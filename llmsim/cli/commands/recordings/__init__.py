@@ -1,0 +1,1 @@
+"""Verbs about recordings of real engines: comparison, calibration, conformance."""
