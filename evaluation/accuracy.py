@@ -22,8 +22,8 @@ from accuracy_data import SectionSkipped, needed
 from drain import drain_markdown, read_drain, step_price
 from targets import reach, targets_markdown
 
+from llmsim.api.checked.run_options import RunOptions
 from llmsim.api.prepare import trial
-from llmsim.api.run_options import RunOptions
 from llmsim.cli.arguments import OneSentenceParser
 from llmsim.cli.run.arguments import checked_options
 from llmsim.config.errors import LlmsimError

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from accuracy_data import needed
 
+from llmsim.api.checked.run_options import RunOptions
 from llmsim.api.prepare import trial
-from llmsim.api.run_options import RunOptions
 from llmsim.cli.run.arguments import checked_options
 from llmsim.config.errors import InfeasibleError, NotYetError
 from llmsim.lowering.adjust.calibration import calibration_of

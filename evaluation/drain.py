@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
+from llmsim.api.checked.run_options import RunOptions
 from llmsim.api.prepare import prepare
-from llmsim.api.run_options import RunOptions
 from llmsim.cli.arguments import OneSentenceParser
 from llmsim.cli.run.arguments import checked_options
 from llmsim.config.errors import InputError, LlmsimError

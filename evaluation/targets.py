@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from llmsim.api.checked.run_options import RunOptions
 from llmsim.api.prepare import trial
-from llmsim.api.run_options import RunOptions
 from llmsim.cli.arguments import OneSentenceParser
 from llmsim.cli.commands.recordings.calibrate import what_can_be_fitted
 from llmsim.cli.run.arguments import checked_options

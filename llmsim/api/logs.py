@@ -11,7 +11,7 @@ from llmsim.api.result import Result
 from llmsim.config.errors import InfeasibleError, InputError
 
 if TYPE_CHECKING:
-    from llmsim.api.run_options import RunOptions
+    from llmsim.api.checked.run_options import RunOptions
     from llmsim.lowering import Calibration, LoweredDeployment
     from llmsim.validation import Comparison, Recording
 
@@ -90,8 +90,8 @@ class _Trial:
     def __init__(
         self, cluster: Cluster, workload: Any, options: Mapping[str, Any], log: Path | None
     ) -> None:
+        from llmsim.api.checked.run_options import checked
         from llmsim.api.run import _given
-        from llmsim.api.run_options import checked
 
         self._cluster, self._workload = cluster, workload
         settings = checked(_given(cluster, options))

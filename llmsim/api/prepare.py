@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from llmsim.api.checked.run_options import RunOptions
 from llmsim.api.cluster import Cluster
-from llmsim.api.run_options import RunOptions
 from llmsim.api.workload import DatasetText
 from llmsim.config.errors import InfeasibleError
 
@@ -86,8 +86,8 @@ def prepare(options: RunOptions) -> Prepared:
 
 def compile_cluster(cluster: "ClusterModel", options: RunOptions) -> Compiled:
     """Resolves and lowers a cluster; raises InputError and InfeasibleError."""
-    from llmsim.api.ineffective import unused_notes
-    from llmsim.api.ineffective_fields import unused_fields
+    from llmsim.api.checked.ineffective import unused_notes
+    from llmsim.api.checked.ineffective_fields import unused_fields
     from llmsim.config import EngineOverrides, resolve
     from llmsim.config.plugins import plugins_allowed
     from llmsim.lowering import lower

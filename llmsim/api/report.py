@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from llmsim.core import Results
 
 if TYPE_CHECKING:
+    from llmsim.api.checked.run_options import RunOptions
     from llmsim.api.cluster import Cluster
-    from llmsim.api.run_options import RunOptions
     from llmsim.config import Deployment
     from llmsim.config.deployment import Offloading
     from llmsim.config.input_files import InputFile

@@ -8,10 +8,10 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llmsim.api.checked.run_inputs import RunInputs
+from llmsim.api.checked.run_options import RunOptions
 from llmsim.api.prepare import Prepared
 from llmsim.api.report import asked_record, summary_of, write_run_folder
-from llmsim.api.run_inputs import RunInputs
-from llmsim.api.run_options import RunOptions
 from llmsim.api.verdict import verdict
 from llmsim.columns import PowerColumns, SeriesColumns, StepColumns
 from llmsim.config.errors import InfeasibleError, InputError

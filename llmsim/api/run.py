@@ -9,12 +9,12 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from llmsim.api.checked.given import Given
+from llmsim.api.checked.run_inputs import RunInputs
+from llmsim.api.checked.run_options import RunOptions, checked
 from llmsim.api.cluster import Cluster, cluster_of
-from llmsim.api.given import Given
 from llmsim.api.prepare import Compiled, compile_cluster, with_workload
 from llmsim.api.result import Result
-from llmsim.api.run_inputs import RunInputs
-from llmsim.api.run_options import RunOptions, checked
 from llmsim.api.workload import workload_source
 from llmsim.config import input_files
 from llmsim.config.engine.options import command_line_options

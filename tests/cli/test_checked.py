@@ -5,8 +5,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, ClassVar
 
-from llmsim.api.given import Given
-from llmsim.api.run_options import checked
+from llmsim.api.checked.given import Given
+from llmsim.api.checked.run_options import checked
 from llmsim.cli.commands.run import command
 from llmsim.config.engine.options import command_line_options
 

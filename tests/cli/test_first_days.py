@@ -178,7 +178,7 @@ def test_an_interrupt_among_the_checks_is_one(monkeypatch: pytest.MonkeyPatch) -
     def interrupted(text: str, option: str) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("llmsim.api.run_options._router", interrupted)
+    monkeypatch.setattr("llmsim.api.checked.run_options._router", interrupted)
     with pytest.raises(KeyboardInterrupt):
         checked_options(GIVEN)
 

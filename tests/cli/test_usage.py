@@ -15,7 +15,7 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmsim.api.given import Given
+from llmsim.api.checked.given import Given
 from llmsim.cli import main, run_main
 from llmsim.cli.app import app
 from llmsim.cli.arguments import OneSentenceParser

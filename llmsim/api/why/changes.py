@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from llmsim.api.checked.run_inputs import RunInputs
 from llmsim.api.cluster import Cluster
-from llmsim.api.run_inputs import RunInputs
 
 if TYPE_CHECKING:
     from llmsim.api.result import Result

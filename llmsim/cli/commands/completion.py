@@ -132,13 +132,13 @@ def _metrics() -> Sequence[str]:
 
 
 def _cost_sources() -> Sequence[str]:
-    from llmsim.api.run_options import COST_SOURCES
+    from llmsim.api.checked.run_options import COST_SOURCES
 
     return COST_SOURCES
 
 
 def _collectives() -> Sequence[str]:
-    from llmsim.api.run_options import COLLECTIVES
+    from llmsim.api.checked.run_options import COLLECTIVES
 
     return COLLECTIVES
 

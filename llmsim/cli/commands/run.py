@@ -2,8 +2,8 @@
 
 import typer
 
-from llmsim.api.given import Given
-from llmsim.api.run_options import RunOptions, checked
+from llmsim.api.checked.given import Given
+from llmsim.api.checked.run_options import RunOptions, checked
 from llmsim.cli.run.command_line import taking_command_line
 from llmsim.cli.run.inputs_report import inputs_reported
 from llmsim.config import input_files

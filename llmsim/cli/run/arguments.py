@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from llmsim.api.run_options import RunOptions
+from llmsim.api.checked.run_options import RunOptions
 from llmsim.config.errors import InputError
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from llmsim.api.given import Given
+from llmsim.api.checked.given import Given
 from llmsim.api.options import PANELS, engine
 from llmsim.api.options.option import Option, option
 from llmsim.cli.usage import Command

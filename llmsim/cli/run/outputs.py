@@ -15,8 +15,8 @@ from llmsim.config.errors import (
 from llmsim.core import Results
 
 if TYPE_CHECKING:
+    from llmsim.api.checked.run_options import RunOptions
     from llmsim.api.prepare import Prepared
-    from llmsim.api.run_options import RunOptions
     from llmsim.export.series_files import SeriesFiles
     from llmsim.lowering import LoweredDeployment
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from llmsim import _native
-    from llmsim.api.run_options import RunOptions
+    from llmsim.api.checked.run_options import RunOptions
     from llmsim.lowering import LoweredDeployment
 
 

@@ -70,7 +70,7 @@ def command(
     plot: Plot = None,
 ) -> int:
     """Explains and prints; raises InputError."""
-    from llmsim.api.run_inputs import RunInputs
+    from llmsim.api.checked.run_inputs import RunInputs
     from llmsim.api.why.answer import why
     from llmsim.api.why.seen import checked_metric, checked_percentile
     from llmsim.export.benchmark_formats.tables import read_object

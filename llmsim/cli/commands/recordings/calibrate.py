@@ -12,7 +12,7 @@ from llmsim.cli.run.command_line import given_path
 from llmsim.config.errors import InfeasibleError, InputError
 
 if TYPE_CHECKING:
-    from llmsim.api.run_options import RunOptions
+    from llmsim.api.checked.run_options import RunOptions
     from llmsim.lowering import Calibration
     from llmsim.validation import Recording
     from llmsim.validation.fit.means import Means

@@ -5,7 +5,7 @@ in silence.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from llmsim.api.run_options import RunOptions
+    from llmsim.api.checked.run_options import RunOptions
     from llmsim.config import Deployment
     from llmsim.lowering import LoweredDeployment
 

@@ -6,8 +6,8 @@ from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llmsim.api.checked.given import Given
 from llmsim.api.cluster import Cluster
-from llmsim.api.given import Given
 from llmsim.config import input_files
 from llmsim.config.errors import InputError
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmsim.api.durations import horizon_ps, interval_ps
-from llmsim.api.given import Given
-from llmsim.api.run_inputs import options_asked
+from llmsim.api.checked.durations import horizon_ps, interval_ps
+from llmsim.api.checked.given import Given
+from llmsim.api.checked.run_inputs import options_asked
 from llmsim.compat import llmservingsim as refused
 from llmsim.config import input_files
 from llmsim.config.engine.schedulers import SCHEDULERS
