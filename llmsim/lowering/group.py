@@ -116,9 +116,7 @@ def lower_group(
     linked = link_collective_costs(ops, request, costs.link_collectives, links)
     program, placed = _program(group, request, stages, costs, linked)
     program_costs = tuple(one.cost for one in placed)
-    expanded = None
-    if options.exact or not links.exact():
-        expanded = expanded_config(ops, program_costs, linked.as_messages, links)
+    exact = options.exact or not links.exact()
     if offload is not None:
         _complete(offload, deployment, group, request, program_costs, exact=options.exact)
     per_token_ps = 0 if overheads is None else overheads.queueing_per_token_ps
@@ -134,7 +132,7 @@ def lower_group(
         placed=placed,
         busy_names=busy_names(program_costs, engine, draft),
         links=links,
-        expanded=expanded,
+        expanded=expanded_config(ops, program_costs, linked.as_messages, links) if exact else None,
         scheduler=_scheduler(group, request, ledger, program),
         native=_native_group(group, model_index, offload, draft, per_token_ps),
         draft=draft,

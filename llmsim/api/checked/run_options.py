@@ -162,10 +162,7 @@ def _checked(given: Given) -> RunOptions:
             given.inputs_root, given.cleanup_inputs, given.run_id, named=named != outputs
         ),
         switches=frozenset(key for key in SWITCHES if getattr(given, key)),
-        collectives_contend=_one_of(
-            "--collective-contention", given.collective_contention, ("on", "off")
-        )
-        == "on",
+        collectives_contend=_contends(given.collective_contention),
         disabled_terms=tuple(dict.fromkeys(given.disable_term or ())),
         calibration=_calibration(given.calibration),
         targets_ps=_targets_ps(given.goodput),
@@ -173,6 +170,10 @@ def _checked(given: Given) -> RunOptions:
         quiet=_quiet(given),
         asked=options_asked(given),
     )
+
+
+def _contends(text: str) -> bool:
+    return _one_of("--collective-contention", text, ("on", "off")) == "on"
 
 
 def _outside(given: Given) -> str:

@@ -2,11 +2,14 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from llmsim.cli.run.command_line import given_path
+
+if TYPE_CHECKING:
+    from llmsim.sizing.answer import Answer
 
 HELP = (
     "Find the cheapest deployment of a model that serves a load within latency targets. Layouts, "
@@ -122,7 +125,7 @@ def command(
     as_json: AsJson = False,
 ) -> int:
     """Sizes, prints and writes; raises InputError. Returns 5 where nothing meets the targets."""
-    from llmsim.export.files import atomic_writer, check_writable, check_writable_folder
+    from llmsim.export.files import check_writable, check_writable_folder
     from llmsim.export.json import json_text
     from llmsim.sizing.answer import text
     from llmsim.sizing.size import size
@@ -148,6 +151,20 @@ def command(
         jobs=jobs,
     )
     sys.stdout.write(json_text(answer.as_json()) if as_json else text(answer))
+    _write_pictures(answer, plot, html)
+    if answer.best is None:
+        return NOTHING_MEETS
+    if emit is not None:
+        from llmsim.sizing.emit import emit as write
+
+        for path in write(answer.best.plan, emit):
+            print(path, file=sys.stderr)
+    return 0
+
+
+def _write_pictures(answer: "Answer", plot: Path | None, html: Path | None) -> None:
+    from llmsim.export.files import atomic_writer
+
     if plot is not None:
         from llmsim.sizing.pictures import plot as draw
 
@@ -157,11 +174,3 @@ def command(
 
         with atomic_writer(html) as stream:
             stream.write(page(answer))
-    if answer.best is None:
-        return NOTHING_MEETS
-    if emit is not None:
-        from llmsim.sizing.emit import emit as write
-
-        for path in write(answer.best.plan, emit):
-            print(path, file=sys.stderr)
-    return 0
