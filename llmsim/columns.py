@@ -272,6 +272,15 @@ class KvTierSeriesColumns(Table):
     thrashed_chunks: Int64 = column("chunks", "Chunks written again soon after their eviction.")
 
 
+class LinkSeriesColumns(Table):
+    """One row per log interval and link of the shared network that was in use."""
+
+    time_ps: Int64 = column("ps", "End of the interval.")
+    link: Int32 = column("", "Number of the link; those of a topology come first.")
+    bytes: Int64 = column("B", "Bytes that the link carried in the interval.")
+    busy_ps: Int64 = column("ps", "Time of the interval with a transfer on the link.")
+
+
 class KvTierTotals(Table):
     """One row per pool of KV below the devices: `kv_tiers` of the summary."""
 
@@ -377,6 +386,7 @@ CORE_TABLES: dict[str, type[Table]] = {
     "steps": StepColumns,
     "series": SeriesColumns,
     "kv_tier_series": KvTierSeriesColumns,
+    "link_series": LinkSeriesColumns,
     "kv_tiers": KvTierTotals,
     "network": LinkColumns,
     "transfers": TransferColumns,
@@ -400,6 +410,7 @@ FILES: dict[str, tuple[Column, ...]] = {
     "steps.parquet": StepColumns.COLUMNS,
     "series.parquet": SeriesColumns.COLUMNS,
     "kv_tiers.parquet": KvTierSeriesColumns.COLUMNS,
+    "links.parquet": LinkSeriesColumns.COLUMNS,
     "power.parquet": PowerColumns.COLUMNS,
 }
 """Tables of a run folder: their columns, in the order of the file."""

@@ -274,6 +274,8 @@ class Results:
     """
     kv_tier_series: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
     """The same per interval; `llmsim.columns.KvTierSeriesColumns`."""
+    link_series: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
+    """What links that groups share carried per interval; `llmsim.columns.LinkSeriesColumns`."""
     interrupted: bool = False
     circular: tuple[int, ...] = ()
     """Groups whose requests took KV blocks from each other for ever, which ended the run."""

@@ -141,6 +141,7 @@ def simulate(
 def _hand_over_series(simulation: "_native.Simulation", sink: SeriesSink) -> None:
     sink.add("series", simulation.take_series())
     sink.add("kv_tiers", simulation.take_kv_tier_series())
+    sink.add("links", simulation.take_link_series())
 
 
 @contextmanager
@@ -376,6 +377,7 @@ def _results(
         counters=simulation.counters(),
         kv_tiers=tuple(simulation.kv_tiers()),
         kv_tier_series=sink.columns("kv_tiers"),
+        link_series=sink.columns("links"),
         time_shares=tuple(
             TimeShare(group, *deployment.operator(group, op), ps)
             for group, op, ps in simulation.busy_time()

@@ -67,10 +67,12 @@ def write_run_dir(
     write_columns(results.steps, StepColumns.COLUMNS, target / "steps.parquet")
     written = written or _all_at_once(target, results)
     written.finish("series")
-    for name in ("kv_tiers.parquet", "power.parquet"):
+    for name in ("kv_tiers.parquet", "links.parquet", "power.parquet"):
         (target / name).unlink(missing_ok=True)
     if results.kv_tiers:
         written.finish("kv_tiers")
+    if len(results.links.get("bytes", ())):
+        written.finish("links")
     if results.energy is not None:
         write_columns(results.energy.series, PowerColumns.COLUMNS, target / "power.parquet")
     write_json(summary, target / "summary.json")
@@ -79,7 +81,11 @@ def write_run_dir(
 
 def _all_at_once(folder: Path, results: Results) -> SeriesFiles:
     files = SeriesFiles(folder, 0)
-    for table, columns in (("series", results.series), ("kv_tiers", results.kv_tier_series)):
+    for table, columns in (
+        ("series", results.series),
+        ("kv_tiers", results.kv_tier_series),
+        ("links", results.link_series),
+    ):
         if len(columns):
             files.add(table, columns)  # type: ignore[arg-type]  # mypy widens the names
     return files

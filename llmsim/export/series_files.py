@@ -10,12 +10,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from llmsim.columns import Column, KvTierSeriesColumns, SeriesColumns
+from llmsim.columns import Column, KvTierSeriesColumns, LinkSeriesColumns, SeriesColumns
 from llmsim.results.series_sink import Columns, KeptSeries, Table
 
 SCHEMAS: dict[Table, Sequence[Column]] = {
     "series": SeriesColumns.COLUMNS,
     "kv_tiers": KvTierSeriesColumns.COLUMNS,
+    "links": LinkSeriesColumns.COLUMNS,
 }
 ROWS_AT_ONCE = 1 << 20
 """Rows per row group, and in memory: a file's bytes do not depend on how the rows came."""

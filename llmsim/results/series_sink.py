@@ -6,7 +6,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-Table = Literal["series", "kv_tiers"]
+Table = Literal["series", "kv_tiers", "links"]
 Columns = Mapping[str, NDArray[np.generic]]
 
 

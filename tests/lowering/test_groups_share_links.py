@@ -179,3 +179,19 @@ def test_what_a_step_lost_is_shared_out_over_the_links_that_it_shared(
     alone = [*given, "--collective-contention", "off"]
     assert main(["graph", "step", "--graph", str(tmp_path / "g.json"), "-v", *alone]) == 0
     assert "no link was shared with other traffic" in capsys.readouterr().out
+
+
+def test_the_series_of_links_adds_up_to_what_they_carried(tmp_path: Path) -> None:
+    trace = "synthetic:n=12,rate=40,input=fixed:400,output=fixed:8,seed=1"
+    result = llmsim.run(cluster(*SPREAD), trace, log_interval=0.05)
+    result.save(tmp_path / "run")
+    series = pd.read_parquet(tmp_path / "run" / "links.parquet")
+    totals = series.groupby("link")[["bytes", "busy_ps"]].sum()
+    links = result._results.links
+    for link, row in totals.iterrows():
+        assert (row["bytes"], row["busy_ps"]) == (links["bytes"][link], links["busy_ps"][link])
+    assert len(totals) == np.count_nonzero(links["bytes"])
+    assert series["busy_ps"].max() <= 50_000_000_000 and series["busy_ps"].min() > 0
+    alone = llmsim.run(cluster(*APART), trace)
+    alone.save(tmp_path / "run")
+    assert not (tmp_path / "run" / "links.parquet").exists()

@@ -42,6 +42,7 @@ nb::dict column_types() {
   tables["steps"] = types_of<StepRecorder>();
   tables["series"] = types_of<Series>();
   tables["kv_tier_series"] = types_of<TierSeries>();
+  tables["link_series"] = types_of<LinkSeries>();
   tables["network"] = types_of<LinkTable>();
   tables["transfers"] = types_of<TransferTable>();
   tables["counters"] = types_of_totals(group_total_names());
@@ -85,6 +86,8 @@ nb::dict first_token_blame_columns(const Simulation& s) {
 }
 
 nb::dict counter_columns(const Simulation& s) { return dict_of_totals(group_totals(s)); }
+
+nb::dict link_series_columns(LinkSeries series) { return to_dict(std::move(series)); }
 
 nb::dict kv_tier_series_columns(TierSeries series) { return to_dict(std::move(series)); }
 

@@ -78,6 +78,7 @@ nb::dict schedule_columns(const ScheduleRecorder& recorder);
 nb::dict step_columns(const Simulation& simulation);
 nb::dict series_columns(Series series);
 nb::dict kv_tier_series_columns(TierSeries series);
+nb::dict link_series_columns(LinkSeries series);
 // One dictionary for each pool of KV below the groups.
 nb::list kv_tier_rows(const Simulation& simulation);
 nb::dict request_columns(const Simulation& simulation);

@@ -62,6 +62,8 @@ void bind_columns(nb::class_<Simulation>& simulation) {
       .def("kv_tiers", &kv_tier_rows)
       .def("take_kv_tier_series",
            [](Simulation& s) { return kv_tier_series_columns(s.take_kv_tier_series()); })
+      .def("take_link_series",
+           [](Simulation& s) { return link_series_columns(s.take_link_series()); })
       .def("activity", [](const Simulation& s,
                           std::size_t group) { return group_activity(*s.groups().at(group)); })
       .def("schedule", [](const Simulation& s, std::size_t group) {

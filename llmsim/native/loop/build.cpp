@@ -106,6 +106,7 @@ void Simulation::build_network(const NetworkConfig& config) {
   network_ = std::make_unique<SharedNetwork>(config);
   network_events_ = std::make_unique<NetworkEvents>(*network_);
   enter(*network_events_);
+  series_.sample_links(network_.get());
 }
 
 void Simulation::build_kv_tiers(const KvTiersConfig& config) {

@@ -21,6 +21,7 @@ void SeriesRecorder::record(Ps time) {
   counted_.resize(groups_.size());
   for (std::size_t i = 0; i < groups_.size(); ++i) record(*groups_[i], counted_[i], time);
   if (tiers_ != nullptr) tiers_->sample(time);
+  if (network_ != nullptr) network_->sample(time);
 }
 
 void SeriesRecorder::record(const Group& group, Counted& last, Ps time) {

@@ -11,6 +11,7 @@
 #include "events/entity.h"
 #include "group/group.h"
 #include "kv/kv_tiers.h"
+#include "network/shared_network.h"
 
 namespace llmsim {
 
@@ -47,6 +48,8 @@ class SeriesRecorder final : public ClockObserver {
   }
   // Pools whose series are sampled at the same times; null: there are none.
   void sample_tiers(KvTiers* tiers) { tiers_ = tiers; }
+  // Links whose series are sampled at the same times; null: groups share none.
+  void sample_links(SharedNetwork* network) { network_ = network; }
 
   // Room for kRowsPerCall further rows: years without requests are many samples.
   void make_room() { most_rows_ = series_.time_ps.size() + kRowsPerCall; }
@@ -70,6 +73,7 @@ class SeriesRecorder final : public ClockObserver {
   const std::vector<std::unique_ptr<Group>>& groups_;
   Ps interval_, last_look_ = kNever;
   KvTiers* tiers_ = nullptr;
+  SharedNetwork* network_ = nullptr;
   std::size_t most_rows_ = kRowsPerCall;
   Series series_;
   std::vector<Counted> counted_;  // by group, until the last sample

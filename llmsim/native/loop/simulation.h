@@ -57,6 +57,7 @@ class Simulation final : private Membership {
   const Series& series() const { return series_.series(); }
   // Hands over what was recorded since the last call; what is taken is not kept.
   Series take_series() { return series_.take(); }
+  LinkSeries take_link_series() { return network_ ? network_->take_series() : LinkSeries{}; }
   TierSeries take_kv_tier_series() { return kv_tiers_ ? kv_tiers_->take_series() : TierSeries{}; }
 
  private:

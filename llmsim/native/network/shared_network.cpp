@@ -207,6 +207,21 @@ void SharedNetwork::advance(Ps now) {
   }
 }
 
+void SharedNetwork::sample(Ps now) {
+  sampled_.resize(counters_.size());
+  for (std::size_t link = 0; link < counters_.size(); ++link) {
+    if (counters_[link].transfers == 0) continue;
+    const NetworkLinkCounters here = link_counters(static_cast<NetworkLinkId>(link), now);
+    NetworkLinkCounters& last = sampled_[link];
+    if (here.busy == last.busy && here.bytes == last.bytes) continue;
+    series_.time_ps.push_back(now);
+    series_.link.push_back(static_cast<std::int32_t>(link));
+    series_.bytes.push_back(here.bytes - last.bytes);
+    series_.busy_ps.push_back(here.busy - last.busy);
+    last = here;
+  }
+}
+
 NetworkLinkCounters SharedNetwork::link_counters(NetworkLinkId link, Ps now) const {
   NetworkLinkCounters counters = counters_.at(link);
   if (fair()) {

@@ -33,6 +33,7 @@
 #include <memory>
 #include <queue>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/columns.h"
@@ -108,6 +109,23 @@ struct TransferTable {
   }
 };
 
+// What links carried between two samples; links that nothing used have no row.
+struct LinkSeries {
+  std::vector<Ps> time_ps;  // end of the interval
+  std::vector<std::int32_t> link;
+  std::vector<std::int64_t> bytes;
+  std::vector<Ps> busy_ps;
+
+  static constexpr auto columns() {
+    return std::tuple{
+        Column{"time_ps", &LinkSeries::time_ps},
+        Column{"link", &LinkSeries::link},
+        Column{"bytes", &LinkSeries::bytes},
+        Column{"busy_ps", &LinkSeries::busy_ps},
+    };
+  }
+};
+
 struct PurposeCounters {
   std::int64_t bytes = 0, transfers = 0;
 };
@@ -150,6 +168,10 @@ class SharedNetwork {
   // time itself.
   TransferId transfer_at(NetworkNodeId from, NetworkNodeId to, std::int64_t bytes, Ps at, Ps now,
                          TransferOwner& owner, std::uint64_t token, Purpose purpose);
+
+  // The end of an interval at `now`, of which nothing has happened later.
+  void sample(Ps now);
+  LinkSeries take_series() { return std::exchange(series_, {}); }
 
   // From the first transfer on, all are kept.
   void record_transfers() { recorded_ = std::make_unique<TransferTable>(); }
@@ -212,6 +234,8 @@ class SharedNetwork {
   std::function<void(Ps)> wake_;
   bool unsettled_ = false;
   std::unique_ptr<TransferTable> recorded_;
+  LinkSeries series_;
+  std::vector<NetworkLinkCounters> sampled_;  // by link, at the last sample
   TransferId next_id_ = 0;
   std::int64_t in_flight_ = 0;
   std::vector<NetworkLinkId> route_;                     // scratch
