@@ -26,6 +26,7 @@ from llmsim.lowering.network.contended_collectives import (
     contention_notes,
     domains_of,
     kinds_met,
+    links_crossed,
     unshared_notes,
 )
 from llmsim.lowering.network.servers import server_notes
@@ -200,7 +201,8 @@ def _shared(
     check_capacities(deployment, groups)
     meeting = meeting_groups(deployment, groups, fifo=fifo, tiers=options.tiers)
     domains = domains_of(deployment, groups, lockstep_groups)
-    met = kinds_met(deployment, domains, routes) if options.collectives_contend else {}
+    crossed = links_crossed(deployment, domains, routes)
+    met = kinds_met(crossed) if options.collectives_contend else {}
     if not (deployment.disaggregation or options.tiers or meeting or met):
         return _Shared(None)
     network = cluster_network(deployment, "fifo" if fifo else "fair", routes)
@@ -214,7 +216,7 @@ def _shared(
         network = replace(network, kv=tuple(tuple(ranks) for ranks in places))
         kv_transfers = kv_transfer_config(deployment, groups, places)
     contended = contended_domains(
-        deployment, domains, met, network, routes, tiers=options.tiers, exact=options.exact
+        deployment, domains, met, network, crossed, tiers=options.tiers, exact=options.exact
     )
     notes = contention_notes(deployment, met, exact=options.exact)
     return _Shared(network, kv_transfers, contended, notes)

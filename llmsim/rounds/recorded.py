@@ -1,6 +1,7 @@
 """The steps of a run with their batches, and what moved meanwhile: what graphs are made of."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -17,6 +18,7 @@ from llmsim.simulate import SimulationOptions, errors_named, native_simulation
 
 EVENTS_PER_BATCH = 2_000
 """Events between two looks at the steps so far."""
+Places = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class RecordedSteps:
@@ -46,8 +48,24 @@ class RecordedSteps:
         return {member: self._simulation.schedule(member) for member in self._members}
 
     @cached_property
-    def _transfers(self) -> Mapping[str, Any]:
-        return self._simulation.transfers()
+    def _items_by_place(self) -> "dict[int, tuple[Places, Places]]":
+        """By member: for each of its steps, the first item of its batch and the one behind the
+        last. The schedule lists what was built, which dummies are not.
+        """
+        found = {}
+        for member in self._members:
+            offsets = np.asarray(self._schedules[member]["item_offsets"])
+            built = np.flatnonzero(np.diff(offsets))
+            worked = self._of_member[member]["tokens"] > 0
+            firsts, ends = np.zeros((2, len(worked)), dtype=np.int64)
+            batches = built[: np.count_nonzero(worked)]
+            firsts[worked], ends[worked] = offsets[batches], offsets[batches + 1]
+            found[member] = (firsts, ends)
+        return found
+
+    @cached_property
+    def _transfers(self) -> "_Transfers":
+        return _Transfers(self._simulation.transfers())
 
     def has(self, iteration: int) -> bool:
         """Whether all members have run the group's iteration of that number."""
@@ -68,12 +86,10 @@ class RecordedSteps:
 
     def at(self, time_ps: int) -> int | None:
         """The iteration that runs at a time; None: none does."""
-        running = [
-            iteration
-            for iteration in range(len(self.worked))
-            if self.times_ps(iteration)[0] <= time_ps < self.times_ps(iteration)[1]
-        ]
-        return running[0] if running else None
+        steps = self._of_member[self._group]
+        starts_ps, ends_ps = steps["start_ps"][self.worked], steps["end_ps"][self.worked]
+        running = np.flatnonzero((starts_ps <= time_ps) & (time_ps < ends_ps))
+        return int(running[0]) if len(running) else None
 
     @property
     def num_requests(self) -> int:
@@ -99,12 +115,12 @@ class RecordedSteps:
             tuple(self._items(member, place) for member in self._members),
             tuple(times),
             self._accounting,
-            self._transfers,
+            self._transfers.during(min(start for start, _ in times), max(end for _, end in times)),
             self._network,
         )
 
     def _items(self, member: int, place: int) -> tuple[Item, ...]:
-        """The batch of a step; the schedule lists what was built, which dummies are not."""
+        """The batch of a step; none for a dummy."""
         if self._of_member[member]["tokens"][place] == 0:
             return ()
         schedule = self._schedules[member]
@@ -113,10 +129,28 @@ class RecordedSteps:
         return tuple((int(tokens), int(before)) for tokens, before in zip(*columns, strict=True))
 
     def _items_of(self, member: int, place: int) -> tuple[int, int]:
-        offsets = self._schedules[member]["item_offsets"]
-        worked = self._of_member[member]["tokens"][:place] > 0
-        built = int(np.flatnonzero(np.diff(offsets))[np.count_nonzero(worked)])
-        return int(offsets[built]), int(offsets[built + 1])
+        firsts, ends = self._items_by_place[member]
+        return int(firsts[place]), int(ends[place])
+
+
+class _Transfers:
+    """The transfers of a run, found by time."""
+
+    def __init__(self, columns: Mapping[str, Any]) -> None:
+        self._columns = columns
+        self._by_start = np.argsort(columns["start_ps"], kind="stable")
+        self._starts_ps = columns["start_ps"][self._by_start]
+        ends_ps = columns["end_ps"][self._by_start]
+        open_for_ever = np.where(ends_ps < 0, np.iinfo(np.int64).max, ends_ps)
+        self._latest_ps = np.maximum.accumulate(open_for_ever)
+        """Of the ends so far: from the first that is late enough on, one may be still open."""
+
+    def during(self, start_ps: int, end_ps: int) -> dict[str, Any]:
+        """All that move in the window, and some that have ended before, in the order of starts."""
+        first = np.searchsorted(self._latest_ps, start_ps, side="right")
+        last = np.searchsorted(self._starts_ps, end_ps, side="left")
+        rows = np.sort(self._by_start[first:last])
+        return {name: column[rows] for name, column in self._columns.items()}
 
 
 def members_of_round(deployment: LoweredDeployment, group: int) -> tuple[int, ...]:
@@ -138,7 +172,7 @@ def recorded_run(
     recorded = replace(options, record_steps=True, record_transfers=True)
     members = members_of_round(deployment, group)
     simulation = native_simulation(deployment, workload, recorded, recorded=members)
-    with errors_named(simulation, deployment, workload, options):
+    with errors_named(simulation, deployment, workload, options), suppress(_native.Circular):
         while not simulation.run(EVENTS_PER_BATCH):
             pass
     return RecordedSteps(simulation, deployment, group)

@@ -85,6 +85,11 @@ def test_inclusion_adds_up_to_topk(weights: list[float], topk: int) -> None:
     assert (inclusion <= 1).all() and (np.diff(inclusion[np.argsort(shares)]) >= -1e-12).all()
 
 
+def next_to(function: Any, towards: float) -> Any:
+    """The function, whose last bit is another processor's."""
+    return lambda x: np.nextafter(function(x), towards)
+
+
 def test_the_last_bit_of_exp_changes_no_draw(monkeypatch: pytest.MonkeyPatch) -> None:
     """The binomial distribution changes its algorithm at n p = 30: here many n p are next to it."""
     even = np.full(128, 1 / 128)
@@ -94,11 +99,11 @@ def test_the_last_bit_of_exp_changes_no_draw(monkeypatch: pytest.MonkeyPatch) ->
         return [int(count) for count in found.ravel()]
 
     here = counts()
+    exp, expm1 = np.exp, np.expm1
     for towards in (0.0, 1.0):
-        exp, expm1 = np.exp, np.expm1
         with monkeypatch.context() as other_processor:
-            other_processor.setattr(np, "exp", lambda x: np.nextafter(exp(x), towards))  # noqa: B023
-            other_processor.setattr(np, "expm1", lambda x: np.nextafter(expm1(x), -towards))  # noqa: B023
+            other_processor.setattr(np, "exp", next_to(exp, towards))
+            other_processor.setattr(np, "expm1", next_to(expm1, -towards))
             assert counts() == here
 
 

@@ -72,23 +72,20 @@ def _of_node(
     if fields.storage is not None and "SSD" not in media:
         yield f"{here}.storage holds nothing: --prefix-storage SSD is not given"
     computing = any(plan.pim for plan in plans)
-    for key in ("pim_config", "pim_table"):
-        if (
-            fields.cpu_mem is not None
-            and getattr(fields.cpu_mem, key) is not None
-            and not computing
-        ):
+    given = () if fields.cpu_mem is None or computing else ("pim_config", "pim_table")
+    for key in given:
+        if getattr(fields.cpu_mem, key) is not None:
             yield (
                 f"{here}.cpu_mem.{key} changes nothing: no decodes attend there "
                 "(enable_attn_offloading)"
             )
     present = {instance.hardware.strip() for instance in fields.instances}
-    for name in fields.power.npu if fields.power is not None else ():
-        if name not in present:
-            yield (
-                f"{here}.power.npu.{name} changes nothing: no instance of the node has that "
-                "hardware"
-            )
+    powered = () if fields.power is None else fields.power.npu
+    absent = [name for name in powered if name not in present]
+    for name in absent:
+        yield (
+            f"{here}.power.npu.{name} changes nothing: no instance of the node has that hardware"
+        )
 
 
 def _of_instance(instance: "Instance", group: "Group", lowered: "LoweredGroup") -> Iterator[str]:

@@ -75,15 +75,7 @@ def power(runs: Runs) -> str:
     known = [run for run in runs if run.summary["energy"] is not None]
     if not known:
         return "<p>No node says what it draws (<code>power</code> of the cluster file).</p>"
-    watts = [one.name for one in PowerColumns.COLUMNS if one.unit == "W"]
-    lines = []
-    for run in known:
-        times, where = np.unique(run.power["time_ps"], return_inverse=True)
-        drawn = sum(np.asarray(run.power[name], dtype=float) for name in watts)
-        total = np.bincount(where, weights=drawn, minlength=len(times))
-        lines.append(
-            Line(run.name, times / PS_PER_S - run.start_s, total.astype(float), run.number, True)
-        )
+    lines = [_power_line(run) for run in known]
     names = list(known[0].summary["energy"]["components_j"])
     bars = [
         (run.name, [float(run.summary["energy"]["components_j"].get(name, 0)) for name in names])
@@ -107,6 +99,15 @@ def power(runs: Runs) -> str:
     return _grid(charts) + table(["", *(run.name for run in known)], rows, "numbers")
 
 
+def _power_line(run: Run) -> Line:
+    """The power of all nodes together over time."""
+    watts = [one.name for one in PowerColumns.COLUMNS if one.unit == "W"]
+    times, where = np.unique(run.power["time_ps"], return_inverse=True)
+    drawn = sum(np.asarray(run.power[name], dtype=float) for name in watts)
+    total = np.bincount(where, weights=drawn, minlength=len(times))
+    return Line(run.name, times / PS_PER_S - run.start_s, total.astype(float), run.number, True)
+
+
 def cost(runs: Runs) -> str:
     """Prices and carbon, where they are known."""
     blocks = [run.summary["cost"] for run in runs]
@@ -118,22 +119,22 @@ def cost(runs: Runs) -> str:
         ("USD per million output tokens", "per_million_output_tokens"),
         ("USD per million tokens", "per_million_tokens"),
     )
-    rows = [
-        [label, *compared([None if one is None else one[name] for one in blocks])]
-        for label, name in figures
-    ]
+    rows = [[label, *compared(_figures(blocks, name))] for label, name in figures]
     carbon = [run.summary["carbon"] for run in runs]
     if any(carbon):
-        values = [None if one is None else one["total_g"] for one in carbon]
-        rows.append(["Carbon (g CO2e)", *compared(values)])
+        rows.append(["Carbon (g CO2e)", *compared(_figures(carbon, "total_g"))])
+    priced = [group for block in filter(None, blocks) for group in block["groups"]]
     sources = {
         f"{group['hardware']}: {group['price_per_device_hour']} USD/h, {group['source']}"
-        for block in blocks
-        if block is not None
-        for group in block["groups"]
+        for group in priced
     }
     listed = "".join(f"<li>{escape(one)}</li>" for one in sorted(sources))
     return table(["", *(run.name for run in runs)], rows, "numbers") + f"<ul>{listed}</ul>"
+
+
+def _figures(blocks: Sequence[dict[str, Any] | None], name: str) -> list[Any]:
+    """One figure of each block; None where there is no block."""
+    return [None if block is None else block[name] for block in blocks]
 
 
 def configuration(runs: Runs) -> str:

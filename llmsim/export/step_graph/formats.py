@@ -115,17 +115,25 @@ def _order(nodes: Sequence[GraphNode], shown: Sequence[GraphNode]) -> list[tuple
     later layers standing for the first one.
     """
     if all(node.device == "npu" for node in shown):
-        ranks = {node.rank: [one for one in shown if one.rank == node.rank] for node in shown}
-        return [(a.node, b.node) for mine in ranks.values() for a, b in pairwise(mine)]
-    found = {member: kept for kept, members in _alike(nodes).items() for member in members}
-    places = {node.node for node in shown}
+        return _in_turn(shown)
+    boxes = {node.node for node in shown}
+    stands_for = {one: kept for kept, alike in _alike(nodes).items() for one in alike}
+    stands_for |= {box: box for box in boxes}
     edges: dict[tuple[int, int], None] = {}
     for node in shown:
         for before in node.depends_on:
-            kept = before if before in places else found.get(before, -1)
-            if kept in places and kept != node.node:
-                edges[kept, node.node] = None
+            box = stands_for.get(before)
+            if box in boxes and box != node.node:
+                edges[box, node.node] = None
     return list(edges)
+
+
+def _in_turn(shown: Sequence[GraphNode]) -> list[tuple[int, int]]:
+    """Each rank's nodes, one after the other."""
+    of_rank: dict[int, list[int]] = {}
+    for node in shown:
+        of_rank.setdefault(node.rank, []).append(node.node)
+    return [pair for mine in of_rank.values() for pair in pairwise(mine)]
 
 
 def _repeats(nodes: Sequence[GraphNode]) -> dict[int, int]:

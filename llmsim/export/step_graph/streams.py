@@ -62,17 +62,28 @@ def step_nodes(
         first.program, offload, [list(items) for items in batches], step
     )
     lanes = [[(items, mine)] for items, mine in zip(batches, rows, strict=True)]
-    for half in range(2) if halves else ():
-        parts = [tuple(pair[half]) for pair in halves]
-        padded = [padded_tokens(first, [items])[0] for items in parts]
-        for member, (items, tokens) in enumerate(zip(parts, padded, strict=True)):
-            lanes[member].append((items, rows_of(domain[member], items, tokens, sum(padded))))
+    if halves:
+        for half in range(2):
+            _add_half(lanes, domain, [tuple(pair[half]) for pair in halves])
     nodes = _Ranks(first, len(domain), lanes).nodes([_Node(*one) for one in found])
     scheduled = [sum(new for new, _ in items) for items in batches]
     activities = [
         {**one, "scheduled_tokens": tokens} for one, tokens in zip(counted, scheduled, strict=True)
     ]
     return nodes, activities
+
+
+Lane = tuple[Items, Sequence[Row]]
+"""A batch, or one of its halves, and the operators of the program at that batch."""
+
+
+def _add_half(
+    lanes: Sequence[list[Lane]], domain: Sequence[LoweredGroup], parts: Sequence[Items]
+) -> None:
+    """Adds one half of each member's batch; halves pad each for itself."""
+    padded = [padded_tokens(domain[0], [items])[0] for items in parts]
+    for member, (items, tokens) in enumerate(zip(parts, padded, strict=True)):
+        lanes[member].append((items, rows_of(domain[member], items, tokens, sum(padded))))
 
 
 Ends = list[tuple[int, ...]]
@@ -193,26 +204,34 @@ class _Ranks:
             return None
         items, rows = self._lanes[one.unit // self._stages][one.lane]
         row = rows[one.op]
-        if one.role == Role.COPY or one.role in MOVES:
-            name = f"weights of {row.name}" if one.role == Role.COPY else MOVES[one.role][0]
-            return self._copy(row, name, one.num_bytes) if one.num_bytes else None
-        pim = None if self._plan is None else self._plan.pim
-        if pim is None or row.kind != "attention":
-            return None if row.absent else row
-        there = one.role == Role.IN_MEMORY
-        mine = [item for item in items if (item[0] == 1) == there]
-        op = self._group.placed[one.op].operator
+        if one.role in MOVES:
+            return self._copy(row, MOVES[one.role][0], one.num_bytes)
+        if one.role == Role.COPY:
+            return self._copy(row, f"weights of {row.name}", one.num_bytes)
+        if row.kind == "attention" and self._plan is not None and self._plan.pim is not None:
+            in_memory = self._plan.pim.part.name if one.role == Role.IN_MEMORY else None
+            return self._attention(row, one.op, items, in_memory)
+        return None if row.absent else row
+
+    def _attention(self, row: Row, number: int, items: Items, in_memory: str | None) -> Row | None:
+        """The share of a batch that attends in the memory of that name, decodes, or on the device,
+        prompts; None: nothing does.
+        """
+        mine = [item for item in items if (item[0] == 1) == (in_memory is not None)]
+        if not mine:
+            return None
+        op = self._group.placed[number].operator
         assert isinstance(op, Attention), "the row is an attention's"
         flops, moved = attended(op, mine)
-        row = (
-            replace(row, provenance="", source=pim.part.name, power_class="memory")
-            if there
-            else row
-        )
-        return replace(row, flops=flops, bytes_moved=moved) if mine else None
+        if in_memory is not None:
+            row = replace(row, provenance="", source=in_memory, power_class="memory")
+        return replace(row, flops=flops, bytes_moved=moved)
 
     @staticmethod
-    def _copy(row: Row, name: str, num_bytes: int) -> Row:
+    def _copy(row: Row, name: str, num_bytes: int) -> Row | None:
+        """A copy of so many bytes; None: of none."""
+        if num_bytes == 0:
+            return None
         return replace(
             row,
             name=name,

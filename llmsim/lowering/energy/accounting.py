@@ -111,14 +111,11 @@ class Accounting:
         for row in rows.tolist():
             sender, receiver = int(kv_transfers["prefill_group"][row]), int(requests.group[row])
             size = int(kv_transfers["kv_transfer_bytes"][row])
-            for name, bytes_moved in handed_over(
-                self, sender, size, same_node=where[sender] == where[receiver], sends=True
-            ).items():
-                moved[sender][name] += bytes_moved
-            for name, bytes_moved in handed_over(
-                self, receiver, size, same_node=where[sender] == where[receiver], sends=False
-            ).items():
-                moved[receiver][name] += bytes_moved
+            same_node = where[sender] == where[receiver]
+            for end, sends in ((sender, True), (receiver, False)):
+                counts = handed_over(self, end, size, same_node=same_node, sends=sends)
+                for name, num_bytes in counts.items():
+                    moved[end][name] += num_bytes
         return moved
 
 

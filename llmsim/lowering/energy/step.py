@@ -16,6 +16,7 @@ from llmsim.lowering.energy.accounting import (
     known_energy,
     processor_ps,
 )
+from llmsim.lowering.program import Placed
 from llmsim.power.account import BITS, traffic_aj
 from llmsim.power.traffic import RING_FACTOR
 
@@ -180,7 +181,9 @@ def _sent_bytes(node: Work) -> int:
     return node.bytes_moved if node.kind in ("send", "copy") else 0
 
 
-def _times_of_one_rank(placed: Any, nodes: Sequence[Work], ranks: int) -> dict[int, int]:
+def _times_of_one_rank(
+    placed: Sequence[Placed], nodes: Sequence[Work], ranks: int
+) -> dict[int, int]:
     """Operator's number in the program -> ps of all its executions on one rank of a stage."""
     of_name: dict[str, int] = {}
     for node in nodes:

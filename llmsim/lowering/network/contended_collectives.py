@@ -96,32 +96,52 @@ def domains_of(
     return tuple(domains)
 
 
-def kinds_met(
-    deployment: Deployment, domains: Sequence[Domain], routes: Routes | None
-) -> dict[Domain, set[Kind]]:
-    """The collectives of each domain that take a link which another domain's collectives take, or
-    KV from prefill to decode devices.
+@dataclass(frozen=True, eq=False)
+class LinksCrossed:
+    """Which links of the topology are whose."""
 
-    Without a topology every device has ports of its own, and nothing of this kind meets.
+    of_domain: dict[Domain, dict[Kind, set[int]]]
+    """Of each domain's flows, by kind; domains that keep something elsewhere have none."""
+    kv: set[int]
+    """Of KV from prefill to decode devices."""
+
+
+def links_crossed(
+    deployment: Deployment, domains: Sequence[Domain], routes: Routes | None
+) -> LinksCrossed | None:
+    """The links of all domains and of KV; None without a topology, where every device has ports of
+    its own.
     """
     if routes is None:
-        return {}
+        return None
     links = {
         domain: domain.kinds_of(_links_by_kind(domain.group, domain.members, routes))
         for domain in domains
         if domain.group.offload is None
     }
+    return LinksCrossed(links, _kv_links(deployment, routes))
+
+
+def kinds_met(crossed: LinksCrossed | None) -> dict[Domain, set[Kind]]:
+    """The collectives of each domain that take a link which another domain's collectives take, or
+    KV from prefill to decode devices. Without a topology nothing of this kind meets.
+    """
+    if crossed is None:
+        return {}
+    links = crossed.of_domain
     users: dict[int, int] = {}
     for own in links.values():
         for link in set().union(*own.values()):
             users[link] = users.get(link, 0) + 1
     common = {link for link, number in users.items() if number > 1}
-    common |= _kv_links(deployment, routes)
-    met = {
-        domain: {kind for kind, crossed in own.items() if not crossed.isdisjoint(common)}
-        for domain, own in links.items()
-    }
+    common |= crossed.kv
+    met = {domain: _kinds_on(own, common) for domain, own in links.items()}
     return {domain: kinds for domain, kinds in met.items() if kinds}
+
+
+def _kinds_on(links: Mapping[Kind, set[int]], common: Collection[int]) -> set[Kind]:
+    """The kinds whose flows take one of the common links."""
+    return {kind for kind, own in links.items() if not own.isdisjoint(common)}
 
 
 def contended_domains(
@@ -129,7 +149,7 @@ def contended_domains(
     domains: Sequence[Domain],
     met: Mapping[Domain, set[Kind]],
     network: ClusterNetwork,
-    routes: Routes | None,
+    crossed: LinksCrossed | None,
     *,
     tiers: bool,
     exact: bool,
@@ -139,15 +159,14 @@ def contended_domains(
 
     Steps that keep something elsewhere bring their own transfers (`llmsim.lowering.contention`).
     """
-    kv_links = set() if routes is None else _kv_links(deployment, routes)
     found = []
     for domain in domains:
         if domain.group.offload is not None or not _may_contend(deployment, domain, exact=exact):
             continue
         kinds = set() if _is_pipelined_ahead(domain) else set(met.get(domain, ()))
         if tiers or domain.takes_part_in_pd:
-            kinds |= _kinds_with_kv(domain, routes, kv_links)
-        flows = _flows(deployment, domain.members, routes)
+            kinds |= _kinds_with_kv(domain, crossed)
+        flows = _flows(deployment, domain.members, on_topology=crossed is not None)
         moved = _moved(domain.group, kinds, len(domain.members), flows)
         if not moved:
             continue
@@ -177,16 +196,15 @@ def _is_pipelined_ahead(domain: Domain) -> bool:
     return domain.group.layout.pp > 1 and domain.group.engine.async_scheduling
 
 
-def _kinds_with_kv(domain: Domain, routes: Routes | None, kv_links: Collection[int]) -> set[Kind]:
+def _kinds_with_kv(domain: Domain, crossed: LinksCrossed | None) -> set[Kind]:
     """Collectives on links that KV takes from group to group or to tiers.
 
     Without a topology, links inside an instance are its own: then only what is between members or
     stages is shared.
     """
-    if routes is None:
+    if crossed is None:
         return {"members", "stages"}
-    links = domain.kinds_of(_links_by_kind(domain.group, domain.members, routes))
-    return {kind for kind, crossed in links.items() if not crossed.isdisjoint(kv_links)}
+    return _kinds_on(crossed.of_domain[domain], crossed.kv)
 
 
 def contention_notes(
@@ -227,7 +245,7 @@ def unshared_notes(
                 for op in groups[first].operators
                 if isinstance(op, Collective) and op.among != "tp"
             )
-            flows = _flows(deployment, lockstep.groups, routes)
+            flows = _flows(deployment, lockstep.groups, on_topology=routes is not None)
             view = groups[first].links
             names |= dict.fromkeys(op.name for op in ops if _kind(op, flows, view) is None)
     if not names:
@@ -271,14 +289,14 @@ class Flows:
     """
 
 
-def _flows(deployment: Deployment, members: Sequence[int], routes: Routes | None) -> Flows:
+def _flows(deployment: Deployment, members: Sequence[int], *, on_topology: bool) -> Flows:
     """Without a topology; rows where nodes have as many members each, side by side (else their
     price is refused).
     """
     nodes = [deployment.groups[index].node for index in members]
     each = len(nodes) // len(set(nodes))
     even = all(len(set(nodes[first : first + each])) == 1 for first in range(0, len(nodes), each))
-    return Flows(rows=each if routes is None and even else 0, rings=routes is None)
+    return Flows(rows=each if even and not on_topology else 0, rings=not on_topology)
 
 
 def _kind(op: Collective, flows: Flows, view: NetworkView) -> Kind | None:

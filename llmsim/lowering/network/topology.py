@@ -301,11 +301,10 @@ class TopologyView(NetworkView):
         if op.among == "everyone":
             # To and fro, so that a hop of the ring stays in a member or goes to the same rank of
             # the next one.
-            to_and_fro = [
-                self._device(rank, stage, member)
-                for member in members
-                for rank in tp[:: 1 - 2 * (member % 2)]
-            ]
+            to_and_fro: list[int] = []
+            for member in members:
+                ranks = tp if member % 2 == 0 else reversed(tp)
+                to_and_fro += [self._device(rank, stage, member) for rank in ranks]
             return [[to_and_fro]]
         if op.among == "members":
             return [[[self._device(rank, stage, member) for member in members] for rank in tp]]

@@ -9,6 +9,8 @@ from llmsim.sizing.emit.servers import FIRST_PORT, placed
 from llmsim.sizing.plan import Plan
 
 IMAGE = "vllm/vllm-openai:v0.24.0"
+MODELS = "/models"
+"""Where the container has the host's cache of models."""
 
 
 def compose(plan: Plan) -> str:
@@ -22,8 +24,8 @@ def compose(plan: Plan) -> str:
             "command": [*vllm_arguments(plan, pool), "--port", str(FIRST_PORT + number)],
             "network_mode": "host",
             "ipc": "host",
-            "environment": ["HF_TOKEN"],
-            "volumes": ["~/.cache/huggingface:/root/.cache/huggingface"],
+            "environment": ["HF_TOKEN", f"HF_HOME={MODELS}"],
+            "volumes": [f"~/.cache/huggingface:{MODELS}"],
             "deploy": {
                 "resources": {
                     "reservations": {
