@@ -103,7 +103,7 @@ def beside_and_apart(
     return means[0], means[1]
 
 
-def nothing_stands_for_it(*_: object) -> contended_collectives.Flows:
+def nothing_stands_for_it(*_: object, **__: object) -> contended_collectives.Flows:
     return contended_collectives.Flows(rows=0, rings=False)
 
 
