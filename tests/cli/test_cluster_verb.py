@@ -115,7 +115,7 @@ def test_paths_hold_wherever_the_file_is(tmp_path: Path, monkeypatch: pytest.Mon
     ("arguments", "words"),
     [
         (["Qwen/Qwen3-8", "H200"], 'did you mean "Qwen/Qwen3-8B"'),
-        (["Qwen/Qwen3-8B", "H20"], 'did you mean "H200"'),
+        (["Qwen/Qwen3-8B", "H2001"], 'did you mean "H200"'),
         (["Qwen/Qwen3-8B", "H200", "--tp", "3"], "tp must divide"),
         (["Qwen/Qwen3-8B", "H200", "--tp", "16"], "needs 16 devices"),
         (["Qwen/Qwen3-8B", "H200", "--pp", "40", "--devices-per-node", "64"], "36 layers"),

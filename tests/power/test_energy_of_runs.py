@@ -253,7 +253,7 @@ def test_every_listed_price_has_a_data_sheet_s_name_and_a_page() -> None:
         json.loads(path.read_text(encoding="utf-8"))["name"] for path in SHEETS.glob("*.json")
     }
     for name, price in listed_prices().items():
-        assert name in sheets or name in ("H20", "H800"), name  # of the paper's deployments
+        assert name in sheets, name
         assert price.basis in ("list", "quoted", "assumption")
         assert price.basis == "assumption" or any(
             mark in price.source for mark in (".ai/", ".io/", ".co/", ".com/", ".app")
