@@ -128,7 +128,7 @@ def _problem(error: ValidationError) -> str:
 
 def _key(name: str) -> str:
     word = "".join(letter for letter in name.lower() if letter.isalnum())
-    for vendor in ("nvidia", "amd", "google"):
+    for vendor in ("nvidia", "amd", "google", "intel", "aws", "huawei"):
         word = word.removeprefix(vendor)
     return word
 

@@ -246,9 +246,11 @@ class Hardware:
     """
     last_level_cache_bytes: int
     num_sms: int
-    """Streaming multiprocessors, compute units, or tensor cores of a TPU chip."""
+    """Streaming multiprocessors, compute units, or the cores of another accelerator."""
     attention_kernel: str
-    """What vLLM picks by default: "fa2", "fa3", "flashinfer", "triton", "pallas"."""
+    """What vLLM or its plug-in for the device picks by default: "fa2", "fa3", "flashinfer",
+    "triton", "pallas", "fused_sdpa" (Gaudi), "nki" (Trainium), "ascend_fa".
+    """
     tdp_w: int | None
     """None: not published."""
     intra_node_link_bytes_per_s: int
