@@ -10,11 +10,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = [
     {"cli", "profiler"},
-    {"installation", "sizing"},
+    {"installation", "sizing", "search"},
     {"api"},
     {"rounds"},
     {"simulate"},
-    {"validation", "search"},
+    {"validation"},
     {"lowering", "scheduling", "routing", "results", "export"},
     {"model", "costs", "kvcache", "power", "workload"},
     {"compat"},

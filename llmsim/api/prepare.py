@@ -9,6 +9,7 @@ from llmsim.api.workload import DatasetText
 from llmsim.config.errors import InfeasibleError
 
 if TYPE_CHECKING:
+    from llmsim.api.compiled import KnownGroups
     from llmsim.api.workload import WorkloadSource
     from llmsim.config import Cluster as ClusterModel
     from llmsim.config import Deployment
@@ -84,8 +85,12 @@ def prepare(options: RunOptions) -> Prepared:
     return replace(prepared, cluster=cluster)
 
 
-def compile_cluster(cluster: "ClusterModel", options: RunOptions) -> Compiled:
-    """Resolves and lowers a cluster; raises InputError and InfeasibleError."""
+def compile_cluster(
+    cluster: "ClusterModel", options: RunOptions, known: "KnownGroups | None" = None
+) -> Compiled:
+    """Resolves and lowers a cluster, with the groups of earlier ones where they are known; raises
+    InputError and InfeasibleError.
+    """
     from llmsim.api.checked.ineffective import unused_notes
     from llmsim.api.checked.ineffective_fields import unused_fields
     from llmsim.config import EngineOverrides, resolve
@@ -103,7 +108,8 @@ def compile_cluster(cluster: "ClusterModel", options: RunOptions) -> Compiled:
             options.kv_transfer_mode,
             sheet=sheet_memory(cluster.path),
         )
-        lowered = lower(deployment, _lowering_options(options))
+        how = _lowering_options(options)
+        lowered = lower(deployment, how) if known is None else known.lowered(deployment, how)
     tiers = None
     if options.tiers is not None:
         from llmsim.lowering.kv.tiers import lower_tiers

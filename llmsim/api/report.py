@@ -1,7 +1,7 @@
 """The summary of a finished run, and its folder of results."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,21 @@ def summary_of(
     from llmsim.results.summary import summary
 
     return summary(results, _info(lowered, targets_ps))
+
+
+def short_summary_of(
+    results: Results, lowered: "LoweredDeployment", targets_ps: Mapping[str, int]
+) -> dict[str, Any]:
+    """The summary without utilisation and sources, which take long for many groups."""
+    from llmsim.results.summary import summary
+
+    full = _info(lowered, targets_ps)
+    left_out = ("operators", "hardware", "tables")
+    groups = [
+        {name: value for name, value in group.items() if name not in left_out}
+        for group in full["groups"]
+    ]
+    return summary(replace(results, time_shares=()), {**full, "groups": groups})
 
 
 def _info(lowered: "LoweredDeployment", targets_ps: Mapping[str, int]) -> dict[str, Any]:

@@ -1,19 +1,17 @@
 """`llmsim.run`: a cluster and a workload in, what every request and the cluster saw out."""
 
-import os
-import threading
-from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from llmsim.api.checked.given import Given
 from llmsim.api.checked.run_inputs import RunInputs
-from llmsim.api.checked.run_options import RunOptions, checked
+from llmsim.api.checked.run_options import checked
 from llmsim.api.cluster import Cluster, cluster_of
-from llmsim.api.prepare import Compiled, compile_cluster, with_workload
+from llmsim.api.compiled import CompiledClusters
+from llmsim.api.prepare import with_workload
 from llmsim.api.result import Result
 from llmsim.api.workload import workload_source
 from llmsim.config import input_files
@@ -34,8 +32,6 @@ OUTPUTS = {
 """Options of the command line that write, and what a result has in their place."""
 INPUTS = ("cluster_config", "dataset", "engine_options")
 PATHS = ("profile_dir", "cost_table", "calibration", "arrivals")
-KEPT = 16
-"""Compiled clusters that are kept for the next run."""
 
 
 def run(
@@ -121,65 +117,4 @@ def _typed(name: str, value: Any) -> Any:
     return Path(value)
 
 
-@dataclass(frozen=True)
-class _Kept:
-    compiled: Compiled
-    files: input_files.InputFiles
-
-
-class _CompiledClusters:
-    """Clusters that were compiled in this process, while the files that they were made of last."""
-
-    def __init__(self) -> None:
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, cluster: Cluster, options: RunOptions) -> Compiled:
-        """The compiled cluster; made now where it, an option or a file is new."""
-        key = _key(cluster, options)
-        with self._lock:
-            kept = self._kept.get(key)
-        if kept is not None and kept.files.unchanged():
-            kept.files.note_again()
-            return kept.compiled
-        with input_files.recorded() as files:
-            compiled = compile_cluster(cluster.parsed(), options)
-        if not options.cost_plugin:  # a plug-in may answer otherwise the next time
-            with self._lock:
-                self._kept[key] = _Kept(compiled, files)
-                self._kept.move_to_end(key)
-                while len(self._kept) > KEPT:
-                    self._kept.popitem(last=False)
-        return compiled
-
-
-_COMPILED = _CompiledClusters()
-WORKLOAD_OPTIONS = (
-    "dataset",
-    "num_reqs",
-    "arrivals",
-    "max_concurrency",
-    "think_time",
-    "timeout_s",
-    "horizon_ps",
-    "asked",
-    "verbose",
-    "quiet",
-    "check_every_step",
-    "policies",
-    "require",
-    "targets_ps",
-    "router",
-    "seed",
-    "log_interval_ps",
-)
-"""Options of a run that do not change what a cluster is compiled to."""
-
-
-def _key(cluster: Cluster, options: RunOptions) -> str:
-    settings = {
-        one.name: getattr(options, one.name)
-        for one in fields(options)
-        if one.name not in WORKLOAD_OPTIONS
-    }
-    return repr((cluster.name, cluster.text, os.getcwd(), settings))
+_COMPILED = CompiledClusters()

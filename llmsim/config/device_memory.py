@@ -55,12 +55,14 @@ def device_memory(
 def _from_sheet(
     cluster: Cluster, missing: Location, instance: Instance, sheet: SheetMemory | None
 ) -> MemorySpec:
-    position = cluster.position(missing)
     if sheet is None:
-        raise InputError(f"{position} is missing; give mem_size and mem_bw in npu_mem")
+        raise InputError(
+            f"{cluster.position(missing)} is missing; give mem_size and mem_bw in npu_mem"
+        )
     try:
         return sheet(instance.hardware.strip())
     except InputError as error:
         raise InputError(
-            f"{position} is missing, and {error}, or give mem_size and mem_bw in npu_mem"
+            f"{cluster.position(missing)} is missing, and {error}, or give mem_size and mem_bw in "
+            "npu_mem"
         ) from None

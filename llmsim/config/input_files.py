@@ -58,6 +58,11 @@ class InputFiles:
         if name not in self._states and not _in_package(name):
             self._states[name] = _state(name)
 
+    def add(self, other: "InputFiles") -> None:
+        """Records what another record has; a path that both have stays as it was noted here."""
+        for name, state in other._states.items():
+            self._states.setdefault(name, state)
+
     def unchanged(self) -> bool:
         """Whether every recorded path still has the kind, size, time of change and inode that it
         had when it was noted.

@@ -57,8 +57,13 @@ def resolve(
     command_line = _command_line(overrides)
     groups: list[Group] = []
     nodes_of = _nodes_of_dp_groups(cluster)
+    before: tuple[Instance, Group] | None = None
     for location, instance in cluster.instances():
-        group = _group(cluster, location, instance, command_line, nodes_of, switches, sheet)
+        if before is not None and _copies(instance, before[0]):
+            group = _elsewhere(before[1], location)
+        else:
+            group = _group(cluster, location, instance, command_line, nodes_of, switches, sheet)
+        before = instance, group
         for _ in range(instance.layout.replicas):
             groups.append(replace(group, index=len(groups)))
     nodes = tuple(
@@ -91,6 +96,19 @@ def resolve(
         ),
         topology=place_topology(cluster),
     )
+
+
+def _copies(instance: Instance, before: Instance) -> bool:
+    """Whether an instance differs from the one before it in nothing but its place."""
+    alone = instance.dp_group is None and instance.layout.replicas == 1
+    return alone and (instance is before or instance == before)
+
+
+def _elsewhere(group: Group, location: Location) -> Group:
+    """An equal group at another place of the file."""
+    node = location[1]
+    assert isinstance(node, int)
+    return replace(group, node=node, field_path=field_path(location))
 
 
 def _nodes_of_dp_groups(cluster: Cluster) -> dict[str | None, list[int]]:

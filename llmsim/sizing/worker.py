@@ -57,7 +57,10 @@ def main() -> None:
             answer = ("answer", function_of(name)(bench, task))
         except Exception as error:
             answer = ("error", error)
-        send(answers, answer)
+        try:
+            send(answers, answer)
+        except BrokenPipeError:  # the parent was killed
+            return
 
 
 if __name__ == "__main__":

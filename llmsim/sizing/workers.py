@@ -20,17 +20,35 @@ TRIES = 2
 """A task whose process died is tried once more; then it has no answer."""
 
 
+class WorkerDied(Exception):
+    """A worker process ended while it worked on a task; `code` is its exit code."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"a worker process ended with code {code}")
+        self.code = code
+
+
 class Workers:
     """Processes that are started when first needed and keep what they compiled.
 
     `function` is named as `module:name`; it takes a `Bench` and a task, both of which can be
-    pickled. With one job everything runs in this process.
+    pickled. With one job everything runs in this process, unless `apart` is set. `fresh` processes
+    answer one task each, for tasks that run a user's code.
     """
 
-    def __init__(self, jobs: int = 0, options: LoweringOptions | None = None) -> None:
+    def __init__(
+        self,
+        jobs: int = 0,
+        options: LoweringOptions | None = None,
+        *,
+        apart: bool = False,
+        fresh: bool = False,
+    ) -> None:
         self.jobs = jobs or os.cpu_count() or 1
         self._options = options or LoweringOptions()
+        self._apart, self._fresh = apart or fresh, fresh
         self._bench = Bench(self._options)
+        self._closed = False
         self._idle: SimpleQueue[_Process | None] = SimpleQueue()
         self._all: list[_Process] = []
         self._lock = threading.Lock()
@@ -41,7 +59,7 @@ class Workers:
         """The answers in the order of the tasks, as they come; raises what a task raised, and
         FailedRuns where a process died twice.
         """
-        if self.jobs == 1 or len(tasks) <= 1:
+        if not self._apart and (self.jobs == 1 or len(tasks) <= 1):
             act: Callable[[Bench, Any], Any] = function_of(function)
             for task in tasks:
                 yield act(self._bench, task)
@@ -55,36 +73,51 @@ class Workers:
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
+    def ask(self, function: str, task: Any) -> Any:
+        """The answer to one task, as soon as a process is idle; threads may ask at once.
+
+        Raises what the task raised, and WorkerDied where its process ended.
+        """
+        process = self._idle.get()
+        if process is None:
+            process = self._started()
+        try:
+            kind, value = process.ask(function, task)
+        except (EOFError, OSError):
+            self._idle.put(None)
+            raise WorkerDied(process.end()) from None
+        if self._fresh:
+            process.end()
+            self._idle.put(None)
+        else:
+            self._idle.put(process)
+        if kind == "error":
+            raise value
+        return value
+
     def _answer(self, function: str, task: Any) -> Any:
         for attempt in range(TRIES):
-            process = self._idle.get()
-            if process is None:
-                process = self._started()
             try:
-                kind, value = process.ask(function, task)
-            except (EOFError, OSError):
-                code = process.end()
-                self._idle.put(None)
+                return self.ask(function, task)
+            except WorkerDied as died:
                 if attempt + 1 == TRIES:
                     raise FailedRuns(
-                        f"a process of the search ended with code {code}, twice, at {task}"
+                        f"a process of the search ended with code {died.code}, twice, at {task}"
                     ) from None
-                continue
-            self._idle.put(process)
-            if kind == "error":
-                raise value
-            return value
         raise AssertionError("the loop returns or raises")
 
     def _started(self) -> "_Process":
-        process = _Process(self._options)
         with self._lock:
+            if self._closed:
+                raise KeyboardInterrupt
+            process = _Process(self._options)
             self._all.append(process)
         return process
 
     def close(self) -> None:
         """Ends all processes."""
         with self._lock:
+            self._closed = True
             ended, self._all = self._all, []
         for process in ended:
             process.end()
@@ -112,11 +145,13 @@ class _Process:
         )
         assert self._process.stdin is not None and self._process.stdout is not None
         self._in, self._out = self._process.stdin, self._process.stdout
-        send(self._in, options)
+        self._first: list[Any] = [options]
 
     def ask(self, function: str, task: Any) -> tuple[str, Any]:
         """The answer to one task; EOFError or OSError where the process is gone."""
-        send(self._in, (function, task))
+        for message in (*self._first, (function, task)):
+            send(self._in, message)
+        self._first = []
         kind, value = receive(self._out)
         return kind, value
 

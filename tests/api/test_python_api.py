@@ -110,7 +110,9 @@ def test_a_built_cluster_serves_on_as_many_devices() -> None:
 def test_equal_clusters_are_compiled_once_while_their_files_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from llmsim.api import run as module
+    from llmsim.api import prepare as module
+    from llmsim.api import run as api_run
+    from llmsim.api.compiled import CompiledClusters
 
     compiled: list[str] = []
     original = module.compile_cluster
@@ -120,7 +122,7 @@ def test_equal_clusters_are_compiled_once_while_their_files_last(
         return original(*arguments)
 
     monkeypatch.setattr(module, "compile_cluster", counted)
-    monkeypatch.setattr(module, "_COMPILED", module._CompiledClusters())
+    monkeypatch.setattr(api_run, "_COMPILED", CompiledClusters())
     path = tmp_path / "cluster.json"
     path.write_text(CLUSTER.read_text())
     first = run(cluster=path)

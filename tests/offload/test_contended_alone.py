@@ -7,6 +7,7 @@ import pytest
 
 import llmsim
 from llmsim.api import run as api_run
+from llmsim.api.compiled import CompiledClusters
 from llmsim.lowering import deployment as lowering_of_deployment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,7 +35,7 @@ def test_bundled_clusters(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     folded = llmsim.run(cluster, dataset)
     assert len(folded.requests) == 10
     monkeypatch.setattr(lowering_of_deployment, "meeting_groups", every_group)
-    monkeypatch.setattr(api_run, "_COMPILED", api_run._CompiledClusters())
+    monkeypatch.setattr(api_run, "_COMPILED", CompiledClusters())
     contended = llmsim.run(cluster, dataset)
     assert contended_groups == [{0}]
     assert contended.requests.equals(folded.requests)

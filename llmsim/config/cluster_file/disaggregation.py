@@ -51,57 +51,60 @@ def resolve_disaggregation(
 
 
 def _check_roles(cluster: Cluster, groups: tuple[Group, ...]) -> None:
-    roles: dict[str, set[str | None]] = {}
-    for group in groups:
-        roles.setdefault(group.model_name, set()).add(group.pd_type)
+    """Raises InputError for the first instance whose role does not go with the others."""
+    seen = _Roles(groups)
     instances = [
         where for where, instance in cluster.instances() for _ in range(instance.layout.replicas)
     ]
     for location, group in zip(instances, groups, strict=True):
-        if group.pd_type is None:
-            continue
+        problem = seen.problem(group) if group.pd_type is not None else ""
+        if problem:
+            position = cluster.position((*location, "pd_type"))
+            raise InputError(f'{position} is "{group.pd_type}"{problem}')
+
+
+class _Roles:
+    """Which roles and schedulers the groups of each model and dp_group have."""
+
+    def __init__(self, groups: tuple[Group, ...]) -> None:
+        self._schedulers: dict[tuple[str, str | None], set[str]] = {}
+        self._dp_roles: dict[str, set[str | None]] = {}
+        for group in groups:
+            role = group.model_name, group.pd_type
+            self._schedulers.setdefault(role, set()).add(group.engine.scheduler)
+            if group.dp_group:
+                self._dp_roles.setdefault(group.dp_group, set()).add(group.pd_type)
+
+    def problem(self, group: Group) -> str:
+        """Why the group's role does not go with the others; empty where it does."""
         other = "decode" if group.pd_type == "prefill" else "prefill"
-        position = cluster.position((*location, "pd_type"))
-        if other not in roles[group.model_name]:
-            raise InputError(
-                f'{position} is "{group.pd_type}", but no instance of {group.model_name} has the '
-                f'pd_type "{other}"; '
+        others = self._schedulers.get((group.model_name, other))
+        if others is None:
+            return (
+                f', but no instance of {group.model_name} has the pd_type "{other}"; '
                 "add one, or make this one null"
             )
-        if any(
-            other.dp_group == group.dp_group and other.pd_type != group.pd_type
-            for other in groups
-            if group.dp_group
-        ):
-            raise InputError(
-                f'{position} is "{group.pd_type}", but others of its dp_group "{group.dp_group}" '
-                "play another role; "
+        if group.dp_group and len(self._dp_roles[group.dp_group]) > 1:
+            return (
+                f', but others of its dp_group "{group.dp_group}" play another role; '
                 "give all of them the same pd_type"
             )
-        scheduler = group.engine.scheduler
+        scheduler, origin = group.engine.scheduler, group.engine.origin
         reason = KINDS[scheduler].lacks.get("pd_type")
         if reason is not None:
-            raise InputError(
-                f'{position} is "{group.pd_type}", which does not go with the scheduler '
-                f"{scheduler} ({group.engine.origin['scheduler']}): {reason}; choose another "
-                "scheduler"
+            return (
+                f", which does not go with the scheduler {scheduler} ({origin['scheduler']}): "
+                f"{reason}; choose another scheduler"
             )
-        others = {
-            one.engine.scheduler
-            for one in groups
-            if one.pd_type == other and one.model_name == group.model_name
-        }
         if others != {scheduler}:
-            raise InputError(
-                f'{position} is "{group.pd_type}" with scheduler {scheduler} '
-                f"({group.engine.origin['scheduler']}), but "
+            return (
+                f" with scheduler {scheduler} ({origin['scheduler']}), but "
                 f"a {other} instance of {group.model_name} has {min(others - {scheduler})}; "
-                "engines hand KV over to "
-                "their own kind: give both the same"
+                "engines hand KV over to their own kind: give both the same"
             )
         if group.engine.skip_prefill:
-            raise InputError(
-                f'{position} is "{group.pd_type}", but with skip_prefill '
-                f"({group.engine.origin['skip_prefill']}) there "
+            return (
+                f", but with skip_prefill ({origin['skip_prefill']}) there "
                 "are no prefills to separate; remove one of them"
             )
+        return ""

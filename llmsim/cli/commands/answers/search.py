@@ -1,6 +1,5 @@
 """`llmsim search`: which deployments of a space are best."""
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -93,14 +92,16 @@ def command(
     from llmsim.search.apply import load_base
     from llmsim.search.space import load_space
     from llmsim.search.trials import Trials
+    from llmsim.sizing.workers import Workers
 
     asked = load_space(space)
     base = load_base(asked)
     folder = check_writable_folder(output)
-    known = Trials(base, folder, jobs or os.cpu_count() or 1, _told, allow_plugins=allow_plugins)
+    workers = Workers(jobs, apart=True, fresh=allow_plugins)
+    known = Trials(base, folder, workers, _told, allow_plugins=allow_plugins)
     _tell_stale(known.journal)
     try:
-        with terminable():
+        with terminable(), workers:
             found = study.search(asked, known.of, trials, seed)
     except KeyboardInterrupt:
         raise InterruptedRun(
