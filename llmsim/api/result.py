@@ -99,6 +99,52 @@ class Result:
         table["duration_ps"] = table["finish_ps"] - table["arrival_ps"]
         return table
 
+    @cached_property
+    def groups(self) -> "pd.DataFrame":
+        """One row per group: role, hardware, devices, and the counters of its steps.
+
+        `role` is "prefill", "decode", or "colocated" for a group that does both.
+        """
+        import pandas as pd
+
+        counters = self._results.counters
+        table = pd.DataFrame(
+            {
+                "group": [info.index for info in self._results.groups],
+                "role": [one.pd_type or "colocated" for one in self._prepared.deployment.groups],
+                "model": [info.model_name for info in self._results.groups],
+                "hardware": [info.hardware for info in self._results.groups],
+                "devices": [info.num_devices for info in self._results.groups],
+            }
+        )
+        for name in ("steps", "busy_ps", "scheduled_tokens", "scheduled_sequences"):
+            table[name] = counters[name]
+        return table
+
+    @cached_property
+    def operator_limits(self) -> "pd.DataFrame":
+        """One row per group and operator: its time, the part that arithmetic limits, and `limit`.
+
+        `limit` is "compute", "memory" or "links", whatever limits most of the operator's time by
+        the data sheet. Groups of a device without a data sheet have no rows.
+        """
+        import pandas as pd
+
+        from llmsim.results.operator_limits import GroupCosts, operator_limits
+        from llmsim.results.utilisation import group_usage
+
+        rows = []
+        for group in self._prepared.lowered.groups:
+            if group.hardware is None:
+                continue
+            ps = {cost.name: cost.ps for cost in group.costs.ops}
+            costs = GroupCosts(group.operators, ps, group.hardware)
+            index = group.info.index
+            usage = group_usage(self._results, index)
+            rows += operator_limits(index, costs, usage, self._results.time_shares)
+        names = ("group", "operator", "time_ps", "compute_ps", "limit")
+        return pd.DataFrame([[getattr(row, name) for name in names] for row in rows], columns=names)
+
     @property
     def notes(self) -> list[str]:
         """Sentences about the run: what was assumed, and what changed nothing."""

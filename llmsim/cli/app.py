@@ -8,7 +8,7 @@ import typer
 
 from llmsim import __version__
 from llmsim.cli.commands import completion, run
-from llmsim.cli.commands.answers import cost, diff, export, report, search, size, why
+from llmsim.cli.commands.answers import cost, diff, export, report, search, size, study, why
 from llmsim.cli.commands.files import cluster, schema, times, trace
 from llmsim.cli.commands.graphs import graph, graph_step, topology
 from llmsim.cli.commands.recordings import calibrate, conformance, validate
@@ -79,6 +79,9 @@ _add(app, "why", why.HELP, why.command)
 _add(app, "report", report.HELP, report.command)
 _add(app, "export", export.HELP, export.command)
 _add(app, "search", search.HELP, search.command)
+_study = _new("Answer questions about deployments with several runs.")
+_add(_study, "hetero", study.HETERO_HELP, study.hetero)
+app.add_typer(_study, name="study")
 _add(app, "completion", completion.HELP, completion.command)
 _add(app, "schema", schema.HELP, schema.command)
 _add(app, "doctor", doctor.HELP, doctor.command)

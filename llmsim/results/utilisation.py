@@ -148,7 +148,7 @@ def utilisation(
     for op, one in zip(operators, work, strict=True):
         if not isinstance(op, Gemm | Attention | Moe) or not one.flops:
             continue
-        peak = _peak(hardware, op.weight_dtype or "bf16")
+        peak = peak_flops_per_s(hardware, op.weight_dtype or "bf16")
         known = known and peak > 0
         compute_s += one.flops / peak if peak else 0.0
     span_s, busy_s = span_ps / PS_PER_S, usage.busy_ps / PS_PER_S
@@ -187,7 +187,7 @@ def by_device(
     return joined
 
 
-def _peak(hardware: Hardware, dtype: str) -> int:
+def peak_flops_per_s(hardware: Hardware, dtype: str) -> int:
     """Dense peak, flop/s; what has no units of its own computes in 16 bit."""
     for name in (dtype, "bf16", "fp16"):
         if hardware.flops.get(name):

@@ -161,7 +161,7 @@ def load_space(path: Path) -> Space:
 
 def _converted(path: Path) -> SearchFile:
     try:
-        return msgspec.convert(_read(path), SearchFile)
+        return msgspec.convert(read_json_or_yaml(path), SearchFile)
     except msgspec.ValidationError as error:
         raise InputError(
             f"{path}: {str(error).replace('`', '')}; docs/tutorial/sizing.md has a whole file"
@@ -172,7 +172,8 @@ def _converted(path: Path) -> SearchFile:
         ) from None
 
 
-def _read(path: Path) -> Any:
+def read_json_or_yaml(path: Path) -> Any:
+    """What a JSON or YAML file holds; InputError where it cannot be read or is neither."""
     try:
         text = input_files.read_text(path)
     except (OSError, ValueError) as error:
