@@ -184,7 +184,9 @@ class _Judge:
     ) -> None:
         self._question, self._baseline, self._outcome_of = question, baseline, outcome_of
         self._first: dict[str, str] = {role.role: role.devices[0] for role in question.file.roles}
-        self._sizes: dict[str, int] = {role.role: devices_of(role.instance) for role in question.file.roles}
+        self._sizes: dict[str, int] = {
+            role.role: devices_of(role.instance) for role in question.file.roles
+        }
 
     def price(self, allocation: Allocation) -> float:
         """USD per hour of all devices."""

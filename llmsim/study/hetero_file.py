@@ -14,7 +14,13 @@ from llmsim.model.hardware import data_sheet
 from llmsim.search.space import read_json_or_yaml
 
 RoleName = Literal["colocated", "prefill", "decode", "attention", "ffn"]
-LETTERS: dict[str, str] = {"colocated": "C", "prefill": "P", "decode": "D", "attention": "A", "ffn": "F"}
+LETTERS: dict[str, str] = {
+    "colocated": "C",
+    "prefill": "P",
+    "decode": "D",
+    "attention": "A",
+    "ffn": "F",
+}
 MOST_INSTANCES = 1 << 16
 WHERE = "docs/how-to/heterogeneous.md has a whole file"
 
@@ -91,7 +97,7 @@ def load_hetero(path: Path) -> Question:
 
 def _problems(file: HeteroFile) -> Iterator[str]:
     """Sentences without the file's name, the most telling one first."""
-    names = [role.role for role in file.roles]
+    names: list[str] = [role.role for role in file.roles]
     if not names:
         yield f"roles is empty; name at least one; {WHERE}"
     for name in names:
@@ -111,10 +117,10 @@ def _problems(file: HeteroFile) -> Iterator[str]:
 
 
 def _limit_problems(file: HeteroFile) -> Iterator[str]:
-    for name in ("p95_ttft_ms", "p95_tpot_ms"):
-        value = getattr(file.sla, name)
+    for target in ("p95_ttft_ms", "p95_tpot_ms"):
+        value = getattr(file.sla, target)
         if not math.isfinite(value) or value < 0:
-            yield f"sla.{name} is {value}; it must be a number of milliseconds from 0 (no target)"
+            yield f"sla.{target} is {value}; it must be a number of milliseconds from 0 (no target)"
     if not math.isfinite(file.min_ce) or file.min_ce <= 0:
         yield f"min_ce is {file.min_ce}; it must be above 0, such as 1.08"
     if not 0 < file.compute_share < 1:
