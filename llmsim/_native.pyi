@@ -167,6 +167,8 @@ class Program:
 
     def set_graphs(self, rules: GraphRules) -> None: ...
 
+    def set_host_sequence(self, each_ps: int) -> None: ...
+
     def graph(self, tokens: Sequence[int]) -> tuple[GraphMode, int]:
         """
         What a batch of sequences with so many tokens replays, and the tokens that it computes.

@@ -94,6 +94,7 @@ def compile_cluster(
     from llmsim.api.checked.ineffective import unused_notes
     from llmsim.api.checked.ineffective_fields import unused_fields
     from llmsim.config import EngineOverrides, resolve
+    from llmsim.config.engine.args import stand_in_notes
     from llmsim.config.plugins import plugins_allowed
     from llmsim.lowering import lower
     from llmsim.lowering.device_memory import sheet_memory, sheet_memory_notes
@@ -122,8 +123,9 @@ def compile_cluster(
         *unused_notes(options, deployment, lowered),
         *unused_fields(cluster, deployment, lowered, media),
     )
+    versions = stand_in_notes(group.engine for group in deployment.groups)
     lowered = replace(
-        lowered, notes=(*sheet_memory_notes(deployment), *lowered.notes, *pool, *unused)
+        lowered, notes=(*versions, *sheet_memory_notes(deployment), *lowered.notes, *pool, *unused)
     )
     return Compiled(deployment, lowered, tiers)
 

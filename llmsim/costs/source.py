@@ -34,6 +34,9 @@ class EngineVersions:
 
     vllm: str = ""
     nccl: str = ""
+    sglang: str = ""
+    framework: str = "vllm"
+    """The engine whose own kernels come before those of others."""
 
 
 ANY_VERSION = EngineVersions()

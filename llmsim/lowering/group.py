@@ -264,9 +264,10 @@ def _asked(
 
 
 def engine_versions(profile: str) -> EngineVersions:
-    """The versions of vLLM and NCCL whose measured kernels an engine profile wants."""
+    """The versions of the engine and of NCCL whose measured kernels an engine profile wants."""
     known = load_profile(profile)
-    return EngineVersions(known.vllm_release, known.nccl_release)
+    framework = "sglang" if known.sglang_release else "vllm"
+    return EngineVersions(known.vllm_release, known.nccl_release, known.sglang_release, framework)
 
 
 def _program(
@@ -286,6 +287,7 @@ def _program(
         engine.host_gap_ps,
         graph_rules(engine, stages, request.max_tokens, request.token_multiple),
         group.pcp,
+        engine.host_sequence_ps,
     )
 
 

@@ -68,6 +68,7 @@ def build_program(
     host_gap_ps: int,
     graphs: "_native.GraphRules",
     context_ranks: int = 1,
+    host_sequence_ps: int = 0,
 ) -> tuple["_native.Program", tuple[Placed, ...]]:
     """The program and its operators, in order.
 
@@ -102,6 +103,7 @@ def build_program(
         context_ranks=context_ranks,
     )
     program.set_graphs(graphs)
+    program.set_host_sequence(host_sequence_ps)
     program.give_drafts_rows()
     return program, tuple(placed)
 

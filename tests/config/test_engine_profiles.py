@@ -15,8 +15,10 @@ from llmsim.config import (
     resolve,
     with_model_limits,
 )
+from llmsim.config.engine.args import stand_in_notes
 from llmsim.config.errors import InputError
 
+OLDER = ("vllm-0.5.4", "vllm-0.6", "vllm-0.8", "vllm-0.10", "vllm-0.11", "vllm-0.13")
 PROFILES = ("vllm-0.19", "vllm-0.24", "vllm-0.33")
 
 
@@ -28,13 +30,53 @@ def engine(hardware: str = "H100", mem_size: float = 80, **overrides: Any) -> En
 
 
 def test_the_profiles_that_come_with_the_package() -> None:
-    assert set(profile_names()) == {*PROFILES, "transformers-5"}
+    assert set(profile_names()) == {*PROFILES, *OLDER, "sglang-0.5", "transformers-5"}
     assert engine().engine_profile == "vllm-0.24"
     for name in PROFILES:
         assert load_profile(name).name == name
         assert name.removeprefix("vllm-") in load_profile(name).source
-    with pytest.raises(InputError, match=r'engine profile "vllm-0\.25" is not known'):
-        load_profile("vllm-0.25")
+    with pytest.raises(InputError, match=r'engine profile "vlm-0\.25" is not known'):
+        load_profile("vlm-0.25")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ("vllm-0.25", "vllm-0.24"),
+        ("vllm-0.11.2", "vllm-0.11"),
+        ("vllm-v0.5.4", "vllm-0.5.4"),
+        ("vllm-0.1", "vllm-0.5.4"),
+        ("sglang-0.5.7", "sglang-0.5"),
+        ("vllm-0.13.0rc2", "vllm-0.13"),
+    ],
+)
+def test_a_version_without_a_profile_takes_the_nearest(wanted: str, found: str) -> None:
+    args = engine(engine_profile=wanted)
+    assert (args.engine_profile, args.wanted_profile) == (found, wanted)
+    assert wanted in stand_in_notes([args])[0] and found in stand_in_notes([args])[0]
+    assert not stand_in_notes([engine(engine_profile=found)])
+
+
+def test_host_time_shows_without_async_scheduling() -> None:
+    eleven, older = engine(engine_profile="vllm-0.11"), engine(engine_profile="vllm-0.5.4")
+    assert not eleven.async_scheduling
+    assert (eleven.host_gap_ps, eleven.host_sequence_ps) == (600_000_000, 0)
+    assert (older.host_gap_ps, older.host_sequence_ps) == (1_500_000_000, 75_000_000)
+    ahead = engine(engine_profile="vllm-0.11", async_scheduling=True)
+    assert (ahead.host_gap_ps, ahead.host_sequence_ps) == (0, 0)
+    given_gap = engine(engine_profile="vllm-0.5.4", host_gap_ns=7)
+    assert (given_gap.host_gap_ps, given_gap.host_sequence_ps) == (7_000, 75_000_000)
+    behind = engine(async_scheduling=False)
+    assert behind.host_gap_ps == 600_000_000
+    assert behind.origin["host_gap_ps"] == "engine profile vllm-0.24, synchronous"
+    assert engine(async_scheduling=False, scheduler="orca").host_gap_ps == 0
+
+
+def test_a_profile_starts_from_an_earlier_one() -> None:
+    thirteen, base = load_profile("vllm-0.13"), load_profile("vllm-0.19")
+    assert thirteen.device_classes == base.device_classes
+    assert not thirteen.defaults["async_scheduling"] and base.defaults["async_scheduling"]
+    assert load_profile("vllm-0.10").cudagraph_mode == "PIECEWISE"
 
 
 @pytest.mark.parametrize("profile", PROFILES)

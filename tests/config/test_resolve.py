@@ -150,7 +150,7 @@ def test_command_line_values_are_checked_like_the_file() -> None:
         "num_gpu_blocks_override": (0,),
         "dtype": ("bf17", 3),
         "cuda_graph_sizes": ((), (0,), (1, -2)),
-        "engine_profile": ("vllm-0.1", ""),
+        "engine_profile": ("vlm-0.1", ""),
     }
     for name, values in cases.items():
         for value in values:

@@ -57,7 +57,7 @@ def test_the_first_step_of_a_run_is_its_graph(data: Any) -> None:
 @pytest.mark.parametrize("launching_us", [0, 1, 500])
 def test_no_step_ends_before_the_host_has_launched_it(launching_us: int) -> None:
     """Operators take 2 x 10 us; a launch is joined at the end, before the gap between steps."""
-    layers, gap = 2, 777
+    layers, gap, each = 2, 777, 55
     feature, kind = _native.Feature.TOKENS, _native.NodeKind.COMPUTE
     table = np.full(TOKENS + 1, 10**7, np.int64)
     marks = np.zeros(TOKENS + 1, np.uint8)
@@ -71,7 +71,10 @@ def test_no_step_ends_before_the_host_has_launched_it(launching_us: int) -> None
     rules = _native.GraphRules()
     rules.host_ps = [launching_us * 10**6, 0, 0]
     program.set_graphs(rules)
+    program.set_host_sequence(each)
     nodes, _, _ = _native.step_nodes(program, None, [[(SEQUENCES, 0)]], 1)
     launches = [node for node in nodes if node[2] == LAUNCH]
     assert len(launches) == (launching_us > 0)
-    assert nodes[-1][7] == max(layers * 10**7, launching_us * 10**6) + gap
+    assert nodes[-1][7] == max(layers * 10**7, launching_us * 10**6) + gap + each
+    alone, four = (program.step_ps([(1, 5)] * sequences) for sequences in (1, 4))
+    assert four - alone == 3 * each

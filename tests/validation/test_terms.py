@@ -70,10 +70,14 @@ def test_without_decode_skew_and_with_split_tables() -> None:
         ("prefix_cache", "enable_prefix_caching", False),
         ("api_latency", "api_latency_ps", 0),
         ("host_gap", "host_gap_ps", 0),
+        ("host_sequence", "host_sequence_ps", 0),
     ],
 )
 def test_engine_terms(term: str, field: str, value: object) -> None:
-    lowered = prepare(checked_options(run_arguments("--disable-term", term))).lowered
+    older = ("--engine-profile", "vllm-0.5.4") if term.startswith("host") else ()
+    with_term = prepare(checked_options(run_arguments(*older))).lowered.groups[0].engine
+    assert getattr(with_term, field) != value
+    lowered = prepare(checked_options(run_arguments("--disable-term", term, *older))).lowered
     assert getattr(lowered.groups[0].engine, field) == value
     assert any(term in note for note in lowered.notes)
 

@@ -228,7 +228,11 @@ def _host_overhead(seen: Seen) -> Iterator[Candidate]:
         return
     graphs = {"cudagraph_mode": "FULL_AND_PIECEWISE", "enforce_eager": None}
     options: list[tuple[dict[str, Any], str, float]] = [
-        ({"host_gap_ns": 0}, "no idle time between steps (host_gap_ns 0)", host),
+        (
+            {"host_gap_ns": 0, "host_sequence_ns": 0},
+            "no idle time between steps (host_gap_ns 0)",
+            host,
+        ),
         (graphs, "CUDA graphs for every batch (cudagraph_mode FULL_AND_PIECEWISE)", launching),
         ({**graphs, "launch_ns": 0}, "CUDA graphs, and launches in no time", launching),
         ({"api_latency_ns": 0}, "an API server without latency (api_latency_ns 0)", api),

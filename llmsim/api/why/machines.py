@@ -122,9 +122,11 @@ def launch_share(result: "Result") -> float:
 def gap_share(result: "Result", group: int) -> float:
     """The share of a group's busy time that its host_gap takes: each step holds it once."""
     counters = result._results.counters
-    gap = result._prepared.lowered.groups[group].engine.host_gap_ps
+    engine = result._prepared.lowered.groups[group].engine
     busy = int(counters["busy_ps"][group])
-    return int(counters["steps"][group]) * gap / busy if busy else 0.0
+    idle = int(counters["steps"][group]) * engine.host_gap_ps
+    idle += int(counters["scheduled_sequences"][group]) * engine.host_sequence_ps
+    return idle / busy if busy else 0.0
 
 
 def limits(seen: Seen) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from llmsim.config.engine.defaults import (
     check_version,
     settle_batch,
     settle_graphs,
+    settle_host,
     settle_limits,
     settle_mode,
     settle_speculation,
@@ -26,7 +27,9 @@ COMMAND_LINE = "command line"
 CLUSTER_FILE = "cluster file"
 
 
-_SHOWN_APART = ("origin", "limits", "scheduler_parameters")
+_SHOWN_APART = ("origin", "limits", "scheduler_parameters", "wanted_profile")
+_SHOWN_IF_SET = ("host_sequence_ps",)
+"""Options of later versions, which runs that do not use them do not show."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,8 @@ class EngineArgs:
     """What a group's engine runs with; immutable. None leaves a value to the model."""
 
     engine_profile: str
+    wanted_profile: str
+    """The version that was asked for, for which `engine_profile` may stand in."""
     max_num_seqs: int
     max_num_batched_tokens: int
     max_num_scheduled_tokens: int
@@ -71,6 +76,8 @@ class EngineArgs:
     """Host time of one launch."""
     api_latency_ps: int
     host_gap_ps: int
+    """Idle time of the device between two steps, and (`host_sequence_ps`) for each sequence."""
+    host_sequence_ps: int
     dp_sync_interval: int
     """Steps between two agreements of data-parallel ranks on whether anyone has work."""
     lockstep_dense_dp: bool
@@ -115,7 +122,11 @@ class EngineArgs:
 
     def shown(self) -> dict[str, Any]:
         """Every option by name as plain values, without the origins."""
-        values = {name: value for name, value in vars(self).items() if name not in _SHOWN_APART}
+        values = {
+            name: value
+            for name, value in vars(self).items()
+            if name not in _SHOWN_APART and (value or name not in _SHOWN_IF_SET)
+        }
         values["speculation"] = None if self.speculation is None else asdict(self.speculation)
         return values | asdict(self.limits) | dict(self.scheduler_parameters)
 
@@ -175,16 +186,20 @@ def resolve_engine(
     settle_limits(values, origin, profile)
     settle_mode(values, origin, positions, profile)
     settle_graphs(values, origin, profile)
+    settle_host(values, origin, positions, profile)
     if values["dtype"] == "auto":
         values["dtype"], origin["dtype"] = None, "model"
-    for name in ("api_latency", "host_gap", "ttft_target", "launch"):
+    for name in ("api_latency", "host_gap", "host_sequence", "ttft_target", "launch"):
         values[f"{name}_ps"] = ns_to_ps(values.pop(f"{name}_ns"))
         origin[f"{name}_ps"] = origin.pop(f"{name}_ns")
-    profile_origin = next(
-        (layer.origin for layer in layers if layer.profile is not None), "default"
+    named = [layer for layer in layers if layer.profile is not None]
+    origin["engine_profile"] = origin["wanted_profile"] = named[0].origin if named else "default"
+    return EngineArgs(
+        engine_profile=profile.name,
+        wanted_profile=(named[0].profile if named else None) or profile.name,
+        origin=MappingProxyType(origin),
+        **values,
     )
-    origin["engine_profile"] = profile_origin
-    return EngineArgs(engine_profile=profile.name, origin=MappingProxyType(origin), **values)
 
 
 def _own_parameters(values: dict[str, Any], origin: dict[str, str]) -> tuple[tuple[str, int], ...]:
@@ -269,11 +284,23 @@ def with_model_limits(args: EngineArgs, model_max_len: int, field: str) -> Engin
     )
 
 
+def stand_in_notes(engines: Iterable[EngineArgs]) -> tuple[str, ...]:
+    """One sentence for each version that was asked for and has no profile of its own."""
+    notes = [
+        f"engine_profile {one.wanted_profile} has no profile of its own: {one.engine_profile} "
+        "stands in as the nearest version"
+        for one in engines
+        if one.wanted_profile != one.engine_profile
+    ]
+    return tuple(dict.fromkeys(notes))
+
+
 OTHER_NAMES = MappingProxyType(
     {
         "api_latency_ns": "api_latency_ps",
         "cudagraph_capture_sizes": "cuda_graph_sizes",
         "host_gap_ns": "host_gap_ps",
+        "host_sequence_ns": "host_sequence_ps",
         "launch_ns": "launch_ps",
         "long_prefill_token_threshold_adaptive": "limits",
         "max_num_active_seqs": "limits",

@@ -166,6 +166,21 @@ def settle_mode(
         origin["launch_ns"] = f"engine profile {profile.name}, an assumption"
 
 
+def settle_host(
+    values: dict[str, Any], origin: dict[str, str], positions: Positions, profile: EngineProfile
+) -> None:
+    """A synchronous engine leaves the device idle while the host works; an asynchronous one works
+    while the device does.
+    """
+    ahead = "async_scheduling" in KINDS[values["scheduler"]].lacks
+    if values["async_scheduling"] or ahead:
+        return
+    for name in ("host_gap_ns", "host_sequence_ns"):
+        if name not in positions:
+            values[name] = getattr(profile, name)
+            origin[name] = f"engine profile {profile.name}, synchronous"
+
+
 def settle_graphs(values: dict[str, Any], origin: dict[str, str], profile: EngineProfile) -> None:
     tokens, speculation = values["max_num_batched_tokens"], values["speculation"]
     query = 1 if speculation is None else 1 + speculation.tokens

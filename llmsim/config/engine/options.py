@@ -324,6 +324,10 @@ class EngineOptions(Section):
     host_gap_ns: TimeNs | None = Field(
         default=None, description="Sets the idle time of the device between two steps."
     )
+    host_sequence_ns: TimeNs | None = Field(
+        default=None,
+        description="Adds an idle time of the device between two steps for each sequence.",
+    )
 
     dp_sync_interval: Annotated[int, Field(ge=1, le=1 << 20)] | None = Field(
         default=None,

@@ -3,7 +3,8 @@
 """
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
@@ -142,6 +143,8 @@ class EngineProfile:
     """The release of vLLM whose measured kernels are wanted, and the NCCL that it pins; empty: any.
     """
     nccl_release: str = ""
+    sglang_release: str = ""
+    """The same of an engine whose own kernels come before vLLM's."""
     options: tuple[str, ...] = ()
     """Of `scheduler_rules.VERSIONED`, those that this version has."""
     second_token_budget: bool = False
@@ -156,6 +159,11 @@ class EngineProfile:
     async_stages: bool = False
     """Pipeline stages schedule asynchronously, too."""
     v2_runner: V2RunnerRules = V2RunnerRules()
+    host_gap_ns: int = 0
+    """Host time between two steps of a synchronous engine, and (`host_sequence_ns`) for each
+    sequence of the step.
+    """
+    host_sequence_ns: int = 0
     pads_new_decodes: bool = False
     """With drafts, a request that starts with one token takes as many as a verification, or waits
     for room for them.
@@ -178,16 +186,59 @@ def profile_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in _FOLDER.glob("*.json")))
 
 
+_VERSIONED_NAME = re.compile(r"([a-z-]+)-v?(\d+(?:\.\d+)*)")
+
+
+def nearest_profile(name: str, known: Sequence[str]) -> str | None:
+    """The profile that stands in for a version that has none: the newest one that is not newer, or
+    else the oldest.
+
+    None: the name is not an engine with profiles, a hyphen and a version such as 0.11.2.
+    """
+    wanted = _VERSIONED_NAME.match(name)
+    if wanted is None:
+        return None
+    engine, version = wanted[1], _numbers(wanted[2])
+    have = {
+        _numbers(found[2]): one
+        for one in known
+        if (found := _VERSIONED_NAME.fullmatch(one)) is not None and found[1] == engine
+    }
+    if not have:
+        return None
+    older = [one for one in have if one <= version]
+    return have[max(older) if older else min(have)]
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
+
+
+def _merged(stem: str) -> dict[str, Any]:
+    """A profile's file over that of the version that it starts from (`base`), by section."""
+    data: dict[str, Any] = json.loads(input_files.read_text(_FOLDER / f"{stem}.json"))
+    if "base" not in data:
+        return data
+    base = _merged(data["base"])
+    for key, value in data.items():
+        keeps = isinstance(value, dict) and isinstance(base.get(key), dict)
+        base[key] = {**base[key], **value} if keeps else value
+    return base
+
+
 @cache
 def load_profile(name: str) -> EngineProfile:
-    """A profile by name; InputError with the known ones for any other."""
+    """A profile by name, or the nearest version of that engine (`nearest_profile`); InputError with
+    the known ones for any other name.
+    """
     known = profile_names()
-    if name not in known:
+    stem = name if name in known else nearest_profile(name, known)
+    if stem is None:
         raise InputError(
             f'engine profile "{name}" is not known{nearest(name, known)}; known: {", ".join(known)}'
         )
-    data = json.loads(input_files.read_text(_FOLDER / f"{name}.json"))
-    graphs = data["cuda_graphs"]
+    data = _merged(stem)
+    graphs, host = data["cuda_graphs"], data.get("host", {})
     return EngineProfile(
         name=data["name"],
         source=data["source"],
@@ -205,9 +256,12 @@ def load_profile(name: str) -> EngineProfile:
         memory=MemoryRules(**data["memory"]),
         vllm_release=data.get("kernels", {}).get("vllm", ""),
         nccl_release=data.get("kernels", {}).get("nccl", ""),
+        sglang_release=data.get("kernels", {}).get("sglang", ""),
         cudagraph_mode=data["launch"]["cudagraph_mode"],
         launch_ns=data["launch"]["compiled_ns"],
         eager_launch_ns=data["launch"]["eager_ns"],
+        host_gap_ns=host.get("step_ns", 0),
+        host_sequence_ns=host.get("sequence_ns", 0),
         options=tuple(data.get("schedule", {}).get("options", ())),
         second_token_budget=data.get("schedule", {}).get("second_token_budget", False),
         async_stages=data.get("schedule", {}).get("async_stages", False),

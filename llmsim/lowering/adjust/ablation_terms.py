@@ -73,7 +73,15 @@ TERMS: Mapping[str, Term] = MappingProxyType(
         "host_gap": Term(
             "idle time of the device between two steps",
             "a step starts when the one before ends",
-            "the engine profile's host_gap_ns; 0 unless given or calibrated",
+            (
+                "the engine profile's host.step_ns for synchronous scheduling; else 0 unless given "
+                "or calibrated"
+            ),
+        ),
+        "host_sequence": Term(
+            "idle time of the device between two steps for each sequence",
+            "the host takes as long for many sequences as for one",
+            "the engine profile's host.sequence_ns for synchronous scheduling",
         ),
         "kv_write": Term(
             (
@@ -134,6 +142,7 @@ def engine_without(engine: EngineArgs, disabled: Sequence[str]) -> EngineArgs:
         "prefix_cache": ("enable_prefix_caching", False),
         "api_latency": ("api_latency_ps", 0),
         "host_gap": ("host_gap_ps", 0),
+        "host_sequence": ("host_sequence_ps", 0),
     }
     origin = dict(engine.origin)
     for name in disabled:

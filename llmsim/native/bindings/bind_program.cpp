@@ -190,8 +190,8 @@ void bind_questions(nb::class_<Program>& program) {
             auto usage = p.new_usage();
             const std::int64_t tokens = p.padded(p.rank_features(batch));
             const auto place = p.place(batch, tokens, tokens);
-            return std::max<Ps>(
-                1, p.evaluate(batch, place, p.attention_layer(batch), usage, {}).ps + p.host_gap());
+            const Ps busy = p.evaluate(batch, place, p.attention_layer(batch), usage, {}).ps;
+            return std::max<Ps>(1, busy + p.host_gap(batch.features.sequences));
           },
           "items"_a, "Duration of a step of (tokens, computed before) items, ps.")
       .def(
@@ -259,6 +259,7 @@ void bind_program(nb::module_& m) {
           "largest_graph"_a = 0, "other_attentions"_a = std::vector<AttentionHandle*>{},
           "context_ranks"_a = 1)
       .def("set_graphs", &Program::set_graphs, "rules"_a)
+      .def("set_host_sequence", &Program::set_host_sequence, "each_ps"_a)
       .def(
           "graph",
           [](const Program& p, const std::vector<std::int64_t>& tokens) {

@@ -143,7 +143,10 @@ class Program {
   // the model's order; so many layers then end at equal distances.
   void attention_ends(const Batch& batch, std::int64_t step, std::vector<Ps>& out,
                       std::int32_t even_layers) const;
-  Ps host_gap() const { return host_gap_; }
+  // Idle time of the device after a step of so many sequences, while the host works.
+  Ps host_gap(std::int64_t sequences) const { return host_gap_ + sequences * host_sequence_; }
+  // What the host takes for each sequence of a step.
+  void set_host_sequence(Ps each) { host_sequence_ = each; }
   // From now on a verified draft counts as a sequence in the tables: its logits are computed, too.
   void give_drafts_rows() { drafts_have_rows_ = true; }
   // The least time that the step's reads of weights and KV, or its operations, take at the data
@@ -206,7 +209,8 @@ class Program {
   std::vector<std::int32_t> padded_tokens_;
   GraphRules graphs_;
   LowerBound floor_;
-  Ps host_gap_;
+  Ps host_gap_;  // of a step, without its sequences
+  Ps host_sequence_ = 0;
   bool drafts_have_rows_ = false;
   std::int32_t context_ranks_;            // ranks that share the tokens of prompts
   std::vector<std::int64_t> first_draw_;  // by operator

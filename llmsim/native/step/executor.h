@@ -108,7 +108,7 @@ class FoldedChain {
       price.communication_ps += drafts.communication_ps;
     }
     const Ps start = std::max(now, free_);
-    free_ = start + std::max<Ps>(1, price.ps + program.host_gap());
+    free_ = start + std::max<Ps>(1, price.ps + program.host_gap(batch.features.sequences));
     return {start, free_, price.communication_ps, 0, program.padded(program.rank_features(batch))};
   }
 

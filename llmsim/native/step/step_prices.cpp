@@ -186,6 +186,11 @@ bool StepPricer::split(std::span<const Batch* const> batches) {
   return true;
 }
 
+Ps StepPricer::host_gap(std::size_t member) const {
+  const Batch& batch = *lanes_[0][member].batch;
+  return members_[member]->program().host_gap(batch.features.sequences);
+}
+
 StepPricer::Amount StepPricer::copy(std::int32_t source, std::int64_t bytes) const {
   const CopySource& from = offload()->weights.sources.at(at(source));
   return {moving(bytes, from.latency, from.rate_q16), bytes};
@@ -245,7 +250,7 @@ StepPricer::Amount StepPricer::amount(const StepGraph& graph, const PriceKey& ke
     case NodeRole::kDrafts:
       return {drafts_[at(key.member)].ps};
     case NodeRole::kEnd:
-      return {members_[at(key.member)]->program().host_gap()};
+      return {host_gap(at(key.member))};
     case NodeRole::kOperator:
       return operator_amount(graph, key);
     case NodeRole::kCopy:
@@ -294,7 +299,7 @@ StepPrices StepPricer::ahead(const StepGraph& graph) const {
 }
 
 OpenStep StepPricer::open(std::size_t member, const StepGraph& graph, const StepPrices& prices) {
-  const Ps gap = members_[member]->program().host_gap();
+  const Ps gap = host_gap(member);
   const std::int64_t padded = lanes_[0][member].place.tokens;
   const Program::StepPrice &operators = operators_[member], &drafts = drafts_[member];
   if (offload() == nullptr)

@@ -102,6 +102,7 @@ class StepPricer {
   bool split(std::span<const Batch* const> batches);
   Amount amount(const StepGraph& graph, const PriceKey& key) const;
   Amount operator_amount(const StepGraph& graph, const PriceKey& key) const;
+  Ps host_gap(std::size_t member) const;
   Amount copy(std::int32_t source, std::int64_t bytes) const;
   Amount copy_by_batch(const PriceKey& key) const;
   Amount through_memory(std::int64_t bytes) const;

@@ -95,7 +95,10 @@ def command(
     batch = _chosen(prepared, group, iteration, slowest=slowest, at_s=at, request=request)
     graph = iteration_graph(groups, group, batch)
     if options.verbose:
-        _print_shared_links(batch, graph, groups[group].engine.host_gap_ps)
+        engine = groups[group].engine
+        most = max(len(items) for items in batch.items)
+        gap_ps = engine.host_gap_ps + most * engine.host_sequence_ps
+        _print_shared_links(batch, graph, gap_ps)
     ranks = _ranks(rank, graph.ranks)
     nodes = [node for node in graph.nodes if node.rank in ranks]
     if form == "et":

@@ -18,10 +18,10 @@ from llmsim.costs.source import ANY_VERSION, CostRequest, EngineVersions
 
 PACKAGE = "aiconfigurator_core"
 FRAMEWORKS = ("vllm", "sglang", "trtllm")
-"""In this order: vLLM's own kernels are simulated; another framework's stand in, labelled, where it
-has none.
+"""Who measured kernels. The simulated engine's come first (`EngineVersions.framework`); another
+framework's stand in, labelled, where it has none.
 """
-NAMES = {"vllm": "vLLM", "nccl": "NCCL"}
+NAMES = {"vllm": "vLLM", "nccl": "NCCL", "sglang": "SGLang"}
 """What has a version of its own in `EngineVersions`."""
 
 TABLES = {
@@ -69,13 +69,14 @@ class Database:
         )
 
     def tables(self, kind: str) -> list[TablePath]:
-        """Tables of one kind, vLLM's by `nearest_first`, then those of the other frameworks, newest
-        first.
+        """Tables of one kind, the engine's own by `nearest_first`, then those of the other
+        frameworks.
         """
         family, name = TABLES[kind]
+        own = self.engine.framework
         return [
             found
-            for framework in FRAMEWORKS
+            for framework in sorted(FRAMEWORKS, key=lambda one: one != own)
             for found in self._versions(family, framework, name, kind)
         ]
 

@@ -1,0 +1,1 @@
+"""Simulates published measurements of real servers with nothing fitted, and tabulates errors."""

@@ -1,0 +1,133 @@
+"""Reads the table of published measurements: one `Point` for each server, load and page."""
+
+import csv
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+METRICS = ("throughput", "ttft", "tpot")
+"""Output tokens per second, mean time to first token and mean time per output token."""
+TRACE = "groundtruth/workloads/sharegpt-llama-3.1-8b-300-sps10.jsonl"
+GRADES = "ABC"
+
+
+class Skipped(Exception):
+    """A point cannot be simulated here; the text says why."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One published measurement; `real` holds what the page states, in seconds and tokens/s."""
+
+    name: str
+    source: str
+    engine: str
+    version: str
+    """Empty: the page does not state it."""
+    model: str
+    hardware: str
+    devices: int
+    layout: str
+    requests: int
+    input_tokens: float
+    output_tokens: float
+    concurrency: int
+    """0: no limit."""
+    options: tuple[str, ...]
+    grade: str
+    real: dict[str, float]
+    lengths: tuple[tuple[int, int], ...] = ()
+    """(input, output) tokens of each request where the page has them."""
+    sampled: bool = False
+    """Lengths follow ShareGPT, scaled to the published means."""
+    spread: float = 1.0
+    """Lengths are uniform from this share of the published ones to the whole."""
+    pd_types: tuple[str | None, ...] = (None,)
+    """Role of each instance."""
+    era: str = ""
+    """What the page states in place of a version, such as its month."""
+    median_tpot: bool = False
+    """The page states the median of TPOT instead of its mean."""
+    trace: str = ""
+    """Trace of the data folder that the run served, with its arrivals."""
+
+    @property
+    def system(self) -> str:
+        """What is left out together: one model on one kind of machine."""
+        return f"{self.model} on {self.devices} {self.hardware}"
+
+
+def read_points(path: Path) -> list[Point]:
+    """Every row with a time or a throughput; rows of start-up logs are in the KV table."""
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    return [_point(row) for row in rows if not row["id"].startswith("kv_")]
+
+
+LENGTHS = {
+    "lambda_mistral7b_h100_10": (
+        (14, 30, 28, 12, 29, 487, 369, 5, 236),
+        (129, 890, 273, 169, 928, 10, 26, 8, 57),
+    )
+}
+"""Lengths that a page's result file lists; a tenth request got no token and is left out."""
+CORRECTED_MS = {"lambda_mistral7b_h100_10": {"ttft": 51.811695587821305 * 10 / 9}}
+"""Means of the requests that ran: the file counts the one without a token as 0 ms."""
+
+
+def _point(row: dict[str, str]) -> Point:
+    real = {
+        "throughput": _number(row["real_output_tok_s"]),
+        "ttft": _number(row["real_mean_ttft_ms"]) / 1e3,
+        "tpot": _number(row["real_mean_tpot_ms"]) / 1e3,
+    }
+    real |= {name: ms / 1e3 for name, ms in CORRECTED_MS.get(row["id"], {}).items()}
+    requests = _number(row["n_requests"])
+    inputs, outputs = row["input_tokens"], row["output_tokens"]
+    version = row["engine_version"].removeprefix("SGLang ").split(";")[0]
+    return Point(
+        name=row["id"],
+        source=row["source"],
+        engine=row["engine"],
+        version=version if version[:1].isdigit() else "",
+        era=row["engine_version"],
+        model=row["model"],
+        hardware=row["hardware"],
+        devices=int(row["gpus_tp"]),
+        layout=row["layout"],
+        requests=0 if math.isnan(requests) else int(requests),
+        input_tokens=_number(inputs),
+        output_tokens=_number(outputs),
+        concurrency=0 if row["max_concurrency"] == "inf" else int(row["max_concurrency"]),
+        options=_options(row),
+        grade=row["grade"],
+        real={name: value for name, value in real.items() if not math.isnan(value)},
+        lengths=tuple(zip(*LENGTHS.get(row["id"], ()), strict=True)),
+        median_tpot="TPOT is the median" in row["note"],
+        spread=0.8 if "drawn uniformly 0.8-1.0" in row["note"] else 1.0,
+        sampled="." in inputs or "ShareGPT" in row["note"] or inputs == "ShareGPT",
+    )
+
+
+SERVE_OPTIONS = ("--max-model-len", "--gpu-memory-utilization")
+"""Options of the published command that the simulator has, too; each takes a value."""
+
+
+def _options(row: dict[str, str]) -> tuple[str, ...]:
+    """What the published command, or the row's note on the run, says of the engine."""
+    words = row["serve_options"].split() + row["sim_options"].split()
+    found: dict[str, str] = {}
+    for option, value in pairwise(words):
+        if option in (*SERVE_OPTIONS, "--dtype"):
+            found.setdefault(option, value)
+    if "--no-enable-prefix-caching" in words:
+        found["--no-enable-prefix-caching"] = ""
+    return tuple(word for pair in found.items() for word in pair if word)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

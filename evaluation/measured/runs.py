@@ -1,0 +1,145 @@
+"""Simulates a published measurement with the engine profile of its version and nothing fitted."""
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from llmsim.api.prepare import trial
+from llmsim.cli.run.arguments import checked_options
+from llmsim.config.errors import LlmsimError
+from llmsim.validation.logs.recording import recording_of
+from measured.points import TRACE, Point, Skipped
+
+STAND_INS = {
+    "zai-org/GLM-4.6": "zai-org/GLM-4.5",
+    "moonshotai/Kimi-K2.5 (NVFP4)": "",
+    "DeepSeek-R1-0528-FP4-V2": "",
+}
+"""A model of the same shapes, or nothing where none is a preset."""
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """What a run gave: seconds and tokens per second, under the names of `Point.real`."""
+
+    metrics: dict[str, float]
+
+    def errors(self, point: Point) -> dict[str, float]:
+        """Simulated minus real, percent, of every metric that the page states."""
+        return {name: 100 * (self.metrics[name] / real - 1) for name, real in point.real.items()}
+
+
+def simulate(
+    point: Point, data: Path, scratch: Path, more: tuple[str, ...] = (), profile: str = ""
+) -> Simulated:
+    """Runs it; raises Skipped with the reason where it cannot be simulated."""
+    if not point.requests:
+        raise Skipped("the page does not state how many requests ran")
+    cluster = scratch / f"{point.name}.json"
+    cluster.write_text(json.dumps(_cluster(point)), encoding="utf-8")
+    arguments = [
+        "--cluster-config",
+        str(cluster),
+        "--dataset",
+        str(_trace(point, data, scratch)),
+        "--cost-source",
+        "silicon",
+        "--engine-profile",
+        profile or profile_of(point),
+        *(("--max-concurrency", str(point.concurrency)) if point.concurrency else ()),
+        *point.options,
+        *more,
+    ]
+    try:
+        found = recording_of(trial(checked_options(arguments)))
+    except LlmsimError as error:
+        raise Skipped(str(error)) from error
+    tpot = found.tpot_s[~np.isnan(found.tpot_s)]
+    return Simulated(
+        {
+            "throughput": found.output_throughput,
+            "ttft": float(found.ttft_s.mean()),
+            "tpot": float(np.median(tpot) if point.median_tpot else tpot.mean()),
+        }
+    )
+
+
+def profile_of(point: Point) -> str:
+    """The engine profile of the published version; an unknown one takes the profile of its time."""
+    version = point.version or next(
+        (release for month, release in RELEASES.items() if month in point.era), DEFAULT_RELEASE
+    )
+    return f"{point.engine.lower()}-{version}"
+
+
+RELEASES = {"2025-04": "0.8.4", "2025-12": "0.13.0"}
+"""Month of a page that does not state the version -> the release of vLLM at that time."""
+DEFAULT_RELEASE = "0.24.0"
+
+
+def _cluster(point: Point) -> dict[str, Any]:
+    model = STAND_INS.get(point.model, point.model)
+    if not model:
+        raise Skipped(f"no preset has the shapes and types of {point.model}")
+    if point.layout.startswith("DP"):
+        raise Skipped(f"the page states {point.layout} without the ranks' batches")
+    cut = {"ep_size": 1} if "experts cut" in point.layout else {}
+    instances = [
+        {
+            "model_name": model,
+            "hardware": point.hardware,
+            "num_npus": point.devices,
+            "tp_size": point.devices,
+            "pd_type": role,
+            **cut,
+        }
+        for role in point.pd_types
+    ]
+    node = {"num_instances": len(instances), "instances": instances}
+    node["cpu_mem"] = {"mem_size": 1024, "mem_bw": 512, "mem_latency": 0}
+    return {"num_nodes": 1, "link_bw": 450, "link_latency": 0, "nodes": [node]}
+
+
+def _trace(point: Point, data: Path, scratch: Path) -> Path:
+    if point.trace:
+        return _needed(data / point.trace)
+    lengths = point.lengths or _lengths(point, data)
+    path = scratch / f"{point.name}.jsonl"
+    with path.open("w", encoding="utf-8") as file:
+        for inputs, outputs in lengths:
+            row = {"input_toks": inputs, "output_toks": outputs, "arrival_time_ns": 0}
+            file.write(json.dumps(row) + "\n")
+    return path
+
+
+def _needed(path: Path) -> Path:
+    if not path.exists():
+        raise Skipped(f"{path.name} is not in the data folder")
+    return path
+
+
+def _lengths(point: Point, data: Path) -> list[tuple[int, int]]:
+    """Fixed lengths, or those of a ShareGPT trace scaled to the published means."""
+    if not point.sampled:
+        wanted = (point.input_tokens, point.output_tokens)
+        share = np.random.default_rng(0).uniform(point.spread, 1.0, (point.requests, 2))
+        return [(round(a), round(b)) for a, b in (share * wanted).tolist()]
+    rows = []
+    with _needed(data / TRACE).open(encoding="utf-8") as file:
+        for line in file:
+            row = json.loads(line)
+            rows.append((row["input_toks"], row["output_toks"]))
+    rows = [rows[index % len(rows)] for index in range(point.requests)]
+    wanted = (point.input_tokens, point.output_tokens)
+    scale = [
+        1.0 if math.isnan(mean) else mean * len(rows) / sum(row[side] for row in rows)
+        for side, mean in enumerate(wanted)
+    ]
+    return [
+        (max(1, round(inputs * scale[0])), max(1, round(outputs * scale[1])))
+        for inputs, outputs in rows
+    ]

@@ -1,0 +1,52 @@
+"""Published measurements are simulated as their pages describe them, or skipped with a reason."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "evaluation"))
+
+from measured.points import Skipped, read_points  # noqa: E402
+from measured.report import Row, points_markdown  # noqa: E402
+from measured.runs import profile_of, simulate  # noqa: E402
+
+HEADER = (
+    "id,source,engine,engine_version,model,hardware,gpus_tp,layout,n_requests,input_tokens,"
+    "output_tokens,arrivals,max_concurrency,serve_options,sim_options,real_output_tok_s,"
+    "real_mean_ttft_ms,real_mean_tpot_ms,real_median_itl_ms,grade,note"
+)
+ROWS = (
+    "one,page,vLLM,0.11.0,meta-llama/Llama-3.1-8B,H100,1,TP,4,100,20,all at t=0,2,"
+    "vllm serve x --max-model-len 4096,,250,30,7.5,,A,",
+    "two,page,vLLM,unknown 2025-04,meta-llama/Llama-3.1-8B,H100,1,TP,,100,20,all,inf,,,9,,,,B,",
+    "kv_three,page,vLLM,2025,meta-llama/Llama-3.1-8B,H100,1,TP,,,,,,,,,,,,A,KV capacity",
+)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "points.csv"
+    path.write_text("\n".join((HEADER, *ROWS)) + "\n", encoding="utf-8")
+    return path
+
+
+def test_rows_become_points(table: Path) -> None:
+    one, two = read_points(table)
+    assert (one.requests, one.concurrency, one.options) == (4, 2, ("--max-model-len", "4096"))
+    assert one.real == {"throughput": 250, "ttft": 0.03, "tpot": 0.0075}
+    assert (profile_of(one), profile_of(two)) == ("vllm-0.11.0", "vllm-0.8.4")
+    assert two.real == {"throughput": 9}
+
+
+def test_a_point_is_simulated_and_tabulated(table: Path, tmp_path: Path) -> None:
+    pytest.importorskip("aiconfigurator_core")
+    one, two = read_points(table)
+    found = simulate(one, tmp_path, tmp_path)
+    assert set(found.errors(one)) == {"throughput", "ttft", "tpot"}
+    assert 0.005 < found.metrics["tpot"] < 0.01
+    with pytest.raises(Skipped, match="how many requests"):
+        simulate(two, tmp_path, tmp_path)
+    text = points_markdown([Row(one, found.errors(one)), Row(two, {}, "no count")])
+    assert "| throughput | 1 |" in text and "- two: skipped, no count" in text
