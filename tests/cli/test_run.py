@@ -174,7 +174,7 @@ def test_routers_use_every_group(router: str, tmp_path: Path) -> None:
         (["--max-model-len", "999999999"], 2, "max_model_len"),
         (["--num-gpu-blocks-override", "1"], 3, "at least 2"),
         (["--num-gpu-blocks-override", "99999999"], 3, "num_gpu_blocks_override"),
-        (["--engine-profile", "vllm-0.23"], 2, "vllm-0.24"),
+        (["--engine-profile", "vlm-0.23"], 2, "vllm-0.24"),
         (["--num-reqs", "-3"], 2, "--num-reqs"),
         (["--seed", "-3"], 2, "--seed"),
         (["--log-interval", "0"], 2, "--log-interval"),
