@@ -428,6 +428,14 @@ class Sessions:
 
     def __init__(self, next_call: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None: ...
 
+    @property
+    def session(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]:
+        """Row of the first call of each row's session."""
+
+    @property
+    def round(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]:
+        """Place of each row among the calls of its session, from 0."""
+
 class SchedulerConfig:
     """Options of a scheduler, by its name."""
 
@@ -1106,6 +1114,11 @@ def native_router(name: str, seed: int, options: Mapping[str, float], session: A
     A native router. session: number of each row's session from 0, or -1; empty when no row has one.
     """
 
+def keep_sessions(inner: RouterMaker, session: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> RouterMaker:
+    """
+    Another router, but later calls of a session go to the group of its first call. session: number of each row's session from 0, or -1 for rows without this.
+    """
+
 def python_router(route: object, session_names: object | None, model_names: object) -> RouterMaker:
     """
     A function route(request, groups) -> index (llmsim.routing.base.Router). session_names: by row, or None; model_names: of the deployment.
@@ -1149,7 +1162,7 @@ class Policies:
 
     def set_eviction(self, freed: object, reused: object, evict: object) -> None: ...
 
-    def set_ranking(self, waiting: bool, running: bool, victims: bool, pauses: bool, rank: object, added: object | None, executed: object | None, left: object | None) -> None: ...
+    def set_ranking(self, waiting: bool, running: bool, victims: bool, pauses: bool, rank: object, added: object | None, scheduled: object | None, executed: object | None, left: object | None) -> None: ...
 
 class RankView:
     """All requests of a group (llmsim.scheduling.base.RankView)."""

@@ -211,6 +211,51 @@ class RequestTokens(Table):
     itl_ps: Lists = optional_ps("Inter-token latencies, one less than tokens.")
 
 
+@dataclass(eq=False)
+class SessionColumns(Table):
+    """One row per session, in the order of their first calls; a request alone is a session.
+
+    The answer round is the last call that is not hidden. Times are null unless every call finished.
+    """
+
+    session_id: Text = column("", "Name of the session; null where it has none.", nullable=True)
+    rounds: Int32 = column("", "Calls of the session.")
+    hidden_rounds: Int32 = column("", "Calls whose answers the client does not see.")
+    finished_rounds: Int32 = column("", "Calls that finished.")
+    arrival_ps: Int64 = optional_ps("When the client sent the first call.")
+    finish_ps: Int64 = optional_ps("Last token of the last call.")
+    attft_ps: Int64 = optional_ps("First token of the answer round - arrival of the session.")
+    atpot_ps: Float64 = optional_ps("Mean time per token after the first, of the answer round.")
+    session_e2el_ps: Int64 = optional_ps("Last token - arrival of the session.")
+    planning_tokens_per_s: Float64 = column(
+        "tokens/s",
+        "Tokens of hidden rounds per second from the arrival to the answer round's.",
+        nullable=True,
+    )
+    input_tokens: Int64 = column("tokens", "Prompts of all calls.")
+    new_prompt_tokens: Int64 = column(
+        "tokens", "The same without what calls repeat of the call before."
+    )
+    hidden_new_prompt_tokens: Int64 = column("tokens", "The part of it that hidden rounds have.")
+    emitted_tokens: Int64 = column("tokens", "Tokens of all answers.")
+    hidden_tokens: Int64 = column("tokens", "Tokens of the answers of hidden rounds.")
+    cached_tokens: Int64 = column("tokens", "Prompt tokens that the prefix cache held.")
+    own_hit_tokens: Int64 = column(
+        "tokens", "The part of it that the session's call before had said."
+    )
+    preemptions: Int32 = column("", "How often its calls were sent back to the queue.")
+    tool_ps: Int64 = optional_ps("Tools, between the calls.")
+    api_ps: Int64 = optional_ps("Cause `api_ps` of its calls.")
+    queue_ps: Int64 = optional_ps("Cause `queue_ps` of its calls.")
+    wait_ps: Int64 = optional_ps("Cause `wait_ps` of its calls.")
+    prefill_ps: Int64 = optional_ps("Cause `prefill_ps` of its calls.")
+    decode_ps: Int64 = optional_ps("Cause `decode_ps` of its calls.")
+    communication_ps: Int64 = optional_ps("Cause `communication_ps` of its calls.")
+    host_ps: Int64 = optional_ps("Cause `host_ps` of its calls.")
+    kv_transfer_ps: Int64 = optional_ps("Cause `kv_transfer_ps` of its calls.")
+    preemption_ps: Int64 = optional_ps("Cause `preemption_ps` of its calls.")
+
+
 class StepColumns(Table):
     """One row per engine step and group."""
 
@@ -409,6 +454,7 @@ FILES: dict[str, tuple[Column, ...]] = {
     ),
     "steps.parquet": StepColumns.COLUMNS,
     "series.parquet": SeriesColumns.COLUMNS,
+    "sessions.parquet": SessionColumns.COLUMNS,
     "kv_tiers.parquet": KvTierSeriesColumns.COLUMNS,
     "links.parquet": LinkSeriesColumns.COLUMNS,
     "power.parquet": PowerColumns.COLUMNS,

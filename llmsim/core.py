@@ -91,6 +91,12 @@ class Workload:
     """Shape (n,): the client gives up so long after the arrival; -1: never."""
     cancel_after_tokens: Int32 | None = None
     """Shape (n,): the client gives up with so many tokens; 0: never."""
+    hidden: NDArray[np.bool_] | None = None
+    """Shape (n,): the answer is part of a session's reasoning, which its client does not see.
+    None: the trace says nothing of reasoning.
+    """
+    extends: NDArray[np.bool_] | None = None
+    """Shape (n,): the prompt begins with prompt and answer of the row before, by assumption."""
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:

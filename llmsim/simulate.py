@@ -27,7 +27,7 @@ from llmsim.results.detokenization_delay import with_output_processing
 from llmsim.results.invariants import check_invariants
 from llmsim.results.notes import notes_of_run
 from llmsim.results.series_sink import KeptSeries, SeriesSink
-from llmsim.routing import RouterSpec
+from llmsim.routing import RouterSpec, kept_sessions
 from llmsim.scheduling.policies import PolicySpecs
 from llmsim.scheduling.ranking import with_ranking
 
@@ -65,6 +65,10 @@ class SimulationOptions:
     router: RouterSpec = field(default_factory=RouterSpec)
     decode_router: RouterSpec = field(default_factory=RouterSpec)
     """Chooses where a disaggregated request is decoded."""
+    session_affinity: bool = True
+    """Later calls of sessions with hidden rounds go where the first one went, whatever the routers
+    choose for others.
+    """
     seed: int = 0
     series_interval_ps: int = PS_PER_S
     record_series: bool = True
@@ -258,11 +262,15 @@ def _frontend(
 ) -> "_native.Frontend":
     models, seed = deployment.models, options.seed
     admission = options.policies.native_admission(models, workload)
-    router = options.router.native(seed, models, workload)
+    kept = kept_sessions(workload) if options.session_affinity else None
+
+    def router(spec: RouterSpec) -> "_native.RouterMaker":
+        made = spec.native(seed, models, workload)
+        return made if kept is None else _native.keep_sessions(made, kept)
+
     if deployment.kv_transfers is None:
-        return _native.Frontend(router, None, admission)
-    decode_router = options.decode_router.native(seed, models, workload)
-    return _native.Frontend(router, decode_router, admission)
+        return _native.Frontend(router(options.router), None, admission)
+    return _native.Frontend(router(options.router), router(options.decode_router), admission)
 
 
 def _refuse_what_a_python_scheduler_does_not_do(

@@ -41,6 +41,7 @@ WORKLOAD_OPTIONS = (
     "require",
     "targets_ps",
     "router",
+    "session_affinity",
     "seed",
     "log_interval_ps",
 )

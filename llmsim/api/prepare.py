@@ -146,6 +146,7 @@ def with_workload(
     simulation = SimulationOptions(
         router=options.router,
         decode_router=options.decode_router,
+        session_affinity=options.session_affinity,
         seed=options.seed,
         series_interval_ps=options.log_interval_ps,
         record_series=record_series,

@@ -16,6 +16,7 @@ from llmsim.api.verdict import verdict
 from llmsim.columns import PowerColumns, SeriesColumns, StepColumns
 from llmsim.config.errors import InfeasibleError, InputError
 from llmsim.core import PS_PER_S, Results
+from llmsim.results.sessions import reasons
 
 if TYPE_CHECKING:
     import networkx
@@ -83,8 +84,11 @@ class Result:
     def sessions(self) -> "pd.DataFrame":
         """One row per session: its calls, tokens, first arrival, last token and duration.
 
-        A session with a call that did not finish has no `finish_ps` and no `duration_ps`.
+        A session with a call that did not finish has no `finish_ps` and no `duration_ps`. Where the
+        workload has hidden rounds, the other columns of `sessions.parquet` follow.
         """
+        if reasons(self._results.workload):
+            return self._reasoning_sessions()
         named = self.requests[self.requests["session_id"].notna()]
         groups = named.groupby("session_id", sort=False)
         table = groups.agg(
@@ -144,6 +148,16 @@ class Result:
             rows += operator_limits(index, costs, usage, self._results.time_shares)
         names = ("group", "operator", "time_ps", "compute_ps", "limit")
         return pd.DataFrame([[getattr(row, name) for name in names] for row in rows], columns=names)
+
+    def _reasoning_sessions(self) -> "pd.DataFrame":
+        from llmsim.export.parquet import session_table
+
+        table = _frame(session_table(self._results))
+        old = {"rounds": "calls", "finished_rounds": "finished", "session_e2el_ps": "duration_ps"}
+        first = ["session_id", "calls", "finished", "input_tokens", "emitted_tokens"]
+        first += ["arrival_ps", "finish_ps", "duration_ps"]
+        table = table.assign(**{new: table[name] for name, new in old.items()})
+        return table[[*first, *(name for name in table.columns if name not in first)]]
 
     @property
     def notes(self) -> list[str]:

@@ -65,6 +65,10 @@ def _call(workload: Workload, row: int, vocabulary: int, arrival: dict[str, int]
         call["cancel_after_ns"] = int(workload.timeout_ps[row]) // PS_PER_NS
     if workload.cancel_after_tokens is not None and workload.cancel_after_tokens[row]:
         call["cancel_after_toks"] = int(workload.cancel_after_tokens[row])
+    if workload.hidden is not None and workload.hidden[row]:
+        call["hidden"] = True
+    if workload.extends is not None and workload.extends[row] and not vocabulary:
+        call["extends"] = True
     if vocabulary:
         stream = _tokens(workload, row, vocabulary).tolist()
         call |= {"input_tok_ids": stream[:split], "output_tok_ids": stream[split:]}

@@ -91,6 +91,28 @@ def request_table(results: Results) -> "pa.Table":
     return pa.Table.from_batches(_request_batches(results, schema), schema)
 
 
+def session_table(results: Results) -> "pa.Table":
+    """One row per session, in the order of their first calls."""
+    import pyarrow as pa
+
+    from llmsim.results.sessions import session_files
+
+    schema = _arrow_schema(FILES["sessions.parquet"])
+    columns = session_files(results)
+    arrays = [
+        pa.array(columns[name][0], schema.field(name).type, mask=columns[name][1])
+        for name in schema.names
+    ]
+    return pa.table(arrays, schema=schema)
+
+
+def write_sessions(results: Results, path: str | Path) -> None:
+    """Writes `session_table`. Raises InputError where `path` cannot be written."""
+    table = session_table(results)
+    with _writer(path, table.schema) as writer:
+        writer.write_table(table)
+
+
 def _request_batches(results: Results, schema: "pa.Schema") -> Iterator["pa.RecordBatch"]:
     import pyarrow as pa
 

@@ -19,8 +19,9 @@ from llmsim.config.input_files import InputFile
 from llmsim.core import Results
 from llmsim.export.files import check_writable_folder
 from llmsim.export.json import write_json
-from llmsim.export.parquet import write_columns, write_requests
+from llmsim.export.parquet import write_columns, write_requests, write_sessions
 from llmsim.export.series_files import SeriesFiles
+from llmsim.results.sessions import reasons
 
 SCHEMA_VERSION = 1
 
@@ -67,8 +68,10 @@ def write_run_dir(
     write_columns(results.steps, StepColumns.COLUMNS, target / "steps.parquet")
     written = written or _all_at_once(target, results)
     written.finish("series")
-    for name in ("kv_tiers.parquet", "links.parquet", "power.parquet"):
+    for name in ("sessions.parquet", "kv_tiers.parquet", "links.parquet", "power.parquet"):
         (target / name).unlink(missing_ok=True)
+    if reasons(results.workload):
+        write_sessions(results, target / "sessions.parquet")
     if results.kv_tiers:
         written.finish("kv_tiers")
     if len(results.links.get("bytes", ())):

@@ -57,7 +57,8 @@ def render_headline(summary: Mapping[str, Any], *, rich_terminal: bool) -> str:
 
 def headline(summary: Mapping[str, Any]) -> list[Line]:
     """The lines, in their order; where there are too many, the least important are left out."""
-    lines = [*_served(summary), *_latencies(summary), *_goodput(summary), *_warnings(summary)]
+    lines = [*_served(summary), *_latencies(summary), *_sessions(summary), *_goodput(summary)]
+    lines += _warnings(summary)
     lines += [*_limits(summary), *_money(summary), *_trust(summary)]
     more = Line("More", _more(summary), 0, "dim")
     kept = sorted(lines, key=lambda line: line.rank)[: MOST_LINES - 1]
@@ -93,21 +94,36 @@ def _latencies(summary: Mapping[str, Any]) -> Iterator[Line]:
         yield Line(label, f"{'   '.join(values)}   mean {mean:>7} ms", 0, "bold")
 
 
+def _sessions(summary: Mapping[str, Any]) -> Iterator[Line]:
+    """Where the workload has hidden rounds, the visible answer's first token counts."""
+    sessions = summary.get("sessions")
+    if sessions is None:
+        return
+    attft = sessions["attft_ms"]
+    shown = "   ".join(f"{name} {_number(attft[name]):>7}" for name in ("p50", "p90", "p99"))
+    yield Line("aTTFT", f"{shown}   mean {_number(attft['mean']):>7} ms", 0, "bold")
+
+
 def _goodput(summary: Mapping[str, Any]) -> Iterator[Line]:
     good = summary["goodput"]
     if good is None:
         return
     wanted = ", ".join(
-        f"{name.upper()} {limit:g} ms ({_percent(good['shares'][name])})"
+        f"{_title(name)} {limit:g} ms ({_percent(good['shares'][name])})"
         for name, limit in good["targets_ms"].items()
     )
+    counted = good.get("of", "req")
     met = good["share"] is not None and good["share"] >= 0.99
     yield Line(
         "Goodput",
-        f"{_number(good['request_goodput'])} req/s ({_percent(good['share'])}) meet {wanted}",
+        f"{_number(good['request_goodput'])} {counted}/s ({_percent(good['share'])}) meet {wanted}",
         1,
         "green" if met else "yellow",
     )
+
+
+def _title(latency: str) -> str:
+    return "aTTFT" if latency == "attft" else latency.upper()
 
 
 def _warnings(summary: Mapping[str, Any]) -> Iterator[Line]:

@@ -39,7 +39,8 @@ def _unnamed_sessions(workload: Workload) -> tuple[str, ...]:
     return (
         f"{unnamed} later calls of sessions are given by lengths alone: they find nothing in the "
         "prefix cache, not "
-        "even what their own session computed; give input_tok_ids and output_tok_ids to let them",
+        "even what their own session computed; give input_tok_ids and output_tok_ids, or "
+        '"extends": true, to let them',
     )
 
 

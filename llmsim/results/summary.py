@@ -22,6 +22,7 @@ from llmsim.results.metrics import (
     latencies,
     makespan_ps,
 )
+from llmsim.results.sessions import reasons, sessions_block
 from llmsim.results.speculation import speculation_block
 from llmsim.results.utilisation import by_device, group_usage, utilisation
 
@@ -73,6 +74,8 @@ def summary(results: Results, info: Mapping[str, Any]) -> dict[str, Any]:
         "circular_groups": list(results.circular),
         "horizon_s": None if results.horizon_ps is None else results.horizon_ps / PS_PER_S,
     }
+    if reasons(results.workload):
+        block["sessions"] = sessions_block(results)
     block["invariants"][summary_checks.NAME] = summary_checks.check_summary(block, results)
     return block
 

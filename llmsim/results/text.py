@@ -108,17 +108,36 @@ def _facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "Total throughput (tok/s)", _number(summary["total_token_throughput"], 2)
     good = summary.get("goodput")
     if good is not None:
+        counted = good.get("of", "requests")
         wanted = ", ".join(
             f"{name.upper()} {limit_ms:g} ms {_percent(good['shares'][name])}"
             for name, limit_ms in good["targets_ms"].items()
         )
         yield (
-            "Goodput (req/s)",
+            f"Goodput ({'req' if counted == 'requests' else counted}/s)",
             (
-                f"{_number(good['request_goodput'], 3)}, {_percent(good['share'])} of requests "
+                f"{_number(good['request_goodput'], 3)}, {_percent(good['share'])} of {counted} "
                 f"({wanted})"
             ),
         )
+
+
+def _session_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Of workloads with hidden rounds."""
+    found = summary.get("sessions")
+    if found is None:
+        return
+    rounds = f"{found['rounds']} rounds, {found['hidden_rounds']} of them hidden"
+    yield "Sessions", f"{found['completed']} of {found['sessions']} completed, {rounds}"
+    for label, name in (
+        ("aTTFT (ms)", "attft_ms"),
+        ("aTPOT (ms)", "atpot_ms"),
+        ("Session latency (ms)", "session_e2el_ms"),
+    ):
+        values = [f"{key} {_number(value, 3)}" for key, value in found[name].items()]
+        yield label, ", ".join(values)
+    planned = found["hidden_planning_throughput"]["total"]
+    yield "Hidden planning throughput (tok/s)", _number(planned, 2)
 
 
 def _latency_rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
@@ -127,6 +146,7 @@ def _latency_rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]
 
 
 def _machine_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield from _session_facts(summary)
     yield from _kv_cache_facts(summary["kv_cache"])
     yield from _utilisation_facts(summary)
     yield from _cache_facts(summary)

@@ -3,6 +3,6 @@ Python.
 """
 
 from llmsim.routing.base import GroupView, RequestView, Router
-from llmsim.routing.spec import RouterSpec, parse_router
+from llmsim.routing.spec import RouterSpec, kept_sessions, parse_router
 
-__all__ = ["GroupView", "RequestView", "Router", "RouterSpec", "parse_router"]
+__all__ = ["GroupView", "RequestView", "Router", "RouterSpec", "kept_sessions", "parse_router"]

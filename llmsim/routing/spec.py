@@ -138,6 +138,22 @@ def session_names(workload: Workload) -> list[str] | None:
     return names
 
 
+def kept_sessions(workload: Workload) -> Int32 | None:
+    """Number of each row's session where that has hidden rounds, else -1, shape (requests,); None
+    where no session has any.
+
+    Such sessions stay in one group, so that each round finds the context of the rounds before.
+    """
+    from llmsim import _native
+
+    if workload.hidden is None or not workload.hidden.any():
+        return None
+    session = _native.Sessions(workload.next_call).session
+    reasons = np.zeros(len(workload), np.bool_)
+    reasons[session[workload.hidden]] = True
+    return np.where(reasons[session], session, -1).astype(np.int32)
+
+
 def session_numbers(workload: Workload) -> Int32:
     """Number of each row's session from 0, or -1 where it has none, shape (requests,); empty when
     no row has one.

@@ -44,7 +44,7 @@ def with_ranking(
     ranking = make()
     events = [
         guarded(RANKING, name, getattr(ranking, method)) if hasattr(ranking, method) else None
-        for method in ("added", "executed", "left")
+        for method in ("added", "scheduled", "executed", "left")
     ]
     policies = _native.Policies()
     policies.set_ranking(

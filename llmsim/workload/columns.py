@@ -4,6 +4,7 @@ from array import array
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from llmsim.core import PS_PER_NS, Int32, Int64, UInt64, Workload
 from llmsim.workload.content import ContentHasher, content_hasher, reordered
@@ -28,6 +29,8 @@ class WorkloadBuilder:
         self._priorities: dict[int, int] = {}
         self._timeouts_ns: dict[int, int] = {}
         self._token_limits: dict[int, int] = {}
+        self._hidden: dict[int, int] = {}
+        self._extends: dict[int, int] = {}
         self._hasher: ContentHasher | None = None
         self._has_calls = False
 
@@ -92,6 +95,24 @@ class WorkloadBuilder:
             self._timeouts_ns[row] = timeout_ns
         if tokens is not None:
             self._token_limits[row] = tokens
+
+    def reason_last(self, *, hidden: bool, extends: bool) -> None:
+        """Says of the row just added whether its answer is hidden from the client, and whether its
+        prompt begins with the prompt and the answer of the row before.
+        """
+        row = len(self) - 1
+        self._hidden[row] = int(hidden)
+        if extends:
+            self._extends[row] = 1
+
+    def assumptions(self, source: str) -> list[str]:
+        """Sentences about what was assumed of prompts that are given by their lengths."""
+        if not self._extends:
+            return []
+        return [
+            f"{source}: {len(self._extends)} later calls extend their sessions, so each prompt is "
+            "taken to begin with the prompt and the answer of the call before, token for token"
+        ]
 
     def repeated_names(self) -> list[str]:
         """Sentences about request ids and names of sessions that several lines carry: outputs
@@ -161,6 +182,8 @@ class WorkloadBuilder:
                 rows,
             ),
             cancel_after_tokens=self._optional(self._token_limits, 0, np.int32, rows),
+            hidden=self._optional(self._hidden, 0, np.bool_, rows),
+            extends=self._optional(self._extends, 0, np.bool_, rows),
             notes=notes,
         )
 
@@ -173,11 +196,45 @@ class WorkloadBuilder:
         return column[rows]
 
     def _content(self, n: int) -> tuple[Int64, UInt64]:
-        if self._hasher is None:
-            return np.zeros(n + 1, dtype=np.int64), np.zeros(0, dtype=np.uint64)
-        return np.asarray(self._hasher.offsets(), dtype=np.int64), np.asarray(
-            self._hasher.keys(), dtype=np.uint64
-        )
+        offsets, keys = np.zeros(n + 1, dtype=np.int64), np.zeros(0, dtype=np.uint64)
+        if self._hasher is not None:
+            offsets = np.asarray(self._hasher.offsets(), dtype=np.int64)
+            keys = np.asarray(self._hasher.keys(), dtype=np.uint64)
+        if not self._extends or self.granularity == 0:
+            return offsets, keys
+        extends = np.zeros(n, dtype=np.bool_)
+        extends[np.fromiter(self._extends, dtype=np.int64)] = True
+        tokens = np.array(self._input, dtype=np.int64) + np.array(self._output, dtype=np.int64)
+        return with_extensions(offsets, keys, extends, tokens // self.granularity)
+
+
+def with_extensions(
+    offsets: Int64, keys: UInt64, extends: NDArray[np.bool_], blocks: Int64
+) -> tuple[Int64, UInt64]:
+    """Content keys (offsets, keys) where the prompt of a row that `extends` begins with all of the
+    row before.
+
+    A run of such rows is one stream: its blocks have the keys of the run's first row as far as that
+    one has keys, and keys of the run's own after that. `blocks` are the full blocks of each row,
+    prompt and answer. Rows outside of such runs keep their keys.
+    """
+    counts = np.diff(offsets)
+    head = np.maximum.accumulate(np.where(extends, -1, np.arange(len(extends))))
+    longest = np.zeros(len(extends), dtype=np.int64)
+    np.maximum.at(longest, head, np.where(extends, blocks, 0))
+    in_run = longest[head] > 0
+    own = np.where(extends | ~in_run, 0, np.maximum(np.maximum(longest, blocks) - counts, 0))
+    first_own = int(keys.max(initial=np.uint64(0))) + 1 + np.cumsum(own) - own - counts
+    new_counts = np.where(in_run, blocks, counts)
+    new_offsets = np.zeros(len(extends) + 1, dtype=np.int64)
+    np.cumsum(new_counts, out=new_offsets[1:])
+    row = np.repeat(np.arange(len(extends)), new_counts)
+    block = np.arange(new_offsets[-1]) - new_offsets[row]
+    source = np.where(in_run, head, np.arange(len(extends)))[row]
+    made = (first_own[source] + block).astype(np.uint64)
+    known = block < counts[source]
+    made[known] = keys[offsets[source[known]] + block[known]]
+    return new_offsets, made
 
 
 def next_calls(arrival: Int64) -> Int32:

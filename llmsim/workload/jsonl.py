@@ -16,9 +16,11 @@ from llmsim.workload.limits import MAX_TIME_NS
 from llmsim.workload.lines import (
     Call,
     Line,
+    call_problem,
     column_of,
     decode_lenient,
     decode_strict,
+    given_fields,
     given_keys,
     problem,
     repeated_keys,
@@ -39,7 +41,8 @@ def load_trace(
     Lines hold `input_toks`, `output_toks`, `arrival_time_ns` and optionally `input_tok_ids`,
     `output_tok_ids`, `model`, `request_id`, `priority`, `cancel_after_ns`, `cancel_after_toks`; a
     session has `arrival_time_ns`, `sub_requests` and optionally `session_id`, `model` and the last
-    three, which its calls may override. Gzip and zstd are recognised by content; blank lines are
+    three, which its calls may override; calls may have `new_toks` instead of `input_toks`,
+    `extends`, and `hidden` or `phase`. Gzip and zstd are recognised by content; blank lines are
     skipped; other keys are ignored with a note. `known_models` are the cluster's (empty: any name
     goes), `granularity` the tokens per content block (0: content is not kept), `limit` the number
     of lines to read (0: all). Token ids are hashed as they are read and dropped, so memory is
@@ -112,7 +115,7 @@ class _Reader:
             f"{self._source}: {sentence}; all are kept"
             for sentence in self._builder.repeated_names()
         ]
-        notes = (*self._notes, *repeated)
+        notes = (*self._notes, *repeated, *self._builder.assumptions(self._source))
         return self._builder.build(
             models=tuple(self._models.names), source=self._source, notes=notes
         )
@@ -175,8 +178,13 @@ class _Reader:
         )
         self._sessions += 1
         arrival_ns = record.arrival_time_ns
+        said = 0
         for index, call in enumerate(calls):
-            self._take_call(call, arrival_ns, call.model or record.model, line, number)
+            extends = self._extended(call, said, line, number)
+            said = self._take_call(call, arrival_ns, call.model or record.model, line, number)
+            if extends or call.hidden is not UNSET or call.phase is not UNSET:
+                hidden = call.hidden is True or call.phase == "thinking"
+                self._builder.reason_last(hidden=hidden, extends=extends and arrival_ns < 0)
             # The peer's traces may give a duration after the last call; nothing waits for it.
             tool_ns = call.tool_duration_ns if index + 1 < len(calls) else 0
             self._builder.name_last(session_id, call.request_id or None, tool_ns)
@@ -185,6 +193,16 @@ class _Reader:
                 self._builder.prioritise_last(priority)
             self._limit(call, record)
             arrival_ns = -1
+
+    def _extended(self, call: Call, said: int, line: bytes, number: int) -> bool:
+        """Whether a call's prompt begins with what its session has said; fills in `input_toks`."""
+        if call.new_toks is UNSET and call.extends is not True and call.phase is UNSET:
+            return False
+        if call_problem(given_fields(call), "", said):
+            raise self._refusal(line, number)
+        if call.new_toks is not UNSET:
+            call.input_toks = said + call.new_toks
+        return call.new_toks is not UNSET or call.extends is True
 
     def _limit(self, call: Line | Call, record: Line) -> None:
         """When the client gives up; a session's own value holds for the calls that give none."""
@@ -197,7 +215,8 @@ class _Reader:
 
     def _take_call(
         self, call: Line | Call, arrival_ns: int, model: object, line: bytes, number: int
-    ) -> None:
+    ) -> int:
+        """Adds a request or call; its tokens, prompt and answer."""
         input_tokens, output_tokens = call.input_toks, call.output_toks
         if input_tokens is UNSET or output_tokens is UNSET:
             raise self._refusal(line, number)
@@ -209,11 +228,12 @@ class _Reader:
             raise self._refusal(line, number)
         if input_ids is UNSET:
             self._builder.add(arrival_ns, input_tokens, output_tokens, index)
-            return
+            return input_tokens + output_tokens
         if len(input_ids) != input_tokens:
             raise self._refusal(line, number)
         row = (arrival_ns, input_tokens, output_tokens, index)
         self._builder.add_with_content(row, input_ids, None if output_ids is UNSET else output_ids)
+        return input_tokens + output_tokens
 
     def _model(self, model: object, line: bytes, number: int) -> int:
         """The index of the model that a line names, or names not."""

@@ -4,7 +4,7 @@ match it.
 
 import json
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -19,9 +19,13 @@ TokenIds = list[Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]]
 
 
 class Call(msgspec.Struct, gc=False):
-    """One call of a session."""
+    """One call of a session; `new_toks` gives the prompt as what the session has not said yet."""
 
     input_toks: Tokens | UnsetType = UNSET
+    new_toks: Tokens | UnsetType = UNSET
+    extends: bool | UnsetType = UNSET
+    hidden: bool | UnsetType = UNSET
+    phase: Literal["thinking", "answer"] | UnsetType = UNSET
     output_toks: Tokens | UnsetType = UNSET
     tool_duration_ns: TimeNs = 0
     input_tok_ids: TokenIds | UnsetType = UNSET
@@ -67,6 +71,7 @@ decode_lenient = msgspec.json.Decoder(Line).decode
 _TOKENS = ("input_toks", "output_toks")
 _IDS = {"input_tok_ids": "input_toks", "output_tok_ids": "output_toks"}
 _TEXTS = ("model", "request_id", "session_id")
+_PHASES = ("thinking", "answer")
 
 
 def given_keys(record: Line | Call) -> int:
@@ -80,6 +85,12 @@ def given_keys(record: Line | Call) -> int:
         return given - (record.tool_duration_ns == 0)
     calls = record.sub_requests
     return given if calls is UNSET else given + sum(given_keys(call) for call in calls)
+
+
+def given_fields(call: Call) -> dict[str, Any]:
+    """The keys of a decoded call that were given, with their values."""
+    values = {name: getattr(call, name) for name in call.__struct_fields__}
+    return {name: value for name, value in values.items() if value is not UNSET}
 
 
 def repeated_keys(line: bytes) -> list[str]:
@@ -172,15 +183,18 @@ def _session_problem(fields: dict[str, Any]) -> str:
         return f'"sub_requests" is {_shown(calls)}, but must be a list of calls'
     if not calls:
         return '"sub_requests" is empty, but a session needs at least one call'
+    said = 0
     for index, call in enumerate(calls):
         path = f"sub_requests[{index}]"
         if not isinstance(call, dict):
             return (
                 f'"{path}" is {_shown(call)}, but must be an object with input_toks and output_toks'
             )
-        found = _request_problem(call, f"{path}.", timed=False)
+        found = call_problem(call, f"{path}.", said)
         if found:
             return found
+        prompt = said + call["new_toks"] if "new_toks" in call else call["input_toks"]
+        said = prompt + call["output_toks"]
     total_ns = fields["arrival_time_ns"] + sum(call.get("tool_duration_ns", 0) for call in calls)
     if total_ns > MAX_TIME_NS:
         most = f"the {MAX_TIME_NS} ns (53 days) that a run can last"
@@ -188,9 +202,52 @@ def _session_problem(fields: dict[str, Any]) -> str:
     return ""
 
 
-def _request_problem(fields: dict[str, Any], path: str, *, timed: bool) -> str:
+def call_problem(fields: dict[str, Any], path: str, said: int) -> str:
+    """What is wrong with a call of a session, in which `said` tokens have been said before."""
+    for name in ("extends", "hidden"):
+        if name in fields and not isinstance(fields[name], bool):
+            return f'"{path}{name}" is {_shown(fields[name])}, but must be true or false'
+    phase = fields.get("phase", "answer")
+    if phase not in _PHASES:
+        return f'"{path}phase" is {_shown(phase)}, but must be "thinking" or "answer"'
+    if "phase" in fields and fields.get("hidden", phase == "thinking") != (phase == "thinking"):
+        return f'"{path}hidden" contradicts "phase", which is {_shown(phase)}; keep one of them'
+    tokens = _TOKENS
+    if "new_toks" in fields:
+        tokens = ("new_toks", "output_toks")
+        for other in ("input_toks", "input_tok_ids"):
+            if other in fields:
+                return f'"{path}{other}" and "new_toks" both give the prompt; keep one of them'
+    found = _request_problem(fields, path, timed=False, tokens=tokens)
+    return found or _extension_problem(fields, path, said)
+
+
+def _extension_problem(fields: dict[str, Any], path: str, said: int) -> str:
+    """What is wrong with a prompt that continues its session."""
+    if "new_toks" in fields:
+        if fields.get("extends", True) is not True:
+            return f'"{path}extends" is false, but new_toks continues the session; remove one'
+        if said + fields["new_toks"] > MAX_TOKENS:
+            return (
+                f'"{path}new_toks" makes a prompt of {said + fields["new_toks"]} tokens, but at '
+                f"most {MAX_TOKENS} are possible"
+            )
+    elif fields.get("extends", False):
+        if "input_tok_ids" in fields:
+            return f'"{path}extends" is true, but input_tok_ids name the prompt; remove one of them'
+        if fields["input_toks"] <= said:
+            return (
+                f'"{path}input_toks" is {fields["input_toks"]}, but a prompt that extends its '
+                f"session has more than the {said} tokens before it"
+            )
+    return ""
+
+
+def _request_problem(
+    fields: dict[str, Any], path: str, *, timed: bool, tokens: tuple[str, ...] = _TOKENS
+) -> str:
     found = ""
-    for name in _TOKENS:
+    for name in tokens:
         found = found or _integer_problem(fields, name, 1, MAX_TOKENS, path)
     if timed:
         found = found or _integer_problem(fields, "arrival_time_ns", 0, MAX_TIME_NS, path)

@@ -113,6 +113,8 @@ def _rows_of(workload: Workload, heads: Int64, chosen: Int64, arrival_ps: Int64)
             "priority",
             "timeout_ps",
             "cancel_after_tokens",
+            "hidden",
+            "extends",
         )
         if getattr(workload, name, None) is not None
     }

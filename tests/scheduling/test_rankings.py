@@ -54,7 +54,7 @@ def in_python(ranking: Any) -> Any:
     policies.set_ranking(
         *(name in orders for name in ("waiting", "running", "victims", "pauses")),
         places_by(type(ranking).__name__, ranking.keys),
-        *(getattr(ranking, event, None) for event in ("added", "executed", "left")),
+        *(getattr(ranking, event, None) for event in ("added", "scheduled", "executed", "left")),
     )
     return policies
 

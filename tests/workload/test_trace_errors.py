@@ -32,6 +32,7 @@ REQUEST = {
     "model": "m",
     "request_id": "r",
 }
+ROUND = {"new_toks": 2, "output_toks": 2, "extends": True, "hidden": True, "phase": "thinking"}
 SESSION = {"session_id": "s", "arrival_time_ns": 1, "model": "m", "sub_requests": [CALL, CALL]}
 MISSING = object()
 
@@ -76,14 +77,19 @@ BAD_VALUES = {
     "request_id": [True, 5, None, 1.5, [], {}],
     "session_id": [True, 5, None, 1.5, [], {}],
     "sub_requests": [True, 5, None, "x", {}, [], [1], [None], [[]], [{}]],
+    "new_toks": [*WRONG_TYPES, *TOKENS_OUT_OF_RANGE],
+    "extends": ["true", 0, 1, None, 1.5, [], {}],
+    "hidden": ["true", 0, 1, None, 1.5, [], {}],
+    "phase": [True, 5, None, 1.5, [], {}, "", "hidden", "Thinking"],
 }
 REQUIRED = ("input_toks", "output_toks", "arrival_time_ns")
 
 
 def cases():
-    for shape, base in (("request", REQUEST), ("session", SESSION), ("call", CALL)):
+    shapes = (("request", REQUEST), ("session", SESSION), ("call", CALL), ("round", ROUND))
+    for shape, base in shapes:
         for field in base:
-            values = [*BAD_VALUES[field], *([MISSING] if field in REQUIRED else [])]
+            values = [*BAD_VALUES[field], *([MISSING] if field in (*REQUIRED, "new_toks") else [])]
             for value in values:
                 yield pytest.param(
                     shape,
@@ -127,9 +133,11 @@ def encoded(*lines):
 @pytest.mark.parametrize("extra", [{}, {"unknown": 1}])
 @pytest.mark.parametrize(("shape", "field", "value"), list(cases()))
 def test_every_field(tmp_path, shape, field, value, extra):
-    if shape == "call":
-        bad = {**SESSION, "sub_requests": [CALL, changed(CALL, field, value)], **extra}
-        where = f"sub_requests[1].{field}"
+    if shape in ("call", "round"):
+        call = CALL if shape == "call" else ROUND
+        bad = {**SESSION, "sub_requests": [call, changed(call, field, value)], **extra}
+        missing_new = field == "new_toks" and value is MISSING  # then input_toks is needed
+        where = f"sub_requests[1].{'input_toks' if missing_new else field}"
     else:
         bad = {**changed(REQUEST if shape == "request" else SESSION, field, value), **extra}
         where = field
@@ -140,14 +148,15 @@ def test_every_field(tmp_path, shape, field, value, extra):
     text = json.dumps(bad)[column - 1 :]
     if value is MISSING:
         assert (
-            text.startswith("{") and (shape != "call" or column > json.dumps(bad).index("["))
+            text.startswith("{")
+            and (shape in ("request", "session") or column > json.dumps(bad).index("["))
         ) or column == 1
     elif field == "sub_requests":
         assert text.startswith(('"sub_requests"', "1", "null", "[", "{"))
     else:
         assert text.startswith(f'"{field}"')
         assert json.dumps(bad)[: column - 1].count(f'"{field}"') == (
-            shape == "call"
+            shape in ("call", "round")
         )  # the first call has it, too
     assert where in message or field == "sub_requests"
     if value is MISSING:
@@ -192,6 +201,28 @@ def test_malformed_line_is_named(tmp_path, line, said):
     column_in(message)
     assert said in message
     assert len(message) < 300
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"new_toks": 5}, '"sub_requests[1].input_toks" and "new_toks" both give the prompt'),
+        ({"input_toks": MISSING, "new_toks": 5, "input_tok_ids": [1]}, 'input_tok_ids" and "new_'),
+        ({"input_toks": MISSING, "new_toks": 5, "extends": False}, "is false, but new_toks"),
+        ({"input_toks": MISSING, "new_toks": 10**9}, "makes a prompt of 1000000014 tokens"),
+        ({"input_toks": 14, "extends": True}, "is 14, but a prompt that extends its session has"),
+        ({"input_toks": 15, "extends": True, "input_tok_ids": [1] * 15}, "input_tok_ids name"),
+        ({"phase": "answer", "hidden": True}, 'hidden" contradicts "phase", which is "answer"'),
+    ],
+)
+def test_a_round_that_contradicts_itself(tmp_path, more, said):
+    first = {"input_toks": 10, "output_toks": 4}
+    second = {"input_toks": 20, "output_toks": 4} | more
+    second = {key: value for key, value in second.items() if value is not MISSING}
+    bad = {**SESSION, "sub_requests": [first, second]}
+    message = refusal(tmp_path, encoded(REQUEST, SESSION, bad))
+    assert column_in(message) > 1
+    assert said in message
 
 
 def test_session_may_not_outlast_the_clock(tmp_path):

@@ -29,6 +29,7 @@ class Given:
     allow_plugins: inputs.AllowPlugins = True
     request_routing_policy: inputs.Routing = "LOAD"
     decode_routing_policy: inputs.DecodeRouting = "LOAD"
+    session_affinity: inputs.SessionAffinity = True
     kv_transfer: costs.KvTransfer = None
     kv_transfer_mode: costs.KvTransferMode = None
     expert_routing_policy: costs.ExpertRouting = "BALANCED"

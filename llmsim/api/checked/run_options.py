@@ -56,6 +56,8 @@ class RunOptions:
     log_interval_ps: int
     log_level: str
     decode_router: "RouterSpec"
+    session_affinity: bool = True
+    """Later calls of a session that reasons go where its first one went."""
     kv_transfer: str | None = None
     kv_transfer_mode: str | None = None
     arrivals: Path | None = None
@@ -129,6 +131,7 @@ def _checked(given: Given) -> RunOptions:
         engine=engine,
         router=_router(given.request_routing_policy, "--request-routing-policy"),
         decode_router=_router(given.decode_routing_policy, "--decode-routing-policy"),
+        session_affinity=given.session_affinity,
         kv_transfer=given.kv_transfer,
         kv_transfer_mode=given.kv_transfer_mode,
         expert_routing=_expert_routing(given.expert_routing_policy, given.seed),
@@ -271,9 +274,9 @@ def _calibration(path: Path | None) -> "Calibration | None":
 def _targets_ps(given: list[str] | None) -> "Mapping[str, int]":
     if not given:
         return {}
-    from llmsim.results.goodput import parse_targets
+    from llmsim.results.goodput import SESSION_TARGET, TARGETS, parse_targets
 
-    return parse_targets(given)
+    return parse_targets(given, known=(*TARGETS, SESSION_TARGET))
 
 
 def _profile_dirs(given: list[Path]) -> tuple[Path, ...]:

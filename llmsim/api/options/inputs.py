@@ -104,6 +104,15 @@ DecodeRouting = Annotated[
         default=True,
     ),
 ]
+SessionAffinity = Annotated[
+    bool,
+    option(
+        PANEL,
+        "--session-affinity/--no-session-affinity",
+        text="Sends later calls of a session with hidden rounds where its first call went.",
+        default=True,
+    ),
+]
 Arrivals = Annotated[
     Path | None,
     path_option(

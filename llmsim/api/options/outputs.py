@@ -91,7 +91,7 @@ Goodput = Annotated[
         "--goodput",
         text=(
             "Counts the requests that meet limits in ms, such as ttft:1000,tpot:40,e2el:9000 "
-            "(vLLM's option)."
+            "(vLLM's option), or the sessions with attft."
         ),
         metavar="<str>",
     ),

@@ -137,7 +137,13 @@ void bind_sessions(nb::module_& m) {
           [](Sessions* sessions, const In<std::int32_t>& next_call) {
             new (sessions) Sessions(to_vector(next_call));
           },
-          "next_call"_a);
+          "next_call"_a)
+      .def_prop_ro(
+          "session", [](const Sessions& all) { return to_array(all.session); },
+          nb::rv_policy::automatic, "Row of the first call of each row's session.")
+      .def_prop_ro(
+          "round", [](const Sessions& all) { return to_array(all.round); },
+          nb::rv_policy::automatic, "Place of each row among the calls of its session, from 0.");
 }
 
 void bind_scheduler_config(nb::module_& m) {

@@ -107,11 +107,13 @@ struct RankColumns {
 // methods. `rank` gives the place of each candidate; llmsim/scheduling/ranking.py checks it.
 class PythonRanking final : public Ranking, public RankEvents {
  public:
-  PythonRanking(RankedLists lists, nb::object rank, nb::object added, nb::object executed,
-                nb::object left)
-      : lists_(lists), hears_(!added.is_none() || !executed.is_none() || !left.is_none()) {
+  PythonRanking(RankedLists lists, nb::object rank, nb::object added, nb::object scheduled,
+                nb::object executed, nb::object left)
+      : lists_(lists),
+        hears_(!added.is_none() || !scheduled.is_none() || !executed.is_none() || !left.is_none()) {
     rank_ = share(std::move(rank));
     added_ = share(std::move(added));
+    scheduled_ = share(std::move(scheduled));
     executed_ = share(std::move(executed));
     left_ = share(std::move(left));
   }
@@ -130,16 +132,15 @@ class PythonRanking final : public Ranking, public RankEvents {
     const nb::gil_scoped_acquire lock;
     if (!added_->is_none()) (*added_)(request, seen);
   }
-  void scheduled(Ps, const Batch&) override {}
+  void scheduled(Ps now, const Batch& batch) override {
+    const nb::gil_scoped_acquire lock;
+    if (scheduled_->is_none()) return;
+    (*scheduled_)(column(batch, &Item::request), column(batch, &Item::tokens), now);
+  }
   void executed(const Batch& batch) override {
     const nb::gil_scoped_acquire lock;
     if (executed_->is_none()) return;
-    std::vector<std::int32_t> rows, tokens;
-    for (const Item& item : batch.items) {
-      rows.push_back(item.request);
-      tokens.push_back(item.tokens);
-    }
-    (*executed_)(to_array(std::move(rows)), to_array(std::move(tokens)));
+    (*executed_)(column(batch, &Item::request), column(batch, &Item::tokens));
   }
   void left(RequestId request) override {
     const nb::gil_scoped_acquire lock;
@@ -147,9 +148,16 @@ class PythonRanking final : public Ranking, public RankEvents {
   }
 
  private:
+  static Out<std::int32_t> column(const Batch& batch, std::int32_t Item::* member) {
+    std::vector<std::int32_t> values;
+    values.reserve(batch.items.size());
+    for (const Item& item : batch.items) values.push_back(item.*member);
+    return to_array(std::move(values));
+  }
+
   RankedLists lists_;
   bool hears_;
-  SharedObject rank_, added_, executed_, left_;
+  SharedObject rank_, added_, scheduled_, executed_, left_;
 };
 
 // One question of an admission policy; its views are refused afterwards.
@@ -285,13 +293,13 @@ void bind_policies(nb::module_& m) {
       .def(
           "set_ranking",
           [](Policies& p, bool waiting, bool running, bool victims, bool pauses, nb::object rank,
-             nb::object added, nb::object executed, nb::object left) {
+             nb::object added, nb::object scheduled, nb::object executed, nb::object left) {
             p.ranking = std::make_shared<PythonRanking>(
                 RankedLists{waiting, running, victims, pauses}, std::move(rank), std::move(added),
-                std::move(executed), std::move(left));
+                std::move(scheduled), std::move(executed), std::move(left));
           },
           "waiting"_a, "running"_a, "victims"_a, "pauses"_a, "rank"_a, "added"_a.none(),
-          "executed"_a.none(), "left"_a.none());
+          "scheduled"_a.none(), "executed"_a.none(), "left"_a.none());
   bind_rank_columns(m);
   bind_admissions(m);
 }

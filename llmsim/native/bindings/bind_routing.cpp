@@ -5,6 +5,7 @@
 
 #include "bindings/bindings.h"
 #include "bindings/python/python_router.h"
+#include "router/keep_sessions.h"
 #include "router/registry.h"
 
 using namespace nanobind::literals;
@@ -30,6 +31,18 @@ void bind_router_makers(nb::module_& m) {
       "name"_a, "seed"_a, "options"_a, "session"_a,
       "A native router. session: number of each row's session from 0, or -1; empty when no row has "
       "one.");
+  m.def(
+      "keep_sessions",
+      [](const RouterMaker& inner, const In<std::int32_t>& session) {
+        return RouterMaker([inner, session = to_vector(session)](RouterContext context) {
+          if (session.size() != context.input_tokens.size())
+            throw std::invalid_argument("session numbers and requests differ in number");
+          return keep_sessions(inner(std::move(context)), session);
+        });
+      },
+      "inner"_a, "session"_a,
+      "Another router, but later calls of a session go to the group of its first call. session: "
+      "number of each row's session from 0, or -1 for rows without this.");
   m.def(
       "python_router",
       [](nb::object route, nb::object session_names, nb::object model_names) {

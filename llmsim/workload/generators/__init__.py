@@ -10,7 +10,7 @@ from llmsim.core import Workload
 from llmsim.workload.generators.parts import Parts
 from llmsim.workload.spec_text import PREFIX, split_fields
 
-KINDS = ("clients", "agentic", "rollout", "tree")
+KINDS = ("clients", "agentic", "reasoning", "rollout", "tree")
 
 
 def kind_of(text: str) -> str | None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.random import PCG64, Generator, SeedSequence
+from numpy.typing import NDArray
 
 from llmsim.config.errors import InputError
 from llmsim.core import PS_PER_MS, PS_PER_NS, Int64, UInt64, Workload
@@ -30,6 +31,14 @@ class Parts:
 
     def _field(self, key: str, default: str | None) -> Field:
         return Field(self.text, key, self._given.get(key, default or ""))
+
+    def given(self, *keys: str) -> list[str]:
+        """Those of these keys that the specification gives."""
+        return [key for key in keys if key in self._given]
+
+    def word(self, key: str, default: str) -> str:
+        """The text of a key as it stands."""
+        return self._given.get(key, default)
 
     def integer(self, key: str, default: str | None, low: int, high: int = MAX_REQUESTS) -> int:
         return self._field(key, default).alone_integer(low, high)
@@ -66,6 +75,7 @@ class Parts:
         granularity: int | None = None,
         tool_ms: Int64 | None = None,
         session_id: list[str] | None = None,
+        hidden: NDArray[np.bool_] | None = None,
     ) -> Workload:
         """The workload of columns in order of arrival (-1: continues the row before). Raises
         InputError where a time or a prompt leaves the range that a trace may use.
@@ -97,4 +107,6 @@ class Parts:
             granularity=self.granularity if granularity is None else granularity,
             source=self.text,
             session_id=session_id,
+            hidden=hidden,
+            extends=None if hidden is None else arrival_ns < 0,
         )
