@@ -600,6 +600,11 @@ def schedulers() -> list:
 def rankings() -> dict:
     """The native rankings and their parameters."""
 
+def ranking_orders(name: str) -> list:
+    """
+    What a native ranking decides, in the words of a Python ranking's `orders`.
+    """
+
 class Role(enum.Enum):
     """What a group does with a request."""
 

@@ -158,8 +158,9 @@ class Ranking(Protocol):
     The class attribute `orders` names what it decides, ("waiting",) if there is none: "waiting"
     (who starts next), "running" (who takes the token budget first), "victims" (the last one loses
     its blocks first), and "pauses" with all of these (requests beyond max_num_seqs pause and keep
-    their KV). Methods `added(request, seen_ps)`, `executed(requests, tokens)` and `left(request)`
-    are called for what happens to requests, if the class has them.
+    their KV). Methods `added(request, seen_ps)`, `scheduled(requests, tokens, computed, now_ps)`,
+    `executed(requests, tokens)` and `left(request)` are called for what happens to requests, if the
+    class has them; `requests`, `tokens` and `computed` (before the step) are arrays of one batch.
     """
 
     def keys(self, view: RankView, now_ps: int) -> "npt.ArrayLike":

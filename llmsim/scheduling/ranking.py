@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llmsim.config import EngineArgs
-from llmsim.config.engine.rankings import RANKING, is_ranking, lists_of
+from llmsim.config.engine.rankings import RANKING, is_ranking, lists_of, native_ranking
 from llmsim.config.engine.scheduler_kinds import KINDS
 from llmsim.config.errors import InputError
 from llmsim.config.plugin_calls import defined_at
@@ -33,14 +33,16 @@ def with_ranking(
 
     if not is_ranking(engine.scheduling_policy):
         return config
+    native = native_ranking(engine.scheduling_policy)
+    if native is not None:
+        name, parameters = native
+        _check_lists(name, engine)
+        ranked = config.with_policies(_native.Policies())
+        ranked.sessions = _native.Sessions(workload.next_call)
+        ranked.rank_by(name, parameters)
+        return ranked
     name, make = parse_class(RANKING, engine.scheduling_policy)
-    lists = lists_of(name)
-    reason = KINDS[engine.scheduler].lacks.get("ranked_running")
-    if reason is not None and lists != {"waiting"}:
-        raise InputError(
-            f"ranking {name} orders {', '.join(sorted(lists))}, but goes with the scheduler "
-            f"{engine.scheduler} for the waiting queue alone: {reason}; choose another scheduler"
-        )
+    lists = _check_lists(name, engine)
     ranking = make()
     events = [
         guarded(RANKING, name, getattr(ranking, method)) if hasattr(ranking, method) else None
@@ -54,6 +56,18 @@ def with_ranking(
     ranked = config.with_policies(policies)
     ranked.sessions = _native.Sessions(workload.next_call)
     return ranked
+
+
+def _check_lists(name: str, engine: EngineArgs) -> frozenset[str]:
+    """What the ranking orders; raises InputError where the engine's scheduler does that itself."""
+    lists = lists_of(name)
+    reason = KINDS[engine.scheduler].lacks.get("ranked_running")
+    if reason is not None and lists != {"waiting"}:
+        raise InputError(
+            f"ranking {name} orders {', '.join(sorted(lists))}, but goes with the scheduler "
+            f"{engine.scheduler} for the waiting queue alone: {reason}; choose another scheduler"
+        )
+    return lists
 
 
 def places_by(name: str, keys: Callable[[Any, int], object]) -> Callable[[RankView, int], Places]:

@@ -56,6 +56,7 @@ class Options:
     api_latency_per_token_ms: float = 0
     ranking: str = ""
     """A native ranking; empty: none."""
+    ranking_parameters: dict[str, int] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
 
 
@@ -111,7 +112,9 @@ def configuration(options: Options) -> Any:
         if name.startswith(prefix)
     }
     if options.ranking:
-        config.rank_by(options.ranking)
+        if options.next_call:
+            config.sessions = _native.Sessions(np.array(options.next_call, np.int32))
+        config.rank_by(options.ranking, options.ranking_parameters)
     return config
 
 

@@ -235,7 +235,8 @@ class EngineOptions(Section):
     scheduling_policy: Annotated[Name | None, OnCommandLine(str)] = Field(
         default=None,
         description="Orders the waiting queue: fcfs, priority (of the trace), sjf (shortest "
-        "prompt), slack (to the TTFT target), or a ranking, given as module:Class.",
+        "prompt), slack (to the TTFT target), or a ranking: h2q_br, slo_age, inverted-slo, "
+        "reverse-priority, module:Class.",
     )
     ttft_target_ns: Annotated[TimeNs | None, OnCommandLine(float)] = Field(
         default=None,

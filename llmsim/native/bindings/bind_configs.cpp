@@ -206,6 +206,18 @@ void bind_known_schedulers(nb::module_& m) {
         return all;
       },
       "The native rankings and their parameters.");
+  m.def(
+      "ranking_orders",
+      [](const std::string& name) {
+        const RankedLists lists = make_ranking(name, SchedulerConfig{}, {})->lists();
+        nb::list orders;
+        if (lists.waiting) orders.append("waiting");
+        if (lists.running) orders.append("running");
+        if (lists.victims) orders.append("victims");
+        if (lists.pauses) orders.append("pauses");
+        return orders;
+      },
+      "name"_a, "What a native ranking decides, in the words of a Python ranking's `orders`.");
 }
 
 }  // namespace

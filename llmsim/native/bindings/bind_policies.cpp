@@ -135,7 +135,8 @@ class PythonRanking final : public Ranking, public RankEvents {
   void scheduled(Ps now, const Batch& batch) override {
     const nb::gil_scoped_acquire lock;
     if (scheduled_->is_none()) return;
-    (*scheduled_)(column(batch, &Item::request), column(batch, &Item::tokens), now);
+    (*scheduled_)(column(batch, &Item::request), column(batch, &Item::tokens),
+                  column(batch, &Item::computed_before), now);
   }
   void executed(const Batch& batch) override {
     const nb::gil_scoped_acquire lock;
