@@ -75,7 +75,20 @@ void FairShare::touch(LinkId link) {
   dirty_.push_back(link);
 }
 
+FairShare::Volume FairShare::volume_of(model::Bytes bytes) {
+  return (static_cast<Volume>(bytes) << kRateBits) * kPsPerSecond;
+}
+
+model::Bytes FairShare::bytes_of(Volume volume) {
+  constexpr Volume kByte = kPsPerSecond << kRateBits;
+  return static_cast<model::Bytes>((volume + kByte - 1) / kByte);
+}
+
 FlowId FairShare::start(Ps now, std::span<const LinkId> route, model::Bytes bytes) {
+  return go_on(now, route, volume_of(bytes));
+}
+
+FlowId FairShare::go_on(Ps now, std::span<const LinkId> route, Volume left) {
   const std::size_t length = route.size();
   if (free_flows_.empty()) {
     free_flows_.push_back(static_cast<FlowId>(flows_.size()));
@@ -84,7 +97,7 @@ FlowId FairShare::start(Ps now, std::span<const LinkId> route, model::Bytes byte
   const FlowId id = free_flows_.back();
   free_flows_.pop_back();
   Flow& flow = flows_[id];
-  flow.target = (static_cast<Volume>(bytes) << kRateBits) * kPsPerSecond;
+  flow.target = left;
   flow.owner = model::kNone;
   flow.length = static_cast<std::uint16_t>(length);
   flow.held = flow.length;
@@ -103,7 +116,7 @@ FlowId FairShare::start(Ps now, std::span<const LinkId> route, model::Bytes byte
   }
   if (!queues_.empty()) {
     if (bursts_.size() <= id) bursts_.resize(flows_.size());
-    bursts_[id] = std::min(bytes, incast_.burst_bytes);
+    bursts_[id] = std::min(bytes_of(left), incast_.burst_bytes);
   }
   add_burst(id, true);
   for (const LinkId link_id : route) {
@@ -204,19 +217,15 @@ Ps FairShare::next_end() const { return due_.empty() ? kNever : due_.front().fir
 model::Bytes FairShare::bytes_left(FlowId id, Ps now) const {
   const Flow& flow = flows_[id];
   const Volume served = clock(links_[flow.owner], now);
-  const Volume unit = kPsPerSecond << kRateBits;
-  return served >= flow.target
-             ? 0
-             : static_cast<model::Bytes>((flow.target - served + unit - 1) / unit);
+  return served >= flow.target ? 0 : bytes_of(flow.target - served);
 }
 
 model::Bytes FairShare::bytes_left_on(LinkId id, Ps now) const {
-  constexpr Volume kByte = kPsPerSecond << kRateBits;
   model::Bytes left = 0;
   for (const FlowId flow : links_[id].list) {
     if (!flows_[flow].alive) continue;
     const bool solved = flows_[flow].owner != model::kNone;
-    left += solved ? bytes_left(flow, now) : static_cast<model::Bytes>(flows_[flow].target / kByte);
+    left += solved ? bytes_left(flow, now) : bytes_of(flows_[flow].target);
   }
   return left;
 }

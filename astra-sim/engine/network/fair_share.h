@@ -56,6 +56,9 @@ struct Incast {
 class FairShare {
  public:
   static constexpr model::Ps kNever = std::numeric_limits<model::Ps>::max();
+  using Volume = unsigned __int128;  // 2^-16 bytes/s * ps
+  static Volume volume_of(model::Bytes bytes);
+  static model::Bytes bytes_of(Volume volume);  // rounded up
 
   // Throws OutOfRange for a capacity of 2^47 bytes/s or more.
   explicit FairShare(std::span<const model::BytesPerSecond> capacities, RateQuantum quantum = {});
@@ -65,6 +68,8 @@ class FairShare {
   // Needs bytes > 0 and a route of different links. The flow moves from `now` on, with a rate from
   // the next solve.
   FlowId start(model::Ps now, std::span<const model::LinkId> route, model::Bytes bytes);
+  // The same for what is left of a flow that has begun elsewhere; it may be 0.
+  FlowId go_on(model::Ps now, std::span<const model::LinkId> route, Volume left);
   // Appends the flows that end at `now` and forgets them; their numbers are given to later flows.
   void end_due(model::Ps now, std::vector<FlowId>& out);
   // Takes a flow out before its end. Needs a flow that was solved and is in motion.
@@ -94,8 +99,6 @@ class FairShare {
   }  // re-solves put off by the quantum; 0: exact
 
  private:
-  using Volume = unsigned __int128;
-
   static constexpr std::size_t kInline = 8;
   static constexpr std::size_t kFew = 4;  // so many flows are walked one by one
   // One cache line; longer routes are kept apart.

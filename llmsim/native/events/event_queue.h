@@ -60,6 +60,14 @@ class EventQueue {
   }
   // Whether an event is left at the present time.
   bool anything_now() const { return !events_.empty() && events_.top().time == now_; }
+  // Whether an entity may go on to its own next event without posting it: no other event comes
+  // before, and nobody looks.
+  bool nothing_until(Ps time) const {
+    return time <= next_look_ && (events_.empty() || time < events_.top().time);
+  }
+  // Somebody looks before the first event later than this.
+  void set_next_look(Ps time) { next_look_ = time; }
+  Ps next_look() const { return next_look_; }
   std::int64_t pending(Phase phase) const { return pending_[static_cast<std::size_t>(phase)]; }
 
   Ps now() const { return now_; }
@@ -75,6 +83,7 @@ class EventQueue {
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::array<std::int64_t, kNumPhases> pending_{};
   Ps now_ = 0;
+  Ps next_look_ = kEndOfTime;
 };
 
 }  // namespace llmsim

@@ -39,14 +39,14 @@ std::shared_ptr<const Source> checked_source(const SimulationConfig& config) {
 }  // namespace
 
 Simulation::Simulation(const SimulationConfig& config)
-    : next_look_(config.limits.horizon),
-      source_(checked_source(config)),
+    : source_(checked_source(config)),
       sequences_(source_->output_tokens,
                  std::shared_ptr<const ContentKeys>(source_, &source_->content)),
       log_(source_->output_tokens.size()),
       series_(groups_, config.observers.series_interval),
       checks_(config.observers.check_every_step),
       horizon_(config.limits.horizon) {
+  events_.set_next_look(horizon_);
   for (std::size_t i = 0; i < sequences_.size(); ++i) {
     Sequence& s = sequences_[static_cast<RequestId>(i)];
     s.prompt_tokens = s.num_tokens = source_->input_tokens[i];

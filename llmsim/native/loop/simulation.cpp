@@ -15,7 +15,7 @@ void Simulation::enter(Entity& entity) {
 
 void Simulation::observe(ClockObserver& observer) {
   observers_.push_back(&observer);
-  next_look_ = std::min(next_look_, observer.next_look());
+  events_.set_next_look(std::min(events_.next_look(), observer.next_look()));
 }
 
 bool Simulation::run(std::int64_t max_events, std::int64_t max_wall_ms) {
@@ -29,7 +29,7 @@ bool Simulation::run(std::int64_t max_events, std::int64_t max_wall_ms) {
       events_.pop();
       continue;
     }
-    if (event.time > next_look_ && !look(event.time)) return at_horizon_;
+    if (event.time > events_.next_look() && !look(event.time)) return at_horizon_;
     if (outlook == Outlook::kCircling && !anything_from_outside()) check_circles();
     events_.pop();
     events_.advance(event.time);
@@ -53,9 +53,10 @@ bool Simulation::look(Ps event_time) {
     at_horizon_ = true;
     return false;
   }
-  next_look_ = horizon_;
+  Ps next_look = horizon_;
   for (const ClockObserver* observer : observers_)
-    next_look_ = std::min(next_look_, observer->next_look());
+    next_look = std::min(next_look, observer->next_look());
+  events_.set_next_look(next_look);
   return true;
 }
 

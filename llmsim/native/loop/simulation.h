@@ -107,7 +107,6 @@ class Simulation final : private Membership {
   EventQueue events_;
   std::vector<Entity*> entities_;  // by id; null: it was removed
   std::vector<ClockObserver*> observers_;
-  Ps next_look_;  // before the first event later than this, observers look, or the run ends
 
   std::shared_ptr<const Source> source_;
   SequenceTable sequences_;

@@ -21,21 +21,47 @@ class NetworkEvents final : public Entity {
 
   void on_event(Ps now, Phase phase, std::uint32_t) override {
     if (phase == Phase::kTransferDone) {
-      expected_ = kEndOfTime;
-      network_.advance(now);
-      rebalance(now);
-      return;
+      if (!advance(now)) return rebalance(now);
+    } else {
+      rebalance_posted_ = false;
     }
-    rebalance_posted_ = false;
-    network_.settle(now);
-    const Ps next = network_.next_event();
+    run_on(now);
+  }
+
+ private:
+  // Like events that follow each other, with nothing of anybody else between them.
+  static constexpr int kMostInARow = 4096;
+
+  // All else of `now` has happened.
+  void run_on(Ps now) {
+    Ps next = settle(now);
+    for (int left = kMostInARow; left > 0 && next < kEndOfTime; --left) {
+      if (!events().nothing_until(next)) break;
+      events().advance(next);
+      if (!advance(next)) return rebalance(next);
+      next = settle(next);
+    }
     if (next >= expected_) return;  // an event that comes too early finds nothing and settles again
     expected_ = next;
     post(next, Phase::kTransferDone);
   }
 
- private:
+  // False: something else is to happen at `now`.
+  bool advance(Ps now) {
+    expected_ = kEndOfTime;
+    advancing_ = true;
+    network_.advance(now);
+    advancing_ = false;
+    return !events().anything_now();
+  }
+
+  Ps settle(Ps now) {
+    network_.settle(now);
+    return network_.next_event();
+  }
+
   void rebalance(Ps now) {
+    if (advancing_) return;
     if (!rebalance_posted_) post(now, Phase::kRebalance);
     rebalance_posted_ = true;
   }
@@ -43,6 +69,7 @@ class NetworkEvents final : public Entity {
   SharedNetwork& network_;
   Ps expected_ = kEndOfTime;  // time of the pending kTransferDone
   bool rebalance_posted_ = false;
+  bool advancing_ = false;  // what starts now is settled afterwards
 };
 
 }  // namespace llmsim

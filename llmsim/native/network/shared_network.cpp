@@ -17,6 +17,12 @@ bool near(const NetworkNode& a, const NetworkNode& b) {
   return a.island == b.island || a.island == kEveryIsland || b.island == kEveryIsland;
 }
 
+std::vector<std::int64_t> capacities_of(const NetworkConfig& config) {
+  std::vector<std::int64_t> capacities;
+  for (const NetworkLink& link : config.links) capacities.push_back(link.bytes_per_s);
+  return capacities;
+}
+
 }  // namespace
 
 void NetworkConfig::add_topology(std::shared_ptr<const astra_sim::model::Topology> added) {
@@ -30,14 +36,12 @@ SharedNetwork::SharedNetwork(NetworkConfig config)
     : config_(std::move(config)),
       counters_(config_.links.size()),
       free_at_(config_.links.size(), 0) {
-  std::vector<std::int64_t> capacities;
   for (const NetworkLink& link : config_.links) {
     if (link.bytes_per_s < 1 || link.bytes_per_s > kFastest)
       throw std::invalid_argument("a link of " + std::to_string(link.bytes_per_s) +
                                   " bytes/s: between 1 and 2^47");
     if (link.latency < 0 || link.latency > kHorizon)
       throw std::invalid_argument("a link's latency is out of range");
-    capacities.push_back(link.bytes_per_s);
   }
   for (const NetworkNode& place : config_.places) {
     if (place.near_latency < 0 || place.near_latency > kHorizon || place.far_latency < 0 ||
@@ -50,7 +54,7 @@ SharedNetwork::SharedNetwork(NetworkConfig config)
       if (link != kNoLink && link >= config_.links.size())
         throw std::invalid_argument("a place names an unknown link");
   }
-  if (fair()) share_ = std::make_unique<astra_sim::engine::FairShare>(capacities);
+  if (fair()) share_ = std::make_unique<astra_sim::engine::FairShare>(capacities_of(config_));
 }
 
 std::span<const NetworkLinkId> SharedNetwork::route(NetworkNodeId from, NetworkNodeId to) {
@@ -112,18 +116,43 @@ TransferId SharedNetwork::transfer(NetworkNodeId from, NetworkNodeId to, std::in
 TransferId SharedNetwork::transfer_at(NetworkNodeId from, NetworkNodeId to, std::int64_t bytes,
                                       Ps at, Ps now, TransferOwner& owner, std::uint64_t token,
                                       Purpose purpose) {
-  if (bytes < 0) throw std::invalid_argument("a transfer of a negative number of bytes");
-  const Departure departure{at, {next_id_++, token, &owner, 0}, from, to, bytes, purpose};
+  const FlowEnds ends{from, to};
+  const Cargo cargo{next_id_, token, &owner, 0};
+  return enter({at, cargo, ends, Bundles::kNone, bytes, purpose}, {&ends, 1}, now);
+}
+
+BundleId SharedNetwork::add_bundle(std::vector<FlowEnds> ends) {
+  std::vector<Bundles::Flow> flows;
+  for (const FlowEnds& flow : ends) {
+    const auto links = route(flow.from, flow.to);
+    flows.push_back({{links.begin(), links.end()}, latency_of(links)});
+  }
+  ends_.push_back(std::move(ends));
+  gathering_.open.emplace_back();
+  return bundles_.add(std::move(flows));
+}
+
+TransferId SharedNetwork::start_at(BundleId bundle, std::int64_t bytes, Ps at, Ps now,
+                                   TransferOwner& owner, std::uint64_t token, Purpose purpose) {
+  const Cargo cargo{next_id_, token, &owner, 0};
+  return enter({at, cargo, {}, bundle, bytes, purpose}, ends_[bundle], now);
+}
+
+TransferId SharedNetwork::enter(const Departure& departure, std::span<const FlowEnds> flows,
+                                Ps now) {
+  if (departure.bytes < 0) throw std::invalid_argument("a transfer of a negative number of bytes");
+  next_id_ += static_cast<TransferId>(flows.size());
   ++in_flight_;
-  if (recorded_) {
-    recorded_->sender.push_back(from);
-    recorded_->receiver.push_back(to);
-    recorded_->bytes.push_back(bytes);
-    recorded_->purpose.push_back(static_cast<std::int32_t>(purpose));
-    recorded_->start_ps.push_back(std::max(at, now));
+  for (const FlowEnds& flow : flows) {
+    if (!recorded_) break;
+    recorded_->sender.push_back(flow.from);
+    recorded_->receiver.push_back(flow.to);
+    recorded_->bytes.push_back(departure.bytes);
+    recorded_->purpose.push_back(static_cast<std::int32_t>(departure.purpose));
+    recorded_->start_ps.push_back(std::max(departure.at, now));
     recorded_->end_ps.push_back(-1);
   }
-  if (at > now) {
+  if (departure.at > now) {
     departures_.push(departure);
   } else {
     depart(departure);
@@ -138,33 +167,121 @@ void SharedNetwork::wake(Ps now) {
   if (wake_) wake_(now);
 }
 
+Ps SharedNetwork::latency_of(std::span<const NetworkLinkId> route) const {
+  Ps latency = 0;
+  for (const NetworkLinkId link : route)
+    latency = std::min(latency + config_.links[link].latency, kHorizon);
+  return latency;
+}
+
 void SharedNetwork::depart(const Departure& departure) {
-  route(departure.from, departure.to);
+  if (departure.bundle != Bundles::kNone) return depart_together(departure);
+  const auto links = route(departure.ends.from, departure.ends.to);
   Cargo cargo = departure.cargo;
-  for (const NetworkLinkId link : route_) {
-    cargo.latency = std::min(cargo.latency + config_.links[link].latency, kHorizon);
+  cargo.latency = latency_of(links);
+  move(departure, cargo, links);
+}
+
+void SharedNetwork::depart_together(const Departure& departure) {
+  const BundleId bundle = departure.bundle;
+  const Cargo& cargo = departure.cargo;
+  const auto flows = bundles_.flows(bundle);
+  Gathering::Open& open = gathering_.open[bundle];
+  if (departure.bytes > 0 && cached(bundle, departure.at) != Bundles::kNone) {
+    open = {cargo.id, cargo.owner, cargo.token, 1};
+    count(departure.purpose, departure.bytes, static_cast<std::int64_t>(flows.size()));
+    bundles_.count(bundle, departure.bytes);
+    bundles_.start(departure.at, bundle, departure.bytes);
+    return;
+  }
+  open = {cargo.id, cargo.owner, cargo.token, flows.size()};
+  in_flight_ += static_cast<std::int64_t>(flows.size()) - 1;
+  for (std::size_t i = 0; i < flows.size(); ++i) {
+    const TransferId id = cargo.id + static_cast<TransferId>(i);
+    move(departure, {id, bundle, &gathering_, flows[i].latency}, flows[i].route);
+  }
+}
+
+void SharedNetwork::count(Purpose purpose, std::int64_t bytes, std::int64_t flows) {
+  PurposeCounters& counted = purposes_[static_cast<std::size_t>(purpose)];
+  counted.bytes += bytes * flows;
+  counted.transfers += flows;
+}
+
+void SharedNetwork::move(const Departure& departure, const Cargo& cargo,
+                         std::span<const NetworkLinkId> route) {
+  for (const NetworkLinkId link : route) {
     counters_[link].bytes += departure.bytes;
     ++counters_[link].transfers;
   }
-  PurposeCounters& counted = purposes_[static_cast<std::size_t>(departure.purpose)];
-  counted.bytes += departure.bytes;
-  ++counted.transfers;
-  if (departure.bytes == 0 || route_.empty()) {
+  count(departure.purpose, departure.bytes, 1);
+  if (departure.bytes == 0 || route.empty()) {
     land_at(departure.at + cargo.latency, cargo);
   } else if (!fair()) {
-    land_at(leave_fifo(departure.at, departure.bytes) + cargo.latency, cargo);
+    land_at(leave_fifo(departure.at, departure.bytes, route) + cargo.latency, cargo);
   } else {
-    const astra_sim::engine::FlowId flow = share_->start(departure.at, route_, departure.bytes);
-    if (flow >= moving_.size()) moving_.resize(flow + 1);
-    moving_[flow] = cargo;
+    for (const NetworkLinkId link : route) leave_to_all(link, departure.at);
+    take(share_->start(departure.at, route, departure.bytes), cargo);
   }
+}
+
+void SharedNetwork::take(astra_sim::engine::FlowId flow, const Cargo& cargo) {
+  if (flow >= moving_.size()) moving_.resize(flow + 1);
+  moving_[flow] = cargo;
+}
+
+// Recorded flows have times of their own, and a queue serves them in order.
+std::uint32_t SharedNetwork::cached(BundleId bundle, Ps now) {
+  if (!fair() || recorded_) return Bundles::kNone;
+  if (!bundles_.built()) build_bundles(now);
+  const std::uint32_t component = bundles_.component_of(bundle);
+  if (component == Bundles::kNone || bundles_.repeats(component)) return component;
+  dissolve(component, now);
+  return Bundles::kNone;
+}
+
+void SharedNetwork::build_bundles(Ps now) {
+  bundles_.build(capacities_of(config_));
+  for (NetworkLinkId link = 0; link < config_.links.size(); ++link)
+    if (counters_[link].transfers > 0) leave_to_all(link, now);
+}
+
+// Whatever crosses the link moves as a transfer from now on.
+void SharedNetwork::leave_to_all(NetworkLinkId link, Ps now) {
+  const std::uint32_t component = bundles_.component_on(link);
+  if (component != Bundles::kNone) dissolve(component, now);
+}
+
+// Its flows go on as transfers.
+void SharedNetwork::dissolve(std::uint32_t component, Ps now) {
+  for (const Bundles::Rest& rest : bundles_.dissolve(component, now)) {
+    Gathering::Open& open = gathering_.open[rest.bundle];
+    const auto flows = bundles_.flows(rest.bundle);
+    open.left = rest.flows.size();
+    for (const auto& [flow, volume] : rest.flows) {
+      const TransferId id = open.first + static_cast<TransferId>(flow);
+      const Cargo cargo{id, rest.bundle, &gathering_, flows[flow].latency};
+      take(share_->go_on(now, flows[flow].route, volume), cargo);
+    }
+    if (rest.lands > now) {
+      ++open.left;
+      land_at(rest.lands, {open.first, rest.bundle, &gathering_, 0});
+    }
+    in_flight_ += static_cast<std::int64_t>(open.left) - 1;
+  }
+}
+
+void SharedNetwork::Gathering::landed(TransferId, std::uint64_t bundle, Ps now) {
+  if (--open[bundle].left > 0) return;
+  const Open done = open[bundle];
+  done.owner->landed(done.first, done.token, now);
 }
 
 // Cut through: a link takes the first byte as soon as the link before has it, and is never done
 // before that one is.
-Ps SharedNetwork::leave_fifo(Ps now, std::int64_t bytes) {
+Ps SharedNetwork::leave_fifo(Ps now, std::int64_t bytes, std::span<const NetworkLinkId> route) {
   Ps begin = now, left = now;
-  for (const NetworkLinkId id : route_) {
+  for (const NetworkLinkId id : route) {
     const Ps occupied = astra_sim::model::serialisation_ps(bytes, config_.links[id].bytes_per_s);
     begin = std::max(begin, free_at_[id]);
     left = std::max(begin + occupied, left);
@@ -179,13 +296,15 @@ Ps SharedNetwork::leave_fifo(Ps now, std::int64_t bytes) {
 
 void SharedNetwork::settle(Ps now) {
   unsettled_ = false;
-  if (fair()) share_->solve(now);
+  if (!fair()) return;
+  share_->solve(now);
+  bundles_.solve(now);
 }
 
 Ps SharedNetwork::next_event() const {
   Ps next = landings_.empty() ? kEndOfTime : landings_.top().at;
   if (!departures_.empty()) next = std::min(next, departures_.top().at);
-  if (fair()) next = std::min(next, share_->next_end());
+  if (fair()) next = std::min({next, share_->next_end(), bundles_.next_end()});
   return next;
 }
 
@@ -195,6 +314,13 @@ void SharedNetwork::advance(Ps now) {
     share_->end_due(now, ended_);
     for (const astra_sim::engine::FlowId flow : ended_)
       land_at(now + moving_[flow].latency, moving_[flow]);
+    together_.clear();
+    bundles_.end_due(now, together_);
+    for (const Bundles::Landing& landing : together_) {
+      const TransferId first = gathering_.open[landing.bundle].first;
+      const auto last = static_cast<TransferId>(ends_[landing.bundle].size()) - 1;
+      land_at(landing.at, {first + last, landing.bundle, &gathering_, 0});
+    }
   }
   for (; !departures_.empty() && departures_.top().at <= now; departures_.pop())
     depart(departures_.top());
@@ -210,8 +336,8 @@ void SharedNetwork::advance(Ps now) {
 void SharedNetwork::sample(Ps now) {
   sampled_.resize(counters_.size());
   for (std::size_t link = 0; link < counters_.size(); ++link) {
-    if (counters_[link].transfers == 0) continue;
     const NetworkLinkCounters here = link_counters(static_cast<NetworkLinkId>(link), now);
+    if (here.transfers == 0) continue;
     NetworkLinkCounters& last = sampled_[link];
     if (here.busy == last.busy && here.bytes == last.bytes) continue;
     series_.time_ps.push_back(now);
@@ -225,8 +351,11 @@ void SharedNetwork::sample(Ps now) {
 NetworkLinkCounters SharedNetwork::link_counters(NetworkLinkId link, Ps now) const {
   NetworkLinkCounters counters = counters_.at(link);
   if (fair()) {
-    counters.bytes -= share_->bytes_left_on(link, now);
-    counters.busy = share_->busy_ps(link, now);
+    const Bundles::Carried together = bundles_.carried(link, now);
+    counters.bytes += together.bytes;
+    counters.bytes -= share_->bytes_left_on(link, now) + bundles_.bytes_left_on(link, now);
+    counters.transfers += together.transfers;
+    counters.busy = share_->busy_ps(link, now) + together.busy;
   }
   return counters;
 }

@@ -24,6 +24,8 @@
 //   without latency, without bytes, or inside a node lands at t, in the next delta.
 // - Equal calls give equal times: nothing here depends on hashes, addresses or floats.
 // - Nothing is lost and nothing is cancelled: an owner that has lost interest ignores what lands.
+// - A bundle is a set of flows that start together with equal bytes, of which the owner hears when
+//   the last one has landed. Its times are those of as many transfers.
 // - Counters per link (bytes, transfers, busy time) and per purpose are exact.
 #pragma once
 
@@ -40,6 +42,7 @@
 #include "base/types.h"
 #include "engine/network/fair_share.h"
 #include "model/topology/topology.h"
+#include "network/bundles.h"
 
 namespace llmsim {
 
@@ -130,6 +133,11 @@ struct PurposeCounters {
   std::int64_t bytes = 0, transfers = 0;
 };
 
+// A flow of a bundle.
+struct FlowEnds {
+  NetworkNodeId from, to;
+};
+
 struct NetworkConfig {
   Sharing sharing = Sharing::kFair;
   std::vector<NetworkLink> links;
@@ -168,6 +176,13 @@ class SharedNetwork {
   // time itself.
   TransferId transfer_at(NetworkNodeId from, NetworkNodeId to, std::int64_t bytes, Ps at, Ps now,
                          TransferOwner& owner, std::uint64_t token, Purpose purpose);
+
+  // Flows that may start together; before the first transfer of any bundle.
+  BundleId add_bundle(std::vector<FlowEnds> flows);
+  // Starts all flows of a bundle, of so many bytes each, as transfer_at does. Its owner hears once,
+  // of the last of them.
+  TransferId start_at(BundleId bundle, std::int64_t bytes, Ps at, Ps now, TransferOwner& owner,
+                      std::uint64_t token, Purpose purpose);
 
   // The end of an interval at `now`, of which nothing has happened later.
   void sample(Ps now);
@@ -214,7 +229,8 @@ class SharedNetwork {
   struct Departure {
     Ps at;
     Cargo cargo;
-    NetworkNodeId from, to;
+    FlowEnds ends;    // of a transfer
+    BundleId bundle;  // or Bundles::kNone
     std::int64_t bytes;
     Purpose purpose;
     bool operator>(const Departure& other) const {
@@ -222,10 +238,34 @@ class SharedNetwork {
     }
   };
 
+  // Hears of the flows of bundles, and tells the owner of the last one.
+  class Gathering final : public TransferOwner {
+   public:
+    struct Open {
+      TransferId first = 0;
+      TransferOwner* owner = nullptr;
+      std::uint64_t token = 0;
+      std::size_t left = 0;  // landings
+    };
+    void landed(TransferId transfer, std::uint64_t bundle, Ps now) override;
+    std::vector<Open> open;  // by bundle
+  };
+
+  TransferId enter(const Departure& departure, std::span<const FlowEnds> flows, Ps now);
+  Ps latency_of(std::span<const NetworkLinkId> route) const;
+  void count(Purpose purpose, std::int64_t bytes, std::int64_t flows);
   void depart(const Departure& departure);
+  void depart_together(const Departure& departure);
+  void move(const Departure& departure, const Cargo& cargo, std::span<const NetworkLinkId> route);
+  // The component of a bundle whose shares are cached; Bundles::kNone: its flows are transfers.
+  std::uint32_t cached(BundleId bundle, Ps now);
+  void build_bundles(Ps now);
+  void leave_to_all(NetworkLinkId link, Ps now);
+  void dissolve(std::uint32_t component, Ps now);
   void wake(Ps now);
   void land_at(Ps at, const Cargo& cargo) { landings_.push({at, cargo}); }
-  Ps leave_fifo(Ps now, std::int64_t bytes);
+  void take(astra_sim::engine::FlowId flow, const Cargo& cargo);
+  Ps leave_fifo(Ps now, std::int64_t bytes, std::span<const NetworkLinkId> route);
   bool fair() const { return config_.sharing == Sharing::kFair; }
 
   NetworkConfig config_;
@@ -238,6 +278,10 @@ class SharedNetwork {
   std::vector<NetworkLinkCounters> sampled_;  // by link, at the last sample
   TransferId next_id_ = 0;
   std::int64_t in_flight_ = 0;
+  Bundles bundles_;
+  std::vector<std::vector<FlowEnds>> ends_;  // by bundle
+  Gathering gathering_;
+  std::vector<Bundles::Landing> together_;               // scratch
   std::vector<NetworkLinkId> route_;                     // scratch
   std::unique_ptr<astra_sim::engine::FairShare> share_;  // kFair
   std::vector<Cargo> moving_;                            // kFair: by flow

@@ -19,71 +19,135 @@ CollectiveFlows::CollectiveFlows(const Program& program, std::int32_t members, C
       links_(std::move(links)),
       network_(network),
       done_(std::move(done)),
-      specs_(program.operators().size(), nullptr) {
+      specs_(program.operators().size(), nullptr),
+      rings_of_(program.operators().size()) {
   if (tp_ == 0 || links_.places.size() != at(tp_ * members * stages_))
     throw std::invalid_argument("every device of a domain on shared links needs a place");
-  for (const CollectiveSpec& spec : links_.collectives) specs_.at(at(spec.op)) = &spec;
+  for (const CollectiveSpec& spec : links_.collectives) {
+    specs_.at(at(spec.op)) = &spec;
+    add_rings(spec);
+  }
 }
 
-bool CollectiveFlows::start(const StepNode& node, std::int64_t units, Ps ps, Ps at, Ps now) {
-  const Operator& op = program_.operators()[llmsim::at(node.op)];
-  const CollectiveSpec& spec = *specs_[llmsim::at(node.op)];
-  if (op.feature == Feature::kGathered) {
-    flows_between(spec, units, op.stage);
-    return begin({node, op.stage}, ps, at, now);
+// Between the members one for all of them, else one of each.
+void CollectiveFlows::add_rings(const CollectiveSpec& spec) {
+  const Operator& op = program_.operators()[at(spec.op)];
+  auto& of_member = rings_of_[at(spec.op)];
+  if (op.feature != Feature::kGathered) {
+    const bool sends = op.kind == NodeKind::kStageSend;
+    for (std::int32_t m = 0; m < members_; ++m)
+      of_member.push_back({ring(sends ? Shape::kSend : Shape::kInside, spec, m), kNoRing});
+    return;
   }
-  const bool sends = op.kind == NodeKind::kStageSend;
-  if (sends) {
-    Part& part = only_part(Shape::kRing, units * spec.bytes_per_unit);
-    for (std::int32_t rank = 0; rank < tp_; ++rank)
-      part.flows.push_back(
-          {device(node.member, op.stage, rank), device(node.member, op.stage + 1, rank)});
+  Rings rings{kNoRing, kNoRing};
+  if (spec.per_node == 0) {
+    rings[0] = ring(spec.everyone ? Shape::kEveryone : Shape::kMembers, spec, 0);
   } else {
-    if (ps <= 0) return false;
-    Part& part = only_part(Shape::kRing, bytes_of(spec, units, tp_));
+    if (spec.per_node > 1) rings[0] = ring(Shape::kNear, spec, 0);
+    if (spec.per_node < members_) rings[1] = ring(Shape::kFar, spec, 0);
+  }
+  of_member.assign(at(members_), rings);
+}
+
+// Operators of the same flows share them: a stage runs one after the other.
+std::size_t CollectiveFlows::ring(Shape shape, const CollectiveSpec& spec, std::int32_t member) {
+  const std::int32_t stage = program_.operators()[at(spec.op)].stage;
+  const auto [found, is_new] =
+      ring_of_.try_emplace({shape, stage, member, spec.per_node}, rings_.size());
+  if (!is_new) return found->second;
+  Ring& ring = rings_.emplace_back();
+  ring.flows = flows_of(shape, stage, member, spec.per_node);
+  ring.bundle = network_.add_bundle(ring.flows);
+  shapes_.push_back(shape);
+  return found->second;
+}
+
+// A ring over all ranks of all members goes from member to member once; the rest of it is on their
+// own links. Rows that leave a device go to its neighbour in the node and to its like in the next
+// node: that loads its two ports, and those of the others, as much as rows to all do.
+std::vector<FlowEnds> CollectiveFlows::flows_of(Shape shape, std::int32_t stage,
+                                                std::int32_t member, std::int32_t per_node) const {
+  std::vector<FlowEnds> flows;
+  const auto join = [&](std::int32_t m, std::int32_t next) {
     for (std::int32_t rank = 0; rank < tp_; ++rank)
-      part.flows.push_back(
-          {device(node.member, op.stage, rank), device(node.member, op.stage, (rank + 1) % tp_)});
-  }
-  return begin({node, op.stage, node.member, 0, !sends}, ps, at, now);
-}
-
-// The flows of a collective between the members.
-void CollectiveFlows::flows_between(const CollectiveSpec& spec, std::int64_t units,
-                                    std::int32_t stage) {
-  if (spec.per_node > 0) return rows_of(spec, units, stage);
-  // A ring over all ranks of all members goes from member to member once; the rest of it is on
-  // their own links.
-  Part& part = only_part(spec.everyone ? Shape::kEveryone : Shape::kRing,
-                         bytes_of(spec, units, members_ * (spec.everyone ? tp_ : 1)));
-  for (std::int32_t m = 0; m < members_; ++m) {
-    const std::int32_t next = (m + 1) % members_;
-    for (std::int32_t rank = 0; rank < tp_ && !spec.everyone; ++rank)
-      part.flows.push_back({device(m, stage, rank), device(next, stage, rank)});
-    if (spec.everyone) part.flows.push_back({device(m, stage, tp_ - 1), device(next, stage, 0)});
-  }
-}
-
-// What leaves a device goes to its neighbour in the node and to its like in the next node: that
-// loads its two ports, and those of the others, as much as rows to all do.
-void CollectiveFlows::rows_of(const CollectiveSpec& spec, std::int64_t units, std::int32_t stage) {
-  const std::int32_t each = spec.per_node;
-  num_parts_ = 0;
-  for (const Shape shape : {Shape::kNear, Shape::kFar}) {
-    const bool near = shape == Shape::kNear;
-    if (near ? each == 1 : each == members_) continue;
-    const std::int64_t per_unit = near ? spec.bytes_per_unit : spec.far_bytes_per_unit;
-    Part& part = parts_[num_parts_++];
-    part.shape = shape;
-    part.bytes = ceil_div(units * per_unit, members_);
-    part.flows.clear();
-    for (std::int32_t m = 0; m < members_; ++m) {
-      const std::int32_t neighbour = m / each * each + (m + 1) % each;
-      const std::int32_t next = near ? neighbour : (m + each) % members_;
+      flows.push_back({device(m, stage, rank), device(next, stage, rank)});
+  };
+  switch (shape) {
+    case Shape::kInside:
       for (std::int32_t rank = 0; rank < tp_; ++rank)
-        part.flows.push_back({device(m, stage, rank), device(next, stage, rank)});
-    }
+        flows.push_back({device(member, stage, rank), device(member, stage, (rank + 1) % tp_)});
+      break;
+    case Shape::kSend:
+      for (std::int32_t rank = 0; rank < tp_; ++rank)
+        flows.push_back({device(member, stage, rank), device(member, stage + 1, rank)});
+      break;
+    case Shape::kMembers:
+      for (std::int32_t m = 0; m < members_; ++m) join(m, (m + 1) % members_);
+      break;
+    case Shape::kEveryone:
+      for (std::int32_t m = 0; m < members_; ++m)
+        flows.push_back({device(m, stage, tp_ - 1), device((m + 1) % members_, stage, 0)});
+      break;
+    case Shape::kNear:
+      for (std::int32_t m = 0; m < members_; ++m)
+        join(m, m / per_node * per_node + (m + 1) % per_node);
+      break;
+    case Shape::kFar:
+      for (std::int32_t m = 0; m < members_; ++m) join(m, (m + per_node) % members_);
+      break;
   }
+  return flows;
+}
+
+bool CollectiveFlows::start(const StepNode& node, std::int64_t units, Ps ps, Ps begin, Ps now) {
+  const CollectiveSpec& spec = *specs_[at(node.op)];
+  const Rings& rings = rings_of_[at(node.op)][at(node.member)];
+  Exchange exchange;
+  std::array<std::int64_t, 2> bytes{-1, -1};
+  for (std::size_t i = 0; i < rings.size(); ++i) {
+    if (rings[i] == kNoRing) continue;
+    const Shape shape = shapes_[rings[i]];
+    if (shape == Shape::kInside && ps <= 0) continue;
+    const Fit fitted = fit(rings_[rings[i]], bytes_on(shape, spec, units), ps);
+    bytes[i] = fitted.bytes;
+    exchange.extra[i] = fitted.extra;
+    exchange.left += fitted.bytes >= 0;
+  }
+  if (exchange.left == 0) return false;
+  exchange.node = node;
+  exchange.begin = begin;
+  exchange.alone = ps;
+  if (free_exchanges_.empty()) {
+    free_exchanges_.push_back(exchanges_.size());
+    exchanges_.emplace_back();
+  }
+  const std::size_t id = free_exchanges_.back();
+  free_exchanges_.pop_back();
+  exchanges_[id] = exchange;
+  for (std::size_t i = 0; i < rings.size(); ++i)
+    if (bytes[i] >= 0)
+      network_.start_at(rings_[rings[i]].bundle, bytes[i], begin, now, *this, 2 * id + i,
+                        Purpose::kCollective);
+  return true;
+}
+
+std::int64_t CollectiveFlows::bytes_on(Shape shape, const CollectiveSpec& spec,
+                                       std::int64_t units) {
+  switch (shape) {
+    case Shape::kInside:
+      return bytes_of(spec, units, tp_);
+    case Shape::kSend:
+      return units * spec.bytes_per_unit;
+    case Shape::kMembers:
+      return bytes_of(spec, units, members_);
+    case Shape::kEveryone:
+      return bytes_of(spec, units, members_ * tp_);
+    case Shape::kNear:
+      return ceil_div(units * spec.bytes_per_unit, members_);
+    case Shape::kFar:
+      return ceil_div(units * spec.far_bytes_per_unit, members_);
+  }
+  throw std::logic_error("an unknown shape of flows");
 }
 
 // What the rank that sends most sends; of an exchange of rows, what leaves each rank, in all one
@@ -113,13 +177,15 @@ const model::Schedule& CollectiveFlows::schedule_of(const CollectiveSpec& spec,
   return *schedule;
 }
 
-// From when all of them start until the last byte is there, nobody else moving.
-Ps CollectiveFlows::alone(std::span<const Flow> flows, std::int64_t bytes) {
-  if (!probe_) probe_ = std::make_unique<SharedNetwork>(network_.config());
+// From when all flows of a ring start until the last byte is there, nobody else moving.
+Ps CollectiveFlows::alone(const Ring& ring, std::int64_t bytes) {
+  if (!probe_) {
+    probe_ = std::make_unique<SharedNetwork>(network_.config());
+    for (Ring& each : rings_) each.probed = probe_->add_bundle(each.flows);
+  }
   Alone owner;
   const Ps begin = probed_;
-  for (const Flow& flow : flows)
-    probe_->transfer(flow.from, flow.to, bytes, begin, owner, 0, Purpose::kOther);
+  probe_->start_at(ring.probed, bytes, begin, begin, owner, 0, Purpose::kOther);
   probe_->settle(begin);
   while (probe_->num_in_flight() > 0) {
     probed_ = probe_->next_event();
@@ -129,76 +195,42 @@ Ps CollectiveFlows::alone(std::span<const Flow> flows, std::int64_t bytes) {
   return owner.last - begin;
 }
 
+CollectiveFlows::Fit CollectiveFlows::fit(Ring& ring, std::int64_t bytes, Ps ps) {
+  const std::pair<std::int64_t, Ps> key{bytes, ps};
+  if (ring.last == key) return ring.last_fit;
+  const auto [found, is_new] = ring.fits.try_emplace(key);
+  if (is_new) found->second = find_fit(ring, bytes, ps);
+  ring.last = key;
+  return ring.last_fit = found->second;
+}
+
 // The most bytes, up to `bytes`, that every flow can carry so that all end within `ps`.
-const CollectiveFlows::Fit& CollectiveFlows::fit(const Exchange& exchange, const Part& part,
-                                                 Ps ps) {
-  const std::int64_t bytes = part.bytes;
-  const std::vector<Flow>& flows = part.flows;
-  const auto [found, is_new] =
-      fits_.try_emplace({exchange.stage, exchange.member, exchange.inside, part.shape, bytes, ps});
-  Fit& fit = found->second;
-  if (!is_new) return fit;
+CollectiveFlows::Fit CollectiveFlows::find_fit(const Ring& ring, std::int64_t bytes, Ps ps) {
   crossed_.clear();
   std::int64_t most = bytes;
-  for (const Flow& flow : flows) {
+  for (const FlowEnds& flow : ring.flows) {
     const auto route = network_.route(flow.from, flow.to);
     crossed_.insert(crossed_.end(), route.begin(), route.end());
     most = std::min(most, network_.most_within(flow.from, flow.to, bytes, ps));
   }
-  fit = {-1, 0};
-  if (most < 0) return fit;
+  if (most < 0) return {-1, 0};
   std::sort(crossed_.begin(), crossed_.end());
   if (std::adjacent_find(crossed_.begin(), crossed_.end()) == crossed_.end()) {
     Ps longest = 0;
-    for (const Flow& flow : flows)
+    for (const FlowEnds& flow : ring.flows)
       longest = std::max(longest, network_.alone(flow.from, flow.to, most));
-    return fit = {most, ps - longest};
+    return {most, ps - longest};
   }
   // Its own flows share links: what fits is found by halving.
   std::int64_t least = -1;
-  if (alone(flows, most) > ps) {
+  if (alone(ring, most) > ps) {
     while (most - least > 1) {
       const std::int64_t middle = least + (most - least) / 2;
-      (alone(flows, middle) <= ps ? least : most) = middle;
+      (alone(ring, middle) <= ps ? least : most) = middle;
     }
     most = least;
   }
-  return fit = most < 0 ? Fit{-1, 0} : Fit{most, ps - alone(flows, most)};
-}
-
-CollectiveFlows::Part& CollectiveFlows::only_part(Shape shape, std::int64_t bytes) {
-  num_parts_ = 1;
-  parts_[0].shape = shape;
-  parts_[0].bytes = bytes;
-  parts_[0].flows.clear();
-  return parts_[0];
-}
-
-bool CollectiveFlows::begin(Exchange exchange, Ps ps, Ps at, Ps now) {
-  std::array<std::int64_t, 2> bytes{-1, -1};
-  for (std::size_t i = 0; i < num_parts_; ++i) {
-    const Fit& fitted = fit(exchange, parts_[i], ps);
-    bytes[i] = fitted.bytes;
-    exchange.extra[i] = fitted.extra;
-    if (fitted.bytes >= 0) exchange.left += static_cast<std::int32_t>(parts_[i].flows.size());
-  }
-  if (exchange.left == 0) return false;
-  exchange.begin = at;
-  exchange.alone = ps;
-  std::size_t id = exchanges_.size();
-  if (free_exchanges_.empty()) {
-    exchanges_.push_back(exchange);
-  } else {
-    id = free_exchanges_.back();
-    free_exchanges_.pop_back();
-    exchanges_[id] = exchange;
-  }
-  for (std::size_t i = 0; i < num_parts_; ++i)
-    for (const Flow& flow : parts_[i].flows)
-      if (bytes[i] >= 0)
-        network_.transfer_at(flow.from, flow.to, bytes[i], at, now, *this, 2 * id + i,
-                             Purpose::kCollective);
-  return true;
+  return most < 0 ? Fit{-1, 0} : Fit{most, ps - alone(ring, most)};
 }
 
 void CollectiveFlows::landed(TransferId, std::uint64_t token, Ps now) {

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <array>
+#include <compare>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -38,6 +39,7 @@ class CollectiveFlows final : private TransferOwner {
   };
   // `done` hears when the flows of a node have landed and what follows them is over, at `at`.
   using Done = std::function<void(const StepNode& node, Took took, Ps at, Ps now)>;
+  // Before the first transfer.
   CollectiveFlows(const Program& program, std::int32_t members, ContendedLinks links,
                   SharedNetwork& network, Done done);
 
@@ -48,50 +50,53 @@ class CollectiveFlows final : private TransferOwner {
   bool start(const StepNode& node, std::int64_t units, Ps ps, Ps at, Ps now);
 
  private:
-  // Flows of one collective or hand-over.
-  struct Exchange {
-    StepNode node;
-    std::int32_t stage = 0, member = -1, left = 0;  // member -1: a collective of all
-    bool inside = false;        // a collective of that member's, not a hand-over
-    std::array<Ps, 2> extra{};  // after the last flow of each part
-    Ps begin = 0, alone = 0;
-    Ps at = 0;  // when it ends, as far as is known
-  };
+  // What the flows of an exchange join: the devices of a stage as a ring; these and those of the
+  // next stage; the members' like devices as rings, or all of their devices as one; devices by
+  // their near or far ports.
+  enum class Shape : std::uint8_t { kInside, kSend, kMembers, kEveryone, kNear, kFar };
   // How many bytes each flow of an exchange carries, and what follows; -1: even the latency is too
   // long.
   struct Fit {
     std::int64_t bytes = 0;
     Ps extra = 0;
   };
+  // Flows of equal bytes that start together.
+  struct Ring {
+    BundleId bundle = 0, probed = 0;  // on the network, and on one without anybody else
+    std::vector<FlowEnds> flows;
+    std::map<std::pair<std::int64_t, Ps>, Fit> fits;  // by bytes and time
+    std::pair<std::int64_t, Ps> last{-1, -1};         // of the newest, which is often the next
+    Fit last_fit;
+  };
+  using Rings = std::array<std::size_t, 2>;  // on different links; kNoRing: none
+  static constexpr std::size_t kNoRing = ~std::size_t{0};
+  // An operator's collective or hand-over that is on its way.
+  struct Exchange {
+    StepNode node;
+    std::int32_t left = 0;      // rings
+    std::array<Ps, 2> extra{};  // after the last flow of each
+    Ps begin = 0, alone = 0;
+    Ps at = 0;  // when it ends, as far as is known
+  };
   // Flows alone on the links.
   struct Alone final : TransferOwner {
     Ps last = 0;
     void landed(TransferId, std::uint64_t, Ps now) override { last = now; }
   };
-  struct Flow {
-    NetworkNodeId from, to;
-  };
-  // What flows of an exchange join: its devices as a ring, or the ranks of all members as one; rows
-  // on near or far ports.
-  enum class Shape : std::uint8_t { kRing, kEveryone, kNear, kFar };
-  // Flows of equal bytes; parts of an exchange use different links.
-  struct Part {
-    Shape shape = Shape::kRing;
-    std::int64_t bytes = 0;
-    std::vector<Flow> flows;
-  };
 
   NetworkNodeId device(std::int32_t member, std::int32_t stage, std::int32_t rank) const {
     return links_.places[at(rank + tp_ * (stage + stages_ * member))];
   }
+  void add_rings(const CollectiveSpec& spec);
+  std::size_t ring(Shape shape, const CollectiveSpec& spec, std::int32_t member);
+  std::vector<FlowEnds> flows_of(Shape shape, std::int32_t stage, std::int32_t member,
+                                 std::int32_t per_node) const;
+  std::int64_t bytes_on(Shape shape, const CollectiveSpec& spec, std::int64_t units);
   std::int64_t bytes_of(const CollectiveSpec& spec, std::int64_t units, std::int32_t ranks);
   const astra_sim::model::Schedule& schedule_of(const CollectiveSpec& spec, std::int32_t ranks);
-  void flows_between(const CollectiveSpec& spec, std::int64_t units, std::int32_t stage);
-  void rows_of(const CollectiveSpec& spec, std::int64_t units, std::int32_t stage);
-  Part& only_part(Shape shape, std::int64_t bytes);
-  bool begin(Exchange exchange, Ps ps, Ps at, Ps now);
-  Ps alone(std::span<const Flow> flows, std::int64_t bytes);
-  const Fit& fit(const Exchange& exchange, const Part& part, Ps ps);
+  Ps alone(const Ring& ring, std::int64_t bytes);
+  Fit fit(Ring& ring, std::int64_t bytes, Ps ps);
+  Fit find_fit(const Ring& ring, std::int64_t bytes, Ps ps);
   void landed(TransferId transfer, std::uint64_t token, Ps now) override;
 
   const Program& program_;
@@ -100,18 +105,19 @@ class CollectiveFlows final : private TransferOwner {
   SharedNetwork& network_;
   Done done_;
   std::vector<const CollectiveSpec*> specs_;  // by operator
+  std::vector<Ring> rings_;
+  std::vector<Shape> shapes_;  // by ring
+  // By shape, stage, member and members of a node.
+  std::map<std::tuple<Shape, std::int32_t, std::int32_t, std::int32_t>, std::size_t> ring_of_;
+  std::vector<std::vector<Rings>> rings_of_;  // by operator and member
   std::vector<Exchange> exchanges_;
   std::vector<std::size_t> free_exchanges_;
-  std::array<Part, 2> parts_;  // of the exchange that is being started
-  std::size_t num_parts_ = 0;
   // By operator and ranks, of algorithms other than the ring.
   std::map<std::pair<std::int32_t, std::int32_t>, std::shared_ptr<const astra_sim::model::Schedule>>
       schedules_;
   std::vector<NetworkLinkId> crossed_;    // scratch
   std::unique_ptr<SharedNetwork> probe_;  // a network without anybody else, made when first needed
   Ps probed_ = 0;
-  // By stage, member, whether it is inside, shape, bytes and time.
-  std::map<std::tuple<std::int32_t, std::int32_t, bool, Shape, std::int64_t, Ps>, Fit> fits_;
 };
 
 }  // namespace llmsim
