@@ -3,7 +3,7 @@ server.
 """
 
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import accuracy_static
@@ -34,10 +34,11 @@ class Counted:
     eager: bool
     num_sms: int
     blocks: int
+    profile: str = "vllm-0.19"
 
     def predicted(self) -> MemoryLedger:
-        """By the engine profile of vLLM 0.19."""
-        model, profile = load_model("meta-llama/Llama-3.1-8B"), load_profile("vllm-0.19")
+        """By the engine profile of its version; the servers were installed from wheels."""
+        model, profile = load_model("meta-llama/Llama-3.1-8B"), load_profile(self.profile)
         sizes = () if self.eager else profile.cuda_graphs.sizes(self.max_num_seqs, 2048)
         return memory_ledger(
             model,
@@ -48,7 +49,7 @@ class Counted:
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=2048,
             block_size=16,
-            rules=profile.memory,
+            rules=replace(profile.memory, native_sampler=True),
             cuda_graph_sizes=sizes,
             num_sms=self.num_sms,
             cudagraph_mode="NONE" if self.eager else "FULL_AND_PIECEWISE",
@@ -57,8 +58,19 @@ class Counted:
 
 SERVERS = (
     Counted("24 GB card (25,250,627,584 B), vLLM 0.19.0", 25_250_627_584, 1, 256, False, 128, 2588),
-    Counted("RTX A6000, vLLM 0.11.1, eager", A6000_BYTES, 1, 256, True, 84, 216_720 // 16),
-    Counted("RTX A6000, TP2, vLLM 0.11.1, eager", A6000_BYTES, 2, 256, True, 84, 554_704 // 16),
+    Counted(
+        "RTX A6000, vLLM 0.11.1, eager", A6000_BYTES, 1, 256, True, 84, 216_720 // 16, "vllm-0.11"
+    ),
+    Counted(
+        "RTX A6000, TP2, vLLM 0.11.1, eager",
+        A6000_BYTES,
+        2,
+        256,
+        True,
+        84,
+        554_704 // 16,
+        "vllm-0.11",
+    ),
     Counted(
         "RTX A6000, 128 sequences, vLLM 0.13.0rc2, eager",
         A6000_BYTES,
@@ -67,6 +79,7 @@ SERVERS = (
         True,
         84,
         221_504 // 16,
+        "vllm-0.13",
     ),
 )
 

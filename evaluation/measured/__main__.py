@@ -10,8 +10,9 @@ from pathlib import Path
 
 from llmsim.cli.arguments import OneSentenceParser
 from measured.artifact import artifact_points
+from measured.kv import predict, read_servers
 from measured.points import Skipped, read_points
-from measured.report import Row, points_markdown
+from measured.report import KvRow, Row, kv_markdown, points_markdown
 from measured.runs import simulate
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,8 +45,23 @@ def main() -> int:
                 rows.append(Row(point, found.errors(point)))
             except Skipped as reason:
                 rows.append(Row(point, {}, str(reason)))
-    print(points_markdown(rows))
+        print(points_markdown(rows))
+        logs = options.data / "kv_logs" / "kv_logs.csv"
+        if logs.exists() and not options.only:
+            print(f"\n{kv_markdown(kv_rows(logs, Path(scratch)))}")
     return 0
+
+
+def kv_rows(table: Path, scratch: Path) -> list[KvRow]:
+    """Every start-up log of a table beside its prediction."""
+    rows = []
+    for server in read_servers(table):
+        try:
+            tokens = predict(server, scratch).tokens
+            rows.append(KvRow(server, 100 * (tokens / server.tokens - 1), tokens))
+        except Skipped as reason:
+            rows.append(KvRow(server, 0.0, skipped=str(reason)))
+    return rows
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from measured.kv import Server
 from measured.points import METRICS, Point
 
 TARGETS = {"throughput": (5, 15), "ttft": (10, 30), "tpot": (5, 12)}
@@ -16,6 +17,48 @@ class Row:
     point: Point
     errors: dict[str, float]
     skipped: str = ""
+
+
+@dataclass(frozen=True)
+class KvRow:
+    """A server's start-up and the error of its predicted tokens in percent, or why it has none."""
+
+    server: Server
+    error: float
+    predicted: int = 0
+    skipped: str = ""
+
+
+KV_TARGET_PERCENT = 3.0
+
+
+def kv_markdown(rows: Sequence[KvRow]) -> str:
+    """The tokens of each cache, how many servers are within the target, and what was skipped."""
+    done = [row for row in rows if not row.skipped]
+    if not done:
+        return "No start-up log can be predicted here."
+    lines = [
+        "| log | vLLM | model | ranks | tokens | predicted | error, % |",
+        "| --- | --- | --- | --- | ---: | ---: | ---: |",
+    ]
+    for row in done:
+        one = row.server
+        ranks = ", ".join(f"{name} {size}" for name, size in one.ranks.items() if size > 1)
+        cells = (one.name, one.version, one.model, ranks, f"{one.tokens:,}", f"{row.predicted:,}")
+        lines.append(f"| {' | '.join(cells)} | {row.error:+.1f} |")
+    by_system: dict[str, list[float]] = {row.server.system: [] for row in done}
+    for row in done:
+        by_system[row.server.system].append(abs(row.error))
+    worst = [max(errors) for errors in by_system.values()]
+    within = sum(error <= KV_TARGET_PERCENT for error in worst)
+    name = max(done, key=lambda row: abs(row.error)).server.name
+    lines += [
+        "",
+        f"{within} of {len(worst)} servers are within {KV_TARGET_PERCENT:g} % (target: 80 %); "
+        f"the worst is {name} with {max(worst):.1f} %.",
+        "",
+    ]
+    return "\n".join([*lines, *(f"- {r.server.name}: {r.skipped}" for r in rows if r.skipped)])
 
 
 def points_markdown(rows: Sequence[Row]) -> str:

@@ -58,6 +58,8 @@ def simulate(
         found = recording_of(trial(checked_options(arguments)))
     except LlmsimError as error:
         raise Skipped(str(error)) from error
+    if not len(found):
+        raise Skipped("no request finished")
     tpot = found.tpot_s[~np.isnan(found.tpot_s)]
     return Simulated(
         {

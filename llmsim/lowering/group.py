@@ -355,11 +355,14 @@ def _ledger(
             max_num_batched_tokens=engine.max_num_batched_tokens,
             block_size=engine.block_size,
             num_gpu_blocks_override=engine.num_gpu_blocks_override,
-            rules=load_profile(engine.engine_profile).memory,
+            rules=replace(
+                load_profile(engine.engine_profile).memory, native_sampler=engine.native_sampler
+            ),
             cuda_graph_sizes=engine.cuda_graph_sizes,
             cudagraph_mode=engine.cudagraph_mode,
             num_sms=DEFAULT_NUM_SMS if hardware is None else hardware.num_sms,
             elsewhere=None if offload is None else offload.elsewhere(stage.stage),
+            on_nvlink=hardware is not None and hardware.on_nvlink,
             draft=None if draft is None else draft.share,
             hybrid=hybrid,
         ),

@@ -231,6 +231,10 @@ class Dtypes:
         return model.format_of(part).dtype
 
 
+LEAST_NVLINK_BYTES_PER_S = 100 * 10**9
+"""No PCIe of the data sheets has this rate in one direction, and every NVLink has it."""
+
+
 @dataclass(frozen=True)
 class Hardware:
     """A device's data sheet; a number's origin is in `sources` under its field name, else in
@@ -282,6 +286,12 @@ class Hardware:
     """Field name -> origin, for the fields whose number does not come from `source`; always for
     measured constants.
     """
+
+    @property
+    def on_nvlink(self) -> bool:
+        """Whether the devices of a server are joined by NVLink, and not by PCIe alone."""
+        rate = self.intra_node_link_bytes_per_s or 0
+        return self.vendor == "NVIDIA" and rate >= LEAST_NVLINK_BYTES_PER_S
 
 
 def resolve_dtypes(

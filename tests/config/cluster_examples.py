@@ -95,6 +95,8 @@ def full() -> Json:
         "launch_ns": 6000,
         "api_latency_ns": 1500000,
         "host_gap_ns": 0.5,
+        "host_sequence_ns": 0.25,
+        "native_sampler": True,
         "dp_sync_interval": 16,
         "lockstep_dense_dp": False,
         "pipeline_extra_batches": 0,

@@ -2,6 +2,7 @@
 arithmetic.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,15 @@ from hypothesis import strategies as st
 
 from llmsim.config.engine.profile import load_profile
 from llmsim.config.errors import InfeasibleError
-from llmsim.model import Dtypes, Layout, MemoryLedger, kv_bytes_per_token, load_model, memory_ledger
+from llmsim.model import (
+    Dtypes,
+    Layout,
+    MemoryLedger,
+    kv_bytes_per_token,
+    load_model,
+    memory_ledger,
+    resolve_dtypes,
+)
 
 LLAMA = load_model("meta-llama/Llama-3.1-8B")
 LLAMA_70B = load_model("meta-llama/Llama-3.1-70B")
@@ -63,6 +72,52 @@ def test_first_principles_terms() -> None:
     assert wide["activations of a layer, 8192 tokens"] == -8192 * 2 * (2 * 4096 + 3 * 14_336)
     assert not any("NCCL" in label for label in lines)
     assert any("NCCL" in label for label, _ in ledger(layout=Layout(2)).lines)
+
+
+def test_ranks_on_nvlink_keep_more_for_collectives() -> None:
+    # A published start-up of vLLM 0.19.0: two H100, utilisation 0.95, 65,293 blocks.
+    rules = load_profile("vllm-0.19")
+    published = {
+        "device_bytes": round(79.19 * GIB),
+        "utilization": 0.95,
+        "max_num_seqs": 1024,
+        "max_num_batched_tokens": 8192,
+        "rules": rules.memory,
+        "cuda_graph_sizes": rules.cuda_graphs.sizes(1024, 8192),
+    }
+    on_switch = ledger(layout=Layout(2), on_nvlink=True, **published)
+    assert on_switch.num_blocks == pytest.approx(65_293, rel=0.01)
+    assert dict(on_switch.lines)["buffers of collectives, 2 ranks"] == -2_007_000_000
+    assert dict(ledger(layout=Layout(2), **published).lines)["NCCL buffers, 2 ranks"] < 0
+    older = published | {"rules": load_profile("vllm-0.11").memory}
+    assert dict(ledger(layout=Layout(2), **older).lines)["buffers of collectives, 2 ranks"] == 0
+
+
+def test_a_sampler_without_flashinfer_sorts_in_older_versions() -> None:
+    rules = load_profile("vllm-0.11").memory
+    sorting = ledger(rules=replace(rules, native_sampler=True))
+    assert dict(sorting.lines)["sampler, 256 sequences x 128256 x 38 B"] == -256 * 128_256 * 38
+    assert "sampler, 256 sequences x 128256 x 14 B" in dict(ledger(rules=rules).lines)
+    newer = load_profile("vllm-0.19").memory
+    assert ledger(rules=replace(newer, native_sampler=True)).lines == ledger(rules=newer).lines
+
+
+@pytest.mark.parametrize(
+    ("name", "tp", "loaded_gib"),
+    [("openai/gpt-oss-120b", 1, 65.97), ("openai/gpt-oss-20b", 2, 7.01)],
+)
+def test_experts_of_mxfp4_are_padded_to_tiles(name: str, tp: int, loaded_gib: float) -> None:
+    model = load_model(name)
+    found = memory_ledger(
+        model,
+        Layout(tp),
+        resolve_dtypes(model, None, "auto"),
+        **(KNOWN | {"device_bytes": 80 * GIB}),
+    )
+    lines = dict(found.lines)
+    loaded = -(lines["weights"] + lines["padding of MXFP4 experts"]) / GIB
+    assert loaded == pytest.approx(loaded_gib, rel=0.01)
+    assert "padding of MXFP4 experts" not in dict(ledger(MOE, device_bytes=80 * GIB).lines)
 
 
 @given(

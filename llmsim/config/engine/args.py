@@ -28,7 +28,7 @@ CLUSTER_FILE = "cluster file"
 
 
 _SHOWN_APART = ("origin", "limits", "scheduler_parameters", "wanted_profile")
-_SHOWN_IF_SET = ("host_sequence_ps",)
+_SHOWN_IF_SET = ("host_sequence_ps", "native_sampler")
 """Options of later versions, which runs that do not use them do not show."""
 
 
@@ -78,6 +78,8 @@ class EngineArgs:
     host_gap_ps: int
     """Idle time of the device between two steps, and (`host_sequence_ps`) for each sequence."""
     host_sequence_ps: int
+    native_sampler: bool
+    """FlashInfer is not installed."""
     dp_sync_interval: int
     """Steps between two agreements of data-parallel ranks on whether anyone has work."""
     lockstep_dense_dp: bool

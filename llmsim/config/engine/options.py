@@ -330,6 +330,11 @@ class EngineOptions(Section):
         description="Adds an idle time of the device between two steps for each sequence.",
     )
 
+    native_sampler: Annotated[bool | None, OnCommandLine(bool)] = Field(
+        default=None,
+        description="Samples without FlashInfer, as an installation of wheels does; up to "
+        "vllm-0.13 the sampler then needs more memory.",
+    )
     dp_sync_interval: Annotated[int, Field(ge=1, le=1 << 20)] | None = Field(
         default=None,
         description=(

@@ -107,6 +107,26 @@ class MemoryRules:
     """
     bytes_per_graph: int
     """Least that the estimate counts for each further graph."""
+    sampler_bytes_per_logit: int = 12
+    """What the sampler keeps of each entry of the logits beside the logits of the model."""
+    sorting_bytes_per_logit: int = 0
+    """The same without FlashInfer (`native_sampler`), where filters sort the logits; 0: they never
+    do.
+    """
+    filters_in_blocks: bool = True
+    """Top-k and top-p filters take a buffer for each running thread block instead of sorting."""
+    ranks_bytes: int | None = None
+    """What each rank of a group keeps for collectives; None: NCCL's buffers."""
+    nvlink_ranks_bytes: int | None = None
+    """The same on NVLink, where vLLM has all-reduces of its own; None: as elsewhere."""
+    native_sampler: bool = False
+    """FlashInfer is not installed."""
+
+    @property
+    def sampled_bytes_per_logit(self) -> int:
+        """What the sampler of this installation keeps beside the logits of the model."""
+        sorts = self.native_sampler and self.sorting_bytes_per_logit
+        return self.sorting_bytes_per_logit if sorts else self.sampler_bytes_per_logit
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ OWN_DEFAULTS: Mapping[str, Any] = {
     "skip_prefill": False,
     "ttft_target_ns": 1_000_000_000,
     "host_sequence_ns": 0,
+    "native_sampler": False,
     "lockstep_dense_dp": False,
     "dp_sync_interval": 32,
     "pipeline_extra_batches": 0,

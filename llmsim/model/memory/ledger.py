@@ -56,6 +56,7 @@ def memory_ledger(  # as many arguments as vLLM's own profile run depends on
     cudagraph_mode: str = "FULL_AND_PIECEWISE",
     num_sms: int = DEFAULT_NUM_SMS,
     elsewhere: Elsewhere | None = None,
+    on_nvlink: bool = False,
     draft: DraftShare | None = None,
     hybrid: bool = False,
 ) -> MemoryLedger:
@@ -83,6 +84,7 @@ def memory_ledger(  # as many arguments as vLLM's own profile run depends on
         cuda_graph_sizes,
         num_sms,
         elsewhere or Elsewhere(),
+        on_nvlink,
         draft=draft,
         cudagraph_mode=cudagraph_mode,
     )

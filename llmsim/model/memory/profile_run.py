@@ -9,12 +9,6 @@ from llmsim.model.dtypes import dtype_bytes
 from llmsim.model.layout import Layout
 from llmsim.model.types import Dtypes, ModelConfig
 
-SAMPLER_BYTES_PER_LOGIT = 4 + 4 + 4
-"""vLLM's profile run samples max_num_seqs rows at once: their logits in fp32, the probabilities,
-and the exponential noise that they are divided by, beside the logits as the model gave them
-(`Sampler.forward`, `random_sample`).
-"""
-
 FILTER_BYTES_PER_LOGIT = 4
 """Of the buffer of the top-k/top-p kernel, one row per running thread block
 (`apply_top_k_top_p_triton`).
@@ -76,7 +70,7 @@ class ProfileRun:
         tokens, seqs, vocab = self.max_num_batched_tokens, self.max_num_seqs, self.model.vocab_size
         hidden = tokens * self.model.hidden_size * self._activation_bytes
         layer = 2 * hidden + tokens * self._widest_elements * self._activation_bytes
-        per_logit = self._activation_bytes + SAMPLER_BYTES_PER_LOGIT
+        per_logit = self._activation_bytes + self.rules.sampled_bytes_per_logit
         if layer > hidden + seqs * vocab * per_logit:
             return ((f"activations of a layer, {tokens} tokens", layer),)
         return (  # all ranks gather the whole vocabulary
@@ -108,6 +102,8 @@ class ProfileRun:
         """Rows for as many thread blocks as run at once: a power of two, at most one per
         multiprocessor.
         """
+        if not self.rules.filters_in_blocks:
+            return ()
         programs = min(self.num_sms, self.max_num_seqs)
         rows, vocab = min(1 << (programs - 1).bit_length(), self.num_sms), self.model.vocab_size
         return (

@@ -12,6 +12,7 @@ from llmsim.model.layout import Layout
 from llmsim.model.memory.hybrid_groups import KEEPS_STATE, KvTables, kv_tables
 from llmsim.model.memory.profile_run import ProfileRun
 from llmsim.model.memory.sizes import (
+    expert_padding_bytes,
     kv_bytes_per_token,
     kv_groups,
     state_bytes_per_sequence,
@@ -74,6 +75,8 @@ class Demand:
     cuda_graph_sizes: tuple[int, ...]
     num_sms: int
     elsewhere: Elsewhere = Elsewhere()
+    on_nvlink: bool = False
+    """NVLink joins the devices."""
     draft: DraftShare | None = None
     cudagraph_mode: str = "FULL_AND_PIECEWISE"
     apart: bool = False
@@ -223,10 +226,22 @@ class Demand:
         exchange = buffer_bytes(self.model, self.layout, self.dtypes)
         if exchange:
             lines.append((f"buffers of all2all_backend {self.layout.exchange}", exchange))
+        padding = expert_padding_bytes(self.model, self.layout, self.dtypes)
+        if padding:
+            lines.insert(1, ("padding of MXFP4 experts", padding))
         if self.layout.tp > 1:
-            size = NCCL_BYTES.get(self.layout.tp, NCCL_BYTES_LARGER)
-            lines.append((f"NCCL buffers, {self.layout.tp} ranks", size))
+            lines.append(self._collectives)
         return tuple(lines)
+
+    @property
+    def _collectives(self) -> tuple[str, int]:
+        """What NCCL, vLLM's own all-reduce and symmetric memory keep on each rank."""
+        ranks = self.layout.tp
+        known = (self.rules.nvlink_ranks_bytes if self.on_nvlink else None, self.rules.ranks_bytes)
+        for size in known:
+            if size is not None:
+                return f"buffers of collectives, {ranks} ranks", size
+        return f"NCCL buffers, {ranks} ranks", NCCL_BYTES.get(ranks, NCCL_BYTES_LARGER)
 
     @property
     def left(self) -> int:

@@ -111,6 +111,31 @@ def weight_bytes(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> int:
     return total
 
 
+MXFP4_TILE = (256, 128)
+"""Multiples to which vLLM pads the hidden size and the width of experts with MXFP4 weights.
+
+Source: vLLM 0.11, quantization/mxfp4.py (Marlin). Checked on published logs: gpt-oss-120b on one
+H100 loads 65.97 GiB (issue 23278), here 65.8; gpt-oss-20b on two 7.01 GiB each, here 7.05.
+"""
+_MXFP4_BLOCK = (1, 32)
+
+
+def expert_padding_bytes(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> int:
+    """Bytes that one rank's experts take beyond the checkpoint's, since their kernel needs whole
+    tiles; 0 without MXFP4.
+    """
+    if model.num_experts == 0 or model.format_of("experts").block != _MXFP4_BLOCK:
+        return 0
+    rows, columns = MXFP4_TILE
+    total = 0
+    for op in operators(model, layout, dtypes):
+        if isinstance(op, Moe) and op.weight_dtype == "fp4":
+            padded = (-(-op.hidden // rows) * rows) * (-(-op.moe_inter // columns) * columns)
+            plain = op.hidden * op.moe_inter
+            total += op.repeat * (op.weight_bytes * padded // plain - op.weight_bytes)
+    return total
+
+
 @dataclass(frozen=True)
 class KvGroup:
     """Layers whose cache has the same life: all tokens of a sequence, or (`window` > 0) its last
