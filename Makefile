@@ -7,8 +7,10 @@ NATIVE := $(shell find llmsim/native astra-sim -name '*.cpp' -o -name '*.h' -o -
 PYTHON_FILES := $(sort $(shell find llmsim -name '*.py'))
 STAMP := $(VENV)/.installed
 TOOLS := $(VENV)/.tools
+DOCS := $(VENV)/.docs
+EXTRA = $(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['$(1)'], sep='\n')"
 
-.PHONY: run test replay fuzz fuzz-strict bench lint format stubs sanitize mutate clean always
+.PHONY: run test replay fuzz fuzz-strict bench lint format docs stubs sanitize mutate clean always
 
 run: $(STAMP)
 	$(BIN)/python main.py --cluster-config cluster_config/h100_llama31_8b.json --dataset dataset/chat_h100_300.jsonl \
@@ -51,6 +53,11 @@ format: $(STAMP) $(TOOLS)
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(filter %.cpp %.h,$(NATIVE))
 
+# The documentation as a site in build/site, with the extra "docs"; any warning fails. build/site/index.html opens without a network.
+docs: $(STAMP) $(DOCS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo build/site/index.html
+
 # The types of the native module for mypy and editors; after a change of its bindings (tests/cli/test_stubs.py). They lie
 # beside the package's modules: a folder `_native` would stand for the module where it is not built.
 STUBS := build/stubs/_native
@@ -89,8 +96,13 @@ $(STAMP): pyproject.toml CMakeLists.txt $(NATIVE) $(VENV)/.files
 
 # What tests and linters need on top: the extra "dev" of pyproject.toml.
 $(TOOLS): pyproject.toml $(STAMP)
-	$(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['dev'], sep='\n')" > $(VENV)/dev.txt
+	$(call EXTRA,dev) > $(VENV)/dev.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(VENV)/dev.txt
+	touch $@
+
+$(DOCS): pyproject.toml $(STAMP)
+	$(call EXTRA,docs) > $(VENV)/docs.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(VENV)/docs.txt
 	touch $@
 
 $(VENV)/.files: always

@@ -1,5 +1,6 @@
 """`llmsim.run`: a cluster and a workload in, what every request and the cluster saw out."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from os import PathLike
@@ -8,7 +9,7 @@ from typing import Any
 
 from llmsim.api.checked.given import Given
 from llmsim.api.checked.run_inputs import RunInputs
-from llmsim.api.checked.run_options import checked
+from llmsim.api.checked.run_options import READ_FROM_TEXT, checked
 from llmsim.api.cluster import Cluster, cluster_of
 from llmsim.api.compiled import CompiledClusters
 from llmsim.api.prepare import with_workload
@@ -99,12 +100,23 @@ def _given(cluster: Cluster, options: Mapping[str, Any]) -> Given:
                 value=value,
             )
     of_run = {name: _typed(name, value) for name, value in options.items() if name in known}
-    of_engine = {name: value for name, value in options.items() if name in engine}
+    of_engine = {
+        name: _text(value) if name in READ_FROM_TEXT else value
+        for name, value in options.items()
+        if name in engine and value is not None
+    }
     missing = [one.name for one in known.values() if one.default is MISSING]
     assert not missing, missing
     return Given(
         cluster_config=Path(cluster.name), dataset="workload", engine_options=of_engine, **of_run
     )
+
+
+def _text(value: Any) -> str:
+    """Lists and mappings as the command line writes them."""
+    if isinstance(value, Mapping):
+        return json.dumps(dict(value), default=str)
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def _typed(name: str, value: Any) -> Any:

@@ -165,6 +165,8 @@ class Group:
     """USD; None: the data sheet's, if it has one."""
     memory_from_sheet: tuple[str, ...] = ()
     """Keys of npu_mem that the file leaves to the device's data sheet."""
+    whole_experts_asked: bool = False
+    """Whether the file asks for whole experts on each rank, under vLLM's name."""
 
 
 @dataclass(frozen=True)

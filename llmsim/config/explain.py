@@ -15,10 +15,10 @@ from llmsim.config.errors import InputError, nearest
 LAYOUT = {
     "tp_size": ("tp_size", "tensor_parallel_size", "attn_tp_size", "num_npus"),
     "pp_size": ("pp_size", "pipeline_parallel_size", "npu_group", "num_npus"),
-    "ep_size": ("ep_size", "ffn_ep_size"),
+    "ep_size": ("ep_size", "enable_expert_parallel", "ffn_ep_size"),
     "ffn_tp_size": ("ffn_tp_size",),
     "prefill_context_parallel_size": ("prefill_context_parallel_size",),
-    "dp": ("dp_group", "attn_dp_size"),
+    "dp": ("dp_group", "data_parallel_size", "attn_dp_size"),
     "num_npus": ("num_npus", "tp_size", "pp_size"),
 }
 """Values of a group, and the keys of the file that they follow from."""

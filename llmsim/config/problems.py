@@ -12,10 +12,8 @@ from llmsim.config.errors import InputError, nearest
 from llmsim.config.schema import cluster_schema, schema_at
 
 _OTHER_NAMES = {
-    "data_parallel_size": "dp_group",
     "expert_parallel_size": "ep_size",
     "num_gpus": "num_npus",
-    "model": "model_name",
     "gpu": "hardware",
     "gpu_mem": "npu_mem",
     "bandwidth": "mem_bw",

@@ -161,6 +161,7 @@ def _group(
         offloading=_offloading(cluster, location, instance, switches),
         price_per_device_hour=instance.price_per_device_hour,
         memory_from_sheet=from_sheet,
+        whole_experts_asked=instance.enable_expert_parallel is True,
     )
 
 

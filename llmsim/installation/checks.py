@@ -18,7 +18,6 @@ EXTRAS = {
     "matplotlib": "plot",
     "optuna": "search",
     "perfetto": "timeline",
-    "ray": "ray",
     "vllm": "vllm",
 }
 """Distributions that one feature needs, and the extra that installs them."""

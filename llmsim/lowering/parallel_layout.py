@@ -97,7 +97,8 @@ def spread_notes(group: Group, model: ModelConfig, layout: Layout) -> list[str]:
     """Says what `ep_size` means where it is not given and vLLM's users would expect the other
     layout.
     """
-    if group.ep is not None or group.ffn_tp is not None or layout.dp > 1 or layout.ep == 1:
+    said = group.ep is not None or group.ffn_tp is not None or group.whole_experts_asked
+    if said or layout.dp > 1 or layout.ep == 1:
         return []
     return [
         f"{model.name}: whole experts are spread over the {layout.ep} ranks of an instance, "

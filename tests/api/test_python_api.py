@@ -268,3 +268,19 @@ def test_every_public_name_exists() -> None:
         assert getattr(llmsim, name).__doc__
     with pytest.raises(AttributeError, match="no attribute 'runs'"):
         llmsim.runs  # noqa: B018
+
+
+def test_lists_and_mappings_stand_for_the_text_of_the_command_line() -> None:
+    drafts = {"method": "eagle", "num_speculative_tokens": 3, "acceptance_rate": 0.8}
+    for name, value, text in (
+        ("speculative_config", drafts, json.dumps(drafts)),
+        ("cudagraph_capture_sizes", [1, 2, 4], "1,2,4"),
+    ):
+        theirs = llmsim.run(CLUSTER, TRACE, cost_source="roofline", **{name: value})
+        same = llmsim.run(CLUSTER, TRACE, cost_source="roofline", **{name: text})
+        plain = llmsim.run(CLUSTER, TRACE, cost_source="roofline", **{name: None})
+        assert theirs.summary["mean_tpot_ms"] == same.summary["mean_tpot_ms"]
+        assert theirs.summary["mean_tpot_ms"] != plain.summary["mean_tpot_ms"]
+    for name in ("speculative_config", "cudagraph_capture_sizes"):
+        with pytest.raises(llmsim.InputError, match=name.replace("_", "-")):
+            llmsim.run(CLUSTER, TRACE, **{name: ["x"]})

@@ -217,7 +217,9 @@ def test_a_command_line_of_llmservingsim_runs(
 
 
 def test_the_page_for_its_users_names_options_that_exist() -> None:
-    page = (ROOT / "docs" / "how-to" / "llmservingsim.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "how-to" / "coming_from" / "llmservingsim.md").read_text(
+        encoding="utf-8"
+    )
     table = page.split("| its files and programs")[0]
     named = set(
         re.findall(

@@ -140,6 +140,7 @@ def full() -> Json:
     first = instance(document)
     domains = {"attn_tp_size": 1, "attn_dp_size": 2, "ffn_tp_size": 1, "ffn_ep_size": 2}
     apart = {**first, "npu_mem": dict(first["npu_mem"]), **domains}
+    ranks = {**first, "npu_mem": dict(first["npu_mem"]), "enable_expert_parallel": True}
     older = {
         **first,
         "npu_mem": dict(first["npu_mem"]),
@@ -155,6 +156,8 @@ def full() -> Json:
         pp_size=1,
         tensor_parallel_size=2,
         pipeline_parallel_size=1,
+        model=first["model_name"],
+        data_parallel_size=1,
         ep_size=2,
         dp_group="a",
         pd_type="prefill",
@@ -170,8 +173,8 @@ def full() -> Json:
     for switch in ("block_copy", "local_offloading", "attn_offloading", "sub_batch_interleaving"):
         first[f"enable_{switch}"] = False
     node = document["nodes"][0]
-    node["instances"] += [older, apart]
-    node["num_instances"] = 3
+    node["instances"] += [older, apart, ranks]
+    node["num_instances"] = 4
     node["cpu_mem"]["pim_config"] = "DDR4_8GB_3200_pim"
     node["cpu_mem"]["pim_table"] = "pim.csv"
     node["cpu"] = {"hardware": "Xeon-8592+", "sockets": 2}

@@ -105,6 +105,7 @@ def scenarios() -> dict[str, tuple[Json, tuple[str, ...]]]:
     phi["placement"]["layers"]["moe"]["weights"] = "cpu"  # type: ignore[index]
     tiers = cluster(node(instance(num_gpu_blocks_override=120), storage=DRIVE), storage=DRIVE)
     small = instance(model_name="meta-llama/Llama-3.2-1B")
+    one = instance()
     return {
         "plain": (cluster(node(instance())), ()),
         "apart": (apart, ()),
@@ -129,6 +130,7 @@ def scenarios() -> dict[str, tuple[Json, tuple[str, ...]]]:
         "stages": (cluster(node(instance(num_npus=4, pp_size=2))), ("--collective-costs", "links")),
         "pair": (cluster(node(instance(**phi, dp_group="a"), instance(**phi, dp_group="a"))), ()),
         "old": (cluster(node(instance(npu_num=2, npu_group=1))), ()),
+        "named": (cluster(node({"model": one.pop("model_name"), **one})), ()),
         "domains": (cluster(node({**small, "attn_tp_size": 2, "attn_dp_size": 2})), ()),
         "topology": (
             cluster(node(instance("H100", num_npus=4)), topology="mixed_h100_a100"),
@@ -214,6 +216,9 @@ CHANGED: dict[str, tuple[str, Any]] = {
         "tp_size": ("plain", 2),
         "pp_size": ("plain", 2),
         "tensor_parallel_size": ("plain", 2),
+        "model": ("named", "meta-llama/Llama-3.2-3B"),
+        "data_parallel_size": ("plain", 2),
+        "enable_expert_parallel": ("experts", False),
         "pipeline_parallel_size": ("plain", 2),
         "npu_num": ("old", 4),
         "npu_group": ("old", 2),

@@ -79,7 +79,7 @@ Routing = Annotated[
     option(
         PANEL,
         "--request-routing-policy",
-        text="Chooses the router, NAME[:key=value,...]: LOAD, RR, RAND, LOR, TOKENS, P2C, "
+        text="Chooses the router, NAME[:key=value,...]: LOAD, RR, RAND, LOR, P2C, "
         "SESSION, VLLM_DP, PREFIX, WEIGHTED, TOKENS, or module:Class.",
         default=True,
     ),

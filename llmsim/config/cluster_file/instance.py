@@ -1,10 +1,12 @@
 """One instance of the cluster file: a model on some devices, how it is split, placed and served."""
 
+from dataclasses import replace
 from functools import cached_property
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from llmsim.config.cluster_file import vllm_names
 from llmsim.config.cluster_file.devices import NpuMemory
 from llmsim.config.cluster_file.dialect import LayoutKeys, ParallelLayout, infer_layout
 from llmsim.config.constraints import broken_rule, shown
@@ -20,8 +22,6 @@ from llmsim.config.fields import (
     Section,
 )
 
-VLLM_NAMES = {"tp_size": "tensor_parallel_size", "pp_size": "pipeline_parallel_size"}
-"""Keys of the layout that have a second name."""
 DeviceNumber = Annotated[int, Field(ge=0, le=(1 << 31) - 1)]
 
 
@@ -88,6 +88,7 @@ class Instance(EngineOptions):
     model_name: Name = Field(
         description="Hugging Face id of a known model, or the path of a config.json or its folder."
     )
+    model: Name | None = Field(default=None, description="Sets model_name under vLLM's name.")
     hardware: FolderName = Field(
         description=(
             "Device: a preset's name, a folder of profile bundles, or a data sheet (.json, "
@@ -112,6 +113,18 @@ class Instance(EngineOptions):
     )
     pipeline_parallel_size: PositiveCount | None = Field(
         default=None, description="Sets pp_size under vLLM's name."
+    )
+    data_parallel_size: PositiveCount | None = Field(
+        default=None,
+        description=(
+            "Data-parallel ranks of tp_size devices: engines of their own, which share the "
+            "experts of a mixture of experts."
+        ),
+    )
+    enable_expert_parallel: bool | None = Field(
+        default=None,
+        description="Spread whole experts over all ranks (true, also if not given), or cut every "
+        "expert over them (false).",
     )
     prefill_context_parallel_size: PositiveCount | None = Field(
         default=None,
@@ -226,10 +239,24 @@ class Instance(EngineOptions):
     def layout(self) -> ParallelLayout:
         """Devices, tp, pp and ep, whichever dialect gave them."""
         keys = {name: getattr(self, name) for name in LayoutKeys.__dataclass_fields__}
-        for name, vllm in VLLM_NAMES.items():
+        for name, vllm in vllm_names.SIZES.items():
             require_equal((name, vllm), (keys[name], getattr(self, vllm)))
             keys[name] = keys[name] if keys[name] is not None else getattr(self, vllm)
-        return infer_layout(LayoutKeys(**keys))
+        given = LayoutKeys(**keys)
+        vllm_names.check_experts(given, self.enable_expert_parallel)
+        layout = infer_layout(vllm_names.data_parallel(given, self.data_parallel_size))
+        return replace(layout, ep=1) if self.enable_expert_parallel is False else layout
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names_of_vllm(cls, given: Any) -> Any:
+        return vllm_names.renamed(given)
+
+    @model_validator(mode="after")
+    def _one_model(self) -> Self:
+        if self.model not in (None, self.model_name):
+            raise broken_rule("model", "is given, and so is model_name; keep one of them")
+        return self
 
     @model_validator(mode="after")
     def _layout_is_consistent(self) -> Self:

@@ -128,6 +128,18 @@ class EngineOptions(Section):
     `EngineArgs` holds the value that an engine runs with.
     """
 
+    @model_validator(mode="before")
+    @classmethod
+    def _hyphens_of_vllm(cls, given: Any) -> Any:
+        """`vllm serve` writes its YAML file with hyphens; the keys mean the same here."""
+        if not isinstance(given, Mapping) or not any("-" in str(key) for key in given):
+            return given
+        fields = {str(key).replace("-", "_"): value for key, value in given.items()}
+        if len(fields) < len(given):
+            twice = next(key for key in given if "-" in key and key.replace("-", "_") in given)
+            raise broken_rule(twice, "is given twice, with - and with _; keep one of them")
+        return fields
+
     engine_profile: Annotated[Name | None, OnCommandLine(str)] = Field(
         default=None, description="Applies the defaults of an engine version, such as vllm-0.24."
     )

@@ -18,8 +18,16 @@ def command(
     columns: Annotated[
         bool, typer.Option("--columns", help="Prints the columns of a run's tables as Markdown.")
     ] = False,
+    commands: Annotated[
+        bool, typer.Option("--commands", help="Prints every command and its options as Markdown.")
+    ] = False,
 ) -> None:
     """Prints to stdout."""
+    if commands:
+        from llmsim.cli.commands_page import commands_page
+
+        print(commands_page(), end="")
+        return
     if options:
         from llmsim.config.engine.reference import options_page
 
