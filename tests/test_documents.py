@@ -100,3 +100,11 @@ def test_the_index_lists_every_page() -> None:
     listed = re.findall(r"^\| \[[^\]]+\]\(((?:[\w-]+/)*\w+\.md)\)", index, re.M)
     pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
     assert sorted(listed) == sorted(pages - {"README.md"})
+
+
+def test_the_page_of_commands_is_current() -> None:
+    """Otherwise: llmsim schema --commands > docs/reference/commands.md"""
+    from llmsim.cli.commands_page import commands_page
+
+    page = (ROOT / "docs" / "reference" / "commands.md").read_text(encoding="utf-8")
+    assert page == commands_page()

@@ -1,4 +1,4 @@
-"""Hooks of the site: pages outside of docs/, links to files of the repository, notebooks."""
+"""Hooks of the site: navigation, pages outside of docs/, links to files of the repository."""
 
 import posixpath
 import re
@@ -23,6 +23,31 @@ OUTSIDE = {
 ATTACHED = ("cluster_config", "dataset", "docs", "evaluation")
 """Folders whose other files a page may link to; the site holds a copy of each that is linked."""
 LINK = re.compile(r"(!?\[(?:[^\[\]]|\[[^\]]*\])*\])\(([^)\s]+)\)")
+
+
+def on_config(config: Any) -> Any:
+    """The navigation, from the index page."""
+    config["nav"] = [{"Home": "README.md"}, *navigation((ROOT / "docs/README.md").read_text())]
+    return config
+
+
+def navigation(index: str) -> list[Any]:
+    """Tabs (##), groups (###) and pages (rows of tables) of the index page, for mkdocs."""
+    tabs: list[Any] = []
+    pages: list[Any] = []
+    for line in index.split("\n"):
+        depth, _, title = line.partition(" ")
+        row = re.match(r"\| \[([^\]]+)\]\(([^)]+)\) \|", line)
+        if depth == "##":
+            pages = tab = []
+            tabs.append({title: tab})
+        elif depth == "###":
+            pages = []
+            tab.append({title: pages})
+        elif row and tabs:
+            source = posixpath.normpath(posixpath.join("docs", row[2]))
+            pages.append({row[1]: _address(source)})
+    return tabs
 
 
 def on_files(files: "Files", config: Mapping[str, Any]) -> "Files":

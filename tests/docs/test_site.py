@@ -3,6 +3,7 @@
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -89,15 +90,25 @@ def test_the_tutorial_prints_what_its_commands_print(
         assert block in printed
 
 
-def test_the_navigation_lists_every_page() -> None:
-    """`make docs` would say so too; this costs nothing."""
-    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
-    listed = re.findall(r": ([\w/-]+\.md)$", text, re.M)
-    from docs.site.hooks import OUTSIDE
+def test_the_navigation_follows_the_index() -> None:
+    from docs.site.hooks import OUTSIDE, navigation
 
-    pages = {str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")}
+    tabs = navigation((DOCS / "README.md").read_text(encoding="utf-8"))
+    assert [next(iter(tab)) for tab in tabs] == ["Tutorials", "How-to", "Reference", "Explanation"]
+    listed: list[str] = []
+
+    def walk(entry: Any) -> None:
+        for value in entry.values():
+            if isinstance(value, str):
+                listed.append(value)
+            for below in value if isinstance(value, list) else ():
+                walk(below)
+
+    for tab in tabs:
+        walk(tab)
+    pages = {str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")} - {"README.md"}
     pages |= {f"notebooks/{path.stem}.md" for path in NOTEBOOKS} | set(OUTSIDE.values())
-    assert len(listed) == len(set(listed)) and set(listed) == pages
+    assert sorted(listed) == sorted(pages)
 
 
 def test_extras_of_the_documentation_exist() -> None:
