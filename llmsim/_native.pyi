@@ -1332,9 +1332,9 @@ class ContentionSpec:
     Members of a lock-step group, or one group in stages, that send over shared links.
     """
 
-    def __init__(self, groups: Sequence[int], places: Sequence[int], collectives: Sequence[CollectiveSpec]) -> None:
+    def __init__(self, groups: Sequence[int], places: Sequence[int], collectives: Sequence[CollectiveSpec], rails: Sequence[tuple[int, int, Sequence[tuple[int, int]], Sequence[tuple[int, int]], int]] = []) -> None:
         """
-        groups: by index. places: the node of every device, ranks of a stage first, then stages, then members. collectives: what is between members or stages, with its bytes.
+        groups: by index. places: the node of every device, ranks of a stage first, then stages, then members. collectives: what is between members or stages, with its bytes. rails: of collectives over several servers (operator, member or 0 for all, nodes (from, to) of each rail, of neighbours inside the servers, ranks of a server).
         """
 
 class Frontend:

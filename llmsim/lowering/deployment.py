@@ -20,11 +20,10 @@ from llmsim.lowering.energy.accounting import accounting
 from llmsim.lowering.group import lower_group, overheads_of, placed_at
 from llmsim.lowering.kv.kv_transfer import kv_transfer_config, transfer_notes
 from llmsim.lowering.network.cluster_network import ClusterNetwork, cluster_network
-from llmsim.lowering.network.contended_collectives import (
-    ContendedDomain,
-    contended_domains,
+from llmsim.lowering.network.contended.collectives import ContendedDomain, contended_domains
+from llmsim.lowering.network.contended.domains import Domain, domains_of
+from llmsim.lowering.network.contended.meeting import (
     contention_notes,
-    domains_of,
     kinds_met,
     links_crossed,
     unshared_notes,
@@ -32,11 +31,7 @@ from llmsim.lowering.network.contended_collectives import (
 from llmsim.lowering.network.servers import server_notes
 from llmsim.lowering.network.topology import Routes, routes_of
 from llmsim.lowering.offload.plan import evicted_notes
-from llmsim.lowering.parallel_layout import (
-    LoweredLockstep,
-    lockstep_groups_of,
-    spread_notes,
-)
+from llmsim.lowering.parallel_layout import lockstep_groups_of, spread_notes
 from llmsim.lowering.scheduler import NOT_VALIDATED
 from llmsim.lowering.types import LoweredDeployment, LoweredGroup, LoweringOptions
 
@@ -76,9 +71,10 @@ def lower(
     )
     for index in (index for lockstep in lockstep_groups for index in lockstep.groups):
         groups[index] = replace(groups[index], expanded=None)  # its lock-step group runs it
-    shared = _shared(deployment, groups, lockstep_groups, options, routes)
+    domains = domains_of(deployment, groups, lockstep_groups)
+    shared = _shared(deployment, groups, domains, options, routes)
     notes += [*account.notes, *transfer_notes(deployment, groups)]
-    notes += unshared_notes(deployment, groups, lockstep_groups, routes, tiers=options.tiers)
+    notes += unshared_notes(deployment, domains, routes, tiers=options.tiers)
     notes += shared.notes
     overheads = overheads_of(options.cost_plugin)
     return LoweredDeployment(
@@ -193,14 +189,13 @@ class _Shared:
 def _shared(
     deployment: Deployment,
     groups: list[LoweredGroup],
-    lockstep_groups: Sequence[LoweredLockstep],
+    domains: Sequence[Domain],
     options: LoweringOptions,
     routes: Routes | None,
 ) -> _Shared:
     fifo = options.network == "congestion-aware"
     check_capacities(deployment, groups)
     meeting = meeting_groups(deployment, groups, fifo=fifo, tiers=options.tiers)
-    domains = domains_of(deployment, groups, lockstep_groups)
     crossed = links_crossed(deployment, domains, routes)
     met = kinds_met(crossed) if options.collectives_contend else {}
     if not (deployment.disaggregation or options.tiers or meeting or met):
@@ -216,7 +211,14 @@ def _shared(
         network = replace(network, kv=tuple(tuple(ranks) for ranks in places))
         kv_transfers = kv_transfer_config(deployment, groups, places)
     contended = contended_domains(
-        deployment, domains, met, network, crossed, tiers=options.tiers, exact=options.exact
+        deployment,
+        domains,
+        met,
+        network,
+        crossed,
+        routes,
+        tiers=options.tiers,
+        exact=options.exact,
     )
     notes = contention_notes(deployment, met, exact=options.exact)
     return _Shared(network, kv_transfers, contended, notes)

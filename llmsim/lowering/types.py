@@ -17,7 +17,7 @@ from llmsim.lowering.drafter import DraftPlan
 from llmsim.lowering.energy.accounting import Accounting
 from llmsim.lowering.network.base import Network, NetworkView
 from llmsim.lowering.network.cluster_network import ClusterNetwork
-from llmsim.lowering.network.contended_collectives import ContendedDomain
+from llmsim.lowering.network.contended.collectives import ContendedDomain
 from llmsim.lowering.offload.plan import OffloadPlan
 from llmsim.lowering.parallel_layout import (
     LoweredLockstep,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from llmsim.lowering.network import contended_collectives
+from llmsim.lowering.network.contended import flows
 from tests.lowering.clusters import cluster, lowered, model, run
 
 BACKENDS = (
@@ -52,7 +52,7 @@ def test_those_on_two_kinds_of_ports_are_flows_on_both(tmp_path: Path, backend: 
 def test_what_has_no_flows_is_named_and_reductions_of_a_rank_are_not(
     tmp_path: Path, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(contended_collectives, "_flows", nothing_stands_for_it)
+    monkeypatch.setattr(flows, "stand_ins", nothing_stands_for_it)
     notes = lowered(split(tmp_path, all2all_backend=backend, tp_size=2)).notes
     assert (
         "dispatch, combine: these exchanges take their own times, whatever KV is on the same links"
@@ -99,12 +99,12 @@ def beside_and_apart(
             for start, end in zip(results.steps["start_ps"], results.steps["end_ps"], strict=True)
         ]
         means.append(sum(map(int, lengths)) / len(lengths))
-        monkeypatch.setattr(contended_collectives, "_flows", nothing_stands_for_it)
+        monkeypatch.setattr(flows, "stand_ins", nothing_stands_for_it)
     return means[0], means[1]
 
 
-def nothing_stands_for_it(*_: object, **__: object) -> contended_collectives.Flows:
-    return contended_collectives.Flows(rows=0, rings=False)
+def nothing_stands_for_it(*_: object, **__: object) -> flows.StandIns:
+    return flows.StandIns(rows=0, rings=False)
 
 
 @pytest.mark.parametrize("slow", ["near", "far"])
@@ -150,7 +150,7 @@ def test_nothing_else_on_the_links_an_exchange_over_nodes_takes_what_its_table_s
         return [int(end - start) for _, start, end, free in found if free]
 
     with_flows = lengths()
-    monkeypatch.setattr(contended_collectives, "_flows", nothing_stands_for_it)
+    monkeypatch.setattr(flows, "stand_ins", nothing_stands_for_it)
     assert len(with_flows) > 10 and with_flows == lengths()
 
 
@@ -164,9 +164,7 @@ def test_rows_leave_by_the_port_that_leads_there(tmp_path: Path) -> None:
         group = lowered(document).groups[0]
         (dispatch,) = [op for op in group.operators if op.name == "dispatch"]
         assert dispatch.among == "everyone"
-        return dispatch, contended_collectives._row_bytes_per_token(
-            dispatch, group.layout, each * nodes, each
-        )
+        return dispatch, flows.row_bytes_per_token(dispatch, group.layout, each * nodes, each)
 
     # Rows for experts on four ranks: of the three others of each, two are another member's; two
     # devices send at once.

@@ -187,7 +187,7 @@ class NetworkView(ABC):
 
         All ranks start together; where members differ, the slowest decides.
         """
-        if self._plans(op):
+        if self.plans(op):
             assert self.nccl is not None
             places = self._places(op, stage, self.nccl)
             if places:
@@ -205,7 +205,7 @@ class NetworkView(ABC):
             source += ", interpolated between simulated sizes"
         return Priced(np.maximum.reduce([one.ps for one in durations]), source, sampled)
 
-    def _plans(self, op: Collective) -> bool:
+    def plans(self, op: Collective) -> bool:
         """Whether NCCL plans this kind of collective, since no option names its algorithm."""
         planned = self.nccl is not None and self.nccl.scope != "nowhere" and is_planned(op)
         return planned and not self.algorithms.names(op.collective)

@@ -98,6 +98,18 @@ def is_planned(op: Collective) -> bool:
     return op.collective in PHASES
 
 
+@dataclass(frozen=True)
+class Rails:
+    """Who sends to whom in collectives over several servers that run at once."""
+
+    between: tuple[tuple[int, int], ...]
+    """Devices of two servers."""
+    inside: tuple[tuple[int, int], ...]
+    """Neighbours in the ring of a server's devices."""
+    per_server: int
+    """Devices of the server that has the fewest: so many channels share the vector."""
+
+
 @dataclass(frozen=True, eq=False)
 class Servers:
     """Which server of a topology each device is in, and what joins them."""
@@ -153,6 +165,20 @@ class Servers:
         for device in sorted(group):
             found[self.node_of[device]].append(device)
         return found
+
+    def joined(self, groups: Collection[Sequence[int]]) -> Rails:
+        """The rails of collectives that run at once, each on several servers."""
+        servers = [members for group in groups for members in self._by_node(group).values()]
+        return Rails(
+            tuple(flow for group in groups for flow in self.rails(group)),
+            tuple(
+                pair
+                for members in servers
+                if len(members) > 1
+                for pair in zip(members, [*members[1:], members[0]], strict=True)
+            ),
+            min(len(members) for members in servers),
+        )
 
     def rails(self, group: Sequence[int]) -> list[tuple[int, int]]:
         """(from, to) of each rail between servers: device i of one to device i of the next; none in

@@ -5,9 +5,11 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
+#include <tuple>
 #include <variant>
 
 #include "bindings/bindings.h"
@@ -31,6 +33,15 @@ struct PythonSchedulerConfig {
   KvCacheConfig kv;
   SpeculationConfig speculation;
 };
+
+using Pairs = std::vector<std::pair<NetworkNodeId, NetworkNodeId>>;
+using RailsOfCollective = std::tuple<std::int32_t, std::int32_t, Pairs, Pairs, std::int64_t>;
+
+std::vector<FlowEnds> flows(const Pairs& pairs) {
+  std::vector<FlowEnds> flows;
+  for (const auto& [from, to] : pairs) flows.push_back({from, to});
+  return flows;
+}
 
 using SchedulerMaker = decltype(GroupSpec::make_scheduler);
 
@@ -214,14 +225,19 @@ void bind_group_specs(nb::module_& m) {
       .def(
           "__init__",
           [](ContentionSpec* spec, std::vector<std::size_t> groups,
-             std::vector<NetworkNodeId> places, std::vector<CollectiveSpec> collectives) {
+             std::vector<NetworkNodeId> places, std::vector<CollectiveSpec> collectives,
+             const std::vector<RailsOfCollective>& rails) {
             new (spec)
-                ContentionSpec{std::move(groups), {std::move(places), std::move(collectives)}};
+                ContentionSpec{std::move(groups), {std::move(places), std::move(collectives), {}}};
+            for (const auto& [op, member, between, inside, per_server] : rails)
+              spec->links.rails.push_back({op, member, flows(between), flows(inside), per_server});
           },
-          "groups"_a, "places"_a, "collectives"_a,
+          "groups"_a, "places"_a, "collectives"_a, "rails"_a = std::vector<RailsOfCollective>{},
           "groups: by index. places: the node of every device, ranks of a stage first, then "
           "stages, then members. "
-          "collectives: what is between members or stages, with its bytes.");
+          "collectives: what is between members or stages, with its bytes. "
+          "rails: of collectives over several servers (operator, member or 0 for all, nodes "
+          "(from, to) of each rail, of neighbours inside the servers, ranks of a server).");
 }
 
 void bind_frontend(nb::module_& m) {

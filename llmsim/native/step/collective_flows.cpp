@@ -33,20 +33,38 @@ CollectiveFlows::CollectiveFlows(const Program& program, std::int32_t members, C
 void CollectiveFlows::add_rings(const CollectiveSpec& spec) {
   const Operator& op = program_.operators()[at(spec.op)];
   auto& of_member = rings_of_[at(spec.op)];
-  if (op.feature != Feature::kGathered) {
-    const bool sends = op.kind == NodeKind::kStageSend;
-    for (std::int32_t m = 0; m < members_; ++m)
-      of_member.push_back({ring(sends ? Shape::kSend : Shape::kInside, spec, m), kNoRing});
-    return;
+  of_member.assign(at(members_), {kNoRing, kNoRing});
+  const bool together = op.feature == Feature::kGathered;
+  for (const Rails& rails : links_.rails) {
+    if (rails.op != spec.op) continue;
+    of_member.at(at(rails.member)) = rings_on(rails);
+    if (together) of_member.assign(at(members_), of_member.front());
   }
-  Rings rings{kNoRing, kNoRing};
-  if (spec.per_node == 0) {
-    rings[0] = ring(spec.everyone ? Shape::kEveryone : Shape::kMembers, spec, 0);
-  } else {
+  if (together && of_member.front() == Rings{kNoRing, kNoRing}) {
+    Rings& rings = of_member.front();
+    if (spec.per_node == 0)
+      rings[0] = ring(spec.everyone ? Shape::kEveryone : Shape::kMembers, spec, 0);
     if (spec.per_node > 1) rings[0] = ring(Shape::kNear, spec, 0);
-    if (spec.per_node < members_) rings[1] = ring(Shape::kFar, spec, 0);
+    if (spec.per_node > 0 && spec.per_node < members_) rings[1] = ring(Shape::kFar, spec, 0);
+    of_member.assign(at(members_), rings);
   }
-  of_member.assign(at(members_), rings);
+  const bool sends = op.kind == NodeKind::kStageSend;
+  for (std::int32_t m = 0; m < members_ && !together; ++m)
+    if (of_member[at(m)] == Rings{kNoRing, kNoRing})
+      of_member[at(m)][0] = ring(sends ? Shape::kSend : Shape::kInside, spec, m);
+}
+
+// Neighbours are as far as their links go: a server with one rank has none.
+CollectiveFlows::Rings CollectiveFlows::rings_on(const Rails& rails) {
+  Rings rings{kNoRing, kNoRing};
+  const auto add = [&](std::size_t part, Shape shape, const std::vector<FlowEnds>& flows) {
+    if (flows.empty()) return;
+    rings[part] = add_ring(shape, flows);
+    rings_.back().per_server = rails.per_server;
+  };
+  add(0, Shape::kRails, rails.between);
+  add(1, Shape::kServers, rails.inside);
+  return rings;
 }
 
 // Operators of the same flows share them: a stage runs one after the other.
@@ -54,12 +72,16 @@ std::size_t CollectiveFlows::ring(Shape shape, const CollectiveSpec& spec, std::
   const std::int32_t stage = program_.operators()[at(spec.op)].stage;
   const auto [found, is_new] =
       ring_of_.try_emplace({shape, stage, member, spec.per_node}, rings_.size());
-  if (!is_new) return found->second;
-  Ring& ring = rings_.emplace_back();
-  ring.flows = flows_of(shape, stage, member, spec.per_node);
-  ring.bundle = network_.add_bundle(ring.flows);
-  shapes_.push_back(shape);
+  if (is_new) add_ring(shape, flows_of(shape, stage, member, spec.per_node));
   return found->second;
+}
+
+std::size_t CollectiveFlows::add_ring(Shape shape, std::vector<FlowEnds> flows) {
+  Ring& ring = rings_.emplace_back();
+  ring.shape = shape;
+  ring.bundle = network_.add_bundle(flows);
+  ring.flows = std::move(flows);
+  return rings_.size() - 1;
 }
 
 // A ring over all ranks of all members goes from member to member once; the rest of it is on their
@@ -95,6 +117,9 @@ std::vector<FlowEnds> CollectiveFlows::flows_of(Shape shape, std::int32_t stage,
     case Shape::kFar:
       for (std::int32_t m = 0; m < members_; ++m) join(m, (m + per_node) % members_);
       break;
+    case Shape::kRails:
+    case Shape::kServers:
+      throw std::logic_error("the flows of rails are given");
   }
   return flows;
 }
@@ -106,9 +131,9 @@ bool CollectiveFlows::start(const StepNode& node, std::int64_t units, Ps ps, Ps 
   std::array<std::int64_t, 2> bytes{-1, -1};
   for (std::size_t i = 0; i < rings.size(); ++i) {
     if (rings[i] == kNoRing) continue;
-    const Shape shape = shapes_[rings[i]];
-    if (shape == Shape::kInside && ps <= 0) continue;
-    const Fit fitted = fit(rings_[rings[i]], bytes_on(shape, spec, units), ps);
+    Ring& ring = rings_[rings[i]];
+    if (ring.shape == Shape::kInside && ps <= 0) continue;
+    const Fit fitted = fit(ring, bytes_on(ring, spec, units), ps);
     bytes[i] = fitted.bytes;
     exchange.extra[i] = fitted.extra;
     exchange.left += fitted.bytes >= 0;
@@ -131,23 +156,32 @@ bool CollectiveFlows::start(const StepNode& node, std::int64_t units, Ps ps, Ps 
   return true;
 }
 
-std::int64_t CollectiveFlows::bytes_on(Shape shape, const CollectiveSpec& spec,
+std::int64_t CollectiveFlows::bytes_on(const Ring& ring, const CollectiveSpec& spec,
                                        std::int64_t units) {
-  switch (shape) {
+  switch (ring.shape) {
     case Shape::kInside:
-      return bytes_of(spec, units, tp_);
+    case Shape::kMembers:
+    case Shape::kEveryone:
+      return bytes_of(spec, units, ranks_of(spec));
     case Shape::kSend:
       return units * spec.bytes_per_unit;
-    case Shape::kMembers:
-      return bytes_of(spec, units, members_);
-    case Shape::kEveryone:
-      return bytes_of(spec, units, members_ * tp_);
     case Shape::kNear:
       return ceil_div(units * spec.bytes_per_unit, members_);
     case Shape::kFar:
       return ceil_div(units * spec.far_bytes_per_unit, members_);
+    case Shape::kRails:
+      return ceil_div(bytes_of(spec, units, ranks_of(spec)), ring.per_server);
+    case Shape::kServers: {
+      const std::int64_t bytes = bytes_of(spec, units, ranks_of(spec));
+      return bytes - bytes / ring.per_server;
+    }
   }
   throw std::logic_error("an unknown shape of flows");
+}
+
+std::int32_t CollectiveFlows::ranks_of(const CollectiveSpec& spec) const {
+  if (program_.operators()[at(spec.op)].feature != Feature::kGathered) return tp_;
+  return spec.everyone ? members_ * tp_ : members_;
 }
 
 // What the rank that sends most sends; of an exchange of rows, what leaves each rank, in all one

@@ -25,10 +25,21 @@
 
 namespace llmsim {
 
+// Who sends to whom in a collective whose ranks are on several servers: rails from server to
+// server, and neighbours inside each of them. Channels begin at each of `per_server` ranks, so that
+// a rail carries one of so many parts of what a ring of all ranks carries, and neighbours all but
+// one.
+struct Rails {
+  std::int32_t op = 0, member = 0;  // of all members: 0
+  std::vector<FlowEnds> between, inside;
+  std::int64_t per_server = 1;
+};
+
 struct ContendedLinks {
   std::vector<NetworkNodeId> places;  // device t + tp * (stage + stages * member)
   // Those on shared links, hand-overs too; bytes of each.
   std::vector<CollectiveSpec> collectives;
+  std::vector<Rails> rails;  // collectives without are rings in the order of the ranks
 };
 
 class CollectiveFlows final : private TransferOwner {
@@ -52,8 +63,17 @@ class CollectiveFlows final : private TransferOwner {
  private:
   // What the flows of an exchange join: the devices of a stage as a ring; these and those of the
   // next stage; the members' like devices as rings, or all of their devices as one; devices by
-  // their near or far ports.
-  enum class Shape : std::uint8_t { kInside, kSend, kMembers, kEveryone, kNear, kFar };
+  // their near or far ports; servers by their rails, and neighbours inside of them.
+  enum class Shape : std::uint8_t {
+    kInside,
+    kSend,
+    kMembers,
+    kEveryone,
+    kNear,
+    kFar,
+    kRails,
+    kServers
+  };
   // How many bytes each flow of an exchange carries, and what follows; -1: even the latency is too
   // long.
   struct Fit {
@@ -62,6 +82,8 @@ class CollectiveFlows final : private TransferOwner {
   };
   // Flows of equal bytes that start together.
   struct Ring {
+    Shape shape = Shape::kInside;
+    std::int64_t per_server = 1;      // of rails
     BundleId bundle = 0, probed = 0;  // on the network, and on one without anybody else
     std::vector<FlowEnds> flows;
     std::map<std::pair<std::int64_t, Ps>, Fit> fits;  // by bytes and time
@@ -88,10 +110,13 @@ class CollectiveFlows final : private TransferOwner {
     return links_.places[at(rank + tp_ * (stage + stages_ * member))];
   }
   void add_rings(const CollectiveSpec& spec);
+  Rings rings_on(const Rails& rails);
   std::size_t ring(Shape shape, const CollectiveSpec& spec, std::int32_t member);
+  std::size_t add_ring(Shape shape, std::vector<FlowEnds> flows);
   std::vector<FlowEnds> flows_of(Shape shape, std::int32_t stage, std::int32_t member,
                                  std::int32_t per_node) const;
-  std::int64_t bytes_on(Shape shape, const CollectiveSpec& spec, std::int64_t units);
+  std::int64_t bytes_on(const Ring& ring, const CollectiveSpec& spec, std::int64_t units);
+  std::int32_t ranks_of(const CollectiveSpec& spec) const;
   std::int64_t bytes_of(const CollectiveSpec& spec, std::int64_t units, std::int32_t ranks);
   const astra_sim::model::Schedule& schedule_of(const CollectiveSpec& spec, std::int32_t ranks);
   Ps alone(const Ring& ring, std::int64_t bytes);
@@ -106,7 +131,6 @@ class CollectiveFlows final : private TransferOwner {
   Done done_;
   std::vector<const CollectiveSpec*> specs_;  // by operator
   std::vector<Ring> rings_;
-  std::vector<Shape> shapes_;  // by ring
   // By shape, stage, member and members of a node.
   std::map<std::tuple<Shape, std::int32_t, std::int32_t, std::int32_t>, std::size_t> ring_of_;
   std::vector<std::vector<Rings>> rings_of_;  // by operator and member

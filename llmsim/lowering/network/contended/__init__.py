@@ -1,0 +1,1 @@
+"""Collectives on links that other groups, or KV, use too: who meets, and what moves."""

@@ -1,0 +1,235 @@
+"""What moves on shared links for each collective of a domain: between which devices, and how many
+bytes.
+
+Collectives are rings in the order of the ranks, or rails and neighbours where NCCL plans them over
+several servers; rows for experts are flows that load the ports as the rows do.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from llmsim import _native
+from llmsim.config import Deployment
+from llmsim.lowering.network.algorithms import is_ring
+from llmsim.lowering.network.collective_costs import collective_spec
+from llmsim.lowering.network.contended.domains import Domain, Kind
+from llmsim.lowering.network.nccl import Rails
+from llmsim.lowering.network.topology import Routes
+from llmsim.model import AllToAll, Collective, Layout
+from llmsim.model.parallel.expert_parallel import hit
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class StandIns:
+    """What stands for the exchanges of a domain on the links between its instances."""
+
+    rows: int
+    """Members of each node; a flow from each device to a member of its node, and one to a member of
+    the next, of all that leaves it by that port, load the ports as rows to all do. 0: nothing
+    stands for rows.
+    """
+    rings: bool
+    """A ring over all ranks of all members goes from each member to the next once, and so do
+    broadcasts in turn.
+    """
+
+
+def stand_ins(deployment: Deployment, members: Sequence[int], *, on_topology: bool) -> StandIns:
+    """Without a topology; rows where nodes have as many members each, side by side (else their
+    price is refused).
+    """
+    nodes = [deployment.groups[index].node for index in members]
+    each = len(nodes) // len(set(nodes))
+    even = all(len(set(nodes[first : first + each])) == 1 for first in range(0, len(nodes), each))
+    return StandIns(rows=each if even and not on_topology else 0, rings=not on_topology)
+
+
+def collectives_of(domain: Domain) -> list[Collective]:
+    """The collectives and hand-overs of a domain."""
+    return [op for op in domain.group.operators if isinstance(op, Collective)]
+
+
+def kind_of(op: Collective, flows: StandIns, domain: Domain, routes: Routes | None) -> Kind | None:
+    """Where the flows of a collective are; None: it has none, but a time of its own.
+
+    These are collectives that `flows` does not allow, those inside of a stage that are not of all
+    its ranks, and, of all ranks of all members, those that are neither rings nor rails nor rows on
+    ports.
+    """
+    view = domain.group.links
+    chosen = view.algorithms.names(op.collective)
+    if chosen and (op.collective == "all_to_all" or op.among == "everyone"):
+        return "members" if is_ring(view.algorithm(op)) and op.collective != "all_to_all" else None
+    if op.collective == "all_to_all":
+        return "members" if flows.rows and op.among in ("members", "everyone") else None
+    if op.among == "everyone" and rails_of(op, domain, routes, 0, 0) is not None:
+        return "members"
+    if op.among == "everyone" or op.collective == "broadcast":
+        return "members" if flows.rings and op.among in ("members", "everyone") else None
+    if op.among not in ("members", "stages", "tp"):
+        return None
+    return "inside" if op.among == "tp" else op.among
+
+
+def rails_of(
+    op: Collective, domain: Domain, routes: Routes | None, stage: int, member: int
+) -> Rails | None:
+    """The rails of a collective that NCCL plans over several servers; None: it is a ring."""
+    servers = None if routes is None else routes.servers
+    if routes is None or servers is None or op.collective == "all_to_all":
+        return None
+    if not domain.group.links.plans(op):
+        return None
+    groups = _ranks_of(op, domain, routes, stage, member)
+    if not groups or any(len(servers.nodes(devices)) == 1 for devices in groups):
+        return None
+    return servers.joined(groups)
+
+
+def _ranks_of(
+    op: Collective, domain: Domain, routes: Routes, stage: int, member: int
+) -> list[list[int]]:
+    """Devices of each of the collectives that a domain, or one of its members, runs at once."""
+    devices = [routes.placed.devices[index] for index in domain.members]
+    each = domain.devices_per_stage
+    stages = [list(mine[stage * each : (stage + 1) * each]) for mine in devices]
+    if op.among == "everyone":
+        return [[device for ranks in stages for device in ranks]]
+    if op.among == "members":
+        return [list(ranks) for ranks in zip(*stages, strict=True)]
+    return [stages[member]] if op.among == "tp" else []
+
+
+def links_by_kind(domain: Domain, flows: StandIns, routes: Routes) -> dict[Kind, set[int]]:
+    """Links of the topology that a domain's rings, rails and hand-overs take."""
+    devices = [routes.placed.devices[index] for index in domain.members]
+    tp, stages = domain.group.layout.tp, domain.group.layout.pp
+    rings: dict[Kind, list[list[int]]] = {"members": [], "stages": [], "inside": []}
+    for place in range(tp * stages):
+        rings["members"].append([mine[place] for mine in devices])
+    for mine in devices:
+        rings["inside"] += [list(mine[first : first + tp]) for first in range(0, tp * stages, tp)]
+        rings["stages"] += [[mine[at], mine[at + tp]] for at in range(tp * (stages - 1))]
+    rails, ringless = _rails_by_kind(domain, flows, routes)
+    pairs = {
+        kind: [*rails[kind], *(_neighbours(found) if kind not in ringless else ())]
+        for kind, found in rings.items()
+    }
+    return {
+        kind: {link for pair in found for link in routes.native.route(*pair)}
+        for kind, found in pairs.items()
+    }
+
+
+def _neighbours(rings: Sequence[Sequence[int]]) -> Iterable[Pair]:
+    for ring in rings:
+        yield from ((a, b) for a, b in zip(ring, [*ring[1:], ring[0]], strict=True) if a != b)
+
+
+def _rails_by_kind(
+    domain: Domain, flows: StandIns, routes: Routes
+) -> tuple[dict[Kind, set[Pair]], set[Kind]]:
+    """Who sends to whom on rails, by kind; and the kinds of which every collective is on rails."""
+    pairs: dict[Kind, set[Pair]] = {"members": set(), "stages": set(), "inside": set()}
+    on_rails: dict[Kind, list[bool]] = {"members": [], "stages": [], "inside": []}
+    for op in collectives_of(domain):
+        kind = kind_of(op, flows, domain, routes)
+        if kind is None:
+            continue
+        found = [
+            rails_of(op, domain, routes, stage, member)
+            for stage in range(domain.group.layout.pp)
+            for member in range(len(domain.members))
+        ]
+        on_rails[kind].append(all(rails is not None for rails in found))
+        for rails in found:
+            if rails is not None:
+                pairs[kind] |= {*rails.between, *rails.inside}
+    return pairs, {kind for kind, each in on_rails.items() if each and all(each)}
+
+
+def moved(
+    domain: Domain, shared: Collection[Kind], flows: StandIns, routes: Routes | None
+) -> tuple[int, ...]:
+    """Collectives and hand-overs on shared links, however they are priced: the numbers of operators
+    in the program.
+    """
+    ops = {op.name: op for op in collectives_of(domain)}
+    return tuple(
+        index
+        for index, cost in enumerate(domain.group.program_costs)
+        if (op := ops.get(cost.name)) is not None and kind_of(op, flows, domain, routes) in shared
+    )
+
+
+def specs_of(
+    domain: Domain, moved: Iterable[int], flows: StandIns
+) -> "tuple[_native.CollectiveSpec, ...]":
+    """The same with their bytes."""
+    ops = {op.name: op for op in collectives_of(domain)}
+    costs = domain.group.program_costs
+    return tuple(_spec(index, ops[costs[index].name], domain, flows) for index in moved)
+
+
+RailsSpec = tuple[int, int, list[Pair], list[Pair], int]
+"""Operator, member, network nodes of each rail and of neighbours, ranks of a server."""
+
+
+def rails_specs(
+    domain: Domain,
+    moved: Iterable[int],
+    routes: Routes | None,
+    node_of: Mapping[int, int],
+) -> tuple[RailsSpec, ...]:
+    """The rails of those of the operators that have some; `node_of` is of each device."""
+    ops = {op.name: op for op in collectives_of(domain)}
+    found = []
+    for index in moved:
+        placed = domain.group.placed[index]
+        op = ops[placed.cost.name]
+        alike = op.among in ("members", "everyone")
+        for member in range(1 if alike else len(domain.members)):
+            rails = rails_of(op, domain, routes, placed.stage, member)
+            if rails is None:
+                continue
+            between, inside = (
+                [(node_of[a], node_of[b]) for a, b in pairs]
+                for pairs in (rails.between, rails.inside)
+            )
+            found.append((index, member, between, inside, rails.per_server))
+    return tuple(found)
+
+
+def _spec(index: int, op: Collective, domain: Domain, flows: StandIns) -> "_native.CollectiveSpec":
+    view, members = domain.group.links, len(domain.members)
+    if isinstance(op, AllToAll):
+        near, far = row_bytes_per_token(op, view.layout, members, flows.rows)
+        return collective_spec(view, index, op, near, per_node=flows.rows, far_bytes_per_unit=far)
+    everyone = op.collective != "broadcast" and op.among == "everyone"
+    return collective_spec(view, index, op, op.collective_bytes_per_token, everyone=everyone)
+
+
+def row_bytes_per_token(op: AllToAll, layout: Layout, members: int, each: int) -> tuple[int, int]:
+    """What leaves a device by its port to the `each` members of its node and by that to other
+    nodes, for each token of the domain, times the members, under an even router (`all_to_all`
+    prices the same rows).
+
+    A member's own ranks are reached over links of its own. Over nodes, "rank" rows cross once for
+    each (token, node), and are handed on inside it by the rank that they reach.
+    """
+    own = layout.tp if op.among == "everyone" else 1
+    ranks, per_node = own * members, own * each
+    at_rank, at_node = (
+        op.topk * count / ranks
+        if op.rows.per == "expert"
+        else hit(op, op.experts_total // ranks * count)
+        for count in (1, per_node)
+    )
+    near, far = at_rank * (per_node - own) / own, at_rank * (ranks - per_node) / own
+    if op.rows.per == "rank" and each < members:
+        near = at_rank * (per_node - own) / per_node * members
+        far = at_node * (members // each - 1) / own
+    return ceil(near * op.rows.row_bytes), ceil(far * op.rows.row_bytes)

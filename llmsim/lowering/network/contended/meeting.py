@@ -1,0 +1,141 @@
+"""Which domains' collectives share links of a topology with others, or with KV."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from llmsim.config import Deployment
+from llmsim.lowering.network.contended import flows
+from llmsim.lowering.network.contended.domains import Domain, Kind
+from llmsim.lowering.network.topology import Routes
+
+
+@dataclass(frozen=True, eq=False)
+class LinksCrossed:
+    """Which links of the topology are whose."""
+
+    of_domain: dict[Domain, dict[Kind, set[int]]]
+    """Of each domain's flows, by kind; domains that keep something elsewhere have none."""
+    kv: set[int]
+    """Of KV from prefill to decode devices."""
+
+
+def links_crossed(
+    deployment: Deployment, domains: Sequence[Domain], routes: Routes | None
+) -> LinksCrossed | None:
+    """The links of all domains and of KV; None without a topology, where every device has ports of
+    its own.
+    """
+    if routes is None:
+        return None
+    links = {
+        domain: domain.kinds_of(_links_by_kind(deployment, domain, routes))
+        for domain in domains
+        if domain.group.offload is None
+    }
+    return LinksCrossed(links, _kv_links(deployment, routes))
+
+
+def kinds_met(crossed: LinksCrossed | None) -> dict[Domain, set[Kind]]:
+    """The collectives of each domain that take a link which another domain's collectives take, or
+    KV from prefill to decode devices. Without a topology nothing of this kind meets.
+    """
+    if crossed is None:
+        return {}
+    links = crossed.of_domain
+    users: dict[int, int] = {}
+    for own in links.values():
+        for link in set().union(*own.values()):
+            users[link] = users.get(link, 0) + 1
+    common = {link for link, number in users.items() if number > 1}
+    common |= crossed.kv
+    met = {domain: _kinds_on(own, common) for domain, own in links.items()}
+    return {domain: kinds for domain, kinds in met.items() if kinds}
+
+
+def _kinds_on(links: Mapping[Kind, set[int]], common: Collection[int]) -> set[Kind]:
+    """The kinds whose flows take one of the common links."""
+    return {kind for kind, own in links.items() if not own.isdisjoint(common)}
+
+
+def may_contend(deployment: Deployment, domain: Domain, *, exact: bool) -> bool:
+    """Whether the collectives of a domain can be flows.
+
+    Layers of a prompt that leave while the step goes on need times that are known when it starts.
+    """
+    how = deployment.disaggregation
+    layerwise = how is not None and how.layerwise and domain.takes_part_in_pd
+    return (exact or not domain.expanded) and not (layerwise and domain.is_one_stage)
+
+
+def kinds_with_kv(domain: Domain, crossed: LinksCrossed | None) -> set[Kind]:
+    """Collectives on links that KV takes from group to group or to tiers.
+
+    Without a topology, links inside an instance are its own: then only what is between members or
+    stages is shared.
+    """
+    if crossed is None:
+        return {"members", "stages"}
+    return _kinds_on(crossed.of_domain[domain], crossed.kv)
+
+
+def contention_notes(
+    deployment: Deployment, met: Collection[Domain], *, exact: bool
+) -> tuple[str, ...]:
+    """Names the groups on shared links whose collectives are timed alone."""
+    alone = [
+        domain
+        for domain in met
+        if domain.is_pipelined_ahead or not may_contend(deployment, domain, exact=exact)
+    ]
+    if not alone:
+        return ()
+    paths = ", ".join(domain.field_path for domain in alone)
+    return (
+        f"{paths}: other groups on the same links do not slow these groups' collectives, nor do "
+        "these slow them",
+    )
+
+
+def unshared_notes(
+    deployment: Deployment, domains: Sequence[Domain], routes: Routes | None, *, tiers: bool
+) -> tuple[str, ...]:
+    """Names the collectives between members that KV on the same links does not slow, and that do
+    not slow it.
+    """
+    names: dict[str, None] = {}
+    for domain in domains:
+        if not domain.in_lockstep or not (tiers or domain.takes_part_in_pd):
+            continue
+        shapes = flows.stand_ins(deployment, domain.members, on_topology=routes is not None)
+        ops = [op for op in flows.collectives_of(domain) if op.among != "tp"]
+        alone = (op.name for op in ops if flows.kind_of(op, shapes, domain, routes) is None)
+        names |= dict.fromkeys(alone)
+    if not names:
+        return ()
+    return (
+        (
+            f"{', '.join(names)}: these exchanges take their own times, whatever KV is on the same "
+            "links"
+        ),
+    )
+
+
+def _links_by_kind(deployment: Deployment, domain: Domain, routes: Routes) -> dict[Kind, set[int]]:
+    shapes = flows.stand_ins(deployment, domain.members, on_topology=True)
+    return flows.links_by_kind(domain, shapes, routes)
+
+
+def _kv_links(deployment: Deployment, routes: Routes) -> set[int]:
+    """Links of the topology that KV takes from prefill to decode devices."""
+    found: set[int] = set()
+    for source in deployment.groups:
+        for target in deployment.groups:
+            if (source.pd_type, target.pd_type) != (
+                "prefill",
+                "decode",
+            ) or source.model_name != target.model_name:
+                continue
+            for a in routes.placed.devices[source.index]:
+                for b in routes.placed.devices[target.index]:
+                    found.update(routes.native.route(a, b))
+    return found
