@@ -372,6 +372,11 @@ class Acceptance:
         How many of the drafts hold that follow the request's `emitted` tokens.
         """
 
+class RequestSpeculation:
+    """What a trace says of the drafts of each request, by row."""
+
+    def __init__(self, depth: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], chance_offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], chances: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], counts_offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], accepted_counts: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None: ...
+
 class SpeculationConfig:
     """vLLM's speculative_config, resolved."""
 
@@ -406,6 +411,12 @@ class SpeculationConfig:
 
     @acceptance.setter
     def acceptance(self, arg: Acceptance, /) -> None: ...
+
+    @property
+    def requests(self) -> bool: ...
+
+    @requests.setter
+    def requests(self, requests: RequestSpeculation | None) -> None: ...
 
     def drafts_after(self, sequences: int) -> int: ...
 
@@ -1421,6 +1432,11 @@ class Simulation:
 
     def accepted_at(self) -> list:
         """Per group, how many drafts of each position held."""
+
+    def drafts(self) -> object:
+        """
+        Per request, what became of its drafts; None where no group speculates.
+        """
 
     def blame(self) -> dict: ...
 

@@ -205,6 +205,18 @@ class RequestEnergy(Table):
     )
 
 
+@dataclass(eq=False)
+class RequestDrafts(Table):
+    """What became of a request's drafts; only in runs with speculation."""
+
+    drafted_tokens: Int32 = column("tokens", "Drafts that were proposed for the request.")
+    verified_tokens: Int32 = column("tokens", "Drafts that steps verified.")
+    accepted_tokens: Int32 = column("tokens", "Drafts that held.")
+    committed_tokens: Int32 = column(
+        "tokens", "Tokens that verifications gave, the one behind the drafts included."
+    )
+
+
 class RequestTokens(Table):
     """Times between the tokens of a request."""
 

@@ -14,6 +14,7 @@ from llmsim.columns import Int64 as Int64
 from llmsim.columns import KvTransferColumns as KvTransferColumns
 from llmsim.columns import PowerColumns
 from llmsim.columns import RequestColumns as RequestColumns
+from llmsim.columns import RequestDrafts as RequestDrafts
 from llmsim.columns import UInt8 as UInt8
 from llmsim.columns import UInt64 as UInt64
 
@@ -97,6 +98,14 @@ class Workload:
     """
     extends: NDArray[np.bool_] | None = None
     """Shape (n,): the prompt begins with prompt and answer of the row before, by assumption."""
+    draft_depth: Int32 | None = None
+    """Shape (n,): most drafts of a verification; -1: as many as the group makes."""
+    acceptance_rate: list[tuple[float, ...]] | None = None
+    """Of each row, the chance that a draft holds by its position, the last one for all further;
+    empty: the group's.
+    """
+    accepted_drafts: list[tuple[int, ...]] | None = None
+    """Of each row, the recorded drafts that held in its verifications, one after the other."""
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -267,6 +276,8 @@ class Results:
     """Parts of each request's time to first token, by the names of `blame`; computed when asked."""
     accepted_at: tuple[Int64, ...] = ()
     """Per group, how many drafts of each position held."""
+    drafts: RequestDrafts | None = None
+    """None: no group speculates."""
     kv_transfers: KvTransferColumns | None = None
     """None: no group has a role of its own."""
     links: Mapping[str, Int64] = field(default_factory=dict)

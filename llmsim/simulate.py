@@ -17,12 +17,14 @@ from llmsim.core import (
     Clients,
     KvTransferColumns,
     RequestColumns,
+    RequestDrafts,
     Results,
     TimeShare,
     Workload,
 )
 from llmsim.lowering import LoweredDeployment, LoweredGroup
 from llmsim.lowering.kv.tiers import LoweredTiers
+from llmsim.lowering.request_speculation import request_speculation
 from llmsim.results.detokenization_delay import with_output_processing
 from llmsim.results.invariants import check_invariants
 from llmsim.results.notes import notes_of_run
@@ -295,6 +297,7 @@ def _group(
     group: LoweredGroup, workload: Workload, options: SimulationOptions, *, record_schedule: bool
 ) -> "_native.GroupSpec":
     group.scheduler.speculation.acceptance.seed = options.seed
+    group.scheduler.speculation.requests = request_speculation(workload)
     return _native.GroupSpec(
         group.native,
         _scheduler(group, workload, options),
@@ -328,6 +331,11 @@ def _scheduler_in_python(
             )
         from llmsim.scheduling.conformance.vllm_installed import installed_scheduler
 
+        if engine.speculation is not None and request_speculation(workload) is not None:
+            raise NotYetError(
+                "acceptance_rate, accepted_drafts and num_speculative_tokens of requests do not "
+                "reach the installed vLLM's scheduler; choose the scheduler vllm_v1, or remove them"
+            )
         return installed_scheduler(engine, group.scheduler, workload)
     steps = policies.steps(group.scheduler, workload)
     if steps is not None and is_ranking(engine.scheduling_policy):
@@ -351,6 +359,11 @@ def _model_indices(
     """
     of_workload = [deployment.models.index(name) for name in workload.models]
     return np.array([*of_workload, 0], dtype=np.int16)[workload.model]
+
+
+def _drafts(simulation: "_native.Simulation") -> RequestDrafts | None:
+    columns = cast("Mapping[str, Any] | None", simulation.drafts())
+    return None if columns is None else RequestDrafts(**columns)
 
 
 def _kv_transfers(simulation: "_native.Simulation") -> KvTransferColumns | None:
@@ -398,6 +411,7 @@ def _results(
         blame=simulation.blame(),
         first_token_blame=simulation.first_token_blame,
         accepted_at=tuple(simulation.accepted_at()),
+        drafts=_drafts(simulation),
         kv_transfers=_kv_transfers(simulation),
         links=simulation.network(),
         energy=deployment.accounting.energy(simulation, requests, interval_ps or PS_PER_S),

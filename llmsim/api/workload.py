@@ -25,6 +25,9 @@ COLUMNS = {
     "priority": "priority",
     "cancel_after_ns": "cancel_after_ns",
     "cancel_after_toks": "cancel_after_toks",
+    "acceptance_rate": "acceptance_rate",
+    "accepted_drafts": "accepted_drafts",
+    "num_speculative_tokens": "num_speculative_tokens",
 }
 """Columns of a table of requests, and their keys in a trace."""
 

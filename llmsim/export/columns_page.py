@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from llmsim.columns import FILES, Column, GroupCounters, KvTierTotals, LinkColumns
+from llmsim.columns import FILES, Column, GroupCounters, KvTierTotals, LinkColumns, RequestDrafts
 
 HEADING = """\
 # Columns
@@ -20,6 +20,8 @@ IN_MEMORY = {
 def columns_page() -> str:
     """The page in Markdown, a section per table."""
     sections = [_section(f"`{name}`", columns) for name, columns in FILES.items()]
+    drafts = "`requests.parquet` of a run with speculation, in addition"
+    sections.insert(1, _section(drafts, RequestDrafts.COLUMNS))
     for name, table in IN_MEMORY.items():
         shown = [column for column in table.COLUMNS if column.in_files]
         sections.append(_section(f"`{name}`", shown))

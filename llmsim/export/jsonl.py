@@ -65,6 +65,12 @@ def _call(workload: Workload, row: int, vocabulary: int, arrival: dict[str, int]
         call["cancel_after_ns"] = int(workload.timeout_ps[row]) // PS_PER_NS
     if workload.cancel_after_tokens is not None and workload.cancel_after_tokens[row]:
         call["cancel_after_toks"] = int(workload.cancel_after_tokens[row])
+    if workload.draft_depth is not None and workload.draft_depth[row] >= 0:
+        call["num_speculative_tokens"] = int(workload.draft_depth[row])
+    for name in ("acceptance_rate", "accepted_drafts"):
+        values = getattr(workload, name)
+        if values is not None and values[row]:
+            call[name] = list(values[row])
     if workload.hidden is not None and workload.hidden[row]:
         call["hidden"] = True
     if workload.extends is not None and workload.extends[row] and not vocabulary:

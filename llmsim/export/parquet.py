@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llmsim.columns import FILES, Column, KvTransferColumns, LatencyCauses, RequestColumns
+from llmsim.columns import (
+    FILES,
+    Column,
+    KvTransferColumns,
+    LatencyCauses,
+    RequestColumns,
+    RequestDrafts,
+)
 from llmsim.core import Results, Status
 from llmsim.export.files import atomic_writer
 
@@ -77,7 +84,7 @@ def write_requests(results: Results, path: str | Path) -> None:
     """Writes one row per request of the workload, in its order, whatever became of it. Raises
     InputError where `path` cannot be written.
     """
-    schema = _arrow_schema(FILES["requests.parquet"])
+    schema = _arrow_schema(_request_columns(results))
     with _writer(path, schema) as writer:
         for batch in _request_batches(results, schema):
             writer.write_batch(batch)
@@ -87,8 +94,15 @@ def request_table(results: Results) -> "pa.Table":
     """The rows and columns of `write_requests`, in memory."""
     import pyarrow as pa
 
-    schema = _arrow_schema(FILES["requests.parquet"])
+    schema = _arrow_schema(_request_columns(results))
     return pa.Table.from_batches(_request_batches(results, schema), schema)
+
+
+def _request_columns(results: Results) -> Sequence[Column]:
+    """The columns of requests.parquet; those of drafts only where some group speculates."""
+    *columns, itl = FILES["requests.parquet"]
+    drafts = () if results.drafts is None else RequestDrafts.COLUMNS
+    return (*columns, *drafts, itl)
 
 
 def session_table(results: Results) -> "pa.Table":
@@ -169,6 +183,8 @@ def _progress(results: Results, rows: slice) -> dict[str, _Masked]:
         columns[column.name] = (results.blame[column.name][rows], never_left)
     joules = np.zeros(len(arrival)) if results.energy is None else results.energy.request_j[rows]
     columns["energy_j"] = (joules, np.full(len(joules), results.energy is None))
+    for column in RequestDrafts.COLUMNS if results.drafts is not None else ():
+        columns[column.name] = (getattr(results.drafts, column.name)[rows], None)
     return columns | _kv_transfer(results, rows)
 
 

@@ -14,6 +14,7 @@ def notes_of_run(results: Results, *, prefix_caching: bool, open_loop: bool) -> 
     """
     return (
         *_cut_by_length(results),
+        *_drafts_of_nobody(results),
         *(_unnamed_sessions(results.workload) if prefix_caching else ()),
         *(_growing_queue(results) if open_loop else ()),
     )
@@ -26,6 +27,22 @@ def _cut_by_length(results: Results) -> tuple[str, ...]:
         np.count_nonzero(finished & (requests.emitted_tokens < results.workload.output_tokens))
     )
     return (f"the answers of {cut} requests were cut at max_model_len",) if cut else ()
+
+
+def _drafts_of_nobody(results: Results) -> tuple[str, ...]:
+    """Keys of drafts without a drafter."""
+    workload = results.workload
+    given = {
+        "num_speculative_tokens": workload.draft_depth,
+        "acceptance_rate": workload.acceptance_rate,
+        "accepted_drafts": workload.accepted_drafts,
+    }
+    names = [name for name, values in given.items() if values is not None]
+    if not names or results.drafts is not None:
+        return ()
+    return (
+        f"{' and '.join(names)} of the trace changes nothing, as no group has a speculative_config",
+    )
 
 
 def _unnamed_sessions(workload: Workload) -> tuple[str, ...]:

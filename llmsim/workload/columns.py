@@ -31,6 +31,9 @@ class WorkloadBuilder:
         self._token_limits: dict[int, int] = {}
         self._hidden: dict[int, int] = {}
         self._extends: dict[int, int] = {}
+        self._draft_depth: dict[int, int] = {}
+        self._acceptance_rate: dict[int, tuple[float, ...]] = {}
+        self._accepted_drafts: dict[int, tuple[int, ...]] = {}
         self._hasher: ContentHasher | None = None
         self._has_calls = False
 
@@ -104,6 +107,16 @@ class WorkloadBuilder:
         self._hidden[row] = int(hidden)
         if extends:
             self._extends[row] = 1
+
+    def speculate_last(self, name: str, value: Any) -> None:
+        """Says of the row just added what becomes of its drafts, by the name of the trace's key."""
+        row = len(self) - 1
+        if name == "num_speculative_tokens":
+            self._draft_depth[row] = value
+        elif name == "accepted_drafts":
+            self._accepted_drafts[row] = tuple(value)
+        else:
+            self._acceptance_rate[row] = tuple(value) if isinstance(value, list) else (value,)
 
     def assumptions(self, source: str) -> list[str]:
         """Sentences about what was assumed of prompts that are given by their lengths."""
@@ -184,6 +197,9 @@ class WorkloadBuilder:
             cancel_after_tokens=self._optional(self._token_limits, 0, np.int32, rows),
             hidden=self._optional(self._hidden, 0, np.bool_, rows),
             extends=self._optional(self._extends, 0, np.bool_, rows),
+            draft_depth=self._optional(self._draft_depth, -1, np.int32, rows),
+            acceptance_rate=_of_rows(self._acceptance_rate, names),
+            accepted_drafts=_of_rows(self._accepted_drafts, names),
             notes=notes,
         )
 
@@ -206,6 +222,11 @@ class WorkloadBuilder:
         extends[np.fromiter(self._extends, dtype=np.int64)] = True
         tokens = np.array(self._input, dtype=np.int64) + np.array(self._output, dtype=np.int64)
         return with_extensions(offsets, keys, extends, tokens // self.granularity)
+
+
+def _of_rows(given: dict[int, tuple[Any, ...]], rows: list[int]) -> list[tuple[Any, ...]] | None:
+    """The values of each row, none where it has none; None where no row has any."""
+    return [given.get(row, ()) for row in rows] if given else None
 
 
 def with_extensions(

@@ -138,6 +138,7 @@ class _Reader:
         if record.priority is not UNSET:
             self._builder.prioritise_last(record.priority)
         self._limit(record, record)
+        self._speculate(record, record)
 
     def _look_for_doubles(self, line: bytes, number: int) -> None:
         """Notes, once, a key that a line gives twice: JSON leaves open which holds, and the last
@@ -192,6 +193,7 @@ class _Reader:
             if priority is not UNSET:
                 self._builder.prioritise_last(priority)
             self._limit(call, record)
+            self._speculate(call, record)
             arrival_ns = -1
 
     def _extended(self, call: Call, said: int, line: bytes, number: int) -> bool:
@@ -212,6 +214,14 @@ class _Reader:
         )
         if timeout is not UNSET or tokens is not UNSET:
             self._builder.limit_last(timeout or None, tokens or None)
+
+    def _speculate(self, call: Line | Call, record: Line) -> None:
+        """What becomes of its drafts; a session's own values hold for the calls that give none."""
+        for name in ("acceptance_rate", "accepted_drafts", "num_speculative_tokens"):
+            value = getattr(call, name)
+            value = getattr(record, name) if value is UNSET else value
+            if value is not UNSET:
+                self._builder.speculate_last(name, value)
 
     def _take_call(
         self, call: Line | Call, arrival_ns: int, model: object, line: bytes, number: int

@@ -11,3 +11,7 @@ MAX_TIME_NS = MAX_HORIZON_PS // PS_PER_NS
 MAX_TOKEN_ID = (1 << 31) - 1
 MIN_PRIORITY, MAX_PRIORITY = -(1 << 31), (1 << 31) - 1
 """Of a request; a lower number is more urgent."""
+MAX_DRAFTS = 64
+"""Drafts of one verification."""
+MAX_VERIFICATIONS = 1 << 20
+"""Recorded verifications of one request."""

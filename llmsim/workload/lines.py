@@ -9,12 +9,24 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from llmsim.workload.limits import MAX_PRIORITY, MAX_TIME_NS, MAX_TOKEN_ID, MAX_TOKENS, MIN_PRIORITY
+from llmsim.workload.limits import (
+    MAX_DRAFTS,
+    MAX_PRIORITY,
+    MAX_TIME_NS,
+    MAX_TOKEN_ID,
+    MAX_TOKENS,
+    MAX_VERIFICATIONS,
+    MIN_PRIORITY,
+)
 
 Tokens = Annotated[int, Meta(ge=1, le=MAX_TOKENS)]
 TimeNs = Annotated[int, Meta(ge=0, le=MAX_TIME_NS)]
 Priority = Annotated[int, Meta(ge=MIN_PRIORITY, le=MAX_PRIORITY)]
 Patience = Annotated[int, Meta(ge=1, le=MAX_TIME_NS)]
+Rate = Annotated[float, Meta(ge=0, le=1)]
+Rates = Annotated[list[Rate], Meta(min_length=1, max_length=MAX_DRAFTS)]
+Drafts = Annotated[int, Meta(ge=0, le=MAX_DRAFTS)]
+Verifications = Annotated[list[Drafts], Meta(min_length=1, max_length=MAX_VERIFICATIONS)]
 TokenIds = list[Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]]
 
 
@@ -35,6 +47,9 @@ class Call(msgspec.Struct, gc=False):
     priority: Priority | UnsetType = UNSET
     cancel_after_ns: Patience | UnsetType = UNSET
     cancel_after_toks: Tokens | UnsetType = UNSET
+    acceptance_rate: Rate | Rates | UnsetType = UNSET
+    accepted_drafts: Verifications | UnsetType = UNSET
+    num_speculative_tokens: Drafts | UnsetType = UNSET
 
 
 class Line(msgspec.Struct, gc=False):
@@ -54,6 +69,9 @@ class Line(msgspec.Struct, gc=False):
     priority: Priority | UnsetType = UNSET
     cancel_after_ns: Patience | UnsetType = UNSET
     cancel_after_toks: Tokens | UnsetType = UNSET
+    acceptance_rate: Rate | Rates | UnsetType = UNSET
+    accepted_drafts: Verifications | UnsetType = UNSET
+    num_speculative_tokens: Drafts | UnsetType = UNSET
 
 
 class _StrictCall(Call, gc=False, forbid_unknown_fields=True):
@@ -264,9 +282,32 @@ def _optional_problem(fields: dict[str, Any], path: str) -> str:
         ("priority", MIN_PRIORITY, MAX_PRIORITY),
         ("cancel_after_ns", 1, MAX_TIME_NS),
         ("cancel_after_toks", 1, MAX_TOKENS),
+        ("num_speculative_tokens", 0, MAX_DRAFTS),
     ):
         found = found or (_integer_problem(fields, name, low, high, path) if name in fields else "")
-    return found
+    return found or _draft_problem(fields, path)
+
+
+def _draft_problem(fields: dict[str, Any], path: str) -> str:
+    if "acceptance_rate" in fields:
+        value = fields["acceptance_rate"]
+        rates = value if isinstance(value, list) else [value]
+        wanted = f"must be a number from 0 to 1, or a list of 1 to {MAX_DRAFTS} of them"
+        if not 1 <= len(rates) <= MAX_DRAFTS or not all(map(_is_rate, rates)):
+            return f'"{path}acceptance_rate" is {_shown(value)}, but {wanted}'
+    if "accepted_drafts" in fields:
+        counts = fields["accepted_drafts"]
+        wanted = f"must be a list of integers from 0 to {MAX_DRAFTS}, one for each verification"
+        if not isinstance(counts, list) or not 1 <= len(counts) <= MAX_VERIFICATIONS:
+            return f'"{path}accepted_drafts" is {_shown(counts)}, but {wanted}'
+        for index, count in enumerate(counts):
+            if type(count) is not int or not 0 <= count <= MAX_DRAFTS:
+                return f'"{path}accepted_drafts[{index}]" is {_shown(count)}, but {wanted}'
+    return ""
+
+
+def _is_rate(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value <= 1
 
 
 def _integer_problem(fields: dict[str, Any], name: str, low: int, high: int, path: str) -> str:

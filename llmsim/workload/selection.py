@@ -4,6 +4,7 @@ at a time.
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.random import PCG64, Generator, SeedSequence
@@ -115,6 +116,7 @@ def _rows_of(workload: Workload, heads: Int64, chosen: Int64, arrival_ps: Int64)
             "cancel_after_tokens",
             "hidden",
             "extends",
+            "draft_depth",
         )
         if getattr(workload, name, None) is not None
     }
@@ -127,4 +129,14 @@ def _rows_of(workload: Workload, heads: Int64, chosen: Int64, arrival_ps: Int64)
         session_id=[workload.session_id[row] for row in listed] if workload.session_id else None,
         request_id=[workload.request_id[row] for row in listed] if workload.request_id else None,
         **columns,
+        **_lists_of(workload, listed),
     )
+
+
+def _lists_of(workload: Workload, rows: list[int]) -> dict[str, Any]:
+    """Columns that hold a tuple for each row."""
+    return {
+        name: [column[row] for row in rows]
+        for name in ("acceptance_rate", "accepted_drafts")
+        if (column := getattr(workload, name)) is not None
+    }

@@ -231,9 +231,12 @@ def _sizes(option: str, text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in parts)
 
 
-def _json_object(option: str, text: str) -> dict[str, Any]:
+def _json_object(option: str, text: "str | dict[str, Any]") -> dict[str, Any]:
+    """The object of a JSON text; callers from Python may give the object."""
     import json
 
+    if isinstance(text, dict):
+        return text
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -101,6 +101,18 @@ void bind_speculation(nb::module_& m) {
       .def_rw("seed", &Acceptance::seed)
       .def("accepted", &Acceptance::accepted, "request"_a, "emitted"_a, "drafts"_a,
            "How many of the drafts hold that follow the request's `emitted` tokens.");
+  nb::class_<RequestSpeculation>(m, "RequestSpeculation",
+                                 "What a trace says of the drafts of each request, by row.")
+      .def(
+          "__init__",
+          [](RequestSpeculation* all, const In<std::int32_t>& depth,
+             const In<std::int64_t>& chance_offsets, const In<std::uint64_t>& chances,
+             const In<std::int64_t>& counts_offsets, const In<std::int32_t>& accepted_counts) {
+            new (all)
+                RequestSpeculation{to_vector(depth), to_vector(chance_offsets), to_vector(chances),
+                                   to_vector(counts_offsets), to_vector(accepted_counts)};
+          },
+          "depth"_a, "chance_offsets"_a, "chances"_a, "counts_offsets"_a, "accepted_counts"_a);
   nb::class_<SpeculationConfig>(m, "SpeculationConfig", "vLLM's speculative_config, resolved.")
       .def(nb::init<>())
       .def_rw("tokens", &SpeculationConfig::tokens)
@@ -108,6 +120,12 @@ void bind_speculation(nb::module_& m) {
       .def_rw("tokens_by_sequences", &SpeculationConfig::tokens_by_sequences)
       .def_rw("proposal_chance", &SpeculationConfig::proposal_chance)
       .def_rw("acceptance", &SpeculationConfig::acceptance)
+      .def_prop_rw(
+          "requests", [](const SpeculationConfig& c) { return c.requests != nullptr; },
+          [](SpeculationConfig& c, std::shared_ptr<RequestSpeculation> requests) {
+            c.requests = std::move(requests);
+          },
+          nb::for_setter(nb::arg("requests").none()))
       .def("drafts_after", &SpeculationConfig::drafts_after, "sequences"_a)
       .def("proposes", &SpeculationConfig::proposes, "request"_a, "emitted"_a);
   nb::class_<Drafter>(

@@ -16,6 +16,17 @@ nb::list accepted_at(const Simulation& s) {
   return groups;
 }
 
+nb::object draft_columns(const Simulation& s) {
+  const RequestLog::Drafts& drafts = s.log().drafts;
+  if (drafts.verified.empty()) return nb::none();
+  nb::dict columns;
+  columns["drafted_tokens"] = to_array(drafts.drafted);
+  columns["verified_tokens"] = to_array(drafts.verified);
+  columns["accepted_tokens"] = to_array(drafts.accepted);
+  columns["committed_tokens"] = to_array(drafts.committed);
+  return columns;
+}
+
 // How often each row of each feature's table was read, in the order of Feature.
 nb::tuple rows_of(const Program::Usage& usage) {
   nb::list rows;

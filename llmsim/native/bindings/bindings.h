@@ -88,6 +88,8 @@ nb::dict network_columns(const Simulation& simulation);
 nb::dict transfer_columns(const Simulation& simulation);
 nb::dict counter_columns(const Simulation& simulation);
 nb::list accepted_at(const Simulation& simulation);
+// Per request, what became of its drafts; None where no group speculates.
+nb::object draft_columns(const Simulation& simulation);
 // Where the latency of each finished request went.
 nb::dict blame_columns(const Simulation& simulation);
 nb::dict first_token_blame_columns(const Simulation& simulation);

@@ -53,6 +53,8 @@ void bind_columns(nb::class_<Simulation>& simulation) {
       .def("take_series", [](Simulation& s) { return series_columns(s.take_series()); })
       .def("counters", &counter_columns)
       .def("accepted_at", &accepted_at, "Per group, how many drafts of each position held.")
+      .def("drafts", &draft_columns,
+           "Per request, what became of its drafts; None where no group speculates.")
       .def("blame", &blame_columns)
       .def("first_token_blame", &first_token_blame_columns,
            "The parts of the time to the first token.")

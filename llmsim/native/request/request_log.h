@@ -25,6 +25,27 @@ class RequestLog : public RequestProgress {
         extra;  // tokens beyond the first that came with this output (accepted drafts)
   };
 
+  // Drafts of each request: proposed, verified, held, and tokens that verifications gave.
+  struct Drafts {
+    std::vector<std::int32_t> verifications, drafted, verified, accepted, committed;
+
+    void resize(std::size_t n) {
+      for (auto* column : {&verifications, &drafted, &verified, &accepted, &committed})
+        column->resize(n, 0);
+    }
+    void add(RequestId request, std::int32_t drafts, std::int32_t held, std::int32_t tokens) {
+      ++verifications[request];
+      verified[request] += drafts;
+      accepted[request] += held;
+      committed[request] += tokens;
+    }
+    void forget(RequestId request) {
+      if (verified.empty()) return;
+      for (auto* column : {&verifications, &drafted, &verified, &accepted, &committed})
+        (*column)[request] = 0;
+    }
+  };
+
   struct Preemption {
     RequestId request;
     std::int32_t output;  // of the step whose schedule took its blocks away
@@ -83,6 +104,7 @@ class RequestLog : public RequestProgress {
     for (const RequestId request : requests) {
       forgotten[request] = true;
       RequestProgress::forget(request);
+      drafts.forget(request);
       first_step[request] = run_first[request] = run_last[request] = -1;
       if (!load_begin.empty()) load_begin[request] = load_end[request] = kNever;
     }
@@ -99,6 +121,7 @@ class RequestLog : public RequestProgress {
   std::vector<std::int32_t> run_first, run_last;  // the open (last) run of each request
   std::vector<Run> runs;                          // closed runs, in order of closing
   std::vector<Burst> bursts;
+  Drafts drafts;  // empty unless some group speculates
 
  private:
   std::int32_t output_ = 0, building_ = 0;

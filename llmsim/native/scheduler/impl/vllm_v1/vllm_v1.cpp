@@ -30,6 +30,7 @@ VllmV1::VllmV1(const SchedulerConfig& config, SequenceTable& sequences, RequestL
     throw std::invalid_argument("steps of " + std::to_string(config.max_num_scheduled_tokens) +
                                 " tokens, but windows are to hold those of " +
                                 std::to_string(config.kv.tables.step_tokens));
+  if (config.speculation.on()) log_.drafts.resize(sequences.size());
   if (config.ranking == nullptr) return;
   ranker_ = std::make_unique<Ranker>(config.ranking, config.sessions, sequences);
   rank_events_ = ranker_->events();
@@ -194,10 +195,20 @@ void VllmV1::calm(RequestId request, Sequence& s, std::int32_t before) const {
 // sequences. With async scheduling the next batch is formed before it has: then every sequence is
 // taken to get all of them.
 void VllmV1::leave_drafts(Batch& batch) {
-  batch.drafts_after = config_.speculation.drafts_after(batch.items.size());
-  if (!config_.async_scheduling) return;
-  for (const Item& item : batch.items)
-    if (item.emits) sequences_[item.request].num_drafts = batch.drafts_after;
+  const SpeculationConfig& speculation = config_.speculation;
+  const std::int32_t most = speculation.drafts_after(batch.items.size());
+  std::int32_t deepest = batch.items.empty() ? most : 0;
+  for (const Item& item : batch.items) {
+    const std::int32_t drafts = speculation.drafts_of(item.request, most);
+    deepest = std::max(deepest, drafts);
+    if (config_.async_scheduling && item.emits) leave_drafts(item.request, drafts);
+  }
+  batch.drafts_after = deepest;  // the proposer serves the deepest request
+}
+
+void VllmV1::leave_drafts(RequestId request, std::int32_t drafts) {
+  sequences_[request].num_drafts = drafts;
+  log_.drafts.drafted[request] += drafts;
 }
 
 // vLLM's finish_requests with FINISHED_ABORTED: blocks are free at once, even while a batch in
@@ -255,10 +266,10 @@ void VllmV1::receive(const Item& item, std::int32_t drafts_after,
   if (status == Status::kFinished || status == Status::kCancelled) return;
   if (config_.kv_producer && !current) return;
   const SpeculationConfig& speculation = config_.speculation;
-  const std::int32_t accepted =
-      item.drafts == 0 || item.padded
-          ? 0
-          : speculation.acceptance.accepted(item.request, s.emitted(), item.drafts);
+  const std::int32_t accepted = item.drafts == 0 || item.padded
+                                    ? 0
+                                    : speculation.accepted(item.request, s.emitted(), item.drafts,
+                                                           log_.drafts.verifications[item.request]);
   const std::int32_t rejected = item.drafts - accepted;  // these roll back
   counters_.discarded_tokens += rejected;
   if (s.num_computed > 0) {
@@ -285,6 +296,7 @@ void VllmV1::receive(const Item& item, std::int32_t drafts_after,
   if (item.drafts > 0) {
     counters_.speculation.add(item.drafts, accepted);
     counters_.speculation.emitted += count;
+    log_.drafts.add(item.request, item.drafts, accepted, count);
   }
   log_.emit(item.request, count);
   if (!config_.kv_producer)
@@ -293,9 +305,10 @@ void VllmV1::receive(const Item& item, std::int32_t drafts_after,
     kv_.register_full(item.request, s.num_computed - s.num_in_flight);
   if (stopped) {
     finish(item.request, finished);
-  } else if (!config_.async_scheduling && current) {
-    s.num_drafts =
-        drafts_after > 0 && speculation.proposes(item.request, s.emitted()) ? drafts_after : 0;
+  } else if (speculation.on() && !config_.async_scheduling && current) {
+    const std::int32_t drafts = speculation.drafts_of(item.request, drafts_after);
+    const bool proposes = drafts > 0 && speculation.proposes(item.request, s.emitted());
+    leave_drafts(item.request, proposes ? drafts : 0);
   }
 }
 

@@ -135,6 +135,7 @@ class VllmV1 final : public Scheduler,
   }
   void calm(RequestId request, Sequence& s, std::int32_t before) const;
   void leave_drafts(Batch& batch);
+  void leave_drafts(RequestId request, std::int32_t drafts);
   void receive(const Item& item, std::int32_t drafts_after, std::vector<RequestId>& finished);
   bool stops(RequestId request, const Sequence& s) const;
   void finish(RequestId request, std::vector<RequestId>& finished);
