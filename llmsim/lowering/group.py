@@ -174,6 +174,7 @@ def _scheduler(
         request.layout.context_ranks,
         prefill_all_but_last_token=prefill_all_but_last_token(request.model),
         stages=group.pp,
+        in_flight=batches_in_flight(group),
         tables=ledger.tables,
     )
 

@@ -90,7 +90,8 @@ def _runs_v2(group: Group, model: ModelConfig) -> bool:
         return given
     names = model.architectures or (ARCHITECTURES.get(model.model_type, ""),)
     lacking += [feature for feature in _draft_features(group) if feature in rules.lacks]
-    return rules.takes(names) and not lacking
+    dense = model.num_moe_layers == 0 and model.linear is None
+    return rules.takes(names, dense=dense) and not lacking
 
 
 def _layout_features(group: Group) -> tuple[str, ...]:

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 from llmsim import _native
-from llmsim.config import EngineArgs
+from llmsim.config import EngineArgs, load_profile
 from llmsim.config.engine.scheduler_kinds import INSTALLED, VLLM
 from llmsim.config.engine.speculative import Speculation
+from llmsim.config.engine.version_rules import kv_tables, set_rules
 from llmsim.model.memory.hybrid_groups import SEES_ALL, KvTables
 
 FREE_ORDER = {"vllm-0.19": _native.FreeOrder.APPEND}
@@ -42,6 +43,7 @@ def scheduler_config(
     *,
     prefill_all_but_last_token: bool = False,
     stages: int = 1,
+    in_flight: int = 1,
     tables: KvTables | None = None,
 ) -> "_native.SchedulerConfig":
     """The native scheduler's configuration of a group.
@@ -49,7 +51,8 @@ def scheduler_config(
     `program` prices a prompt where the order of the queue needs its time. Ranks that share
     sequences by tokens hold `block_size` tokens of a block on each of `context_ranks` (vLLM).
     `prefill_all_but_last_token` says that a decode group computes the last token of a prompt
-    itself. `tables` describes layers of several kinds that share the blocks.
+    itself. `in_flight` counts the batches that may be in flight. `tables` describes layers of
+    several kinds that share the blocks.
     """
     scheduler = _native.SchedulerConfig()
     scheduler.scheduler = VLLM if engine.scheduler == INSTALLED else engine.scheduler
@@ -63,6 +66,8 @@ def scheduler_config(
     scheduler.output_length_known = engine.ignore_eos or pd_type == "prefill"
     scheduler.prefill_first = engine.prioritize_prefill
     scheduler.limits = _limits(engine)
+    profile = load_profile(engine.engine_profile)
+    set_rules(scheduler.rules, profile.rules)
     if engine.speculation is not None:
         scheduler.speculation = speculation_config(engine.speculation)
     scheduler.prefill_all_but_last_token = prefill_all_but_last_token
@@ -77,10 +82,11 @@ def scheduler_config(
     scheduler.decode_only = engine.skip_prefill
     scheduler.queue = _queue(engine, max_model_len, program)
     scheduler.kv = _kv_cache(engine, num_blocks, max_model_len, context_ranks)
+    if profile.schedules_by("keys_look_ahead") and pd_type is None and scheduler.kv.drops_last_hit:
+        scheduler.kv.drops_last_hit, scheduler.kv.key_lookahead = False, 1
     if tables is not None and tables.windows != (SEES_ALL,):
-        native = _native.KvTables()
-        native.windows, native.step_tokens = list(tables.windows), engine.max_num_batched_tokens
-        scheduler.kv.tables = native
+        tokens = engine.max_num_batched_tokens
+        scheduler.kv.tables = kv_tables(tables.windows, tokens, in_flight, profile.rules)
     return scheduler
 
 

@@ -7,6 +7,7 @@ from cluster_examples import instance, parsed, small
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llmsim import _native
 from llmsim.config import (
     EngineArgs,
     EngineOverrides,
@@ -16,10 +17,11 @@ from llmsim.config import (
     with_model_limits,
 )
 from llmsim.config.engine.args import stand_in_notes
+from llmsim.config.engine.version_rules import VERSION_RULES
 from llmsim.config.errors import InputError
 
 OLDER = ("vllm-0.5.4", "vllm-0.6", "vllm-0.8", "vllm-0.10", "vllm-0.11", "vllm-0.13")
-PROFILES = ("vllm-0.19", "vllm-0.24", "vllm-0.33")
+PROFILES = ("vllm-0.19", "vllm-0.24", "vllm-0.28", "vllm-0.33")
 
 
 def engine(hardware: str = "H100", mem_size: float = 80, **overrides: Any) -> EngineArgs:
@@ -43,6 +45,8 @@ def test_the_profiles_that_come_with_the_package() -> None:
     ("wanted", "found"),
     [
         ("vllm-0.25", "vllm-0.24"),
+        ("vllm-0.32.1", "vllm-0.28"),
+        ("vllm-0.34", "vllm-0.33"),
         ("vllm-0.11.2", "vllm-0.11"),
         ("vllm-v0.5.4", "vllm-0.5.4"),
         ("vllm-0.1", "vllm-0.5.4"),
@@ -55,6 +59,14 @@ def test_a_version_without_a_profile_takes_the_nearest(wanted: str, found: str) 
     assert (args.engine_profile, args.wanted_profile) == (found, wanted)
     assert wanted in stand_in_notes([args])[0] and found in stand_in_notes([args])[0]
     assert not stand_in_notes([engine(engine_profile=found)])
+
+
+def test_profiles_name_every_rule_of_the_scheduler() -> None:
+    native = {name for name in vars(_native.VersionRules) if not name.startswith("_")}
+    assert native <= set(VERSION_RULES)
+    named = {rule for profile in PROFILES for rule in load_profile(profile).rules}
+    assert named == set(VERSION_RULES)
+    assert load_profile("vllm-0.24").rules == ()
 
 
 def test_host_time_shows_without_async_scheduling() -> None:
@@ -104,7 +116,7 @@ def test_a_profile_starts_from_an_earlier_one() -> None:
 def test_batch_defaults_by_card(
     profile: str, hardware: str, mem_size: float, tokens: int, seqs: int
 ) -> None:
-    if profile == "vllm-0.33" and mem_size >= 160:
+    if profile in ("vllm-0.28", "vllm-0.33") and mem_size >= 160:
         tokens = 16384
     args = engine(hardware, mem_size, engine_profile=profile)
     assert (args.max_num_batched_tokens, args.max_num_seqs) == (tokens, seqs)

@@ -22,6 +22,8 @@ class StepLimits:
     adaptive_threshold: bool
     lone_prompt_uncapped: bool
     pads_new_decodes: bool
+    pads_hits: bool
+    paces_itself: bool
     input_budget: int
     draft_slots: int
     max_num_active_seqs: int
@@ -127,6 +129,8 @@ def settle_limits(values: dict[str, Any], origin: dict[str, str], profile: Engin
         adaptive_threshold=values.pop("long_prefill_token_threshold_adaptive"),
         lone_prompt_uncapped=profile.lone_prompt_uncapped,
         pads_new_decodes=profile.pads_new_decodes,
+        pads_hits=profile.schedules_by("pads_hits"),
+        paces_itself=profile.schedules_by("paces_itself"),
         input_budget=values["max_num_batched_tokens"] if second else 0,
         draft_slots=speculation.slots if speculation is not None and second else 0,
         max_num_active_seqs=values.pop("max_num_active_seqs") or 0,

@@ -11,11 +11,14 @@ from types import MappingProxyType
 from typing import Any
 
 from llmsim.config import input_files
+from llmsim.config.engine.version_rules import VERSION_RULES
 from llmsim.config.errors import InputError, nearest
 from llmsim.config.units import BYTES_PER_GIB
 from llmsim.presets import PRESETS_DIR
 
 DEFAULT_PROFILE = "vllm-0.24"
+PROVEN = ("0.24", "0.28", "0.33")
+"""Releases of vLLM whose schedule was compared with ours step by step, ascending."""
 EVERY_ARCHITECTURE = "*"
 """In a profile's list of architectures: all of them."""
 V2_FEATURES = (
@@ -139,14 +142,18 @@ class V2RunnerRules:
     """Names of `architectures` in config.json; EVERY_ARCHITECTURE stands for all of them."""
     lacks: tuple[str, ...] = ()
     """Features of `V2_FEATURES` that the runner does not run."""
+    dense: bool = False
+    """It is also the default for every model without experts and without layers that keep states.
+    """
     alone: bool = False
     """Model Runner V1 does not run asynchronous pipeline stages in this version."""
 
-    def takes(self, architectures: tuple[str, ...]) -> bool:
-        """Whether the runner is the default for a model of these architectures."""
-        return EVERY_ARCHITECTURE in self.architectures or any(
-            name in self.architectures for name in architectures
-        )
+    def takes(self, architectures: tuple[str, ...], *, dense: bool = False) -> bool:
+        """Whether the runner is the default for a model of these architectures; `dense` models have
+        neither experts nor layers that keep states.
+        """
+        named = any(name in self.architectures for name in architectures)
+        return EVERY_ARCHITECTURE in self.architectures or named or (dense and self.dense)
 
 
 @dataclass(frozen=True)
@@ -190,6 +197,13 @@ class EngineProfile:
     """
     lone_prompt_uncapped: bool = False
     """The long-prefill threshold does not hold for a request that is alone."""
+    rules: tuple[str, ...] = ()
+    """Of `VERSION_RULES`, those that hold; none does in vLLM 0.24."""
+
+    def schedules_by(self, rule: str) -> bool:
+        """Whether the rule holds in this version."""
+        assert rule in VERSION_RULES, rule
+        return rule in self.rules
 
     def device_class(self, hardware: str, memory_bytes: int) -> DeviceClass:
         """The batch defaults of a device.
@@ -288,16 +302,24 @@ def load_profile(name: str) -> EngineProfile:
         v2_runner=_v2_runner(data.get("schedule", {}).get("v2_runner", {})),
         pads_new_decodes=data.get("schedule", {}).get("pads_new_decodes", False),
         lone_prompt_uncapped=data.get("schedule", {}).get("lone_prompt_uncapped", False),
+        rules=_rules(data.get("schedule", {}).get("rules", ())),
     )
+
+
+def _rules(names: Sequence[str]) -> tuple[str, ...]:
+    unknown = [name for name in names if name not in VERSION_RULES]
+    assert not unknown, f"an engine profile names unknown rules: {unknown}"
+    return tuple(names)
 
 
 def _v2_runner(entry: Mapping[str, Any]) -> V2RunnerRules:
     unknown = [name for name in entry.get("lacks", ()) if name not in V2_FEATURES]
     assert not unknown, f"an engine profile names unknown features: {unknown}"
     return V2RunnerRules(
-        tuple(entry.get("architectures", ())),
-        tuple(entry.get("lacks", ())),
-        entry.get("alone", False),
+        architectures=tuple(entry.get("architectures", ())),
+        lacks=tuple(entry.get("lacks", ())),
+        dense=entry.get("dense", False),
+        alone=entry.get("alone", False),
     )
 
 

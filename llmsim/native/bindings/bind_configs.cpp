@@ -71,7 +71,8 @@ void bind_kv_configs(nb::module_& m) {
                              "Tables of blocks of layers that keep different parts of a sequence.")
       .def(nb::init<>())
       .def_rw("windows", &KvTablesConfig::windows)
-      .def_rw("step_tokens", &KvTablesConfig::step_tokens);
+      .def_rw("step_tokens", &KvTablesConfig::step_tokens)
+      .def_rw("frees_processed", &KvTablesConfig::frees_processed);
   nb::class_<KvCacheConfig>(m, "KvCacheConfig")
       .def(nb::init<>())
       .def_rw("num_blocks", &KvCacheConfig::num_blocks)
@@ -80,6 +81,7 @@ void bind_kv_configs(nb::module_& m) {
       .def_rw("prefix_caching", &KvCacheConfig::prefix_caching)
       .def_rw("tables", &KvCacheConfig::tables)
       .def_rw("drops_last_hit", &KvCacheConfig::drops_last_hit)
+      .def_rw("key_lookahead", &KvCacheConfig::key_lookahead)
       .def_rw("free_order", &KvCacheConfig::free_order);
   nb::class_<StepLimitsConfig>(m, "StepLimits", "Limits of a step beyond its token budget.")
       .def(nb::init<>())
@@ -89,8 +91,22 @@ void bind_kv_configs(nb::module_& m) {
       .def_rw("input_budget", &StepLimitsConfig::input_budget)
       .def_rw("draft_slots", &StepLimitsConfig::draft_slots)
       .def_rw("pads_new_decodes", &StepLimitsConfig::pads_new_decodes)
+      .def_rw("pads_hits", &StepLimitsConfig::pads_hits)
+      .def_rw("paces_itself", &StepLimitsConfig::paces_itself)
       .def_rw("max_num_active_seqs", &StepLimitsConfig::max_num_active_seqs)
       .def_rw("prefill_schedule_interval", &StepLimitsConfig::prefill_schedule_interval);
+  nb::class_<VersionRules>(m, "VersionRules",
+                           "What releases of vLLM after 0.24 decide otherwise; all off.")
+      .def(nb::init<>())
+      .def_rw("counts_every_victim", &VersionRules::counts_every_victim)
+      .def_rw("passes_own_victim", &VersionRules::passes_own_victim)
+      .def_rw("awaits_output", &VersionRules::awaits_output)
+      .def_rw("passed_over_first", &VersionRules::passed_over_first)
+      .def_rw("keys_processed", &VersionRules::keys_processed)
+      .def_rw("admits_last_token", &VersionRules::admits_last_token)
+      .def_rw("loads_without_drafts", &VersionRules::loads_without_drafts)
+      .def_rw("loads_spare_verification", &VersionRules::loads_spare_verification)
+      .def_rw("spares_busy_victims", &VersionRules::spares_busy_victims);
 }
 
 void bind_speculation(nb::module_& m) {
@@ -190,6 +206,7 @@ void bind_scheduler_config(nb::module_& m) {
             c.limits.long_prefill_token_threshold = tokens;
           })
       .def_rw("limits", &SchedulerConfig::limits)
+      .def_rw("rules", &SchedulerConfig::rules)
       .def_rw("chunked_prefill", &SchedulerConfig::chunked_prefill)
       .def_rw("reserve_full_isl", &SchedulerConfig::reserve_full_isl)
       .def_rw("async_scheduling", &SchedulerConfig::async_scheduling)

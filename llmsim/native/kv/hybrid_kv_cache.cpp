@@ -26,7 +26,8 @@ KvTables::KvTables(const KvTablesConfig& config, std::int32_t block_size,
       block_size_(block_size),
       max_model_len_(max_model_len),
       step_tokens_(config.step_tokens),
-      drops_last_hit_(drops_last_hit) {
+      drops_last_hit_(drops_last_hit),
+      frees_processed_(config.frees_processed) {
   if (windows_.empty() || windows_.front() == kKeepsState)
     throw std::invalid_argument("the first table of blocks must hold those of a sequence");
   for (std::size_t i = 0; i < windows_.size(); ++i) {
@@ -168,8 +169,8 @@ bool KvTables::grow(BlockPool& pool, RequestId request, Sequence& sequence, std:
   std::int32_t more = 0;
   for (std::size_t i = 0; i < windows_.size(); ++i) {
     Blocks& blocks = table(request, sequence, i);
-    const auto behind = std::min(
-        static_cast<std::size_t>(skipped(windows_[i], sequence.num_computed)), blocks.size());
+    const auto behind =
+        std::min(static_cast<std::size_t>(skipped(windows_[i], done(sequence))), blocks.size());
     for (std::size_t k = behind; k-- > 0 && blocks[k] != 0;) {
       pool.release(blocks[k]);
       blocks[k] = 0;

@@ -21,8 +21,12 @@ struct KvTablesConfig {
   // Of each table: the tokens that its layers see (then blocks behind them are given back),
   // kSeesAll or kKeepsState. Tables of states come last, and not with a prefix cache.
   std::vector<std::int32_t> windows{kSeesAll};
-  std::int32_t step_tokens =
-      0;  // most that one step computes, which bounds what a window holds at admission
+  // Most that one step computes, or with `frees_processed` all steps in flight, which bounds what a
+  // window holds at admission.
+  std::int32_t step_tokens = 0;
+  // Blocks behind a window are given back when no step in flight sees them, and not when a step is
+  // formed that does not (vLLM 0.28).
+  bool frees_processed = false;
 
   bool plain() const { return windows == std::vector<std::int32_t>{kSeesAll}; }
 };
@@ -60,8 +64,12 @@ class KvTables {
   // drafts.
   std::int64_t most_blocks(std::int64_t slots, std::int32_t ahead) const;
   // Computed tokens with which the next block is given back, after a step that began with
-  // `computed`.
+  // `computed`; with `frees_processed`, processed ones.
   std::int32_t next_given_back(std::int32_t computed) const;
+  // The tokens of a sequence by which blocks are given back.
+  std::int32_t done(const Sequence& sequence) const {
+    return frees_processed_ ? sequence.processed() : sequence.num_computed;
+  }
 
  private:
   std::int32_t skipped(std::int32_t window, std::int32_t computed) const {
@@ -86,7 +94,7 @@ class KvTables {
   std::vector<std::int32_t> windows_;
   std::vector<Kind> kinds_;  // what sees everything first
   std::int32_t block_size_, max_model_len_, step_tokens_;
-  bool drops_last_hit_;
+  bool drops_last_hit_, frees_processed_;
   std::vector<Blocks> hits_;
   std::unordered_map<RequestId, std::vector<Blocks>> others_;  // looked up, never walked
 };

@@ -24,10 +24,16 @@ KvCache::KvCache(const KvCacheConfig& config, SequenceTable& sequences)
 // The workload's keys may name less than one of our blocks (then a block has the key of its last
 // part) or, as those of traces with long blocks do, several (then a block has its part of their
 // key).
-bool KvCache::shareable(RequestId request, std::int32_t block) const {
+//
+// Of the tokens behind a block that its key covers, only whole units of content can be told apart.
+std::int64_t KvCache::content_of(std::int32_t block) const {
   const std::int64_t end = (block + std::int64_t{1}) * config_.block_size,
                      unit = sequences_.content().granularity;
-  return ceil_div(end, unit) <= static_cast<std::int64_t>(sequences_.content().of(request).size());
+  return std::max(ceil_div(end, unit), (end + config_.key_lookahead) / unit);
+}
+
+bool KvCache::shareable(RequestId request, std::int32_t block) const {
+  return content_of(block) <= static_cast<std::int64_t>(sequences_.content().of(request).size());
 }
 
 Key KvCache::key_of(RequestId request, std::int32_t block) const {
@@ -36,7 +42,7 @@ Key KvCache::key_of(RequestId request, std::int32_t block) const {
   }
   const std::int64_t end = (block + std::int64_t{1}) * config_.block_size,
                      unit = sequences_.content().granularity;
-  const Key key = sequences_.content().of(request)[ceil_div(end, unit) - 1];
+  const Key key = sequences_.content().of(request)[static_cast<std::size_t>(content_of(block) - 1)];
   if (config_.block_size >= unit) return key;
   const std::int64_t parts = unit / config_.block_size,
                      part = (end - 1) % unit / config_.block_size;
@@ -50,7 +56,7 @@ void KvCache::find_hits(RequestId request, std::vector<BlockId>& hits) {
   // Without shareable content only the request itself can have left blocks behind, by being
   // preempted.
   if (!config_.prefix_caching || (sequence.epoch == 0 && !shareable(request, 0))) return;
-  const std::int32_t most = (sequence.num_tokens - 1) / config_.block_size;
+  const std::int32_t most = most_keyed(sequence, sequence.num_tokens - 1);
   if (tables_) {
     keys_.clear();
     for (std::int32_t i = 0; i < most; ++i) keys_.push_back(key_of(request, i));
@@ -108,7 +114,7 @@ bool KvCache::grow_slow(RequestId request, Sequence& sequence, std::int32_t toke
 
 void KvCache::register_slow(RequestId request, std::int32_t tokens) {
   Sequence& sequence = sequences_[request];
-  const std::int32_t full = tokens / config_.block_size;
+  const std::int32_t full = std::max(most_keyed(sequence, tokens), sequence.num_keyed_blocks);
   if (tables_) {
     keys_.clear();
     for (std::int32_t i = sequence.num_keyed_blocks; i < full; ++i)
@@ -127,6 +133,9 @@ void KvCache::register_slow(RequestId request, std::int32_t tokens) {
 void KvCache::use_tiers(GroupTiers* tiers) {
   if (!config_.prefix_caching) throw std::invalid_argument("KV tiers need the prefix cache");
   if (tables_) throw std::invalid_argument("KV tiers need layers of one kind");
+  // Connectors keep the keys that cover a block and nothing behind it.
+  config_.drops_last_hit |= config_.key_lookahead > 0;
+  config_.key_lookahead = 0;
   if (tiers->chunk_tokens() % config_.block_size != 0)
     throw std::invalid_argument("a chunk of KV of " + std::to_string(tiers->chunk_tokens()) +
                                 " tokens is not whole blocks of " +

@@ -25,6 +25,9 @@ struct KvCacheConfig {
   std::shared_ptr<Eviction> eviction = nullptr;  // null: least recently used
   bool drops_last_hit =
       false;  // a drafter that reads hidden states needs those of the last block (vLLM: use_eagle)
+  // A block's key covers so many tokens behind it, which the drafter reads, instead of
+  // `drops_last_hit` (vLLM 0.33).
+  std::int32_t key_lookahead = 0;
   KvTablesConfig tables;  // of layers that keep different parts of a sequence
 };
 
@@ -76,9 +79,21 @@ class KvCache {
     if (!config_.prefix_caching) return std::numeric_limits<std::int32_t>::max();
     return (sequence.num_keyed_blocks + 1) * config_.block_size;
   }
-  // Computed tokens with which it gives a block back, after a step that began with `computed`.
-  std::int32_t next_given_back(std::int32_t computed) const {
-    return tables_ ? tables_->next_given_back(computed) : std::numeric_limits<std::int32_t>::max();
+  // Known and computed tokens below which it gives no block back, after a step that began when
+  // `computed` were.
+  struct Kept {
+    std::int32_t known = std::numeric_limits<std::int32_t>::max(), computed = known;
+  };
+  Kept kept(const Sequence& sequence, std::int32_t computed) const {
+    Kept kept;
+    if (!tables_) return kept;
+    if (config_.tables.frees_processed) {
+      const std::int32_t next = tables_->next_given_back(sequence.processed());
+      kept.known = next == kept.known ? next : next + 1;  // all but the last one are processed
+    } else {
+      kept.computed = tables_->next_given_back(computed);
+    }
+    return kept;
   }
   // Most blocks that a sequence holds at once on its way to `slots` slots, `ahead` of them for
   // drafts.
@@ -131,6 +146,12 @@ class KvCache {
   void register_slow(RequestId request, std::int32_t tokens);
   void keep_findable(const Sequence& sequence);  // its keyed blocks, whatever their content
   void forget_blocks(Sequence& sequence, bool preempted);
+  // Most leading blocks of a sequence that can have a key with so many tokens computed.
+  std::int32_t most_keyed(const Sequence& sequence, std::int32_t tokens) const {
+    return std::min(tokens, sequence.num_tokens - config_.key_lookahead) / config_.block_size;
+  }
+  // The place of a block's key among the keys of its request's content.
+  std::int64_t content_of(std::int32_t block) const;
   Key key_of(RequestId request, std::int32_t block) const;
   bool shareable(RequestId request, std::int32_t block) const;
   Key chunk_key(RequestId request, std::int32_t chunk) const;

@@ -41,15 +41,26 @@ struct Sequence {
   bool remote_kv = false;   // the KV of the prompt comes from another group
   bool in_prompt =
       false;  // its last step did not reach the end of what was known (vLLM: is_prefill_chunk)
+  bool passed_over = false;  // by those behind it in the queue, and has not run since
   // While it has fewer tokens, known and computed, a step of one token finds nothing to do but to
   // count it: no block is filled or needed, and nothing ends. Set whenever a step is scheduled in
   // full; only VllmV1 makes use of them.
   std::int32_t fast_until_tokens = 0, fast_computed = 0;
+  // Known tokens when it last started to run; and computed ones of then and of steps in its prompt
+  // that have ended since.
+  std::int32_t started_with = 0, prompt_processed = 0;
+  // Tokens of steps in flight that were formed before it lost its blocks.
+  std::int32_t stale = 0;
   Ps arrival = 0;                     // for the priority order
   std::int64_t next_decode_call = 0;  // of its scheduler, before which it does not run
   std::vector<BlockId> blocks;
 
   std::int32_t emitted() const { return num_tokens - prompt_tokens; }
+  // Leading tokens that no step in flight computes: behind the first token that it got since it
+  // started, all but the last one.
+  std::int32_t processed() const {
+    return num_tokens > started_with ? num_tokens - 1 : prompt_processed;
+  }
 };
 
 }  // namespace llmsim

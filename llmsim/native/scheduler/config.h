@@ -16,6 +16,7 @@
 #include "scheduler/ranking.h"
 #include "scheduler/speculation.h"
 #include "scheduler/step_limits.h"
+#include "scheduler/version_rules.h"
 
 namespace llmsim {
 
@@ -65,6 +66,7 @@ struct SchedulerConfig {
   QueueConfig queue;
   SpeculationConfig speculation;
   StepLimitsConfig limits;
+  VersionRules rules;
   KvCacheConfig kv;
   std::shared_ptr<Ranking> ranking = nullptr;          // of this group alone; null: none
   std::shared_ptr<const Sessions> sessions = nullptr;  // for rankings; null: every call is one

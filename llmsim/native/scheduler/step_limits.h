@@ -17,9 +17,13 @@ struct StepLimitsConfig {
   std::int32_t input_budget = 0;  // 0.33: tokens and slots of drafts together; 0: no second budget
   std::int32_t draft_slots = 0;   // of each sequence, in the second budget
   std::int32_t max_num_active_seqs = 0;  // 0.33: that may run; 0: max_num_seqs
-  bool pads_new_decodes = false;  // who starts with one token takes a whole verification's (0.33)
+  bool pads_new_decodes = false;  // who starts with one token takes a whole verification's (0.28)
+  // Also where nobody else runs and its prompt was cached; and not where the context ends too soon,
+  // instead of waiting (0.33).
+  bool pads_hits = false;
   std::int32_t prefill_schedule_interval =
-      1;  // prompts are computed every so many steps while decodes exist
+      1;                      // prompts are computed every so many steps while decodes exist
+  bool paces_itself = false;  // counted from the last step with prompts, and not by rounds (0.33)
 };
 
 // Tokens that are left of one step.
@@ -51,8 +55,9 @@ inline std::int32_t prompt_cap(const StepLimitsConfig& limits, std::int32_t budg
                                std::int32_t requests) {
   const std::int32_t threshold = limits.long_prefill_token_threshold;
   if (threshold == 0 || (limits.lone_prompt_uncapped && requests <= 1)) return 0;
-  return limits.adaptive_threshold ? std::max(threshold, budget / std::max(requests, 1))
-                                   : threshold;
+  if (!limits.adaptive_threshold) return threshold;
+  const std::int32_t shared = limits.input_budget > 0 ? limits.input_budget : budget;
+  return std::max(threshold, shared / std::max(requests, 1));
 }
 
 // vLLM's prefill_schedule_interval, which lets data-parallel ranks prefill in the same steps: in
@@ -60,18 +65,30 @@ inline std::int32_t prompt_cap(const StepLimitsConfig& limits, std::int32_t budg
 // them all.
 class PrefillPacing {
  public:
-  explicit PrefillPacing(std::int32_t interval) : interval_(interval) {}
+  explicit PrefillPacing(const StepLimitsConfig& limits)
+      : interval_(limits.prefill_schedule_interval),
+        itself_(limits.paces_itself),
+        last_prompts_(-limits.prefill_schedule_interval) {}
   bool on() const { return interval_ > 1; }
+  // From now on the steps are those of data-parallel ranks in lock-step.
+  void by_rounds() { itself_ = false; }
   // Whether prompts wait in step `step` (from 0) of a busy time.
   bool defers(std::int64_t step, bool somebody_decodes) const {
-    return on() && step % interval_ != 0 && !left_over_ && somebody_decodes;
+    const bool between = itself_ ? steps_ + 1 - last_prompts_ < interval_ : step % interval_ != 0;
+    return on() && between && !left_over_ && somebody_decodes;
   }
   // After a step that took prompts.
   void took(bool some_are_left) { left_over_ = some_are_left; }
+  // After each step that computes something.
+  void ran(bool prompts) {
+    ++steps_;
+    if (prompts) last_prompts_ = steps_;
+  }
 
  private:
   std::int32_t interval_;
-  bool left_over_ = false;
+  bool itself_, left_over_ = false;
+  std::int64_t steps_ = 0, last_prompts_;
 };
 
 }  // namespace llmsim

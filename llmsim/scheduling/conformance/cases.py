@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from llmsim import _native
-from llmsim.config.engine.profile import DEFAULT_PROFILE, load_profile
+from llmsim.config.engine.profile import DEFAULT_PROFILE, EngineProfile, load_profile
+from llmsim.config.engine.version_rules import kv_tables, set_rules
 from llmsim.core import PS_PER_US
 
 STEP_PS = 5_000 * PS_PER_US
@@ -131,27 +132,33 @@ def scheduler_config(case: Case) -> "_native.SchedulerConfig":
     by_priority = config.get("policy", "fcfs") == "priority"
     native.order = _native.QueueOrder.PRIORITY if by_priority else _native.QueueOrder.FCFS
     native.speculation = speculation(case)
-    _set_limits(native.limits, case)
+    profile = load_profile(resolved.get("engine_profile", DEFAULT_PROFILE))
+    set_rules(native.rules, profile.rules)
+    _set_limits(native.limits, case, profile)
     kv = _native.KvCacheConfig()
     kv.num_blocks = config["num_gpu_blocks"]
     kv.block_size = config.get("block_size", 16)
     kv.max_model_len = config.get("max_model_len", DEFAULT_MAX_MODEL_LEN)
     kv.prefix_caching = config.get("enable_prefix_caching", False)
-    kv.drops_last_hit = resolved.get("use_eagle", False)
+    kv.key_lookahead = resolved.get("num_hash_lookahead_tokens", 0)
+    kv.drops_last_hit = resolved.get("use_eagle", False) and kv.key_lookahead == 0
     if "kv_windows" in config:
-        tables = _native.KvTables()
-        tables.windows, tables.step_tokens = config["kv_windows"], config["max_num_batched_tokens"]
-        kv.tables = tables
+        batches = resolved["max_concurrent_batches"]
+        tokens = config["max_num_batched_tokens"]
+        kv.tables = kv_tables(config["kv_windows"], tokens, batches, profile.rules)
     native.kv = kv
     return native
 
 
-def _set_limits(limits: "_native.StepLimits", case: Case) -> None:
+def _set_limits(limits: "_native.StepLimits", case: Case, profile: EngineProfile) -> None:
     """Sets the limits of a step by the rules of the release that resolved the case; a recording
     names none (0.24).
     """
     config, resolved = case["config"], case["resolved"]
-    profile = load_profile(resolved.get("engine_profile", DEFAULT_PROFILE))
+    limits.adaptive_threshold = config.get("long_prefill_token_threshold_adaptive", False)
+    limits.max_num_active_seqs = config.get("max_num_active_seqs", 0)
+    limits.paces_itself = profile.schedules_by("paces_itself")
+    limits.pads_hits = profile.schedules_by("pads_hits")
     limits.prefill_schedule_interval = config.get("prefill_schedule_interval", 1)
     limits.lone_prompt_uncapped = profile.lone_prompt_uncapped
     limits.pads_new_decodes = profile.pads_new_decodes

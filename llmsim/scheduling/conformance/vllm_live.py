@@ -4,6 +4,7 @@ Needs the extra `llmsim[vllm]`; the model is replaced by known token ids, so not
 runs.
 """
 
+import re
 import tempfile
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from llmsim.config.engine.profile import PROVEN, nearest_profile
 from llmsim.config.errors import InputError
 from llmsim.scheduling.base import Emitted, ScheduledItem
 from llmsim.scheduling.conformance.cases import (
@@ -22,9 +24,6 @@ from llmsim.scheduling.conformance.cases import (
     speculation,
 )
 from llmsim.scheduling.conformance.vllm_platform import prepare, prepare_runner, write_model
-
-RELEASES = {"0.24": "vllm-0.24", "0.33": "vllm-0.33"}
-"""Release of vLLM whose scheduler runs in this loop -> the engine profile with its rules."""
 
 
 def installed_version() -> str | None:
@@ -38,17 +37,19 @@ def installed_version() -> str | None:
 
 
 def engine_profile_of(version: str) -> str:
-    """The engine profile whose rules an installed vLLM follows; InputError names the versions that
-    run here.
+    """The engine profile with an installed vLLM's rules, or the nearest to them; InputError for a
+    release before the first that was proven.
     """
-    release = ".".join(version.split(".")[:2])
-    if release in RELEASES:
-        return RELEASES[release]
-    raise InputError(
-        f"vLLM {version} is installed, but this version of llmsim runs the schedulers of vLLM "
-        f"{' and '.join(RELEASES)} only; install one of them, as in pip install "
-        f"vllm=={next(reversed(RELEASES))}.0"
-    )
+    release = re.match(r"(\d+)\.(\d+)", version)
+    first = tuple(int(part) for part in PROVEN[0].split("."))
+    if release is None or (int(release[1]), int(release[2])) < first:
+        raise InputError(
+            f"vLLM {version} is installed, but this version of llmsim runs the schedulers of vLLM "
+            f"{PROVEN[0]} and later; install {PROVEN[-1]}, as in pip install vllm=={PROVEN[-1]}.0"
+        )
+    name = nearest_profile(f"vllm-{release[0]}", [f"vllm-{one}" for one in PROVEN])
+    assert name is not None
+    return name
 
 
 def resolve(case: Case) -> tuple[Any, Any]:
@@ -90,6 +91,9 @@ def resolve(case: Case) -> tuple[Any, Any]:
             "max_num_scheduled_tokens", scheduled
         )  # no option of its engine's arguments
         vllm_config.scheduler_config.max_num_scheduled_tokens = min(scheduled, asked)
+        vllm_config.scheduler_config.prefill_schedule_interval = config.get(
+            "prefill_schedule_interval", 1
+        )
         # Asked for with the other options, it would want an executor with as many workers.
         vllm_config.parallel_config.pipeline_parallel_size = config.get("pipeline_parallel_size", 1)
         return vllm_config, _scheduler(
@@ -169,6 +173,7 @@ def resolved_part(vllm_config: Any, scheduler: Any) -> Case:
         "num_spec_tokens": scheduler.num_spec_tokens,
         "tokens_by_sequences": scheduler.dynamic_sd_lookup or [],
         "use_eagle": scheduler.use_eagle,
+        "num_hash_lookahead_tokens": getattr(vllm_config, "num_hash_lookahead_tokens", 0),
         "reserve_full_isl": scheduler.scheduler_reserve_full_isl,
         "watermark": vllm_config.scheduler_config.watermark,
         "draft_slots": 0 if drafts is None else drafts.max_num_new_slots_for_drafting,
@@ -209,7 +214,8 @@ class VllmScheduler:
         self._requests = requests
         self._row = {request.name: row for row, request in enumerate(requests)}
         self._speculation = speculation
-        self._interval = interval
+        # From 0.33 on the scheduler counts by itself where no data-parallel ranks do.
+        self._interval = 1 if getattr(scheduler, "local_prefill_interval", 1) > 1 else interval
         self._steps = 0
         self._scheduler = scheduler
         self._drafts_from_model = (
@@ -257,7 +263,8 @@ class VllmScheduler:
         before = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
         cached = output.scheduled_cached_reqs
         before |= dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
-        for name in [*(new.req_id for new in output.scheduled_new_reqs), *cached.resumed_req_ids]:
+        started = [*(new.req_id for new in output.scheduled_new_reqs), *cached.resumed_req_ids]
+        for name in started:
             self._computed[self._row[name]] = before[name]
             if (
                 not self._async
@@ -267,7 +274,10 @@ class VllmScheduler:
         items, tokens = [], []
         for name in names:
             drafts = len(output.scheduled_spec_decode_tokens.get(name, ()))
-            sampled = self._sample(self._row[name], output.num_scheduled_tokens[name], drafts)
+            padded = name in started  # it has proposed nothing yet: none of its drafts holds
+            sampled = self._sample(
+                self._row[name], output.num_scheduled_tokens[name], drafts, holds=not padded
+            )
             tokens.append(sampled)
             items.append(
                 (
@@ -297,12 +307,14 @@ class VllmScheduler:
             vllm.current_step < request.next_decode_eligible_step for request in vllm.running
         )
 
-    def _sample(self, row: int, scheduled: int, drafts: int) -> list[int]:
+    def _sample(self, row: int, scheduled: int, drafts: int, *, holds: bool) -> list[int]:
         """What the model would answer: nothing before the end of the prompt, else a token and the
         accepted drafts.
         """
         one = self._requests[row]
-        accepted = self._speculation.acceptance.accepted(row, self._sampled[row], drafts)
+        accepted = (
+            self._speculation.acceptance.accepted(row, self._sampled[row], drafts) if holds else 0
+        )
         self._computed[row] += scheduled - (drafts - accepted)
         if self._computed[row] < self._known[row]:
             return []
@@ -352,8 +364,9 @@ def _block_hasher(vllm_config: Any) -> Callable[..., Any] | None:
 
     function = get_hash_fn_by_name(vllm_config.cache_config.prefix_caching_hash_algo)
     init_none_hash(function)
+    ahead = getattr(vllm_config, "num_hash_lookahead_tokens", 0)
     hasher: Callable[..., Any] = get_request_block_hasher(
-        vllm_config.cache_config.block_size, function
+        vllm_config.cache_config.block_size, function, *([ahead] if ahead else [])
     )
     return hasher
 

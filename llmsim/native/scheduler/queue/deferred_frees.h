@@ -35,14 +35,17 @@ class DeferredFrees {
     for (; !waiting_.empty() && waiting_.front().fence <= ended; waiting_.pop_front())
       kv.give_back(waiting_.front().blocks);
   }
+  // Whether a batch in flight writes what the request holds.
+  bool writes(RequestId request) const {
+    return std::any_of(in_flight_.begin(), in_flight_.end(),
+                       [request](const std::vector<RequestId>& batch) {
+                         return std::find(batch.begin(), batch.end(), request) != batch.end();
+                       });
+  }
   // What the request holds is free when the youngest batch in flight has ended, or at once where it
   // is in none of them.
   void release(RequestId request, bool preempted, KvCache& kv) {
-    const auto writes = [request](const std::vector<RequestId>& batch) {
-      return std::find(batch.begin(), batch.end(), request) != batch.end();
-    };
-    if (std::none_of(in_flight_.begin(), in_flight_.end(), writes))
-      return kv.release(request, preempted);
+    if (!writes(request)) return kv.release(request, preempted);
     std::vector<BlockId> blocks = kv.take(request, preempted);
     if (!blocks.empty()) waiting_.push_back({begun_, std::move(blocks)});
   }

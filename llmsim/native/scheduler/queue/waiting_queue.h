@@ -39,7 +39,8 @@ struct QueueConfig {
   Ps ttft_target = 0;           // kSlack: from arrival to first token
   Ps prefill_ps_per_token = 0;  // kSlack: how long a prompt takes alone
   std::function<std::int64_t(const SequenceView&)> key = nullptr;  // kKeyed
-  bool preempted_first = true;  // kKeyed: else a preempted request gets a new key
+  bool preempted_first = true;     // kKeyed: else a preempted request gets a new key
+  bool passed_over_first = false;  // who was passed over goes before who is preempted later
 };
 
 inline SequenceView view_of(const SequenceTable& sequences, RequestId request) {
@@ -57,7 +58,7 @@ inline SequenceView view_of(const SequenceTable& sequences, RequestId request) {
 // as in vLLM.
 class WaitingQueue {
  public:
-  WaitingQueue(const QueueConfig& config, const SequenceTable& sequences)
+  WaitingQueue(const QueueConfig& config, SequenceTable& sequences)
       : config_(config), sequences_(sequences) {}
 
   bool empty() const { return listed_.empty() && sorted_.empty() && late_.empty(); }
@@ -85,12 +86,7 @@ class WaitingQueue {
     } else if (config_.order == QueueOrder::kPriority) {
       sorted_.insert(entry(request));
     } else {
-      listed_.push_front(request);
-      if (ranker_ != nullptr) {
-        const auto place =
-            std::upper_bound(ranked_.begin(), ranked_.end(), request, Before{ranker_});
-        ranked_.insert(place, request);
-      }
+      list_at(behind_passed_over(), request);
     }
   }
   void pop_front() {
@@ -104,6 +100,29 @@ class WaitingQueue {
     } else {
       late_.erase(late_.begin());
     }
+  }
+  // The next request lets those behind it go first, until `return_passed_over`.
+  void pass_over(Ps now) {
+    passed_over_.push_back(front(now));
+    sequences_[front(now)].passed_over = true;
+    pop_front();
+  }
+  // Puts them back in front, in their order.
+  void return_passed_over() {
+    for (; !passed_over_.empty(); passed_over_.pop_back()) {
+      const RequestId request = passed_over_.back();
+      if (keeps_sorted()) {
+        sorted_.insert(entry(request));
+      } else {
+        list_at(listed_.begin(), request);
+      }
+    }
+  }
+  // Whether somebody waits who was not passed over.
+  bool somebody_in_turn() const {
+    bool found = false;
+    each([&](RequestId request) { found |= !sequences_[request].passed_over; });
+    return found;
   }
   // `request` is in the queue.
   void remove(RequestId request) {
@@ -180,11 +199,31 @@ class WaitingQueue {
     }
   }
 
+  // A request that lost its blocks goes in front of all others, or of all that were not passed
+  // over.
+  std::deque<RequestId>::iterator behind_passed_over() {
+    if (!config_.passed_over_first) return listed_.begin();
+    return std::find_if_not(listed_.begin(), listed_.end(),
+                            [this](RequestId request) { return sequences_[request].passed_over; });
+  }
+  void list_at(std::deque<RequestId>::iterator place, RequestId request) {
+    listed_.insert(place, request);
+    if (ranker_ == nullptr) return;
+    ranked_.insert(std::upper_bound(ranked_.begin(), ranked_.end(), request, Before{ranker_}),
+                   request);
+  }
+  // Also those that lost their blocks.
+  bool keeps_sorted() const {
+    return config_.order == QueueOrder::kPriority ||
+           (config_.order == QueueOrder::kKeyed && !config_.preempted_first);
+  }
+
   QueueConfig config_;
-  const SequenceTable& sequences_;
+  SequenceTable& sequences_;
   std::deque<RequestId> listed_;  // first come first served; else, what was put back in front
   const Ranker* ranker_ = nullptr;
-  std::deque<RequestId> ranked_;  // kRanked: of `listed_`, those that were ranked
+  std::deque<RequestId> ranked_;        // kRanked: of `listed_`, those that were ranked
+  std::vector<RequestId> passed_over_;  // in this pass
   std::set<Entry> sorted_, late_;
   std::unordered_map<RequestId, std::int64_t>
       keys_;  // kKeyed: the last key of each request; looked up, never walked

@@ -10,6 +10,7 @@ namespace llmsim {
 void VllmV1::schedule_waiting(Ps now, Batch& batch, StepBudget& budget) {
   parked_.rewind();
   while (budget.left() > 0 && num_running() < most_running_) {
+    while (!waiting_.empty() && awaits_output(waiting_.front(now))) waiting_.pass_over(now);
     const RequestId arrived = parked_.next();
     if (arrived < 0 && waiting_.empty()) return;
     // Where nothing runs and nothing more will arrive, only what is parked holds blocks.
@@ -43,7 +44,8 @@ bool VllmV1::parked_first(RequestId parked, RequestId waiting) const {
 bool VllmV1::room_to_load(const Sequence& s, std::int32_t slots) const {
   const std::int32_t spare = spare_blocks();
   if (config_.reserve_full_isl && !kv_.fits_whole(s, s.num_tokens, hits_, spare)) return false;
-  return kv_.fits(s, slots, hits_, spare + blocks_still_needed());
+  const std::int32_t own = kv_.blocks_for(verification_of_loads());
+  return kv_.fits(s, slots, hits_, spare + own + blocks_still_needed());
 }
 
 void VllmV1::park(RequestId request, std::int32_t cached, std::int32_t loaded,
@@ -100,7 +102,9 @@ std::int32_t VllmV1::blocks_still_needed() const {
     // never begin.
     const bool parked = s.status == static_cast<std::uint8_t>(Status::kParked);
     const std::int32_t first_step = parked ? config_.speculation.lookahead : 0;
-    const std::int32_t tokens = std::min(s.num_tokens + first_step, config_.kv.max_model_len);
+    const std::int32_t tokens = config_.rules.loads_spare_verification
+                                    ? s.num_tokens + verification_of_loads()
+                                    : std::min(s.num_tokens + first_step, config_.kv.max_model_len);
     blocks += std::max(0, kv_.blocks_for(tokens) - static_cast<std::int32_t>(s.blocks.size()));
   }
   return blocks;
@@ -113,6 +117,8 @@ VllmV1::Admission VllmV1::admit_arrived(Ps now, RequestId request, std::int32_t 
   Sequence& s = sequences_[request];
   kv_.register_full(request, parked_.loaded());
   const std::int32_t computed = std::min(parked_.loaded(), s.num_tokens - 1);
+  if (defers_prompts_ && config_.rules.admits_last_token && computed < s.num_tokens - 1)
+    return Admission::kNoRoom;
   const std::int32_t tokens = first_tokens(s, computed, budget);
   if (tokens == 0) return Admission::kNoRoom;
   hits_.clear();  // it holds them already
@@ -125,9 +131,7 @@ VllmV1::Admission VllmV1::admit_arrived(Ps now, RequestId request, std::int32_t 
   const bool elsewhere = parked_.remote();  // else the rest of the prompt is computed in this group
   if (elsewhere) kv_.computed(request, cached, parked_.loaded());  // but it is new here
   parked_.take();
-  running_.push_back(request);
-  s.status = static_cast<std::uint8_t>(Status::kRunning);
-  s.num_computed = computed;
+  start(request, computed);
   note_start(request, s, now, cached, elsewhere, log_, counters_);
   run(request, tokens, batch);
   return Admission::kScheduled;
@@ -137,17 +141,31 @@ VllmV1::Admission VllmV1::admit_arrived(Ps now, RequestId request, std::int32_t 
 // adds as many as the others, or waits for a step with room for them.
 std::int32_t VllmV1::first_tokens(const Sequence& s, std::int32_t computed,
                                   std::int32_t budget) const {
+  const StepLimitsConfig& limits = config_.limits;
   const std::int32_t padded = 1 + config_.speculation.tokens;
-  const bool pads = config_.limits.pads_new_decodes && config_.speculation.on() &&
+  const bool pads = limits.pads_new_decodes && config_.speculation.on() &&
                     config_.speculation.tokens_by_sequences.empty() &&
                     padded <= config_.max_num_scheduled_tokens && !some_prompts_run_ &&
-                    (some_run_ || computed > 0);
-  if (pads && s.num_tokens - computed == 1 && computed + padded + 1 <= config_.kv.max_model_len)
-    return padded > budget ? 0 : padded;
+                    (some_run_ || (limits.pads_hits && computed > 0));
+  if (pads && s.num_tokens - computed == 1) {
+    const std::int32_t ahead = limits.pads_hits ? 1 : 0;  // of the token that is sampled
+    const bool fits = computed + padded + ahead <= config_.kv.max_model_len;
+    if (fits || !limits.pads_hits) return fits && padded <= budget ? padded : 0;
+  }
   std::int32_t tokens = s.num_tokens - computed;
   if (prompt_cap_ > 0) tokens = std::min(tokens, prompt_cap_);
   if (!config_.chunked_prefill && tokens > budget) return 0;
   return std::min(tokens, budget);
+}
+
+void VllmV1::start(RequestId request, std::int32_t computed) {
+  Sequence& s = sequences_[request];
+  running_.push_back(request);
+  s.status = static_cast<std::uint8_t>(Status::kRunning);
+  s.num_computed = s.prompt_processed = computed;
+  s.started_with = s.num_tokens;
+  s.passed_over = false;
+  some_prompts_start_ |= computed < s.num_tokens - 1;
 }
 
 void VllmV1::take_reserved(std::vector<Reserved>& out) {
@@ -182,8 +200,9 @@ VllmV1::Admission VllmV1::admit(Ps now, RequestId request, std::int32_t budget, 
   const std::int32_t recalled = kv_.find_below(request, hit);
   if (recalled > 0 && hit + recalled > brought && kv_.parks())
     return load(now, request, hit, recalled);
-  if (defers_prompts_) return Admission::kNoRoom;
   const std::int32_t cached = std::max(hit + recalled, brought);
+  if (defers_prompts_ && !(config_.rules.admits_last_token && cached >= s.num_tokens - 1))
+    return Admission::kNoRoom;
   const std::int32_t tokens = first_tokens(s, cached, budget);
   if (tokens == 0) return Admission::kNoRoom;
   const std::int32_t spare = spare_blocks();
@@ -196,9 +215,7 @@ VllmV1::Admission VllmV1::admit(Ps now, RequestId request, std::int32_t budget, 
   kv_.allocate(request, slots, hits_);
 
   leave_waiting(request);
-  running_.push_back(request);
-  s.status = static_cast<std::uint8_t>(Status::kRunning);
-  s.num_computed = cached;
+  start(request, cached);
   if (config_.kv.prefix_caching) note_hit(s, hit, counters_);
   note_start(request, s, now, cached, /*prompt_elsewhere=*/false, log_, counters_);
   if (parks() && cached + tokens < s.num_tokens) partly_prefilled_.push_back(request);

@@ -12,9 +12,12 @@ bool VllmV1::make_room(RequestId request, std::int32_t tokens, Batch& batch, Ste
   do {
     const std::size_t victim_index = choose_victim(request);
     const RequestId victim = running_[victim_index];
+    if (config_.rules.spares_busy_victims && defer_block_free() && late_.writes(victim))
+      return false;
     running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(victim_index));
-    if (unschedule(victim, batch, budget))
-      --index;  // like vLLM, which moves on from its place only for such a victim
+    const bool ran = unschedule(victim, batch, budget);
+    // 0.24 keeps its place only behind victims that ran in this step.
+    if (config_.rules.counts_every_victim ? victim_index < index : ran) --index;
     preempt(victim);
     batch.preempted.push_back(victim);
     if (victim == request) return false;
@@ -68,9 +71,11 @@ std::size_t VllmV1::choose_victim(RequestId needy) const {
 
 void VllmV1::preempt(RequestId request) {
   Sequence& s = sequences_[request];
+  s.stale += s.num_computed - s.processed();
   release(request, /*preempted=*/true);
   note_preemption(request, s, log_, counters_);
   s.num_drafts = 0;
+  if (config_.rules.awaits_output) s.num_in_flight = 0;
   if (config_.kv_producer)
     s.num_in_flight = 0;  // its token says nothing: what counts is the KV, which is lost
   std::erase(partly_prefilled_, request);

@@ -126,10 +126,8 @@ void VllmV1::land_arrived() {
     Sequence& s = sequences_[request];
     kv_.register_full(request, parked_.loaded());
     if (parked_.remote()) kv_.computed(request, parked_.cached(), parked_.loaded());
-    s.status = static_cast<std::uint8_t>(Status::kRunning);
-    s.num_computed = std::min(parked_.loaded(), s.num_tokens - 1);
+    start(request, std::min(parked_.loaded(), s.num_tokens - 1));
     landed_[request] = {parked_.cached(), parked_.remote()};
-    running_.push_back(request);
     parked_.take();
   }
 }

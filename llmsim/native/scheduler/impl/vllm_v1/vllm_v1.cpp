@@ -11,14 +11,20 @@ namespace llmsim {
 
 static const RegisterScheduler kVllmV1(kind_of<VllmV1>("vllm_v1"));
 
+static QueueConfig queue_of(const SchedulerConfig& config) {
+  QueueConfig queue = config.queue;
+  queue.passed_over_first = config.rules.passed_over_first;
+  return queue;
+}
+
 VllmV1::VllmV1(const SchedulerConfig& config, SequenceTable& sequences, RequestLog& log)
     : config_(config),
       sequences_(sequences),
       log_(log),
       kv_(config.kv, sequences),
-      waiting_(config.queue, sequences),
+      waiting_(queue_of(config), sequences),
       parked_(config.queue.order == QueueOrder::kPriority, sequences),
-      pacing_(config.limits.prefill_schedule_interval),
+      pacing_(config.limits),
       most_running_(config.limits.max_num_active_seqs > 0 ? config.limits.max_num_active_seqs
                                                           : config.max_num_seqs) {
   if (!config.kv.tables.plain() && (config.kv_producer || config.kv_consumer || config.decode_only))
@@ -35,6 +41,8 @@ VllmV1::VllmV1(const SchedulerConfig& config, SequenceTable& sequences, RequestL
   ranker_ = std::make_unique<Ranker>(config.ranking, config.sessions, sequences);
   rank_events_ = ranker_->events();
   takes_turns_ = ranker_->lists().pauses;
+  // A paused request keeps its place in the steps in flight.
+  if (takes_turns_) config_.rules.awaits_output = false;
   if (takes_turns_ && !config.kv.tables.plain())
     throw std::invalid_argument("requests that take turns need layers that keep the same tokens");
   if (ranker_->lists().waiting) waiting_.rank_by(ranker_.get());
@@ -67,7 +75,7 @@ Limits VllmV1::limits() const {
 void VllmV1::schedule(Ps now, Batch& batch) {
   batch.clear();
   ++calls_;
-  some_run_ = some_prompts_run_ = false;
+  some_run_ = some_prompts_run_ = some_prompts_start_ = false;
   StepBudget budget(config_.max_num_scheduled_tokens, config_.limits);
   prompt_cap_ =
       prompt_cap(config_.limits, config_.max_num_scheduled_tokens, num_running() + num_waiting());
@@ -81,10 +89,12 @@ void VllmV1::schedule(Ps now, Batch& batch) {
     schedule_running(batch, budget);
     if (batch.preempted.empty()) {
       schedule_waiting(now, batch, budget);
-      if (!defers_prompts_) pacing_.took(!waiting_.empty());
+      waiting_.return_passed_over();
+      if (pacing_.on() && !defers_prompts_) pacing_.took(waiting_.somebody_in_turn());
     }
   }
   steps_ = batch.empty() ? 0 : steps_ + 1;
+  if (!batch.empty()) pacing_.ran(some_prompts_run_ || some_prompts_start_);
   batch.features.add(batch.items);
   if (config_.decode_interval > 1) {
     for (const Item& item : batch.items)
@@ -154,8 +164,11 @@ bool VllmV1::schedule_running(Batch& batch, StepBudget& budget, Only only) {
     if (tokens <= 0) continue;
     const std::int32_t slots = s.num_computed + tokens + config_.speculation.lookahead;
     if (!kv_.grow(request, s, slots) &&
-        (only == Only::kPrefills || !make_room(request, slots, batch, budget, i)))
-      return false;
+        (only == Only::kPrefills || !make_room(request, slots, batch, budget, i))) {
+      if (!passes_own_victim(s)) return false;
+      --i;  // the next request stands in its place
+      continue;
+    }
     some_run_ = true;
     some_prompts_run_ |= s.in_prompt;
     run(request, tokens, batch);
@@ -186,9 +199,10 @@ void VllmV1::run(RequestId request, std::int32_t tokens, Batch& batch) {
 // what it had computed when this step began.
 void VllmV1::calm(RequestId request, Sequence& s, std::int32_t before) const {
   const std::int32_t longest = config_.kv.max_model_len - 1;
-  s.fast_until_tokens =
-      std::min({s.prompt_tokens + sequences_.max_tokens(request) - 1, longest, kv_.next_key(s)});
-  s.fast_computed = std::min({longest, kv_.slots(s), kv_.next_given_back(before)});
+  const KvCache::Kept kept = kv_.kept(s, before);
+  s.fast_until_tokens = std::min(
+      {s.prompt_tokens + sequences_.max_tokens(request) - 1, longest, kv_.next_key(s), kept.known});
+  s.fast_computed = std::min({longest, kv_.slots(s), kept.computed});
 }
 
 // The proposer runs at the end of the step, for as many tokens as its table says for this many
@@ -264,6 +278,7 @@ void VllmV1::receive(const Item& item, std::int32_t drafts_after,
   const bool current = s.epoch == item.epoch;
   if (status == Status::kFinished && current) counters_.discarded_tokens += item.tokens;
   if (status == Status::kFinished || status == Status::kCancelled) return;
+  if (!current) s.stale -= item.tokens;
   if (config_.kv_producer && !current) return;
   const SpeculationConfig& speculation = config_.speculation;
   const std::int32_t accepted = item.drafts == 0 || item.padded
@@ -272,13 +287,15 @@ void VllmV1::receive(const Item& item, std::int32_t drafts_after,
                                                            log_.drafts.verifications[item.request]);
   const std::int32_t rejected = item.drafts - accepted;  // these roll back
   counters_.discarded_tokens += rejected;
-  if (s.num_computed > 0) {
+  const bool counts = current || !config_.rules.awaits_output;  // in what it computes now
+  if (counts && s.num_computed > 0) {
     s.num_computed -= rejected;
     if (!current)
       counters_.discarded_tokens +=
           rejected;  // what it has computed since is rolled back, too, as in vLLM
   }
-  if (s.num_in_flight > 0) s.num_in_flight -= rejected;
+  if (counts && s.num_in_flight > 0) s.num_in_flight -= rejected;
+  if (current) s.prompt_processed = item.computed_before + item.tokens - rejected;
   if (current)
     kv_.computed(item.request, item.computed_before, item.computed_before + item.tokens - rejected);
   if (!item.emits) return;
@@ -289,7 +306,7 @@ void VllmV1::receive(const Item& item, std::int32_t drafts_after,
     ++count;
     stopped = stops(item.request, s);
   }
-  if (config_.async_scheduling) s.num_in_flight -= count;
+  if (config_.async_scheduling && counts) s.num_in_flight -= count;
   counters_.discarded_tokens += 1 + accepted - count;
   if (!current)
     counters_.recomputed_tokens -= rejected + 1 + accepted - count;  // lost, and not needed again
@@ -301,14 +318,22 @@ void VllmV1::receive(const Item& item, std::int32_t drafts_after,
   log_.emit(item.request, count);
   if (!config_.kv_producer)
     counters_.generation_tokens += count;  // the decode side computes it again
-  if (config_.async_scheduling && current)
-    kv_.register_full(item.request, s.num_computed - s.num_in_flight);
+  if (current) key_received(item.request, s);
   if (stopped) {
     finish(item.request, finished);
   } else if (speculation.on() && !config_.async_scheduling && current) {
     const std::int32_t drafts = speculation.drafts_of(item.request, drafts_after);
     const bool proposes = drafts > 0 && speculation.proposes(item.request, s.emitted());
     leave_drafts(item.request, proposes ? drafts : 0);
+  }
+}
+
+void VllmV1::key_received(RequestId request, const Sequence& s) {
+  if (config_.rules.keys_processed) {
+    if (config_.async_scheduling || config_.speculation.on())
+      kv_.register_full(request, s.processed());
+  } else if (config_.async_scheduling) {
+    kv_.register_full(request, s.num_computed - s.num_in_flight);
   }
 }
 

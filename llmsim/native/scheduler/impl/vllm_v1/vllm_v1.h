@@ -54,7 +54,10 @@ class VllmV1 final : public Scheduler,
   PrefixEvents* prefix_events() override { return this; }
   void log_keys(KeyLog* log) override { kv_.log_keys(log); }
   RoundCounting* round_counting() override { return this; }
-  void set_round(std::int64_t round) override { steps_ = round; }
+  void set_round(std::int64_t round) override {
+    steps_ = round;
+    pacing_.by_rounds();
+  }
 
  private:
   std::int32_t num_running() const { return static_cast<std::int32_t>(running_.size()); }
@@ -109,7 +112,15 @@ class VllmV1 final : public Scheduler,
   bool somebody_decodes() const;
   // Both sides of a transfer hold the same blocks (vLLM: limit_lookahead_tokens).
   std::int32_t lookahead_of_loads() const {
-    return config_.kv.drops_last_hit ? 0 : config_.speculation.lookahead;
+    return config_.kv.drops_last_hit || config_.rules.loads_without_drafts
+               ? 0
+               : config_.speculation.lookahead;
+  }
+  // Slots of one verification, as far as loads leave room for it.
+  std::int32_t verification_of_loads() const {
+    return config_.rules.loads_spare_verification && config_.speculation.on()
+               ? 1 + config_.speculation.tokens + config_.speculation.lookahead
+               : 0;
   }
   std::int32_t blocks_still_needed() const;
   std::int32_t spare_blocks() const { return running_.empty() ? 0 : config_.watermark_blocks; }
@@ -123,6 +134,19 @@ class VllmV1 final : public Scheduler,
   std::size_t choose_victim(RequestId needy) const;
   void preempt(RequestId request);
   void release(RequestId request, bool preempted);
+  // It runs from now on with so many computed tokens.
+  void start(RequestId request, std::int32_t computed);
+  // Gives keys to the blocks that a received token has filled.
+  void key_received(RequestId request, const Sequence& s);
+  // Requests behind one that had to preempt itself still run.
+  bool passes_own_victim(const Sequence& s) const {
+    return config_.rules.passes_own_victim && config_.queue.order == QueueOrder::kPriority &&
+           s.status == static_cast<std::uint8_t>(Status::kWaiting);
+  }
+  // Steps in flight still have tokens for a request that lost its blocks.
+  bool awaits_output(RequestId request) const {
+    return config_.rules.awaits_output && !config_.kv_producer && sequences_[request].stale > 0;
+  }
   bool defer_block_free() const {
     return config_.defer_block_free &&
            (config_.kv_producer || config_.kv_consumer || kv_.has_tiers());
@@ -148,11 +172,12 @@ class VllmV1 final : public Scheduler,
   ParkedQueue parked_;
   PrefillPacing pacing_;
   std::int32_t most_running_;
-  std::int32_t prompt_cap_ = 0;    // of the step that is being built; 0: none
-  bool defers_prompts_ = false;    // in that step
-  bool some_run_ = false;          // in that step, of those that ran before it,
-  bool some_prompts_run_ = false;  // and of these some that had not reached their end
-  std::int64_t calls_ = 0;         // of `schedule`
+  std::int32_t prompt_cap_ = 0;      // of the step that is being built; 0: none
+  bool defers_prompts_ = false;      // in that step
+  bool some_run_ = false;            // in that step, of those that ran before it,
+  bool some_prompts_run_ = false;    // and of these some that had not reached their end
+  bool some_prompts_start_ = false;  // in that step, with more than their last token to compute
+  std::int64_t calls_ = 0;           // of `schedule`
   std::int64_t steps_ =
       0;  // with work since the last one without; a lock-step group sets it to its own
   std::vector<Reserved> reserved_;           // by the last build

@@ -1,0 +1,50 @@
+"""Rules of vLLM's schedule in which releases differ; engine profiles name those that hold, and
+0.24 has none.
+"""
+
+from collections.abc import Sequence
+
+from llmsim import _native
+
+VERSION_RULES = {
+    "counts_every_victim": "By priority, the pass over running requests loses no place behind a "
+    "victim that had not run in the step.",
+    "passes_own_victim": "By priority, a request that preempts itself stops nobody behind it.",
+    "awaits_output": "A preempted request is passed over until the steps in flight have told its "
+    "tokens; 0.24 starts it at once.",
+    "passed_over_first": "Who was passed over goes before who is preempted later.",
+    "keys_processed": "Blocks get keys when their tokens have been processed, with drafts also in "
+    "synchronous steps.",
+    "admits_last_token": "In a step without prompts, who lacks more than its last token waits; in "
+    "0.24 all that hold no blocks.",
+    "loads_without_drafts": "KV that a connector loads takes no slots for drafts, whoever drafts.",
+    "loads_spare_verification": "A load leaves the blocks free that one verification takes.",
+    "spares_busy_victims": "Nobody is preempted whose blocks would not be free at once.",
+    "frees_processed": "Blocks behind a window are freed when no step in flight sees them, and "
+    "admission counts the tokens of all steps in flight.",
+    "keys_look_ahead": "A block's key covers the tokens that an EAGLE or MTP drafter reads behind "
+    "it, instead of one block of each hit being computed again.",
+    "pads_hits": "Also a cached prompt that starts alone takes a whole verification, and not where "
+    "the context ends too soon.",
+    "paces_itself": "`prefill_schedule_interval` also holds without data-parallel ranks, counted "
+    "from the last step with prompts.",
+}
+"""Names of rules of the schedule in which releases differ -> what they say."""
+
+
+def set_rules(native: "_native.VersionRules", rules: Sequence[str]) -> None:
+    """Switches on what the scheduler decides otherwise than that of vLLM 0.24."""
+    for name in rules:
+        if hasattr(native, name):
+            setattr(native, name, True)
+
+
+def kv_tables(
+    windows: Sequence[int], step_tokens: int, in_flight: int, rules: Sequence[str]
+) -> "_native.KvTables":
+    """Tables of blocks by these rules, where so many batches of so many tokens may be in flight."""
+    native = _native.KvTables()
+    native.windows = list(windows)
+    native.frees_processed = "frees_processed" in rules
+    native.step_tokens = step_tokens * (in_flight if native.frees_processed else 1)
+    return native

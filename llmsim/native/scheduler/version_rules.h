@@ -1,0 +1,32 @@
+// What releases of vLLM after 0.24 decide otherwise than 0.24.
+#pragma once
+
+namespace llmsim {
+
+// Each rule is off in 0.24. Profiles of engines (llmsim/presets/engines) name those that are on;
+// docs/reference/conformance.md says which release has which.
+struct VersionRules {
+  // By priority, the pass over running requests loses no place when a victim stood before it.
+  bool counts_every_victim = false;
+  // By priority, a request that preempts itself stops nobody behind it.
+  bool passes_own_victim = false;
+  // A preempted request starts again when the steps that were in flight have told their tokens; it
+  // is passed over until then.
+  bool awaits_output = false;
+  // Who was passed over goes before who is preempted later.
+  bool passed_over_first = false;
+  // Blocks get keys when their tokens have been processed and, with drafts, also in synchronous
+  // steps.
+  bool keys_processed = false;
+  // In a step without prompts, who lacks more than its last token waits, and nobody else: in 0.24
+  // all that hold no blocks.
+  bool admits_last_token = false;
+  // KV that is loaded takes no slots for drafts, whoever drafts.
+  bool loads_without_drafts = false;
+  // A load leaves the blocks free that one verification takes.
+  bool loads_spare_verification = false;
+  // Nobody is preempted whose blocks would not be free at once.
+  bool spares_busy_victims = false;
+};
+
+}  // namespace llmsim
