@@ -13,6 +13,7 @@ from llmsim.config.errors import InfeasibleError, InputError
 if TYPE_CHECKING:
     from llmsim.api.checked.run_options import RunOptions
     from llmsim.lowering import Calibration, LoweredDeployment
+    from llmsim.lowering.types import LoweredGroup
     from llmsim.validation import Comparison, Recording
 
 SKIP_SECONDS = 2.0
@@ -137,10 +138,28 @@ def fitted_constants(lowered: "LoweredDeployment") -> tuple[str, tuple[str, ...]
             f"the cluster has {', '.join(hardware)}; a log of several kinds of machine does not "
             "tell whose constants it is about: calibrate each alone"
         )
-    linked = any(group.info.tp > 1 and group.costs.link_collectives for group in lowered.groups)
+    linked = any(on_first_link(group) for group in lowered.groups)
     measured = any(op.collective for group in lowered.groups for op in group.costs.ops)
     collectives = ("collective_factor",) if measured else ()
     return hardware[0], ("time_factor", "host_gap_ns", *collectives, *(LINK if linked else ()))
+
+
+def on_first_link(group: "LoweredGroup") -> bool:
+    """Whether collectives of the group cross the first link of the cluster file: those inside a
+    group do, and with one link for all those among data-parallel and expert-parallel ranks, too.
+    """
+    from llmsim.lowering.network.mesh import MeshView
+    from llmsim.model import Collective
+
+    links = group.links
+    alone = isinstance(links, MeshView) and len(links.spec.bandwidth_bytes_per_s) == 1
+    return any(
+        isinstance(op, Collective)
+        and op.name in group.costs.link_collectives
+        and op.among != "stages"
+        and (group.info.tp > 1 if op.among == "tp" else alone or group.info.tp > 1)
+        for op in group.operators
+    )
 
 
 def _check_skip(skip_seconds: float) -> None:

@@ -26,7 +26,7 @@ LATENCIES = {
     "latency": ("latency", LEAST_TTFT_S),
 }
 """Label of each latency, and the difference in seconds that is left unsaid."""
-ANOTHER_SERVER = ("mismatch tpot", "mismatch latency", "saturation", "limit")
+ANOTHER_SERVER = ("mismatch tpot", "mismatch latency", "saturation", "limit", "option")
 """Findings with which constants of a machine are not fitted; a front end or a network may explain a
 TTFT.
 """

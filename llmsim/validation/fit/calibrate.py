@@ -13,6 +13,7 @@ from llmsim.config.errors import InputError, nearest
 from llmsim.lowering.adjust.calibration import KIND, SCHEMA_VERSION, Calibration, calibration_of
 from llmsim.validation.compare.compare import Comparison, compare
 from llmsim.validation.compare.mismatch import ANOTHER_SERVER
+from llmsim.validation.fit.doctor import Diagnosis, score
 from llmsim.validation.fit.golden_section import Axis, minimise
 from llmsim.validation.fit.nelder_mead import minimise_together
 from llmsim.validation.logs.pairing import Pairs, pair
@@ -58,6 +59,10 @@ single requests.
 HELD_OUT_TARGET_PERCENT = 0.5
 """Means of the held-out half should agree this well once one constant of the machine is known."""
 MEANS = ("mean_ttft", "mean_tpot", "mean_latency")
+
+
+Doctor = Callable[[Recording, float], Diagnosis | None]
+"""Looks for an option that explains a log better than this score of the chosen constants."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,12 +168,14 @@ def calibrate(
     wanted: Sequence[str],
     available: Sequence[str],
     skip_seconds: float,
+    doctor: Doctor | None = None,
 ) -> CalibrationReport:
     """Fits on the first half by arrival and tests on the second.
 
     `wanted` names constants to fit together; empty: each of `available` alone, but the two of the
-    link together, and the best of them is chosen. Raises InputError for a constant that is not
-    available here.
+    link together, and the best of them is chosen. The `doctor` then looks for an option that
+    explains more than the chosen constants. Raises InputError for a constant that is not available
+    here.
     """
     for name in wanted:
         check_constant(name, available)
@@ -186,6 +193,11 @@ def calibrate(
     for fit in fits:
         if _clearly_better(fit, chosen) and loses(fit, unfitted) is None:
             chosen = fit
+    found = _findings(real, calibrator, chosen, skip_seconds)
+    if doctor is not None:
+        whole = compare(real, calibrator.run(chosen.constants), skip_seconds)
+        diagnosis = doctor(real, score(whole))
+        found += () if diagnosis is None else (diagnosis.finding,)
     swapped = _fit(calibrator, chosen.fitted, half=1) if chosen.fitted else chosen
     return CalibrationReport(
         hardware,
@@ -193,7 +205,7 @@ def calibrate(
         fits,
         chosen,
         swapped.constants,
-        _findings(real, calibrator, chosen, skip_seconds),
+        found,
     )
 
 

@@ -1,7 +1,7 @@
 """`llmsim calibrate`: fits the constants of one machine to a recorded run of it."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from llmsim.api.checked.run_options import RunOptions
     from llmsim.lowering import Calibration
     from llmsim.validation import Recording
+    from llmsim.validation.fit.doctor import Diagnosis
     from llmsim.validation.fit.means import Means
 
 HELP = (
@@ -129,6 +130,7 @@ def _of_requests(
         wanted=wanted,
         available=available,
         skip_seconds=skip_seconds,
+        doctor=lambda log, constants: examined(log, options, constants, skip_seconds),
     )
     source = f"{log}, first {len(real) // 2} of {len(real)} requests"
     return _Found(
@@ -172,6 +174,21 @@ def _simulated(options: "RunOptions", calibration: "Calibration | None") -> "Rec
     from llmsim.validation.logs.recording import recording_of
 
     return recording_of(trial(replace(options, calibration=calibration)))
+
+
+def examined(
+    log: "Recording", options: "RunOptions", constants: float, skip_seconds: float
+) -> "Diagnosis | None":
+    """The engine option that explains a log better than constants do; None where none does."""
+    from llmsim.api.prepare import prepare
+    from llmsim.validation.fit.doctor import diagnose
+
+    engine = prepare(options).lowered.groups[0].engine
+
+    def simulate(changed: Mapping[str, Any]) -> "Recording":
+        return _simulated(replace(options, engine={**options.engine, **changed}), None)
+
+    return diagnose(log, simulate, engine, skip_seconds, constants)
 
 
 def what_can_be_fitted(options: "RunOptions") -> tuple[str, tuple[str, ...]]:
