@@ -24,12 +24,13 @@ SHARED = (
 )
 WIDE = "synthetic:n=200,rate=60,input=lognormal:300,output=lognormal:200,seed=3"
 FEW = "synthetic:n=80,rate=10,input=lognormal:200,output=lognormal:150,seed=5"
+FEWER = ("--max-num-seqs", "256")
 WHOLE = ("--max-num-batched-tokens", "8192", "--max-model-len", "8192")
 CASES: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("max_num_seqs", LONG, ("--max-num-seqs", "24"), ()),
     ("max_num_seqs", WIDE, ("--max-num-seqs", "64"), ()),
     ("max_num_seqs", FEW, ("--max-num-seqs", "8"), ()),
-    ("max_num_batched_tokens", PROMPTS, ("--max-num-batched-tokens", "512"), ("--max-num-seqs", "256")),
+    ("max_num_batched_tokens", PROMPTS, ("--max-num-batched-tokens", "512"), FEWER),
     ("max_num_batched_tokens", PROMPTS, ("--max-num-batched-tokens", "2048"), ()),
     ("num_gpu_blocks_override", LONG, ("--num-gpu-blocks-override", "900"), ()),
     ("enable_prefix_caching", SHARED, ("--no-enable-prefix-caching",), ()),
