@@ -1510,6 +1510,11 @@ class Simulation:
     def transfers(self) -> dict:
         """Every transfer of the network, where recorded."""
 
+    def exchanges(self) -> dict:
+        """
+        Every collective and hand-over on shared links, where transfers are recorded.
+        """
+
     def steps(self) -> dict: ...
 
     def series(self) -> dict:

@@ -382,6 +382,15 @@ class TransferColumns(Table):
     end_ps: Int64 = column("ps", "When its last byte is there; -1 if it is not.")
 
 
+class ExchangeColumns(Table):
+    """One row per collective or hand-over on links that groups share, by group and time."""
+
+    group: Int32 = column("", "Number of the group.")
+    op: Int32 = column("", "Number of the operator in the group's program.")
+    start_ps: Int64 = column("ps", "When the last of its ranks was there.")
+    end_ps: Int64 = column("ps", "When the ranks went on.")
+
+
 class GroupCounters(Table):
     """Totals of a run, one row per group."""
 
@@ -447,6 +456,7 @@ CORE_TABLES: dict[str, type[Table]] = {
     "kv_tiers": KvTierTotals,
     "network": LinkColumns,
     "transfers": TransferColumns,
+    "exchanges": ExchangeColumns,
     "counters": GroupCounters,
 }
 """Tables that the core fills, by the names under which it declares them."""

@@ -204,13 +204,15 @@ class Result:
         """
         from llmsim.export.step_graph.formats import to_networkx
         from llmsim.export.step_graph.graph import iteration_graph
+        from llmsim.export.step_graph.run_times import in_run
         from llmsim.rounds import round_of
 
         lowered = self._prepared.lowered
         if not 0 <= group < len(lowered.groups):
             raise InputError(f"group is {group}; it may be from 0 to {len(lowered.groups) - 1}")
         batch = round_of(lowered, self._prepared.workload, self._prepared.simulation, group, step)
-        return to_networkx(iteration_graph(lowered.groups, group, batch))
+        graph = iteration_graph(lowered.groups, group, batch)
+        return to_networkx(in_run(graph, lowered.groups, batch))
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Writes a run folder as `llmsim run --run-dir` does; raises InputError."""

@@ -12,6 +12,7 @@ from llmsim.export.files import atomic_writer
 from llmsim.export.step_graph.chakra import write_chakra
 from llmsim.export.step_graph.formats import as_dot, as_graphml, as_json
 from llmsim.export.step_graph.graph import IterationGraph, iteration_graph
+from llmsim.export.step_graph.run_times import in_run
 from llmsim.export.step_graph.transfers import KINDS as KV_KINDS
 from llmsim.rounds.selection import GraphSelection
 
@@ -69,7 +70,10 @@ def _write(
     steps: RecordedSteps,
     iteration: int,
 ) -> IndexRow:
-    graph = iteration_graph(groups, group, steps.round(iteration))
+    batch = steps.round(iteration)
+    graph = iteration_graph(groups, group, batch)
+    if selection.form != "et":
+        graph = in_run(graph, groups, batch)
     start_ps, end_ps = steps.times_ps(iteration)
     return IndexRow(
         group=group,

@@ -15,7 +15,7 @@ import subprocess
 import sysconfig
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +27,8 @@ from llmsim.costs.cache import cache_dir
 from llmsim.export.step_graph.chakra import write_chakra
 from llmsim.export.step_graph.graph import Round, iteration_graph
 from llmsim.lowering import LoweredDeployment, LoweredGroup
-from llmsim.lowering.network.base import TopologyDescription
+from llmsim.lowering.network.base import MeshDescription
+from llmsim.lowering.network.topology import TopologyView
 from llmsim.model import Collective
 from llmsim.rounds.recorded import members_of_round
 
@@ -140,6 +141,8 @@ class OutsideTimes:
             self.deployment.accounting,
         )
         graph = iteration_graph(self.deployment.groups, group, batch)
+        if (mesh := _switch_of(self.deployment.groups[group])) is not None:
+            graph = replace(graph, network=mesh)
         with tempfile.TemporaryDirectory(prefix="llmsim-step-") as name:
             write_chakra(graph, list(range(graph.ranks)), Path(name))
             ends_ps = self._run(Path(name), graph.ranks)
@@ -198,9 +201,8 @@ def _refuse(deployment: LoweredDeployment, group: int) -> None:
         "has pipeline stages, whose steps overlap": lowered.layout.pp > 1,
         "keeps weights, attention or operators outside of its devices": lowered.offload is not None,
         "has a drafter with a model": lowered.draft is not None,
-        "is on a topology, whose file ASTRA-sim does not read": isinstance(
-            lowered.links.description, TopologyDescription
-        ),
+        "is on a topology that is more than one switch, which ASTRA-sim's network files do not "
+        "describe": isinstance(lowered.links, TopologyView) and _switch_of(lowered) is None,
     }
     for reason, is_so in reasons.items():
         if is_so:
@@ -208,6 +210,17 @@ def _refuse(deployment: LoweredDeployment, group: int) -> None:
                 f"--network-backend strict or external: group {group} {reason}; this version "
                 "times its steps itself, so leave the option out"
             )
+
+
+def _switch_of(lowered: LoweredGroup) -> MeshDescription | None:
+    """The switch of a topology that joins all ranks of a group and its members; None: there is no
+    such switch, or no topology.
+    """
+    view = lowered.links
+    if not isinstance(view, TopologyView):
+        return None
+    port = view.routes.switch_among(view.domain)
+    return None if port is None else MeshDescription(((len(view.domain), *port),), "Switch")
 
 
 def _identity(domain: Sequence[LoweredGroup]) -> str:

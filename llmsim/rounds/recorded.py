@@ -32,6 +32,10 @@ class RecordedSteps:
         self._simulation, self._network = simulation, deployment.network
         self._accounting = deployment.accounting
         self._group, self._members = group, members_of_round(deployment, group)
+        self._repeats = {
+            member: [placed.repeat for placed in deployment.groups[member].placed]
+            for member in self._members
+        }
         steps = simulation.steps()
         self._of_member = {
             member: {name: column[steps["group"] == member] for name, column in steps.items()}
@@ -117,7 +121,29 @@ class RecordedSteps:
             self._accounting,
             self._transfers.during(min(start for start, _ in times), max(end for _, end in times)),
             self._network,
+            tuple(self._exchanges_of(member, place) for member in self._members),
         )
+
+    @cached_property
+    def _exchanges(self) -> "dict[tuple[int, int], Places]":
+        """(group, operator) -> how long each of its collectives on shared links took."""
+        columns = self._simulation.exchanges()
+        ps = columns["end_ps"] - columns["start_ps"]
+        pairs = set(zip(columns["group"].tolist(), columns["op"].tolist(), strict=True))
+        return {
+            (group, op): ps[(columns["group"] == group) & (columns["op"] == op)]
+            for group, op in pairs
+        }
+
+    def _exchanges_of(self, member: int, place: int) -> dict[int, tuple[int, ...]]:
+        """Those of a step; steps run all executions of an operator, dummies too."""
+        found = {}
+        for (group, op), ps in self._exchanges.items():
+            repeat = self._repeats[member][op] if group == member else 0
+            rows = ps[place * repeat : (place + 1) * repeat]
+            if len(rows):
+                found[op] = tuple(rows.tolist())
+        return found
 
     def _items(self, member: int, place: int) -> tuple[Item, ...]:
         """The batch of a step; none for a dummy."""

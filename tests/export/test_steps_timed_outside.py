@@ -74,6 +74,22 @@ def test_each_distinct_step_once_with_the_same_schedule(cluster: Path, tmp_path:
     assert " timed 0 of " in note_of(again)
 
 
+def test_a_switch_of_a_topology_is_one_for_the_program(cluster: Path, tmp_path: Path) -> None:
+    """Its ports as the topology has them: the run's own times, but for whole nanoseconds."""
+    document = json.loads(cluster.read_text()) | {"topology": "dgx_h100"}
+    cluster.write_text(json.dumps(document))
+    program = stand_in(tmp_path, f'cp "$PWD/network.yml" {tmp_path}; exec "{build_command()}" "$@"')
+    own, there = run(cluster, "analytical"), run(cluster, f"external:{program}")
+    later_ps = there.steps["end_ps"] - own.steps["end_ps"]
+    assert later_ps.abs().max() <= 1000 * len(own.steps)
+    assert (tmp_path / "network.yml").read_text().splitlines() == [
+        'topology: ["Switch"]',
+        "npus_count: [2]",
+        "bandwidth: [450.0]",
+        "latency: [500.0]",
+    ]
+
+
 def test_strict_rules(
     cluster: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -121,4 +137,8 @@ def test_what_does_not_exist_or_overlaps_is_refused(
     cluster.write_text(json.dumps(document))
     assert main([*given, "--network-backend", f"external:{program}"]) != 0
     assert "has pipeline stages, whose steps overlap" in capsys.readouterr().err
+    document["nodes"][0]["instances"][0].update(tp_size=2, pp_size=1, topology_devices=[0, 4])
+    cluster.write_text(json.dumps(document | {"topology": "pcie_gen4_8"}))
+    assert main([*given, "--network-backend", f"external:{program}"]) != 0
+    assert "is on a topology that is more than one switch" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()

@@ -14,8 +14,10 @@ from llmsim.api.result import Result
 from llmsim.cli import main
 from llmsim.config.topology.file import load_topology
 from llmsim.export.step_graph.graph import iteration_graph
+from llmsim.export.step_graph.run_times import in_run
 from llmsim.results.invariants import check_invariants
 from llmsim.rounds import round_of
+from llmsim.rounds.recorded import recorded_run
 from llmsim.rounds.shared_links import shared_links
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -179,6 +181,29 @@ def test_what_a_step_lost_is_shared_out_over_the_links_that_it_shared(
     alone = [*given, "--collective-contention", "off"]
     assert main(["graph", "step", "--graph", str(tmp_path / "g.json"), "-v", *alone]) == 0
     assert "no link was shared with other traffic" in capsys.readouterr().out
+
+
+def test_the_graph_of_a_step_has_the_times_of_the_run() -> None:
+    """Of a prompt that meets another's collectives, and of decodes with and without company."""
+    trace = "synthetic:n=6,rate=30,input=lognormal:500:max=2000,output=fixed:6,seed=4"
+    prepared = llmsim.run(cluster(*SPREAD), trace, request_routing_policy="RR")._prepared
+    groups, longer = prepared.lowered.groups, 0
+    for group in (0, 1):
+        steps = recorded_run(prepared.lowered, prepared.workload, prepared.simulation, group)
+        for iteration in range(len(steps.worked)):
+            batch = steps.round(iteration)
+            alone = iteration_graph(groups, group, batch)
+            graph = in_run(alone, groups, batch)
+            ((start_ps, end_ps),) = batch.times_ps
+            gap_ps = groups[group].engine.host_gap_ps
+            assert graph.duration_ps == end_ps - start_ps - gap_ps
+            longer += graph.duration_ps > alone.duration_ps
+            if graph.duration_ps == alone.duration_ps:
+                assert graph.nodes == alone.nodes
+            assert [node.energy_aj for node in graph.nodes] == [
+                node.energy_aj for node in alone.nodes
+            ]
+    assert 4 < longer < len(steps.worked) * 2
 
 
 def test_the_series_of_links_adds_up_to_what_they_carried(tmp_path: Path) -> None:

@@ -216,10 +216,10 @@ def _network(graph: IterationGraph) -> dict[str, str]:
     match graph.network:
         case TopologyDescription(file=file):
             network, count = {"network.json": json.dumps(file, indent=1) + "\n"}, 1
-        case MeshDescription(dimensions=dimensions):
+        case MeshDescription(dimensions=dimensions, shape=shape):
             wide = [one for one in dimensions if one[0] > 1]
             meshes = wide or [(SMALLEST_NETWORK, *dimensions[0][1:])]
-            network, count = {"network.yml": _mesh_file(meshes)}, len(meshes)
+            network, count = {"network.yml": _mesh_file(meshes, shape)}, len(meshes)
     kinds = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
     words = {kind: graph.implementations.get(kind, ("ring",)) for kind in kinds}
     system = {
@@ -236,10 +236,10 @@ def _network(graph: IterationGraph) -> dict[str, str]:
     return {"system.json": json.dumps(system, indent=2) + "\n", **network}
 
 
-def _mesh_file(meshes: Sequence[tuple[int, int, int]]) -> str:
-    """The network file of a full mesh per dimension of (devices, bytes/s, latency in ps)."""
+def _mesh_file(meshes: Sequence[tuple[int, int, int]], shape: str) -> str:
+    """The network file of a shape per dimension of (devices, bytes/s, latency in ps)."""
     network = {
-        "topology": ["FullyConnected"] * len(meshes),
+        "topology": [shape] * len(meshes),
         "npus_count": [size for size, _, _ in meshes],
         "bandwidth": [rate / 1e9 for _, rate, _ in meshes],
         "latency": [ps / 1000 for _, _, ps in meshes],

@@ -45,6 +45,10 @@ class Round:
     """Those of the run so far, columns of `llmsim.columns.TransferColumns`; none: not recorded."""
     network: ClusterNetwork | None = field(repr=False, default=None)
     """What they move on; None: groups share nothing."""
+    exchanges: tuple[Mapping[int, tuple[int, ...]], ...] = field(repr=False, default=())
+    """Of each member: operator of its program -> how long each of its executions took, in ps, for
+    collectives and hand-overs on shared links.
+    """
 
 
 NO_NETWORK = MeshDescription(())

@@ -51,10 +51,12 @@ class Priced:
 
 @dataclass(frozen=True)
 class MeshDescription:
-    """A full mesh per dimension, as exported graphs describe the network."""
+    """A full mesh, or a switch, per dimension, as exported graphs describe the network."""
 
     dimensions: tuple[tuple[int, int, int], ...]
     """(devices, bytes/s, latency in ps), the first dimension varying fastest."""
+    shape: Literal["FullyConnected", "Switch"] = "FullyConnected"
+    """Of every dimension."""
 
 
 @dataclass(frozen=True)

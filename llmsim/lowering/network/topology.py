@@ -5,6 +5,7 @@ the same time.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import permutations
 from math import inf
 
 from llmsim import _native
@@ -59,6 +60,23 @@ class Routes:
         """
         members = [other.index for other in deployment.groups if _together(other, group)]
         return tuple(device for index in members for device in self.placed.devices[index])
+
+    def switch_among(self, devices: Sequence[int]) -> tuple[int, int] | None:
+        """(bytes/s, latency in ps) of the ports of the one switch that joins devices; None where
+        they are joined otherwise, or some port differs.
+        """
+        leaving: dict[int, set[int]] = {device: set() for device in devices}
+        entering: dict[int, set[int]] = {device: set() for device in devices}
+        for a, b in permutations(devices, 2):
+            links = self.native.route(a, b)
+            if len(links) != 2:
+                return None
+            leaving[a].add(links[0])
+            entering[b].add(links[1])
+        ports = [link for ends in (leaving, entering) for of in ends.values() for link in of]
+        speeds = {self.speeds[link] for link in ports}
+        own = len(ports) == len(set(ports)) == 2 * len(devices)
+        return speeds.pop() if own and len(speeds) == 1 else None
 
     def signature(self, devices: Sequence[int]) -> tuple[object, ...]:
         """Equal for devices whose routes among each other are alike: the same speeds, shared in the

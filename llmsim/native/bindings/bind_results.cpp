@@ -45,6 +45,7 @@ nb::dict column_types() {
   tables["link_series"] = types_of<LinkSeries>();
   tables["network"] = types_of<LinkTable>();
   tables["transfers"] = types_of<TransferTable>();
+  tables["exchanges"] = types_of<ExchangeTable>();
   tables["counters"] = types_of_totals(group_total_names());
   nb::dict kv_tiers = types_of_totals(kv_tier_total_names());
   kv_tiers["name"] = "string";
@@ -78,6 +79,8 @@ nb::dict transfer_columns(const Simulation& s) {
   const bool recorded = s.network() != nullptr && s.network()->recorded() != nullptr;
   return to_dict(recorded ? TransferTable(*s.network()->recorded()) : TransferTable{});
 }
+
+nb::dict exchange_columns(const Simulation& s) { return to_dict(exchange_table(s)); }
 
 nb::dict blame_columns(const Simulation& s) { return to_dict(blame(s)); }
 

@@ -46,6 +46,8 @@ void bind_columns(nb::class_<Simulation>& simulation) {
       .def("kv_transfers", &kv_transfer_columns)
       .def("network", &network_columns, "Per link of the shared network, as it numbers them.")
       .def("transfers", &transfer_columns, "Every transfer of the network, where recorded.")
+      .def("exchanges", &exchange_columns,
+           "Every collective and hand-over on shared links, where transfers are recorded.")
       .def("steps", &step_columns)
       .def(
           "series", [](const Simulation& s) { return series_columns(s.series()); },

@@ -53,6 +53,13 @@ StepRecorder step_table(const Simulation& s) {
   return all;
 }
 
+ExchangeTable exchange_table(const Simulation& s) {
+  ExchangeTable all;
+  for (const auto& group : s.groups())
+    if (const ExchangeTable* exchanges = group->costs().exchanges()) append(all, *exchanges);
+  return all;
+}
+
 LinkTable link_table(const Simulation& s) {
   LinkTable table;
   const SharedNetwork* network = s.network();

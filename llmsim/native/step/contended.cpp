@@ -289,6 +289,7 @@ void ContendedExecutor::exchanged(const StepNode& node, CollectiveFlows::Took to
     Cursor& cursor = cursors_[stream][0];
     cursor.moving = false;
     slow_down(llmsim::at(m), cursor.step, took);
+    pricer_.member(llmsim::at(m)).exchanged(node.op, at - took.ps, at);
     pass(stream, 0, at, now);
   }
 }

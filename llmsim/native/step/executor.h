@@ -2,9 +2,13 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <span>
+#include <tuple>
+#include <vector>
 
+#include "base/columns.h"
 #include "program/drafter.h"
 #include "program/program.h"
 
@@ -36,6 +40,22 @@ struct ContentionCounters {
   Ps lost = 0;    // how much longer
 };
 
+// Collectives and hand-overs of groups over links that they share, by group, in the order of their
+// ends.
+struct ExchangeTable {
+  std::vector<std::int32_t> group, op;  // op: of the group's program
+  std::vector<Ps> start_ps, end_ps;
+
+  static constexpr auto columns() {
+    return std::tuple{
+        Column{"group", &ExchangeTable::group},
+        Column{"op", &ExchangeTable::op},
+        Column{"start_ps", &ExchangeTable::start_ps},
+        Column{"end_ps", &ExchangeTable::end_ps},
+    };
+  }
+};
+
 // What a group's steps cost: its program and its drafter, and counts of what they ran. Executors
 // write the counts.
 class GroupCosts {
@@ -61,6 +81,20 @@ class GroupCosts {
                     : Program::StepPrice{0, 0};
   }
 
+  // From now on all exchanges over shared links are kept, whose `group` is the given one.
+  void record_exchanges(std::int32_t group) {
+    group_ = group;
+    exchanges_ = std::make_unique<ExchangeTable>();
+  }
+  const ExchangeTable* exchanges() const { return exchanges_.get(); }  // null: not recorded
+  void exchanged(std::int32_t op, Ps start, Ps end) {
+    if (!exchanges_) return;
+    exchanges_->group.push_back(group_);
+    exchanges_->op.push_back(op);
+    exchanges_->start_ps.push_back(start);
+    exchanges_->end_ps.push_back(end);
+  }
+
   OffloadCounters offload;
   ContentionCounters contention;
 
@@ -70,6 +104,8 @@ class GroupCosts {
   std::shared_ptr<const Drafter> drafter_;
   Drafter::Usage drafter_usage_;
   std::unique_ptr<PassTimer> pass_timer_;
+  std::unique_ptr<ExchangeTable> exchanges_;
+  std::int32_t group_ = 0;
 };
 
 // Hears when steps have run: once for each member and step, in the order of the member's steps.

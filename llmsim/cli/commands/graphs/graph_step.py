@@ -79,6 +79,7 @@ def command(
     from llmsim.export.step_graph.chakra import write_chakra
     from llmsim.export.step_graph.formats import as_dot, as_graphml, as_json
     from llmsim.export.step_graph.graph import iteration_graph
+    from llmsim.export.step_graph.run_times import in_run
 
     form = FORMATS.get(output.suffix, "et")
     if form == "et" and output.suffix not in ("", ".et"):
@@ -99,6 +100,8 @@ def command(
         most = max(len(items) for items in batch.items)
         gap_ps = engine.host_gap_ps + most * engine.host_sequence_ps
         _print_shared_links(batch, graph, gap_ps)
+    if form != "et":
+        graph = in_run(graph, groups, batch)
     ranks = _ranks(rank, graph.ranks)
     nodes = [node for node in graph.nodes if node.rank in ranks]
     if form == "et":
