@@ -54,7 +54,7 @@ def _lasted_ps(
     for node in graph.nodes:
         if node.kind == "collective":
             layers[node.rank, node.part, node.name, node.layer].append(node)
-    found = {}
+    found: dict[int, int] = {}
     for member, (lowered, exchanges) in enumerate(zip(domain, batch.exchanges, strict=True)):
         ranks = range(member * each, (member + 1) * each)
         for (part, name, layer), lengths_ps in _by_layer(lowered, exchanges).items():
