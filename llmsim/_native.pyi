@@ -31,6 +31,9 @@ class ContentHasher:
 
     def keys(self) -> Annotated[NDArray[numpy.uint64], dict(shape=(None,))]: ...
 
+    def take_keys(self) -> Annotated[NDArray[numpy.uint64], dict(shape=(None,))]:
+        """The keys of all requests since the last call, which are not kept."""
+
 class Attention:
     """Attention of one layer, priced by the batch; used by one Program."""
 
@@ -1389,6 +1392,14 @@ def python_controller(times_ps: Sequence[int], act: object) -> ControllerMaker:
     A function act(membership, now_ps) that is called at these times, before their arrivals.
     """
 
+class Live:
+    """Requests come while the simulation runs."""
+
+    def __init__(self, rows: int, granularity: int) -> None:
+        """
+        rows: requests that are remembered at a time. granularity: tokens that a content key names.
+        """
+
 class ClientsConfig:
     """When clients give up, and how many of them ask in turn."""
 
@@ -1461,7 +1472,10 @@ class Limits:
 class SimulationConfig:
     """Everything that a simulation is made of."""
 
-    def __init__(self, source: Source, groups: Sequence[GroupSpec], *, lockstep: Sequence[LockstepSpec] = [], network: NetworkConfig | None = None, contention: Sequence[ContentionSpec] = [], kv_tiers: KvTiersConfig | None = None, kv_transfer: KvTransferConfig | None = None, frontend: Frontend | None = None, observers: Observers | None = None, limits: Limits | None = None, controllers: Sequence[ControllerMaker] = []) -> None: ...
+    def __init__(self, source: Source | None, groups: Sequence[GroupSpec], *, lockstep: Sequence[LockstepSpec] = [], network: NetworkConfig | None = None, contention: Sequence[ContentionSpec] = [], kv_tiers: KvTiersConfig | None = None, kv_transfer: KvTransferConfig | None = None, frontend: Frontend | None = None, observers: Observers | None = None, limits: Limits | None = None, controllers: Sequence[ControllerMaker] = [], live: Live | None = None) -> None:
+        """
+        source: the workload, or None where `live` says that requests come while the simulation runs.
+        """
 
 def column_types() -> dict:
     """
@@ -1552,6 +1566,36 @@ class Simulation:
     def activity(self, arg: int, /) -> dict: ...
 
     def schedule(self, arg: int, /) -> dict: ...
+
+    def ask(self, row: int, arrival_ps: int, input_tokens: int, output_tokens: int, model: int, priority: int, keys: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+        """
+        A live request arrives at that time, which is not before the last event.
+        """
+
+    def leave(self, row: int, time_ps: int) -> None:
+        """The client of a live request goes, if it still waits then."""
+
+    def run_until(self, time_ps: int) -> None:
+        """Handles all events until then, and that time included."""
+
+    @property
+    def next_event_ps(self) -> int:
+        """The largest time there is, if there is none."""
+
+    def take_live_events(self) -> dict:
+        """
+        What clients have seen since the last call, in order of time: a request has so many tokens in all, or has ended with this status instead.
+        """
+
+    def reusable_rows(self) -> list:
+        """
+        Rows of requests that have ended; they are forgotten, and may be asked again.
+        """
+
+    def gauges(self) -> list:
+        """
+        Per group: requests that run, requests that wait, KV blocks in use, and all blocks.
+        """
 
 class TokenTimes:
     def __init__(self, simulation: Simulation) -> None: ...

@@ -191,9 +191,15 @@ def native_simulation(
     workload: Workload,
     options: SimulationOptions,
     recorded: tuple[int, ...] = (),
+    *,
+    live: bool = False,
 ) -> "_native.Simulation":
-    """The native simulation before its first event; it keeps the schedules of `recorded` groups."""
-    return _native.Simulation(_native_config(deployment, workload, options, recorded))
+    """The native simulation before its first event; it keeps the schedules of `recorded` groups.
+
+    With `live`, the rows of the workload are empty, and requests come while the simulation runs
+    (`Simulation.ask`).
+    """
+    return _native.Simulation(_native_config(deployment, workload, options, recorded, live=live))
 
 
 def _native_config(
@@ -201,11 +207,13 @@ def _native_config(
     workload: Workload,
     options: SimulationOptions,
     recorded: tuple[int, ...],
+    *,
+    live: bool,
 ) -> "_native.SimulationConfig":
     _refuse_what_a_python_scheduler_does_not_do(deployment, options)
     outside = options.step_times
     return _native.SimulationConfig(
-        _source(deployment, workload, options.clients),
+        None if live else _source(deployment, workload, options.clients),
         [
             _group(group, workload, options, record_schedule=group.info.index in recorded)
             for group in deployment.groups
@@ -231,6 +239,7 @@ def _native_config(
             transfers=options.record_transfers,
         ),
         limits=None if options.horizon_ps is None else _native.Limits(options.horizon_ps),
+        live=_native.Live(len(workload), workload.granularity) if live else None,
     )
 
 

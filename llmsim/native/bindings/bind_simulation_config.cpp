@@ -298,8 +298,10 @@ void bind_simulation_config(nb::module_& m) {
              const NetworkConfig* network, std::vector<ContentionSpec> contention,
              const KvTiersConfig* kv_tiers, const KvTransferConfig* kv_transfer,
              const FrontendConfig* frontend, const ObserversConfig* observers,
-             const LimitsConfig* limits, std::vector<ControllerMaker> controllers) {
+             const LimitsConfig* limits, std::vector<ControllerMaker> controllers,
+             const LiveConfig* live) {
             new (config) SimulationConfig{std::move(source),
+                                          copied(live),
                                           std::move(groups),
                                           std::move(lockstep),
                                           copied(network),
@@ -311,11 +313,14 @@ void bind_simulation_config(nb::module_& m) {
                                           copied(limits).value_or(LimitsConfig{}),
                                           std::move(controllers)};
           },
-          "source"_a, "groups"_a, nb::kw_only(), "lockstep"_a = nb::list(),
+          "source"_a.none(), "groups"_a, nb::kw_only(), "lockstep"_a = nb::list(),
           "network"_a.none() = nb::none(), "contention"_a = nb::list(),
           "kv_tiers"_a.none() = nb::none(), "kv_transfer"_a.none() = nb::none(),
           "frontend"_a.none() = nb::none(), "observers"_a.none() = nb::none(),
-          "limits"_a.none() = nb::none(), "controllers"_a = nb::list());
+          "limits"_a.none() = nb::none(), "controllers"_a = nb::list(),
+          "live"_a.none() = nb::none(),
+          "source: the workload, or None where `live` says that requests come while the simulation "
+          "runs.");
 }
 
 }  // namespace llmsim

@@ -58,6 +58,8 @@ Batch batch_of(const Items& items);
 
 void bind_build(nb::module_& m);
 void bind_content_hasher(nb::module_& m);
+void bind_live_config(nb::module_& m);
+void bind_live(nb::class_<Simulation>& simulation);
 void bind_program(nb::module_& m);
 void bind_configs(nb::module_& m);
 void bind_expanded(nb::module_& m);

@@ -37,7 +37,10 @@ void bind_content_hasher(nb::module_& m) {
           "The next request, as lists of token ids.")
       .def("skip", &ContentHasher::end, "The next request has no token ids.")
       .def("offsets", [](const ContentHasher& h) { return to_array(h.offsets()); })
-      .def("keys", [](const ContentHasher& h) { return to_array(h.keys()); });
+      .def("keys", [](const ContentHasher& h) { return to_array(h.keys()); })
+      .def(
+          "take_keys", [](ContentHasher& h) { return to_array(h.take_keys()); },
+          "The keys of all requests since the last call, which are not kept.");
 }
 
 // What happened, as columns.
@@ -110,6 +113,7 @@ void bind_simulation(nb::module_& m) {
       .def_prop_ro("num_finished", &Simulation::num_finished)
       .def_prop_ro("num_rejected", &Simulation::num_rejected);
   bind_columns(simulation);
+  bind_live(simulation);
   bind_emissions(m);
 }
 
@@ -149,6 +153,7 @@ NB_MODULE(_native, m) {
   llmsim::bind_policies(m);
   llmsim::bind_kv_tiers(m);
   llmsim::bind_membership(m);
+  llmsim::bind_live_config(m);
   llmsim::bind_simulation_config(m);
   llmsim::bind_simulation(m);
   m.def(

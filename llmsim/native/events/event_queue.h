@@ -63,8 +63,10 @@ class EventQueue {
   // Whether an entity may go on to its own next event without posting it: no other event comes
   // before, and nobody looks.
   bool nothing_until(Ps time) const {
-    return time <= next_look_ && (events_.empty() || time < events_.top().time);
+    return time <= next_look_ && time <= last_ && (events_.empty() || time < events_.top().time);
   }
+  // Something may still come from outside at any time after this.
+  void set_last(Ps time) { last_ = time; }
   // Somebody looks before the first event later than this.
   void set_next_look(Ps time) { next_look_ = time; }
   Ps next_look() const { return next_look_; }
@@ -83,7 +85,7 @@ class EventQueue {
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::array<std::int64_t, kNumPhases> pending_{};
   Ps now_ = 0;
-  Ps next_look_ = kEndOfTime;
+  Ps next_look_ = kEndOfTime, last_ = kEndOfTime;
 };
 
 }  // namespace llmsim

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "frontend/frontend.h"
+#include "frontend/live_requests.h"
 
 namespace llmsim {
 
@@ -69,7 +70,7 @@ void Clients::send_again(std::span<const RequestId> requests, Ps now) {
 }
 
 void Clients::arrive(RequestId request, Ps now) {
-  if (request == timed_[next_timed_ - 1]) post_next_arrival();
+  if (arrival_pending_ && request == timed_[next_timed_ - 1]) post_next_arrival();
   if (!send(request, now)) return;
   const bool waits_for_ever = config_.timeout.empty() || config_.timeout[at(request)] == kNever;
   const Ps deadline = waits_for_ever ? kEndOfTime : now + config_.timeout[at(request)];
@@ -95,12 +96,18 @@ void Clients::answered(std::span<const RequestId> finished, Ps now) {
   }
 }
 
+void Clients::forget(const std::vector<RequestId>& requests) {
+  for (const RequestId request : requests) gave_up_[at(request)] = false;
+}
+
 void Clients::received(RequestId request, std::int32_t tokens, Ps now) {
+  if (live_ != nullptr && !gave_up(request)) live_->received(request, tokens, now);
   const std::int32_t enough = config_.cancel_after_tokens[at(request)];
   if (enough > 0 && tokens >= enough && awaited(request)) give_up(request, now);
 }
 
 void Clients::end_session(RequestId request, Status rest, Ps now) {
+  if (live_ != nullptr && rest != Status::kPending) live_->ended(request, rest, now);
   std::int32_t next = source_->next_call[at(request)];
   for (; next >= 0; next = source_->next_call[at(next)])
     sequences_[next].status = static_cast<std::uint8_t>(rest);

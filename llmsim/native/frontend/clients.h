@@ -12,6 +12,7 @@
 namespace llmsim {
 
 class Frontend;
+class LiveRequests;
 
 // Columns have one entry per request, or none where no client does such a thing.
 struct ClientsConfig {
@@ -44,8 +45,15 @@ class Clients final : public Entity {
   // Fills in the arrivals of later calls as they become known.
   Clients(std::shared_ptr<const Source> source, SequenceTable& sequences, Frontend& frontend);
 
+  // Rows are asked while the simulation runs, and `live` hears what becomes of them.
+  void use_live(LiveRequests& live) { live_ = &live; }
   // Posts the first arrival.
   void begin() { post_next_arrival(); }
+  // A live request arrives at that time; its client goes at that time, if it still waits then.
+  void ask(RequestId request, Ps arrival) { post_row(arrival, Phase::kArrival, request); }
+  void leave(RequestId request, Ps time) { post_row(time, Phase::kGiveUp, request); }
+  // Nothing has happened to these rows.
+  void forget(const std::vector<RequestId>& requests);
   Outlook outlook(const Event& event) const override;
   void on_event(Ps now, Phase phase, std::uint32_t row) override;
 
@@ -83,6 +91,7 @@ class Clients final : public Entity {
   std::size_t next_timed_ = 0;
   bool arrival_pending_ = false;  // of a row of `timed_`
   std::int32_t free_;             // of a closed loop
+  LiveRequests* live_ = nullptr;  // null: the workload is known
 };
 
 }  // namespace llmsim

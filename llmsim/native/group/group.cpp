@@ -89,6 +89,14 @@ Ps Group::latency_of(RequestId request) const {
 
 // A short message may overtake a long prompt, but is nothing to an engine that has not seen the
 // request.
+void Group::mark_referred(std::vector<bool>& requests) const {
+  for (std::size_t i = 0; i < num_in_flight_ + (gated_ || has_offer_ ? 1 : 0); ++i)
+    for (const Item& item : slots_[(oldest_ + i) % slots_.size()].batch.items)
+      requests[at(item.request)] = true;
+  for (const std::deque<Arrival>* queue : {&inbox_, &aborts_, &moved_})
+    for (const Arrival& arrival : *queue) requests[at(arrival.request)] = true;
+}
+
 void Group::abort(RequestId request, Ps now) {
   insert_by_time(aborts_, {std::max(now + config_.api_latency, log_.queued[request]), request});
 }

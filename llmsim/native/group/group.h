@@ -223,6 +223,8 @@ class Group final : public Entity, public StepSink {
   // How often it was left idle although its scheduler held requests (invariant 7: never).
   std::int64_t idle_with_work() const { return idle_with_work_; }
   const std::vector<RequestId>& rejected() const { return rejected_; }
+  // Requests in its batches in flight, and those that its engine has still to hear of.
+  void mark_referred(std::vector<bool>& requests) const;
 
   std::unique_ptr<StepRecorder> steps;         // null: not recorded
   std::unique_ptr<ScheduleRecorder> schedule;  // null: not recorded

@@ -121,6 +121,11 @@ class KvTransfers final : public TransferOwner, public GroupObserver {
   // reserved.
   std::int64_t due_bytes(RequestId request) const;
 
+  // Nothing has happened to these requests.
+  void forget(const std::vector<RequestId>& requests) {
+    for (const RequestId request : requests) kv_transfers_[at(request)] = {};
+  }
+
   Router& router() { return *router_; }
   bool pushes() const { return config_.push; }
   const KvTransfer& of(RequestId request) const {

@@ -31,15 +31,16 @@ void each_at_field(const std::string& list, const Entries& entries, Build build)
     at_field(list + "[" + std::to_string(i) + "]", [&] { build(entries[i]); });
 }
 
-std::shared_ptr<const Source> checked_source(const SimulationConfig& config) {
+const SimulationConfig& checked(const SimulationConfig& config) {
   check(config);
-  return config.source;
+  return config;
 }
 
 }  // namespace
 
 Simulation::Simulation(const SimulationConfig& config)
-    : source_(checked_source(config)),
+    : live_(checked(config).live ? std::make_unique<LiveRequests>(*config.live) : nullptr),
+      source_(live_ ? live_->source() : config.source),
       sequences_(source_->output_tokens,
                  std::shared_ptr<const ContentKeys>(source_, &source_->content)),
       log_(source_->output_tokens.size()),
@@ -175,6 +176,7 @@ void Simulation::build_frontend(const FrontendConfig& config) {
   frontend_ = std::make_unique<Frontend>(sequences_, log_, std::move(router), std::move(admission));
   clients_ = std::make_unique<Clients>(source_, sequences_, *frontend_);
   frontend_->serve(*clients_);
+  if (live_) clients_->use_live(*live_);
   enter(*clients_);
 }
 

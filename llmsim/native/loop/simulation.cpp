@@ -22,25 +22,36 @@ bool Simulation::run(std::int64_t max_events, std::int64_t max_wall_ms) {
   const std::int64_t begin_ms = wall_ms();
   series_.make_room();
   for (; max_events > 0 && !events_.empty(); --max_events) {
-    const Event event = events_.top();
-    Entity* entity = entities_[event.entity()];
-    const Outlook outlook = entity == nullptr ? Outlook::kStale : entity->outlook(event);
-    if (outlook == Outlook::kStale) {
-      events_.pop();
-      continue;
-    }
-    if (event.time > events_.next_look() && !look(event.time)) return at_horizon_;
-    if (outlook == Outlook::kCircling && !anything_from_outside()) check_circles();
-    events_.pop();
-    events_.advance(event.time);
-    entity->on_event(event.time, event.phase(), event.argument());
-    if (checks_) entity->check(event.time);
+    if (!handle_next()) return at_horizon_;
     if (wall_ms() - begin_ms >= max_wall_ms) max_events = 1;
   }
   if (!events_.empty()) return false;
   check_finished();
   series_.finish(now());
   return true;
+}
+
+inline bool Simulation::handle_next() {
+  const Event event = events_.top();
+  Entity* entity = entities_[event.entity()];
+  const Outlook outlook = entity == nullptr ? Outlook::kStale : entity->outlook(event);
+  if (outlook == Outlook::kStale) {
+    events_.pop();
+    return true;
+  }
+  if (event.time > events_.next_look() && !look(event.time)) return false;
+  if (outlook == Outlook::kCircling && !anything_from_outside()) check_circles();
+  events_.pop();
+  events_.advance(event.time);
+  entity->on_event(event.time, event.phase(), event.argument());
+  if (checks_) entity->check(event.time);
+  return true;
+}
+
+void Simulation::run_until(Ps time) {
+  events_.set_last(time);
+  while (!events_.empty() && events_.top().time <= time && handle_next()) {
+  }
 }
 
 bool Simulation::look(Ps event_time) {

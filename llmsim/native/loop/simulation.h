@@ -50,6 +50,17 @@ class Simulation final : private Membership {
   bool run(std::int64_t max_events, std::int64_t max_wall_ms = kAnyTime);
   static constexpr std::int64_t kAnyTime = std::int64_t{1} << 40;
 
+  // Of a simulation with live requests (live.cpp). A row is asked once until `reusable_rows` gives
+  // it out again; times are not before the last event.
+  void ask(RequestId row, LiveRequest request);
+  void leave(RequestId row, Ps time);
+  // Handles all events until then, and that time included.
+  void run_until(Ps time);
+  Ps next_event() const { return events_.empty() ? kEndOfTime : events_.top().time; }
+  LiveEvents take_live_events() { return live().take(); }
+  // Forgets requests that have ended and that nothing in the simulation refers to.
+  std::vector<RequestId> reusable_rows();
+
   Ps now() const { return events_.now(); }
   std::int64_t num_finished() const { return frontend_->num_finished(); }
   std::int64_t num_rejected() const;
@@ -69,6 +80,9 @@ class Simulation final : private Membership {
   // The loop (simulation.cpp).
   void enter(Entity& entity);
   void observe(ClockObserver& observer);
+  // The first event happens, or is dropped. False: it may not happen, or not yet.
+  bool handle_next();
+  LiveRequests& live();
   // Observers look at all times before the event's. False: it may not happen, or not yet.
   bool look(Ps event_time);
   bool anything_from_outside() const;
@@ -108,6 +122,7 @@ class Simulation final : private Membership {
   std::vector<Entity*> entities_;  // by id; null: it was removed
   std::vector<ClockObserver*> observers_;
 
+  std::unique_ptr<LiveRequests> live_;  // null: the workload is known
   std::shared_ptr<const Source> source_;
   SequenceTable sequences_;
   RequestLog log_;

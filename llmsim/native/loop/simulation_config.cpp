@@ -68,6 +68,7 @@ void check_models(const SimulationConfig& config) {
     if (served.size() <= model) served.resize(model + 1);
     if (group.config.role != Role::kDecode) served[model] = true;
   }
+  if (!config.source) return;
   const std::vector<std::int16_t>& models = config.source->model;
   for (std::size_t row = 0; row < models.size(); ++row) {
     const auto model = static_cast<std::size_t>(models[row]);  // a negative one becomes very large
@@ -143,8 +144,10 @@ void check(const GroupSpec& group, std::size_t index, bool any_kv_transfer) {
 }
 
 void check(const SimulationConfig& config) {
-  if (!config.source) refuse("source", "a workload is needed");
-  check_source(*config.source);
+  if (config.source == nullptr && !config.live) refuse("source", "a workload is needed");
+  if (config.source != nullptr && config.live)
+    refuse("live", "requests are those of a workload, or they come while the simulation runs");
+  if (config.source) check_source(*config.source);
   for (std::size_t i = 0; i < config.groups.size(); ++i)
     check(config.groups[i], i, config.kv_transfer.has_value());
   check_models(config);

@@ -10,6 +10,7 @@
 
 #include "frontend/clients.h"
 #include "frontend/frontend.h"
+#include "frontend/live_requests.h"
 #include "group/group.h"
 #include "group/lockstep_group.h"
 #include "kv/kv_tiers.h"
@@ -57,7 +58,8 @@ struct LimitsConfig {
 };
 
 struct SimulationConfig {
-  std::shared_ptr<const Source> source;
+  std::shared_ptr<const Source> source;  // null: requests are live
+  std::optional<LiveConfig> live;
   std::vector<GroupSpec> groups;  // by index
   std::vector<LockstepSpec> lockstep;
   std::optional<NetworkConfig> network;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/types.h"
@@ -29,6 +30,12 @@ class ContentHasher {
     a_ = kSeedA;
     b_ = kSeedB;
     in_block_ = 0;
+  }
+
+  // The keys of all requests since the last call, which are not kept.
+  std::vector<Key> take_keys() {
+    offsets_.assign(1, 0);
+    return std::exchange(keys_, {});
   }
 
   std::int32_t granularity() const { return granularity_; }

@@ -18,8 +18,10 @@ struct ContentKeys {
   std::vector<std::int64_t> offsets;
   std::vector<Key> keys;
   std::int32_t granularity = 16;
+  std::vector<std::vector<Key>> live;  // by row, of requests that are asked while the run goes on
 
   std::span<const Key> of(RequestId request) const {
+    if (!live.empty()) return live[at(request)];
     if (offsets.empty()) return {};
     return {keys.data() + offsets[request],
             static_cast<std::size_t>(offsets[request + 1] - offsets[request])};
@@ -42,6 +44,8 @@ class SequenceTable {
   // The oracle. `tokens_left` counts from what was received; schedulers know it only as max_tokens,
   // like vLLM with ignore_eos, and may use it to foresee a stop by length.
   std::int32_t max_tokens(RequestId request) const { return output_tokens_[request]; }
+  // Of a request that is asked while the simulation runs; before its arrival.
+  void set_max_tokens(RequestId request, std::int32_t tokens) { output_tokens_[request] = tokens; }
 
  private:
   std::vector<Sequence> sequences_;

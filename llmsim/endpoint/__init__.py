@@ -1,0 +1,1 @@
+"""An OpenAI-compatible endpoint over the simulator: requests come over HTTP while it runs."""

@@ -1,0 +1,87 @@
+"""The calls that are answered with facts about the server."""
+
+from llmsim import __version__
+from llmsim.endpoint.calls import Call
+from llmsim.endpoint.protocol import (
+    ApiError,
+    DetokenizeRequest,
+    LoraRequest,
+    TokenizeRequest,
+    chat_text,
+)
+
+
+async def models(call: Call) -> None:
+    """GET /v1/models."""
+    endpoint = call.endpoint
+    cards = [
+        {
+            "id": name,
+            "object": "model",
+            "created": served.created,
+            "owned_by": "llmsim",
+            "root": served.name,
+            "parent": served.name if name in endpoint.loras else None,
+            "max_model_len": served.max_model_len,
+        }
+        for name, served in [(one.name, one) for one in endpoint.models] + [*endpoint.loras.items()]
+    ]
+    await call.json({"object": "list", "data": cards})
+
+
+async def load_lora(call: Call) -> None:
+    """POST /v1/load_lora_adapter: the adapter is served at the speed of its model."""
+    request = await call.body(LoraRequest)
+    endpoint = call.endpoint
+    if not request.lora_name or not request.lora_path:
+        raise ApiError(400, "both lora_name and lora_path must be given")
+    if request.lora_name in endpoint.loras:
+        raise ApiError(400, f"the LoRA adapter {request.lora_name!r} has already been loaded")
+    endpoint.loras[request.lora_name] = endpoint.models[0]
+    text = f"Success: LoRA adapter '{request.lora_name}' added successfully."
+    await call.answer(text.encode(), kind="text/plain; charset=utf-8")
+
+
+async def unload_lora(call: Call) -> None:
+    """POST /v1/unload_lora_adapter."""
+    request = await call.body(LoraRequest)
+    if call.endpoint.loras.pop(request.lora_name, None) is None:
+        raise ApiError(404, f"the LoRA adapter {request.lora_name!r} cannot be found")
+    text = f"Success: LoRA adapter '{request.lora_name}' removed successfully."
+    await call.answer(text.encode(), kind="text/plain; charset=utf-8")
+
+
+async def tokenize(call: Call) -> None:
+    """POST /tokenize."""
+    request = await call.body(TokenizeRequest)
+    endpoint = call.endpoint
+    if isinstance(request.prompt, str):
+        ids = endpoint.tokenizer.encode(request.prompt)
+    elif isinstance(request.messages, list):
+        ids = [i for text in chat_text(request.messages) for i in endpoint.tokenizer.encode(text)]
+    else:
+        raise ApiError(400, "prompt or messages must be given")
+    longest = endpoint.models[0].max_model_len
+    await call.json({"count": len(ids), "max_model_len": longest, "tokens": ids})
+
+
+async def detokenize(call: Call) -> None:
+    """POST /detokenize."""
+    request = await call.body(DetokenizeRequest)
+    await call.json({"prompt": call.endpoint.tokenizer.decode(request.tokens)})
+
+
+async def health(call: Call) -> None:
+    """GET /health."""
+    await call.answer(b"", 503 if call.endpoint.closing else 200)
+
+
+async def version(call: Call) -> None:
+    """GET /version."""
+    await call.json({"version": f"llmsim {__version__}"})
+
+
+async def metrics(call: Call) -> None:
+    """GET /metrics."""
+    text = call.endpoint.metrics.text()
+    await call.answer(text, kind="text/plain; version=0.0.4; charset=utf-8")

@@ -1,0 +1,65 @@
+"""From the options of a run to an endpoint that can be served."""
+
+import time
+from pathlib import Path
+
+from llmsim.api.checked.run_options import RunOptions
+from llmsim.api.cluster import Cluster
+from llmsim.api.prepare import compile_cluster
+from llmsim.config.errors import NotYetError
+from llmsim.endpoint.calls import Endpoint, Served
+from llmsim.endpoint.clock import Clock
+from llmsim.endpoint.engine import AsyncEngine, Listener
+from llmsim.endpoint.live import live_simulation
+from llmsim.endpoint.metrics import Metrics
+from llmsim.endpoint.text import Answers, tokenizer_of
+
+
+def built(
+    options: RunOptions,
+    clock: Clock,
+    recorder: Listener | None,
+    *,
+    tokenizer: Path | None,
+    output_tokens: int,
+    rows: int,
+    api_key: str,
+) -> Endpoint:
+    """An endpoint over the cluster of the options; raises InputError, InfeasibleError, NotYetError.
+
+    `recorder` hears of all requests; `rows` are those that may be under way at a time.
+    """
+    compiled = compile_cluster(Cluster.load(options.cluster).parsed(), options)
+    if options.max_concurrency or options.horizon_ps is not None or options.outside:
+        raise NotYetError(
+            "--max-concurrency, --horizon and times of another ASTRA-sim do not fit requests that "
+            "come over HTTP; leave them out"
+        )
+    live = live_simulation(
+        compiled,
+        rows,
+        router=options.router,
+        decode_router=options.decode_router,
+        seed=options.seed,
+        policies=options.policies,
+    )
+    lowered = compiled.lowered
+    groups = [group.info for group in lowered.groups]
+    text = tokenizer_of(tokenizer)
+    metrics = Metrics(live, groups, lowered.models)
+    listeners = [metrics] if recorder is None else [metrics, recorder]
+    started = int(time.time())
+    limits = list(zip(groups, live.max_model_len, strict=True))
+    models = [
+        Served(name, number, min(n for group, n in limits if group.model_name == name), started)
+        for number, name in enumerate(lowered.models)
+    ]
+    return Endpoint(
+        AsyncEngine(live, clock, listeners),
+        metrics,
+        text,
+        Answers(text, options.seed),
+        models,
+        output_tokens,
+        api_key,
+    )

@@ -1,0 +1,368 @@
+"""`llmsim serve` as its clients see it, over HTTP."""
+
+import http.client
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import HANGS_S
+
+pytest.importorskip("uvicorn", reason="uvicorn is not installed (extra serve)")
+pytest.importorskip("prometheus_client", reason="prometheus-client is not installed (extra serve)")
+
+ROOT = Path(__file__).resolve().parents[2]
+CLUSTER = ROOT / "cluster_config" / "h100_llama31_8b.json"
+MODEL = "meta-llama/Llama-3.1-8B"
+
+
+@dataclass
+class Server:
+    process: "subprocess.Popen[str]"
+    port: int
+
+    def call(
+        self, path: str, body: Any = None, headers: dict[str, str] | None = None
+    ) -> tuple[int, dict[str, str], bytes]:
+        """(status, headers, body) of a call; bytes are sent as they are."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=HANGS_S)
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        connection.request("GET" if body is None else "POST", path, data, headers or {})
+        answer = connection.getresponse()
+        content = answer.read()
+        connection.close()
+        named = {name.lower(): value for name, value in answer.getheaders()}
+        return answer.status, named, content
+
+    def json(self, path: str, body: Any = None, **headers: str) -> Any:
+        status, _, content = self.call(path, body, {k.replace("_", "-"): v for k, v in headers.items()})
+        assert status == 200, content
+        return json.loads(content)
+
+    def error(self, path: str, body: Any) -> tuple[int, str]:
+        status, _, content = self.call(path, body)
+        return status, json.loads(content)["error"]["message"]
+
+    def stream(self, path: str, body: dict[str, Any], **headers: str) -> list[dict[str, Any]]:
+        """The chunks; the stream ends as it should."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        status, seen, content = self.call(path, {**body, "stream": True}, named)
+        assert status == 200 and seen["content-type"].startswith("text/event-stream"), content
+        events = content.decode().split("\n\n")
+        assert events[-2:] == ["data: [DONE]", ""]
+        return [json.loads(event.removeprefix("data: ")) for event in events[:-2]]
+
+
+def start(*arguments: str) -> Server:
+    command = [sys.executable, "-m", "llmsim", "serve", "--cluster-config", str(CLUSTER)]
+    process = subprocess.Popen(
+        [*command, "--port", "0", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None and process.stderr is not None
+    ready = process.stdout.readline()
+    assert ready.startswith("ready http://127.0.0.1:"), process.stderr.read()
+    return Server(process, int(ready.rsplit(":", 1)[1]))
+
+
+def end(server: Server) -> str:
+    """Ends it as service managers do; returns what it said on stderr."""
+    server.process.send_signal(signal.SIGTERM)
+    _, errors = server.process.communicate(timeout=HANGS_S)
+    assert server.process.returncode == 0
+    return errors
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    one = start("--speed", "20")
+    yield one
+    assert end(one) == ""
+
+
+def test_a_completion_has_the_asked_length_and_the_same_text_each_time(server: Server) -> None:
+    body = {"model": MODEL, "prompt": "one two three four", "max_tokens": 7}
+    first, second = (server.json("/v1/completions", body) for _ in range(2))
+    assert first["choices"] == second["choices"]
+    assert first["choices"][0]["finish_reason"] == "length"
+    assert first["usage"] == {"prompt_tokens": 4, "completion_tokens": 7, "total_tokens": 11}
+    text = first["choices"][0]["text"]
+    assert server.json("/tokenize", {"prompt": text})["count"] == 7
+    assert server.json("/v1/completions", {**body, "prompt": "five"})["choices"] != first["choices"]
+
+
+def test_a_stream_is_a_chunk_per_token_and_ends_with_usage(server: Server) -> None:
+    body = {"prompt": "one two three four", "max_tokens": 5}
+    whole = server.json("/v1/completions", body)
+    *chunks, last = server.stream(
+        "/v1/completions", {**body, "stream_options": {"include_usage": True}}
+    )
+    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None] * 4 + ["length"]
+    text = "".join(chunk["choices"][0]["text"] for chunk in chunks)
+    assert text == whole["choices"][0]["text"]
+    assert last["choices"] == [] and last["usage"] == whole["usage"]
+
+
+def test_a_chat_begins_with_its_role(server: Server) -> None:
+    body = {"messages": [{"role": "user", "content": "hello"}], "max_completion_tokens": 3}
+    opening, *rest = server.stream("/v1/chat/completions", body)
+    assert opening["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    whole = server.json("/v1/chat/completions", {**body, "logprobs": True})
+    text = "".join(chunk["choices"][0]["delta"]["content"] for chunk in rest)
+    assert whole["choices"][0]["message"] == {"role": "assistant", "content": text}
+    assert len(whole["choices"][0]["logprobs"]["content"]) == len(rest) == 3
+
+
+def test_several_prompts_and_samples_are_numbered_in_order(server: Server) -> None:
+    body = {"prompt": ["a b", "c d e"], "n": 2, "max_tokens": 4, "echo": True, "logprobs": 1}
+    whole = server.json("/v1/completions", body)
+    assert [choice["index"] for choice in whole["choices"]] == [0, 1, 2, 3]
+    assert whole["choices"][3]["text"].startswith("c d e ")
+    assert len(whole["choices"][0]["logprobs"]["tokens"]) == 4
+    assert len({choice["text"] for choice in whole["choices"]}) == 4
+    assert whole["usage"] == {"prompt_tokens": 5, "completion_tokens": 16, "total_tokens": 21}
+    chunks = server.stream("/v1/completions", body)
+    texts = ["", "", "", ""]
+    for chunk in chunks:
+        for choice in chunk["choices"]:
+            texts[choice["index"]] += choice["text"]
+    assert texts == [choice["text"] for choice in whole["choices"]]
+
+
+def test_what_a_conversation_said_before_is_found_in_the_prefix_cache(server: Server) -> None:
+    def hits() -> float:
+        text = server.call("/metrics")[2].decode()
+        (line,) = [one for one in text.splitlines() if one.startswith("vllm:prefix_cache_hits_total{")]
+        return float(line.split()[-1])
+
+    messages = [{"role": "user", "content": "tell me a story about caches " * 20}]
+    answer = server.json("/v1/chat/completions", {"messages": messages, "max_tokens": 64})
+    before = hits()
+    messages += [answer["choices"][0]["message"], {"role": "user", "content": "go on"}]
+    asked = server.json("/v1/chat/completions", {"messages": messages, "max_tokens": 2})
+    assert hits() - before > answer["usage"]["total_tokens"] - 2 * 16
+    assert asked["usage"]["prompt_tokens"] >= hits() - before
+
+
+def test_metrics_are_vllms(server: Server) -> None:
+    from prometheus_client.parser import text_string_to_metric_families
+
+    server.json("/v1/completions", {"prompt": "x y z", "max_tokens": 3})
+    families = {
+        family.name: family
+        for family in text_string_to_metric_families(server.call("/metrics")[2].decode())
+    }
+    assert {
+        "vllm:num_requests_running",
+        "vllm:num_requests_waiting",
+        "vllm:kv_cache_usage_perc",
+        "vllm:prompt_tokens",
+        "vllm:generation_tokens",
+        "vllm:request_success",
+        "vllm:time_to_first_token_seconds",
+        "vllm:inter_token_latency_seconds",
+        "vllm:e2e_request_latency_seconds",
+        "vllm:cache_config_info",
+    } <= families.keys()
+    finished = {
+        sample.labels["finished_reason"]: sample.value
+        for sample in families["vllm:request_success"].samples
+        if sample.name.endswith("_total")
+    }
+    first = families["vllm:time_to_first_token_seconds"].samples
+    assert finished["length"] == next(s.value for s in first if s.name.endswith("_count")) > 0
+
+
+def test_models_and_adapters(server: Server) -> None:
+    (card,) = server.json("/v1/models")["data"]
+    assert (card["id"], card["max_model_len"]) == (MODEL, 131072)
+    adapter = {"lora_name": "mine", "lora_path": "/adapters/mine"}
+    assert server.call("/v1/load_lora_adapter", adapter)[0] == 200
+    assert [one["id"] for one in server.json("/v1/models")["data"]] == [MODEL, "mine"]
+    whole = server.json("/v1/completions", {"model": "mine", "prompt": "x", "max_tokens": 1})
+    assert whole["model"] == "mine"
+    assert server.error("/v1/load_lora_adapter", adapter)[0] == 400
+    assert server.call("/v1/unload_lora_adapter", adapter)[0] == 200
+    assert server.error("/v1/unload_lora_adapter", adapter)[0] == 404
+    assert server.call("/health")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "words"),
+    [
+        ("completions", {"prompt": "x", "model": "other"}, 404, "'other' does not exist"),
+        ("completions", {"prompt": "x", "max_tokens": 0}, 400, "max_tokens is 0"),
+        ("completions", {"prompt": "x", "max_tokens": 200000}, 400, "131072 tokens"),
+        ("completions", {"prompt": "x", "max_tokens": "y"}, 400, "$.max_tokens"),
+        ("completions", {"prompt": "", "max_tokens": 2}, 400, "prompt is empty"),
+        ("completions", {"prompt": [], "max_tokens": 2}, 400, "neither a text"),
+        ("completions", {"prompt": "x", "n": 0}, 400, "n is 0"),
+        ("completions", {}, 400, "prompt"),
+        ("completions", b"{", 400, "cannot be read"),
+        ("completions", b"\xff" * 10, 400, "cannot be read"),
+        ("completions", b"[" * 100_000, 400, "cannot be read"),
+        ("chat/completions", {"messages": []}, 400, "messages is empty"),
+        ("chat/completions", {"messages": [{"content": "x"}]}, 400, "messages[0].role"),
+        (
+            "chat/completions",
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            400,
+            "image_url",
+        ),
+    ],
+)
+def test_a_wrong_request_is_told_what_is_wrong(
+    server: Server, path: str, body: Any, status: int, words: str
+) -> None:
+    code, message = server.error(f"/v1/{path}", body)
+    assert code == status and words in message
+
+
+def test_a_body_that_is_too_large_is_refused(server: Server) -> None:
+    status, message = server.error("/v1/completions", b"x" * ((16 << 20) + 1))
+    assert status == 413 and "16777216 bytes" in message
+
+
+def test_a_client_that_goes_frees_what_its_request_held(server: Server) -> None:
+    def running() -> float:
+        lines = server.call("/metrics")[2].decode().splitlines()
+        return sum(float(s.split()[-1]) for s in lines if s.startswith("vllm:num_requests_running{"))
+
+    body = json.dumps({"prompt": "x", "max_tokens": 100_000, "stream": True}).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
+        client.sendall(head + body)
+        assert client.recv(10)
+        assert running() == 1
+    deadline = time.monotonic() + HANGS_S
+    while running() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert running() == 0
+
+
+def test_the_run_of_what_was_served_is_what_clients_saw(tmp_path: Path) -> None:
+    """The folder has the same counts; the trace of the requests gives the run folder."""
+    server = start("--speed", "20", "--run-dir", str(tmp_path / "run"), "--output-tokens", "9")
+    texts = [f"request {number} " * (number + 1) for number in range(6)]
+    threads = [
+        threading.Thread(target=server.json, args=("/v1/completions", {"prompt": text}))
+        for text in texts
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    lines = server.call("/metrics")[2].decode().splitlines()
+    (seen,) = [s for s in lines if s.startswith("vllm:e2e_request_latency_seconds_sum")]
+    assert end(server) == ""
+    trace = [json.loads(line) for line in (tmp_path / "run" / "trace.jsonl").open()]
+    assert [line["output_toks"] for line in trace] == [9] * 6
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["completed"] == 6
+    mean_s = summary["mean_e2el_ms"] / 1000
+    assert float(seen.split()[-1]) == pytest.approx(6 * mean_s, rel=1e-8)
+
+
+def test_a_key_is_asked_of_the_api_alone(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text("secret\n")
+    server = start("--api-key-file", str(key))
+    body = {"prompt": "x", "max_tokens": 1}
+    assert server.error("/v1/completions", body)[0] == 401
+    assert server.call("/v1/completions", body, {"Authorization": "Bearer wrong"})[0] == 401
+    assert server.call("/v1/completions", body, {"Authorization": "Bearer secret"})[0] == 200
+    assert server.call("/health")[0] == server.call("/metrics")[0] == 200
+    end(server)
+
+
+def test_virtual_time_waits_for_clients_and_repeats_itself() -> None:
+    """Two clients that take part: one asks at times of its own, one waits for each answer."""
+
+    def session() -> list[list[bytes]]:
+        server = start("--clock", "warp")
+        for name in ("timed", "patient"):
+            server.json("/virtual/join", {"client": name})
+        answers: list[list[bytes]] = [[], []]
+
+        def ask(name: str, place: int, number: int, at_s: float | None) -> threading.Thread:
+            headers = {"X-Virtual-Client": name}
+            if at_s is not None:
+                headers["X-Virtual-Time"] = repr(at_s)
+            body = {"prompt": f"{name} {number} " * 30, "max_tokens": 20, "stream": True}
+
+            def act() -> None:
+                status, _, content = server.call("/v1/completions", body, headers)
+                assert status == 200
+                stripped = [json.loads(e[6:]) for e in content.decode().split("\n\n")[:-2]]
+                answers[place].append(
+                    json.dumps([(s["virtual_time"], s["choices"]) for s in stripped]).encode()
+                )
+
+            thread = threading.Thread(target=act)
+            thread.start()
+            return thread
+
+        def timed() -> None:
+            threads = []
+            for number in range(8):
+                at_s = round(0.05 * number + 0.001, 3)
+                threads.append(ask("timed", 0, number, at_s))
+                now = 0.0
+                while now < at_s:
+                    body = {"client": "timed", "until": at_s, "sent": number + 1}
+                    now = server.json("/virtual/sleep", body)["now"]
+            server.json("/virtual/leave", {"client": "timed"})
+            for thread in threads:
+                thread.join()
+
+        def patient() -> None:
+            for number in range(4):
+                thread = ask("patient", 1, number, None)
+                server.json("/virtual/sleep", {"client": "patient", "sent": number + 1})
+                thread.join()
+            server.json("/virtual/leave", {"client": "patient"})
+
+        clients = [threading.Thread(target=client) for client in (timed, patient)]
+        for client in clients:
+            client.start()
+        for client in clients:
+            client.join()
+        end(server)
+        return [sorted(answers[0]), answers[1]]
+
+    assert session() == session()
+
+
+def test_calls_of_virtual_time_need_the_warp_clock(server: Server) -> None:
+    assert "--clock warp" in server.error("/virtual/join", {"client": "x"})[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--clock", "fast"], "--clock is 'fast'; it must be real or warp"),
+        (["--speed", "0"], "--speed is 0"),
+        (["--clock", "warp", "--speed", "2"], "virtual time has no speed"),
+        (["--output-tokens", "0"], "--output-tokens is 0"),
+        (["--port", "99999"], "--port 99999"),
+        (["--api-key-file", "/nowhere/key"], "--api-key-file /nowhere/key cannot be read"),
+        (["--tokenizer", "/nowhere/tokenizer.json"], "--tokenizer /nowhere/tokenizer.json"),
+        (["--max-concurrency", "3"], "--max-concurrency"),
+        (["--tp-sise", "3"], "--tp-sise"),
+    ],
+)
+def test_wrong_options_are_told(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from llmsim.cli import main
+
+    assert main(["serve", "--cluster-config", str(CLUSTER), *arguments]) == 2
+    captured = capsys.readouterr()
+    assert words in captured.err and not captured.out
