@@ -67,7 +67,7 @@ class Clients:
             self._look(at_ns * 1000)
 
     def ask(self, time_ns: int) -> None:
-        """A request whose prompt begins as others do; one in seven of its clients loses patience."""
+        """A request whose prompt begins as others do; one client in seven loses patience."""
         self._leave_until(time_ns)
         self._look(time_ns * 1000 - 1)
         tokens = self._draw.randrange(10, 1500)
@@ -119,7 +119,9 @@ def test_live_requests_get_what_a_trace_of_them_gets(tmp_path: Path, cluster: st
             assert (clients.first[number], at_ps) == (row["first_token_ps"], row["finish_ps"])
     assert len(clients.ended) == len(clients.lines)
     assert statuses == {"finished", "cancelled"}
-    assert all(group.running == group.waiting == group.kv_blocks_used == 0 for group in live.gauges())
+    assert all(
+        group.running == group.waiting == group.kv_blocks_used == 0 for group in live.gauges()
+    )
 
 
 def test_a_full_table_of_requests_takes_no_more_until_one_has_ended() -> None:

@@ -43,7 +43,9 @@ class Server:
         return answer.status, named, content
 
     def json(self, path: str, body: Any = None, **headers: str) -> Any:
-        status, _, content = self.call(path, body, {k.replace("_", "-"): v for k, v in headers.items()})
+        status, _, content = self.call(
+            path, body, {k.replace("_", "-"): v for k, v in headers.items()}
+        )
         assert status == 200, content
         return json.loads(content)
 
@@ -64,7 +66,10 @@ class Server:
 def start(*arguments: str) -> Server:
     command = [sys.executable, "-m", "llmsim", "serve", "--cluster-config", str(CLUSTER)]
     process = subprocess.Popen(
-        [*command, "--port", "0", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, "--port", "0", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout is not None and process.stderr is not None
     ready = process.stdout.readline()
@@ -139,7 +144,9 @@ def test_several_prompts_and_samples_are_numbered_in_order(server: Server) -> No
 def test_what_a_conversation_said_before_is_found_in_the_prefix_cache(server: Server) -> None:
     def hits() -> float:
         text = server.call("/metrics")[2].decode()
-        (line,) = [one for one in text.splitlines() if one.startswith("vllm:prefix_cache_hits_total{")]
+        (line,) = [
+            one for one in text.splitlines() if one.startswith("vllm:prefix_cache_hits_total{")
+        ]
         return float(line.split()[-1])
 
     messages = [{"role": "user", "content": "tell me a story about caches " * 20}]
@@ -233,7 +240,9 @@ def test_a_body_that_is_too_large_is_refused(server: Server) -> None:
 def test_a_client_that_goes_frees_what_its_request_held(server: Server) -> None:
     def running() -> float:
         lines = server.call("/metrics")[2].decode().splitlines()
-        return sum(float(s.split()[-1]) for s in lines if s.startswith("vllm:num_requests_running{"))
+        return sum(
+            float(s.split()[-1]) for s in lines if s.startswith("vllm:num_requests_running{")
+        )
 
     body = json.dumps({"prompt": "x", "max_tokens": 100_000, "stream": True}).encode()
     head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
@@ -282,62 +291,74 @@ def test_a_key_is_asked_of_the_api_alone(tmp_path: Path) -> None:
     end(server)
 
 
+class VirtualClient:
+    """Takes part in virtual time; keeps its answers with the times of their chunks."""
+
+    def __init__(self, server: Server, name: str) -> None:
+        self._server, self._name = server, name
+        self._threads: list[threading.Thread] = []
+        self.answers: dict[int, Any] = {}
+        server.json("/virtual/join", {"client": name})
+
+    def ask(self, number: int, at_s: float | None = None) -> None:
+        headers = {"X_Virtual_Client": self._name}
+        if at_s is not None:
+            headers["X_Virtual_Time"] = repr(at_s)
+        body = {"prompt": f"{self._name} {number} " * 30, "max_tokens": 20}
+
+        def act() -> None:
+            chunks = self._server.stream("/v1/completions", body, **headers)
+            self.answers[number] = [(one["virtual_time"], one["choices"]) for one in chunks]
+
+        self._threads.append(threading.Thread(target=act))
+        self._threads[-1].start()
+
+    def sleep(self, **until: float) -> float:
+        body = {"client": self._name, "sent": len(self._threads), **until}
+        return float(self._server.json("/virtual/sleep", body)["now"])
+
+    def leave(self) -> None:
+        self._server.json("/virtual/leave", {"client": self._name})
+        for thread in self._threads:
+            thread.join()
+
+
+def ask_at_times(client: VirtualClient) -> None:
+    for number in range(8):
+        at_s = round(0.05 * number + 0.001, 3)
+        client.ask(number, at_s)
+        while client.sleep(until=at_s) < at_s:
+            pass
+    client.leave()
+
+
+def ask_one_after_the_other(client: VirtualClient) -> None:
+    for number in range(4):
+        client.ask(number)
+        client.sleep()
+    client.leave()
+
+
+def virtual_session() -> list[dict[int, Any]]:
+    server = start("--clock", "warp")
+    timed, patient = (VirtualClient(server, name) for name in ("timed", "patient"))
+    threads = [
+        threading.Thread(target=ask_at_times, args=(timed,)),
+        threading.Thread(target=ask_one_after_the_other, args=(patient,)),
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    end(server)
+    return [timed.answers, patient.answers]
+
+
 def test_virtual_time_waits_for_clients_and_repeats_itself() -> None:
     """Two clients that take part: one asks at times of its own, one waits for each answer."""
-
-    def session() -> list[list[bytes]]:
-        server = start("--clock", "warp")
-        for name in ("timed", "patient"):
-            server.json("/virtual/join", {"client": name})
-        answers: list[list[bytes]] = [[], []]
-
-        def ask(name: str, place: int, number: int, at_s: float | None) -> threading.Thread:
-            headers = {"X-Virtual-Client": name}
-            if at_s is not None:
-                headers["X-Virtual-Time"] = repr(at_s)
-            body = {"prompt": f"{name} {number} " * 30, "max_tokens": 20, "stream": True}
-
-            def act() -> None:
-                status, _, content = server.call("/v1/completions", body, headers)
-                assert status == 200
-                stripped = [json.loads(e[6:]) for e in content.decode().split("\n\n")[:-2]]
-                answers[place].append(
-                    json.dumps([(s["virtual_time"], s["choices"]) for s in stripped]).encode()
-                )
-
-            thread = threading.Thread(target=act)
-            thread.start()
-            return thread
-
-        def timed() -> None:
-            threads = []
-            for number in range(8):
-                at_s = round(0.05 * number + 0.001, 3)
-                threads.append(ask("timed", 0, number, at_s))
-                now = 0.0
-                while now < at_s:
-                    body = {"client": "timed", "until": at_s, "sent": number + 1}
-                    now = server.json("/virtual/sleep", body)["now"]
-            server.json("/virtual/leave", {"client": "timed"})
-            for thread in threads:
-                thread.join()
-
-        def patient() -> None:
-            for number in range(4):
-                thread = ask("patient", 1, number, None)
-                server.json("/virtual/sleep", {"client": "patient", "sent": number + 1})
-                thread.join()
-            server.json("/virtual/leave", {"client": "patient"})
-
-        clients = [threading.Thread(target=client) for client in (timed, patient)]
-        for client in clients:
-            client.start()
-        for client in clients:
-            client.join()
-        end(server)
-        return [sorted(answers[0]), answers[1]]
-
-    assert session() == session()
+    first = virtual_session()
+    assert [len(answers) for answers in first] == [8, 4]
+    assert first == virtual_session()
 
 
 def test_calls_of_virtual_time_need_the_warp_clock(server: Server) -> None:
