@@ -82,6 +82,7 @@ def test_an_unknown_option_is_named_with_the_nearest(
         ("calibrate",),
         ("graph", "step"),
         ("examples", "run"),
+        ("serve",),
     ):
         pytest.skip("its options of `run` are checked by `run`")
     said = refusal(capsys, program, called, *name, "--no-such-thing", "3")

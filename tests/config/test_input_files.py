@@ -250,6 +250,7 @@ OWN_FILES = {
     "cli/__init__.py",  # /dev/null
     "config/code_identity.py",  # the package
     "config/input_files.py",
+    "endpoint/recorder.py",  # writes
     "costs/cache.py",  # made of what is recorded, and checked by a checksum
     "export/chakra.py",  # writes
     "export/files.py",  # writes

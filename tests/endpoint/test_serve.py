@@ -373,7 +373,7 @@ def test_calls_of_virtual_time_need_the_warp_clock(server: Server) -> None:
         (["--clock", "warp", "--speed", "2"], "virtual time has no speed"),
         (["--output-tokens", "0"], "--output-tokens is 0"),
         (["--port", "99999"], "--port 99999"),
-        (["--api-key-file", "/nowhere/key"], "--api-key-file /nowhere/key cannot be read"),
+        (["--api-key-file", "/nowhere/key"], "/nowhere/key: cannot be read"),
         (["--tokenizer", "/nowhere/tokenizer.json"], "--tokenizer /nowhere/tokenizer.json"),
         (["--max-concurrency", "3"], "--max-concurrency"),
         (["--tp-sise", "3"], "--tp-sise"),

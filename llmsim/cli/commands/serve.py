@@ -152,10 +152,9 @@ def _clock(name: str, speed: float) -> "Clock":
 
 
 def _key(path: Path) -> str:
-    try:
-        key = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"--api-key-file {path} cannot be read: {error}") from None
+    from llmsim.config.reading import file_text
+
+    key = file_text(path, "a file with the API key (--api-key-file)").strip()
     if not key:
         raise InputError(f"--api-key-file {path} is empty; write the key into it")
     return key
