@@ -1,6 +1,7 @@
 """Published measurements are simulated as their pages describe them, or skipped with a reason."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "evaluation"))
 
+from measured.intervals import intervals, intervals_markdown  # noqa: E402
 from measured.points import Skipped, read_points  # noqa: E402
 from measured.report import Row, points_markdown  # noqa: E402
 from measured.runs import profile_of, simulate  # noqa: E402
@@ -50,3 +52,19 @@ def test_a_point_is_simulated_and_tabulated(table: Path, tmp_path: Path) -> None
         simulate(two, tmp_path, tmp_path)
     text = points_markdown([Row(one, found.errors(one)), Row(two, {}, "no count")])
     assert "| throughput | 1 |" in text and "- two: skipped, no count" in text
+
+
+def test_error_bars_hold_on_systems_that_were_left_out(table: Path) -> None:
+    point = read_points(table)[0]
+    rows = [
+        Row(replace(point, name=str(i), model=f"model {i // 2}"), {"tpot": 1.5 * i - 20.0})
+        for i in range(20)
+    ]
+    (found,) = intervals(rows)
+    assert (found.metric, found.points) == ("tpot", 20)
+    inside = [
+        found.low <= 100 * (1 / (1 + row.errors["tpot"] / 100) - 1) <= found.high for row in rows
+    ]
+    assert sum(inside) >= 18 and 0.7 <= found.covered <= 1
+    assert "| tpot | 20 |" in intervals_markdown([found])
+    assert intervals(rows[:5]) == []

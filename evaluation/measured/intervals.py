@@ -1,0 +1,76 @@
+"""Learns intervals of a whole system's error from published measurements, and tests them by leaving
+one system out at a time.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from measured.points import METRICS
+from measured.report import Row
+
+LEVEL = 0.9
+FEWEST = 10
+"""Points without which no interval is stated."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Real over simulated in nine of ten published systems, percent, and how well that holds."""
+
+    metric: str
+    points: int
+    low: float
+    high: float
+    covered: float
+    """Share of the points inside the interval that the other systems give."""
+
+
+def intervals(rows: Sequence[Row]) -> list[Interval]:
+    """One for each metric with enough points; graded A or B."""
+    found = []
+    for metric in METRICS:
+        known = [row for row in rows if metric in row.errors and row.point.grade in "AB"]
+        if len(known) < FEWEST:
+            continue
+        ratios = np.array([_log_ratio(row, metric) for row in known])
+        systems = np.array([row.point.system for row in known])
+        inside = []
+        for system in np.unique(systems):
+            mine = systems == system
+            low, high = _interval(ratios[~mine])
+            inside += [low <= ratio <= high for ratio in ratios[mine]]
+        low, high = _interval(ratios)
+        percent = [100 * math.expm1(edge) for edge in (low, high)]
+        found.append(Interval(metric, len(known), *percent, float(np.mean(inside))))
+    return found
+
+
+def _log_ratio(row: Row, metric: str) -> float:
+    """Logarithm of real over simulated."""
+    return -math.log1p(row.errors[metric] / 100)
+
+
+def _interval(ratios: NDArray[np.float64]) -> tuple[float, float]:
+    """Around the median, as wide as one more point needs in nine of ten cases (split conformal)."""
+    middle = float(np.median(ratios))
+    away = np.sort(np.abs(ratios - middle))
+    rank = min(len(away), math.ceil((len(away) + 1) * LEVEL))
+    return middle - float(away[rank - 1]), middle + float(away[rank - 1])
+
+
+def intervals_markdown(found: Sequence[Interval]) -> str:
+    """The intervals and their coverage."""
+    lines = [
+        "| metric | points | real, percent of simulated: from | to | covered |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    lines += [
+        f"| {one.metric} | {one.points} | {100 + one.low:.0f} | {100 + one.high:.0f} | "
+        f"{one.covered:.0%} |"
+        for one in found
+    ]
+    return "\n".join(lines)
