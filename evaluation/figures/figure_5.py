@@ -102,7 +102,11 @@ def _h100(work: Workspace, name: str, title: str) -> Run:
 def h100_options(work: Workspace) -> tuple[str, ...]:
     """The artifact's own H100 profiles where it has them, else the silicon database."""
     profiles = work.of_artifact("perf_models") if work.of_artifact("perf_models/H100") else None
-    source = ("--profile-dir", str(profiles)) if profiles else ("--cost-source", "silicon")
+    source = (
+        ("--profile-dir", str(profiles), *published.PROFILED)
+        if profiles
+        else ("--cost-source", "silicon")
+    )
     return (*H100_ENGINE, *source)
 
 

@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 PAPER = "LLMServingSim 2.0, ISPASS 2026"
 ARTIFACT = "the artifact (github.com/casys-kaist/LLMServingSim)"
-EAGER = ("--no-async-scheduling", "--enforce-eager")
+PROFILED = ("--disable-term", "host_gap")
+"""The artifact's profiles were timed beside an engine and hold its host time."""
+EAGER = ("--no-async-scheduling", "--enforce-eager", *PROFILED)
 """The engine of the recordings on A6000: the server logs that the artifact keeps (figures 6 and 7,
 raw_data) are of vLLM 0.11.1 and 0.13.0rc2 with enforce_eager, before asynchronous scheduling was a
 default. It keeps none of H100.
