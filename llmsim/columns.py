@@ -81,8 +81,17 @@ def _dtype(annotation: Any) -> str:
         return "string"
     if annotation is Lists:
         return "list<int64>"
-    (scalar,) = get_args(get_args(annotation)[1])
-    return str(np.dtype(scalar))
+    return str(element_type(annotation))
+
+
+def element_type(annotation: Any) -> np.dtype[Any]:
+    """The type of the elements of an annotation such as Int64.
+
+    Its last argument is np.dtype[scalar]; from numpy 2.5 on it is the scalar itself.
+    """
+    inner = get_args(annotation)[-1]
+    (scalar,) = get_args(inner) or (inner,)
+    return np.dtype(scalar)
 
 
 def check_agreement(core: Mapping[str, Mapping[str, str]]) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
+from llmsim.columns import Int64, element_type
 from llmsim.costs.experts.load_sampling import SampledTable
 from llmsim.costs.source import (
     AttentionCost,
@@ -82,6 +83,10 @@ def _check_fields(value: Any) -> None:
             )
 
 
+ARRAY = get_origin(Int64)
+"""Origin of the annotations of arrays: np.ndarray, or from numpy 2.5 on an alias of its own."""
+
+
 @cache
 def _hints(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind, localns={"DrawnTable": SampledTable})
@@ -95,9 +100,8 @@ def _fits(value: Any, hint: Any) -> bool:
         return value in inside
     if origin is tuple:
         return isinstance(value, tuple) and all(_fits(one, inside[0]) for one in value)
-    if origin is np.ndarray:
-        (kind,) = get_args(inside[1])
-        return isinstance(value, np.ndarray) and value.dtype == np.dtype(kind)
+    if origin is ARRAY:
+        return isinstance(value, np.ndarray) and value.dtype == element_type(hint)
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
     if is_dataclass(hint) and isinstance(value, hint):  # type: ignore[arg-type]
