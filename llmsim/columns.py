@@ -91,7 +91,8 @@ def element_type(annotation: Any) -> np.dtype[Any]:
     """
     inner = get_args(annotation)[-1]
     (scalar,) = get_args(inner) or (inner,)
-    return np.dtype(scalar)
+    found: np.dtype[Any] = np.dtype(scalar)
+    return found
 
 
 def check_agreement(core: Mapping[str, Mapping[str, str]]) -> None:

@@ -21,6 +21,33 @@ from llmsim.columns import UInt64 as UInt64
 if TYPE_CHECKING:
     from llmsim import _native
 
+
+class Severity(IntEnum):
+    """What a note of a run asks of its reader."""
+
+    DETAIL = 0
+    """Nothing: an assumption or a source, which `-v` shows."""
+    DECISION = 1
+    """A second look: the figures answer another question than the one that was asked."""
+
+
+class Note(str):
+    """A sentence about a run, with its severity; in JSON it is the sentence alone."""
+
+    severity: Severity
+
+    def __new__(cls, sentence: str, severity: Severity = Severity.DECISION) -> "Note":
+        """The sentence; without a severity it changes a decision."""
+        note = super().__new__(cls, sentence)
+        note.severity = severity
+        return note
+
+
+def severity_of(note: str) -> Severity:
+    """The severity of a note; a plain text is a detail."""
+    return note.severity if isinstance(note, Note) else Severity.DETAIL
+
+
 PS_PER_NS = 1_000
 PS_PER_US = 1_000_000
 PS_PER_MS = 1_000_000_000

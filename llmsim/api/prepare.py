@@ -7,6 +7,7 @@ from llmsim.api.checked.run_options import RunOptions
 from llmsim.api.cluster import Cluster
 from llmsim.api.workload import DatasetText
 from llmsim.config.errors import InfeasibleError
+from llmsim.core import Note
 
 if TYPE_CHECKING:
     from llmsim.api.compiled import KnownGroups
@@ -120,13 +121,14 @@ def compile_cluster(
     media = options.tiers.media if options.tiers is not None else ()
     pool = idle_pool_notes(deployment, media)
     unused = (
+        *pool,
         *unused_notes(options, deployment, lowered),
         *unused_fields(cluster, deployment, lowered, media),
     )
     versions = stand_in_notes(group.engine for group in deployment.groups)
-    lowered = replace(
-        lowered, notes=(*versions, *sheet_memory_notes(deployment), *lowered.notes, *pool, *unused)
-    )
+    details = (*sheet_memory_notes(deployment), *lowered.notes)
+    notes = (*map(Note, versions), *details, *map(Note, unused))
+    lowered = replace(lowered, notes=notes)
     return Compiled(deployment, lowered, tiers)
 
 

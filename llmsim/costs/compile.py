@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from llmsim.config.errors import InputError
-from llmsim.core import Provenance
+from llmsim.core import Note, Provenance
 from llmsim.costs import cache
 from llmsim.costs.catalog import Available, look, sources_of
 from llmsim.costs.collectives import among_whom, collective_pricer, own_collective
@@ -53,6 +53,15 @@ def compile_costs(request: CostRequest) -> CompiledCosts:
     Raises InputError when the chosen source does not know the deployment, or a table of a bundle is
     malformed.
     """
+    costs = _compiled(request)
+    if not bandwidth_differs(request):
+        return costs
+    decisive = _unused_bandwidth(request)  # a cached table has plain texts
+    notes = tuple(Note(note) if note == decisive else note for note in costs.notes)
+    return replace(costs, notes=notes)
+
+
+def _compiled(request: CostRequest) -> CompiledCosts:
     available = look(request)
     if request.plugin:  # its code may depend on anything
         return build(request, available)

@@ -9,6 +9,7 @@ from llmsim import _native
 from llmsim.config import Deployment, EngineArgs, Group
 from llmsim.config.deployment import Offloading
 from llmsim.config.errors import InputError, NotYetError
+from llmsim.core import Note
 from llmsim.costs.experts.load_sampling import Placement
 from llmsim.model import Dtypes, Layout, MemoryLedger, ModelConfig, Operator, operators
 from llmsim.model.parallel.transforms import split_layers
@@ -101,9 +102,11 @@ def spread_notes(group: Group, model: ModelConfig, layout: Layout) -> list[str]:
     if said or layout.dp > 1 or layout.ep == 1:
         return []
     return [
-        f"{model.name}: whole experts are spread over the {layout.ep} ranks of an instance, "
-        "since no ep_size is given; "
-        'vLLM without --enable-expert-parallel cuts every expert over them, which is "ep_size": 1'
+        Note(
+            f"{model.name}: whole experts are spread over the {layout.ep} ranks of an instance, "
+            "since no ep_size is given; vLLM without --enable-expert-parallel cuts every expert "
+            'over them, which is "ep_size": 1'
+        )
     ]
 
 

@@ -7,6 +7,7 @@ from llmsim.config import EngineArgs, load_profile
 from llmsim.config.engine.scheduler_kinds import INSTALLED, VLLM
 from llmsim.config.engine.speculative import Speculation
 from llmsim.config.engine.version_rules import kv_tables, set_rules
+from llmsim.core import Note
 from llmsim.model.memory.hybrid_groups import SEES_ALL, KvTables
 
 FREE_ORDER = {"vllm-0.19": _native.FreeOrder.APPEND}
@@ -18,7 +19,7 @@ FREES_AT_ONCE = ("vllm-0.19",)
 fill it.
 """
 NOT_VALIDATED = {
-    "sglang": (
+    "sglang": Note(
         "the scheduler sglang is not validated: no run or recorded schedule of SGLang has been "
         "compared with it"
     ),

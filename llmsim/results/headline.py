@@ -9,18 +9,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from llmsim.core import Severity, severity_of
+
 MOST_LINES = 8
 _LABEL_WIDTH = 10
 _LATENCIES = (("TTFT", "ttft"), ("TPOT", "tpot"), ("E2E", "e2el"))
-_DECISIVE = (
-    "the load is above what the cluster serves",
-    "were cut at max_model_len",
-    "is not validated",
-    "changes nothing",
-    "holds nothing",
-    "is not used",
-)
-"""Parts of notes that change what a reader should do; the others are left to -v."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +60,7 @@ def headline(summary: Mapping[str, Any]) -> list[Line]:
 
 def decisive_notes(summary: Mapping[str, Any]) -> list[str]:
     """Notes that change what a reader should do."""
-    return [note for note in summary["notes"] if any(part in note for part in _DECISIVE)]
+    return [note for note in summary["notes"] if severity_of(note) is Severity.DECISION]
 
 
 def _served(summary: Mapping[str, Any]) -> Iterator[Line]:

@@ -4,7 +4,7 @@ a growing queue.
 
 import numpy as np
 
-from llmsim.core import Results, Status, Workload
+from llmsim.core import Note, Results, Status, Workload
 from llmsim.results.saturation import saturation
 
 
@@ -26,7 +26,7 @@ def _cut_by_length(results: Results) -> tuple[str, ...]:
     cut = int(
         np.count_nonzero(finished & (requests.emitted_tokens < results.workload.output_tokens))
     )
-    return (f"the answers of {cut} requests were cut at max_model_len",) if cut else ()
+    return (Note(f"the answers of {cut} requests were cut at max_model_len"),) if cut else ()
 
 
 def _drafts_of_nobody(results: Results) -> tuple[str, ...]:
@@ -53,14 +53,14 @@ def _unnamed_sessions(workload: Workload) -> tuple[str, ...]:
     unnamed = int(np.count_nonzero(np.diff(workload.key_offsets)[nexts] == 0))
     if not unnamed:
         return ()
-    return (
+    sentence = (
         f"{unnamed} later calls of sessions are given by lengths alone: they find nothing in the "
-        "prefix cache, not "
-        "even what their own session computed; give input_tok_ids and output_tok_ids, or "
-        '"extends": true, to let them',
+        "prefix cache, not even what their own session computed; give input_tok_ids and "
+        'output_tok_ids, or "extends": true, to let them'
     )
+    return (Note(sentence),)
 
 
 def _growing_queue(results: Results) -> tuple[str, ...]:
     found = saturation(results)
-    return () if found is None else (found.sentence,)
+    return () if found is None else (Note(found.sentence),)

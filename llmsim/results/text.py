@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from llmsim.core import PS_PER_S
+from llmsim.core import PS_PER_S, severity_of
 
 _LATENCIES = (
     ("TTFT", "ttft"),
@@ -293,9 +293,7 @@ def _warnings(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                 "the KV cache"
             ),
         )
-    notes = sorted(
-        summary["notes"], key=lambda note: "is not validated" not in note
-    )  # never among those left out
+    notes = sorted(summary["notes"], key=severity_of, reverse=True)  # decisions are never left out
     for note in notes[:_MAX_NOTES]:
         yield "Note", note
     if len(notes) > _MAX_NOTES:

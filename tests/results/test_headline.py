@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from llmsim.cli import main
+from llmsim.core import Note, Severity
 from llmsim.results.headline import MOST_LINES, decisive_notes, render_headline
 from llmsim.results.summary import summary
 
@@ -38,8 +39,9 @@ def test_notes_are_shown_where_they_change_a_decision(build):
     results = build(30, finished_share=0.5)
     results.notes = (
         "decode batches of unequal lengths cost as much as equal ones",
-        "the load is above what the cluster serves: requests arrive at 9/s and finish at 3/s",
-        "kv_transfer changes nothing: no instance has a pd_type",
+        Note("the load is above what the cluster serves: requests arrive at 9/s"),
+        Note("a source that is good to know", Severity.DETAIL),
+        Note("kv_transfer changes nothing: no instance has a pd_type"),
     )
     results.interrupted = True
     results.invariants = {"4 blocks": "3 blocks are lost"}
@@ -48,7 +50,7 @@ def test_notes_are_shown_where_they_change_a_decision(build):
     assert len(text.splitlines()) == MOST_LINES
     assert len(decisive_notes(found)) == 2
     assert "the run was interrupted" in text and "more, -v lists them" in text
-    assert "unequal lengths" not in text and ", 2 notes;" in text
+    assert "unequal lengths" not in text and ", 3 notes;" in text
     assert "Cost:" not in text  # the least important line went
 
 
