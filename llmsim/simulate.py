@@ -77,6 +77,8 @@ class SimulationOptions:
     step_times: "StepTimes | None" = None
     """Another program that times the steps; None: none does."""
     record_steps: bool = False
+    record_sources: bool = True
+    """Keep the busy time of every operator by source (`Results.time_shares`)."""
     record_rounds: bool = False
     """Keep the schedules of all groups, so that graphs can be made of every step."""
     record_transfers: bool = False
@@ -138,9 +140,7 @@ def simulate(
         sink,
         interrupted=interrupted,
         circular=circular,
-        interval_ps=options.series_interval_ps,
-        open_loop=options.clients is None,
-        step_times=options.step_times,
+        options=options,
     )
 
 
@@ -380,6 +380,27 @@ def _kv_transfers(simulation: "_native.Simulation") -> KvTransferColumns | None:
     return None if columns is None else KvTransferColumns(**columns)
 
 
+@dataclass(frozen=True)
+class _Sources:
+    """Where the busy time comes from, and where attention is read beyond its tables."""
+
+    time_shares: tuple[TimeShare, ...] = ()
+    attention_reach: tuple[tuple[int, str, float], ...] = ()
+
+
+def _sources(deployment: LoweredDeployment, simulation: "_native.Simulation") -> _Sources:
+    return _Sources(
+        time_shares=tuple(
+            TimeShare(group, *deployment.operator(group, op), ps)
+            for group, op, ps in simulation.busy_time()
+        ),
+        attention_reach=tuple(
+            (group, deployment.operator(group, op)[0], permille / 1000)
+            for group, op, permille in simulation.attention_reach()
+        ),
+    )
+
+
 def _results(
     deployment: LoweredDeployment,
     workload: Workload,
@@ -388,10 +409,10 @@ def _results(
     *,
     interrupted: bool,
     circular: tuple[int, ...],
-    interval_ps: int,
-    open_loop: bool,
-    step_times: "StepTimes | None",
+    options: SimulationOptions,
 ) -> Results:
+    sources = _sources(deployment, simulation) if options.record_sources else _Sources()
+    interval_ps = options.series_interval_ps or PS_PER_S
     emissions = _native.TokenTimes(simulation)
     values, counts = emissions.inter_token_latencies()
     requests = RequestColumns(**simulation.requests())
@@ -408,22 +429,16 @@ def _results(
         kv_tiers=tuple(simulation.kv_tiers()),
         kv_tier_series=sink.columns("kv_tiers"),
         link_series=sink.columns("links"),
-        time_shares=tuple(
-            TimeShare(group, *deployment.operator(group, op), ps)
-            for group, op, ps in simulation.busy_time()
-        ),
+        time_shares=sources.time_shares,
         table_rows=tuple(simulation.table_rows()),
-        attention_reach=tuple(
-            (group, deployment.operator(group, op)[0], permille / 1000)
-            for group, op, permille in simulation.attention_reach()
-        ),
+        attention_reach=sources.attention_reach,
         blame=simulation.blame(),
         first_token_blame=simulation.first_token_blame,
         accepted_at=tuple(simulation.accepted_at()),
         drafts=_drafts(simulation),
         kv_transfers=_kv_transfers(simulation),
         links=simulation.network(),
-        energy=deployment.accounting.energy(simulation, requests, interval_ps or PS_PER_S),
+        energy=deployment.accounting.energy(simulation, requests, interval_ps),
         interrupted=interrupted,
         circular=circular,
         horizon_ps=simulation.now_ps if simulation.at_horizon else None,
@@ -433,7 +448,7 @@ def _results(
     results = with_output_processing(results, deployment.output_processing_ps)
     results.invariants = check_invariants(results, deployment.enforces_lower_bound)
     caches = any(group.engine.enable_prefix_caching for group in deployment.groups)
-    results.notes += notes_of_run(results, prefix_caching=caches, open_loop=open_loop)
-    if step_times is not None:
-        results.notes += (step_times.note,)
+    results.notes += notes_of_run(results, prefix_caching=caches, open_loop=options.clients is None)
+    if options.step_times is not None:
+        results.notes += (options.step_times.note,)
     return results

@@ -1,7 +1,7 @@
 """The summary of a finished run, and its folder of results."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,9 @@ def summary_of(
 def short_summary_of(
     results: Results, lowered: "LoweredDeployment", targets_ps: Mapping[str, int]
 ) -> dict[str, Any]:
-    """The summary without utilisation and sources, which take long for many groups."""
+    """The summary of a run that kept no sources, without utilisation: both take long for many
+    groups.
+    """
     from llmsim.results.summary import summary
 
     full = _info(lowered, targets_ps)
@@ -38,7 +40,7 @@ def short_summary_of(
         {name: value for name, value in group.items() if name not in left_out}
         for group in full["groups"]
     ]
-    return summary(replace(results, time_shares=()), {**full, "groups": groups})
+    return summary(results, {**full, "groups": groups})
 
 
 def _info(lowered: "LoweredDeployment", targets_ps: Mapping[str, int]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ runs in other threads have their own. Files of the package itself are not record
 import hashlib
 import os
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -190,6 +191,7 @@ def _state(name: str) -> _State:
 
 
 def _input_file(name: str, state: _State) -> InputFile:
+    """The path with its hash; a file that has not changed for a while is hashed once."""
     if state.kind in ("absent", "special"):
         return InputFile(name, state.kind, None, None)
     try:
@@ -198,9 +200,22 @@ def _input_file(name: str, state: _State) -> InputFile:
                 "\0".join(sorted(os.listdir(name))).encode("utf-8", "surrogateescape")
             ).hexdigest()
             return InputFile(name, state.kind, digest, None)
-        with open(name, "rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        known = _HASHED.get((name, state))
+        digest = known or _hash_of(name)
     except OSError:
         return InputFile(name, state.kind, None, None)
-    unchanged = _state(name) == state
-    return InputFile(name, state.kind, digest if unchanged else None, state.size)
+    if known is None and _state(name) != state:
+        return InputFile(name, state.kind, None, state.size)
+    if time.time_ns() - state.changed_ns > SETTLED_NS:
+        _HASHED[name, state] = digest
+    return InputFile(name, state.kind, digest, state.size)
+
+
+SETTLED_NS = 2 * 10**9
+"""A younger file may change without another time of change: clocks of file systems are coarse."""
+_HASHED: dict[tuple[str, _State], str] = {}
+
+
+def _hash_of(name: str) -> str:
+    with open(name, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

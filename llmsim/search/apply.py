@@ -5,13 +5,15 @@ import json
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from llmsim.config import load_cluster, parse_cluster
 from llmsim.config.errors import InputError
+from llmsim.search.rates import RATE, at_rate
 from llmsim.search.space import Point, Space
+from llmsim.search.templates import DEPLOYMENT
 
 COPIES = "copies of "
 FILES = (".json", ".csv", ".yml", ".yaml", ".ini", ".parquet")
@@ -20,11 +22,15 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Base:
-    """The cluster file that is varied."""
+    """What is varied: a cluster file, or nothing but the file of a search over a model's
+    deployments.
+    """
 
     space: Space
     path: Path
     document: Json
+    texts: dict[str, str] = field(default_factory=dict)
+    """Cluster files of a model's deployments that were asked for."""
 
     @property
     def name(self) -> str:
@@ -47,12 +53,14 @@ def load_base(space: Space) -> Base:
     """Reads the cluster file, beside the search's file or under the working directory, and checks
     every name of `vary` against it; InputError says which does not fit.
     """
+    if space.plans:
+        return Base(space, space.path, {})
     beside = space.path.parent / space.file.cluster
     path = beside if os.path.exists(beside) else Path(space.file.cluster)
     base = Base(space, path, load_cluster(path).plain())
     _keep_paths_apart(base)
     for dimension in space.dimensions:
-        if not dimension.name.startswith("--"):
+        if not dimension.name.startswith("--") and dimension.name != RATE:
             value = dimension.values[0] if dimension.values else dimension.low
             _changed(copy.deepcopy(base.document), base, {dimension.name: value})
             if dimension.name.endswith(".hardware") and len(dimension.values) > 1:
@@ -62,21 +70,34 @@ def load_base(space: Space) -> Base:
 
 def run_of(base: Base, point: Point) -> Run:
     """The run of a point; InputError where its cluster file is none."""
-    document = _changed(copy.deepcopy(base.document), base, point)
-    cluster = parse_cluster(json.dumps(document), f"the cluster of {shown(point)}")
-    devices = sum(one.layout.num_devices * one.layout.replicas for _, one in cluster.instances())
-    text = json.dumps(_from_anywhere(document, base.path.parent), indent=2) + "\n"
+    text, devices = _cluster_of(base, point)
     beside = base.space.path.parent / base.space.file.dataset
     # os.path says no, and raises nothing, for a text that cannot be a path: one of a generator, or
     # of any length.
     dataset = str(beside) if os.path.isfile(beside) else None
     options = {"--dataset": dataset or base.space.file.dataset, **base.space.file.options}
     options |= {name: value for name, value in point.items() if name.startswith("--")}
+    if RATE in point:
+        options["--dataset"] = at_rate(str(options["--dataset"]), point[RATE])
     return Run(
         text,
         devices,
         tuple(word for name, value in options.items() for word in _words(name, value)),
     )
+
+
+def _cluster_of(base: Base, point: Point) -> tuple[str, int]:
+    """The text of a point's cluster file, and its devices."""
+    if base.space.plans:
+        label = str(point[DEPLOYMENT])
+        plan = base.space.plans[label]
+        if label not in base.texts:
+            base.texts[label] = json.dumps(plan.fields(), indent=2) + "\n"
+        return base.texts[label], plan.devices
+    document = _changed(copy.deepcopy(base.document), base, point)
+    cluster = parse_cluster(json.dumps(document), f"the cluster of {shown(point)}")
+    devices = sum(one.layout.num_devices * one.layout.replicas for _, one in cluster.instances())
+    return json.dumps(_from_anywhere(document, base.path.parent), indent=2) + "\n", devices
 
 
 def shown(point: Point) -> str:
@@ -105,7 +126,7 @@ def _changed(document: Json, base: Base, point: Point) -> Json:
     for name, value in point.items():
         if name == "replicas" or name.startswith(COPIES):
             copies[name] = value
-        elif not name.startswith("--"):
+        elif not name.startswith("--") and name != RATE:
             _set(document, base, name, value)
     for name in sorted(
         copies, key=lambda name: [int(one) for one in re.findall(r"\d+", name)], reverse=True
@@ -155,7 +176,8 @@ def _containers(document: Json, steps: Sequence[str | int], base: Base, path: st
 def _keep_paths_apart(base: Base) -> None:
     """A path that a later one sets again, or that is a part of one, would vary without effect."""
     names = [one.name for one in base.space.dimensions]
-    paths = [name for name in names if not name.startswith(("--", COPIES)) and name != "replicas"]
+    others = ("replicas", RATE)
+    paths = [one for one in names if not one.startswith(("--", COPIES)) and one not in others]
     for i, first in enumerate(paths):
         for later in paths[i + 1 :]:
             steps = _steps(base, first), _steps(base, later)

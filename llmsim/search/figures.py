@@ -9,6 +9,10 @@ from llmsim.search.space import Bound, Space
 
 DEVICES = "devices"
 """The figure that is the cluster file's, not the run's."""
+CAPACITY = ("capacity_rps", "capacity")
+"""The highest rate of a search with `load`, under its two names."""
+PER_DEVICE, PER_USD = "capacity_rps_per_device", "capacity_rps_per_usd_per_hour"
+PRICE = "cost.price_per_hour"
 
 
 def names(space: Space) -> list[str]:
@@ -17,7 +21,7 @@ def names(space: Space) -> list[str]:
 
 
 def figure(
-    summary: Mapping[str, Any], known: Mapping[str, float], name: str, space: Space
+    summary: Mapping[str, Any], known: Mapping[str, float], name: str, where: str
 ) -> float | None:
     """A figure of the summary by its path; None where this run does not have it. InputError where
     no run would.
@@ -29,7 +33,7 @@ def figure(
         if isinstance(value, dict) and key not in value:
             figures = [*known, *_leaves(summary)]
             raise InputError(
-                f'{space.path}: "{name}" is no figure of a run{nearest(name, figures)}; '
+                f'{where}: "{name}" is no figure of a run{nearest(name, figures)}; '
                 "docs/reference/metrics.md"
             )
         value = value[key] if isinstance(value, dict) else None
@@ -37,10 +41,19 @@ def figure(
             return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InputError(
-            f'{space.path}: "{name}" is no number; figures of it: '
+            f'{where}: "{name}" is no number; figures of it: '
             f"{', '.join(_leaves(summary, name)[:6])}"
         )
     return float(value)
+
+
+def capacity_figures(
+    summary: Mapping[str, Any], rate: float, devices: float, where: str
+) -> dict[str, float]:
+    """The highest rate, also for each device and for each dollar an hour where there is a price."""
+    found = {name: rate for name in CAPACITY} | {PER_DEVICE: rate / devices}
+    price = figure(summary, {}, PRICE, where) if summary.get("cost") else None
+    return found | ({PER_USD: rate / price} if price else {})
 
 
 def _leaves(summary: Mapping[str, Any], below: str = "") -> list[str]:
@@ -53,8 +66,9 @@ def _leaves(summary: Mapping[str, Any], below: str = "") -> list[str]:
     return [name for name in found if name.startswith(below)]
 
 
-def shortfall(space: Space, values: Mapping[str, float]) -> str:
-    for name, bound in space.file.require.items():
+def shortfall(require: Mapping[str, Bound], values: Mapping[str, float]) -> str:
+    """Which bound is missed first, in a sentence; empty where all are met."""
+    for name, bound in require.items():
         if values[name] < bound.at_least:
             return f"{name} is {values[name]:.6g}, at least {bound.at_least:g} is required"
         if values[name] > bound.at_most:

@@ -18,6 +18,7 @@ import msgspec
 from llmsim.config.code_identity import code_hash
 from llmsim.config.errors import InputError
 from llmsim.config.input_files import InputFile, fingerprint
+from llmsim.export.files import atomic_writer
 from llmsim.search.apply import Base, Run
 from llmsim.search.figures import names
 from llmsim.search.space import Point
@@ -142,7 +143,8 @@ class Journal:
             self._head,
             *(line for answer in self._known.values() for line in self._lines(answer)),
         ]
-        self._path.write_text("\n".join(whole) + "\n", encoding="utf-8")
+        with atomic_writer(self._path) as stream:  # a search that is killed here loses nothing
+            stream.write("\n".join(whole) + "\n")
 
     def _read(self, lines: Sequence[str]) -> None:
         """Takes the answers that still count; a line that is damaged (its search was killed) is no
@@ -209,4 +211,5 @@ def _fingerprint(base: Base) -> str:
     file = base.space.file
     parts: list[Any] = [file.options, file.dataset, file.devices_per_node]
     parts += [sorted(names(base.space)), repr(sorted(file.require.items()))]
+    parts += [repr(file.load)] if file.load is not None else []
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]

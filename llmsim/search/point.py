@@ -5,9 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmsim.config.input_files import InputFile
+from llmsim.search.space import Bound
 
 FUNCTION = "llmsim.cli.run.point:ended"
 """Answers `Asked` with `Ended`; it reads a command line, so the search names it only."""
+CAPACITY_FUNCTION = "llmsim.cli.run.point:capacity"
+"""Answers `AskedCapacity` with the `Ended` of the run at the highest rate."""
 VERDICTS = ("bad_input", "does_not_fit")
 """How a run ends that says of its point that it cannot run."""
 USAGE = "--help"
@@ -28,6 +31,19 @@ class Asked:
 
 
 @dataclass(frozen=True)
+class AskedCapacity:
+    """The highest rate of requests at which a run is within bounds."""
+
+    asked: Asked
+    low: float
+    high: float
+    precision: float
+    bounds: Mapping[str, Bound]
+    where: str
+    """The search file, for messages."""
+
+
+@dataclass(frozen=True)
 class Ended:
     """How a run ended: its exit code, its summary, what it said, and what it read."""
 
@@ -39,6 +55,8 @@ class Ended:
     """In the words of `llmsim.cli.run.inputs_report`; empty where no run was begun."""
     code_sha256: str = ""
     files: tuple[InputFile, ...] = ()
+    capacity_rps: float | None = None
+    """The highest rate that was found, 0 where even the lowest is too much."""
 
     @property
     def verdict(self) -> bool:

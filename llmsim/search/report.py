@@ -8,15 +8,22 @@ from typing import Any
 from llmsim.search.figures import names
 from llmsim.search.journal import Trial
 from llmsim.search.space import Space
+from llmsim.search.study import Course, fronts
 
 
 def as_json(
-    space: Space, trials: Sequence[Trial], front: Sequence[int], *, grid: bool, seed: int
+    space: Space,
+    trials: Sequence[Trial],
+    front: Sequence[int],
+    *,
+    grid: bool,
+    seed: int,
+    course: Course | None = None,
 ) -> dict[str, Any]:
     """Every trial and which of them nothing beats; the same for the same search, whatever came in
     between.
     """
-    return {
+    found = {
         "schema_version": 1,
         "space": str(space.path),
         "points": space.size,
@@ -26,11 +33,40 @@ def as_json(
         "trials": [asdict(trial) for trial in trials],
         "pareto": [{"trial": i, **asdict(trials[i])} for i in front],
     }
+    return found if course is None else found | _course(space, trials, seed, course)
+
+
+def _course(space: Space, trials: Sequence[Trial], seed: int, course: Course) -> dict[str, Any]:
+    """What a search that draws, prunes and halves says beside its last trials."""
+    kept = course.candidates - sum(course.pruned.values())
+    drawn = "all" if course.drawn == kept else f"{course.drawn} drawn at random, seed {seed}"
+    return {
+        "tried": drawn,
+        "candidates": course.candidates,
+        "pruned": dict(course.pruned),
+        "rungs": [{"requests": count, "points": points} for count, points in course.rungs.counts],
+        "fronts": fronts(space, trials),
+    }
+
+
+def counts_text(course: Course) -> str:
+    """Lines: candidates, what was pruned and why, and the runs of each rung."""
+    pruned = sum(course.pruned.values())
+    lines = [f"{course.candidates:,} candidates, {pruned:,} pruned without a run"]
+    ordered = sorted(course.pruned.items(), key=lambda item: (-item[1], item[0]))
+    lines += [f"  {count:>9,}  {reason}" for reason, count in ordered]
+    if course.candidates - pruned > course.drawn:
+        lines.append(f"{course.drawn:,} of {course.candidates - pruned:,} points drawn at random")
+    lines += [
+        f"{points:,} points run with {requests:,} requests"
+        for requests, points in course.rungs.counts
+    ]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def as_table(space: Space, trials: Sequence[Trial], front: Sequence[int]) -> str:
     """Markdown: what nothing beats (marked), what meets the requirements, what misses one, cannot
-    run or has failed.
+    run or has failed; of a search that halves, what nothing beats alone.
     """
     figures, varied = names(space), [one.name for one in space.dimensions]
     lines = [["", *varied, *figures, "why not"], ["---"] * (len(varied) + len(figures) + 2)]
@@ -42,7 +78,8 @@ def as_table(space: Space, trials: Sequence[Trial], front: Sequence[int]) -> str
         rank = 0 if i in front else ranks[trials[i].state]
         return rank, -value if more else value, i
 
-    for i in sorted(range(len(trials)), key=order):
+    shown = front if space.halves and front else range(len(trials))
+    for i in sorted(shown, key=order):
         trial = trials[i]
         mark = "best" if i in front else ""
         cells = [f"{trial.values[name]:.6g}" if name in trial.values else "" for name in figures]

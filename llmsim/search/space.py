@@ -5,7 +5,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,9 @@ import msgspec
 
 from llmsim.config import input_files
 from llmsim.config.errors import InputError
+from llmsim.search.rates import RATE
+from llmsim.search.templates import DEPLOYMENT, Template, plans_of
+from llmsim.sizing.plan import Plan
 
 MANAGED = (
     "--cluster-config",
@@ -57,12 +60,40 @@ class Bound(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     at_most: float = math.inf
 
 
-class SearchFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The file as it is written."""
+class Halving(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Successive halving: every point runs with few requests, those near the front with more."""
 
-    cluster: str
+    requests: list[int]
+    """Requests of each rung, ascending."""
+    margin: float = 0.2
+    """A point stays while no other is better by this share in all that is wanted."""
+
+
+class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The highest rate of requests at which figures of the run are within bounds."""
+
+    rate: Range
+    until: dict[str, float | Bound] | str
+    """Bounds; a number alone is the least that a figure may be; "vidur": p99 queueing within 5 s.
+    """
+    precision: float = 0.02
+
+
+class SearchFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The file as it is written: a cluster file that varies, or a model on devices."""
+
     dataset: str
-    vary: dict[str, list[Any] | Range]
+    vary: dict[str, list[Any] | Range] = {}
+    cluster: str = ""
+    model: str = ""
+    hardware: str | list[str] = ""
+    gpus: int | list[int] = 0
+    architecture: str | list[str] = []
+    split_step: int = 0
+    tp: list[int] = []
+    pp: list[int] = []
+    halving: Halving | None = None
+    load: Load | None = None
     minimise: list[str] = []
     maximise: list[str] = []
     require: dict[str, Bound] = {}
@@ -96,6 +127,13 @@ class Space:
     path: Path
     file: SearchFile
     dimensions: tuple[Dimension, ...]
+    plans: Mapping[str, Plan] = field(default_factory=dict)
+    """The deployments of a model by label; none where a cluster file varies."""
+
+    @property
+    def halves(self) -> bool:
+        """Whether points are drawn and pruned, and run with few requests first."""
+        return bool(self.plans) or self.file.halving is not None
 
     @property
     def size(self) -> int | None:
@@ -123,14 +161,69 @@ def load_space(path: Path) -> Space:
     have worked.
     """
     file = _converted(path)
-    if not file.vary:
+    plans = _plans(path, file)
+    if not file.vary and not plans:
         raise InputError(f"{path}: vary is empty; name what varies, such as replicas: [2, 4, 8]")
+    _check_objectives(path, file)
+    _check_names(path, file)
+    if not 1 <= file.devices_per_node <= 1 << 16:
+        raise InputError(
+            f"{path}: devices_per_node is {file.devices_per_node}; it must be from 1 to {1 << 16}"
+        )
+    if file.halving is not None:
+        _check_halving(path, file.halving)
+    if file.load is not None:
+        check_load(path, file.load, varied=RATE in file.vary)
+    dimensions = [_dimension(path, name, given) for name, given in file.vary.items()]
+    if plans:
+        dimensions.insert(0, Dimension(DEPLOYMENT, tuple(plans)))
+    return Space(path, file, tuple(dimensions), plans)
+
+
+def _plans(path: Path, file: SearchFile) -> dict[str, Plan]:
+    """The deployments of a file that names a model; none for one that names a cluster file."""
+    given = [name for name in ("model", "hardware", "gpus") if getattr(file, name)]
+    if bool(file.cluster) == bool(given) or (given and len(given) < 3):
+        named = " and ".join(["cluster"] * bool(file.cluster) + given) or "nothing"
+        raise InputError(
+            f"{path}: it names {named}; give either cluster, or model, hardware and gpus"
+        )
+    if file.cluster:
+        extra = [name for name in ("architecture", "split_step", "tp", "pp") if getattr(file, name)]
+        if extra:
+            raise InputError(f"{path}: {extra[0]} goes with model, hardware and gpus; remove it")
+        return {}
+    template = Template(
+        file.model,
+        file.hardware,
+        file.gpus,
+        file.architecture,
+        file.split_step,
+        file.tp,
+        file.pp,
+    )
+    for name in file.vary:
+        if not name.startswith("--") and name != RATE:
+            raise InputError(
+                f"{path}: vary names {name}; beside a model, options of `llmsim run` and rate vary"
+            )
+    return plans_of(str(path), template, file.devices_per_node)
+
+
+def _check_objectives(path: Path, file: SearchFile) -> None:
     if not (file.minimise or file.maximise):
         raise InputError(
             f"{path}: nothing to minimise or maximise; name figures such as devices or p95_ttft_ms"
         )
     if twice := sorted(set(file.minimise) & set(file.maximise)):
         raise InputError(f"{path}: {twice[0]} is to be minimised and maximised; keep one of them")
+    for name, bound in file.require.items():
+        if bound == Bound():
+            raise InputError(f"{path}: require.{name} says nothing; give at_least or at_most")
+
+
+def _check_names(path: Path, file: SearchFile) -> None:
+    """Options are options, and no value is what neither a cluster file nor a command line has."""
     for name in (*file.options, *file.vary):
         if name in MANAGED or (name in file.options and not name.startswith("--")):
             raise InputError(
@@ -147,16 +240,50 @@ def load_space(path: Path) -> Space:
         *((f"vary.{name}", given) for name, given in file.vary.items()),
     ):
         _check_json(f"{path}: {name}", value)
-    if not 1 <= file.devices_per_node <= 1 << 16:
+
+
+VIDUR = {"p99_queueing_delay_ms": Bound(at_most=5000.0)}
+"""The rule of Vidur-Search: requests wait at most 5 s to be scheduled, at the 99th percentile."""
+
+
+def bounds_of(load: Load) -> dict[str, Bound]:
+    """The bounds within which a rate is sustained."""
+    if isinstance(load.until, str):
+        return dict(VIDUR)
+    return {
+        name: bound if isinstance(bound, Bound) else Bound(at_least=bound)
+        for name, bound in load.until.items()
+    }
+
+
+def check_load(path: Path, load: Load, *, varied: bool) -> None:
+    """Raises InputError for a load that has no range, no bounds, or a rate that varies too."""
+    if varied:
+        raise InputError(f"{path}: vary and load both name rate; keep one of them")
+    if not 0 < load.rate.first < load.rate.last <= MOST or load.rate.step or load.rate.factor:
         raise InputError(
-            f"{path}: devices_per_node is {file.devices_per_node}; it must be from 1 to {1 << 16}"
+            f"{path}: load.rate is from {load.rate.first} to {load.rate.last}; give two rates "
+            "above 0 in ascending order, without a step or factor"
         )
-    for name, bound in file.require.items():
-        if bound == Bound():
-            raise InputError(f"{path}: require.{name} says nothing; give at_least or at_most")
-    return Space(
-        path, file, tuple(_dimension(path, name, given) for name, given in file.vary.items())
-    )
+    if isinstance(load.until, str) and load.until != "vidur":
+        raise InputError(f'{path}: load.until is "{load.until}"; give bounds, or vidur')
+    if not load.until or any(bound == Bound() for bound in bounds_of(load).values()):
+        raise InputError(
+            f"{path}: load.until says nothing; give bounds, such as goodput.share: 0.9"
+        )
+    if not 1e-4 <= load.precision <= 1:
+        raise InputError(f"{path}: load.precision is {load.precision}; it must be 0.0001 to 1")
+
+
+def _check_halving(path: Path, halving: Halving) -> None:
+    counts = halving.requests
+    if not counts or counts[0] < 1 or sorted(set(counts)) != counts:
+        raise InputError(
+            f"{path}: halving.requests is {counts}; give ascending numbers of requests, such as "
+            "[250, 1000, 2000]"
+        )
+    if not 0 <= halving.margin <= 10:
+        raise InputError(f"{path}: halving.margin is {halving.margin}; it must be from 0 to 10")
 
 
 def _converted(path: Path) -> SearchFile:

@@ -3,13 +3,18 @@ a large one.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from llmsim.config.errors import InputError
 from llmsim.search.figures import violations
+from llmsim.search.halving import Rungs, architecture_of, halved
 from llmsim.search.journal import Trial
 from llmsim.search.pareto import pareto_front
+from llmsim.search.prune import Pruner
 from llmsim.search.space import Dimension, Point, Space
 
 AT_ONCE = 8
@@ -29,11 +34,27 @@ def is_grid(space: Space, trials: int) -> bool:
     return space.size is not None and space.size <= trials
 
 
-def search(space: Space, evaluate: Evaluate, trials: int, seed: int) -> list[Trial]:
+@dataclass
+class Course:
+    """How a search went, where not every point is run whole."""
+
+    candidates: int = 0
+    pruned: Mapping[str, int] = field(default_factory=dict)
+    """Points that were left out without a run, by reason."""
+    drawn: int = 0
+    """Points of the first rung."""
+    rungs: Rungs = field(default_factory=Rungs)
+
+
+def search(
+    space: Space, evaluate: Evaluate, trials: int, seed: int, course: Course | None = None
+) -> list[Trial]:
     """The trials of the search, each point once, in the order in which they were asked for.
 
     Raises InputError where the space needs optuna and that is not installed.
     """
+    if space.halves:
+        return _halved(space, evaluate, trials, seed, course or Course())
     if is_grid(space, trials):
         return evaluate(list(space.grid()))
     optuna = _optuna(space, trials)
@@ -62,6 +83,24 @@ def search(space: Space, evaluate: Evaluate, trials: int, seed: int) -> list[Tri
     return list(found.values())
 
 
+def _halved(
+    space: Space, evaluate: Evaluate, trials: int, seed: int, course: Course
+) -> list[Trial]:
+    """Draws points that nothing rules out, and runs them rung by rung."""
+    if space.size is None:
+        raise InputError(f"{space.path}: a range without steps cannot be halved; give it a step")
+    pruner = Pruner(space)
+    kept = [point for point in space.grid() if not space.plans or pruner.keeps(point)]
+    course.candidates, course.pruned = space.size, dict(pruner.counts)
+    if trials < len(kept):
+        chosen = np.random.Generator(np.random.PCG64(seed)).choice(len(kept), trials, replace=False)
+        kept = [kept[i] for i in sorted(chosen)]
+    course.drawn = len(kept)
+    if space.file.halving is None:
+        return evaluate(kept)
+    return halved(space, evaluate, kept, course.rungs)
+
+
 def _key(point: Point) -> str:
     return json.dumps(point, sort_keys=True)
 
@@ -74,6 +113,16 @@ def best(space: Space, trials: Sequence[Trial]) -> list[int]:
     ]
     front = pareto_front(costs)
     return [feasible[i] for i in sorted(front, key=lambda i: (costs[i], i))]
+
+
+def fronts(space: Space, trials: Sequence[Trial]) -> dict[str, list[int]]:
+    """For every architecture, the indices of the trials that no other one of it beats."""
+    names = dict.fromkeys(architecture_of(space, trial.point) for trial in trials)
+    found = {}
+    for name in names:
+        own = [i for i, one in enumerate(trials) if architecture_of(space, one.point) == name]
+        found[name] = [own[i] for i in best(space, [trials[i] for i in own])]
+    return found
 
 
 def _sign(more: bool) -> int:

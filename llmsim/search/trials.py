@@ -10,10 +10,25 @@ from pathlib import Path
 from llmsim.config.code_identity import code_hash
 from llmsim.config.errors import InputError, PluginRefused
 from llmsim.search.apply import Base, Run, run_of
-from llmsim.search.figures import DEVICES, excluded_by_devices, figure, names, shortfall
+from llmsim.search.figures import (
+    DEVICES,
+    PRICE,
+    capacity_figures,
+    excluded_by_devices,
+    figure,
+    names,
+    shortfall,
+)
 from llmsim.search.journal import Answer, Journal, Trial, key_of, run_key
-from llmsim.search.point import FUNCTION, Asked, Ended, died
-from llmsim.search.space import Point
+from llmsim.search.point import (
+    CAPACITY_FUNCTION,
+    FUNCTION,
+    Asked,
+    AskedCapacity,
+    Ended,
+    died,
+)
+from llmsim.search.space import Point, bounds_of
 from llmsim.sizing.workers import WorkerDied, Workers
 
 INTERRUPTED = (-signal.SIGINT, -signal.SIGTERM)
@@ -96,15 +111,17 @@ class Trials:
         return known if known is not None else self._run(point, run)
 
     def _run(self, point: Point, run: Run) -> Trial:
-        folder = self._folder / hashlib.sha256(key_of(point).encode()).hexdigest()[:12]
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "cluster.json").write_text(run.cluster, encoding="utf-8")
+        folder = _folder_of(point)
+        if self._base.space.halves:
+            folder = ""  # those of the best points are written at the end
+        else:
+            self._write(folder, run)
         try:
             ended = self._ended(run)
         except WorkerDied as error:
             if error.code in INTERRUPTED:
                 raise KeyboardInterrupt from None
-            return Trial(point, "failed", died(error.code), self._known(run), folder.name)
+            return Trial(point, "failed", died(error.code), self._known(run), folder)
         if ended.how == "plugin_refused":
             raise PluginRefused(f"{self._base.space.path}: {ended.said}")
         trial = self._judged(point, run, folder, ended)
@@ -113,15 +130,33 @@ class Trials:
             self.journal.add(Answer(trial, run_key(run), code, ended.files))
         return trial
 
+    def _write(self, folder: str, run: Run) -> None:
+        path = self._folder / folder
+        path.mkdir(parents=True, exist_ok=True)
+        (path / "cluster.json").write_text(run.cluster, encoding="utf-8")
+
+    def with_cluster_file(self, trial: Trial) -> Trial:
+        """The trial, whose cluster file is written if it was not."""
+        if trial.folder:
+            return trial
+        folder = _folder_of(trial.point)
+        self._write(folder, run_of(self._base, trial.point))
+        return replace(trial, folder=folder)
+
     def _ended(self, run: Run) -> Ended:
-        asked = Asked(
-            run.cluster,
-            str(self._folder / "cluster.json"),
-            run.words,
-            tuple(names(self._base.space)),
-            self._allow_plugins,
-        )
-        ended: Ended = self._workers.ask(FUNCTION, asked)
+        space = self._base.space
+        name = str(self._folder / "cluster.json")
+        load, wanted = space.file.load, names(space)
+        if load is None:
+            asked = Asked(run.cluster, name, run.words, tuple(wanted), self._allow_plugins)
+            ended: Ended = self._workers.ask(FUNCTION, asked)
+            return ended
+        bounds = bounds_of(load)
+        figures = (*wanted, *bounds, PRICE)
+        asked = Asked(run.cluster, name, run.words, figures, self._allow_plugins)
+        low, high = float(load.rate.first), float(load.rate.last)
+        whole = AskedCapacity(asked, low, high, load.precision, bounds, str(space.path))
+        ended = self._workers.ask(CAPACITY_FUNCTION, whole)
         return ended
 
     def _known(self, run: Run) -> dict[str, float]:
@@ -129,19 +164,25 @@ class Trials:
         wanted = names(self._base.space)
         return {DEVICES: float(run.devices)} if DEVICES in wanted else {}
 
-    def _judged(self, point: Point, run: Run, folder: Path, ended: Ended) -> Trial:
+    def _judged(self, point: Point, run: Run, folder: str, ended: Ended) -> Trial:
         space, wanted = self._base.space, self._known(run)
         if ended.verdict:
             reason = ended.said.removeprefix(f"{self._folder / 'cluster.json'}: ")
-            return Trial(point, "infeasible", reason, wanted, folder.name)
+            return Trial(point, "infeasible", reason, wanted, folder)
         if ended.summary is None:
-            return Trial(point, "failed", ended.failure, wanted, folder.name)
-        known = {DEVICES: float(run.devices)}
-        values = {name: figure(ended.summary, known, name, space) for name in names(space)}
+            return Trial(point, "failed", ended.failure, wanted, folder)
+        known, where = {DEVICES: float(run.devices)}, str(space.path)
+        if ended.capacity_rps is not None:
+            known |= capacity_figures(ended.summary, ended.capacity_rps, run.devices, where)
+        values = {name: figure(ended.summary, known, name, where) for name in names(space)}
         missing = [name for name, value in values.items() if value is None]
         found = {name: value for name, value in values.items() if value is not None}
         if missing:
             reason = f"the run has no {missing[0]} (docs/reference/metrics.md)"
-            return Trial(point, "infeasible", reason, found, folder.name)
-        reason = shortfall(space, found)
-        return Trial(point, "short" if reason else "feasible", reason, found, folder.name)
+            return Trial(point, "infeasible", reason, found, folder)
+        reason = ended.said if ended.capacity_rps == 0 else shortfall(space.file.require, found)
+        return Trial(point, "short" if reason else "feasible", reason, found, folder)
+
+
+def _folder_of(point: Point) -> str:
+    return hashlib.sha256(key_of(point).encode()).hexdigest()[:12]

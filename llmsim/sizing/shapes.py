@@ -12,14 +12,14 @@ trades TTFT for TPOT.
 STAGES = (1, 2)
 
 
-def shapes(model: str, devices_per_node: int) -> Iterator[Shape]:
+def shapes(model: str, devices_per_node: int, stages: tuple[int, ...] = STAGES) -> Iterator[Shape]:
     """Every layout of powers of two that fits one node; of experts also those with whole ones."""
     from llmsim.model import load_model
 
     experts = load_model(model).num_experts
     tp = 1
     while tp <= devices_per_node:
-        for pp in STAGES:
+        for pp in stages:
             if tp * pp > devices_per_node:
                 continue
             yield Shape(tp, pp)

@@ -3,6 +3,7 @@
 import io
 from collections.abc import Sequence
 from contextlib import redirect_stderr
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from llmsim.api.checked.run_options import RunOptions
@@ -15,13 +16,15 @@ from llmsim.config import input_files
 from llmsim.config.code_identity import code_hash
 from llmsim.config.errors import LlmsimError
 from llmsim.config.kept import KeptWithFiles
-from llmsim.search.point import Asked, Ended
+from llmsim.search.figures import figure, shortfall
+from llmsim.search.point import Asked, AskedCapacity, Ended
+from llmsim.search.rates import words_at
 
 if TYPE_CHECKING:
     from llmsim.core import Workload
-    from llmsim.lowering import LoweredDeployment
     from llmsim.sizing.measure import Bench
 
+DATASET, REQUESTS = "--dataset", "--num-reqs"
 COSTLY = ("utilisation", "sources")
 """Blocks of the summary that take as long as a short run on many groups."""
 _COMPILED = CompiledClusters()
@@ -49,9 +52,16 @@ class _Run:
         return code
 
     def _options(self) -> RunOptions:
+        """The checked options; the dataset and the number of requests differ from run to run."""
         asked = self._asked
         plugins = "--allow-plugins" if asked.allow_plugins else "--no-allow-plugins"
+        own = {word.partition("=")[0]: word.partition("=")[2] for word in asked.words[::-1]}
+        dataset, requests = own.get(DATASET, ""), own.get(REQUESTS, "0")
+        plain = bool(dataset) and requests.isdecimal() and len(requests) < 10
         words = (f"--cluster-config={asked.name}", *asked.words, plugins)
+        if plain:
+            varying = (f"{DATASET}=", f"{REQUESTS}=")
+            words = (*(word for word in words if not word.startswith(varying)), f"{DATASET}=any")
 
         def checked() -> RunOptions:
             try:
@@ -60,10 +70,12 @@ class _Run:
                 self.how = how_it_ended(error)
                 raise
 
-        return _OPTIONS.get(words, checked, keep=not asked.allow_plugins)
+        options = _OPTIONS.get(words, checked, keep=not asked.allow_plugins)
+        return replace(options, dataset=dataset, num_reqs=int(requests)) if plain else options
 
     def _simulated(self, options: RunOptions) -> int:
         from llmsim.api.prepare import with_workload
+        from llmsim.api.report import short_summary_of, summary_of
         from llmsim.api.verdict import verdict
         from llmsim.simulate import simulate
 
@@ -75,24 +87,19 @@ class _Run:
             record_series=False,
             record_steps=False,
         )
-        results = simulate(prepared.lowered, prepared.workload, prepared.simulation)
+        costly = any(name.startswith(COSTLY) for name in self._asked.figures)
+        full = costly or bool(options.require)
+        simulation = replace(prepared.simulation, record_sources=full)
+        results = simulate(prepared.lowered, prepared.workload, simulation)
         if options.require:
             from llmsim.api.provenance_gate import require
 
             require(options.require, prepared.lowered, results)
-        summary = self._summary(results, prepared.lowered, options)
+        written = summary_of if full else short_summary_of
+        summary = written(results, prepared.lowered, options.targets_ps)
         code = verdict(results, summary["invariants"])
         self.summary = summary
         return code
-
-    def _summary(
-        self, results: Any, lowered: "LoweredDeployment", options: RunOptions
-    ) -> dict[str, Any]:
-        from llmsim.api.report import short_summary_of, summary_of
-
-        if any(name.startswith(COSTLY) for name in self._asked.figures):
-            return summary_of(results, lowered, options.targets_ps)
-        return short_summary_of(results, lowered, options.targets_ps)
 
 
 class _KeptDataset:
@@ -125,3 +132,42 @@ def ended(_: "Bench", asked: Asked) -> Ended:
         code_hash(),
         tuple(files.listed()),
     )
+
+
+def capacity(bench: "Bench", asked: AskedCapacity) -> Ended:
+    """Bisects the rate; the draws of all rates are equal, so nothing but the rate differs.
+
+    The highest rate counts as the capacity where it is within the bounds.
+    """
+
+    def at(rate: float) -> Ended:
+        words = words_at(asked.asked.words, rate)
+        return ended(bench, replace(asked.asked, words=words))
+
+    def missed(found: Ended) -> str:
+        if found.summary is None:
+            return found.said
+        names = tuple(asked.bounds)
+        values = {name: figure(found.summary, {}, name, asked.where) for name in names}
+        absent = [name for name, value in values.items() if value is None]
+        if absent:
+            return f"the run has no {absent[0]}"
+        return shortfall(asked.bounds, {name: value or 0.0 for name, value in values.items()})
+
+    low, high = asked.low, asked.high
+    best = at(low)
+    if best.summary is None:
+        return best
+    if why := missed(best):
+        return replace(best, capacity_rps=0.0, said=f"at {low:g} requests/s {why}")
+    top = at(high)
+    if not missed(top):
+        return replace(top, capacity_rps=high)
+    while high / low > 1 + asked.precision:
+        middle = (low * high) ** 0.5
+        found = at(middle)
+        if missed(found):
+            high = middle
+        else:
+            low, best = middle, found
+    return replace(best, capacity_rps=low)

@@ -97,21 +97,26 @@ def command(
     asked = load_space(space)
     base = load_base(asked)
     folder = check_writable_folder(output)
+    course = study.Course() if asked.halves else None
     workers = Workers(jobs, apart=True, fresh=allow_plugins)
     known = Trials(base, folder, workers, _told, allow_plugins=allow_plugins)
     _tell_stale(known.journal)
     try:
         with terminable(), workers:
-            found = study.search(asked, known.of, trials, seed)
+            found = study.search(asked, known.of, trials, seed, course)
     except KeyboardInterrupt:
         raise InterruptedRun(
             f"interrupted after {known.known} points, which are in {output}; the same call goes "
             "on from there"
         ) from None
     front = study.best(asked, found)
-    result = report.as_json(asked, found, front, grid=study.is_grid(asked, trials), seed=seed)
+    for i in front:
+        found[i] = known.with_cluster_file(found[i])
+    grid = study.is_grid(asked, trials)
+    result = report.as_json(asked, found, front, grid=grid, seed=seed, course=course)
     write_json(result, output / "result.json")
-    sys.stdout.write(json_text(result) if as_json else report.as_table(asked, found, front))
+    shown = report.as_table(asked, found, front) + (report.counts_text(course) if course else "")
+    sys.stdout.write(json_text(result) if as_json else shown)
     _refuse_unfinished(found, known.journal, output)
     if not front:
         raise InfeasibleError(_why_none(found, output))

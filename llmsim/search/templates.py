@@ -1,0 +1,111 @@
+"""The deployments of a model on a number of devices: every architecture, layout and split."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from llmsim.config.errors import InputError, NotYetError, nearest
+from llmsim.sizing.plan import Plan, Pool, Shape
+from llmsim.sizing.shapes import ARCHITECTURES, shapes
+
+DEPLOYMENT = "deployment"
+"""The name of the dimension whose values are the deployments."""
+STEPS = 32
+"""Splits of the devices between prefill and decode instances, unless `split_step` says otherwise.
+"""
+STAGES = (1, 2, 4)
+Given = TypeVar("Given", str, int)
+
+
+@dataclass(frozen=True)
+class Template:
+    """What a search file says in place of a cluster file."""
+
+    model: str
+    hardware: str | list[str]
+    gpus: int | list[int]
+    architecture: str | list[str]
+    split_step: int
+    tp: list[int]
+    pp: list[int]
+
+
+def plans_of(where: str, template: Template, devices_per_node: int) -> dict[str, Plan]:
+    """Every deployment by its label; only layouts that the rules allow are among them.
+
+    Raises InputError that begins with `where`.
+    """
+    from llmsim.model import load_model
+    from llmsim.model.hardware import data_sheet
+
+    load_model(template.model)
+    devices = _listed(template.hardware)
+    counts = _listed(template.gpus)
+    for count in counts:
+        if not 1 <= count <= 1 << 16:
+            raise InputError(f"{where}: gpus is {count}; it must be from 1 to {1 << 16}")
+    found: dict[str, Plan] = {}
+    for device, count in itertools.product(devices, counts):
+        data_sheet(device)
+        for architecture in _architectures(where, template):
+            for plan in _plans(template, device, count, architecture, devices_per_node):
+                name = f"{device}: " if len(devices) > 1 else ""
+                found[f"{name}{plan.label}"] = plan
+    if not found:
+        raise InputError(
+            f"{where}: no layout of {template.model} has exactly {template.gpus} devices; give "
+            "other gpus, tp or pp"
+        )
+    return found
+
+
+def _listed(given: Given | list[Given]) -> list[Given]:
+    return given if isinstance(given, list) else [given]
+
+
+def _architectures(where: str, template: Template) -> Iterator[str]:
+    for name in _listed(template.architecture) or ARCHITECTURES:
+        if name == "afd":
+            raise NotYetError(
+                f"{where}: architecture afd (attention and FFN on different devices) is no axis of "
+                f"a search in this version; give {' or '.join(ARCHITECTURES)}"
+            )
+        if name not in ARCHITECTURES:
+            raise InputError(
+                f'{where}: architecture is "{name}"{nearest(name, ARCHITECTURES)}; give '
+                f"{', '.join(ARCHITECTURES)}"
+            )
+        yield name
+
+
+def _plans(
+    template: Template, device: str, gpus: int, architecture: str, devices_per_node: int
+) -> Iterator[Plan]:
+    allowed = [
+        shape
+        for shape in shapes(template.model, devices_per_node, STAGES)
+        if (not template.tp or shape.tp in template.tp)
+        and (not template.pp or shape.pp in template.pp)
+    ]
+    if architecture == "colocated":
+        for shape in allowed:
+            if gpus % shape.devices == 0:
+                pools: tuple[Pool, ...] = (Pool(shape, gpus // shape.devices),)
+                yield Plan(template.model, device, pools, devices_per_node=devices_per_node)
+        return
+    tensor_parallel = [shape for shape in allowed if shape.pp == shape.dp == 1]
+    for pools in _splits(tensor_parallel, gpus, template.split_step or max(1, gpus // STEPS)):
+        yield Plan(template.model, device, pools, devices_per_node=devices_per_node)
+
+
+def _splits(allowed: Sequence[Shape], gpus: int, step: int) -> Iterator[tuple[Pool, ...]]:
+    """Prefill and decode instances of any two layouts, for every split of the devices in steps."""
+    for one, other in itertools.product(allowed, repeat=2):
+        for prefill in range(step, gpus, step):
+            decode = gpus - prefill
+            if prefill % one.devices == 0 and decode % other.devices == 0:
+                yield (
+                    Pool(one, prefill // one.devices, "prefill"),
+                    Pool(other, decode // other.devices, "decode"),
+                )
