@@ -7,6 +7,7 @@
    whole deployment.
 """
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,6 +32,11 @@ TOGETHER = 4
 PARTNERS = 2
 """Instances of the other role while one role's capacity is measured."""
 COARSE = 0.05
+MOST_CHEAPER = 200
+MOST_INSTANCES = 16
+"""Deployments, and instances of one layout, that are tried below the best one's cost."""
+IMPROVED = 0.01
+"""Share by which more instances have to come nearer to the targets, for still more to be tried."""
 GROWTH = 16
 """Times the load that the best plan is driven to at most."""
 BATCH = 8
@@ -119,6 +125,8 @@ def search(question: Question, workers: Workers, prices: Mapping[str, float | No
         if meeting:
             found.meeting.append(min(meeting, key=lambda one: one.plan.devices))
     found.meeting.sort(key=lambda one: _rank(one, question, prices))
+    if question.load.shares_prefixes():
+        _try_cheaper(found, plans, workers, prices)
     found.evaluated += len(found.units)
     _order_missing(found)
     if found.meeting:
@@ -126,6 +134,64 @@ def search(question: Question, workers: Workers, prices: Mapping[str, float | No
             "llmsim.sizing.search:headroom", [(found.meeting[0].plan, question)]
         )
     return found
+
+
+def _try_cheaper(
+    found: Found,
+    plans: "Sequence[Bounded]",
+    workers: Workers,
+    prices: Mapping[str, float | None],
+) -> None:
+    """Runs the deployments that cost less than the best one, those nearest to it first.
+
+    Sessions find their prompts cached where they ran before, and wait for their own answers: fewer
+    instances may serve them better, and one role's speed changes the load of the other. Capacities
+    of parts say too little then.
+    """
+    question = found.question
+    most = cost_of(found.meeting[0].plan, question, prices) if found.meeting else math.inf
+    tried = {one.plan for one in (*found.meeting, *found.missing)}
+    cheaper = [
+        plan
+        for plan in _deployments(plans, question)
+        if cost_of(plan, question, prices) < most and plan not in tried
+    ]
+    cheaper.sort(key=lambda plan: cost_of(plan, question, prices), reverse=bool(found.meeting))
+    tasks = [(plan, question) for plan in cheaper[:MOST_CHEAPER]]
+    candidates = list(workers.map("llmsim.sizing.search:verified", tasks))
+    found.evaluated += len(candidates)
+    found.meeting += [one for one in candidates if one.meets]
+    found.missing += [one for one in candidates if not one.meets]
+    found.meeting.sort(key=lambda one: _rank(one, question, prices))
+
+
+def _deployments(plans: "Sequence[Bounded]", question: Question) -> Iterable[Plan]:
+    """Every deployment of the layouts that were not pruned, with few instances of each."""
+    prefills = [one.plan for one in plans if one.role == "prefill"]
+    decodes = [one.plan for one in plans if one.role == "decode"]
+    wholes = [one.plan for one in plans if one.role == "both"]
+    pairs = [
+        replace(one, pools=(one.pools[0], other.pools[1]))
+        for one in prefills
+        for other in decodes
+        if one.device == other.device
+    ]
+    for plan in (*wholes, *pairs):
+        counts = [
+            range(1, min(MOST_INSTANCES, question.max_devices // pool.shape.devices) + 1)
+            for pool in plan.pools
+        ]
+        for chosen in itertools.product(*counts):
+            wanted = plan.with_counts(*chosen)
+            if wanted.devices <= question.max_devices:
+                yield wanted
+
+
+def verified(bench: Bench, task: tuple[Plan, Question]) -> Candidate:
+    """A deployment under the load that is asked for."""
+    plan, question = task
+    run, missed, problem = _able(bench, plan, question)
+    return Candidate(plan, run, tuple(missed), problem)
 
 
 def _measure_units(
@@ -333,19 +399,32 @@ def _able(bench: Bench, plan: Plan, question: Question) -> tuple[Measured | None
 def _grown(
     run: Any, counts: tuple[int, ...], plan: Plan, question: Question
 ) -> tuple[int, ...] | None:
-    """More instances of what is missed until the targets are met; None at the limit of devices."""
+    """More instances of what is missed until the targets are met; None at the limit of devices, or
+    where twice as many devices miss the targets by as much.
+    """
+    nearest, nearest_devices = math.inf, 0
     while plan.with_counts(*counts).devices > question.max_devices and max(counts) > 1:
         counts = tuple(max(1, count - 1) for count in counts)
     while plan.with_counts(*counts).devices <= question.max_devices:
         found = run(counts)
         if found.meets:
             return counts
+        devices, missed = found.plan.devices, _missed_by(found)
+        if not nearest_devices or missed < nearest * (1 - IMPROVED):
+            nearest, nearest_devices = missed, devices
+        elif devices >= 2 * nearest_devices:
+            return None
         at = 0
         if len(counts) > 1 and found.misses:
             at = 0 if found.misses[0].metric == "ttft" else 1
         step = max(1, counts[at] // 8)
         counts = tuple(count + step * (i == at) for i, count in enumerate(counts))
     return None
+
+
+def _missed_by(one: Candidate) -> float:
+    """Found over target of what is missed most; infinite where requests did not end."""
+    return 1 + one.misses[0].by if one.misses and one.run is not None else math.inf
 
 
 def _shrunk(run: Any, counts: tuple[int, ...]) -> tuple[int, ...]:

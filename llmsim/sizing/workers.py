@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from llmsim.config.errors import FailedRuns
 from llmsim.lowering import LoweringOptions
@@ -18,6 +18,20 @@ from llmsim.sizing.worker import function_of, receive, send
 
 TRIES = 2
 """A task whose process died is tried once more; then it has no answer."""
+
+
+class Worker(Protocol):
+    """One process, wherever it runs, that answers one task after the other."""
+
+    def ask(self, function: str, task: Any) -> tuple[str, Any]:
+        """("answer", value) or ("error", exception); EOFError or OSError where the process is
+        gone.
+        """
+        ...
+
+    def end(self) -> int:
+        """Ends it; returns its exit code."""
+        ...
 
 
 class WorkerDied(Exception):
@@ -33,7 +47,7 @@ class Workers:
 
     `function` is named as `module:name`; it takes a `Bench` and a task, both of which can be
     pickled. With one job everything runs in this process, unless `apart` is set. `fresh` processes
-    answer one task each, for tasks that run a user's code.
+    answer one task each, for tasks that run a user's code. `start` starts a process.
     """
 
     def __init__(
@@ -43,14 +57,16 @@ class Workers:
         *,
         apart: bool = False,
         fresh: bool = False,
+        start: "Callable[[LoweringOptions], Worker] | None" = None,
     ) -> None:
         self.jobs = jobs or os.cpu_count() or 1
         self._options = options or LoweringOptions()
         self._apart, self._fresh = apart or fresh, fresh
+        self._start: Callable[[LoweringOptions], Worker] = start or _Process
         self._bench = Bench(self._options)
         self._closed = False
-        self._idle: SimpleQueue[_Process | None] = SimpleQueue()
-        self._all: list[_Process] = []
+        self._idle: SimpleQueue[Worker | None] = SimpleQueue()
+        self._all: list[Worker] = []
         self._lock = threading.Lock()
         for _ in range(self.jobs):
             self._idle.put(None)
@@ -106,11 +122,11 @@ class Workers:
                     ) from None
         raise AssertionError("the loop returns or raises")
 
-    def _started(self) -> "_Process":
+    def _started(self) -> Worker:
         with self._lock:
             if self._closed:
                 raise KeyboardInterrupt
-            process = _Process(self._options)
+            process = self._start(self._options)
             self._all.append(process)
         return process
 
@@ -135,7 +151,7 @@ class Workers:
 
 
 class _Process:
-    """One worker and the pipes to it."""
+    """One worker on this machine and the pipes to it."""
 
     def __init__(self, options: LoweringOptions) -> None:
         self._process = subprocess.Popen(

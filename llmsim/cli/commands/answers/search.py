@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from llmsim.cli.run.command_line import given_path
-from llmsim.config.errors import FailedRuns, InfeasibleError, InputError, InterruptedRun
+from llmsim.config.errors import FailedRuns, InfeasibleError, InputError, InterruptedRun, nearest
 
 if TYPE_CHECKING:
     from llmsim.search.journal import Journal, Trial
+    from llmsim.sizing.workers import Workers
 
+LOCAL, RAY = "local", "ray"
 HELP = (
     "Simulate many deployments and list the best ones. The search file names the dimensions of "
     "the space (fields of a cluster file, options of run, replicas), the objectives, and the "
@@ -68,6 +70,15 @@ AllowPlugins = Annotated[
         help="Allows the search file to name Python plug-ins, whose code then runs (SECURITY.md).",
     ),
 ]
+Executor = Annotated[
+    str,
+    typer.Option(
+        "--executor",
+        metavar="<local|ray>",
+        help="Runs points in processes of this machine (local) or as actors of Ray "
+        "(llmsim[ray]); results are equal.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Prints JSON on stdout instead of a table.")]
 
 
@@ -79,6 +90,7 @@ def command(
     seed: Seed = 0,
     as_json: Json = False,
     allow_plugins: AllowPlugins = False,
+    executor: Executor = LOCAL,
 ) -> int:
     """Searches and writes.
 
@@ -92,13 +104,12 @@ def command(
     from llmsim.search.apply import load_base
     from llmsim.search.space import load_space
     from llmsim.search.trials import Trials
-    from llmsim.sizing.workers import Workers
 
     asked = load_space(space)
     base = load_base(asked)
     folder = check_writable_folder(output)
     course = study.Course() if asked.halves else None
-    workers = Workers(jobs, apart=True, fresh=allow_plugins)
+    workers = _workers(executor, jobs, fresh=allow_plugins)
     known = Trials(base, folder, workers, _told, allow_plugins=allow_plugins)
     _tell_stale(known.journal)
     try:
@@ -121,6 +132,22 @@ def command(
     if not front:
         raise InfeasibleError(_why_none(found, output))
     return 0
+
+
+def _workers(executor: str, jobs: int, *, fresh: bool) -> "Workers":
+    """The processes that run points; raises InputError for an executor that is none."""
+    from llmsim.sizing.ray_worker import RayWorker, actors
+    from llmsim.sizing.workers import Workers
+
+    if executor not in (LOCAL, RAY):
+        raise InputError(
+            f'--executor is "{executor}"{nearest(executor, (LOCAL, RAY))}; give {LOCAL} or {RAY}',
+            field="--executor",
+            value=executor,
+        )
+    if executor == LOCAL:
+        return Workers(jobs, apart=True, fresh=fresh)
+    return Workers(actors(jobs), apart=True, fresh=fresh, start=RayWorker)
 
 
 def _tell_stale(journal: "Journal") -> None:
