@@ -5,16 +5,14 @@ usage: python evaluation/search_scale.py [--file FILE] [--points 10000] [--brute
 
 `--points N` runs N drawn points of the study and prints the CPU seconds. `--brute N` compares the
 front of halving with that of running N points with all requests. `--kills N` kills a search of
-`--brute` points with signal 9 at N random moments, starts it again each time, and compares the
+`--brute` (or 500) points with signal 9 at N random moments, starts it again each time, and compares the
 result with that of an undisturbed search. 0 leaves a part out.
 """
 
 import json
-import os
 import random
 import resource
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -85,7 +83,7 @@ def killed(file: Path, output: Path, points: int, jobs: int, kills: int) -> str:
         )
         time.sleep(draw.uniform(0.0, LONGEST_S))
         ended += process.poll() is not None
-        os.kill(process.pid, signal.SIGKILL)
+        process.kill()
         process.wait()
         lines = answers(journal)
         lost += lines < known
@@ -130,7 +128,8 @@ def main() -> None:
     if given.brute:
         print(compared(given.file, given.output, given.brute, given.jobs), flush=True)
     if given.kills:
-        print(killed(given.file, given.output, given.brute, given.jobs, given.kills), flush=True)
+        points = given.brute or 500
+        print(killed(given.file, given.output, points, given.jobs, given.kills), flush=True)
 
 
 if __name__ == "__main__":

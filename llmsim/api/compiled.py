@@ -51,12 +51,13 @@ WORKLOAD_OPTIONS = (
 class CompiledClusters:
     """Clusters that were compiled in this process, while the files that they were made of last.
 
-    Clusters that differ in the number of their instances share the tables of their groups.
+    With `share_groups` clusters that differ in the number of their instances share the tables of
+    their groups, for a process that runs one simulation after the other.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, share_groups: bool = False) -> None:
         self._clusters: KeptWithFiles[Compiled] = KeptWithFiles(KEPT)
-        self._groups = KnownGroups()
+        self._groups = KnownGroups() if share_groups else None
 
     def get(self, cluster: Cluster, options: RunOptions) -> "Compiled":
         """The compiled cluster; made now where it, an option or a file is new."""

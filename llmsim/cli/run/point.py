@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 DATASET, REQUESTS = "--dataset", "--num-reqs"
 COSTLY = ("utilisation", "sources")
 """Blocks of the summary that take as long as a short run on many groups."""
-_COMPILED = CompiledClusters()
+_COMPILED = CompiledClusters(share_groups=True)
 _OPTIONS: KeptWithFiles[RunOptions] = KeptWithFiles(256)
 _WORKLOADS: KeptWithFiles["Workload"] = KeptWithFiles(8)
 
