@@ -5,8 +5,8 @@ usage: python evaluation/search_scale.py [--file FILE] [--points 10000] [--brute
 
 `--points N` runs N drawn points of the study and prints the CPU seconds. `--brute N` compares the
 front of halving with that of running N points with all requests. `--kills N` kills a search of
-`--brute` (or 500) points with signal 9 at N random moments, starts it again each time, and compares the
-result with that of an undisturbed search. 0 leaves a part out.
+`--brute` (or 500) points with signal 9 at N random moments, starts it again each time, and compares
+the result with that of an undisturbed search. 0 leaves a part out.
 """
 
 import json
