@@ -24,6 +24,7 @@ from llmsim.core import (
 )
 from llmsim.lowering import LoweredDeployment, LoweredGroup
 from llmsim.lowering.kv.tiers import LoweredTiers
+from llmsim.lowering.parallel_layout import LoweredLockstep
 from llmsim.lowering.request_speculation import request_speculation
 from llmsim.results.detokenization_delay import with_output_processing
 from llmsim.results.invariants import check_invariants
@@ -218,15 +219,7 @@ def _native_config(
             _group(group, workload, options, record_schedule=group.info.index in recorded)
             for group in deployment.groups
         ],
-        lockstep=[
-            _native.LockstepSpec(
-                list(lockstep.groups),
-                lockstep.sync_interval,
-                lockstep.expanded,
-                outside.of(lockstep.groups[0]) if outside else None,
-            )
-            for lockstep in deployment.lockstep_groups
-        ],
+        lockstep=[_lockstep(one, outside) for one in deployment.lockstep_groups],
         network=None if deployment.network is None else deployment.network.config,
         contention=[] if outside else [domain.native() for domain in deployment.contended],
         kv_tiers=None if options.tiers is None else options.tiers.config,
@@ -241,6 +234,14 @@ def _native_config(
         limits=None if options.horizon_ps is None else _native.Limits(options.horizon_ps),
         live=_native.Live(len(workload), workload.granularity) if live else None,
     )
+
+
+def _lockstep(lockstep: LoweredLockstep, outside: StepTimes | None) -> "_native.LockstepSpec":
+    groups, interval = list(lockstep.groups), lockstep.sync_interval
+    if lockstep.afd is not None:
+        return _native.LockstepSpec(groups, interval, lockstep.afd, lockstep.exact)
+    times = outside.of(groups[0]) if outside else None
+    return _native.LockstepSpec(groups, interval, lockstep.expanded, times)
 
 
 def _source(
@@ -305,11 +306,12 @@ def _refuse_what_a_python_scheduler_does_not_do(
 def _group(
     group: LoweredGroup, workload: Workload, options: SimulationOptions, *, record_schedule: bool
 ) -> "_native.GroupSpec":
-    group.scheduler.speculation.acceptance.seed = options.seed
-    group.scheduler.speculation.requests = request_speculation(workload)
+    if group.scheduler is not None:
+        group.scheduler.speculation.acceptance.seed = options.seed
+        group.scheduler.speculation.requests = request_speculation(workload)
     return _native.GroupSpec(
         group.native,
-        _scheduler(group, workload, options),
+        None if group.scheduler is None else _scheduler(group, workload, options),
         group.program,
         group.expanded,
         record_steps=options.record_steps,
@@ -321,6 +323,7 @@ def _group(
 def _scheduler(
     group: LoweredGroup, workload: Workload, options: SimulationOptions
 ) -> "_native.SchedulerConfig | _native.PythonSchedulerConfig":
+    assert group.scheduler is not None, "the caller looked"
     steps = _scheduler_in_python(group, workload, options)
     if steps is None:
         return options.policies.applied(with_ranking(group.scheduler, group.engine, workload))

@@ -131,6 +131,24 @@ class Economics:
 
 
 @dataclass(frozen=True)
+class AfdRole:
+    """What a group does under attention-FFN disaggregation, and with whom."""
+
+    name: str
+    """Of the afd_group."""
+    domain: Literal["attention", "ffn"]
+    lanes: int
+    """Micro-batches of a batch."""
+    dispatch: Literal["dense", "routed"]
+    attention: tuple[int, ...] = ()
+    """Indices of the groups that run attention, in order."""
+    ffn: tuple[int, ...] = ()
+    """Indices of the groups that run FFNs, in order."""
+    attention_tp: int = 1
+    """Tensor-parallel ranks of an attention group."""
+
+
+@dataclass(frozen=True)
 class Group:
     """One model serving group: an instance of the cluster file."""
 
@@ -157,6 +175,9 @@ class Group:
     dp_nodes: int
     """On how many nodes the members of its dp_group are."""
     pd_type: str | None
+    """Whether it computes prompts or answers alone; of an attention group "decode" where another
+    instance computes its prompts, of an FFN group None.
+    """
     memory: MemorySpec
     """Of each device."""
     engine: EngineArgs
@@ -167,6 +188,13 @@ class Group:
     """Keys of npu_mem that the file leaves to the device's data sheet."""
     whole_experts_asked: bool = False
     """Whether the file asks for whole experts on each rank, under vLLM's name."""
+    afd: AfdRole | None = None
+    """None: the group runs whole layers."""
+
+    @property
+    def role(self) -> str | None:
+        """`pd_type` as the cluster file has it."""
+        return self.pd_type if self.afd is None else self.afd.domain
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,11 @@ from types import MappingProxyType
 
 from pydantic import ValidationError
 
+from llmsim.config.cluster_file.afd import resolve_afd
 from llmsim.config.cluster_file.cluster import Cluster, placements
 from llmsim.config.cluster_file.devices import CxlMemory, Memory, Storage
 from llmsim.config.cluster_file.disaggregation import resolve_disaggregation
-from llmsim.config.cluster_file.instance import Instance
+from llmsim.config.cluster_file.instance import AFD_ROLES, Instance
 from llmsim.config.cluster_file.json_positions import Location, field_path
 from llmsim.config.cluster_file.power import resolve_node_power, resolve_pool_power
 from llmsim.config.deployment import (
@@ -66,6 +67,7 @@ def resolve(
         before = instance, group
         for _ in range(instance.layout.replicas):
             groups.append(replace(group, index=len(groups)))
+    groups = resolve_afd(cluster, groups)
     nodes = tuple(
         Node(
             index=i,
@@ -139,6 +141,10 @@ def _group(
     layout = instance.layout
     node = location[1]
     assert isinstance(node, int)
+    dp_group, dp = instance.dp_group, len(nodes_of[instance.dp_group])
+    if layout.replicas > 1:
+        alone = instance.pd_type in AFD_ROLES  # ranks share nothing but the FFN instances
+        dp_group, dp = (None, 1) if alone else (field_path(location), layout.replicas)
     return Group(
         index=0,
         node=node,
@@ -152,10 +158,10 @@ def _group(
         ep=layout.ep,
         ffn_tp=layout.ffn_tp,
         pp_layers=instance.pp_layers,
-        dp_group=instance.dp_group if layout.replicas == 1 else field_path(location),
-        dp=len(nodes_of[instance.dp_group]) if layout.replicas == 1 else layout.replicas,
+        dp_group=dp_group,
+        dp=dp,
         dp_nodes=len(set(nodes_of[instance.dp_group])),
-        pd_type=instance.pd_type,
+        pd_type=None if instance.pd_type in AFD_ROLES else instance.pd_type,
         memory=memory,
         engine=_engine(cluster, location, layers, profile, instance, memory.capacity_bytes),
         offloading=_offloading(cluster, location, instance, switches),

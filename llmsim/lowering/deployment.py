@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 
 from llmsim import _native
 from llmsim.config import Deployment, EngineArgs, Group
-from llmsim.config.deployment import Offloading
+from llmsim.config.deployment import AfdRole, Offloading
 from llmsim.config.errors import InputError, LlmsimError
 from llmsim.lowering.adjust.apply import adjusted, adjustment_notes
 from llmsim.lowering.adjust.power_cap import clock_ppm
+from llmsim.lowering.afd.domain import afd_config, roles_of
 from llmsim.lowering.contention import (
     check_capacities,
     kv_places,
@@ -69,6 +70,9 @@ def lower(
     lockstep_groups = lockstep_groups_of(
         deployment, [(lowered.model, lowered.expanded) for lowered in groups]
     )
+    lockstep_groups += tuple(
+        _afd_domain(deployment, groups, role, options) for role in roles_of(deployment)
+    )
     for index in (index for lockstep in lockstep_groups for index in lockstep.groups):
         groups[index] = replace(groups[index], expanded=None)  # its lock-step group runs it
     domains = domains_of(deployment, groups, lockstep_groups)
@@ -111,6 +115,19 @@ def _lower_groups(
     return groups, list(kinds.values())
 
 
+def _afd_domain(
+    deployment: Deployment,
+    groups: Sequence[LoweredGroup],
+    role: AfdRole,
+    options: LoweringOptions,
+) -> LoweredLockstep:
+    """Attention and FFN groups that run every layer together."""
+    interval = deployment.groups[role.attention[0]].engine.dp_sync_interval
+    config = afd_config(deployment, groups, role)
+    members = (*role.attention, *role.ffn)
+    return LoweredLockstep(members, interval, None, config, options.exact)
+
+
 def _changes(groups: Sequence[LoweredGroup], options: LoweringOptions) -> list[str]:
     """Notes about schedulers that are not validated, and about calibrated constants."""
     schedulers = dict.fromkeys(one.engine.scheduler for one in groups)
@@ -133,6 +150,7 @@ def _kind(deployment: Deployment, group: Group, routes: Routes | None) -> tuple[
     offloads = group.offloading != Offloading()
     return (
         group.pd_type,
+        group.afd,
         group.model_name,
         group.hardware,
         layout,

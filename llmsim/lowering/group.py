@@ -22,6 +22,7 @@ from llmsim.costs.sources.blackbox import Coefficients, read_coefficients
 from llmsim.lowering.adjust.ablation_terms import COLD_KV
 from llmsim.lowering.adjust.apply import adjusted_costs
 from llmsim.lowering.adjust.power_cap import clock_ppm, costs_at_clock
+from llmsim.lowering.afd.rows import of_operators, unused_attention, with_rows_of_all
 from llmsim.lowering.context_parallel import with_gathered_context
 from llmsim.lowering.cuda_graphs import graph_rules, padded_mixed
 from llmsim.lowering.drafter import (
@@ -133,7 +134,7 @@ def lower_group(
         busy_names=busy_names(program_costs, engine, draft),
         links=links,
         expanded=expanded_config(ops, program_costs, linked.as_messages, links) if exact else None,
-        scheduler=_scheduler(group, request, ledger, program),
+        scheduler=None if computes_ffns(group) else _scheduler(group, request, ledger, program),
         native=_native_group(group, model_index, offload, draft, per_token_ps),
         draft=draft,
         engine=engine,
@@ -227,6 +228,8 @@ def _asked(
     )
     layout = layout_of(group, model)
     group = with_even_graphs(group, layout)
+    if group.afd is not None:
+        group = with_rows_of_all(group, deployment, layout)
     engine, dtypes = (
         group.engine,
         resolve_dtypes(model, group.engine.dtype, group.engine.kv_cache_dtype),
@@ -240,7 +243,10 @@ def _asked(
         hardware_name=group.hardware,
         hardware=hardware,
         group_memory_bandwidth_bytes_per_s=group.memory.bandwidth_bytes_per_s,
-        operators=distinct_operators(stages, model, layout, dtypes),
+        operators=(
+            *distinct_operators(stages, model, layout, dtypes),
+            *unused_attention(model, layout, dtypes),
+        ),
         max_tokens=engine.max_num_batched_tokens,
         max_seqs=engine.max_num_seqs
         * (1 if engine.speculation is None else 1 + engine.speculation.tokens),
@@ -280,6 +286,8 @@ def _program(
 ) -> "tuple[_native.Program, tuple[Placed, ...]]":
     """The step program, and the costs of its operators with how often each runs."""
     engine = group.engine
+    if computes_ffns(group):
+        costs = of_operators(costs, request)
     return build_program(
         stages,
         costs,
@@ -437,5 +445,10 @@ def _native_group(
     )
     native.api_latency_ps = group.engine.api_latency_ps
     native.api_latency_per_token_ps = per_token_ps
-    native.role = ROLES[group.pd_type]
+    native.role = _native.Role.FFN if computes_ffns(group) else ROLES[group.pd_type]
     return native
+
+
+def computes_ffns(group: Group) -> bool:
+    """Whether the group computes FFNs for others, and gets no requests."""
+    return group.afd is not None and group.afd.domain == "ffn"

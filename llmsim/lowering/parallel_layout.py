@@ -11,6 +11,7 @@ from llmsim.config.deployment import Offloading
 from llmsim.config.errors import InputError, NotYetError
 from llmsim.core import Note
 from llmsim.costs.experts.load_sampling import Placement
+from llmsim.lowering.afd.layout import afd_layout, afd_members
 from llmsim.model import Dtypes, Layout, MemoryLedger, ModelConfig, Operator, operators
 from llmsim.model.parallel.transforms import split_layers
 
@@ -23,6 +24,10 @@ class LoweredLockstep:
     sync_interval: int
     """Rounds between two agreements on whether the wave has ended."""
     expanded: "_native.ExpandedConfig | None"
+    afd: "_native.AfdConfig | None" = None
+    """Attention and FFN groups that run every layer together; None: members run whole layers."""
+    exact: bool = False
+    """Under `afd`: every node runs in the engine."""
 
 
 def members_of(group: Group, model: ModelConfig) -> int:
@@ -30,6 +35,8 @@ def members_of(group: Group, model: ModelConfig) -> int:
     mixture of experts, which share the experts. Dense ranks are engines of their own unless
     `lockstep_dense_dp` says otherwise.
     """
+    if group.afd is not None:
+        return afd_members(group, model)
     if group.ffn_tp is not None and not model.num_experts:
         return _replicas_of_a_dense_ffn(group, model)
     return group.dp if model.num_experts or group.engine.lockstep_dense_dp else 1
@@ -53,12 +60,6 @@ def layout_of(group: Group, model: ModelConfig) -> Layout:
 
     Raises InputError where the layers do not fit the stages.
     """
-    shares = bool(model.num_experts) or group.ffn_tp is not None
-    dp = members_of(group, model) if shares else 1
-    ranks = group.tp * group.pcp * dp if model.num_experts else 1
-    given = (
-        group.ep if model.num_experts or group.ffn_tp is None else None
-    )  # of a dense FFN: copies
     engine = group.engine
     stages: tuple[int, ...] = ()
     if group.pp > 1:
@@ -72,6 +73,14 @@ def layout_of(group: Group, model: ModelConfig) -> Layout:
             raise InputError(
                 f"pp_size is {group.pp}, more than the {model.num_layers} layers of {model.name}"
             )
+    if group.afd is not None:
+        return afd_layout(group, model, stages)
+    shares = bool(model.num_experts) or group.ffn_tp is not None
+    dp = members_of(group, model) if shares else 1
+    ranks = group.tp * group.pcp * dp if model.num_experts else 1
+    given = (
+        group.ep if model.num_experts or group.ffn_tp is None else None
+    )  # of a dense FFN: copies
     redundant = engine.num_redundant_experts if model.num_experts else 0
     if redundant and not engine.enable_eplb:
         raise InputError(
@@ -100,6 +109,8 @@ def spread_notes(group: Group, model: ModelConfig, layout: Layout) -> list[str]:
     """
     said = group.ep is not None or group.ffn_tp is not None or group.whole_experts_asked
     if said or layout.dp > 1 or layout.ep == 1:
+        return []
+    if group.afd is not None:
         return []
     return [
         Note(

@@ -83,7 +83,8 @@ class LoweredGroup:
     links: NetworkView
     expanded: "_native.ExpandedConfig | None"
     """How to run every rank's nodes in the engine; None: the folded program."""
-    scheduler: "_native.SchedulerConfig"
+    scheduler: "_native.SchedulerConfig | None"
+    """None: the group gets no requests."""
     native: "_native.GroupConfig"
     engine: EngineArgs
     hardware: Hardware | None

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+Domain = Literal["", "attention", "ffn"]
+"""The part of every layer that a rank runs: "": all of it."""
 Among = Literal["tp", "dcp", "pcp", "members", "everyone", "stages"]
 """The ranks of a collective: tensor-parallel, decode or prefill context-parallel, the same rank of
 every data-parallel member, all ranks of all of them, or two pipeline stages.
@@ -39,6 +41,14 @@ class Layout:
     decode_context: int = 1
     """Of the tp ranks, those that share the KV cache of one head by tokens (vLLM's decode context
     parallelism).
+    """
+    domain: Domain = ""
+    """Under attention-FFN disaggregation: what the rank runs. Embedding and head are the
+    attention's.
+    """
+    routed_rows: bool = False
+    """Under attention-FFN disaggregation: the attention's ranks route, and each row travels to the
+    ranks of its experts; else rows travel once, and the FFN's ranks exchange them.
     """
 
     @property

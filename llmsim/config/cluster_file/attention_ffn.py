@@ -7,6 +7,7 @@ an instance becomes as many groups. On a dense model `ffn_ep_size` counts copies
 left out is inferred from `num_npus` and the product rule.
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from llmsim.config.constraints import broken_rule
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
 
 NAMES = ("attn_tp_size", "attn_dp_size", "ffn_tp_size", "ffn_ep_size")
 OTHERS = ("tp_size", "ep_size", "dp_group", "npu_num", "npu_group")
+ONE_DOMAIN = {
+    "attention": ("ffn_tp_size", "ffn_ep_size", "ep_size"),
+    "ffn": ("attn_tp_size", "attn_dp_size"),
+}
+"""Roles of instances that run one of the two alone -> sizes of what they do not run."""
 
 
 def has_two_domains(keys: "LayoutKeys") -> bool:
@@ -82,3 +88,70 @@ def _ffn(keys: "LayoutKeys", tp: int, dp: int) -> tuple[int | None, int | None]:
             f"{tp} x {dp} = {devices}; attention and FFN must span the same devices",
         )
     return cut, spread
+
+
+def one_domain(keys: "LayoutKeys") -> "ParallelLayout":
+    """The layout of an instance that runs the attention, or the FFN, of every layer alone; raises a
+    broken rule where the keys contradict.
+    """
+    assert keys.pd_type is not None, "the caller looked"
+    for name in (*ONE_DOMAIN[keys.pd_type], "dp_group", "npu_num", "npu_group"):
+        if getattr(keys, name) is not None:
+            raise broken_rule(
+                name,
+                f'is given, but pd_type is "{keys.pd_type}"; an instance of that role has no such '
+                "size, remove it",
+            )
+    if (keys.prefill_context_parallel_size or 1) > 1:
+        raise broken_rule(
+            "prefill_context_parallel_size",
+            f'is {keys.prefill_context_parallel_size}, but pd_type is "{keys.pd_type}"; it must '
+            "be 1 there",
+        )
+    return _attention_alone(keys) if keys.pd_type == "attention" else _ffn_alone(keys)
+
+
+def _attention_alone(keys: "LayoutKeys") -> "ParallelLayout":
+    from llmsim.config.cluster_file.dialect import ParallelLayout
+
+    if keys.tp_size is not None:
+        _same_size(keys, "tp_size", "attn_tp_size")
+        keys = replace(keys, attn_tp_size=keys.tp_size)
+    pp = keys.pp_size or 1
+    tp, dp = _attention(keys, pp)
+    return ParallelLayout(tp * pp, tp, pp, None, 1, dp)
+
+
+def _ffn_alone(keys: "LayoutKeys") -> "ParallelLayout":
+    """`tp` is the number of ranks of a stage; ffn_tp None: the model decides how FFNs are cut."""
+    from llmsim.config.cluster_file.dialect import ParallelLayout
+
+    _same_size(keys, "tp_size", "ffn_tp_size")
+    _same_size(keys, "ep_size", "ffn_ep_size")
+    cut, spread = keys.ffn_tp_size or keys.tp_size, keys.ffn_ep_size or keys.ep_size
+    pp, devices = keys.pp_size or 1, keys.num_npus
+    if devices is None:
+        known = cut is not None or spread is not None
+        cut, spread = (cut or 1, spread or 1) if known else (None, None)
+        return ParallelLayout(
+            (cut or 1) * (spread or 1) * pp, (cut or 1) * (spread or 1), pp, spread, ffn_tp=cut
+        )
+    known = (cut or 1) * (spread or 1)
+    if devices % (known * pp) or (cut and spread and known * pp != devices):
+        raise broken_rule(
+            "num_npus",
+            f"is {devices}; it must be ffn_tp_size x ffn_ep_size x pp_size, of which "
+            f"{known} x {pp} = {known * pp} are given",
+        )
+    ranks = devices // pp
+    if cut is not None or spread is not None:
+        cut, spread = cut or ranks // (spread or 1), spread or ranks // (cut or 1)
+    return ParallelLayout(devices, ranks, pp, spread, ffn_tp=cut)
+
+
+def _same_size(keys: "LayoutKeys", name: str, other: str) -> None:
+    one, two = getattr(keys, name), getattr(keys, other)
+    if None not in (one, two) and one != two:
+        raise broken_rule(
+            name, f"is {one}, but {other} is {two}, which says the same; remove one of them"
+        )

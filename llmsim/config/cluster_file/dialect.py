@@ -8,7 +8,12 @@ two_domains.py.
 
 from dataclasses import dataclass, replace
 
-from llmsim.config.cluster_file.attention_ffn import has_two_domains, two_domains
+from llmsim.config.cluster_file.attention_ffn import (
+    ONE_DOMAIN,
+    has_two_domains,
+    one_domain,
+    two_domains,
+)
 from llmsim.config.constraints import broken_rule
 
 
@@ -49,12 +54,15 @@ class LayoutKeys:
     attn_dp_size: int | None = None
     ffn_tp_size: int | None = None
     ffn_ep_size: int | None = None
+    pd_type: str | None = None
 
 
 def infer_layout(keys: LayoutKeys) -> ParallelLayout:
     """The layout that the keys describe; raises a broken rule (`cluster_file.constraints`) where
     they contradict.
     """
+    if keys.pd_type in ONE_DOMAIN:
+        return one_domain(keys)
     if has_two_domains(keys):
         return two_domains(keys)
     pcp = keys.prefill_context_parallel_size or 1

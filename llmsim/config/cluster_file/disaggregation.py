@@ -60,7 +60,7 @@ def _check_roles(cluster: Cluster, groups: tuple[Group, ...]) -> None:
         problem = seen.problem(group) if group.pd_type is not None else ""
         if problem:
             position = cluster.position((*location, "pd_type"))
-            raise InputError(f'{position} is "{group.pd_type}"{problem}')
+            raise InputError(f'{position} is "{group.role}"{problem}')
 
 
 class _Roles:

@@ -22,6 +22,8 @@ from llmsim.config.fields import (
     Section,
 )
 
+AFD_ROLES = ("attention", "ffn")
+"""Values of `pd_type` under attention-FFN disaggregation."""
 DeviceNumber = Annotated[int, Field(ge=0, le=(1 << 31) - 1)]
 
 
@@ -183,8 +185,25 @@ class Instance(EngineOptions):
         default=None,
         description="Group of the cluster's topology, whose first devices the ranks stand on.",
     )
-    pd_type: Literal["prefill", "decode"] | None = Field(
-        default=None, description="Role under prefill/decode disaggregation; null: both."
+    pd_type: Literal["prefill", "decode", "attention", "ffn"] | None = Field(
+        default=None,
+        description="Role under disaggregation: prompts, answers, or of the answers' layers the "
+        "attention or the FFN; null: everything.",
+    )
+    afd_group: Name | None = Field(
+        default=None,
+        description="Attention and FFN instances that run every layer together (pd_type attention "
+        "and ffn).",
+    )
+    afd_micro_batches: Annotated[int, Field(ge=1, le=16)] | None = Field(
+        default=None,
+        description="Parts of a batch that alternate between attention and FFN devices; 2 if not "
+        "given.",
+    )
+    afd_dispatch: Literal["dense", "routed"] | None = Field(
+        default=None,
+        description="Rows from attention to FFN devices: each token once (dense, the default), or "
+        "to the ranks of its experts (routed).",
     )
     placement: Placements | None = Field(
         default=None, description="Where weights and KV cache live."
@@ -261,6 +280,25 @@ class Instance(EngineOptions):
     @model_validator(mode="after")
     def _layout_is_consistent(self) -> Self:
         _ = self.layout
+        return self
+
+    @model_validator(mode="after")
+    def _afd_keys_have_a_role(self) -> Self:
+        if self.pd_type in AFD_ROLES:
+            if self.afd_group is None:
+                raise broken_rule(
+                    "pd_type",
+                    f'is "{self.pd_type}", but the instance names no afd_group; give it the name '
+                    "of those that it runs its layers with",
+                )
+            return self
+        for name in ("afd_group", "afd_micro_batches", "afd_dispatch"):
+            if getattr(self, name) is not None:
+                raise broken_rule(
+                    name,
+                    f"is {shown(getattr(self, name))}, but pd_type is {shown(self.pd_type)}; it "
+                    'goes with the pd_type "attention" or "ffn"',
+                )
         return self
 
     @model_validator(mode="after")

@@ -99,6 +99,8 @@ def _ledger_of(
     demand: Demand, device_bytes: int, utilization: float, num_gpu_blocks_override: int | None
 ) -> MemoryLedger:
     """Blocks that fit, or those asked for, and what is left."""
+    if demand.layout.domain == "ffn":
+        return _without_kv(demand, device_bytes, utilization)
     blocks, origin = demand.fitting_blocks, ""
     if num_gpu_blocks_override is not None:
         origin = f", num_gpu_blocks_override; {blocks} would fit"
@@ -119,3 +121,16 @@ def _ledger_of(
         ("unused" if rest >= 0 else "taken beyond gpu_memory_utilization", -rest),
     ]
     return MemoryLedger(tuple(lines), demand.block_bytes, blocks, demand.tables, demand.notes)
+
+
+def _without_kv(demand: Demand, device_bytes: int, utilization: float) -> MemoryLedger:
+    """Of a device that keeps no KV; `num_blocks` is the null block alone."""
+    if demand.left < 0:
+        raise InfeasibleError(demand.does_not_fit())
+    lines = [
+        ("device memory", device_bytes),
+        (f"outside gpu_memory_utilization {utilization:g}", demand.budget - device_bytes),
+        *((label, -size) for label, size in demand.reserves),
+        ("unused, since the device keeps no KV", -demand.left),
+    ]
+    return MemoryLedger(tuple(lines), 0, 1)

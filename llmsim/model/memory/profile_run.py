@@ -45,6 +45,8 @@ class ProfileRun:
         """All of it. Sizes follow from shapes; what does not is in the engine's `MemoryRules`, each
         with its origin.
         """
+        if self.layout.domain == "ffn":  # it neither attends nor samples
+            return (self._layer, *self._graphs)
         return (*self._rotary, *self._peak, *self._filter, *self._graphs)
 
     @property
@@ -69,14 +71,21 @@ class ProfileRun:
         """
         tokens, seqs, vocab = self.max_num_batched_tokens, self.max_num_seqs, self.model.vocab_size
         hidden = tokens * self.model.hidden_size * self._activation_bytes
-        layer = 2 * hidden + tokens * self._widest_elements * self._activation_bytes
+        label, layer = self._layer
         per_logit = self._activation_bytes + self.rules.sampled_bytes_per_logit
         if layer > hidden + seqs * vocab * per_logit:
-            return ((f"activations of a layer, {tokens} tokens", layer),)
+            return ((label, layer),)
         return (  # all ranks gather the whole vocabulary
             (f"sampler, {seqs} sequences x {vocab} x {per_logit} B", seqs * vocab * per_logit),
             (f"hidden states, {tokens} tokens", hidden),
         )
+
+    @property
+    def _layer(self) -> tuple[str, int]:
+        tokens, size = self.max_num_batched_tokens, self._activation_bytes
+        hidden = tokens * self.model.hidden_size * size
+        layer = 2 * hidden + tokens * self._widest_elements * size
+        return f"activations of a layer, {tokens} tokens", layer
 
     @property
     def _widest_elements(self) -> int:
@@ -84,6 +93,10 @@ class ProfileRun:
         or q, k, v and the attention's output, whichever is more.
         """
         model, tp = self.model, self.layout.tp
+        heads = 2 * model.num_attention_heads + 2 * model.num_key_value_heads
+        attention = heads * model.head_dim // tp
+        if self.layout.domain == "attention":
+            return attention
         mlp = (
             0
             if not model.num_dense_layers
@@ -94,8 +107,7 @@ class ProfileRun:
             # The fused kernel keeps one buffer for both projections' outputs and one for the
             # activation.
             mlp = max(mlp, model.num_experts_per_tok * (max(2 * wide, model.hidden_size) + wide))
-        heads = 2 * model.num_attention_heads + 2 * model.num_key_value_heads
-        return max(mlp, heads * model.head_dim // tp)
+        return mlp if self.layout.domain == "ffn" else max(mlp, attention)
 
     @property
     def _filter(self) -> Lines:

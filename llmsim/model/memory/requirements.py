@@ -8,6 +8,7 @@ from functools import cached_property
 
 from llmsim.config.engine.profile import MemoryRules
 from llmsim.config.errors import InfeasibleError
+from llmsim.model.dtypes import dtype_bytes
 from llmsim.model.layout import Layout
 from llmsim.model.memory.hybrid_groups import KEEPS_STATE, KvTables, kv_tables
 from llmsim.model.memory.profile_run import ProfileRun
@@ -223,25 +224,39 @@ class Demand:
             lines.append(
                 (f"KV of layers that see {window} tokens, {seqs} sequences", self.window_bytes)
             )
+        if self.layout.domain:
+            lines.append(self._rows_on_their_way)
         exchange = buffer_bytes(self.model, self.layout, self.dtypes)
         if exchange:
             lines.append((f"buffers of all2all_backend {self.layout.exchange}", exchange))
         padding = expert_padding_bytes(self.model, self.layout, self.dtypes)
         if padding:
             lines.insert(1, ("padding of MXFP4 experts", padding))
-        if self.layout.tp > 1:
+        if self._ranks > 1:
             lines.append(self._collectives)
         return tuple(lines)
 
     @property
     def _collectives(self) -> tuple[str, int]:
         """What NCCL, vLLM's own all-reduce and symmetric memory keep on each rank."""
-        ranks = self.layout.tp
+        ranks = self._ranks
         known = (self.rules.nvlink_ranks_bytes if self.on_nvlink else None, self.rules.ranks_bytes)
         for size in known:
             if size is not None:
                 return f"buffers of collectives, {ranks} ranks", size
         return f"NCCL buffers, {ranks} ranks", NCCL_BYTES.get(ranks, NCCL_BYTES_LARGER)
+
+    @property
+    def _ranks(self) -> int:
+        """Ranks of the largest communicator inside a group."""
+        return self.layout.expert_ranks if self.layout.domain == "ffn" else self.layout.tp
+
+    @property
+    def _rows_on_their_way(self) -> tuple[str, int]:
+        """Buffers of a batch's hidden states, in and out, between attention and FFN devices."""
+        tokens = self.max_num_batched_tokens
+        row = self.model.hidden_size * int(dtype_bytes(self.dtypes.activation))
+        return f"buffers of rows in and out, {tokens} tokens", 2 * tokens * row
 
     @property
     def left(self) -> int:

@@ -102,7 +102,8 @@ def weight_bytes(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> int:
             if isinstance(op, Moe)
         )
         total += -(-experts * layout.redundant_experts // model.num_experts)
-    if model.tie_word_embeddings and layout.pp == 1:  # stages each have their own
+    tied = model.tie_word_embeddings and layout.domain != "ffn"
+    if tied and layout.pp == 1:  # stages each have their own
         total -= (
             rank_shape(model, layout).vocab
             * model.hidden_size
@@ -153,6 +154,8 @@ def kv_groups(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> tuple[KvGro
     """The groups of layers that cache keys and values, "full" first; layers of linear attention are
     in none.
     """
+    if layout.domain == "ffn":
+        return ()
     model, per_layer = stage_model(model, layout), kv_bytes_per_layer(model, layout, dtypes)
     keys = model.num_indexer_layers * model.indexer.cached_bytes if model.indexer is not None else 0
     kinds: tuple[LayerKind, ...] = ("full", "sliding", "chunked")

@@ -48,8 +48,23 @@ def operators(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> tuple[Opera
     layout does not split the model.
     """
     make = OperatorFactory(model, layout, dtypes)
+    if layout.domain == "ffn":
+        return tuple(_ffn(make))
+    program = [make.embedding(), *make.all_reduce(1, prologue=True), *_attention(make)]
+    if not layout.domain:
+        program += _ffn(make)
+    elif layout.routed_rows and model.num_moe_layers:
+        program.append(_router(make))
+    program.append(make.norm("final_layernorm", "head", 1))
+    program += [make.lm_head(), *make.logits_gather(), make.sampler()]
+    return tuple(program)
+
+
+def _attention(make: OperatorFactory) -> list[Operator]:
+    """The first half of every layer, the norm in front of the second included."""
+    model = make.model
     mixers, ffns, hidden = model.mixer_layers, model.ffn_layers, model.hidden_size
-    program = [make.embedding(), *make.all_reduce(1, prologue=True), *make.norms(mixers)]
+    program: list[Operator] = [*make.norms(mixers)]
     if model.softmax_layers:
         program += _projections(make) if model.latent is None else latent_projections(make)
         program += [*make.attention("full"), *make.attention("sliding"), *make.attention("chunked")]
@@ -66,29 +81,37 @@ def operators(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> tuple[Opera
     program += _post_norm(make, mixers)
     if model.norms_per_layer > 1:
         program += make.norms(ffns)
+    return program
+
+
+def _ffn(make: OperatorFactory) -> list[Operator]:
+    """The second half of every layer: an MLP, or experts and their router."""
+    model = make.model
+    program: list[Operator] = []
     if dense := model.num_dense_layers:
         part = _mlp(make, ("up_proj", "act_fn", "down_proj"), make.shape.intermediate, dense)
         program += [*part, *_branch_add(make, model.one_sum), *make.all_reduce(dense)]
     if model.num_moe_layers:
-        bias = model.num_experts * model.router_bias
         program += [
-            make.gemm(
-                "moe_gate",
-                model.num_experts,
-                hidden,
-                part="wide",
-                repeat=model.num_moe_layers,
-                bias=bias,
-                block="router",
-            ),
+            *([] if make.layout.routed_rows else [_router(make)]),
             *_experts(make),
             *_shared_expert(make),
             *make.all_reduce(model.num_moe_layers),
         ]
-    program += [*_branch_add(make, not model.one_sum), *_post_norm(make, ffns)]
-    program.append(make.norm("final_layernorm", "head", 1))
-    program += [make.lm_head(), *make.logits_gather(), make.sampler()]
-    return tuple(program)
+    return [*program, *_branch_add(make, not model.one_sum), *_post_norm(make, model.ffn_layers)]
+
+
+def _router(make: OperatorFactory) -> Operator:
+    model = make.model
+    return make.gemm(
+        "moe_gate",
+        model.num_experts,
+        model.hidden_size,
+        part="wide",
+        repeat=model.num_moe_layers,
+        bias=model.num_experts * model.router_bias,
+        block="router",
+    )
 
 
 def _projections(make: OperatorFactory) -> list[Operator]:

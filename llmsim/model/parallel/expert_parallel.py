@@ -100,6 +100,18 @@ def with_exchange(
     return tuple(out)
 
 
+def without_exchange(program: Iterable[Operator]) -> tuple[Operator, ...]:
+    """The FFNs of ranks whose rows come from, and return to, ranks that have routed them."""
+    kept: list[Operator] = []
+    experts = False
+    for op in program:
+        experts |= isinstance(op, Moe)
+        exchanges = isinstance(op, Collective) and (experts or op.name == "dispatch")
+        if not exchanges:
+            kept.append(op)
+    return tuple(kept)
+
+
 def _on_tokens(op: Operator, mine: tuple[int, int], layout: Layout) -> Operator:
     """Of all replicas' tokens, where they share FFNs; else of those that the rank sends."""
     return replace(op, feature="gathered") if layout.shared_ffn else replace(op, units=mine)

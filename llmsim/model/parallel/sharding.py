@@ -78,9 +78,33 @@ def layout_problem(model: ModelConfig, layout: Layout) -> str:
     tp, ep = layout.tp, layout.ep
     if tp < 1 or ep < 1:
         return "tp and ep must be at least 1"
+    rules = [] if layout.domain == "ffn" else _attention_rules(model, tp)
+    attends = layout.domain == "attention"
+    if model.num_dense_layers and not attends:
+        width, cut = model.intermediate_size, "tp x dp" if layout.shared_ffn else "tp"
+        rules.append(
+            (width % layout.ffn_ranks == 0, f"{cut} must divide intermediate_size {width}")
+        )
+    if model.linear is not None:
+        rules.append(model.linear.rule(tp))
+    if model.num_experts == 0:
+        rules.append((ep == 1, "the model has no experts, so ep must be 1"))
+    elif not attends:
+        rules += _expert_rules(model, layout)
+    broken = next((rule for holds, rule in rules if not holds), "")
+    return (
+        broken
+        or context_problem(model, layout)
+        or exchange_problem(model, layout)
+        or _block_problem(model, layout)
+    )
+
+
+def _attention_rules(model: ModelConfig, tp: int) -> list[tuple[bool, str]]:
+    """Whether each rule about attention and vocabulary holds, and the rule."""
     kv_heads = model.num_key_value_heads
     kv_fits = kv_heads % tp == 0 if kv_heads >= tp else tp % kv_heads == 0
-    rules = [
+    return [
         (
             model.num_attention_heads % tp == 0,
             f"tp must divide num_attention_heads {model.num_attention_heads}",
@@ -94,24 +118,6 @@ def layout_problem(model: ModelConfig, layout: Layout) -> str:
             f"tp must divide the padded vocabulary {padded_vocab_size(model)}",
         ),
     ]
-    if model.num_dense_layers:
-        width, cut = model.intermediate_size, "tp x dp" if layout.shared_ffn else "tp"
-        rules.append(
-            (width % layout.ffn_ranks == 0, f"{cut} must divide intermediate_size {width}")
-        )
-    if model.linear is not None:
-        rules.append(model.linear.rule(tp))
-    if model.num_experts == 0:
-        rules.append((ep == 1, "the model has no experts, so ep must be 1"))
-    else:
-        rules += _expert_rules(model, layout)
-    broken = next((rule for holds, rule in rules if not holds), "")
-    return (
-        broken
-        or context_problem(model, layout)
-        or exchange_problem(model, layout)
-        or _block_problem(model, layout)
-    )
 
 
 def _expert_rules(model: ModelConfig, layout: Layout) -> list[tuple[bool, str]]:
@@ -163,16 +169,17 @@ def _block_problem(model: ModelConfig, layout: Layout) -> str:
         return ""
     rows, columns = model.weight_block
     widths = []
-    if model.latent is None:
+    if model.latent is None and layout.domain != "ffn":
         widths.append(("heads", model.num_attention_heads * model.head_dim // layout.tp))
-    if model.num_moe_layers:
+    attends = layout.domain == "attention"
+    if model.num_moe_layers and not attends:
         widths.append(
             (
                 "experts' intermediate size",
                 model.moe_intermediate_size * layout.ep // layout.expert_ranks,
             )
         )
-    if model.num_dense_layers:
+    if model.num_dense_layers and not attends:
         widths.append(("intermediate size", model.intermediate_size // layout.ffn_ranks))
     for what, width in widths:
         if width % rows or width % columns:

@@ -12,7 +12,7 @@ from llmsim.model.dtypes import dtype_bytes
 from llmsim.model.layout import Layout
 from llmsim.model.operator import Operator, collective
 from llmsim.model.parallel.context_parallel import with_context
-from llmsim.model.parallel.expert_parallel import with_exchange
+from llmsim.model.parallel.expert_parallel import with_exchange, without_exchange
 from llmsim.model.parallel.sequence_parallel import with_sequence_parallelism
 from llmsim.model.types import Dtypes, ModelConfig
 
@@ -55,6 +55,8 @@ def laid_out(whole: Operators) -> Operators:
             program = with_context(program, model, layout, dtypes)
         if layout.dp > 1:
             program = with_exchange(program, model, layout, dtypes)
+        if layout.domain == "ffn" and layout.routed_rows:
+            program = without_exchange(program)
         if layout.sequence_parallel and layout.tp > 1:
             program = with_sequence_parallelism(program, layout)
         return _one_stage(program, model, layout, size) if layout.pp > 1 else program
@@ -66,6 +68,8 @@ def _one_stage(
     program: tuple[Operator, ...], model: ModelConfig, layout: Layout, size: int
 ) -> tuple[Operator, ...]:
     last = layout.pp - 1
+    if layout.domain == "ffn":
+        return program  # hidden states pass from stage to stage on the attention's devices
     kept = [
         op
         for op in program

@@ -266,7 +266,8 @@ void bind_configs(nb::module_& m) {
   nb::enum_<Role>(m, "Role", "What a group does with a request.")
       .value("BOTH", Role::kBoth)
       .value("PREFILL", Role::kPrefill)
-      .value("DECODE", Role::kDecode);
+      .value("DECODE", Role::kDecode)
+      .value("FFN", Role::kFfn);
   nb::class_<GroupConfig>(m, "GroupConfig")
       .def(nb::init<>())
       .def_rw("index", &GroupConfig::index)

@@ -12,9 +12,11 @@
 #include <tuple>
 #include <variant>
 
+#include "afd/afd_executor.h"
 #include "bindings/bindings.h"
 #include "bindings/python/python_scheduler.h"
 #include "router/registry.h"
+#include "scheduler/impl/no_requests.h"
 #include "scheduler/registry.h"
 #include "step/contended.h"
 #include "step/expanded.h"
@@ -59,6 +61,10 @@ SchedulerMaker maker_of(const PythonSchedulerConfig* config) {
     return std::make_unique<PythonScheduler>(*config.scheduler, limits, config.speculation,
                                              sequences, log);
   };
+}
+
+SchedulerMaker maker_of(std::nullptr_t) {
+  return [](SequenceTable&, RequestLog&) { return std::make_unique<NoRequests>(); };
 }
 
 std::vector<GroupCosts*> costs_of(const std::vector<Group*>& members) {
@@ -129,12 +135,19 @@ const ExpandedConfig* pointer_to(const std::optional<ExpandedConfig>& expanded) 
 
 using AnyScheduler = std::variant<const SchedulerConfig*, const PythonSchedulerConfig*>;
 
-void make_group_spec(GroupSpec* spec, const GroupConfig& config, const AnyScheduler& scheduler,
+// None: the group gets no requests.
+SchedulerMaker maker_of_any(const std::optional<AnyScheduler>& scheduler) {
+  if (!scheduler) return maker_of(nullptr);
+  return std::visit([](const auto* one) { return maker_of(one); }, *scheduler);
+}
+
+void make_group_spec(GroupSpec* spec, const GroupConfig& config,
+                     const std::optional<AnyScheduler>& scheduler,
                      std::shared_ptr<Program> program, std::optional<ExpandedConfig> expanded,
                      bool record_steps, bool record_schedule, nb::object outside) {
   new (spec) GroupSpec{
       config,
-      std::visit([](const auto* one) { return maker_of(one); }, scheduler),
+      maker_of_any(scheduler),
       [config, program = std::move(program)] { return make_costs(config, program); },
       [expanded = std::move(expanded), outside = outside_times(std::move(outside))](Group& group) {
         return outside ? timed_outside({&group}, outside)
@@ -198,11 +211,11 @@ void bind_group_specs(nb::module_& m) {
           "scheduler"_a, "kv"_a, "speculation"_a = SpeculationConfig{});
   nb::class_<GroupSpec>(m, "GroupSpec",
                         "A model serving group: its configuration, its scheduler and its program.")
-      .def("__init__", &make_group_spec, "config"_a, "scheduler"_a, "program"_a,
+      .def("__init__", &make_group_spec, "config"_a, "scheduler"_a.none(), "program"_a,
            "expanded"_a = nb::none(), "record_steps"_a = false, "record_schedule"_a = false,
            "outside"_a = nb::none(),
-           "expanded: every rank's nodes run in the engine instead of the folded program. outside: "
-           "a callable that gets (tokens, computed before) of each member's items and the number "
+           "scheduler: None for a group that gets no requests. expanded: every rank's nodes run in "
+           "the engine instead of the folded program. outside: a callable that gets (tokens, computed before) of each member's items and the number "
            "of the step, and returns how much longer than its graph each member's step is, in ps.");
   nb::class_<LockstepSpec>(m, "LockstepSpec", "Groups that run in lock-step.")
       .def(
@@ -218,7 +231,18 @@ void bind_group_specs(nb::module_& m) {
                 }};
           },
           "groups"_a, "sync_interval"_a, "expanded"_a = nb::none(), "outside"_a = nb::none(),
-          "groups: by index. sync_interval: rounds between two agreements that nobody has work.");
+          "groups: by index. sync_interval: rounds between two agreements that nobody has work.")
+      .def(
+          "__init__",
+          [](LockstepSpec* spec, std::vector<std::size_t> groups, std::int32_t sync_interval,
+             const AfdConfig& afd, bool exact) {
+            new (spec) LockstepSpec{std::move(groups), sync_interval,
+                                    [afd, exact](const std::vector<Group*>& members) {
+                                      return afd_executor(costs_of(members), afd, exact);
+                                    }};
+          },
+          "groups"_a, "sync_interval"_a, "afd"_a, "exact"_a = false,
+          "groups: attention members, then FFN members. exact: every node runs in the engine.");
   nb::class_<ContentionSpec>(
       m, "ContentionSpec",
       "Members of a lock-step group, or one group in stages, that send over shared links.")

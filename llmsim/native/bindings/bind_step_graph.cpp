@@ -100,7 +100,10 @@ void bind_step_graph(nb::module_& m) {
       .value("IN_MEMORY", NodeRole::kInMemory)
       .value("RESULTS", NodeRole::kResults)
       .value("CONTEXT", NodeRole::kContext)
-      .value("PROMPTS", NodeRole::kPrompts);
+      .value("PROMPTS", NodeRole::kPrompts)
+      .value("M2N_SEND", NodeRole::kM2nSend)
+      .value("M2N_RECEIVE", NodeRole::kM2nReceive)
+      .value("M2N_LATENCY", NodeRole::kM2nLatency);
   m.def(
       "step_nodes", &step_nodes, "program"_a, "offload"_a.none(), "items"_a, "step"_a,
       "The nodes of the run's step of that number, from 1, if nothing ran before: (unit, stream, "

@@ -147,6 +147,7 @@ NB_MODULE(_native, m) {
   llmsim::bind_configs(m);
   llmsim::bind_expanded(m);
   llmsim::bind_offload(m);
+  llmsim::bind_afd(m);
   llmsim::bind_step_graph(m);
   llmsim::bind_network(m);
   llmsim::bind_routing(m);

@@ -18,4 +18,10 @@ class Completion {
                          Ps now) = 0;
 };
 
+// Of a group that gets no requests.
+class NoCompletion final : public Completion {
+ public:
+  void step_done(std::span<const RequestId>, std::span<const Item>, Ps) override {}
+};
+
 }  // namespace llmsim

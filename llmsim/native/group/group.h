@@ -41,8 +41,9 @@ struct Slot {
 
 class GroupObserver;
 
-// What a group does with a request: all of it, its prompt, or everything after the prompt.
-enum class Role : std::uint8_t { kBoth, kPrefill, kDecode };
+// What a group does with a request: all of it, its prompt, everything after the prompt, or nothing,
+// since its devices compute the FFNs of other groups' batches.
+enum class Role : std::uint8_t { kBoth, kPrefill, kDecode, kFfn };
 
 struct GroupConfig {
   std::int32_t index = 0;

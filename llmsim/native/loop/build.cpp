@@ -83,9 +83,10 @@ Group& Simulation::make_group(const GroupSpec& spec) {
       spec.make_scheduler(sequences_of(config.role), log_of(config.role));
   if (config.depth > scheduler->max_depth())
     throw std::invalid_argument("this scheduler has one batch in flight");
-  if (config.role != Role::kBoth && scheduler->kv_connector() == nullptr)
+  const bool hands_over = config.role == Role::kPrefill || config.role == Role::kDecode;
+  if (hands_over && scheduler->kv_connector() == nullptr)
     throw std::invalid_argument("this scheduler hands no KV over");
-  if (scheduler->limits().usable_blocks < 1)
+  if (config.role != Role::kFfn && scheduler->limits().usable_blocks < 1)
     throw std::invalid_argument("a pool needs at least 2 blocks");
   auto group = std::make_unique<Group>(config, std::move(scheduler), spec.make_costs(),
                                        sequences_of(config.role), log_of(config.role));
@@ -201,6 +202,8 @@ void Simulation::connect(Group& group) {
       return frontend_->add_candidate(group, *kv_transfer_delivery_);
     case Role::kDecode:
       return group.answer_to(kv_transfer_delivery_->decode_side());
+    case Role::kFfn:
+      return group.answer_to(no_completion_);
   }
 }
 

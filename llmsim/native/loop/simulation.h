@@ -136,6 +136,7 @@ class Simulation final : private Membership {
   std::unique_ptr<Clients> clients_;
   std::unique_ptr<KvTransfers> kv_transfers_;
   std::unique_ptr<KvTransferDelivery> kv_transfer_delivery_;
+  NoCompletion no_completion_;
   std::vector<std::unique_ptr<Controller>> controllers_;
   SeriesRecorder series_;
   bool checks_;

@@ -66,7 +66,8 @@ void check_models(const SimulationConfig& config) {
   for (const GroupSpec& group : config.groups) {
     const auto model = static_cast<std::size_t>(group.config.model);
     if (served.size() <= model) served.resize(model + 1);
-    if (group.config.role != Role::kDecode) served[model] = true;
+    const Role role = group.config.role;
+    if (role == Role::kBoth || role == Role::kPrefill) served[model] = true;
   }
   if (!config.source) return;
   const std::vector<std::int16_t>& models = config.source->model;
@@ -139,7 +140,8 @@ void check(const GroupSpec& group, std::size_t index, bool any_kv_transfer) {
     refuse(field + ".index", "a simulation has at most 2^15 groups");
   if (config.model < 0) refuse(field + ".model", std::to_string(config.model) + " is no model");
   if (config.depth < 1) refuse(field + ".depth", "at least one batch is in flight");
-  if (config.role != Role::kBoth && !any_kv_transfer)
+  const bool hands_over = config.role == Role::kPrefill || config.role == Role::kDecode;
+  if (hands_over && !any_kv_transfer)
     refuse(field + ".role", "groups of prefill or decode alone need kv_transfer");
 }
 

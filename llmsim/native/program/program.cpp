@@ -45,7 +45,7 @@ Program::Program(std::vector<Operator> operators,
     if (op.sampled != nullptr) num_draws_ += op.repeat;
   }
   for (const std::int32_t padded : padded_tokens_) {
-    if (padded < 0 || static_cast<std::size_t>(padded) >= tokens)
+    if (padded < 0 || (tokens > 0 && static_cast<std::size_t>(padded) >= tokens))
       throw std::invalid_argument("padding reaches beyond the token tables");
   }
 }
@@ -54,8 +54,8 @@ void Program::set_graphs(GraphRules graphs) {
   if (!graphs.padded_decode.empty() && graphs.padded_decode.size() != padded_tokens_.size())
     throw std::invalid_argument("padding of decodes has another length than that of other batches");
   for (const std::int32_t padded : graphs.padded_decode) {
-    if (padded < 0 || static_cast<std::size_t>(padded) >=
-                          fused_[static_cast<std::size_t>(Feature::kTokens)].size())
+    const std::size_t tokens = fused_[static_cast<std::size_t>(Feature::kTokens)].size();
+    if (padded < 0 || (tokens > 0 && static_cast<std::size_t>(padded) >= tokens))
       throw std::invalid_argument("padding reaches beyond the token tables");
   }
   graphs_ = std::move(graphs);
@@ -119,17 +119,19 @@ void Program::draw(const Place& place, std::int64_t step, std::vector<Ps>& draws
   }
 }
 
-Program::StepPrice Program::evaluate(const Batch& batch, const Place& place,
-                                     const AttentionPrices& attention, Usage& usage,
-                                     std::span<const Ps> draws) const {
+void Program::count(const Features& f, GraphMode mode, Usage& usage) const {
   ++usage.steps;
-  const Features& f = batch.features;
+  ++usage.steps_by_mode[static_cast<std::size_t>(mode)];
   usage.sequences += f.sequences;
   // A token attends to what came before it and to itself: q * (2k + q + 1) / 2 pairs for q tokens
   // after k.
   usage.attended_tokens_x2 += f.prefill_area + f.prefill_tokens +
                               2 * (f.decode_context + f.decode_sequences) + f.draft_area;
   usage.kv_read_tokens += f.prefill_context + f.decode_context + f.decode_sequences;
+}
+
+Program::StepPrice Program::run(const Place& place, const AttentionPrices& attention, Usage& usage,
+                                std::span<const Ps> draws) const {
   StepPrice price{0, 0};
   for (std::size_t i = 0; i < attentions_.size(); ++i) {
     AttentionPrice& sum = usage.attention[i];
@@ -148,9 +150,17 @@ Program::StepPrice Program::evaluate(const Batch& batch, const Place& place,
     if (!collective_[i].empty()) price.communication_ps += collective_[i][row];
   }
   if (num_draws_ > 0) add_draws(place, draws, usage, price);
-  if (price.ps < lower_bound_ps(f, rank_features(batch).tokens)) ++usage.steps_below_lower_bound;
+  return price;
+}
+
+Program::StepPrice Program::evaluate(const Batch& batch, const Place& place,
+                                     const AttentionPrices& attention, Usage& usage,
+                                     std::span<const Ps> draws) const {
+  count(batch.features, place.mode, usage);
+  StepPrice price = run(place, attention, usage, draws);
+  if (price.ps < lower_bound_ps(batch.features, rank_features(batch).tokens))
+    ++usage.steps_below_lower_bound;
   const auto mode = static_cast<std::size_t>(place.mode);
-  ++usage.steps_by_mode[mode];
   if (price.ps < graphs_.host_ps[mode]) {
     usage.launching += graphs_.host_ps[mode] - price.ps;
     price.ps = graphs_.host_ps[mode];

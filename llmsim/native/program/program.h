@@ -183,9 +183,15 @@ class Program {
   // in between. `draws` are those of `draw` for this step; without them they are made.
   StepPrice evaluate(const Batch& batch, const Place& place, const AttentionPrices& attention,
                      Usage& usage, std::span<const Ps> draws) const;
+  // The two halves of it, for steps whose operators do not all read the tables at one place: counts
+  // a step, and counts and prices one run of the operators there.
+  void count(const Features& features, GraphMode mode, Usage& usage) const;
+  StepPrice run(const Place& place, const AttentionPrices& attention, Usage& usage,
+                std::span<const Ps> draws) const;
   // The times of the sampled operators in one step, one operator's layers after the other.
   void draw(const Place& place, std::int64_t step, std::vector<Ps>& draws) const;
   bool draws() const { return num_draws_ > 0; }
+  std::int64_t num_draws() const { return num_draws_; }
   // Whether any operator's time depends on a feature.
   bool reads(Feature feature) const { return !fused_[static_cast<std::size_t>(feature)].empty(); }
   // Where an operator's draws begin; -1: it has none.

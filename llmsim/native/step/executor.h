@@ -17,10 +17,11 @@ namespace llmsim {
 class SharedNetwork;
 
 // When a step ran. What is neither collectives nor waiting (for other ranks, for a pipeline stage)
-// is computing.
+// nor transfers between attention and FFN (`m2n`) is computing.
 struct StepTimes {
   Ps start = 0, end = 0, communication = 0, waiting = 0;
   std::int64_t padded_tokens = 0;
+  Ps m2n = 0;
 };
 
 // What a group kept elsewhere has cost it.

@@ -34,6 +34,7 @@ class ExpandedTiming::Layout {
  public:
   Layout(const ExpandedTiming& owner, const StepGraph& graph, const Absent& absent, Graph& made)
       : program_(*owner.program_),
+        has_links_(owner.has_links_),
         config_(owner.config_),
         step_(graph),
         absent_(absent),
@@ -69,7 +70,8 @@ class ExpandedTiming::Layout {
   static constexpr std::int32_t kNodesPerPoll = 4096;
 
   const Operator* op_of(const StepNode& node) const {
-    return node.role == NodeRole::kOperator ? &program_.operators()[at(node.op)] : nullptr;
+    const bool asked = has_links_ && node.role == NodeRole::kOperator;
+    return asked ? &program_.operators()[at(node.op)] : nullptr;
   }
   model::DeviceId device(std::int32_t unit, std::uint32_t rank) const {
     const std::uint32_t number = rank + ranks_ * static_cast<std::uint32_t>(unit);
@@ -260,6 +262,7 @@ class ExpandedTiming::Layout {
   }
 
   const Program& program_;
+  const bool has_links_;
   const ExpandedConfig& config_;
   const StepGraph& step_;
   const Absent& absent_;
@@ -294,6 +297,7 @@ ExpandedTiming::Graph& ExpandedTiming::graph_of(const StepGraph& graph, const St
   for (std::size_t i = 0; i < graph.prices.size(); ++i) {
     const PriceKey& key = graph.prices[i];
     if (key.role != NodeRole::kOperator || key.op < 0) continue;
+    if (!has_links_) continue;  // what works on nothing takes no time
     const Operator& op = program_->operators()[at(key.op)];
     const bool optional = op.feature == Feature::kSequences || op.feature == Feature::kDecodes ||
                           op.feature == Feature::kPrefills;

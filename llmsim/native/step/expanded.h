@@ -81,7 +81,7 @@ class ExpandedTiming final : public StepTiming {
   using Absent = std::vector<bool>;  // by price
   Graph& graph_of(const StepGraph& graph, const StepPrices& prices);
 
-  std::shared_ptr<const Program> program_;
+  std::shared_ptr<const Program> program_;  // of all members; without links, not asked
   ExpandedConfig config_;
   bool has_links_;
   std::map<std::pair<const StepGraph*, Absent>, Graph> graphs_;

@@ -39,15 +39,20 @@ void FoldedTiming::pass_layers(const Step& step, const Block& block) {
   const StepGraph& graph = step.graph;
   streams_.clear();
   drawn_.clear();
+  crossing_.clear();
   for (std::int32_t i = block.first; i < block.last; ++i) {
     const StepNode& node = graph.nodes[at(i)];
     if (node.stream != kNoStream && std::ranges::find(streams_, node.stream) == streams_.end())
       streams_.push_back(node.stream);
     if (!streams_.empty() && node.stream == streams_[0] && node.draws.count > 0)
       drawn_.push_back(i);
-    for (const Wait& wait : graph.waits_of(node))
-      if (wait.from == WaitFor::kLayerBefore)
-        end_[at(wait.index)] = step.carry.free[at(graph.nodes[at(wait.index)].stream)];
+    for (const Wait& wait : graph.waits_of(node)) {
+      if (wait.from != WaitFor::kLayerBefore) continue;
+      const std::int32_t stream = graph.nodes[at(wait.index)].stream;
+      end_[at(wait.index)] =
+          wait.entry >= 0 ? end_[at(wait.entry)] : step.carry.free[at(stream)];
+      if (stream == kNoStream) crossing_.push_back(wait.index);
+    }
   }
   const auto sampled = [&](std::int32_t layer) {
     Ps sum = 0;
@@ -60,11 +65,14 @@ void FoldedTiming::pass_layers(const Step& step, const Block& block) {
   for (std::int32_t layer = 0; layer < block.repeat; ++layer) {
     before_.clear();
     for (const std::int32_t stream : streams_) before_.push_back(step.carry.free[at(stream)]);
+    for (const std::int32_t node : crossing_) before_.push_back(end_[at(node)]);
     pass_layer(step, block, layer);
     const Ps moved = step.carry.free[at(streams_[0])] - before_[0];
     bool alike = true;
     for (std::size_t i = 1; i < streams_.size(); ++i)
       alike &= step.carry.free[at(streams_[i])] - before_[i] == moved;
+    for (std::size_t i = 0; i < crossing_.size(); ++i)
+      alike &= end_[at(crossing_[i])] - before_[streams_.size() + i] == moved;
     if (!alike) continue;
     Ps rest = (moved - sampled(layer)) * (block.repeat - layer - 1);
     while (++layer < block.repeat) rest += sampled(layer);

@@ -261,8 +261,10 @@ class FoldPass {
         awaited_(full.nodes.size(), false),
         run_of_(full.nodes.size(), -1),
         newest_(at(full.units * kNumDeviceStreams), -1) {
-    for (const Wait& wait : full.waits)
+    for (const Wait& wait : full.waits) {
       if (wait.from != WaitFor::kStepBefore) awaited_[at(wait.index)] = true;
+      if (wait.entry >= 0) awaited_[at(wait.entry)] = true;
+    }
     for (const auto& [node, slot] : full.kept) awaited_[at(node)] = true;
   }
 
@@ -337,6 +339,7 @@ class FoldPass {
     std::vector<Wait> waits;
     for (Wait wait : full_.waits_of(run.node)) {
       if (wait.from != WaitFor::kStepBefore) wait.index = run_of_[at(wait.index)];
+      if (wait.entry >= 0) wait.entry = run_of_[at(wait.entry)];
       waits.push_back(wait);
     }
     StepNode node = run.node;
@@ -391,7 +394,9 @@ StepGraph unrolled(const StepGraph& graph) {
           const std::int32_t target = wait.index;
           if (wait.from != WaitFor::kStepBefore) wait.index = newest[at(target)];
           if (wait.from == WaitFor::kLayerBefore && layer == 0)
-            wait.index = entry[at(graph.nodes[at(target)].stream)];
+            wait.index = wait.entry >= 0 ? newest[at(wait.entry)]
+                                         : entry[at(graph.nodes[at(target)].stream)];
+          wait.entry = -1;
           if (wait.from == WaitFor::kLayerBefore) wait.from = WaitFor::kNode;
           flat.waits.push_back(wait);
         }

@@ -43,7 +43,10 @@ enum class NodeRole : std::uint8_t {
   kInMemory,  // decodes attend
   kResults,   // of them, back
   kContext,   // KV of prompts' earlier chunks, back
-  kPrompts    // KV of prompts, to the memory
+  kPrompts,   // KV of prompts, to the memory
+  kM2nSend,    // hidden states leave, between attention and FFN devices
+  kM2nReceive, // and come in
+  kM2nLatency  // and are on their way
 };
 
 // What a node waits for, besides the node before it on its stream.
@@ -57,6 +60,8 @@ enum class WaitFor : std::uint8_t {
 struct Wait {
   WaitFor from = WaitFor::kNode;
   std::int32_t index = 0;  // node or slot
+  // Of kLayerBefore: the node that counts in the block's first layer; -1: as said there.
+  std::int32_t entry = -1;
 };
 
 // Entries of a vector that stands beside the nodes.
@@ -111,6 +116,7 @@ struct PriceKey {
   bool ahead = false;
   std::int32_t member = 0, op = -1, execution = -1;
   std::int32_t segment = -1;  // instead of `op`
+  std::int32_t hop = -1;      // kind of what travels between attention and FFN
   auto operator<=>(const PriceKey&) const = default;
 };
 

@@ -1,0 +1,162 @@
+"""Attention-FFN disaggregation in the cluster file: which instances run their layers together, and
+how.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from llmsim.config.cluster_file.cluster import Cluster
+from llmsim.config.cluster_file.instance import AFD_ROLES, Instance
+from llmsim.config.cluster_file.json_positions import Location
+from llmsim.config.deployment import AfdRole, Group, Offloading
+from llmsim.config.engine.scheduler_kinds import VLLM
+from llmsim.config.errors import InputError, NotYetError
+
+DEFAULTS = {"afd_micro_batches": 2, "afd_dispatch": "dense"}
+"""Keys of a whole afd_group -> what counts where none of its instances gives them."""
+ALIKE = ("model_name", "hardware", "tp", "pp", "ep", "ffn_tp", "pp_layers", "memory")
+"""What instances of one role in an afd_group have in common."""
+
+Placed = tuple[Location, Instance, list[Group]]
+"""An instance, where it is, and its groups."""
+
+
+def resolve_afd(cluster: Cluster, groups: list[Group]) -> list[Group]:
+    """The groups with their roles under attention-FFN disaggregation.
+
+    Raises InputError for roles without their counterpart and for keys that contradict each other,
+    NotYetError for what a later version runs.
+    """
+    placed = [one for one in _placed(cluster, groups) if one[1].pd_type in AFD_ROLES]
+    names = dict.fromkeys(instance.afd_group for _, instance, _ in placed)
+    resolved = {group.index: group for group in groups}
+    for name in names:
+        members = [one for one in placed if one[1].afd_group == name]
+        for group in _afd_group(cluster, members, groups):
+            resolved[group.index] = group
+    return [resolved[group.index] for group in groups]
+
+
+def _placed(cluster: Cluster, groups: list[Group]) -> Iterable[Placed]:
+    before = 0
+    for location, instance in cluster.instances():
+        after = before + instance.layout.replicas
+        yield location, instance, groups[before:after]
+        before = after
+
+
+def _afd_group(cluster: Cluster, members: list[Placed], groups: list[Group]) -> list[Group]:
+    for role, other in (AFD_ROLES, AFD_ROLES[::-1]):
+        _require_counterpart(cluster, members, role, other)
+        _require_alike(cluster, [one for one in members if one[1].pd_type == role])
+    _require_one_model_and_depth(cluster, members)
+    for one in members:
+        _refuse_what_does_not_run_yet(cluster, one)
+    lanes, dispatch = (_common(cluster, members, key) for key in DEFAULTS)
+    attention = [group for _, one, own in members if one.pd_type == "attention" for group in own]
+    ffn = [group for _, one, own in members if one.pd_type == "ffn" for group in own]
+    prompts = any(
+        group.pd_type == "prefill" and group.model_name == attention[0].model_name
+        for group in groups
+    )
+    role = AfdRole(
+        members[0][1].afd_group or "", "attention", lanes, dispatch,
+        tuple(group.index for group in attention), tuple(group.index for group in ffn),
+        attention[0].tp,
+    )  # fmt: skip
+    return [
+        *(replace(group, pd_type="decode" if prompts else None, afd=role) for group in attention),
+        *(replace(group, afd=replace(role, domain="ffn")) for group in ffn),
+    ]
+
+
+def _require_counterpart(cluster: Cluster, members: list[Placed], role: str, other: str) -> None:
+    roles = {instance.pd_type for _, instance, _ in members}
+    if role in roles and other not in roles:
+        location, instance, _ = next(one for one in members if one[1].pd_type == role)
+        raise InputError(
+            f'{cluster.position((*location, "afd_group"))} is "{instance.afd_group}", but no '
+            f'instance of that afd_group has the pd_type "{other}"; add one'
+        )
+
+
+def _require_alike(cluster: Cluster, members: list[Placed]) -> None:
+    for location, _, own in members[1:]:
+        first, other = members[0][2][0], own[0]
+        differs = [what for what in ALIKE if getattr(first, what) != getattr(other, what)]
+        if not differs and _options(first) != _options(other):
+            differs = ["engine options"]
+        if differs:
+            raise InputError(
+                f"{cluster.position(location)}: another {differs[0]} than {first.field_path}, "
+                f'which has the same role in the afd_group "{members[0][1].afd_group}"; instances '
+                "of one role must be alike"
+            )
+
+
+def _options(group: Group) -> tuple[object, ...]:
+    return tuple(value for name, value in vars(group.engine).items() if name != "origin")
+
+
+def _require_one_model_and_depth(cluster: Cluster, members: list[Placed]) -> None:
+    first = members[0]
+    for location, _, own in members[1:]:
+        for what, key in (("model_name", "model_name"), ("pp", "pp_size")):
+            mine, others = getattr(own[0], what), getattr(first[2][0], what)
+            if mine != others:
+                raise InputError(
+                    f"{cluster.position((*location, key))} is {mine}, but {first[2][0].field_path} "
+                    f'has {others}; all of the afd_group "{first[1].afd_group}" have the same'
+                )
+        if own[0].pp_layers != first[2][0].pp_layers:
+            raise InputError(
+                f"{cluster.position((*location, 'pp_layers'))} differs from that of "
+                f'{first[2][0].field_path}; all of the afd_group "{first[1].afd_group}" have the '
+                "same"
+            )
+
+
+def _common(cluster: Cluster, members: list[Placed], key: str) -> Any:
+    given = [(location, getattr(one, key)) for location, one, _ in members]
+    given = [(location, value) for location, value in given if value is not None]
+    for location, value in given[1:]:
+        if value != given[0][1]:
+            raise InputError(
+                f"{cluster.position((*location, key))} is {value}, but another instance of the "
+                f"afd_group has {given[0][1]}; all of them have the same, and one may say it"
+            )
+    return given[0][1] if given else DEFAULTS[key]
+
+
+def _refuse_what_does_not_run_yet(cluster: Cluster, member: Placed) -> None:
+    location, instance, own = member
+    engine = own[0].engine
+    reasons = (
+        ("scheduler", engine.scheduler != VLLM, f"the scheduler {engine.scheduler}", VLLM),
+        ("speculative_config", engine.speculation is not None, "drafts", "null"),
+        (
+            "decode_context_parallel_size",
+            engine.decode_context_parallel_size > 1,
+            "context parallelism",
+            "1",
+        ),
+        (
+            "enable_sequence_parallelism",
+            engine.enable_sequence_parallelism,
+            "sequence parallelism",
+            "false",
+        ),
+    )
+    for key, found, what, remedy in reasons:
+        if found:
+            raise NotYetError(
+                f'{cluster.position((*location, "pd_type"))} is "{instance.pd_type}" with {what} '
+                f"({engine.origin.get(key, key)}), which does not run in this version; set {key} "
+                f"to {remedy}"
+            )
+    if own[0].offloading != Offloading():
+        raise NotYetError(
+            f'{cluster.position((*location, "pd_type"))} is "{instance.pd_type}" with weights or '
+            "operators outside of the devices, which does not run in this version; remove one"
+        )

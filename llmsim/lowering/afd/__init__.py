@@ -1,0 +1,1 @@
+"""Attention-FFN disaggregation: layouts, layers and transfers of the two sides."""

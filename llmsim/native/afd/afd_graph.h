@@ -1,0 +1,16 @@
+// The step of attention and FFN members as a graph.
+#pragma once
+
+#include <span>
+
+#include "afd/afd_config.h"
+#include "step/step_graph.h"
+
+namespace llmsim {
+
+// With every operator of every layer (`full`), or the same times in fewer nodes. `programs` are
+// those of the members, the attention's first. Throws std::invalid_argument where the bands do not
+// fit the programs.
+StepGraph afd_graph(const AfdConfig& config, std::span<const Program* const> programs, bool full);
+
+}  // namespace llmsim

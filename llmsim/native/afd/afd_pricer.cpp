@@ -1,0 +1,253 @@
+#include "afd/afd_pricer.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace llmsim {
+
+namespace {
+
+// Tokens [from, to) of an item.
+Item part_of(const Item& item, std::int32_t from, std::int32_t to) {
+  Item part = item;
+  part.tokens = to - from;
+  part.computed_before += from;
+  part.emits = item.emits && to == item.tokens;
+  return part;
+}
+
+Ps over_port(std::int64_t bytes, std::int64_t bytes_per_s) {
+  if (bytes == 0) return 0;
+  const int128 volume = static_cast<int128>(bytes) * kPsPerSecond;
+  return static_cast<Ps>((volume + bytes_per_s - 1) / bytes_per_s);
+}
+
+}  // namespace
+
+AfdPricer::AfdPricer(std::vector<GroupCosts*> members, AfdConfig config)
+    : members_(std::move(members)), config_(std::move(config)) {
+  if (config_.attention_bytes_per_s < 1 || config_.ffn_bytes_per_s < 1 || config_.latency < 0)
+    throw std::invalid_argument("the rate or latency of the way between attention and FFN");
+  for (const GroupCosts* member : members_)
+    if (member->drafter() != nullptr)
+      throw std::invalid_argument("attention and FFN members have no drafter");
+  const auto lanes = at(config_.lanes);
+  batches_.assign(lanes, std::vector<Batch>(members_.size()));
+  steps_.assign(lanes, std::vector<MemberStep>(members_.size()));
+  prices_.resize(members_.size());
+  padded_.resize(members_.size());
+}
+
+void AfdPricer::begin(std::span<const Batch* const> batches) {
+  cut(batches);
+  draws_.clear();
+  for (std::size_t lane = 0; lane < batches_.size(); ++lane) {
+    place_attention(lane);
+    place_ffn(lane);
+  }
+  for (std::size_t m = 0; attends(m); ++m) {
+    const auto rows = program(m).place(batches[m]->features, 0, 0).sequences;
+    steps_[0][m].place.sequences = rows;  // what works on sequences runs once for all lanes
+  }
+  count(batches);
+}
+
+// As many tokens in each lane, the first ones one more; an item may be in several.
+void AfdPricer::cut(std::span<const Batch* const> batches) {
+  const std::int64_t lanes = config_.lanes;
+  for (std::size_t m = 0; attends(m); ++m) {
+    const Batch& whole = *batches[m];
+    for (auto& lane : batches_) lane[m].clear();
+    if (lanes == 1 || whole.empty()) {
+      batches_[0][m].items = whole.items;
+      batches_[0][m].features = whole.features;
+      continue;
+    }
+    const std::int64_t tokens = whole.features.tokens;
+    std::size_t lane = 0;
+    std::int64_t room = tokens / lanes + (0 < tokens % lanes);
+    for (const Item& item : whole.items) {
+      for (std::int32_t from = 0; from < item.tokens;) {
+        while (room == 0) {
+          ++lane;
+          room = tokens / lanes + (static_cast<std::int64_t>(lane) < tokens % lanes);
+        }
+        const auto to = static_cast<std::int32_t>(std::min<std::int64_t>(item.tokens, from + room));
+        const Item part = part_of(item, from, to);
+        batches_[lane][m].items.push_back(part);
+        batches_[lane][m].features.add(part);
+        room -= part.tokens;
+        from = to;
+      }
+    }
+  }
+}
+
+// With a captured graph all members run a lane at the size of the largest; if one has none, nobody
+// pads.
+void AfdPricer::place_attention(std::size_t lane) {
+  std::int64_t most = 0;
+  GraphMode mode = GraphMode::kFull;
+  std::size_t taking_part = 0;
+  for (std::size_t m = 0; attends(m); ++m) {
+    const Features& f = batches_[lane][m].features;
+    if (f.tokens == 0) continue;
+    ++taking_part;
+    most = std::max(most, f.tokens);
+    mode = std::min(mode, program(m).graph_mode(f));
+  }
+  std::int64_t gathered = 0;
+  for (std::size_t m = 0; attends(m); ++m) {
+    const Batch& batch = batches_[lane][m];
+    MemberStep& step = steps_[lane][m];
+    step = {};
+    step.place.mode = mode;
+    if (batch.features.tokens == 0) continue;
+    std::int64_t padded = batch.features.tokens;
+    if (config_.attention_members == 1) {
+      padded = program(m).padded(batch.features);
+    } else if (mode != GraphMode::kNone) {
+      padded = program(m).padded(most, mode);
+    }
+    step = {&batch, program(m).place(batch.features, padded, 0), program(m).attention_layer(batch)};
+    step.place.mode = mode;
+    step.place.sequences = 0;
+    gathered += padded;
+  }
+  for (std::size_t m = 0; m < members_.size(); ++m) steps_[lane][m].place.gathered = gathered;
+}
+
+// Rows of all attention members are dealt evenly over the FFN members and their columns of ranks,
+// each of which runs at a captured size.
+void AfdPricer::place_ffn(std::size_t lane) {
+  const std::int64_t rows = steps_[lane][0].place.gathered;
+  const GraphMode mode = steps_[lane][0].place.mode;
+  const std::int64_t columns = (std::int64_t{config_.columns}) *
+                               (static_cast<std::int64_t>(members_.size()) - config_.attention_members);
+  for (std::size_t m = at(config_.attention_members); m < members_.size(); ++m) {
+    MemberStep& step = steps_[lane][m];
+    step = {};
+    step.place.mode = mode;
+    if (rows > 0) {
+      const std::int64_t each = (rows + columns - 1) / columns;
+      const std::int64_t padded =
+          mode == GraphMode::kNone ? each : program(m).padded(each, mode);
+      step.place.tokens = step.place.decodes = padded;
+      step.place.gathered = padded * config_.sharing;
+    }
+    const std::size_t before = draws_.size();
+    if (!program(m).draws()) continue;
+    std::vector<Ps> drawn;
+    const std::int64_t step_number =
+        members_[m]->usage().steps * config_.lanes + static_cast<std::int64_t>(lane) + 1;
+    program(m).draw(step.place, step_number, drawn);
+    if (rows == 0) std::ranges::fill(drawn, 0);
+    draws_.insert(draws_.end(), drawn.begin(), drawn.end());
+    if (draws_.size() - before != static_cast<std::size_t>(program(m).num_draws()))
+      throw std::logic_error("a program draws as many times as it says");
+  }
+}
+
+void AfdPricer::count(std::span<const Batch* const> batches) {
+  ffn_busy_ = 0;
+  std::int64_t draws_in_lane = 0;
+  for (const GroupCosts* member : members_) draws_in_lane += member->program().num_draws();
+  std::int64_t before = 0;
+  for (std::size_t m = 0; m < members_.size(); ++m) {
+    const Program& mine = program(m);
+    Program::Usage& usage = members_[m]->usage();
+    mine.count(attends(m) ? batches[m]->features : Features{}, steps_[0][m].place.mode, usage);
+    prices_[m] = {0, 0};
+    padded_[m] = 0;
+    for (std::size_t lane = 0; lane < batches_.size(); ++lane) {
+      const MemberStep& step = steps_[lane][m];
+      if (step.place.tokens == 0) continue;
+      const auto first = static_cast<std::size_t>(static_cast<std::int64_t>(lane) * draws_in_lane + before);
+      const auto draws = std::span(draws_).subspan(mine.draws() ? first : 0,
+                                                   static_cast<std::size_t>(mine.num_draws()));
+      const Program::StepPrice price = mine.run(step.place, step.attention, usage, draws);
+      prices_[m].ps += price.ps;
+      prices_[m].communication_ps += price.communication_ps;
+      padded_[m] += step.place.tokens;
+    }
+    before += mine.num_draws();
+    if (attends(m)) {
+      const Features& f = batches[m]->features;
+      if (prices_[m].ps < mine.lower_bound_ps(f, f.tokens)) ++usage.steps_below_lower_bound;
+    } else {
+      ffn_busy_ = std::max(ffn_busy_, prices_[m].ps);
+    }
+  }
+}
+
+AfdPricer::Amount AfdPricer::operator_amount(const StepGraph& graph, const PriceKey& key) const {
+  const MemberStep& step = steps_[at(key.lane - 1)][at(key.member)];
+  if (step.place.tokens == 0) {
+    const bool whole = key.lane == 1 && key.op >= 0 &&
+                       program(at(key.member)).operators()[at(key.op)].feature == Feature::kSequences;
+    if (!whole) return {};
+  }
+  if (key.segment >= 0) return {graph.segments[at(key.segment)]->price(step.place, step.attention)};
+  const Operator& op = program(at(key.member)).operators()[at(key.op)];
+  if (op.kind == NodeKind::kAttention) return {step.attention[at(op.attention)].ps, 0, 1};
+  const std::int64_t units = step.place.at(op.feature);
+  if (op.sampled == nullptr) return {op.ps[static_cast<std::size_t>(units)], 0, units};
+  return {0, 0, units};  // its node has draws
+}
+
+// Between attention and FFN, over one device's port.
+AfdPricer::Amount AfdPricer::moved(const PriceKey& key) const {
+  const Program::Place& place = steps_[at(key.lane - 1)][at(key.member)].place;
+  const M2nHop& hop = config_.hops[at(key.hop)];
+  const bool attention = attends(at(key.member)), out = key.role == NodeRole::kM2nSend;
+  const PortBytes& port = attention ? (out ? hop.attention_out : hop.attention_in)
+                                    : (out ? hop.ffn_out : hop.ffn_in);
+  const std::int64_t bytes = port.at(place);
+  return {over_port(bytes, attention ? config_.attention_bytes_per_s : config_.ffn_bytes_per_s),
+          bytes};
+}
+
+AfdPricer::Amount AfdPricer::amount(const StepGraph& graph, const PriceKey& key) const {
+  switch (key.role) {
+    case NodeRole::kLaunch: {
+      Ps ps = 0;
+      for (const auto& lane : steps_) {
+        const MemberStep& step = lane[at(key.member)];
+        const auto mode = static_cast<std::size_t>(step.place.mode);
+        if (step.place.tokens > 0) ps += program(at(key.member)).graphs().host_ps[mode];
+      }
+      return {ps};
+    }
+    case NodeRole::kEnd:
+      return {program(at(key.member)).host_gap()};
+    case NodeRole::kOperator:
+      return operator_amount(graph, key);
+    case NodeRole::kM2nSend:
+    case NodeRole::kM2nReceive:
+      return moved(key);
+    case NodeRole::kM2nLatency:
+      return {steps_[at(key.lane - 1)][0].place.gathered > 0 ? config_.latency : 0};
+    default:
+      return {};
+  }
+}
+
+void AfdPricer::fill(const StepGraph& graph, StepPrices& prices) const {
+  prices.ps.resize(graph.prices.size());
+  prices.bytes.resize(graph.prices.size());
+  prices.units.resize(graph.prices.size());
+  for (std::size_t i = 0; i < graph.prices.size(); ++i) {
+    const Amount one = amount(graph, graph.prices[i]);
+    prices.ps[i] = one.ps;
+    prices.bytes[i] = one.bytes;
+    prices.units[i] = one.units;
+  }
+  prices.draws = draws_;
+}
+
+OpenStep AfdPricer::open(std::size_t member) const {
+  const Program::StepPrice& price = prices_[member];
+  return {price.communication_ps, price.ps, padded_[member], program(member).host_gap()};
+}
+
+}  // namespace llmsim

@@ -1,0 +1,56 @@
+// Prices the steps of attention and FFN members, and counts what runs.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "afd/afd_config.h"
+#include "step/step_prices.h"
+
+namespace llmsim {
+
+class AfdPricer {
+ public:
+  // The attention's members first.
+  AfdPricer(std::vector<GroupCosts*> members, AfdConfig config);
+
+  const AfdConfig& config() const { return config_; }
+  std::size_t num_members() const { return members_.size(); }
+  GroupCosts& member(std::size_t m) const { return *members_[m]; }
+  bool attends(std::size_t member) const { return member < at(config_.attention_members); }
+
+  // Cuts the batches of the attention's members into lanes and counts the step.
+  void begin(std::span<const Batch* const> batches);
+  // Prices of the graph's nodes in the step that `begin` was called for.
+  void fill(const StepGraph& graph, StepPrices& prices) const;
+  OpenStep open(std::size_t member) const;
+  // The longest time that an FFN member computes in the step.
+  Ps ffn_busy() const { return ffn_busy_; }
+
+ private:
+  struct Amount {
+    Ps ps = 0;
+    std::int64_t bytes = 0, units = 0;
+  };
+  const Program& program(std::size_t m) const { return members_[m]->program(); }
+  void cut(std::span<const Batch* const> batches);
+  void place_attention(std::size_t lane);
+  void place_ffn(std::size_t lane);
+  void count(std::span<const Batch* const> batches);
+  Amount amount(const StepGraph& graph, const PriceKey& key) const;
+  Amount operator_amount(const StepGraph& graph, const PriceKey& key) const;
+  Amount moved(const PriceKey& key) const;
+
+  std::vector<GroupCosts*> members_;
+  AfdConfig config_;
+  // By lane and member.
+  std::vector<std::vector<Batch>> batches_;
+  std::vector<std::vector<MemberStep>> steps_;
+  std::vector<Ps> draws_;  // lane by lane, member by member
+  std::vector<Program::StepPrice> prices_;  // by member
+  std::vector<std::int64_t> padded_;        // by member, tokens of all lanes
+  Ps ffn_busy_ = 0;
+};
+
+}  // namespace llmsim
