@@ -4,7 +4,7 @@ llmsim's serving core: scheduler, KV cache, step programs and the event loop.
 
 from collections.abc import Mapping, Sequence
 import enum
-from typing import Annotated
+from typing import Annotated, overload
 
 import numpy
 from numpy.typing import NDArray
@@ -717,6 +717,8 @@ class Role(enum.Enum):
 
     DECODE = 2
 
+    FFN = 3
+
 class GroupConfig:
     def __init__(self) -> None: ...
 
@@ -1033,6 +1035,35 @@ class OffloadConfig:
     @ranks.setter
     def ranks(self, arg: Sequence[Sequence[int]], /) -> None: ...
 
+class PortBytes:
+    """Bytes over one device's port, by a feature."""
+
+    def __init__(self, feature: Feature, bytes: int, units: int = 1) -> None:
+        """bytes: of every `units`, rounded up."""
+
+class M2nHop:
+    """What one kind of layer moves between attention and FFN."""
+
+    def __init__(self, attention_out: PortBytes, ffn_in: PortBytes, ffn_out: PortBytes, attention_in: PortBytes) -> None: ...
+
+class AfdLayer:
+    """One layer: operators of both programs, by index."""
+
+    def __init__(self, attention: Sequence[int], ffn: Sequence[int], hop: int = 0) -> None: ...
+
+class AfdBand:
+    """Layers that follow each other, several times."""
+
+    def __init__(self, stage: int, repeat: int, layers: Sequence[AfdLayer]) -> None: ...
+
+class AfdConfig:
+    """How attention and FFN members run a step together."""
+
+    def __init__(self, attention_members: int, lanes: int, columns: int, sharing: int, bands: Sequence[AfdBand], hops: Sequence[M2nHop], latency_ps: int, attention_bytes_per_s: int, ffn_bytes_per_s: int) -> None:
+        """
+        columns: sets of an FFN member's ranks that get rows of their own. sharing: of these, those that exchange rows. Rates are of one device's port.
+        """
+
 class DeviceStream(enum.Enum):
     COMPUTE = 0
 
@@ -1078,6 +1109,12 @@ class NodeRole(enum.Enum):
     CONTEXT = 13
 
     PROMPTS = 14
+
+    M2N_SEND = 15
+
+    M2N_RECEIVE = 16
+
+    M2N_LATENCY = 17
 
 def step_nodes(program: Program, offload: OffloadConfig | None, items: Sequence[Sequence[tuple[int, int]]], step: int) -> tuple:
     """
@@ -1425,17 +1462,24 @@ class GroupSpec:
     A model serving group: its configuration, its scheduler and its program.
     """
 
-    def __init__(self, config: GroupConfig, scheduler: SchedulerConfig | PythonSchedulerConfig, program: Program, expanded: ExpandedConfig | None = None, record_steps: bool = False, record_schedule: bool = False, outside: object | None = None) -> None:
+    def __init__(self, config: GroupConfig, scheduler: SchedulerConfig | PythonSchedulerConfig | None, program: Program, expanded: ExpandedConfig | None = None, record_steps: bool = False, record_schedule: bool = False, outside: object | None = None) -> None:
         """
-        expanded: every rank's nodes run in the engine instead of the folded program. outside: a callable that gets (tokens, computed before) of each member's items and the number of the step, and returns how much longer than its graph each member's step is, in ps.
+        scheduler: None for a group that gets no requests. expanded: every rank's nodes run in the engine instead of the folded program. outside: a callable that gets (tokens, computed before) of each member's items and the number of the step, and returns how much longer than its graph each member's step is, in ps.
         """
 
 class LockstepSpec:
     """Groups that run in lock-step."""
 
+    @overload
     def __init__(self, groups: Sequence[int], sync_interval: int, expanded: ExpandedConfig | None = None, outside: object | None = None) -> None:
         """
         groups: by index. sync_interval: rounds between two agreements that nobody has work.
+        """
+
+    @overload
+    def __init__(self, groups: Sequence[int], sync_interval: int, afd: AfdConfig, exact: bool = False) -> None:
+        """
+        groups: attention members, then FFN members. exact: every node runs in the engine.
         """
 
 class ContentionSpec:

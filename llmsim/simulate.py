@@ -324,14 +324,17 @@ def _scheduler(
     group: LoweredGroup, workload: Workload, options: SimulationOptions
 ) -> "_native.SchedulerConfig | _native.PythonSchedulerConfig":
     assert group.scheduler is not None, "the caller looked"
-    steps = _scheduler_in_python(group, workload, options)
+    steps = _scheduler_in_python(group, group.scheduler, workload, options)
     if steps is None:
         return options.policies.applied(with_ranking(group.scheduler, group.engine, workload))
     return _native.PythonSchedulerConfig(steps, group.scheduler.kv, group.scheduler.speculation)
 
 
 def _scheduler_in_python(
-    group: LoweredGroup, workload: Workload, options: SimulationOptions
+    group: LoweredGroup,
+    native: "_native.SchedulerConfig",
+    workload: Workload,
+    options: SimulationOptions,
 ) -> object | None:
     """The installed vLLM's, or a policy's; None: the native one runs."""
     policies, engine = options.policies, group.engine
@@ -348,8 +351,8 @@ def _scheduler_in_python(
                 "acceptance_rate, accepted_drafts and num_speculative_tokens of requests do not "
                 "reach the installed vLLM's scheduler; choose the scheduler vllm_v1, or remove them"
             )
-        return installed_scheduler(engine, group.scheduler, workload)
-    steps = policies.steps(group.scheduler, workload)
+        return installed_scheduler(engine, native, workload)
+    steps = policies.steps(native, workload)
     if steps is not None and is_ranking(engine.scheduling_policy):
         raise InputError(
             f"scheduling_policy {engine.scheduling_policy} does not reach into a scheduler in "

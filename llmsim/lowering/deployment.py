@@ -123,6 +123,8 @@ def _afd_domain(
 ) -> LoweredLockstep:
     """Attention and FFN groups that run every layer together."""
     interval = deployment.groups[role.attention[0]].engine.dp_sync_interval
+    if len(role.attention) == 1:
+        interval = 1  # nobody to agree with
     config = afd_config(deployment, groups, role)
     members = (*role.attention, *role.ffn)
     return LoweredLockstep(members, interval, None, config, options.exact)

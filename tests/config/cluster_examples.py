@@ -148,6 +148,14 @@ def full() -> Json:
         "npu_group": 2,
         "speculative_config": by_head,
     }
+    attends = {
+        **first,
+        "npu_mem": dict(first["npu_mem"]),
+        "pd_type": "attention",
+        "afd_group": "layers",
+        "afd_micro_batches": 3,
+        "afd_dispatch": "routed",
+    }
     first["npu_mem"]["mem_util"] = 0.9
     first.update(
         options,
@@ -173,8 +181,8 @@ def full() -> Json:
     for switch in ("block_copy", "local_offloading", "attn_offloading", "sub_batch_interleaving"):
         first[f"enable_{switch}"] = False
     node = document["nodes"][0]
-    node["instances"] += [older, apart, ranks]
-    node["num_instances"] = 4
+    node["instances"] += [older, apart, ranks, attends]
+    node["num_instances"] = 5
     node["cpu_mem"]["pim_config"] = "DDR4_8GB_3200_pim"
     node["cpu_mem"]["pim_table"] = "pim.csv"
     node["cpu"] = {"hardware": "Xeon-8592+", "sockets": 2}

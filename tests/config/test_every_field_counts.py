@@ -103,6 +103,13 @@ def scenarios() -> dict[str, tuple[Json, tuple[str, ...]]]:
         "placement": {"layers": {"moe": {}}},
     }
     phi["placement"]["layers"]["moe"]["weights"] = "cpu"  # type: ignore[index]
+    split = {"model_name": phi["model_name"], "afd_group": "layers"}
+    layers = cluster(
+        node(
+            instance(**split, pd_type="attention", afd_micro_batches=2, afd_dispatch="dense"),
+            instance(**split, pd_type="ffn", ffn_ep_size=2),
+        )
+    )
     tiers = cluster(node(instance(num_gpu_blocks_override=120), storage=DRIVE), storage=DRIVE)
     small = instance(model_name="meta-llama/Llama-3.2-1B")
     one = instance()
@@ -131,6 +138,7 @@ def scenarios() -> dict[str, tuple[Json, tuple[str, ...]]]:
         "pair": (cluster(node(instance(**phi, dp_group="a"), instance(**phi, dp_group="a"))), ()),
         "old": (cluster(node(instance(npu_num=2, npu_group=1))), ()),
         "named": (cluster(node({"model": one.pop("model_name"), **one})), ()),
+        "layers": (layers, ()),
         "domains": (cluster(node({**small, "attn_tp_size": 2, "attn_dp_size": 2})), ()),
         "topology": (
             cluster(node(instance("H100", num_npus=4)), topology="mixed_h100_a100"),
@@ -227,6 +235,9 @@ CHANGED: dict[str, tuple[str, Any]] = {
         "ep_size": ("experts", 1),
         "dp_group": ("pair", "b"),
         "pd_type": ("apart", None),
+        "afd_group": ("layers", "others"),
+        "afd_micro_batches": ("layers", 3),
+        "afd_dispatch": ("layers", "routed"),
         "attn_tp_size": ("domains", 1),
         "attn_dp_size": ("domains", 1),
         "ffn_tp_size": ("domains", 4),

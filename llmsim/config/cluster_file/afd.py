@@ -47,9 +47,9 @@ def _placed(cluster: Cluster, groups: list[Group]) -> Iterable[Placed]:
 
 
 def _afd_group(cluster: Cluster, members: list[Placed], groups: list[Group]) -> list[Group]:
-    for role, other in (AFD_ROLES, AFD_ROLES[::-1]):
-        _require_counterpart(cluster, members, role, other)
-        _require_alike(cluster, [one for one in members if one[1].pd_type == role])
+    for name, other in (AFD_ROLES, AFD_ROLES[::-1]):
+        _require_counterpart(cluster, members, name, other)
+        _require_alike(cluster, [one for one in members if one[1].pd_type == name])
     _require_one_model_and_depth(cluster, members)
     for one in members:
         _refuse_what_does_not_run_yet(cluster, one)

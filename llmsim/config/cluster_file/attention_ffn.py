@@ -131,8 +131,8 @@ def _ffn_alone(keys: "LayoutKeys") -> "ParallelLayout":
     cut, spread = keys.ffn_tp_size or keys.tp_size, keys.ffn_ep_size or keys.ep_size
     pp, devices = keys.pp_size or 1, keys.num_npus
     if devices is None:
-        known = cut is not None or spread is not None
-        cut, spread = (cut or 1, spread or 1) if known else (None, None)
+        if cut is not None or spread is not None:
+            cut, spread = cut or 1, spread or 1
         return ParallelLayout(
             (cut or 1) * (spread or 1) * pp, (cut or 1) * (spread or 1), pp, spread, ffn_tp=cut
         )

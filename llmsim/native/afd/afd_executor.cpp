@@ -46,7 +46,8 @@ void AfdExecutor::begin(std::span<const Batch* const> batches, Ps now, StepSink&
     const OpenStep step = pricer_.open(m);
     StepTimes times = step.ended(starts_[m], ends_[m]);
     if (pricer_.attends(m)) {
-      if (ends_at_once_[m] != kNever) times.m2n = std::clamp<Ps>(ends_[m] - ends_at_once_[m], 0, times.waiting);
+      if (ends_at_once_[m] != kNever)
+        times.m2n = std::clamp<Ps>(ends_[m] - ends_at_once_[m], 0, times.waiting);
       // While the FFN of the batch is computed, the step computes.
       times.waiting = std::max<Ps>(0, times.waiting - times.m2n - pricer_.ffn_busy());
     }
@@ -61,7 +62,8 @@ std::unique_ptr<StepExecutor> afd_executor(std::vector<GroupCosts*> members, Afd
   std::unique_ptr<StepTiming> timing = std::make_unique<FoldedTiming>();
   StepGraph graph = afd_graph(config, programs, exact);
   if (exact)
-    timing = std::make_unique<ExpandedTiming>(members.front()->shared_program(), graph.units, nullptr);
+    timing =
+        std::make_unique<ExpandedTiming>(members.front()->shared_program(), graph.units, nullptr);
   return std::make_unique<AfdExecutor>(AfdPricer(std::move(members), std::move(config)),
                                        std::move(graph), std::move(timing));
 }

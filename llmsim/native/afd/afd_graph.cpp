@@ -108,14 +108,13 @@ class AfdPass {
     for (auto& lane : back_)
       for (std::int32_t m = 0; m < attention_; ++m) {
         const Wait sent{WaitFor::kNode, lane[at(m)]};
-        lane[at(m)] =
-            add(NodeRole::kReceive, m, stream(m, DeviceStream::kCompute), {&sent, 1});
+        lane[at(m)] = add(NodeRole::kReceive, m, stream(m, DeviceStream::kCompute), {&sent, 1});
       }
     builder_.end_block();
   }
 
-  // What a stage runs before or behind its layers: each lane for itself, but what works on sequences
-  // once for all of them.
+  // What a stage runs before or behind its layers: each lane for itself, but what works on
+  // sequences once for all of them.
   void around_layers(std::int32_t part) {
     for (std::int32_t m = 0; m < attention_; ++m) {
       const auto& operators = programs_[at(m)]->operators();
@@ -181,10 +180,8 @@ class AfdPass {
   std::int32_t segment_of(std::int32_t member, const Segment::Parts& parts) {
     auto& segments = builder_.graph().segments;
     const auto number = static_cast<std::int32_t>(segments.size());
-    const auto [found, is_new] =
-        segment_of_.try_emplace({programs_[at(member)], parts}, number);
-    if (is_new)
-      segments.push_back(std::make_shared<const Segment>(*programs_[at(member)], parts));
+    const auto [found, is_new] = segment_of_.try_emplace({programs_[at(member)], parts}, number);
+    if (is_new) segments.push_back(std::make_shared<const Segment>(*programs_[at(member)], parts));
     return found->second;
   }
 
@@ -255,8 +252,8 @@ class AfdPass {
   std::int32_t arrive(std::int32_t member, std::int32_t lane, std::int32_t hop,
                       std::int32_t all_computed, std::int32_t all_sent) {
     const Wait begun{WaitFor::kNode, all_computed};
-    const std::int32_t received = add(
-        NodeRole::kM2nReceive, member, stream(member, DeviceStream::kPull), {&begun, 1}, lane, hop);
+    const std::int32_t received = add(NodeRole::kM2nReceive, member,
+                                      stream(member, DeviceStream::kPull), {&begun, 1}, lane, hop);
     const std::vector<Wait> both{{WaitFor::kNode, all_sent}, {WaitFor::kNode, received}};
     return add(NodeRole::kM2nLatency, member, kNoStream, both, lane, hop);
   }

@@ -122,16 +122,16 @@ void AfdPricer::place_attention(std::size_t lane) {
 void AfdPricer::place_ffn(std::size_t lane) {
   const std::int64_t rows = steps_[lane][0].place.gathered;
   const GraphMode mode = steps_[lane][0].place.mode;
-  const std::int64_t columns = (std::int64_t{config_.columns}) *
-                               (static_cast<std::int64_t>(members_.size()) - config_.attention_members);
+  const std::int64_t columns =
+      (std::int64_t{config_.columns}) *
+      (static_cast<std::int64_t>(members_.size()) - config_.attention_members);
   for (std::size_t m = at(config_.attention_members); m < members_.size(); ++m) {
     MemberStep& step = steps_[lane][m];
     step = {};
     step.place.mode = mode;
     if (rows > 0) {
       const std::int64_t each = (rows + columns - 1) / columns;
-      const std::int64_t padded =
-          mode == GraphMode::kNone ? each : program(m).padded(each, mode);
+      const std::int64_t padded = mode == GraphMode::kNone ? each : program(m).padded(each, mode);
       step.place.tokens = step.place.decodes = padded;
       step.place.gathered = padded * config_.sharing;
     }
@@ -162,7 +162,8 @@ void AfdPricer::count(std::span<const Batch* const> batches) {
     for (std::size_t lane = 0; lane < batches_.size(); ++lane) {
       const MemberStep& step = steps_[lane][m];
       if (step.place.tokens == 0) continue;
-      const auto first = static_cast<std::size_t>(static_cast<std::int64_t>(lane) * draws_in_lane + before);
+      const auto first =
+          static_cast<std::size_t>(static_cast<std::int64_t>(lane) * draws_in_lane + before);
       const auto draws = std::span(draws_).subspan(mine.draws() ? first : 0,
                                                    static_cast<std::size_t>(mine.num_draws()));
       const Program::StepPrice price = mine.run(step.place, step.attention, usage, draws);
@@ -183,8 +184,9 @@ void AfdPricer::count(std::span<const Batch* const> batches) {
 AfdPricer::Amount AfdPricer::operator_amount(const StepGraph& graph, const PriceKey& key) const {
   const MemberStep& step = steps_[at(key.lane - 1)][at(key.member)];
   if (step.place.tokens == 0) {
-    const bool whole = key.lane == 1 && key.op >= 0 &&
-                       program(at(key.member)).operators()[at(key.op)].feature == Feature::kSequences;
+    const bool whole =
+        key.lane == 1 && key.op >= 0 &&
+        program(at(key.member)).operators()[at(key.op)].feature == Feature::kSequences;
     if (!whole) return {};
   }
   if (key.segment >= 0) return {graph.segments[at(key.segment)]->price(step.place, step.attention)};
@@ -200,8 +202,8 @@ AfdPricer::Amount AfdPricer::moved(const PriceKey& key) const {
   const Program::Place& place = steps_[at(key.lane - 1)][at(key.member)].place;
   const M2nHop& hop = config_.hops[at(key.hop)];
   const bool attention = attends(at(key.member)), out = key.role == NodeRole::kM2nSend;
-  const PortBytes& port = attention ? (out ? hop.attention_out : hop.attention_in)
-                                    : (out ? hop.ffn_out : hop.ffn_in);
+  const PortBytes& port =
+      attention ? (out ? hop.attention_out : hop.attention_in) : (out ? hop.ffn_out : hop.ffn_in);
   const std::int64_t bytes = port.at(place);
   return {over_port(bytes, attention ? config_.attention_bytes_per_s : config_.ffn_bytes_per_s),
           bytes};

@@ -47,7 +47,7 @@ class AfdPricer {
   // By lane and member.
   std::vector<std::vector<Batch>> batches_;
   std::vector<std::vector<MemberStep>> steps_;
-  std::vector<Ps> draws_;  // lane by lane, member by member
+  std::vector<Ps> draws_;                   // lane by lane, member by member
   std::vector<Program::StepPrice> prices_;  // by member
   std::vector<std::int64_t> padded_;        // by member, tokens of all lanes
   Ps ffn_busy_ = 0;

@@ -29,9 +29,7 @@ void bind_afd(nb::module_& m) {
       .def(
           "__init__",
           [](AfdLayer* layer, std::vector<std::int32_t> attention, std::vector<std::int32_t> ffn,
-             std::int32_t hop) {
-            new (layer) AfdLayer{std::move(attention), std::move(ffn), hop};
-          },
+             std::int32_t hop) { new (layer) AfdLayer{std::move(attention), std::move(ffn), hop}; },
           "attention"_a, "ffn"_a, "hop"_a = 0);
   nb::class_<AfdBand>(m, "AfdBand", "Layers that follow each other, several times.")
       .def(
@@ -44,20 +42,16 @@ void bind_afd(nb::module_& m) {
       .def(
           "__init__",
           [](AfdConfig* config, std::int32_t attention_members, std::int32_t lanes,
-             std::int32_t columns, std::int32_t sharing, std::vector<AfdBand> bands, std::vector<M2nHop> hops,
-             Ps latency_ps, std::int64_t attention_bytes_per_s, std::int64_t ffn_bytes_per_s) {
-            new (config) AfdConfig{attention_members,
-                                   lanes,
-                                   columns,
-                                   sharing,
-                                   std::move(bands),
-                                   std::move(hops),
-                                   latency_ps,
-                                   attention_bytes_per_s,
-                                   ffn_bytes_per_s};
+             std::int32_t columns, std::int32_t sharing, std::vector<AfdBand> bands,
+             std::vector<M2nHop> hops, Ps latency_ps, std::int64_t attention_bytes_per_s,
+             std::int64_t ffn_bytes_per_s) {
+            new (config)
+                AfdConfig{attention_members, lanes,           columns,    sharing,
+                          std::move(bands),  std::move(hops), latency_ps, attention_bytes_per_s,
+                          ffn_bytes_per_s};
           },
-          "attention_members"_a, "lanes"_a, "columns"_a, "sharing"_a, "bands"_a, "hops"_a, "latency_ps"_a,
-          "attention_bytes_per_s"_a, "ffn_bytes_per_s"_a,
+          "attention_members"_a, "lanes"_a, "columns"_a, "sharing"_a, "bands"_a, "hops"_a,
+          "latency_ps"_a, "attention_bytes_per_s"_a, "ffn_bytes_per_s"_a,
           "columns: sets of an FFN member's ranks that get rows of their own. sharing: of these, "
           "those that exchange rows. Rates are of one device's port.");
 }

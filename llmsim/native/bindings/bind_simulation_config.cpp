@@ -142,9 +142,9 @@ SchedulerMaker maker_of_any(const std::optional<AnyScheduler>& scheduler) {
 }
 
 void make_group_spec(GroupSpec* spec, const GroupConfig& config,
-                     const std::optional<AnyScheduler>& scheduler,
-                     std::shared_ptr<Program> program, std::optional<ExpandedConfig> expanded,
-                     bool record_steps, bool record_schedule, nb::object outside) {
+                     const std::optional<AnyScheduler>& scheduler, std::shared_ptr<Program> program,
+                     std::optional<ExpandedConfig> expanded, bool record_steps,
+                     bool record_schedule, nb::object outside) {
   new (spec) GroupSpec{
       config,
       maker_of_any(scheduler),
@@ -215,7 +215,8 @@ void bind_group_specs(nb::module_& m) {
            "expanded"_a = nb::none(), "record_steps"_a = false, "record_schedule"_a = false,
            "outside"_a = nb::none(),
            "scheduler: None for a group that gets no requests. expanded: every rank's nodes run in "
-           "the engine instead of the folded program. outside: a callable that gets (tokens, computed before) of each member's items and the number "
+           "the engine instead of the folded program. outside: a callable that gets (tokens, "
+           "computed before) of each member's items and the number "
            "of the step, and returns how much longer than its graph each member's step is, in ps.");
   nb::class_<LockstepSpec>(m, "LockstepSpec", "Groups that run in lock-step.")
       .def(

@@ -49,8 +49,7 @@ void FoldedTiming::pass_layers(const Step& step, const Block& block) {
     for (const Wait& wait : graph.waits_of(node)) {
       if (wait.from != WaitFor::kLayerBefore) continue;
       const std::int32_t stream = graph.nodes[at(wait.index)].stream;
-      end_[at(wait.index)] =
-          wait.entry >= 0 ? end_[at(wait.entry)] : step.carry.free[at(stream)];
+      end_[at(wait.index)] = wait.entry >= 0 ? end_[at(wait.entry)] : step.carry.free[at(stream)];
       if (stream == kNoStream) crossing_.push_back(wait.index);
     }
   }

@@ -46,9 +46,9 @@ class FoldedTiming final : public StepTiming {
   void pass_layers(const Step& step, const Block& block);
 
   std::vector<Ps> end_;
-  std::vector<std::int32_t> streams_;  // of the block at hand
-  std::vector<std::int32_t> drawn_;    // its nodes on the first of them with sampled times
-  std::vector<Ps> before_;             // when they were free, a layer ago
+  std::vector<std::int32_t> streams_;   // of the block at hand
+  std::vector<std::int32_t> drawn_;     // its nodes on the first of them with sampled times
+  std::vector<Ps> before_;              // when they were free, a layer ago
   std::vector<std::int32_t> crossing_;  // its nodes on no stream that the next layer waits for
 };
 

@@ -29,24 +29,24 @@ constexpr std::int32_t stream_of(std::int32_t unit, DeviceStream stream) {
 inline constexpr std::int32_t kNoStream = -1;
 
 enum class NodeRole : std::uint8_t {
-  kBegin,     // of a member's step
-  kReceive,   // hidden states are there, and the stage's devices are free
-  kMeet,      // all members are there
-  kLaunch,    // the host launches the step's kernels; no end of the step comes before its own
-  kDrafts,    // passes of the drafter
-  kEnd,       // of a member's step, with the gap between steps
-  kOperator,  // of the program, wherever it runs
-  kCopy,      // weights of the operator's execution
-  kToHost,    // activations that the operator takes there
-  kFromHost,  // activations that it leaves there, back
-  kQueries,   // to the memory that computes, of decodes
-  kInMemory,  // decodes attend
-  kResults,   // of them, back
-  kContext,   // KV of prompts' earlier chunks, back
-  kPrompts,   // KV of prompts, to the memory
-  kM2nSend,    // hidden states leave, between attention and FFN devices
-  kM2nReceive, // and come in
-  kM2nLatency  // and are on their way
+  kBegin,       // of a member's step
+  kReceive,     // hidden states are there, and the stage's devices are free
+  kMeet,        // all members are there
+  kLaunch,      // the host launches the step's kernels; no end of the step comes before its own
+  kDrafts,      // passes of the drafter
+  kEnd,         // of a member's step, with the gap between steps
+  kOperator,    // of the program, wherever it runs
+  kCopy,        // weights of the operator's execution
+  kToHost,      // activations that the operator takes there
+  kFromHost,    // activations that it leaves there, back
+  kQueries,     // to the memory that computes, of decodes
+  kInMemory,    // decodes attend
+  kResults,     // of them, back
+  kContext,     // KV of prompts' earlier chunks, back
+  kPrompts,     // KV of prompts, to the memory
+  kM2nSend,     // hidden states leave, between attention and FFN devices
+  kM2nReceive,  // and come in
+  kM2nLatency   // and are on their way
 };
 
 // What a node waits for, besides the node before it on its stream.

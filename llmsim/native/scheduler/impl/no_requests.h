@@ -9,9 +9,7 @@ namespace llmsim {
 
 class NoRequests final : public Scheduler {
  public:
-  void add(RequestId) override {
-    throw std::logic_error("a group without requests was given one");
-  }
+  void add(RequestId) override { throw std::logic_error("a group without requests was given one"); }
   bool has_requests() const override { return false; }
   void schedule(Ps, Batch& batch) override { batch.clear(); }
   void update(const Batch&, std::vector<RequestId>&) override {}
