@@ -47,9 +47,7 @@ TIMES = st.tuples(st.integers(1, 10**9), st.integers(1, 10**9), st.integers(0, 1
 
 
 @given(times=TIMES, layers=st.integers(1, 60), lanes=st.sampled_from([1, 2, 3, 4]))
-def test_a_step_takes_the_closed_form(
-    times: tuple[int, int, int], layers: int, lanes: int
-) -> None:
+def test_a_step_takes_the_closed_form(times: tuple[int, int, int], layers: int, lanes: int) -> None:
     assert step_ps(times, layers, lanes) == closed_form(times, layers, lanes)
 
 

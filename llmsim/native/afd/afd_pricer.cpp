@@ -36,6 +36,7 @@ AfdPricer::AfdPricer(std::vector<GroupCosts*> members, AfdConfig config)
   steps_.assign(lanes, std::vector<MemberStep>(members_.size()));
   prices_.resize(members_.size());
   padded_.resize(members_.size());
+  sequences_.resize(members_.size());
 }
 
 void AfdPricer::begin(std::span<const Batch* const> batches) {
@@ -47,6 +48,7 @@ void AfdPricer::begin(std::span<const Batch* const> batches) {
   }
   for (std::size_t m = 0; attends(m); ++m) {
     const auto rows = program(m).place(batches[m]->features, 0, 0).sequences;
+    sequences_[m] = batches[m]->features.sequences;
     steps_[0][m].place.sequences = rows;  // what works on sequences runs once for all lanes
   }
   count(batches);
@@ -221,7 +223,7 @@ AfdPricer::Amount AfdPricer::amount(const StepGraph& graph, const PriceKey& key)
       return {ps};
     }
     case NodeRole::kEnd:
-      return {program(at(key.member)).host_gap()};
+      return {host_gap(at(key.member))};
     case NodeRole::kOperator:
       return operator_amount(graph, key);
     case NodeRole::kM2nSend:
@@ -232,6 +234,11 @@ AfdPricer::Amount AfdPricer::amount(const StepGraph& graph, const PriceKey& key)
     default:
       return {};
   }
+}
+
+// Of the attention's schedulers; FFN members have none.
+Ps AfdPricer::host_gap(std::size_t member) const {
+  return attends(member) ? program(member).host_gap(sequences_[member]) : 0;
 }
 
 void AfdPricer::fill(const StepGraph& graph, StepPrices& prices) const {
@@ -249,7 +256,7 @@ void AfdPricer::fill(const StepGraph& graph, StepPrices& prices) const {
 
 OpenStep AfdPricer::open(std::size_t member) const {
   const Program::StepPrice& price = prices_[member];
-  return {price.communication_ps, price.ps, padded_[member], program(member).host_gap()};
+  return {price.communication_ps, price.ps, padded_[member], host_gap(member)};
 }
 
 }  // namespace llmsim

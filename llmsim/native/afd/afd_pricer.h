@@ -38,6 +38,7 @@ class AfdPricer {
   void place_attention(std::size_t lane);
   void place_ffn(std::size_t lane);
   void count(std::span<const Batch* const> batches);
+  Ps host_gap(std::size_t member) const;
   Amount amount(const StepGraph& graph, const PriceKey& key) const;
   Amount operator_amount(const StepGraph& graph, const PriceKey& key) const;
   Amount moved(const PriceKey& key) const;
@@ -49,6 +50,7 @@ class AfdPricer {
   std::vector<std::vector<MemberStep>> steps_;
   std::vector<Ps> draws_;                   // lane by lane, member by member
   std::vector<Program::StepPrice> prices_;  // by member
+  std::vector<std::int64_t> sequences_;     // by member, of its batch
   std::vector<std::int64_t> padded_;        // by member, tokens of all lanes
   Ps ffn_busy_ = 0;
 };
