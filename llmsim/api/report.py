@@ -83,8 +83,9 @@ def write_run_folder(
             **{
                 name: value
                 for name, value in vars(group).items()
-                if name not in ("engine", "memory", "offloading")
+                if name not in ("engine", "memory", "offloading", "afd")
             },
+            **({} if group.afd is None else {"afd": asdict(group.afd)}),
             "offloading": _offloading(group.offloading),
             "memory": asdict(group.memory),
             "engine": {**placed.engine.shown(), "origin": dict(placed.engine.origin)},

@@ -112,6 +112,10 @@ class ModelConfig:
     """
     linear: LinearAttention | None = None
     """Shape of the "linear" layers."""
+    query_rank: int = 0
+    """Width of the latent that queries come from, normed, in multi-matrix factorisation attention;
+    0: they come from the hidden state.
+    """
     attention_gate: bool = False
     """The query projection has a second half that gates the attention's output."""
     attention_sinks: bool = False

@@ -44,6 +44,7 @@ PARAMETERS: dict[str, tuple[float, str]] = {
     "google/gemma-2-27b": (27_227_128_320, HF),
     "google/gemma-3-1b-it": (999_885_952, HF),
     "bigcode/starcoder2-7b": (7_173_923_840, HF),
+    "stepfun-ai/Step3-316B": (316e9, "model card of stepfun-ai/Step3"),
     "meta-llama/Meta-Llama-3-8B": (8_030_261_248, HF),
     "meta-llama/Meta-Llama-3-70B": (70_553_706_496, HF),
     "meta-llama/Llama-3.2-3B": (3_212_749_824, HF),

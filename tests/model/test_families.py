@@ -66,7 +66,17 @@ STATE_SPACE: dict[str, Any] = {
     "mamba_head_dim": 64,
 }
 SPARSE = {"index_n_heads": 4, "index_head_dim": 32, "index_topk": 64}
+FACTORISED = {
+    "num_attention_groups": 1,
+    "share_q_dim": 32,
+    "moe_num_experts": 8,
+    "moe_top_k": 2,
+    "share_expert_dim": 128,
+    "moe_layers_enum": [2, 3, 4, 5, 6],
+}
 LAYERS: dict[str, Any] = {
+    "step3": FACTORISED,
+    "step3_text": FACTORISED,
     "nemotron_h": {"hybrid_override_pattern": "M*-EM-*E"},
     "granitemoehybrid": {
         "layer_types": ["mamba", "mamba", "attention", "mamba"] * 2,

@@ -165,6 +165,10 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     o_bias: Rule = False
     mlp_bias: Rule = False
     lm_head_bias: Rule = False
+    query_rank: Rule = 0
+    """Queries come from a latent of this width, which one matrix makes together with the keys and
+    values (multi-matrix factorisation attention); 0: from the hidden state.
+    """
     qk_norm: Literal["none", "head", "whole", "weightless"] = "none"
     """One weight per element of a head, of all heads, or none at all."""
     qk_norm_if: Rule = True

@@ -248,6 +248,7 @@ def _details(rules: Rules, family: Family) -> dict[str, Any]:
         "qk_norm_whole": normed and family.qk_norm == "whole",
         "qk_norm_weightless": normed and family.qk_norm == "weightless",
         "attention_gate": rules.flag(family.attention_gate),
+        "query_rank": rules.optional(family.query_rank),
         "attention_sinks": family.attention_sinks,
     }
 

@@ -55,6 +55,13 @@ def _attention_parameters(model: ModelConfig) -> int:
         )
         return total + hidden * (heads * latent.v_dim + model.o_proj_bias)
     keys = model.num_key_value_heads * model.head_dim
+    if model.query_rank:
+        latent_width = model.query_rank + 2 * keys
+        return (
+            latent_width * hidden
+            + model.query_rank * (1 + query)
+            + hidden * (query + model.o_proj_bias)
+        )
     qkv = query * (1 + model.attention_gate) + 2 * keys
     total = (
         qkv * (hidden + model.attention_bias)

@@ -123,6 +123,8 @@ def _projections(make: OperatorFactory) -> list[Operator]:
     gemm = partial(make.gemm, part="attention", block="attention", repeat=repeat)
     stream = partial(make.elementwise, block="attention")
     program: list[Operator] = [gemm("qkv_proj", width, model.hidden_size, bias=bias)]
+    if model.query_rank:
+        program = _factorised_queries(make)
     if model.qk_norm:
         weights = (
             rotated if model.qk_norm_whole else 2 * model.head_dim * (not model.qk_norm_weightless)
@@ -144,6 +146,30 @@ def _projections(make: OperatorFactory) -> list[Operator]:
         reads = rotated + model.head_dim
         program.append(stream("rotary_emb", repeat, reads=reads, writes=rotated, flops=3 * rotated))
     return program
+
+
+def _factorised_queries(make: OperatorFactory) -> list[Operator]:
+    """Multi-matrix factorisation attention: one matrix makes the queries' latent, keys and values
+    on every rank; the normed latent gives the rank's query heads (vLLM: Step3TextAttention).
+    """
+    model, shape, rank = make.model, make.shape, make.model.query_rank
+    repeat = model.softmax_layers
+    gemm = partial(make.gemm, part="attention", block="attention", repeat=repeat)
+    width = rank + 2 * model.num_key_value_heads * model.head_dim
+    return [
+        gemm("qkv_a_proj", width, model.hidden_size),
+        make.elementwise(
+            "query_norm",
+            repeat,
+            reads=rank,
+            writes=rank,
+            flops=4 * rank,
+            weights=rank,
+            block="attention",
+            reduces=True,
+        ),
+        gemm("q_b_proj", shape.heads * model.head_dim, rank),
+    ]
 
 
 def _attention_output(make: OperatorFactory) -> list[Operator]:

@@ -55,7 +55,11 @@ def domains_of(
 ) -> tuple[Domain, ...]:
     """Lock-step domains, and every other group as a domain of its own."""
     in_lockstep = {index for lockstep in lockstep_groups for index in lockstep.groups}
-    found = [(tuple(lockstep.groups), lockstep.expanded) for lockstep in lockstep_groups]
+    found = [
+        (tuple(lockstep.groups), lockstep.expanded)
+        for lockstep in lockstep_groups
+        if lockstep.afd is None  # their transfers have the ways between them to themselves
+    ]
     alone = [group.index for group in deployment.groups if group.index not in in_lockstep]
     found += [((index,), groups[index].expanded) for index in alone]
     domains = []
