@@ -36,6 +36,11 @@ from llmsim.lowering.parallel_layout import LoweredLockstep, lockstep_groups_of,
 from llmsim.lowering.scheduler import NOT_VALIDATED
 from llmsim.lowering.types import LoweredDeployment, LoweredGroup, LoweringOptions
 
+UNSHARED_ROWS = (
+    "rows between attention and FFN devices take the rate and latency of their links alone: KV on "
+    "the same links does not slow them, nor they KV"
+)
+"""Note of runs in which KV moves beside the rows of attention-FFN disaggregation."""
 MAX_GROUPS = 8192
 """A group's tables and counters take about 0.1 MB."""
 
@@ -80,6 +85,8 @@ def lower(
     notes += [*account.notes, *transfer_notes(deployment, groups)]
     notes += unshared_notes(deployment, domains, routes, tiers=options.tiers)
     notes += shared.notes
+    if shared.network is not None and any(one.afd is not None for one in lockstep_groups):
+        notes.append(UNSHARED_ROWS)
     overheads = overheads_of(options.cost_plugin)
     return LoweredDeployment(
         tuple(groups),
