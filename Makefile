@@ -10,7 +10,7 @@ TOOLS := $(VENV)/.tools
 DOCS := $(VENV)/.docs
 EXTRA = $(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['$(1)'], sep='\n')"
 
-.PHONY: run test replay fuzz fuzz-strict bench lint format docs stubs sanitize mutate clean always
+.PHONY: conformance run test replay fuzz fuzz-strict bench lint format docs stubs sanitize mutate clean always
 
 run: $(STAMP)
 	$(BIN)/python main.py --cluster-config cluster_config/h100_llama31_8b.json --dataset dataset/chat_h100_300.jsonl \
@@ -38,6 +38,14 @@ fuzz-strict: $(STAMP) $(TOOLS)
 	@test -n "$(UPSTREAM)" || { echo "error: UPSTREAM is missing; make fuzz-strict UPSTREAM=PATH names a stock ASTRA-sim" >&2; exit 2; }
 	cd tests && PYTHONPATH=.:.. ../$(BIN)/python -m engine.upstream $(abspath $(UPSTREAM)) --count $(or $(COUNT),1000) --seed $(SEED) \
 		$(if $(BACKEND),--backend $(BACKEND))
+
+# An environment with vLLM's Python parts (no GPU is needed; about 2 GB), then COUNT random configurations of 300 requests:
+# make conformance VLLM=0.33.0. FIRST is the first one's seed. Compiled kernels are left out: only its scheduler runs.
+ENGINE = build/engines/vllm-$(VLLM)
+conformance: $(STAMP)
+	@test -n "$(VLLM)" || { echo "error: VLLM is missing; make conformance VLLM=0.33.0 names a release" >&2; exit 2; }
+	$(PYTHON) tests/conformance/install_vllm.py $(VLLM) $(ENGINE)
+	$(BIN)/python -m llmsim conformance vllm --engine-python $(ENGINE)/bin/python --cases $(or $(COUNT),100) --seed $(or $(FIRST),0)
 
 bench: $(STAMP) $(TOOLS)
 	$(BIN)/python -m bench

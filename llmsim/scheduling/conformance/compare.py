@@ -3,6 +3,7 @@ difference.
 """
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -10,36 +11,74 @@ from typing import Any
 from llmsim import _native
 from llmsim.scheduling.conformance.cases import Case, run_case
 from llmsim.scheduling.conformance.random_cases import random_case
-from llmsim.scheduling.conformance.vllm_live import live_case
+from llmsim.scheduling.conformance.vllm_live import VllmScheduler, live_case
+
+MOST_TRIALS = 60
+"""Runs that `smallest` makes at most."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """`difference` is empty when all steps are equal; `options` shows the case's configuration."""
+    """`difference` is empty when all steps are equal; `options` shows the case's configuration, and
+    `requests` counts those of the smallest case found that differs.
+    """
 
     steps: int
     difference: str
     options: str
+    requests: int = 0
 
 
 def compare(seed: int, num_requests: int) -> Comparison:
     """Compares one random case, step by step: items in order, gauges, preemptions,
-    finishes, times.
+    finishes, times. A case that differs is made smaller first.
     """
-    case, scheduler = live_case(random_case(seed, num_requests))
+    case = random_case(seed, num_requests)
+    steps, difference = first_difference(case)
+    if difference:
+        case = smallest(case)
+        steps, difference = first_difference(case)
+    return Comparison(steps, difference, json.dumps(case["config"]), len(case["requests"]))
+
+
+def first_difference(case: Case) -> tuple[int, str]:
+    """How many steps are equal, and what then differs; empty where nothing does."""
+    case, scheduler = live_case(case)
+    steps = 0
+    for ours, theirs in zip_longest(run_case(case), their_steps(case, scheduler)):
+        difference = _difference(ours, theirs)
+        if difference:
+            return steps, f"step {steps}: {difference}"
+        steps += 1
+    return steps, ""
+
+
+def their_steps(case: Case, scheduler: VllmScheduler) -> Iterator[Case]:
+    """The steps of vLLM's scheduler, made for this case by `live_case`."""
 
     def vllm_group(group: Any, config: Any, program: Any) -> Any:
         theirs = _native.PythonSchedulerConfig(scheduler, config.kv)
         return _native.GroupSpec(group, theirs, program, record_schedule=True)
 
-    options = json.dumps(case["config"])
-    steps = 0
-    for ours, theirs in zip_longest(run_case(case), run_case(case, vllm_group)):
-        difference = _difference(ours, theirs)
-        if difference:
-            return Comparison(steps, f"step {steps}: {difference}", options)
-        steps += 1
-    return Comparison(steps, "", options)
+    return run_case(case, vllm_group)
+
+
+def smallest(case: Case) -> Case:
+    """A case with fewer requests that differs, too: parts of the list are left out, halves first,
+    as long as a difference remains.
+    """
+    trials, part = 0, len(case["requests"]) // 2
+    while part > 0 and trials < MOST_TRIALS:
+        at = 0
+        while at < len(case["requests"]) and trials < MOST_TRIALS:
+            left = case["requests"][:at] + case["requests"][at + part :]
+            trials += 1
+            if left and first_difference({**case, "requests": left})[1]:
+                case = {**case, "requests": left}
+            else:
+                at += part
+        part //= 2
+    return case
 
 
 def _difference(ours: Case | None, theirs: Case | None) -> str:

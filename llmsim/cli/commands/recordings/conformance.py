@@ -1,8 +1,10 @@
 """`llmsim conformance`: proves the schedulers step by step against recordings of the real ones."""
 
+import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,8 +15,9 @@ SCHEDULES_HELP = (
 )
 VLLM_HELP = (
     "Compare llmsim's scheduler with the installed vLLM's on random configurations and "
-    "workloads. Both run in one loop, and the first difference of each case is reported. The "
-    "command needs the extra llmsim[vllm]; it is skipped with exit code 0 if vLLM is missing."
+    "workloads. Both run in one loop, and the first difference of each case is reported with "
+    "few requests; the exit code is then 1. The command needs the extra llmsim[vllm] or "
+    "--engine-python; it is skipped with exit code 0 if vLLM is missing."
 )
 DIFFERENT = 4
 
@@ -52,27 +55,51 @@ def vllm(
     cases: Annotated[
         int, typer.Option(min=1, help="Sets the number of random configurations.")
     ] = 50,
+    engine_python: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="Names the interpreter that has the engine, instead of this one.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Prints one JSON object instead of lines.")
+    ] = False,
 ) -> int:
-    """One line for each case; returns the exit code."""
-    from llmsim.scheduling.conformance.vllm_live import installed_version
-
-    version = installed_version()
+    """One line for each case, or one object; returns the exit code."""
+    results = _verdicts(engine_python, seed, cases, requests)
+    engine = next(results)
+    version, first, identical, steps = engine["version"], None, 0, 0
     if version is None:
         print("skipped: vLLM is not installed (llmsim[vllm])", file=sys.stderr)
         return 0
-    from llmsim.scheduling.conformance.compare import compare
+    for verdict in results:
+        identical += not verdict["difference"]
+        steps += verdict["steps"]
+        if verdict["difference"] and first is None:
+            first = {**verdict, "options": json.loads(verdict["options"])}
+        if not as_json:
+            print(
+                f"seed {verdict['seed']}: {verdict['difference'] or 'identical'} "
+                f"({verdict['steps']} steps) {verdict['options']}",
+                flush=True,
+            )
+    if as_json:
+        counts = {"cases": cases, "identical": identical, "steps": steps}
+        print(json.dumps({**engine, **counts, "first_difference": first}))
+    else:
+        print(f"{identical}/{cases} cases identical, {steps} steps, vLLM {version}")
+    return 0 if identical == cases else 1
 
-    identical = steps = 0
-    for number in range(seed, seed + cases):
-        verdict = compare(number, requests)
-        identical += not verdict.difference
-        steps += verdict.steps
-        print(
-            (
-                f"seed {number}: {verdict.difference or 'identical'} ({verdict.steps} steps) "
-                f"{verdict.options}"
-            ),
-            flush=True,
-        )
-    print(f"{identical}/{cases} cases identical, {steps} steps, vLLM {version}")
-    return 0 if identical == cases else DIFFERENT
+
+def _verdicts(
+    engine_python: Path | None, seed: int, cases: int, requests: int
+) -> Iterator[dict[str, Any]]:
+    if engine_python is not None:
+        from llmsim.scheduling.conformance.engine_python import verdicts_of
+
+        return verdicts_of(engine_python, seed, cases, requests)
+    from llmsim.scheduling.conformance.engine_worker import verdicts
+
+    return verdicts(seed, cases, requests)

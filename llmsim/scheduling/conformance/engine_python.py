@@ -1,0 +1,70 @@
+"""Starts the comparison in another interpreter, which has the engine but not llmsim."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import llmsim
+from llmsim import _native
+from llmsim.config.errors import InputError
+
+WORKER = "llmsim.scheduling.conformance.engine_worker"
+_ASK = "import sys; print(*sys.version_info[:2])"
+_LAST_WORDS = 300
+"""Characters of what a failed process said last that an error repeats."""
+
+
+def verdicts_of(python: Path, seed: int, cases: int, requests: int) -> Iterator[dict[str, Any]]:
+    """What `engine_worker.verdicts` gives in that interpreter; InputError where it cannot run."""
+    _check(python)
+    with tempfile.TemporaryDirectory() as folder:
+        _link_package(Path(folder))
+        path = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
+        command = [str(python), "-m", WORKER, str(seed), str(cases), str(requests)]
+        environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+        with (
+            tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors,
+            subprocess.Popen(
+                command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True
+            ) as process,
+        ):
+            assert process.stdout is not None
+            yield from (json.loads(line) for line in process.stdout if line.startswith("{"))
+            if process.wait() != 0:
+                errors.seek(0)
+                said = " ".join(errors.read().split())[-_LAST_WORDS:]
+                raise InputError(f'--engine-python: "{python}" ended with an error: ...{said}')
+
+
+def _check(python: Path) -> None:
+    """InputError where this is no interpreter, or not of the version that llmsim was built for."""
+    try:
+        found = subprocess.run(
+            [str(python), "-c", _ASK], capture_output=True, text=True, check=True, timeout=60
+        ).stdout.split()
+    except (OSError, subprocess.SubprocessError) as error:
+        raise InputError(
+            f'--engine-python: "{python}" is no Python interpreter that runs '
+            f"({type(error).__name__}); name one, as in ENV/bin/python"
+        ) from None
+    ours = [str(part) for part in sys.version_info[:2]]
+    if found != ours:
+        raise InputError(
+            f'--engine-python: "{python}" is Python {".".join(found)}, but llmsim was built for '
+            f"{'.'.join(ours)}; install the engine for that version"
+        )
+
+
+def _link_package(folder: Path) -> None:
+    """A package llmsim of links: its files and its native module, without its dependencies."""
+    package = folder / "llmsim"
+    package.mkdir()
+    native = Path(str(_native.__file__))
+    for source in [*Path(str(llmsim.__file__)).parent.iterdir(), native]:
+        if source.name != "__pycache__" and not (package / source.name).exists():
+            (package / source.name).symlink_to(source)

@@ -1,0 +1,73 @@
+"""Random cases in the engine's own interpreter: each verdict is one line of JSON.
+
+`python -m llmsim.scheduling.conformance.engine_worker SEED CASES REQUESTS` compares, and with a
+folder as fourth argument it writes what the engine's scheduler did there instead.
+"""
+
+import gzip
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from llmsim.scheduling.conformance import vllm_live
+from llmsim.scheduling.conformance.cases import Case
+from llmsim.scheduling.conformance.compare import compare, their_steps
+from llmsim.scheduling.conformance.random_cases import random_case
+from llmsim.scheduling.conformance.vllm_live import (
+    engine_profile_of,
+    live_case,
+)
+
+_PS_PER_S = 1e12
+
+
+def verdicts(seed: int, cases: int, requests: int) -> Iterator[dict[str, Any]]:
+    """The engine's version and whose rules are compared, then one verdict for each seed."""
+    version = vllm_live.installed_version()
+    profile = None if version is None else engine_profile_of(version)
+    yield {"version": version, "engine_profile": profile}
+    if version is None:
+        return
+    for number in range(seed, seed + cases):
+        yield {"seed": number, **vars(compare(number, requests))}
+
+
+def recording(case: Case) -> Case:
+    """A case with the steps that the installed engine's scheduler makes of it."""
+    case, scheduler = live_case(case)
+    return case | {"steps": [_recorded(step) for step in their_steps(case, scheduler)]}
+
+
+def _recorded(step: Case) -> Case:
+    fields = ("running", "waiting", "free_blocks", "free_blocks_after", "preempted", "finished")
+    return {
+        "t": round(step["schedule_ps"] / _PS_PER_S, 9),
+        "t_end": round(step["end_ps"] / _PS_PER_S, 9),
+        "sched": step["scheduled"],
+        "spec": step["drafts"],
+    } | {name: step[name] for name in fields}
+
+
+def write_recordings(seed: int, cases: int, requests: int, folder: Path) -> None:
+    """One file for each seed; the same bytes every time."""
+    version = vllm_live.installed_version()
+    for number in range(seed, seed + cases):
+        text = json.dumps(recording(random_case(number, requests)), separators=(",", ":"))
+        path = folder / f"vllm_{version}_{number}.json.gz"
+        path.write_bytes(gzip.compress(text.encode(), mtime=0))
+
+
+def main(arguments: list[str]) -> None:
+    """Runs the module as a program."""
+    seed, cases, requests = (int(text) for text in arguments[:3])
+    if len(arguments) > 3:
+        write_recordings(seed, cases, requests, Path(arguments[3]))
+        return
+    for verdict in verdicts(seed, cases, requests):
+        print(json.dumps(verdict), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
