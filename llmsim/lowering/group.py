@@ -417,10 +417,18 @@ def overheads_of(plugin: str) -> Coefficients | None:
 
 def with_queueing(engine: EngineArgs, plugin: str, overheads: Coefficients) -> EngineArgs:
     """The engine with a blackbox's queueing term as the time between a request's arrival and its
-    queue.
+    queue. Its steps are whole: they hold the host's time, unless somebody states more of it.
     """
-    origin = MappingProxyType({**engine.origin, "api_latency_ps": plugin.removeprefix(BLACKBOX)})
-    return replace(engine, api_latency_ps=overheads.queueing_ps, origin=origin)
+    stated = {name for name in ("host_gap_ps", "host_sequence_ps") if not engine.is_default(name)}
+    ours = {"api_latency_ps", "host_gap_ps", "host_sequence_ps"} - stated
+    origin = {**engine.origin, **dict.fromkeys(sorted(ours), plugin.removeprefix(BLACKBOX))}
+    return replace(
+        engine,
+        api_latency_ps=overheads.queueing_ps,
+        host_gap_ps=engine.host_gap_ps if "host_gap_ps" in stated else 0,
+        host_sequence_ps=engine.host_sequence_ps if "host_sequence_ps" in stated else 0,
+        origin=MappingProxyType(origin),
+    )
 
 
 def _native_group(

@@ -142,7 +142,7 @@ def test_wrong_places_are_one_sentence() -> None:
         with pytest.raises(ValueError, match="is no line of a file"):
             at_line(wrong)
     with pytest.raises(ValueError, match="holds no source"):
-        sources(["docs"])
+        sources(["docs/reference"])
 
 
 def test_what_is_called_equivalent_is_a_mutant_of_the_present_sources() -> None:

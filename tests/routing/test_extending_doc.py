@@ -62,7 +62,17 @@ def test_every_example_is_tested() -> None:
         name for page in pages for name in re.findall(r"```python\n# (\w+)\.py\n", page.read_text())
     }
     here = {"my_routers", "least"}
-    policies = {"shortest", "youngest", "lru", "limit", "hot", "in_order", "ageing", "fair"}
+    policies = {
+        "shortest",
+        "youngest",
+        "lru",
+        "limit",
+        "hot",
+        "in_order",
+        "ageing",
+        "fair",
+        "h2q_br",
+    }
     costs = {"my_costs"}  # tests/costs/test_external_documents.py
     assert names == here | policies | costs
 

@@ -31,6 +31,7 @@ NAMES = (
     "post_norm",
     "final_layernorm",
     "qk_norm",
+    "query_norm",
     "rotary_emb",
     "act_fn",
     "sampler",
@@ -128,7 +129,8 @@ class Kernels:
             return self._layer.work(op, count, self._copies, rotating)
         makers = {
             "embedding": self._embedding, "layernorm": self._norm, "post_norm": self._norm,
-            "final_layernorm": self._norm, "qk_norm": self._qk_norm, "rotary_emb": self._rotary,
+            "final_layernorm": self._norm, "query_norm": self._norm, "qk_norm": self._qk_norm,
+            "rotary_emb": self._rotary,
             "act_fn": self._activation, "sampler": self._sampler, "attention_gate": self._gate,
             "branch_add": self._add,
         }  # fmt: skip
@@ -187,7 +189,8 @@ class Kernels:
         return int(self._torch.empty(0, **self._make).element_size())
 
     def _norm(self, op: Operator, count: int) -> Work:
-        torch, hidden = self._torch, op.hidden
+        torch = self._torch
+        hidden = self._model.query_rank if op.name == "query_norm" else op.hidden
         x, weight = self.random(count, hidden), self.random(hidden)
         residual = self.random(count, hidden) if op.name == "layernorm" else None
         bias = self.random(hidden) if self._model.norm_bias else None
