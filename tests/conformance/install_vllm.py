@@ -25,6 +25,8 @@ ALONE = re.compile(
     re.IGNORECASE,
 )
 """Imported by the scheduler's modules; installed without what they ask for in turn."""
+NAME = re.compile(r"[A-Za-z0-9._-]+")
+MISSING = re.compile(r"No matching distribution found for ([A-Za-z0-9._-]+)\S*")
 ASKED_BY_THEM = ["astor", "interegular", "pycountry", "llvmlite", "pandas"]
 
 
@@ -41,6 +43,30 @@ def unpack(wheel: Path, site: Path) -> str:
         archive.extractall(site, names)
         (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
         return archive.read(metadata).decode()
+
+
+def without_version(requirements: list[str], name: str) -> list[str]:
+    """The requirements, with any version of the package of that name."""
+    return [name if NAME.match(line)[0] == name else line for line in requirements]
+
+
+def install_available(command: list[str], requirements: list[str]) -> None:
+    """Installs the requirements; where the registry has no such version of one, any that it has.
+
+    The scheduler needs none of them to be recent: a mirror may lag behind a release.
+    """
+    while True:
+        result = subprocess.run([*command, *requirements], stderr=subprocess.PIPE, text=True)
+        sys.stderr.write(result.stderr)
+        missing = MISSING.search(result.stderr)
+        if result.returncode == 0 or missing is None:
+            break
+        relaxed = without_version(requirements, missing[1])
+        if relaxed == requirements:
+            break
+        print(f"taking any version of {missing[1]}: there is no {missing[0].split()[-1]}")
+        requirements = relaxed
+    result.check_returncode()
 
 
 def install(version: str, folder: Path) -> None:
@@ -60,10 +86,8 @@ def install(version: str, folder: Path) -> None:
     rest = [line for line in asked if not LEFT_OUT.match(line)]
     alone = [line for line in asked if ALONE.match(line)]
     subprocess.run([*pip, "install", "--no-compile", TORCH], check=True)
-    subprocess.run([*pip, "install", "--no-compile", *rest], check=True)
-    subprocess.run(
-        [*pip, "install", "--no-compile", "--no-deps", *alone, *ASKED_BY_THEM], check=True
-    )
+    install_available([*pip, "install", "--no-compile"], rest)
+    install_available([*pip, "install", "--no-compile", "--no-deps"], [*alone, *ASKED_BY_THEM])
     mark.write_text(version, encoding="utf-8")
 
 

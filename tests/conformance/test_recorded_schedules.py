@@ -39,6 +39,30 @@ def test_every_step_is_identical_to_the_recorded_one(name: str) -> None:
     assert verdict.steps > 300
 
 
+RECORDINGS = Path(__file__).parent / "recordings"
+
+
+@pytest.mark.parametrize("release", ["0.28.0", "0.33.0"])
+def test_recordings_of_later_releases_are_identical(release: str) -> None:
+    """Random cases of 40 requests that `engine_worker SEED 1 40 FOLDER` wrote with the release."""
+    verdicts = [replay(path) for path in sorted(RECORDINGS.glob(f"vllm_{release}_*.json.gz"))]
+    assert len(verdicts) == 10
+    assert [verdict.difference for verdict in verdicts] == [""] * 10
+    assert sum(verdict.steps for verdict in verdicts) > 2000
+
+
+@pytest.mark.parametrize("release", ["0.28.0", "0.33.0"])
+def test_recordings_of_later_releases_differ_from_the_rules_of_0_24(
+    release: str, tmp_path: Path
+) -> None:
+    differing = 0
+    for path in RECORDINGS.glob(f"vllm_{release}_*.json.gz"):
+        case = load_recording(path)
+        case["resolved"]["engine_profile"] = "vllm-0.24"
+        differing += not replay(write(tmp_path / "old.json", case)).identical
+    assert differing >= 4
+
+
 def own_recording() -> dict[str, Any]:
     """A small case in the recorded format, with steps made by our own scheduler: 40 blocks force
     preemptions.

@@ -49,7 +49,7 @@ class _Config(msgspec.Struct):
     pipeline_parallel_size: Annotated[int, Meta(ge=1, le=1 << 10)] = 1
     prefill_schedule_interval: Annotated[int, Meta(ge=1, le=1 << 20)] = 1
     policy: str = "fcfs"
-    kv_windows: list[_Count] = []
+    kv_windows: list[Annotated[int, Meta(ge=-1, le=1 << 24)]] = []
 
 
 class _Resolved(msgspec.Struct):
