@@ -1400,6 +1400,48 @@ class KvTiersConfig:
         The next group: its pools in order of lookup (none: it has no tiers), the places of its ranks, the bytes of each.
         """
 
+class TriggerKind(enum.Enum):
+    """What a switch of layouts waits for."""
+
+    AT = 0
+
+    OPEN_SHARE_BELOW = 1
+
+    ENDED_SHARE_ABOVE = 2
+
+    WAITING_BELOW = 3
+
+class KvOnSwitch(enum.Enum):
+    """What becomes of KV when layouts are switched."""
+
+    MOVE = 0
+
+    RECOMPUTE = 1
+
+    DROP = 2
+
+class LayoutTrigger:
+    """A switch of layouts, and what it waits for."""
+
+    def __init__(self, to: int, kind: TriggerKind, value: int) -> None:
+        """value: ps (AT), millionths (a share), or requests (WAITING_BELOW)."""
+
+class LayoutSpec:
+    """Groups that serve together."""
+
+    def __init__(self, name: str, groups: Sequence[GroupSpec], lockstep: Sequence[LockstepSpec], kv_bytes_per_token: Sequence[int], kv_bytes_per_s: Sequence[int], devices: Sequence[int]) -> None:
+        """
+        lockstep: groups numbered from the layout's first one. kv_bytes_per_token, kv_bytes_per_s: of each device of a group. devices: of a group.
+        """
+
+class LayoutsConfig:
+    """Layouts of the same devices, and when to switch."""
+
+    def __init__(self, layouts: Sequence[LayoutSpec], initial: int, triggers: Sequence[LayoutTrigger], weights_ps: Sequence[Sequence[int]], process_ps: int, kv_latency_ps: int, kv: KvOnSwitch, decide: object | None = None) -> None:
+        """
+        weights_ps: [from][to]. decide: a function of (now_ps, [(running, waiting), ...]) that returns a layout, or -1.
+        """
+
 class Removal(enum.Enum):
     """What becomes of the requests of a group that is removed."""
 
@@ -1516,7 +1558,7 @@ class Limits:
 class SimulationConfig:
     """Everything that a simulation is made of."""
 
-    def __init__(self, source: Source | None, groups: Sequence[GroupSpec], *, lockstep: Sequence[LockstepSpec] = [], network: NetworkConfig | None = None, contention: Sequence[ContentionSpec] = [], kv_tiers: KvTiersConfig | None = None, kv_transfer: KvTransferConfig | None = None, frontend: Frontend | None = None, observers: Observers | None = None, limits: Limits | None = None, controllers: Sequence[ControllerMaker] = [], live: Live | None = None) -> None:
+    def __init__(self, source: Source | None, groups: Sequence[GroupSpec], *, lockstep: Sequence[LockstepSpec] = [], network: NetworkConfig | None = None, contention: Sequence[ContentionSpec] = [], kv_tiers: KvTiersConfig | None = None, kv_transfer: KvTransferConfig | None = None, frontend: Frontend | None = None, observers: Observers | None = None, limits: Limits | None = None, controllers: Sequence[ControllerMaker] = [], live: Live | None = None, layouts: LayoutsConfig | None = None) -> None:
         """
         source: the workload, or None where `live` says that requests come while the simulation runs.
         """
@@ -1598,6 +1640,9 @@ class Simulation:
     def busy_time(self) -> list: ...
 
     def attention_reach(self) -> list: ...
+
+    def reconfigurations(self) -> list[dict]:
+        """One mapping per switch of layouts, in order of time."""
 
     def table_rows(self) -> list: ...
 

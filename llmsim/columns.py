@@ -179,6 +179,9 @@ class LatencyCauses(Table):
     preemption_ps: Int64 = optional_ps(
         "Between the last token before a preemption and the first after it."
     )
+    reconfigure_ps: Int64 = optional_ps(
+        "Between groups while layouts were switched; with its last token before, its first after."
+    )
     abandoned_ps: Int64 = optional_ps(
         "Of a cancelled request: from its last token, or its start, until the engine dropped it."
     )

@@ -311,6 +311,12 @@ class Results:
     """Per link of the network that groups share, `llmsim.columns.LinkColumns`."""
     energy: Energy | None = None
     """None: no node says what it draws."""
+    reconfigurations: tuple[Mapping[str, int], ...] = ()
+    """Switches of layouts, as the core numbers layouts and triggers; times in ps."""
+    layout_visits: tuple[tuple[int, int], ...] = ()
+    """(layout, index of its first group) in the order in which they served; empty without
+    layouts.
+    """
     kv_tiers: tuple[Mapping[str, int | str], ...] = ()
     """What each pool of KV below the devices did (docs/explanation/kv_tiers.md)."""
     attention_reach: tuple[tuple[int, str, float], ...] = ()

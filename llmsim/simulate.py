@@ -15,6 +15,7 @@ from llmsim.config.plugin_calls import foreign_code
 from llmsim.core import (
     PS_PER_S,
     Clients,
+    Int64,
     KvTransferColumns,
     RequestColumns,
     RequestDrafts,
@@ -24,6 +25,7 @@ from llmsim.core import (
 )
 from llmsim.lowering import LoweredDeployment, LoweredGroup
 from llmsim.lowering.kv.tiers import LoweredTiers
+from llmsim.lowering.layouts import LayoutPlans, kv_figures
 from llmsim.lowering.parallel_layout import LoweredLockstep
 from llmsim.lowering.request_speculation import request_speculation
 from llmsim.results.detokenization_delay import with_output_processing
@@ -233,6 +235,31 @@ def _native_config(
         ),
         limits=None if options.horizon_ps is None else _native.Limits(options.horizon_ps),
         live=_native.Live(len(workload), workload.granularity) if live else None,
+        layouts=None
+        if deployment.layouts is None
+        else _layouts(deployment.layouts, workload, options),
+    )
+
+
+def _layouts(
+    layouts: LayoutPlans, workload: Workload, options: SimulationOptions
+) -> "_native.LayoutsConfig":
+    specs = []
+    for plan in layouts.plans:
+        groups = [
+            _group(one, workload, options, record_schedule=False) for one in plan.lowered.groups
+        ]
+        lockstep = [_lockstep(one, None) for one in plan.lowered.lockstep_groups]
+        specs.append(_native.LayoutSpec(plan.name, groups, lockstep, *kv_figures(plan)))
+    return _native.LayoutsConfig(
+        specs,
+        layouts.initial,
+        layouts.triggers(),
+        [list(row) for row in layouts.weights_ps],
+        layouts.process_ps,
+        layouts.kv_latency_ps,
+        layouts.kv,
+        layouts.decide,
     )
 
 
@@ -381,6 +408,24 @@ def _drafts(simulation: "_native.Simulation") -> RequestDrafts | None:
     return None if columns is None else RequestDrafts(**columns)
 
 
+def _visits(
+    deployment: LoweredDeployment, simulation: "_native.Simulation"
+) -> list[tuple[int, int]]:
+    """(layout, its first group) of those that served one after the other; none without layouts."""
+    if deployment.layouts is None:
+        return []
+    rows = [row for row in simulation.reconfigurations() if row["first_group"] > 0]
+    return [(deployment.layouts.initial, 0), *((row["to"], row["first_group"]) for row in rows)]
+
+
+def _causes(deployment: LoweredDeployment, simulation: "_native.Simulation") -> Mapping[str, Int64]:
+    """Where latency went; switches are a cause where there are layouts to switch between."""
+    found = dict(simulation.blame())
+    if deployment.layouts is None:
+        del found["reconfigure_ps"]
+    return found
+
+
 def _kv_transfers(simulation: "_native.Simulation") -> KvTransferColumns | None:
     columns = cast("Mapping[str, Any] | None", simulation.kv_transfers())
     return None if columns is None else KvTransferColumns(**columns)
@@ -417,6 +462,10 @@ def _results(
     circular: tuple[int, ...],
     options: SimulationOptions,
 ) -> Results:
+    asked, visits = deployment, _visits(deployment, simulation)
+    if visits:
+        assert deployment.layouts is not None
+        deployment = deployment.layouts.as_run(visits)[1]
     sources = _sources(deployment, simulation) if options.record_sources else _Sources()
     interval_ps = options.series_interval_ps or PS_PER_S
     emissions = _native.TokenTimes(simulation)
@@ -438,13 +487,15 @@ def _results(
         time_shares=sources.time_shares,
         table_rows=tuple(simulation.table_rows()),
         attention_reach=sources.attention_reach,
-        blame=simulation.blame(),
+        blame=_causes(asked, simulation),
         first_token_blame=simulation.first_token_blame,
         accepted_at=tuple(simulation.accepted_at()),
         drafts=_drafts(simulation),
         kv_transfers=_kv_transfers(simulation),
         links=simulation.network(),
         energy=deployment.accounting.energy(simulation, requests, interval_ps),
+        reconfigurations=tuple(simulation.reconfigurations()),
+        layout_visits=tuple(visits),
         interrupted=interrupted,
         circular=circular,
         horizon_ps=simulation.now_ps if simulation.at_horizon else None,

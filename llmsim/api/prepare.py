@@ -40,6 +40,14 @@ class Prepared:
     cluster: Cluster | None = None
     """The cluster file; None where the caller has it."""
 
+    def as_run(self, results: "Results") -> "Prepared":
+        """With the groups of all layouts that served, where the cluster has layouts."""
+        layouts = self.lowered.layouts
+        if layouts is None:
+            return self
+        deployment, lowered = layouts.as_run(results.layout_visits)
+        return replace(self, deployment=deployment, lowered=replace(lowered, layouts=layouts))
+
 
 def trial(options: RunOptions) -> "Results":
     """Runs it to its end without outputs: one evaluation of an ablation or a calibration.
@@ -101,17 +109,31 @@ def compile_cluster(
     from llmsim.lowering.device_memory import sheet_memory, sheet_memory_notes
     from llmsim.lowering.network.cluster_network import idle_pool_notes
 
-    with plugins_allowed(options.allow_plugins):
-        deployment = resolve(
-            cluster,
+    how = _lowering_options(options)
+
+    def resolved(of: "ClusterModel") -> "Deployment":
+        return resolve(
+            of,
             EngineOverrides(**options.engine),
             options.switches,
             options.kv_transfer,
             options.kv_transfer_mode,
             sheet=sheet_memory(cluster.path),
         )
-        how = _lowering_options(options)
-        lowered = lower(deployment, how) if known is None else known.lowered(deployment, how)
+
+    def lowered_of(of: "Deployment") -> "LoweredDeployment":
+        return lower(of, how) if known is None else known.lowered(of, how)
+
+    with plugins_allowed(options.allow_plugins):
+        if cluster.layouts is None:
+            deployment = resolved(cluster)
+            lowered = lowered_of(deployment)
+        else:
+            from llmsim.api.layouts import plans_of
+
+            layouts = plans_of(cluster, options, resolved, lowered_of)
+            first = layouts.plans[layouts.initial]
+            deployment, lowered = first.deployment, replace(first.lowered, layouts=layouts)
     tiers = None
     if options.tiers is not None:
         from llmsim.lowering.kv.tiers import lower_tiers

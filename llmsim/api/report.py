@@ -56,7 +56,12 @@ def _info(lowered: "LoweredDeployment", targets_ps: Mapping[str, int]) -> dict[s
         }
         for g in lowered.groups
     ]
-    return {"groups": groups, "cost_plan": lowered.accounting.cost, "targets": targets_ps}
+    return {
+        "groups": groups,
+        "cost_plan": lowered.accounting.cost,
+        "targets": targets_ps,
+        "layouts": lowered.layouts,
+    }
 
 
 def write_run_folder(

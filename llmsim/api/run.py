@@ -76,6 +76,7 @@ def run(
             from llmsim.api.provenance_gate import require
 
             require(settings.require, prepared.lowered, results)
+    prepared = prepared.as_run(results)
     inputs = RunInputs(chosen, workload, dict(options))
     return Result(prepared, settings, results, inputs, files)
 

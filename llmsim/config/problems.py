@@ -175,7 +175,8 @@ def expectation(node: dict[str, Any]) -> str:
             else "a list"
         )
     elif kind == "object":
-        required = node.get("required", list(node.get("properties", {})))
+        required = list(node.get("required", node.get("properties", {})))
+        required += [name for name in ("nodes",) if {"required": [name]} in node.get("anyOf", ())]
         more = (
             f", ... ({len(required) - _SHOWN_FIELDS} more)" if len(required) > _SHOWN_FIELDS else ""
         )

@@ -20,9 +20,11 @@ def cluster_schema() -> dict[str, Any]:
 def _schema() -> dict[str, Any]:
     schema = Cluster.model_json_schema(by_alias=True, mode="validation")
     schema.pop("title", None)
-    instance = schema["$defs"]["Instance"]  # `model` is another name of `model_name`
-    instance["required"].remove("model_name")
-    instance["anyOf"] = [{"required": ["model_name"]}, {"required": ["model"]}]
+    for name in ("Instance", "LayoutInstance"):  # `model` is another name of `model_name`
+        instance = schema["$defs"][name]
+        instance["required"].remove("model_name")
+        instance["anyOf"] = [{"required": ["model_name"]}, {"required": ["model"]}]
+    schema["anyOf"] = [{"required": ["nodes"]}, {"required": ["layouts"]}]
     return {"$schema": DIALECT, "title": "llmsim cluster", **_without_titles(schema)}
 
 

@@ -35,6 +35,11 @@ def built(
             "--max-concurrency, --horizon and times of another ASTRA-sim do not fit requests that "
             "come over HTTP; leave them out"
         )
+    if compiled.lowered.layouts is not None:
+        raise NotYetError(
+            f"{options.cluster}: layouts do not switch under requests that come over HTTP in this "
+            "version; name one layout's instances under nodes"
+        )
     live = live_simulation(
         compiled,
         rows,

@@ -99,8 +99,11 @@ def request_table(results: Results) -> "pa.Table":
 
 
 def _request_columns(results: Results) -> Sequence[Column]:
-    """The columns of requests.parquet; those of drafts only where some group speculates."""
-    *columns, itl = FILES["requests.parquet"]
+    """The columns of requests.parquet, without the causes of latency that the run cannot have;
+    those of drafts only where some group speculates.
+    """
+    absent = {column.name for column in LatencyCauses.COLUMNS} - results.blame.keys()
+    *columns, itl = (one for one in FILES["requests.parquet"] if one.name not in absent)
     drafts = () if results.drafts is None else RequestDrafts.COLUMNS
     return (*columns, *drafts, itl)
 
@@ -179,8 +182,8 @@ def _progress(results: Results, rows: slice) -> dict[str, _Masked]:
         times = getattr(requests, end)[rows]
         columns[name] = (times - arrival, times < 0)
     never_left = np.maximum(requests.finish_ps[rows], requests.cancelled_ps[rows]) < 0
-    for column in LatencyCauses.COLUMNS:
-        columns[column.name] = (results.blame[column.name][rows], never_left)
+    for name, parts in results.blame.items():
+        columns[name] = (parts[rows], never_left)
     joules = np.zeros(len(arrival)) if results.energy is None else results.energy.request_j[rows]
     columns["energy_j"] = (joules, np.full(len(joules), results.energy is None))
     for column in RequestDrafts.COLUMNS if results.drafts is not None else ():

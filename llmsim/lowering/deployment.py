@@ -97,6 +97,7 @@ def lower(
         tuple(notes),
         lockstep_groups,
         shared.contended,
+        None,
         0 if overheads is None else overheads.output_ps,
     )
 

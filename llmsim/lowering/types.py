@@ -5,6 +5,7 @@ native core.
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from llmsim import _native
 from llmsim.config import EngineArgs
@@ -31,6 +32,9 @@ from llmsim.model import (
     ModelConfig,
     Operator,
 )
+
+if TYPE_CHECKING:
+    from llmsim.lowering.layouts import LayoutPlans
 
 
 @dataclass(frozen=True)
@@ -124,6 +128,8 @@ class LoweredDeployment:
     lockstep_groups: tuple[LoweredLockstep, ...] = ()
     contended: tuple[ContendedDomain, ...] = ()
     """Domains whose collectives or hand-overs are flows on the network."""
+    layouts: "LayoutPlans | None" = None
+    """Layouts of the same devices, whose initial one this is; None: the groups stay."""
     output_processing_ps: int = 0
     """What each token of an answer takes beside the engine, before its client has it."""
 

@@ -22,6 +22,7 @@ from llmsim.results.metrics import (
     latencies,
     makespan_ps,
 )
+from llmsim.results.reconfigurations import reconfiguration_blocks
 from llmsim.results.sessions import reasons, sessions_block
 from llmsim.results.speculation import speculation_block
 from llmsim.results.utilisation import by_device, group_usage, utilisation
@@ -76,6 +77,8 @@ def summary(results: Results, info: Mapping[str, Any]) -> dict[str, Any]:
     }
     if reasons(results.workload):
         block["sessions"] = sessions_block(results)
+    if info.get("layouts") is not None:
+        block |= reconfiguration_blocks(results, info["layouts"])
     block["invariants"][summary_checks.NAME] = summary_checks.check_summary(block, results)
     return block
 
@@ -235,6 +238,7 @@ def _blame(results: Results) -> dict[str, Any]:
     totals = {
         column.name.removesuffix("_ps"): exact_sum(results.blame[column.name][rows])
         for column in LatencyCauses.COLUMNS
+        if column.name in results.blame
     }
     total_ps = sum(totals.values())
     return {

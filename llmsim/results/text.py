@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from llmsim.core import PS_PER_S, severity_of
+from llmsim.results.reconfigurations import switch_lines
 
 _LATENCIES = (
     ("TTFT", "ttft"),
@@ -147,6 +148,7 @@ def _latency_rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]
 
 def _machine_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield from _session_facts(summary)
+    yield from switch_lines(summary)
     yield from _kv_cache_facts(summary["kv_cache"])
     yield from _utilisation_facts(summary)
     yield from _cache_facts(summary)

@@ -235,3 +235,33 @@ def full() -> Json:
     document.update(grid_gco2_per_kwh=400, electricity_price_per_kwh=0.1)
     unshared: Json = json.loads(json.dumps(document))
     return unshared
+
+
+def full_layouts() -> Json:
+    """Every key of a cluster with layouts that no other cluster has."""
+    document = small()
+    [one] = document.pop("nodes")[0]["instances"]
+    del document["num_nodes"]
+    many, wide = {**one, "count": 4}, {**one, "tp_size": 4}
+    triggers = (
+        {"active_share_below": 0.1},
+        {"at_s": 9},
+        {"queue_empty": True},
+        {"waiting_below": 3},
+        {"tail": {"finished_share_above": 0.9}},
+    )
+    return {
+        **document,
+        "layouts": {"many": [many], "wide": [wide]},
+        "initial": "many",
+        "switch": [
+            {"to": ("wide", "many")[i % 2], "when": when} for i, when in enumerate(triggers)
+        ],
+        "reconfiguration": {
+            "weights": "links",
+            "kv": "move",
+            "host_gb_per_s": 50,
+            "process_s": 0,
+            "fixed_s": 1,
+        },
+    }

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from cluster_examples import full, parsed
+from cluster_examples import full, full_layouts, parsed
 
 from llmsim.config import EngineOverrides, cluster_schema, resolve
 from llmsim.config.cluster_file.json_positions import Location, field_path
@@ -95,8 +95,10 @@ def test_the_full_example_gives_every_key_of_the_schema() -> None:
         ):
             yield from properties(value)
 
-    assert set(properties(SCHEMA)) <= {location[-1] for location in NAMED}
+    of_layouts = {location[-1] for location in locations(full_layouts())}
+    assert set(properties(SCHEMA)) <= {location[-1] for location in NAMED} | of_layouts
     parsed(full())
+    parsed(full_layouts())
 
 
 @pytest.mark.parametrize("location", NAMED, ids=field_path)

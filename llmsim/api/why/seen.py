@@ -16,7 +16,11 @@ if TYPE_CHECKING:
     from llmsim.api.result import Result
 
 METRICS = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "end-to-end latency"}
-PARTS = tuple(one.name.removesuffix("_ps") for one in LatencyCauses.COLUMNS)
+PARTS = tuple(
+    one.name.removesuffix("_ps")
+    for one in LatencyCauses.COLUMNS
+    if one.name != "reconfigure_ps"  # counts as preemption here
+)
 WAITING = ("queue", "wait", "preemption")
 """Parts of a latency that pass before or between a request's own steps."""
 FEWEST = 3
@@ -109,13 +113,13 @@ class Seen:
     def before(self) -> Mapping[str, Int64]:
         """Parts of each request's time to first token, ps."""
         found = self.result._results.first_token_blame()
-        return {name: found[f"{name}_ps"] for name in PARTS}
+        return _parts(found)
 
     @cached_property
     def after(self) -> Mapping[str, Int64]:
         """Parts of each request's time after its first token, ps."""
         whole = self.result._results.blame
-        return {name: whole[f"{name}_ps"] - self.before[name] for name in PARTS}
+        return {name: part - self.before[name] for name, part in _parts(whole).items()}
 
     @cached_property
     def parts(self) -> Mapping[str, Int64]:
@@ -188,3 +192,11 @@ class Seen:
     def pool_of(self, group: int) -> list[int]:
         """The groups among which the group's requests could have gone elsewhere."""
         return next(pool for pool in self.pools if group in pool)
+
+
+def _parts(blame: Mapping[str, Int64]) -> dict[str, Int64]:
+    """By part; switches of layouts take requests from their groups like preemptions."""
+    parts = {name: blame[f"{name}_ps"] for name in PARTS}
+    if "reconfigure_ps" in blame:
+        parts["preemption"] = parts["preemption"] + blame["reconfigure_ps"]
+    return parts

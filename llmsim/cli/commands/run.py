@@ -50,4 +50,4 @@ def run(options: RunOptions) -> int:
 
             require(options.require, lowered, results)
         with undisturbed():
-            return write_outputs(options, prepared, results, series)
+            return write_outputs(options, prepared.as_run(results), results, series)

@@ -14,7 +14,18 @@ from llmsim.config.cluster_file.devices import CpuMemory, CxlMemory, NodePower, 
 from llmsim.config.cluster_file.dialect import check_expert_ranks
 from llmsim.config.cluster_file.instance import Instance, Placement
 from llmsim.config.cluster_file.json_positions import Location
-from llmsim.config.cluster_file.loading import Document, parse_text, read_text
+from llmsim.config.cluster_file.layouts import (
+    LayoutInstances,
+    Reconfiguration,
+    Switch,
+    check_layouts,
+)
+from llmsim.config.cluster_file.loading import (
+    Document,
+    LayoutDocument,
+    parse_text,
+    read_text,
+)
 from llmsim.config.constraints import broken_rule
 from llmsim.config.engine.options import EngineOptions
 from llmsim.config.fields import (
@@ -97,7 +108,21 @@ class Cluster(Section):
         ),
     )
     nodes: tuple[Node, ...] = Field(
-        min_length=1, max_length=1 << 16, strict=False, description="The hosts."
+        default=(), min_length=1, max_length=1 << 16, strict=False, description="The hosts."
+    )
+    layouts: dict[Name, LayoutInstances] | None = Field(
+        default=None,
+        description="In place of nodes: instances over the same devices, of which one layout "
+        "serves at a time.",
+    )
+    initial: Name | None = Field(
+        default=None, description="The layout that serves first; the first one if not given."
+    )
+    switch: tuple[Switch, ...] = Field(
+        default=(), max_length=1024, strict=False, description="When another layout takes over."
+    )
+    reconfiguration: Reconfiguration | None = Field(
+        default=None, description="What a switch of layouts costs."
     )
     topology: Name | None = Field(
         default=None,
@@ -156,6 +181,20 @@ class Cluster(Section):
         for i, node in enumerate(self.nodes):
             for j, instance in enumerate(node.instances):
                 yield ("nodes", i, "instances", j), instance
+
+    @model_validator(mode="after")
+    def _nodes_or_layouts(self) -> Self:
+        if self.layouts is None:
+            if not self.nodes:
+                raise broken_rule("nodes", "is missing; give at least one node with instances")
+            for key in ("initial", "switch", "reconfiguration"):
+                if getattr(self, key):
+                    raise broken_rule(key, "is given, but the cluster has no layouts; add them")
+            return self
+        if self.nodes:
+            raise broken_rule("nodes", "is given beside layouts, which take its place; keep one")
+        check_layouts(self.layouts, self.initial, self.switch)
+        return self
 
     @model_validator(mode="after")
     def _count_matches(self) -> Self:
@@ -274,4 +313,35 @@ def parse_cluster(text: str, name: str = "<cluster>") -> Cluster:
 
         raise input_error(error, document) from None
     cluster._document = document
-    return cluster
+    return cluster if cluster.layouts is None else serving(cluster, first_layout(cluster))
+
+
+def first_layout(cluster: Cluster) -> str:
+    """The layout that serves first."""
+    assert cluster.layouts is not None
+    return cluster.initial or next(iter(cluster.layouts))
+
+
+def serving(cluster: Cluster, layout: str) -> Cluster:
+    """The cluster while a layout serves: its instances on one node, in order of their devices."""
+    assert cluster.layouts is not None
+    places = [
+        (("layouts", layout, i), instance)
+        for i, instance in enumerate(cluster.layouts[layout])
+        for _ in range(instance.count)
+    ]
+    node = Node.model_construct(
+        num_instances=None,
+        cpu_mem=None,
+        storage=None,
+        instances=tuple(instance for _, instance in places),
+        cpu=None,
+        power=None,
+        price_per_hour=0.0,
+    )
+    copied = cluster.model_copy(update={"nodes": (node,)})
+    document = cluster._document
+    copied._document = LayoutDocument(
+        document.name, document.text, document.data, document.lines, tuple(at for at, _ in places)
+    )
+    return copied

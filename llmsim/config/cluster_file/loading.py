@@ -51,6 +51,22 @@ class Document:
         return f"{self.name}{line}: {path}" if path else f"{self.name}{line}:"
 
 
+@dataclass(frozen=True)
+class LayoutDocument(Document):
+    """The same text where a layout's instances stand for those of the only node."""
+
+    places: tuple[Location, ...] = ()
+    """Of each instance of the node."""
+
+    def position(self, location: Location) -> str:
+        """Of the field in its layout."""
+        if location[:3] == ("nodes", 0, "instances") and len(location) > 3:
+            index = location[3]
+            assert isinstance(index, int)
+            location = (*self.places[index], *location[4:])
+        return super().position(location)
+
+
 class _DuplicateKey(Exception):
     pass
 

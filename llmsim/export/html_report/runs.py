@@ -16,7 +16,11 @@ from llmsim.export.benchmark_formats.tables import RunTables, read_columns
 
 MOST_RUNS = 8
 """Runs side by side: the page has as many colours."""
-PARTS = tuple(one.name.removesuffix("_ps") for one in LatencyCauses.COLUMNS)
+PARTS = tuple(
+    one.name.removesuffix("_ps")
+    for one in LatencyCauses.COLUMNS
+    if one.name != "reconfigure_ps"  # which only runs with layouts have
+)
 Floats = NDArray[np.float64]
 
 

@@ -1,5 +1,7 @@
 // Controllers in Python: what adds and removes groups while a run goes on.
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
@@ -59,9 +61,68 @@ void add_group(const MembershipView& view, const GroupSpec& spec,
   view.open().add_group(addition);
 }
 
+LayoutDecision decision_of(nb::object callable) {
+  if (callable.is_none()) return nullptr;
+  return [shared = share(std::move(callable))](
+             Ps now, const std::vector<std::pair<std::int32_t, std::int32_t>>& groups) {
+    const nb::gil_scoped_acquire locked;
+    return nb::cast<std::int32_t>((*shared)(now, groups));
+  };
+}
+
+void bind_layouts(nb::module_& m) {
+  nb::enum_<TriggerKind>(m, "TriggerKind", "What a switch of layouts waits for.")
+      .value("AT", TriggerKind::kAt)
+      .value("OPEN_SHARE_BELOW", TriggerKind::kOpenShareBelow)
+      .value("ENDED_SHARE_ABOVE", TriggerKind::kEndedShareAbove)
+      .value("WAITING_BELOW", TriggerKind::kWaitingBelow);
+  nb::enum_<KvOnSwitch>(m, "KvOnSwitch", "What becomes of KV when layouts are switched.")
+      .value("MOVE", KvOnSwitch::kMove)
+      .value("RECOMPUTE", KvOnSwitch::kRecompute)
+      .value("DROP", KvOnSwitch::kDrop);
+  nb::class_<LayoutTrigger>(m, "LayoutTrigger", "A switch of layouts, and what it waits for.")
+      .def(
+          "__init__",
+          [](LayoutTrigger* trigger, std::int32_t to, TriggerKind kind, std::int64_t value) {
+            new (trigger) LayoutTrigger{to, kind, value};
+          },
+          "to"_a, "kind"_a, "value"_a,
+          "value: ps (AT), millionths (a share), or requests (WAITING_BELOW).");
+  nb::class_<LayoutSpec>(m, "LayoutSpec", "Groups that serve together.")
+      .def(
+          "__init__",
+          [](LayoutSpec* spec, std::string name, std::vector<GroupSpec> groups,
+             std::vector<LockstepSpec> lockstep, std::vector<std::int64_t> kv_bytes_per_token,
+             std::vector<std::int64_t> kv_bytes_per_s, std::vector<std::int64_t> devices) {
+            new (spec) LayoutSpec{std::move(name),           std::move(groups),
+                                  std::move(lockstep),       std::move(kv_bytes_per_token),
+                                  std::move(kv_bytes_per_s), std::move(devices)};
+          },
+          "name"_a, "groups"_a, "lockstep"_a, "kv_bytes_per_token"_a, "kv_bytes_per_s"_a,
+          "devices"_a,
+          "lockstep: groups numbered from the layout's first one. kv_bytes_per_token, "
+          "kv_bytes_per_s: of each device of a group. devices: of a group.");
+  nb::class_<LayoutsConfig>(m, "LayoutsConfig", "Layouts of the same devices, and when to switch.")
+      .def(
+          "__init__",
+          [](LayoutsConfig* config, std::vector<LayoutSpec> layouts, std::int32_t initial,
+             std::vector<LayoutTrigger> triggers, std::vector<std::vector<Ps>> weights_ps,
+             Ps process_ps, Ps kv_latency_ps, KvOnSwitch kv, nb::object decide) {
+            new (config) LayoutsConfig{std::move(layouts),    initial,
+                                       std::move(triggers),   decision_of(std::move(decide)),
+                                       std::move(weights_ps), process_ps,
+                                       kv_latency_ps,         kv};
+          },
+          "layouts"_a, "initial"_a, "triggers"_a, "weights_ps"_a, "process_ps"_a, "kv_latency_ps"_a,
+          "kv"_a, "decide"_a = nb::none(),
+          "weights_ps: [from][to]. decide: a function of (now_ps, [(running, waiting), ...]) that "
+          "returns a layout, or -1.");
+}
+
 }  // namespace
 
 void bind_membership(nb::module_& m) {
+  bind_layouts(m);
   nb::enum_<Removal>(m, "Removal", "What becomes of the requests of a group that is removed.")
       .value("DRAIN", Removal::kDrain)
       .value("HAND_BACK", Removal::kHandBack);

@@ -324,26 +324,28 @@ void bind_simulation_config(nb::module_& m) {
              const KvTiersConfig* kv_tiers, const KvTransferConfig* kv_transfer,
              const FrontendConfig* frontend, const ObserversConfig* observers,
              const LimitsConfig* limits, std::vector<ControllerMaker> controllers,
-             const LiveConfig* live) {
-            new (config) SimulationConfig{std::move(source),
-                                          copied(live),
-                                          std::move(groups),
-                                          std::move(lockstep),
-                                          copied(network),
-                                          std::move(contention),
-                                          copied(kv_tiers),
-                                          copied(kv_transfer),
-                                          copied(frontend).value_or(FrontendConfig{}),
-                                          copied(observers).value_or(ObserversConfig{}),
-                                          copied(limits).value_or(LimitsConfig{}),
-                                          std::move(controllers)};
+             const LiveConfig* live, const LayoutsConfig* layouts) {
+            new (config) SimulationConfig{
+                std::move(source),
+                copied(live),
+                std::move(groups),
+                std::move(lockstep),
+                copied(network),
+                std::move(contention),
+                copied(kv_tiers),
+                copied(kv_transfer),
+                copied(frontend).value_or(FrontendConfig{}),
+                copied(observers).value_or(ObserversConfig{}),
+                copied(limits).value_or(LimitsConfig{}),
+                std::move(controllers),
+                layouts == nullptr ? nullptr : std::make_shared<const LayoutsConfig>(*layouts)};
           },
           "source"_a.none(), "groups"_a, nb::kw_only(), "lockstep"_a = nb::list(),
           "network"_a.none() = nb::none(), "contention"_a = nb::list(),
           "kv_tiers"_a.none() = nb::none(), "kv_transfer"_a.none() = nb::none(),
           "frontend"_a.none() = nb::none(), "observers"_a.none() = nb::none(),
           "limits"_a.none() = nb::none(), "controllers"_a = nb::list(),
-          "live"_a.none() = nb::none(),
+          "live"_a.none() = nb::none(), "layouts"_a.none() = nb::none(),
           "source: the workload, or None where `live` says that requests come while the simulation "
           "runs.");
 }

@@ -44,6 +44,29 @@ void bind_content_hasher(nb::module_& m) {
 }
 
 // What happened, as columns.
+std::vector<nb::dict> reconfiguration_rows(const Simulation& s) {
+  std::vector<nb::dict> rows;
+  if (s.layout_switch() == nullptr) return rows;
+  for (const Reconfiguration& one : s.layout_switch()->reconfigurations()) {
+    nb::dict& row = rows.emplace_back();
+    row["from"] = one.from;
+    row["to"] = one.to;
+    row["trigger"] = one.trigger;
+    row["asked_ps"] = one.asked;
+    row["drained_ps"] = one.drained;
+    row["weights_ps"] = one.weights;
+    row["kv_ps"] = one.kv;
+    row["process_ps"] = one.process;
+    row["opened_ps"] = one.opened;
+    row["requests"] = one.requests;
+    row["held_requests"] = one.held;
+    row["kv_tokens"] = one.kv_tokens;
+    row["kv_bytes"] = one.kv_bytes;
+    row["first_group"] = one.first_group;
+  }
+  return rows;
+}
+
 void bind_columns(nb::class_<Simulation>& simulation) {
   simulation.def("requests", &request_columns)
       .def("kv_transfers", &kv_transfer_columns)
@@ -65,6 +88,8 @@ void bind_columns(nb::class_<Simulation>& simulation) {
            "The parts of the time to the first token.")
       .def("busy_time", &busy_time)
       .def("attention_reach", &attention_reach)
+      .def("reconfigurations", &reconfiguration_rows,
+           "One mapping per switch of layouts, in order of time.")
       .def("table_rows", &table_rows)
       .def("kv_tiers", &kv_tier_rows)
       .def("take_kv_tier_series",

@@ -12,7 +12,8 @@ Clients::Clients(std::shared_ptr<const Source> source, SequenceTable& sequences,
       config_(source_->clients),
       sequences_(sequences),
       frontend_(frontend),
-      free_(config_.count) {
+      free_(config_.count),
+      num_open_(static_cast<std::int64_t>(source_->arrival_ps.size())) {
   const std::size_t rows = source_->arrival_ps.size();
   if (!config_.timeout.empty() || !config_.cancel_after_tokens.empty())
     gave_up_.assign(rows, false);
@@ -61,6 +62,7 @@ bool Clients::send(RequestId request, Ps now) {
   if (verdict == Verdict::kDelivered) return true;
   const Status status = verdict == Verdict::kRefused ? Status::kRefused : Status::kRejected;
   sequences_[request].status = static_cast<std::uint8_t>(status);
+  --num_open_;
   end_session(request, status, now);
   return false;
 }
@@ -79,6 +81,7 @@ void Clients::arrive(RequestId request, Ps now) {
 
 void Clients::give_up(RequestId request, Ps now) {
   gave_up_[at(request)] = true;
+  --num_open_;
   end_session(request, Status::kCancelled, now);
   frontend_.give_up(request, now);
 }
@@ -86,6 +89,7 @@ void Clients::give_up(RequestId request, Ps now) {
 void Clients::answered(std::span<const RequestId> finished, Ps now) {
   for (const RequestId request : finished) {
     if (gave_up(request)) continue;  // finished before its engine heard of it: nobody waits for it
+    --num_open_;
     const std::int32_t next = source_->next_call[at(request)];
     if (next < 0) {
       end_session(request, Status::kPending, now);
@@ -109,8 +113,10 @@ void Clients::received(RequestId request, std::int32_t tokens, Ps now) {
 void Clients::end_session(RequestId request, Status rest, Ps now) {
   if (live_ != nullptr && rest != Status::kPending) live_->ended(request, rest, now);
   std::int32_t next = source_->next_call[at(request)];
-  for (; next >= 0; next = source_->next_call[at(next)])
+  for (; next >= 0; next = source_->next_call[at(next)]) {
     sequences_[next].status = static_cast<std::uint8_t>(rest);
+    --num_open_;
+  }
   if (!closed_loop()) return;
   const Ps think = config_.think.empty() ? 0 : config_.think[at(request)];
   post_row(now + think, Phase::kClientIdle, request);

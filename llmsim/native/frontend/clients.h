@@ -63,6 +63,8 @@ class Clients final : public Entity {
   void send_again(std::span<const RequestId> requests, Ps now);
   // They have the last tokens of these requests: sessions go on, or end.
   void answered(std::span<const RequestId> finished, Ps now);
+  // Requests that have neither been answered nor given up, those that are still to arrive included.
+  std::int64_t num_open() const { return num_open_; }
   // The client has so many tokens, which may be all that it wants.
   void received(RequestId request, std::int32_t tokens, Ps now);
 
@@ -91,6 +93,7 @@ class Clients final : public Entity {
   std::size_t next_timed_ = 0;
   bool arrival_pending_ = false;  // of a row of `timed_`
   std::int32_t free_;             // of a closed loop
+  std::int64_t num_open_;
   LiveRequests* live_ = nullptr;  // null: the workload is known
 };
 

@@ -50,7 +50,35 @@ void Frontend::forget(const std::vector<RequestId>& requests) {
   log_.forget(requests);
 }
 
+void Frontend::keep_answers(const std::vector<RequestId>& requests) {
+  for (const RequestId request : requests) {
+    routed_[at(request)] = -1;
+    Sequence fresh;
+    const Sequence& old = sequences_[request];
+    fresh.prompt_tokens = old.prompt_tokens;
+    fresh.num_tokens = old.num_tokens;
+    fresh.priority = old.priority;
+    fresh.arrival = old.arrival;
+    sequences_[request] = fresh;
+  }
+}
+
+void Frontend::release(Ps now) {
+  holding_ = false;
+  const std::vector<HeldRequest> held = std::move(held_);
+  held_.clear();
+  for (const HeldRequest& one : held) {
+    log_.moved(one.request, sequences_[one.request].arrival, now);
+    clients_->send_again({&one.request, 1}, now);
+    if (one.left && routed_[at(one.request)] >= 0) give_up(one.request, now);
+  }
+}
+
 Verdict Frontend::arrive(RequestId request, std::int32_t model, Ps now) {
+  if (holding_) {
+    held_.push_back({request});
+    return Verdict::kDelivered;
+  }
   const std::vector<Group*>& candidates = candidates_[at(model)];
   if (candidates.empty()) return Verdict::kRefused;  // all groups of the model have left
   Group& group = *candidates[candidates.size() == 1 ? 0 : router_->route(request, now, candidates)];
@@ -68,12 +96,17 @@ Verdict Frontend::arrive(RequestId request, std::int32_t model, Ps now) {
 }
 
 void Frontend::give_up(RequestId request, Ps now) {
+  if (routed_[at(request)] < 0) {  // the group that it will be sent to learns it
+    find_held(request)->left = true;
+    return;
+  }
   const Door& door = doors_[at(routed_[at(request)])];
   if (door.delivery->give_up(request, *door.group, now)) router_->finished(request);
 }
 
 bool Frontend::under_way(RequestId request) const {
-  if (routed_[at(request)] < 0) return false;
+  if (routed_[at(request)] < 0)
+    return std::ranges::find(held_, request, &HeldRequest::request) != held_.end();
   switch (static_cast<Status>(sequences_[request].status)) {
     case Status::kPending:  // another group computes its prompt
     case Status::kWaiting:

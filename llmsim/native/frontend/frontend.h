@@ -2,6 +2,7 @@
 // completion.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -39,6 +40,14 @@ class Frontend final : public Completion {
   std::vector<RequestId> take_back(const Group& group);
   // Nothing has happened to these requests since they arrived.
   void forget(const std::vector<RequestId>& requests);
+  // The same, but they keep the tokens of their answers: the next group computes everything again.
+  void keep_answers(const std::vector<RequestId>& requests);
+
+  // From now on arrivals wait in front of the router.
+  void hold(bool on) { holding_ = on; }
+  // They are sent on in the order in which they came.
+  void release(Ps now);
+  std::int32_t num_held() const { return static_cast<std::int32_t>(held_.size()); }
 
   Verdict arrive(RequestId request, std::int32_t model, Ps now);
   // The client of a request that was delivered has gone.
@@ -72,6 +81,15 @@ class Frontend final : public Completion {
   std::vector<std::int32_t>
       routed_;  // by request: the group that was chosen; -1: none yet, or it turned it away
   std::int64_t num_finished_ = 0;
+  bool holding_ = false;
+  struct HeldRequest {
+    RequestId request;
+    bool left = false;  // its client has gone
+  };
+  std::vector<HeldRequest> held_;
+  std::vector<HeldRequest>::iterator find_held(RequestId request) {
+    return std::ranges::find(held_, request, &HeldRequest::request);
+  }
 };
 
 }  // namespace llmsim

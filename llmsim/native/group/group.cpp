@@ -54,8 +54,8 @@ bool Group::can_ever_run(RequestId request) const {
 
 void Group::receive(RequestId request, Ps now) {
   log_.group[request] = static_cast<std::int16_t>(config_.index);
-  const Ps seen = now + latency_of(request);
-  log_.queued[request] = seen;
+  if (log_.queued[request] == kNever) log_.queued[request] = now + latency_of(request);
+  const Ps seen = std::max(now, log_.queued[request]);
   if (!can_ever_run(request)) {
     sequences_[request].status = static_cast<std::uint8_t>(Status::kRejected);
     rejected_.push_back(request);
@@ -133,6 +133,7 @@ void Group::on_step_done(Ps now) {
   finished_.clear();
   complete_oldest(now, finished_);
   completion_->step_done(finished_, slots_[last_].batch.items, now);
+  if (step_ends_ != nullptr) step_ends_->step_ended(now);
   // Whatever else happens at this very time happens before the group schedules.
   if (events().anything_now()) {
     post_schedule(now);
@@ -189,7 +190,7 @@ std::string Group::unfinished() const {
 }
 
 // What its engine has not seen is added first, so that one way leads out for all.
-void Group::hand_back(std::span<const RequestId> requests, Ps now) {
+void Group::hand_back(std::span<const RequestId> requests, Ps now, bool keep_answers) {
   for (const Arrival& arrival : inbox_) scheduler_->add(arrival.request);
   inbox_.clear();
   for (Arrival& gone : aborts_) gone.seen = std::min(gone.seen, now);
@@ -199,7 +200,7 @@ void Group::hand_back(std::span<const RequestId> requests, Ps now) {
     const Sequence& s = sequences_[request];
     ++handed_back_.requests;
     handed_back_.computed_tokens += std::max(s.lost_to, s.num_computed);
-    handed_back_.emitted_tokens += log_.emitted_tokens[request];
+    if (!keep_answers) handed_back_.emitted_tokens += log_.emitted_tokens[request];
     --outstanding_;
   }
   cut_steps(now);
@@ -231,7 +232,8 @@ void Group::fill_slots(Ps now) {
   while (!gated_ && build_next(now)) {
     if (!gate(now)) run_next(now);
   }
-  if (idle() && !gated_ && scheduler_->has_requests() && scheduler_->gauges().bound == 0)
+  if (idle() && !gated_ && !paused_ && scheduler_->has_requests() &&
+      scheduler_->gauges().bound == 0)
     ++idle_with_work_;
 }
 
@@ -303,6 +305,7 @@ void Group::report_reserved(Ps now) {
 
 // Builds the batch of the next free slot; false when there is no slot or nothing to run.
 bool Group::build_next(Ps now) {
+  if (paused_) return false;
   while (!build_batch(now)) {
     if (!idle() || moved_.empty()) return false;
     hear_of_moved(now);
@@ -378,7 +381,8 @@ void Group::offer(Ps now, std::int64_t round) {
     has_offer_ = true;
     gate(now);
   }
-  if (idle() && !has_offer_ && scheduler_->has_requests() && scheduler_->gauges().bound == 0)
+  if (idle() && !has_offer_ && !paused_ && scheduler_->has_requests() &&
+      scheduler_->gauges().bound == 0)
     ++idle_with_work_;
 }
 

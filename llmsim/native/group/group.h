@@ -41,6 +41,13 @@ struct Slot {
 
 class GroupObserver;
 
+// Hears of the end of every step of some groups, when the clients have its tokens.
+class StepEnds {
+ public:
+  virtual ~StepEnds() = default;
+  virtual void step_ended(Ps now) = 0;
+};
+
 // What a group does with a request: all of it, its prompt, everything after the prompt, or nothing,
 // since its devices compute the FFNs of other groups' batches.
 enum class Role : std::uint8_t { kBoth, kPrefill, kDecode, kFfn };
@@ -92,7 +99,8 @@ class Group final : public Entity, public StepSink {
     if (executor_ && lockstep_ == nullptr) executor_->start(network);
   }
 
-  // A request is on its way from the API server; the engine sees it api_latency later.
+  // A request is on its way from the API server; the engine sees it api_latency later. One that
+  // another engine has seen before is seen at once.
   void receive(RequestId request, Ps now);
   // From its arrival until the engine sees it.
   Ps latency_of(RequestId request) const;
@@ -120,13 +128,29 @@ class Group final : public Entity, public StepSink {
   // something.
   void expect(Ps now);
 
+  // No further step begins; those in flight end.
+  void pause() { paused_ = true; }
+  // Steps begin again.
+  void go_on(Ps now) {
+    paused_ = false;
+    schedule_now(now);
+  }
+  bool paused() const { return paused_; }
+  // Whether no step is in flight, nor built and waiting to begin.
+  bool quiet() const { return idle() && !has_offer_ && !gated_; }
+  // Tokens whose KV it holds for the request.
+  std::int32_t kv_tokens(RequestId request) const { return sequences_[request].num_computed; }
+  // Who hears of the ends of its steps; null: nobody.
+  void report_steps_to(StepEnds* listener) { step_ends_ = listener; }
+
   // What a group that stopped at once had done for nothing; counted among its counters until then.
   struct HandedBack {
     std::int64_t requests = 0, computed_tokens = 0, emitted_tokens = 0;
   };
   // It has been removed from the loop, and stops: steps in flight are cut, and nothing is left in
   // its queues. `requests` are all that it has received and whose clients wait for them.
-  void hand_back(std::span<const RequestId> requests, Ps now);
+  // With `keep_answers` clients keep the tokens that they have.
+  void hand_back(std::span<const RequestId> requests, Ps now, bool keep_answers = false);
   const HandedBack& handed_back() const { return handed_back_; }
 
   // Whether its API server still takes the request, as vLLM's max_num_queued_reqs and
@@ -284,6 +308,8 @@ class Group final : public Entity, public StepSink {
   std::deque<Arrival> moved_;  // KV that has been moved, and its scheduler does not know yet
   Completion* completion_ = nullptr;
   GroupObserver* observer_ = nullptr;
+  StepEnds* step_ends_ = nullptr;
+  bool paused_ = false;
   std::vector<Reserved> reserved_;  // scratch
   std::vector<Slot> slots_;         // ring of `depth` slots, reused
   std::size_t oldest_ = 0, last_ = 0, num_in_flight_ = 0, num_timed_ = 0;

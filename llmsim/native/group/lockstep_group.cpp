@@ -34,7 +34,7 @@ bool LockstepGroup::try_round(Ps now) {
   for (Group* member : members_) {
     member->offer(now, rounds_);
     work |= member->has_offer();
-    unfinished |= member->scheduler().has_requests();
+    unfinished |= member->scheduler().has_requests() && !member->paused();
     all_there &= member->has_offer() || member->may_join_idle();
   }
   if (!all_there) return false;

@@ -75,6 +75,7 @@ Simulation::Simulation(const SimulationConfig& config)
   at_field("network", [this] { start_executors(); });
   clients_->begin();
   start_controllers(config.controllers);
+  if (config.layouts) start_layouts(config.layouts);
 }
 
 Group& Simulation::make_group(const GroupSpec& spec) {
@@ -224,6 +225,14 @@ void Simulation::start_routers() {
 void Simulation::start_executors() {
   for (const auto& group : groups_) group->start(network_.get());
   for (const auto& lockstep : lockstep_groups_) lockstep->start(network_.get());
+}
+
+void Simulation::start_layouts(const std::shared_ptr<const LayoutsConfig>& layouts) {
+  auto layout_switch = std::make_unique<LayoutSwitch>(layouts);
+  layout_switch_ = layout_switch.get();
+  enter(*layout_switch);
+  controllers_.push_back(std::move(layout_switch));
+  layout_switch_->begin(*this);
 }
 
 void Simulation::start_controllers(const std::vector<ControllerMaker>& makers) {

@@ -1,10 +1,13 @@
 // The description of one group, of which groups are made before and during a run.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "group/group.h"
+#include "group/lockstep_group.h"
 #include "kv_transfer/kv_transfer.h"
 
 namespace llmsim {
@@ -17,6 +20,13 @@ struct GroupSpec {
   // Null where the group's steps follow its program.
   std::function<std::unique_ptr<StepExecutor>(Group&)> make_executor;
   bool record_steps = false, record_schedule = false;
+};
+
+// Groups that run in lock-step, by index.
+struct LockstepSpec {
+  std::vector<std::size_t> groups;
+  std::int32_t sync_interval = 1;  // rounds between two agreements that a wave has ended
+  std::function<std::unique_ptr<StepExecutor>(const std::vector<Group*>&)> make_executor;
 };
 
 }  // namespace llmsim

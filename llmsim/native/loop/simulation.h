@@ -43,6 +43,8 @@ class Simulation final : private Membership {
   const RequestLog* prompt_log() const { return prompts_ ? &prompts_->log : nullptr; }
 
   bool at_horizon() const { return at_horizon_; }
+  // Null where no layouts were given.
+  const LayoutSwitch* layout_switch() const { return layout_switch_; }
 
   // Handles events until the end (true), or until about `max_events` were handled, `max_wall_ms`
   // have passed on the wall clock, or a series has no room left (false: call again). At least one
@@ -111,11 +113,26 @@ class Simulation final : private Membership {
   void start_routers();
   void start_executors();
   void start_controllers(const std::vector<ControllerMaker>& makers);
+  void start_layouts(const std::shared_ptr<const LayoutsConfig>& layouts);
 
   // Groups that come and go (membership.cpp).
   void add_group(const GroupAddition& addition) override;
   void remove_group(std::int32_t index, Removal removal) override;
   void refuse_removal(const Group& group, Removal removal) const;
+  void retire(Group& group);
+  void add_lockstep(const LockstepSpec& spec) override;
+  void hold_arrivals() override { frontend_->hold(true); }
+  void release_arrivals() override { frontend_->release(now()); }
+  std::int32_t num_held() const override { return frontend_->num_held(); }
+  Displaced displace(const std::vector<std::int32_t>& indices, bool keep_answers) override;
+  void place(const Displaced& displaced, bool with_kv) override;
+  std::vector<std::int64_t> kv_brought(const Displaced& displaced,
+                                       const std::vector<std::int32_t>& indices) const override;
+  void opened(Ps until) override { log_.opened(first_move_, until); }
+  std::int64_t num_open() const override { return clients_->num_open(); }
+  std::int64_t num_requests() const override {
+    return static_cast<std::int64_t>(sequences_.size());
+  }
   void hand_back(Group& group);
 
   EventQueue events_;
@@ -143,6 +160,8 @@ class Simulation final : private Membership {
   Ps horizon_;
   bool at_horizon_ = false;
   std::vector<std::int32_t> leaving_;  // groups that have been removed, and may still work
+  std::size_t first_move_ = 0;         // of the requests that were displaced last
+  LayoutSwitch* layout_switch_ = nullptr;
 };
 
 }  // namespace llmsim

@@ -15,19 +15,13 @@
 #include "group/lockstep_group.h"
 #include "kv/kv_tiers.h"
 #include "kv_transfer/kv_transfer.h"
+#include "loop/layouts.h"
 #include "loop/membership.h"
 #include "network/shared_network.h"
 #include "router/router.h"
 #include "step/contended.h"
 
 namespace llmsim {
-
-// Groups that run in lock-step, by index.
-struct LockstepSpec {
-  std::vector<std::size_t> groups;
-  std::int32_t sync_interval = 1;  // rounds between two agreements that a wave has ended
-  std::function<std::unique_ptr<StepExecutor>(const std::vector<Group*>&)> make_executor;
-};
 
 // The members of a lock-step group, or one group whose stages overlap, send over links of the
 // network.
@@ -70,6 +64,7 @@ struct SimulationConfig {
   ObserversConfig observers;
   LimitsConfig limits;
   std::vector<ControllerMaker> controllers;
+  std::shared_ptr<const LayoutsConfig> layouts;  // null: the groups stay as they are
 };
 
 // Throws std::invalid_argument that begins with the path of the field, where parts do not fit.

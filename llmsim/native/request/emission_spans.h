@@ -46,7 +46,8 @@ class EmissionSpans {
  private:
   void add_open(RequestId request, std::vector<Run>& runs) const {
     if (log_.run_first[request] >= 0)
-      runs.push_back({request, log_.run_first[request], log_.run_last[request]});
+      runs.push_back(
+          {request, log_.run_first[request], log_.run_last[request], log_.group[request]});
   }
 
   const RequestLog& log_;

@@ -17,12 +17,14 @@ class RequestLog : public RequestProgress {
  public:
   struct Run {
     RequestId request;
-    std::int32_t first, last;  // output indices of its group, inclusive
+    std::int32_t first, last;  // output indices of the group, inclusive
+    std::int16_t group;
   };
   struct Burst {
     RequestId request;
     std::int32_t output,
         extra;  // tokens beyond the first that came with this output (accepted drafts)
+    std::int16_t group;
   };
 
   // Drafts of each request: proposed, verified, held, and tokens that verifications gave.
@@ -49,6 +51,15 @@ class RequestLog : public RequestProgress {
   struct Preemption {
     RequestId request;
     std::int32_t output;  // of the step whose schedule took its blocks away
+    std::int16_t group;
+  };
+
+  // A switch of layouts during which no group had the request: from its leaving one, or its
+  // arrival, until the next one opened.
+  struct Move {
+    RequestId request;
+    std::int16_t group;  // that had run it before; -1: it had not run
+    Ps from, until;
   };
 
   explicit RequestLog(std::size_t n)
@@ -74,7 +85,7 @@ class RequestLog : public RequestProgress {
   }
   void preempted(RequestId request) {
     ++preemptions[request];
-    preempted_at.push_back({request, building_});
+    preempted_at.push_back({request, building_, group[request]});
   }
   // Called by the group before its scheduler completes a batch.
   void begin_output(std::int32_t output_index, Ps now) {
@@ -87,12 +98,34 @@ class RequestLog : public RequestProgress {
       first_token[request] = now_;
       run_first[request] = output_;
     } else if (run_last[request] + 1 != output_) {
-      runs.push_back({request, run_first[request], run_last[request]});
+      close_run(request);
       run_first[request] = output_;
     }
     run_last[request] = output_;
     emitted_tokens[request] += count;
-    if (count > 1) bursts.push_back({request, output_, count - 1});
+    if (count > 1) bursts.push_back({request, output_, count - 1, group[request]});
+  }
+
+  // The request leaves its group with the answer so far, or waits for a group since its arrival.
+  void moved(RequestId request, Ps from, Ps until) {
+    const bool ran = scheduled[request] != kNever;
+    moves.push_back({request, ran ? group[request] : std::int16_t{-1}, from, until});
+    close_run(request);
+    run_first[request] = -1;
+    run_last[request] = -2;  // the next output begins a run
+    if (!ran) return;
+    if (resumes_.empty()) resumes_.assign(group.size(), false);
+    resumes_[request] = true;
+  }
+  // When the next group opened that took what was moved since `first`, an index of `moves`.
+  void opened(std::size_t first, Ps until) {
+    for (std::size_t i = first; i < moves.size(); ++i) moves[i].until = until;
+  }
+  // Whether the request runs for the first time since it was moved; true once.
+  bool resumes(RequestId request) {
+    if (resumes_.empty() || !resumes_[request]) return false;
+    resumes_[request] = false;
+    return true;
   }
 
   void finished(RequestId request) { finish[request] = now_; }
@@ -112,6 +145,9 @@ class RequestLog : public RequestProgress {
     std::erase_if(preempted_at, is_forgotten);
     std::erase_if(runs, is_forgotten);
     std::erase_if(bursts, is_forgotten);
+    std::erase_if(moves, is_forgotten);
+    if (!resumes_.empty())
+      for (const RequestId request : requests) resumes_[request] = false;
   }
 
   std::vector<Ps> load_begin, load_end;   // empty unless somebody was parked so
@@ -121,9 +157,16 @@ class RequestLog : public RequestProgress {
   std::vector<std::int32_t> run_first, run_last;  // the open (last) run of each request
   std::vector<Run> runs;                          // closed runs, in order of closing
   std::vector<Burst> bursts;
-  Drafts drafts;  // empty unless some group speculates
+  Drafts drafts;            // empty unless some group speculates
+  std::vector<Move> moves;  // in order of time
 
  private:
+  void close_run(RequestId request) {
+    if (run_first[request] >= 0)
+      runs.push_back({request, run_first[request], run_last[request], group[request]});
+  }
+
+  std::vector<bool> resumes_;  // empty where no request was ever moved
   std::int32_t output_ = 0, building_ = 0;
   Ps now_ = 0;
 };

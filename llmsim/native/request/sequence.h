@@ -36,6 +36,8 @@ struct Sequence {
   std::int32_t priority = 0;
   std::int32_t lost_to =
       0;  // computed tokens when it was preempted: up to here, computing is computing again
+  std::int32_t kv_brought =
+      0;  // tokens of KV that were moved to its group before it runs there for the first time
   std::uint32_t epoch = 0;  // +1 at each preemption
   std::uint8_t status = 0;  // Status
   bool remote_kv = false;   // the KV of the prompt comes from another group

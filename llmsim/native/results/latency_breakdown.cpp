@@ -9,6 +9,41 @@ namespace llmsim {
 
 namespace {
 
+// Outputs before which requests were preempted, grouped by request: those of r are
+// outputs[offsets[r] .. offsets[r + 1]); no offsets where nobody was.
+struct Losses {
+  explicit Losses(const RequestLog& log)
+      : outputs(log.preempted_at.size()), groups(outputs.size()) {
+    if (outputs.empty()) return;
+    offsets.assign(log.finish.size() + 1, 0);
+    for (const auto& loss : log.preempted_at) ++offsets[static_cast<std::size_t>(loss.request) + 1];
+    for (std::size_t i = 1; i < offsets.size(); ++i) offsets[i] += offsets[i - 1];
+    std::vector<std::size_t> next(offsets.begin(), offsets.end() - 1);
+    for (const auto& loss : log.preempted_at) {
+      const std::size_t place = next[static_cast<std::size_t>(loss.request)]++;
+      outputs[place] = loss.output;
+      groups[place] = loss.group;
+    }
+  }
+  std::span<const std::int32_t> of(std::size_t request) const {
+    if (offsets.empty()) return {};
+    return std::span(outputs).subspan(offsets[request], offsets[request + 1] - offsets[request]);
+  }
+  // Those in one of the groups that had the request.
+  std::span<const std::int32_t> of(RequestId request, std::int16_t group) const {
+    if (offsets.empty()) return {};
+    const auto from = groups.begin() + static_cast<std::ptrdiff_t>(offsets[at(request)]);
+    const auto to = groups.begin() + static_cast<std::ptrdiff_t>(offsets[at(request) + 1]);
+    const auto first = std::find(from, to, group);
+    const auto last = std::find_if(first, to, [group](std::int16_t g) { return g != group; });
+    return std::span(outputs).subspan(static_cast<std::size_t>(first - groups.begin()),
+                                      static_cast<std::size_t>(last - first));
+  }
+  std::vector<std::size_t> offsets;
+  std::vector<std::int32_t> outputs;
+  std::vector<std::int16_t> groups;
+};
+
 // Splits one request's time as its events are walked in order.
 class Walk {
  public:
@@ -28,6 +63,40 @@ class Walk {
       blame_.abandoned[id] =
           dropped - (runs.empty() ? log_.scheduled[id] : t.end(runs.back().last));
     if (!runs.empty()) answer(id, t, runs, losses);
+  }
+
+  // Of a request that switches of layouts moved from group to group.
+  void moved_request(RequestId id, Ps arrival, std::span<const RequestLog::Run> runs,
+                     const Losses& losses, std::span<const RequestLog::Move> moves) {
+    const Ps dropped = log_.cancelled[id];
+    Clock clock{arrival, dropped};
+    for (const RequestLog::Move& move : moves) {
+      if (move.group >= 0) break;
+      blame_.api[id] += clock.until(std::min(log_.queued[id], move.from));
+      blame_.queue[id] += clock.until(move.from);
+      blame_.reconfigure[id] += clock.until(move.until);
+    }
+    blame_.api[id] += clock.until(log_.queued[id]);
+    queued(id, log_, clock);
+    if (clock.over) return;
+    Ps last = log_.scheduled[id];
+    for (std::size_t begin = 0, end = 0; begin < runs.size(); begin = end) {
+      const std::int16_t group = runs[begin].group;
+      while (end < runs.size() && runs[end].group == group) ++end;
+      const StepSums& t = timelines_[static_cast<std::size_t>(group)];
+      const auto stay = runs.subspan(begin, end - begin);
+      losses_ = losses.of(id, group);
+      if (begin == 0 && group == first_group(id, moves)) {
+        prefill(id, log_, t, stay.front().first);
+      } else {
+        lost_before(stay.front().first);
+        blame_.reconfigure[id] += t.end(static_cast<std::size_t>(stay.front().first)) - last;
+      }
+      if (span_ == BlamedSpan::FirstToken) return;
+      tokens(id, t, stay);
+      last = t.end(static_cast<std::size_t>(stay.back().last));
+    }
+    if (dropped != kNever) blame_.abandoned[id] += dropped - last;
   }
 
   // Disaggregated: two groups and the way between them, in the order of their events.
@@ -110,11 +179,22 @@ class Walk {
               std::span<const std::int32_t> losses) {
     losses_ = losses;
     prefill(id, log_, t, runs.front().first);
-    if (span_ == BlamedSpan::FirstToken) return;
+    if (span_ != BlamedSpan::FirstToken) tokens(id, t, runs);
+  }
+
+  // After the first token of these runs of one group.
+  void tokens(RequestId id, const StepSums& t, std::span<const RequestLog::Run> runs) {
     for (std::size_t i = 0; i < runs.size(); ++i) {
       stretch(id, t, runs[i].first + 1, runs[i].last, blame_.decode);
       if (i + 1 < runs.size()) gap(id, t, runs[i].last, runs[i + 1].first);
     }
+  }
+
+  // The group that ran the request first.
+  std::int16_t first_group(RequestId id, std::span<const RequestLog::Move> moves) const {
+    for (const RequestLog::Move& move : moves)
+      if (move.group >= 0) return move.group;
+    return log_.group[id];
   }
 
   // Steps first .. last, the device idle before each of them included.
@@ -205,26 +285,6 @@ class Walk {
   std::span<const std::int32_t> losses_;
 };
 
-// Outputs before which requests were preempted, grouped by request: those of r are
-// outputs[offsets[r] .. offsets[r + 1]); no offsets where nobody was.
-struct Losses {
-  explicit Losses(const RequestLog& log) : outputs(log.preempted_at.size()) {
-    if (outputs.empty()) return;
-    offsets.assign(log.finish.size() + 1, 0);
-    for (const auto& loss : log.preempted_at) ++offsets[static_cast<std::size_t>(loss.request) + 1];
-    for (std::size_t i = 1; i < offsets.size(); ++i) offsets[i] += offsets[i - 1];
-    std::vector<std::size_t> next(offsets.begin(), offsets.end() - 1);
-    for (const auto& loss : log.preempted_at)
-      outputs[next[static_cast<std::size_t>(loss.request)]++] = loss.output;
-  }
-  std::span<const std::int32_t> of(std::size_t request) const {
-    if (offsets.empty()) return {};
-    return std::span(outputs).subspan(offsets[request], offsets[request + 1] - offsets[request]);
-  }
-  std::vector<std::size_t> offsets;
-  std::vector<std::int32_t> outputs;
-};
-
 }  // namespace
 
 LatencyBreakdown blame(const Simulation& simulation, BlamedSpan span) {
@@ -236,6 +296,9 @@ LatencyBreakdown blame(const Simulation& simulation, BlamedSpan span) {
   const KvTransfers* kv_transfers = simulation.kv_transfers();
   const Losses prompt_losses(kv_transfers != nullptr ? *simulation.prompt_log() : RequestLog(0));
 
+  std::vector<RequestLog::Move> moves = log.moves;
+  std::ranges::stable_sort(moves, {}, &RequestLog::Move::request);
+
   LatencyBreakdown result(log.finish.size());
   Walk walk(result, log, timelines, span);
   EmissionSpans(log).each([&](RequestId request, std::span<const RequestLog::Run> runs) {
@@ -244,6 +307,10 @@ LatencyBreakdown blame(const Simulation& simulation, BlamedSpan span) {
         kv_transfers == nullptr ? log.cancelled[i] : kv_transfers->cancelled(request);
     if (log.finish[i] == kNever && dropped == kNever) return;
     const Ps arrival = simulation.sequences()[request].arrival;
+    const auto moved = std::ranges::equal_range(moves, request, {}, &RequestLog::Move::request);
+    if (!moved.empty())
+      return walk.moved_request(request, arrival, runs, losses,
+                                std::span(moved.begin(), moved.end()));
     if (kv_transfers == nullptr || kv_transfers->of(request).prefill_group < 0) {
       walk.request(request, arrival, runs, losses.of(i));
     } else {

@@ -26,6 +26,8 @@ struct LatencyBreakdown {
                                 // where nothing else was going on for the request
   std::vector<Ps> preemption;   // from the last token before a preemption to the first one after
                                 // it: waiting and computing again
+  std::vector<Ps> reconfigure;  // no group had it while layouts were switched; from the last token
+                                // before that to the first one after it, if it had run
   std::vector<Ps> abandoned;    // of a cancelled request: from its last token, or else from being
                                 // scheduled, until its engine dropped it
 
@@ -41,6 +43,7 @@ struct LatencyBreakdown {
         Column{"host_ps", &B::host},
         Column{"kv_transfer_ps", &B::kv_transfer},
         Column{"preemption_ps", &B::preemption},
+        Column{"reconfigure_ps", &B::reconfigure},
         Column{"abandoned_ps", &B::abandoned},
     };
   }

@@ -9,9 +9,8 @@ TokenTimes::TokenTimes(const Simulation& simulation)
   std::ranges::stable_sort(bursts_, {}, &RequestLog::Burst::request);
 }
 
-const std::vector<Ps>& TokenTimes::times_of(RequestId request) const {
-  return simulation_.groups()[static_cast<std::size_t>(simulation_.log().group[request])]
-      ->output_times();
+const std::vector<Ps>& TokenTimes::times_of(std::int16_t group) const {
+  return simulation_.groups()[static_cast<std::size_t>(group)]->output_times();
 }
 
 WeightedValues TokenTimes::inter_token_latencies() const {
@@ -24,12 +23,13 @@ WeightedValues TokenTimes::inter_token_latencies() const {
   for (const auto& group : groups) weights.emplace_back(group->output_times().size() + 1, 0);
   runs_.each([&](RequestId request, std::span<const RequestLog::Run> runs) {
     if (runs.empty() || log.finish[request] == kNever) return;
-    const auto& times = times_of(request);
-    auto& weight = weights[static_cast<std::size_t>(log.group[request])];
     for (std::size_t r = 0; r < runs.size(); ++r) {
+      auto& weight = weights[static_cast<std::size_t>(runs[r].group)];
       ++weight[runs[r].first + 1];
       --weight[runs[r].last + 1];
-      if (r > 0) counts.add(times[runs[r].first] - times[runs[r - 1].last], 1);
+      if (r == 0) continue;
+      const Ps before = times_of(runs[r - 1].group)[runs[r - 1].last];
+      counts.add(times_of(runs[r].group)[runs[r].first] - before, 1);
     }
   });
   for (std::size_t g = 0; g < groups.size(); ++g) {
@@ -48,18 +48,17 @@ WeightedValues TokenTimes::inter_token_latencies() const {
 }
 
 std::vector<Ps> TokenTimes::inter_token_latencies_of(RequestId request) const {
-  std::vector<std::int32_t> outputs;
+  std::vector<Ps> emitted;
   for (const RequestLog::Run& run : runs_.of(request))
-    for (std::int32_t k = run.first; k <= run.last; ++k) outputs.push_back(k);
+    for (std::int32_t k = run.first; k <= run.last; ++k)
+      emitted.push_back(times_of(run.group)[static_cast<std::size_t>(k)]);
   for (const auto& burst :
        std::ranges::equal_range(bursts_, request, {}, &RequestLog::Burst::request))
-    outputs.insert(outputs.end(), static_cast<std::size_t>(burst.extra), burst.output);
-  std::sort(outputs.begin(), outputs.end());
+    emitted.insert(emitted.end(), static_cast<std::size_t>(burst.extra),
+                   times_of(burst.group)[static_cast<std::size_t>(burst.output)]);
+  std::sort(emitted.begin(), emitted.end());
   std::vector<Ps> gaps;
-  if (outputs.empty()) return gaps;
-  const auto& times = times_of(request);
-  for (std::size_t i = 1; i < outputs.size(); ++i)
-    gaps.push_back(times[outputs[i]] - times[outputs[i - 1]]);
+  for (std::size_t i = 1; i < emitted.size(); ++i) gaps.push_back(emitted[i] - emitted[i - 1]);
   return gaps;
 }
 

@@ -24,6 +24,8 @@ inline void note_start(RequestId request, const Sequence& s, Ps now, std::int32_
     log.first_scheduled(request, now, cached);
     counters.started_with_tokens += s.num_computed;
     if (!prompt_elsewhere) counters.prompt_tokens += s.prompt_tokens;
+  } else if (log.resumes(request)) {
+    counters.started_with_tokens += s.num_computed;
   }
   if (s.epoch > 0) counters.recomputed_tokens -= cached;
 }

@@ -16,9 +16,10 @@ inline bool prefilling(const Sequence& s) {
 
 // Tokens of KV that a request brings along when it is first scheduled. In a decode-only run that is
 // its prompt but for the last token, whose step gives the first token of the answer, as behind a
-// remote prefill.
+// remote prefill. A switch of layouts may move more.
 inline std::int32_t tokens_brought(const Sequence& s, bool decode_only) {
-  return decode_only && s.epoch == 0 ? s.prompt_tokens - 1 : 0;
+  if (s.epoch > 0) return 0;
+  return std::max(s.kv_brought, decode_only ? s.prompt_tokens - 1 : 0);
 }
 
 }  // namespace llmsim

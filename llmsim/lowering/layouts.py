@@ -1,0 +1,405 @@
+"""Layouts over the same devices: what each of them lowers to, and what a switch between two costs.
+
+Instances take the devices in order; of an instance's devices, those of one pipeline stage follow
+each other. A device holds the layers of its stage, of every dense matrix the interval of its
+tensor-parallel rank, and of the experts its share: some of them whole, or a slice of each. What a
+device needs after a switch and does not hold, it gets from a device that holds it: one of its
+server, if there is one, else the replicas take turns. All move at once, so the busiest port says
+how long that takes; what a device keeps is copied once inside its memory.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any
+
+from llmsim import _native
+from llmsim.config import Deployment
+from llmsim.config.cluster_file.layouts import Reconfiguration, Switch
+from llmsim.core import PS_PER_S
+from llmsim.lowering.group import placed_at
+from llmsim.lowering.types import LoweredDeployment, LoweredGroup
+from llmsim.model import Attention, Moe
+
+PPM = 1_000_000
+DEFAULT_SERVER = 8
+"""Devices of a server where the data sheet does not say."""
+Interval = tuple[Fraction, Fraction]
+WHOLE: Interval = (Fraction(0), Fraction(1))
+
+
+@dataclass(frozen=True)
+class LayoutPlan:
+    """One layout, lowered as if it served alone."""
+
+    name: str
+    deployment: Deployment
+    lowered: LoweredDeployment
+
+
+@dataclass(frozen=True)
+class WeightMoves:
+    """What a switch moves between devices before the new layout holds its weights."""
+
+    links_bytes: int = 0
+    """Over the links inside servers, all devices together."""
+    network_bytes: int = 0
+    """Between servers."""
+    kept_bytes: int = 0
+    """What devices hold already, and copy to its new place."""
+    busiest_ps: int = 0
+    """Of the busiest port."""
+    copy_ps: int = 0
+    """Of the device that copies most."""
+
+    @property
+    def time_ps(self) -> int:
+        """Both, one after the other."""
+        return self.busiest_ps + self.copy_ps
+
+
+@dataclass(frozen=True, eq=False)
+class LayoutPlans:
+    """All layouts of a cluster, and when and at what cost to switch; the first entry of `plans`
+    that is named `initial` serves first.
+    """
+
+    plans: tuple[LayoutPlan, ...]
+    initial: int
+    switches: tuple[Switch, ...]
+    cost: Reconfiguration
+    weights: tuple[tuple[WeightMoves, ...], ...]
+    """[from][to], where `cost.weights` is "links"."""
+    weights_ps: tuple[tuple[int, ...], ...]
+    process_ps: int
+    decide: Any = field(default=None)
+    """A callable of a user's class; None: triggers alone."""
+
+    def triggers(self) -> "list[_native.LayoutTrigger]":
+        """In the order of the file."""
+        names = [plan.name for plan in self.plans]
+        return [_trigger(names.index(one.to), one) for one in self.switches]
+
+    @property
+    def kv(self) -> "_native.KvOnSwitch":
+        """With a fixed cost, KV moves in it."""
+        kinds = _native.KvOnSwitch
+        by_name = {"move": kinds.MOVE, "recompute": kinds.RECOMPUTE, "drop": kinds.DROP}
+        return by_name[self.cost.kv]
+
+    @property
+    def kv_latency_ps(self) -> int:
+        """Of one move of KV."""
+        return 0 if self.cost.fixed_s is not None else self.plans[0].deployment.link.latency_of(99)
+
+    def as_run(self, visits: Sequence[tuple[int, int]]) -> tuple[Deployment, LoweredDeployment]:
+        """What served in a run: the groups of all layouts that came, one after the other. `visits`
+        are (layout, index of its first group), the initial one first.
+        """
+        first = self.plans[self.initial]
+        groups, lowered, lockstep = [], [], []
+        for layout, begin in visits:
+            plan = self.plans[layout]
+            for group, one in zip(plan.deployment.groups, plan.lowered.groups, strict=True):
+                placed = replace(group, index=begin + group.index)
+                groups.append(placed)
+                lowered.append(placed_at(one, placed))
+            lockstep += [
+                replace(one, groups=tuple(begin + index for index in one.groups))
+                for one in plan.lowered.lockstep_groups
+            ]
+        node = replace(first.deployment.nodes[0], groups=tuple(one.index for one in groups))
+        deployment = replace(first.deployment, nodes=(node,), groups=tuple(groups))
+        return deployment, replace(
+            first.lowered,
+            groups=tuple(lowered),
+            lockstep_groups=tuple(lockstep),
+        )
+
+
+def _trigger(to: int, switch: Switch) -> "_native.LayoutTrigger":
+    when, kinds = switch.when, _native.TriggerKind
+    if when.at_s is not None:
+        return _native.LayoutTrigger(to, kinds.AT, round(when.at_s * PS_PER_S))
+    if when.active_share_below is not None:
+        return _native.LayoutTrigger(
+            to, kinds.OPEN_SHARE_BELOW, round(when.active_share_below * PPM)
+        )
+    if when.tail is not None:
+        share = round(when.tail.finished_share_above * PPM)
+        return _native.LayoutTrigger(to, kinds.ENDED_SHARE_ABOVE, share)
+    return _native.LayoutTrigger(to, kinds.WAITING_BELOW, when.waiting_below or 1)
+
+
+def plan_layouts(
+    plans: Sequence[LayoutPlan],
+    initial: int,
+    switches: Sequence[Switch],
+    cost: Reconfiguration,
+    decide: Any = None,
+) -> LayoutPlans:
+    """The plans with the costs of every switch between two of them."""
+    moves = tuple(
+        tuple(
+            weight_moves(before, after) if cost.weights == "links" else WeightMoves()
+            for after in plans
+        )
+        for before in plans
+    )
+    weights_ps = tuple(
+        tuple(_weights_ps(cost, row[j], plans[j]) for j in range(len(plans))) for row in moves
+    )
+    process_s = cost.process_s if cost.fixed_s is None else cost.fixed_s
+    return LayoutPlans(
+        tuple(plans),
+        initial,
+        tuple(switches),
+        cost,
+        moves,
+        weights_ps,
+        round(process_s * PS_PER_S),
+        decide,
+    )
+
+
+def largest_shard(plan: LayoutPlan) -> int:
+    """Bytes of weights of the device that holds most."""
+    return max(_Shard.of(one, 0).total for one in plan.lowered.groups)
+
+
+def _weights_ps(cost: Reconfiguration, moves: WeightMoves, after: LayoutPlan) -> int:
+    if cost.fixed_s is not None or cost.weights == "cached":
+        return 0
+    if cost.weights == "links":
+        return moves.time_ps
+    return _ps(largest_shard(after), round(cost.host_gb_per_s * 1e9))
+
+
+def _ps(count: int, per_s: int) -> int:
+    return -(-count * PS_PER_S // per_s)
+
+
+@dataclass(frozen=True)
+class _Shard:
+    """What the devices of one group hold, by stage: bytes of a layer's dense and expert weights on
+    a rank, and of what is before the first and behind the last layer.
+    """
+
+    tp: int
+    stage_ranks: int
+    stages: tuple[tuple[int, int], ...]
+    """Layers of each stage, as (first, behind the last)."""
+    dense: int
+    experts: int
+    first: int
+    last: int
+    expert_ranks: int
+    """Shares of the experts, some of them whole: over `expert_ranks` groups of ranks."""
+    expert_slices: int
+    """Slices of each expert's width in such a group."""
+    member: int = 0
+
+    @staticmethod
+    def of(group: LoweredGroup, member: int) -> "_Shard":
+        layout, layers = group.layout, group.model.num_layers
+        bounds, start = [], 0
+        for count in layout.stage_layers or (layers,):
+            bounds.append((start, start + count))
+            start += count
+        per_layer = [op for op in group.operators if op.part == "layer"]
+        covered = sum(op.repeat for op in per_layer if isinstance(op, Attention)) or layers
+        dense = sum(op.weight_bytes * op.repeat for op in per_layer if not isinstance(op, Moe))
+        experts = sum(op.weight_bytes * op.repeat for op in per_layer if isinstance(op, Moe))
+        ends = {
+            part: sum(op.weight_bytes * op.repeat for op in group.operators if op.part == part)
+            for part in {op.part for op in group.operators} - {"layer"}
+        }
+        last = ends.get("head", 0)
+        ranks = layout.tp * layout.dp
+        return _Shard(
+            layout.tp,
+            group.info.num_devices // len(bounds),
+            tuple(bounds),
+            dense // covered,
+            experts // covered,
+            sum(ends.values()) - last,
+            last,
+            layout.ep,
+            max(1, ranks // layout.ep),
+            member,
+        )
+
+    def dense_interval(self, rank: int) -> Interval:
+        """Of every dense matrix."""
+        return Fraction(rank % self.tp, self.tp), Fraction(rank % self.tp + 1, self.tp)
+
+    def expert_box(self, rank: int) -> tuple[Interval, Interval]:
+        """Of the experts, and of each of their widths."""
+        place = self.member * self.stage_ranks + rank
+        share, cut = divmod(place % (self.expert_ranks * self.expert_slices), self.expert_slices)
+        return (
+            (Fraction(share, self.expert_ranks), Fraction(share + 1, self.expert_ranks)),
+            (Fraction(cut, self.expert_slices), Fraction(cut + 1, self.expert_slices)),
+        )
+
+    def bytes_of(self, stage: int) -> int:
+        """What a rank of the stage holds."""
+        begin, end = self.stages[stage]
+        ends = self.first * (stage == 0) + self.last * (stage == len(self.stages) - 1)
+        return (end - begin) * (self.dense + self.experts) + ends
+
+    @property
+    def total(self) -> int:
+        """What a rank of the stage that holds most has."""
+        return max(self.bytes_of(stage) for stage in range(len(self.stages)))
+
+
+def _common(a: Interval, b: Interval) -> Fraction:
+    return max(Fraction(0), min(a[1], b[1]) - max(a[0], b[0]))
+
+
+def _share(new: Interval, old: Interval) -> Fraction:
+    return _common(new, old) / (new[1] - new[0])
+
+
+@dataclass(frozen=True)
+class _Holder:
+    """A kind of rank: what it holds is the same in every replica."""
+
+    shard: _Shard
+    stage: int
+    rank: int
+
+    def held_of(self, new: "_Holder") -> int:
+        """Bytes of the other's shard that this one holds."""
+        mine, theirs = self.shard, new.shard
+        (a, b), (c, d) = mine.stages[self.stage], theirs.stages[new.stage]
+        layers = max(0, min(b, d) - max(a, c))
+        dense = _share(theirs.dense_interval(new.rank), mine.dense_interval(self.rank))
+        found = layers * theirs.dense * dense
+        if theirs.experts:
+            one, other = theirs.expert_box(new.rank), mine.expert_box(self.rank)
+            found += layers * theirs.experts * _share(one[0], other[0]) * _share(one[1], other[1])
+        if new.stage == 0 and self.stage == 0:
+            found += theirs.first * dense
+        if new.stage == len(theirs.stages) - 1 and self.stage == len(mine.stages) - 1:
+            found += theirs.last * dense
+        return int(found)
+
+
+def _holders(plan: LayoutPlan) -> list[_Holder]:
+    """What each device holds, in the order of the devices."""
+    found: list[_Holder] = []
+    members: dict[str, int] = defaultdict(int)
+    shards: dict[tuple[int, int], _Shard] = {}
+    kinds: dict[tuple[int, int, int], _Holder] = {}
+    for group, lowered in zip(plan.deployment.groups, plan.lowered.groups, strict=True):
+        member = 0
+        if group.dp_group is not None and lowered.layout.dp > 1:
+            member = members[group.dp_group]
+            members[group.dp_group] += 1
+        shard = shards.setdefault((id(lowered.operators), member), _Shard.of(lowered, member))
+        for stage in range(len(shard.stages)):
+            for rank in range(shard.stage_ranks):
+                kind = (id(shard), stage, rank)
+                found.append(kinds.setdefault(kind, _Holder(shard, stage, rank)))
+    return found
+
+
+class _Ports:
+    """Bytes in and out of each device, by whether they leave its server."""
+
+    def __init__(self) -> None:
+        self.links: Mapping[tuple[int, str], int] = defaultdict(int)
+        self.network: Mapping[tuple[int, str], int] = defaultdict(int)
+
+    def move(self, source: int, target: int, count: int, server: int) -> None:
+        """Adds a flow between two devices."""
+        near = source // server == target // server
+        ports: Any = self.links if near else self.network
+        ports[source, "out"] += count
+        ports[target, "in"] += count
+
+    @staticmethod
+    def total(ports: Mapping[tuple[int, str], int]) -> int:
+        """Bytes that arrive."""
+        return sum(count for (_, way), count in ports.items() if way == "in")
+
+
+def rates(plan: LayoutPlan) -> tuple[int, int, int]:
+    """Devices of a server, bytes/s of a device's link inside it, and of its network card."""
+    sheet = plan.lowered.groups[0].hardware
+    link = plan.deployment.link.bandwidth_bytes_per_s
+    server = (sheet.link_domain_devices if sheet is not None else None) or DEFAULT_SERVER
+    card = link[-1] if len(link) > 1 else 0
+    if not card:
+        card = (sheet.network_card_bytes_per_s if sheet is not None else None) or link[0]
+    return server, link[0], card
+
+
+def weight_moves(before: LayoutPlan, after: LayoutPlan) -> WeightMoves:
+    """Who sends what to whom so that every device holds its shard of `after`."""
+    old, new = _holders(before), _holders(after)
+    replicas: dict[int, list[int]] = defaultdict(list)
+    kinds: dict[int, _Holder] = {}
+    for device, holder in enumerate(old):
+        replicas[id(holder)].append(device)
+        kinds[id(holder)] = holder
+    server, link, card = rates(after)
+    common: dict[tuple[int, int], int] = {}
+    ports, kept, most_kept, turn = _Ports(), 0, 0, 0
+    for device, holder in enumerate(new):
+        need = holder.shard.bytes_of(holder.stage)
+        own = _held(common, old[device], holder)
+        kept, most_kept = kept + own, max(most_kept, own)
+        for kind, source in sorted(kinds.items(), key=lambda one: replicas[one[0]][0]):
+            if need <= own:
+                break
+            count = 0 if source is old[device] else _held(common, source, holder)
+            count = min(count, need - own)
+            if not count:
+                continue
+            need -= count
+            near = [one for one in replicas[kind] if one // server == device // server]
+            choices = near or replicas[kind]
+            ports.move(choices[turn % len(choices)], device, count, server)
+        turn += 1
+    busiest = max(
+        [_ps(count, link) for count in ports.links.values()]
+        + [_ps(count, card) for count in ports.network.values()],
+        default=0,
+    )
+    latency = after.deployment.link.latency_of(99 if ports.network else 0) if busiest else 0
+    same = before is after or all(a == b for a, b in zip(old, new, strict=True))
+    memory = after.lowered.groups[0].memory_bytes_per_s
+    return WeightMoves(
+        _Ports.total(ports.links),
+        _Ports.total(ports.network),
+        kept,
+        busiest + latency,
+        0 if same else _ps(2 * most_kept, memory),
+    )
+
+
+def _held(common: dict[tuple[int, int], int], old: _Holder, new: _Holder) -> int:
+    key = (id(old), id(new))
+    if key not in common:
+        common[key] = old.held_of(new)
+    return common[key]
+
+
+KvFigures = tuple[list[int], list[int], list[int]]
+
+
+def kv_figures(plan: LayoutPlan) -> KvFigures:
+    """By group: bytes of KV per token on each device, bytes/s of a device, devices.
+
+    Half of a block's slots hold no token at the end of a sequence, at most; whole blocks move.
+    """
+    server, link, card = rates(plan)
+    whole = sum(one.info.num_devices for one in plan.lowered.groups)
+    rate = link if whole <= server else card
+    per_token = [-(-one.ledger.block_bytes // one.info.block_size) for one in plan.lowered.groups]
+    devices = [one.info.num_devices for one in plan.lowered.groups]
+    return per_token, [rate] * len(devices), devices
