@@ -248,7 +248,7 @@ def _shared(
         tiers=options.tiers,
         exact=options.exact,
     )
-    notes = contention_notes(deployment, met, exact=options.exact)
+    notes = contention_notes(met, exact=options.exact)
     return _Shared(network, kv_transfers, contended, notes)
 
 

@@ -129,12 +129,48 @@ def test_requests_over_time_wait_for_each_other(network: str) -> None:
     assert (steps["end_ps"] - steps["start_ps"]).min() > 0
 
 
-def test_stages_ahead_of_their_steps_are_named() -> None:
-    pipelined = cluster(*SPREAD, tp_size=2, pp_size=2)
-    result = run(pipelined, prompts(2), async_scheduling=True)
-    notes = [note for note in result.summary["notes"] if "on the same links do not slow" in note]
-    assert len(notes) == 1 and "nodes[0].instances[0], nodes[0].instances[1]" in notes[0]
-    assert result.summary["communication"]["lost_s"] == 0
+def test_stages_ahead_of_their_steps_take_the_engines_joint_time() -> None:
+    """Both groups' stages run the same at the same time."""
+    options = {"async_scheduling": True, "collective_costs": "links"}
+    pipelined = {"tp_size": 2, "pp_size": 2}
+    both = run(cluster(*SPREAD, **pipelined), prompts(2, 2000, 1), **options)
+    (alone,) = ttft_ps(run(cluster(SPREAD[0], **pipelined), prompts(1, 2000, 1), **options))
+    num_bytes = 2000 * 4096 * 2
+    apart, joint = [
+        all_reduce_ps([ring[:2] for ring in rings], num_bytes) for rings in (SPREAD[:1], SPREAD)
+    ]
+    assert joint == all_reduce_ps([ring[2:] for ring in SPREAD], num_bytes) > 1.9 * apart
+    prepared = both._prepared
+    steps = recorded_run(prepared.lowered, prepared.workload, prepared.simulation, 0)
+    names = [placed.cost.name for placed in prepared.lowered.groups[0].placed]
+    reduces = [
+        ps
+        for op, lengths_ps in steps.round(0).exchanges[0].items()
+        for ps in lengths_ps
+        if names[op] == "all_reduce"
+    ]
+    assert reduces == [joint] * (2 * LAYERS + 1)
+    first, second = ttft_ps(both)
+    assert first == second
+    # Beside them the hidden states, and what gathers them and the logits.
+    rest_ps = first - alone - len(reduces) * (joint - apart)
+    assert 0 < rest_ps < 3 * joint
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_batches_of_a_pipeline_meet_on_links_of_several_stages(ahead: bool) -> None:
+    """Whether another group is there or not: the second chunk of a prompt is in the first stage
+    while the first one is in the second.
+    """
+    pipelined = {"tp_size": 2, "pp_size": 2}
+    options = {"async_scheduling": ahead}
+    alone = run(cluster(SPREAD[0], **pipelined), prompts(1), **options)
+    beside = run(cluster(*SPREAD, **pipelined), prompts(1), **options)
+    assert alone.summary["communication"]["lost_s"] > 0
+    assert alone.summary["communication"] == beside.summary["communication"]
+    assert ttft_ps(alone) == ttft_ps(beside)
+    off = run(cluster(SPREAD[0], **pipelined), prompts(1), collective_contention="off", **options)
+    assert ttft_ps(off) < ttft_ps(alone)
 
 
 def test_more_bytes_than_a_link_can_carry_break_an_invariant() -> None:

@@ -37,11 +37,12 @@ void AfdExecutor::run_without_transfers(Ps now) {
   timing_->run(graph_, prices, now, carry, starts_, ends_at_once_);
 }
 
-void AfdExecutor::begin(std::span<const Batch* const> batches, Ps now, StepSink& sink) {
+void AfdExecutor::begin(std::span<const Batch* const> batches, const StepStart& start,
+                        StepSink& sink) {
   pricer_.begin(batches);
   pricer_.fill(graph_, prices_);
-  run_without_transfers(now);
-  timing_->run(graph_, prices_, now, carry_, starts_, ends_);
+  run_without_transfers(start.at);
+  timing_->run(graph_, prices_, start.at, carry_, starts_, ends_);
   for (std::size_t m = 0; m < batches.size(); ++m) {
     const OpenStep step = pricer_.open(m);
     StepTimes times = step.ended(starts_[m], ends_[m]);
@@ -51,7 +52,7 @@ void AfdExecutor::begin(std::span<const Batch* const> batches, Ps now, StepSink&
       // While the FFN of the batch is computed, the step computes.
       times.waiting = std::max<Ps>(0, times.waiting - times.m2n - pricer_.ffn_busy());
     }
-    sink.timed(m, times, now);
+    sink.timed(m, times, start.now);
   }
 }
 

@@ -12,7 +12,8 @@ class AfdExecutor final : public StepExecutor {
  public:
   // `graph` is one of `afd_graph`, as the timing wants it.
   AfdExecutor(AfdPricer pricer, StepGraph graph, std::unique_ptr<StepTiming> timing);
-  void begin(std::span<const Batch* const> batches, Ps now, StepSink& sink) override;
+  void begin(std::span<const Batch* const> batches, const StepStart& start,
+             StepSink& sink) override;
 
  private:
   void run_without_transfers(Ps now);

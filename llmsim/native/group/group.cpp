@@ -241,27 +241,38 @@ void Group::fill_slots(Ps now) {
 // through them, in the oldest of as many batches. The workers of vLLM's Model Runner V1 wait for
 // all tokens of a batch before they start the next one, whoever is in it, unless the batch had
 // nothing but unfinished prompts.
-Ps Group::tokens_known(const Batch& batch, Ps now) const {
+std::int32_t Group::tokens_from(const Batch& batch) const {
   const auto stages = static_cast<std::size_t>(costs_.program().num_stages());
   if (config_.stages_wait && num_in_flight_ > 0) {
     const Slot& before = slots_[(oldest_ + num_in_flight_ - 1) % slots_.size()];
-    const bool samples = std::ranges::any_of(before.batch.items, &Item::emits);
-    return samples ? std::max(now, before.times.end) : now;
+    return std::ranges::any_of(before.batch.items, &Item::emits) ? 1 : 0;
   }
-  if (config_.stages_wait || stages == 1 || num_in_flight_ < stages || num_timed_ == 0) return now;
+  if (config_.stages_wait || stages == 1 || num_in_flight_ < stages) return 0;
   const auto waits = [this](const Item& item) {
     return sequences_[item.request].num_in_flight > 1 + item.drafts;
   };
-  return std::ranges::any_of(batch.items, waits) ? std::max(now, slots_[oldest_].times.end) : now;
+  const bool any = std::ranges::any_of(batch.items, waits);
+  return any ? static_cast<std::int32_t>(num_in_flight_) : 0;
+}
+
+// Steps on shared links may still run without a known end.
+StepStart Group::start_of(const Batch& batch, Ps now) const {
+  const std::int32_t before = tokens_from(batch);
+  if (before == 0) return {now, now};
+  const std::size_t place = num_in_flight_ - at(before);
+  if (place >= num_timed_) return {now, now, before};
+  return {now, std::max(now, slots_[(oldest_ + place) % slots_.size()].times.end)};
 }
 
 void Group::run_next(Ps now) {
   const Batch& batch = next_slot().batch;
-  const Ps known = tokens_known(batch, now);
+  const StepStart start = start_of(batch, now);
   launch(now);
-  if (executor_ == nullptr) return note_times(chain_.run(costs_, batch, known), now);
+  if (executor_ == nullptr) return note_times(chain_.run(costs_, batch, start.at), now);
+  if (observer_ != nullptr && executor_->reports_progress())
+    observer_->begins(*this, batch, costs_.usage().steps + 1, now);
   const Batch* one = &batch;
-  executor_->begin({&one, 1}, known, *this);
+  executor_->begin({&one, 1}, start, *this);
 }
 
 // Whether the batch just built has to wait for what it moves between tiers.
@@ -362,6 +373,10 @@ void Group::launch(Ps now) {
 void Group::timed(std::size_t, const StepTimes& times, Ps now) {
   note_times(times, now);
   expect(now);
+}
+
+void Group::passed(const Progress& progress, Ps now) {
+  if (observer_ != nullptr) observer_->passed(*this, progress, now);
 }
 
 void Group::note_times(const StepTimes& times, Ps now) {

@@ -200,6 +200,7 @@ class Group final : public Entity, public StepSink {
   // later.
   void launch(Ps now);
   void timed(std::size_t member, const StepTimes& times, Ps now) override;
+  void passed(const Progress& progress, Ps now) override;
   // When the engine next sees a request, or that one is gone or that KV has moved, or kEndOfTime.
   Ps next_inbox() const {
     if (!moved_.empty() && !gated_ && !has_offer_) return moved_.front().seen;
@@ -276,8 +277,9 @@ class Group final : public Entity, public StepSink {
   void drain_inbox(Ps now);
   void run_next(Ps now);
   void note_times(const StepTimes& times, Ps now);
-  // When all tokens that the batch computes on are there.
-  Ps tokens_known(const Batch& batch, Ps now) const;
+  // How many batches before the next one that one is whose tokens it waits for; 0: none.
+  std::int32_t tokens_from(const Batch& batch) const;
+  StepStart start_of(const Batch& batch, Ps now) const;
   bool gate(Ps now);
   // True when the batch that waited may start now.
   bool open_gate(Ps now);

@@ -50,7 +50,7 @@ bool LockstepGroup::try_round(Ps now) {
     batches_[m] = &members_[m]->offered_or_dummy(now);
   for (Group* member : members_) member->launch(now);
   ++rounds_;
-  executor_->begin(batches_, now, *this);
+  executor_->begin(batches_, {now, now}, *this);
   return true;
 }
 

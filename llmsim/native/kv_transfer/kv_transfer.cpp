@@ -38,6 +38,7 @@ void KvTransfers::add_routes(std::span<const KvRoute> routes) {
 }
 
 void KvTransfers::connect(Group& group) {
+  departing_.resize(std::max(departing_.size(), at(group.config().index) + 1));
   if (group.config().role != Role::kBoth) group.observe(this);
   if (group.config().role != Role::kDecode) return;
   const std::size_t model = at(group.config().model);
@@ -228,13 +229,22 @@ void KvTransfers::landed(TransferId, std::uint64_t token, Ps now) {
 }
 
 void KvTransfers::send(RequestId request, const KvShare& share, std::int64_t bytes, Ps at, Ps now) {
+  expect(request, bytes);
+  leave({0, request, &share, bytes}, at, now);
+}
+
+void KvTransfers::expect(RequestId request, std::int64_t bytes) {
   KvTransfer& kv_transfer = kv_transfers_[static_cast<std::size_t>(request)];
   ++kv_transfer.in_flight;
   kv_transfer.bytes += bytes;
-  const NetworkNodeId from = place(kv_transfer.prefill_group, share.from_rank);
-  const NetworkNodeId to = place(kv_transfer.decode_group, share.to_rank);
-  network_.transfer_at(from, to, bytes, at + network_.way_out(from, to), now, *this,
-                       token(request, Kind::kKv), Purpose::kKvHandover);
+}
+
+void KvTransfers::leave(const Due& due, Ps at, Ps now) {
+  const KvTransfer& kv_transfer = of(due.request);
+  const NetworkNodeId from = place(kv_transfer.prefill_group, due.share->from_rank);
+  const NetworkNodeId to = place(kv_transfer.decode_group, due.share->to_rank);
+  network_.transfer_at(from, to, due.bytes, at + network_.way_out(from, to), now, *this,
+                       token(due.request, Kind::kKv), Purpose::kKvHandover);
 }
 
 // Layers with a window keep its blocks and one more, as it need not begin with a block (vLLM:
@@ -281,41 +291,90 @@ void KvTransfers::send_all(RequestId request, std::int32_t to, Ps at, Ps now) {
 // run. What the prefill group found in its own cache goes with the first step.
 void KvTransfers::launched(const Group& prefill, const Batch& batch, const StepTimes& times,
                            Ps now) {
-  if (!config_.layerwise || prefill.config().role != Role::kPrefill) return;
+  if (!sends_layers(prefill)) return;
+  auto& departing = departing_[at(prefill.config().index)];
+  if (!departing.empty()) {
+    Departing& ended = departing.front();
+    for (; ended.next < ended.due.size(); ++ended.next)
+      leave(ended.due[ended.next], times.end, now);
+    departing.pop_front();
+    return;
+  }
   layer_ends_.clear();
   for (const Item& item : batch.items) {
-    KvTransfer& kv_transfer = kv_transfers_[static_cast<std::size_t>(item.request)];
-    if (kv_transfer.gave_up) continue;
-    const std::int32_t known = std::min(item.computed_before + item.tokens, kv_transfer.needed);
-    if (known <= kv_transfer.sent)
-      continue;  // the decode group had them, or they went before a preemption
+    const std::int32_t known = makes_known(item);
+    if (known == 0) continue;
     if (layer_ends_.empty() && prefill.follows_program())
-      prefill.costs().program().attention_ends(batch, prefill.costs().usage().steps, layer_ends_,
-                                               table_of(kv_transfer).even_layers);
+      find_layer_ends(prefill, of(item.request), batch, prefill.costs().usage().steps);
     send_layers(item.request, known, times, now);
   }
 }
 
-void KvTransfers::send_layers(RequestId request, std::int32_t to, const StepTimes& times, Ps now) {
+std::int32_t KvTransfers::makes_known(const Item& item) const {
+  const KvTransfer& kv_transfer = of(item.request);
+  if (kv_transfer.gave_up) return 0;
+  const std::int32_t known = std::min(item.computed_before + item.tokens, kv_transfer.needed);
+  return known > kv_transfer.sent ? known : 0;  // else there, or sent before a preemption
+}
+
+void KvTransfers::find_layer_ends(const Group& prefill, const KvTransfer& kv_transfer,
+                                  const Batch& batch, std::int64_t step) {
+  prefill.costs().program().attention_ends(batch, step, layer_ends_,
+                                           table_of(kv_transfer).even_layers);
+}
+
+// Layers leave when the operators have come to them, however long others on the links make that.
+void KvTransfers::begins(const Group& prefill, const Batch& batch, std::int64_t step, Ps) {
+  if (!sends_layers(prefill)) return;
+  Departing& departing = departing_[at(prefill.config().index)].emplace_back();
+  layer_ends_.clear();
+  for (const Item& item : batch.items) {
+    const std::int32_t known = makes_known(item);
+    if (known == 0) continue;
+    if (layer_ends_.empty()) find_layer_ends(prefill, of(item.request), batch, step);
+    each_layer(item.request, known, [&](const KvShare& share, std::int64_t bytes, Ps after) {
+      expect(item.request, bytes);
+      departing.due.push_back({after, item.request, &share, bytes});
+    });
+  }
+  std::ranges::stable_sort(departing.due, {}, &Due::after);
+}
+
+void KvTransfers::passed(const Group& prefill, const Progress& progress, Ps now) {
+  if (!sends_layers(prefill)) return;
+  Departing& running = departing_[at(prefill.config().index)].front();
+  for (; running.next < running.due.size(); ++running.next) {
+    const Due& due = running.due[running.next];
+    const Ps later = due.after - progress.from;
+    if (due.after == kEndOfTime || later >= progress.alone) break;
+    leave(due, progress.at + later, now);
+  }
+}
+
+// Layers behind the program's are a drafter's, which runs at the end of the step.
+template <typename Move>
+void KvTransfers::each_layer(RequestId request, std::int32_t to, Move move) {
   KvTransfer& kv_transfer = kv_transfers_[static_cast<std::size_t>(request)];
+  const KvTable& table = table_of(kv_transfer);
+  const auto number = static_cast<std::int32_t>(layer_ends_.size());
+  for (const KvShare& share : table.shares) {
+    for (const KvPart& part : share.parts) {
+      const std::int64_t bytes = bytes_of(table, part, kv_transfer, kv_transfer.sent, to);
+      for (const std::int32_t layer : part.layers)
+        if (bytes > 0) move(share, bytes, layer < number ? layer_ends_[at(layer)] : kEndOfTime);
+    }
+  }
+  kv_transfer.sent = to;
+}
+
+void KvTransfers::send_layers(RequestId request, std::int32_t to, const StepTimes& times, Ps now) {
   if (layer_ends_.empty()) {
     send_all(request, to, times.end, now);
     return;
   }
-  // Layers behind the program's are a drafter's, which runs at the end of the step.
-  const auto number = static_cast<std::int32_t>(layer_ends_.size());
-  for (const KvShare& share : table_of(kv_transfer).shares) {
-    for (const KvPart& part : share.parts) {
-      const std::int64_t bytes =
-          bytes_of(table_of(kv_transfer), part, kv_transfer, kv_transfer.sent, to);
-      for (const std::int32_t layer : part.layers) {
-        const Ps at =
-            layer < number ? times.start + layer_ends_[static_cast<std::size_t>(layer)] : times.end;
-        if (bytes > 0) send(request, share, bytes, at, now);
-      }
-    }
-  }
-  kv_transfer.sent = to;
+  each_layer(request, to, [&](const KvShare& share, std::int64_t bytes, Ps after) {
+    send(request, share, bytes, after == kEndOfTime ? times.end : times.start + after, now);
+  });
 }
 
 // The decode group hears of it when the prefill has ended, too, though the last layer may be there

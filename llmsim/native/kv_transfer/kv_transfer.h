@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <span>
 #include <vector>
@@ -110,6 +111,8 @@ class KvTransfers final : public TransferOwner, public GroupObserver {
   // The prefill group has ended the request.
   void prefilled(RequestId request, Ps now);
   void reserved(RequestId request, std::int32_t cached, Ps now) override;
+  void begins(const Group& prefill, const Batch& batch, std::int64_t step, Ps now) override;
+  void passed(const Group& prefill, const Progress& progress, Ps now) override;
   // Layer by layer, the KV of the batch begins to move; where stages or ranks wait for each other
   // in between, when the step has ended.
   void launched(const Group& prefill, const Batch& batch, const StepTimes& times, Ps now) override;
@@ -149,10 +152,38 @@ class KvTransfers final : public TransferOwner, public GroupObserver {
   // Decode groups among `groups` that can ever run the request.
   void find_candidates(RequestId request, std::span<Group* const> groups);
   bool choose_decoder(RequestId request, Ps now);
+  // KV of a batch that runs, which leaves when the operators have come so far; kEndOfTime: when the
+  // step has ended.
+  struct Due {
+    Ps after = 0;  // of the operators' time alone
+    RequestId request = 0;
+    const KvShare* share = nullptr;
+    std::int64_t bytes = 0;
+  };
+  // Due of one batch, in the order of `after`.
+  struct Departing {
+    std::vector<Due> due;
+    std::size_t next = 0;
+  };
   void send(RequestId request, const KvShare& share, std::int64_t bytes, Ps at, Ps now);
+  // It counts as under way, and leaves later.
+  void expect(RequestId request, std::int64_t bytes);
+  void leave(const Due& due, Ps at, Ps now);
+  bool sends_layers(const Group& prefill) const {
+    return config_.layerwise && prefill.config().role == Role::kPrefill;
+  }
+  // The tokens that a batch's item makes known; none: the decode group has them, or they have gone.
+  std::int32_t makes_known(const Item& item) const;
+  // By layer of the program, when its attention has run.
+  void find_layer_ends(const Group& prefill, const KvTransfer& kv_transfer, const Batch& batch,
+                       std::int64_t step);
   // Everything of the tokens [kv_transfer.sent, to) of every layer.
   void send_all(RequestId request, std::int32_t to, Ps at, Ps now);
   void send_layers(RequestId request, std::int32_t to, const StepTimes& times, Ps now);
+  // Calls `move` with each share of each layer that moves for the tokens up to `to`: bytes, and
+  // when the layer's attention has run.
+  template <typename Move>
+  void each_layer(RequestId request, std::int32_t to, Move move);
   void send_message(RequestId request, Kind kind, Ps now);
   void end_if_done(RequestId request, Ps now);
   void release(RequestId request, std::int32_t group, Ps now);
@@ -168,8 +199,9 @@ class KvTransfers final : public TransferOwner, public GroupObserver {
       tables_;                                    // by prefill group and decode group; -1: no route
   std::vector<char> prefill_all_but_last_token_;  // by prefill group
   std::vector<KvTransfer> kv_transfers_;
-  std::vector<Group*> candidates_;  // scratch
-  std::vector<Ps> layer_ends_;      // scratch
+  std::vector<Group*> candidates_;                // scratch
+  std::vector<Ps> layer_ends_;                    // scratch
+  std::vector<std::deque<Departing>> departing_;  // by group: of batches whose times are not known
 };
 
 }  // namespace llmsim

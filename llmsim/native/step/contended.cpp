@@ -141,7 +141,7 @@ void ContendedExecutor::expect_step() {
 // run ahead on each stream, in the same order.
 void ContendedExecutor::follow(Step& step, const Order& order) const {
   Step old = std::move(step);
-  step = Step{&order, old.begun, old.now, std::move(old.prices), {}, {}, {}, 0};
+  step = Step{&order, old.begun, old.now, old.after, 0, std::move(old.prices), {}, {}, {}, 0};
   const auto& nodes = order.graph->nodes;
   step.end.assign(nodes.size(), kNever);
   step.reached.assign(nodes.size(), 0);
@@ -169,20 +169,27 @@ const StepGraph& ContendedExecutor::choose(bool may_split) {
   return timer_.run(pricer_, true, 0, free).graph;
 }
 
-void ContendedExecutor::begin(std::span<const Batch* const> batches, Ps now, StepSink& sink) {
+bool ContendedExecutor::reports_progress() const {
+  return pricer_.offload() == nullptr && timer_.graphs().whole.units == 1;
+}
+
+void ContendedExecutor::begin(std::span<const Batch* const> batches, const StepStart& start,
+                              StepSink& sink) {
   sink_ = &sink;
   const StepGraph& graph = choose(pricer_.begin(batches));
   Step& step = steps_.back();
   if (step.order->graph != &graph) follow(step, order_of(graph));
   step.begun = true;
-  step.now = now;
+  step.now = start.at;
+  const std::int64_t number = first_ + static_cast<std::int64_t>(steps_.size()) - 1;
+  if (start.after > 0) step.after = number - start.after;
   pricer_.fill(graph, step.prices);
   for (std::size_t m = 0; m < batches.size(); ++m) {
     open_[m].push_back(pricer_.open(m, graph, step.prices));
-    open_[m].back().number = first_ + static_cast<std::int64_t>(steps_.size()) - 1;
+    open_[m].back().number = number;
   }
   expect_step();
-  advance(now);
+  advance(start.now);
 }
 
 // When a node has ended; kNever: not known yet. One on no stream is as late as what it waits for.
@@ -224,10 +231,12 @@ bool ContendedExecutor::try_next(std::size_t stream, std::size_t rank, Ps now) {
   const StepGraph& graph = *step.order->graph;
   const StepNode& node = graph.nodes[at(step.order->by_stream[stream][cursor.next])];
   if (!step.begun && !node.ahead) return false;
+  if (node.role == NodeRole::kBegin && step.after >= 0) return false;
   Ps begin = ready(step, cursor.step, node);
   if (begin == kNever) return false;
   begin = std::max(begin, cursor.free);
   if (node.role == NodeRole::kBegin) begin = std::max(begin, step.now);
+  if (reports_progress()) report(step, node, cursor.free, now);
   if (node.route >= 0 && step.prices.bytes[at(node.price)] > 0) {
     cursor.moving = true;
     copy(node, step, rank, begin, now);
@@ -306,6 +315,24 @@ void ContendedExecutor::slow_down(std::size_t member, std::int64_t step,
     if (open.number == step) open.slow_down(lost);
 }
 
+// Where the operators before have ended; the node itself may begin later, as the last one does
+// behind the host's launches.
+void ContendedExecutor::report(Step& step, const StepNode& node, Ps at, Ps now) {
+  if (node.role == NodeRole::kBegin) return;
+  const Ps alone = step.prices.of(*step.order->graph, node, 0);
+  const bool last = node.role == NodeRole::kEnd;
+  sink_->passed({step.passed, last ? kEndOfTime - step.passed : alone, at}, now);
+  step.passed += alone;
+}
+
+void ContendedExecutor::release_after(std::int64_t number, Ps end) {
+  for (Step& later : steps_) {
+    if (later.after != number) continue;
+    later.now = std::max(later.now, end);
+    later.after = -1;
+  }
+}
+
 // The rank is through with its present node.
 void ContendedExecutor::pass(std::size_t stream, std::size_t rank, Ps end, Ps now) {
   Cursor& cursor = cursors_[stream][rank];
@@ -323,6 +350,7 @@ void ContendedExecutor::pass(std::size_t stream, std::size_t rank, Ps end, Ps no
   cursor.free = std::max(end, start + 1);
   const StepTimes times = open_[at(member)].front().ended(start, cursor.free);
   open_[at(member)].pop_front();
+  release_after(cursor.step, cursor.free);
   if (pricer_.offload() != nullptr) pricer_.member(at(member)).offload.stalled += times.waiting;
   sink_->timed(at(member), times, now);
 }

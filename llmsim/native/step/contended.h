@@ -35,7 +35,10 @@ class ContendedExecutor final : public StepExecutor, private TransferOwner {
   ContendedExecutor(StepPricer pricer, ContendedLinks links);
 
   void start(SharedNetwork* network) override;
-  void begin(std::span<const Batch* const> batches, Ps now, StepSink& sink) override;
+  void begin(std::span<const Batch* const> batches, const StepStart& start,
+             StepSink& sink) override;
+  // A group alone in one stage, whose operators run one after the other.
+  bool reports_progress() const override;
 
  private:
   // A graph by stream and by what it leaves.
@@ -48,7 +51,9 @@ class ContendedExecutor final : public StepExecutor, private TransferOwner {
   struct Step {
     const Order* order = nullptr;
     bool begun = false;
-    Ps now = 0;
+    Ps now = 0;               // it starts no earlier
+    std::int64_t after = -1;  // nor before the end of the step of that number; -1: that is known
+    Ps passed = 0;            // time alone of the nodes so far
     StepPrices prices;
     std::vector<Ps> end, reached;    // by node; end is kNever until all ranks are through
     std::vector<std::int32_t> left;  // ranks that are not through
@@ -82,6 +87,9 @@ class ContendedExecutor final : public StepExecutor, private TransferOwner {
   void slow_down(std::size_t member, std::int64_t step, CollectiveFlows::Took took);
   void landed(TransferId transfer, std::uint64_t token, Ps now) override;
   void pass(std::size_t stream, std::size_t rank, Ps end, Ps now);
+  void report(Step& step, const StepNode& node, Ps at, Ps now);
+  // Steps that have waited for the end of this one may start.
+  void release_after(std::int64_t step, Ps end);
   void advance(Ps now);
   void forget();
 

@@ -109,14 +109,29 @@ class GroupCosts {
   std::int32_t group_ = 0;
 };
 
+// A step's operators up to `from`, of their time alone, have run at `at`; what runs next takes
+// `alone`.
+struct Progress {
+  Ps from = 0, alone = 0, at = 0;
+};
+
 // Hears when steps have run: once for each member and step, in the order of the member's steps.
 class StepSink {
  public:
   // Called while the step begins, or at `now` when its last transfer has landed.
   virtual void timed(std::size_t member, const StepTimes& times, Ps now) = 0;
+  // Called by executors that report progress, before each of the step's nodes begins.
+  virtual void passed(const Progress& /*progress*/, Ps /*now*/) {}
 
  protected:
   ~StepSink() = default;
+};
+
+// When a step may start: at `at`, and when the step so many before it has ended whose times are not
+// known yet (`after`; 0: none).
+struct StepStart {
+  Ps now = 0, at = 0;
+  std::int32_t after = 0;
 };
 
 // Runs the steps of one group, or the rounds of the members of a lock-step group.
@@ -126,10 +141,13 @@ class StepExecutor {
   // Called once, before the first step: copies that run ahead of steps begin. `network` may be
   // null; throws std::invalid_argument where transfers of steps need it.
   virtual void start(SharedNetwork* /*network*/) {}
-  // Begins the next step: one batch for each member, all of which may start at `now`. The sink
+  // Begins the next step: one batch for each member, all of which may start alike. The sink
   // outlives the step, the batches need not. Steps begin in the order of the calls, and end (after
   // their starts) in that order.
-  virtual void begin(std::span<const Batch* const> batches, Ps now, StepSink& sink) = 0;
+  virtual void begin(std::span<const Batch* const> batches, const StepStart& start,
+                     StepSink& sink) = 0;
+  // Whether the sink hears how far each step has come, whose times are not known when it begins.
+  virtual bool reports_progress() const { return false; }
 };
 
 // The steps of a group alone, in one stage, whose operators run one after the other: their times

@@ -363,7 +363,7 @@ ExpandedPasses::Passes::Passes(std::shared_ptr<const Program> program, const Exp
 
 Ps ExpandedPasses::Passes::took(const Batch& pass, Ps& now) {
   const Batch* one = &pass;
-  executor_->begin({&one, 1}, now, *this);
+  executor_->begin({&one, 1}, {now, now}, *this);
   now = times_.end;
   return times_.end - times_.start;
 }

@@ -150,14 +150,15 @@ StepTimer::Timed StepTimer::run(StepPricer& pricer, bool may_split, Ps now, Step
   return {graphs_.halves, halves_.prices, halves_.starts, halves_.ends};
 }
 
-void GraphExecutor::begin(std::span<const Batch* const> batches, Ps now, StepSink& sink) {
+void GraphExecutor::begin(std::span<const Batch* const> batches, const StepStart& start,
+                          StepSink& sink) {
   const bool may_split = pricer_.begin(batches);
-  const StepTimer::Timed timed = timer_.run(pricer_, may_split, now, carry_);
+  const StepTimer::Timed timed = timer_.run(pricer_, may_split, start.at, carry_);
   for (std::size_t m = 0; m < batches.size(); ++m) {
     const OpenStep step = pricer_.open(m, timed.graph, timed.prices);
     const StepTimes times = step.ended(timed.starts[m], timed.ends[m]);
     if (pricer_.offload() != nullptr) pricer_.member(m).offload.stalled += times.waiting;
-    sink.timed(m, times, now);
+    sink.timed(m, times, start.now);
   }
 }
 

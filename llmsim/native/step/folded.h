@@ -96,7 +96,8 @@ class GraphExecutor final : public StepExecutor {
       : pricer_(std::move(pricer)),
         timer_(std::move(graphs), std::move(timing)),
         carry_(timer_.graphs().whole) {}
-  void begin(std::span<const Batch* const> batches, Ps now, StepSink& sink) override;
+  void begin(std::span<const Batch* const> batches, const StepStart& start,
+             StepSink& sink) override;
 
  private:
   StepPricer pricer_;

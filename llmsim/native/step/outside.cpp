@@ -14,7 +14,8 @@ OutsideExecutor::OutsideExecutor(StepPricer pricer, OutsideTimes times)
     throw std::invalid_argument("steps of several stages are not timed outside");
 }
 
-void OutsideExecutor::begin(std::span<const Batch* const> batches, Ps now, StepSink& sink) {
+void OutsideExecutor::begin(std::span<const Batch* const> batches, const StepStart& start,
+                            StepSink& sink) {
   const bool may_split = pricer_.begin(batches);
   StepCarry nothing_before(timer_.graphs().whole);
   const StepTimer::Timed timed = timer_.run(pricer_, may_split, 0, nothing_before);
@@ -23,9 +24,9 @@ void OutsideExecutor::begin(std::span<const Batch* const> batches, Ps now, StepS
     throw std::invalid_argument("a time for each member is needed");
   for (std::size_t m = 0; m < batches.size(); ++m) {
     const OpenStep step = pricer_.open(m, timed.graph, timed.prices);
-    const Ps start = std::max(now, free_[m]) + timed.starts[m];
-    free_[m] = start + std::max<Ps>(1, timed.ends[m] - timed.starts[m] + longer[m]);
-    sink.timed(m, step.ended(start, free_[m]), now);
+    const Ps began = std::max(start.at, free_[m]) + timed.starts[m];
+    free_[m] = began + std::max<Ps>(1, timed.ends[m] - timed.starts[m] + longer[m]);
+    sink.timed(m, step.ended(began, free_[m]), start.now);
   }
 }
 

@@ -23,7 +23,8 @@ class OutsideExecutor final : public StepExecutor {
   // Throws std::invalid_argument for several stages.
   OutsideExecutor(StepPricer pricer, OutsideTimes times);
   // Throws std::invalid_argument where the times are not one for each member; and what they throw.
-  void begin(std::span<const Batch* const> batches, Ps now, StepSink& sink) override;
+  void begin(std::span<const Batch* const> batches, const StepStart& start,
+             StepSink& sink) override;
 
  private:
   StepPricer pricer_;

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from llmsim import _native
 from llmsim.config import Deployment
-from llmsim.config.errors import NotYetError
 from llmsim.lowering.network.cluster_network import ClusterNetwork
 from llmsim.lowering.network.contended import flows
 from llmsim.lowering.network.contended.domains import Domain, Kind
@@ -51,21 +50,15 @@ def contended_domains(
     """
     found = []
     for domain in domains:
-        if domain.group.offload is not None or not may_contend(deployment, domain, exact=exact):
+        if domain.group.offload is not None or not may_contend(domain, exact=exact):
             continue
-        kinds = set() if domain.is_pipelined_ahead else set(met.get(domain, ()))
+        kinds = set(met.get(domain, ()))
         if tiers or domain.takes_part_in_pd:
             kinds |= kinds_with_kv(domain, crossed)
         shapes = flows.stand_ins(deployment, domain.members, on_topology=routes is not None)
         moved = flows.moved(domain, kinds, shapes, routes)
         if not moved:
             continue
-        if domain.is_pipelined_ahead:
-            raise NotYetError(
-                f"{deployment.cluster_path}: {domain.field_path}: "
-                "async_scheduling with pipeline stages whose hidden states share links with KV "
-                "does not run in this version; set it false"
-            )
         places = [place for index in domain.members for place in network.devices[index]]
         specs = flows.specs_of(domain, moved, shapes)
         rails = flows.rails_specs(domain, moved, routes, _nodes_of(domain, places, routes))

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 Kind = Literal["members", "stages", "inside"]
 """Between members of a domain, between its stages, or inside a stage of a member."""
+KINDS: tuple[Kind, ...] = ("members", "stages", "inside")
+Source = tuple[Kind, int]
+"""What moves in a stage, one after the other; of hidden states, the stage that sends them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,22 +33,12 @@ class Domain:
     """Its members meet on links of their own, too: only the engine knows how long that takes."""
     in_lockstep: bool
 
-    @property
-    def is_pipelined_ahead(self) -> bool:
-        """Whether steps of several stages are scheduled before the one in front has ended."""
-        return self.group.layout.pp > 1 and self.group.engine.async_scheduling
-
-    @property
-    def is_one_stage(self) -> bool:
-        """Whether it is one group of one pipeline stage."""
-        return len(self.members) * self.group.layout.pp == 1
-
-    def kinds_of(self, links: Mapping[Kind, set[int]]) -> dict[Kind, set[int]]:
+    def sources_of(self, links: Mapping[Source, set[int]]) -> dict[Source, set[int]]:
         """Those of the links that its flows can stand on. A flow joins tensor-parallel ranks; ranks
         that share prompts are rings of some of a stage's devices.
         """
         whole_stages = self.devices_per_stage == self.group.layout.tp
-        return {kind: own for kind, own in links.items() if kind != "inside" or whole_stages}
+        return {one: own for one, own in links.items() if one[0] != "inside" or whole_stages}
 
 
 def domains_of(

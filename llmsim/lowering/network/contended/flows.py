@@ -13,7 +13,7 @@ from llmsim import _native
 from llmsim.config import Deployment
 from llmsim.lowering.network.algorithms import is_ring
 from llmsim.lowering.network.collective_costs import collective_spec
-from llmsim.lowering.network.contended.domains import Domain, Kind
+from llmsim.lowering.network.contended.domains import KINDS, Domain, Kind, Source
 from llmsim.lowering.network.nccl import Rails
 from llmsim.lowering.network.topology import Routes
 from llmsim.model import AllToAll, Collective, Layout
@@ -103,24 +103,25 @@ def _ranks_of(
     return [stages[member]] if op.among == "tp" else []
 
 
-def links_by_kind(domain: Domain, flows: StandIns, routes: Routes) -> dict[Kind, set[int]]:
-    """Links of the topology that a domain's rings, rails and hand-overs take."""
+def links_by_source(domain: Domain, flows: StandIns, routes: Routes) -> dict[Source, set[int]]:
+    """Links of the topology that a domain's rings, rails and hand-overs take, in each stage."""
     devices = [routes.placed.devices[index] for index in domain.members]
     tp, stages = domain.group.layout.tp, domain.group.layout.pp
-    rings: dict[Kind, list[list[int]]] = {"members": [], "stages": [], "inside": []}
-    for place in range(tp * stages):
-        rings["members"].append([mine[place] for mine in devices])
-    for mine in devices:
-        rings["inside"] += [list(mine[first : first + tp]) for first in range(0, tp * stages, tp)]
-        rings["stages"] += [[mine[at], mine[at + tp]] for at in range(tp * (stages - 1))]
-    rails, ringless = _rails_by_kind(domain, flows, routes)
+    rings: dict[Source, list[list[int]]] = {}
+    for stage in range(stages):
+        first, end = tp * stage, tp * (stage + 1)
+        rings["members", stage] = [[mine[at] for mine in devices] for at in range(first, end)]
+        rings["inside", stage] = [list(mine[first:end]) for mine in devices]
+        sends = range(first, end) if stage + 1 < stages else ()
+        rings["stages", stage] = [[mine[at], mine[at + tp]] for mine in devices for at in sends]
+    rails, ringless = _rails_by_source(domain, flows, routes)
     pairs = {
-        kind: [*rails[kind], *(_neighbours(found) if kind not in ringless else ())]
-        for kind, found in rings.items()
+        source: [*rails[source], *(_neighbours(found) if source[0] not in ringless else ())]
+        for source, found in rings.items()
     }
     return {
-        kind: {link for pair in found for link in routes.native.route(*pair)}
-        for kind, found in pairs.items()
+        source: {link for pair in found for link in routes.native.route(*pair)}
+        for source, found in pairs.items()
     }
 
 
@@ -129,25 +130,26 @@ def _neighbours(rings: Sequence[Sequence[int]]) -> Iterable[Pair]:
         yield from ((a, b) for a, b in zip(ring, [*ring[1:], ring[0]], strict=True) if a != b)
 
 
-def _rails_by_kind(
+def _rails_by_source(
     domain: Domain, flows: StandIns, routes: Routes
-) -> tuple[dict[Kind, set[Pair]], set[Kind]]:
-    """Who sends to whom on rails, by kind; and the kinds of which every collective is on rails."""
-    pairs: dict[Kind, set[Pair]] = {"members": set(), "stages": set(), "inside": set()}
-    on_rails: dict[Kind, list[bool]] = {"members": [], "stages": [], "inside": []}
+) -> tuple[dict[Source, set[Pair]], set[Kind]]:
+    """Who sends to whom on rails, by source; and the kinds whose collectives are all on rails."""
+    stages = range(domain.group.layout.pp)
+    pairs: dict[Source, set[Pair]] = {(kind, stage): set() for kind in KINDS for stage in stages}
+    on_rails: dict[Kind, list[bool]] = {kind: [] for kind in KINDS}
     for op in collectives_of(domain):
         kind = kind_of(op, flows, domain, routes)
         if kind is None:
             continue
         found = [
-            rails_of(op, domain, routes, stage, member)
-            for stage in range(domain.group.layout.pp)
+            (stage, rails_of(op, domain, routes, stage, member))
+            for stage in stages
             for member in range(len(domain.members))
         ]
-        on_rails[kind].append(all(rails is not None for rails in found))
-        for rails in found:
+        on_rails[kind].append(all(rails is not None for _, rails in found))
+        for stage, rails in found:
             if rails is not None:
-                pairs[kind] |= {*rails.between, *rails.inside}
+                pairs[kind, stage] |= {*rails.between, *rails.inside}
     return pairs, {kind for kind, each in on_rails.items() if each and all(each)}
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from llmsim.config import Deployment
 from llmsim.lowering.network.contended import flows
-from llmsim.lowering.network.contended.domains import Domain, Kind
+from llmsim.lowering.network.contended.domains import Domain, Kind, Source
 from llmsim.lowering.network.topology import Routes
 
 
@@ -13,8 +13,8 @@ from llmsim.lowering.network.topology import Routes
 class LinksCrossed:
     """Which links of the topology are whose."""
 
-    of_domain: dict[Domain, dict[Kind, set[int]]]
-    """Of each domain's flows, by kind; domains that keep something elsewhere have none."""
+    of_domain: dict[Domain, dict[Source, set[int]]]
+    """Of each domain's flows, by source; domains that keep something elsewhere have none."""
     kv: set[int]
     """Of KV from prefill to decode devices."""
 
@@ -28,7 +28,7 @@ def links_crossed(
     if routes is None:
         return None
     links = {
-        domain: domain.kinds_of(_links_by_kind(deployment, domain, routes))
+        domain: domain.sources_of(_links_by_source(deployment, domain, routes))
         for domain in domains
         if domain.group.offload is None
     }
@@ -36,35 +36,44 @@ def links_crossed(
 
 
 def kinds_met(crossed: LinksCrossed | None) -> dict[Domain, set[Kind]]:
-    """The collectives of each domain that take a link which another domain's collectives take, or
-    KV from prefill to decode devices. Without a topology nothing of this kind meets.
+    """The collectives of each domain that take a link which another domain's collectives take,
+    another stage of the same pipeline, or KV from prefill to decode devices. Without a topology
+    nothing of this kind meets.
     """
     if crossed is None:
         return {}
     links = crossed.of_domain
     users: dict[int, int] = {}
     for own in links.values():
-        for link in set().union(*own.values()):
-            users[link] = users.get(link, 0) + 1
+        for stream in _links_by_stream(own).values():
+            for link in stream:
+                users[link] = users.get(link, 0) + 1
     common = {link for link, number in users.items() if number > 1}
     common |= crossed.kv
     met = {domain: _kinds_on(own, common) for domain, own in links.items()}
     return {domain: kinds for domain, kinds in met.items() if kinds}
 
 
-def _kinds_on(links: Mapping[Kind, set[int]], common: Collection[int]) -> set[Kind]:
-    """The kinds whose flows take one of the common links."""
-    return {kind for kind, own in links.items() if not own.isdisjoint(common)}
-
-
-def may_contend(deployment: Deployment, domain: Domain, *, exact: bool) -> bool:
-    """Whether the collectives of a domain can be flows.
-
-    Layers of a prompt that leave while the step goes on need times that are known when it starts.
+def _links_by_stream(links: Mapping[Source, set[int]]) -> dict[tuple[bool, int], set[int]]:
+    """Links by what runs one after the other: the collectives of a stage, and what it sends to the
+    next one.
     """
-    how = deployment.disaggregation
-    layerwise = how is not None and how.layerwise and domain.takes_part_in_pd
-    return (exact or not domain.expanded) and not (layerwise and domain.is_one_stage)
+    found: dict[tuple[bool, int], set[int]] = {}
+    for (kind, stage), own in links.items():
+        found.setdefault((kind == "stages", stage), set()).update(own)
+    return found
+
+
+def _kinds_on(links: Mapping[Source, set[int]], common: Collection[int]) -> set[Kind]:
+    """The kinds whose flows take one of the common links."""
+    return {kind for (kind, _), own in links.items() if not own.isdisjoint(common)}
+
+
+def may_contend(domain: Domain, *, exact: bool) -> bool:
+    """Whether the collectives of a domain can be flows: not where only the engine knows how long
+    its members take on links of their own.
+    """
+    return exact or not domain.expanded
 
 
 def kinds_with_kv(domain: Domain, crossed: LinksCrossed | None) -> set[Kind]:
@@ -78,15 +87,9 @@ def kinds_with_kv(domain: Domain, crossed: LinksCrossed | None) -> set[Kind]:
     return _kinds_on(crossed.of_domain[domain], crossed.kv)
 
 
-def contention_notes(
-    deployment: Deployment, met: Collection[Domain], *, exact: bool
-) -> tuple[str, ...]:
+def contention_notes(met: Collection[Domain], *, exact: bool) -> tuple[str, ...]:
     """Names the groups on shared links whose collectives are timed alone."""
-    alone = [
-        domain
-        for domain in met
-        if domain.is_pipelined_ahead or not may_contend(deployment, domain, exact=exact)
-    ]
+    alone = [domain for domain in met if not may_contend(domain, exact=exact)]
     if not alone:
         return ()
     paths = ", ".join(domain.field_path for domain in alone)
@@ -120,9 +123,11 @@ def unshared_notes(
     )
 
 
-def _links_by_kind(deployment: Deployment, domain: Domain, routes: Routes) -> dict[Kind, set[int]]:
+def _links_by_source(
+    deployment: Deployment, domain: Domain, routes: Routes
+) -> dict[Source, set[int]]:
     shapes = flows.stand_ins(deployment, domain.members, on_topology=True)
-    return flows.links_by_kind(domain, shapes, routes)
+    return flows.links_by_source(domain, shapes, routes)
 
 
 def _kv_links(deployment: Deployment, routes: Routes) -> set[int]:
