@@ -1506,7 +1506,7 @@ class GroupSpec:
 
     def __init__(self, config: GroupConfig, scheduler: SchedulerConfig | PythonSchedulerConfig | None, program: Program, expanded: ExpandedConfig | None = None, record_steps: bool = False, record_schedule: bool = False, outside: object | None = None) -> None:
         """
-        scheduler: None for a group that gets no requests. expanded: every rank's nodes run in the engine instead of the folded program. outside: a callable that gets (tokens, computed before) of each member's items and the number of the step, and returns how much longer than its graph each member's step is, in ps.
+        scheduler: None for a group that gets no requests. expanded: every rank's nodes run in the engine instead of the folded program. outside: a callable that gets (tokens, computed before) of each member's items and the number of the step, and returns how much later than in its graph each stage of each member is done, in ps.
         """
 
 class LockstepSpec:

@@ -170,6 +170,19 @@ class GroupInfo:
 
 
 @dataclass(frozen=True)
+class BackendUse:
+    """What a program did that timed the steps of a run."""
+
+    name: str
+    steps: int
+    """Of all groups; members of a lock-step group run one together."""
+    new_steps: int
+    """Those that the program had not timed before, in this run or an earlier one."""
+    failure: str = ""
+    """How the program has failed, which has ended the run."""
+
+
+@dataclass(frozen=True)
 class TimeShare:
     """Busy time of one operator of one group by where its number came from;
     `ps_by_provenance[Provenance]`.
@@ -331,6 +344,8 @@ class Results:
     """Groups whose requests took KV blocks from each other for ever, which ended the run."""
     horizon_ps: int | None = None
     """Where the run was cut, as asked for; None: it was not."""
+    backend: BackendUse | None = None
+    """Another program that timed the steps; None: none did."""
     invariants: Mapping[str, str] = field(default_factory=dict)
     """Number and name of each invariant checked -> "ok" or what was found."""
     notes: tuple[str, ...] = ()
@@ -340,4 +355,5 @@ class Results:
     @property
     def cut_short(self) -> bool:
         """Whether requests may be left that would have gone on."""
-        return self.interrupted or bool(self.circular) or self.horizon_ps is not None
+        failed = self.backend is not None and bool(self.backend.failure)
+        return self.interrupted or failed or bool(self.circular) or self.horizon_ps is not None

@@ -10,10 +10,17 @@ import numpy as np
 from llmsim import _native
 from llmsim.columns import check_agreement
 from llmsim.config.engine.rankings import is_ranking
-from llmsim.config.errors import InfeasibleError, InputError, InvariantError, NotYetError
+from llmsim.config.errors import (
+    BackendFailed,
+    InfeasibleError,
+    InputError,
+    InvariantError,
+    NotYetError,
+)
 from llmsim.config.plugin_calls import foreign_code
 from llmsim.core import (
     PS_PER_S,
+    BackendUse,
     Clients,
     Int64,
     KvTransferColumns,
@@ -58,6 +65,11 @@ class StepTimes(Protocol):
     @property
     def note(self) -> str:
         """A sentence about the run."""
+        ...
+
+    @property
+    def use(self) -> BackendUse:
+        """What the program did."""
         ...
 
 
@@ -135,6 +147,8 @@ def simulate(
         _hand_over_series(simulation, sink)
     except _native.Circular as error:
         circular = tuple(int(group) for group in str(error).split(", "))
+        _hand_over_series(simulation, sink)
+    except BackendFailed:
         _hand_over_series(simulation, sink)
     return _results(
         deployment,
@@ -499,6 +513,7 @@ def _results(
         interrupted=interrupted,
         circular=circular,
         horizon_ps=simulation.now_ps if simulation.at_horizon else None,
+        backend=None if options.step_times is None else options.step_times.use,
         notes=deployment.notes,
         simulation=simulation,
     )

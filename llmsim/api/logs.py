@@ -107,6 +107,7 @@ class _Trial:
     def recording(self, calibration: "Calibration | None") -> "Recording":
         """One run as a recording."""
         from llmsim.api.prepare import compile_cluster, with_workload
+        from llmsim.api.verdict import check_backend
         from llmsim.api.workload import workload_source
         from llmsim.simulate import simulate
         from llmsim.validation.logs.recording import recording_of
@@ -123,6 +124,7 @@ class _Trial:
         results = simulate(prepared.lowered, prepared.workload, prepared.simulation)
         if results.interrupted:
             raise KeyboardInterrupt
+        check_backend(results)
         return recording_of(results)
 
 

@@ -55,15 +55,15 @@ def trial(options: RunOptions) -> "Results":
     Raises what the parts raise, and KeyboardInterrupt where `simulate` would give the results of a
     part.
     """
+    from llmsim.api.verdict import check_backend, circular_sentence
     from llmsim.simulate import simulate
 
     prepared = prepare(options)
     results = simulate(prepared.lowered, prepared.workload, prepared.simulation)
     if results.interrupted:
         raise KeyboardInterrupt
+    check_backend(results)
     if results.circular:
-        from llmsim.api.verdict import circular_sentence
-
         raise InfeasibleError(circular_sentence(results))
     return results
 
@@ -182,7 +182,8 @@ def with_workload(
         policies=options.policies or PolicySpecs(),
     )
     if options.outside:
-        from llmsim.rounds.outside import OutsideTimes, backend_of
+        from llmsim.rounds.backend import backend_of
+        from llmsim.rounds.outside import OutsideTimes
 
         times = OutsideTimes(compiled.lowered, backend_of(options.outside))
         simulation = replace(simulation, step_times=times)

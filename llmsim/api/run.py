@@ -56,6 +56,7 @@ def run(
     `value`, InfeasibleError where a model does not fit its devices, InvariantError for a defect of
     the simulator, and KeyboardInterrupt.
     """
+    from llmsim.api.verdict import check_backend
     from llmsim.simulate import simulate
 
     chosen = cluster_of(cluster)
@@ -72,6 +73,7 @@ def run(
         results = simulate(prepared.lowered, prepared.workload, prepared.simulation)
         if results.interrupted:
             raise KeyboardInterrupt
+        check_backend(results)
         if settings.require:
             from llmsim.api.provenance_gate import require
 

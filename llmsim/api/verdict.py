@@ -4,8 +4,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from llmsim.config.errors import InfeasibleError, InterruptedRun, InvariantError
-from llmsim.core import Results, Status
+from llmsim.config.errors import (
+    BackendFailed,
+    InfeasibleError,
+    InterruptedRun,
+    InvariantError,
+)
+from llmsim.core import BackendUse, Results, Status
 
 NAMED = 3
 """How many rejected requests a message names."""
@@ -14,8 +19,8 @@ NAMED = 3
 def verdict(results: Results, invariants: Mapping[str, str]) -> int:
     """0 where every request was served.
 
-    Raises InvariantError for a defect of the simulator, InterruptedRun, and InfeasibleError where
-    requests can never run or take KV blocks from each other for ever.
+    Raises InvariantError for a defect of the simulator, InterruptedRun, BackendFailed, and
+    InfeasibleError where requests can never run or take KV blocks from each other for ever.
     """
     broken = [f"invariant {name}: {found}" for name, found in invariants.items() if found != "ok"]
     if broken:
@@ -29,12 +34,30 @@ def verdict(results: Results, invariants: Mapping[str, str]) -> int:
             f"interrupted; the {done} requests that had finished were written, "
             f"{len(results.workload) - done} were not"
         )
+    if results.backend is not None and results.backend.failure:
+        raise BackendFailed(backend_sentence(results, results.backend))
     if results.circular:
         raise InfeasibleError(circular_sentence(results))
     rejected = (results.requests.status == Status.REJECTED).nonzero()[0]
     if len(rejected):
         raise InfeasibleError(_rejection(results, [int(i) for i in rejected]))
     return 0
+
+
+def check_backend(results: Results) -> None:
+    """Raises BackendFailed where the program that timed the steps has ended the run."""
+    if results.backend is not None and results.backend.failure:
+        raise BackendFailed(results.backend.failure)
+
+
+def backend_sentence(results: Results, use: BackendUse) -> str:
+    """How the program that timed the steps failed, and what is left of the run."""
+    done = int((results.requests.status == Status.FINISHED).sum())
+    return (
+        f"{use.failure}; the {done} requests that had finished were written, "
+        f"{len(results.workload) - done} were not, and the {use.new_steps} steps that it has timed "
+        "are kept for the next run"
+    )
 
 
 def circular_sentence(results: Results) -> str:

@@ -39,6 +39,10 @@ class NotYetError(InputError):
     """
 
 
+class BackendFailed(InputError):
+    """A program that times the steps of a run died, hung or printed no times."""
+
+
 class PluginRefused(InputError):
     """A file names a Python plug-in, whose code runs only where the user allows it."""
 

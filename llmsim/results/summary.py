@@ -8,7 +8,16 @@ from typing import Any
 import numpy as np
 
 from llmsim.columns import KvTierTotals, LatencyCauses
-from llmsim.core import FEATURES, PS_PER_MS, PS_PER_S, Provenance, Results, Status, TimeShare
+from llmsim.core import (
+    FEATURES,
+    PS_PER_MS,
+    PS_PER_S,
+    BackendUse,
+    Provenance,
+    Results,
+    Status,
+    TimeShare,
+)
 from llmsim.costs.confidence import Reach, expected_error, farthest
 from llmsim.exact import exact_sum
 from llmsim.results import summary_checks
@@ -75,6 +84,8 @@ def summary(results: Results, info: Mapping[str, Any]) -> dict[str, Any]:
         "circular_groups": list(results.circular),
         "horizon_s": None if results.horizon_ps is None else results.horizon_ps / PS_PER_S,
     }
+    if results.backend is not None:
+        block["network_backend"] = _network_backend(results.backend)
     if reasons(results.workload):
         block["sessions"] = sessions_block(results)
     if info.get("layouts") is not None:
@@ -215,6 +226,17 @@ def _graphs(results: Results) -> dict[str, int | float | None]:
         for kind in ("full_graph", "piecewise_graph", "without_graph")
     }
     return {**steps, "launching_s": _rounded(_total(results, "launching_ps") / PS_PER_S)}
+
+
+def _network_backend(use: BackendUse) -> dict[str, Any]:
+    """Steps that another program timed, and how many of them it had to run."""
+    return {
+        "name": use.name,
+        "steps": use.steps,
+        "new_steps": use.new_steps,
+        "new_share": _rounded(use.new_steps / use.steps if use.steps else None),
+        "failure": use.failure or None,
+    }
 
 
 def _communication(results: Results) -> dict[str, Any]:

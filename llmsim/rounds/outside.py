@@ -9,10 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
-import shutil
-import subprocess
-import sysconfig
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from llmsim import _native
-from llmsim.config import input_files
-from llmsim.config.errors import InputError, NotYetError
+from llmsim.config.errors import BackendFailed, NotYetError
+from llmsim.core import BackendUse
 from llmsim.costs.cache import cache_dir
 from llmsim.export.step_graph.chakra import write_chakra
 from llmsim.export.step_graph.graph import Round, iteration_graph
@@ -30,58 +26,15 @@ from llmsim.lowering import LoweredDeployment, LoweredGroup
 from llmsim.lowering.network.base import MeshDescription
 from llmsim.lowering.network.topology import TopologyView
 from llmsim.model import Collective
+from llmsim.rounds.backend import Backend, ProgramFailed
 from llmsim.rounds.recorded import members_of_round
 
-FINISHED = re.compile(r"sys\[(\d+)\] finished, (\d+) cycles")
-"""ASTRA-sim's line for an NPU; a cycle is 1 ns."""
-HANGS_S = 600
-"""A step takes a stock binary well below a second."""
-LAST_WORDS = 300
-PS_PER_CYCLE = 1000
 Items = list[tuple[int, int]]
+ALONE = ", and collectives of groups that share links do not slow each other"
 StepTimes = Callable[[Sequence[Items], int], list[int]]
-"""(items of each member, number of the step) -> by how many ps each member's step is longer than
-its graph.
+"""(items of each member, number of the step) -> by how many ps each stage of each member is done
+later than in the step's graph.
 """
-
-
-@dataclass(frozen=True)
-class Backend:
-    """A program that times exported step graphs."""
-
-    name: str
-    """As the user gave it."""
-    command: tuple[str, ...]
-    identity: str
-    """Of the binary and its rules: times of another one are not its own."""
-
-
-def astra_sim_command() -> Path | None:
-    """The command that is installed beside llmsim."""
-    installed = Path(sysconfig.get_path("scripts")) / "astra-sim"
-    if installed.exists():
-        return installed
-    found = shutil.which("astra-sim")
-    return None if found is None else Path(found)
-
-
-def backend_of(name: str) -> Backend:
-    """The program that `--network-backend` names: "strict" or "external:PATH".
-
-    InputError where it does not exist or cannot be run.
-    """
-    kind, _, given = name.partition(":")
-    path = Path(given) if kind == "external" else astra_sim_command()
-    if path is None:
-        raise InputError(
-            "--network-backend strict: the command astra-sim is not installed beside llmsim; "
-            "install llmsim with `make run` or from a wheel"
-        )
-    if not path.is_file() or not os.access(path, os.X_OK):
-        raise InputError(f"--network-backend {name}: {path} is no program that can be run")
-    rules = ("--rules=strict",) if kind == "strict" else ()
-    content = hashlib.sha256(input_files.read_bytes(path)).hexdigest()
-    return Backend(name, (str(path.resolve()), *rules), f"{content} {' '.join(rules)}")
 
 
 @dataclass
@@ -93,6 +46,8 @@ class OutsideTimes:
     steps: int = 0
     runs: int = 0
     """Of the backend; other steps were known, from this run or from one before."""
+    failure: str = ""
+    """How the backend has failed, which has ended the run."""
     _known: dict[str, list[int]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -102,22 +57,27 @@ class OutsideTimes:
     def of(self, group: int) -> StepTimes:
         """The callable for a group and those that run its steps with it."""
         members = members_of_round(self.deployment, group)
-
         domain = [self.deployment.groups[index] for index in members]
+        stages = domain[0].layout.pp
         identity = f"{self.backend.identity} {_identity(domain)}"
 
         def longer_ps(items: Sequence[Items], step: int) -> list[int]:
             self.steps += 1
             key = _key(identity, domain, items, step)
             found = self._known.get(key) or _load(key)
-            if found is None or len(found) != len(members):
-                self.runs += 1
+            if found is None or len(found) != len(members) * stages:
                 found = self._longer_ps(group, members, items, step)
+                self.runs += 1
                 _store(key, found)
             self._known[key] = found
             return found
 
         return longer_ps
+
+    @property
+    def use(self) -> BackendUse:
+        """What the backend did, for the summary."""
+        return BackendUse(self.backend.name, self.steps, self.runs, self.failure)
 
     @property
     def note(self) -> str:
@@ -126,12 +86,13 @@ class OutsideTimes:
         return (
             f"network backend {self.backend.name}: it timed {self.runs} of {self.steps} steps "
             f"({share:.0%}); the others were known"
+            f"{ALONE if self.deployment.contended else ''}"
         )
 
     def _longer_ps(
         self, group: int, members: tuple[int, ...], items: Sequence[Items], step: int
     ) -> list[int]:
-        """By how much longer each member's step is there than its graph; runs the backend."""
+        """By how much later each stage is done there than in the graph; runs the backend."""
         batch = Round(
             step - 1,
             step,
@@ -145,62 +106,26 @@ class OutsideTimes:
             graph = replace(graph, network=mesh)
         with tempfile.TemporaryDirectory(prefix="llmsim-step-") as name:
             write_chakra(graph, list(range(graph.ranks)), Path(name))
-            ends_ps = self._run(Path(name), graph.ranks)
-        share = graph.ranks // len(members)
+            try:
+                ends_ps = self.backend.ends_ps(Path(name), graph.ranks)
+            except ProgramFailed as error:
+                self.failure = error.sentence(self.backend.name, self.steps)
+                raise BackendFailed(self.failure) from None
+        here_ps = graph.unit_ends_ps()
+        share = graph.ranks // len(here_ps)
         there_ps = [max(ends_ps[at : at + share]) for at in range(0, graph.ranks, share)]
-        return [there - here for there, here in zip(there_ps, graph.member_ends_ps(), strict=True)]
-
-    def _run(self, folder: Path, ranks: int) -> list[int]:
-        """Each rank's end; InputError with the program's last words where it gives none."""
-        options = {
-            "workload-configuration": folder / "workload",
-            "system-configuration": folder / "system.json",
-            "network-configuration": folder / "network.yml",
-            "remote-memory-configuration": folder / "memory.json",
-            "logging-folder": folder / "log",
-        }
-        if (folder / "comm_group.json").exists():
-            options["comm-group-configuration"] = folder / "comm_group.json"
-        command = [*self.backend.command, *(f"--{key}={path}" for key, path in options.items())]
-        try:
-            done = subprocess.run(
-                command,
-                cwd=folder,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=HANGS_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise self._failed(f"took more than {HANGS_S} s for one step", "") from None
-        except OSError as error:
-            raise self._failed(f"cannot be run ({error.strerror})", "") from None
-        said = f"{done.stdout}\n{done.stderr}"
-        ends = {int(npu): int(cycles) for npu, cycles in FINISHED.findall(said)}
-        missing = [rank for rank in range(ranks) if rank not in ends]
-        if done.returncode != 0:
-            raise self._failed(f"ended with exit code {done.returncode}", said)
-        if missing:
-            raise self._failed(f"has no line of the end of NPU {missing[0]}", said)
-        return [ends[rank] * PS_PER_CYCLE for rank in range(ranks)]
-
-    def _failed(self, what: str, said: str) -> InputError:
-        words = " ".join(said.split())[-LAST_WORDS:]
-        last = f'; its last words: "{words}"' if words else ""
-        return InputError(
-            f"--network-backend {self.backend.name}: the program {what} at step {self.steps}{last}"
-        )
+        return [there - here for there, here in zip(there_ps, here_ps, strict=True)]
 
 
 def _refuse(deployment: LoweredDeployment, group: int) -> None:
-    """NotYetError for a group whose steps the traces do not hold, or overlap."""
+    """NotYetError for a group whose steps the traces do not hold."""
     lowered = deployment.groups[group]
+    plan = lowered.native.offload
+    apart = any(one.afd and group in one.groups for one in deployment.lockstep_groups)
     reasons = {
-        "has pipeline stages, whose steps overlap": lowered.layout.pp > 1,
-        "keeps weights, attention or operators outside of its devices": lowered.offload is not None,
+        "runs attention and FFN on devices apart": apart,
         "has a drafter with a model": lowered.draft is not None,
+        "copies over links that other transfers use, too": plan is not None and plan.shared,
         "is on a topology that is more than one switch, which ASTRA-sim's network files do not "
         "describe": isinstance(lowered.links, TopologyView) and _switch_of(lowered) is None,
     }
@@ -241,7 +166,8 @@ def _key(identity: str, domain: Sequence[LoweredGroup], items: Sequence[Items], 
     collectives, which follow from the rows of the tables that it reads.
     """
     batches = [list(one) for one in items]
-    nodes, _, counted = _native.step_nodes(domain[0].program, None, batches, step)
+    offload = None if domain[0].offload is None else domain[0].offload.native
+    nodes, _, counted = _native.step_nodes(domain[0].program, offload, batches, step)
     rows = [[np.flatnonzero(table).tolist() for table in one["rows"]] for one in counted]
     return hashlib.sha256(f"{identity} {nodes!r} {rows!r}".encode()).hexdigest()
 

@@ -9,7 +9,7 @@ import pytest
 import llmsim
 from llmsim.api.result import Result
 from llmsim.cli import main
-from llmsim.rounds import outside
+from llmsim.rounds import backend as programs
 from tests.engine.command import build_command
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,14 +42,23 @@ def stand_in(folder: Path, last: str) -> Path:
     return path
 
 
-def run(cluster: Path, backend: str) -> Result:
+def run(cluster: Path, backend: str, trace: str = TRACE) -> Result:
     return llmsim.run(
         cluster,
-        TRACE,
+        trace,
+        async_scheduling=False,
+        max_num_batched_tokens=256,
         network_backend=backend,
         cost_source="roofline",
         collective_costs="links",
     )
+
+
+def stages_of(cluster: Path) -> None:
+    """Two pipeline stages instead of two ranks of one."""
+    document = json.loads(cluster.read_text())
+    document["nodes"][0]["instances"][0].update(tp_size=1, pp_size=2)
+    cluster.write_text(json.dumps(document))
 
 
 def note_of(result: Result) -> str:
@@ -68,10 +77,56 @@ def test_each_distinct_step_once_with_the_same_schedule(cluster: Path, tmp_path:
     runs = len((tmp_path / "runs").read_text().split())
     assert 0 < runs <= len(own.steps)
     assert f" timed {runs} of {len(own.steps)} steps " in note_of(there)
+    assert there.summary["network_backend"] == {
+        "name": f"external:{program}",
+        "steps": len(own.steps),
+        "new_steps": runs,
+        "new_share": round(runs / len(own.steps), 6),
+        "failure": None,
+    }
+    assert "network_backend" not in own.summary
     again = run(cluster, f"external:{program}")
     assert again.requests.equals(there.requests)
     assert len((tmp_path / "runs").read_text().split()) == runs
     assert " timed 0 of " in note_of(again)
+
+
+@pytest.mark.parametrize("name", ["stages", "cpu_attention_instance", "single_node_cxl_instance"])
+def test_stages_and_memory_beside_the_devices(name: str, cluster: Path, tmp_path: Path) -> None:
+    """Batches overlap in stages, and weights are copied ahead, as in a run that times itself."""
+    if name == "stages":
+        stages_of(cluster)
+    else:
+        cluster = ROOT / "cluster_config" / f"{name}.json"
+    program = stand_in(tmp_path, f'exec "{build_command()}" "$@"')
+    trace = TRACE.replace("rate=40", "rate=1000")
+    own, there = (run(cluster, one, trace) for one in ("analytical", f"external:{program}"))
+    assert set(there.summary["invariants"].values()) == {"ok"}
+    assert list(own.steps["tokens"]) == list(there.steps["tokens"])
+    later_ps = there.steps["end_ps"] - own.steps["end_ps"]
+    assert later_ps.abs().max() <= 1000 * len(own.steps)
+    if name == "stages":
+        begun, ended = own.steps["start_ps"].to_numpy(), own.steps["end_ps"].to_numpy()
+        assert (begun[1:] < ended[:-1]).any()
+
+
+def test_a_stage_that_is_slower_there(cluster: Path, tmp_path: Path) -> None:
+    """Each stage's devices are busy for as much longer as the program says, and batches wait."""
+    stages_of(cluster)
+    first, second = 40_000, 10_000  # ns later: the first stage, and the second one with it
+    later = f"(n == 0 ? {first} : {first + second})"
+    longer = (
+        f'"{build_command()}" "$@" | awk \'/finished/ {{n = $3; gsub(/[^0-9]/, "", n); '
+        f'printf "sys[%d] finished, %.0f cycles\\n", n, $5 + {later}}}\''
+    )
+    own = run(cluster, "analytical")
+    there = run(cluster, f"external:{stand_in(tmp_path, longer)}")
+    assert len(own.steps) == len(there.steps)
+    lasted_ps = [one.steps["end_ps"] - one.steps["start_ps"] for one in (there, own)]
+    more_ns = (lasted_ps[0] - lasted_ps[1]) / 1000
+    alone = own.steps["start_ps"].shift(-1, fill_value=10**18) >= own.steps["end_ps"]
+    alone &= own.steps["end_ps"].shift(1, fill_value=0) <= own.steps["start_ps"]
+    assert alone.any() and (more_ns[alone] - first - second).abs().max() <= 2
 
 
 def test_a_switch_of_a_topology_is_one_for_the_program(cluster: Path, tmp_path: Path) -> None:
@@ -93,12 +148,12 @@ def test_a_switch_of_a_topology_is_one_for_the_program(cluster: Path, tmp_path: 
 def test_strict_rules(
     cluster: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(outside, "astra_sim_command", build_command)
+    monkeypatch.setattr(programs, "astra_sim_command", build_command)
     own, strict = run(cluster, "analytical"), run(cluster, "strict")
     assert set(strict.summary["invariants"].values()) == {"ok"}
     ratio = strict.summary["mean_tpot_ms"] / own.summary["mean_tpot_ms"]
     assert ratio != 1 and 0.5 < ratio < 2  # other units and roundings, the same work
-    monkeypatch.setattr(outside, "astra_sim_command", lambda: None)
+    monkeypatch.setattr(programs, "astra_sim_command", lambda: None)
     given = ["--cluster-config", str(cluster), "--dataset", TRACE, "--network-backend", "strict"]
     assert main(["run", *given]) == 2
     assert "the command astra-sim is not installed beside llmsim" in capsys.readouterr().err
@@ -111,19 +166,43 @@ def test_strict_rules(
         ("echo hello", 'has no line of the end of NPU 0 at step 1; its last words: "hello"'),
         ("echo 'sys[0] finished, 5 cycles, 0'", "has no line of the end of NPU 1"),
         ("sleep 30", "took more than 1 s for one step"),
+        ("echo so far; sh -c 'sleep 30'; echo", 'for one step at step 1; its last words: "so far"'),
+        (
+            "echo 'sys[0] finished, 99999999999999999999 cycles'; echo 'sys[1] finished, 5 cycles'",
+            "says that a step takes 99999999999999999999 cycles",
+        ),
     ],
 )
 def test_programs_that_fail(
     last: str, words: str, cluster: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if last.startswith("sleep"):
-        monkeypatch.setattr(outside, "HANGS_S", 1)
+    if "sleep" in last:
+        monkeypatch.setattr(programs, "HANGS_S", 1)
     with pytest.raises(llmsim.InputError) as error:
         run(cluster, f"external:{stand_in(tmp_path, 'exec ' * (last[0] == 's') + last)}")
     assert words in str(error.value) and "\n" not in str(error.value)
 
 
-def test_what_does_not_exist_or_overlaps_is_refused(
+def test_what_was_done_is_kept(
+    cluster: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The program dies at its eighth run; a wrapper's own children end with it."""
+    body = f'[ $(wc -l < "{tmp_path}/runs") -ge 8 ] && {{ echo out of luck; exit 7; }}'
+    program = stand_in(tmp_path, f'{body}\n"{build_command()}" "$@"')
+    given = ["run", "--cluster-config", str(cluster), "--dataset", TRACE, "--cost-source"]
+    given += ["roofline", "--collective-costs", "links", "--json", "--run-dir", str(tmp_path / "d")]
+    assert main([*given, "--network-backend", f"external:{program}"]) == 2
+    out, error = capsys.readouterr()
+    summary = json.loads(out)
+    assert 0 < summary["completed"] < 6 and set(summary["invariants"].values()) == {"ok"}
+    assert "ended with exit code 7 at step" in error and '"out of luck"' in error
+    assert f"the {summary['completed']} requests that had finished were written" in error
+    assert summary["network_backend"]["failure"] and (tmp_path / "d" / "summary.json").exists()
+    kept = summary["network_backend"]["new_steps"]
+    assert f"the {kept} steps that it has timed are kept" in error and kept == 7
+
+
+def test_what_does_not_exist_or_is_not_in_the_traces_is_refused(
     cluster: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = ["run", "--cluster-config", str(cluster), "--dataset", TRACE]
@@ -132,12 +211,22 @@ def test_what_does_not_exist_or_overlaps_is_refused(
     program = stand_in(tmp_path, "exit 0")
     assert main([*given, "--network-backend", f"external:{program}", "--exact"]) == 2
     assert "exclude each other" in capsys.readouterr().err
+    assert (
+        main(
+            [
+                *given[:1],
+                "--cluster-config",
+                str(ROOT / "cluster_config/cxl_two_groups.json"),
+                *given[3:],
+                "--network-backend",
+                f"external:{program}",
+            ]
+        )
+        != 0
+    )
+    assert "copies over links that other transfers use, too" in capsys.readouterr().err
     document = json.loads(cluster.read_text())
-    document["nodes"][0]["instances"][0].update(tp_size=1, pp_size=2)
-    cluster.write_text(json.dumps(document))
-    assert main([*given, "--network-backend", f"external:{program}"]) != 0
-    assert "has pipeline stages, whose steps overlap" in capsys.readouterr().err
-    document["nodes"][0]["instances"][0].update(tp_size=2, pp_size=1, topology_devices=[0, 4])
+    document["nodes"][0]["instances"][0].update(topology_devices=[0, 4])
     cluster.write_text(json.dumps(document | {"topology": "pcie_gen4_8"}))
     assert main([*given, "--network-backend", f"external:{program}"]) != 0
     assert "is on a topology that is more than one switch" in capsys.readouterr().err

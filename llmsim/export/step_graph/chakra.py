@@ -20,7 +20,7 @@ from llmsim.export.step_graph.nodes import PS_PER_US, GraphNode
 from llmsim.export.step_graph.transfers import KINDS as KV_KINDS
 from llmsim.export.step_graph.transfers import KV_RECALL, KV_RECEIVE
 from llmsim.lowering.network.base import MeshDescription, TopologyDescription
-from llmsim.lowering.offload.placement import DEVICE
+from llmsim.lowering.offload.placement import DEVICE, HOST
 
 SMALLEST_NETWORK = 2
 """Devices of the smallest network that ASTRA-sim builds."""
@@ -107,8 +107,12 @@ def _waited_ps(node: GraphNode, mine: list[int], ends_ps: Mapping[int, int]) -> 
 
 
 def _stream(node: GraphNode) -> dict[str, Value]:
-    """The engine's stream of a node that another device than the rank's own runs."""
-    return {} if node.device == "npu" else {"engine_stream": STREAMS[node.device]}
+    """Where a node runs that another device than the rank's own runs: the engine's stream, and
+    ASTRA-sim's slot of the processor.
+    """
+    if node.device == "npu":
+        return {}
+    return {"engine_stream": STREAMS[node.device], "is_cpu_op": node.device == HOST}
 
 
 def _form(

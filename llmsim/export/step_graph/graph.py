@@ -77,6 +77,8 @@ class IterationGraph:
     """Kind of collective -> its algorithms by dimension; kinds that are absent run as rings."""
     energy: tuple[StepEnergy | None, ...] = ()
     """Of each member's step, without KV; None: its node does not say what it draws."""
+    stages: int = 1
+    """Pipeline stages of a member."""
 
     @property
     def topology(self) -> TopologyDescription | None:
@@ -94,16 +96,22 @@ class IterationGraph:
         """
         return max((node.end_ps for node in self.nodes if node.kind not in KV_KINDS), default=0)
 
+    def unit_ends_ps(self) -> tuple[int, ...]:
+        """When each stage of each member is done, with its hand-over to the next stage."""
+        share = self.ranks // (len(self.members) * self.stages)
+        ends_ps = [0] * (self.ranks // share)
+        for node in self.nodes:
+            if node.kind not in KV_KINDS:
+                unit = node.rank // share
+                ends_ps[unit] = max(ends_ps[unit], node.end_ps)
+        return tuple(ends_ps)
+
     def member_ends_ps(self) -> tuple[int, ...]:
-        """When each member's last stage is done."""
-        share = self.ranks // len(self.members)
+        """When each member is done."""
+        ends_ps = self.unit_ends_ps()
         return tuple(
-            max(
-                node.end_ps
-                for node in self.nodes
-                if node.rank // share == member and node.kind not in KV_KINDS
-            )
-            for member in range(len(self.members))
+            max(ends_ps[first : first + self.stages])
+            for first in range(0, len(ends_ps), self.stages)
         )
 
 
@@ -152,4 +160,5 @@ def iteration_graph(groups: Sequence[LoweredGroup], group: int, batch: Round) ->
         network=first.links.description,
         implementations=first.links.algorithms.words,
         energy=energy,
+        stages=first.layout.pp,
     )

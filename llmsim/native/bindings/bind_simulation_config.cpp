@@ -80,13 +80,19 @@ GroupCosts make_costs(const GroupConfig& config, const std::shared_ptr<Program>&
   return costs;
 }
 
-// Of one group, or of all members of a lock-step group, on links that nobody else uses.
-std::unique_ptr<StepExecutor> make_executor(const std::vector<Group*>& members,
-                                            const ExpandedConfig* expanded) {
+// By member; empty where one of them keeps all on its devices.
+std::vector<std::shared_ptr<const OffloadConfig>> offload_of(const std::vector<Group*>& members) {
   std::vector<std::shared_ptr<const OffloadConfig>> offload;
   for (const Group* member : members)
     if (member->config().offload) offload.push_back(member->config().offload);
   if (offload.size() < members.size()) offload.clear();
+  return offload;
+}
+
+// Of one group, or of all members of a lock-step group, on links that nobody else uses.
+std::unique_ptr<StepExecutor> make_executor(const std::vector<Group*>& members,
+                                            const ExpandedConfig* expanded) {
+  const std::vector<std::shared_ptr<const OffloadConfig>> offload = offload_of(members);
   StepPricer pricer(costs_of(members), offload);
   if (!offload.empty() && offload[0]->shared)
     return std::make_unique<ContendedExecutor>(std::move(pricer));
@@ -117,10 +123,8 @@ OutsideTimes outside_times(nb::object callable) {
 
 std::unique_ptr<StepExecutor> timed_outside(const std::vector<Group*>& members,
                                             OutsideTimes times) {
-  for (const Group* member : members)
-    if (member->config().offload)
-      throw std::invalid_argument("steps with copies are not timed outside");
-  return std::make_unique<OutsideExecutor>(StepPricer(costs_of(members)), std::move(times));
+  return std::make_unique<OutsideExecutor>(StepPricer(costs_of(members), offload_of(members)),
+                                           std::move(times));
 }
 
 // Null: the group's steps follow its program.
@@ -217,7 +221,8 @@ void bind_group_specs(nb::module_& m) {
            "scheduler: None for a group that gets no requests. expanded: every rank's nodes run in "
            "the engine instead of the folded program. outside: a callable that gets (tokens, "
            "computed before) of each member's items and the number "
-           "of the step, and returns how much longer than its graph each member's step is, in ps.");
+           "of the step, and returns how much later than in its graph each stage of each member is "
+           "done, in ps.");
   nb::class_<LockstepSpec>(m, "LockstepSpec", "Groups that run in lock-step.")
       .def(
           "__init__",

@@ -7,26 +7,66 @@ namespace llmsim {
 
 OutsideExecutor::OutsideExecutor(StepPricer pricer, OutsideTimes times)
     : pricer_(std::move(pricer)),
-      timer_(folded_graphs(pricer_), std::make_unique<FoldedTiming>()),
+      alone_(folded_graphs(pricer_), std::make_unique<FoldedTiming>()),
+      whole_(alone_.graphs().whole),
+      halves_(alone_.graphs().halves),
       times_(std::move(times)),
-      free_(pricer_.num_members(), 0) {
-  if (timer_.graphs().whole.stages > 1)
-    throw std::invalid_argument("steps of several stages are not timed outside");
+      carry_(whole_.graph),
+      starts_(pricer_.num_members()),
+      ends_(pricer_.num_members()) {}
+
+void OutsideExecutor::run(const Way& way, Ps now, StepCarry& carry) {
+  timing_.run(way.graph, way.prices, now, carry, starts_, ends_);
+}
+
+std::vector<Ps> OutsideExecutor::ends_alone(const Way& way) {
+  StepCarry nothing_before(way.graph);
+  run(way, 0, nothing_before);
+  std::vector<Ps> ends;
+  for (const std::int32_t mark : way.marks) ends.push_back(timing_.node_ends()[at(mark)]);
+  return ends;
+}
+
+// Stage by stage: what a stage is longer moves those behind it, less what these wait for anyway.
+void OutsideExecutor::correct(Way& way, const std::vector<Ps>& longer) {
+  std::vector<Ps*> prices;
+  for (const std::int32_t mark : way.marks)
+    prices.push_back(&way.prices.ps[at(way.graph.nodes[at(mark)].price)]);
+  const std::int32_t stages = way.graph.stages;
+  const std::vector<Ps> without = stages > 1 ? ends_alone(way) : std::vector<Ps>{};
+  for (std::int32_t stage = 0; stage < stages; ++stage) {
+    const std::vector<Ps> moved = stage > 0 ? ends_alone(way) : without;
+    for (std::size_t unit = at(stage); unit < longer.size(); unit += at(stages))
+      *prices[unit] = stages > 1 ? longer[unit] - (moved[unit] - without[unit]) : longer[unit];
+  }
 }
 
 void OutsideExecutor::begin(std::span<const Batch* const> batches, const StepStart& start,
                             StepSink& sink) {
   const bool may_split = pricer_.begin(batches);
-  StepCarry nothing_before(timer_.graphs().whole);
-  const StepTimer::Timed timed = timer_.run(pricer_, may_split, 0, nothing_before);
+  StepCarry nothing_before(whole_.graph);
+  const StepTimer::Timed timed = alone_.run(pricer_, may_split, 0, nothing_before);
+  Way& way = &timed.graph == &alone_.graphs().halves ? halves_ : whole_;
   const std::vector<Ps> longer = times_(batches, ++step_);
-  if (longer.size() != batches.size())
-    throw std::invalid_argument("a time for each member is needed");
+  if (longer.size() != way.marks.size())
+    throw std::invalid_argument("a time for each stage of each member is needed");
+  pricer_.fill(way.graph, way.prices);
+  correct(way, longer);
+  run(way, now, carry_);
+  const auto stages = at(way.graph.stages);
   for (std::size_t m = 0; m < batches.size(); ++m) {
+<<<<<<< HEAD
     const OpenStep step = pricer_.open(m, timed.graph, timed.prices);
     const Ps began = std::max(start.at, free_[m]) + timed.starts[m];
     free_[m] = began + std::max<Ps>(1, timed.ends[m] - timed.starts[m] + longer[m]);
     sink.timed(m, step.ended(began, free_[m]), start.now);
+=======
+    OpenStep step = pricer_.open(m, timed.graph, timed.prices);
+    step.slow_down(std::max(longer[m * stages + stages - 1], -step.communication));
+    const StepTimes times = step.ended(starts_[m], ends_[m]);
+    if (pricer_.offload() != nullptr) pricer_.member(m).offload.stalled += times.waiting;
+    sink.timed(m, times, now);
+>>>>>>> 5f3ba22 (Steps of stages and of memory beside the devices are timed by another ASTRA-sim; what was done before it fails is kept)
   }
 }
 

@@ -11,26 +11,46 @@
 
 namespace llmsim {
 
-// How much longer each member's step is there than its folded graph; negative: shorter. Called with
-// the batches and the step's number, from 1.
+// How much later each unit (a stage of a member) is done there than in the step's graph, if nothing
+// ran before; negative: earlier. Called with the batches and the step's number, from 1.
 using OutsideTimes =
     std::function<std::vector<Ps>(std::span<const Batch* const> batches, std::int64_t step)>;
 
-// Runs the steps of a group, or of a lock-step group, of one pipeline stage. A step lasts as long
-// as the other program says, and what the host adds to the folded graph.
+// Runs the steps of a group, or of a lock-step group. A step that nothing runs before lasts as long
+// as the other program says, and what the host adds to the graph. What steps share (stages of a
+// pipeline, copies that run ahead) is timed by the graph, whose units are as much longer.
 class OutsideExecutor final : public StepExecutor {
  public:
-  // Throws std::invalid_argument for several stages.
   OutsideExecutor(StepPricer pricer, OutsideTimes times);
+<<<<<<< HEAD
   // Throws std::invalid_argument where the times are not one for each member; and what they throw.
   void begin(std::span<const Batch* const> batches, const StepStart& start,
              StepSink& sink) override;
+=======
+  // Throws std::invalid_argument where the times are not one for each unit; and what they throw.
+  void begin(std::span<const Batch* const> batches, Ps now, StepSink& sink) override;
+>>>>>>> 5f3ba22 (Steps of stages and of memory beside the devices are timed by another ASTRA-sim; what was done before it fails is kept)
 
  private:
+  // A graph with corrections, and the step at hand.
+  struct Way {
+    explicit Way(const StepGraph& full) : graph(corrected(full, marks)) {}
+    std::vector<std::int32_t> marks;  // by unit: its last node
+    StepGraph graph;
+    StepPrices prices;
+  };
+
+  void run(const Way& way, Ps now, StepCarry& carry);
+  std::vector<Ps> ends_alone(const Way& way);
+  void correct(Way& way, const std::vector<Ps>& longer);
+
   StepPricer pricer_;
-  StepTimer timer_;
+  StepTimer alone_;
+  Way whole_, halves_;
+  FoldedTiming timing_;
   OutsideTimes times_;
-  std::vector<Ps> free_;  // by member, when its devices have done all steps so far
+  StepCarry carry_;
+  std::vector<Ps> starts_, ends_;  // by member
   std::int64_t step_ = 0;
 };
 

@@ -418,4 +418,84 @@ StepGraph unrolled(const StepGraph& graph) {
   return flat;
 }
 
+namespace {
+
+class CorrectionPass {
+ public:
+  CorrectionPass(const StepGraph& full, std::vector<std::int32_t>& marks)
+      : full_(full),
+        marks_(marks),
+        builder_(static_cast<std::int32_t>(full.members.size()), full.stages),
+        copy_of_(full.nodes.size(), -1) {
+    marks_.assign(at(full.units), -1);
+  }
+
+  StepGraph build() {
+    for (const Block& block : full_.blocks) {
+      for (std::int32_t i = block.first; i < block.last; ++i) add(i);
+      builder_.end_block(block.repeat);
+    }
+    StepGraph& graph = builder_.graph();
+    graph.slots = full_.slots;
+    graph.segments = full_.segments;
+    for (std::size_t m = 0; m < full_.members.size(); ++m)
+      graph.members[m] = {copy_of_[at(full_.members[m].begin)], copy_of_[at(full_.members[m].end)]};
+    for (const auto& [node, slot] : full_.kept) graph.kept.emplace_back(copy_of_[at(node)], slot);
+    return std::move(graph);
+  }
+
+ private:
+  bool leaves_unit(const StepNode& node) const {
+    const std::int32_t kind = node.stream % kNumDeviceStreams;
+    return node.role == NodeRole::kEnd ||
+           (node.stream != kNoStream && kind == static_cast<std::int32_t>(DeviceStream::kSend));
+  }
+
+  void add(std::int32_t index) {
+    const StepNode& node = full_.nodes[at(index)];
+    std::vector<Wait> waits;
+    for (Wait wait : full_.waits_of(node)) {
+      if (wait.from != WaitFor::kStepBefore) wait.index = copy_of_[at(wait.index)];
+      if (wait.entry >= 0) wait.entry = copy_of_[at(wait.entry)];
+      waits.push_back(wait);
+    }
+    if (leaves_unit(node)) waits = correct(full_.unit_of(node), node.member, waits);
+    const std::span<const Draws> draws = full_.draws_of(node);
+    copy_of_[at(index)] = builder_.add(node, full_.prices[at(node.price)], waits, draws);
+  }
+
+  // What the node that leaves the unit waits for then. The host's launches are not corrected.
+  std::vector<Wait> correct(std::int32_t unit, std::int32_t member,
+                            const std::vector<Wait>& before) {
+    std::vector<Wait> after, works;
+    for (const Wait& wait : before) {
+      const bool launch = builder_.graph().nodes[at(wait.index)].role == NodeRole::kLaunch;
+      (launch ? after : works).push_back(wait);
+    }
+    StepNode node;
+    node.role = NodeRole::kCorrection;
+    node.member = member;
+    node.stream = stream_of(unit, DeviceStream::kCompute);
+    const PriceKey key{.role = node.role, .member = member, .execution = unit};
+    marks_[at(unit)] = builder_.add(node, key, {});
+    if (!works.empty()) {
+      node.stream = kNoStream;
+      marks_[at(unit)] = builder_.add(node, key, works);
+      after.push_back({WaitFor::kNode, marks_[at(unit)]});
+    }
+    return after;
+  }
+
+  const StepGraph& full_;
+  std::vector<std::int32_t>& marks_;
+  StepGraphBuilder builder_;
+  std::vector<std::int32_t> copy_of_;  // by node
+};
+
+}  // namespace
+
+StepGraph corrected(const StepGraph& graph, std::vector<std::int32_t>& marks) {
+  return CorrectionPass(graph, marks).build();
+}
+
 }  // namespace llmsim

@@ -46,7 +46,8 @@ enum class NodeRole : std::uint8_t {
   kPrompts,     // KV of prompts, to the memory
   kM2nSend,     // hidden states leave, between attention and FFN devices
   kM2nReceive,  // and come in
-  kM2nLatency   // and are on their way
+  kM2nLatency,  // and are on their way
+  kCorrection   // what another program's time of a stage differs by (step/outside.h)
 };
 
 // What a node waits for, besides the node before it on its stream.
@@ -203,5 +204,10 @@ StepGraph folded(const Program& program, const StepGraph& graph,
 
 // The same nodes without repeated blocks: each layer has its own.
 StepGraph unrolled(const StepGraph& graph);
+
+// The same nodes, and in each unit, before it hands over or ends, a correction on its computing
+// stream and one of the same price on what else the hand-over or the end waits for. `marks` gets
+// for each unit the node whose end is that of the unit's work.
+StepGraph corrected(const StepGraph& graph, std::vector<std::int32_t>& marks);
 
 }  // namespace llmsim

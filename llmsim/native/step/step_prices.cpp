@@ -242,6 +242,7 @@ StepPricer::Amount StepPricer::amount(const StepGraph& graph, const PriceKey& ke
     case NodeRole::kBegin:
     case NodeRole::kReceive:
     case NodeRole::kMeet:
+    case NodeRole::kCorrection:
       return {};
     case NodeRole::kLaunch: {
       const auto mode = static_cast<std::size_t>(lanes_[0][at(key.member)].place.mode);
