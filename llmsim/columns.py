@@ -230,6 +230,14 @@ class RequestDrafts(Table):
     )
 
 
+class RequestClass(Table):
+    """The class of a request; only where the trace has classes."""
+
+    slo_class: Text = column(
+        "", "Class of requests whose latency targets the request has.", nullable=True
+    )
+
+
 class RequestTokens(Table):
     """Times between the tokens of a request."""
 

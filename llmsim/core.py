@@ -133,6 +133,8 @@ class Workload:
     """
     accepted_drafts: list[tuple[int, ...]] | None = None
     """Of each row, the recorded drafts that held in its verifications, one after the other."""
+    slo_class: list[str] | None = None
+    """Of each row, the class of requests whose latency targets it has; "": none."""
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:

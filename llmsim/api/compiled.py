@@ -39,7 +39,7 @@ WORKLOAD_OPTIONS = (
     "check_every_step",
     "policies",
     "require",
-    "targets_ps",
+    "objectives",
     "router",
     "session_affinity",
     "seed",

@@ -1,6 +1,6 @@
 """From checked options to something that can be simulated, once or many times."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from llmsim.api.checked.run_options import RunOptions
@@ -8,6 +8,7 @@ from llmsim.api.cluster import Cluster
 from llmsim.api.workload import DatasetText
 from llmsim.config.errors import InfeasibleError
 from llmsim.core import Note
+from llmsim.results.classes import Objectives
 
 if TYPE_CHECKING:
     from llmsim.api.compiled import KnownGroups
@@ -39,6 +40,8 @@ class Prepared:
     simulation: "SimulationOptions"
     cluster: Cluster | None = None
     """The cluster file; None where the caller has it."""
+    objectives: Objectives = field(default_factory=Objectives)
+    """Latency targets of the command line and of the cluster file."""
 
     def as_run(self, results: "Results") -> "Prepared":
         """With the groups of all layouts that served, where the cluster has layouts."""
@@ -187,7 +190,22 @@ def with_workload(
 
         times = OutsideTimes(compiled.lowered, backend_of(options.outside))
         simulation = replace(simulation, step_times=times)
-    return Prepared(compiled.deployment, compiled.lowered, workload, simulation)
+    objectives = _objectives(options, compiled.deployment, workload)
+    return Prepared(
+        compiled.deployment, compiled.lowered, workload, simulation, objectives=objectives
+    )
+
+
+def _objectives(options: RunOptions, deployment: "Deployment", workload: "Workload") -> Objectives:
+    """The targets of `--goodput`, and those of the cluster file's classes that the trace has.
+
+    Raises InputError for a class of `--goodput` that no request has.
+    """
+    given = options.objectives or Objectives()
+    given.check(workload, "--goodput")
+    present = set(workload.slo_class or ())
+    declared = {name: dict(limits) for name, limits in deployment.slo_classes if name in present}
+    return given.over(declared)
 
 
 def _lowering_options(options: RunOptions) -> "LoweringOptions":

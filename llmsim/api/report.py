@@ -15,26 +15,27 @@ if TYPE_CHECKING:
     from llmsim.config.input_files import InputFile
     from llmsim.export.series_files import SeriesFiles
     from llmsim.lowering import LoweredDeployment
+    from llmsim.results.classes import Objectives
 
 
 def summary_of(
-    results: Results, lowered: "LoweredDeployment", targets_ps: Mapping[str, int]
+    results: Results, lowered: "LoweredDeployment", objectives: "Objectives"
 ) -> dict[str, Any]:
     """What `llmsim run --json` prints."""
     from llmsim.results.summary import summary
 
-    return summary(results, _info(lowered, targets_ps))
+    return summary(results, _info(lowered, objectives))
 
 
 def short_summary_of(
-    results: Results, lowered: "LoweredDeployment", targets_ps: Mapping[str, int]
+    results: Results, lowered: "LoweredDeployment", objectives: "Objectives"
 ) -> dict[str, Any]:
     """The summary of a run that kept no sources, without utilisation: both take long for many
     groups.
     """
     from llmsim.results.summary import summary
 
-    full = _info(lowered, targets_ps)
+    full = _info(lowered, objectives)
     left_out = ("operators", "hardware", "tables")
     groups = [
         {name: value for name, value in group.items() if name not in left_out}
@@ -43,7 +44,7 @@ def short_summary_of(
     return summary(results, {**full, "groups": groups})
 
 
-def _info(lowered: "LoweredDeployment", targets_ps: Mapping[str, int]) -> dict[str, Any]:
+def _info(lowered: "LoweredDeployment", objectives: "Objectives") -> dict[str, Any]:
     from llmsim.costs import OpCost
 
     groups = [
@@ -59,7 +60,7 @@ def _info(lowered: "LoweredDeployment", targets_ps: Mapping[str, int]) -> dict[s
     return {
         "groups": groups,
         "cost_plan": lowered.accounting.cost,
-        "targets": targets_ps,
+        "objectives": objectives,
         "layouts": lowered.layouts,
     }
 

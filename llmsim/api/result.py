@@ -50,7 +50,7 @@ class Result:
         self.inputs = inputs
         """What the run was given: cluster, workload and options."""
         self.cluster = inputs.cluster
-        self.summary: dict[str, Any] = summary_of(results, prepared.lowered, options.targets_ps)
+        self.summary: dict[str, Any] = summary_of(results, prepared.lowered, prepared.objectives)
         """What `llmsim run --json` prints: vLLM's benchmark names first, then the rest."""
         try:
             verdict(results, self.summary["invariants"])

@@ -23,6 +23,7 @@ COLUMNS = {
     "model": "model",
     "request_id": "request_id",
     "priority": "priority",
+    "slo_class": "slo_class",
     "cancel_after_ns": "cancel_after_ns",
     "cancel_after_toks": "cancel_after_toks",
     "acceptance_rate": "acceptance_rate",
@@ -57,8 +58,8 @@ class DatasetText:
 class Request:
     """One request: when it arrives (seconds), and the tokens of its prompt and of its answer.
 
-    A lower `priority` is more urgent. Equal beginnings of `input_tok_ids` are equal content, which
-    prefix caching shares.
+    A lower `priority` is more urgent; `slo_class` names a class with latency targets. Equal
+    beginnings of `input_tok_ids` are equal content, which prefix caching shares.
     """
 
     arrival_s: float
@@ -68,6 +69,7 @@ class Request:
     request_id: str | None = None
     priority: int | None = None
     input_tok_ids: Sequence[int] | None = None
+    slo_class: str | None = None
 
 
 @dataclass(frozen=True)

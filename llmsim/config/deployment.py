@@ -130,6 +130,10 @@ class Economics:
     electricity_price_per_kwh: float | None = None
 
 
+SloClasses = tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
+"""Latency targets of classes of requests: (class, ((latency, ps), ...))."""
+
+
 @dataclass(frozen=True)
 class AfdRole:
     """What a group does under attention-FFN disaggregation, and with whom."""
@@ -226,6 +230,7 @@ class Deployment:
     """None: no group has a role of its own."""
     topology: PlacedTopology | None = None
     """None: `link` says all."""
+    slo_classes: SloClasses = ()
 
     def accelerator_power(self, group: Group) -> AcceleratorPower | None:
         """What the group's devices draw; None where their node does not say."""

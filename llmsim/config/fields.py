@@ -29,6 +29,7 @@ SizeGib = Annotated[float, _positive("GB of 2^30 bytes", 1 << 20)]
 BandwidthGbPerS = Annotated[float, _positive("GB/s of 1e9 bytes", 10**6)]
 TimeNs = Annotated[float, Field(ge=0, le=10**12, json_schema_extra=_unit("ns"))]
 TimeS = Annotated[float, Field(ge=0, le=10**6, json_schema_extra=_unit("s"))]
+TargetMs = Annotated[float, Field(ge=1e-9, le=10**9, json_schema_extra=_unit("ms"))]
 PowerW = Annotated[float, Field(ge=0, le=10**9, json_schema_extra=_unit("W"))]
 EnergyPjPerBit = Annotated[float, Field(ge=0, le=10**6, json_schema_extra=_unit("pJ/bit"))]
 PricePerHour = Annotated[float, Field(ge=0, le=10**6, json_schema_extra=_unit("USD/h"))]
@@ -50,6 +51,13 @@ def _text(pattern: str, expected: str) -> Any:
 
 Name = Annotated[
     str, _text(r"^[^\x00-\x1f\x7f]*[^\x00-\x20\x7f][^\x00-\x1f\x7f]*$", "a name that is not blank")
+]
+SloClass = Annotated[
+    str,
+    _text(
+        r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+        "a name of at most 64 letters, digits, dots, dashes and underscores",
+    ),
 ]
 FolderName = Annotated[
     str,

@@ -97,6 +97,9 @@ def resolve(
             cluster, tuple(groups), kv_transfer, kv_transfer_mode
         ),
         topology=place_topology(cluster),
+        slo_classes=tuple(
+            (name, limits.limits_ps()) for name, limits in cluster.slo_classes.items()
+        ),
     )
 
 

@@ -2,7 +2,15 @@
 
 from collections.abc import Sequence
 
-from llmsim.columns import FILES, Column, GroupCounters, KvTierTotals, LinkColumns, RequestDrafts
+from llmsim.columns import (
+    FILES,
+    Column,
+    GroupCounters,
+    KvTierTotals,
+    LinkColumns,
+    RequestClass,
+    RequestDrafts,
+)
 
 HEADING = """\
 # Columns
@@ -22,6 +30,8 @@ def columns_page() -> str:
     sections = [_section(f"`{name}`", columns) for name, columns in FILES.items()]
     drafts = "`requests.parquet` of a run with speculation, in addition"
     sections.insert(1, _section(drafts, RequestDrafts.COLUMNS))
+    classes = "`requests.parquet` of a trace with `slo_class`, in addition"
+    sections.insert(2, _section(classes, RequestClass.COLUMNS))
     for name, table in IN_MEMORY.items():
         shown = [column for column in table.COLUMNS if column.in_files]
         sections.append(_section(f"`{name}`", shown))

@@ -17,6 +17,8 @@ COLUMNS = (
 )  # fmt: skip
 HANDOVER_COLUMNS = ("prefill instance id", "KV transfer", "KV bytes")
 """Behind the others, where groups have roles; empty, 0 and 0 for requests that one group served."""
+CLASS_COLUMN = "SLO class"
+"""Behind all others, where the trace has classes; empty for requests that are in none."""
 
 
 def write_csv(results: Results, path: str | Path) -> None:
@@ -44,7 +46,9 @@ def write_csv(results: Results, path: str | Path) -> None:
     )
     with atomic_writer(path) as stream:
         writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(COLUMNS if results.kv_transfers is None else (*COLUMNS, *HANDOVER_COLUMNS))
+        handover = () if results.kv_transfers is None else HANDOVER_COLUMNS
+        classes = () if workload.slo_class is None else (CLASS_COLUMN,)
+        writer.writerow((*COLUMNS, *handover, *classes))
         for index, row in enumerate(rows.tolist()):
             emitted = int(requests.emitted_tokens[row])
             latency, ttft = finish[index] - arrival[index], first[index] - arrival[index]
@@ -66,6 +70,7 @@ def write_csv(results: Results, path: str | Path) -> None:
                     else "",
                     _itl_ns(int(requests.first_token_ps[row]), results.itl_of(row)),
                     *_kv_transfer(results, row),
+                    *(() if workload.slo_class is None else (workload.slo_class[row],)),
                 )
             )
 

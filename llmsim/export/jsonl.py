@@ -61,6 +61,8 @@ def _call(workload: Workload, row: int, vocabulary: int, arrival: dict[str, int]
         call["request_id"] = workload.request_id[row]
     if workload.priority is not None and workload.priority[row]:
         call["priority"] = int(workload.priority[row])
+    if workload.slo_class is not None and workload.slo_class[row]:
+        call["slo_class"] = workload.slo_class[row]
     if workload.timeout_ps is not None and workload.timeout_ps[row] >= 0:
         call["cancel_after_ns"] = int(workload.timeout_ps[row]) // PS_PER_NS
     if workload.cancel_after_tokens is not None and workload.cancel_after_tokens[row]:

@@ -15,6 +15,7 @@ from llmsim.columns import (
     Column,
     KvTransferColumns,
     LatencyCauses,
+    RequestClass,
     RequestColumns,
     RequestDrafts,
 )
@@ -100,12 +101,13 @@ def request_table(results: Results) -> "pa.Table":
 
 def _request_columns(results: Results) -> Sequence[Column]:
     """The columns of requests.parquet, without the causes of latency that the run cannot have;
-    those of drafts only where some group speculates.
+    those of drafts only where some group speculates, and the class only where the trace has classes.
     """
     absent = {column.name for column in LatencyCauses.COLUMNS} - results.blame.keys()
     *columns, itl = (one for one in FILES["requests.parquet"] if one.name not in absent)
     drafts = () if results.drafts is None else RequestDrafts.COLUMNS
-    return (*columns, *drafts, itl)
+    classes = () if results.workload.slo_class is None else RequestClass.COLUMNS
+    return (*columns, *drafts, *classes, itl)
 
 
 def session_table(results: Results) -> "pa.Table":
@@ -188,6 +190,8 @@ def _progress(results: Results, rows: slice) -> dict[str, _Masked]:
     columns["energy_j"] = (joules, np.full(len(joules), results.energy is None))
     for column in RequestDrafts.COLUMNS if results.drafts is not None else ():
         columns[column.name] = (getattr(results.drafts, column.name)[rows], None)
+    if workload.slo_class is not None:
+        columns["slo_class"] = ([name or None for name in workload.slo_class[rows]], None)
     return columns | _kv_transfer(results, rows)
 
 

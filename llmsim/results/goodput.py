@@ -59,9 +59,11 @@ def _ps(word: str, value: str, option: str) -> int:
     return round(milliseconds * PS_PER_MS)
 
 
-def goodput_block(results: Results, targets_ps: Mapping[str, int]) -> dict[str, Any] | None:
+def goodput_block(
+    results: Results, targets_ps: Mapping[str, int], among: NDArray[np.bool_] | None = None
+) -> dict[str, Any] | None:
     """None without targets; else how many requests met all of them, per second of the makespan, and
-    as a share.
+    as a share; with `among`, shape (requests,), of these requests alone.
 
     A latency that equals its target meets it; an answer of one token has no TPOT to miss. `share`
     is of all requests of the workload: whoever was rejected, refused, cancelled or not finished met
@@ -74,8 +76,10 @@ def goodput_block(results: Results, targets_ps: Mapping[str, int]) -> dict[str, 
     if by_session:
         rows, begin_ps, total = answer_rounds(results)
     else:
-        rows = finished_rows(requests)
-        begin_ps, total = requests.arrival_ps[rows], len(results.workload)
+        rows, total = finished_rows(requests), len(results.workload)
+        if among is not None:
+            rows, total = rows[among[rows]], int(np.count_nonzero(among))
+        begin_ps = requests.arrival_ps[rows]
     ttft_ps = requests.first_token_ps[rows] - requests.arrival_ps[rows]
     e2el_ps = requests.finish_ps[rows] - requests.arrival_ps[rows]
     gaps = requests.emitted_tokens[rows].astype(np.int64) - 1

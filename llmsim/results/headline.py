@@ -101,10 +101,8 @@ def _goodput(summary: Mapping[str, Any]) -> Iterator[Line]:
     good = summary["goodput"]
     if good is None:
         return
-    wanted = ", ".join(
-        f"{_title(name)} {limit:g} ms ({_percent(good['shares'][name])})"
-        for name, limit in good["targets_ms"].items()
-    )
+    classes = ", ".join(_of_classes(summary))
+    wanted = ", ".join([*_targets(good), *([f"class targets ({classes})"] if classes else [])])
     counted = good.get("of", "req")
     met = good["share"] is not None and good["share"] >= 0.99
     yield Line(
@@ -113,6 +111,18 @@ def _goodput(summary: Mapping[str, Any]) -> Iterator[Line]:
         1,
         "green" if met else "yellow",
     )
+
+
+def _targets(good: Mapping[str, Any]) -> Iterator[str]:
+    for name, limit in good["targets_ms"].items():
+        yield f"{_title(name)} {limit:g} ms ({_percent(good['shares'][name])})"
+
+
+def _of_classes(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Where requests have classes, the share of each that meets the class's targets."""
+    for name, one in summary.get("classes", {}).items():
+        if one["goodput"] is not None:
+            yield f"{name} {_percent(one['goodput']['share'])}"
 
 
 def _title(latency: str) -> str:

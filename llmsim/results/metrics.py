@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llmsim.core import Int64, RequestColumns, Results, Status
+from llmsim.core import PS_PER_MS, Int64, RequestColumns, Results, Status
 from llmsim.exact import exact_sum
 
 Float64 = NDArray[np.float64]
 PERCENTILES = (90, 95, 99)
+_DIGITS = 6
+"""Of a millisecond figure, which is then exact to the nanosecond."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +52,11 @@ def finished_rows(requests: RequestColumns) -> Int64:
     return np.flatnonzero(requests.status == Status.FINISHED)
 
 
-def latencies(requests: RequestColumns) -> Latencies:
-    """Latencies of the finished requests, from their arrival (not from when the engine
-    saw them).
+def latencies(requests: RequestColumns, rows: Int64 | None = None) -> Latencies:
+    """Latencies of the finished requests, or of those in `rows`, from their arrival (not from when
+    the engine saw them).
     """
-    rows = finished_rows(requests)
+    rows = finished_rows(requests) if rows is None else rows
     arrival_ps = requests.arrival_ps[rows]
     ttft_ps = requests.first_token_ps[rows] - arrival_ps
     e2el_ps = requests.finish_ps[rows] - arrival_ps
@@ -95,6 +97,21 @@ def describe(values: NDArray[Any], counts: Int64 | None = None) -> Distribution 
     return Distribution(
         total, mean, percentiles.pop(50), math.sqrt(_in_order(squares) / total), percentiles
     )
+
+
+def statistics_ms(name: str, distribution: Distribution | None) -> dict[str, float | None]:
+    """The statistics of a latency by the names of vLLM's benchmark, ms to the nanosecond; None
+    where there is no value.
+    """
+    if distribution is None:
+        statistics = ("mean", "median", "std", *(f"p{q}" for q in PERCENTILES))
+        return {f"{statistic}_{name}_ms": None for statistic in statistics}
+    values = {"mean": distribution.mean, "median": distribution.median, "std": distribution.std}
+    values |= {f"p{q}": value for q, value in distribution.percentiles.items()}
+    return {
+        f"{statistic}_{name}_ms": round(value / PS_PER_MS, _DIGITS)
+        for statistic, value in values.items()
+    }
 
 
 def percentile(ordered: NDArray[Any], cumulative_counts: Int64 | None, q: float) -> float:

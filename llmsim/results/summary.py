@@ -21,15 +21,14 @@ from llmsim.core import (
 from llmsim.costs.confidence import Reach, expected_error, farthest
 from llmsim.exact import exact_sum
 from llmsim.results import summary_checks
+from llmsim.results.classes import Objectives, classes_block, goodput
 from llmsim.results.energy import carbon_block, cost_block, energy_block
-from llmsim.results.goodput import goodput_block
 from llmsim.results.metrics import (
-    PERCENTILES,
-    Distribution,
     describe,
     finished_rows,
     latencies,
     makespan_ps,
+    statistics_ms,
 )
 from llmsim.results.reconfigurations import reconfiguration_blocks
 from llmsim.results.sessions import reasons, sessions_block
@@ -47,16 +46,17 @@ def summary(results: Results, info: Mapping[str, Any]) -> dict[str, Any]:
 
     `info` says what the results do not know: `groups`, a list with, for each group, `ledger` (pairs
     of label and bytes), `block_bytes`, `operators` and `hardware` (of `llmsim.model`), `tables` (of
-    `llmsim.costs`), `cost_plan`, `targets` (of `llmsim.results.goodput`), and `notes` (sentences).
-    All of it is optional. Times end in their unit; `duration` is in seconds, throughputs are per
-    second, as in vLLM's benchmark. Holds no wall-clock time: same run, same bytes.
+    `llmsim.costs`), `cost_plan`, `objectives` (of `llmsim.results.classes`), and `notes`. All of it
+    is optional. Times end in their unit; `duration` is in seconds, throughputs are per second, as
+    in vLLM's benchmark. Holds no wall-clock time: same run, same bytes.
     """
     energy, used = energy_block(results), _utilisation(results, info)
+    objectives = info.get("objectives", Objectives())
     block = {
         "schema_version": SCHEMA_VERSION,
         **_throughput(results),
         **_latency(results),
-        "goodput": goodput_block(results, info.get("targets", {})),
+        "goodput": goodput(results, objectives),
         "kv_cache": _kv_cache(results, info),
         "prefix_cache": _prefix_cache(results),
         "graphs": _graphs(results),
@@ -90,6 +90,8 @@ def summary(results: Results, info: Mapping[str, Any]) -> dict[str, Any]:
         block["sessions"] = sessions_block(results)
     if info.get("layouts") is not None:
         block |= reconfiguration_blocks(results, info["layouts"])
+    if results.workload.slo_class is not None:
+        block["classes"] = classes_block(results, objectives)
     block["invariants"][summary_checks.NAME] = summary_checks.check_summary(block, results)
     return block
 
@@ -134,19 +136,8 @@ def _latency(results: Results) -> dict[str, Any]:
         ("e2el", describe(times.e2el_ps)),
         ("queueing_delay", describe(times.queueing_ps)),
     ):
-        block |= _statistics(name, distribution)
+        block |= statistics_ms(name, distribution)
     return block
-
-
-def _statistics(name: str, distribution: Distribution | None) -> dict[str, float | None]:
-    if distribution is None:
-        statistics = ("mean", "median", "std", *(f"p{q}" for q in PERCENTILES))
-        return {f"{statistic}_{name}_ms": None for statistic in statistics}
-    values = {"mean": distribution.mean, "median": distribution.median, "std": distribution.std}
-    values |= {f"p{q}": value for q, value in distribution.percentiles.items()}
-    return {
-        f"{statistic}_{name}_ms": _rounded(value / PS_PER_MS) for statistic, value in values.items()
-    }
 
 
 def _kv_cache(results: Results, info: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -287,7 +278,7 @@ def _kv_transfer(results: Results) -> dict[str, Any] | None:
         "requests": len(rows),
         "bytes": moved,
         "decode_cached_tokens": exact_sum(h.decode_cached_tokens[rows]),
-        **_statistics("transfer", times),
+        **statistics_ms("transfer", times),
     }
 
 

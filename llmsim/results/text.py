@@ -114,6 +114,7 @@ def _facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             f"{name.upper()} {limit_ms:g} ms {_percent(good['shares'][name])}"
             for name, limit_ms in good["targets_ms"].items()
         )
+        wanted = wanted or "targets of the classes"
         yield (
             f"Goodput ({'req' if counted == 'requests' else counted}/s)",
             (
@@ -121,6 +122,19 @@ def _facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                 f"({wanted})"
             ),
         )
+
+
+def _class_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Of traces whose requests have classes."""
+    for name, one in summary.get("classes", {}).items():
+        latencies = ", ".join(
+            f"{latency.upper()} p50 {_number(one[f'median_{latency}_ms'], 3)} "
+            f"p99 {_number(one[f'p99_{latency}_ms'], 3)}"
+            for latency in ("ttft", "tpot", "e2el")
+        )
+        good = one["goodput"]
+        met = "" if good is None else f"; {_percent(good['share'])} meet its targets"
+        yield f"Class {name} (ms)", f"{one['completed']} of {one['requests']}, {latencies}{met}"
 
 
 def _session_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -147,6 +161,7 @@ def _latency_rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]
 
 
 def _machine_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield from _class_facts(summary)
     yield from _session_facts(summary)
     yield from switch_lines(summary)
     yield from _kv_cache_facts(summary["kv_cache"])

@@ -1,5 +1,6 @@
 """Collects requests one by one and freezes them into the columns of a Workload."""
 
+import sys
 from array import array
 from typing import Any
 
@@ -27,6 +28,7 @@ class WorkloadBuilder:
         self._session_ids: dict[int, str] = {}
         self._request_ids: dict[int, str] = {}
         self._priorities: dict[int, int] = {}
+        self._slo_classes: dict[int, str] = {}
         self._timeouts_ns: dict[int, int] = {}
         self._token_limits: dict[int, int] = {}
         self._hidden: dict[int, int] = {}
@@ -88,6 +90,10 @@ class WorkloadBuilder:
         others have.
         """
         self._priorities[len(self) - 1] = priority
+
+    def classify_last(self, slo_class: str) -> None:
+        """Puts the row just added into a class of requests with latency targets of its own."""
+        self._slo_classes[len(self) - 1] = sys.intern(slo_class)
 
     def limit_last(self, timeout_ns: int | None, tokens: int | None) -> None:
         """The client of the row just added gives up so long after its arrival, or with so many
@@ -200,6 +206,9 @@ class WorkloadBuilder:
             draft_depth=self._optional(self._draft_depth, -1, np.int32, rows),
             acceptance_rate=_of_rows(self._acceptance_rate, names),
             accepted_drafts=_of_rows(self._accepted_drafts, names),
+            slo_class=[self._slo_classes.get(row, "") for row in names]
+            if self._slo_classes
+            else None,
             notes=notes,
         )
 

@@ -39,10 +39,11 @@ def load_trace(
     """The requests of a trace, in stable order of arrival.
 
     Lines hold `input_toks`, `output_toks`, `arrival_time_ns` and optionally `input_tok_ids`,
-    `output_tok_ids`, `model`, `request_id`, `priority`, `cancel_after_ns`, `cancel_after_toks`; a
-    session has `arrival_time_ns`, `sub_requests` and optionally `session_id`, `model` and the last
-    three, which its calls may override; calls may have `new_toks` instead of `input_toks`,
-    `extends`, and `hidden` or `phase`. Gzip and zstd are recognised by content; blank lines are
+    `output_tok_ids`, `model`, `request_id`, `priority`, `slo_class`, `cancel_after_ns`,
+    `cancel_after_toks`; a session has `arrival_time_ns`, `sub_requests` and optionally
+    `session_id`, `model` and the last four, which its calls may override; calls may have `new_toks`
+    instead of `input_toks`, `extends`, and `hidden` or `phase`. Gzip and zstd are recognised by
+    content; blank lines are
     skipped; other keys are ignored with a note. `known_models` are the cluster's (empty: any name
     goes), `granularity` the tokens per content block (0: content is not kept), `limit` the number
     of lines to read (0: all). Token ids are hashed as they are read and dropped, so memory is
@@ -137,6 +138,8 @@ class _Reader:
             self._builder.name_last(record.session_id or None, record.request_id or None)
         if record.priority is not UNSET:
             self._builder.prioritise_last(record.priority)
+        if record.slo_class is not UNSET:
+            self._builder.classify_last(record.slo_class)
         self._limit(record, record)
         self._speculate(record, record)
 
@@ -192,6 +195,9 @@ class _Reader:
             priority = record.priority if call.priority is UNSET else call.priority
             if priority is not UNSET:
                 self._builder.prioritise_last(priority)
+            slo_class = record.slo_class if call.slo_class is UNSET else call.slo_class
+            if slo_class is not UNSET:
+                self._builder.classify_last(slo_class)
             self._limit(call, record)
             self._speculate(call, record)
             arrival_ns = -1

@@ -17,11 +17,13 @@ from llmsim.workload.limits import (
     MAX_TOKENS,
     MAX_VERIFICATIONS,
     MIN_PRIORITY,
+    SLO_CLASS,
 )
 
 Tokens = Annotated[int, Meta(ge=1, le=MAX_TOKENS)]
 TimeNs = Annotated[int, Meta(ge=0, le=MAX_TIME_NS)]
 Priority = Annotated[int, Meta(ge=MIN_PRIORITY, le=MAX_PRIORITY)]
+SloClass = Annotated[str, Meta(pattern=SLO_CLASS)]
 Patience = Annotated[int, Meta(ge=1, le=MAX_TIME_NS)]
 Rate = Annotated[float, Meta(ge=0, le=1)]
 Rates = Annotated[list[Rate], Meta(min_length=1, max_length=MAX_DRAFTS)]
@@ -45,6 +47,7 @@ class Call(msgspec.Struct, gc=False):
     model: str | UnsetType = UNSET
     request_id: str | UnsetType = UNSET
     priority: Priority | UnsetType = UNSET
+    slo_class: SloClass | UnsetType = UNSET
     cancel_after_ns: Patience | UnsetType = UNSET
     cancel_after_toks: Tokens | UnsetType = UNSET
     acceptance_rate: Rate | Rates | UnsetType = UNSET
@@ -67,6 +70,7 @@ class Line(msgspec.Struct, gc=False):
     session_id: str | UnsetType = UNSET
     sub_requests: list[Call] | UnsetType = UNSET
     priority: Priority | UnsetType = UNSET
+    slo_class: SloClass | UnsetType = UNSET
     cancel_after_ns: Patience | UnsetType = UNSET
     cancel_after_toks: Tokens | UnsetType = UNSET
     acceptance_rate: Rate | Rates | UnsetType = UNSET
@@ -285,7 +289,17 @@ def _optional_problem(fields: dict[str, Any], path: str) -> str:
         ("num_speculative_tokens", 0, MAX_DRAFTS),
     ):
         found = found or (_integer_problem(fields, name, low, high, path) if name in fields else "")
-    return found or _draft_problem(fields, path)
+    return found or _class_problem(fields, path) or _draft_problem(fields, path)
+
+
+def _class_problem(fields: dict[str, Any], path: str) -> str:
+    if "slo_class" not in fields:
+        return ""
+    value = fields["slo_class"]
+    if isinstance(value, str) and re.search(SLO_CLASS, value):
+        return ""
+    wanted = "must be a name of at most 64 letters, digits, dots, dashes and underscores"
+    return f'"{path}slo_class" is {_shown(value)}, but {wanted}'
 
 
 def _draft_problem(fields: dict[str, Any], path: str) -> str:

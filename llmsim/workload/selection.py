@@ -134,9 +134,9 @@ def _rows_of(workload: Workload, heads: Int64, chosen: Int64, arrival_ps: Int64)
 
 
 def _lists_of(workload: Workload, rows: list[int]) -> dict[str, Any]:
-    """Columns that hold a tuple for each row."""
+    """Columns that hold a tuple or a name for each row."""
     return {
         name: [column[row] for row in rows]
-        for name in ("acceptance_rate", "accepted_drafts")
+        for name in ("acceptance_rate", "accepted_drafts", "slo_class")
         if (column := getattr(workload, name)) is not None
     }

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from llmsim.config.errors import InputError, nearest
 from llmsim.workload.limits import MAX_REQUESTS, MAX_TOKENS
+from llmsim.workload.synthetic.classes import ByClass, ClassMix, parse_mix
 from llmsim.workload.synthetic.distributions import (
     MAX_ZIPF_VALUES,
     Arrivals,
@@ -25,7 +26,10 @@ from llmsim.workload.synthetic.patterns import Diurnal, Spikes
 from llmsim.workload.synthetic.workload import Sessions, SharedPrefixes, SyntheticSpec
 
 PREFIX = "synthetic:"
-KEYS = ("n", "rate", "arrivals", "input", "output", "prefixes", "calls", "tool_ms", "model", "seed")
+KEYS = (
+    "n", "rate", "arrivals", "classes", "input", "output", "prefixes", "calls", "tool_ms", "model",
+    "seed",
+)  # fmt: skip
 EXAMPLE = "synthetic:n=1000,rate=10,input=lognormal:220,output=lognormal:190,seed=1"
 GRAIN_S = 1e-9
 """Shortest time of a pattern: the clock of a trace has nanoseconds."""
@@ -41,23 +45,40 @@ def parse_synthetic(text: str) -> SyntheticSpec:
     spike:every_s=300:length_s=20:factor=5), input and output (tokens: lognormal:MEAN with cv= (1)
     or sigma=, zipf:EXPONENT or pareto:ALPHA with min= and max=, uniform:MIN-MAX, exponential:MEAN,
     fixed:N or N; min= and max= limit a lognormal), prefixes (COUNT with tokens= and share= (1)),
-    calls and tool_ms (sessions; distributions too), model (names separated by |), seed (0). Raises
-    InputError naming the part at fault.
+    calls and tool_ms (sessions; distributions too), model (names separated by |), classes
+    (NAME:SHARE separated by |; input and output may then have a distribution for each), seed (0).
+    Raises InputError naming the part at fault.
     """
     values = split_fields(
         text, text.removeprefix(PREFIX).split(","), KEYS, ("n", "input", "output"), EXAMPLE
     )
-    fields = {key: Field(text, key, value) for key, value in values.items()}
+    by_class = ("classes", "input", "output")
+    fields = {key: Field(text, key, values[key]) for key in values if key not in by_class}
+    classes = parse_mix(text, values["classes"]) if "classes" in values else None
     return SyntheticSpec(
         n=fields["n"].alone_integer(1, MAX_REQUESTS),
         arrivals=parse_arrivals(text, fields),
-        input_lengths=parse_lengths(fields["input"], 1),
-        output_lengths=parse_lengths(fields["output"], 1),
+        input_lengths=_lengths(text, "input", values["input"], classes),
+        output_lengths=_lengths(text, "output", values["output"], classes),
         seed=fields["seed"].alone_integer(0, (1 << 63) - 1) if "seed" in fields else 0,
         prefixes=_prefixes(fields),
         sessions=_sessions(text, fields),
         models=tuple(values["model"].split("|")) if "model" in values else (),
+        classes=classes,
     )
+
+
+def _lengths(text: str, key: str, value: str, classes: ClassMix | None) -> Lengths | ByClass:
+    """One distribution for all requests, or one for each class."""
+    words = value.split("|")
+    if len(words) > 1 and (classes is None or len(words) != len(classes.names)):
+        count = 0 if classes is None else len(classes.names)
+        raise InputError(
+            f'{text}: "{key}" has {len(words)} distributions, and "classes" has {count} classes; '
+            "give one for all, or one for each class"
+        )
+    parts = tuple(parse_lengths(Field(text, key, word), 1) for word in words)
+    return ByClass(parts) if len(parts) > 1 else parts[0]
 
 
 def split_fields(

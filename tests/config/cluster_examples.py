@@ -232,7 +232,11 @@ def full() -> Json:
         "write_latency": 10000,
     }
     document["storage"] = node["storage"] = {**drive, "queue_depth": 64}
-    document.update(grid_gco2_per_kwh=400, electricity_price_per_kwh=0.1)
+    document.update(
+        grid_gco2_per_kwh=400,
+        electricity_price_per_kwh=0.1,
+        slo_classes={"chat": {"ttft_ms": 300, "tpot_ms": 20, "e2el_ms": 9000}},
+    )
     unshared: Json = json.loads(json.dumps(document))
     return unshared
 

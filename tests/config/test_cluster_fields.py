@@ -19,6 +19,7 @@ SCHEMA = cluster_schema()
 FREE_KEYS = [
     ("nodes", 0, "power", "npu", "H100"),
     ("nodes", 0, "instances", 0, "placement", "layers", "lm_head"),
+    ("slo_classes", "chat"),
 ]
 VALUES: dict[str, Any] = {
     "integer": 3,

@@ -140,6 +140,13 @@ def scenarios() -> dict[str, tuple[Json, tuple[str, ...]]]:
         "named": (cluster(node({"model": one.pop("model_name"), **one})), ()),
         "layers": (layers, ()),
         "domains": (cluster(node({**small, "attn_tp_size": 2, "attn_dp_size": 2})), ()),
+        "classes": (
+            cluster(
+                node(instance()),
+                slo_classes={"chat": {"ttft_ms": 1, "tpot_ms": 1, "e2el_ms": 1}},
+            ),
+            ("--dataset", f"{TRACE},classes=chat:1"),
+        ),
         "topology": (
             cluster(node(instance("H100", num_npus=4)), topology="mixed_h100_a100"),
             ("--collective-costs", "links"),
@@ -163,6 +170,9 @@ CHANGED: dict[str, tuple[str, Any]] = {
     "kv_transfer_mode": ("apart", "push"),
     "grid_gco2_per_kwh": ("apart", 300),
     "electricity_price_per_kwh": ("apart", 0.2),
+    "slo_classes.chat.ttft_ms": ("classes", 9000),
+    "slo_classes.chat.tpot_ms": ("classes", 9000),
+    "slo_classes.chat.e2el_ms": ("classes", 90000),
     "cxl_mem": ("plain", POOL),
     "cxl_mem.mem_size": ("weights", 1),
     "cxl_mem.mem_bw": ("weights", 10),

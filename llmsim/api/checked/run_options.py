@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from llmsim.costs.experts.routing import ExpertRouting
     from llmsim.lowering import Calibration
     from llmsim.lowering.kv.tiers import KvTierOptions
+    from llmsim.results.classes import Objectives
     from llmsim.rounds.selection import GraphSelection
     from llmsim.routing import RouterSpec
     from llmsim.scheduling.policies import PolicySpecs
@@ -87,8 +88,8 @@ class RunOptions:
     disabled_terms: tuple[str, ...] = ()
     calibration: "Calibration | None" = None
     allow_plugins: bool = True
-    targets_ps: "Mapping[str, int]" = field(default_factory=dict)
-    """Latencies that goodput asks for, by name."""
+    objectives: "Objectives | None" = None
+    """Latencies that goodput asks for; None: it was not given."""
     without_effect: tuple[str, ...] = ()
     """Options that were given for what this simulator does not have."""
     verbose: bool = False
@@ -168,7 +169,7 @@ def _checked(given: Given) -> RunOptions:
         collectives_contend=_contends(given.collective_contention),
         disabled_terms=tuple(dict.fromkeys(given.disable_term or ())),
         calibration=_calibration(given.calibration),
-        targets_ps=_targets_ps(given.goodput),
+        objectives=_objectives(given.goodput),
         verbose=given.verbose,
         quiet=_quiet(given),
         asked=options_asked(given),
@@ -274,12 +275,13 @@ def _calibration(path: Path | None) -> "Calibration | None":
     return load_calibration(path)
 
 
-def _targets_ps(given: list[str] | None) -> "Mapping[str, int]":
+def _objectives(given: list[str] | None) -> "Objectives | None":
     if not given:
-        return {}
-    from llmsim.results.goodput import SESSION_TARGET, TARGETS, parse_targets
+        return None
+    from llmsim.results.classes import parse_objectives
+    from llmsim.results.goodput import SESSION_TARGET, TARGETS
 
-    return parse_targets(given, known=(*TARGETS, SESSION_TARGET))
+    return parse_objectives(given, known=(*TARGETS, SESSION_TARGET))
 
 
 def _profile_dirs(given: list[Path]) -> tuple[Path, ...]:

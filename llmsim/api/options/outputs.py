@@ -91,7 +91,8 @@ Goodput = Annotated[
         "--goodput",
         text=(
             "Counts the requests that meet limits in ms, such as ttft:1000,tpot:40,e2el:9000 "
-            "(vLLM's option), or the sessions with attft."
+            "(vLLM's option), by class as chat=ttft:300;batch=e2el:60000, or the sessions with "
+            "attft."
         ),
         metavar="<str>",
     ),

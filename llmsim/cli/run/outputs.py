@@ -73,7 +73,7 @@ def write_outputs(
     An output that cannot be written does not cost the others: its error is raised last.
     """
     lowered = prepared.lowered
-    report = summary_of(results, lowered, options.targets_ps)
+    report = summary_of(results, lowered, prepared.objectives)
     writers: list[Callable[[], None]] = []
     if options.output is not None:
         writers.append(lambda: _write_csv(options, results))

@@ -96,7 +96,7 @@ class _Run:
 
             require(options.require, prepared.lowered, results)
         written = summary_of if full else short_summary_of
-        summary = written(results, prepared.lowered, options.targets_ps)
+        summary = written(results, prepared.lowered, prepared.objectives)
         code = verdict(results, summary["invariants"])
         self.summary = summary
         return code

@@ -37,6 +37,8 @@ from llmsim.config.fields import (
     PricePerHour,
     PricePerKwh,
     Section,
+    SloClass,
+    TargetMs,
 )
 
 
@@ -80,6 +82,25 @@ class Node(Section):
                 f"is {self.num_instances}, but instances has {len(self.instances)} entries",
             )
         return self
+
+
+class LatencyTargets(Section):
+    """What the requests of a class shall take at most."""
+
+    ttft_ms: TargetMs | None = Field(default=None, description="Time to first token.")
+    tpot_ms: TargetMs | None = Field(default=None, description="Time per output token.")
+    e2el_ms: TargetMs | None = Field(default=None, description="Latency to the last token.")
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.limits_ps() == ():
+            raise broken_rule((), "states no target; give ttft_ms, tpot_ms or e2el_ms")
+        return self
+
+    def limits_ps(self) -> tuple[tuple[str, int], ...]:
+        """(latency, ps) of every target."""
+        stated = (("ttft", self.ttft_ms), ("tpot", self.tpot_ms), ("e2el", self.e2el_ms))
+        return tuple((name, round(ms * 10**9)) for name, ms in stated if ms is not None)
 
 
 class Cluster(Section):
@@ -152,6 +173,12 @@ class Cluster(Section):
         default=None,
         description="Whether the decode instance reads when the prefill has ended, or reserves "
         "before it and is written to.",
+    )
+    slo_classes: dict[SloClass, LatencyTargets] = Field(
+        default_factory=dict,
+        max_length=256,
+        description="Latency targets of each class of requests (slo_class of the trace); "
+        "--goodput wins over them.",
     )
     engine: EngineOptions = Field(
         default_factory=EngineOptions,

@@ -1,6 +1,6 @@
 """Sections of the results: headline, targets, latencies, queues, steps, blame."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -78,6 +78,7 @@ def targets(runs: Runs) -> str:
         for name, limit in good["targets_ms"].items():
             share = percent(good["shares"][name])
             rows.append([run.name, f"{name.upper()} within {limit:g} ms", share])
+        rows += [[run.name, *cells] for cells in _class_targets(run.summary)]
         both = f"{percent(good['share'])}, {compared([good['request_goodput']])[0]} requests/s"
         rows.append([run.name, "all targets", both])
     if not rows:
@@ -86,6 +87,15 @@ def targets(runs: Runs) -> str:
             "<code>llmsim run --goodput ttft:1000,tpot:40</code> sets them.</p>"
         )
     return table(["Run", "Target", "Requests that meet it"], rows)
+
+
+def _class_targets(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """(target, share) of each class of requests."""
+    for name, one in summary.get("classes", {}).items():
+        good = one["goodput"]
+        for latency, limit in {} if good is None else good["targets_ms"].items():
+            share = percent(good["shares"][latency])
+            yield f"{name}: {latency.upper()} within {limit:g} ms", share
 
 
 def latencies(runs: Runs) -> str:

@@ -13,6 +13,7 @@ from llmsim.core import PS_PER_MS, PS_PER_NS, Int64, UInt64, Workload
 from llmsim.workload.columns import next_calls
 from llmsim.workload.limits import MAX_REQUESTS, MAX_TIME_NS, MAX_TOKENS
 from llmsim.workload.models import ModelNames
+from llmsim.workload.synthetic.classes import ByClass, ClassMix, drawn
 from llmsim.workload.synthetic.distributions import Arrivals, Lengths
 
 
@@ -45,12 +46,13 @@ class SyntheticSpec:
 
     n: int
     arrivals: Arrivals
-    input_lengths: Lengths
-    output_lengths: Lengths
+    input_lengths: Lengths | ByClass
+    output_lengths: Lengths | ByClass
     seed: int = 0
     prefixes: SharedPrefixes | None = None
     sessions: Sessions | None = None
     models: tuple[str, ...] = ()
+    classes: ClassMix | None = None
 
     @property
     def text(self) -> str:
@@ -58,7 +60,8 @@ class SyntheticSpec:
         written out.
         """
         lengths = [f"input={self.input_lengths.text}", f"output={self.output_lengths.text}"]
-        parts = [f"n={self.n}", self.arrivals.text, *lengths]
+        classes = [f"classes={self.classes.text}"] if self.classes else []
+        parts = [f"n={self.n}", self.arrivals.text, *classes, *lengths]
         if self.prefixes:
             parts.append(
                 f"prefixes={self.prefixes.count}:tokens={self.prefixes.tokens}:share={self.prefixes.share!r}"
@@ -83,10 +86,15 @@ def generate(
     """
     n = min(spec.n, limit) if limit > 0 else spec.n
     refuse_endless(spec.arrivals, n, spec.text)
-    streams = [Generator(PCG64(child)) for child in SeedSequence(spec.seed).spawn(7)]
+    streams = [Generator(PCG64(child)) for child in SeedSequence(spec.seed).spawn(8)]
     calls = spec.sessions.calls.draw(streams[3], n) if spec.sessions else np.ones(n, dtype=np.int64)
     prefix = _prefix_of_line(spec, n, streams[4])
-    input_tokens, output_tokens = _lengths(spec, calls, prefix, streams[1], streams[2])
+    class_of = np.zeros(n, np.int64)
+    if spec.classes:
+        class_of = spec.classes.of_lines(streams[7], n)
+    rows_of(calls, spec.text)
+    class_of = np.repeat(class_of, calls)
+    input_tokens, output_tokens = _lengths(spec, calls, prefix, class_of, (streams[1], streams[2]))
     arrival_ps = np.full(len(input_tokens), -1, dtype=np.int64)
     arrival_ps[np.cumsum(calls) - calls] = (
         arrivals_ns(spec.arrivals, n, spec.text, streams[0]) * PS_PER_NS
@@ -115,6 +123,9 @@ def generate(
         source=spec.text,
         session_id=[f"session-{line}" for line in np.repeat(np.arange(n), calls).tolist()]
         if spec.sessions
+        else None,
+        slo_class=[spec.classes.names[index] for index in class_of.tolist()]
+        if spec.classes
         else None,
     )
 
@@ -162,16 +173,15 @@ def _lengths(
     spec: SyntheticSpec,
     calls: Int64,
     prefix: Int64,
-    input_random: Generator,
-    output_random: Generator,
+    class_of: Int64,
+    random: tuple[Generator, Generator],
 ) -> tuple[Int64, Int64]:
     """Prompt and answer of every call; a session's prompt holds all of its earlier prompts and
     answers.
     """
-    rows = rows_of(calls, spec.text)
     heads = np.cumsum(calls) - calls
-    new_tokens = spec.input_lengths.draw(input_random, rows)
-    output_tokens = spec.output_lengths.draw(output_random, rows)
+    new_tokens = drawn(spec.input_lengths, class_of, random[0], spec.seed, 1)
+    output_tokens = drawn(spec.output_lengths, class_of, random[1], spec.seed, 2)
     if spec.prefixes:
         new_tokens[heads] += np.where(prefix >= 0, spec.prefixes.tokens, 0)
     grown = np.cumsum(new_tokens + output_tokens)
