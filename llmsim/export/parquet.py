@@ -101,7 +101,8 @@ def request_table(results: Results) -> "pa.Table":
 
 def _request_columns(results: Results) -> Sequence[Column]:
     """The columns of requests.parquet, without the causes of latency that the run cannot have;
-    those of drafts only where some group speculates, and the class only where the trace has classes.
+    those of drafts only where some group speculates, and the class only where the trace has
+    classes.
     """
     absent = {column.name for column in LatencyCauses.COLUMNS} - results.blame.keys()
     *columns, itl = (one for one in FILES["requests.parquet"] if one.name not in absent)
