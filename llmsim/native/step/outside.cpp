@@ -52,21 +52,14 @@ void OutsideExecutor::begin(std::span<const Batch* const> batches, const StepSta
     throw std::invalid_argument("a time for each stage of each member is needed");
   pricer_.fill(way.graph, way.prices);
   correct(way, longer);
-  run(way, now, carry_);
+  run(way, start.at, carry_);
   const auto stages = at(way.graph.stages);
   for (std::size_t m = 0; m < batches.size(); ++m) {
-<<<<<<< HEAD
-    const OpenStep step = pricer_.open(m, timed.graph, timed.prices);
-    const Ps began = std::max(start.at, free_[m]) + timed.starts[m];
-    free_[m] = began + std::max<Ps>(1, timed.ends[m] - timed.starts[m] + longer[m]);
-    sink.timed(m, step.ended(began, free_[m]), start.now);
-=======
     OpenStep step = pricer_.open(m, timed.graph, timed.prices);
     step.slow_down(std::max(longer[m * stages + stages - 1], -step.communication));
     const StepTimes times = step.ended(starts_[m], ends_[m]);
     if (pricer_.offload() != nullptr) pricer_.member(m).offload.stalled += times.waiting;
-    sink.timed(m, times, now);
->>>>>>> 5f3ba22 (Steps of stages and of memory beside the devices are timed by another ASTRA-sim; what was done before it fails is kept)
+    sink.timed(m, times, start.now);
   }
 }
 

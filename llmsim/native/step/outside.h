@@ -22,14 +22,9 @@ using OutsideTimes =
 class OutsideExecutor final : public StepExecutor {
  public:
   OutsideExecutor(StepPricer pricer, OutsideTimes times);
-<<<<<<< HEAD
-  // Throws std::invalid_argument where the times are not one for each member; and what they throw.
+  // Throws std::invalid_argument where the times are not one for each unit; and what they throw.
   void begin(std::span<const Batch* const> batches, const StepStart& start,
              StepSink& sink) override;
-=======
-  // Throws std::invalid_argument where the times are not one for each unit; and what they throw.
-  void begin(std::span<const Batch* const> batches, Ps now, StepSink& sink) override;
->>>>>>> 5f3ba22 (Steps of stages and of memory beside the devices are timed by another ASTRA-sim; what was done before it fails is kept)
 
  private:
   // A graph with corrections, and the step at hand.
