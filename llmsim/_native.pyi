@@ -719,6 +719,35 @@ class Role(enum.Enum):
 
     FFN = 3
 
+class ApiServerConfig:
+    """Work of the processes of an API server."""
+
+    def __init__(self) -> None: ...
+
+    @property
+    def processes(self) -> int: ...
+
+    @processes.setter
+    def processes(self, arg: int, /) -> None: ...
+
+    @property
+    def request_ps(self) -> int: ...
+
+    @request_ps.setter
+    def request_ps(self, arg: int, /) -> None: ...
+
+    @property
+    def prompt_token_ps(self) -> int: ...
+
+    @prompt_token_ps.setter
+    def prompt_token_ps(self, arg: int, /) -> None: ...
+
+    @property
+    def chunk_ps(self) -> int: ...
+
+    @chunk_ps.setter
+    def chunk_ps(self, arg: int, /) -> None: ...
+
 class GroupConfig:
     def __init__(self) -> None: ...
 
@@ -787,6 +816,12 @@ class GroupConfig:
 
     @api_latency_per_token_ps.setter
     def api_latency_per_token_ps(self, arg: int, /) -> None: ...
+
+    @property
+    def api_server(self) -> ApiServerConfig: ...
+
+    @api_server.setter
+    def api_server(self, arg: ApiServerConfig, /) -> None: ...
 
 def mesh(dimensions: Sequence[tuple[int, int, int]]) -> engine.Topology:
     """

@@ -187,6 +187,14 @@ class LatencyCauses(Table):
     )
 
 
+class FrontendCause(Table):
+    """One more part where an API server takes time."""
+
+    frontend_ps: Int64 = optional_ps(
+        "Waiting for the API server's process, and its work, before the engine and after its steps."
+    )
+
+
 @dataclass(eq=False)
 class KvTransferColumns(Table):
     """How KV went from group to group, in the order of the workload; null where one group did all.

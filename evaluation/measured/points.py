@@ -49,6 +49,8 @@ class Point:
     """What the page states in place of a version, such as its month."""
     median_tpot: bool = False
     """The page states the median of TPOT instead of its mean."""
+    endpoint: str = ""
+    """What the page's client asked: "chat" or "completions"; empty: not known."""
     trace: str = ""
     """Trace of the data folder that the run served, with its arrivals."""
 
@@ -101,6 +103,7 @@ def _point(row: dict[str, str]) -> Point:
         output_tokens=_number(outputs),
         concurrency=0 if row["max_concurrency"] == "inf" else int(row["max_concurrency"]),
         options=_options(row),
+        endpoint=next((name for page, name in ENDPOINTS.items() if page in row["source"]), ""),
         grade=row["grade"],
         real={name: value for name, value in real.items() if not math.isnan(value)},
         lengths=tuple(zip(*LENGTHS.get(row["id"], ()), strict=True)),
@@ -110,6 +113,8 @@ def _point(row: dict[str, str]) -> Point:
     )
 
 
+ENDPOINTS = {"gpustack": "chat"}
+"""Pages that state their client's endpoint (vllm bench serve --backend openai-chat)."""
 SERVE_OPTIONS = ("--max-model-len", "--gpu-memory-utilization")
 """Options of the published command that the simulator has, too; each takes a value."""
 

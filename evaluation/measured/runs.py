@@ -51,6 +51,7 @@ def simulate(
         "--engine-profile",
         profile or profile_of(point),
         *(("--max-concurrency", str(point.concurrency)) if point.concurrency else ()),
+        *(("--endpoint", point.endpoint) if point.endpoint else ()),
         *point.options,
         *more,
     ]

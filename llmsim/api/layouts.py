@@ -58,12 +58,16 @@ def _with_all_shards(plans: "list[LayoutPlan]", lower: Lower) -> "list[LayoutPla
 
 
 def _refuse(cluster: "ClusterModel", options: RunOptions, plans: "list[LayoutPlan]") -> None:
+    asked = any(
+        group.engine.endpoint is not None for plan in plans for group in plan.lowered.groups
+    )
     shared = [plan.name for plan in plans if plan.lowered.network is not None]
     for is_so, what, remedy in (
         (options.tiers is not None, "KV tiers (--prefix-storage)", "leave them out"),
         (options.outside, "steps timed by another ASTRA-sim", "leave --network-backend out"),
         (bool(shared), f"groups of {', '.join(shared)} that share links or memory", "keep apart"),
         (options.graphs is not None, "--graphs", "leave it out"),
+        (asked, "an endpoint of the API server", "leave endpoint out"),
     ):
         if is_so:
             raise NotYetError(

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from llmsim.columns import (
     FILES,
     Column,
+    FrontendCause,
     GroupCounters,
     KvTierTotals,
     LinkColumns,
@@ -29,9 +30,11 @@ def columns_page() -> str:
     """The page in Markdown, a section per table."""
     sections = [_section(f"`{name}`", columns) for name, columns in FILES.items()]
     drafts = "`requests.parquet` of a run with speculation, in addition"
+    frontend = "`requests.parquet` of a run with an endpoint of the API server, in addition"
     sections.insert(1, _section(drafts, RequestDrafts.COLUMNS))
     classes = "`requests.parquet` of a trace with `slo_class`, in addition"
     sections.insert(2, _section(classes, RequestClass.COLUMNS))
+    sections.insert(3, _section(frontend, FrontendCause.COLUMNS))
     for name, table in IN_MEMORY.items():
         shown = [column for column in table.COLUMNS if column.in_files]
         sections.append(_section(f"`{name}`", shown))

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from llmsim.columns import (
     FILES,
     Column,
+    FrontendCause,
     KvTransferColumns,
     LatencyCauses,
     RequestClass,
@@ -101,14 +102,15 @@ def request_table(results: Results) -> "pa.Table":
 
 def _request_columns(results: Results) -> Sequence[Column]:
     """The columns of requests.parquet, without the causes of latency that the run cannot have;
-    those of drafts only where some group speculates, and the class only where the trace has
-    classes.
+    those of drafts only where some group speculates, the front end only where it takes time, and
+    the class only where the trace has classes.
     """
     absent = {column.name for column in LatencyCauses.COLUMNS} - results.blame.keys()
     *columns, itl = (one for one in FILES["requests.parquet"] if one.name not in absent)
+    frontend = FrontendCause.COLUMNS if "frontend_ps" in results.blame else ()
     drafts = () if results.drafts is None else RequestDrafts.COLUMNS
     classes = () if results.workload.slo_class is None else RequestClass.COLUMNS
-    return (*columns, *drafts, *classes, itl)
+    return (*columns, *frontend, *drafts, *classes, itl)
 
 
 def session_table(results: Results) -> "pa.Table":
@@ -185,8 +187,8 @@ def _progress(results: Results, rows: slice) -> dict[str, _Masked]:
         times = getattr(requests, end)[rows]
         columns[name] = (times - arrival, times < 0)
     never_left = np.maximum(requests.finish_ps[rows], requests.cancelled_ps[rows]) < 0
-    for name, parts in results.blame.items():
-        columns[name] = (parts[rows], never_left)
+    for name, part_ps in results.blame.items():
+        columns[name] = (part_ps[rows], never_left)
     joules = np.zeros(len(arrival)) if results.energy is None else results.energy.request_j[rows]
     columns["energy_j"] = (joules, np.full(len(joules), results.energy is None))
     for column in RequestDrafts.COLUMNS if results.drafts is not None else ():

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from llmsim import _native
 from llmsim.config import Deployment, EngineArgs, Group, with_model_limits
 from llmsim.config.engine.profile import load_profile
+from llmsim.config.units import ns_to_ps
 from llmsim.core import GroupInfo
 from llmsim.costs import (
     AttentionCost,
@@ -23,6 +24,7 @@ from llmsim.lowering.adjust.ablation_terms import COLD_KV
 from llmsim.lowering.adjust.apply import adjusted_costs
 from llmsim.lowering.adjust.power_cap import clock_ppm, costs_at_clock
 from llmsim.lowering.afd.rows import of_operators, unused_attention, with_rows_of_all
+from llmsim.lowering.api_server import api_server, frontend_costs
 from llmsim.lowering.context_parallel import with_gathered_context
 from llmsim.lowering.cuda_graphs import graph_rules, padded_mixed
 from llmsim.lowering.drafter import (
@@ -66,6 +68,7 @@ from llmsim.model import (
     DEFAULT_NUM_SMS,
     Layout,
     MemoryLedger,
+    ModelConfig,
     Operator,
     load_hardware,
     load_model,
@@ -79,7 +82,12 @@ def placed_at(lowered: LoweredGroup, group: Group) -> LoweredGroup:
     group = replace(group, engine=lowered.engine)
     before = lowered.native
     native = _native_group(
-        group, before.model, lowered.offload, lowered.draft, before.api_latency_per_token_ps
+        group,
+        lowered.model,
+        before.model,
+        lowered.offload,
+        lowered.draft,
+        before.api_latency_per_token_ps,
     )
     return replace(lowered, native=native, info=replace(lowered.info, index=group.index))
 
@@ -135,7 +143,7 @@ def lower_group(
         links=links,
         expanded=expanded_config(ops, program_costs, linked.as_messages, links) if exact else None,
         scheduler=None if computes_ffns(group) else _scheduler(group, request, ledger, program),
-        native=_native_group(group, model_index, offload, draft, per_token_ps),
+        native=_native_group(group, model, model_index, offload, draft, per_token_ps),
         draft=draft,
         engine=engine,
         offload=offload,
@@ -433,6 +441,7 @@ def with_queueing(engine: EngineArgs, plugin: str, overheads: Coefficients) -> E
 
 def _native_group(
     group: Group,
+    model: ModelConfig,
     model_index: int,
     offload: OffloadPlan | None,
     draft: DraftPlan | None,
@@ -451,7 +460,10 @@ def _native_group(
     native.stages_wait = (
         group.pp > 1 and group.engine.async_scheduling and not group.engine.use_v2_model_runner
     )
-    native.api_latency_ps = group.engine.api_latency_ps
+    latency_ps = ns_to_ps(frontend_costs(group.engine, model).latency_ns)
+    native.api_latency_ps = group.engine.api_latency_ps + latency_ps
+    if not computes_ffns(group):
+        native.api_server = api_server(group.engine, model, group.pd_type)
     native.api_latency_per_token_ps = per_token_ps
     native.role = _native.Role.FFN if computes_ffns(group) else ROLES[group.pd_type]
     return native

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from llmsim.columns import KvTierTotals, LatencyCauses
+from llmsim.columns import KvTierTotals
 from llmsim.core import (
     FEATURES,
     PS_PER_MS,
@@ -249,9 +249,8 @@ def _blame(results: Results) -> dict[str, Any]:
     """
     rows = finished_rows(results.requests)
     totals = {
-        column.name.removesuffix("_ps"): exact_sum(results.blame[column.name][rows])
-        for column in LatencyCauses.COLUMNS
-        if column.name in results.blame
+        name.removesuffix("_ps"): exact_sum(part_ps[rows])
+        for name, part_ps in results.blame.items()
     }
     total_ps = sum(totals.values())
     return {

@@ -72,7 +72,7 @@ def test_profiles_name_every_rule_of_the_scheduler() -> None:
 def test_host_time_shows_without_async_scheduling() -> None:
     eleven, older = engine(engine_profile="vllm-0.11"), engine(engine_profile="vllm-0.5.4")
     assert not eleven.async_scheduling
-    assert (eleven.host_gap_ps, eleven.host_sequence_ps) == (600_000_000, 0)
+    assert (eleven.host_gap_ps, eleven.host_sequence_ps) == (600_000_000, 18_000_000)
     assert (older.host_gap_ps, older.host_sequence_ps) == (1_500_000_000, 75_000_000)
     ahead = engine(engine_profile="vllm-0.11", async_scheduling=True)
     assert (ahead.host_gap_ps, ahead.host_sequence_ps) == (0, 0)

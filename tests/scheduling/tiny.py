@@ -54,6 +54,9 @@ class Options:
     next_call: list[int] = field(default_factory=list)
     api_latency_ms: float = 0
     api_latency_per_token_ms: float = 0
+    api_server_ms: tuple[float, float, float] = (0, 0, 0)
+    """Work of its API server's processes on a request, a prompt token and a chunk of an answer."""
+    api_processes: int = 1
     ranking: str = ""
     """A native ranking; empty: none."""
     ranking_parameters: dict[str, int] = field(default_factory=dict)
@@ -139,6 +142,10 @@ def built(requests: list[tuple[float, int, int]], options: Options, policies: An
     group = _native.GroupConfig()
     group.depth, group.api_latency_ps = options.depth, round(options.api_latency_ms * MS)
     group.api_latency_per_token_ps = round(options.api_latency_per_token_ms * MS)
+    request, prompt_token, chunk = (round(one * MS) for one in options.api_server_ms)
+    server = group.api_server
+    server.processes, server.request_ps = options.api_processes, request
+    server.prompt_token_ps, server.chunk_ps = prompt_token, chunk
     scheduler = configuration(options)
     if policies is not None:
         scheduler = scheduler.with_policies(policies)

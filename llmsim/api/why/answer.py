@@ -13,7 +13,6 @@ from llmsim.api.why.machines import limits
 from llmsim.api.why.request import RequestStory, story_of
 from llmsim.api.why.seen import (
     METRICS,
-    PARTS,
     Rows,
     Seen,
     checked_metric,
@@ -252,7 +251,7 @@ def _blame(seen: Seen) -> dict[str, dict[str, dict[str, float]]]:
                 "slowest_ms": _mean_ms(parts[part][seen.cohort]),
                 "all_ms": _mean_ms(parts[part][seen.known]),
             }
-            for part in PARTS
+            for part in parts
         }
         for name, parts in (
             ("before_first_token", seen.before),

@@ -21,6 +21,7 @@ COLORS = {
     "kv_transfer": "#8d7fe0",
     "preemption": "#e34948",
     "abandoned": "#cfcdc6",
+    "frontend": "#6d6c66",
 }
 
 
@@ -50,20 +51,21 @@ def _blame(ax: Any, blame: dict[str, Any], why: "Why") -> None:
         spans = spans[:1] if why.seen.metric == "ttft" else spans[1:]
     for span, label in spans:
         for who, name in (("slowest_ms", "slowest"), ("all_ms", "all")):
-            bars.append((f"{label}, {name}", {part: blame[span][part][who] for part in PARTS}))
+            parts = {part: value[who] for part, value in blame[span].items()}
+            bars.append((f"{label}, {name}", parts))
         if why.request is not None:
             story = why.request
             of_request = story.before if span == "before_first_token" else story.after
             bars.append((f"{label}, request {story.name}", of_request))
     for number, (_, parts) in enumerate(bars):
         left = 0.0
-        for part in PARTS:
+        for part in parts:
             ax.barh(number, parts[part], left=left, color=COLORS[part], height=0.7)
             left += parts[part]
     ax.set_yticks(range(len(bars)), [label for label, _ in bars])
     ax.invert_yaxis()
     ax.set_xlabel("mean ms per request")
-    used = [part for part in PARTS if any(parts[part] for _, parts in bars)]
+    used = [part for part in PARTS if any(parts.get(part) for _, parts in bars)]
     handles = [ax.barh([0], [0], color=COLORS[part]) for part in used]
     ax.legend(handles, [LEGEND[part] for part in used], frameon=False, fontsize=8)
 

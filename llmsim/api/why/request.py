@@ -1,14 +1,15 @@
 """The story of one request: its events, the parts of its latency, and behind whom it waited."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from llmsim.api.why.blockers import Blockers
-from llmsim.api.why.seen import PARTS, Seen
+from llmsim.api.why.seen import Seen
 from llmsim.config.errors import InputError, nearest
-from llmsim.core import PS_PER_MS, PS_PER_S, Status
+from llmsim.core import PS_PER_MS, PS_PER_S, Int64, Status
 
 MOST_BLOCKERS = 5
 DIGITS = 6
@@ -86,8 +87,8 @@ def story_of(seen: Seen, request: str | int) -> RequestStory:
         input_tokens=int(results.workload.input_tokens[row]),
         output_tokens=int(requests.emitted_tokens[row]),
         events=tuple(_events(seen, row, arrival)),
-        before={part: round(int(seen.before[part][row]) / PS_PER_MS, DIGITS) for part in PARTS},
-        after={part: round(int(seen.after[part][row]) / PS_PER_MS, DIGITS) for part in PARTS},
+        before=_parts_ms(seen.before, row),
+        after=_parts_ms(seen.after, row),
         behind=tuple(
             (
                 seen.name(int(others[at])),
@@ -97,6 +98,10 @@ def story_of(seen: Seen, request: str | int) -> RequestStory:
             for at in order
         ),
     )
+
+
+def _parts_ms(parts: Mapping[str, Int64], row: int) -> dict[str, float]:
+    return {part: round(int(ps[row]) / PS_PER_MS, DIGITS) for part, ps in parts.items()}
 
 
 def _events(seen: Seen, row: int, arrival: int) -> list[tuple[str, float]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llmsim.columns import LatencyCauses
+from llmsim.columns import FrontendCause, LatencyCauses
 from llmsim.config.errors import InputError, nearest
 from llmsim.core import PS_PER_MS, Int64, Status
 
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 METRICS = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "end-to-end latency"}
 PARTS = tuple(
     one.name.removesuffix("_ps")
-    for one in LatencyCauses.COLUMNS
+    for one in (*LatencyCauses.COLUMNS, *FrontendCause.COLUMNS)
     if one.name != "reconfigure_ps"  # counts as preemption here
 )
+"""Parts of a latency; a run without an endpoint of the API server has no front end."""
 WAITING = ("queue", "wait", "preemption")
 """Parts of a latency that pass before or between a request's own steps."""
 FEWEST = 3
@@ -128,7 +129,7 @@ class Seen:
             return self.before
         if self.metric == "tpot":
             return self.after
-        return {name: self.before[name] + self.after[name] for name in PARTS}
+        return {name: before + self.after[name] for name, before in self.before.items()}
 
     def share(self, *names: str, rows: Rows | None = None) -> float:
         """The share of these parts in the time of the cohort, or of other rows."""
@@ -196,7 +197,7 @@ class Seen:
 
 def _parts(blame: Mapping[str, Int64]) -> dict[str, Int64]:
     """By part; switches of layouts take requests from their groups like preemptions."""
-    parts = {name: blame[f"{name}_ps"] for name in PARTS}
+    parts = {name: blame[f"{name}_ps"] for name in PARTS if f"{name}_ps" in blame}
     if "reconfigure_ps" in blame:
         parts["preemption"] = parts["preemption"] + blame["reconfigure_ps"]
     return parts

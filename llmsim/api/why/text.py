@@ -20,6 +20,7 @@ LEGEND = {
     "kv_transfer": "KV transfer",
     "preemption": "preemption",
     "abandoned": "abandoned",
+    "frontend": "front end",
 }
 MARKS = {
     "api": "a",
@@ -32,6 +33,7 @@ MARKS = {
     "kv_transfer": "k",
     "preemption": "x",
     "abandoned": "-",
+    "frontend": "f",
 }
 WIDTH = 64
 MOST_WHAT_IFS = 6
@@ -90,7 +92,7 @@ def _blame(blame: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Iterator[s
     before, after = blame["before_first_token"], blame["after_first_token"]
     yield f"{'Mean ms per request':20}{'to the first token':>22}{'after it':>22}"
     yield f"{'':20}{'slowest':>11}{'all':>11}{'slowest':>11}{'all':>11}"
-    for part in PARTS:
+    for part in before:
         row = [one[part][who] for one in (before, after) for who in ("slowest_ms", "all_ms")]
         if any(row):
             yield f"{LEGEND[part]:20}" + "".join(f"{value:>11,.1f}" for value in row)
@@ -148,7 +150,7 @@ def _story(story: "RequestStory") -> Iterator[str]:
 def _bar(parts: Mapping[str, Any], total: float) -> str:
     """One character for each 1/WIDTH of the time, by the part in its middle."""
     ends, at = [], 0.0
-    for part in PARTS:
+    for part in parts:
         at += parts[part]
         ends.append((at, part))
     middles = [(i + 0.5) * total / WIDTH for i in range(WIDTH)]

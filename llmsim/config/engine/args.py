@@ -10,6 +10,7 @@ from llmsim.config.engine.defaults import (
     StepLimits,
     check_version,
     settle_batch,
+    settle_frontend,
     settle_graphs,
     settle_host,
     settle_limits,
@@ -28,8 +29,28 @@ CLUSTER_FILE = "cluster file"
 
 
 _SHOWN_APART = ("origin", "limits", "scheduler_parameters", "wanted_profile")
-_SHOWN_IF_SET = ("host_sequence_ps", "native_sampler")
+_SHOWN_IF_SET = (
+    "host_sequence_ps",
+    "native_sampler",
+    "endpoint",
+    "api_server_count",
+    "api_request_ps",
+    "api_prompt_token_ps",
+    "api_chunk_ps",
+)
 """Options of later versions, which runs that do not use them do not show."""
+
+
+_IN_PS = (
+    "api_latency",
+    "api_request",
+    "api_prompt_token",
+    "api_chunk",
+    "host_gap",
+    "host_sequence",
+    "ttft_target",
+    "launch",
+)
 
 
 @dataclass(frozen=True)
@@ -75,6 +96,16 @@ class EngineArgs:
     launch_ps: int
     """Host time of one launch."""
     api_latency_ps: int
+    endpoint: str | None
+    """What clients ask: "completions" or "chat"; None: the engine itself."""
+    api_server_count: int | None
+    """Processes of its API server; None: one."""
+    api_request_ps: int | None
+    """Work of a process for each request, prompt token and chunk of an answer; None: what the
+    profile says of the endpoint.
+    """
+    api_prompt_token_ps: int | None
+    api_chunk_ps: int | None
     host_gap_ps: int
     """Idle time of the device between two steps, and (`host_sequence_ps`) for each sequence."""
     host_sequence_ps: int
@@ -191,8 +222,10 @@ def resolve_engine(
     settle_host(values, origin, positions, profile)
     if values["dtype"] == "auto":
         values["dtype"], origin["dtype"] = None, "model"
-    for name in ("api_latency", "host_gap", "host_sequence", "ttft_target", "launch"):
-        values[f"{name}_ps"] = ns_to_ps(values.pop(f"{name}_ns"))
+    settle_frontend(values, positions, profile)
+    for name in _IN_PS:
+        given = values.pop(f"{name}_ns")
+        values[f"{name}_ps"] = None if given is None else ns_to_ps(given)
         origin[f"{name}_ps"] = origin.pop(f"{name}_ns")
     named = [layer for layer in layers if layer.profile is not None]
     origin["engine_profile"] = origin["wanted_profile"] = named[0].origin if named else "default"
@@ -300,6 +333,9 @@ def stand_in_notes(engines: Iterable[EngineArgs]) -> tuple[str, ...]:
 OTHER_NAMES = MappingProxyType(
     {
         "api_latency_ns": "api_latency_ps",
+        "api_request_ns": "api_request_ps",
+        "api_prompt_token_ns": "api_prompt_token_ps",
+        "api_chunk_ns": "api_chunk_ps",
         "cudagraph_capture_sizes": "cuda_graph_sizes",
         "host_gap_ns": "host_gap_ps",
         "host_sequence_ns": "host_sequence_ps",

@@ -185,6 +185,27 @@ def settle_host(
             origin[name] = f"engine profile {profile.name}, synchronous"
 
 
+def settle_frontend(
+    values: Mapping[str, Any], positions: Positions, profile: EngineProfile
+) -> None:
+    """Options of the API server say something only of an endpoint."""
+    endpoint = values["endpoint"]
+    if endpoint is not None:
+        if endpoint not in profile.frontend and values["api_request_ns"] is None:
+            raise InputError(
+                f"{positions['endpoint']('endpoint')} is {endpoint}, of which the engine profile "
+                f"{profile.name} does not say what a request takes; give api_request_ns, or remove "
+                "it"
+            )
+        return
+    for name in ("api_server_count", "api_request_ns", "api_prompt_token_ns", "api_chunk_ns"):
+        if name in positions:
+            raise InputError(
+                f"{positions[name](name)} is given, but no endpoint is, so that the API server "
+                "takes no part; give endpoint (completions or chat), or remove it"
+            )
+
+
 def settle_graphs(values: dict[str, Any], origin: dict[str, str], profile: EngineProfile) -> None:
     tokens, speculation = values["max_num_batched_tokens"], values["speculation"]
     query = 1 if speculation is None else 1 + speculation.tokens

@@ -334,6 +334,24 @@ class EngineOptions(Section):
             "Sets the time between a request's arrival at the server and in the engine's queue."
         ),
     )
+    endpoint: Annotated[Literal["completions", "chat"] | None, OnCommandLine(str)] = Field(
+        default=None,
+        description="Lets clients ask this endpoint of the API server, whose work takes time; if "
+        "not given, times are those of the engine.",
+    )
+    api_server_count: Annotated[
+        Annotated[int, Field(ge=1, le=1 << 10)] | None, OnCommandLine(int)
+    ] = Field(default=None, description="Sets the processes of an instance's API server.")
+    api_request_ns: TimeNs | None = Field(
+        default=None, description="Sets what an API server process works on each request."
+    )
+    api_prompt_token_ns: TimeNs | None = Field(
+        default=None, description="Sets what an API server process works on each prompt token."
+    )
+    api_chunk_ns: TimeNs | None = Field(
+        default=None,
+        description="Sets what an API server process works on each chunk of an answer.",
+    )
     host_gap_ns: TimeNs | None = Field(
         default=None, description="Sets the idle time of the device between two steps."
     )

@@ -5,7 +5,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -157,6 +157,17 @@ class V2RunnerRules:
 
 
 @dataclass(frozen=True)
+class FrontendCosts:
+    """What one process of an API server works, ns, and what passes beside its work."""
+
+    request_ns: int
+    prompt_token_ns: int
+    chunk_ns: int
+    latency_ns: int
+    """Between a client and its engine, beyond the process's work and `api_latency_ns`."""
+
+
+@dataclass(frozen=True)
 class EngineProfile:
     """One engine version; immutable."""
 
@@ -199,6 +210,11 @@ class EngineProfile:
     """The long-prefill threshold does not hold for a request that is alone."""
     rules: tuple[str, ...] = ()
     """Of `VERSION_RULES`, those that hold; none does in vLLM 0.24."""
+
+    frontend: Mapping[str, FrontendCosts] = field(default_factory=dict)
+    """By endpoint; "chat_harmony" is the chat endpoint of models that it renders without a
+    template.
+    """
 
     def schedules_by(self, rule: str) -> bool:
         """Whether the rule holds in this version."""
@@ -296,6 +312,9 @@ def load_profile(name: str) -> EngineProfile:
         eager_launch_ns=data["launch"]["eager_ns"],
         host_gap_ns=host.get("step_ns", 0),
         host_sequence_ns=host.get("sequence_ns", 0),
+        frontend=MappingProxyType(
+            {name: FrontendCosts(**costs) for name, costs in (data.get("frontend") or {}).items()}
+        ),
         options=tuple(data.get("schedule", {}).get("options", ())),
         second_token_budget=data.get("schedule", {}).get("second_token_budget", False),
         async_stages=data.get("schedule", {}).get("async_stages", False),

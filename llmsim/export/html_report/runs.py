@@ -64,9 +64,10 @@ class Run:
         rows = np.arange(len(total))
         if slowest:
             rows = np.flatnonzero(total >= np.percentile(total, 99))
-        return [
-            float(self.tables.ps(f"{part}_ps")[rows].clip(0).mean()) / PS_PER_MS for part in PARTS
-        ]
+        parts = {part: self.tables.ps(f"{part}_ps") for part in PARTS}
+        if "frontend_ps" in self.tables.requests.column_names:  # the API server, too
+            parts["api"] = parts["api"] + self.tables.ps("frontend_ps")
+        return [float(part[rows].clip(0).mean()) / PS_PER_MS for part in parts.values()]
 
     @cached_property
     def steps(self) -> dict[str, NDArray[Any]]:

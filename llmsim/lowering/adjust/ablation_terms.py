@@ -70,6 +70,11 @@ TERMS: Mapping[str, Term] = MappingProxyType(
             "the engine sees a request the moment it arrives",
             "the engine profile's api_latency_ns, from the stamps of recorded runs",
         ),
+        "frontend": Term(
+            "work of the API server's processes on requests, prompts and chunks of answers",
+            "clients and engine exchange prompts and tokens in no time",
+            "the engine profile's frontend, by endpoint; off unless an endpoint is given",
+        ),
         "host_gap": Term(
             "idle time of the device between two steps",
             "a step starts when the one before ends",
@@ -141,6 +146,7 @@ def engine_without(engine: EngineArgs, disabled: Sequence[str]) -> EngineArgs:
         "graph_padding": ("cuda_graph_sizes", ()),
         "prefix_cache": ("enable_prefix_caching", False),
         "api_latency": ("api_latency_ps", 0),
+        "frontend": ("endpoint", None),
         "host_gap": ("host_gap_ps", 0),
         "host_sequence": ("host_sequence_ps", 0),
     }

@@ -268,6 +268,12 @@ void bind_configs(nb::module_& m) {
       .value("PREFILL", Role::kPrefill)
       .value("DECODE", Role::kDecode)
       .value("FFN", Role::kFfn);
+  nb::class_<ApiServerConfig>(m, "ApiServerConfig", "Work of the processes of an API server.")
+      .def(nb::init<>())
+      .def_rw("processes", &ApiServerConfig::processes)
+      .def_rw("request_ps", &ApiServerConfig::request)
+      .def_rw("prompt_token_ps", &ApiServerConfig::prompt_token)
+      .def_rw("chunk_ps", &ApiServerConfig::chunk);
   nb::class_<GroupConfig>(m, "GroupConfig")
       .def(nb::init<>())
       .def_rw("index", &GroupConfig::index)
@@ -280,7 +286,8 @@ void bind_configs(nb::module_& m) {
       .def_rw("max_queued_requests", &GroupConfig::max_queued_requests)
       .def_rw("max_queued_tokens", &GroupConfig::max_queued_tokens)
       .def_rw("api_latency_ps", &GroupConfig::api_latency)
-      .def_rw("api_latency_per_token_ps", &GroupConfig::api_latency_per_token);
+      .def_rw("api_latency_per_token_ps", &GroupConfig::api_latency_per_token)
+      .def_rw("api_server", &GroupConfig::api_server);
 }
 
 void bind_expanded(nb::module_& m) {

@@ -82,10 +82,24 @@ nb::dict transfer_columns(const Simulation& s) {
 
 nb::dict exchange_columns(const Simulation& s) { return to_dict(exchange_table(s)); }
 
-nb::dict blame_columns(const Simulation& s) { return to_dict(blame(s)); }
+namespace {
+
+// The front end is a cause of its own where it takes time.
+nb::dict blame_dict(BlamedLatency parts) {
+  for (std::size_t i = 0; i < parts.frontend.size(); ++i) parts.api[i] -= parts.frontend[i];
+  std::vector<Ps> frontend = std::move(parts.frontend);
+  const bool any = !frontend.empty();
+  nb::dict columns = to_dict(static_cast<LatencyBreakdown&&>(parts));
+  if (any) columns["frontend_ps"] = to_array(std::move(frontend));
+  return columns;
+}
+
+}  // namespace
+
+nb::dict blame_columns(const Simulation& s) { return blame_dict(blame(s)); }
 
 nb::dict first_token_blame_columns(const Simulation& s) {
-  return to_dict(blame(s, BlamedSpan::FirstToken));
+  return blame_dict(blame(s, BlamedSpan::FirstToken));
 }
 
 nb::dict counter_columns(const Simulation& s) { return dict_of_totals(group_totals(s)); }

@@ -30,7 +30,17 @@ Group::Group(GroupConfig config, std::unique_ptr<Scheduler> scheduler, GroupCost
       sequences_(sequences),
       log_(log),
       slots_(static_cast<std::size_t>(config.depth)),
-      most_futile_preemptions_(kCircles * scheduler_->limits().max_model_len + kMoreCircles) {}
+      most_futile_preemptions_(kCircles * scheduler_->limits().max_model_len + kMoreCircles) {
+  if (!config.api_server.works()) return;
+  if (config.role != Role::kBoth)
+    throw std::invalid_argument("an API server's work is for groups that give whole answers");
+  if (config.api_server.processes < 1)
+    throw std::invalid_argument("an API server has at least one process");
+  log_.use_api_servers();
+  streamed_.resize(at(config.api_server.processes));
+  for (std::size_t process = 0; process < streamed_.size(); ++process)
+    api_servers_.push_back(std::make_unique<ApiServer>(config.api_server, process, *this));
+}
 
 bool Group::may_queue(RequestId request) const {
   if (config_.max_queued_requests > 0 && num_waiting() >= config_.max_queued_requests) return false;
@@ -62,9 +72,57 @@ void Group::receive(RequestId request, Ps now) {
     return;
   }
   sequences_[request].status = static_cast<std::uint8_t>(Status::kWaiting);
-  insert_by_time(inbox_, {seen, request});  // a long prompt is overtaken
   received_tokens_ += sequences_[request].prompt_tokens;
   ++outstanding_;
+  if (api_servers_.empty())
+    return insert_by_time(inbox_, {seen, request});  // a long prompt is overtaken
+  log_.queued[request] = kNever;
+  api_servers_[process_of(request)]->tokenize(request, sequences_[request].prompt_tokens, now);
+}
+
+void Group::tokenized(RequestId request, Ps now) {
+  log_.tokenized[request] = now;
+  const Ps seen = log_.queued[request] = now + latency_of(request);
+  insert_by_time(inbox_, {seen, request});
+  const auto gone = std::ranges::find(left_early_, request);
+  if (gone != left_early_.end()) {
+    left_early_.erase(gone);
+    insert_by_time(aborts_, {seen, request});
+  }
+  wake_if_idle(now);
+}
+
+// Each process sends the chunks of its own requests.
+void Group::answer_clients(Ps now) {
+  const std::size_t step = output_times_.size() - 1;
+  std::vector<StepAnswers> answers(api_servers_.size(), StepAnswers{step, {}, {}});
+  for (const Item& item : slots_[last_].batch.items)
+    if (item.emits) answers[process_of(item.request)].items.push_back(item);
+  for (const RequestId request : finished_)
+    answers[process_of(request)].finished.push_back(request);
+  for (std::size_t process = 0; process < answers.size(); ++process) {
+    streamed_[process].push_back(now);
+    StepAnswers& mine = answers[process];
+    if (!mine.items.empty() || !mine.finished.empty())
+      api_servers_[process]->stream(std::move(mine), now);
+  }
+}
+
+void Group::streamed(std::size_t process, const StepAnswers& answers, Ps now) {
+  streamed_[process][answers.step] = now;
+  for (const Item& item : answers.items) {
+    const RequestId request = item.request;
+    if (log_.emitted_tokens[request] > 0 && log_.first_streamed[request] == kNever)
+      log_.first_streamed[request] = now;
+  }
+  for (const RequestId request : answers.finished) log_.last_streamed[request] = now;
+  completion_->step_done(answers.finished, answers.items, now);
+}
+
+void Group::close_api_servers(Ps now) {
+  for (const auto& server : api_servers_)
+    for (const RequestId request : server->close(now)) scheduler_->add(request);
+  left_early_.clear();
 }
 
 void Group::insert_by_time(std::deque<Arrival>& queue, const Arrival& arrival) {
@@ -95,9 +153,11 @@ void Group::mark_referred(std::vector<bool>& requests) const {
       requests[at(item.request)] = true;
   for (const std::deque<Arrival>* queue : {&inbox_, &aborts_, &moved_})
     for (const Arrival& arrival : *queue) requests[at(arrival.request)] = true;
+  for (const auto& server : api_servers_) server->mark_referred(requests);
 }
 
 void Group::abort(RequestId request, Ps now) {
+  if (log_.queued[request] == kNever) return left_early_.push_back(request);
   insert_by_time(aborts_, {std::max(now + config_.api_latency, log_.queued[request]), request});
 }
 
@@ -132,7 +192,11 @@ void Group::on_step_done(Ps now) {
   step_done_posted_ = false;
   finished_.clear();
   complete_oldest(now, finished_);
-  completion_->step_done(finished_, slots_[last_].batch.items, now);
+  if (api_servers_.empty()) {
+    completion_->step_done(finished_, slots_[last_].batch.items, now);
+  } else {
+    answer_clients(now);
+  }
   if (step_ends_ != nullptr) step_ends_->step_ended(now);
   // Whatever else happens at this very time happens before the group schedules.
   if (events().anything_now()) {
@@ -191,6 +255,7 @@ std::string Group::unfinished() const {
 
 // What its engine has not seen is added first, so that one way leads out for all.
 void Group::hand_back(std::span<const RequestId> requests, Ps now, bool keep_answers) {
+  close_api_servers(now);
   for (const Arrival& arrival : inbox_) scheduler_->add(arrival.request);
   inbox_.clear();
   for (Arrival& gone : aborts_) gone.seen = std::min(gone.seen, now);

@@ -11,6 +11,7 @@
 
 #include "base/sparse_column.h"
 #include "events/entity.h"
+#include "group/api_server.h"
 #include "group/completion.h"
 #include "group/observers.h"
 #include "kv/key_log.h"
@@ -63,6 +64,7 @@ struct GroupConfig {
   std::int32_t max_queued_requests = 0;  // that wait; more are turned away; 0: no limit
   std::int64_t max_queued_tokens = 0;    // of prompts that wait, together; 0: no limit
   Ps api_latency_per_token = 0;          // and more of it for each token of its prompt
+  ApiServerConfig api_server;            // work of its API server's processes
   std::shared_ptr<const OffloadConfig> offload{};  // null: weights and KV are on its devices
   std::shared_ptr<const Drafter>
       drafter{};  // who proposes drafts; null: nobody, or not on its devices
@@ -102,8 +104,14 @@ class Group final : public Entity, public StepSink {
   // A request is on its way from the API server; the engine sees it api_latency later. One that
   // another engine has seen before is seen at once.
   void receive(RequestId request, Ps now);
-  // From its arrival until the engine sees it.
+  // From its arrival, or from when its API server passes it on, until the engine sees it.
   Ps latency_of(RequestId request) const;
+  // Its API server has the tokens of the prompt, and the engine sees them api_latency later.
+  void tokenized(RequestId request, Ps now);
+  // A process of its API server has sent what a step gave to the clients.
+  void streamed(std::size_t process, const StepAnswers& answers, Ps now);
+  // Processes of its API server; none where it takes no time. Each is entered into the loop.
+  const std::vector<std::unique_ptr<ApiServer>>& api_servers() const { return api_servers_; }
   // The client of a request that was received has gone; the engine learns it api_latency later, and
   // acts on it before the next outputs or the next batch.
   void abort(RequestId request, Ps now);
@@ -207,14 +215,12 @@ class Group final : public Entity, public StepSink {
     const Ps arrival = inbox_.empty() ? kEndOfTime : inbox_.front().seen;
     return aborts_.empty() ? arrival : std::min(arrival, aborts_.front().seen);
   }
-  std::int32_t num_waiting() const {
-    return scheduler_->num_waiting() + static_cast<std::int32_t>(inbox_.size());
-  }
+  std::int32_t num_waiting() const { return scheduler_->num_waiting() + num_unseen(); }
   std::int32_t num_running() const { return scheduler_->num_running(); }
   // The scheduler's, with the requests that its engine has not seen yet among the waiting ones.
   Gauges gauges() const {
     Gauges gauges = scheduler_->gauges();
-    gauges.waiting += static_cast<std::int32_t>(inbox_.size());
+    gauges.waiting += num_unseen();
     return gauges;
   }
   // Requests received and neither finished, dropped nor refused: waiting, running, or on their way
@@ -227,6 +233,10 @@ class Group final : public Entity, public StepSink {
   // When it started.
   Ps output_start(std::size_t step) const {
     return (step > 0 ? output_times_[step - 1] : 0) + output_gaps_[step];
+  }
+  // The same as the request's client sees it.
+  const std::vector<Ps>& client_times(RequestId request) const {
+    return api_servers_.empty() ? output_times_ : streamed_[process_of(request)];
   }
   // How much of each was collectives; empty where nothing ever was.
   const std::vector<Ps>& output_communication() const { return output_communication_; }
@@ -257,6 +267,15 @@ class Group final : public Entity, public StepSink {
   std::unique_ptr<DeviceShares> shares;        // null: not recorded
 
  private:
+  // Requests that its engine has not seen.
+  std::int32_t num_unseen() const {
+    std::int32_t prompts = static_cast<std::int32_t>(inbox_.size());
+    for (const auto& server : api_servers_) prompts += server->num_prompts();
+    return prompts;
+  }
+  std::size_t process_of(RequestId request) const { return at(request) % api_servers_.size(); }
+  void answer_clients(Ps now);
+  void close_api_servers(Ps now);
   void cut_steps(Ps now);
   void on_step_done(Ps now);
   // Completes the oldest batch in flight; finished requests are appended.
@@ -307,6 +326,9 @@ class Group final : public Entity, public StepSink {
   std::vector<RequestId> finished_;  // scratch
   HandedBack handed_back_;
   std::deque<Arrival> inbox_, aborts_;
+  std::vector<std::unique_ptr<ApiServer>> api_servers_;
+  std::vector<std::vector<Ps>> streamed_;  // by process and step: when its answers were sent
+  std::vector<RequestId> left_early_;      // clients that went before their prompts were tokenised
   std::deque<Arrival> moved_;  // KV that has been moved, and its scheduler does not know yet
   Completion* completion_ = nullptr;
   GroupObserver* observer_ = nullptr;

@@ -95,6 +95,7 @@ Group& Simulation::make_group(const GroupSpec& spec) {
   if (spec.record_steps) group->steps = std::make_unique<StepRecorder>();
   if (spec.record_schedule) group->schedule = std::make_unique<ScheduleRecorder>();
   enter(*group);
+  for (const auto& server : group->api_servers()) enter(*server);
   return *groups_.emplace_back(std::move(group));
 }
 

@@ -130,6 +130,12 @@ class RequestLog : public RequestProgress {
 
   void finished(RequestId request) { finish[request] = now_; }
 
+  // API servers take time; before the first event.
+  void use_api_servers() {
+    const std::vector<Ps> never(finish.size(), kNever);
+    if (tokenized.empty()) tokenized = first_streamed = last_streamed = never;
+  }
+
   // Nothing has happened to these requests. O(everything that is noted).
   void forget(const std::vector<RequestId>& requests) {
     if (requests.empty()) return;
@@ -140,6 +146,8 @@ class RequestLog : public RequestProgress {
       drafts.forget(request);
       first_step[request] = run_first[request] = run_last[request] = -1;
       if (!load_begin.empty()) load_begin[request] = load_end[request] = kNever;
+      if (!tokenized.empty())
+        tokenized[request] = first_streamed[request] = last_streamed[request] = kNever;
     }
     const auto is_forgotten = [&](const auto& noted) { return forgotten[noted.request]; };
     std::erase_if(preempted_at, is_forgotten);
@@ -150,7 +158,10 @@ class RequestLog : public RequestProgress {
       for (const RequestId request : requests) resumes_[request] = false;
   }
 
-  std::vector<Ps> load_begin, load_end;   // empty unless somebody was parked so
+  std::vector<Ps> load_begin, load_end;  // empty unless somebody was parked so
+  // When its API server passed the prompt on, and sent the first and the last chunk; empty unless
+  // some group's API server takes time.
+  std::vector<Ps> tokenized, first_streamed, last_streamed;
   std::vector<std::int32_t> first_step;   // output index of the step in which it ran first
   std::vector<Preemption> preempted_at;   // in order of time
   std::vector<std::int32_t> share_place;  // for DeviceShares; empty unless some group records them

@@ -47,7 +47,7 @@ struct Losses {
 // Splits one request's time as its events are walked in order.
 class Walk {
  public:
-  Walk(LatencyBreakdown& blame, const RequestLog& log, const std::vector<StepSums>& timelines,
+  Walk(BlamedLatency& blame, const RequestLog& log, const std::vector<StepSums>& timelines,
        BlamedSpan span)
       : blame_(blame), log_(log), timelines_(timelines), span_(span) {}
 
@@ -56,6 +56,7 @@ class Walk {
     const StepSums& t = timeline(log_, id);
     const Ps dropped = log_.cancelled[id];
     Clock clock{arrival, dropped};
+    if (!log_.tokenized.empty()) frontend(id, clock.until(log_.tokenized[id]));
     blame_.api[id] += clock.until(log_.queued[id]);
     queued(id, log_, clock);
     if (clock.over) return;
@@ -63,6 +64,7 @@ class Walk {
       blame_.abandoned[id] =
           dropped - (runs.empty() ? log_.scheduled[id] : t.end(runs.back().last));
     if (!runs.empty()) answer(id, t, runs, losses);
+    if (!runs.empty() && dropped == kNever) streamed(id, t, runs);
   }
 
   // Of a request that switches of layouts moved from group to group.
@@ -161,6 +163,19 @@ class Walk {
 
   const StepSums& timeline(const RequestLog& log, RequestId id) const {
     return timelines_[static_cast<std::size_t>(log.group[id])];
+  }
+
+  void frontend(RequestId id, Ps time) {
+    blame_.api[id] += time;
+    blame_.frontend[id] += time;
+  }
+
+  // From the end of the step that gave the last token of the span until the client had it.
+  void streamed(RequestId id, const StepSums& t, std::span<const RequestLog::Run> runs) {
+    const bool first = span_ == BlamedSpan::FirstToken;
+    const std::vector<Ps>& sent = first ? log_.first_streamed : log_.last_streamed;
+    if (sent.empty() || sent[id] == kNever) return;
+    frontend(id, sent[id] - t.end(first ? runs.front().first : runs.back().last));
   }
 
   // From being seen by a group until it was scheduled.
@@ -278,7 +293,7 @@ class Walk {
     return lost;
   }
 
-  LatencyBreakdown& blame_;
+  BlamedLatency& blame_;
   const RequestLog& log_;
   const std::vector<StepSums>& timelines_;
   const BlamedSpan span_;
@@ -287,7 +302,7 @@ class Walk {
 
 }  // namespace
 
-LatencyBreakdown blame(const Simulation& simulation, BlamedSpan span) {
+BlamedLatency blame(const Simulation& simulation, BlamedSpan span) {
   const RequestLog& log = simulation.log();
   std::vector<StepSums> timelines;
   timelines.reserve(simulation.groups().size());
@@ -299,7 +314,8 @@ LatencyBreakdown blame(const Simulation& simulation, BlamedSpan span) {
   std::vector<RequestLog::Move> moves = log.moves;
   std::ranges::stable_sort(moves, {}, &RequestLog::Move::request);
 
-  LatencyBreakdown result(log.finish.size());
+  BlamedLatency result(log.finish.size());
+  result.frontend.resize(log.tokenized.size());
   Walk walk(result, log, timelines, span);
   EmissionSpans(log).each([&](RequestId request, std::span<const RequestLog::Run> runs) {
     const auto i = static_cast<std::size_t>(request);

@@ -51,10 +51,17 @@ struct LatencyBreakdown {
   explicit LatencyBreakdown(std::size_t n) { resize(*this, n); }
 };
 
+struct BlamedLatency : LatencyBreakdown {
+  using LatencyBreakdown::LatencyBreakdown;
+  // Part of `api`: waiting for, and in, the processes of an API server, before the engine and after
+  // its steps; empty where none takes time.
+  std::vector<Ps> frontend{};
+};
+
 // Whole: up to the last token. FirstToken: up to the first one, where the parts add up to the TTFT.
 enum class BlamedSpan { Whole, FirstToken };
 
 // Costs O(steps + requests + runs + preemptions).
-LatencyBreakdown blame(const Simulation& simulation, BlamedSpan span = BlamedSpan::Whole);
+BlamedLatency blame(const Simulation& simulation, BlamedSpan span = BlamedSpan::Whole);
 
 }  // namespace llmsim

@@ -4,6 +4,10 @@ namespace llmsim {
 
 RequestProgress request_progress(const Simulation& s) {
   RequestProgress progress = s.log();
+  for (std::size_t i = 0; i < s.log().last_streamed.size(); ++i) {
+    if (s.log().first_streamed[i] != kNever) progress.first_token[i] = s.log().first_streamed[i];
+    if (s.log().last_streamed[i] != kNever) progress.finish[i] = s.log().last_streamed[i];
+  }
   const KvTransfers* kv_transfers = s.kv_transfers();
   if (kv_transfers == nullptr) return progress;
   for (RequestId request = 0; request < static_cast<RequestId>(progress.group.size()); ++request) {

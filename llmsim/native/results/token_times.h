@@ -22,7 +22,7 @@ class TokenTimes {
   std::vector<Ps> inter_token_latencies_of(RequestId request) const;
 
  private:
-  const std::vector<Ps>& times_of(std::int16_t group) const;
+  const std::vector<Ps>& times_of(RequestId request, std::int16_t group) const;
 
   const Simulation& simulation_;
   EmissionSpans runs_;
