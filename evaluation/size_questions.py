@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from llmsim.cli.arguments import OneSentenceParser
-from llmsim.config.errors import NotYetError
 from llmsim.sizing.answer import Answer, text
 from llmsim.sizing.capacity import able
 from llmsim.sizing.measure import Bench
-from llmsim.sizing.plan import Plan, Pool
+from llmsim.sizing.plan import Plan
 from llmsim.sizing.search import FEWEST_VERIFIED, Question, cost_of
 from llmsim.sizing.shapes import units
 from llmsim.sizing.size import size
@@ -62,9 +61,10 @@ QUESTIONS = (
         {"dataset": SESSIONS, "slo": "ttft:150,tpot:15"},
     ),
     Asked(
-        "closed loop", "Qwen/Qwen3-32B", "H100",
-        {"concurrency": 100, "input": "lognormal:1000", "output_tokens": "lognormal:300",
-         "slo": "ttft:2000,tpot:40"},
+        "two SLO classes", "meta-llama/Llama-3.1-8B", "H100",
+        {"rate": 20, "classes": "chat:0.7|batch:0.3", "input": "lognormal:300|fixed:4000",
+         "output_tokens": "lognormal:150|fixed:400",
+         "slo": "chat=ttft:300,tpot:20;batch=e2el:20000"},
     ),
     Asked(
         "cheapest of five", "meta-llama/Llama-3.1-8B", "H100,H200,L40S,B200,A100-80GB-SXM",
@@ -78,21 +78,22 @@ QUESTIONS = (
 )  # fmt: skip
 
 
-def cheaper(answer: Answer) -> list[Plan]:
-    """Every deployment that costs less than the answer and meets the targets."""
+def cheaper(answer: Answer) -> tuple[int, list[Plan]]:
+    """How many deployments cost less than the answer, and those of them that meet the targets."""
     assert answer.best is not None
     question, prices = answer.found.question, answer.prices
     limit = cost_of(answer.best.plan, question, prices)
-    bench, found = Bench(), []
+    bench, count, found = Bench(), 0, []
     for device in question.devices:
         for architecture in question.architectures:
             for plan in _wholes(question, device, architecture):
                 for counts in _counts(plan, question, limit, prices):
                     wanted = plan.with_counts(*counts)
+                    count += 1
                     run, missed, problem = _able(bench, wanted, question)
                     if run is not None and run.complete and not missed and not problem:
                         found.append(wanted)
-    return found
+    return count, found
 
 
 def _able(bench: Bench, plan: Plan, question: Question) -> Any:
@@ -105,23 +106,13 @@ def _able(bench: Bench, plan: Plan, question: Question) -> Any:
 
 
 def _wholes(question: Question, device: str, architecture: str) -> list[Plan]:
-    """One instance of each layout, or one of each role for every pair of layouts."""
-    plans = [
-        plan
-        for plan, role in units(question.model, device, architecture, question.devices_per_node)
-        if role != "decode"
-    ]
-    if architecture == "colocated":
-        return plans
-    shapes = [plan.pools[0].shape for plan in plans]
-    return [
-        Plan(
-            question.model,
-            device,
-            (Pool(one, 1, "prefill"), Pool(other, 1, "decode")),
-            devices_per_node=question.devices_per_node,
-        )
-        for one, other in itertools.product(shapes, repeat=2)
+    """One instance of each layout, and one of each role for every pair of layouts."""
+    found = list(units(question.model, device, architecture, question.devices_per_node))
+    prefills = [plan.pools[0] for plan, role in found if role == "prefill"]
+    decodes = [plan.pools[1] for plan, role in found if role == "decode"]
+    return [plan for plan, role in found if role == "both"] + [
+        Plan(question.model, device, pools, devices_per_node=question.devices_per_node)
+        for pools in itertools.product(prefills, decodes)
     ]
 
 
@@ -146,16 +137,12 @@ def main() -> None:
         if given.only not in ("", asked.name):
             continue
         start = time.process_time()
-        try:
-            answer = size(asked.model, asked.device, **asked.options)
-        except NotYetError as error:
-            print(f"## {asked.name}: refused by name: {error}\n")
-            continue
+        answer = size(asked.model, asked.device, **asked.options)
         print(f"## {asked.name}: {time.process_time() - start:.1f} CPU s\n\n{text(answer)}")
         if given.check and answer.best is not None:
-            found = cheaper(answer)
+            count, found = cheaper(answer)
             shown = "; ".join(f"{one.device} {one.label}" for one in found) or "nothing"
-            print(f"Exhaustive search finds cheaper: {shown}\n")
+            print(f"Exhaustive search of {count} cheaper deployments finds: {shown}\n", flush=True)
 
 
 if __name__ == "__main__":

@@ -202,8 +202,8 @@ def _objectives(options: RunOptions, deployment: "Deployment", workload: "Worklo
     Raises InputError for a class of `--goodput` that no request has.
     """
     given = options.objectives or Objectives()
-    given.check(workload, "--goodput")
     present = set(workload.slo_class or ())
+    given.check(present, "--goodput")
     declared = {name: dict(limits) for name, limits in deployment.slo_classes if name in present}
     return given.over(declared)
 

@@ -160,7 +160,7 @@ def _kind(deployment: Deployment, group: Group, routes: Routes | None) -> tuple[
     offloads = group.offloading != Offloading()
     return (
         group.pd_type,
-        group.afd,
+        _afd_key(group.afd),
         group.model_name,
         group.hardware,
         layout,
@@ -170,6 +170,14 @@ def _kind(deployment: Deployment, group: Group, routes: Routes | None) -> tuple[
         *((group.node, repr(group.offloading)) if offloads else ()),
         *(() if routes is None else routes.signature(routes.domain(deployment, group))),
     )
+
+
+def _afd_key(role: AfdRole | None) -> tuple[object, ...] | None:
+    """What the tables of a group depend on of its role: not which groups it works with."""
+    if role is None:
+        return None
+    sides = (len(role.attention), len(role.ffn), role.attention_tp)
+    return (role.domain, role.lanes, role.dispatch, *sides)
 
 
 def _require_a_bundle(lowered: Sequence[LoweredGroup]) -> None:

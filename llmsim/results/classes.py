@@ -3,7 +3,7 @@
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,15 +37,15 @@ class Objectives:
         """These, and those of other classes that these do not name."""
         return Objectives(self.targets_ps, {**others, **self.classes_ps})
 
-    def check(self, workload: Workload, option: str) -> None:
-        """Raises InputError for a class with targets of which the trace has no request."""
-        present = set(workload.slo_class or ()) - {""}
+    def check(self, classes: Collection[str], option: str) -> None:
+        """Raises InputError for a class with targets that is none of a load's `classes`."""
+        present = {name for name in classes if name}
         for name in self.classes_ps:
             if name not in present:
                 known = ", ".join(sorted(present)) or "none"
                 raise InputError(
                     f'{option}: no request has the slo_class "{name}"{nearest(name, present)}; '
-                    f"classes of the trace: {known}",
+                    f"classes of the load: {known}",
                     field=option,
                     value=name,
                 )

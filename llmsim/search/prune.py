@@ -183,7 +183,7 @@ def _looked_at(plan: Plan, pool: Pool, engine: tuple[Option, ...]) -> _Instance:
         return _Instance(MEMORY, str(error))
     except LlmsimError as error:
         return _Instance(SPLIT, str(error))
-    return _Instance("", "", view.kv_tokens, speed(view))
+    return _Instance("", "", view.kv_tokens, speed([view]))
 
 
 def engine_options(options: dict[str, Any]) -> tuple[Option, ...]:

@@ -9,6 +9,7 @@ from llmsim.sizing.load import CONCURRENCY, RATE, UNITS
 from llmsim.sizing.measure import Measured
 from llmsim.sizing.plan import Plan
 from llmsim.sizing.search import Candidate, Found, cost_of
+from llmsim.sizing.targets import INF, METRICS, Targets, class_of, label
 
 NEXT = 3
 DIGITS = 6
@@ -55,7 +56,8 @@ class Answer:
         if beyond is None or not beyond.misses or beyond.beyond is None:
             worst = self.found.missing[0].misses if self.found.missing else ()
             if self.best is None and worst:
-                return {"metric": worst[0].metric, "found_ms": _round(worst[0].found_ms)}
+                found = {"metric": worst[0].metric, "found_ms": _round(worst[0].found_ms)}
+                return found | _class_field(worst[0].key)
             return None
         miss = beyond.misses[0]
         return {
@@ -63,7 +65,7 @@ class Answer:
             "target_ms": miss.most_ms,
             "at_level": _round(beyond.beyond.level),
             "found_ms": _round(miss.found_ms),
-        }
+        } | _class_field(miss.key)
 
     def as_json(self) -> dict[str, Any]:
         """The keys of `llmsim size --json`."""
@@ -72,7 +74,7 @@ class Answer:
             "schema_version": 1,
             "model": question.model,
             "load": {"kind": question.load.kind, "level": question.load.level},
-            "targets_ms": dict(question.targets.most_ms),
+            **_stated(question.targets),
             "percentile": question.targets.percentile,
             "best": None if self.best is None else self._candidate(self.best, best=True),
             "next": [
@@ -104,6 +106,7 @@ class Answer:
             "ttft_ms": _percentiles(one.run, "ttft"),
             "tpot_ms": _percentiles(one.run, "tpot"),
             "e2el_ms": _percentiles(one.run, "e2el"),
+            **_of_classes(one.run, self.found.question.targets),
             "output_tok_s": None if one.run is None else _round(one.run.output_tok_s),
             "usd_per_h": None if price is None else _round(price),
         }
@@ -148,6 +151,31 @@ class Answer:
 def _runs(found: Found) -> "Sequence[tuple[Plan, Measured]]":
     """Every run of a whole deployment."""
     return [(one.plan, one.run) for one in (*found.meeting, *found.missing) if one.run]
+
+
+def _class_field(key: str) -> dict[str, str]:
+    """`slo_class` of a target, where it is that of a class."""
+    return {"slo_class": class_of(key)} if class_of(key) else {}
+
+
+def _stated(targets: Targets) -> dict[str, Any]:
+    """`targets_ms` of all requests, and of each class where they differ."""
+    by_class = targets.by_class()
+    everyone = by_class.pop("", {})
+    return {"targets_ms": everyone} | ({"classes_targets_ms": by_class} if by_class else {})
+
+
+def _of_classes(run: Measured | None, targets: Targets) -> dict[str, Any]:
+    """The latencies of each class, where targets differ by class."""
+    names = [name for name in targets.by_class() if name]
+    if not names:
+        return {}
+    return {
+        "classes": {
+            name: {f"{one}_ms": _percentiles(run, f"{name}.{one}") for one in METRICS}
+            for name in names
+        }
+    }
 
 
 def _percentiles(run: Measured | None, metric: str) -> dict[str, float | None] | None:
@@ -214,10 +242,13 @@ def _headline(answer: Answer, best: Candidate, run: Measured, load: str) -> list
     percentile = question.targets.percentile
     price = answer.price(best.plan)
     figures = []
+    classes = any(map(class_of, dict(question.targets.most_ms)))
     for name, value in run.at(percentile).items():
+        if bool(class_of(name)) != classes or (classes and question.targets.at_key(name) == INF):
+            continue
         low, high = answer.intervals.get(name, (value, value))
         spread = f" ({low:,.1f} to {high:,.1f})" if high > low else ""
-        figures.append(f"p{percentile:g} {name.upper()} {value:,.1f} ms{spread}")
+        figures.append(f"p{percentile:g} {label(name)} {value:,.1f} ms{spread}")
     lines = [
         f"{_named(best.plan)} serve {question.model} at {load} within {question.targets.text}.",
         f"  {', '.join(figures)}",
@@ -230,9 +261,9 @@ def _headline(answer: Answer, best: Candidate, run: Measured, load: str) -> list
             f"  Ranges cover {answer.seeds} draws of the load, not the error of operator times."
         )
     beyond = [
-        name.upper()
+        label(name)
         for name, (_, high) in answer.intervals.items()
-        if high > question.targets.of(name)
+        if high > question.targets.at_key(name)
     ]
     if beyond:
         lines.append(f"  Other draws of the load miss {' and '.join(beyond)}; add room for bursts.")
@@ -251,12 +282,13 @@ def _constraint(answer: Answer) -> list[str]:
     binding = answer.binding
     if binding is None:
         return []
+    named = " ".join(filter(None, (binding.get("slo_class"), binding["metric"].upper())))
     if "at_level" not in binding:
-        return [f"Binding: {binding['metric'].upper()}."]
+        return [f"Binding: {named}."]
     kind = answer.found.question.load.kind
     shown = f"{binding['at_level']:.4g} {UNITS[kind]}"
     return [
-        f"Binding: {binding['metric'].upper()}, which is {binding['found_ms']:,.0f} ms at {shown} "
+        f"Binding: {named}, which is {binding['found_ms']:,.0f} ms at {shown} "
         f"(target {binding['target_ms']:g})."
     ]
 

@@ -20,6 +20,8 @@ from llmsim.sizing.targets import Targets
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from llmsim.config import Deployment
+
 MEMORY, SPLIT, LENGTH = "does not fit the memory", "cannot be split so", "KV of a request"
 TPOT, TTFT, COMPUTE = "TPOT below the speed of light", "TTFT below the speed of light", "compute"
 REASONS = {
@@ -62,25 +64,47 @@ class Speed:
         return longest
 
 
-def speed(view: StaticView) -> Speed | None:
-    """The least times of an instance; None where the device has no data sheet."""
-    rates = peak_rates_of(view.request)
-    if rates is None:
-        return None
-    activation = view.request.dtypes.activation
-    stages = [_stage(rates, stage, activation) for stage in view.stages]
+def _views(
+    deployment: "Deployment", pool: Pool, first: int, options: LoweringOptions
+) -> list[StaticView]:
+    """An instance, or the attention and the FFN instance that run every layer together; raises
+    InputError and InfeasibleError.
+    """
+    indices = [first, first + pool.shape.dp] if pool.shape.ffn else [first]
+    return [static_view(deployment.groups[index], deployment, options) for index in indices]
+
+
+def speed(views: Sequence[StaticView], dp: int = 1) -> Speed | None:
+    """The least times of an instance; None where the device has no data sheet.
+
+    A token passes through all of its views, which may work on different tokens at once, as may the
+    `dp` data-parallel ranks of its attention.
+    """
+    stages = []
+    for view in views:
+        rates = peak_rates_of(view.request)
+        if rates is None:
+            return None
+        activation = view.request.dtypes.activation
+        # An FFN view has the rows of one of its columns; other columns have others.
+        at_once = view.request.layout.dp if view is not views[0] else dp
+        stages += [_stage(rates, stage, activation, at_once) for stage in view.stages]
     return Speed(sum(step for step, _ in stages), max(token for _, token in stages))
 
 
-def _stage(rates: PeakRates, stage: Sequence[Operator], activation: str) -> tuple[float, float]:
-    """Least time of a step with one token, and of each further token, of one stage."""
+def _stage(
+    rates: PeakRates, stage: Sequence[Operator], activation: str, at_once: int
+) -> tuple[float, float]:
+    """Least time of a step with one token, and of each further token, of one stage that works on
+    `at_once` tokens at a time.
+    """
     one, step, token = np.array([1.0]), 0.0, 0.0
     for op in stage:
         step += op.repeat * float(rates.operator_us(op, one, activation)[0])
         if op.feature == "tokens":
             units = np.array([float(op.units_of(MANY))])
             token += op.repeat * float(rates.operator_us(op, units, activation)[0]) / MANY
-    return step, token
+    return step, token / at_once
 
 
 MANY = 1_000_000
@@ -99,34 +123,37 @@ def pruned_reason(
     speeds: list[tuple[Pool, Speed]] = []
     for pool, at in zip(plan.pools, _first_groups(plan), strict=True):
         try:
-            view = static_view(deployment.groups[at], deployment, options)
+            views = _views(deployment, pool, at, options)
         except InfeasibleError as error:
             return MEMORY, str(error)
         except LlmsimError as error:
             return SPLIT, str(error)
-        if view.kv_tokens < longest and pool.role != "prefill":
-            return LENGTH, f"{longest} tokens, the KV of {view.kv_tokens} fits"
-        if (found := speed(view)) is not None:
+        if views[0].kv_tokens < longest and pool.role != "prefill":
+            return LENGTH, f"{longest} tokens, the KV of {views[0].kv_tokens} fits"
+        if (found := speed(views, pool.shape.dp)) is not None:
             speeds.append((pool, found))
-    return _too_slow(load, targets, speeds, inputs, outputs)
+    return _too_slow(load, targets, speeds, (inputs, outputs), load.classes_of(requests))
 
 
 def _too_slow(
     load: Load,
     targets: Targets,
     speeds: "Sequence[tuple[Pool, Speed]]",
-    inputs: "NDArray[Any]",
-    outputs: "NDArray[Any]",
+    lengths: "tuple[NDArray[Any], NDArray[Any]]",
+    classes: "NDArray[Any] | None",
 ) -> tuple[str, str]:
     """Whether the data sheet's peaks rule the targets or the load out."""
+    inputs, outputs = lengths
     cached = load.shares_prefixes()
     for pool, found in speeds:
         if pool.role != "prefill" and found.step_us > targets.of("tpot") * US_PER_MS:
             return TPOT, f"{found.step_us / US_PER_MS:.1f} ms at least"
         if pool.role != "decode" and not cached:
-            least = float(np.percentile(found.prompt_us(inputs), targets.percentile))
-            if least > targets.of("ttft") * US_PER_MS:
-                return TTFT, f"{least / US_PER_MS:.0f} ms at least"
+            for name, limits in targets.by_class().items():
+                prompts = inputs if classes is None or not name else inputs[classes == name]
+                least = float(np.percentile(found.prompt_us(prompts), targets.percentile))
+                if least > limits.get("ttft", math.inf) * US_PER_MS:
+                    return TTFT, f"{least / US_PER_MS:.0f} ms at least"
         busy = load.level * _tokens(pool, inputs, outputs) * found.token_us / US_PER_S / pool.count
         if load.kind == RATE and busy > 1:
             return COMPUTE, f"{busy:.2f} of the peak"
@@ -143,8 +170,7 @@ def most_per_instance(plan: Plan, role: str, load: Load, options: LoweringOption
     deployment = plan.deployment()
     at = 1 if role == "decode" and len(plan.pools) > 1 else 0
     pool = plan.pools[at]
-    group = deployment.groups[_first_groups(plan)[at]]
-    found = speed(static_view(group, deployment, options))
+    found = speed(_views(deployment, pool, _first_groups(plan)[at], options), pool.shape.dp)
     if found is None:
         return math.inf
     inputs, outputs = load.lengths(LENGTHS)
@@ -168,5 +194,5 @@ def _first_groups(plan: Plan) -> list[int]:
     firsts, at = [], 0
     for pool in plan.pools:
         firsts.append(at)
-        at += pool.count * pool.shape.dp
+        at += pool.count * (pool.shape.dp + bool(pool.shape.ffn))
     return firsts

@@ -7,7 +7,7 @@ from llmsim.config.errors import InfeasibleError
 from llmsim.sizing.load import CONCURRENCY, Load
 from llmsim.sizing.measure import Bench, Measured
 from llmsim.sizing.plan import Plan
-from llmsim.sizing.targets import Miss, Targets
+from llmsim.sizing.targets import Miss, Targets, metric_of
 
 FEWEST = 400
 MOST = 20_000
@@ -37,9 +37,9 @@ def enough_requests(load: Load, targets: Targets, level: float, fewest: int = FE
     if load.dataset:
         return 0
     _, outputs = load.lengths(FEWEST)
-    tpot = min(targets.of("tpot"), 100.0)
-    ttft = min(targets.of("ttft"), 10_000.0)
-    lifetime_s = min(targets.of("e2el"), ttft + float(outputs.mean()) * tpot) / 1000
+    tpot = min(targets.longest("tpot"), 100.0)
+    ttft = min(targets.longest("ttft"), 10_000.0)
+    lifetime_s = min(targets.longest("e2el"), ttft + float(outputs.mean()) * tpot) / 1000
     needed = SPANS * (level if load.kind == CONCURRENCY else level * lifetime_s)
     return int(min(MOST, max(fewest, needed)))
 
@@ -47,8 +47,9 @@ def enough_requests(load: Load, targets: Targets, level: float, fewest: int = FE
 def misses(found: Measured, targets: Targets) -> list[Miss]:
     """The missed targets of a run; requests that did not end miss all of them."""
     figures = found.at(targets.percentile) if found.complete else {}
-    if found.complete and "tpot" not in figures:
-        figures = {**figures, "tpot": 0.0}  # answers of one token have none
+    if found.complete:  # answers of one token have no TPOT
+        one_token = [key for key, _ in targets.most_ms if metric_of(key) == "tpot"]
+        figures = {**dict.fromkeys(one_token, 0.0), **figures}
     return targets.misses(figures)
 
 

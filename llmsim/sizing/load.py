@@ -7,6 +7,7 @@ import numpy as np
 
 from llmsim.config.errors import InputError
 from llmsim.core import PS_PER_S, Clients, Workload
+from llmsim.sizing.targets import NO_CLASS
 
 RATE, CONCURRENCY, TRACE = "rate", "concurrency", "trace"
 UNITS = {RATE: "requests/s", CONCURRENCY: "clients", TRACE: "x the trace's rate"}
@@ -27,6 +28,8 @@ class Load:
     output: str = "fixed:200"
     dataset: str = ""
     seed: int = 1
+    classes: str = ""
+    """Classes of the requests and their shares, such as chat:0.7|batch:0.3."""
 
     def workload(self, level: float, requests: int, granularity: int) -> Workload:
         """The first requests at a level."""
@@ -49,6 +52,13 @@ class Load:
         base = _base(self._text(requests), requests, 16)
         return base.input_tokens, base.output_tokens
 
+    def classes_of(self, requests: int) -> "np.ndarray | None":
+        """The class of each of the first requests, as keys of targets have it; None: no request
+        has one.
+        """
+        names = _base(self._text(requests), requests, 16).slo_class
+        return None if names is None else np.array([name or NO_CLASS for name in names])
+
     def shares_prefixes(self) -> bool:
         """Whether prompts may be cached, so that no bound on their computation holds."""
         return self.kind == TRACE
@@ -68,8 +78,9 @@ class Load:
     def _text(self, requests: int) -> str:
         if self.dataset:
             return self.dataset
+        classes = f"classes={self.classes}," if self.classes else ""
         return (
-            f"synthetic:n={requests},rate=1,input={self.input},output={self.output},"
+            f"synthetic:n={requests},rate=1,{classes}input={self.input},output={self.output},"
             f"seed={self.seed}"
         )
 

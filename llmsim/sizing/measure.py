@@ -5,19 +5,20 @@ needs thousands of runs.
 """
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from llmsim.config.errors import InfeasibleError
-from llmsim.core import PS_PER_S, RequestColumns
+from llmsim.core import PS_PER_S, Int64, RequestColumns, Workload
 from llmsim.lowering import LoweredDeployment, LoweringOptions
 from llmsim.lowering.deployment import Kinds, lower
 from llmsim.results.metrics import finished_rows, latencies, percentile
 from llmsim.sizing.load import Load
 from llmsim.sizing.plan import Plan
-from llmsim.sizing.targets import METRICS, PS_PER_MS
+from llmsim.sizing.targets import METRICS, NO_CLASS, PS_PER_MS
 
 KEPT_DEPLOYMENTS = 8
 KEPT_KINDS = 512
@@ -106,24 +107,36 @@ class Bench:
                 pass
         self.runs += 1
         columns = RequestColumns(**simulation.requests())
-        return _measured(columns, level, len(workload), percentiles)
+        return _measured(columns, level, workload, percentiles)
 
 
 def _measured(
-    columns: RequestColumns, level: float, requests: int, percentiles: tuple[float, ...]
+    columns: RequestColumns, level: float, workload: Workload, percentiles: tuple[float, ...]
 ) -> Measured:
+    requests = len(workload)
     rows = finished_rows(columns)
     if not len(rows):
         raise InfeasibleError(f"none of {requests} requests ended; their KV does not fit")
-    found = latencies(columns)
-    metrics = dict(zip(METRICS, (found.ttft_ps, found.tpot_ps, found.e2el_ps), strict=True))
     arrivals = columns.arrival_ps[columns.arrival_ps >= 0]
     duration_ps = int(columns.finish_ps[rows].max()) - int(arrivals.min())
-    shown = []
-    for name, values in metrics.items():
+    shown = list(_percentiles(columns, rows, "", percentiles))
+    if workload.slo_class is not None:
+        names = np.array(workload.slo_class)[rows]
+        for name in np.unique(names).tolist():
+            prefix = f"{name or NO_CLASS}."
+            shown += _percentiles(columns, rows[names == name], prefix, percentiles)
+    emitted = int(columns.emitted_tokens[rows].sum())
+    return Measured(level, requests, len(rows), duration_ps / PS_PER_S, emitted, tuple(shown))
+
+
+def _percentiles(
+    columns: RequestColumns, rows: Int64, prefix: str, percentiles: tuple[float, ...]
+) -> Iterator[tuple[str, tuple[tuple[float, float], ...]]]:
+    """The percentiles of each latency of these requests, ms; none of a latency that none has."""
+    found = latencies(columns, rows)
+    metrics = zip(METRICS, (found.ttft_ps, found.tpot_ps, found.e2el_ps), strict=True)
+    for name, values in metrics:
         ordered = np.sort(values)
         if len(ordered):
             at = tuple((q, percentile(ordered, None, q) / PS_PER_MS) for q in percentiles)
-            shown.append((name, at))
-    emitted = int(columns.emitted_tokens[rows].sum())
-    return Measured(level, requests, len(rows), duration_ps / PS_PER_S, emitted, tuple(shown))
+            yield f"{prefix}{name}", at

@@ -24,11 +24,13 @@ class Shape:
     """Ranks that hold whole experts; 1: every expert is cut over all ranks."""
     dp: int = 1
     """Data-parallel ranks of the attention among the `tp` devices."""
+    ffn: int = 0
+    """Devices beside the `tp` ones that run the FFN of every layer; 0: the same devices do."""
 
     @property
     def devices(self) -> int:
-        """Devices of one instance."""
-        return self.tp * self.pp
+        """Devices of one instance; of one attention and one FFN instance where they are apart."""
+        return (self.tp + self.ffn) * self.pp
 
     @property
     def label(self) -> str:
@@ -37,8 +39,19 @@ class Shape:
         parts = [f"TP{attention}"] if attention > 1 or self.dp == 1 else []
         parts += [f"DP{self.dp}"] if self.dp > 1 else []
         parts += [f"PP{self.pp}"] if self.pp > 1 else []
+        if self.ffn:
+            cut = f"EP{self.ep}" if self.ep > 1 else f"TP{self.ffn}"
+            return f"(attention {' '.join(parts)}, FFN {cut})"
         parts += [f"EP{self.ep}"] if self.ep > 1 else []
         return " ".join(parts)
+
+    def parts(self, *, experts: bool) -> list[dict[str, Any]]:
+        """The layout keys, and the roles that the layout implies, of its instances."""
+        if not self.ffn:
+            return [self.keys(experts=experts)]
+        attention = {"attn_tp_size": self.tp // self.dp, "attn_dp_size": self.dp}
+        ffn = {"ffn_tp_size": self.ffn // self.ep, "ffn_ep_size": self.ep}
+        return [{"pd_type": "attention", **attention}, {"pd_type": "ffn", **ffn}]
 
     def keys(self, *, experts: bool) -> dict[str, int]:
         """The layout keys of an instance of the cluster file."""
@@ -90,7 +103,9 @@ class Plan:
 
     @property
     def architecture(self) -> str:
-        """`colocated` or `pd`."""
+        """`colocated`, `pd`, or `afd` where attention and FFN are on devices of their own."""
+        if any(pool.shape.ffn for pool in self.pools):
+            return "afd"
         return "pd" if any(pool.role for pool in self.pools) else "colocated"
 
     @property
@@ -106,8 +121,8 @@ class Plan:
     def fields(self) -> dict[str, Any]:
         """The keys of its cluster file; instances fill one node after the other."""
         nodes: dict[int, list[dict[str, Any]]] = {}
-        for node, pool in self._placed():
-            nodes.setdefault(node, []).append(self._instance(pool))
+        for number, (node, pool) in enumerate(self._placed()):
+            nodes.setdefault(node, []).extend(self._instances(pool, number))
         link = self._link_gb_per_s
         return {
             "description": f"{self.model}: {self.label} on {self.devices} {self.device}. Links "
@@ -137,15 +152,18 @@ class Plan:
                 free -= pool.shape.devices
                 yield node, pool
 
-    def _instance(self, pool: Pool) -> dict[str, Any]:
+    def _instances(self, pool: Pool, number: int) -> list[dict[str, Any]]:
         from llmsim.api.cluster import _from_anywhere
 
-        instance: dict[str, Any] = {
+        named: dict[str, Any] = {
             "model_name": _from_anywhere(self.model),
             "hardware": _from_anywhere(self.device),
         }
-        instance |= pool.shape.keys(experts=_has_experts(self.model))
-        return instance | ({"pd_type": pool.role} if pool.role else {})
+        parts = pool.shape.parts(experts=_has_experts(self.model))
+        if pool.shape.ffn:
+            return [{**named, **part, "afd_group": afd_name(number)} for part in parts]
+        role = {"pd_type": pool.role} if pool.role else {}
+        return [{**named, **part, **role} for part in parts]
 
     @property
     def _link_gb_per_s(self) -> float:
@@ -177,30 +195,66 @@ def _smallest(plan: Plan) -> Deployment:
     return resolve(cluster, EngineOverrides(), sheet=sheet_memory("cluster"))
 
 
+def afd_name(number: int) -> str:
+    """The `afd_group` of an attention and an FFN instance."""
+    return f"afd{number}"
+
+
 def _expanded(plan: Plan) -> Deployment:
     """The deployment of all instances: copies of the groups of one instance of each pool."""
     small = _smallest(plan.with_counts(*(1 for _ in plan.pools)))
-    groups_of = [
-        tuple(group for group in small.groups if group.field_path == path)
-        for path in dict.fromkeys(group.field_path for group in small.groups)
-    ]
-    made = dict(zip(plan.pools, groups_of, strict=True))
+    made = _groups_of_pools(plan, small)
     groups: list[Group] = []
     counts: dict[int, int] = {}
-    for node, pool in plan._placed():
-        at = counts.get(node, 0)
-        counts[node] = at + 1
-        path = f"nodes[{node}].instances[{at}]"
-        for group in made[pool]:
-            dp_group = path if group.dp_group is not None else None
-            groups.append(
-                replace(group, index=len(groups), node=node, field_path=path, dp_group=dp_group)
-            )
+    for number, (node, pool) in enumerate(plan._placed()):
+        first, parts = len(groups), made[pool]
+        for part in parts:
+            at = counts.get(node, 0)
+            counts[node] = at + 1
+            path = f"nodes[{node}].instances[{at}]"
+            for group in part:
+                dp_group = path if group.dp_group is not None else None
+                groups.append(
+                    replace(group, index=len(groups), node=node, field_path=path, dp_group=dp_group)
+                )
+        if pool.shape.ffn:
+            groups[first:] = _together(groups[first:], number)
     nodes = tuple(
         Node(i, None, tuple(group.index for group in groups if group.node == i))
         for i in sorted(counts)
     )
     return replace(small, nodes=nodes, groups=tuple(groups))
+
+
+def _groups_of_pools(plan: Plan, small: Deployment) -> dict[Pool, list[tuple[Group, ...]]]:
+    """The groups of one instance of each pool, instance by instance of the cluster file."""
+    by_path = [
+        tuple(group for group in small.groups if group.field_path == path)
+        for path in dict.fromkeys(group.field_path for group in small.groups)
+    ]
+    made: dict[Pool, list[tuple[Group, ...]]] = {}
+    for pool in plan.pools:
+        parts = 2 if pool.shape.ffn else 1
+        made[pool], by_path = by_path[:parts], by_path[parts:]
+    return made
+
+
+def _together(groups: list[Group], number: int) -> list[Group]:
+    """Attention and FFN groups that run every layer together, with their own indices."""
+    first = groups[0].index
+    made: list[Group] = []
+    for group in groups:
+        role = group.afd
+        assert role is not None, "its pool has a shape with FFN devices"
+        moved = first - role.attention[0]  # the attention instance comes first
+        role = replace(
+            role,
+            name=afd_name(number),
+            attention=tuple(index + moved for index in role.attention),
+            ffn=tuple(index + moved for index in role.ffn),
+        )
+        made.append(replace(group, afd=role))
+    return made
 
 
 def total_price(plan: Plan, prices: Mapping[str, float | None]) -> float | None:

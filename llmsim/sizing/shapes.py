@@ -5,6 +5,9 @@ from collections.abc import Iterator
 from llmsim.sizing.plan import Option, Plan, Pool, Shape
 
 ARCHITECTURES = ("colocated", "pd")
+"""What is tried where nothing is asked for."""
+AFD = "afd"
+KNOWN = (*ARCHITECTURES, AFD)
 BUDGETS: tuple[tuple[Option, ...], ...] = ((), (("max_num_batched_tokens", 2048),))
 """Engine options that are tried: the profile's, and a smaller budget of tokens for each step, which
 trades TTFT for TPOT.
@@ -32,6 +35,22 @@ def shapes(model: str, devices_per_node: int, stages: tuple[int, ...] = STAGES) 
         tp *= 2
 
 
+def afd_shapes(model: str, devices_per_node: int) -> Iterator[Shape]:
+    """Attention and FFN on devices of one node: powers of two of each, attention tensor- or
+    data-parallel, whole experts on FFN devices, or FFNs that are cut over them.
+    """
+    from llmsim.model import load_model
+
+    experts = load_model(model).num_experts
+    sizes = [1 << i for i in range(devices_per_node.bit_length())]
+    for attention in sizes:
+        for ffn in sizes:
+            if attention + ffn > devices_per_node:
+                continue
+            for dp in dict.fromkeys((1, attention)):
+                yield Shape(attention, ep=ffn if experts else 1, dp=dp, ffn=ffn)
+
+
 def units(
     model: str, device: str, architecture: str, devices_per_node: int
 ) -> Iterator[tuple[Plan, str]]:
@@ -39,8 +58,12 @@ def units(
     they are measured for: `both`, `prefill` or `decode`.
 
     Prefill and decode instances are tensor-parallel, with whole experts or cut ones: pipelines and
-    data-parallel attention between two roles take seconds a run.
+    data-parallel attention between two roles take seconds a run. Under `afd` the decode instances
+    have attention and FFN apart, or such instances do both.
     """
+    if architecture == AFD:
+        yield from _afd_units(model, device, devices_per_node)
+        return
     for shape in shapes(model, devices_per_node):
         for engine in BUDGETS:
             if architecture == "colocated":
@@ -50,3 +73,16 @@ def units(
                 plan = Plan(model, device, pools, engine, devices_per_node)
                 yield plan, "prefill"
                 yield plan, "decode"
+
+
+def _afd_units(model: str, device: str, devices_per_node: int) -> Iterator[tuple[Plan, str]]:
+    whole = [one for one in shapes(model, devices_per_node, (1,)) if one.dp == 1]
+    apart = list(afd_shapes(model, devices_per_node))
+    for shape in apart:
+        yield Plan(model, device, (Pool(shape, 1),), (), devices_per_node), "both"
+    for prefill in whole:
+        pools = (Pool(prefill, 1, "prefill"), Pool(apart[0], 1, "decode"))
+        yield Plan(model, device, pools, (), devices_per_node), "prefill"
+    for shape in apart:
+        pools = (Pool(whole[0], 1, "prefill"), Pool(shape, 1, "decode"))
+        yield Plan(model, device, pools, (), devices_per_node), "decode"

@@ -3,18 +3,24 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from llmsim.config.errors import InputError, LlmsimError, NotYetError, nearest
+from llmsim.config.errors import InputError, LlmsimError, nearest
 from llmsim.sizing.answer import Answer
 from llmsim.sizing.capacity import able
 from llmsim.sizing.load import CONCURRENCY, RATE, TRACE, Load
 from llmsim.sizing.measure import Bench
 from llmsim.sizing.search import FEWEST_VERIFIED, Candidate, Question, search
-from llmsim.sizing.shapes import ARCHITECTURES
-from llmsim.sizing.targets import Targets
+from llmsim.sizing.shapes import ARCHITECTURES, KNOWN
+from llmsim.sizing.targets import NO_CLASS, Targets
 from llmsim.sizing.workers import Workers
 
+if TYPE_CHECKING:
+    import numpy as np
+
 SEEDS = 5
+LENGTHS = 1000
+"""Requests of a drawn load that show its classes."""
 ANY = "any"
 LARGEST_NODE = 128
 
@@ -29,6 +35,7 @@ def size(
     dataset: str | None = None,
     input: str = "fixed:1000",
     output_tokens: str = "fixed:200",
+    classes: str = "",
     percentile: float = 99.0,
     max_devices: int = 512,
     architecture: str | Sequence[str] = ARCHITECTURES,
@@ -41,20 +48,23 @@ def size(
     `device` is one device, several, or "any". The load is `rate` (requests per second),
     `concurrency` (clients of a closed loop) or `dataset` (a trace at its own pace); `input` and
     `output_tokens` are distributions of lengths such as "lognormal:500". `slo` is
-    "ttft:1000,tpot:40" (ms), which the `percentile` of all requests has to meet. Raises InputError
-    for what cannot be asked; where nothing meets the targets, the answer's `best` is None.
+    "ttft:1000,tpot:40" (ms), which the `percentile` of all requests has to meet, or
+    "chat=ttft:300;batch=e2el:60000", which that of each class has to meet; `classes` puts requests
+    into classes, as "chat:0.7|batch:0.3". Raises InputError for what cannot be asked; where nothing
+    meets the targets, the answer's `best` is None.
     """
-    load = _load(rate, concurrency, dataset, input, output_tokens, seed)
+    load = _load(rate, concurrency, dataset, (input, output_tokens, classes), seed)
+    load.lengths(1)  # raises for distributions and traces that are none
+    present = load.classes_of(0 if dataset else LENGTHS)
     question = Question(
         _known_model(model),
         _devices(device),
         load,
-        Targets.parse(slo, percentile),
+        Targets.parse(slo, percentile, _classes(present)),
         _architectures(architecture),
         _between("max_devices", max_devices, 1, 1 << 16),
         _between("devices_per_node", devices_per_node, 1, LARGEST_NODE),
     )
-    load.lengths(1)  # raises for distributions and traces that are none
     prices = {one: price_of(one) for one in question.devices}
     with Workers(jobs) as workers:
         found = search(question, workers, prices)
@@ -69,10 +79,10 @@ def _load(
     rate: float | None,
     concurrency: int | None,
     dataset: str | None,
-    input: str,
-    output_tokens: str,
+    draws: tuple[str, str, str],
     seed: int,
 ) -> Load:
+    input, output_tokens, classes = draws
     given = [
         name
         for name, value in (("rate", rate), ("concurrency", concurrency), ("dataset", dataset))
@@ -84,11 +94,18 @@ def _load(
             "concurrency and dataset",
             field=given[0] if given else "rate",
         )
+    if dataset is not None and classes:
+        raise InputError(
+            f"classes is {classes} beside a dataset, whose requests have their own (slo_class); "
+            "give one of them",
+            field="classes",
+            value=classes,
+        )
     if dataset is not None:
         return Load(TRACE, 1.0, dataset=dataset, seed=seed)
     if concurrency is not None:
         clients = float(_between("concurrency", concurrency, 1, 1 << 20))
-        return Load(CONCURRENCY, clients, input, output_tokens, seed=seed)
+        return Load(CONCURRENCY, clients, input, output_tokens, seed=seed, classes=classes)
     assert rate is not None
     if not (math.isfinite(rate) and 1e-3 <= rate <= 1e5):
         raise InputError(
@@ -96,7 +113,13 @@ def _load(
             field="rate",
             value=rate,
         )
-    return Load(RATE, float(rate), input, output_tokens, seed=seed)
+    return Load(RATE, float(rate), input, output_tokens, seed=seed, classes=classes)
+
+
+def _classes(present: "np.ndarray | None") -> list[str]:
+    """The classes of a load; "" for requests that are in none."""
+    names = [] if present is None else sorted(set(present.tolist()))
+    return ["" if name == NO_CLASS else name for name in names]
 
 
 def _between(name: str, value: int, low: int, high: int) -> int:
@@ -142,21 +165,11 @@ def _architectures(given: str | Sequence[str]) -> tuple[str, ...]:
     words = given.split(",") if isinstance(given, str) else list(given)
     names = tuple(dict.fromkeys(word.strip() for word in words if word.strip()))
     if not names:
-        raise InputError(
-            f"architecture is empty; give {', '.join(ARCHITECTURES)}", field="architecture"
-        )
+        raise InputError(f"architecture is empty; give {', '.join(KNOWN)}", field="architecture")
     for name in names:
-        if name == "afd":
-            raise NotYetError(
-                "architecture afd (attention and FFN on different devices) does not run in this "
-                f"version; give {' or '.join(ARCHITECTURES)}",
-                field="architecture",
-                value=name,
-            )
-        if name not in ARCHITECTURES:
+        if name not in KNOWN:
             raise InputError(
-                f'architecture is "{name}"{nearest(name, ARCHITECTURES)}; give '
-                f"{', '.join(ARCHITECTURES)}",
+                f'architecture is "{name}"{nearest(name, KNOWN)}; give {", ".join(KNOWN)}',
                 field="architecture",
                 value=name,
             )

@@ -1,14 +1,41 @@
-"""Latency targets, and how a measured run stands to them."""
+"""Latency targets, and how a measured run stands to them.
+
+A target has a key: the name of a latency, or `CLASS.LATENCY` where requests have classes.
+"""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from llmsim.config.errors import InputError
-from llmsim.results.goodput import parse_targets
+from llmsim.results.classes import parse_objectives
 
 METRICS = ("ttft", "tpot", "e2el")
 PS_PER_MS = 10**9
+INF = math.inf
+NO_CLASS = "-"
+"""Stands for requests without a class in the keys of targets; no class has this name."""
+
+
+def metric_of(key: str) -> str:
+    """The name of the latency of a key."""
+    return key.rpartition(".")[2]
+
+
+def class_of(key: str) -> str:
+    """The class of a key; "" for all requests."""
+    return key.rpartition(".")[0]
+
+
+def label(key: str) -> str:
+    """`TTFT`, or `chat TTFT`."""
+    name, latency = class_of(key), metric_of(key).upper()
+    return f"{'unclassed' if name == NO_CLASS else name} {latency}" if name else latency
+
+
+def _most_ms(name: str, limits_ps: Mapping[str, int]) -> tuple[tuple[str, float], ...]:
+    prefix = f"{name}." if name else ""
+    return tuple((f"{prefix}{one}", ps / PS_PER_MS) for one, ps in limits_ps.items())
 
 
 @dataclass(frozen=True)
@@ -19,33 +46,56 @@ class Targets:
     percentile: float = 99.0
 
     @classmethod
-    def parse(cls, text: str, percentile: float) -> "Targets":
-        """`ttft:1000,tpot:40,e2el:20000`; raises InputError."""
+    def parse(cls, text: str, percentile: float, classes: Collection[str] = ()) -> "Targets":
+        """`ttft:1000,tpot:40,e2el:20000`, or `chat=ttft:300;batch=e2el:60000` for `classes` of the
+        load, where "" stands for requests that are in none; raises InputError.
+        """
         if not 0 < percentile <= 100:
             raise InputError(
                 f"--percentile is {percentile:g}; it must be above 0 and at most 100, such as 99",
                 field="--percentile",
                 value=percentile,
             )
-        found = parse_targets([text], "--slo")
-        return cls(tuple((name, ps / PS_PER_MS) for name, ps in found.items()), percentile)
+        found = parse_objectives([text], "--slo")
+        if not found.classes_ps:
+            return cls(_most_ms("", found.targets_ps), percentile)
+        found.check(set(classes), "--slo")
+        stated = [
+            one for name in sorted(classes) for one in _most_ms(name or NO_CLASS, found.of(name))
+        ]
+        return cls(tuple(stated), percentile)
 
     def of(self, metric: str) -> float:
-        """The target of a metric; infinite where it has none."""
-        return dict(self.most_ms).get(metric, math.inf)
+        """The target of a latency, the tightest one of all classes; infinite where it has none."""
+        return min((most for key, most in self.most_ms if metric_of(key) == metric), default=INF)
+
+    def at_key(self, key: str) -> float:
+        """The target of a key; infinite where it has none."""
+        return dict(self.most_ms).get(key, INF)
+
+    def longest(self, metric: str) -> float:
+        """The loosest target of a latency over all classes; infinite where a class has none."""
+        by_class = self.by_class()
+        return max((limits.get(metric, INF) for limits in by_class.values()), default=INF)
+
+    def by_class(self) -> dict[str, dict[str, float]]:
+        """The targets of each class, by the name of the latency; "" stands for all requests."""
+        found: dict[str, dict[str, float]] = {}
+        for key, most in self.most_ms:
+            found.setdefault(class_of(key), {})[metric_of(key)] = most
+        return found
 
     def only(self, *metrics: str) -> "Targets":
-        """These metrics alone."""
-        return Targets(
-            tuple((name, most) for name, most in self.most_ms if name in metrics), self.percentile
-        )
+        """These latencies alone."""
+        stated = tuple(one for one in self.most_ms if metric_of(one[0]) in metrics)
+        return Targets(stated, self.percentile)
 
     def misses(self, found_ms: Mapping[str, float]) -> list["Miss"]:
         """The targets that measured percentiles miss, the worst one first."""
         missed = [
-            Miss(name, found_ms.get(name, math.inf), most)
+            Miss(name, found_ms.get(name, INF), most)
             for name, most in self.most_ms
-            if found_ms.get(name, math.inf) > most
+            if found_ms.get(name, INF) > most
         ]
         return sorted(missed, key=lambda one: -one.by)
 
@@ -53,7 +103,7 @@ class Targets:
     def text(self) -> str:
         """`p99 TTFT <= 1000 ms, p99 TPOT <= 40 ms`."""
         return ", ".join(
-            f"p{self.percentile:g} {name.upper()} <= {most:g} ms" for name, most in self.most_ms
+            f"p{self.percentile:g} {label(key)} <= {most:g} ms" for key, most in self.most_ms
         )
 
 
@@ -61,9 +111,14 @@ class Targets:
 class Miss:
     """A target that is missed, ms."""
 
-    metric: str
+    key: str
     found_ms: float
     most_ms: float
+
+    @property
+    def metric(self) -> str:
+        """The name of the latency."""
+        return metric_of(self.key)
 
     @property
     def by(self) -> float:
@@ -74,6 +129,6 @@ class Miss:
     def text(self) -> str:
         """`p99 TTFT` is said by the caller; this is the figure and the share."""
         if math.isinf(self.found_ms):
-            return f"{self.metric.upper()} has no value, as no request ended"
-        found = f"{self.metric.upper()} {self.found_ms:,.0f} ms"
+            return f"{label(self.key)} has no value, as no request ended"
+        found = f"{label(self.key)} {self.found_ms:,.0f} ms"
         return f"{found} is {self.by:.0%} over {self.most_ms:g} ms"

@@ -25,6 +25,12 @@ PLANS = [
     Plan(EXPERTS, "H200", (Pool(Shape(4, ep=4), 2),)),
     Plan(EXPERTS, "H200", (Pool(Shape(4, ep=4, dp=4), 2),)),
     Plan(EXPERTS, "H200", (Pool(Shape(4, ep=4, dp=2), 1),), devices_per_node=4),
+    Plan(EXPERTS, "H200", (Pool(Shape(2, ep=4, dp=2, ffn=4), 3),)),
+    Plan(
+        SMALL,
+        "H100",
+        (Pool(Shape(2), 3, "prefill"), Pool(Shape(2, ffn=1), 4, "decode")),
+    ),
 ]
 
 
@@ -44,7 +50,9 @@ def test_a_plan_is_what_its_cluster_file_resolves_to(plan: Plan) -> None:
     assert sum(group.num_devices for group in read.groups) == plan.devices
 
 
-@pytest.mark.parametrize("plan", [PLANS[0], PLANS[2], PLANS[5]], ids=lambda plan: plan.label)
+@pytest.mark.parametrize(
+    "plan", [PLANS[0], PLANS[2], PLANS[5], *PLANS[-2:]], ids=lambda plan: plan.label
+)
 def test_a_measured_run_has_the_figures_of_llmsim_run(plan: Plan) -> None:
     load = Load(RATE, 1.0, "lognormal:300", "lognormal:60", seed=3)
     bench = Bench(ROOFLINE)

@@ -10,7 +10,7 @@ import yaml
 
 import llmsim
 from llmsim.cli import main
-from llmsim.config.errors import InputError, NotYetError
+from llmsim.config.errors import InputError
 from llmsim.sizing.answer import Answer, text
 from llmsim.sizing.bounds import REASONS, pruned_reason
 from llmsim.sizing.capacity import able, capacity, misses
@@ -152,9 +152,78 @@ def test_what_cannot_be_asked_is_refused(change: dict[str, Any], named: str) -> 
         size(MODEL, "H100", **{**ASKED, **change})
 
 
-def test_afd_and_unknown_devices_are_refused_by_name() -> None:
-    with pytest.raises(NotYetError, match="architecture afd"):
-        size(MODEL, "H100", **{**ASKED, "architecture": "colocated,afd"})
+def test_attention_and_ffn_apart(tmp_path: Path) -> None:
+    asked = {**ASKED, "rate": 30.0, "slo": "ttft:400,tpot:20", "architecture": "afd"}
+    found = size(MODEL, "H100", **asked)
+    assert found.best is not None and found.best.plan.architecture == "afd"
+    cost = found.best.plan.devices
+    bench, question = Bench(), found.found.question
+    for plan, role in units(MODEL, "H100", "afd", 4):
+        for counts in _counts(len(plan.pools), cost) if role != "decode" else ():
+            wanted = plan.with_counts(*counts)
+            if wanted.devices < cost:
+                run, missed, _ = able(
+                    bench, wanted, question.load, question.targets, fewest=FEWEST_VERIFIED
+                )
+                assert run is None or missed, wanted.label
+    assert [path.name for path in emit(found.best.plan, tmp_path)] == ["cluster.json"]
+
+
+CLASSES: dict[str, Any] = {
+    "classes": "chat:0.6|batch:0.4",
+    "input": "lognormal:300|fixed:3000",
+    "output_tokens": "fixed:60|fixed:300",
+}
+
+
+def test_every_class_meets_its_own_targets(capsys: pytest.CaptureFixture[str]) -> None:
+    slo = "chat=ttft:120,tpot:14;batch=e2el:9000"
+    given = ["--rate", "30", "--jobs", "1", "--classes", CLASSES["classes"], "--slo", slo]
+    given += ["--input", CLASSES["input"], "--output-tokens", CLASSES["output_tokens"]]
+    given += ["--devices-per-node", "4", "--architecture", "colocated", "--json"]
+    assert main(["size", "--model", MODEL, "--device", "H100", *given]) == 0
+    found = json.loads(capsys.readouterr().out)
+    best = found["best"]
+    assert best["classes"]["chat"]["ttft_ms"]["p99"] <= 120
+    assert best["classes"]["chat"]["tpot_ms"]["p99"] <= 14
+    assert best["classes"]["batch"]["e2el_ms"]["p99"] <= 9000
+    assert best["ttft_ms"]["p99"] > best["classes"]["chat"]["ttft_ms"]["p50"]
+    assert found["classes_targets_ms"]["batch"] == {"e2el": 9000.0}
+    strict = size(MODEL, "H100", **{**ASKED, **CLASSES, "rate": 30.0, "slo": "ttft:120,tpot:14"})
+    assert strict.best is None or strict.best.plan.devices >= best["devices"]
+    plan = Plan(MODEL, "H100", (Pool(Shape(best["devices"]), 1),), devices_per_node=4)
+    load = Load(RATE, 30.0, CLASSES["input"], CLASSES["output_tokens"], classes=CLASSES["classes"])
+    targets = Targets.parse(slo, 99, ["batch", "chat"])
+    run = Bench().measure(plan, load, 30.0, 1000, (99.0,))
+    workload = load.workload(30.0, 1000, 16)
+    fields = [
+        llmsim.Request(at / 1e12, int(prompt), int(answer), slo_class=name)
+        for at, prompt, answer, name in zip(
+            workload.arrival_ps, workload.input_tokens, workload.output_tokens,
+            workload.slo_class or (), strict=True,
+        )
+    ]  # fmt: skip
+    summary = llmsim.run(plan.fields(), fields, seed=1).summary["classes"]
+    for key, _ in targets.most_ms:
+        name, _, metric = key.partition(".")
+        assert run.at(99.0)[key] == pytest.approx(summary[name][f"p99_{metric}_ms"], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"slo": "chta=ttft:5"}, 'no request has the slo_class "chta"'),
+        ({"slo": "chat=ttft:5", "classes": ""}, "input"),
+        ({"classes": "chat"}, "classes"),
+        ({"classes": "chat:1", "rate": None, "dataset": "x.jsonl"}, "beside a dataset"),
+    ],
+)
+def test_classes_that_cannot_be_asked(change: dict[str, Any], named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        size(MODEL, "H100", **{**ASKED, **CLASSES, **change})
+
+
+def test_unknown_devices_are_refused_by_name() -> None:
     with pytest.raises(InputError, match="H1000"):
         size(MODEL, "H100,H1000", **ASKED)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from llmsim.sizing.emit import compose, kubernetes, servers
 from llmsim.sizing.plan import Plan
+from llmsim.sizing.shapes import AFD
 
 WRITERS: dict[str, Callable[[Plan], str]] = {
     "vllm.sh": servers.vllm_script,
@@ -19,13 +20,18 @@ CLUSTER = "cluster.json"
 
 
 def emit(plan: Plan, folder: Path) -> list[Path]:
-    """Writes all files into a folder; raises InputError where that is not possible."""
+    """Writes all files into a folder; raises InputError where that is not possible.
+
+    Released engines run attention and FFN on the same devices, so that a plan that has them apart
+    is written as a cluster file alone.
+    """
     from llmsim.export.files import atomic_writer, check_writable_folder
     from llmsim.export.json import json_text
 
     check_writable_folder(folder)
     texts = {CLUSTER: json_text(plan.fields())}
-    texts |= {name: write(plan) for name, write in WRITERS.items()}
+    if plan.architecture != AFD:
+        texts |= {name: write(plan) for name, write in WRITERS.items()}
     for name, text in texts.items():
         with atomic_writer(folder / name) as stream:
             stream.write(text)

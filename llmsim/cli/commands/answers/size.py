@@ -50,11 +50,21 @@ Input = Annotated[str, typer.Option("--input", help="Draws prompt tokens, such a
 OutputTokens = Annotated[
     str, typer.Option("--output-tokens", help="Draws answer tokens, such as lognormal:200.")
 ]
+Classes = Annotated[
+    str,
+    typer.Option(
+        "--classes",
+        help="Puts the requests into classes, as chat:0.7|batch:0.3; --input and --output-tokens "
+        "may then have a distribution for each, separated by |.",
+        show_default=False,
+    ),
+]
 Slo = Annotated[
     str,
     typer.Option(
         "--slo",
-        help="Sets the targets in ms, such as ttft:1000,tpot:40,e2el:20000.",
+        help="Sets the targets in ms, such as ttft:1000,tpot:40,e2el:20000, or by class as "
+        "chat=ttft:300;batch=e2el:60000.",
         show_default=False,
     ),
 ]
@@ -67,7 +77,7 @@ MaxDevices = Annotated[
 Architecture = Annotated[
     str,
     typer.Option(
-        "--architecture", help="Names what is tried: colocated, pd; afd does not run yet."
+        "--architecture", help="Names what is tried: colocated, pd, afd (attention and FFN apart)."
     ),
 ]
 Node = Annotated[int, typer.Option("--devices-per-node", help="Sets the devices of a node.")]
@@ -113,6 +123,7 @@ def command(
     dataset: Dataset = None,
     input_tokens: Input = "fixed:1000",
     output_tokens: OutputTokens = "fixed:200",
+    classes: Classes = "",
     percentile: Percentile = 99.0,
     max_devices: MaxDevices = 512,
     architecture: Architecture = "colocated,pd",
@@ -143,6 +154,7 @@ def command(
         dataset=dataset,
         input=input_tokens,
         output_tokens=output_tokens,
+        classes=classes,
         percentile=percentile,
         max_devices=max_devices,
         architecture=architecture,
