@@ -11,7 +11,7 @@ from pathlib import Path
 
 from llmsim.cli.arguments import OneSentenceParser
 from measured.artifact import artifact_points
-from measured.intervals import intervals, intervals_markdown
+from measured.intervals import error_bars_json, intervals, intervals_markdown
 from measured.kv import predict, read_servers
 from measured.points import Point, Skipped, read_points
 from measured.report import KvRow, Row, kv_markdown, points_markdown
@@ -28,6 +28,7 @@ def main() -> int:
         "--only", nargs="*", default=[], help="names of points, or their beginnings"
     )
     parser.add_argument("--output", type=Path, help="file of the page; printed if not given")
+    parser.add_argument("--error-bars", type=Path, help="file of the intervals that runs show")
     parser.add_argument("--profile", default="", help="one engine profile for all points")
     parser.add_argument("--more", default="", help="options of llmsim run for all points")
     options = parser.parse_args()
@@ -38,7 +39,10 @@ def main() -> int:
         more = tuple(options.more.split())
         rows = point_rows(points, options.data, Path(scratch), more, options.profile)
         parts = [INTRODUCTION, points_markdown(rows), INTERVALS]
-        parts.append(intervals_markdown(intervals(rows)))
+        found = intervals(rows)
+        parts.append(intervals_markdown(found))
+        if options.error_bars is not None:
+            options.error_bars.write_text(error_bars_json(found, rows), encoding="utf-8")
         logs = options.data / "kv_logs" / "kv_logs.csv"
         if logs.exists() and not options.only:
             parts += [KV, kv_markdown(kv_rows(logs, Path(scratch)))]

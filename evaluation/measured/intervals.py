@@ -2,6 +2,7 @@
 one system out at a time.
 """
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ class Interval:
     high: float
     covered: float
     """Share of the points inside the interval that the other systems give."""
+    median: float = 0.0
+    """Of the simulation's absolute error, percent."""
 
 
 def intervals(rows: Sequence[Row]) -> list[Interval]:
@@ -45,7 +48,8 @@ def intervals(rows: Sequence[Row]) -> list[Interval]:
             inside += [low <= ratio <= high for ratio in ratios[mine]]
         low, high = _interval(ratios)
         percent = [100 * math.expm1(edge) for edge in (low, high)]
-        found.append(Interval(metric, len(known), *percent, float(np.mean(inside))))
+        median = float(np.median([abs(row.errors[metric]) for row in known]))
+        found.append(Interval(metric, len(known), *percent, float(np.mean(inside)), median))
     return found
 
 
@@ -62,15 +66,36 @@ def _interval(ratios: NDArray[np.float64]) -> tuple[float, float]:
     return middle - float(away[rank - 1]), middle + float(away[rank - 1])
 
 
+FIGURES = {"throughput": "output_throughput", "ttft": "mean_ttft_ms", "tpot": "mean_tpot_ms"}
+"""A metric of the points -> the figure of a run's summary."""
+
+
+def error_bars_json(found: Sequence[Interval], rows: Sequence[Row]) -> str:
+    """The intervals as a run reads them (llmsim/results/error_bars.py)."""
+    known = {row.point.system for row in rows if row.errors and row.point.grade in "AB"}
+    figures = {
+        FIGURES[one.metric]: {
+            "points": one.points,
+            "low": round(1 + one.low / 100, 4),
+            "high": round(1 + one.high / 100, 4),
+            "covered": round(one.covered, 4),
+        }
+        for one in found
+    }
+    text = json.dumps({"level": LEVEL, "systems": len(known), "figures": figures}, indent=2)
+    return text + "\n"
+
+
 def intervals_markdown(found: Sequence[Interval]) -> str:
     """The intervals and their coverage."""
     lines = [
-        "| metric | points | real, percent of simulated: from | to | covered |",
-        "| --- | ---: | ---: | ---: | ---: |",
+        "| metric | points | real, percent of simulated: from | to | covered | half-width | "
+        "median error |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     lines += [
         f"| {one.metric} | {one.points} | {100 + one.low:.0f} | {100 + one.high:.0f} | "
-        f"{one.covered:.0%} |"
+        f"{one.covered:.0%} | {(one.high - one.low) / 2:.0f} | {one.median:.0f} |"
         for one in found
     ]
     return "\n".join(lines)

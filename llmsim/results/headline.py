@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmsim.core import Severity, severity_of
+from llmsim.results.error_bars import between
 
 MOST_LINES = 8
 _LABEL_WIDTH = 10
@@ -68,6 +69,7 @@ def _served(summary: Mapping[str, Any]) -> Iterator[Line]:
     rates = (
         f"{_number(summary['request_throughput'])} req/s, "
         f"{_number(summary['output_throughput'])} output tok/s"
+        f"{_in_brackets(summary, 'output_throughput')}"
     )
     yield Line(
         "Served",
@@ -84,7 +86,14 @@ def _latencies(summary: Mapping[str, Any]) -> Iterator[Line]:
             for title, statistic in (("p50", "median"), ("p90", "p90"), ("p99", "p99"))
         ]
         mean = _number(summary[f"mean_{name}_ms"])
-        yield Line(label, f"{'   '.join(values)}   mean {mean:>7} ms", 0, "bold")
+        real = _in_brackets(summary, f"mean_{name}_ms")
+        yield Line(label, f"{'   '.join(values)}   mean {mean:>7} ms{real}", 0, "bold")
+
+
+def _in_brackets(summary: Mapping[str, Any], name: str) -> str:
+    """What nine in ten real servers have, where that is known."""
+    error = summary.get("system_error", {})
+    return f" ({between(error, name)})" if name in error else ""
 
 
 def _sessions(summary: Mapping[str, Any]) -> Iterator[Line]:
@@ -185,12 +194,10 @@ def _trust(summary: Mapping[str, Any]) -> Iterator[Line]:
     sources = summary["sources"]
     known = [sources["by_provenance"][name] or 0.0 for name in ("measured", "interpolated")]
     error = sources["table_interpolation_error_percent"]
-    yield Line(
-        "Times",
-        f"{_percent(sum(known))} measured or interpolated; off by {error['half']:.1f} % (half), "
-        f"{error['most']:.1f} % (90 %)",
-        2,
-    )
+    off = f"off by {error['half']:.1f} % (half), {error['most']:.1f} % (90 %)"
+    if "system_error" in summary:
+        off = "in brackets: 9 in 10 real servers"
+    yield Line("Times", f"{_percent(sum(known))} measured or interpolated; {off}", 2)
 
 
 def _more(summary: Mapping[str, Any]) -> str:

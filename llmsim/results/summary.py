@@ -23,6 +23,7 @@ from llmsim.exact import exact_sum
 from llmsim.results import summary_checks
 from llmsim.results.classes import Objectives, classes_block, goodput
 from llmsim.results.energy import carbon_block, cost_block, energy_block
+from llmsim.results.error_bars import system_error
 from llmsim.results.metrics import (
     describe,
     finished_rows,
@@ -84,6 +85,9 @@ def summary(results: Results, info: Mapping[str, Any]) -> dict[str, Any]:
         "circular_groups": list(results.circular),
         "horizon_s": None if results.horizon_ps is None else results.horizon_ps / PS_PER_S,
     }
+    error = system_error(block)
+    if error is not None:
+        block["system_error"] = error
     if results.backend is not None:
         block["network_backend"] = _network_backend(results.backend)
     if reasons(results.workload):

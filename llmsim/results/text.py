@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from llmsim.core import PS_PER_S, severity_of
+from llmsim.results.error_bars import shown
 from llmsim.results.reconfigurations import switch_lines
 
 _LATENCIES = (
@@ -178,6 +179,9 @@ def _machine_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "Time by source", _shares(_by_family(sources["by_source"]))
     yield "Time by confidence", _shares(sources["by_provenance"]) + _farthest(sources)
     yield "Table interpolation error", _table_error(sources)
+    if "system_error" in summary:
+        error = summary["system_error"]
+        yield f"Real server, {error['level']:.0%}", shown(error)
     broken = [f"{name}: {found}" for name, found in summary["invariants"].items() if found != "ok"]
     yield (
         "Invariants",

@@ -1,5 +1,6 @@
 """Published measurements are simulated as their pages describe them, or skipped with a reason."""
 
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -9,10 +10,12 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "evaluation"))
 
-from measured.intervals import intervals, intervals_markdown  # noqa: E402
+from measured.intervals import error_bars_json, intervals, intervals_markdown  # noqa: E402
 from measured.points import Skipped, read_points  # noqa: E402
 from measured.report import Row, points_markdown  # noqa: E402
 from measured.runs import profile_of, simulate  # noqa: E402
+
+from llmsim.results.error_bars import FIGURES, learnt, system_error  # noqa: E402
 
 HEADER = (
     "id,source,engine,engine_version,model,hardware,gpus_tp,layout,n_requests,input_tokens,"
@@ -68,3 +71,29 @@ def test_error_bars_hold_on_systems_that_were_left_out(table: Path) -> None:
     assert sum(inside) >= 18 and 0.7 <= found.covered <= 1
     assert "| tpot | 20 |" in intervals_markdown([found])
     assert intervals(rows[:5]) == []
+
+
+def test_learnt_error_bars_are_those_that_a_run_reads(table: Path) -> None:
+    """A file of the tool's shape has every figure that `system_error` asks for."""
+    point = read_points(table)[0]
+    errors = {"throughput": 10.0, "ttft": -20.0, "tpot": 5.0}
+    rows = [
+        Row(replace(point, name=str(i), model=f"model {i}"), {k: v + i for k, v in errors.items()})
+        for i in range(20)
+    ]
+    made = json.loads(error_bars_json(intervals(rows), rows))
+    assert made.keys() == learnt().keys() and made["systems"] == 20
+    assert made["figures"].keys() == learnt()["figures"].keys() == FIGURES.keys()
+    for bar in learnt()["figures"].values():
+        assert 0 < bar["low"] < 1 < bar["high"] and 0.8 <= bar["covered"] <= 1
+
+
+def test_error_bars_belong_to_times_of_the_silicon_database() -> None:
+    figures = {"output_throughput": 1000.0, "mean_ttft_ms": 50.0, "mean_tpot_ms": None}
+    known = {"sources": {"by_source": {"aiconfigurator-core 0.12 x": 0.6, "roofline": 0.4}}}
+    error = system_error({**figures, **known})
+    assert error is not None and "mean_tpot_ms" not in error
+    bar = learnt()["figures"]["output_throughput"]
+    assert error["output_throughput"]["low"] == pytest.approx(1000 * bar["low"])
+    other = {"sources": {"by_source": {"aiconfigurator-core 0.12 x": 0.4, "profile y": 0.6}}}
+    assert system_error({**figures, **other}) is None
