@@ -836,7 +836,7 @@ class CollectiveSpec:
 class ExpandedConfig:
     """A group's own links and the collectives that run on them."""
 
-    def __init__(self, topology: engine.Topology, network: engine.NetworkKind, collectives: Sequence[CollectiveSpec], members: int = 1, devices: Sequence[int] = []) -> None: ...
+    def __init__(self, topology: engine.Topology, network: engine.NetworkKind, collectives: Sequence[CollectiveSpec], members: int = 1, devices: Sequence[int] = [], incast: engine.Incast = ...) -> None: ...
 
 class CopySource:
     """A memory that weights are copied from."""
@@ -1191,6 +1191,12 @@ class NetworkConfig:
 
     def add_topology(self, topology: engine.Topology) -> None:
         """Its links become links of the network."""
+
+    @property
+    def incast(self) -> engine.Incast: ...
+
+    @incast.setter
+    def incast(self, arg: engine.Incast, /) -> None: ...
 
     @property
     def num_links(self) -> int: ...

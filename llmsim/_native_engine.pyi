@@ -381,12 +381,20 @@ class Engine:
     def device_counters(self) -> dict:
         """busy_ps[device, stream] and class_ps[device, power class]."""
 
+class Incast:
+    """What bursts of many senders cost at a switch's port."""
+
+    def __init__(self, buffer_bytes: int = 0, burst_bytes: int = 0, efficiency_ppm: int = 1000000) -> None:
+        """
+        buffer_bytes: what a switch holds for a port; 0: bursts cost nothing. burst_bytes: what a sender sends before it slows down. efficiency_ppm: what is left of the link for bytes beyond the buffer.
+        """
+
 class ConcurrentDurations:
     """
     Collectives, one a group, or messages, that start together on a network of their own.
     """
 
-    def __init__(self, topology: Topology, network: NetworkKind, groups: Sequence[Sequence[int]], kind: CollectiveKind | None = None, algorithm: AlgorithmChoice = ...) -> None:
+    def __init__(self, topology: Topology, network: NetworkKind, groups: Sequence[Sequence[int]], kind: CollectiveKind | None = None, algorithm: AlgorithmChoice = ..., incast: Incast = ...) -> None:
         """kind None: a message from each group's first device to its second."""
 
     @property

@@ -286,7 +286,7 @@ std::string usage() {
          "link (default rules)\n"
          "  --flows=FILE                        every message, for another simulator: .csv, .cm "
          "(HTSim),\n"
-         "                                      .txt (ns-3) (default rules)\n"
+         "                                      .txt (ns-3), .goal (default rules)\n"
          "  --timeline=FILE                     every node as JSON for ui.perfetto.dev\n"
          "\n"
          "Exit code 0 only when every node finished; 2: a wrong option or file; 3: nodes wait for "

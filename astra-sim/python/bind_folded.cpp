@@ -68,6 +68,20 @@ void bind_site(nb::module_& module) {
 using Groups = std::vector<std::vector<model::DeviceId>>;
 
 void bind_concurrent(nb::module_& module) {
+  nb::class_<engine::Incast>(module, "Incast",
+                             "What bursts of many senders cost at a switch's port.")
+      .def(
+          "__init__",
+          [](engine::Incast* self, std::int64_t buffer_bytes, std::int64_t burst_bytes,
+             std::int64_t efficiency_ppm) {
+            new (self) engine::Incast{buffer_bytes, burst_bytes, efficiency_ppm};
+          },
+          nb::arg("buffer_bytes") = 0, nb::arg("burst_bytes") = 0,
+          nb::arg("efficiency_ppm") = 1'000'000,
+          "buffer_bytes: what a switch holds for a port; 0: bursts cost nothing. burst_bytes: what "
+          "a "
+          "sender sends before it slows down. efficiency_ppm: what is left of the link for bytes "
+          "beyond the buffer.");
   nb::class_<engine::ConcurrentDurations>(
       module, "ConcurrentDurations",
       "Collectives, one a group, or messages, that start together on a network of their own.")
@@ -75,12 +89,14 @@ void bind_concurrent(nb::module_& module) {
           "__init__",
           [](engine::ConcurrentDurations* self, std::shared_ptr<model::Topology> topology,
              engine::NetworkKind network, Groups groups, std::optional<model::CollectiveKind> kind,
-             const model::AlgorithmChoice& algorithm) {
+             const model::AlgorithmChoice& algorithm, const engine::Incast& incast) {
+            engine::EngineOptions options{network};
+            options.incast = incast;
             new (self) engine::ConcurrentDurations(
-                {std::move(topology), {network}, std::move(groups), kind, algorithm});
+                {std::move(topology), options, std::move(groups), kind, algorithm});
           },
           nb::arg("topology"), nb::arg("network"), nb::arg("groups"), nb::arg("kind") = nb::none(),
-          nb::arg("algorithm") = model::AlgorithmChoice{},
+          nb::arg("algorithm") = model::AlgorithmChoice{}, nb::arg("incast") = engine::Incast{},
           "kind None: a message from each group's first device to its second.")
       .def_prop_ro("num_simulated", &engine::ConcurrentDurations::num_simulated,
                    "Messages, at each of their ends, that one size is simulated with; 0: none.")

@@ -126,6 +126,8 @@ def _refuse(deployment: LoweredDeployment, group: int) -> None:
         "runs attention and FFN on devices apart": apart,
         "has a drafter with a model": lowered.draft is not None,
         "copies over links that other transfers use, too": plan is not None and plan.shared,
+        "has a network with incast": isinstance(lowered.links, TopologyView)
+        and lowered.links.routes.placed.incast is not None,
         "is on a topology that is more than one switch, which ASTRA-sim's network files do not "
         "describe": isinstance(lowered.links, TopologyView) and _switch_of(lowered) is None,
     }

@@ -91,6 +91,53 @@ def test_files_of_packet_simulators(run: Run, tmp_path: Path) -> None:
         assert int(start.replace(".", "")) == int(row["start_ps"])
 
 
+def goal(text: str) -> list[dict[str, int]]:
+    """The messages of a GOAL file, by tag: ends, bytes, and the ns at which they are sent."""
+    head, *ranks = text.split("\nrank ")
+    assert head.split() == ["num_ranks", str(len(ranks))]
+    sent: dict[int, dict[str, int]] = {}
+    received: dict[int, tuple[int, int, int]] = {}
+    for number, body in enumerate(ranks):
+        at: dict[str, int] = {}
+        calc: dict[str, int] = {}
+        sends: dict[str, tuple[int, int, int]] = {}
+        lines = [line.split() for line in body.splitlines()]
+        assert lines[0] == [str(number), "{"] and lines[-1] == ["}"]
+        for first, *words in lines[1:-1]:
+            label = first.rstrip(":")
+            if words[0] == "requires":
+                at[label] = at[words[1]] + calc.get(label, 0)
+                continue
+            assert label not in at
+            at[label] = calc[label] = int(words[1]) if words[0] == "calc" else 0
+            if words[0] != "calc":
+                ends = (int(words[3]), int(words[1].removesuffix("b")), int(words[5]))
+                if words[0] == "send":
+                    sends[label] = ends
+                else:
+                    received[ends[2]] = (ends[0], number, ends[1])
+        for label, (to, size, tag) in sends.items():
+            sent[tag] = {"from": number, "to": to, "bytes": size, "ns": at[label]}
+    assert {tag: (one["from"], one["to"], one["bytes"]) for tag, one in sent.items()} == received
+    return [sent[tag] for tag in range(len(sent))]
+
+
+def test_a_round_trip_by_goal(run: Run, tmp_path: Path) -> None:
+    """A stand-in that knows GOAL times its messages on an idle network."""
+    rows = flows(run, tmp_path / "flows.csv")
+    assert run(f"--flows={tmp_path}/flows.goal").exit_code == 0
+    messages = goal((tmp_path / "flows.goal").read_text())
+    for row, one in zip(rows, messages, strict=True):
+        assert [int(row[key]) for key in ("from", "to", "bytes")] == [
+            one[key] for key in ("from", "to", "bytes")
+        ]
+        assert int(row["start_ps"]) // 1000 == one["ns"]
+        hops = min((one["to"] - one["from"]) % NPUS, (one["from"] - one["to"]) % NPUS)
+        row["duration_ps"] = str(one["bytes"] * 20 + hops * 500_000)
+    times = write_times(tmp_path / "times.csv", rows)
+    assert run(times).times() == run().times()
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

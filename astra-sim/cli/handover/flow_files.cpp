@@ -53,6 +53,46 @@ std::string as_hpcc(const std::vector<SentMessage>& sent) {
   return text;
 }
 
+// GOAL (LogGOPSim, ATLAHS): a schedule of each rank. Calculations of nanoseconds, one after the
+// other, bring it to the starts of its sends; the tag of a message is its place in the table.
+std::string as_goal(const std::vector<SentMessage>& sent, std::uint32_t npus) {
+  struct Rank {
+    std::string text;
+    std::int64_t now_ns = 0;
+    std::size_t labels = 0;
+    std::string waited;  // the label of the last calculation
+  };
+  std::vector<Rank> ranks(npus);
+  std::vector<std::size_t> order(sent.size());
+  for (std::size_t tag = 0; tag < order.size(); ++tag) order[tag] = tag;
+  std::ranges::stable_sort(order, {}, [&](std::size_t tag) { return sent[tag].at; });
+  const auto label = [](Rank& rank) { return "l" + std::to_string(++rank.labels); };
+  for (const std::size_t tag : order) {
+    const SentMessage& one = sent[tag];
+    Rank& from = ranks.at(one.key.from);
+    const std::int64_t start_ns = one.at / 1000;
+    if (start_ns > from.now_ns) {
+      const std::string wait = label(from);
+      from.text += wait + ": calc " + std::to_string(start_ns - from.now_ns) + "\n";
+      if (!from.waited.empty()) from.text += wait + " requires " + from.waited + "\n";
+      from.waited = wait;
+      from.now_ns = start_ns;
+    }
+    const std::string size = std::to_string(one.bytes) + "b ", number = std::to_string(tag);
+    const std::string send = label(from);
+    from.text +=
+        send + ": send " + size + "to " + std::to_string(one.key.to) + " tag " + number + "\n";
+    if (!from.waited.empty()) from.text += send + " requires " + from.waited + "\n";
+    Rank& to = ranks.at(one.key.to);
+    to.text += label(to) + ": recv " + size + "from " + std::to_string(one.key.from) + " tag " +
+               number + "\n";
+  }
+  std::string text = "num_ranks " + std::to_string(npus) + "\n";
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank)
+    text += "rank " + std::to_string(rank) + " {\n" + ranks[rank].text + "}\n";
+  return text;
+}
+
 std::vector<std::string_view> cells_of(std::string_view line) {
   std::vector<std::string_view> cells;
   for (std::size_t begin = 0; begin <= line.size();) {
@@ -108,15 +148,17 @@ class Table {
 }  // namespace
 
 void check_flow_file(const std::string& path) {
-  if (path.empty() || path.ends_with(".csv") || path.ends_with(".cm") || path.ends_with(".txt"))
-    return;
+  constexpr std::array<std::string_view, 4> kEndings = {".csv", ".cm", ".txt", ".goal"};
+  const auto ends = [&path](std::string_view ending) { return path.ends_with(ending); };
+  if (path.empty() || std::ranges::any_of(kEndings, ends)) return;
   throw InputError("--flows is \"" + path +
-                   "\"; a name that ends in .csv, .cm (HTSim) or .txt (ns-3) was expected");
+                   "\"; a name that ends in .csv, .cm (HTSim), .txt (ns-3) or .goal was expected");
 }
 
 std::string as_flows(const std::string& path, const std::vector<SentMessage>& sent,
                      std::uint32_t npus) {
   if (path.ends_with(".cm")) return as_connections(sent, npus);
+  if (path.ends_with(".goal")) return as_goal(sent, npus);
   return path.ends_with(".txt") ? as_hpcc(sent) : as_table(sent);
 }
 

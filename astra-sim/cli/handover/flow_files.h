@@ -13,7 +13,8 @@ namespace astra_sim::cli {
 inline constexpr const char* kFlows = "flows:";
 
 // By the ending of `path`: .csv (ours: from,to,number,bytes,start_ps), .cm (a connection matrix of
-// HTSim), .txt (flows of the HPCC simulator on ns-3). Throws model::InputError for another ending.
+// HTSim), .txt (flows of the HPCC simulator on ns-3), .goal (GOAL). Throws model::InputError for
+// another ending.
 void check_flow_file(const std::string& path);
 std::string as_flows(const std::string& path, const std::vector<engine::SentMessage>& sent,
                      std::uint32_t npus);

@@ -68,7 +68,7 @@ ConcurrentDurations::ConcurrentDurations(Concurrent what) : what_(std::move(what
 }
 
 void ConcurrentDurations::prepare() {
-  if (close() || walk()) return;
+  if (!overflows() && (close() || walk())) return;
   for (std::size_t group = 0; group < what_.groups.size(); ++group) {
     const auto ranks = static_cast<std::int64_t>(what_.groups[group].size());
     if (!what_.kind) {
@@ -85,6 +85,24 @@ void ConcurrentDurations::prepare() {
     }
   }
   simulation_ = std::make_shared<Simulation>(what_);
+}
+
+// Whether messages of several channels may fill the buffer of a switch's port.
+bool ConcurrentDurations::overflows() const {
+  if (what_.options.incast.off()) return false;
+  std::vector<Use> uses;
+  std::vector<model::LinkId> route;
+  for (std::size_t group = 0; group < what_.groups.size(); ++group) {
+    if (what_.kind) {
+      const std::vector<Use> more = uses_of(what_.site(group));
+      uses.insert(uses.end(), more.begin(), more.end());
+      continue;
+    }
+    route.clear();
+    what_.topology->route(what_.groups[group][0], what_.groups[group][1], route);
+    for (const model::LinkId link : route) uses.push_back({link, group, 0});
+  }
+  return !uses_are_private(*what_.topology, uses);
 }
 
 bool ConcurrentDurations::close() {

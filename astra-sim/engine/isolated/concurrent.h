@@ -37,6 +37,7 @@ class ConcurrentDurations {
  private:
   struct Simulation;
   void prepare();
+  bool overflows() const;
   bool close();
   bool walk();
   void simulate();

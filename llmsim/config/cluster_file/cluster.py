@@ -103,6 +103,35 @@ class LatencyTargets(Section):
         return tuple((name, round(ms * 10**9)) for name, ms in stated if ms is not None)
 
 
+MOST_BUFFER_BYTES = 1 << 40
+
+
+class Incast(Section):
+    """What bursts of many senders cost at a port of a topology's switches."""
+
+    buffer_bytes: int = Field(
+        ge=1, le=MOST_BUFFER_BYTES, description="What a switch holds for one port, in bytes."
+    )
+    burst_bytes: int = Field(
+        ge=1,
+        le=MOST_BUFFER_BYTES,
+        description="What a message brings before its sender slows down, in bytes.",
+    )
+    efficiency_percent: int = Field(
+        ge=1, le=100, description="What is left of the link for bytes beyond the buffer."
+    )
+
+    @model_validator(mode="after")
+    def _one_sender_fits(self) -> Self:
+        if self.burst_bytes > self.buffer_bytes:
+            raise broken_rule(
+                "burst_bytes",
+                f"is {self.burst_bytes}, more than buffer_bytes {self.buffer_bytes}; one sender "
+                "alone has to fit the buffer",
+            )
+        return self
+
+
 class Cluster(Section):
     """A serving cluster; immutable. Made by `load_cluster`, which remembers the file for later
     errors.
@@ -149,6 +178,10 @@ class Cluster(Section):
         default=None,
         description="A topology file (beside this file), or a bundled network by name: collectives "
         "and hand-over take its routes.",
+    )
+    incast: Incast | None = Field(
+        default=None,
+        description="What bursts of many senders cost at a port of the topology's switches.",
     )
     cxl_mem: CxlMemory | None = Field(default=None, description="CXL memory pool.")
     storage: Storage | None = Field(
@@ -240,6 +273,16 @@ class Cluster(Section):
                 f"has {len(self.link_latency_ns)} entries, but link_bw has "
                 f"{len(self.link_bw_gb_per_s)}; "
                 "give one for each network dimension, or a single number for all",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _incast_has_a_topology(self) -> Self:
+        if self.incast is not None and self.topology is None:
+            raise broken_rule(
+                "incast",
+                "is given, but the cluster names no topology, whose switches have the buffers; "
+                "add that",
             )
         return self
 

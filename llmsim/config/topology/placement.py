@@ -13,7 +13,7 @@ from llmsim.config.cluster_file.json_positions import field_path
 from llmsim.config.errors import InputError, nearest
 
 if TYPE_CHECKING:
-    from llmsim.config.cluster_file.cluster import Cluster
+    from llmsim.config.cluster_file.cluster import Cluster, Incast
     from llmsim.config.topology.file import TopologySpec
 
 
@@ -25,13 +25,16 @@ class PlacedTopology:
 
     spec: TopologySpec
     devices: tuple[tuple[int, ...], ...]
+    incast: Incast | None = None
+    """What bursts of many senders cost at its switches; None: nothing."""
 
     def as_record(self) -> dict[str, Any]:
         """For a run's manifest: the network as a topology file, and whose its devices are."""
-        return {
+        record: dict[str, Any] = {
             "network": self.spec.as_file(),
             "devices": [list(devices) for devices in self.devices],
         }
+        return record if self.incast is None else record | {"incast": self.incast.model_dump()}
 
 
 def place_topology(cluster: Cluster) -> PlacedTopology | None:
@@ -87,7 +90,8 @@ def place_topology(cluster: Cluster) -> PlacedTopology | None:
             )
         chosen[index] = tuple(free[:count])
         _claim(chosen[index], cluster.position(location), field_path(location), owner)
-    return PlacedTopology(spec, tuple(chosen[index] for index in range(len(chosen))))
+    devices = tuple(chosen[index] for index in range(len(chosen)))
+    return PlacedTopology(spec, devices, cluster.incast)
 
 
 def _located(name: str, cluster_path: str) -> str:

@@ -29,6 +29,7 @@ Network = Literal["analytical", "congestion-unaware", "congestion-aware", "fair-
 """`analytical` is congestion-unaware on nominal links, as in LLMServingSim, and fair-share on the
 routes of a topology.
 """
+NO_INCAST = engine.Incast()
 MAX_SIMULATED_MESSAGES = 3_000_000
 """Simulated messages of all sizes of one operator together: a few seconds. Beyond it, sizes in
 between are interpolated.
@@ -70,6 +71,8 @@ class TopologyDescription:
     """The device of each rank."""
     network: str
     """How messages contend, as the command `astra-sim` names it."""
+    incast: str = ""
+    """What bursts cost at switches, as its option `--incast` has it; "": nothing."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,8 @@ class Episode:
     topology: "engine.Topology"
     groups: tuple[tuple[int, ...], ...]
     """Devices of each collective in rank order; of a message, its sender and its receiver."""
+    incast: "engine.Incast" = NO_INCAST
+    """What bursts of many senders cost at its switches."""
 
 
 @dataclass(frozen=True)
@@ -246,7 +251,7 @@ class NetworkView(ABC):
         try:
             durations = engine.ConcurrentDurations(
                 episode.topology, self.network, list(map(list, episode.groups)), kind,
-                self.algorithm(op),
+                self.algorithm(op), episode.incast,
             )  # fmt: skip
         except engine.InvalidTopology as error:
             raise InputError(f"{op.collective}_implementation: {error}") from None

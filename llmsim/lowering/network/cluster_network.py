@@ -65,6 +65,7 @@ def cluster_network(
         assert deployment.topology is not None, "routes are of a topology"
         _refuse_fast_links(deployment, deployment.topology.spec)
         config.add_topology(routes.native)
+        config.incast = routes.incast
     devices = tuple(
         tuple(
             _device(deployment, config, group.node, number)

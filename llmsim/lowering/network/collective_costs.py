@@ -8,6 +8,7 @@ import numpy as np
 from llmsim import _native
 from llmsim._native import engine
 from llmsim.config import Deployment, Group
+from llmsim.config.errors import InputError
 from llmsim.core import Provenance
 from llmsim.costs import AttentionCost, CostRequest, OpCost
 from llmsim.lowering.network.algorithms import KINDS, algorithms_of
@@ -42,6 +43,11 @@ def network_view(
         kind = NETWORKS["congestion-unaware" if network == "analytical" else network]
         return MeshView(layout, members, kind, algorithms, nodes, nccl, deployment.link)
     kind = NETWORKS["fair-share" if network == "analytical" else network]
+    if routes.placed.incast is not None and kind != engine.NetworkKind.FAIR_SHARE:
+        raise InputError(
+            f"incast of the cluster file: --network-backend is {network}, where messages have no "
+            "rates; incast needs analytical or fair-share"
+        )
     domain = routes.domain(deployment, group) if members > 1 else routes.placed.devices[group.index]
     return TopologyView(layout, members, kind, algorithms, nodes, nccl, routes, domain)
 

@@ -16,6 +16,7 @@ from llmsim.costs.nccl.plans import Place
 from llmsim.lowering.network.algorithms import is_ring
 from llmsim.lowering.network.all_to_all import Ports, check_even
 from llmsim.lowering.network.base import (
+    NO_INCAST,
     Episode,
     NetworkView,
     NominalNote,
@@ -33,6 +34,7 @@ from llmsim.model import Collective, Hardware
 from llmsim.model.layout import Among
 from llmsim.model.operator import collective
 
+PPM_PER_PERCENT = 10_000
 MAX_COMPARED_DEVICES = 64
 """Routes between all pairs of so many devices are compared in milliseconds."""
 
@@ -48,6 +50,25 @@ class Routes:
     def speeds(self) -> list[tuple[int, int]]:
         """(bytes/s, latency in ps) by link."""
         return [(bandwidth, latency) for bandwidth, latency in self.native.link_speeds()]
+
+    @cached_property
+    def incast(self) -> "engine.Incast":
+        """What bursts of many senders cost at the switches."""
+        given = self.placed.incast
+        if given is None:
+            return NO_INCAST
+        return engine.Incast(
+            given.buffer_bytes, given.burst_bytes, given.efficiency_percent * PPM_PER_PERCENT
+        )
+
+    @cached_property
+    def queues(self) -> frozenset[int]:
+        """Links that leave a switch, where bursts of many senders cost something."""
+        if self.placed.incast is None:
+            return frozenset()
+        devices = self.placed.spec.num_devices()
+        ends = self.native.links()
+        return frozenset(link for link, (sender, _) in enumerate(ends) if sender >= devices)
 
     @cached_property
     def servers(self) -> Servers | None:
@@ -126,7 +147,14 @@ class TopologyView(NetworkView):
         """The network as exported graphs describe it."""
         spec = self.routes.placed.spec
         network = str(self.network).rsplit(".", 1)[-1].lower().replace("_", "-")
-        return TopologyDescription(spec.as_file(), spec.num_devices(), tuple(self.domain), network)
+        given = self.routes.placed.incast
+        incast = (
+            ""
+            if given is None
+            else f"{given.buffer_bytes}:{given.burst_bytes}:{given.efficiency_percent}"
+        )
+        devices = tuple(self.domain)
+        return TopologyDescription(spec.as_file(), spec.num_devices(), devices, network, incast)
 
     @property
     def stages_alike(self) -> bool:
@@ -143,6 +171,8 @@ class TopologyView(NetworkView):
             f"topology {self.routes.placed.spec.name}: collectives on its routes "
             f"({description.network})"
         )
+        if description.incast:
+            said += f", incast {description.incast}"
         if self._spans_servers():
             said += "; between servers as NCCL plans them"
         if not self.exact():
@@ -169,7 +199,7 @@ class TopologyView(NetworkView):
     def config(self, specs: "Sequence[_native.CollectiveSpec]") -> "_native.ExpandedConfig":
         """How the engine runs the domain's nodes."""
         return _native.ExpandedConfig(
-            self.routes.native, self.network, specs, self.members, self.domain
+            self.routes.native, self.network, specs, self.members, self.domain, self.routes.incast
         )
 
     def nominal_notes(
@@ -284,12 +314,13 @@ class TopologyView(NetworkView):
 
     def _episodes(self, op: Collective, stage: int) -> list[Episode]:
         return [
-            Episode(self.routes.native, tuple(map(tuple, run))) for run in self._runs(op, stage)
+            Episode(self.routes.native, tuple(map(tuple, run)), self.routes.incast)
+            for run in self._runs(op, stage)
         ]
 
     def _first_ranks(self, ranks: int) -> Episode:
         devices = tuple(self._device(rank, 0, 0) for rank in range(ranks))
-        return Episode(self.routes.native, (devices,))
+        return Episode(self.routes.native, (devices,), self.routes.incast)
 
     def _where(self, op: Collective, episodes: Sequence[Episode]) -> str:
         where = f"on routes of {self.routes.placed.spec.name}"

@@ -29,6 +29,19 @@ Pair = tuple[int, int]
 
 
 @dataclass(frozen=True, eq=False)
+class Crossed:
+    """The links that an exchange crosses, in the first axis."""
+
+    by_rank: Floats
+    """How often a row of each rank crosses the link."""
+    by_node: Floats
+    """The same of each node."""
+    bytes_per_s: Floats
+    queued: Floats
+    """Flows in the queue of a switch that the link leaves; 0 for a link that leaves a device."""
+
+
+@dataclass(frozen=True, eq=False)
 class RoutedPorts(Ports):
     """Ranks that exchange rows over a topology; `inside` and `between` have the slowest link and
     longest latency.
@@ -50,17 +63,31 @@ class RoutedPorts(Ports):
 
     def even(self, rows: Rows, each: Busiest) -> Busiest:
         """Seconds that the busiest link needs, where all ranks and all nodes get as many rows."""
-        by_rank, by_node, speeds = self._by_link(rows)
+        links = self._by_link(rows)
+        by_rank, by_node = links.by_rank, links.by_node
         carried = np.multiply.outer(each.rank, by_rank.sum(axis=1)) + np.multiply.outer(
             each.node, by_node.sum(axis=1)
         )
-        return Busiest((carried * rows.row_bytes / speeds).max(axis=-1), each.node)
+        return Busiest(self._longest(carried * rows.row_bytes, links), each.node)
 
     def loads(self, rows: Rows, to_rank: Floats, to_node: Floats) -> Busiest:
         """Seconds that the busiest link needs, from the rows of each rank and node."""
-        by_rank, by_node, speeds = self._by_link(rows)
-        carried = to_rank @ by_rank.T + to_node @ by_node.T
-        return Busiest((carried * rows.row_bytes / speeds).max(axis=-1), to_node.max(axis=-1))
+        links = self._by_link(rows)
+        carried = to_rank @ links.by_rank.T + to_node @ links.by_node.T
+        return Busiest(self._longest(carried * rows.row_bytes, links), to_node.max(axis=-1))
+
+    def _longest(self, num_bytes: Floats, links: Crossed) -> Floats:
+        """Seconds that the busiest link needs for its bytes (in the last axis). What bursts leave
+        beyond a switch's buffer passes at a part of the link's speed.
+        """
+        seconds = num_bytes / links.bytes_per_s
+        incast = self.routes.placed.incast
+        if incast is not None:
+            bursts = np.minimum(num_bytes, links.queued * incast.burst_bytes)
+            beyond = np.maximum(bursts - incast.buffer_bytes, 0)
+            lost = beyond * (100 / incast.efficiency_percent - 1)
+            seconds = seconds * (1 + lost / np.maximum(bursts, 1))
+        return np.asarray(seconds.max(axis=-1))
 
     def ps(self, rows: Rows, tokens: Floats, busiest: Busiest) -> Int64:
         """ps of an exchange at so many tokens of all ranks."""
@@ -71,20 +98,18 @@ class RoutedPorts(Ports):
             np.ceil(busiest.rank * PS_PER_S) + self.rounds(rows, tokens) * latency, np.int64
         )
 
-    def _by_link(self, rows: Rows) -> tuple[Floats, Floats, Floats]:
-        """How often a row of each rank, and of each node, crosses a link; shapes (links, ...); and
-        its bytes/s.
-        """
+    def _by_link(self, rows: Rows) -> Crossed:
+        """The links, and what crosses them."""
         return self._staged[rows.back] if self._two_stages(rows) else self._straight[rows.back]
 
     @cached_property
-    def _straight(self) -> tuple[tuple[Floats, Floats, Floats], ...]:
+    def _straight(self) -> tuple[Crossed, ...]:
         """Every sender sends its share of a rank's rows there; to the experts, and back."""
         pairs = [(i, j) for i in range(self.ranks) for j in range(self.ranks) if i != j]
         return tuple(self._table(pairs, self.ranks, [], back=back) for back in (False, True))
 
     @cached_property
-    def _staged(self) -> tuple[tuple[Floats, Floats, Floats], ...]:
+    def _staged(self) -> tuple[Crossed, ...]:
         """Rows cross to the rank with the sender's number on the other node, and are handed on
         inside it.
         """
@@ -95,25 +120,31 @@ class RoutedPorts(Ports):
 
     def _table(
         self, pairs: Sequence[Pair], senders: int, far: Sequence[Pair], *, back: bool
-    ) -> tuple[Floats, Floats, Floats]:
+    ) -> Crossed:
         """Of `pairs` each sender has one of `senders` shares of the receiver's rows; of `far` a
         share of its node's.
         """
         counts: Counter[tuple[int, int]] = Counter()
+        flows: Counter[int] = Counter()
         for devices in self.runs:
             for columns, some in ((0, pairs), (self.ranks, far)):
                 for i, j in some:
                     column = j if columns == 0 else columns + j // self.per_node
                     a, b = (devices[j], devices[i]) if back else (devices[i], devices[j])
-                    counts.update((link, column) for link in self.routes.native.route(a, b))
+                    route = self.routes.native.route(a, b)
+                    counts.update((link, column) for link in route)
+                    flows.update(route)
         links = {link: at for at, link in enumerate(sorted({link for link, _ in counts}))}
-        table = np.zeros((len(links), self.ranks + self.nodes + 1))
+        table = np.zeros((len(links), self.ranks + self.nodes + 2))
         for (link, column), crossing in counts.items():
             table[links[link], column] = crossing / (senders if column < self.ranks else self.ranks)
         for link, at in links.items():
-            table[at, -1] = self.routes.speeds[link][0]
+            table[at, -2] = self.routes.speeds[link][0]
+            table[at, -1] = flows[link] if link in self.routes.queues else 0
         table = np.unique(table, axis=0)  # many links carry the same
-        return table[:, : self.ranks], table[:, self.ranks : -1], table[:, -1]
+        return Crossed(
+            table[:, : self.ranks], table[:, self.ranks : -2], table[:, -2], table[:, -1]
+        )
 
 
 def routed_ports(routes: Routes, runs: Sequence[Sequence[int]], nodes: int) -> RoutedPorts:

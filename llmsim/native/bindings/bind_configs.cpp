@@ -325,13 +325,15 @@ void bind_expanded(nb::module_& m) {
           "__init__",
           [](ExpandedConfig* config, std::shared_ptr<astra_sim::model::Topology> topology,
              astra_sim::engine::NetworkKind network, std::vector<CollectiveSpec> collectives,
-             std::int32_t members, std::vector<astra_sim::model::DeviceId> devices) {
+             std::int32_t members, std::vector<astra_sim::model::DeviceId> devices,
+             const astra_sim::engine::Incast& incast) {
             new (config)
-                ExpandedConfig{std::move(topology), network,       std::move(collectives), members,
-                               std::move(devices),  signal_check()};
+                ExpandedConfig{std::move(topology), network, std::move(collectives), members,
+                               std::move(devices),  incast,  signal_check()};
           },
           "topology"_a, "network"_a, "collectives"_a, "members"_a = 1,
-          "devices"_a = std::vector<astra_sim::model::DeviceId>{});
+          "devices"_a = std::vector<astra_sim::model::DeviceId>{},
+          "incast"_a = astra_sim::engine::Incast{});
 }
 
 }  // namespace llmsim

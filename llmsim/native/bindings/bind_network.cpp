@@ -145,6 +145,7 @@ void bind_network(nb::module_& m) {
             c.add_topology(std::move(topology));
           },
           "topology"_a, "Its links become links of the network.")
+      .def_rw("incast", &NetworkConfig::incast)
       .def_prop_ro("num_links", [](const NetworkConfig& c) { return c.links.size(); })
       .def_prop_ro("num_places", [](const NetworkConfig& c) { return c.places.size(); })
       .def(

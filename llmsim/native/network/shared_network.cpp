@@ -23,6 +23,17 @@ std::vector<std::int64_t> capacities_of(const NetworkConfig& config) {
   return capacities;
 }
 
+std::vector<NetworkLinkId> switch_ports(const NetworkConfig& config) {
+  std::vector<NetworkLinkId> ports;
+  if (!config.topology) return ports;
+  NetworkLinkId number = config.first_of_topology;
+  for (const astra_sim::model::Link& link : config.topology->links()) {
+    if (link.from >= config.topology->num_devices()) ports.push_back(number);
+    ++number;
+  }
+  return ports;
+}
+
 }  // namespace
 
 void NetworkConfig::add_topology(std::shared_ptr<const astra_sim::model::Topology> added) {
@@ -54,7 +65,9 @@ SharedNetwork::SharedNetwork(NetworkConfig config)
       if (link != kNoLink && link >= config_.links.size())
         throw std::invalid_argument("a place names an unknown link");
   }
-  if (fair()) share_ = std::make_unique<astra_sim::engine::FairShare>(capacities_of(config_));
+  if (!fair()) return;
+  share_ = std::make_unique<astra_sim::engine::FairShare>(capacities_of(config_));
+  share_->crowd(config_.incast, switch_ports(config_));
 }
 
 std::span<const NetworkLinkId> SharedNetwork::route(NetworkNodeId from, NetworkNodeId to) {
@@ -230,9 +243,10 @@ void SharedNetwork::take(astra_sim::engine::FlowId flow, const Cargo& cargo) {
   moving_[flow] = cargo;
 }
 
-// Recorded flows have times of their own, and a queue serves them in order.
+// Recorded flows have times of their own, a queue serves them in order, and what a burst costs
+// depends on its bytes.
 std::uint32_t SharedNetwork::cached(BundleId bundle, Ps now) {
-  if (!fair() || recorded_) return Bundles::kNone;
+  if (!fair() || recorded_ || !config_.incast.off()) return Bundles::kNone;
   if (!bundles_.built()) build_bundles(now);
   const std::uint32_t component = bundles_.component_of(bundle);
   if (component == Bundles::kNone || bundles_.repeats(component)) return component;

@@ -144,6 +144,7 @@ struct NetworkConfig {
   std::vector<NetworkNode> places;
   std::shared_ptr<const astra_sim::model::Topology> topology{};  // or none
   NetworkLinkId first_of_topology = 0;  // its links are links of the network, from here on
+  astra_sim::engine::Incast incast{};   // of links that leave a switch of the topology; kFair
 
   void add_topology(std::shared_ptr<const astra_sim::model::Topology> added);
 };

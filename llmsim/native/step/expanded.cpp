@@ -286,7 +286,7 @@ ExpandedTiming::ExpandedTiming(std::shared_ptr<const Program> program, std::int3
     : program_(std::move(program)),
       config_(config_of(config, units)),
       has_links_(config != nullptr),
-      engine_(config_.topology, {config_.network, 0, {}, {}, config_.poll}) {
+      engine_(config_.topology, {config_.network, 0, {}, {}, config_.poll, config_.incast}) {
   if (units < 1 || num_ranks(config_) % at(units) != 0)
     throw std::invalid_argument(
         "there is a number of devices that stages x members does not divide");

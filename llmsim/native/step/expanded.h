@@ -45,6 +45,7 @@ struct ExpandedConfig {
   // or a hand-over, when the last of them has ended: routes of unequal length do not let them drift
   // apart.
   std::vector<astra_sim::model::DeviceId> devices{};
+  astra_sim::engine::Incast incast{};  // of the fair-share network
   std::function<void()>
       poll{};  // called now and then while a step is computed; what it throws ends the step
 };

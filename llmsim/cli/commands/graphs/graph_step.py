@@ -107,6 +107,8 @@ def command(
     if form == "et":
         written = write_chakra(graph, ranks, output)
         on = "" if graph.topology is None else f", for --network-backend={graph.topology.network}"
+        if graph.topology is not None and graph.topology.incast:
+            on += f" --incast={graph.topology.incast}"
         typer.echo(f"{output}: {len(written)} files, {len(nodes)} nodes{on}")
         return 0
     if form == "dot":
