@@ -4,6 +4,7 @@ DIR holds public_points/, groundtruth/, artifact/ and kv_logs/, which are not pa
 repository; by default the folder shared/data beside the checkout.
 """
 
+import argparse
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -14,10 +15,22 @@ from measured.artifact import artifact_points
 from measured.intervals import error_bars_json, intervals, intervals_markdown
 from measured.kv import predict, read_servers
 from measured.points import Point, Skipped, read_points
-from measured.report import KvRow, Row, kv_markdown, points_markdown
+from measured.report import KvRow, Row, kv_markdown, points_markdown, terms_markdown
 from measured.runs import simulate
-from measured.texts import INTERVALS, INTRODUCTION, KV, WRONG
+from measured.texts import INTERVALS, INTRODUCTION, KV, TERMS, WRONG
 
+ABLATED = (
+    "frontend",
+    "host_gap",
+    "host_sequence",
+    "decode_skew",
+    "cold_kv",
+    "kv_write",
+    "expert_choice",
+    "async_lag",
+    "api_latency",
+)
+"""Terms whose worth the page shows."""
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -43,6 +56,8 @@ def main() -> int:
         parts.append(intervals_markdown(found))
         if options.error_bars is not None:
             options.error_bars.write_text(error_bars_json(found, rows), encoding="utf-8")
+        if not options.only:
+            parts += [TERMS, terms_markdown(rows, without_terms(points, options, Path(scratch)))]
         logs = options.data / "kv_logs" / "kv_logs.csv"
         if logs.exists() and not options.only:
             parts += [KV, kv_markdown(kv_rows(logs, Path(scratch)))]
@@ -53,6 +68,16 @@ def main() -> int:
     else:
         options.output.write_text(text, encoding="utf-8")
     return 0
+
+
+def without_terms(
+    points: Sequence[Point], options: argparse.Namespace, scratch: Path
+) -> dict[str, list[Row]]:
+    """Every point without one term at a time."""
+    return {
+        term: point_rows(points, options.data, scratch, ("--disable-term", term), options.profile)
+        for term in ABLATED
+    }
 
 
 def every_point(data: Path) -> list[Point]:

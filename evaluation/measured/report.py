@@ -1,6 +1,7 @@
 """Tables of errors: a row for each point, and their medians."""
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from measured.kv import Server
@@ -59,6 +60,28 @@ def kv_markdown(rows: Sequence[KvRow]) -> str:
         "",
     ]
     return "\n".join([*lines, *(f"- {r.server.name}: {r.skipped}" for r in rows if r.skipped)])
+
+
+def terms_markdown(rows: Sequence[Row], without: Mapping[str, Sequence[Row]]) -> str:
+    """Median absolute errors with all terms, and with one removed at a time."""
+    lines = [
+        "| removed | throughput, % | TTFT, % | TPOT, % | throughput, grade C | TTFT, grade C |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for name, found in {"nothing": rows, **without}.items():
+        cells = [_median(found, metric, "AB") for metric in METRICS]
+        cells += [_median(found, metric, "C") for metric in ("throughput", "ttft")]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _median(rows: Sequence[Row], metric: str, grades: str) -> str:
+    errors = [
+        abs(row.errors[metric])
+        for row in rows
+        if metric in row.errors and row.point.grade in grades
+    ]
+    return f"{statistics.median(errors):.1f}" if errors else ""
 
 
 def points_markdown(rows: Sequence[Row]) -> str:

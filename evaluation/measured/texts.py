@@ -16,6 +16,10 @@ points against the interval that the other systems give. The target is 85 to 95 
 all three intervals are wider. A run whose times come from the silicon database shows them beside its means, `--json` has them as
 `system_error`, and `evaluation/measured.sh --error-bars llmsim/presets/error_bars.json` renews them.
 """  # noqa: E501
+TERMS = """## What each term is worth
+
+Median absolute errors of the points above with one fidelity term removed (`--disable-term`).
+"""
 WRONG = """## What stays wrong, and why
 
 Causes are what the pages and the differences suggest; none was measured here.
