@@ -1,5 +1,6 @@
 """`python -m bench.contended`: CPU time per step of two TP4 groups on the links of one PCIe server,
-with collectives that slow each other, and with collectives that are timed alone.
+with collectives that slow each other, with KV on the same links, too, and with collectives that
+are timed alone.
 
 The smallest of several runs in one process, without lowering and without files of results.
 """
@@ -21,11 +22,14 @@ SPREAD = ([0, 4, 2, 6], [1, 5, 3, 7])
 TRACE = "synthetic:n=600,rate=50,input=fixed:200,output=fixed:100,seed=1"
 
 
-def write_cluster(path: Path) -> None:
-    """Two instances on the devices of `SPREAD`."""
+def write_cluster(path: Path, roles: tuple[str | None, str | None] = (None, None)) -> None:
+    """Two instances on the devices of `SPREAD`, of the roles `pd_type`."""
     document = json.loads(PCIE.read_text(encoding="utf-8"))
     one = document["nodes"][0]["instances"][0]
-    instances = [{**one, "topology_devices": devices} for devices in SPREAD]
+    instances = [
+        {**one, "topology_devices": devices, "pd_type": role}
+        for devices, role in zip(SPREAD, roles, strict=True)
+    ]
     document["nodes"] = [{"num_instances": len(instances), "instances": instances}]
     path.write_text(json.dumps(document), encoding="utf-8")
 
@@ -55,9 +59,14 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=5)
     repeat = parser.parse_args().repeat
     with tempfile.TemporaryDirectory() as folder:
-        cluster = Path(folder) / "cluster.json"
-        write_cluster(cluster)
-        for name, contention in (("contended", "on"), ("private", "off")):
+        both, apart = Path(folder) / "both.json", Path(folder) / "apart.json"
+        write_cluster(both)
+        write_cluster(apart, ("prefill", "decode"))
+        for name, cluster, contention in (
+            ("contended", both, "on"),
+            ("with KV", apart, "on"),
+            ("private", both, "off"),
+        ):
             steps, us = us_per_step(cluster, contention, repeat)
             print(f"{name:10} {steps:8,} steps {us:8.2f} us of CPU each", flush=True)
 

@@ -180,15 +180,15 @@ class Program:
     def give_drafts_rows(self) -> None:
         """Verified drafts count as sequences in the tables."""
 
-    def step_ps(self, items: Sequence[tuple[int, int]]) -> int:
+    def step_ps(self, items: Sequence[Sequence[int]]) -> int:
         """Duration of a step of (tokens, computed before) items, ps."""
 
-    def attention_ps(self, items: Sequence[tuple[int, int]]) -> list[int]:
+    def attention_ps(self, items: Sequence[Sequence[int]]) -> list[int]:
         """
         One layer of each kind of attention, ps; 0 for kinds that the program does not have.
         """
 
-    def rank_graph(self, items: Sequence[tuple[int, int]]) -> tuple[GraphMode, int, int]:
+    def rank_graph(self, items: Sequence[Sequence[int]]) -> tuple[GraphMode, int, int]:
         """
         What a rank replays of a batch, its tokens, and the tokens that it computes, if it is alone.
         """
@@ -198,7 +198,7 @@ class Program:
         What members of a domain compute whose largest batch has so many tokens.
         """
 
-    def place(self, items: Sequence[tuple[int, int]], padded: int, gathered: int) -> tuple[int, int, int, int, int]:
+    def place(self, items: Sequence[Sequence[int]], padded: int, gathered: int) -> tuple[int, int, int, int, int]:
         """Of each feature, what a step of this batch has, padding included."""
 
 class QueueOrder(enum.Enum):
@@ -1151,9 +1151,14 @@ class NodeRole(enum.Enum):
 
     M2N_LATENCY = 17
 
-def step_nodes(program: Program, offload: OffloadConfig | None, items: Sequence[Sequence[tuple[int, int]]], step: int) -> tuple:
+def step_nodes(program: Program, offload: OffloadConfig | None, items: Sequence[Sequence[Sequence[int]]], step: int, drafter: Drafter | None = None, drafts_after: Sequence[int] = [], first_passes: int = 0, next_passes: int = 0) -> tuple:
     """
-    The nodes of the run's step of that number, from 1, if nothing ran before: (unit, stream, role, operator, execution, lane, ps, end ps, bytes, nodes before) each; of each member its two halves, if they alternate; and what each member counts (`Simulation.activity`).
+    The nodes of the run's step of that number, from 1, if nothing ran before: (unit, stream, role, operator, execution, lane, ps, end ps, bytes, nodes before) each; of each member its two halves, if they alternate; and what each member counts (`Simulation.activity`). `drafts_after` are each member's, of a drafter that has run so many passes before.
+    """
+
+def draft_nodes(drafter: Drafter, items: Sequence[Sequence[int]], drafts_after: int, first_passes: int, next_passes: int) -> list:
+    """
+    The passes of a drafter at the end of a step: whether it is the first, its items, its value of each feature, ps, and its nodes, as `step_nodes` has them.
     """
 
 class Sharing(enum.Enum):
@@ -1654,6 +1659,11 @@ class Simulation:
     def exchanges(self) -> dict:
         """
         Every collective and hand-over on shared links, where transfers are recorded.
+        """
+
+    def stages(self) -> dict:
+        """
+        When each stage of a pipeline on shared links began to work on each step, where transfers are recorded.
         """
 
     def steps(self) -> dict: ...

@@ -53,6 +53,8 @@ class DraftPlan:
     itself.
     """
     notes: tuple[str, ...]
+    linked: tuple[str, ...] = ()
+    """Collectives of its passes that links price."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,7 @@ def draft_plan(
         head.model,
         layout,
         (note, *costs.notes),
+        tuple(name for name in costs.link_collectives if name not in prices.planned),
     )
 
 

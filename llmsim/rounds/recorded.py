@@ -11,8 +11,9 @@ import numpy as np
 from llmsim import _native
 from llmsim.config.errors import InputError
 from llmsim.core import Workload
-from llmsim.export.step_graph.graph import Round
+from llmsim.export.step_graph.graph import Round, Span
 from llmsim.export.step_graph.rows import Item
+from llmsim.export.step_graph.streams import Drafts
 from llmsim.lowering import LoweredDeployment
 from llmsim.simulate import SimulationOptions, errors_named, native_simulation
 
@@ -122,28 +123,59 @@ class RecordedSteps:
             self._transfers.during(min(start for start, _ in times), max(end for _, end in times)),
             self._network,
             tuple(self._exchanges_of(member, place) for member in self._members),
+            tuple(self._stage_starts_of(member, place) for member in self._members),
+            tuple(self._drafts_of(member, place) for member in self._members),
         )
 
     @cached_property
     def _exchanges(self) -> "dict[tuple[int, int], Places]":
-        """(group, operator) -> how long each of its collectives on shared links took."""
+        """(group, operator) -> start and end of each of its collectives on shared links."""
         columns = self._simulation.exchanges()
-        ps = columns["end_ps"] - columns["start_ps"]
+        spans = np.stack([columns["start_ps"], columns["end_ps"]], axis=1)
         pairs = set(zip(columns["group"].tolist(), columns["op"].tolist(), strict=True))
         return {
-            (group, op): ps[(columns["group"] == group) & (columns["op"] == op)]
+            (group, op): spans[(columns["group"] == group) & (columns["op"] == op)]
             for group, op in pairs
         }
 
-    def _exchanges_of(self, member: int, place: int) -> dict[int, tuple[int, ...]]:
+    def _exchanges_of(self, member: int, place: int) -> dict[int, tuple[Span, ...]]:
         """Those of a step; steps run all executions of an operator, dummies too."""
         found = {}
-        for (group, op), ps in self._exchanges.items():
+        for (group, op), spans in self._exchanges.items():
             repeat = self._repeats[member][op] if group == member else 0
-            rows = ps[place * repeat : (place + 1) * repeat]
+            rows = spans[place * repeat : (place + 1) * repeat]
             if len(rows):
-                found[op] = tuple(rows.tolist())
+                found[op] = tuple((int(start), int(end)) for start, end in rows)
         return found
+
+    @cached_property
+    def _stage_starts(self) -> "dict[int, list[Places]]":
+        """Group -> when each of its stages began to work on each step, for pipelines on shared
+        links.
+        """
+        columns = self._simulation.stages()
+        found = {}
+        for group in set(columns["group"].tolist()):
+            of_group = columns["group"] == group
+            stages = range(int(columns["stage"][of_group].max()) + 1)
+            found[group] = [
+                columns["start_ps"][of_group & (columns["stage"] == stage)] for stage in stages
+            ]
+        return found
+
+    def _stage_starts_of(self, member: int, place: int) -> tuple[int, ...]:
+        found = self._stage_starts.get(member, [])
+        return tuple(int(starts_ps[place]) for starts_ps in found if len(starts_ps) > place)
+
+    def _drafts_of(self, member: int, place: int) -> Drafts:
+        """What the drafter proposes at the end of a step; a dummy's proposes nothing."""
+        worked = self._of_member[member]["tokens"] > 0
+        schedule = self._schedules[member]
+        built = np.flatnonzero(np.diff(np.asarray(schedule["item_offsets"])))
+        after = np.asarray(schedule["drafts_after"])[built]
+        before = after[: np.count_nonzero(worked[:place])]
+        passes = int(np.count_nonzero(before)), int(np.maximum(before - 1, 0).sum())
+        return Drafts(int(after[len(before)]) if worked[place] else 0, *passes)
 
     def _items(self, member: int, place: int) -> tuple[Item, ...]:
         """The batch of a step; none for a dummy."""
@@ -151,8 +183,9 @@ class RecordedSteps:
             return ()
         schedule = self._schedules[member]
         first, last = self._items_of(member, place)
-        columns = schedule["item_tokens"][first:last], schedule["item_computed"][first:last]
-        return tuple((int(tokens), int(before)) for tokens, before in zip(*columns, strict=True))
+        names = ("item_tokens", "item_computed", "item_drafts")
+        rows = np.stack([schedule[name][first:last] for name in names], axis=1).tolist()
+        return tuple(tuple(row) if row[-1] else tuple(row[:-1]) for row in rows)
 
     def _items_of(self, member: int, place: int) -> tuple[int, int]:
         firsts, ends = self._items_by_place[member]

@@ -152,7 +152,8 @@ def test_layers_wait_for_the_collectives_before_them(topology: str) -> None:
         engine.CollectiveKind.ALL_REDUCE,
     )
     reduce_ps = int(one.durations_ps(np.array([1500 * 4096 * 2], np.int64))[0])
-    took = sorted(batch.exchanges[0].values(), key=len)
+    exchanges = batch.exchanges[0].values()
+    took = sorted(([end - start for start, end in spans] for spans in exchanges), key=len)
     behind_embedding, *in_layers = [ps for ps in took if ps[0] >= reduce_ps]
     assert [len(behind_embedding), *map(len, in_layers)] == [1, LAYERS, LAYERS]
     lost_ps = behind_embedding[0] - reduce_ps

@@ -365,13 +365,6 @@ def test_networkx(tmp_path: Path) -> None:
         (["--group", "3"], "--group is 3"),
         (["--rank", "9"], '--rank is "9"'),
         (["-g", "step.png"], "must end in"),
-        (
-            [
-                "--speculative-config",
-                '{"method": "eagle", "num_speculative_tokens": 1, "acceptance_rate": 1}',
-            ],
-            "a drafter",
-        ),
     ],
 )
 def test_what_is_not_there_is_said(

@@ -1,6 +1,7 @@
 """Collectives of groups whose routes share links slow each other by what the engine says."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from llmsim.results.invariants import check_invariants
 from llmsim.rounds import round_of
 from llmsim.rounds.recorded import recorded_run
 from llmsim.rounds.shared_links import shared_links
+from llmsim.simulate import simulate
 
 ROOT = Path(__file__).resolve().parents[2]
 PCIE = json.loads((ROOT / "cluster_config" / "l40s_llama31_8b_tp4_pcie.json").read_text("utf-8"))
@@ -144,9 +146,9 @@ def test_stages_ahead_of_their_steps_take_the_engines_joint_time() -> None:
     steps = recorded_run(prepared.lowered, prepared.workload, prepared.simulation, 0)
     names = [placed.cost.name for placed in prepared.lowered.groups[0].placed]
     reduces = [
-        ps
-        for op, lengths_ps in steps.round(0).exchanges[0].items()
-        for ps in lengths_ps
+        end - start
+        for op, spans in steps.round(0).exchanges[0].items()
+        for start, end in spans
         if names[op] == "all_reduce"
     ]
     assert reduces == [joint] * (2 * LAYERS + 1)
@@ -195,7 +197,8 @@ def test_what_a_step_lost_is_shared_out_over_the_links_that_it_shared(
     prepared = run(cluster(*SPREAD), prompts(2))._prepared
     batch = round_of(prepared.lowered, prepared.workload, prepared.simulation, 0, 0)
     graph = iteration_graph(prepared.lowered.groups, 0, batch)
-    found = shared_links(batch, graph, prepared.lowered.groups[0].engine.host_gap_ps)
+    groups = prepared.lowered.groups
+    found = shared_links(batch, graph, groups, groups[0].engine.host_gap_ps)
     topology = load_topology("pcie_gen4_8").build(engine)
 
     def crossed(ring: list[int]) -> set[int]:
@@ -256,3 +259,23 @@ def test_the_series_of_links_adds_up_to_what_they_carried(tmp_path: Path) -> Non
     alone = llmsim.run(cluster(*APART), trace)
     alone.save(tmp_path / "run")
     assert not (tmp_path / "run" / "links.parquet").exists()
+
+
+@pytest.mark.parametrize("way", ["whole", "layerwise"])
+def test_cached_shares_give_the_times_of_flows_solved_one_by_one(way: str) -> None:
+    """KV comes and goes on the links of collectives, for as long as requests arrive."""
+    document = cluster(*SPREAD)
+    for one, role in zip(document["nodes"][0]["instances"], ("prefill", "decode"), strict=True):
+        one["pd_type"] = role
+    trace = "synthetic:n=30,rate=20,input=lognormal:500:max=2500,output=lognormal:12,seed=6"
+    prepared = run(document, trace, kv_transfer=way)._prepared
+    assert len(prepared.lowered.contended) == 2
+    found = []
+    for recorded in (False, True):  # transfers that are recorded are solved one by one
+        options = replace(prepared.simulation, record_transfers=recorded)
+        results = simulate(prepared.lowered, prepared.workload, options)
+        assert set(results.invariants.values()) == {"ok"}
+        found.append((vars(results.requests), results.links))
+    for first, second in zip(*found, strict=True):
+        for name, column in first.items():
+            assert np.array_equal(column, second[name]), name

@@ -65,7 +65,8 @@ def as_json(graph: IterationGraph, nodes: Sequence[GraphNode]) -> str:
             about |= {"dimensions": (), "topology": asdict(described)}
 
     def shown(items: Sequence[Item]) -> list[dict[str, int]]:
-        return [{"tokens": tokens, "computed_before": before} for tokens, before in items]
+        names = ("tokens", "computed_before", "drafts")
+        return [dict(zip(names, item, strict=False)) for item in items]
 
     batches = [shown(items) for items in graph.batches]
     about |= {"duration_ps": graph.duration_ps, "items": shown(graph.items), "batches": batches}

@@ -12,11 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from llmsim.config.errors import NotYetError
 from llmsim.export.step_graph.energy import with_energy
 from llmsim.export.step_graph.nodes import GraphNode, Ranks
 from llmsim.export.step_graph.rows import Item, padded_tokens, rows_of
-from llmsim.export.step_graph.streams import step_nodes
+from llmsim.export.step_graph.streams import Drafts, step_nodes
 from llmsim.export.step_graph.transfers import KINDS as KV_KINDS
 from llmsim.export.step_graph.transfers import Window, kv_nodes
 from llmsim.lowering import LoweredGroup
@@ -24,6 +23,9 @@ from llmsim.lowering.energy.accounting import Accounting
 from llmsim.lowering.energy.step import StepEnergy
 from llmsim.lowering.network.base import MeshDescription, TopologyDescription
 from llmsim.lowering.network.cluster_network import ClusterNetwork
+
+Span = tuple[int, int]
+"""Start and end, in ps of the run."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +47,14 @@ class Round:
     """Those of the run so far, columns of `llmsim.columns.TransferColumns`; none: not recorded."""
     network: ClusterNetwork | None = field(repr=False, default=None)
     """What they move on; None: groups share nothing."""
-    exchanges: tuple[Mapping[int, tuple[int, ...]], ...] = field(repr=False, default=())
-    """Of each member: operator of its program -> how long each of its executions took, in ps, for
-    collectives and hand-overs on shared links.
+    exchanges: tuple[Mapping[int, tuple[Span, ...]], ...] = field(repr=False, default=())
+    """Of each member: operator of its program -> start and end of each of its executions, in ps of
+    the run, for collectives and hand-overs on shared links.
     """
+    stage_starts_ps: tuple[tuple[int, ...], ...] = ()
+    """Of each member on shared links: when its stages began to work on the step; none with one."""
+    drafts: tuple[Drafts, ...] = ()
+    """Of each member: what its drafter proposes at the end of the step."""
 
 
 NO_NETWORK = MeshDescription(())
@@ -116,24 +122,15 @@ class IterationGraph:
 
 
 def iteration_graph(groups: Sequence[LoweredGroup], group: int, batch: Round) -> IterationGraph:
-    """The graph of the iteration that `group` is part of.
-
-    NotYetError where a drafter's passes are part of the step.
-    """
+    """The graph of the iteration that `group` is part of."""
     domain = [groups[index] for index in batch.members]
     first = domain[0]
-    if first.draft is not None:
-        raise NotYetError(
-            f"group {first.info.index} has a drafter with a model; graphs of steps with its "
-            "passes are not exported by "
-            "this version: leave the speculative_config out, or say the method ngram"
-        )
     padded = padded_tokens(first, batch.items)
     rows = [
         rows_of(lowered, items, tokens, sum(padded))
         for lowered, items, tokens in zip(domain, batch.items, padded, strict=True)
     ]
-    nodes, activities = step_nodes(domain, batch.items, rows, batch.step)
+    nodes, activities = step_nodes(domain, batch.items, rows, batch.step, batch.drafts)
     nodes, energy = with_energy(
         nodes, batch.accounting, batch.members, activities, batch.times_ps, domain[0].layout
     )

@@ -93,16 +93,20 @@ class Ranks:
         """Of one device."""
         return device + self.layout.stage_ranks * (stage + self.layout.pp * member)
 
+    def place(self, rank: int) -> tuple[int, int]:
+        """Member and stage of a rank."""
+        return divmod(rank // self.layout.stage_ranks, self.layout.pp)
+
+    def device(self, rank: int) -> int:
+        """Its number inside its stage."""
+        return rank % self.layout.stage_ranks
+
     def together(self, rank: int, row: Row) -> tuple[int, ...]:
         """The ranks that do a collective together."""
         if row.kind != "collective":
             return ()
         each = self.layout.stage_ranks
-        member, stage, device = (
-            rank // (each * self.layout.pp),
-            rank // each % self.layout.pp,
-            rank % each,
-        )
+        (member, stage), device = self.place(rank), self.device(rank)
         if row.among in ("members", "everyone"):
             devices = range(each) if row.among == "everyone" else (device,)
             return tuple(self.number(m, stage, d) for m in range(self.members) for d in devices)

@@ -4,7 +4,7 @@ moves.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from llmsim import _native
@@ -16,8 +16,10 @@ from llmsim.lowering.program import PARTS, Placed
 from llmsim.model import Attention, Collective, Embedding, Operator
 from llmsim.model.operator import Among
 
-Item = tuple[int, int]
-"""(tokens, computed before) of one sequence of a batch."""
+Item = tuple[int, ...]
+"""(tokens, computed before) of one sequence of a batch, and how many of the tokens are drafts, if
+any are.
+"""
 OPTIONAL = ("sequences", "decodes", "prefills")
 """Features that a batch may have none of; what works on them is then left out."""
 
@@ -49,15 +51,16 @@ def rows_of(lowered: LoweredGroup, items: Sequence[Item], padded: int, gathered:
     place = lowered.program.place(list(items), padded, gathered)
     counts = dict(zip(FEATURES, place, strict=True))
     linked = lowered.linked
-    return [
-        _row(
-            placed,
-            counts,
-            items,
-            isinstance(placed.operator, Collective) and runs_as_messages(placed.operator, linked),
-        )
-        for placed in lowered.placed
-    ]
+    return [placed_row(placed, counts, items, linked) for placed in lowered.placed]
+
+
+def placed_row(
+    placed: Placed, counts: Mapping[str, int], items: Sequence[Item], linked: Sequence[str]
+) -> Row:
+    """The row of an operator; `linked` names the collectives that links price."""
+    op = placed.operator
+    on_links = isinstance(op, Collective) and runs_as_messages(op, linked)
+    return _row(placed, counts, items, on_links)
 
 
 def padded_tokens(lowered: LoweredGroup, batches: Sequence[Sequence[Item]]) -> list[int]:
@@ -76,7 +79,7 @@ def padded_tokens(lowered: LoweredGroup, batches: Sequence[Sequence[Item]]) -> l
 
 def _row(
     placed: Placed,
-    counts: dict[str, int],
+    counts: Mapping[str, int],
     items: Sequence[Item],
     on_links: bool,
 ) -> Row:
@@ -118,11 +121,11 @@ def _row(
 def attended(op: Attention, items: Sequence[Item]) -> tuple[int, int]:
     """Flops and bytes of one layer; a new token sees what was before it and itself."""
     flops = 0
-    for new, before in items:
-        decode = op.decode_flops_per_context_token if new == 1 else 0
+    for new, before, *drafts in items:
+        decode = op.decode_flops_per_context_token if new == 1 or drafts else 0
         flops += (decode or op.flops_per_context_token) * (new * before + new * (new + 1) // 2)
-    moved = op.kv_bytes_per_context_token * sum(new + before for new, before in items)
-    return flops, moved + op.write_bytes_per_token * sum(new for new, _ in items)
+    moved = op.kv_bytes_per_context_token * sum(item[0] + item[1] for item in items)
+    return flops, moved + op.write_bytes_per_token * sum(item[0] for item in items)
 
 
 def _moved(op: Operator, units: int) -> int:

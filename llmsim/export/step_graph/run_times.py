@@ -6,71 +6,108 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from llmsim.export.step_graph.graph import IterationGraph, Round
-from llmsim.export.step_graph.nodes import GraphNode
+from llmsim.export.step_graph.graph import IterationGraph, Round, Span
+from llmsim.export.step_graph.nodes import GraphNode, Ranks
 from llmsim.export.step_graph.transfers import KINDS as KV_KINDS
 from llmsim.lowering import LoweredGroup
 from llmsim.lowering.program import PARTS
 
 Place = tuple[int, int, str, int]
-"""Rank, part, name and layer."""
+"""Stage, part, name and layer."""
 
 
 def in_run(graph: IterationGraph, groups: Sequence[LoweredGroup], batch: Round) -> IterationGraph:
     """The graph with each collective as long as it was in the run, and all behind it as much later.
 
-    The same graph where no collective was on shared links, and for several pipeline stages.
+    Stages of a pipeline begin when they did in the run, where they were busy with other batches;
+    hand-overs do so, too. The same graph where no collective was on shared links.
     """
-    lasted_ps = _lasted_ps(graph, groups, batch)
-    if not lasted_ps:
+    spans = exchange_spans(graph, groups, batch)
+    begins = _Begins(graph, groups, batch)
+    if not spans and not begins.of_stage:
         return graph
     ends: dict[int, int] = {}
     alone: dict[int, int] = {node.node: node.end_ps for node in graph.nodes}
     nodes = []
     for node in graph.nodes:
-        later_ps = 0
-        if node.kind not in KV_KINDS and node.depends_on:
-            before = max(alone[one] for one in node.depends_on)
-            later_ps = max(ends[one] for one in node.depends_on) - before
-        moved = replace(
-            node,
-            start_ps=node.start_ps + later_ps,
-            duration_ps=lasted_ps.get(node.node, node.duration_ps),
-        )
+        start_ps, duration_ps = node.start_ps, node.duration_ps
+        if node.kind not in KV_KINDS:
+            if node.depends_on:
+                before = max(alone[one] for one in node.depends_on)
+                start_ps += max(ends[one] for one in node.depends_on) - before
+            span = spans.get(node.node)
+            start_ps = begins.of(node, start_ps, span)
+            duration_ps = duration_ps if span is None else span[1] - span[0]
+        moved = replace(node, start_ps=start_ps, duration_ps=duration_ps)
         ends[node.node] = moved.end_ps
         nodes.append(moved)
     return replace(graph, nodes=tuple(nodes))
 
 
-def _lasted_ps(
+class _Begins:
+    """When nodes of a pipeline on shared links begin, in ps of the step."""
+
+    def __init__(self, graph: IterationGraph, groups: Sequence[LoweredGroup], batch: Round) -> None:
+        self._ranks = Ranks(groups[batch.members[0]].layout, len(batch.members))
+        self.of_stage = batch.stage_starts_ps if any(batch.stage_starts_ps) else ()
+        """By member; none where nothing is recorded, or with one stage."""
+        self._origin_ps = min(start for start, _ in batch.times_ps)
+
+    def of(self, node: GraphNode, start_ps: int, span: Span | None) -> int:
+        """Of a node that what is before it would let begin at `start_ps`."""
+        if not self.of_stage or node.kind == "receive":
+            return start_ps
+        if span is not None:
+            return span[0] - self._origin_ps
+        member, stage = self._ranks.place(node.rank)
+        return max(start_ps, self.of_stage[member][stage] - self._origin_ps)
+
+
+def lost_in_exchanges_ps(
     graph: IterationGraph, groups: Sequence[LoweredGroup], batch: Round
-) -> dict[int, int]:
-    """How long nodes on shared links were in the run, by number."""
-    domain = [groups[index] for index in batch.members]
-    if domain[0].layout.pp > 1 or not batch.exchanges:
-        return {}
-    each = graph.ranks // len(domain)
-    layers: dict[Place, list[GraphNode]] = defaultdict(list)
+) -> int:
+    """By how much others on shared links made the collectives and hand-overs of a step longer; of
+    several members, the one that lost most.
+    """
+    spans = exchange_spans(graph, groups, batch)
+    ranks = Ranks(groups[batch.members[0]].layout, len(batch.members))
+    lost_ps = [0] * len(batch.members)
     for node in graph.nodes:
-        if node.kind == "collective":
-            layers[node.rank, node.part, node.name, node.layer].append(node)
-    found: dict[int, int] = {}
+        if node.node in spans and ranks.device(node.rank) == 0:
+            start_ps, end_ps = spans[node.node]
+            lost_ps[ranks.place(node.rank)[0]] += end_ps - start_ps - node.duration_ps
+    return max(lost_ps)
+
+
+def exchange_spans(
+    graph: IterationGraph, groups: Sequence[LoweredGroup], batch: Round
+) -> dict[int, Span]:
+    """When nodes on shared links ran in the run, by number."""
+    if not any(batch.exchanges):
+        return {}
+    domain = [groups[index] for index in batch.members]
+    ranks = Ranks(domain[0].layout, len(domain))
+    nodes: dict[tuple[int, Place], list[GraphNode]] = defaultdict(list)
+    for node in graph.nodes:
+        if node.kind in ("collective", "send"):
+            _, stage = ranks.place(node.rank)
+            nodes[node.rank, (stage, node.part, node.name, node.layer)].append(node)
+    found: dict[int, Span] = {}
     for member, (lowered, exchanges) in enumerate(zip(domain, batch.exchanges, strict=True)):
-        ranks = range(member * each, (member + 1) * each)
-        for (part, name, layer), lengths_ps in _by_layer(lowered, exchanges).items():
-            for rank in ranks:
-                nodes = layers[rank, part, name, layer]
-                found |= {node.node: ps for node, ps in zip(nodes, lengths_ps, strict=True)}
+        for place, spans in _by_place(lowered, exchanges).items():
+            for device in range(ranks.layout.stage_ranks):
+                mine = nodes[ranks.number(member, place[0], device), place]
+                found |= {node.node: span for node, span in zip(mine, spans, strict=True)}
     return found
 
 
-def _by_layer(
-    lowered: LoweredGroup, exchanges: Mapping[int, Sequence[int]]
-) -> dict[tuple[int, str, int], list[int]]:
-    """(part, name, layer) -> how long the operators of that name took there, in their order."""
-    found: dict[tuple[int, str, int], list[int]] = defaultdict(list)
+def _by_place(
+    lowered: LoweredGroup, exchanges: Mapping[int, Sequence[Span]]
+) -> dict[Place, list[Span]]:
+    """When the operators of a name ran in a layer of a stage, in their order."""
+    found: dict[Place, list[Span]] = defaultdict(list)
     for op in sorted(exchanges):
         placed = lowered.placed[op]
-        for layer, ps in enumerate(exchanges[op]):
-            found[PARTS[placed.part], placed.cost.name, layer].append(ps)
+        for layer, span in enumerate(exchanges[op]):
+            found[placed.stage, PARTS[placed.part], placed.cost.name, layer].append(span)
     return found

@@ -11,10 +11,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from llmsim import _native
+from llmsim.core import FEATURES
 from llmsim.export.step_graph.nodes import GraphNode, Ranks
-from llmsim.export.step_graph.rows import Item, Row, attended, padded_tokens, rows_of
+from llmsim.export.step_graph.rows import (
+    Item,
+    Row,
+    attended,
+    padded_tokens,
+    placed_row,
+    rows_of,
+)
 from llmsim.lowering import LoweredGroup
 from llmsim.lowering.offload.placement import DEVICE, HOST
+from llmsim.lowering.program import PARTS
 from llmsim.model import Attention
 
 PIM = "pim"
@@ -47,30 +56,79 @@ class _Node:
     after: list[int]
 
 
+@dataclass(frozen=True)
+class Drafts:
+    """What the drafter of a group proposes at the end of a step."""
+
+    after: int = 0
+    """Drafts of each sequence."""
+    first_passes: int = 0
+    """Of the drafter before this step; and the others."""
+    next_passes: int = 0
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """A pass of a drafter."""
+
+    ps: int
+    nodes: list[_Node]
+    rows: list[Row]
+
+
 def step_nodes(
     domain: Sequence[LoweredGroup],
     batches: Sequence[Items],
     rows: Sequence[Sequence[Row]],
     step: int,
+    drafts: Sequence[Drafts] = (),
 ) -> tuple[tuple[GraphNode, ...], list[dict[str, Any]]]:
     """The nodes of the run's step of that number, and what it counts for each member
     (`Simulation.activity`); `rows` are each member's operators.
     """
     first = domain[0]
     offload = None if first.offload is None else first.offload.native
+    proposed = drafts if first.draft is not None else ()
+    passes = [
+        _passes(lowered, items, one)
+        for lowered, items, one in zip(domain, batches, proposed, strict=False)
+    ]
     found, halves, counted = _native.step_nodes(
-        first.program, offload, [list(items) for items in batches], step
+        first.program,
+        offload,
+        [list(items) for items in batches],
+        step,
+        None if first.draft is None or not proposed else first.draft.native,
+        [one.after for one in proposed],
+        *((proposed[0].first_passes, proposed[0].next_passes) if proposed else ()),
     )
     lanes = [[(items, mine)] for items, mine in zip(batches, rows, strict=True)]
     if halves:
         for half in range(2):
             _add_half(lanes, domain, [tuple(pair[half]) for pair in halves])
-    nodes = _Ranks(first, len(domain), lanes).nodes([_Node(*one) for one in found])
-    scheduled = [sum(new for new, _ in items) for items in batches]
+    nodes = _Ranks(first, len(domain), lanes, passes).nodes([_Node(*one) for one in found])
+    scheduled = [sum(item[0] for item in items) for items in batches]
     activities = [
         {**one, "scheduled_tokens": tokens} for one, tokens in zip(counted, scheduled, strict=True)
     ]
     return nodes, activities
+
+
+def _passes(lowered: LoweredGroup, items: Items, drafts: Drafts) -> list[_Pass]:
+    """The passes of a group's drafter at the end of a step."""
+    draft = lowered.draft
+    assert draft is not None, "the caller looked"
+    found = _native.draft_nodes(
+        draft.native, list(items), drafts.after, drafts.first_passes, drafts.next_passes
+    )
+    passes = []
+    for is_first, batch, place, ps, nodes in found:
+        counts = dict(zip(FEATURES, place, strict=True))
+        operators = draft.placed[0 if is_first else 1]
+        rows = [placed_row(placed, counts, batch, draft.linked) for placed in operators]
+        named = [replace(row, name=f"draft {row.name}") for row in rows]
+        passes.append(_Pass(ps, [_Node(*one) for one in nodes], named))
+    return passes
 
 
 Lane = tuple[Items, Sequence[Row]]
@@ -100,8 +158,10 @@ class _Ranks:
         group: LoweredGroup,
         members: int,
         lanes: Sequence[Sequence[tuple[Items, Sequence[Row]]]],
+        passes: Sequence[Sequence[_Pass]],
     ) -> None:
         self._group, self._plan, self._lanes = group, group.offload, lanes
+        self._passes = passes
         self._ranks = Ranks(group.layout, members)
         self._each, self._stages = group.layout.stage_ranks, group.layout.pp
         self._made: list[GraphNode] = []
@@ -132,7 +192,29 @@ class _Ranks:
             mine = sorted(mine)
         return tuple(dict.fromkeys([*mine, *(n for index in met for n in ends[index][device])]))
 
+    def _add_passes(self, one: _Node, waits: Ends) -> Ends:
+        """A drafter's passes, one after the other on all ranks of the stage."""
+        member, stage = divmod(one.unit, self._stages)
+        start_ps = one.end_ps - one.ps
+        for number, found in enumerate(self._passes[member], start=1):
+            for node in found.nodes:
+                row = found.rows[node.op] if node.role == Role.OPERATOR else None
+                if row is None or row.absent:
+                    continue
+                row = replace(row, part=row.part + number * len(PARTS))
+                here = replace(node, unit=one.unit, end_ps=start_ps + node.end_ps)
+                ends: Ends = []
+                for device, before in enumerate(waits):
+                    rank = self._ranks.number(member, stage, device)
+                    together = self._ranks.together(rank, row)
+                    ends.append((self._append(here, row, rank, before, together),))
+                waits = ends
+            start_ps += found.ps
+        return waits
+
     def _add(self, one: _Node, waits: Ends) -> Ends:
+        if one.role == Role.DRAFTS:
+            return self._add_passes(one, waits)
         row = self._row(one)
         if row is None:
             return waits

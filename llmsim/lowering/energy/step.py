@@ -16,6 +16,7 @@ from llmsim.lowering.energy.accounting import (
     known_energy,
     processor_ps,
 )
+from llmsim.lowering.energy.drafter import draft_bytes
 from llmsim.lowering.program import Placed
 from llmsim.power.account import BITS, traffic_aj
 from llmsim.power.traffic import RING_FACTOR
@@ -94,6 +95,7 @@ def member_energy(
     power = spec.accelerators[plan.hardware_of_group[group]]
     lowered = accounting.groups[group]
     traffic = accounting.traffic[group].traffic(activity)
+    traffic = traffic.plus(**draft_bytes(accounting.drafts[group], activity))
     moved = traffic_aj(spec, power, traffic)
     if accounting.part_power:
         moved["dram"] += computing_aj(lowered, activity)

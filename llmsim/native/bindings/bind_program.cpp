@@ -18,11 +18,14 @@ namespace llmsim {
 
 Batch batch_of(const Items& items) {
   Batch batch;
-  for (const auto& [q, k] : items) {
-    const auto request = static_cast<RequestId>(batch.items.size());
-    batch.items.push_back(
-        {request, static_cast<std::int32_t>(q), static_cast<std::int32_t>(k), 0, 0, true});
-    batch.features.add(q, k);
+  for (const auto& given : items) {
+    if (given.size() != 2 && given.size() != 3)
+      throw std::invalid_argument("an item has tokens, computed ones before, and perhaps drafts");
+    const std::int64_t drafts = given.size() == 3 ? given[2] : 0;
+    batch.items.push_back({static_cast<RequestId>(batch.items.size()),
+                           static_cast<std::int32_t>(given[0]), static_cast<std::int32_t>(given[1]),
+                           0, static_cast<std::int32_t>(drafts), true});
+    batch.features.add(batch.items.back());
   }
   if (items.empty()) batch.make_dummy();
   return batch;

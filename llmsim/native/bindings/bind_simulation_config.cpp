@@ -112,9 +112,9 @@ OutsideTimes outside_times(nb::object callable) {
   const SharedObject shared = share(std::move(callable));
   return [shared](std::span<const Batch* const> batches, std::int64_t step) {
     const nb::gil_scoped_acquire locked;
-    std::vector<Items> members;
+    std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> members;
     for (const Batch* batch : batches) {
-      Items& items = members.emplace_back();
+      auto& items = members.emplace_back();
       for (const Item& item : batch->items) items.emplace_back(item.tokens, item.computed_before);
     }
     return nb::cast<std::vector<Ps>>((*shared)(members, step));

@@ -13,11 +13,24 @@ using namespace nanobind::literals;
 
 namespace {
 
-Items items_of(const Batch& batch) {
-  Items items;
-  for (const Item& item : batch.items) items.emplace_back(item.tokens, item.computed_before);
+nb::list items_of(const Batch& batch) {
+  nb::list items;
+  for (const Item& item : batch.items) {
+    if (item.drafts > 0) {
+      items.append(nb::make_tuple(item.tokens, item.computed_before, item.drafts));
+    } else {
+      items.append(nb::make_tuple(item.tokens, item.computed_before));
+    }
+  }
   return items;
 }
+
+// Passes of a drafter so far, and how many drafts each sequence gets at the end of the step.
+struct Drafts {
+  std::shared_ptr<const Drafter> drafter;  // null: none
+  std::vector<std::int32_t> after;         // by member
+  std::int64_t first_passes = 0, next_passes = 0;
+};
 
 // (unit, stream, role, operator, execution, lane, ps, end, bytes, what it waits for) of each node.
 nb::list nodes_of(const StepGraph& graph, const StepPrices& prices, std::span<const Ps> ends) {
@@ -39,15 +52,18 @@ nb::list nodes_of(const StepGraph& graph, const StepPrices& prices, std::span<co
 // The nodes of a step, and the halves of its batches.
 nb::tuple step_nodes(const std::shared_ptr<Program>& program,
                      const std::shared_ptr<const OffloadConfig>& offload,
-                     const std::vector<Items>& items, std::int64_t step) {
+                     const std::vector<Items>& items, std::int64_t step, const Drafts& drafts) {
   std::vector<std::unique_ptr<GroupCosts>> owned;
   std::vector<GroupCosts*> members;
   std::vector<Batch> batches;
   for (const Items& one : items) {
-    owned.push_back(std::make_unique<GroupCosts>(program));
+    owned.push_back(std::make_unique<GroupCosts>(program, drafts.drafter));
     owned.back()->usage().steps = step - 1;
+    owned.back()->drafter_usage().first.steps = drafts.first_passes;
+    owned.back()->drafter_usage().next.steps = drafts.next_passes;
     members.push_back(owned.back().get());
     batches.push_back(batch_of(one));
+    if (drafts.drafter) batches.back().drafts_after = drafts.after.at(batches.size() - 1);
   }
   std::vector<const Batch*> pointers;
   for (const Batch& batch : batches) pointers.push_back(&batch);
@@ -72,6 +88,39 @@ nb::tuple step_nodes(const std::shared_ptr<Program>& program,
   }
   return nb::make_tuple(nodes_of(step_timed.graph, step_timed.prices, timing.node_ends()), halves,
                         counted);
+}
+
+// Of each pass: whether it is the first, its items, the features that it reads the tables at, what
+// it takes, and its nodes.
+nb::list draft_nodes(const std::shared_ptr<Drafter>& drafter, const Items& items,
+                     std::int32_t drafts_after, std::int64_t first_passes,
+                     std::int64_t next_passes) {
+  nb::list passes;
+  Batch batch = batch_of(items);
+  batch.drafts_after = drafts_after;
+  drafter->each_pass(batch, [&](const Batch& pass, bool first) {
+    GroupCosts costs(first ? drafter->first_program() : drafter->next_program());
+    const Program& program = costs.program();
+    costs.usage().steps = first ? first_passes : next_passes++;
+    StepPricer pricer({&costs});
+    const StepGraphs graphs = full_graphs(pricer);
+    const Batch* one = &pass;
+    pricer.begin({&one, 1});
+    StepPrices prices;
+    pricer.fill(graphs.whole, prices);
+    StepCarry carry(graphs.whole);
+    FoldedTiming timing;
+    Ps start = 0, end = 0;
+    timing.run(graphs.whole, prices, 0, carry, {&start, 1}, {&end, 1});
+    const std::int64_t padded = program.padded(program.rank_features(pass));
+    const Program::Place at = program.place(pass, padded, 0);
+    const auto place =
+        std::make_tuple(at.tokens, at.sequences, at.gathered, at.decodes, at.prefills);
+    const Ps took = pricer.open(0, graphs.whole, prices).busy;
+    passes.append(nb::make_tuple(first, items_of(pass), place, took,
+                                 nodes_of(graphs.whole, prices, timing.node_ends())));
+  });
+  return passes;
 }
 
 }  // namespace
@@ -105,10 +154,24 @@ void bind_step_graph(nb::module_& m) {
       .value("M2N_RECEIVE", NodeRole::kM2nReceive)
       .value("M2N_LATENCY", NodeRole::kM2nLatency);
   m.def(
-      "step_nodes", &step_nodes, "program"_a, "offload"_a.none(), "items"_a, "step"_a,
+      "step_nodes",
+      [](const std::shared_ptr<Program>& program, const std::shared_ptr<OffloadConfig>& offload,
+         const std::vector<Items>& items, std::int64_t step,
+         const std::shared_ptr<Drafter>& drafter, std::vector<std::int32_t> drafts_after,
+         std::int64_t first_passes, std::int64_t next_passes) {
+        return step_nodes(program, offload, items, step,
+                          {drafter, std::move(drafts_after), first_passes, next_passes});
+      },
+      "program"_a, "offload"_a.none(), "items"_a, "step"_a, "drafter"_a.none() = nb::none(),
+      "drafts_after"_a = std::vector<std::int32_t>{}, "first_passes"_a = 0, "next_passes"_a = 0,
       "The nodes of the run's step of that number, from 1, if nothing ran before: (unit, stream, "
       "role, operator, execution, lane, ps, end ps, bytes, nodes before) each; of each member its "
-      "two halves, if they alternate; and what each member counts (`Simulation.activity`).");
+      "two halves, if they alternate; and what each member counts (`Simulation.activity`). "
+      "`drafts_after` are each member's, of a drafter that has run so many passes before.");
+  m.def("draft_nodes", &draft_nodes, "drafter"_a, "items"_a, "drafts_after"_a, "first_passes"_a,
+        "next_passes"_a,
+        "The passes of a drafter at the end of a step: whether it is the first, its items, its "
+        "value of each feature, ps, and its nodes, as `step_nodes` has them.");
 }
 
 }  // namespace llmsim

@@ -50,6 +50,18 @@ nb::dict costs_activity(const GroupCosts& costs) {
   d["kv_read_tokens"] = usage.kv_read_tokens;
   d["sequences"] = usage.sequences;
   d["offload"] = offload_counters(costs);
+  nb::list passes;  // of a drafter: the first ones, then the others
+  if (costs.drafter() != nullptr) {
+    const Drafter::Usage& drafts = costs.drafter_usage();
+    for (const Program::Usage* pass : {&drafts.first, &drafts.next}) {
+      nb::dict p;
+      p["rows"] = rows_of(*pass);
+      p["kv_read_tokens"] = pass->kv_read_tokens;
+      p["sequences"] = pass->sequences;
+      passes.append(p);
+    }
+  }
+  d["draft_passes"] = passes;
   return d;
 }
 
@@ -61,18 +73,6 @@ nb::dict group_activity(const Group& group) {
   d["start_ps"] = to_array(std::move(starts));
   d["end_ps"] = to_array(group.output_times());
   d["scheduled_tokens"] = group.scheduled_tokens();
-  nb::list passes;  // of a drafter: the first ones, then the others
-  if (group.costs().drafter() != nullptr) {
-    const Drafter::Usage& drafts = group.costs().drafter_usage();
-    for (const Program::Usage* pass : {&drafts.first, &drafts.next}) {
-      nb::dict p;
-      p["rows"] = rows_of(*pass);
-      p["kv_read_tokens"] = pass->kv_read_tokens;
-      p["sequences"] = pass->sequences;
-      passes.append(p);
-    }
-  }
-  d["draft_passes"] = passes;
   nb::list tiers;
   if (group.tiers() != nullptr)
     for (const auto& [pool, bytes] : group.tiers()->moved())

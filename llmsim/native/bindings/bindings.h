@@ -51,8 +51,9 @@ inline nb::object to_int(int128 value) {
   return (high << bits) | low;
 }
 
-// (tokens, computed before) of each sequence.
-using Items = std::vector<std::pair<std::int64_t, std::int64_t>>;
+// (tokens, computed before) of each sequence, or (tokens, computed before, drafts among the
+// tokens).
+using Items = std::vector<std::vector<std::int64_t>>;
 // Without items: what a rank without work runs.
 Batch batch_of(const Items& items);
 
@@ -90,6 +91,7 @@ nb::object kv_transfer_columns(const Simulation& simulation);
 nb::dict network_columns(const Simulation& simulation);
 nb::dict transfer_columns(const Simulation& simulation);
 nb::dict exchange_columns(const Simulation& simulation);
+nb::dict stage_columns(const Simulation& simulation);
 nb::dict counter_columns(const Simulation& simulation);
 nb::list accepted_at(const Simulation& simulation);
 // Per request, what became of its drafts; None where no group speculates.

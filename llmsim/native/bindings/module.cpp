@@ -74,6 +74,9 @@ void bind_columns(nb::class_<Simulation>& simulation) {
       .def("transfers", &transfer_columns, "Every transfer of the network, where recorded.")
       .def("exchanges", &exchange_columns,
            "Every collective and hand-over on shared links, where transfers are recorded.")
+      .def("stages", &stage_columns,
+           "When each stage of a pipeline on shared links began to work on each step, where "
+           "transfers are recorded.")
       .def("steps", &step_columns)
       .def(
           "series", [](const Simulation& s) { return series_columns(s.series()); },

@@ -71,7 +71,10 @@ void Bundles::build(std::span<const std::int64_t> capacities) {
     components_[component].bundles.push_back(bundle);
     routes[component].push_back(std::move(moving));
   }
+  home_of_ = component_of_;
   was_on_ = component_on_;
+  for (LinkId link = 0; link < component_on_.size(); ++link)
+    if (component_on_[link] != kNone) components_[component_on_[link]].links.push_back(link);
   for (std::size_t i = 0; i < components_.size(); ++i)
     components_[i].flows = std::make_unique<engine::FlowBundles>(capacities, std::move(routes[i]));
 }
@@ -135,8 +138,13 @@ std::vector<Bundles::Rest> Bundles::dissolve(std::uint32_t number, Ps now) {
   }
   component.next_end = kEndOfTime;
   for (const BundleId bundle : component.bundles) component_of_[bundle] = kNone;
-  std::ranges::replace(component_on_, number, kNone);
+  for (const LinkId link : component.links) component_on_[link] = kNone;
   return rests;
+}
+
+void Bundles::join_again(std::uint32_t number) {
+  for (const BundleId bundle : components_[number].bundles) component_of_[bundle] = number;
+  for (const LinkId link : components_[number].links) component_on_[link] = number;
 }
 
 Bundles::Carried Bundles::carried(LinkId link, Ps now) const {

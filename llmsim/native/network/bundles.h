@@ -17,9 +17,10 @@ namespace llmsim {
 
 using BundleId = std::uint32_t;
 
-// All bundles of a network, with their routes. Those that share links are one component. As long as
+// All bundles of a network, with their routes. Those that share links are one component. While
 // nothing else crosses the links of a component, its fair shares come from FlowBundles, which finds
-// them in a cache; afterwards its flows are flows like all others.
+// them in a cache. When something does, its flows are flows like all others until its links are
+// silent.
 class Bundles {
  public:
   using LinkId = astra_sim::model::LinkId;
@@ -63,6 +64,13 @@ class Bundles {
   Ps next_end() const { return due_.empty() ? kEndOfTime : due_.top().first; }
   // Other flows may cross its links from now on.
   std::vector<Rest> dissolve(std::uint32_t component, Ps now);
+  // The component that the bundle was in when it was built; kNone.
+  std::uint32_t home_of(BundleId bundle) const { return home_of_[bundle]; }
+  std::span<const LinkId> links(std::uint32_t component) const {
+    return components_[component].links;
+  }
+  // Nothing moves on the links of a component that was dissolved: its bundles start in it again.
+  void join_again(std::uint32_t component);
   // Whether its shares come from the cache often enough.
   bool repeats(std::uint32_t component) const { return components_[component].flows->repeats(); }
 
@@ -73,6 +81,7 @@ class Bundles {
   struct Component {
     std::unique_ptr<astra_sim::engine::FlowBundles> flows;
     std::vector<BundleId> bundles;  // by the numbers of `flows`
+    std::vector<LinkId> links;
     Ps next_end = kEndOfTime;
     bool changed = false;
   };
@@ -89,7 +98,7 @@ class Bundles {
   std::vector<Carried> carried_;                         // by bundle; `busy` is not used
   std::vector<std::uint32_t> component_of_, number_in_;  // by bundle; kNone: none, or dissolved
   std::vector<std::uint32_t> component_on_;              // by link; kNone: none, or dissolved
-  std::vector<std::uint32_t> was_on_;                    // by link: dissolved ones, too
+  std::vector<std::uint32_t> home_of_, was_on_;          // the same with dissolved ones
   std::vector<std::vector<Crossing>> crossing_;          // by link
   std::vector<Component> components_;
   std::vector<std::uint32_t> changed_;

@@ -248,10 +248,21 @@ void SharedNetwork::take(astra_sim::engine::FlowId flow, const Cargo& cargo) {
 std::uint32_t SharedNetwork::cached(BundleId bundle, Ps now) {
   if (!fair() || recorded_ || !config_.incast.off()) return Bundles::kNone;
   if (!bundles_.built()) build_bundles(now);
-  const std::uint32_t component = bundles_.component_of(bundle);
-  if (component == Bundles::kNone || bundles_.repeats(component)) return component;
+  const std::uint32_t component = bundles_.component_of(bundle), home = bundles_.home_of(bundle);
+  if (home == Bundles::kNone) return home;
+  if (component == Bundles::kNone) {
+    if (!bundles_.repeats(home) || !silent(home)) return Bundles::kNone;
+    bundles_.join_again(home);
+    return home;
+  }
+  if (bundles_.repeats(component)) return component;
   dissolve(component, now);
   return Bundles::kNone;
+}
+
+bool SharedNetwork::silent(std::uint32_t component) const {
+  return std::ranges::all_of(bundles_.links(component),
+                             [this](NetworkLinkId link) { return share_->flows_on(link) == 0; });
 }
 
 void SharedNetwork::build_bundles(Ps now) {

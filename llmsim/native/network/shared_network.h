@@ -258,6 +258,8 @@ class SharedNetwork {
   void depart(const Departure& departure);
   void depart_together(const Departure& departure);
   void move(const Departure& departure, const Cargo& cargo, std::span<const NetworkLinkId> route);
+  // Whether the flows of a component may start in it again.
+  bool silent(std::uint32_t component) const;
   // The component of a bundle whose shares are cached; Bundles::kNone: its flows are transfers.
   std::uint32_t cached(BundleId bundle, Ps now);
   void build_bundles(Ps now);

@@ -11,18 +11,13 @@ void add(Batch& batch, const Item& item) {
   batch.features.add(item);
 }
 
-// Each sequence samples one token in a pass: the logits of drafts in the input are not computed.
-Program::StepPrice priced(const Program& program, Batch& batch, Program::Usage& usage) {
-  batch.features.drafts = 0;
-  return program.evaluate(batch, usage);
-}
-
 }  // namespace
 
-Program::StepPrice Drafter::price(const Batch& batch, Usage& usage, PassTimer* timer) const {
-  Program::StepPrice sum{0, 0};
+// Each sequence samples one token in a pass: the logits of drafts in the input are not computed.
+void Drafter::each_pass(const Batch& batch,
+                        const std::function<void(const Batch& pass, bool first)>& run) const {
   const std::int32_t drafts = batch.drafts_after;
-  if (drafts == 0 || batch.empty()) return sum;
+  if (drafts == 0 || batch.empty()) return;
   Batch pass;
   for (Item item : batch.items) {
     const std::int32_t more = slots_ + (parallel_ ? drafts - 1 : 0);
@@ -31,18 +26,25 @@ Program::StepPrice Drafter::price(const Batch& batch, Usage& usage, PassTimer* t
       item.drafts += more;  // still attends like a decode
     add(pass, item);
   }
-  const auto take = [&sum, &pass, timer](const Program::StepPrice& price, bool first) {
-    sum.ps += timer == nullptr ? price.ps : timer->took(pass, first);
-    sum.communication_ps += price.communication_ps;
-  };
-  take(priced(*first_, pass, usage.first), true);
+  pass.features.drafts = 0;
+  run(pass, true);
   for (std::int32_t draft = 1; draft < drafts && !parallel_; ++draft) {
     pass.clear();
     for (const Item& item : batch.items)
       add(pass,
           {item.request, 1, item.computed_before + item.tokens + draft - 1, item.epoch, 0, true});
-    take(priced(*next_, pass, usage.next), false);
+    run(pass, false);
   }
+}
+
+Program::StepPrice Drafter::price(const Batch& batch, Usage& usage, PassTimer* timer) const {
+  Program::StepPrice sum{0, 0};
+  each_pass(batch, [&](const Batch& pass, bool first) {
+    const Program::StepPrice price =
+        first ? first_->evaluate(pass, usage.first) : next_->evaluate(pass, usage.next);
+    sum.ps += timer == nullptr ? price.ps : timer->took(pass, first);
+    sum.communication_ps += price.communication_ps;
+  });
   return sum;
 }
 

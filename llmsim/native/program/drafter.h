@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -38,6 +39,9 @@ class Drafter {
   Usage new_usage() const { return {first_->new_usage(), next_->new_usage()}; }
   // What proposing `batch.drafts_after` drafts takes; `timer` null: by the prices of the passes.
   Program::StepPrice price(const Batch& batch, Usage& usage, PassTimer* timer) const;
+  // The passes that propose them, in their order.
+  void each_pass(const Batch& batch,
+                 const std::function<void(const Batch& pass, bool first)>& run) const;
   // From now on groups run the nodes of their passes in the engine, of the first pass and of the
   // others (--exact).
   void expand(std::shared_ptr<const ExpandedConfig> first,

@@ -64,6 +64,13 @@ ExchangeTable exchange_table(const Simulation& s) {
   return all;
 }
 
+StageTable stage_table(const Simulation& s) {
+  StageTable all;
+  for (const auto& group : s.groups())
+    if (const StageTable* stages = group->costs().stages()) append(all, *stages);
+  return all;
+}
+
 LinkTable link_table(const Simulation& s) {
   LinkTable table;
   const SharedNetwork* network = s.network();

@@ -244,7 +244,10 @@ bool ContendedExecutor::try_next(std::size_t stream, std::size_t rank, Ps now) {
     cursor.moving = true;
     exchange(node, step, begin, now);
   } else {
-    pass(stream, rank, begin + step.prices.of(graph, node, 0), now);
+    const Ps end = begin + step.prices.of(graph, node, 0);
+    const auto kind = static_cast<DeviceStream>(node.stream % kNumDeviceStreams);
+    if (kind == DeviceStream::kSend) pricer_.member(at(node.member)).exchanged(node.op, begin, end);
+    pass(stream, rank, end, now);
   }
   return true;
 }
@@ -325,6 +328,12 @@ void ContendedExecutor::report(Step& step, const StepNode& node, Ps at, Ps now) 
   step.passed += alone;
 }
 
+void ContendedExecutor::note_stage(const StepNode& node, Ps start) {
+  const std::int32_t stages = timer_.graphs().whole.stages;
+  if (stages == 1 || (node.role != NodeRole::kBegin && node.role != NodeRole::kReceive)) return;
+  pricer_.member(at(node.member)).stage_began(node.stream / kNumDeviceStreams % stages, start);
+}
+
 void ContendedExecutor::release_after(std::int64_t number, Ps end) {
   for (Step& later : steps_) {
     if (later.after != number) continue;
@@ -344,6 +353,7 @@ void ContendedExecutor::pass(std::size_t stream, std::size_t rank, Ps end, Ps no
   if (--step.left[node] > 0) return;
   step.end[node] = step.reached[node];
   --step.open;
+  note_stage(step.order->graph->nodes[node], end);
   const std::int32_t member = step.order->member_of[node];
   if (member < 0) return;
   const Ps start = step.end[at(step.order->graph->members[at(member)].begin)];

@@ -88,6 +88,8 @@ class ContendedExecutor final : public StepExecutor, private TransferOwner {
   void landed(TransferId transfer, std::uint64_t token, Ps now) override;
   void pass(std::size_t stream, std::size_t rank, Ps end, Ps now);
   void report(Step& step, const StepNode& node, Ps at, Ps now);
+  // A stage has begun to work on a step.
+  void note_stage(const StepNode& node, Ps start);
   // Steps that have waited for the end of this one may start.
   void release_after(std::int64_t step, Ps end);
   void advance(Ps now);

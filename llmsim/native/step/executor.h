@@ -57,6 +57,21 @@ struct ExchangeTable {
   }
 };
 
+// When each stage of a pipeline on shared links began to work on a step, by group, in the order of
+// the steps.
+struct StageTable {
+  std::vector<std::int32_t> group, stage;
+  std::vector<Ps> start_ps;
+
+  static constexpr auto columns() {
+    return std::tuple{
+        Column{"group", &StageTable::group},
+        Column{"stage", &StageTable::stage},
+        Column{"start_ps", &StageTable::start_ps},
+    };
+  }
+};
+
 // What a group's steps cost: its program and its drafter, and counts of what they ran. Executors
 // write the counts.
 class GroupCosts {
@@ -74,6 +89,7 @@ class GroupCosts {
   const Program::Usage& usage() const { return usage_; }
   const Drafter* drafter() const { return drafter_.get(); }
   const Drafter::Usage& drafter_usage() const { return drafter_usage_; }
+  Drafter::Usage& drafter_usage() { return drafter_usage_; }
   // From now on passes take what `timer` says, instead of their prices.
   void set_pass_timer(std::unique_ptr<PassTimer> timer) { pass_timer_ = std::move(timer); }
   // Counts the passes that propose the batch's drafts, and returns their price.
@@ -86,6 +102,14 @@ class GroupCosts {
   void record_exchanges(std::int32_t group) {
     group_ = group;
     exchanges_ = std::make_unique<ExchangeTable>();
+    stages_ = std::make_unique<StageTable>();
+  }
+  const StageTable* stages() const { return stages_.get(); }  // null: not recorded
+  void stage_began(std::int32_t stage, Ps start) {
+    if (!stages_) return;
+    stages_->group.push_back(group_);
+    stages_->stage.push_back(stage);
+    stages_->start_ps.push_back(start);
   }
   const ExchangeTable* exchanges() const { return exchanges_.get(); }  // null: not recorded
   void exchanged(std::int32_t op, Ps start, Ps end) {
@@ -106,6 +130,7 @@ class GroupCosts {
   Drafter::Usage drafter_usage_;
   std::unique_ptr<PassTimer> pass_timer_;
   std::unique_ptr<ExchangeTable> exchanges_;
+  std::unique_ptr<StageTable> stages_;
   std::int32_t group_ = 0;
 };
 

@@ -10,7 +10,8 @@ from llmsim.config.errors import InputError
 
 if TYPE_CHECKING:
     from llmsim.api.prepare import Prepared
-    from llmsim.export.step_graph.graph import IterationGraph, Round
+    from llmsim.export.step_graph.graph import Round
+    from llmsim.rounds.shared_links import SharedLink
 
 PS_PER_S = 10**12
 
@@ -80,6 +81,7 @@ def command(
     from llmsim.export.step_graph.formats import as_dot, as_graphml, as_json
     from llmsim.export.step_graph.graph import iteration_graph
     from llmsim.export.step_graph.run_times import in_run
+    from llmsim.rounds.shared_links import shared_links
 
     form = FORMATS.get(output.suffix, "et")
     if form == "et" and output.suffix not in ("", ".et"):
@@ -99,7 +101,7 @@ def command(
         engine = groups[group].engine
         most = max(len(items) for items in batch.items)
         gap_ps = engine.host_gap_ps + most * engine.host_sequence_ps
-        _print_shared_links(batch, graph, gap_ps)
+        _print_shared_links(shared_links(batch, graph, groups, gap_ps))
     if form != "et":
         graph = in_run(graph, groups, batch)
     ranks = _ranks(rank, graph.ranks)
@@ -123,11 +125,8 @@ def command(
     return 0
 
 
-def _print_shared_links(batch: "Round", graph: "IterationGraph", host_gap_ps: int) -> None:
+def _print_shared_links(found: "list[SharedLink]") -> None:
     """A line per link that the step shared with others."""
-    from llmsim.rounds.shared_links import shared_links
-
-    found = shared_links(batch, graph, host_gap_ps)
     if not found:
         typer.echo("no link was shared with other traffic")
         return
