@@ -1,6 +1,8 @@
 """The HTML report: complete, self-contained, small, and without an error in a browser."""
 
+import html
 import html.parser
+import json
 import re
 import shutil
 import subprocess
@@ -79,6 +81,26 @@ def test_a_report_has_every_section_and_loads_nothing(runs: Path, names: tuple[s
     assert "TTFT within 100 ms" in text and "Energy by component" in text
     if len(names) > 1:
         assert "KV moved (GB)" in text and "(+" in text
+
+
+def test_the_report_says_why(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What `llmsim why` says of each run, and how to ask where nothing was tested."""
+    text = report(runs, "one", "apart")
+    section = re.sub(r".*<section id=\"why\">(.*?)</section>.*", r"\1", text, flags=re.S)
+    for name in ("one", "apart"):
+        capsys.readouterr()
+        assert main(["why", str(runs / name), "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert f"<h3>{name}</h3><p>TTFT at percentile 99 is " in section
+        for one in (*found["causes"], *found["what_ifs"]):
+            assert html.escape(one.get("name") or one["change"]) in section
+    assert "What they wait for" in section
+    words = ["report", str(runs / "one"), "-o", str(runs / "none.html"), "--why"]
+    assert main([*words, "none"]) == 0
+    text = (runs / "none.html").read_text()
+    assert "<code>llmsim why " in text and "TTFT at percentile" not in text
+    assert main([*words, "ttf"]) == 2
+    assert '--why is "ttf" (did you mean "ttft"?)' in capsys.readouterr().err
 
 
 def test_equal_runs_give_equal_reports(runs: Path) -> None:

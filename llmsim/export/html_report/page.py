@@ -8,7 +8,8 @@ from llmsim.config import input_files
 from llmsim.export.files import atomic_writer
 from llmsim.export.html_report import machine_sections as machine
 from llmsim.export.html_report import results_sections as results
-from llmsim.export.html_report.runs import Run, read_runs
+from llmsim.export.html_report.runs import Explained, Run, read_runs
+from llmsim.export.html_report.why_section import why
 
 SECTIONS: tuple[tuple[str, str, Callable[[Sequence[Run]], str]], ...] = (
     ("headline", "Headline", results.headline),
@@ -17,6 +18,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[Sequence[Run]], str]], ...] = (
     ("load", "Queues and KV cache", results.load),
     ("steps", "Steps", results.steps),
     ("blame", "Where the time goes", results.blame),
+    ("why", "Why", why),
     ("utilisation", "Utilisation", machine.utilisation),
     ("network", "Network and operators", machine.network),
     ("power", "Power", machine.power),
@@ -27,9 +29,16 @@ SECTIONS: tuple[tuple[str, str, Callable[[Sequence[Run]], str]], ...] = (
 )
 
 
-def write_report(folders: Sequence[Path], path: Path, title: str | None = None) -> None:
-    """Writes the report of run folders; raises InputError where one is none."""
-    runs = read_runs(folders)
+def write_report(
+    folders: Sequence[Path],
+    path: Path,
+    title: str | None = None,
+    explain: Callable[[Path], Explained] | None = None,
+) -> None:
+    """Writes the report of run folders, with what `explain` says of each; raises InputError where a
+    folder is none.
+    """
+    runs = read_runs(folders, explain)
     text = page(runs, title or _title(runs))
     with atomic_writer(path) as stream:
         stream.write(text)

@@ -1,6 +1,6 @@
 """The runs of a report: their folders read, named and checked."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +22,8 @@ PARTS = tuple(
     if one.name != "reconfigure_ps"  # which only runs with layouts have
 )
 Floats = NDArray[np.float64]
+Explained = Mapping[str, Any] | None
+"""What `llmsim why --json` prints of a run, if anything."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +34,8 @@ class Run:
     number: int
     folder: Path
     tables: RunTables
+    why: Explained = None
+    """What `llmsim why --json` prints of the run; None: nothing was tested."""
 
     @property
     def summary(self) -> Any:
@@ -81,15 +85,19 @@ class Run:
         return read_columns(self.folder / "power.parquet", None)
 
 
-def read_runs(folders: Sequence[Path]) -> list[Run]:
-    """The runs, named by their folders; raises InputError for too many or for one that is none."""
+def read_runs(
+    folders: Sequence[Path], explain: "Callable[[Path], Explained] | None" = None
+) -> list[Run]:
+    """The runs, named by their folders, with what `explain` says of each; raises InputError for too
+    many or for one that is none.
+    """
     if len(folders) > MOST_RUNS:
         raise InputError(
             f"a report shows at most {MOST_RUNS} runs side by side, and {len(folders)} are given; "
             "choose some of them"
         )
     return [
-        Run(name, number, folder, RunTables.of_folder(folder))
+        Run(name, number, folder, RunTables.of_folder(folder), explain(folder) if explain else None)
         for number, (name, folder) in enumerate(zip(_names(folders), folders, strict=True))
     ]
 

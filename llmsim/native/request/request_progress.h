@@ -26,6 +26,12 @@ struct RequestProgress {
     std::type_identity_t<T> initial;
     SaidBy said_by;
   };
+  // Deduces the type of a column's values (an aggregate of this class has no deduction in Clang).
+  template <typename T>
+  static constexpr Column<T> column(const char* name, std::vector<T> RequestProgress::* values,
+                                    std::type_identity_t<T> initial, SaidBy said_by) {
+    return {name, values, initial, said_by};
+  }
 
   std::vector<std::int16_t> group;
   std::vector<Ps> queued, scheduled, first_token, finish;
@@ -35,15 +41,15 @@ struct RequestProgress {
   static constexpr auto columns() {
     using R = RequestProgress;
     return std::tuple{
-        Column{"group", &R::group, -1, SaidBy::kAnswer},
-        Column{"queued_ps", &R::queued, kNever, SaidBy::kEarlier},
-        Column{"scheduled_ps", &R::scheduled, kNever, SaidBy::kPrompt},
-        Column{"first_token_ps", &R::first_token, kNever, SaidBy::kAnswer},
-        Column{"finish_ps", &R::finish, kNever, SaidBy::kAnswer},
-        Column{"cancelled_ps", &R::cancelled, kNever, SaidBy::kLater},
-        Column{"emitted_tokens", &R::emitted_tokens, 0, SaidBy::kAnswer},
-        Column{"cached_tokens", &R::cached_tokens, 0, SaidBy::kPrompt},
-        Column{"preemptions", &R::preemptions, 0, SaidBy::kSum},
+        column("group", &R::group, -1, SaidBy::kAnswer),
+        column("queued_ps", &R::queued, kNever, SaidBy::kEarlier),
+        column("scheduled_ps", &R::scheduled, kNever, SaidBy::kPrompt),
+        column("first_token_ps", &R::first_token, kNever, SaidBy::kAnswer),
+        column("finish_ps", &R::finish, kNever, SaidBy::kAnswer),
+        column("cancelled_ps", &R::cancelled, kNever, SaidBy::kLater),
+        column("emitted_tokens", &R::emitted_tokens, 0, SaidBy::kAnswer),
+        column("cached_tokens", &R::cached_tokens, 0, SaidBy::kPrompt),
+        column("preemptions", &R::preemptions, 0, SaidBy::kSum),
     };
   }
 
