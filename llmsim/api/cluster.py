@@ -49,32 +49,25 @@ class Cluster:
         instances: int = 1,
         prefill: int = 0,
         decode: int = 0,
+        attention: int = 0,
+        ffn: int = 0,
         devices_per_node: int = 8,
         tensor_parallel_size: int | None = None,
         pipeline_parallel_size: int | None = None,
     ) -> Self:
-        """`instances` copies of a model, or `prefill` and `decode` instances of it, on a device.
+        """`instances` copies of a model, or `prefill` and `decode` instances of it, on a device; or
+        `attention` and `ffn` instances that run their halves of every layer, with `prefill` ones
+        for the prompts or without.
 
         `model` is a bundled model or the path of a `config.json`, `device` a device or the path of
         its data sheet, which gives memory, bandwidth and links. `tensor_parallel_size` and
         `pipeline_parallel_size` are vLLM's names of `tp` and `pp`. Raises InputError where the
-        model cannot be split so, or where only one of `prefill` and `decode` is given.
+        model cannot be split so, or where a role lacks its counterpart.
         """
-        if bool(prefill) != bool(decode):
-            raise InputError(
-                f"prefill is {prefill} and decode is {decode}; give both, or neither for "
-                "instances that do both",
-                field="decode" if prefill else "prefill",
-                value=0,
-            )
+        roles = _roles(instances, prefill, decode, attention, ffn)
         tp = _one_size("tp", tp, "tensor_parallel_size", tensor_parallel_size)
         pp = _one_size("pp", pp, "pipeline_parallel_size", pipeline_parallel_size)
-        roles: list[str | None] = [*["prefill"] * prefill, *["decode"] * decode]
-        return cls.of(
-            starter_fields(
-                model, device, roles or [None] * instances, (tp, pp, ep), devices_per_node
-            )
-        )
+        return cls.of(starter_fields(model, device, roles, (tp, pp, ep), devices_per_node))
 
     def fields(self) -> dict[str, Any]:
         """The keys of the cluster file; a copy."""
@@ -92,6 +85,34 @@ class Cluster:
         from llmsim.config import parse_cluster
 
         return parse_cluster(self.text, self.name)
+
+
+def _roles(instances: int, prefill: int, decode: int, attention: int, ffn: int) -> list[str | None]:
+    """The role of every instance; raises InputError for one without its counterpart."""
+    if bool(attention) != bool(ffn):
+        raise InputError(
+            f"attention is {attention} and ffn is {ffn}; give both, or neither for instances that "
+            "run whole layers",
+            field="ffn" if attention else "attention",
+            value=0,
+        )
+    if attention and decode:
+        raise InputError(
+            f"decode is {decode} beside attention {attention}, whose instances decode; leave "
+            "decode out",
+            field="decode",
+            value=decode,
+        )
+    if bool(prefill) != bool(decode) and not attention:
+        raise InputError(
+            f"prefill is {prefill} and decode is {decode}; give both, or neither for "
+            "instances that do both",
+            field="decode" if prefill else "prefill",
+            value=0,
+        )
+    named = {"prefill": prefill, "decode": decode, "attention": attention, "ffn": ffn}
+    roles: list[str | None] = [role for role, count in named.items() for _ in range(count)]
+    return roles or [None] * instances
 
 
 def _one_size(name: str, size: int, vllm: str, given: int | None) -> int:
@@ -134,7 +155,7 @@ def starter_fields(
     """
     from llmsim.model.hardware import data_sheet
 
-    tp, pp, _ = sizes
+    tp, pp, ep = sizes
     needed = tp * pp
     if needed > devices_per_node:
         raise InputError(
@@ -143,7 +164,7 @@ def starter_fields(
         )
     sheet = data_sheet(device)
     instance = _instance(model, device, sizes)
-    instances = [instance if role is None else {**instance, "pd_type": role} for role in roles]
+    instances = [_with_role(instance, role, ep or 1) for role in roles]
     per_node = devices_per_node // needed
     link = sheet.intra_node_link_bytes_per_s / 1e9
     return {
@@ -156,6 +177,18 @@ def starter_fields(
             for first in range(0, len(instances), per_node)
         ],
     }
+
+
+def _with_role(instance: dict[str, Any], role: str | None, ep: int) -> dict[str, Any]:
+    """The instance with its role; the halves of layers have sizes of their own."""
+    if role in ("attention", "ffn"):
+        others = {k: v for k, v in instance.items() if k not in ("tp_size", "ep_size")}
+        tp = instance["tp_size"]
+        sizes = {"ffn_tp_size": tp // ep, "ffn_ep_size": ep}
+        if role == "attention":
+            sizes = {"attn_tp_size": tp}
+        return {**others, "pd_type": role, "afd_group": "layers", **sizes}
+    return instance if role is None else {**instance, "pd_type": role}
 
 
 def _instance(model: str, device: str, sizes: tuple[int, int, int | None]) -> dict[str, Any]:

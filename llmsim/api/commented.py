@@ -17,7 +17,12 @@ NOTES = {
     "tp_size": "Tensor-parallel devices of each pipeline stage.",
     "pp_size": "Pipeline stages.",
     "ep_size": "Ranks over which whole experts are spread; 1 shards every expert.",
-    "pd_type": "prefill: computes prompts and hands their KV over; decode: generates.",
+    "pd_type": "prefill: computes prompts and hands their KV over; decode: generates; attention, "
+    "ffn: run their halves of every layer, for prompts too where no instance has prefill.",
+    "afd_group": "Attention and FFN instances that run their layers together.",
+    "attn_tp_size": "Tensor-parallel devices of an attention instance.",
+    "ffn_tp_size": "Devices over which one FFN or expert is cut.",
+    "ffn_ep_size": "Devices over which whole experts are spread.",
 }
 ENGINE = {
     "max_num_seqs": "sequences that run at once",
@@ -30,35 +35,82 @@ ENGINE = {
 """Engine options that people change first; docs/reference/options.md has all."""
 
 
-def commented(cluster: Cluster) -> str:
-    """The cluster as JSON with `//` comments: what each key means, and the options that it leaves
-    to the engine's profile.
+def commented(cluster: Cluster, *, yaml: bool = False) -> str:
+    """The cluster as JSON with `//` comments, or as YAML: what each key means, and the options that
+    it leaves to the engine's profile.
     """
+    fields = cluster.fields()
+    engine = _engine(cluster)
+    about = " ".join(fields.pop("description").split())
+    lines = list((_yaml if yaml else _json)(fields, engine))
+    mark = "#" if yaml else "//"
+    top = [
+        f"{mark} {about}",
+        f"{mark} Comments are allowed. `llmsim config explain FILE` shows every value and its "
+        "origin.",
+    ]
+    return "\n".join([*top, *lines]) + "\n"
+
+
+def _engine(cluster: Cluster) -> Any:
+    """The options of the first instance, as the profile gives them."""
     from llmsim.config import EngineOverrides, resolve
     from llmsim.lowering.device_memory import sheet_memory
 
     parsed = cluster.parsed()
     deployment = resolve(parsed, EngineOverrides(), sheet=sheet_memory(parsed.path))
-    engine = deployment.groups[0].engine
-    fields = cluster.fields()
-    lines = [
-        f"// {' '.join(fields.pop('description').split())}",
-        "// Comments are allowed. `llmsim config explain FILE` shows every value and its origin.",
-        "{",
-    ]
-    for key in ("link_bw", "link_latency"):
-        lines += [f"  // {NOTES[key]}", f'  "{key}": {json.dumps(fields[key])},']
-    lines += [
-        "  // Options of every instance. Commented ones show what the profile gives "
-        "(docs/reference/options.md).",
-        '  "engine": {',
-    ]
+    return deployment.groups[0].engine
+
+
+LINKS = ("link_bw", "link_latency")
+OPTIONS = (
+    "Options of every instance. Commented ones show what the profile gives "
+    "(docs/reference/options.md)."
+)
+
+
+def _json(fields: Mapping[str, Any], engine: Any) -> Iterator[str]:
+    yield "{"
+    for key in LINKS:
+        yield f"  // {NOTES[key]}"
+        yield f'  "{key}": {json.dumps(fields[key])},'
+    yield f"  // {OPTIONS}"
+    yield '  "engine": {'
     for name, what in ENGINE.items():
-        lines.append(f'    // "{name}": {json.dumps(getattr(engine, name))},  // {what}')
-    lines += [f'    "engine_profile": "{engine.engine_profile}"', "  },"]
-    lines += [f"  // {NOTES['nodes']}", '  "nodes": [']
-    lines += _nodes(fields["nodes"])
-    return "\n".join([*lines, "  ]", "}"]) + "\n"
+        yield f'    // "{name}": {json.dumps(getattr(engine, name))},  // {what}'
+    yield f'    "engine_profile": "{engine.engine_profile}"'
+    yield "  },"
+    yield f"  // {NOTES['nodes']}"
+    yield '  "nodes": ['
+    yield from _nodes(fields["nodes"])
+    yield "  ]"
+    yield "}"
+
+
+def _yaml(fields: Mapping[str, Any], engine: Any) -> Iterator[str]:
+    for key in LINKS:
+        yield f"# {NOTES[key]}"
+        yield f"{key}: {json.dumps(fields[key])}"
+    yield f"# {OPTIONS}"
+    yield "engine:"
+    for name, what in ENGINE.items():
+        yield f"  # {name}: {json.dumps(getattr(engine, name))}  # {what}"
+    yield f"  engine_profile: {engine.engine_profile}"
+    yield f"# {NOTES['nodes']}"
+    yield "nodes:"
+    told: set[str] = set()
+    for node in fields["nodes"]:
+        yield "  - instances:"
+        for instance in node["instances"]:
+            if told >= set(instance) - {"npu_mem"}:
+                yield f"      - {json.dumps(instance)}"
+                continue
+            yield "      -"
+            for key, value in instance.items():
+                if key not in told and key in NOTES:
+                    yield f"        # {NOTES[key]}"
+                told.add(key)
+                yield f"        {key}: {json.dumps(value)}"
 
 
 def _nodes(nodes: list[Mapping[str, Any]]) -> Iterator[str]:

@@ -127,6 +127,41 @@ def test_init_writes_a_commented_file_that_runs(
     assert main(["init", "-o", "c.json", "--force", *given]) == 0
 
 
+@pytest.mark.parametrize("options", [[], ["--prefill", "1", "--decode", "2"], ["--tp", "2"]])
+def test_init_writes_yaml_that_is_the_same_cluster(options: list[str]) -> None:
+    given = ["--model", "Qwen/Qwen3-30B-A3B", "--device", "H100", *options]
+    for name in ("c.json", "c.yaml"):
+        assert main(["init", "-o", name, *given]) == 0
+    text = Path("c.yaml").read_text()
+    assert text.startswith("# ") and "\n  # max_num_seqs: " in text
+    assert load_cluster("c.yaml").plain() == load_cluster("c.json").plain()
+    switched_on = text.replace("  # max_num_seqs: ", "  max_num_seqs: ")
+    engine = parse_cluster(switched_on, "c.yaml").plain()["engine"]
+    assert isinstance(engine["max_num_seqs"], int)
+
+
+@pytest.mark.parametrize("name", ["c.json", "c.yml"])
+@pytest.mark.parametrize("prefill", ["0", "1"])
+def test_init_writes_attention_and_ffn_instances(
+    name: str, prefill: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--model", "Qwen/Qwen3-30B-A3B", "--device", "H100", "--tp", "2", "--ep", "2"]
+    given += ["--attention", "2", "--ffn", "1", "--prefill", prefill]
+    assert main(["init", "-o", name, *given]) == 0
+    load = "synthetic:n=4,rate=5,input=fixed:60,output=fixed:5"
+    capsys.readouterr()
+    assert main(["run", "--cluster-config", name, "--dataset", load, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["completed"] == 4 and len(found["kv_cache"]) == 3 + int(prefill)
+    for options, said in (
+        (["--attention", "1"], "ffn is 0; give both"),
+        (["--attention", "1", "--ffn", "1", "--decode", "1"], "decode is 1 beside attention"),
+        (["--attention", "1", "--ffn", "1", "--ep", "2"], "ep must divide tp"),
+    ):
+        error = refused(capsys, "init", "-o", "other.json", *given[:4], *options)
+        assert said in error
+
+
 def test_the_commented_options_of_init_are_the_values_that_hold(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -11,7 +11,8 @@ from llmsim.config.errors import InputError
 
 HELP = (
     "Write a commented cluster file that runs as it is: N instances of a model on a device, or "
-    "prefill and decode instances. On a terminal the command asks for what is missing."
+    "prefill and decode instances, or attention and FFN instances. On a terminal the "
+    "command asks for what is missing."
 )
 
 Output = Annotated[
@@ -19,7 +20,7 @@ Output = Annotated[
     typer.Option(
         "--output",
         "-o",
-        help="Writes this file (.json, with comments).",
+        help="Writes this file (.json or .yaml, with comments).",
         parser=given_path,
         metavar="<path>",
         show_default=False,
@@ -61,6 +62,16 @@ Prefill = Annotated[
 Decode = Annotated[
     int, typer.Option("--decode", min=0, max=1 << 16, help="Sets the number of decode instances.")
 ]
+Attention = Annotated[
+    int,
+    typer.Option(
+        "--attention", min=0, max=1 << 16, help="Sets the number of attention instances (AFD)."
+    ),
+]
+Ffn = Annotated[
+    int,
+    typer.Option("--ffn", min=0, max=1 << 16, help="Sets the number of FFN instances (AFD)."),
+]
 Force = Annotated[bool, typer.Option("--force", help="Replaces a file that exists.")]
 
 
@@ -74,17 +85,21 @@ def command(
     instances: Instances = None,
     prefill: Prefill = 0,
     decode: Decode = 0,
+    attention: Attention = 0,
+    ffn: Ffn = 0,
     force: Force = False,
 ) -> None:
     """Checks, asks where a person is there, and writes; raises InputError."""
     from llmsim.api.cluster import Cluster
     from llmsim.api.commented import commented
+    from llmsim.config.cluster_file.yaml_text import is_yaml
     from llmsim.export.files import atomic_writer, check_writable
 
-    if instances is not None and (prefill or decode):
+    roles = {"prefill": prefill, "decode": decode, "attention": attention, "ffn": ffn}
+    if instances is not None and any(roles.values()):
+        given = " and ".join(f"--{name} {count}" for name, count in roles.items() if count)
         raise InputError(
-            f"--instances is {instances} beside --prefill {prefill} and --decode {decode}; give "
-            "--instances alone, or the other two",
+            f"--instances is {instances} beside {given}; give --instances alone, or the roles",
             field="--instances",
             value=instances,
         )
@@ -102,10 +117,9 @@ def command(
         pp=pp,
         ep=ep,
         instances=instances or 1,
-        prefill=prefill,
-        decode=decode,
+        **roles,
     )
-    text = commented(cluster)
+    text = commented(cluster, yaml=is_yaml(path.name))
     check_writable(path)
     with atomic_writer(path) as stream:
         stream.write(text)
