@@ -5,7 +5,6 @@
 A hash covers a deployment, its load and its figures, so that a prediction cannot change unseen.
 """
 
-import argparse
 import hashlib
 import json
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import llmsim
+from llmsim.cli.arguments import OneSentenceParser
 
 TEXT = """# Predictions
 
@@ -128,7 +128,7 @@ def _number(value: float) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = OneSentenceParser(prog="predictions", description=__doc__)
     parser.add_argument("--output", type=Path, help="file of the page; printed if not given")
     parser.add_argument("--json", action="store_true", help="prints what the hashes cover")
     options = parser.parse_args()
