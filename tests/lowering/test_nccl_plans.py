@@ -18,7 +18,7 @@ from llmsim.api.busbw import BusRequest, bus_bandwidths
 from llmsim.config import EngineOverrides, parse_cluster, resolve
 from llmsim.config.topology.file import load_topology
 from llmsim.costs.nccl.constants import machine_of, measured_machine, measured_machines
-from llmsim.costs.nccl.plans import Place, choose, plans
+from llmsim.costs.nccl.plans import Place, choose, choose_vllm, plans
 from llmsim.costs.nccl.protocols import PHASES
 from llmsim.lowering import LoweredDeployment, LoweringOptions, lower
 from llmsim.lowering.network.nccl import ring_bytes_per_s, servers_of
@@ -53,6 +53,16 @@ def test_one_gibibyte_takes_what_is_published_of_h100_on_eight_rails() -> None:
         assert 330 < bus_gb_per_s("all_reduce", rails[ranks]) < 400
     assert 400 < bus_gb_per_s("all_reduce", rails[16]) < 480  # above the cards' sum of 376
     assert 45 < bus_gb_per_s("all_to_all", rails[256]) < 50  # N / (N - 1) of a card, nccl-tests 130
+
+
+def test_vllm_takes_its_own_all_reduces_among_some_numbers_of_ranks() -> None:
+    """Of 2, 4, 6 and 8 ranks; others take NCCL's, which are never faster than the best of both."""
+    machine, sizes = measured_machine("h100_sxm"), np.array([8192.0, 1e6])
+    for ranks in range(2, 9):
+        chosen = choose_vllm(machine, sizes, ranks, eager=False)
+        own = [name.startswith("vLLM ") for name in chosen.used]
+        assert all(own) if ranks in (2, 4, 6, 8) else not any(own)
+        assert np.isfinite(chosen.us).all()
 
 
 def test_a_reducing_network_sends_each_byte_once() -> None:

@@ -45,6 +45,10 @@ RING_HOP_US = {"LL": 2.7, "LL128": 4.0, "Simple": 14.0}
 TREE_HOP_US = {"LL": 5.0, "LL128": 8.5, "Simple": 28.0}
 NVLS_TREE_HOP_US, COLLNET_US = 14.0, 31.0
 """What a message between servers takes beside the wire (NCCL, src/graph/tuning.cc)."""
+CUSTOM_RANKS = (2, 4, 6, 8)
+"""Numbers of ranks among which vLLM 0.24 takes its own all-reduces (custom_all_reduce.py); 0.33 has
+16 on the nodes of one NVLink domain, too.
+"""
 POST_US = {"LL": 1.0, "LL128": 1.0, "Simple": 3.0}
 """The least between two messages of a ring that also crosses the network (NCCL, as above)."""
 CARD_RATES = {"LL": LL_SHARE, "LL128": LL128_SHARE, "Simple": 1.0}
@@ -103,7 +107,9 @@ def choose(machine: Machine, kind: str, sizes: Floats, place: Place) -> Chosen:
 
 def choose_vllm(machine: Machine, sizes: Floats, ranks: int, *, eager: bool) -> Chosen:
     """vLLM's all-reduce inside a server: its own kernels where it takes them, else NCCL."""
-    protocols = machine.custom or machine.kinds["all_reduce"]
+    takes_own = ranks in CUSTOM_RANKS
+    given = tuple(one for one in machine.custom if takes_own or one.name not in CUSTOM)
+    protocols = given or machine.kinds["all_reduce"]
     names = [f"vLLM {one.name}" if one.name in CUSTOM else _ring_name(one) for one in protocols]
     times = protocol_times(protocols, "all_reduce", sizes, ranks)
     chosen = _fastest([Plan(name, us) for name, us in zip(names, times, strict=True)])
