@@ -133,11 +133,19 @@ def representatives(config: ModelConfig) -> list[Layout]:
 
 
 def check_graph(
-    path: str, config: ModelConfig, layout: Layout, number: int, command: Path, folder: Path
+    path: str,
+    config: ModelConfig,
+    layout: Layout,
+    number: int,
+    command: Path,
+    folder: Path,
+    **more: Any,
 ) -> None:
-    """The engine takes as long for the traces of a step as the run, to the picosecond."""
+    """The engine takes as long for the traces of a step as the run, to the picosecond; `more` are
+    keys of each instance.
+    """
     members, keys = instance(config, layout)
-    document = cluster(path, members=members, async_scheduling=False, launch_ns=0, **keys)
+    document = cluster(path, members=members, async_scheduling=False, launch_ns=0, **keys, **more)
     deployment = lowered(document)
     trace = f"synthetic:n=6,rate=100000,input=lognormal:80,output=5,seed={number % 10}"
     workload = load_dataset(
