@@ -174,6 +174,9 @@ class LatencyCauses(Table):
     prefill_ps: Int64 = optional_ps("Computing up to the first token.")
     decode_ps: Int64 = optional_ps("Computing the later tokens.")
     communication_ps: Int64 = optional_ps("Collectives of the steps that the request took part in.")
+    m2n_ps: Int64 = optional_ps(
+        "Transfers between attention and FFN that those steps waited for (with afd_group)."
+    )
     host_ps: Int64 = optional_ps("Device idle between those steps.")
     kv_transfer_ps: Int64 = optional_ps("KV on its way from the prefill group to the decode group.")
     preemption_ps: Int64 = optional_ps(
@@ -291,10 +294,10 @@ class SessionColumns(Table):
     wait_ps: Int64 = optional_ps("Cause `wait_ps` of its calls.")
     prefill_ps: Int64 = optional_ps("Cause `prefill_ps` of its calls.")
     decode_ps: Int64 = optional_ps("Cause `decode_ps` of its calls.")
-    communication_ps: Int64 = optional_ps("Cause `communication_ps` of its calls.")
+    communication_ps: Int64 = optional_ps("Causes `communication_ps` and `m2n_ps` of its calls.")
     host_ps: Int64 = optional_ps("Cause `host_ps` of its calls.")
     kv_transfer_ps: Int64 = optional_ps("Cause `kv_transfer_ps` of its calls.")
-    preemption_ps: Int64 = optional_ps("Cause `preemption_ps` of its calls.")
+    preemption_ps: Int64 = optional_ps("Causes `preemption_ps` and `reconfigure_ps` of its calls.")
 
 
 class StepColumns(Table):
@@ -450,6 +453,10 @@ class GroupCounters(Table):
     prefix_hit_tokens: Int64 = column("tokens", "Tokens found in the prefix cache.")
     busy_ps: Int64 = column("ps", "Time with a batch on the device.")
     communication_ps: Int64 = column("ps", "Time of collectives and hand-overs between stages.")
+    m2n_ps: Int64 = column("ps", "Time that steps waited for rows between attention and FFN.")
+    m2n_bytes: Int64 = column("bytes", "Such rows that one device of each stage sent.")
+    afd_ps: Int64 = column("ps", "Time of the steps of both sides, with an afd_group.")
+    afd_computing_ps: Int64 = column("ps", "Time of the group's operators in these steps.")
     communication_slowed_ps: Int64 = column(
         "ps", "Time of those collectives that other traffic on their links made longer."
     )

@@ -273,7 +273,7 @@ def _layouts(
         layouts.process_ps,
         layouts.kv_latency_ps,
         layouts.kv,
-        layouts.decide,
+        None if layouts.decide is None else layouts.decide(),
     )
 
 
@@ -433,11 +433,16 @@ def _visits(
 
 
 def _causes(deployment: LoweredDeployment, simulation: "_native.Simulation") -> Mapping[str, Int64]:
-    """Where latency went; switches are a cause where there are layouts to switch between."""
-    found = dict(simulation.blame())
-    if deployment.layouts is None:
-        del found["reconfigure_ps"]
-    return found
+    """Where latency went, without the causes that the deployment cannot have."""
+    return _possible(deployment, simulation.blame())
+
+
+def _possible(deployment: LoweredDeployment, causes: Mapping[str, Int64]) -> Mapping[str, Int64]:
+    absent = {
+        "m2n_ps": all(one.afd is None for one in deployment.lockstep_groups),
+        "reconfigure_ps": deployment.layouts is None,
+    }
+    return {name: parts for name, parts in causes.items() if not absent.get(name, False)}
 
 
 def _kv_transfers(simulation: "_native.Simulation") -> KvTransferColumns | None:
@@ -502,7 +507,7 @@ def _results(
         table_rows=tuple(simulation.table_rows()),
         attention_reach=sources.attention_reach,
         blame=_causes(asked, simulation),
-        first_token_blame=simulation.first_token_blame,
+        first_token_blame=lambda: _possible(asked, simulation.first_token_blame()),
         accepted_at=tuple(simulation.accepted_at()),
         drafts=_drafts(simulation),
         kv_transfers=_kv_transfers(simulation),

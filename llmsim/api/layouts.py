@@ -2,16 +2,18 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from llmsim.api.checked.run_options import RunOptions
-from llmsim.config.errors import NotYetError
+from llmsim.config.errors import InputError, NotYetError, PluginRefused
 
 if TYPE_CHECKING:
     from llmsim.config import Cluster as ClusterModel
     from llmsim.config import Deployment
     from llmsim.lowering import LoweredDeployment
     from llmsim.lowering.layouts import LayoutPlan, LayoutPlans
+    from llmsim.scheduling.reconfigure import Decision
 
 Lower = Callable[["Deployment"], "LoweredDeployment"]
 Resolve = Callable[["ClusterModel"], "Deployment"]
@@ -23,7 +25,8 @@ def plans_of(
     """The layouts of a cluster file with the costs of switching; raises InputError,
     InfeasibleError, and NotYetError for what does not run together with layouts.
     """
-    from llmsim.config.cluster_file.cluster import first_layout, serving
+    from llmsim.config.cluster_file.cluster import first_layout, places_of, serving
+    from llmsim.config.cluster_file.json_positions import field_path
     from llmsim.config.cluster_file.layouts import Reconfiguration
     from llmsim.lowering.layouts import LayoutPlan, plan_layouts
 
@@ -32,12 +35,32 @@ def plans_of(
     plans = []
     for name in cluster.layouts:
         deployment = resolve(serving(cluster, name))
-        plans.append(LayoutPlan(name, deployment, lower(deployment)))
+        paths = {
+            field_path(("nodes", 0, "instances", i)): field_path(at)
+            for i, (at, _) in enumerate(places_of(cluster, name))
+        }
+        plans.append(LayoutPlan(name, deployment, lower(deployment), paths))
     _refuse(cluster, options, plans)
     if cost.weights == "cached" and cost.fixed_s is None:
         plans = _with_all_shards(plans, lower)
     initial = list(cluster.layouts).index(first_layout(cluster))
-    return plan_layouts(plans, initial, cluster.switch, cost)
+    return plan_layouts(plans, initial, cluster.switch, cost, _decide(cluster))
+
+
+def _decide(cluster: "ClusterModel") -> "Callable[[], Decision] | None":
+    """Makes what asks the class that the cluster file names."""
+    if cluster.decide is None:
+        return None
+    from llmsim.scheduling.reconfigure import decision, parse_reconfigure
+
+    assert cluster.layouts is not None
+    try:
+        maker = parse_reconfigure(cluster.decide)
+    except PluginRefused:
+        raise
+    except InputError as error:
+        raise InputError(f"{cluster.position(('decide',))}: {error}") from error
+    return partial(decision, maker, list(cluster.layouts))
 
 
 def _with_all_shards(plans: "list[LayoutPlan]", lower: Lower) -> "list[LayoutPlan]":

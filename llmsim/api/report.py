@@ -46,6 +46,7 @@ def short_summary_of(
 
 def _info(lowered: "LoweredDeployment", objectives: "Objectives") -> dict[str, Any]:
     from llmsim.costs import OpCost
+    from llmsim.results.afd import AfdSides
 
     groups = [
         {
@@ -62,6 +63,15 @@ def _info(lowered: "LoweredDeployment", objectives: "Objectives") -> dict[str, A
         "cost_plan": lowered.accounting.cost,
         "objectives": objectives,
         "layouts": lowered.layouts,
+        "afd": [
+            AfdSides(
+                one.groups[: one.attention_members],
+                one.groups[one.attention_members :],
+                {i: len(lowered.groups[i].layout.stage_layers or (1,)) for i in one.groups},
+            )
+            for one in lowered.lockstep_groups
+            if one.afd is not None
+        ],
     }
 
 

@@ -135,7 +135,7 @@ def _afd_domain(
         interval = 1  # nobody to agree with
     config = afd_config(deployment, groups, role)
     members = (*role.attention, *role.ffn)
-    return LoweredLockstep(members, interval, None, config, options.exact)
+    return LoweredLockstep(members, interval, None, config, options.exact, len(role.attention))
 
 
 def _changes(groups: Sequence[LoweredGroup], options: LoweringOptions) -> list[str]:

@@ -9,8 +9,8 @@ how long that takes; what a device keeps is copied once inside its memory.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -21,6 +21,7 @@ from llmsim.core import PS_PER_S
 from llmsim.lowering.group import placed_at
 from llmsim.lowering.types import LoweredDeployment, LoweredGroup
 from llmsim.model import Attention, Moe
+from llmsim.scheduling.reconfigure import Decision
 
 PPM = 1_000_000
 DEFAULT_SERVER = 8
@@ -36,6 +37,8 @@ class LayoutPlan:
     name: str
     deployment: Deployment
     lowered: LoweredDeployment
+    field_paths: Mapping[str, str]
+    """Of each instance in the cluster file, by its path on the only node of `deployment`."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +76,8 @@ class LayoutPlans:
     """[from][to], where `cost.weights` is "links"."""
     weights_ps: tuple[tuple[int, ...], ...]
     process_ps: int
-    decide: Any = field(default=None)
-    """A callable of a user's class; None: triggers alone."""
+    decide: Callable[[], Decision] | None = None
+    """Makes what asks a user's class; None: triggers alone."""
 
     def triggers(self) -> "list[_native.LayoutTrigger]":
         """In the order of the file."""
@@ -102,7 +105,8 @@ class LayoutPlans:
         for layout, begin in visits:
             plan = self.plans[layout]
             for group, one in zip(plan.deployment.groups, plan.lowered.groups, strict=True):
-                placed = replace(group, index=begin + group.index)
+                path = plan.field_paths.get(group.field_path, group.field_path)
+                placed = replace(group, index=begin + group.index, field_path=path)
                 groups.append(placed)
                 lowered.append(placed_at(one, placed))
             lockstep += [
@@ -137,7 +141,7 @@ def plan_layouts(
     initial: int,
     switches: Sequence[Switch],
     cost: Reconfiguration,
-    decide: Any = None,
+    decide: Callable[[], Decision] | None = None,
 ) -> LayoutPlans:
     """The plans with the costs of every switch between two of them."""
     moves = tuple(

@@ -28,6 +28,8 @@ class LoweredLockstep:
     """Attention and FFN groups that run every layer together; None: members run whole layers."""
     exact: bool = False
     """Under `afd`: every node runs in the engine."""
+    attention_members: int = 0
+    """Under `afd`: the first ones; the others compute FFNs."""
 
 
 def members_of(group: Group, model: ModelConfig) -> int:

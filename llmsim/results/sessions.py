@@ -68,8 +68,23 @@ def session_columns(results: Results) -> SessionColumns:
         own_hit_tokens=sums.of(np.minimum(requests.cached_tokens, before)),
         preemptions=sums.of(requests.preemptions).astype(np.int32),
         tool_ps=np.where(done, sums.of(_tool_ps(results)), -1),
-        **{name: np.where(done, sums.of(_cause(results, name)), -1) for name in CAUSES},
+        **{name: np.where(done, sums.of(part), -1) for name, part in _causes(results).items()},
     )
+
+
+def _causes(results: Results) -> Mapping[str, Int64]:
+    """Causes of every run. Rows between attention and FFN are communication here, the front end
+    is the API server's, and switches of layouts take a request from its group like a preemption.
+    """
+    causes = {name: results.blame[name] for name in CAUSES}
+    for name, counts_as in (
+        ("m2n_ps", "communication_ps"),
+        ("frontend_ps", "api_ps"),
+        ("reconfigure_ps", "preemption_ps"),
+    ):
+        if name in results.blame:
+            causes[counts_as] = causes[counts_as] + results.blame[name]
+    return causes
 
 
 def answer_rounds(results: Results) -> tuple[Int64, Int64, int]:
@@ -82,12 +97,6 @@ def answer_rounds(results: Results) -> tuple[Int64, Int64, int]:
     answer = sums.last_where(shown)
     good = (sums.of(requests.status != Status.FINISHED) == 0) & (answer >= 0)
     return answer[good], requests.arrival_ps[sums.heads[good]], len(sums.heads)
-
-
-def _cause(results: Results, name: str) -> Int64:
-    """The front end counts as the API server's part of a session."""
-    part = results.blame[name]
-    return part + results.blame.get("frontend_ps", 0) if name == "api_ps" else part
 
 
 class _Sums:

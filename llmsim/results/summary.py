@@ -21,6 +21,7 @@ from llmsim.core import (
 from llmsim.costs.confidence import Reach, expected_error, farthest
 from llmsim.exact import exact_sum
 from llmsim.results import summary_checks
+from llmsim.results.afd import afd_rows
 from llmsim.results.classes import Objectives, classes_block, goodput
 from llmsim.results.energy import carbon_block, cost_block, energy_block
 from llmsim.results.error_bars import system_error
@@ -92,6 +93,8 @@ def summary(results: Results, info: Mapping[str, Any]) -> dict[str, Any]:
         block["network_backend"] = _network_backend(results.backend)
     if reasons(results.workload):
         block["sessions"] = sessions_block(results)
+    if info.get("afd"):
+        block["afd"] = afd_rows(results, info["afd"])
     if info.get("layouts") is not None:
         block |= reconfiguration_blocks(results, info["layouts"])
     if results.workload.slo_class is not None:

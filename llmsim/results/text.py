@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from llmsim.core import PS_PER_S, severity_of
+from llmsim.results.afd import afd_lines
 from llmsim.results.error_bars import shown
 from llmsim.results.reconfigurations import switch_lines
 
@@ -165,6 +166,7 @@ def _machine_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield from _class_facts(summary)
     yield from _session_facts(summary)
     yield from switch_lines(summary)
+    yield from afd_lines(summary)
     yield from _kv_cache_facts(summary["kv_cache"])
     yield from _utilisation_facts(summary)
     yield from _cache_facts(summary)

@@ -263,6 +263,7 @@ def full_layouts() -> Json:
         **document,
         "layouts": {"many": [many], "wide": [wide]},
         "initial": "many",
+        "decide": "my_module:MyReconfigure:below=64",
         "switch": [
             {"to": ("wide", "many")[i % 2], "when": when} for i, when in enumerate(triggers)
         ],

@@ -93,6 +93,23 @@ def _slow_links(seen: Seen) -> Iterator[Candidate]:
         yield Candidate("slow KV transfer", None, "network", share, evidence, (faster,))
 
 
+def _switch_of_layouts(seen: Seen) -> Iterator[Candidate]:
+    """Requests that no group has, or whose KV is computed again, while layouts are switched."""
+    layouts = seen.result._prepared.lowered.layouts
+    if layouts is None or (share := seen.share("reconfigure")) < MOVED:
+        return
+    visited = dict.fromkeys(layout for layout, _ in seen.result._results.layout_visits)
+    names = [layouts.plans[layout].name for layout in visited]
+    remedies = [changes.pinned(one, f"the layout {one} for the whole run") for one in names]
+    if layouts.cost.kv != "move" and layouts.cost.fixed_s is None:
+        remedies.append(changes.kv_moves("KV that moves on a switch instead of being lost"))
+    evidence = (
+        f"{len(seen.result._results.reconfigurations)} switches of layouts take {share:.0%} of the "
+        "time of the slowest requests"
+    )
+    yield Candidate("switch of layouts", None, "layouts", share, evidence, tuple(remedies))
+
+
 def _small_kv_cache(seen: Seen) -> Iterator[Candidate]:
     share = seen.share(*WAITING)
     for group in _groups(seen):
@@ -152,7 +169,8 @@ def _prompts_between_decodes(seen: Seen) -> Iterator[Candidate]:
         return
     group = _main_group(seen)
     steps, took = seen.steps_of(group), step_durations_ps(seen, group)
-    if seen.result._prepared.deployment.disaggregation is not None:
+    prepared = seen.result._prepared
+    if prepared.deployment.disaggregation is not None or prepared.lowered.layouts is not None:
         return
     mixed = (steps["prefill_tokens"] > 0) & (steps["decode_sequences"] > 0)
     alone = (steps["prefill_tokens"] == 0) & (steps["decode_sequences"] > 0)
@@ -400,6 +418,7 @@ def _full_share(seen: Seen, group: int) -> float:
 
 
 RULES: tuple[Callable[[Seen], Iterator[Candidate]], ...] = (
+    _switch_of_layouts,
     _slow_links,
     _small_kv_cache,
     _long_prompts,

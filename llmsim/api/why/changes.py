@@ -1,6 +1,7 @@
 """What one could change in a run: each change makes new inputs, which another run tests."""
 
 import copy
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from llmsim.core import Workload
 
 Fields = dict[str, Any]
+Path = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,8 @@ def instance_keys(
     paths = _paths(result, groups)
 
     def edit(fields: Fields) -> None:
-        for node, index in paths:
-            instance = fields["nodes"][node]["instances"][index]
+        for path in paths:
+            instance = _at(fields, path)
             for key, value in keys.items():
                 instance.pop(key, None)
                 if value is not None:
@@ -48,25 +50,31 @@ def instance_keys(
 
 def like_peer(result: "Result", group: int, peer: int, text: str) -> Change:
     """The group's instance with all keys of another one."""
-    (node, index), (other_node, other) = _paths(result, [group])[0], _paths(result, [peer])[0]
+    mine, other = _paths(result, [group])[0], _paths(result, [peer])[0]
 
     def edit(fields: Fields) -> None:
-        nodes = fields["nodes"]
-        nodes[node]["instances"][index] = copy.deepcopy(nodes[other_node]["instances"][other])
+        _at(fields, mine[:-1])[mine[-1]] = copy.deepcopy(_at(fields, other))
 
     return Change(text, _edited(edit))
 
 
 def more_instances(result: "Result", groups: Sequence[int], text: str) -> Change:
-    """Each instance behind these groups once more, in a node like its own."""
+    """Each instance behind these groups once more, in a node like its own; with layouts, which
+    share their devices, each instance of all layouts.
+    """
     paths = set(_paths(result, groups))
 
     def edit(fields: Fields) -> None:
+        for layout in fields.get("layouts", {}).values():
+            for instance in layout:
+                instance["count"] = 2 * instance.get("count", 1)
+        if "layouts" in fields:
+            return
         for number, node in enumerate(list(fields["nodes"])):
             chosen = [
                 copy.deepcopy(instance)
                 for index, instance in enumerate(node["instances"])
-                if (number, index) in paths
+                if ("nodes", number, "instances", index) in paths
             ]
             for instance in chosen:
                 if instance.get("dp_group") is not None:
@@ -77,6 +85,8 @@ def more_instances(result: "Result", groups: Sequence[int], text: str) -> Change
         if "num_nodes" in fields:
             fields["num_nodes"] = len(fields["nodes"])
 
+    if result._prepared.lowered.layouts is not None:
+        text = "twice the devices in every layout"
     return Change(text, _edited(edit))
 
 
@@ -88,18 +98,37 @@ def disaggregated(result: "Result", groups: Sequence[int]) -> Change:
     def edit(fields: Fields) -> None:
         nodes = fields["nodes"]
         if len(paths) == 1:
-            node, index = paths[0]
+            _, node, _, index = paths[0]
             instances = nodes[node]["instances"]
             nodes[node].pop("num_instances", None)
             instances.append({**copy.deepcopy(instances[index]), "pd_type": "prefill"})
             instances[index]["pd_type"] = "decode"
             return
-        for number, (node, index) in enumerate(paths):
-            role = "prefill" if number < prefill else "decode"
-            nodes[node]["instances"][index]["pd_type"] = role
+        for number, path in enumerate(paths):
+            _at(fields, path)["pd_type"] = "prefill" if number < prefill else "decode"
 
     decode = max(1, len(paths) - prefill)
     return Change(f"{prefill} prefill and {decode} decode instances (disaggregated)", _edited(edit))
+
+
+def pinned(layout: str, text: str) -> Change:
+    """One layout for the whole run."""
+
+    def edit(fields: Fields) -> None:
+        fields["initial"] = layout
+        for key in ("switch", "decide", "reconfiguration"):
+            fields.pop(key, None)
+
+    return Change(text, _edited(edit))
+
+
+def kv_moves(text: str) -> Change:
+    """KV moves to the next layout's instances."""
+
+    def edit(fields: Fields) -> None:
+        fields["reconfiguration"] = {**fields.get("reconfiguration", {}), "kv": "move"}
+
+    return Change(text, _edited(edit))
 
 
 def faster_links(factor: float, text: str) -> Change:
@@ -171,14 +200,24 @@ def _edited(edit: Callable[[Fields], None]) -> Callable[[RunInputs], RunInputs]:
     return make
 
 
-def _paths(result: "Result", groups: Sequence[int]) -> list[tuple[int, int]]:
-    """Node and instance of the cluster file behind each group; a group's replicas share one."""
+def _paths(result: "Result", groups: Sequence[int]) -> list[Path]:
+    """The instance of the cluster file behind each group; a group's replicas share one."""
     all_groups = result._prepared.deployment.groups
-    found = []
-    for group in groups:
-        numbers = re.findall(r"\[(\d+)\]", all_groups[group].field_path)
-        found.append((int(numbers[0]), int(numbers[1])))
-    return found
+    return [_keys_of(all_groups[group].field_path) for group in groups]
+
+
+def _keys_of(field_path: str) -> Path:
+    """The keys and numbers of a path such as `layouts.many[0]` or `layouts["a b"][0]`."""
+    found = re.findall(r'([^.\[\]"]+)|("(?:[^"\\]|\\.)*")', field_path)
+    keys = [json.loads(quoted) if quoted else plain for plain, quoted in found]
+    return tuple(int(key) if key.isdecimal() else key for key in keys)
+
+
+def _at(fields: Fields, path: Path) -> Any:
+    inside: Any = fields
+    for key in path:
+        inside = inside[key]
+    return inside
 
 
 def _scaled(value: Any, factor: float) -> Any:

@@ -17,9 +17,11 @@ COLORS = {
     "prefill": "#2a78d6",
     "decode": "#1baf7a",
     "communication": "#4a3aa7",
+    "m2n": "#7263c8",
     "host": "#b4632c",
     "kv_transfer": "#8d7fe0",
     "preemption": "#e34948",
+    "reconfigure": "#c0307a",
     "abandoned": "#cfcdc6",
     "frontend": "#6d6c66",
 }

@@ -1,5 +1,6 @@
 """What the slowest requests of a run went through: their latency, its parts, and their company."""
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,11 +18,9 @@ if TYPE_CHECKING:
 
 METRICS = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "end-to-end latency"}
 PARTS = tuple(
-    one.name.removesuffix("_ps")
-    for one in (*LatencyCauses.COLUMNS, *FrontendCause.COLUMNS)
-    if one.name != "reconfigure_ps"  # counts as preemption here
+    one.name.removesuffix("_ps") for one in (*LatencyCauses.COLUMNS, *FrontendCause.COLUMNS)
 )
-"""Parts of a latency; a run without an endpoint of the API server has no front end."""
+"""Parts of a latency, of which a run has those that it can have."""
 WAITING = ("queue", "wait", "preemption")
 """Parts of a latency that pass before or between a request's own steps."""
 FEWEST = 3
@@ -113,8 +112,7 @@ class Seen:
     @cached_property
     def before(self) -> Mapping[str, Int64]:
         """Parts of each request's time to first token, ps."""
-        found = self.result._results.first_token_blame()
-        return _parts(found)
+        return _parts(self.result._results.first_token_blame())
 
     @cached_property
     def after(self) -> Mapping[str, Int64]:
@@ -183,11 +181,13 @@ class Seen:
 
     @cached_property
     def pools(self) -> list[list[int]]:
-        """Groups that take requests from each other: the same model, the same role."""
-        found: dict[tuple[str, str], list[int]] = {}
+        """Groups that take requests from each other: the same model and role at the same time."""
+        found: dict[tuple[str, str, int], list[int]] = {}
+        firsts = [first for _, first in self.result._results.layout_visits]
         for group in self.result._prepared.deployment.groups:
             info = self.result._results.groups[group.index]
-            found.setdefault((info.model_name, str(group.pd_type)), []).append(group.index)
+            visit = bisect_right(firsts, group.index)
+            found.setdefault((info.model_name, str(group.pd_type), visit), []).append(group.index)
         return list(found.values())
 
     def pool_of(self, group: int) -> list[int]:
@@ -196,8 +196,5 @@ class Seen:
 
 
 def _parts(blame: Mapping[str, Int64]) -> dict[str, Int64]:
-    """By part; switches of layouts take requests from their groups like preemptions."""
-    parts = {name: blame[f"{name}_ps"] for name in PARTS if f"{name}_ps" in blame}
-    if "reconfigure_ps" in blame:
-        parts["preemption"] = parts["preemption"] + blame["reconfigure_ps"]
-    return parts
+    """By part, without those that the run cannot have."""
+    return {name: blame[f"{name}_ps"] for name in PARTS if f"{name}_ps" in blame}

@@ -16,9 +16,11 @@ LEGEND = {
     "prefill": "prefill",
     "decode": "decode",
     "communication": "collectives",
+    "m2n": "attention and FFN rows",
     "host": "host",
     "kv_transfer": "KV transfer",
     "preemption": "preemption",
+    "reconfigure": "switch of layouts",
     "abandoned": "abandoned",
     "frontend": "front end",
 }
@@ -29,9 +31,11 @@ MARKS = {
     "prefill": "P",
     "decode": "D",
     "communication": "c",
+    "m2n": "m",
     "host": "h",
     "kv_transfer": "k",
     "preemption": "x",
+    "reconfigure": "s",
     "abandoned": "-",
     "frontend": "f",
 }

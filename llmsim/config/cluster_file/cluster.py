@@ -15,6 +15,7 @@ from llmsim.config.cluster_file.dialect import check_expert_ranks
 from llmsim.config.cluster_file.instance import Instance, Placement
 from llmsim.config.cluster_file.json_positions import Location
 from llmsim.config.cluster_file.layouts import (
+    LayoutInstance,
     LayoutInstances,
     Reconfiguration,
     Switch,
@@ -171,6 +172,11 @@ class Cluster(Section):
     switch: tuple[Switch, ...] = Field(
         default=(), max_length=1024, strict=False, description="When another layout takes over."
     )
+    decide: Name | None = Field(
+        default=None,
+        description="A class in Python that decides which layout serves, such as "
+        "my_module:MyReconfigure; the switches come first.",
+    )
     reconfiguration: Reconfiguration | None = Field(
         default=None, description="What a switch of layouts costs."
     )
@@ -247,7 +253,7 @@ class Cluster(Section):
         if self.layouts is None:
             if not self.nodes:
                 raise broken_rule("nodes", "is missing; give at least one node with instances")
-            for key in ("initial", "switch", "reconfiguration"):
+            for key in ("initial", "switch", "decide", "reconfiguration"):
                 if getattr(self, key):
                     raise broken_rule(key, "is given, but the cluster has no layouts; add them")
             return self
@@ -392,14 +398,19 @@ def first_layout(cluster: Cluster) -> str:
     return cluster.initial or next(iter(cluster.layouts))
 
 
-def serving(cluster: Cluster, layout: str) -> Cluster:
-    """The cluster while a layout serves: its instances on one node, in order of their devices."""
+def places_of(cluster: Cluster, layout: str) -> list[tuple[Location, LayoutInstance]]:
+    """Every instance of a layout, in order of their devices, and where the file describes it."""
     assert cluster.layouts is not None
-    places = [
+    return [
         (("layouts", layout, i), instance)
         for i, instance in enumerate(cluster.layouts[layout])
         for _ in range(instance.count)
     ]
+
+
+def serving(cluster: Cluster, layout: str) -> Cluster:
+    """The cluster while a layout serves: its instances on one node, in order of their devices."""
+    places = places_of(cluster, layout)
     node = Node.model_construct(
         num_instances=None,
         cpu_mem=None,

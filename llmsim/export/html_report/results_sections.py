@@ -41,12 +41,14 @@ LEGEND = (
     "prefill",
     "decode",
     "collectives",
+    "attention and FFN rows",
     "host",
     "KV transfer",
     "preemption",
+    "switch of layouts",
     "abandoned",
 )
-PART_COLORS = (7, 2, 6, 0, 1, 3, 6, 5, 4, 7)
+PART_COLORS = (7, 2, 6, 0, 1, 3, 5, 6, 5, 4, 4, 7)
 MOST_GROUPS = 8
 
 

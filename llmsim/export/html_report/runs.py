@@ -16,11 +16,7 @@ from llmsim.export.benchmark_formats.tables import RunTables, read_columns
 
 MOST_RUNS = 8
 """Runs side by side: the page has as many colours."""
-PARTS = tuple(
-    one.name.removesuffix("_ps")
-    for one in LatencyCauses.COLUMNS
-    if one.name != "reconfigure_ps"  # which only runs with layouts have
-)
+PARTS = tuple(one.name.removesuffix("_ps") for one in LatencyCauses.COLUMNS)
 Floats = NDArray[np.float64]
 Explained = Mapping[str, Any] | None
 """What `llmsim why --json` prints of a run, if anything."""
@@ -68,8 +64,12 @@ class Run:
         rows = np.arange(len(total))
         if slowest:
             rows = np.flatnonzero(total >= np.percentile(total, 99))
-        parts = {part: self.tables.ps(f"{part}_ps") for part in PARTS}
-        if "frontend_ps" in self.tables.requests.column_names:  # the API server, too
+        has = set(self.tables.requests.column_names)
+        none = np.zeros(len(total), np.int64)
+        parts = {
+            part: self.tables.ps(f"{part}_ps") if f"{part}_ps" in has else none for part in PARTS
+        }
+        if "frontend_ps" in has:  # the API server, too
             parts["api"] = parts["api"] + self.tables.ps("frontend_ps")
         return [float(part[rows].clip(0).mean()) / PS_PER_MS for part in parts.values()]
 

@@ -43,9 +43,13 @@ void AfdExecutor::begin(std::span<const Batch* const> batches, const StepStart& 
   pricer_.fill(graph_, prices_);
   run_without_transfers(start.at);
   timing_->run(graph_, prices_, start.at, carry_, starts_, ends_);
+  const Ps span = std::ranges::max(ends_) - std::ranges::min(starts_);
   for (std::size_t m = 0; m < batches.size(); ++m) {
     const OpenStep step = pricer_.open(m);
     StepTimes times = step.ended(starts_[m], ends_[m]);
+    M2nCounters& counters = pricer_.member(m).m2n;
+    counters.span += span;
+    counters.computing += step.busy;
     if (pricer_.attends(m)) {
       if (ends_at_once_[m] != kNever)
         times.m2n = std::clamp<Ps>(ends_[m] - ends_at_once_[m], 0, times.waiting);

@@ -181,6 +181,7 @@ void AfdPricer::count(std::span<const Batch* const> batches) {
       ffn_busy_ = std::max(ffn_busy_, prices_[m].ps);
     }
   }
+  count_sent();
 }
 
 AfdPricer::Amount AfdPricer::operator_amount(const StepGraph& graph, const PriceKey& key) const {
@@ -199,14 +200,30 @@ AfdPricer::Amount AfdPricer::operator_amount(const StepGraph& graph, const Price
   return {0, 0, units};  // its node has draws
 }
 
+void AfdPricer::count_sent() {
+  for (std::size_t m = 0; m < members_.size(); ++m) {
+    std::int64_t& sent = members_[m]->m2n.sent_bytes;
+    for (const AfdBand& band : config_.bands)
+      for (const AfdLayer& layer : band.layers)
+        for (std::size_t lane = 0; !layer.ffn.empty() && lane < steps_.size(); ++lane)
+          sent += band.repeat * sent_bytes(m, lane, layer.hop);
+  }
+}
+
+std::int64_t AfdPricer::sent_bytes(std::size_t member, std::size_t lane, std::int32_t hop) const {
+  const M2nHop& moved = config_.hops[at(hop)];
+  const PortBytes& port = attends(member) ? moved.attention_out : moved.ffn_out;
+  return port.at(steps_[lane][member].place);
+}
+
 // Between attention and FFN, over one device's port.
 AfdPricer::Amount AfdPricer::moved(const PriceKey& key) const {
   const Program::Place& place = steps_[at(key.lane - 1)][at(key.member)].place;
   const M2nHop& hop = config_.hops[at(key.hop)];
   const bool attention = attends(at(key.member)), out = key.role == NodeRole::kM2nSend;
-  const PortBytes& port =
-      attention ? (out ? hop.attention_out : hop.attention_in) : (out ? hop.ffn_out : hop.ffn_in);
-  const std::int64_t bytes = port.at(place);
+  const PortBytes& in = attention ? hop.attention_in : hop.ffn_in;
+  const std::int64_t bytes =
+      out ? sent_bytes(at(key.member), at(key.lane - 1), key.hop) : in.at(place);
   return {over_port(bytes, attention ? config_.attention_bytes_per_s : config_.ffn_bytes_per_s),
           bytes};
 }

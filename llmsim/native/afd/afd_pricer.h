@@ -38,10 +38,12 @@ class AfdPricer {
   void place_attention(std::size_t lane);
   void place_ffn(std::size_t lane);
   void count(std::span<const Batch* const> batches);
+  void count_sent();
   Ps host_gap(std::size_t member) const;
   Amount amount(const StepGraph& graph, const PriceKey& key) const;
   Amount operator_amount(const StepGraph& graph, const PriceKey& key) const;
   Amount moved(const PriceKey& key) const;
+  std::int64_t sent_bytes(std::size_t member, std::size_t lane, std::int32_t hop) const;
 
   std::vector<GroupCosts*> members_;
   AfdConfig config_;

@@ -482,6 +482,7 @@ void Group::complete_oldest(Ps now, std::vector<RequestId>& finished) {
   output_times_.push_back(now);
   note(output_communication_, output_times_.size(), slot.times.communication);
   note(output_waiting_, output_times_.size(), slot.times.waiting);
+  note(output_m2n_, output_times_.size(), slot.times.m2n);
   if (slot.launched > slot.scheduled || !output_held_.empty()) {
     output_held_.resize(output_times_.size());
     output_held_.back() = {slot.scheduled, slot.opened, slot.launched};

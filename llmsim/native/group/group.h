@@ -242,6 +242,8 @@ class Group final : public Entity, public StepSink {
   const std::vector<Ps>& output_communication() const { return output_communication_; }
   // How much of each was waiting for other ranks or stages; empty where nothing ever waits.
   const std::vector<Ps>& output_waiting() const { return output_waiting_; }
+  // How much of each was transfers between attention and FFN; empty where nothing ever was.
+  const std::vector<Ps>& output_m2n() const { return output_m2n_; }
   // Why each began later than it was built; empty where none ever did.
   const std::vector<Held>& output_held() const { return output_held_; }
   Ps busy() const { return busy_; }
@@ -351,7 +353,7 @@ class Group final : public Entity, public StepSink {
   // ever in between.
   std::int64_t futile_preemptions_ = 0, most_futile_preemptions_;
   std::int64_t progress_ = 0;  // sum of counters that grow when the group gets on
-  std::vector<Ps> output_times_, output_communication_, output_waiting_;
+  std::vector<Ps> output_times_, output_communication_, output_waiting_, output_m2n_;
   SparseColumn output_gaps_;  // from the end of the batch before to a batch's start
   std::vector<Held> output_held_;
   std::vector<RequestId> rejected_;

@@ -220,6 +220,7 @@ class Walk {
         t.over(static_cast<std::size_t>(first), static_cast<std::size_t>(last));
     part[id] += sums.compute;
     blame_.communication[id] += sums.collective;
+    blame_.m2n[id] += sums.m2n;
     blame_.wait[id] += sums.waiting + sums.others;
     blame_.kv_transfer[id] += sums.recall;
     blame_.host[id] += sums.idle;
@@ -230,6 +231,7 @@ class Walk {
     const auto split = t.step(static_cast<std::size_t>(k), from);
     part[id] += split.compute;
     blame_.communication[id] += split.collective;
+    blame_.m2n[id] += split.m2n;
     blame_.wait[id] += split.waiting;
   }
 
@@ -258,6 +260,7 @@ class Walk {
     const auto split = t.step(k, std::max(t.start(k), before));
     blame_.prefill[id] += split.compute;
     blame_.communication[id] += split.collective;
+    blame_.m2n[id] += split.m2n;
     blame_.wait[id] += split.waiting;
   }
 

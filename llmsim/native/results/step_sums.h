@@ -14,7 +14,7 @@ class StepSums {
  public:
   // A stretch of device time by what it went to.
   struct Split {
-    Ps compute = 0, collective = 0, waiting = 0;
+    Ps compute = 0, collective = 0, m2n = 0, waiting = 0;
   };
 
   // A stretch of a device's idle time by what it waited for: KV from the tiers, other members of
@@ -25,11 +25,12 @@ class StepSums {
 
   // Both, of several steps.
   struct Sums {
-    Ps compute = 0, collective = 0, waiting = 0, idle = 0, recall = 0, others = 0;
+    Ps compute = 0, collective = 0, m2n = 0, waiting = 0, idle = 0, recall = 0, others = 0;
 
     Sums operator-(const Sums& other) const {
-      return {compute - other.compute, collective - other.collective, waiting - other.waiting,
-              idle - other.idle,       recall - other.recall,         others - other.others};
+      return {compute - other.compute, collective - other.collective, m2n - other.m2n,
+              waiting - other.waiting, idle - other.idle,             recall - other.recall,
+              others - other.others};
     }
   };
 
@@ -38,6 +39,7 @@ class StepSums {
         group_(group),
         end_(group.output_times()),
         communication_(group.output_communication()),
+        m2n_(group.output_m2n()),
         waited_(group.output_waiting()),
         held_(group.output_held()) {
     sums_.reserve(end_.size() / kEvery + 1);
@@ -60,8 +62,10 @@ class StepSums {
     const Ps span = end_[k] - from;
     Split split;
     if (k < communication_.size()) split.collective = std::min(communication_[k], span);
-    if (k < waited_.size()) split.waiting = std::min(waited_[k], span - split.collective);
-    split.compute = span - split.collective - split.waiting;
+    if (k < m2n_.size()) split.m2n = std::min(m2n_[k], span - split.collective);
+    if (k < waited_.size())
+      split.waiting = std::min(waited_[k], span - split.collective - split.m2n);
+    split.compute = span - split.collective - split.m2n - split.waiting;
     return split;
   }
 
@@ -87,6 +91,7 @@ class StepSums {
     const Ps begin = start(k), before = k > 0 ? end_[k - 1] : begin;
     const Split split = step(k, std::max(begin, before));
     sums.collective += split.collective;
+    sums.m2n += split.m2n;
     sums.compute += split.compute;
     sums.waiting += split.waiting;
     if (begin <= before) return;
@@ -104,7 +109,7 @@ class StepSums {
   }
 
   const Group& group_;
-  const std::vector<Ps>&end_, &communication_, &waited_;
+  const std::vector<Ps>&end_, &communication_, &m2n_, &waited_;
   const std::vector<Held>& held_;
   std::vector<Sums> sums_;  // of the steps before 0, kEvery, 2 kEvery ...
 };

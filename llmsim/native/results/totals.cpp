@@ -112,6 +112,15 @@ constexpr Total<Totals> kGroupTotals[] = {
        const std::vector<Ps>& steps = t.group.output_communication();
        return std::accumulate(steps.begin(), steps.end(), Ps{0});
      }},
+    {"m2n_ps",
+     [](const Totals& t) -> std::int64_t {
+       const std::vector<Ps>& steps = t.group.output_m2n();
+       return std::accumulate(steps.begin(), steps.end(), Ps{0});
+     }},
+    {"m2n_bytes", [](const Totals& t) -> std::int64_t { return t.group.costs().m2n.sent_bytes; }},
+    {"afd_ps", [](const Totals& t) -> std::int64_t { return t.group.costs().m2n.span; }},
+    {"afd_computing_ps",
+     [](const Totals& t) -> std::int64_t { return t.group.costs().m2n.computing; }},
     {"communication_slowed_ps",
      [](const Totals& t) -> std::int64_t { return t.group.costs().contention.slowed; }},
     {"communication_lost_ps",

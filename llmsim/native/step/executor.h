@@ -41,6 +41,13 @@ struct ContentionCounters {
   Ps lost = 0;    // how much longer
 };
 
+// What a group has moved between attention and FFN, how long the steps of both sides took, and how
+// long its own operators ran in them.
+struct M2nCounters {
+  std::int64_t sent_bytes = 0;  // of one device of a stage
+  Ps span = 0, computing = 0;
+};
+
 // Collectives and hand-overs of groups over links that they share, by group, in the order of their
 // ends.
 struct ExchangeTable {
@@ -122,6 +129,7 @@ class GroupCosts {
 
   OffloadCounters offload;
   ContentionCounters contention;
+  M2nCounters m2n;
 
  private:
   std::shared_ptr<const Program> program_;  // shared by groups of the same layout
