@@ -73,7 +73,7 @@ def test_the_reference_page_is_that_of_the_tables() -> None:
 
 
 MEMBER = "std::vector<std::int32_t> emitted_tokens"
-ROW = 'Column{"preemptions", &R::preemptions, 0, SaidBy::kSum},'
+ROW = 'column("preemptions", &R::preemptions, 0, SaidBy::kSum),'
 DECLARED = "\n\nclass RequestSizes(Table):"
 PROGRAM = """
 #include <cstdio>
@@ -133,7 +133,7 @@ def _check_core(folder: Path) -> None:
     header.write_text(whole, encoding="utf-8")
     half = subprocess.run(command, capture_output=True, text=True, check=False)
     assert half.returncode and "columns() lacks a member" in half.stderr
-    added = 'Column{"parked", &R::parked, 0, SaidBy::kSum},'
+    added = 'column("parked", &R::parked, 0, SaidBy::kSum),'
     header.write_text(whole.replace(ROW, f"{ROW}\n{added}"), encoding="utf-8")
     subprocess.run(command, check=True)
     said = subprocess.run([str(binary)], capture_output=True, text=True, check=True).stdout
