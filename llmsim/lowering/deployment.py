@@ -33,7 +33,7 @@ from llmsim.lowering.network.servers import server_notes
 from llmsim.lowering.network.topology import Routes, routes_of
 from llmsim.lowering.offload.plan import evicted_notes
 from llmsim.lowering.parallel_layout import LoweredLockstep, lockstep_groups_of, spread_notes
-from llmsim.lowering.scheduler import NOT_VALIDATED
+from llmsim.lowering.scheduler import NOT_VALIDATED, is_outlined
 from llmsim.lowering.types import LoweredDeployment, LoweredGroup, LoweringOptions
 
 UNSHARED_ROWS = (
@@ -140,8 +140,10 @@ def _afd_domain(
 
 def _changes(groups: Sequence[LoweredGroup], options: LoweringOptions) -> list[str]:
     """Notes about schedulers that are not validated, and about calibrated constants."""
-    schedulers = dict.fromkeys(one.engine.scheduler for one in groups)
-    unproven = [NOT_VALIDATED[name] for name in schedulers if name in NOT_VALIDATED]
+    outlined = any(
+        one.scheduler is not None and is_outlined(one.engine, one.scheduler) for one in groups
+    )
+    unproven = [NOT_VALIDATED] if outlined else []
     return [*unproven, *adjustment_notes(options.calibration, options.disabled_terms)]
 
 

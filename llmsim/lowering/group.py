@@ -50,6 +50,7 @@ from llmsim.lowering.offload.host_memory import located
 from llmsim.lowering.offload.host_operators import with_host_costs
 from llmsim.lowering.offload.plan import OffloadPlan, complete, local_reads, offload_plan
 from llmsim.lowering.offload.weight_streaming import Uneven
+from llmsim.lowering.overlap import with_overlap
 from llmsim.lowering.parallel_layout import (
     batches_in_flight,
     distinct_operators,
@@ -142,7 +143,9 @@ def lower_group(
         busy_names=busy_names(program_costs, engine, draft),
         links=links,
         expanded=expanded_config(ops, program_costs, linked.as_messages, links) if exact else None,
-        scheduler=None if computes_ffns(group) else _scheduler(group, request, ledger, program),
+        scheduler=None
+        if computes_ffns(group)
+        else _scheduler(group, request, ledger, program, tiers=options.tiers),
         native=_native_group(group, model, model_index, offload, draft, per_token_ps),
         draft=draft,
         engine=engine,
@@ -171,7 +174,12 @@ def _complete(
 
 
 def _scheduler(
-    group: Group, request: CostRequest, ledger: MemoryLedger, program: "_native.Program"
+    group: Group,
+    request: CostRequest,
+    ledger: MemoryLedger,
+    program: "_native.Program",
+    *,
+    tiers: bool,
 ) -> "_native.SchedulerConfig":
     """The core's view of the group's scheduler."""
     return scheduler_config(
@@ -185,6 +193,7 @@ def _scheduler(
         stages=group.pp,
         in_flight=batches_in_flight(group),
         tables=ledger.tables,
+        tiers=tiers,
     )
 
 
@@ -234,6 +243,7 @@ def _asked(
     group = with_stages(
         with_state_blocks(group, model, tiers=options.tiers), model, tiers=options.tiers
     )
+    group = with_overlap(group, tiers=options.tiers)
     layout = layout_of(group, model)
     group = with_even_graphs(group, layout)
     if group.afd is not None:

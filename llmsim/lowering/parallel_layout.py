@@ -12,6 +12,7 @@ from llmsim.config.errors import InputError, NotYetError
 from llmsim.core import Note
 from llmsim.costs.experts.load_sampling import Placement
 from llmsim.lowering.afd.layout import afd_layout, afd_members
+from llmsim.lowering.overlap import overlaps
 from llmsim.model import Dtypes, Layout, MemoryLedger, ModelConfig, Operator, operators
 from llmsim.model.parallel.transforms import split_layers
 
@@ -200,7 +201,7 @@ def batches_in_flight(group: Group) -> int:
             + engine.pipeline_extra_batches
             + (engine.async_scheduling and bool(engine.use_v2_model_runner))
         )
-    return 2 if engine.async_scheduling else 1
+    return 2 if engine.async_scheduling or overlaps(group) else 1
 
 
 def lockstep_groups_of(

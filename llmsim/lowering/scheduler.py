@@ -18,13 +18,10 @@ FREES_AT_ONCE = ("vllm-0.19",)
 """Engines that free what a request loses even while a batch in flight writes it and a connector may
 fill it.
 """
-NOT_VALIDATED = {
-    "sglang": Note(
-        "the scheduler sglang is not validated: no run or recorded schedule of SGLang has been "
-        "compared with it"
-    ),
-}
-"""Note of every run with a scheduler that imitates an engine and was never compared with it."""
+NOT_VALIDATED = Note(
+    "the scheduler sglang is not validated with roles, pipeline stages, KV tiers, decodes alone or "
+    "another order of the queue: it runs in outline there; without them its schedule is SGLang's"
+)
 ORDERS = {
     "fcfs": _native.QueueOrder.FCFS,
     "priority": _native.QueueOrder.PRIORITY,
@@ -46,6 +43,7 @@ def scheduler_config(
     stages: int = 1,
     in_flight: int = 1,
     tables: KvTables | None = None,
+    tiers: bool = False,
 ) -> "_native.SchedulerConfig":
     """The native scheduler's configuration of a group.
 
@@ -53,7 +51,7 @@ def scheduler_config(
     sequences by tokens hold `block_size` tokens of a block on each of `context_ranks` (vLLM).
     `prefill_all_but_last_token` says that a decode group computes the last token of a prompt
     itself. `in_flight` counts the batches that may be in flight. `tables` describes layers of
-    several kinds that share the blocks.
+    several kinds that share the blocks. `tiers` says that KV goes to memories below the device's.
     """
     scheduler = _native.SchedulerConfig()
     scheduler.scheduler = VLLM if engine.scheduler == INSTALLED else engine.scheduler
@@ -77,6 +75,7 @@ def scheduler_config(
     runs_ahead = engine.async_scheduling and engine.use_v2_model_runner
     scheduler.decode_interval = stages if runs_ahead else 1
     scheduler.kv_producer, scheduler.kv_consumer = pd_type == "prefill", pd_type == "decode"
+    scheduler.stages, scheduler.tiered = stages, tiers
     scheduler.max_num_seqs = engine.max_num_seqs
     scheduler.max_num_scheduled_tokens = engine.max_num_scheduled_tokens
     scheduler.watermark_blocks = int(engine.watermark * num_blocks)
@@ -89,6 +88,14 @@ def scheduler_config(
         tokens = engine.max_num_batched_tokens
         scheduler.kv.tables = kv_tables(tables.windows, tokens, in_flight, profile.rules)
     return scheduler
+
+
+def is_outlined(engine: EngineArgs, scheduler: "_native.SchedulerConfig") -> bool:
+    """Whether the group runs SGLang's scheduler in outline, and not decision by decision."""
+    role = scheduler.kv_producer or scheduler.kv_consumer or scheduler.decode_only
+    placed = scheduler.stages > 1 or scheduler.tiered
+    ordered = engine.scheduling_policy != "fcfs"
+    return engine.scheduler == "sglang" and (role or placed or ordered)
 
 
 def speculation_config(speculation: Speculation) -> "_native.SpeculationConfig":

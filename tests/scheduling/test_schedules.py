@@ -134,18 +134,22 @@ def test_whole_prompt_schedulers_start_only_prompts_that_the_budget_holds_togeth
 
 def test_sglang_runs_prompts_before_decodes_and_cuts_one_at_a_time() -> None:
     requests = [*INTERRUPTED, (1.6, 12, 2)]
-    sim = run(
-        requests, Options("sglang", budget=8, blocks=10_000, extra={"sglang_new_tokens": 100})
-    )
-    assert schedule(sim) == [
+    options = Options("sglang", budget=8, blocks=10_000, block_size=1)
+    assert schedule(run(requests, options)) == [
         [(0, 4, 0)], [(0, 1, 4)],
         [(1, 8, 0)], [(1, 4, 8), (2, 4, 0)], [(2, 8, 4)],
         [(0, 1, 5), (1, 1, 12), (2, 1, 12)], [(0, 1, 6)], [(0, 1, 7)],
     ]  # fmt: skip
+    # A step ahead: the one after the arrival was formed before it.
+    assert schedule(run(requests, replace(options, depth=2))) == [
+        [(0, 4, 0)], [(0, 1, 4)], [(0, 1, 5)],
+        [(1, 8, 0)], [(1, 4, 8), (2, 4, 0)], [(2, 8, 4)],
+        [(0, 1, 6), (1, 1, 12), (2, 1, 12)], [(0, 1, 7)],
+    ]  # fmt: skip
 
 
 def test_sglang_gives_the_last_token_of_its_budget_to_the_next_prompt() -> None:
-    sim = run([(0.0, 7, 1), (0.0, 5, 1)], Options("sglang", budget=8, blocks=10_000))
+    sim = run([(0.0, 7, 1), (0.0, 5, 1)], Options("sglang", budget=8, blocks=10_000, block_size=1))
     assert schedule(sim) == [[(0, 7, 0), (1, 1, 0)], [(1, 4, 1)]]
 
 
@@ -174,30 +178,39 @@ def test_sglang_counts_on_no_more_than_a_request_may_write(clip: int) -> None:
 
 
 def test_sglang_counts_on_no_more_than_the_clip_of_a_long_answer() -> None:
-    """Of 40 tokens of cache request 0 may fill all but 4: request 1 waits for it, unless the clip
+    """Of 40 tokens of cache request 0 may fill all but 8: request 1 waits for it, unless the clip
     hides that.
     """
-    requests = [(0.0, 4, 36), (0.0, 8, 1)]
+    requests = [(0.0, 4, 28), (0.0, 8, 1)]
     for clip, together in ((4, True), (4096, False)):
-        options = Options("sglang", block_size=4, blocks=11, extra={"sglang_new_tokens": clip})
+        options = Options(
+            "sglang", block_size=4, blocks=11, caching=True, extra={"sglang_new_tokens": clip}
+        )
         assert (len(schedule(run(requests, options))[0]) == 2) == together
 
 
 def test_sglang_retracts_the_longest_prompt_of_the_shortest_answers_to_the_end_of_the_queue() -> (
     None
 ):
-    # 6 blocks; both need one more at the sixth step, and one is free
+    # 7 blocks; both need one more at the tenth step, and none is free
     requests = [(0.0, 8, 12), (0.0, 4, 12), (4.5, 4, 1)]
-    options = Options("sglang", block_size=4, blocks=7, max_seqs=2, extra={"sglang_new_tokens": 1})
+    options = Options(
+        "sglang",
+        block_size=4,
+        blocks=8,
+        max_seqs=2,
+        caching=True,
+        extra={"sglang_new_tokens": 1},
+    )
     sim = run(requests, options)
-    assert preempted(sim) == [(5, 0)]
+    assert preempted(sim) == [(9, 0)]
     steps = schedule(sim)
-    assert steps[5] == [(1, 1, 8)]
-    assert steps[6] == [(2, 4, 0)]  # in front of the retracted one
-    again = next(step for step in steps[6:] if any(request == 0 for request, _, _ in step))
-    assert again == [(0, 13, 0)]
+    assert steps[9] == [(1, 1, 12)]
+    assert steps[10] == [(2, 4, 0)]  # in front of the retracted one
+    again = next(step for step in steps[10:] if any(request == 0 for request, _, _ in step))
+    assert again == [(0, 17, 0)]
     assert preempted(run(requests, replace(options, scheduler="vllm_v1", extra={})))[0] == (
-        5,
+        9,
         1,
     )  # vLLM: the youngest
 

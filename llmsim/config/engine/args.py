@@ -247,7 +247,7 @@ def _own_parameters(values: dict[str, Any], origin: dict[str, str]) -> tuple[tup
             continue
         value = mark.default
         if given is not None:
-            value = ns_to_ps(given) if name.endswith("_ns") else given
+            value = ns_to_ps(given) if name.endswith("_ns") else mark.parameter(given)
             origin["scheduler_parameters"] = given_by
         own[f"{mark.scheduler}_{mark.name}"] = value
     return tuple(own.items())

@@ -35,6 +35,8 @@ DTYPES = {
     "fp8": "fp8",
     "int8": "int8",
 }
+SGLANG_POLICIES = ("fcfs", "lpm", "lof")
+"""Values of SGLang's `schedule_policy`, in the order of the native scheduler's parameter."""
 KV_CACHE_DTYPES = DTYPES | {"fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
 """Spellings of vLLM and torch -> the short name used everywhere else."""
 
@@ -107,6 +109,12 @@ class ParameterOf:
 
     scheduler: str
     name: str
+    names: tuple[str, ...] = ()
+    """What the option may be where it is a text; the parameter is its place among them."""
+
+    def parameter(self, given: Any) -> int:
+        """The parameter's value for a value of the option."""
+        return self.names.index(given) if self.names else int(given)
 
     @property
     def default(self) -> int:
@@ -290,6 +298,32 @@ class EngineOptions(Section):
         default=None,
         description="Sets the tokens that a decode instance of the scheduler sglang reserves per "
         f"request; default {parameter('sglang', 'reserved_tokens').default}.",
+    )
+    sglang_max_prefill_tokens: Annotated[
+        PositiveTokens | None, ParameterOf("sglang", "max_prefill_tokens"), OnCommandLine(int)
+    ] = Field(
+        default=None,
+        description="Limits the prompt tokens of a step of the scheduler sglang, beside the chunk; "
+        f"default {parameter('sglang', 'max_prefill_tokens').default}.",
+    )
+    sglang_mixed_chunk: Annotated[
+        bool | None, ParameterOf("sglang", "mixed_chunk"), OnCommandLine(bool)
+    ] = Field(default=None, description="Adds decodes to steps of prompts of the scheduler sglang.")
+    sglang_overlap: Annotated[
+        bool | None, ParameterOf("sglang", "overlap"), OnCommandLine(bool)
+    ] = Field(
+        default=None,
+        description="Forms each step of the scheduler sglang while the one before it runs (default "
+        "true).",
+    )
+    sglang_schedule_policy: Annotated[
+        Annotated[str, _one_of(SGLANG_POLICIES)] | None,
+        ParameterOf("sglang", "policy", SGLANG_POLICIES),
+        OnCommandLine(str),
+    ] = Field(
+        default=None,
+        description="Orders the queue of the scheduler sglang: by arrival (fcfs, the default), the "
+        "longest cached prefix first (lpm), or the longest answer first (lof).",
     )
     prioritize_prefill: bool | None = Field(
         default=None, description="Fills steps with prompts alone while any prompt waits (vllm_v1)."

@@ -223,6 +223,8 @@ void bind_scheduler_config(nb::module_& m) {
       .def_rw("prefill_all_but_last_token", &SchedulerConfig::prefill_all_but_last_token)
       .def_rw("decode_interval", &SchedulerConfig::decode_interval)
       .def_rw("defer_block_free", &SchedulerConfig::defer_block_free)
+      .def_rw("stages", &SchedulerConfig::stages)
+      .def_rw("tiered", &SchedulerConfig::tiered)
       .def_rw("disable_fast_path", &SchedulerConfig::disable_fast_path)
       .def_rw("speculation", &SchedulerConfig::speculation)
       .def_rw("kv", &SchedulerConfig::kv)

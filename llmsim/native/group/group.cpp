@@ -53,7 +53,9 @@ bool Group::can_ever_run(RequestId request) const {
   const Sequence& sequence = sequences_[request];
   const std::int32_t max_tokens = sequences_.max_tokens(request);
   const Limits limits = scheduler_->limits();
-  if (sequence.prompt_tokens >= limits.max_model_len) return false;
+  if (sequence.prompt_tokens >= limits.max_model_len ||
+      sequence.prompt_tokens > limits.longest_prompt)
+    return false;
   // The last token that is sampled needs no slot of its own.
   const std::int64_t most = std::min<std::int64_t>(
       std::int64_t{sequence.prompt_tokens} + max_tokens, limits.max_model_len);

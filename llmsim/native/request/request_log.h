@@ -92,6 +92,8 @@ class RequestLog : public RequestProgress {
     output_ = output_index;
     now_ = now;
   }
+  // Of the batch that completes.
+  Ps output_time() const { return now_; }
 
   void emit(RequestId request, std::int32_t count) {
     if (emitted_tokens[request] == 0) {

@@ -62,6 +62,8 @@ struct SchedulerConfig {
   // With several batches in flight and a connector, a request that leaves one of them behind gives
   // its blocks back when they have ended; without a connector (no role, no tiers) at once.
   bool defer_block_free = false;
+  std::int32_t stages = 1;         // of the pipeline
+  bool tiered = false;             // KV goes to pools below the device's
   bool disable_fast_path = false;  // single-token decodes run in full: same result; for tests
   QueueConfig queue;
   SpeculationConfig speculation;

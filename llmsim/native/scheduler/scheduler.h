@@ -38,6 +38,7 @@ struct PoolState {
 struct Limits {
   std::int32_t max_model_len = 0, block_size = 16, usable_blocks = 0;
   std::int32_t slots_ahead = 0;  // of drafts, beside those of its tokens
+  std::int32_t longest_prompt = std::numeric_limits<std::int32_t>::max();  // tokens
 };
 
 // What a scheduler holds after its last call; counts of requests.

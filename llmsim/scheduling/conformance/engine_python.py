@@ -19,13 +19,15 @@ _LAST_WORDS = 300
 """Characters of what a failed process said last that an error repeats."""
 
 
-def verdicts_of(python: Path, seed: int, cases: int, requests: int) -> Iterator[dict[str, Any]]:
-    """What `engine_worker.verdicts` gives in that interpreter; InputError where it cannot run."""
+def verdicts_of(
+    python: Path, seed: int, cases: int, requests: int, worker: str = WORKER
+) -> Iterator[dict[str, Any]]:
+    """What `verdicts` of the worker gives in that interpreter; InputError where it cannot run."""
     _check(python)
     with tempfile.TemporaryDirectory() as folder:
         _link_package(Path(folder))
         path = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
-        command = [str(python), "-m", WORKER, str(seed), str(cases), str(requests)]
+        command = [str(python), "-m", worker, str(seed), str(cases), str(requests)]
         environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
         with (
             tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors,

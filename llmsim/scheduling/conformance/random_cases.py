@@ -17,7 +17,8 @@ def random_case(seed: int, num_requests: int) -> Case:
     _leave_room_for_drafts(config)
     if rng.random() < 0.3:
         _pipeline(rng, config)
-    requests = _requests(rng, num_requests, longest, by_priority=config.get("policy") == "priority")
+    by_priority = config.get("policy") == "priority"
+    requests = random_requests(rng, num_requests, longest, by_priority=by_priority)
     most = max(_prompt(request) + request["output_len"] for request in requests)
     # From barely enough for the largest request, and the slots of its drafts, to plenty.
     drafts = config.get("speculative", {}).get("num_speculative_tokens", 0)
@@ -170,7 +171,7 @@ def _options(rng: np.random.Generator) -> dict[str, Any]:
     return config
 
 
-def _requests(
+def random_requests(
     rng: np.random.Generator, number: int, longest: int, *, by_priority: bool
 ) -> list[Case]:
     rate = float(rng.choice([5, 20, 50, 5000]))

@@ -19,6 +19,13 @@ VLLM_HELP = (
     "few requests; the exit code is then 1. The command needs the extra llmsim[vllm] or "
     "--engine-python; it is skipped with exit code 0 if vLLM is missing."
 )
+SGLANG_HELP = (
+    "Compare the scheduler sglang with SGLang's own on random configurations and workloads, or on "
+    "recordings. The first difference of each case is reported; the exit code is then 1. The "
+    "command needs SGLang's Python packages here or with --engine-python, but no GPU; it is "
+    "skipped with exit code 0 if SGLang is missing."
+)
+SGLANG_WORKER = "llmsim.scheduling.conformance.sglang.worker"
 DIFFERENT = 4
 
 
@@ -45,43 +52,70 @@ def schedules(
     return 0 if identical == len(verdicts) else DIFFERENT
 
 
+_Requests = Annotated[int, typer.Option(min=1, max=100_000, help="Sets the requests of each case.")]
+_Seed = Annotated[int, typer.Option(min=0, help="Seeds the first case; case i has this seed + i.")]
+_Cases = Annotated[int, typer.Option(min=1, help="Sets the number of random configurations.")]
+_EnginePython = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="PATH",
+        help="Names the interpreter that has the engine, instead of this one.",
+        show_default=False,
+    ),
+]
+_Json = Annotated[bool, typer.Option("--json", help="Prints one JSON object instead of lines.")]
+
+
 def vllm(
-    requests: Annotated[
-        int, typer.Option(min=1, max=100_000, help="Sets the requests of each case.")
-    ] = 300,
-    seed: Annotated[
-        int, typer.Option(min=0, help="Seeds the first case; case i has this seed + i.")
-    ] = 0,
-    cases: Annotated[
-        int, typer.Option(min=1, help="Sets the number of random configurations.")
-    ] = 50,
-    engine_python: Annotated[
+    requests: _Requests = 300,
+    seed: _Seed = 0,
+    cases: _Cases = 50,
+    engine_python: _EnginePython = None,
+    as_json: _Json = False,
+) -> int:
+    """One line for each case, or one object; returns the exit code."""
+    return _report("vLLM", _verdicts(engine_python, seed, cases, requests), cases, as_json=as_json)
+
+
+def sglang(
+    recorded: Annotated[
         Path | None,
         typer.Option(
-            metavar="PATH",
-            help="Names the interpreter that has the engine, instead of this one.",
+            metavar="DIR",
+            help="Replays recordings of this folder, or one file, instead of running the engine.",
             show_default=False,
         ),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Prints one JSON object instead of lines.")
-    ] = False,
+    requests: _Requests = 300,
+    seed: _Seed = 0,
+    cases: _Cases = 50,
+    engine_python: _EnginePython = None,
+    as_json: _Json = False,
 ) -> int:
     """One line for each case, or one object; returns the exit code."""
-    results = _verdicts(engine_python, seed, cases, requests)
+    if recorded is not None:
+        from llmsim.scheduling.conformance.sglang.recorded import recorded_verdicts
+
+        return _report("SGLang", recorded_verdicts(recorded), cases, as_json=as_json)
+    return _report("SGLang", _sglang(engine_python, seed, cases, requests), cases, as_json=as_json)
+
+
+def _report(name: str, results: Iterator[dict[str, Any]], cases: int, *, as_json: bool) -> int:
     engine = next(results)
     version, first, identical, steps = engine["version"], None, 0, 0
     if version is None:
-        print("skipped: vLLM is not installed (llmsim[vllm])", file=sys.stderr)
+        print(f"skipped: {name} is not installed{_REMEDIES[name]}", file=sys.stderr)
         return 0
+    cases = engine.pop("cases", cases)
     for verdict in results:
         identical += not verdict["difference"]
         steps += verdict["steps"]
         if verdict["difference"] and first is None:
             first = {**verdict, "options": json.loads(verdict["options"])}
         if not as_json:
+            shown = verdict.get("recording") or f"seed {verdict['seed']}"
             print(
-                f"seed {verdict['seed']}: {verdict['difference'] or 'identical'} "
+                f"{shown}: {verdict['difference'] or 'identical'} "
                 f"({verdict['steps']} steps) {verdict['options']}",
                 flush=True,
             )
@@ -89,8 +123,23 @@ def vllm(
         counts = {"cases": cases, "identical": identical, "steps": steps}
         print(json.dumps({**engine, **counts, "first_difference": first}))
     else:
-        print(f"{identical}/{cases} cases identical, {steps} steps, vLLM {version}")
+        print(f"{identical}/{cases} cases identical, {steps} steps, {name} {version}")
     return 0 if identical == cases else 1
+
+
+_REMEDIES = {"vLLM": " (llmsim[vllm])", "SGLang": "; --engine-python names an interpreter with it"}
+
+
+def _sglang(
+    engine_python: Path | None, seed: int, cases: int, requests: int
+) -> Iterator[dict[str, Any]]:
+    if engine_python is not None:
+        from llmsim.scheduling.conformance.engine_python import verdicts_of
+
+        return verdicts_of(engine_python, seed, cases, requests, SGLANG_WORKER)
+    from llmsim.scheduling.conformance.sglang.worker import verdicts
+
+    return verdicts(seed, cases, requests)
 
 
 def _verdicts(

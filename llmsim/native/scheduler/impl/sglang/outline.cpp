@@ -1,4 +1,4 @@
-#include "scheduler/impl/sglang.h"
+#include "scheduler/impl/sglang/outline.h"
 
 #include <algorithm>
 
@@ -6,14 +6,13 @@
 
 namespace llmsim {
 
-static const RegisterScheduler kSglang(kind_of<Sglang>("sglang"));
-
-Sglang::Sglang(const SchedulerConfig& config, SequenceTable& sequences, RequestLog& log)
+SglangOutline::SglangOutline(const SchedulerConfig& config, SequenceTable& sequences,
+                             RequestLog& log)
     : BatchScheduler(config, sequences, log),
       new_tokens_(value_of(kNewTokens, config.parameters)),
       reserved_tokens_(value_of(kReservedTokens, config.parameters)) {}
 
-void Sglang::form(Ps now, Batch& batch) {
+void SglangOutline::form(Ps now, Batch& batch) {
   if (running_.empty()) ratio_ = kFirstRatio;
   if (config_.kv_consumer) {
     admit_arrived();
@@ -28,11 +27,11 @@ void Sglang::form(Ps now, Batch& batch) {
   if (batch.empty()) schedule_decodes(batch);
 }
 
-bool Sglang::computes_prompt(const Sequence& s) const {
+bool SglangOutline::computes_prompt(const Sequence& s) const {
   return prefilling(s) && (!config_.kv_consumer || s.epoch > 0);
 }
 
-bool Sglang::room_to_take_over(RequestId candidate) const {
+bool SglangOutline::room_to_take_over(RequestId candidate) const {
   const Sequence& s = sequences_[candidate];
   const std::int64_t held = num_running() + parked_.size();
   if (held == 0) return true;  // as it fits at all
@@ -51,7 +50,7 @@ bool Sglang::room_to_take_over(RequestId candidate) const {
          free;
 }
 
-void Sglang::schedule_prompts(Ps now, Batch& batch) {
+void SglangOutline::schedule_prompts(Ps now, Batch& batch) {
   std::int32_t budget =
       config_.max_num_scheduled_tokens - static_cast<std::int32_t>(batch.items.size());
   for (const RequestId request : running_) {
@@ -80,7 +79,7 @@ void Sglang::schedule_prompts(Ps now, Batch& batch) {
   }
 }
 
-void Sglang::schedule_decodes(Batch& batch) {
+void SglangOutline::schedule_decodes(Batch& batch) {
   const auto flies = [this](RequestId request) { return in_flight(request); };
   if (!running_.empty() && std::ranges::all_of(running_, flies)) return;
   const bool fits = blocks_for_decodes() <= kv_.pool().num_free();
@@ -97,7 +96,7 @@ void Sglang::schedule_decodes(Batch& batch) {
   }
 }
 
-std::int32_t Sglang::blocks_for_decodes() const {
+std::int32_t SglangOutline::blocks_for_decodes() const {
   std::int32_t count = 0;
   for (const RequestId request : running_) {
     const Sequence& s = sequences_[request];
@@ -109,7 +108,7 @@ std::int32_t Sglang::blocks_for_decodes() const {
 
 // The last of a list sorted by (answer, longest first; prompt, shortest first), the youngest of
 // equals.
-void Sglang::retract(Batch& batch) {
+void SglangOutline::retract(Batch& batch) {
   const auto later = [this](RequestId a, RequestId b) {
     const Sequence &x = sequences_[a], &y = sequences_[b];
     return std::pair(-x.emitted(), x.prompt_tokens) <= std::pair(-y.emitted(), y.prompt_tokens);
@@ -125,7 +124,7 @@ void Sglang::retract(Batch& batch) {
   waiting_.push_back(request);
 }
 
-void Sglang::raise_ratio() {
+void SglangOutline::raise_ratio() {
   std::int64_t emitted = 0, possible = 1;
   for (const RequestId request : running_) {
     const Sequence& s = sequences_[request];
@@ -138,7 +137,7 @@ void Sglang::raise_ratio() {
 // SGLang: min(max_new_tokens - len(output_ids), CLIP_MAX_NEW_TOKENS). Where answers end with a
 // token that only the model knows, the trace holds no limit of the request, and the clip stands for
 // it.
-std::int64_t Sglang::new_tokens_left(RequestId request) const {
+std::int64_t SglangOutline::new_tokens_left(RequestId request) const {
   const Sequence& s = sequences_[request];
   if (config_.kv_producer) return 1 - s.emitted();
   const std::int64_t pool = std::int64_t{kv_.usable_blocks()} * config_.kv.block_size;
@@ -151,7 +150,7 @@ std::int64_t Sglang::new_tokens_left(RequestId request) const {
   return std::max<std::int64_t>(0, std::min(clip, limit - s.emitted()));
 }
 
-std::int64_t Sglang::tokens_promised() const {
+std::int64_t SglangOutline::tokens_promised() const {
   std::int64_t tokens = 0;
   for (const RequestId request : running_) tokens += new_tokens_left(request);
   return tokens * ratio_ / kRatioUnit;

@@ -30,7 +30,7 @@
 
 namespace llmsim {
 
-class Sglang final : public BatchScheduler {
+class SglangOutline final : public BatchScheduler {
  public:
   static constexpr OptionDefault kDefaults[] = {{"async_scheduling", false},
                                                 {"block_size", std::int64_t{1}}};
@@ -45,7 +45,7 @@ class Sglang final : public BatchScheduler {
   static constexpr Param kReservedTokens{"reserved_tokens", 512, 0, (std::int64_t{1} << 31) - 1};
   static constexpr Param kParams[] = {kNewTokens, kReservedTokens};
 
-  Sglang(const SchedulerConfig& config, SequenceTable& sequences, RequestLog& log);
+  SglangOutline(const SchedulerConfig& config, SequenceTable& sequences, RequestLog& log);
   std::int32_t max_depth() const override { return Scheduler::max_depth(); }
 
  private:

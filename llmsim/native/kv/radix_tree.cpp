@@ -1,0 +1,195 @@
+#include "kv/radix_tree.h"
+
+#include <algorithm>
+
+namespace llmsim {
+
+namespace {
+
+// How much earlier than a node its parent counts as used by a match.
+constexpr double kParentEarlier = 0.00001;
+
+}  // namespace
+
+Key RadixTree::key_at(const Node& node, std::int32_t page) const {
+  const std::int32_t offset = page - node.first;
+  if (offset < static_cast<std::int32_t>(node.keys.size())) return node.keys[at(offset)];
+  return kOwnKey | (static_cast<Key>(node.owner) << 28) | static_cast<Key>(page);
+}
+
+// Keys are chained: where two differ, all behind them do.
+std::int32_t RadixTree::common(const Node& node, const PageKeys::Of& keys,
+                               std::int32_t pages) const {
+  std::int32_t equal = 1, most = std::min(node.length, pages - node.first);
+  if (key_at(node, node.first + most - 1) == keys[node.first + most - 1]) return most;
+  while (most - equal > 1) {
+    const std::int32_t middle = equal + (most - equal) / 2;
+    if (key_at(node, node.first + middle - 1) == keys[node.first + middle - 1]) {
+      equal = middle;
+    } else {
+      most = middle;
+    }
+  }
+  return equal;
+}
+
+RadixTree::NodeId RadixTree::child(const PageKeys::Of& keys, std::int32_t page) const {
+  const auto found = by_first_.find(keys[page]);
+  return found == by_first_.end() ? kRoot : found->second;
+}
+
+RadixTree::NodeId RadixTree::create() {
+  NodeId id = static_cast<NodeId>(nodes_.size());
+  if (unused_.empty()) {
+    nodes_.emplace_back();
+  } else {
+    id = unused_.back();
+    unused_.pop_back();
+    nodes_[at(id)] = Node{};
+  }
+  nodes_[at(id)].used = tick();
+  tick();  // the time of its creation, which other orders of eviction read
+  return id;
+}
+
+void RadixTree::use(NodeId node, double when) {
+  const bool listed = leaf(node);
+  if (listed) leave(node);
+  nodes_[at(node)].used = when;
+  if (listed) enter(node);
+}
+
+// The first part becomes a node of its own above the rest, which keeps its id.
+RadixTree::NodeId RadixTree::split(NodeId id, std::int32_t length) {
+  const NodeId above = create();
+  leave(id);
+  Node& rest = nodes_[at(id)];
+  Node& head = nodes_[at(above)];
+  const auto cut = std::min<std::ptrdiff_t>(length, std::ssize(rest.keys));
+  head.keys.assign(rest.keys.begin(), rest.keys.begin() + cut);
+  rest.keys.erase(rest.keys.begin(), rest.keys.begin() + cut);
+  head.owner = rest.owner;
+  head.first = rest.first;
+  head.length = length;
+  head.parent = rest.parent;
+  head.children = 1;
+  head.locks = rest.locks;
+  rest.parent = above;
+  rest.first += length;
+  rest.length -= length;
+  by_first_[key_at(head, head.first)] = above;
+  by_first_[key_at(rest, rest.first)] = id;
+  rest.used = tick();
+  enter(id);
+  return above;
+}
+
+RadixTree::Match RadixTree::match(RequestId request, std::int32_t pages) {
+  if (pages <= 0) return {kRoot, 0};
+  const PageKeys::Of keys = keys_.of(request);
+  Match found{kRoot, 0};
+  while (found.pages < pages) {
+    const NodeId next = child(keys, found.pages);
+    if (next == kRoot) break;
+    const std::int32_t equal = common(nodes_[at(next)], keys, pages);
+    found.pages += equal;
+    if (equal < nodes_[at(next)].length) {
+      found.node = split(next, equal);
+      break;
+    }
+    found.node = next;
+  }
+  double when = tick();
+  for (NodeId node = found.node; node != kRoot; node = nodes_[at(node)].parent) {
+    use(node, when);
+    when -= kParentEarlier;
+  }
+  return found;
+}
+
+RadixTree::Match RadixTree::insert(RequestId request, std::int32_t pages, std::int32_t own,
+                                   std::int32_t& copies) {
+  tick();  // the root
+  copies = 0;
+  const PageKeys::Of keys = keys_.of(request);
+  Match found{kRoot, 0};
+  while (found.pages < pages) {
+    NodeId next = child(keys, found.pages);
+    if (next == kRoot) break;
+    use(next, tick());
+    const std::int32_t equal = common(nodes_[at(next)], keys, pages);
+    if (equal < nodes_[at(next)].length) next = split(next, equal);
+    const std::int32_t end = found.pages + equal;
+    copies += std::max(0, end - std::max(own, found.pages));
+    found = {next, end};
+  }
+  if (found.pages == pages) return found;
+  const NodeId id = create();
+  leave(found.node);
+  Node& node = nodes_[at(id)];
+  node.owner = request;
+  node.first = found.pages;
+  node.length = pages - found.pages;
+  node.parent = found.node;
+  const std::int32_t shareable = std::min(pages, keys.shareable());
+  for (std::int32_t page = node.first; page < shareable; ++page) {
+    node.keys.push_back(keys[page]);
+    if (log_ != nullptr) log_->added(keys[page]);
+  }
+  by_first_[key_at(node, node.first)] = id;
+  ++nodes_[at(found.node)].children;
+  evictable_ += node.length;
+  held_ += node.length;
+  enter(id);
+  return {id, found.pages};
+}
+
+void RadixTree::lock(NodeId node) {
+  for (; node != kRoot; node = nodes_[at(node)].parent) {
+    leave(node);
+    Node& n = nodes_[at(node)];
+    if (n.locks++ == 0) evictable_ -= n.length;
+  }
+}
+
+void RadixTree::unlock(NodeId node) {
+  for (; node != kRoot; node = nodes_[at(node)].parent) {
+    Node& n = nodes_[at(node)];
+    if (--n.locks > 0) continue;
+    evictable_ += n.length;
+    enter(node);
+  }
+}
+
+std::int32_t RadixTree::evict() {
+  if (leaves_.empty()) return 0;
+  const NodeId id = leaves_.begin()->second;
+  leaves_.erase(leaves_.begin());
+  Node& node = nodes_[at(id)];
+  by_first_.erase(key_at(node, node.first));
+  if (log_ != nullptr)
+    for (const Key key : node.keys) log_->removed(key);
+  evictable_ -= node.length;
+  held_ -= node.length;
+  --nodes_[at(node.parent)].children;
+  enter(node.parent);
+  node.alive = false;
+  unused_.push_back(id);
+  return node.length;
+}
+
+bool RadixTree::consistent() const {
+  std::int64_t evictable = 0, held = 0;
+  std::size_t leaves = 0;
+  for (NodeId id = 1; id < std::ssize(nodes_); ++id) {
+    const Node& node = nodes_[at(id)];
+    if (!node.alive) continue;
+    held += node.length;
+    if (node.locks == 0) evictable += node.length;
+    if (node.parent != kRoot && node.locks > nodes_[at(node.parent)].locks) return false;
+    leaves += leaf(id);
+  }
+  return evictable == evictable_ && held == held_ && leaves == leaves_.size();
+}
+
+}  // namespace llmsim

@@ -1,0 +1,30 @@
+#include "scheduler/impl/sglang/memory.h"
+
+namespace llmsim {
+
+// The node that ends with the prompt is a node of its own, so that the answer can go without it.
+void SglangMemory::checkpoint(RequestId request, SglangHeld& held, std::int32_t up_to) {
+  if (!caching_) return;
+  const auto page = static_cast<std::int32_t>(page_);
+  const std::int32_t pages = up_to / page;
+  std::int32_t copies = 0, none = 0;
+  const RadixTree::Match end = tree_.insert(request, pages, held.kept / page, copies);
+  free_ += copies;
+  const std::int32_t prompt = sequences_[request].prompt_tokens / page;
+  if (prompt > 0 && prompt < pages) tree_.insert(request, prompt, prompt, none);
+  tree_.unlock(held.locked);
+  tree_.lock(end.node);
+  held.locked = end.node;
+  held.kept = pages * page;
+}
+
+void SglangMemory::release(SglangHeld& held) {
+  free_ += (ceil(held.slots) - held.kept) / page_;
+  tree_.unlock(held.locked);
+  held.locked = RadixTree::kRoot;
+  held.row = false;
+  held.slots = held.kept = held.prefix = held.end = 0;
+  ++rows_;
+}
+
+}  // namespace llmsim

@@ -1,0 +1,94 @@
+// The KV cache of SGLang as its scheduler counts it: free slots, the radix tree, and rows of the
+// table from requests to slots.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kv/radix_tree.h"
+#include "request/sequence_table.h"
+
+namespace llmsim {
+
+// What a request holds, in tokens of its sequence.
+struct SglangHeld {
+  std::int32_t prefix = 0;  // computed before its next chunk of a prompt
+  std::int32_t end = 0;     // of its last chunk
+  std::int32_t slots = 0;   // taken, those of its prefix in the tree included
+  std::int32_t kept = 0;    // leading ones that belong to the tree
+  std::int32_t limit = 0;   // of its answer
+  std::int32_t flight = 0;  // the last batch that it was in
+  RadixTree::NodeId found = RadixTree::kRoot, locked = RadixTree::kRoot;
+  bool row = false;
+};
+
+// Slots come in pages. A page is free, in the tree, or a request's own.
+class SglangMemory {
+ public:
+  SglangMemory(std::int32_t pages, std::int32_t page_size, std::int32_t rows, bool caching,
+               const SequenceTable& sequences)
+      : page_(page_size),
+        pages_(pages),
+        free_(pages),
+        rows_(rows),
+        caching_(caching),
+        sequences_(sequences),
+        keys_(page_size, sequences),
+        tree_(keys_) {}
+
+  std::int64_t page_size() const { return page_; }
+  std::int64_t capacity() const { return pages_ * page_; }
+  std::int64_t available() const { return free_ * page_; }
+  std::int64_t evictable() const { return tree_.evictable() * page_; }
+  std::int64_t rows() const { return rows_; }
+  std::int64_t ceil(std::int64_t tokens) const { return (tokens + page_ - 1) / page_ * page_; }
+  const PageKeys& keys() const { return keys_; }
+  RadixTree& tree() { return tree_; }
+  const RadixTree& tree() const { return tree_; }
+  bool caching() const { return caching_; }
+
+  // Cached leading tokens of a request, of the first `tokens`; its node is in `held.found`.
+  std::int32_t match(RequestId request, std::int32_t tokens, SglangHeld& held) {
+    held.found = RadixTree::kRoot;
+    if (!caching_) return 0;
+    const RadixTree::Match match = tree_.match(request, tokens / static_cast<std::int32_t>(page_));
+    held.found = match.node;
+    return match.pages * static_cast<std::int32_t>(page_);
+  }
+  // Leaves of the tree are removed until so many tokens are free, or none can be.
+  bool make_room(std::int64_t tokens) {
+    while (available() < tokens) {
+      const std::int32_t pages = tree_.evict();
+      if (pages == 0) return false;
+      free_ += pages;
+    }
+    return true;
+  }
+  // The request's slots reach to `end`.
+  void grow(SglangHeld& held, std::int32_t end) {
+    free_ -= (ceil(end) - ceil(held.slots)) / page_;
+    held.slots = end;
+  }
+  void take_row(SglangHeld& held) {
+    if (held.row) return;
+    held.row = true;
+    held.slots = held.kept;
+    --rows_;
+  }
+  // The tree takes over what the request has computed up to a token.
+  void checkpoint(RequestId request, SglangHeld& held, std::int32_t up_to);
+  // The request gives everything back that is its own.
+  void release(SglangHeld& held);
+  bool consistent(std::int64_t own_pages) const {
+    return tree_.consistent() && free_ + tree_.held() + own_pages == pages_;
+  }
+
+ private:
+  std::int64_t page_, pages_, free_, rows_;
+  bool caching_;
+  const SequenceTable& sequences_;
+  PageKeys keys_;
+  RadixTree tree_;
+};
+
+}  // namespace llmsim

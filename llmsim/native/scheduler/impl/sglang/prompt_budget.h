@@ -1,0 +1,57 @@
+// What one step of SGLang may take of prompts (python/sglang/srt/managers/schedule_policy.py,
+// PrefillAdder; mem_cache/prefill_budget.py).
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "scheduler/impl/sglang/memory.h"
+
+namespace llmsim {
+
+// Counts in tokens. Memory is counted in doubles as there, since shares of answers are reserved.
+class PromptBudget {
+ public:
+  static constexpr std::int64_t kNoChunk = std::numeric_limits<std::int64_t>::max();
+
+  PromptBudget(const SglangMemory& memory, std::int64_t max_prefill_tokens, std::int64_t chunk,
+               std::int64_t decodes, double promised)
+      : memory_(memory),
+        input_(max_prefill_tokens - decodes),
+        chunk_(chunk == kNoChunk ? kNoChunk : chunk - decodes),
+        total_(static_cast<double>(decodes) + promised),
+        current_(static_cast<double>(decodes)) {}
+
+  enum class State : std::uint8_t { kGoesOn, kNoMemory, kFull };
+
+  State state() const {
+    if (left() <= 0 || left_now() <= 0) return State::kNoMemory;
+    return input_ <= 0 || chunk_ <= 0 ? State::kFull : State::kGoesOn;
+  }
+  // Tokens of memory when all that is promised has been taken; and when only prompts have.
+  double left() const { return space() - total_; }
+  double left_now() const { return space() - current_; }
+  std::int64_t chunk() const { return chunk_; }
+  std::int64_t input() const { return input_; }
+  bool chunked() const { return chunk_ != kNoChunk; }
+
+  // A prompt takes `tokens` more, and its answer will take up to `answer`.
+  void take(std::int64_t tokens, std::int64_t answer) {
+    const std::int64_t paged = memory_.ceil(tokens);
+    const std::int64_t at_once = paged + memory_.page_size();
+    total_ += static_cast<double>(at_once + answer);
+    current_ += static_cast<double>(at_once);
+    input_ -= paged;
+    if (chunked()) chunk_ -= paged;
+  }
+
+ private:
+  double space() const { return static_cast<double>(memory_.available() + memory_.evictable()); }
+
+  const SglangMemory& memory_;
+  std::int64_t input_, chunk_;
+  double total_, current_;
+};
+
+}  // namespace llmsim

@@ -1,0 +1,259 @@
+// Steps of prompts: the order of the queue, and who is admitted.
+#include <algorithm>
+#include <limits>
+#include <stdexcept>
+#include <unordered_set>
+
+#include "scheduler/bookkeeping.h"
+#include "scheduler/impl/sglang/sglang.h"
+
+namespace llmsim {
+
+namespace {
+
+// Beyond so many waiting requests the queue is not ordered by prefixes.
+constexpr std::size_t kMostMatched = 128;
+// Steps of prompts from one refreshing of the prefixes of waiting requests to the next.
+constexpr std::int64_t kTouchInterval = 32;
+// Tokens: who has no longer a prefix in the cache waits for another waiting request that shares
+// so many with it.
+constexpr std::int32_t kSharedInQueue = 32;
+
+}  // namespace
+
+// Requests whose answers are cut at `limit` never begin to count less than what was written.
+std::int64_t Sglang::answer_left(RequestId request) const {
+  const std::int64_t left = held_[at(request)].limit - sequences_[request].emitted();
+  return clipped(std::max<std::int64_t>(0, left));
+}
+
+double Sglang::promised() const {
+  const double rate = rate_of_answers();
+  double tokens = 0;
+  for (const RequestId request : running_) {
+    const std::int64_t left = held_[at(request)].limit - sequences_[request].emitted();
+    tokens += static_cast<double>(clipped(left)) * rate;
+  }
+  return tokens;
+}
+
+bool Sglang::schedule_prompts(Ps now, Batch& batch) {
+  if (running_.empty()) full_ = false;
+  if ((full_ || waiting_.empty()) && cut_ < 0) return false;
+  const std::int64_t places = std::min(config_.max_num_seqs - std::ssize(running_), memory_.rows());
+  if (places <= 0 && cut_ < 0) {
+    full_ = true;
+    return false;
+  }
+  order_waiting();
+  const bool mixed = mixes_ && std::ssize(running_) < chunk_;
+  PromptBudget budget(memory_, max_prefill_tokens_, chunk_, mixed ? std::ssize(running_) : 0,
+                      promised());
+  chosen_.clear();
+  last_.cut = -1;
+  if (cut_ >= 0) go_on(budget);
+  admit_waiting(budget);
+  if (chosen_.empty()) return false;
+  form_prompts(now, batch);
+  if (mixed && !running_.empty()) mix_decodes(batch);
+  return true;
+}
+
+// The prompt that the last step cut; it makes progress in any case.
+void Sglang::go_on(PromptBudget& budget) {
+  SglangHeld& held = held_[at(cut_)];
+  std::int64_t most = std::min(budget.chunk(), static_cast<std::int64_t>(budget.left()));
+  if (most <= 0) most = budget.chunk();
+  const std::int64_t left = known(cut_) - held.prefix;
+  const bool ends = left <= most;
+  const std::int64_t tokens = std::min(left, most);
+  held.end = held.prefix + static_cast<std::int32_t>(tokens);
+  chosen_.push_back(cut_);
+  budget.take(tokens, ends ? clipped(held.limit) : 0);
+  if (ends) cut_ = -1;
+}
+
+void Sglang::admit_waiting(PromptBudget& budget) {
+  std::size_t admitted = 0;
+  ends_.clear();
+  for (; admitted < waiting_.size(); ++admitted) {
+    if (budget.state() == PromptBudget::State::kFull) break;
+    std::int64_t rows = memory_.rows();
+    for (const RequestId request : chosen_) rows += held_[at(request)].row;
+    const std::int64_t places = std::min(config_.max_num_seqs - std::ssize(running_), rows);
+    if (std::ssize(chosen_) >= places) full_ = true;
+    if (full_) break;
+    const std::size_t before = chosen_.size();
+    const PromptBudget::State state = admit(waiting_[admitted], budget);
+    if (state == PromptBudget::State::kGoesOn) continue;
+    if (state == PromptBudget::State::kNoMemory) full_ = !chosen_.empty() || !running_.empty();
+    admitted += chosen_.size() - before;
+    break;
+  }
+  waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<std::ptrdiff_t>(admitted));
+}
+
+PromptBudget::State Sglang::admit(RequestId request, PromptBudget& budget) {
+  SglangHeld& held = held_[at(request)];
+  held.prefix = held.kept = memory_.match(request, known(request) - 1, held);
+  if (config_.output_length_known && !memory_.caching()) return admit_unshared(request, budget);
+  const std::int64_t page = memory_.page_size(), left = known(request) - held.prefix;
+  memory_.tree().lock(held.found);
+  const bool fits = static_cast<double>(left + answer_left(request) + page) < budget.left();
+  PromptBudget::State refused = PromptBudget::State::kNoMemory;
+  std::int64_t tokens = left;
+  bool cut = false;
+  if (fits) {
+    const std::int64_t paged = memory_.ceil(left);
+    if (!budget.chunked()) {
+      if (!chosen_.empty() && paged >= budget.input()) tokens = 0;
+    } else if (paged > budget.chunk()) {
+      cut = true;
+      tokens = (held.prefix + budget.chunk() / page * page) / page * page - held.prefix;
+    }
+    refused = PromptBudget::State::kFull;
+  }
+  if (!fits || tokens <= 0) {
+    memory_.tree().unlock(held.found);
+    return refused;
+  }
+  held.locked = held.found;  // and stays so
+  if (cut) cut_ = request;
+  return take(request, static_cast<std::int32_t>(tokens), cut ? 0 : clipped(held.limit), budget);
+}
+
+PromptBudget::State Sglang::take(RequestId request, std::int32_t tokens, std::int64_t answer,
+                                 PromptBudget& budget) {
+  held_[at(request)].end = held_[at(request)].prefix + tokens;
+  chosen_.push_back(request);
+  budget.take(tokens, answer);
+  return budget.state();
+}
+
+// Without a prefix cache, and with answers as long as their limits: whether all of them can be
+// written to their ends, the shortest first.
+bool Sglang::fits_to_their_ends(RequestId request, const PromptBudget& budget) {
+  const auto end_of = [this](RequestId one) {
+    const Sequence& s = sequences_[one];
+    return End{held_[at(one)].limit - s.emitted(), s.num_tokens};
+  };
+  const auto shorter = [](const End& a, const End& b) { return a.left < b.left; };
+  const End own = end_of(request);
+  if (ends_.empty()) {
+    if (own.left > 0) ends_.push_back(own);
+    for (const auto* list : {&running_, &chosen_})
+      for (const RequestId one : *list)
+        if (end_of(one).left > 0) ends_.push_back(end_of(one));
+    std::ranges::stable_sort(ends_, shorter);
+  } else if (own.left > 0) {
+    // The last place is before the longest one, whoever is longer.
+    const auto last = std::prev(ends_.end());
+    ends_.insert(
+        std::find_if(ends_.begin(), last, [&own](const End& end) { return own.left <= end.left; }),
+        own);
+  }
+  if (starved()) return true;
+  const double left =
+      budget.left_now() - static_cast<double>(memory_.ceil(known(request)) + memory_.page_size());
+  std::int64_t freed = 0, count = std::ssize(ends_);
+  for (const End& end : ends_) {
+    if (left + static_cast<double>(freed - end.left * count) <= static_cast<double>(count))
+      return false;
+    freed += end.tokens;
+    --count;
+  }
+  return true;
+}
+
+PromptBudget::State Sglang::admit_unshared(RequestId request, PromptBudget& budget) {
+  const std::int64_t left = known(request);
+  const auto paged = static_cast<double>(memory_.ceil(left) + memory_.page_size());
+  if (paged > std::min(budget.left_now(), budget.left()) || !fits_to_their_ends(request, budget))
+    return PromptBudget::State::kNoMemory;
+  if (left <= budget.chunk())
+    return take(request, static_cast<std::int32_t>(left), clipped(held_[at(request)].limit),
+                budget);
+  if (budget.chunk() <= 0) return PromptBudget::State::kFull;
+  cut_ = request;
+  return take(request, static_cast<std::int32_t>(budget.chunk()), 0, budget);
+}
+
+void Sglang::form_prompts(Ps now, Batch& batch) {
+  std::int64_t tokens = 0;
+  std::vector<RequestId> first;
+  for (const RequestId request : chosen_) {
+    SglangHeld& held = held_[at(request)];
+    tokens += held.end - held.prefix;
+    if (!held.row) first.push_back(request);
+    memory_.take_row(held);
+  }
+  const std::int64_t page = memory_.page_size();
+  memory_.make_room(page == 1 ? tokens : tokens + std::ssize(chosen_) * page);
+  for (const RequestId request : first) {
+    Sequence& s = sequences_[request];
+    const std::int32_t cached = held_[at(request)].prefix;
+    s.status = static_cast<std::uint8_t>(Status::kRunning);
+    s.num_computed = cached;
+    if (memory_.caching()) note_hit(s, cached, counters_);
+    note_start(request, s, now, cached, /*prompt_elsewhere=*/false, log_, counters_);
+  }
+  for (const RequestId request : chosen_) {
+    SglangHeld& held = held_[at(request)];
+    memory_.grow(held, held.end);
+    run(request, held.prefix, held.end - held.prefix, held.end == known(request), batch);
+  }
+  if (memory_.available() < 0) throw std::runtime_error("a prompt finds no room in the KV cache");
+  last_.requests = chosen_;
+  last_.cut = cut_;
+}
+
+// Decodes join the step where there is room for them; else they wait for the next one.
+void Sglang::mix_decodes(Batch& batch) {
+  if (leave_out_ending()) full_ = false;
+  if (running_.empty() || !decodes_fit(running_)) return;
+  form_decodes(batch);
+  last_.requests.insert(last_.requests.end(), running_.begin(), running_.end());
+  running_.clear();
+}
+
+// ---- The waiting queue.
+
+void Sglang::order_waiting() {
+  if (policy_ == Policy::kLongestPrefix && memory_.caching() && waiting_.size() <= kMostMatched)
+    return order_by_prefix();
+  if (policy_ == Policy::kLongestOutput)
+    std::ranges::stable_sort(waiting_, std::greater<>(),
+                             [this](RequestId request) { return held_[at(request)].limit; });
+  touch_waiting();
+}
+
+// One of several that share a prefix goes first, so that the others find it in the cache.
+void Sglang::order_by_prefix() {
+  std::unordered_set<Key> first_tokens;
+  std::vector<std::pair<std::int32_t, RequestId>> ordered;
+  for (const RequestId request : waiting_) {
+    SglangHeld& held = held_[at(request)];
+    const std::int32_t cached = memory_.match(request, known(request), held);
+    std::int32_t key = -std::min(cached, known(request) - 1);
+    if (cached <= kSharedInQueue && known(request) >= kSharedInQueue) {
+      const Key shared = memory_.keys().prefix(request, kSharedInQueue);
+      if (shared != 0 && !first_tokens.insert(shared).second)
+        key = std::numeric_limits<std::int32_t>::max();
+    }
+    ordered.emplace_back(key, request);
+  }
+  std::ranges::stable_sort(ordered, {}, &std::pair<std::int32_t, RequestId>::first);
+  for (std::size_t i = 0; i < ordered.size(); ++i) waiting_[i] = ordered[i].second;
+}
+
+// The head of the queue counts as used last.
+void Sglang::touch_waiting() {
+  if (waiting_.empty() || !memory_.caching()) return;
+  if (touches_++ % kTouchInterval != 0) return;
+  for (std::size_t i = std::min(waiting_.size(), kMostMatched); i-- > 0;) {
+    SglangHeld& held = held_[at(waiting_[i])];
+    memory_.match(waiting_[i], known(waiting_[i]), held);
+  }
+}
+
+}  // namespace llmsim

@@ -1,0 +1,140 @@
+// SGLang 0.5.23's scheduler, decision by decision (python/sglang/srt/managers: scheduler.py,
+// schedule_policy.py, schedule_batch.py; mem_cache: unified_radix_cache.py, allocation.py).
+//
+// A step is prompts or decodes, prompts first. The last prompt that does not fit the chunk is cut,
+// and goes on before others start. Admission counts what running requests will still write: all of
+// it where they ignore the end of text, else a share (the new token ratio) that falls with every
+// decode step. A decode step that does not fit retracts requests with the shortest answers, those
+// with the longest prompts first, to the end of the queue.
+//
+// The schedule is compared with the real one's (docs/reference/conformance.md). Groups that play a
+// role, have several stages, tiers or a queue of another order run `SglangOutline`. Not SGLang's: a
+// request whose client gave up leaves at once, and not behind one more step; without a prefix
+// cache a request that takes the whole cache runs alone, where SGLang lets it wait for ever.
+#pragma once
+
+#include <deque>
+#include <vector>
+
+#include "scheduler/impl/sglang/memory.h"
+#include "scheduler/impl/sglang/prompt_budget.h"
+#include "scheduler/registry.h"
+#include "scheduler/scheduler.h"
+
+namespace llmsim {
+
+class Sglang final : public Scheduler, public PrefixEvents {
+ public:
+  // Tokens: the answer length that admission assumes, at most; prompts of one step beside the
+  // chunk; and whether decodes join a step of prompts, and which order the queue has.
+  static constexpr Param kNewTokens{"new_tokens", 4096, 1, (std::int64_t{1} << 31) - 1};
+  static constexpr Param kPrefillTokens{"max_prefill_tokens", 16384, 1,
+                                        (std::int64_t{1} << 31) - 1};
+  static constexpr Param kMixedChunk{"mixed_chunk", 0, 0, 1};
+  static constexpr Param kPolicy{"policy", 0, 0, 2};
+  // Whether a step is formed while the one before it runs: how many batches its group has in
+  // flight says so, which lowering decides.
+  static constexpr Param kOverlap{"overlap", 1, 0, 1};
+
+  Sglang(const SchedulerConfig& config, SequenceTable& sequences, RequestLog& log);
+  // Whether it runs such a group; SglangOutline runs all.
+  static bool runs(const SchedulerConfig& config);
+
+  void add(RequestId request) override;
+  bool has_requests() const override;
+  void schedule(Ps now, Batch& batch) override;
+  void update(const Batch& batch, std::vector<RequestId>& finished) override;
+  void abort(RequestId request) override;
+  Gauges gauges() const override;
+  const SchedulerCounters& counters() const override { return counters_; }
+  Limits limits() const override;
+  // SGLang cuts answers short of the end of the cache; such requests are rejected, as with other
+  // schedulers.
+  std::int64_t most_blocks(std::int64_t slots) const override {
+    return Scheduler::most_blocks(slots + 1) + 2;
+  }
+  bool pool_consistent() const override;
+  PrefixEvents* prefix_events() override { return this; }
+  void log_keys(KeyLog* log) override { memory_.tree().log_keys(log); }
+
+ private:
+  enum class Policy : std::uint8_t { kFcfs, kLongestPrefix, kLongestOutput };
+  // What the next call must know of a batch: who computes a prompt, and who decodes.
+  struct Planned {
+    std::vector<RequestId> requests;
+    RequestId cut = -1;  // its last prompt goes on in the next step
+    bool prompts = false;
+  };
+  // What one answer still takes, and what is free when it has ended.
+  struct End {
+    std::int64_t left, tokens;
+  };
+  struct Flight {
+    std::int32_t number;
+    std::size_t prompts;  // its leading items; the others decode
+  };
+
+  // Requests of the last step of prompts join those that decode.
+  void merge_last();
+  bool drop_ended(std::vector<RequestId>& requests, RequestId also = -1);
+  // Steps of prompts.
+  bool schedule_prompts(Ps now, Batch& batch);
+  void admit_waiting(PromptBudget& budget);
+  PromptBudget::State admit(RequestId request, PromptBudget& budget);
+  bool fits_to_their_ends(RequestId request, const PromptBudget& budget);
+  PromptBudget::State admit_unshared(RequestId request, PromptBudget& budget);
+  void go_on(PromptBudget& budget);
+  PromptBudget::State take(RequestId request, std::int32_t tokens, std::int64_t answer,
+                           PromptBudget& budget);
+  void form_prompts(Ps now, Batch& batch);
+  void mix_decodes(Batch& batch);
+  double promised() const;
+  double rate_of_answers() const { return config_.output_length_known ? 1.0 : ratio_; }
+  // The waiting queue.
+  void order_waiting();
+  void order_by_prefix();
+  void touch_waiting();
+  // Steps of decodes.
+  bool starved() const { return running_.empty() && chosen_.empty(); }
+  void schedule_decodes(Batch& batch);
+  bool leave_out_ending();
+  bool decodes_fit(const std::vector<RequestId>& requests);
+  void retract(Batch& batch);
+  void form_decodes(Batch& batch);
+
+  void run(RequestId request, std::int32_t before, std::int32_t tokens, bool emits, Batch& batch);
+  void receive(const Item& item, bool decodes, std::vector<RequestId>& finished);
+  void finish(RequestId request, std::vector<RequestId>& finished);
+  std::int64_t clipped(std::int64_t tokens) const { return std::min(tokens, new_tokens_); }
+  std::int64_t answer_left(RequestId request) const;
+  std::int32_t known(RequestId request) const { return sequences_[request].num_tokens; }
+  std::int32_t max_request_tokens() const;
+  bool ends_with_output_in_flight(RequestId request) const;
+
+  static constexpr std::size_t kMostFlights = 2;
+  static constexpr double kFirstRatio = 0.7, kLeastShare = 0.14;
+  static constexpr std::int64_t kRetractDecodeSteps = 20, kDecaySteps = 600;
+
+  SchedulerConfig config_;
+  SequenceTable& sequences_;
+  RequestLog& log_;
+  SglangMemory memory_;
+  std::vector<SglangHeld> held_;  // by request
+  std::vector<RequestId> waiting_, running_, chosen_;
+  std::vector<End> ends_;  // of this step's admission, the soonest first
+  Planned last_;
+  std::deque<Flight> flights_;
+  RequestId cut_ = -1;  // the prompt that goes on in the next step
+  std::int64_t chunk_;  // whole pages
+  bool mixes_, full_ = false;
+  Policy policy_;
+  std::int64_t new_tokens_, max_prefill_tokens_;
+  double ratio_, least_ratio_, decay_;
+  std::int64_t touches_ = 0;
+  std::int32_t batches_ = 0;
+  bool idle_ = true, some_ended_ = false;
+  Ps last_output_ = -1;
+  SchedulerCounters counters_;
+};
+
+}  // namespace llmsim

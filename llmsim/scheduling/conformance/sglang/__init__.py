@@ -1,0 +1,1 @@
+"""SGLang's own scheduler beside ours, on the same requests and step times."""

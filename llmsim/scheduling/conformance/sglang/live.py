@@ -1,0 +1,271 @@
+"""The installed SGLang's own scheduler, stepped through a case.
+
+Needs SGLang's Python packages, and no GPU; the worker that would compute answers at once with known
+token ids. The two loops of its scheduler are restated here, with a clock that steps set.
+"""
+
+import tempfile
+from array import array
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from llmsim.scheduling.conformance.cases import (
+    SEQUENCE_PS,
+    STEP_PS,
+    TOKEN_PS,
+    Case,
+    by_arrival,
+    prompt_tokens,
+)
+from llmsim.scheduling.conformance.sglang.platform import write_model
+
+_FIRST_OUTPUT = 1_000_000_000
+_PER_REQUEST = 100_000
+_NO_LIMIT = 1 << 20
+"""Tokens that a request asks for whose answer ends with a stop token."""
+_PS_PER_US = 1_000_000
+
+
+def installed_version() -> str | None:
+    """The version of the SGLang that would be used, or None."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("sglang")
+    except PackageNotFoundError:
+        return None
+
+
+def server_arguments(config: Case, model: str) -> list[str]:
+    """SGLang's command line for a case's configuration."""
+    arguments = {
+        "--model-path": model,
+        "--load-format": "dummy",
+        "--device": "cpu",
+        "--attention-backend": "torch_native",
+        "--sampling-backend": "pytorch",
+        "--mem-fraction-static": "0.8",
+        "--random-seed": "1",
+        "--page-size": config["page_size"],
+        "--chunked-prefill-size": config["chunked_prefill_size"],
+        "--max-prefill-tokens": config["max_prefill_tokens"],
+        "--max-running-requests": config["max_running_requests"],
+        "--max-total-tokens": config["max_total_tokens"],
+        "--context-length": config["context_length"],
+        "--schedule-policy": config["schedule_policy"],
+    }
+    flags = ["--skip-tokenizer-init", "--disable-cuda-graph", "--skip-server-warmup"]
+    for option in ("enable_mixed_chunk", "disable_overlap_schedule", "disable_radix_cache"):
+        if config[option]:
+            flags.append("--" + option.replace("_", "-"))
+    return [*(str(part) for pair in arguments.items() for part in pair), *flags]
+
+
+def their_steps(case: Case) -> Iterator[Case]:
+    """The steps of SGLang's scheduler, in the form of `run_case`."""
+    from sglang.srt.managers import schedule_policy
+    from sglang.srt.managers import scheduler as module
+    from sglang.srt.server_args import PortArgs, prepare_server_args
+
+    schedule_policy.CLIP_MAX_NEW_TOKENS = case["config"]["clip_max_new_tokens"]
+    with tempfile.TemporaryDirectory() as folder:
+        model = write_model(Path(folder), case["config"]["context_length"])
+        arguments = prepare_server_args(server_arguments(case["config"], model))
+        ports = PortArgs.init_new(arguments)
+        module.load_plugins()
+        ranks = module.SpawnRanks(world_rank=0, dp_rank=None, gpu_id=0)
+        module.publish(arguments, role="scheduler", ranks=ranks)
+        scheduler = module.Scheduler(arguments, ports)
+    _check(scheduler, case["config"])
+    return Loop(scheduler, case).steps()
+
+
+def _check(scheduler: Any, config: Case) -> None:
+    """AssertionError where SGLang made something else of the options."""
+    found = {
+        "page_size": scheduler.page_size,
+        "max_total_tokens": scheduler.max_total_num_tokens,
+        "max_running_requests": scheduler.max_running_requests,
+        "max_prefill_tokens": scheduler.max_prefill_tokens,
+        "disable_overlap_schedule": not scheduler.enable_overlap,
+    }
+    wanted = {name: config[name] for name in found}
+    assert found == wanted, f"SGLang runs with {found} instead of {wanted}"
+
+
+class Loop:
+    """One run of the scheduler: `event_loop_normal` and `event_loop_overlap` of SGLang with given
+    step times.
+    """
+
+    def __init__(self, scheduler: Any, case: Case) -> None:
+        self._scheduler = scheduler
+        self._requests = [case["requests"][i] for i in by_arrival(case)]
+        self._index = {request["id"]: i for i, request in enumerate(self._requests)}
+        self._stops = case["config"]["ends_with_stop_token"]
+        self._now = self._busy = 0
+        self._arrived = 0
+        self._sampled = [0] * len(self._requests)
+        self._retracted: list[str] = []
+        self._flights: deque[tuple[Any, Any, Case]] = deque()
+        scheduler.result_queue = deque()
+        scheduler.enable_skip_finishing_decode = scheduler.enable_overlap
+        scheduler.tp_worker.forward_batch_generation = self._forward
+        self._queue = scheduler._add_request_to_queue
+        scheduler._add_request_to_queue = self._add_to_queue
+
+    def steps(self) -> Iterator[Case]:
+        """Runs to the end."""
+        scheduler, idle = self._scheduler, 0
+        while not self._ended():
+            self._arrive()
+            plan = scheduler.get_next_batch_to_run(
+                running_batch=scheduler.running_batch, last_batch=scheduler.last_batch
+            )
+            scheduler.running_batch, batch = plan.running_batch, plan.batch_to_run
+            scheduler.cur_batch_for_debug = batch
+            idle = 0 if batch or self._flights else idle + 1
+            if batch:
+                yield from self._launch(batch)
+            if self._flights and (
+                not scheduler.enable_overlap or len(self._flights) > 1 or not batch
+            ):
+                self._complete()
+            elif not batch:
+                scheduler.on_idle()
+                if self._arrived < len(self._requests):
+                    self._now = max(self._now, _ps(self._requests[self._arrived]["arrival"]))
+            assert idle < 50, f"{len(scheduler.waiting_queue)} requests wait, and nothing runs"
+            scheduler.last_batch = batch
+
+    def _ended(self) -> bool:
+        scheduler = self._scheduler
+        return (
+            self._arrived == len(self._requests)
+            and not scheduler.waiting_queue
+            and scheduler.running_batch.is_empty()
+            and scheduler.last_batch is None
+            and not self._flights
+        )
+
+    def _arrive(self) -> None:
+        from sglang.srt.managers.io_struct import TokenizedGenerateReqInput
+
+        arrived = []
+        while self._arrived < len(self._requests):
+            request = self._requests[self._arrived]
+            if _ps(request["arrival"]) > self._now:
+                break
+            arrived.append(
+                TokenizedGenerateReqInput(
+                    rid=request["id"],
+                    input_text=None,
+                    input_embeds=None,
+                    token_type_ids=None,
+                    input_ids=array("q", prompt_tokens(request)),
+                    mm_inputs=None,
+                    sampling_params=self._sampling(self._arrived),
+                    return_logprob=False,
+                    logprob_start_len=-1,
+                    top_logprobs_num=0,
+                    token_ids_logprob=None,
+                    stream=False,
+                )
+            )
+            self._arrived += 1
+        if arrived:
+            self._scheduler.process_input_requests(arrived)
+
+    def _sampling(self, index: int) -> Any:
+        from sglang.srt.sampling.sampling_params import SamplingParams
+
+        tokens = self._requests[index]["output_len"]
+        if self._stops:
+            end = _output_token(index, tokens - 1)
+            sampling = SamplingParams(max_new_tokens=_NO_LIMIT, stop_token_ids=[end])
+        else:
+            sampling = SamplingParams(max_new_tokens=tokens, ignore_eos=True)
+        sampling.normalize(None)
+        return sampling
+
+    def _forward(self, batch: Any, forward_batch: Any = None, **_: Any) -> Any:
+        """In place of the model: the next token of every request that has computed all it knows."""
+        import torch
+        from sglang.srt.layers.logits_processor import LogitsProcessorOutput
+        from sglang.srt.managers.utils import GenerationBatchResult
+
+        tokens = []
+        cut = batch.chunked_req if batch.forward_mode.is_extend() else None
+        for request in batch.reqs:
+            index = self._index[request.rid]
+            tokens.append(_output_token(index, self._sampled[index]))
+            self._sampled[index] += request is not cut
+        return GenerationBatchResult(
+            logits_output=LogitsProcessorOutput(next_token_logits=None),
+            next_token_ids=torch.tensor(tokens, dtype=torch.int64),
+            can_run_cuda_graph=False,
+        )
+
+    def _add_to_queue(self, request: Any, is_retracted: bool = False) -> None:
+        if is_retracted:
+            self._retracted.append(request.rid)
+            self._sampled[self._index[request.rid]] = len(request.output_ids)
+        self._queue(request, is_retracted=is_retracted)
+
+    def _launch(self, batch: Any) -> Iterator[Case]:
+        scheduler = self._scheduler
+        items = _items(batch)
+        tokens = sum(number for _, number, _ in items)
+        start = max(self._now, self._busy)
+        self._busy = start + STEP_PS + TOKEN_PS * tokens + SEQUENCE_PS * len(items)
+        step = {
+            "schedule_ps": self._now,
+            "end_ps": self._busy,
+            "scheduled": items,
+            "running": scheduler.max_running_requests
+            - scheduler.req_to_token_pool.available_size(),
+            "waiting": len(scheduler.waiting_queue),
+            "free_blocks": self._free(),
+            "preempted": sorted(self._retracted),
+        }
+        self._retracted.clear()
+        result = scheduler.run_batch(batch)
+        self._flights.append((batch.copy(), result, step))
+        scheduler.result_queue.append((self._flights[-1][0], result))
+        yield step
+
+    def _complete(self) -> None:
+        """The oldest batch in flight ends; its step gets what is known then."""
+        batch, result, step = self._flights.popleft()
+        self._scheduler.result_queue.popleft()
+        self._now = max(self._now, step["end_ps"])
+        before = {request.rid for request in batch.reqs if not request.finished()}
+        self._scheduler.process_batch_result(batch, result)
+        ended = {request.rid for request in batch.reqs if request.finished()}
+        step["finished"] = sorted(before & ended)
+        step["free_blocks_after"] = self._free()
+
+    def _free(self) -> int:
+        scheduler = self._scheduler
+        tokens = scheduler.token_to_kv_pool_allocator.available_size()
+        return int((tokens + scheduler.tree_cache.evictable_size()) // scheduler.page_size)
+
+
+def _items(batch: Any) -> list[tuple[str, int, int]]:
+    """What each request of a batch computes, and behind how many tokens."""
+    if batch.forward_mode.is_extend():
+        lengths = zip(batch.reqs, batch.extend_lens, batch.prefix_lens, strict=True)
+        return [(request.rid, tokens, before) for request, tokens, before in lengths]
+    known = batch.seq_lens_cpu.tolist()
+    return [(one.rid, 1, length - 1) for one, length in zip(batch.reqs, known, strict=True)]
+
+
+def _output_token(index: int, k: int) -> int:
+    return _FIRST_OUTPUT + index * _PER_REQUEST + k
+
+
+def _ps(seconds: float) -> int:
+    """Whole microseconds as ps."""
+    return round(seconds * 1e6) * _PS_PER_US

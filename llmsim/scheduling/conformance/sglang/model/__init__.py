@@ -1,0 +1,1 @@
+"""What SGLang loads in place of a model (SGLANG_EXTERNAL_MODEL_PACKAGE)."""

@@ -1,0 +1,56 @@
+"""Random configurations and workloads for SGLang's scheduler: small pools, long queues, shared
+prompts.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from llmsim.config.engine.options import SGLANG_POLICIES
+from llmsim.scheduling.conformance.cases import Case
+from llmsim.scheduling.conformance.random_cases import random_requests
+
+
+def random_case(seed: int, requests: int) -> Case:
+    """A case in which every request fits the pool; the same for the same arguments."""
+    rng = np.random.default_rng([seed, 23])
+    config = _options(rng)
+    longest = config["context_length"]
+    case: Case = {"config": config}
+    case["requests"] = random_requests(rng, requests, longest - 8, by_priority=False)
+    most = max(
+        sum(length for _, length in request["segments"]) + request["output_len"]
+        for request in case["requests"]
+    )
+    page = config["page_size"]
+    least = min(most, longest) + 3 * page + 8
+    tokens = int(least * float(rng.choice([1, 1.2, 2, 4, 20])))
+    config["max_total_tokens"] = -(-tokens // page) * page
+    most_running = config["max_total_tokens"] // 2  # as SGLang bounds it
+    config["max_running_requests"] = min(config["max_running_requests"], most_running)
+    return case
+
+
+def _options(rng: np.random.Generator) -> dict[str, Any]:
+    def chance(share: float) -> bool:
+        return bool(rng.random() < share)
+
+    def pick(*values: Any) -> Any:
+        return values[int(rng.integers(len(values)))]
+
+    page = pick(1, 1, 16, 64)
+    seqs = pick(1, 2, 8, 32, 64, 128, 256)
+    chunk = max(pick(256, 512, 1024, 2048, 8192), 2 * seqs)
+    return {
+        "page_size": page,
+        "chunked_prefill_size": -1 if chance(0.15) else -(-chunk // page) * page,
+        "max_prefill_tokens": pick(512, 2048, 16384, 16384),
+        "max_running_requests": seqs,
+        "context_length": pick(1000, 2048, 4096, 8192),
+        "schedule_policy": pick(*SGLANG_POLICIES),
+        "enable_mixed_chunk": chance(0.25),
+        "disable_overlap_schedule": chance(0.5),
+        "disable_radix_cache": chance(0.25),
+        "ends_with_stop_token": chance(0.3),
+        "clip_max_new_tokens": pick(4096, 4096, 64, 8),
+    }

@@ -1,0 +1,105 @@
+"""Recorded steps of SGLang's scheduler, as `worker` writes them, against our own."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from llmsim import _native
+from llmsim.config.errors import InputError
+from llmsim.config.reading import MAX_WHOLE_BYTES, decoded, json_value, too_large
+from llmsim.scheduling.conformance.cases import Case
+from llmsim.scheduling.conformance.recorded import find_recordings
+from llmsim.scheduling.conformance.sglang.compare import first_difference
+from llmsim.scheduling.conformance.sglang.ours import our_steps
+from llmsim.workload.open_trace import opened
+
+_Count = Annotated[int, Meta(ge=0, le=1 << 24)]
+_Positive = Annotated[int, Meta(ge=1, le=1 << 24)]
+_Ps = Annotated[int, Meta(ge=0, le=1 << 62)]
+_MOST_TOKENS = 1 << 25
+
+
+class _Config(msgspec.Struct):
+    page_size: Annotated[int, Meta(ge=1, le=1 << 16)]
+    chunked_prefill_size: Annotated[int, Meta(ge=-1, le=1 << 24)]
+    max_prefill_tokens: _Positive
+    max_running_requests: Annotated[int, Meta(ge=1, le=1 << 16)]
+    max_total_tokens: _Positive
+    context_length: _Positive
+    schedule_policy: Literal["fcfs", "lpm", "lof"]
+    enable_mixed_chunk: bool
+    disable_overlap_schedule: bool
+    disable_radix_cache: bool
+    ends_with_stop_token: bool
+    clip_max_new_tokens: _Positive
+
+
+class _Request(msgspec.Struct):
+    id: str
+    arrival: Annotated[float, Meta(ge=0, le=1e6)]
+    segments: list[tuple[Annotated[int, Meta(ge=0, le=20_000)], _Count]]
+    output_len: _Count
+
+
+class _Step(msgspec.Struct):
+    schedule_ps: _Ps
+    end_ps: _Ps
+    scheduled: list[tuple[str, _Count, _Count]]
+    running: _Count
+    waiting: _Count
+    free_blocks: _Count
+    preempted: list[str]
+    finished: list[str]
+    free_blocks_after: _Count
+
+
+class _Recorded(msgspec.Struct):
+    config: _Config
+    requests: Annotated[list[_Request], Meta(min_length=1)]
+    steps: list[_Step]
+    engine: str = "sglang"
+
+
+def load_recording(path: Path) -> Case:
+    """One recording as a case with `steps`; InputError names a file that is none."""
+    wanted = "a recorded schedule of SGLang (.json or .json.gz)"
+    with opened(path) as stream:
+        data = stream.read(MAX_WHOLE_BYTES + 1)
+    if len(data) > MAX_WHOLE_BYTES:
+        raise too_large(path)
+    try:
+        known = msgspec.convert(json_value(decoded(data, path, wanted), path, wanted), _Recorded)
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:
+        said = str(error).replace("`", '"').replace('"$.', '"')
+        raise InputError(f'"{path}" is not a recorded schedule of SGLang: {said}.') from None
+    lengths = [sum(length for _, length in request.segments) for request in known.requests]
+    if sum(lengths) + sum(request.output_len for request in known.requests) > _MOST_TOKENS:
+        raise InputError(f'"{path}": its requests have more than {_MOST_TOKENS} tokens.')
+    if len({request.id for request in known.requests}) < len(known.requests):
+        raise InputError(f'"{path}": two of its requests have the same id.')
+    return msgspec.to_builtins(known, builtin_types=(tuple,))  # type: ignore[no-any-return]
+
+
+def recorded_verdicts(folder: Path) -> Iterator[dict[str, Any]]:
+    """The engine of the first recording, then one verdict for each, with its file."""
+    paths = find_recordings([folder])
+    cases = [load_recording(path) for path in paths]
+    version = cases[0]["engine"].removeprefix("sglang ")
+    yield {"version": version, "engine_profile": "sglang-0.5", "cases": len(cases)}
+    for path, case in zip(paths, cases, strict=True):
+        yield {"recording": str(path), **_verdict(path, case)}
+
+
+def _verdict(path: Path, case: Case) -> dict[str, Any]:
+    options = msgspec.json.encode(case["config"]).decode()
+    try:
+        ours = list(our_steps(case))
+    except (ValueError, OverflowError) as error:  # how the native scheduler refuses a configuration
+        raise InputError(f'recorded schedule "{path}" cannot be run: {error}.') from None
+    except _native.Stalled as error:
+        return {"steps": 0, "difference": f"our scheduler stalls: {error}", "options": options}
+    equal, difference = first_difference(ours, case["steps"])
+    return {"steps": equal, "difference": difference, "options": options}

@@ -1,0 +1,94 @@
+"""Random cases of SGLang's scheduler in the engine's own interpreter, each verdict a line of JSON.
+
+`python -m llmsim.scheduling.conformance.sglang.worker SEED CASES REQUESTS` compares, and with a
+folder as fourth argument it writes what SGLang's scheduler did there instead.
+"""
+
+import gzip
+import json
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from llmsim.scheduling.conformance.cases import Case
+from llmsim.scheduling.conformance.sglang.compare import first_difference
+from llmsim.scheduling.conformance.sglang.live import installed_version, their_steps
+from llmsim.scheduling.conformance.sglang.ours import our_steps
+from llmsim.scheduling.conformance.sglang.platform import prepare
+from llmsim.scheduling.conformance.sglang.random_cases import random_case
+
+
+def verdicts(seed: int, cases: int, requests: int) -> Iterator[dict[str, Any]]:
+    """The engine's version, then one verdict for each seed."""
+    version = installed_version()
+    yield {"version": version, "engine_profile": "sglang-0.5"}
+    if version is None:
+        return
+    prepare()
+    for number in range(seed, seed + cases):
+        case = random_case(number, requests)
+        steps = recorded_steps(case)
+        equal, difference = first_difference(list(our_steps(case)), steps)
+        options = json.dumps(case["config"])
+        yield {"seed": number, "steps": equal, "difference": difference, "options": options}
+
+
+def recorded_steps(case: Case) -> list[Case]:
+    """The steps of SGLang's scheduler, of which a process can start only one."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        os._exit(_write_steps(case, write))
+    os.close(write)
+    with os.fdopen(read, encoding="utf-8") as stream:
+        text = stream.read()
+    _, status = os.waitpid(child, 0)
+    if status != 0:
+        raise SystemExit(f"SGLang's scheduler ended with an error: {text[-2000:]}")
+    steps: list[Case] = json.loads(text)
+    for step in steps:
+        step["scheduled"] = [tuple(item) for item in step["scheduled"]]
+    return steps
+
+
+def _write_steps(case: Case, write: int) -> int:
+    with os.fdopen(write, "w", encoding="utf-8") as stream:
+        silent = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(silent, 1)
+        os.dup2(silent, 2)
+        try:
+            stream.write(json.dumps(list(their_steps(case))))
+        except BaseException:
+            stream.write(traceback.format_exc())
+            return 1
+    return 0
+
+
+def write_recordings(seed: int, cases: int, requests: int, folder: Path) -> None:
+    """One file for each seed; the same bytes every time."""
+    prepare()
+    version = installed_version()
+    for number in range(seed, seed + cases):
+        case = random_case(number, requests)
+        case |= {"engine": f"sglang {version}", "steps": recorded_steps(case)}
+        text = json.dumps(case, separators=(",", ":"))
+        path = folder / f"sglang_{version}_{number}.json.gz"
+        path.write_bytes(gzip.compress(text.encode(), mtime=0))
+
+
+def main(arguments: list[str]) -> None:
+    """Runs the module as a program."""
+    seed, cases, requests = (int(text) for text in arguments[:3])
+    if len(arguments) > 3:
+        write_recordings(seed, cases, requests, Path(arguments[3]))
+        return
+    for verdict in verdicts(seed, cases, requests):
+        print(json.dumps(verdict), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,118 @@
+"""The native scheduler `sglang` against recordings of SGLang 0.5.23's own."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmsim.cli import main
+from llmsim.config.errors import InputError
+from llmsim.scheduling.conformance.sglang.compare import first_difference
+from llmsim.scheduling.conformance.sglang.ours import our_steps
+from llmsim.scheduling.conformance.sglang.random_cases import random_case
+from llmsim.scheduling.conformance.sglang.recorded import load_recording, recorded_verdicts
+
+RECORDINGS = Path(__file__).parent / "recordings" / "sglang"
+
+
+def test_every_recorded_step_is_identical(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["conformance", "sglang", "--recorded", str(RECORDINGS), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["version"] == "0.5.23" and shown["first_difference"] is None
+    assert shown["cases"] == shown["identical"] == len(list(RECORDINGS.iterdir())) >= 8
+    assert shown["steps"] > 1000
+
+
+def test_the_recordings_cover_what_the_scheduler_decides() -> None:
+    cases = [load_recording(path) for path in sorted(RECORDINGS.iterdir())]
+    for option, values in {
+        "page_size": {1, 16, 64},
+        "schedule_policy": {"fcfs", "lpm", "lof"},
+        "enable_mixed_chunk": {False, True},
+        "disable_overlap_schedule": {False, True},
+        "disable_radix_cache": {False, True},
+        "ends_with_stop_token": {False, True},
+    }.items():
+        assert {case["config"][option] for case in cases} == values
+    retracting = [any(step["preempted"] for step in case["steps"]) for case in cases]
+    assert sum(retracting) >= 2
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("max_total_tokens", 64),
+        ("disable_overlap_schedule", None),
+        ("schedule_policy", None),
+        ("max_prefill_tokens", 1),
+    ],
+)
+def test_another_configuration_gives_other_steps(option: str, value: int | None) -> None:
+    """The recordings tell apart what the scheduler was told."""
+    others = {"disable_overlap_schedule": (True, False), "schedule_policy": ("lof", "fcfs")}
+    differing = 0
+    for path in RECORDINGS.iterdir():
+        case = load_recording(path)
+        config = case["config"]
+        if value is None:
+            first, second = others[option]
+            config[option] = second if config[option] == first else first
+        else:
+            config[option] += value if option == "max_total_tokens" else 0
+            config[option] = value if option == "max_prefill_tokens" else config[option]
+        differing += bool(first_difference(list(our_steps(case)), case["steps"])[1])
+    assert differing > 0
+
+
+def changed(tmp_path: Path, edit: Any) -> Path:
+    path = next(iter(sorted(RECORDINGS.iterdir())))
+    case = json.loads(gzip.decompress(path.read_bytes()))
+    edit(case)
+    other = tmp_path / "changed.json"
+    other.write_text(json.dumps(case), encoding="utf-8")
+    return other
+
+
+@pytest.mark.parametrize("field", ["running", "waiting", "free_blocks", "free_blocks_after"])
+def test_a_changed_step_is_found(
+    tmp_path: Path, field: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = changed(tmp_path, lambda case: case["steps"][4].update({field: 1 << 20}))
+    assert main(["conformance", "sglang", "--recorded", str(path)]) == 1
+    shown = capsys.readouterr().out
+    assert f"step 4: {field} is" in shown and "0/1 cases identical" in shown
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (lambda case: case.pop("config"), "missing required field"),
+        (lambda case: case["config"].update(page_size=0), "page_size"),
+        (lambda case: case["config"].update(schedule_policy="hrrn"), "schedule_policy"),
+        (lambda case: case["requests"].append(case["requests"][0]), "same id"),
+        (lambda case: case["requests"][0].update(output_len=1 << 24), None),
+    ],
+)
+def test_what_is_no_recording_is_one_sentence(tmp_path: Path, edit: Any, words: str | None) -> None:
+    path = changed(tmp_path, edit)
+    if words is None:
+        assert next(v for v in recorded_verdicts(path) if "recording" in v)["difference"]
+        return
+    with pytest.raises(InputError, match=words):
+        load_recording(path)
+
+
+def test_random_cases_repeat_and_differ() -> None:
+    assert random_case(3, 20) == random_case(3, 20) != random_case(4, 20)
+
+
+def test_without_sglang_it_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        "llmsim.scheduling.conformance.sglang.worker.installed_version", lambda: None
+    )
+    assert main(["conformance", "sglang"]) == 0
+    assert "skipped: SGLang is not installed" in capsys.readouterr().err
