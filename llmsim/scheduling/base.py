@@ -32,7 +32,8 @@ class Scheduler(Protocol):
     Requests are rows of the workload. Batches complete in the order of their building. An exception
     ends the run. One that may find something by being asked again, with nothing else having
     happened, has a method `asks_again() -> bool`, which is called when nothing is in flight and
-    `build` gave nothing.
+    `build` gave nothing. One whose empty batches take places among those in flight has an attribute
+    `queues_empty_batches`.
     """
 
     def add(self, request: int) -> None:

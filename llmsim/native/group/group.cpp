@@ -289,6 +289,7 @@ void Group::cut_steps(Ps now) {
     if (!slot.batch.empty()) scheduler_->update(slot.batch, finished_);
     oldest_ = (oldest_ + 1) % slots_.size();
   }
+  calls_.clear();
   if (!finished_.empty())
     throw std::logic_error("a request finished in a group that had handed it back");
 }
@@ -304,27 +305,27 @@ void Group::fill_slots(Ps now) {
     ++idle_with_work_;
 }
 
-// With asynchronous scheduling and pipeline stages, a decode's last token may still be on its way
-// through them, in the oldest of as many batches. The workers of vLLM's Model Runner V1 wait for
-// all tokens of a batch before they start the next one, whoever is in it, unless the batch had
-// nothing but unfinished prompts.
-std::int32_t Group::tokens_from(const Batch& batch) const {
+// The first of several stages computes on tokens that the last one has sampled. The workers of
+// vLLM's Model Runner V1 wait for those of the batch before, whoever is in it. Those of V2 take, in
+// each call, the tokens of the call that was as many before it as there are stages; calls without a
+// batch count (vllm/v1/worker/gpu/pp_utils.py: PPHandler). Unfinished prompts give no tokens.
+std::int32_t Group::tokens_from() const {
   const auto stages = static_cast<std::size_t>(costs_.program().num_stages());
-  if (config_.stages_wait && num_in_flight_ > 0) {
-    const Slot& before = slots_[(oldest_ + num_in_flight_ - 1) % slots_.size()];
-    return std::ranges::any_of(before.batch.items, &Item::emits) ? 1 : 0;
-  }
-  if (config_.stages_wait || stages == 1 || num_in_flight_ < stages) return 0;
-  const auto waits = [this](const Item& item) {
-    return sequences_[item.request].num_in_flight > 1 + item.drafts;
+  const auto gives_tokens = [this](std::size_t place) {
+    const Batch& batch = slots_[(oldest_ + place) % slots_.size()].batch;
+    return std::ranges::any_of(batch.items, &Item::emits);
   };
-  const bool any = std::ranges::any_of(batch.items, waits);
-  return any ? static_cast<std::int32_t>(num_in_flight_) : 0;
+  if (config_.stages_wait) return num_in_flight_ > 0 && gives_tokens(num_in_flight_ - 1) ? 1 : 0;
+  if (stages == 1 || calls_.size() < stages) return 0;
+  const auto taken = calls_.begin() + static_cast<std::ptrdiff_t>(calls_.size() - stages + 1);
+  auto place = static_cast<std::size_t>(std::count(calls_.begin(), taken, true));
+  while (place > 0 && !gives_tokens(place - 1)) --place;
+  return place == 0 ? 0 : static_cast<std::int32_t>(num_in_flight_ - (place - 1));
 }
 
 // Steps on shared links may still run without a known end.
-StepStart Group::start_of(const Batch& batch, Ps now) const {
-  const std::int32_t before = tokens_from(batch);
+StepStart Group::start_of(Ps now) const {
+  const std::int32_t before = tokens_from();
   if (before == 0) return {now, now};
   const std::size_t place = num_in_flight_ - at(before);
   if (place >= num_timed_) return {now, now, before};
@@ -333,7 +334,7 @@ StepStart Group::start_of(const Batch& batch, Ps now) const {
 
 void Group::run_next(Ps now) {
   const Batch& batch = next_slot().batch;
-  const StepStart start = start_of(batch, now);
+  const StepStart start = start_of(now);
   launch(now);
   if (executor_ == nullptr) return note_times(chain_.run(costs_, batch, start.at), now);
   if (observer_ != nullptr && executor_->reports_progress())
@@ -399,9 +400,24 @@ void Group::note_preempting_step() {
   progress_ = progress;
 }
 
+// A call without a batch ends as soon as it is the oldest; it is looked at when the queue is full.
+bool Group::has_place() {
+  if (calls_.size() == slots_.size() && !calls_.front()) calls_.pop_front();
+  return calls_.size() < slots_.size();
+}
+
+void Group::note_empty_call() {
+  if (scheduler_->queues_empty_batches()) calls_.push_back(false);
+}
+
+void Group::forget_oldest_call() {
+  while (!calls_.front()) calls_.pop_front();
+  calls_.pop_front();
+}
+
 bool Group::build_batch(Ps now) {
   std::int64_t empty_builds = 0;
-  while (num_in_flight_ < slots_.size() && !nothing_to_build_ && scheduler_->has_requests()) {
+  while (has_place() && !nothing_to_build_ && scheduler_->has_requests()) {
     Slot& slot = next_slot();
     log_.begin_build(static_cast<std::int32_t>(output_times_.size() + num_in_flight_));
     building_ = true;
@@ -420,6 +436,11 @@ bool Group::build_batch(Ps now) {
         throw Stalled("the scheduler of group " + std::to_string(config_.index) + " was asked " +
                       std::to_string(empty_builds) + " times at " + std::to_string(now) + " ps");
       hear_of_moved(now);
+      note_empty_call();
+      continue;
+    }
+    if (num_in_flight_ > 0 && scheduler_->queues_empty_batches()) {
+      note_empty_call();
       continue;
     }
     nothing_to_build_ = num_in_flight_ > 0;
@@ -433,6 +454,7 @@ void Group::launch(Ps now) {
   slot.launched = now;
   scheduled_tokens_ += slot.batch.scheduled_tokens();
   ++num_in_flight_;
+  calls_.push_back(true);
   has_offer_ = false;
   if (steps) slot.row = steps->record(config_.index, slot.scheduled, slot.batch, *scheduler_);
 }
@@ -504,6 +526,7 @@ void Group::complete_oldest(Ps now, std::vector<RequestId>& finished) {
   }
   last_ = oldest_;
   oldest_ = (oldest_ + 1) % slots_.size();
+  forget_oldest_call();
   --num_in_flight_;
   --num_timed_;
   nothing_to_build_ = false;

@@ -299,8 +299,11 @@ class Group final : public Entity, public StepSink {
   void run_next(Ps now);
   void note_times(const StepTimes& times, Ps now);
   // How many batches before the next one that one is whose tokens it waits for; 0: none.
-  std::int32_t tokens_from(const Batch& batch) const;
-  StepStart start_of(const Batch& batch, Ps now) const;
+  std::int32_t tokens_from() const;
+  StepStart start_of(Ps now) const;
+  bool has_place();
+  void note_empty_call();
+  void forget_oldest_call();
   bool gate(Ps now);
   // True when the batch that waited may start now.
   bool open_gate(Ps now);
@@ -339,6 +342,9 @@ class Group final : public Entity, public StepSink {
   std::vector<Reserved> reserved_;  // scratch
   std::vector<Slot> slots_;         // ring of `depth` slots, reused
   std::size_t oldest_ = 0, last_ = 0, num_in_flight_ = 0, num_timed_ = 0;
+  // The engine's queue of batches, oldest first: whether the call gave one. Calls that give none
+  // take a place, too (vLLM: EngineCore.step_with_batch_queue).
+  std::deque<bool> calls_;
   bool nothing_to_build_ =
       false;  // until the next output: an empty schedule occupies its slot, as in vLLM
   LockstepGroup* lockstep_ = nullptr;

@@ -71,6 +71,8 @@ class Scheduler {
   // After a `schedule` that left its batch empty while nothing is in flight: whether the next one
   // may find something, with nothing else having happened (vLLM's engine goes on asking).
   virtual bool asks_again() const { return false; }
+  // Whether a `schedule` that left its batch empty takes a place among the batches in flight.
+  virtual bool queues_empty_batches() const { return false; }
 
   virtual Gauges gauges() const = 0;
   virtual const SchedulerCounters& counters() const = 0;

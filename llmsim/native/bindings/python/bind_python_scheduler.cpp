@@ -22,6 +22,7 @@ PythonScheduler::PythonScheduler(nb::object scheduler, Limits limits, Speculatio
       sequences_(sequences),
       log_(log),
       may_ask_again_(nb::hasattr(scheduler_, "asks_again")),
+      queues_empty_batches_(nb::hasattr(scheduler_, "queues_empty_batches")),
       free_blocks_(limits.usable_blocks) {}
 
 PythonScheduler::~PythonScheduler() {

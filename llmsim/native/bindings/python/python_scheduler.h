@@ -23,6 +23,7 @@ class PythonScheduler final : public Scheduler {
   bool has_requests() const override { return num_running_ + num_waiting_ > 0; }
   void schedule(Ps now, Batch& batch) override;
   bool asks_again() const override;
+  bool queues_empty_batches() const override { return queues_empty_batches_; }
   void abort(RequestId request) override;
   void update(const Batch& batch, std::vector<RequestId>& finished) override;
 
@@ -52,6 +53,7 @@ class PythonScheduler final : public Scheduler {
   RequestLog& log_;
   SchedulerCounters counters_;
   bool may_ask_again_;               // the scheduler has a method `asks_again`
+  bool queues_empty_batches_;        // it has an attribute of that name
   std::vector<RequestId> verified_;  // by the batch that completes, sorted
   std::int32_t num_running_ = 0, num_waiting_ = 0, free_blocks_ = 0;
 };

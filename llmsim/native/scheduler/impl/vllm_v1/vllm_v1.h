@@ -36,6 +36,7 @@ class VllmV1 final : public Scheduler,
   void update(const Batch& batch, std::vector<RequestId>& finished) override;
   void abort(RequestId request) override;
   bool asks_again() const override;
+  bool queues_empty_batches() const override { return true; }
 
   Gauges gauges() const override;
   const SchedulerCounters& counters() const override { return counters_; }
