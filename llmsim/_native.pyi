@@ -1537,6 +1537,18 @@ class Live:
         rows: requests that are remembered at a time. granularity: tokens that a content key names.
         """
 
+class BatchRunner:
+    """
+    Times batches that somebody else forms, a real engine, on the devices of one group.
+    """
+
+    def __init__(self, config: GroupConfig, program: Program, expanded: ExpandedConfig | None = None) -> None: ...
+
+    def run(self, items: Sequence[Sequence[int]], now_ps: int) -> tuple[int, int]:
+        """
+        (start, end) in ps of the next step, which may start then; items as of Program.step_ps.
+        """
+
 class ClientsConfig:
     """When clients give up, and how many of them ask in turn."""
 

@@ -26,6 +26,7 @@ ELSEWHERE = {
     "docs/how-to/extending/rankings.md",
     "docs/how-to/extending/routers.md",
     "docs/how-to/extending/schedulers.md",
+    "docs/how-to/emulate.md",
     "docs/how-to/serve.md",
     "docs/tutorial/first_half_hour.md",
     "docs/tutorial/sizing.md",

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = [
     {"cli", "profiler"},
-    {"installation", "sizing", "search", "study", "endpoint"},
+    {"installation", "sizing", "search", "study", "endpoint", "emulation"},
     {"api"},
     {"rounds"},
     {"simulate"},

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from llmsim import __version__
-from llmsim.cli.commands import completion, run, serve
+from llmsim.cli.commands import completion, emulate, run, serve
 from llmsim.cli.commands.answers import cost, diff, export, report, search, size, study, why
 from llmsim.cli.commands.files import cluster, schema, times, trace
 from llmsim.cli.commands.graphs import graph, graph_step, topology
@@ -70,6 +70,7 @@ def _options(
 _add(app, "init", init.HELP, init.command)
 _add(app, "run", run.HELP, run.command, cls=PanelledCommand)
 _add(app, "serve", serve.HELP, serve.command, context_settings=serve.SETTINGS)
+_add(app, "emulate", emulate.HELP, emulate.command, context_settings=emulate.SETTINGS)
 _add(app, "cluster", cluster.HELP, cluster.command)
 _add(app, "validate", validate.HELP, validate.command)
 _add(app, "calibrate", calibrate.HELP, calibrate.command, context_settings=calibrate.SETTINGS)

@@ -43,6 +43,19 @@ def write_columns(
         writer.write_batch(record_batch(columns, schema))
 
 
+def write_rows(
+    columns: Mapping[str, Sequence[Any]], schema: Sequence[Column], path: str | Path
+) -> None:
+    """Writes columns of Python values, None where there is none. Raises InputError where `path`
+    cannot be written.
+    """
+    import pyarrow as pa
+
+    table = pa.table(dict(columns), schema=_arrow_schema(schema))
+    with parquet_writer(path, schema) as writer:
+        writer.write_table(table)
+
+
 @contextmanager
 def parquet_writer(path: str | Path, schema: Sequence[Column]) -> Iterator[Any]:
     """A pyarrow writer of these columns, whose file is in its place when the block ends without an

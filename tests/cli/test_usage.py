@@ -83,6 +83,7 @@ def test_an_unknown_option_is_named_with_the_nearest(
         ("graph", "step"),
         ("examples", "run"),
         ("serve",),
+        ("emulate",),
     ):
         pytest.skip("its options of `run` are checked by `run`")
     said = refusal(capsys, program, called, *name, "--no-such-thing", "3")

@@ -18,6 +18,7 @@
 #include "router/registry.h"
 #include "scheduler/impl/no_requests.h"
 #include "scheduler/registry.h"
+#include "step/batch_runner.h"
 #include "step/contended.h"
 #include "step/expanded.h"
 #include "step/folded.h"
@@ -89,6 +90,12 @@ std::vector<std::shared_ptr<const OffloadConfig>> offload_of(const std::vector<G
   return offload;
 }
 
+std::unique_ptr<StepExecutor> folded_executor(StepPricer pricer) {
+  StepGraphs graphs = folded_graphs(pricer);
+  return std::make_unique<GraphExecutor>(std::move(pricer), std::move(graphs),
+                                         std::make_unique<FoldedTiming>());
+}
+
 // Of one group, or of all members of a lock-step group, on links that nobody else uses.
 std::unique_ptr<StepExecutor> make_executor(const std::vector<Group*>& members,
                                             const ExpandedConfig* expanded) {
@@ -100,9 +107,7 @@ std::unique_ptr<StepExecutor> make_executor(const std::vector<Group*>& members,
   if (!offload.empty() && offload[0]->expanded)
     return expanded_executor(std::move(pricer), nullptr);
   if (offload.empty() && expanded != nullptr) return expanded_executor(std::move(pricer), expanded);
-  StepGraphs graphs = folded_graphs(pricer);
-  return std::make_unique<GraphExecutor>(std::move(pricer), std::move(graphs),
-                                         std::make_unique<FoldedTiming>());
+  return folded_executor(std::move(pricer));
 }
 
 // From a callable in Python: (tokens, computed before) of each member's items, and the step's
@@ -159,6 +164,33 @@ void make_group_spec(GroupSpec* spec, const GroupConfig& config,
       },
       record_steps,
       record_schedule};
+}
+
+void make_batch_runner(BatchRunner* runner, const GroupConfig& config,
+                       const std::shared_ptr<Program>& program,
+                       const std::optional<ExpandedConfig>& expanded) {
+  if (config.offload) throw std::invalid_argument("steps with copies need a network");
+  const auto make = [&](GroupCosts& costs) -> std::unique_ptr<StepExecutor> {
+    if (expanded) return expanded_executor(StepPricer({&costs}), &*expanded);
+    return program->num_stages() > 1 ? folded_executor(StepPricer({&costs})) : nullptr;
+  };
+  new (runner) BatchRunner(make_costs(config, program), make);
+}
+
+void bind_batch_runner(nb::module_& m) {
+  nb::class_<BatchRunner>(
+      m, "BatchRunner",
+      "Times batches that somebody else forms, a real engine, on the devices of one group.")
+      .def("__init__", &make_batch_runner, "config"_a, "program"_a, "expanded"_a = nb::none())
+      .def(
+          "run",
+          [](BatchRunner& runner, const Items& items, Ps now_ps) {
+            const StepTimes times = runner.run(batch_of(items), now_ps);
+            return std::pair{times.start, times.end};
+          },
+          "items"_a, "now_ps"_a,
+          "(start, end) in ps of the next step, which may start then; items as of "
+          "Program.step_ps.");
 }
 
 void bind_source(nb::module_& m) {
@@ -297,6 +329,7 @@ std::optional<T> copied(const T* given) {
 }  // namespace
 
 void bind_simulation_config(nb::module_& m) {
+  bind_batch_runner(m);
   bind_source(m);
   bind_group_specs(m);
   bind_frontend(m);

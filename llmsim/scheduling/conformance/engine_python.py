@@ -23,12 +23,10 @@ def verdicts_of(
     python: Path, seed: int, cases: int, requests: int, worker: str = WORKER
 ) -> Iterator[dict[str, Any]]:
     """What `verdicts` of the worker gives in that interpreter; InputError where it cannot run."""
-    _check(python)
+    check_interpreter(python)
     with tempfile.TemporaryDirectory() as folder:
-        _link_package(Path(folder))
-        path = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = linked_environment(Path(folder))
         command = [str(python), "-m", worker, str(seed), str(cases), str(requests)]
-        environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
         with (
             tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors,
             subprocess.Popen(
@@ -39,11 +37,16 @@ def verdicts_of(
             yield from (json.loads(line) for line in process.stdout if line.startswith("{"))
             if process.wait() != 0:
                 errors.seek(0)
-                said = " ".join(errors.read().split())[-_LAST_WORDS:]
-                raise InputError(f'--engine-python: "{python}" ended with an error: ...{said}')
+                said = last_words(errors.read())
+                raise InputError(f'--engine-python: "{python}" ended with an error: {said}')
 
 
-def _check(python: Path) -> None:
+def last_words(text: str) -> str:
+    """The end of what a process has said, on one line."""
+    return "..." + " ".join(text.split())[-_LAST_WORDS:]
+
+
+def check_interpreter(python: Path) -> None:
     """InputError where this is no interpreter, or not of the version that llmsim was built for."""
     try:
         found = subprocess.run(
@@ -62,8 +65,16 @@ def _check(python: Path) -> None:
         )
 
 
+def linked_environment(folder: Path) -> dict[str, str]:
+    """The environment of a process that finds a package llmsim of links, made in `folder`: its
+    files and its native module, without its dependencies.
+    """
+    _link_package(folder)
+    path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+
+
 def _link_package(folder: Path) -> None:
-    """A package llmsim of links: its files and its native module, without its dependencies."""
     package = folder / "llmsim"
     package.mkdir()
     native = Path(str(_native.__file__))

@@ -38,16 +38,19 @@ def installed_scheduler(engine: EngineArgs, config: Any, workload: Workload) -> 
             "the scheduler vllm is the installed vLLM's own, but there is none; install "
             "llmsim[vllm]"
         )
-    vllm_config, scheduler = resolve({"config": _options(engine, config)})
-    requests = [
-        replace(_request(workload, row), stops=not engine.ignore_eos)
-        for row in range(len(workload))
-    ]
+    vllm_config, scheduler = resolve({"config": engine_options(engine, config)})
+    requests = live_requests(workload, stops=not engine.ignore_eos)
     interval = engine.limits.prefill_schedule_interval
     return VllmScheduler(requests, vllm_config, scheduler, config.speculation, interval)
 
 
-def _options(engine: EngineArgs, config: Any) -> dict[str, Any]:
+def live_requests(workload: Workload, *, stops: bool) -> list[LiveRequest]:
+    """The requests by row; their tokens are equal where the workload's content is."""
+    return [replace(_request(workload, row), stops=stops) for row in range(len(workload))]
+
+
+def engine_options(engine: EngineArgs, config: Any) -> dict[str, Any]:
+    """Options of vLLM by the names of its `EngineArgs`; `config` is the native twin's."""
     options: dict[str, Any] = {
         "max_num_seqs": engine.max_num_seqs,
         "max_num_batched_tokens": engine.max_num_batched_tokens,

@@ -23,6 +23,7 @@ from llmsim.scheduling.conformance.cases import (
     prompt_tokens,
     speculation,
 )
+from llmsim.scheduling.conformance.model_runner import ModelRunner
 from llmsim.scheduling.conformance.vllm_platform import prepare, prepare_runner, write_model
 
 
@@ -125,7 +126,7 @@ def _scheduler(vllm_config: Any, num_blocks: int, windows: Sequence[int]) -> Any
     from vllm.v1.structured_output import StructuredOutputManager
 
     groups = [
-        KVCacheGroupSpec([f"layer.{i}"], _layer(vllm_config, window))
+        KVCacheGroupSpec([f"layer.{i}"], layer_spec(vllm_config, window))
         for i, window in enumerate(windows)
     ]
     kv_config = KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=groups)
@@ -140,7 +141,7 @@ def _scheduler(vllm_config: Any, num_blocks: int, windows: Sequence[int]) -> Any
     )
 
 
-def _layer(vllm_config: Any, window: int) -> Any:
+def layer_spec(vllm_config: Any, window: int) -> Any:
     """What vLLM's cache is told of a layer that sees so many tokens, everything (0), or a state
     (-1).
     """
@@ -148,7 +149,7 @@ def _layer(vllm_config: Any, window: int) -> Any:
 
     model, parallel = vllm_config.model_config, vllm_config.parallel_config
     if window < 0:
-        page = _layer(vllm_config, 0).page_size_bytes
+        page = layer_spec(vllm_config, 0).page_size_bytes
         one = {"shapes": ((1,),), "dtypes": (model.dtype,), "page_size_padded": page}
         return MambaSpec(block_size=model.max_model_len, **one)
     sizes = {
@@ -203,6 +204,8 @@ class LiveRequest:
 class VllmScheduler:
     """vLLM's scheduler as `llmsim.scheduling.base.Scheduler`; `requests` by row."""
 
+    queues_empty_batches = True
+
     def __init__(
         self,
         requests: Sequence[LiveRequest],
@@ -222,11 +225,7 @@ class VllmScheduler:
             scheduler.num_spec_tokens > 0 and not vllm_config.scheduler_config.async_scheduling
         )
         self._hasher = _block_hasher(vllm_config)
-        self._computed = [0] * len(self._requests)  # as a model runner counts: accepted tokens only
-        self._sampled = [0] * len(self._requests)
-        self._known = [
-            one.input_tokens for one in self._requests
-        ]  # tokens that the model runner holds of each
+        self._runner = ModelRunner(requests, speculation)
         self._async = vllm_config.scheduler_config.async_scheduling
         self._in_flight: deque[tuple[Any, Any]] = deque()
 
@@ -265,17 +264,15 @@ class VllmScheduler:
         before |= dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
         started = [*(new.req_id for new in output.scheduled_new_reqs), *cached.resumed_req_ids]
         for name in started:
-            self._computed[self._row[name]] = before[name]
-            if (
-                not self._async
-            ):  # what it samples for a batch in flight comes after what it is told now
-                self._known[self._row[name]] = self._scheduler.requests[name].num_tokens
+            # What it samples for a batch in flight comes after what it is told now.
+            known = None if self._async else self._scheduler.requests[name].num_tokens
+            self._runner.starts(self._row[name], before[name], known)
         names = list(output.num_scheduled_tokens)
         items, tokens = [], []
         for name in names:
             drafts = len(output.scheduled_spec_decode_tokens.get(name, ()))
             padded = name in started  # it has proposed nothing yet: none of its drafts holds
-            sampled = self._sample(
+            sampled = self._runner.sample(
                 self._row[name], output.num_scheduled_tokens[name], drafts, holds=not padded
             )
             tokens.append(sampled)
@@ -307,22 +304,6 @@ class VllmScheduler:
             vllm.current_step < request.next_decode_eligible_step for request in vllm.running
         )
 
-    def _sample(self, row: int, scheduled: int, drafts: int, *, holds: bool) -> list[int]:
-        """What the model would answer: nothing before the end of the prompt, else a token and the
-        accepted drafts.
-        """
-        one = self._requests[row]
-        accepted = (
-            self._speculation.acceptance.accepted(row, self._sampled[row], drafts) if holds else 0
-        )
-        self._computed[row] += scheduled - (drafts - accepted)
-        if self._computed[row] < self._known[row]:
-            return []
-        first = self._sampled[row]
-        self._sampled[row] += 1 + accepted
-        self._known[row] += 1 + accepted
-        return [one.output(first + k) for k in range(1 + accepted)]
-
     def abort(self, request: int) -> None:
         from vllm.v1.request import RequestStatus
 
@@ -347,7 +328,7 @@ class VllmScheduler:
 
     def _proposes(self, name: str) -> bool:
         row = self._row[name]
-        return bool(self._speculation.proposes(row, self._sampled[row]))
+        return bool(self._speculation.proposes(row, self._runner.sampled(row)))
 
     def gauges(self) -> tuple[int, int, int]:
         running, waiting = (

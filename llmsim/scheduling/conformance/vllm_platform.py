@@ -29,13 +29,14 @@ MODEL = {
 """A dense decoder; the scheduler sees nothing of it but its longest context."""
 
 
-def write_model(folder: Path, longest: int = 0) -> str:
+def write_model(folder: Path, longest: int = 0, vocabulary: int = 0) -> str:
     """A config.json that vLLM accepts as a model of at least so many tokens; returns the folder's
-    path.
+    path. `vocabulary`: its number of token ids; 0: Llama's.
     """
     model = {
         **MODEL,
         "max_position_embeddings": max(int(str(MODEL["max_position_embeddings"])), longest),
+        "vocab_size": vocabulary or MODEL["vocab_size"],
     }
     (folder / "config.json").write_text(json.dumps(model), encoding="utf-8")
     return str(folder)
@@ -52,7 +53,7 @@ def prepare() -> None:
     import vllm.platforms as platforms
 
     if type(platforms.current_platform).__name__ != "SimulatedGpu":
-        platforms._current_platform = _platform()
+        platforms._current_platform = simulated_gpu()()
 
 
 def prepare_runner(v2: bool) -> None:
@@ -66,7 +67,8 @@ def prepare_runner(v2: bool) -> None:
         config.HAS_TRITON = True  # its kernels are never run
 
 
-def _platform() -> Any:
+def simulated_gpu() -> Any:
+    """The class of the device, of which vLLM's own module is the base."""
     import torch
     from vllm.platforms.interface import DeviceCapability, Platform, PlatformEnum
 
@@ -121,4 +123,4 @@ def _platform() -> Any:
         def update_block_size_for_backend(cls, vllm_config: Any) -> None:
             """Keeps the block size that was asked for."""
 
-    return SimulatedGpu()
+    return SimulatedGpu

@@ -1,0 +1,145 @@
+"""`llmsim emulate`: a real engine's server in virtual time."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from llmsim.cli.run.command_line import given_path
+from llmsim.config.errors import InputError
+
+if TYPE_CHECKING:
+    from llmsim.emulation.emulate import Emulated
+
+HELP = (
+    "Run the engine's own server in virtual time, without a GPU (docs/how-to/emulate.md). "
+    "The server is unmodified; its steps take the simulated times of the cluster file's devices. "
+    "The command takes every option of `llmsim run` that describes deployment and workload."
+)
+SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
+ENGINES = ("vllm",)
+
+Engine = Annotated[str, typer.Argument(help="Names the engine: vllm.", metavar="ENGINE")]
+EnginePython = Annotated[
+    Path,
+    typer.Option(
+        "--engine-python",
+        help="Names the Python interpreter that has the engine; by default, this one.",
+        parser=given_path,
+        metavar="<path>",
+        show_default=False,
+    ),
+]
+EngineArgs = Annotated[
+    str, typer.Option("--engine-args", help="Adds options to the server's own, as one text.")
+]
+RunDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--run-dir",
+        help="Writes requests.parquet, client.json, manifest.json and the server's log there.",
+        parser=given_path,
+        metavar="<path>",
+        show_default=False,
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Prints one JSON object.")]
+Compare = Annotated[
+    bool,
+    typer.Option(
+        "--compare/--no-compare",
+        help="Compares every step with the simulation of the same options.",
+    ),
+]
+
+
+def command(
+    context: typer.Context,
+    engine: Engine,
+    engine_python: EnginePython = Path(sys.executable),
+    engine_args: EngineArgs = "",
+    run_dir: RunDir = None,
+    as_json: AsJson = False,
+    compare: Compare = True,
+) -> int:
+    """Returns the exit code; raises what the parts raise (InputError)."""
+    import shlex
+    import tempfile
+
+    from llmsim.api.prepare import prepare
+    from llmsim.cli.run.arguments import checked_options, without_outputs
+    from llmsim.emulation.emulate import emulate
+    from llmsim.export.files import check_writable_folder
+
+    if engine not in ENGINES:
+        raise InputError(f'ENGINE is "{engine}"; this version emulates {" and ".join(ENGINES)}')
+    try:
+        words = shlex.split(engine_args)
+    except ValueError as error:
+        raise InputError(f'--engine-args "{engine_args}": {error}') from None
+    prepared = prepare(without_outputs(checked_options(context.args)))
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) if run_dir is None else check_writable_folder(run_dir)
+        emulated = emulate(prepared, engine_python, target / "server.log", words)
+        return _tell(emulated, prepared, run_dir, as_json=as_json, compare=compare)
+
+
+def _tell(
+    emulated: "Emulated", prepared: Any, run_dir: Path | None, *, as_json: bool, compare: bool
+) -> int:
+    from llmsim.emulation.outcome import client_figures, difference, write_folder
+    from llmsim.export.json import json_text
+
+    figures = client_figures(emulated, prepared)
+    manifest: dict[str, Any] = {
+        "engine": "vllm",
+        "engine_version": emulated.version,
+        "deterministic": True,
+        "jumps": emulated.jumps,
+        "virtual_s": figures["duration"],
+        "wall_s": round(emulated.wall_s, 3),
+        "start_s": round(emulated.start_s, 3),
+        "steps": len(emulated.schedule.items),
+    }
+    if compare and emulated.failure is None:
+        first = difference(emulated, prepared)
+        manifest["same_as_run"], manifest["first_difference"] = not first, first or None
+    if run_dir is not None:
+        write_folder(run_dir, emulated, prepared, figures, manifest)
+    if as_json:
+        short = {name: value for name, value in figures.items() if not isinstance(value, list)}
+        print(json_text(manifest | short), end="")
+    else:
+        _print(manifest, figures, len(prepared.workload))
+    if emulated.failure is not None:
+        raise emulated.failure
+    return 0
+
+
+def _print(manifest: Mapping[str, Any], figures: Mapping[str, Any], asked: int) -> None:
+    speed = manifest["virtual_s"] / manifest["wall_s"] if manifest["wall_s"] else 0.0
+    print(
+        f"Served:    {figures['completed']:,} of {asked:,} requests in {manifest['virtual_s']:.1f} "
+        f"virtual s by vLLM {manifest['engine_version']}, {manifest['steps']:,} steps"
+    )
+    for label, name in (("TTFT", "ttft"), ("TPOT", "tpot"), ("E2E", "e2el")):
+        if f"mean_{name}_ms" in figures:
+            row = "   ".join(
+                f"{title} {figures[f'{key}_{name}_ms']:,.2f}"
+                for title, key in (
+                    ("p50", "median"),
+                    ("p90", "p90"),
+                    ("p99", "p99"),
+                    ("mean", "mean"),
+                )
+            )
+            print(f"{label + ':':<11}{row} ms")
+    print(
+        f"Speed:     {speed:.1f} times real time, {manifest['wall_s']:.1f} s; the server started in "
+        f"{manifest['start_s']:.0f} s"
+    )
+    if "same_as_run" in manifest:
+        same = "every step is that of `llmsim run`"
+        print(f"Compared:  {manifest['first_difference'] or same}")

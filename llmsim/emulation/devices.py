@@ -1,0 +1,94 @@
+"""The simulated devices behind a real engine: what its steps take, and what they answer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from llmsim import _native
+from llmsim.config.errors import NotYetError
+from llmsim.emulation.requests import row_of
+from llmsim.lowering import LoweredDeployment, LoweredGroup
+from llmsim.scheduling.conformance.model_runner import ModelRunner
+from llmsim.scheduling.conformance.vllm_live import LiveRequest
+
+Item = tuple[int, int, int]
+"""(row, tokens, computed before) of one request of a batch."""
+
+
+@dataclass
+class Schedule:
+    """The batches of a group, in the order of its steps."""
+
+    formed_ps: list[int] = field(default_factory=list)
+    end_ps: list[int] = field(default_factory=list)
+    items: list[list[Item]] = field(default_factory=list)
+
+    def add(self, formed_ps: int, end_ps: int, items: list[Item]) -> None:
+        """One more step."""
+        self.formed_ps.append(formed_ps)
+        self.end_ps.append(end_ps)
+        self.items.append(items)
+
+
+class Devices:
+    """The devices of the deployment's one group."""
+
+    def __init__(self, group: LoweredGroup, requests: Sequence[LiveRequest]) -> None:
+        assert group.scheduler is not None, "check_deployment looked"
+        self._runner = _native.BatchRunner(group.native, group.program, group.expanded)
+        self._model = ModelRunner(requests, group.scheduler.speculation)
+        self._stages = group.layout.pp
+        self._waits_for_batch = group.native.stages_wait
+        self._given_ps = [0]
+        """After each call, the end of the last step that gave tokens."""
+        self.schedule = Schedule()
+
+    def step(self, items: list[list[Any]], now_ps: int) -> tuple[int, list[list[int]]]:
+        """The end of the next step in ps, and the tokens of each item (`Channel.step`)."""
+        batch: list[Item] = []
+        tokens = []
+        for name, scheduled, before, drafts, started in items:
+            row = row_of(name)
+            if started:
+                self._model.starts(row, before)
+            tokens.append(self._model.sample(row, scheduled, drafts, holds=not started))
+            batch.append((row, scheduled, before))
+        start_ps = max(now_ps, self._tokens_known_ps())
+        _, end_ps = self._runner.run([(tokens, before) for _, tokens, before in batch], start_ps)
+        self.schedule.add(now_ps, end_ps, batch)
+        self._given_ps.append(end_ps if any(tokens) else self._given_ps[-1])
+        return end_ps, tokens
+
+    def empty_step(self) -> None:
+        """The engine has called its workers without a batch."""
+        self._given_ps.append(self._given_ps[-1])
+
+    def _tokens_known_ps(self) -> int:
+        """When the first of several stages has the tokens that it computes on, as in the core
+        (`Group::tokens_from`).
+        """
+        if self._stages == 1:
+            return 0
+        calls = 1 if self._waits_for_batch else self._stages
+        return self._given_ps[-calls] if len(self._given_ps) > calls else 0
+
+
+def check_deployment(lowered: LoweredDeployment, tiers: bool) -> LoweredGroup:
+    """The one group that an engine's server stands for; NotYetError where it cannot."""
+    first = lowered.groups[0]
+    config = first.scheduler
+    for is_so, what in (
+        (len(lowered.groups) > 1, f"{len(lowered.groups)} instances"),
+        (config is None, "an instance that gets no requests"),
+        (first.native.role != _native.Role.BOTH, "prefill and decode on different instances"),
+        (first.offload is not None, "offloading"),
+        (tiers, "KV tiers"),
+        (first.engine.speculation is not None, "speculative decoding"),
+        (config is not None and list(config.kv.tables.windows) not in ([], [0]), "windows"),
+    ):
+        if is_so:
+            raise NotYetError(
+                f"{what}: `llmsim emulate` runs one instance whose layers see all tokens; "
+                "`llmsim run` simulates the cluster file as it is"
+            )
+    return first

@@ -1,0 +1,90 @@
+"""The engine core's side of the Timekeeper: one connection, a line of JSON for each message."""
+
+import json
+import os
+import socket
+import threading
+from typing import Any
+
+
+class Channel:
+    """Says what the engine core does, and waits for its time.
+
+    Notices may come from any thread. Questions (`settle`, `step`, `wait`) come from one.
+    """
+
+    def __init__(self, path: str, rank: int) -> None:
+        """`rank`: of the engine core among the server's data-parallel ranks."""
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.connect(path)
+        self._answers = self._socket.makefile("rb")
+        self._lock = threading.Lock()
+        self._said(["join", rank, os.getpid()])
+
+    def park(self) -> None:
+        """It has nothing to do."""
+        self._said(["park"])
+
+    def unpark(self) -> None:
+        """It has something to do again."""
+        self._said(["unpark"])
+
+    def received(self, requests: int) -> None:
+        """So many requests that clients sent are here."""
+        self._said(["received", requests])
+
+    def produced(self, tokens: int) -> None:
+        """So many tokens are on their way to clients."""
+        self._said(["produced", tokens])
+
+    def empty_step(self) -> None:
+        """The workers are called without a batch."""
+        self._said(["empty step"])
+
+    def settle(self) -> None:
+        """Returns when no message is under way, at the same virtual time."""
+        self._asked(["settle"])
+
+    def step(self, items: list[list[Any]]) -> tuple[int, list[list[int]]]:
+        """The end in ps of a step of these items, and the tokens that it gives each of them.
+
+        An item is [request, tokens, computed before, drafts, whether it has just started].
+        """
+        end_ps, tokens = self._asked(["step", items])
+        return end_ps, tokens
+
+    def wait(self, until_ps: int) -> None:
+        """Returns at that virtual time."""
+        self._asked(["wait", until_ps])
+
+    def close(self) -> None:
+        """The engine core ends."""
+        self._socket.close()
+
+    def _said(self, message: list[Any]) -> None:
+        line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
+        with self._lock:
+            self._socket.sendall(line)
+
+    def _asked(self, message: list[Any]) -> Any:
+        self._said(message)
+        line = self._answers.readline()
+        if not line:
+            raise ConnectionError("llmsim emulate has ended")
+        return json.loads(line)
+
+
+_CHANNEL: Channel | None = None
+
+
+def opened(path: str, rank: int) -> Channel:
+    """This process's channel, which is made on the first call."""
+    global _CHANNEL
+    if _CHANNEL is None:
+        _CHANNEL = Channel(path, rank)
+    return _CHANNEL
+
+
+def current() -> Channel | None:
+    """This process's channel; None: it is no engine core."""
+    return _CHANNEL

@@ -1,0 +1,138 @@
+"""vLLM's executor without workers and without a model: steps take their simulated times."""
+
+from concurrent.futures import Future
+from typing import Any
+
+from vllm.v1.executor.abstract import Executor
+from vllm.v1.outputs import ModelRunnerOutput
+
+from llmsim.emulation.in_engine.channel import Channel, opened
+from llmsim.emulation.in_engine.plugin import settings
+from llmsim.scheduling.conformance.vllm_live import layer_spec
+
+PLENTY = 1 << 46
+"""Bytes for KV of a device; the number of blocks is given."""
+
+
+class AtTime(Future):  # type: ignore[type-arg]
+    """What a step gives, at its virtual end."""
+
+    def __init__(self, channel: Channel, end_ps: int, value: Any) -> None:
+        super().__init__()
+        self._channel, self._end_ps, self._value = channel, end_ps, value
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Waits for the end."""
+        if not super().done():
+            self._channel.wait(self._end_ps)
+            self.set_result(self._value)
+        return super().result()
+
+
+class VirtualExecutor(Executor):  # type: ignore[misc]
+    """Answers as workers with the model would; a pool of KV is a number of blocks."""
+
+    supports_pp = True
+
+    @classmethod
+    def supports_async_scheduling(cls) -> bool:
+        """As vLLM's own executors do."""
+        return True
+
+    def _init_executor(self) -> None:
+        given = settings()
+        parallel = self.vllm_config.parallel_config
+        rank = getattr(parallel, "data_parallel_index", parallel.data_parallel_rank)
+        self._channel = opened(given["socket"], rank)
+        self._windows = given["kv_windows"]
+        self._next: tuple[int, Any] = (0, None)
+
+    def get_kv_cache_specs(self) -> list[dict[str, Any]]:
+        """A layer for each kind of attention, of one rank."""
+        return [
+            {
+                f"model.layers.{number}.self_attn.attn": layer_spec(self.vllm_config, window)
+                for number, window in enumerate(self._windows)
+            }
+        ]
+
+    def determine_available_memory(self) -> list[int]:
+        """More than the blocks that are asked for."""
+        return [PLENTY]
+
+    def initialize_from_config(self, kv_cache_configs: Any) -> None:
+        """There is no memory to take."""
+
+    def get_supported_kv_cache_layouts(self) -> list[list[str]]:
+        """Any layout will do (vLLM 0.33)."""
+        return [["LBNHC", "LBHNC"]]
+
+    def set_kv_cache_layout(self, layout_name: str, cp_kv_cache_interleave_size: int) -> None:
+        """There is nothing to lay out (vLLM 0.33)."""
+
+    def compile_or_warm_up_model(self) -> None:
+        """There is nothing to warm up (vLLM 0.33)."""
+
+    @property
+    def supported_tasks(self) -> tuple[str, ...]:
+        """Text generation."""
+        return ("generate",)
+
+    def execute_model(self, scheduler_output: Any, non_block: bool = False) -> Any:
+        """Begins a step; its tokens come from `sample_tokens`."""
+        if scheduler_output.total_num_scheduled_tokens == 0:
+            self._channel.empty_step()
+            nothing = ModelRunnerOutput(req_ids=[], req_id_to_index={})
+            return _done(nothing) if non_block else nothing
+        items = _items(scheduler_output)
+        end_ps, tokens = self._channel.step(items)
+        names = [item[0] for item in items]
+        places = {name: place for place, name in enumerate(names)}
+        answer = ModelRunnerOutput(req_ids=names, req_id_to_index=places, sampled_token_ids=tokens)
+        self._next = end_ps, answer
+        return _done(None) if non_block else None
+
+    def sample_tokens(self, grammar_output: Any, non_block: bool = False) -> Any:
+        """The tokens of the step that was begun last, at its end."""
+        future = AtTime(self._channel, *self._next)
+        return future if non_block else future.result()
+
+    def collective_rpc(self, method: Any, *args: Any, **options: Any) -> list[Any]:
+        """Nobody is there to answer."""
+        name = method if isinstance(method, str) else getattr(method, "__name__", "")
+        return [("generate",) if name == "get_supported_tasks" else None]
+
+    def execute_dummy_batch(self) -> None:
+        """Takes no time."""
+
+    def check_health(self) -> None:
+        """Always well."""
+
+    def shutdown(self) -> None:
+        """Leaves the clock to the others."""
+        self._channel.close()
+
+    def reset_mm_cache(self) -> None:
+        """There is none."""
+
+    def reset_encoder_cache(self) -> None:
+        """There is none."""
+
+
+def _done(value: Any) -> "Future[Any]":
+    future: Future[Any] = Future()
+    future.set_result(value)
+    return future
+
+
+def _items(output: Any) -> list[list[Any]]:
+    """The batch in vLLM's order (`Channel.step`)."""
+    before = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
+    cached = output.scheduled_cached_reqs
+    before |= dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
+    started = {new.req_id for new in output.scheduled_new_reqs} | set(cached.resumed_req_ids)
+    drafts = output.scheduled_spec_decode_tokens
+    return [
+        [name, tokens, before[name], len(drafts.get(name, ())), name in started]
+        for name, tokens in output.num_scheduled_tokens.items()
+    ]

@@ -1,0 +1,114 @@
+"""Tells the Timekeeper when vLLM's engine core idles, takes requests and gives tokens out.
+
+Three methods of `EngineCoreProc` are wrapped; nothing of vLLM is edited.
+"""
+
+import threading
+from typing import Any
+
+from llmsim.emulation.in_engine.channel import Channel, current
+
+
+class CoreState:
+    """How many requests the engine core has received and not yet taken."""
+
+    def __init__(self, core: Any, add: Any) -> None:
+        self._core, self._add = core, add
+        self._lock = threading.Lock()
+        self._received = 0
+        self._parked = False
+        self._put = core.input_queue.put_nowait
+        core.input_queue.put_nowait = self._put_counted
+
+    def _put_counted(self, item: Any) -> None:
+        """Called in the thread that reads the socket."""
+        channel = current()
+        if item[0] != self._add or channel is None:
+            self._put(item)
+            return
+        with self._lock:
+            self._put(item)
+            self._received += 1
+            if self._parked:  # before the receipt: the clock must not move in between
+                self._parked = False
+                channel.unpark()
+            channel.received(1)
+
+    def taken(self) -> None:
+        """The engine core has taken a request."""
+        with self._lock:
+            self._received -= 1
+
+    def park_if_idle(self, channel: Channel) -> None:
+        """The clock may move on without this engine core, if it has nothing to do."""
+        with self._lock:
+            if not self._parked and self._received == 0 and not self._core.has_work():
+                self._parked = True
+                channel.park()
+
+
+def hook_engine_core() -> None:
+    """Wraps the methods, once."""
+    from vllm.v1.engine import EngineCoreRequestType, core
+
+    process = core.EngineCoreProc
+    if getattr(process, "_llmsim", False):
+        return
+    process._llmsim = True
+    _hook_inputs(process, EngineCoreRequestType.ADD)
+    _hook_outputs(process)
+
+
+def _hook_inputs(process: Any, add: Any) -> None:
+    take_inputs, take_one = process._process_input_queue, process._handle_client_request
+
+    def _process_input_queue(self: Any) -> None:
+        channel = current()
+        if channel is None:
+            take_inputs(self)
+            return
+        if not hasattr(self, "_llmsim_state"):
+            self._llmsim_state = CoreState(self, add)
+        state = self._llmsim_state
+        if not self.has_work():
+            state.park_if_idle(channel)
+            take_inputs(self)  # returns when there is work
+        # What arrives at this time is scheduled at this time, whichever process was faster.
+        channel.settle()
+        if self.has_work():
+            take_inputs(self)
+
+    def _handle_client_request(self: Any, kind: Any, request: Any) -> None:
+        take_one(self, kind, request)
+        channel = current()
+        if kind == add and channel is not None:
+            self._llmsim_state.taken()
+            self._llmsim_state.park_if_idle(channel)
+
+    process._process_input_queue = _process_input_queue
+    process._handle_client_request = _handle_client_request
+
+
+def _hook_outputs(process: Any) -> None:
+    take_step = process._process_engine_step
+
+    def _process_engine_step(self: Any) -> bool:
+        if not hasattr(self, "_llmsim_step"):
+            self._llmsim_step = step = self.step_fn
+
+            def counted() -> Any:
+                outputs, executed = step()
+                channel = current()
+                tokens = sum(
+                    len(one.new_token_ids)
+                    for each in (outputs or {}).values()
+                    for one in each.outputs
+                )
+                if tokens and channel is not None:
+                    channel.produced(tokens)
+                return outputs, executed
+
+            self.step_fn = counted
+        return bool(take_step(self))
+
+    process._process_engine_step = _process_engine_step

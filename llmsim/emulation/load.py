@@ -1,0 +1,155 @@
+"""The clients: they send the workload's requests over HTTP at virtual times, and note when tokens
+come.
+"""
+
+import asyncio
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from llmsim.core import Workload
+from llmsim.emulation.errors import NoProgressError
+from llmsim.emulation.keeper import Keeper
+from llmsim.scheduling.conformance.vllm_live import LiveRequest
+
+LONGEST_LINE = 1 << 22
+_EVENT = b"data: "
+_DONE = b"data: [DONE]"
+_json = msgspec.json.Encoder()
+
+
+class _Choice(msgspec.Struct):
+    token_ids: list[int] | None = None
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_Choice] = []
+
+
+_chunks = msgspec.json.Decoder(_Chunk)
+
+
+@dataclass
+class Answer:
+    """What a client has seen of its request."""
+
+    arrival_ps: int
+    """When the client has sent it; the engine has it an API server's time later."""
+    token_ps: list[int] = field(default_factory=list)
+    """When each token came."""
+    refused: str = ""
+    """What the server said instead of an answer."""
+
+
+class Clients:
+    """Sends every request when it is due, the calls of a session one after the other."""
+
+    def __init__(
+        self,
+        keeper: Keeper,
+        workload: Workload,
+        requests: Sequence[LiveRequest],
+        model: str,
+        port: int,
+        api_ps: Sequence[int],
+    ) -> None:
+        """`api_ps`: by row, what a request takes before the engine sees it."""
+        self._keeper, self._workload, self._requests = keeper, workload, requests
+        self._model, self._port, self._api_ps = model, port, api_ps
+        self.answers: dict[int, Answer] = {}
+        """By row, of those that were sent."""
+        self._due: list[tuple[int, int, int]] = []
+        """(when the engine gets it, row, arrival)."""
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Returns when every request has its answer."""
+        arrivals = self._workload.arrival_ps.tolist()
+        for row, arrival_ps in enumerate(arrivals):
+            if arrival_ps >= 0:
+                self._schedule(row, arrival_ps)
+        while self._due or self._under_way:
+            if self._due and self._due[0][0] <= self._keeper.time.now_ps:
+                _, row, arrival_ps = heapq.heappop(self._due)
+                self._send(row, arrival_ps)
+            else:
+                await self._keeper.clients_wait(self._due[0][0] if self._due else None)
+
+    def _schedule(self, row: int, arrival_ps: int) -> None:
+        heapq.heappush(self._due, (arrival_ps + self._api_ps[row], row, arrival_ps))
+
+    def _send(self, row: int, arrival_ps: int) -> None:
+        self.answers[row] = Answer(arrival_ps)
+        self._keeper.sent()
+        task = asyncio.create_task(self._ask(row))
+        self._under_way.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._under_way.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._keeper.fail(NoProgressError(f"a request failed: {task.exception()}"))
+        self._keeper.clients_work()
+
+    async def _ask(self, row: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port, limit=LONGEST_LINE)
+        try:
+            writer.write(self._request(row))
+            status = await reader.readline()
+            if b" 200 " not in status:
+                self.answers[row].refused = await _refusal(status, reader)
+                self._keeper.refused()
+                return
+            await self._read(row, reader)
+        finally:
+            writer.close()
+
+    def _request(self, row: int) -> bytes:
+        one = self._requests[row]
+        end: dict[str, object] = {"max_tokens": one.output_tokens, "ignore_eos": True}
+        if one.stops:
+            end = {"stop_token_ids": [one.output(one.output_tokens - 1)], "ignore_eos": True}
+        body = _json.encode(
+            {"model": self._model, "prompt": one.prompt(), "stream": True}
+            | {"return_token_ids": True, "temperature": 0}
+            | end
+        )
+        head = (
+            "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+            f"Content-Type: application/json\r\nX-Request-Id: {one.name}\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
+        )
+        return head.encode() + body
+
+    async def _read(self, row: int, reader: asyncio.StreamReader) -> None:
+        """Events stand on a line of their own, whatever the transfer's chunks are."""
+        answer, wanted = self.answers[row], self._requests[row].output_tokens
+        while line := await reader.readline():
+            if not line.startswith(_EVENT) or line.startswith(_DONE):
+                continue
+            tokens = sum(len(one.token_ids or ()) for one in _chunks.decode(line[6:]).choices)
+            if not tokens:
+                continue
+            answer.token_ps += [self._keeper.time.now_ps] * tokens
+            if len(answer.token_ps) >= wanted:
+                self._call_next(row)
+            self._keeper.read(tokens)
+        if len(answer.token_ps) != wanted:
+            raise NoProgressError(
+                f"request {row} has {len(answer.token_ps)} of its {wanted} tokens"
+            )
+
+    def _call_next(self, row: int) -> None:
+        """The session's next call, before the clock moves."""
+        after = int(self._workload.next_call[row])
+        if after >= 0:
+            delay_ps = int(self._workload.tool_delay_ps[row])
+            self._schedule(after, self._keeper.time.now_ps + delay_ps)
+            self._keeper.clients_work()
+
+
+async def _refusal(status: bytes, reader: asyncio.StreamReader) -> str:
+    said = await reader.read(4096)
+    return " ".join((status + said.split(b"\r\n\r\n", 1)[-1]).decode(errors="replace").split())

@@ -1,0 +1,209 @@
+"""What an emulation says and writes: figures of its clients, a run folder, and how it differs from
+the simulation of the same options.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise, zip_longest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from llmsim.api.prepare import Prepared
+from llmsim.columns import (
+    Column,
+    RequestColumns,
+    RequestDurations,
+    RequestNames,
+    RequestSizes,
+    RequestTokens,
+    Table,
+)
+from llmsim.core import PS_PER_S
+from llmsim.emulation.devices import Schedule
+from llmsim.emulation.emulate import Emulated
+from llmsim.export.files import check_writable_folder
+from llmsim.export.json import write_json
+from llmsim.simulate import native_simulation
+
+PS_PER_MS = PS_PER_S // 1000
+EVENTS_PER_CALL, WALL_MS_PER_CALL = 100_000, 1_000
+_WRITTEN: dict[type[Table], tuple[str, ...]] = {
+    RequestNames: ("request_id", "model", "status"),
+    RequestColumns: ("arrival_ps", "first_token_ps", "finish_ps", "emitted_tokens"),
+    RequestSizes: ("input_tokens", "output_tokens"),
+    RequestDurations: ("ttft_ps", "e2el_ps"),
+    RequestTokens: ("itl_ps",),
+}
+"""Columns of requests.parquet that clients can fill."""
+
+
+def client_figures(emulated: Emulated, prepared: Prepared) -> dict[str, Any]:
+    """What clients saw, by the names of `vllm bench serve --save-detailed`; times in seconds."""
+    done = _finished(emulated, prepared)
+    answers = [emulated.answers[row] for row in done]
+    arrivals = np.array([one.arrival_ps for one in answers], dtype=np.int64)
+    first = np.array([one.token_ps[0] for one in answers], dtype=np.int64) - arrivals
+    last = np.array([one.token_ps[-1] for one in answers], dtype=np.int64) - arrivals
+    tokens = np.array([len(one.token_ps) for one in answers], dtype=np.int64)
+    gaps = [np.diff(np.array(one.token_ps, dtype=np.int64)) for one in answers]
+    several = tokens > 1
+    duration_s = emulated.virtual_ps / PS_PER_S
+    inputs = prepared.workload.input_tokens[done].tolist()
+    figures: dict[str, Any] = {
+        "duration": duration_s,
+        "completed": len(done),
+        "failed": len(prepared.workload) - len(done),
+        "total_input_tokens": sum(inputs),
+        "total_output_tokens": int(tokens.sum()),
+        "request_throughput": len(done) / duration_s if duration_s else 0.0,
+        "output_throughput": int(tokens.sum()) / duration_s if duration_s else 0.0,
+    }
+    for name, values in (
+        ("ttft", first),
+        ("tpot", (last - first)[several] / (tokens[several] - 1)),
+        ("itl", np.concatenate(gaps) if gaps else np.empty(0)),
+        ("e2el", last),
+    ):
+        figures |= _statistics(name, values)
+    return figures | {
+        "input_lens": inputs,
+        "output_lens": tokens.tolist(),
+        "start_times": (arrivals / PS_PER_S).tolist(),
+        "ttfts": (first / PS_PER_S).tolist(),
+        "itls": [(one / PS_PER_S).tolist() for one in gaps],
+        "generated_texts": [""] * len(done),
+        "errors": [""] * len(done),
+    }
+
+
+def write_folder(
+    folder: Path,
+    emulated: Emulated,
+    prepared: Prepared,
+    figures: Mapping[str, Any],
+    manifest: Mapping[str, Any],
+) -> None:
+    """Writes requests.parquet, client.json and manifest.json; raises InputError where it cannot."""
+    from llmsim.export.parquet import write_rows
+
+    target = check_writable_folder(folder)
+    (target / "manifest.json").unlink(missing_ok=True)
+    columns, schema = _request_columns(emulated, prepared)
+    write_rows(columns, schema, target / "requests.parquet")
+    write_json(figures, target / "client.json")
+    write_json(manifest, target / "manifest.json")
+
+
+def difference(emulated: Emulated, prepared: Prepared) -> str:
+    """The first step in which the simulation of the same options decides otherwise; empty: none."""
+    names = prepared.workload.request_id
+    ours = _simulated(prepared)
+    theirs = emulated.schedule
+    steps = zip_longest(_steps(ours), _steps(theirs))
+    for number, (mine, real) in enumerate(steps):
+        if mine is None or real is None:
+            who = "the engine" if mine is None else "the simulation"
+            return f"step {number}: only {who} goes on"
+        said = _step_difference(mine, real, names)
+        if said:
+            return f"step {number} at {real[0] / PS_PER_S:.6f} s: {said}"
+    return ""
+
+
+def _finished(emulated: Emulated, prepared: Prepared) -> list[int]:
+    wanted = prepared.workload.output_tokens
+    return [
+        row for row, one in sorted(emulated.answers.items()) if len(one.token_ps) == wanted[row]
+    ]
+
+
+def _statistics(name: str, values: Any) -> dict[str, float]:
+    if not len(values):
+        return {}
+    in_ms = np.asarray(values, dtype=np.float64) / PS_PER_MS
+    figures = {"mean": in_ms.mean(), "median": np.median(in_ms)}
+    figures |= {f"p{share}": np.percentile(in_ms, share) for share in (90, 95, 99)}
+    return {f"{statistic}_{name}_ms": float(value) for statistic, value in figures.items()}
+
+
+def _request_columns(
+    emulated: Emulated, prepared: Prepared
+) -> tuple[dict[str, Any], Sequence[Column]]:
+    workload = prepared.workload
+    schema = [
+        column
+        for table, names in _WRITTEN.items()
+        for column in table.COLUMNS
+        if column.name in names
+    ]
+    done = set(_finished(emulated, prepared))
+    values: dict[str, list[Any]] = {column.name: [] for column in schema}
+    for row in range(len(workload)):
+        answer = emulated.answers.get(row)
+        times = answer.token_ps if answer is not None else []
+        arrival = answer.arrival_ps if answer is not None else None
+        finish = times[-1] if row in done else None
+        name = str(row) if workload.request_id is None else workload.request_id[row]
+        one = {
+            "request_id": name,
+            "model": prepared.lowered.groups[0].info.model_name,
+            "status": "finished" if row in done else "running" if times else "waiting",
+            "arrival_ps": arrival,
+            "first_token_ps": times[0] if times else None,
+            "finish_ps": finish,
+            "emitted_tokens": len(times),
+            "input_tokens": int(workload.input_tokens[row]),
+            "output_tokens": int(workload.output_tokens[row]),
+            "ttft_ps": times[0] - arrival if times and arrival is not None else None,
+            "e2el_ps": None if finish is None or arrival is None else finish - arrival,
+            "itl_ps": [after - before for before, after in pairwise(times)],
+        }
+        for key, value in one.items():
+            values[key].append(value)
+    return values, schema
+
+
+Step = tuple[int, int, list[tuple[int, int, int]]]
+
+
+def _steps(schedule: Schedule) -> list[Step]:
+    return list(zip(schedule.formed_ps, schedule.end_ps, schedule.items, strict=True))
+
+
+def _simulated(prepared: Prepared) -> Schedule:
+    """The steps of the simulation."""
+    simulation = native_simulation(
+        prepared.lowered, prepared.workload, prepared.simulation, recorded=(0,)
+    )
+    while not simulation.run(EVENTS_PER_CALL, WALL_MS_PER_CALL):
+        pass
+    columns = {name: np.asarray(values).tolist() for name, values in simulation.schedule(0).items()}
+    offsets, schedule = columns["item_offsets"], Schedule()
+    names = ("item_request", "item_tokens", "item_computed")
+    for number, (first, last) in enumerate(pairwise(offsets)):
+        if last > first:
+            items = zip(*(columns[name][first:last] for name in names), strict=True)
+            schedule.add(columns["time_ps"][number], columns["end_ps"][number], list(items))
+    return schedule
+
+
+def _step_difference(ours: Step, real: Step, names: Sequence[str] | None) -> str:
+    for mine, other in zip_longest(ours[2], real[2]):
+        if mine != other:
+            row = (other or mine)[0]
+            name = str(row) if names is None else names[row]
+            return f"request {name}: {_of_item(other, 'the engine')}, {_of_item(mine, 'the run')}"
+    for what, mine_ps, real_ps in (("is formed", ours[0], real[0]), ("ends", ours[1], real[1])):
+        if mine_ps != real_ps:
+            return (
+                f"the batch {what} at {real_ps / PS_PER_S:.9f} s in the engine and at "
+                f"{mine_ps / PS_PER_S:.9f} s in the run"
+            )
+    return ""
+
+
+def _of_item(item: tuple[int, int, int] | None, who: str) -> str:
+    if item is None:
+        return f"{who} leaves it out"
+    return f"{who} computes {item[1]} tokens of row {item[0]} after {item[2]}"

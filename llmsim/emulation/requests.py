@@ -1,0 +1,57 @@
+"""The workload as an engine sees it: names, token ids, answers."""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+from llmsim.config.errors import NotYetError
+from llmsim.core import Clients, Workload
+from llmsim.scheduling.conformance.vllm_installed import live_requests
+from llmsim.scheduling.conformance.vllm_live import LiveRequest
+
+VOCABULARY = 1 << 30
+"""Token ids that the emulated model has."""
+_SPREAD = 0x9E3779B97F4A7C15
+_WORD = (1 << 64) - 1
+_NAME = re.compile(r"(?:cmpl-)?(\d{9})")
+
+
+def engine_requests(workload: Workload, *, stops: bool) -> list[LiveRequest]:
+    """The requests by row, with token ids of `VOCABULARY`; equal content has equal ids."""
+    return [_in_vocabulary(one) for one in live_requests(workload, stops=stops)]
+
+
+def row_of(name: str) -> int:
+    """The row of a request by the name that the engine has made of ours."""
+    found = _NAME.match(name)
+    if found is None:
+        raise ValueError(f'the engine runs a request "{name}" that no client sent')
+    return int(found[1])
+
+
+def check_workload(workload: Workload, clients: Clients | None) -> None:
+    """NotYetError where its clients do what ours do not."""
+    for is_so, what in (
+        (clients is not None, "--max-concurrency"),
+        (workload.timeout_ps is not None, "--request-timeout"),
+        (workload.cancel_after_tokens is not None, "cancel_after_toks of the trace"),
+        (workload.priority is not None, "priorities of the trace"),
+        (len(workload) >= 10**9, "more than 999,999,999 requests"),
+    ):
+        if is_so:
+            raise NotYetError(f"{what}: `llmsim emulate` does not do this; leave it out")
+
+
+def _in_vocabulary(request: LiveRequest) -> LiveRequest:
+    prompt, output = request.prompt, request.output
+
+    def known_prompt() -> list[int]:
+        return [_known(token) for token in prompt()]
+
+    known_output: Callable[[int], int] = lambda place: _known(output(place))  # noqa: E731
+    return replace(request, prompt=known_prompt, output=known_output)
+
+
+def _known(token: int) -> int:
+    """Spreads 63 bits over the vocabulary."""
+    return ((token * _SPREAD & _WORD) >> 34) % VOCABULARY

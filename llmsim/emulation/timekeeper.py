@@ -1,0 +1,108 @@
+"""The virtual clock of a server and its clients.
+
+Time stands still while anybody works. It moves to the least time that somebody waits for when
+everybody waits and no message is under way (Algorithm 1 of the Revati paper, with counts of
+messages in place of its cool-down, so that nothing depends on how fast the machine is).
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Doing(Enum):
+    """What an actor does."""
+
+    WORKS = "works"
+    WAITS = "waits"
+    """For a time, or (`Actor.until_ps` None) for a message."""
+    SETTLES = "settles"
+    """Until no message is under way, at the present time."""
+
+
+@dataclass(eq=False)
+class Actor:
+    """One of those that the clock waits for: an engine core, or the clients."""
+
+    name: str
+    doing: Doing = Doing.WORKS
+    until_ps: int | None = None
+
+
+class Timekeeper:
+    """Knows what every actor does; `woken` says who goes on. Actors are woken as they joined."""
+
+    def __init__(self) -> None:
+        self.now_ps = 0
+        self.jumps = 0
+        self.requests_under_way = 0
+        """Sent by a client, and not yet received by an engine core."""
+        self.tokens_under_way = 0
+        """Given by an engine core, and not yet read by a client."""
+        self._actors: list[Actor] = []
+
+    @property
+    def actors(self) -> tuple[Actor, ...]:
+        """Those that the clock waits for."""
+        return tuple(self._actors)
+
+    def join(self, name: str) -> Actor:
+        """A new actor, which works."""
+        actor = Actor(name)
+        self._actors.append(actor)
+        return actor
+
+    def leave(self, actor: Actor) -> None:
+        """The clock no longer waits for it."""
+        self._actors.remove(actor)
+
+    def works(self, actor: Actor) -> None:
+        """Something other than the clock has woken it."""
+        actor.doing = Doing.WORKS
+
+    def waits(self, actor: Actor, until_ps: int | None) -> None:
+        """It goes on at that time (a time that is past: at the present one), or with a message."""
+        actor.doing, actor.until_ps = Doing.WAITS, until_ps
+
+    def settles(self, actor: Actor) -> None:
+        """It goes on at the present time, when no message is under way."""
+        actor.doing = Doing.SETTLES
+
+    def woken(self) -> list[Actor]:
+        """Who goes on now; they work from now on. Call it after every change."""
+        if self.requests_under_way or self.tokens_under_way:
+            return []
+        if any(actor.doing is Doing.WORKS for actor in self._actors):
+            return []
+        due = [actor for actor in self._actors if self._is_due(actor)]
+        settling = [actor for actor in self._actors if actor.doing is Doing.SETTLES]
+        # Waiting ones first: what they send belongs to this time.
+        return self._wake(due or settling or self._after_jump())
+
+    def blockers(self) -> str:
+        """Why the clock stands still, for an error."""
+        working = [actor.name for actor in self._actors if actor.doing is Doing.WORKS]
+        reasons = [f"{name} works" for name in working]
+        for count, what in (
+            (self.requests_under_way, "requests have not reached the engine"),
+            (self.tokens_under_way, "tokens have not reached the clients"),
+        ):
+            if count:
+                reasons.append(f"{count:,} {what}")
+        return " and ".join(reasons) or "everybody waits for a message"
+
+    def _is_due(self, actor: Actor) -> bool:
+        until = actor.until_ps
+        return actor.doing is Doing.WAITS and until is not None and until <= self.now_ps
+
+    def _after_jump(self) -> list[Actor]:
+        times = [one.until_ps for one in self._actors if one.until_ps is not None]
+        if not times:
+            return []
+        self.now_ps = max(self.now_ps, min(times))
+        self.jumps += 1
+        return [actor for actor in self._actors if self._is_due(actor)]
+
+    def _wake(self, actors: list[Actor]) -> list[Actor]:
+        for actor in actors:
+            actor.doing, actor.until_ps = Doing.WORKS, None
+        return actors

@@ -1,0 +1,100 @@
+"""An engine of one batch at a time with vLLM's way of talking: HTTP to clients, a channel to the
+clock.
+"""
+
+import json
+import queue
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from llmsim.emulation.in_engine.channel import Channel
+
+
+class StandIn:
+    """Runs all requests that it has in every step."""
+
+    def __init__(self, socket_path: str) -> None:
+        self._channel = Channel(socket_path, 0)
+        self._inbox: queue.Queue[Any] = queue.Queue()
+        self._lock = threading.Lock()
+        self._parked = False
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self.port = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def close(self) -> None:
+        """Ends the server; the engine's thread ends with the channel."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._inbox.put(None)
+
+    def _received(self, request: dict[str, Any]) -> None:
+        with self._lock:
+            self._inbox.put(request)
+            if self._parked:
+                self._parked = False
+                self._channel.unpark()
+            self._channel.received(1)
+
+    def _run(self) -> None:
+        running: list[dict[str, Any]] = []
+        while True:
+            if not running:
+                with self._lock:
+                    if self._inbox.empty():
+                        self._parked = True
+                        self._channel.park()
+                running.append(self._inbox.get())
+            if running[-1] is None:
+                self._channel.close()
+                return
+            self._channel.settle()
+            while not self._inbox.empty():
+                running.append(self._inbox.get())
+            running = self._step(running)
+
+    def _step(self, running: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        items = [
+            [one["name"], one["left"], one["computed"], 0, one["computed"] == 0] for one in running
+        ]
+        end_ps, tokens = self._channel.step(items)
+        self._channel.wait(end_ps)
+        self._channel.produced(sum(map(len, tokens)))
+        for one, given in zip(running, tokens, strict=True):
+            one["computed"] += one["left"]
+            one["left"] = 1
+            one["wanted"] -= len(given)
+            one["out"].put((given, one["wanted"] == 0))
+        return [one for one in running if one["wanted"] > 0]
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        engine = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                if len(body["prompt"]) > 1000:
+                    self.send_error(400, "the prompt is too long")
+                    return
+                out: queue.Queue[tuple[list[int], bool]] = queue.Queue()
+                name = f"cmpl-{self.headers['X-Request-Id']}-0-ab12"
+                engine._received(
+                    {"name": name, "left": len(body["prompt"]), "computed": 0, "out": out}
+                    | {"wanted": body["max_tokens"]}
+                )
+                self.send_response(200)
+                self.end_headers()
+                ended = False
+                while not ended:
+                    tokens, ended = out.get()
+                    event = {"choices": [{"text": "", "token_ids": tokens}]}
+                    self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
+                    self.wfile.flush()
+                self.wfile.write(b"data: [DONE]\n\n")
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        return Handler

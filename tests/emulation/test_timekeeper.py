@@ -1,0 +1,81 @@
+"""The virtual clock: it never passes anybody's time, and nothing is left under way."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llmsim.emulation.timekeeper import Doing, Timekeeper
+
+
+def test_the_clock_moves_to_the_least_time_when_everybody_waits() -> None:
+    keeper = Timekeeper()
+    engine, clients = keeper.join("engine core 0"), keeper.join("the clients")
+    keeper.waits(engine, 70)
+    assert keeper.woken() == []  # the clients work
+    keeper.waits(clients, 30)
+    assert keeper.woken() == [clients]
+    assert (keeper.now_ps, keeper.jumps) == (30, 1)
+    keeper.waits(clients, None)
+    assert keeper.woken() == [engine]
+    assert keeper.now_ps == 70
+
+
+def test_messages_under_way_hold_the_clock() -> None:
+    keeper = Timekeeper()
+    engine = keeper.join("engine core 0")
+    keeper.waits(engine, 5)
+    keeper.requests_under_way = 1
+    assert keeper.woken() == []
+    assert keeper.blockers() == "1 requests have not reached the engine"
+    keeper.requests_under_way = 0
+    keeper.tokens_under_way = 2
+    assert keeper.woken() == []
+    keeper.tokens_under_way = 0
+    assert keeper.woken() == [engine]
+
+
+def test_who_settles_goes_on_at_the_present_time_after_those_that_are_due() -> None:
+    keeper = Timekeeper()
+    engine, clients = keeper.join("engine core 0"), keeper.join("the clients")
+    keeper.settles(engine)
+    keeper.waits(clients, 0)
+    assert keeper.woken() == [clients]
+    keeper.waits(clients, 9)
+    assert keeper.woken() == [engine]
+    assert (keeper.now_ps, keeper.jumps) == (0, 0)
+
+
+def test_nobody_goes_on_where_everybody_waits_for_a_message() -> None:
+    keeper = Timekeeper()
+    engine = keeper.join("engine core 0")
+    keeper.waits(engine, None)
+    assert keeper.woken() == []
+    assert keeper.blockers() == "everybody waits for a message"
+    keeper.leave(engine)
+    assert keeper.woken() == []
+
+
+@given(st.lists(st.lists(st.integers(0, 50), min_size=1, max_size=6), min_size=1, max_size=4))
+def test_everybody_goes_on_at_its_own_times_in_order(waits: list[list[int]]) -> None:
+    """Each actor waits for its times in turn; past ones are the present."""
+    keeper = Timekeeper()
+    actors = [keeper.join(str(number)) for number in range(len(waits))]
+    left = [list(times) for times in waits]
+    asked = dict.fromkeys(actors, 0)
+    before = 0
+    for actor, times in zip(actors, left, strict=True):
+        asked[actor] = times.pop(0)
+        keeper.waits(actor, asked[actor])
+    while woken := keeper.woken():
+        assert keeper.now_ps >= before
+        before = keeper.now_ps
+        for actor in woken:
+            assert actor.doing is Doing.WORKS
+            assert keeper.now_ps >= asked[actor]
+            times = left[actors.index(actor)]
+            if times:
+                asked[actor] = times.pop(0)
+                keeper.waits(actor, asked[actor])
+            else:
+                keeper.leave(actor)
+    assert not keeper.actors
+    assert keeper.now_ps == max(max(times) for times in waits)
