@@ -84,6 +84,7 @@ def check_deployment(lowered: LoweredDeployment, tiers: bool) -> LoweredGroup:
         (first.offload is not None, "offloading"),
         (tiers, "KV tiers"),
         (first.engine.speculation is not None, "speculative decoding"),
+        (first.engine.endpoint is not None, "--endpoint"),
         (config is not None and list(config.kv.tables.windows) not in ([], [0]), "windows"),
     ):
         if is_so:

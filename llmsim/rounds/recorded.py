@@ -125,6 +125,10 @@ class RecordedSteps:
             tuple(self._exchanges_of(member, place) for member in self._members),
             tuple(self._stage_starts_of(member, place) for member in self._members),
             tuple(self._drafts_of(member, place) for member in self._members),
+            tuple(
+                int(steps["end_ps"][place - 1]) if place else 0
+                for steps in self._of_member.values()
+            ),
         )
 
     @cached_property

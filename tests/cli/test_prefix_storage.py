@@ -283,7 +283,7 @@ def test_tiers_that_nothing_goes_to_change_nothing(
     layout: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Collectives and hidden states are then flows on links that nobody else uses, and last as
-    without tiers.
+    without tiers. Stages are scheduled ahead without tiers only, unless the user says otherwise.
     """
     document = json.loads(
         (ROOT / "cluster_config" / "h100_cpu_prefix_pool.json").read_text(encoding="utf-8")
@@ -299,7 +299,8 @@ def test_tiers_that_nothing_goes_to_change_nothing(
             "--dataset",
             "synthetic:n=40,rate=20,input=lognormal:100:max=400,output=lognormal:20:max=60,seed=1",
         )
-        assert run_main(["--cluster-config", str(path), *trace, *more, "--json"]) == 0
+        same = "--no-async-scheduling"
+        assert run_main(["--cluster-config", str(path), *trace, *more, same, "--json"]) == 0
         summary = json.loads(capsys.readouterr().out)
         assert all(pool["written_chunks"] == 0 for pool in summary["kv_tiers"])
         found.append(

@@ -229,6 +229,7 @@ def full() -> Json:
         "kv_transfer": "layerwise",
         "kv_transfer_mode": "push",
         "topology": "h100_rails_32x8",
+        "incast": {"buffer_bytes": 1 << 20, "burst_bytes": 65536, "efficiency_percent": 50},
     }
     first["topology_devices"], older["topology_group"] = [*range(first["num_npus"])], "node1"
     document["cxl_mem"] = {"mem_size": 1024, "mem_bw": 60, "mem_latency": 250, "num_devices": 4}

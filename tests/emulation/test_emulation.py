@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 
 import pytest
-
 from emulation.stand_in_engine import StandIn
+
 from llmsim.api.prepare import Prepared, prepare
 from llmsim.cli import main
 from llmsim.cli.run.arguments import checked_options

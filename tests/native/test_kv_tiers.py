@@ -96,6 +96,7 @@ def run(
         )
         builder = _native.SchedulerConfig()
         builder.scheduler = scheduler
+        builder.tiered = True
         builder.max_num_seqs, builder.max_num_scheduled_tokens, builder.kv = max_seqs, budget, kv
         if scheduler == "vllm_v1":
             builder.async_scheduling = depth == 2

@@ -137,8 +137,8 @@ def _print(manifest: Mapping[str, Any], figures: Mapping[str, Any], asked: int) 
             )
             print(f"{label + ':':<11}{row} ms")
     print(
-        f"Speed:     {speed:.1f} times real time, {manifest['wall_s']:.1f} s; the server started in "
-        f"{manifest['start_s']:.0f} s"
+        f"Speed:     {speed:.1f} times real time, {manifest['wall_s']:.1f} s; "
+        f"the server started in {manifest['start_s']:.0f} s"
     )
     if "same_as_run" in manifest:
         same = "every step is that of `llmsim run`"

@@ -19,12 +19,12 @@ def with_energy(
     accounting: Accounting,
     members: Sequence[int],
     activities: Sequence[Mapping[str, Any]],
-    times_ps: Sequence[tuple[int, int]],
+    busy_ps: Sequence[tuple[int, int]],
     layout: Layout,
 ) -> tuple[tuple[GraphNode, ...], tuple[StepEnergy | None, ...]]:
     """The nodes with what is busy and what it draws, and the energy of each member's step.
 
-    `activities` and `times_ps` have an entry for each of `members`.
+    `activities` and `busy_ps` (`Round.busy_ps`) have an entry for each of `members`.
     """
     share = layout.stage_ranks * layout.pp
     found = list(nodes)
@@ -32,7 +32,7 @@ def with_energy(
     for place, group in enumerate(members):
         mine = [at for at, node in enumerate(nodes) if node.rank // share == place]
         works = [_work(nodes[at]) for at in mine]
-        start_ps, end_ps = times_ps[place]
+        start_ps, end_ps = busy_ps[place]
         made = member_energy(accounting, group, activities[place], end_ps - start_ps, works)
         parts = made[0] if made is not None else [NodeEnergy()] * len(mine)
         energies.append(made[1] if made is not None else None)

@@ -55,6 +55,19 @@ class Round:
     """Of each member on shared links: when its stages began to work on the step; none with one."""
     drafts: tuple[Drafts, ...] = ()
     """Of each member: what its drafter proposes at the end of the step."""
+    ends_before_ps: tuple[int, ...] = ()
+    """When each member's step before has ended; none: before this one has begun."""
+
+    @property
+    def busy_ps(self) -> tuple[tuple[int, int], ...]:
+        """Of each member: from when until when nothing but this step keeps its devices active.
+
+        Steps of a pipeline overlap; the time of both is the earlier one's, as in the run's energy.
+        """
+        if not self.ends_before_ps:
+            return self.times_ps
+        ends = zip(self.times_ps, self.ends_before_ps, strict=True)
+        return tuple((max(start, before), end) for (start, end), before in ends)
 
 
 NO_NETWORK = MeshDescription(())
@@ -132,7 +145,7 @@ def iteration_graph(groups: Sequence[LoweredGroup], group: int, batch: Round) ->
     ]
     nodes, activities = step_nodes(domain, batch.items, rows, batch.step, batch.drafts)
     nodes, energy = with_energy(
-        nodes, batch.accounting, batch.members, activities, batch.times_ps, domain[0].layout
+        nodes, batch.accounting, batch.members, activities, batch.busy_ps, domain[0].layout
     )
     if batch.network is not None and len(batch.transfers.get("bytes", ())):
         starts, ends = zip(*batch.times_ps, strict=True)

@@ -67,7 +67,7 @@ class StepEnergy:
     link_aj: int
     waiting_aj: int
     """Of devices that are active and run no node: waits for others and for the host. Below 0 if
-    the step is shorter than its nodes in a row.
+    the step is shorter than its nodes in a row, or overlaps the step before.
     """
 
     @property

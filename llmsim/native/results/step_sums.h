@@ -28,8 +28,9 @@ class StepSums {
     Ps compute = 0, collective = 0, m2n = 0, waiting = 0, idle = 0, recall = 0, others = 0;
 
     Sums operator-(const Sums& other) const {
-      return {compute - other.compute, collective - other.collective, m2n - other.m2n,
-              waiting - other.waiting, idle - other.idle,             recall - other.recall,
+      return {compute - other.compute, collective - other.collective,
+              m2n - other.m2n,         waiting - other.waiting,
+              idle - other.idle,       recall - other.recall,
               others - other.others};
     }
   };
