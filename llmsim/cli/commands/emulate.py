@@ -23,7 +23,7 @@ ENGINES = ("vllm",)
 
 Engine = Annotated[str, typer.Argument(help="Names the engine: vllm.", metavar="ENGINE")]
 EnginePython = Annotated[
-    Path,
+    Path | None,
     typer.Option(
         "--engine-python",
         help="Names the Python interpreter that has the engine; by default, this one.",
@@ -58,7 +58,7 @@ Compare = Annotated[
 def command(
     context: typer.Context,
     engine: Engine,
-    engine_python: EnginePython = Path(sys.executable),
+    engine_python: EnginePython = None,
     engine_args: EngineArgs = "",
     run_dir: RunDir = None,
     as_json: AsJson = False,
@@ -82,7 +82,8 @@ def command(
     prepared = prepare(without_outputs(checked_options(context.args)))
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) if run_dir is None else check_writable_folder(run_dir)
-        emulated = emulate(prepared, engine_python, target / "server.log", words)
+        python = engine_python or Path(sys.executable)
+        emulated = emulate(prepared, python, target / "server.log", words)
         return _tell(emulated, prepared, run_dir, as_json=as_json, compare=compare)
 
 
