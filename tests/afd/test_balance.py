@@ -23,7 +23,8 @@ def test_one_lane_is_on_one_side_or_on_its_way() -> None:
     result = run(1)
     [row] = result.summary["afd"]
     assert (row["attention_groups"], row["ffn_groups"]) == ([0], [1])
-    assert row["attention_idle"] >= 1 - row["ffn_idle"] + row["m2n"] - 2e-6
+    # Each of the three shares is rounded to six digits.
+    assert abs(row["attention_idle"] - (1 - row["ffn_idle"] + row["m2n"])) <= 2e-6
     assert 0 < row["m2n"] < 0.5
     times = result.requests
     assert (times["m2n_ps"] > 0).all()

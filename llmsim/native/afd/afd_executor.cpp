@@ -43,7 +43,11 @@ void AfdExecutor::begin(std::span<const Batch* const> batches, const StepStart& 
   pricer_.fill(graph_, prices_);
   run_without_transfers(start.at);
   timing_->run(graph_, prices_, start.at, carry_, starts_, ends_);
-  const Ps span = std::ranges::max(ends_) - std::ranges::min(starts_);
+  // FFN members are free, and begin, while the attention still samples the step before.
+  Ps began = starts_.front();
+  for (std::size_t m = 1; m < batches.size(); ++m)
+    if (pricer_.attends(m)) began = std::min(began, starts_[m]);
+  const Ps span = std::ranges::max(ends_) - began;
   for (std::size_t m = 0; m < batches.size(); ++m) {
     const OpenStep step = pricer_.open(m);
     StepTimes times = step.ended(starts_[m], ends_[m]);
