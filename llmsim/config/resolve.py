@@ -68,25 +68,9 @@ def resolve(
         for _ in range(instance.layout.replicas):
             groups.append(replace(group, index=len(groups)))
     groups = resolve_afd(cluster, groups)
-    nodes = tuple(
-        Node(
-            index=i,
-            host_memory=_memory(node.cpu_mem) if node.cpu_mem else None,
-            groups=tuple(group.index for group in groups if group.node == i),
-            power=resolve_node_power(cluster, i),
-            pim=node.cpu_mem.pim_config if node.cpu_mem else None,
-            pim_table=node.cpu_mem.pim_table if node.cpu_mem else None,
-            price_per_hour=node.price_per_hour,
-            storage=_storage(node.storage),
-            processors=None
-            if node.cpu is None
-            else Processors(node.cpu.hardware.strip(), node.cpu.sockets),
-        )
-        for i, node in enumerate(cluster.nodes)
-    )
     return Deployment(
         cluster_path=cluster.path,
-        nodes=nodes,
+        nodes=tuple(_node(cluster, i, groups) for i in range(len(cluster.nodes))),
         groups=tuple(groups),
         link=_link(cluster),
         economics=Economics(cluster.grid_g_per_kwh, cluster.electricity_price_per_kwh),
@@ -100,6 +84,23 @@ def resolve(
         slo_classes=tuple(
             (name, limits.limits_ps()) for name, limits in cluster.slo_classes.items()
         ),
+    )
+
+
+def _node(cluster: Cluster, index: int, groups: list[Group]) -> Node:
+    """One node with the groups that are on it."""
+    node = cluster.nodes[index]
+    memory, cpu = node.cpu_mem, node.cpu
+    return Node(
+        index=index,
+        host_memory=_memory(memory) if memory else None,
+        groups=tuple(group.index for group in groups if group.node == index),
+        power=resolve_node_power(cluster, index),
+        pim=memory.pim_config if memory else None,
+        pim_table=memory.pim_table if memory else None,
+        price_per_hour=node.price_per_hour,
+        storage=_storage(node.storage),
+        processors=None if cpu is None else Processors(cpu.hardware.strip(), cpu.sockets),
     )
 
 

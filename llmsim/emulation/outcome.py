@@ -22,6 +22,7 @@ from llmsim.columns import (
 from llmsim.core import PS_PER_S
 from llmsim.emulation.devices import Schedule
 from llmsim.emulation.emulate import Emulated
+from llmsim.emulation.load import Answer
 from llmsim.export.files import check_writable_folder
 from llmsim.export.json import write_json
 from llmsim.simulate import native_simulation
@@ -140,28 +141,34 @@ def _request_columns(
     done = set(_finished(emulated, prepared))
     values: dict[str, list[Any]] = {column.name: [] for column in schema}
     for row in range(len(workload)):
-        answer = emulated.answers.get(row)
-        times = answer.token_ps if answer is not None else []
-        arrival = answer.arrival_ps if answer is not None else None
-        finish = times[-1] if row in done else None
-        name = str(row) if workload.request_id is None else workload.request_id[row]
         one = {
-            "request_id": name,
+            "request_id": str(row) if workload.request_id is None else workload.request_id[row],
             "model": prepared.lowered.groups[0].info.model_name,
-            "status": "finished" if row in done else "running" if times else "waiting",
-            "arrival_ps": arrival,
-            "first_token_ps": times[0] if times else None,
-            "finish_ps": finish,
-            "emitted_tokens": len(times),
             "input_tokens": int(workload.input_tokens[row]),
             "output_tokens": int(workload.output_tokens[row]),
-            "ttft_ps": times[0] - arrival if times and arrival is not None else None,
-            "e2el_ps": None if finish is None or arrival is None else finish - arrival,
-            "itl_ps": [after - before for before, after in pairwise(times)],
         }
-        for key, value in one.items():
+        for key, value in (one | _times(emulated.answers.get(row), done=row in done)).items():
             values[key].append(value)
     return values, schema
+
+
+def _times(answer: Answer | None, *, done: bool) -> dict[str, Any]:
+    """The columns of one request's answer, which it has got in full if `done`."""
+    if answer is None:
+        arrival, times = None, []
+    else:
+        arrival, times = answer.arrival_ps, answer.token_ps
+    first, finish = times[0] if times else None, times[-1] if done else None
+    return {
+        "status": "finished" if done else "running" if times else "waiting",
+        "arrival_ps": arrival,
+        "first_token_ps": first,
+        "finish_ps": finish,
+        "emitted_tokens": len(times),
+        "ttft_ps": None if first is None or arrival is None else first - arrival,
+        "e2el_ps": None if finish is None or arrival is None else finish - arrival,
+        "itl_ps": [after - before for before, after in pairwise(times)],
+    }
 
 
 Step = tuple[int, int, list[tuple[int, int, int]]]

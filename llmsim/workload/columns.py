@@ -2,13 +2,15 @@
 
 import sys
 from array import array
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llmsim.core import PS_PER_NS, Int32, Int64, UInt64, Workload
 from llmsim.workload.content import ContentHasher, content_hasher, reordered
+
+Value = TypeVar("Value")
 
 
 class WorkloadBuilder:
@@ -155,26 +157,20 @@ class WorkloadBuilder:
         n = len(self)
         arrival_ns = np.array(self._arrival_ns, dtype=np.int64)
         offsets, keys = self._content(n)
-        rows = _sorted_rows(arrival_ns, self._has_calls)
-        reorder = rows is not None
-        if rows is None:
-            rows = np.arange(n, dtype=np.int64)
-        else:
-            first = int(np.flatnonzero(rows != np.arange(n))[0])
-            offsets, keys = reordered(offsets, keys, rows)
-            note = (
-                f"{source}: the lines are not in order of arrival (request {first} is the first "
-                "out of place), so they "
-                "were sorted by arrival time; requests keep the number of their number in the file"
-            )
-            notes = (*notes, note)
+        given_order = np.arange(n, dtype=np.int64)
+        by_arrival = _sorted_rows(arrival_ns, self._has_calls)
+        rows = given_order if by_arrival is None else by_arrival
+        if by_arrival is not None:
+            offsets, keys = reordered(offsets, keys, by_arrival)
+            first = int(np.flatnonzero(by_arrival != given_order)[0])
+            notes = (*notes, _sorted_note(source, first))
         arrival_ns = arrival_ns[rows]
         tool_ps = np.zeros(n, dtype=np.int64)
         if self._tool_ns:
             waiting = np.fromiter(self._tool_ns, dtype=np.int64)
             tool_ps[waiting] = np.fromiter(self._tool_ns.values(), dtype=np.int64) * PS_PER_NS
         names = rows.tolist()
-        numbered = bool(self._request_ids) or reorder
+        numbered = bool(self._request_ids) or by_arrival is not None
         return Workload(
             arrival_ps=np.where(arrival_ns < 0, -1, arrival_ns * PS_PER_NS),
             input_tokens=np.array(self._input, dtype=np.int32)[rows],
@@ -187,9 +183,7 @@ class WorkloadBuilder:
             keys=keys,
             granularity=self.granularity,
             source=source,
-            session_id=[self._session_ids.get(row, "") for row in names]
-            if self._session_ids
-            else None,
+            session_id=_of_rows(self._session_ids, names, ""),
             request_id=[self._request_ids.get(row, str(row)) for row in names]
             if numbered
             else None,
@@ -204,11 +198,9 @@ class WorkloadBuilder:
             hidden=self._optional(self._hidden, 0, np.bool_, rows),
             extends=self._optional(self._extends, 0, np.bool_, rows),
             draft_depth=self._optional(self._draft_depth, -1, np.int32, rows),
-            acceptance_rate=_of_rows(self._acceptance_rate, names),
-            accepted_drafts=_of_rows(self._accepted_drafts, names),
-            slo_class=[self._slo_classes.get(row, "") for row in names]
-            if self._slo_classes
-            else None,
+            acceptance_rate=_of_rows(self._acceptance_rate, names, ()),
+            accepted_drafts=_of_rows(self._accepted_drafts, names, ()),
+            slo_class=_of_rows(self._slo_classes, names, ""),
             notes=notes,
         )
 
@@ -233,9 +225,17 @@ class WorkloadBuilder:
         return with_extensions(offsets, keys, extends, tokens // self.granularity)
 
 
-def _of_rows(given: dict[int, tuple[Any, ...]], rows: list[int]) -> list[tuple[Any, ...]] | None:
-    """The values of each row, none where it has none; None where no row has any."""
-    return [given.get(row, ()) for row in rows] if given else None
+def _of_rows(given: dict[int, Value], rows: list[int], fallback: Value) -> list[Value] | None:
+    """The value of each row, `fallback` where it has none; None where no row has any."""
+    return [given.get(row, fallback) for row in rows] if given else None
+
+
+def _sorted_note(source: str, first: int) -> str:
+    return (
+        f"{source}: the lines are not in order of arrival (request {first} is the first "
+        "out of place), so they "
+        "were sorted by arrival time; requests keep the number of their number in the file"
+    )
 
 
 def with_extensions(

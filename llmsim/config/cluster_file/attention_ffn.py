@@ -130,13 +130,11 @@ def _ffn_alone(keys: "LayoutKeys") -> "ParallelLayout":
     _same_size(keys, "ep_size", "ffn_ep_size")
     cut, spread = keys.ffn_tp_size or keys.tp_size, keys.ffn_ep_size or keys.ep_size
     pp, devices = keys.pp_size or 1, keys.num_npus
+    known = (cut or 1) * (spread or 1)
     if devices is None:
         if cut is not None or spread is not None:
             cut, spread = cut or 1, spread or 1
-        return ParallelLayout(
-            (cut or 1) * (spread or 1) * pp, (cut or 1) * (spread or 1), pp, spread, ffn_tp=cut
-        )
-    known = (cut or 1) * (spread or 1)
+        return ParallelLayout(known * pp, known, pp, spread, ffn_tp=cut)
     if devices % (known * pp) or (cut and spread and known * pp != devices):
         raise broken_rule(
             "num_npus",

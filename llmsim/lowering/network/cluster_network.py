@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from llmsim import _native
 from llmsim.config import Deployment, StorageSpec
+from llmsim.config.deployment import Node
 from llmsim.config.errors import InputError
 from llmsim.config.topology.file import TopologySpec
 from llmsim.lowering.network.topology import Routes
@@ -75,44 +76,11 @@ def cluster_network(
         )
         for group in deployment.groups
     )
-    near_latency_ps = deployment.link.latency_of(BETWEEN_GROUPS)
-    far_latency_ps = deployment.link.latency_of(BETWEEN_NODES)
-    hosts: list[int | None] = []
-    for node in deployment.nodes:
-        memory = node.host_memory
-        if memory is None:
-            hosts.append(None)
-            continue
-        field = f"nodes[{node.index}].cpu_mem.mem_bw"
-        link = add_link(deployment, config, field, memory.bandwidth_bytes_per_s, memory.latency_ps)
-        far = port_links(deployment, config, BETWEEN_NODES)
-        hosts.append(
-            config.add_place(node.index, (link, link), far, near_latency_ps=near_latency_ps)
-        )
-    pool = None
-    if deployment.pool is not None:
-        whole = deployment.pool.whole
-        field = "cxl_mem.mem_bw of all devices together"
-        link = add_link(deployment, config, field, whole.bandwidth_bytes_per_s, whole.latency_ps)
-        pool = config.add_place(EVERY_NODE, (link, link), (-1, -1), near_latency_ps=near_latency_ps)
-    drives = tuple(
-        None
-        if node.storage is None
-        else config.add_place(
-            node.index,
-            _drive(deployment, config, node.storage),
-            (-1, -1),
-            near_latency_ps=near_latency_ps,
-        )
-        for node in deployment.nodes
-    )
-    storage = None
-    if deployment.storage is not None:
-        drive = _drive(deployment, config, deployment.storage)
-        storage = config.add_place(
-            len(deployment.nodes), (-1, -1), drive, far_latency_ps=far_latency_ps
-        )
-    return ClusterNetwork(config, devices, tuple(hosts), pool, drives, storage)
+    hosts = tuple(_host(deployment, config, node) for node in deployment.nodes)
+    pool = _pool(deployment, config)
+    drives = tuple(_drive(deployment, config, node) for node in deployment.nodes)
+    storage = _cluster_storage(deployment, config)
+    return ClusterNetwork(config, devices, hosts, pool, drives, storage)
 
 
 def idle_pool_notes(deployment: Deployment, media: Collection[str]) -> tuple[str, ...]:
@@ -170,7 +138,55 @@ def add_link(
     return link
 
 
-def _drive(
+def _host(deployment: Deployment, config: "_native.NetworkConfig", node: Node) -> int | None:
+    """The place of a node's host memory."""
+    memory = node.host_memory
+    if memory is None:
+        return None
+    field = f"nodes[{node.index}].cpu_mem.mem_bw"
+    link = add_link(deployment, config, field, memory.bandwidth_bytes_per_s, memory.latency_ps)
+    far = port_links(deployment, config, BETWEEN_NODES)
+    near_latency_ps = deployment.link.latency_of(BETWEEN_GROUPS)
+    place: int = config.add_place(node.index, (link, link), far, near_latency_ps=near_latency_ps)
+    return place
+
+
+def _pool(deployment: Deployment, config: "_native.NetworkConfig") -> int | None:
+    """The place of the CXL pool, near to every node."""
+    if deployment.pool is None:
+        return None
+    whole = deployment.pool.whole
+    field = "cxl_mem.mem_bw of all devices together"
+    link = add_link(deployment, config, field, whole.bandwidth_bytes_per_s, whole.latency_ps)
+    near_latency_ps = deployment.link.latency_of(BETWEEN_GROUPS)
+    place: int = config.add_place(
+        EVERY_NODE, (link, link), (-1, -1), near_latency_ps=near_latency_ps
+    )
+    return place
+
+
+def _drive(deployment: Deployment, config: "_native.NetworkConfig", node: Node) -> int | None:
+    """The place of a node's storage."""
+    if node.storage is None:
+        return None
+    links = _storage_links(deployment, config, node.storage)
+    near_latency_ps = deployment.link.latency_of(BETWEEN_GROUPS)
+    place: int = config.add_place(node.index, links, (-1, -1), near_latency_ps=near_latency_ps)
+    return place
+
+
+def _cluster_storage(deployment: Deployment, config: "_native.NetworkConfig") -> int | None:
+    """The place of the cluster's storage, behind the network cards."""
+    if deployment.storage is None:
+        return None
+    links = _storage_links(deployment, config, deployment.storage)
+    far_latency_ps = deployment.link.latency_of(BETWEEN_NODES)
+    island = len(deployment.nodes)
+    place: int = config.add_place(island, (-1, -1), links, far_latency_ps=far_latency_ps)
+    return place
+
+
+def _storage_links(
     deployment: Deployment, config: "_native.NetworkConfig", storage: StorageSpec
 ) -> tuple[int, int]:
     """Links of reads and writes; what an operation waits for before its first byte is the drive's

@@ -276,15 +276,7 @@ StepPricer::Amount StepPricer::amount(const StepGraph& graph, const PriceKey& ke
 }
 
 void StepPricer::fill(const StepGraph& graph, StepPrices& prices) const {
-  prices.ps.resize(graph.prices.size());
-  prices.bytes.resize(graph.prices.size());
-  prices.units.resize(graph.prices.size());
-  for (std::size_t i = 0; i < graph.prices.size(); ++i) {
-    const Amount one = amount(graph, graph.prices[i]);
-    prices.ps[i] = one.ps;
-    prices.bytes[i] = one.bytes;
-    prices.units[i] = one.units;
-  }
+  fill_prices(graph, prices, [&](const PriceKey& key) { return amount(graph, key); });
   prices.draws = draws_[0];
 }
 

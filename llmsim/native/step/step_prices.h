@@ -39,6 +39,20 @@ struct StepPrices {
   }
 };
 
+// Sets the prices of the graph's nodes to what `amount` gives for their keys: ps, bytes and units.
+template <class Amount>
+void fill_prices(const StepGraph& graph, StepPrices& prices, const Amount& amount) {
+  prices.ps.resize(graph.prices.size());
+  prices.bytes.resize(graph.prices.size());
+  prices.units.resize(graph.prices.size());
+  for (std::size_t i = 0; i < graph.prices.size(); ++i) {
+    const auto one = amount(graph.prices[i]);
+    prices.ps[i] = one.ps;
+    prices.bytes[i] = one.bytes;
+    prices.units[i] = one.units;
+  }
+}
+
 // What is known of a member's step before it has run.
 struct OpenStep {
   Ps communication = 0;

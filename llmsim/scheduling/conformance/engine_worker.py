@@ -4,8 +4,6 @@
 folder as fourth argument it writes what the engine's scheduler did there instead.
 """
 
-import gzip
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +13,7 @@ from llmsim.scheduling.conformance import vllm_live
 from llmsim.scheduling.conformance.cases import Case
 from llmsim.scheduling.conformance.compare import compare, their_steps
 from llmsim.scheduling.conformance.random_cases import random_case
+from llmsim.scheduling.conformance.seeds import work, write_recording
 from llmsim.scheduling.conformance.vllm_live import (
     engine_profile_of,
     live_case,
@@ -54,20 +53,9 @@ def write_recordings(seed: int, cases: int, requests: int, folder: Path) -> None
     """One file for each seed; the same bytes every time."""
     version = vllm_live.installed_version()
     for number in range(seed, seed + cases):
-        text = json.dumps(recording(random_case(number, requests)), separators=(",", ":"))
-        path = folder / f"vllm_{version}_{number}.json.gz"
-        path.write_bytes(gzip.compress(text.encode(), mtime=0))
-
-
-def main(arguments: list[str]) -> None:
-    """Runs the module as a program."""
-    seed, cases, requests = (int(text) for text in arguments[:3])
-    if len(arguments) > 3:
-        write_recordings(seed, cases, requests, Path(arguments[3]))
-        return
-    for verdict in verdicts(seed, cases, requests):
-        print(json.dumps(verdict), flush=True)
+        case = recording(random_case(number, requests))
+        write_recording(case, folder / f"vllm_{version}_{number}.json.gz")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    work(sys.argv[1:], verdicts, write_recordings)

@@ -10,7 +10,8 @@ from llmsim.config.errors import InputError
 
 if TYPE_CHECKING:
     from llmsim.api.prepare import Prepared
-    from llmsim.export.step_graph.graph import Round
+    from llmsim.export.step_graph.graph import IterationGraph, Round
+    from llmsim.export.step_graph.nodes import GraphNode
     from llmsim.rounds.shared_links import SharedLink
 
 PS_PER_S = 10**12
@@ -76,9 +77,7 @@ def command(
     """Runs until the iteration, and writes it; returns the exit code."""
     from llmsim.api.prepare import prepare
     from llmsim.cli.run.arguments import checked_options, without_outputs
-    from llmsim.export.files import atomic_writer, check_writable, check_writable_folder
-    from llmsim.export.step_graph.chakra import write_chakra
-    from llmsim.export.step_graph.formats import as_dot, as_graphml, as_json
+    from llmsim.export.files import check_writable, check_writable_folder
     from llmsim.export.step_graph.graph import iteration_graph
     from llmsim.export.step_graph.run_times import in_run
     from llmsim.rounds.shared_links import shared_links
@@ -107,22 +106,43 @@ def command(
     ranks = _ranks(rank, graph.ranks)
     nodes = [node for node in graph.nodes if node.rank in ranks]
     if form == "et":
-        written = write_chakra(graph, ranks, output)
-        on = "" if graph.topology is None else f", for --network-backend={graph.topology.network}"
-        if graph.topology is not None and graph.topology.incast:
-            on += f" --incast={graph.topology.incast}"
-        typer.echo(f"{output}: {len(written)} files, {len(nodes)} nodes{on}")
-        return 0
+        _write_folder(graph, ranks, len(nodes), output)
+    else:
+        _write_file(graph, nodes, len(ranks), output, every_layer=every_layer)
+    return 0
+
+
+def _write_folder(graph: "IterationGraph", ranks: list[int], nodes: int, output: Path) -> None:
+    """Writes the Chakra traces of the ranks, which have so many nodes, and says what runs them."""
+    from llmsim.export.step_graph.chakra import write_chakra
+
+    written = write_chakra(graph, ranks, output)
+    on = "" if graph.topology is None else f", for --network-backend={graph.topology.network}"
+    if graph.topology is not None and graph.topology.incast:
+        on += f" --incast={graph.topology.incast}"
+    typer.echo(f"{output}: {len(written)} files, {nodes} nodes{on}")
+
+
+def _write_file(
+    graph: "IterationGraph",
+    nodes: list["GraphNode"],
+    ranks: int,
+    output: Path,
+    *,
+    every_layer: bool,
+) -> None:
+    """Writes the nodes of so many ranks in the format of the file's ending."""
+    from llmsim.export.files import atomic_writer
+    from llmsim.export.step_graph.formats import as_dot, as_graphml, as_json
+
+    form = FORMATS[output.suffix]
     if form == "dot":
         text = as_dot(graph, nodes, every_layer=every_layer)
     else:
         text = as_graphml(graph, nodes) if form == "graphml" else as_json(graph, nodes)
     with atomic_writer(output) as stream:
         stream.write(text)
-    typer.echo(
-        f"{output}: {len(nodes)} nodes of {len(ranks)} ranks, {graph.duration_ps / 1e6:.1f} us"
-    )
-    return 0
+    typer.echo(f"{output}: {len(nodes)} nodes of {ranks} ranks, {graph.duration_ps / 1e6:.1f} us")
 
 
 def _print_shared_links(found: "list[SharedLink]") -> None:

@@ -4,7 +4,6 @@
 folder as fourth argument it writes what SGLang's scheduler did there instead.
 """
 
-import gzip
 import json
 import os
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from llmsim.scheduling.conformance.cases import Case
+from llmsim.scheduling.conformance.seeds import work, write_recording
 from llmsim.scheduling.conformance.sglang.compare import first_difference
 from llmsim.scheduling.conformance.sglang.live import installed_version, their_steps
 from llmsim.scheduling.conformance.sglang.ours import our_steps
@@ -75,20 +75,8 @@ def write_recordings(seed: int, cases: int, requests: int, folder: Path) -> None
     for number in range(seed, seed + cases):
         case = random_case(number, requests)
         case |= {"engine": f"sglang {version}", "steps": recorded_steps(case)}
-        text = json.dumps(case, separators=(",", ":"))
-        path = folder / f"sglang_{version}_{number}.json.gz"
-        path.write_bytes(gzip.compress(text.encode(), mtime=0))
-
-
-def main(arguments: list[str]) -> None:
-    """Runs the module as a program."""
-    seed, cases, requests = (int(text) for text in arguments[:3])
-    if len(arguments) > 3:
-        write_recordings(seed, cases, requests, Path(arguments[3]))
-        return
-    for verdict in verdicts(seed, cases, requests):
-        print(json.dumps(verdict), flush=True)
+        write_recording(case, folder / f"sglang_{version}_{number}.json.gz")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    work(sys.argv[1:], verdicts, write_recordings)
