@@ -16,6 +16,10 @@ LINK_LATENCY_NS, NODE_LINK_GB_PER_S, NODE_LATENCY_NS = 1000, 50, 2000
 """No data sheet states latencies: the assumptions of the bundled files, as is one card of 400 Gb/s
 for each device.
 """
+HOST_MEMORY = {"mem_size": 1024, "mem_bw": 307.2, "mem_latency": 0}
+"""GiB, GB/s and ns of a node's host memory; an assumption: one socket with eight channels of
+DDR5-4800.
+"""
 
 
 @dataclass(frozen=True)
@@ -169,11 +173,12 @@ def starter_fields(
     link = sheet.intra_node_link_bytes_per_s / 1e9
     return {
         "description": f"{len(roles)} x {model}, each on {needed} {device}. Memory, bandwidth and "
-        "links from the data sheet; latencies and the link between nodes are assumptions.",
+        "links from the data sheet; latencies, host memory and the link between nodes are "
+        "assumptions.",
         "link_bw": [link, link, NODE_LINK_GB_PER_S],
         "link_latency": [LINK_LATENCY_NS, LINK_LATENCY_NS, NODE_LATENCY_NS],
         "nodes": [
-            {"instances": instances[first : first + per_node]}
+            {"cpu_mem": dict(HOST_MEMORY), "instances": instances[first : first + per_node]}
             for first in range(0, len(instances), per_node)
         ],
     }

@@ -11,6 +11,8 @@ NOTES = {
     "last number is an assumption, one card of 400 Gb/s for each device.",
     "link_latency": "ns of the same links; assumptions, as no data sheet states them.",
     "nodes": "One entry for each host; an instance never spans two nodes here.",
+    "cpu_mem": "GiB, GB/s and ns of the host memory; an assumption. Only KV tiers, offloaded "
+    "weights and operators on the host use it.",
     "model_name": "A bundled model, or the path of a config.json (docs/reference/models.md).",
     "hardware": "A bundled device, or the path of a data sheet.",
     "npu_mem": "GiB and GB/s of one device, from the data sheet; drivers report a little less.",
@@ -100,7 +102,11 @@ def _yaml(fields: Mapping[str, Any], engine: Any) -> Iterator[str]:
     yield "nodes:"
     told: set[str] = set()
     for node in fields["nodes"]:
-        yield "  - instances:"
+        if "cpu_mem" not in told:
+            yield f"  # {NOTES['cpu_mem']}"
+        told.add("cpu_mem")
+        yield f"  - cpu_mem: {json.dumps(node['cpu_mem'])}"
+        yield "    instances:"
         for instance in node["instances"]:
             if told >= set(instance) - {"npu_mem"}:
                 yield f"      - {json.dumps(instance)}"
@@ -119,7 +125,12 @@ def _nodes(nodes: list[Mapping[str, Any]]) -> Iterator[str]:
     """
     told: set[str] = set()
     for i, node in enumerate(nodes):
-        yield '    {"instances": ['
+        yield "    {"
+        if "cpu_mem" not in told:
+            yield f"      // {NOTES['cpu_mem']}"
+        told.add("cpu_mem")
+        yield f'      "cpu_mem": {json.dumps(node["cpu_mem"])},'
+        yield '      "instances": ['
         instances = node["instances"]
         for j, instance in enumerate(instances):
             comma = "," if j + 1 < len(instances) else ""

@@ -191,6 +191,8 @@ def with_workload(
         times = OutsideTimes(compiled.lowered, backend_of(options.outside))
         simulation = replace(simulation, step_times=times)
     objectives = _objectives(options, compiled.deployment, workload)
+    absent = _absent_classes(compiled.deployment, workload)
+    workload = replace(workload, notes=(*workload.notes, *absent)) if absent else workload
     return Prepared(
         compiled.deployment, compiled.lowered, workload, simulation, objectives=objectives
     )
@@ -206,6 +208,16 @@ def _objectives(options: RunOptions, deployment: "Deployment", workload: "Worklo
     given.check(present, "--goodput")
     declared = {name: dict(limits) for name, limits in deployment.slo_classes if name in present}
     return given.over(declared)
+
+
+def _absent_classes(deployment: "Deployment", workload: "Workload") -> list[str]:
+    """A note for each class of the cluster file that no request has."""
+    present = set(workload.slo_class or ())
+    return [
+        f'slo_classes.{name} changes nothing: no request of the trace has slo_class "{name}"'
+        for name, _ in deployment.slo_classes
+        if name not in present
+    ]
 
 
 def _lowering_options(options: RunOptions) -> "LoweringOptions":

@@ -123,6 +123,9 @@ def test_init_writes_a_commented_file_that_runs(
     command = capsys.readouterr().out.splitlines()[-1].split()
     assert main([*command[1:], "--num-reqs", "2", "--cost-source", "roofline", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["completed"] == 2
+    tiers = ["--cost-source", "roofline", "--enable-prefix-caching", "--prefix-storage", "CPU"]
+    assert main([*command[1:], "--num-reqs", "2", *tiers, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["completed"] == 2
     assert "--force" in refused(capsys, "init", "-o", "c.json", *given)
     assert main(["init", "-o", "c.json", "--force", *given]) == 0
 

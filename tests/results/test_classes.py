@@ -185,6 +185,11 @@ def test_targets_of_the_cluster_file(tmp_path: Path) -> None:
     fields["slo_classes"].pop("x")
     found = llmsim.run(fields, lines(tmp_path)).summary["classes"]
     assert [found[name]["goodput"]["share"] for name in ("batch", "chat")] == [1.0, 0.0]
+    fields["slo_classes"]["night"] = {"ttft_ms": 1}
+    (note,) = [one for one in llmsim.run(fields, lines(tmp_path)).notes if "slo_classes" in one]
+    assert note.endswith(
+        'slo_classes.night changes nothing: no request of the trace has slo_class "night"'
+    )
     found = llmsim.run(fields, lines(tmp_path), goodput=["chat=e2el:60000"]).summary["classes"]
     assert [found[name]["goodput"]["share"] for name in ("batch", "chat")] == [1.0, 1.0]
     trace = tmp_path / "bad.jsonl"

@@ -76,7 +76,7 @@ def test_a_unit_that_is_given_holds(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "options", "said"),
     [
-        ("a,b,c\n1,2,3\n", "", "columns=ARRIVAL|PROMPT|ANSWER names its columns"),
+        ("a,b,c\n1,2,3\n", "", "trace:FILE,columns=ARRIVAL|PROMPT|ANSWER names them"),
         ("a,b,c\n1,2,3\n", ",columns=a|b|d", ':1:1: the column "d" is missing'),
         ("a,b,c\n1,2,3\n", ",columns=a|b", "must be three names of columns"),
         ("a,b,c\n1,2,3\nx,2,3\n", ",columns=a|b|c", ':3:1: "a" is "x", but must be a time'),

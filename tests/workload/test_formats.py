@@ -314,7 +314,10 @@ def test_baseten_parquet_and_arrow(tmp_path):
         (b"", "the trace is empty"),
         (b"\n \n", "the trace is empty"),
         (b"hello", ':1: not a trace that is known: it begins with "hello"'),
-        (b"a,b,c\n1,2,3\n", "(columns a, b, c; columns=ARRIVAL|PROMPT|ANSWER names its columns)"),
+        (
+            b"a,b,c\n1,2,3\n",
+            "(columns a, b, c; trace:FILE,columns=ARRIVAL|PROMPT|ANSWER names them)",
+        ),
         (b'{"a": 1}\n', "not a trace that is known"),
         (b"TIMESTAMP,ContextTokens,GeneratedTokens\n", "the trace is empty"),
         (

@@ -1,10 +1,11 @@
 """How two runs differ, metric by metric, and which differences are more than chance.
 
 One pair of runs is tested by its request pairs: a circular block bootstrap (D. N. Politis and
-J. P. Romano, 1992) over the requests in order of arrival, with blocks of sqrt(n) requests, since
-requests that queue together share their fate. Several pairs, one per seed, are tested by Student's
-t over the pairs. Holm's procedure (S. Holm, 1979) keeps the chance of any false alarm over all
-metrics at `alpha`.
+J. P. Romano, 1992) over the requests in order of arrival, with blocks of 2 sqrt(n) requests, since
+requests that queue together share their fate. Its standard error rests on few blocks, and that of a
+percentile on the requests beyond it: Student's t has as many degrees of freedom, less one. Several
+pairs, one per seed, are tested by Student's t over the pairs. Holm's procedure (S. Holm, 1979)
+keeps the chance of any false alarm over all metrics at `alpha`.
 """
 
 import math
@@ -39,6 +40,8 @@ WHOLE_RUN: Mapping[str, Callable[[Recording], float]] = {
 RESAMPLED_VALUES = 20_000_000
 """Values drawn for one statistic: bounds time and memory for long runs."""
 MOST_RESAMPLES, FEWEST_RESAMPLES = 500, 100
+FEWEST_BLOCKS = 8
+"""Of the block bootstrap: short runs have shorter blocks, so that resamples differ."""
 
 
 @dataclass(frozen=True)
@@ -103,9 +106,21 @@ def _of_requests(
     (a, b), (before, after) = values[0], ends[0]
     errors = _resampled_deltas(a, b, np.random.default_rng(seed)).std(axis=0, ddof=1)
     return {
-        name: _tested(float(before[at]), float(after[at]), float(errors[at]), _normal, alpha)
-        for at, name in enumerate(STATISTICS)
+        name: _tested(
+            float(before[at]), float(after[at]), float(errors[at]), _freedom(len(a), tail), alpha
+        )
+        for at, (name, tail) in enumerate(STATISTICS.items())
     }
+
+
+def _freedom(count: int, percentile: float | None) -> int:
+    """Degrees of freedom of a statistic of `count` requests: its blocks, or the requests beyond the
+    percentile where those are fewer, less one.
+    """
+    observed = count / _block_length(count)
+    if percentile is not None:
+        observed = min(observed, count * (1 - percentile / 100))
+    return max(1, round(observed) - 1)
 
 
 def _statistics(values: Float64) -> Float64:
@@ -135,8 +150,12 @@ def _resampled_deltas(a: Float64, b: Float64, rng: np.random.Generator) -> Float
     return deltas
 
 
+def _block_length(count: int) -> int:
+    return max(1, min(round(2 * math.sqrt(count)), count // FEWEST_BLOCKS))
+
+
 def _block_rows(count: int, rng: np.random.Generator) -> Int64:
-    length = max(1, round(math.sqrt(count)))
+    length = _block_length(count)
     starts = rng.integers(0, count, size=-(-count // length))
     rows = (starts[:, None] + np.arange(length)[None, :]) % count
     return rows.ravel()[:count]
@@ -144,40 +163,23 @@ def _block_rows(count: int, rng: np.random.Generator) -> Int64:
 
 def _of_seeds(ends: Sequence[tuple[float, float]], alpha: float) -> Difference:
     """Student's t over the pairs' differences in percent."""
-    from scipy.stats import t
-
     a, b = (float(np.mean([one[side] for one in ends])) for side in (0, 1))
     deltas = np.array([_percent(*one) or 0.0 for one in ends])
     error = float(deltas.std(ddof=1)) / math.sqrt(len(ends))
-    freedom = len(ends) - 1
-
-    def two_sided(score: float, level: float) -> tuple[float, float]:
-        return 2 * float(t.sf(score, freedom)), float(t.ppf(1 - level / 2, freedom))
-
-    return _tested(a, b, error, two_sided, alpha)
+    return _tested(a, b, error, len(ends) - 1, alpha)
 
 
-def _normal(score: float, level: float) -> tuple[float, float]:
-    """The two-sided probability of a normal score, and the score of a level."""
-    from statistics import NormalDist
+def _tested(a: float, b: float, error: float, freedom: int, alpha: float) -> Difference:
+    """Student's t of a difference whose standard error in percent is `error`."""
+    from scipy.stats import t
 
-    return math.erfc(score / math.sqrt(2)), NormalDist().inv_cdf(1 - level / 2)
-
-
-def _tested(
-    a: float,
-    b: float,
-    error: float,
-    two_sided: Callable[[float, float], tuple[float, float]],
-    alpha: float,
-) -> Difference:
-    """`error` is the standard error of the difference in percent."""
     delta = _percent(a, b)
     if delta is None:
         return Difference(a, b, None, None)
     if error == 0:
         return Difference(a, b, (delta, delta), 1.0 if delta == 0 else 0.0)
-    p, width = two_sided(abs(delta) / error, alpha)
+    p = 2 * float(t.sf(abs(delta) / error, freedom))
+    width = float(t.ppf(1 - alpha / 2, freedom))
     return Difference(a, b, (delta - width * error, delta + width * error), p)
 
 

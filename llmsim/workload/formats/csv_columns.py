@@ -112,8 +112,8 @@ def _columns(table: Table, head: Head) -> tuple[str, str, str]:
             raise table.refusal(
                 1,
                 (
-                    f"which column counts the tokens of the {what}? columns=ARRIVAL|PROMPT|ANSWER "
-                    "names them"
+                    f"which column counts the tokens of the {what}? "
+                    "trace:FILE,columns=ARRIVAL|PROMPT|ANSWER names them"
                 ),
             )
     return found[0] or "", found[1] or "", found[2] or ""
