@@ -26,6 +26,8 @@ ABLATED = (
     "decode_skew",
     "cold_kv",
     "kv_write",
+    "mixed_step",
+    "sustained_clock",
     "expert_choice",
     "async_lag",
     "api_latency",

@@ -33,10 +33,10 @@ class Interval:
 
 
 def intervals(rows: Sequence[Row]) -> list[Interval]:
-    """One for each metric with enough points; graded A or B."""
+    """One for each metric with enough points that count."""
     found = []
     for metric in METRICS:
-        known = [row for row in rows if metric in row.errors and row.point.grade in "AB"]
+        known = [row for row in rows if metric in row.errors and row.point.counted]
         if len(known) < FEWEST:
             continue
         ratios = np.array([_log_ratio(row, metric) for row in known])
@@ -72,7 +72,7 @@ FIGURES = {"throughput": "output_throughput", "ttft": "mean_ttft_ms", "tpot": "m
 
 def error_bars_json(found: Sequence[Interval], rows: Sequence[Row]) -> str:
     """The intervals as a run reads them (llmsim/results/error_bars.py)."""
-    known = {row.point.system for row in rows if row.errors and row.point.grade in "AB"}
+    known = {row.point.system for row in rows if row.errors and row.point.counted}
     figures = {
         FIGURES[one.metric]: {
             "points": one.points,

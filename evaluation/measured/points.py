@@ -2,7 +2,8 @@
 
 import csv
 import math
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -53,6 +54,34 @@ class Point:
     """What the page's client asked: "chat" or "completions"; empty: not known."""
     trace: str = ""
     """Trace of the data folder that the run served, with its arrivals."""
+    running: int = 0
+    """Most sequences at once that the page's command allows; 0: it does not say."""
+
+    @property
+    def gave(self) -> str:
+        """The constant of the simulator that comes from this row; empty: none."""
+        return GAVE.get(self.name, "")
+
+    @property
+    def counted(self) -> bool:
+        """Whether medians, intervals and targets include the row."""
+        return self.grade in "AB" and not self.gave
+
+    @property
+    def contradiction(self) -> str:
+        """What in the row's own figures cannot be true together; empty: nothing.
+
+        By Little's law, tokens/s times the time per token is the mean number of sequences that
+        decode. It cannot exceed what the client and the engine's options allow.
+        """
+        if not {"throughput", "tpot"} <= set(self.real):
+            return ""
+        decoding = self.real["throughput"] * self.real["tpot"]
+        limits = (self.requests, self.concurrency, self.running)
+        most = min((limit for limit in limits if limit), default=0)
+        if not most or decoding <= SLACK * most:
+            return ""
+        return f"{decoding:.0f} sequences decode by its throughput and TPOT, of at most {most}"
 
     @property
     def system(self) -> str:
@@ -60,11 +89,18 @@ class Point:
         return f"{self.model} on {self.devices} {self.hardware}"
 
 
+GAVE = {"q8_h100_bs1": "host.step_ns of the profile vllm-0.11"}
+"""Rows that gave a constant: they are shown, but not counted."""
+SLACK = 1.05
+"""How far the figures of a page may miss its own limits, since they are rounded means."""
+
+
 def read_points(path: Path) -> list[Point]:
     """Every row with a time or a throughput; rows of start-up logs are in the KV table."""
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    return [_point(row) for row in rows if not row["id"].startswith("kv_")]
+    points = [_point(row) for row in rows if not row["id"].startswith("kv_")]
+    return [replace(one, grade="C") if one.contradiction else one for one in points]
 
 
 LENGTHS = {
@@ -103,6 +139,7 @@ def _point(row: dict[str, str]) -> Point:
         output_tokens=_number(outputs),
         concurrency=0 if row["max_concurrency"] == "inf" else int(row["max_concurrency"]),
         options=_options(row),
+        running=_most_running(row["serve_options"]),
         endpoint=next((name for page, name in ENDPOINTS.items() if page in row["source"]), ""),
         grade=row["grade"],
         real={name: value for name, value in real.items() if not math.isnan(value)},
@@ -129,6 +166,12 @@ def _options(row: dict[str, str]) -> tuple[str, ...]:
     if "--no-enable-prefix-caching" in words:
         found["--no-enable-prefix-caching"] = ""
     return tuple(word for pair in found.items() for word in pair if word)
+
+
+def _most_running(serve_options: str) -> int:
+    """The limit of running sequences in a published command."""
+    found = re.search(r"max-num-seqs?[ =](\d+)", serve_options)
+    return int(found[1]) if found else 0
 
 
 def _number(text: str) -> float:

@@ -69,23 +69,21 @@ def terms_markdown(rows: Sequence[Row], without: Mapping[str, Sequence[Row]]) ->
         "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     for name, found in {"nothing": rows, **without}.items():
-        cells = [_median(found, metric, "AB") for metric in METRICS]
-        cells += [_median(found, metric, "C") for metric in ("throughput", "ttft")]
+        counted = [row for row in found if row.point.counted]
+        bounded = [row for row in found if row.point.grade == "C"]
+        cells = [_median(counted, metric) for metric in METRICS]
+        cells += [_median(bounded, metric) for metric in ("throughput", "ttft")]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _median(rows: Sequence[Row], metric: str, grades: str) -> str:
-    errors = [
-        abs(row.errors[metric])
-        for row in rows
-        if metric in row.errors and row.point.grade in grades
-    ]
+def _median(rows: Sequence[Row], metric: str) -> str:
+    errors = [abs(row.errors[metric]) for row in rows if metric in row.errors]
     return f"{statistics.median(errors):.1f}" if errors else ""
 
 
 def points_markdown(rows: Sequence[Row]) -> str:
-    """Every point, then medians of grades A and B, then what was skipped."""
+    """Every point, then medians of those that count, then what does not count or was skipped."""
     lines = [
         "| point | engine | grade | throughput, % | TTFT, % | TPOT, % |",
         "| --- | --- | --- | ---: | ---: | ---: |",
@@ -96,8 +94,18 @@ def points_markdown(rows: Sequence[Row]) -> str:
         cells = [f"{row.errors[name]:+.1f}" if name in row.errors else "" for name in METRICS]
         engine = f"{row.point.engine} {row.point.version or '?'}"
         lines.append(f"| {row.point.name} | {engine} | {row.point.grade} | {' | '.join(cells)} |")
-    lines += ["", *summary_lines([row for row in rows if row.point.grade in "AB"]), ""]
+    lines += ["", *summary_lines([row for row in rows if row.point.counted]), ""]
     lines += [f"- {row.point.name}: skipped, {row.skipped}" for row in rows if row.skipped]
+    lines += [
+        f"- {row.point.name}: not counted, it gave {row.point.gave}"
+        for row in rows
+        if row.point.gave
+    ]
+    lines += [
+        f"- {row.point.name}: grade C, {row.point.contradiction}"
+        for row in rows
+        if row.point.contradiction
+    ]
     return "\n".join(lines)
 
 

@@ -92,6 +92,10 @@ class CostRequest:
     """Measured decodes are raised to what cold KV takes; False: as the silicon database has them
     (`cold_kv` off).
     """
+    sustained_clock: bool = True
+    """Measured matrices take as long as at the clock that the power limit allows; False: as the
+    silicon database has them (`sustained_clock` off).
+    """
 
     @property
     def table_tokens(self) -> int:

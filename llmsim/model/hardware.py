@@ -28,6 +28,8 @@ _LEAST = {
     "network_card_bytes_per_s": 1,
     "decode_skew_stream_bytes_per_s": 1,
     "l2_bandwidth_bytes_per_s": 1,
+    "idle_w": 1,
+    "switching_fj_per_flop": 1,
 }
 _MOST = 10**18
 """Of any number of a data sheet: a unit was mistaken beyond it."""

@@ -276,6 +276,11 @@ class Hardware:
     cache takes beyond its bytes at the memory's rate; one thread block for each sequence and KV
     head. Empty: never measured with cold KV.
     """
+    idle_w: int | None = None
+    """Board power of a device that does nothing; None: unknown."""
+    switching_fj_per_flop: int | None = None
+    """Energy of one operation of dense matrices with random data at the full clock; None: unknown.
+    """
     link_domain_devices: int | None = None
     """Devices that links of `intra_node_link_bytes_per_s` join at most, in a server or NVLink
     domain; None: unknown.

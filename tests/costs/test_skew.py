@@ -73,9 +73,31 @@ def test_the_mixed_kernel_reads_keys_and_values_once_per_query_head(
     assert sheet is not None and sheet.attention_kernel == "fa2"
     ps_per_token = 32 * 2 * 128 * element_bytes * 10**12 / sheet.l2_bandwidth_bytes_per_s
     assert mixed_decode_q20(wanted, attention) == round(ps_per_token * (1 << SKEW_FRACTION_BITS))
-    for unknown in (
-        None,
-        replace(sheet, attention_kernel="fa3"),
-        replace(sheet, l2_bandwidth_bytes_per_s=0),
-    ):
+    for unknown in (None, replace(sheet, attention_kernel="fa3")):
         assert mixed_decode_q20(replace(wanted, hardware=unknown), attention) == 0
+
+
+def test_a_card_without_a_measured_rate_computes_whole_tiles() -> None:
+    """64 rows for the one of a decode, at the share of the dense rate that the measured card has;
+    other kernels, and bundles of the machine itself, have no such loss.
+    """
+    wanted = request(hardware="A100")
+    attention = next(op for op in wanted.operators if op.kind == "attention")
+    ps_per_token = 32 * 64 * 4 * 128 * 10**12 / (0.41 * 312e12)
+    found = mixed_decode_q20(wanted, attention)
+    assert found == round(ps_per_token * (1 << SKEW_FRACTION_BITS))
+    assert mixed_decode_q20(wanted, attention, derived=False) == 0
+    sinks = replace(wanted, model=replace(wanted.model, attention_sinks=True))
+    assert mixed_decode_q20(sinks, attention) == 0
+    unknown = replace(wanted.hardware, flops={})
+    assert mixed_decode_q20(replace(wanted, hardware=unknown), attention) == 0
+
+
+def test_the_derived_share_is_that_of_the_measured_card() -> None:
+    """One row of 64 at 3 TB/s from L2 on the RTX PRO 6000 is 0.41 of its dense rate."""
+    wanted = request(hardware="RTXPRO6000")
+    attention = next(op for op in wanted.operators if op.kind == "attention")
+    assert wanted.hardware is not None
+    unmeasured = replace(wanted.hardware, l2_bandwidth_bytes_per_s=None)
+    derived = mixed_decode_q20(replace(wanted, hardware=unmeasured), attention)
+    assert derived == pytest.approx(mixed_decode_q20(wanted, attention), rel=0.01)

@@ -45,6 +45,28 @@ def test_rows_become_points(table: Path) -> None:
     assert two.real == {"throughput": 9}
 
 
+def test_rows_that_contradict_themselves_or_gave_a_constant_do_not_count(table: Path) -> None:
+    """250 tokens/s of 7.5 ms are 1.9 decoding sequences; a client of 2 allows 2.1, one of 1 does
+    not.
+    """
+    one = read_points(table)[0]
+    assert one.counted and not one.contradiction
+    alone = replace(one, concurrency=1)
+    assert alone.contradiction == "2 sequences decode by its throughput and TPOT, of at most 1"
+    text = table.read_text(encoding="utf-8")
+    table.write_text(text.replace("at t=0,2,", "at t=0,inf,"), encoding="utf-8")
+    assert read_points(table)[0].grade == "A"
+    stated = text.replace("at t=0,2,vllm", "at t=0,inf,max-num-seq 1 vllm")
+    table.write_text(stated, encoding="utf-8")
+    (lone, _) = read_points(table)
+    assert (lone.running, lone.grade, lone.counted) == (1, "C", False)
+    source = replace(one, name="q8_h100_bs1")
+    assert source.gave and not source.counted
+    shown = points_markdown([Row(source, {"tpot": 1.0}), Row(lone, {"tpot": 2.0})])
+    assert "q8_h100_bs1: not counted" in shown and "one: grade C, 2 sequences" in shown
+    assert "| tpot | 0" not in shown and "| tpot | 1" not in shown
+
+
 def test_a_point_is_simulated_and_tabulated(table: Path, tmp_path: Path) -> None:
     pytest.importorskip("aiconfigurator_core")
     one, two = read_points(table)

@@ -112,6 +112,14 @@ TERMS: Mapping[str, Term] = MappingProxyType(
             "a decode costs what the database's repeated call did, which the cache had served",
             "the database's own rows beyond the cache, and the card's decode_cold_ns (data sheet)",
         ),
+        "sustained_clock": Term(
+            (
+                "matrices run at the clock that the power limit allows, where a cost source timed "
+                "bursts"
+            ),
+            "matrices run for any time as fast as the database's short calls did",
+            "the card's idle_w, tdp_w and switching_fj_per_flop (data sheet)",
+        ),
         "kernel_gap": Term(
             "idle time between two kernels, where a cost source states one",
             "kernels follow each other without a gap",
@@ -126,6 +134,7 @@ it is part of the shape of the attention price itself, and has no variant withou
 OPERATORS = ("kernel_gap", "kv_write", "expert_choice")
 """Terms that are an operator of that name."""
 COLD_KV = "cold_kv"
+SUSTAINED_CLOCK = "sustained_clock"
 
 
 def check_terms(names: Sequence[str]) -> None:

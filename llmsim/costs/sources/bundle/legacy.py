@@ -104,7 +104,7 @@ class OlderBundleSource(CostSource):
             rows = found.decodes
             self._peak_rates.decodes(op, found.path, rows.first * rows.second, rows.us)
         kappa, how = skew_q20(self._request, op)
-        grid = found.grid(mixed_decode_q20(self._request, op))
+        grid = found.grid(mixed_decode_q20(self._request, op, derived=False))
         for note in found.notes:
             self._note(note)
         return SplitAttention(

@@ -52,6 +52,13 @@ MOE_DTYPES = {
 }
 
 
+WEIGHT_ONLY = {"fp4": "int4_wo"}
+"""Weights of 4 bits that a card without such units widens in the kernel, by the measured kernel of
+the same kind: vLLM runs MXFP4 experts on it with Marlin (log in its issue 23278), which is also the
+kernel of the int4 rows.
+"""
+
+
 GATED, PLAIN = 3, 2
 """Matrices of one expert: gate, up and down, or up and down alone."""
 MEASURED_PLAIN = {(1856, 6, 128), (2688, 22, 512), (5120, 22, 512)}
@@ -100,8 +107,7 @@ def moe_curve(
     by token count.
     """
     wanted = wanted_shape(op, request)
-    names = MOE_DTYPES.get(op.weight_dtype, ())
-    for dtype in reversed(names) if request.model.weight_block is None else names:
+    for dtype in _dtypes_in_order(op.weight_dtype, request):
         for table in tables:
             rows = read_columns(table.path, COLUMNS)
             keep = rows["moe_dtype"] == dtype
@@ -112,6 +118,14 @@ def moe_curve(
                     rows, wanted, op, peak_rates, element_bytes, last, f"{table.label} {dtype}"
                 )
     return None
+
+
+def _dtypes_in_order(weight_dtype: str, request: CostRequest) -> list[str]:
+    """The tables' names of a dtype, the likeliest first, and what stands in for it last."""
+    names = MOE_DTYPES.get(weight_dtype, ())
+    ordered = list(names if request.model.weight_block is not None else reversed(names))
+    stand_in = WEIGHT_ONLY.get(weight_dtype)
+    return ordered if stand_in is None else [*ordered, stand_in]
 
 
 def _measured_routing(op: Moe, request: CostRequest) -> str:

@@ -43,6 +43,7 @@ from llmsim.costs.sources.silicon.sparse_mla import (
     sparse_attention,
     sparse_prefills,
 )
+from llmsim.costs.sources.silicon.sustained_clock import sustained
 from llmsim.model import Attention, Collective, Gemm, Moe, StateSpace, dtype_bytes, short_dtype
 
 if TYPE_CHECKING:
@@ -126,9 +127,12 @@ class SiliconSource(CostSource):
                 return None
             case Gemm() | Moe():
                 curve = self._matrices(op, last)
-                if curve is not None:
-                    self._compare_with_wide(op, curve)
-                return curve
+                if curve is None:
+                    return None
+                self._compare_with_wide(op, curve)
+                if not self._request.sustained_clock:
+                    return curve
+                return sustained(curve, op, self._request.hardware)
             case _:
                 return self._lit(op, self._elementwise(op, last))
 
