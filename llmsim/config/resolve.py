@@ -195,7 +195,9 @@ def _engine(
             f"{args.scheduler} ({args.origin['scheduler']}): {reason}; say pp_size 1, or choose "
             "another scheduler"
         )
-    if stages == 1 or not args.async_scheduling:
+    if stages == 1:
+        return _between_processes(args, profile, instance.layout.num_devices)
+    if not args.async_scheduling:
         return args
     if not args.is_default("async_scheduling"):
         check_async_stages(args, profile, cluster.position(location), stages)
@@ -204,6 +206,18 @@ def _engine(
         return args
     origin = {**args.origin, "async_scheduling": f"off with {stages} pipeline stages"}
     return replace(args, async_scheduling=False, origin=MappingProxyType(origin))
+
+
+def _between_processes(args: EngineArgs, profile: EngineProfile, devices: int) -> EngineArgs:
+    """A group of several devices has a process for each, which the engine's process tells of every
+    step and hears from; a synchronous engine waits for both.
+    """
+    ranks_ps = ns_to_ps(profile.host_ranks_ns)
+    ours = f"engine profile {profile.name}, synchronous"
+    if devices == 1 or not ranks_ps or args.origin["host_gap_ps"] != ours:
+        return args
+    origin = {**args.origin, "host_gap_ps": f"{ours}, several devices"}
+    return replace(args, host_gap_ps=args.host_gap_ps + ranks_ps, origin=MappingProxyType(origin))
 
 
 def _offloading(

@@ -84,6 +84,22 @@ def test_host_time_shows_without_async_scheduling() -> None:
     assert engine(async_scheduling=False, scheduler="orca").host_gap_ps == 0
 
 
+def test_groups_of_several_devices_take_longer_between_steps() -> None:
+    """3.1 ms of vLLM 0.11, unless the gap is given or the engine schedules ahead."""
+
+    def of_two(**overrides: Any) -> EngineArgs:
+        document = small()
+        instance(document).update(num_npus=2, tp_size=2, hardware="H100")
+        return resolve(parsed(document), EngineOverrides(**overrides)).groups[0].engine
+
+    found = of_two(engine_profile="vllm-0.11")
+    assert found.host_gap_ps == 600_000_000 + 3_100_000_000
+    assert found.origin["host_gap_ps"] == "engine profile vllm-0.11, synchronous, several devices"
+    assert of_two(engine_profile="vllm-0.6").host_gap_ps == 1_500_000_000
+    assert of_two(engine_profile="vllm-0.11", host_gap_ns=7).host_gap_ps == 7_000
+    assert of_two(engine_profile="vllm-0.11", async_scheduling=True).host_gap_ps == 0
+
+
 def test_a_profile_starts_from_an_earlier_one() -> None:
     thirteen, base = load_profile("vllm-0.13"), load_profile("vllm-0.19")
     assert thirteen.device_classes == base.device_classes

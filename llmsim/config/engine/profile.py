@@ -202,6 +202,8 @@ class EngineProfile:
     sequence of the step.
     """
     host_sequence_ns: int = 0
+    host_ranks_ns: int = 0
+    """What a synchronous engine adds between two steps of a group of several devices."""
     pads_new_decodes: bool = False
     """With drafts, a request that starts with one token takes as many as a verification, or waits
     for room for them.
@@ -312,6 +314,7 @@ def load_profile(name: str) -> EngineProfile:
         eager_launch_ns=data["launch"]["eager_ns"],
         host_gap_ns=host.get("step_ns", 0),
         host_sequence_ns=host.get("sequence_ns", 0),
+        host_ranks_ns=host.get("ranks_ns", 0),
         frontend=MappingProxyType(
             {name: FrontendCosts(**costs) for name, costs in (data.get("frontend") or {}).items()}
         ),
