@@ -12,12 +12,13 @@ from pathlib import Path
 
 from llmsim.cli.arguments import OneSentenceParser
 from measured.artifact import artifact_points
+from measured.beside import beside_points
 from measured.intervals import error_bars_json, intervals, intervals_markdown
 from measured.kv import predict, read_servers
 from measured.points import Point, Skipped, read_points
 from measured.report import KvRow, Row, kv_markdown, points_markdown, terms_markdown
 from measured.runs import simulate
-from measured.texts import INTERVALS, INTRODUCTION, KV, TERMS, WRONG
+from measured.texts import BESIDE, INTERVALS, INTRODUCTION, KV, TERMS, WRONG
 
 ABLATED = (
     "frontend",
@@ -60,6 +61,9 @@ def main() -> int:
             options.error_bars.write_text(error_bars_json(found, rows), encoding="utf-8")
         if not options.only:
             parts += [TERMS, terms_markdown(rows, without_terms(points, options, Path(scratch)))]
+        if not options.only:
+            beside = point_rows(beside_points(), options.data, Path(scratch), more, options.profile)
+            parts += [BESIDE, points_markdown(beside)]
         logs = options.data / "kv_logs" / "kv_logs.csv"
         if logs.exists() and not options.only:
             parts += [KV, kv_markdown(kv_rows(logs, Path(scratch)))]

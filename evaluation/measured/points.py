@@ -57,10 +57,13 @@ class Point:
     running: int = 0
     """Most sequences at once that the page's command allows; 0: it does not say."""
 
+    gives: str = ""
+    """The constant of the simulator that comes from this run; empty: none, or one of `GAVE`."""
+
     @property
     def gave(self) -> str:
-        """The constant of the simulator that comes from this row; empty: none."""
-        return GAVE.get(self.name, "")
+        """The constant of the simulator that comes from this run; empty: none."""
+        return self.gives or GAVE.get(self.name, "")
 
     @property
     def counted(self) -> bool:
@@ -150,8 +153,11 @@ def _point(row: dict[str, str]) -> Point:
     )
 
 
-ENDPOINTS = {"gpustack": "chat"}
-"""Pages that state their client's endpoint (vllm bench serve --backend openai-chat)."""
+ENDPOINTS = {"gpustack": "chat", "LambdaLabsML": "completions", "InferenceX": "completions"}
+"""Pages that state their client's endpoint: vllm bench serve --backend openai-chat; result files
+with the backend vllm, which asks for completions; benchmark_lib.sh of InferenceX, whose default is
+completions.
+"""
 SERVE_OPTIONS = ("--max-model-len", "--gpu-memory-utilization")
 """Options of the published command that the simulator has, too; each takes a value."""
 

@@ -26,20 +26,29 @@ TERMS = """## What each term is worth
 
 Median absolute errors of the points above with one fidelity term removed (`--disable-term`).
 """
+BESIDE = """## Beside the table
+
+Other published runs, not among the points above: those that gave a constant, and those that test
+terms on other loads. `python evaluation/published_constants.py` derives the constants again.
+"""
 WRONG = """## What stays wrong, and why
 
 Causes are what the pages and the differences suggest; none was measured here.
 
-- TTFT of `q8_*`: the chat endpoint of this machine answers some 47 ms later than the engine at low load, and machines that are
-  busy take 8 to 13 ms for each request.
-- `q235_h100_*`: the front end takes less time there; the model's chat template is short.
+- TTFT of `q8_*` and `r1_h200_share_c4`: these machines answer chats some 40 to 50 ms later than the engine at low load; GLM-4.6 on a
+  machine of the same kind does not, and nothing on the pages says why.
+- TTFT of `dsr1_h200_sgl_*`: the first requests meet a cold server (99th percentile 2.0 and 2.7 s, five times the mean).
+- `o120_h100_*` and `q14_h100_*`: the batch agrees, the steps are too fast. With prompts of 128 tokens the same kind of H100 takes
+  581 ms for 8,192 tokens of Qwen3-14B, 42 % of the data sheet's rate, and an A100 of the same pages 82 %. Other pages' H100 do not.
+- `q235_h100_*`: KV capacity and steps are both a little short; the front end takes less time there, since the template is short.
 - `*_share`: 1,000 sequences at once; steps of the real servers take longer than the tables' sums.
-- `h100_*`: the version and its options are not published. Prefill and decode apart (`h100_pdd`) also lacks the cost of
-  the KV connector in each decode step.
-- `q14_a100_4k`, `o120_a100_*`: the tables time bursts, and the server runs at its power limit.
-- `r1_h200_share_c4`, `dsr1_h200_sgl_c8`: latent attention and experts at small batches.
-- `r1_h200_4k`, `glm46_h200_4k`, `v32_h200_4k`, `o120_h100_4k`: the kernels of experts are those of a later version.
-- `lambda_Llama-3.1-8B_0.6.0_step1`: the page's median TPOT does not fit its own throughput.
+- `h100_pdd` lacks the cost of the KV connector in each decode step, and no page states it. `h100_sm`: experts of an older version.
+- `q72_2h100_*`: the version is not stated; with the host time of one device the time per token is 4 % short instead of 6 % long.
+- `r1_h200_4k`, `glm46_h200_4k`, `v32_h200_4k`: steps with many prompt tokens take 390 ms for 8,192 tokens of GLM-4.6 also at
+  128-token prompts, about a quarter more than the tables: kernels of experts of a later version.
+- `o120_a100_*` at large batches: Marlin's times are those of another shape, scaled.
+- `dsr1_h200_sgl_*`, TPOT: latent attention and experts at small and middle batches err with both signs.
+- `lambda_Llama-3.1-8B_0.6.0_step1`: the page contradicts itself (grade C by rule).
 - KV of `X02` and `X03`: the servers sampled without FlashInfer (`--native-sampler`), which their pages do not state.
 """  # noqa: E501
 KV = """## KV capacity

@@ -135,5 +135,5 @@ def test_options_of_an_api_server_without_an_endpoint_are_refused() -> None:
     with pytest.raises(InputError, match="api-server-count is given, but no endpoint is"):
         chat(api_server_count=2)
     with pytest.raises(InputError, match="does not say what a request takes; give api_request_ns"):
-        llmsim.run(CLUSTER, "synthetic:n=1,rate=1,input=8,output=2", engine_profile="sglang-0.5",
-                   endpoint="chat", cost_source="roofline")  # fmt: skip
+        llmsim.run(CLUSTER, "synthetic:n=1,rate=1,input=8,output=2", endpoint="chat",
+                   engine_profile="transformers-5", cost_source="roofline")  # fmt: skip

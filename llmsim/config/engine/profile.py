@@ -316,7 +316,11 @@ def load_profile(name: str) -> EngineProfile:
         host_sequence_ns=host.get("sequence_ns", 0),
         host_ranks_ns=host.get("ranks_ns", 0),
         frontend=MappingProxyType(
-            {name: FrontendCosts(**costs) for name, costs in (data.get("frontend") or {}).items()}
+            {
+                name: FrontendCosts(**costs)
+                for name, costs in (data.get("frontend") or {}).items()
+                if costs is not None  # an endpoint of the earlier profile that nobody measured here
+            }
         ),
         options=tuple(data.get("schedule", {}).get("options", ())),
         second_token_budget=data.get("schedule", {}).get("second_token_budget", False),

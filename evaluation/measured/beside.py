@@ -1,0 +1,107 @@
+"""Published runs that are no rows of the table: they gave constants, or test them."""
+
+from dataclasses import replace
+
+from measured.points import Point
+
+GPUSTACK = "gpustack performance lab, docs/performance-lab/{}.md"
+LAMBDA = "LambdaLabsML/vllm-benchmark, results/prompt_10/1xH100-80GB-SXM/{}.json"
+EXPERTS_CUT = "TP, experts cut (ep_size 1)"
+SHORT_CONTEXT = ("--max-model-len", "32768")
+LLAMA_LENGTHS = (
+    (13, 25, 27, 10, 329, 29, 399, 328, 4, 205),
+    (120, 429, 233, 194, 101, 741, 9, 3, 6, 31),
+)
+"""Input and output tokens of each request, as the result file lists them."""
+
+PLAIN = Point(
+    name="", source="", engine="vLLM", version="0.11.0", model="", hardware="", devices=1,
+    layout="TP", requests=0, input_tokens=0, output_tokens=0, concurrency=0, options=(), grade="A",
+    real={}, endpoint="chat",
+)  # fmt: skip
+
+
+def beside_points() -> list[Point]:
+    """Every one of them; lengths, loads and means as published."""
+    return [*_sources(), *_a100(), *_others()]
+
+
+def _sources() -> list[Point]:
+    """Runs that gave constants."""
+    return [
+        _run(
+            "glm46_h200_c4", "glm-4.x/h200", "zai-org/GLM-4.5", "H200", (100, 229.92, 217.94),
+            (211.38, 70.16, 18.11), devices=8, layout=EXPERTS_CUT, concurrency=4, sampled=True,
+            gives="host.ranks_ns of the profile vllm-0.11",
+        ),
+        _run(
+            "q8_h100_sgl_c4", "qwen3-8b/h100-latency", "Qwen/Qwen3-8B", "H100",
+            (100, 232.6, 220.61), (525.59, 27.70, 7.19), concurrency=4, sampled=True,
+            engine="SGLang", version="0.5.3", gives="frontend of the profile sglang-0.5",
+        ),
+        replace(
+            PLAIN, name="lambda_llama8b_h100_10", version="0.6.0", requests=10, grade="B",
+            source=LAMBDA.format("Meta-Llama-3-8B-Instruct_tp1_len2048"), hardware="H100",
+            model="meta-llama/Meta-Llama-3-8B", options=("--max-model-len", "2048"),
+            lengths=tuple(zip(*LLAMA_LENGTHS, strict=True)), real={"ttft": 0.062426},
+            endpoint="completions", gives="frontend of the profile vllm-0.6",
+        ),
+    ]  # fmt: skip
+
+
+def _a100() -> list[Point]:
+    """One A100 SXM: they test the mixed step, the clock, and experts with weights of 4 bits."""
+    q14, q32, o120 = "Qwen/Qwen3-14B", "Qwen/Qwen3-32B", "openai/gpt-oss-120b"
+    rows = (
+        ("q14_a100_2k", "qwen3-14b/a100", q14, (500, 1996, 100), (284.64, 86908.3, 301.73)),
+        ("q14_a100_32k", "qwen3-14b/a100", q14, (100, 32000, 99), (13.65, 359648.0, 445.58)),
+        ("q32_a100_4k", "qwen3-32b/a100", q32, (500, 3996, 200), (87.48, 566579.7, 96.19)),
+        ("o120_a100_4k", "gpt-oss-120b/a100", o120, (500, 3998, 135), (249.67, 133561.1, 112.18)),
+        ("o120_a100_2k", "gpt-oss-120b/a100", o120, (500, 1998, 98), (395.21, 61328.0, 131.94)),
+    )
+    return [
+        _run(*row[:3], "A100", *row[3:], options=SHORT_CONTEXT if row[2] == o120 else ())
+        for row in rows
+    ]
+
+
+def _others() -> list[Point]:
+    """Hopper: the H100 of Qwen3-14B computes at 42 % of its data sheet's rate at short prompts."""
+    q14, o120 = "Qwen/Qwen3-14B", "openai/gpt-oss-120b"
+    rows = (
+        ("q14_h100_4k", "qwen3-14b/h100", q14, (500, 3996, 200), (438.56, 112716.9, 132.45)),
+        ("q14_h100_2k", "qwen3-14b/h100", q14, (500, 1996, 100), (505.51, 50716.1, 206.51)),
+        ("q14_h100_32k", "qwen3-14b/h100", q14, (100, 32000, 99), (25.48, 191024.4, 277.44)),
+        ("o120_h100_2k", "gpt-oss-120b/h100", o120, (500, 1998, 98), (675.11, 36234.8, 41.35)),
+    )
+    found = [_run(*row[:3], "H100", *row[3:]) for row in rows]
+    found[-1] = replace(found[-1], version="0.10.2", options=SHORT_CONTEXT)
+    eight = (
+        ("r1_h200_32k", "deepseek-r1/h200", "deepseek-ai/DeepSeek-V3", (100, 32000, 100),
+         (48.33, 101352.0, 365.79)),
+        ("glm46_h200_32k", "glm-4.x/h200", "zai-org/GLM-4.5", (100, 32000, 94),
+         (44.16, 105089.8, 479.17)),
+    )  # fmt: skip
+    return found + [
+        _run(*row[:3], "H200", *row[3:], devices=8, layout=EXPERTS_CUT) for row in eight
+    ]
+
+
+def _run(
+    name: str,
+    page: str,
+    model: str,
+    hardware: str,
+    load: tuple[int, float, float],
+    real: tuple[float, float, float],
+    **more: object,
+) -> Point:
+    """A run of gpustack's pages: (requests, input, output tokens), (tokens/s, TTFT ms, TPOT ms)."""
+    requests, inputs, outputs = load
+    throughput, ttft_ms, tpot_ms = real
+    return replace(
+        PLAIN, name=name, source=GPUSTACK.format(page), model=model, hardware=hardware,
+        requests=requests, input_tokens=inputs, output_tokens=outputs,
+        real={"throughput": throughput, "ttft": ttft_ms / 1e3, "tpot": tpot_ms / 1e3},
+        **more,  # type: ignore[arg-type]
+    )  # fmt: skip
