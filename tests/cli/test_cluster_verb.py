@@ -49,7 +49,7 @@ def test_instances_fill_nodes(tmp_path: Path) -> None:
     assert (instance["tp_size"], instance["pp_size"], instance["npu_mem"]["mem_size"]) == (
         2,
         2,
-        141.0,
+        139.801,
     )
     small = written(tmp_path / "d.json", "Qwen/Qwen3-8B", "H200", "-n", 3, "--devices-per-node", 1)
     assert len(small["nodes"]) == 3

@@ -226,7 +226,7 @@ def test_explain_says_where_every_value_comes_from(capsys: pytest.CaptureFixture
     assert why[f"{first}.block_size"] == (32, "cluster file, line 5")
     assert why[f"{first}.tp_size"] == (2, "cluster file, line 5")
     assert why[f"{second}.tp_size"] == (1, "default")
-    assert why[f"{second}.npu_mem.mem_size"] == (80.0, "data sheet of H100")
+    assert why[f"{second}.npu_mem.mem_size"] == (79.1884765625, "data sheet of H100")
     assert why[f"{second}.max_num_batched_tokens"][1].startswith("engine profile")
     below = explained(capsys, "c.json", "--field", first)
     assert below == {name: one for name, one in found.items() if name.startswith(first)}
