@@ -7,7 +7,6 @@ Each run is simulated without the constant; what it then lacks of the published 
 constant. The runs are no rows of the table of published measurements (measured/beside.py).
 """
 
-import argparse
 import sys
 import tempfile
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from measured.beside import beside_points
 from measured.points import Point
 from measured.runs import profile_of, simulate
 
+from llmsim.cli.arguments import OneSentenceParser
 from llmsim.config import load_profile
 
 NS_PER_S = 1e9
@@ -53,7 +53,7 @@ def of_requests(point: Point, data: Path, scratch: Path, at_once: int) -> Derive
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="published_constants", description=__doc__)
+    parser = OneSentenceParser(prog="published_constants", description=__doc__)
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
     data = parser.parse_args().data
     points = {point.name: point for point in beside_points()}
