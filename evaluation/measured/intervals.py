@@ -41,16 +41,21 @@ def intervals(rows: Sequence[Row]) -> list[Interval]:
             continue
         ratios = np.array([_log_ratio(row, metric) for row in known])
         systems = np.array([row.point.system for row in known])
-        inside = []
-        for system in np.unique(systems):
-            mine = systems == system
-            low, high = _interval(ratios[~mine])
-            inside += [low <= ratio <= high for ratio in ratios[mine]]
-        low, high = _interval(ratios)
-        percent = [100 * math.expm1(edge) for edge in (low, high)]
+        covered = _covered(ratios, systems)
+        percent = [100 * math.expm1(edge) for edge in _interval(ratios)]
         median = float(np.median([abs(row.errors[metric]) for row in known]))
-        found.append(Interval(metric, len(known), *percent, float(np.mean(inside)), median))
+        found.append(Interval(metric, len(known), *percent, covered, median))
     return found
+
+
+def _covered(ratios: NDArray[np.float64], systems: NDArray[np.str_]) -> float:
+    """Share of the points inside the interval that the other systems give."""
+    inside: list[np.bool_] = []
+    for system in np.unique(systems):
+        mine = systems == system
+        low, high = _interval(ratios[~mine])
+        inside += list((low <= ratios[mine]) & (ratios[mine] <= high))
+    return float(np.mean(inside))
 
 
 def _log_ratio(row: Row, metric: str) -> float:

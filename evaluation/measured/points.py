@@ -125,8 +125,11 @@ def _point(row: dict[str, str]) -> Point:
     }
     real |= {name: ms / 1e3 for name, ms in CORRECTED_MS.get(row["id"], {}).items()}
     requests = _number(row["n_requests"])
+    limit = row["max_concurrency"]
     inputs, outputs = row["input_tokens"], row["output_tokens"]
     version = row["engine_version"].removeprefix("SGLang ").split(";")[0]
+    lengths_are_means = "." in inputs
+    of_share_gpt = inputs == "ShareGPT" or "ShareGPT" in row["note"]
     return Point(
         name=row["id"],
         source=row["source"],
@@ -140,16 +143,16 @@ def _point(row: dict[str, str]) -> Point:
         requests=0 if math.isnan(requests) else int(requests),
         input_tokens=_number(inputs),
         output_tokens=_number(outputs),
-        concurrency=0 if row["max_concurrency"] == "inf" else int(row["max_concurrency"]),
+        concurrency=0 if limit == "inf" else int(limit),
         options=_options(row),
         running=_most_running(row["serve_options"]),
-        endpoint=next((name for page, name in ENDPOINTS.items() if page in row["source"]), ""),
+        endpoint=_endpoint(row["source"]),
         grade=row["grade"],
         real={name: value for name, value in real.items() if not math.isnan(value)},
         lengths=tuple(zip(*LENGTHS.get(row["id"], ()), strict=True)),
         median_tpot="TPOT is the median" in row["note"],
         spread=0.8 if "drawn uniformly 0.8-1.0" in row["note"] else 1.0,
-        sampled="." in inputs or "ShareGPT" in row["note"] or inputs == "ShareGPT",
+        sampled=lengths_are_means or of_share_gpt,
     )
 
 
@@ -160,6 +163,11 @@ completions.
 """
 SERVE_OPTIONS = ("--max-model-len", "--gpu-memory-utilization")
 """Options of the published command that the simulator has, too; each takes a value."""
+
+
+def _endpoint(source: str) -> str:
+    """What the client of a page asked; empty: the page does not say."""
+    return next((name for page, name in ENDPOINTS.items() if page in source), "")
 
 
 def _options(row: dict[str, str]) -> tuple[str, ...]:

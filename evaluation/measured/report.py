@@ -1,7 +1,7 @@
 """Tables of errors: a row for each point, and their medians."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from measured.kv import Server
@@ -47,10 +47,7 @@ def kv_markdown(rows: Sequence[KvRow]) -> str:
         ranks = ", ".join(f"{name} {size}" for name, size in one.ranks.items() if size > 1)
         cells = (one.name, one.version, one.model, ranks, f"{one.tokens:,}", f"{row.predicted:,}")
         lines.append(f"| {' | '.join(cells)} | {row.error:+.1f} |")
-    by_system: dict[str, list[float]] = {row.server.system: [] for row in done}
-    for row in done:
-        by_system[row.server.system].append(abs(row.error))
-    worst = [max(errors) for errors in by_system.values()]
+    worst = _worst_by_system(done)
     within = sum(error <= KV_TARGET_PERCENT for error in worst)
     name = max(done, key=lambda row: abs(row.error)).server.name
     lines += [
@@ -59,7 +56,16 @@ def kv_markdown(rows: Sequence[KvRow]) -> str:
         f"the worst is {name} with {max(worst):.1f} %.",
         "",
     ]
-    return "\n".join([*lines, *(f"- {r.server.name}: {r.skipped}" for r in rows if r.skipped)])
+    lines += [f"- {row.server.name}: {row.skipped}" for row in rows if row.skipped]
+    return "\n".join(lines)
+
+
+def _worst_by_system(rows: Sequence[KvRow]) -> list[float]:
+    """The largest absolute error of each system, percent."""
+    by_system: dict[str, list[float]] = {}
+    for row in rows:
+        by_system.setdefault(row.server.system, []).append(abs(row.error))
+    return [max(errors) for errors in by_system.values()]
 
 
 def terms_markdown(rows: Sequence[Row], without: Mapping[str, Sequence[Row]]) -> str:
@@ -88,25 +94,27 @@ def points_markdown(rows: Sequence[Row]) -> str:
         "| point | engine | grade | throughput, % | TTFT, % | TPOT, % |",
         "| --- | --- | --- | ---: | ---: | ---: |",
     ]
-    for row in rows:
-        if row.skipped:
-            continue
-        cells = [f"{row.errors[name]:+.1f}" if name in row.errors else "" for name in METRICS]
-        engine = f"{row.point.engine} {row.point.version or '?'}"
-        lines.append(f"| {row.point.name} | {engine} | {row.point.grade} | {' | '.join(cells)} |")
+    lines += [_point_line(row) for row in rows if not row.skipped]
     lines += ["", *summary_lines([row for row in rows if row.point.counted]), ""]
-    lines += [f"- {row.point.name}: skipped, {row.skipped}" for row in rows if row.skipped]
-    lines += [
-        f"- {row.point.name}: not counted, it gave {row.point.gave}"
-        for row in rows
-        if row.point.gave
-    ]
-    lines += [
-        f"- {row.point.name}: grade C, {row.point.contradiction}"
-        for row in rows
-        if row.point.contradiction
-    ]
+    lines += _reasons(rows, "skipped", lambda row: row.skipped)
+    lines += _reasons(rows, "not counted, it gave", lambda row: row.point.gave, mark="")
+    lines += _reasons(rows, "grade C", lambda row: row.point.contradiction)
     return "\n".join(lines)
+
+
+def _reasons(
+    rows: Sequence[Row], verdict: str, reason_of: Callable[[Row], str], mark: str = ","
+) -> list[str]:
+    """A line for each row that has such a reason not to count as it is."""
+    reasons = {row.point.name: reason_of(row) for row in rows}
+    return [f"- {name}: {verdict}{mark} {why}" for name, why in reasons.items() if why]
+
+
+def _point_line(row: Row) -> str:
+    """A row of the table of points."""
+    cells = [f"{row.errors[name]:+.1f}" if name in row.errors else "" for name in METRICS]
+    engine = f"{row.point.engine} {row.point.version or '?'}"
+    return f"| {row.point.name} | {engine} | {row.point.grade} | {' | '.join(cells)} |"
 
 
 def summary_lines(rows: Sequence[Row]) -> list[str]:

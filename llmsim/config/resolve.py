@@ -28,6 +28,7 @@ from llmsim.config.deployment import (
 )
 from llmsim.config.device_memory import SheetMemory, device_memory
 from llmsim.config.engine.args import CLUSTER_FILE, COMMAND_LINE, EngineArgs, Given, resolve_engine
+from llmsim.config.engine.defaults import synchronous_origin
 from llmsim.config.engine.options import EngineOptions, EngineOverrides, given, name_used
 from llmsim.config.engine.profile import DEFAULT_PROFILE, EngineProfile, load_profile
 from llmsim.config.engine.schedulers import KINDS, VLLM, check_async_stages
@@ -91,6 +92,7 @@ def _node(cluster: Cluster, index: int, groups: list[Group]) -> Node:
     """One node with the groups that are on it."""
     node = cluster.nodes[index]
     memory, cpu = node.cpu_mem, node.cpu
+    processors = None if cpu is None else Processors(cpu.hardware.strip(), cpu.sockets)
     return Node(
         index=index,
         host_memory=_memory(memory) if memory else None,
@@ -100,7 +102,7 @@ def _node(cluster: Cluster, index: int, groups: list[Group]) -> Node:
         pim_table=memory.pim_table if memory else None,
         price_per_hour=node.price_per_hour,
         storage=_storage(node.storage),
-        processors=None if cpu is None else Processors(cpu.hardware.strip(), cpu.sockets),
+        processors=processors,
     )
 
 
@@ -209,14 +211,17 @@ def _engine(
 
 
 def _between_processes(args: EngineArgs, profile: EngineProfile, devices: int) -> EngineArgs:
-    """A group of several devices has a process for each, which the engine's process tells of every
-    step and hears from; a synchronous engine waits for both.
+    """The arguments with `host.ranks_ns` added to the gap between steps of several devices.
+
+    Each device has a process of its own. The engine's process tells it of every step and hears from
+    it, and a synchronous engine waits for both. A gap that was given stays.
     """
     ranks_ps = ns_to_ps(profile.host_ranks_ns)
-    ours = f"engine profile {profile.name}, synchronous"
-    if devices == 1 or not ranks_ps or args.origin["host_gap_ps"] != ours:
+    of_profile = synchronous_origin(profile)
+    gap_was_given = args.origin["host_gap_ps"] != of_profile
+    if devices == 1 or not ranks_ps or gap_was_given:
         return args
-    origin = {**args.origin, "host_gap_ps": f"{ours}, several devices"}
+    origin = {**args.origin, "host_gap_ps": f"{of_profile}, several devices"}
     return replace(args, host_gap_ps=args.host_gap_ps + ranks_ps, origin=MappingProxyType(origin))
 
 
@@ -228,25 +233,28 @@ def _offloading(
         return key in switches if value is None else bool(value)
 
     devices = instance.operator_devices
-    attention = on("enable_attn_offloading") or devices.get("attention") == "pim"
-    if attention and devices.get("attention", "pim") != "pim":
+    attention_device = devices.get("attention")
+    attention = on("enable_attn_offloading") or attention_device == "pim"
+    if attention and attention_device not in (None, "pim"):
         raise InputError(
             f"{cluster.position((*location, 'operator_devices', 'attention'))} is "
-            f'"{devices["attention"]}", but '
+            f'"{attention_device}", but '
             "enable_attn_offloading says that decodes attend in memory; leave one of them out"
         )
     halves = on("enable_sub_batch_interleaving")
-    if halves and not attention and devices.get("attention") != "cpu":
+    attends_off_device = attention or attention_device == "cpu"
+    if halves and not attends_off_device:
         raise InputError(
             f"{cluster.position((*location, 'enable_sub_batch_interleaving'))} is on, but decodes "
             "attend on the devices; turn enable_attn_offloading on too"
         )
     default = Offloading()
+    sub_batches = instance.sub_batch_rule or "shorter"
     return Offloading(
         placement=instance.placement,
         local_reads=on("enable_local_offloading"),
         attention=attention,
-        sub_batches=(instance.sub_batch_rule or "shorter") if halves else "never",
+        sub_batches=sub_batches if halves else "never",
         weight_buffers=instance.weight_buffers or default.weight_buffers,
         expert_prefetch=instance.expert_prefetch or default.expert_prefetch,
         expert_cache=instance.expert_cache or default.expert_cache,

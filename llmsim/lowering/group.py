@@ -116,10 +116,7 @@ def lower_group(
     ledger = _ledger(
         group, request, offload, draft, hybrid=shares_blocks(group, model, tiers=options.tiers)
     )
-    library = library_of(deployment, group, request.hardware, options.collectives)
-    links = network_view(
-        deployment, routes, group, layout, members_of(group, model), options.network, library
-    )
+    links = _links(group, deployment, options, request, routes)
     costs = with_gathered_context(
         _costs(deployment, group, options, request, offload), request, links
     )
@@ -154,6 +151,21 @@ def lower_group(
         memory_bytes_per_s=group.memory.bandwidth_bytes_per_s,
         linked=tuple(name for name in costs.link_collectives if name not in linked.planned),
         network_notes=links.notes if costs.link_collectives else links.measured_notes,
+    )
+
+
+def _links(
+    group: Group,
+    deployment: Deployment,
+    options: LoweringOptions,
+    request: CostRequest,
+    routes: Routes | None,
+) -> NetworkView:
+    """The links of the group's collectives."""
+    library = library_of(deployment, group, request.hardware, options.collectives)
+    members = members_of(group, request.model)
+    return network_view(
+        deployment, routes, group, request.layout, members, options.network, library
     )
 
 

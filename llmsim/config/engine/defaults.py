@@ -170,6 +170,11 @@ def settle_mode(
         origin["launch_ns"] = f"engine profile {profile.name}, an assumption"
 
 
+def synchronous_origin(profile: EngineProfile) -> str:
+    """The origin of host times that a synchronous engine takes from its profile."""
+    return f"engine profile {profile.name}, synchronous"
+
+
 def settle_host(
     values: dict[str, Any], origin: dict[str, str], positions: Positions, profile: EngineProfile
 ) -> None:
@@ -182,7 +187,7 @@ def settle_host(
     for name in ("host_gap_ns", "host_sequence_ns"):
         if name not in positions:
             values[name] = getattr(profile, name)
-            origin[name] = f"engine profile {profile.name}, synchronous"
+            origin[name] = synchronous_origin(profile)
 
 
 def settle_frontend(

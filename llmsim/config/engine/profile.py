@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
@@ -76,8 +77,8 @@ class GraphRule:
         most = min(
             max_num_seqs * query * self.tokens_per_sequence, self.max_tokens, max_num_batched_tokens
         )
-        found = {size for size in self.first_sizes if size <= most}
-        found.update(size for sizes in self.ranges for size in sizes if size <= most)
+        candidates = chain(self.first_sizes, *self.ranges)
+        found = {size for size in candidates if size <= most}
         if self.captures_token_budget and max_num_batched_tokens <= most:
             found.add(max_num_batched_tokens)
         return tuple(sorted(found))
@@ -251,11 +252,11 @@ def nearest_profile(name: str, known: Sequence[str]) -> str | None:
     if wanted is None:
         return None
     engine, version = wanted[1], _numbers(wanted[2])
-    have = {
-        _numbers(found[2]): one
-        for one in known
-        if (found := _VERSIONED_NAME.fullmatch(one)) is not None and found[1] == engine
-    }
+    have: dict[tuple[int, ...], str] = {}
+    for one in known:
+        found = _VERSIONED_NAME.fullmatch(one)
+        if found is not None and found[1] == engine:
+            have[_numbers(found[2])] = one
     if not have:
         return None
     older = [one for one in have if one <= version]

@@ -33,10 +33,10 @@ def sustained(curve: Curve, op: Gemm | Moe, sheet: Hardware | None) -> Curve:
     slowdown = np.cbrt(np.maximum(switching_w / (sheet.tdp_w - sheet.idle_w), 1.0))
     if not bool((slowdown > 1.0).any()):
         return curve
-    marks = np.where(slowdown > 1.0, np.uint8(Provenance.SCALED), curve.provenance)
+    scaled = np.maximum(curve.provenance, np.uint8(Provenance.SCALED))
     return replace(
         curve,
         ps=np.ceil(curve.ps * slowdown).astype(np.int64),
-        provenance=np.maximum(marks, curve.provenance).astype(np.uint8),
+        provenance=np.where(slowdown > 1.0, scaled, curve.provenance).astype(np.uint8),
         source=f"{curve.source}, at the clock of the power limit",
     )
