@@ -43,7 +43,7 @@ void check_ends(const Topology& topology, std::uint32_t from, std::uint32_t to) 
   }
 }
 
-void bind_builder(nb::module_& module) {
+void bind_topology_builder(nb::module_& module) {
   nb::class_<TopologyBuilder>(
       module, "TopologyBuilder",
       "Devices 0 .. n - 1, then switches, joined by full-duplex links; build() seals it.")
@@ -130,7 +130,7 @@ void bind_topology(nb::module_& module) {
         check_ends(self, from, to);
         return self.hops(from, to);
       });
-  bind_builder(module);
+  bind_topology_builder(module);
   nb::enum_<NetworkKind>(module, "NetworkKind")
       .value("CONGESTION_UNAWARE", NetworkKind::kCongestionUnaware)
       .value("CONGESTION_AWARE", NetworkKind::kCongestionAware)
