@@ -25,10 +25,7 @@ from llmsim.config.errors import LlmsimError
 from llmsim.model import Layout, load_model
 from tests.engine.command import build_command
 from tests.lowering.clusters import model
-from tests.lowering.legal import SHAPES, check_graph, check_layout, legal, structure
-
-DRAFTS = {"method": "mtp", "num_speculative_tokens": 2, "acceptance_rate": 0.7}
-"""A drafter like the model's last layer."""
+from tests.lowering.legal import DRAFTS, SHAPES, check_graph, check_layout, legal, structure
 
 
 def main() -> int:

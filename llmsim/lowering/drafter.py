@@ -194,9 +194,11 @@ def _layout(speculation: Speculation, request: CostRequest) -> Layout:
             f"speculative_config.draft_tensor_parallel_size is {tp}; it may be 1 or "
             f"{request.layout.tp}, which is the model's"
         )
-    if tp == request.layout.tp:
-        return replace(request.layout, stage_layers=(), stage=0)
-    return Layout()
+    if tp != request.layout.tp:
+        return Layout()
+    whole = replace(request.layout, stage_layers=(), stage=0)
+    # Data-parallel ranks draft apart, so that none can hold a part of another one's drafter.
+    return replace(whole, dp=1, shared_ffn=False) if whole.shared_ffn else whole
 
 
 def _head(

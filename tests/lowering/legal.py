@@ -39,6 +39,8 @@ alone; sparse attention.
 """
 ROUTING = ("BALANCED", "RAND", "ZIPF:s=1.2")
 TRACE = "synthetic:n=6,rate=2000,input=lognormal:80,output=lognormal:5,seed={seed}"
+DRAFTS = {"method": "mtp", "num_speculative_tokens": 2, "acceptance_rate": 0.7}
+"""A drafter like the model's last layer."""
 DEVICES = 16
 SIZES = tuple(range(1, DEVICES + 1))
 CONTEXT = (1, 2, 4, 8)

@@ -184,6 +184,16 @@ def test_ranks_in_lock_step_draft_with_dense_heads_only(
     )
 
 
+def test_ranks_that_share_their_ffn_draft_apart(tmp_path: Path) -> None:
+    whole, layout = [], {"attn_tp_size": 2, "attn_dp_size": 2, "ffn_tp_size": 4, "ffn_ep_size": 1}
+    for keys in ({"tp_size": 2}, layout):
+        path = on(tmp_path, TARGET.name, 4 if keys is layout else 2, **keys)
+        draft = lowered({**EAGLE, "method": "mtp"}, path).draft
+        assert draft is not None
+        whole.append([(op.name, op.weight_bytes, op.feature) for op in draft.operators[0]])
+    assert whole[0] == whole[1]
+
+
 def run(
     capsys: pytest.CaptureFixture[str], *options: str, rate: float, config: dict[str, Any] = EAGLE,
     cluster: Path = CLUSTER,

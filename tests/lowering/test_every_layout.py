@@ -17,7 +17,7 @@ from llmsim.model.parallel.expert_parallel import BACKENDS
 from tests.engine.command import build_command
 
 from .clusters import check_folded_is_expanded, cluster, model
-from .legal import DEVICES, SHAPES, check_graph, check_layout, legal, representatives
+from .legal import DEVICES, DRAFTS, SHAPES, check_graph, check_layout, legal, representatives
 
 ON_EVERY_RANK = {
     "moe_gate",
@@ -127,6 +127,21 @@ def test_the_engine_takes_as_long_for_the_traces_of_every_structure(
     for number, layout in enumerate(found):
         check_graph(path, config, layout, number, command, tmp_path / str(number))
     assert len(found) > 15
+
+
+def test_the_engine_takes_as_long_for_the_traces_of_drafters(tmp_path: Path) -> None:
+    """Members of a lock-step group draft apart, also where they share their FFN."""
+    path = model(tmp_path, **SHAPES["dense"])
+    config, command = load_model(path), build_command()
+    found = [
+        layout
+        for layout in representatives(config)
+        if not layout.sequence_parallel and layout.context_ranks == 1
+    ]
+    for number, layout in enumerate(found):
+        folder = tmp_path / str(number)
+        check_graph(path, config, layout, number, command, folder, speculative_config=DRAFTS)
+    assert sum(layout.shared_ffn for layout in found) >= 6
 
 
 @st.composite
