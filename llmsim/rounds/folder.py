@@ -82,7 +82,7 @@ def _write(
         end_ps=end_ps,
         graph_ps=graph.duration_ps,
         requests=len(graph.items),
-        tokens=sum(new for new, _ in graph.items),
+        tokens=sum(item[0] for item in graph.items),
         kv_bytes=sum(node.bytes_moved for node in graph.nodes if node.kind in KV_KINDS),
         file=_file_of(selection, graph),
     )

@@ -22,6 +22,7 @@ from llmsim.core import BackendUse
 from llmsim.costs.cache import cache_dir
 from llmsim.export.step_graph.chakra import write_chakra
 from llmsim.export.step_graph.graph import Round, iteration_graph
+from llmsim.export.step_graph.run_times import without_launches
 from llmsim.lowering import LoweredDeployment, LoweredGroup
 from llmsim.lowering.network.base import MeshDescription
 from llmsim.lowering.network.topology import TopologyView
@@ -101,7 +102,7 @@ class OutsideTimes:
             tuple((0, 0) for _ in members),
             self.deployment.accounting,
         )
-        graph = iteration_graph(self.deployment.groups, group, batch)
+        graph = without_launches(iteration_graph(self.deployment.groups, group, batch))
         if (mesh := _switch_of(self.deployment.groups[group])) is not None:
             graph = replace(graph, network=mesh)
         with tempfile.TemporaryDirectory(prefix="llmsim-step-") as name:

@@ -22,6 +22,8 @@ POWER = json.loads(
 )["nodes"][0]["power"]
 TRACE = "synthetic:n=14,rate=60,input=lognormal:700:max=3000,output=fixed:8,seed=5"
 PIPELINED = {"tp_size": 2, "pp_size": 2}
+BESIDE = ("send", "receive", "launch")
+"""Kinds of nodes that keep no device busy."""
 
 
 def document() -> dict[str, object]:
@@ -37,7 +39,7 @@ def check_times(batch: Round, graph: IterationGraph, gap_ps: int) -> None:
     assert graph.duration_ps == end_ps - start_ps - gap_ps
     assert batch.stage_starts_ps[0][0] == start_ps
     for rank in range(graph.ranks):
-        mine = [node for node in graph.of_rank(rank) if node.kind not in ("send", "receive")]
+        mine = [node for node in graph.of_rank(rank) if node.kind not in BESIDE]
         stage_ps = batch.stage_starts_ps[0][rank // 2]
         assert mine[0].start_ps == stage_ps - start_ps
         for before, after in pairwise(mine):

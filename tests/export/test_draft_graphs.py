@@ -24,6 +24,8 @@ from tests.engine.command import build_command, run_case
 ROOT = Path(__file__).resolve().parents[2]
 TRACE = "synthetic:n=4,rate=50,input=lognormal:300,output=fixed:9,seed=2"
 SMALL = "meta-llama/Llama-3.2-1B"
+LAUNCH_NS = 60_000
+"""Of the host for each kernel: some steps and passes end before theirs have been launched."""
 METHODS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "draft model, one rank": ({"method": "draft_model", "model": SMALL}, {}),
     "draft model, all ranks": ({"method": "draft_model", "model": SMALL}, {"tp_size": 2}),
@@ -40,8 +42,8 @@ METHODS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-def given(folder: Path, name: str) -> list[str]:
-    """A run with links that price collectives, and kernels that nobody has to launch."""
+def given(folder: Path, name: str, launch_ns: int = LAUNCH_NS) -> list[str]:
+    """A run with links that price collectives."""
     speculation, keys = METHODS[name]
     document = json.loads((ROOT / "cluster_config/single_node_power_instance.json").read_text())
     (one,) = document["nodes"][0]["instances"]
@@ -51,11 +53,11 @@ def given(folder: Path, name: str) -> list[str]:
     path.write_text(json.dumps({**document, "link_bw": 50}), encoding="utf-8")
     section = {"num_speculative_tokens": 3, "acceptance_rate": 0.7, **speculation}
     options = ["--cluster-config", str(path), "--dataset", TRACE, "--cost-source", "roofline"]
-    return [*options, "--launch-ns", "0", "--speculative-config", json.dumps(section)]
+    return [*options, "--launch-ns", str(launch_ns), "--speculative-config", json.dumps(section)]
 
 
-def ran(folder: Path, name: str) -> tuple[LoweredDeployment, Results]:
-    prepared = prepare(checked_options(given(folder, name)))
+def ran(folder: Path, name: str, launch_ns: int = LAUNCH_NS) -> tuple[LoweredDeployment, Results]:
+    prepared = prepare(checked_options(given(folder, name, launch_ns)))
     options = replace(
         prepared.simulation, record_steps=True, record_rounds=True, record_transfers=True
     )
@@ -94,11 +96,17 @@ def test_passes_have_the_time_and_the_energy_of_the_run(name: str, tmp_path: Pat
     assert total_aj == of_group.active_aj + of_group.traffic_aj
 
 
+@pytest.mark.parametrize("launch_ns", [0, LAUNCH_NS])
 @pytest.mark.parametrize("name", METHODS)
-def test_the_engine_takes_as_long_for_the_traces(name: str, tmp_path: Path) -> None:
-    lowered, results = ran(tmp_path, name)
+def test_the_engine_takes_as_long_for_the_traces(name: str, launch_ns: int, tmp_path: Path) -> None:
+    """Also where the host's launches decide when the drafter begins, or the next pass."""
+    lowered, results = ran(tmp_path, name, launch_ns)
     for place in (0, 3):
         _, graph = graphs(lowered, results)[place]
+        launches = [node for node in graph.nodes if node.kind == "launch"]
+        passes = len({node.part for node in graph.nodes if node.name == "draft launches"})
+        ranks = graph.ranks // lowered.groups[0].layout.pp
+        assert len(launches) == (ranks * (passes + 1) if launch_ns else 0)
         folder = tmp_path / f"case{place}"
         write_chakra(graph, list(range(graph.ranks)), folder)
         found = run_case(build_command(), folder, tmp_path, rules="default")

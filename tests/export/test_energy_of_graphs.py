@@ -127,7 +127,11 @@ def test_formats_show_watts_and_joules(tmp_path: Path) -> None:
     assert gemm["power_w"] == pytest.approx(gemm["energy_j"] * 1e12 / gemm["duration_ps"])
     reduced = next(node for node in nodes if node["name"] == "all_reduce")
     assert reduced["link_j"] > 0 and reduced["memory_j"] == 0
-    assert {node["device_id"] for node in nodes} == {f"group0.rank{rank}" for rank in range(4)}
+    busy = {node["device_id"] for node in nodes if node["kind"] != "launch"}
+    assert busy == {f"group0.rank{rank}" for rank in range(4)}
+    launches = [node for node in nodes if node["kind"] == "launch"]
+    assert len(launches) == 4
+    assert all(one["device_id"] == "node0.cpu" and one["energy_j"] == 0 for one in launches)
     attributes = to_networkx(graph).nodes[0]
     assert {"power_w", "energy_j", "device_id"} <= attributes.keys()
     write_chakra(graph, [0], tmp_path / "traces")

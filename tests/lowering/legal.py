@@ -147,7 +147,7 @@ def check_graph(
     keys of each instance.
     """
     members, keys = instance(config, layout)
-    document = cluster(path, members=members, async_scheduling=False, launch_ns=0, **keys, **more)
+    document = cluster(path, members=members, async_scheduling=False, **keys, **more)
     deployment = lowered(document)
     trace = f"synthetic:n=6,rate=100000,input=lognormal:80,output=5,seed={number % 10}"
     workload = load_dataset(

@@ -11,7 +11,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from llmsim.core import AJ_PER_J
 from llmsim.export.step_graph.graph import IterationGraph
-from llmsim.export.step_graph.nodes import PS_PER_US, GraphNode
+from llmsim.export.step_graph.nodes import LAUNCH, PS_PER_US, GraphNode
 from llmsim.export.step_graph.rows import Item
 from llmsim.export.step_graph.transfers import KINDS as KV_KINDS
 from llmsim.lowering.energy.step import PARTS
@@ -48,6 +48,7 @@ COLORS = {
     "send": "#d9ead3",
     "receive": "#d9ead3",
     "copy": "#eeeeee",
+    LAUNCH: "#f6d5d5",
     **dict.fromkeys(KV_KINDS, "#cfe8e4"),
 }
 ELSEWHERE = {"cpu": "#f6d5d5", "pim": "#f6e3a1"}
@@ -115,8 +116,11 @@ def _order(nodes: Sequence[GraphNode], shown: Sequence[GraphNode]) -> list[tuple
     """Edges: of one stream each rank's nodes in turn; of several, what each shown node waits for,
     later layers standing for the first one.
     """
-    if all(node.device == "npu" for node in shown):
-        return _in_turn(shown)
+    launches = {node.node for node in shown if node.kind == LAUNCH}
+    kernels = [node for node in shown if node.kind != LAUNCH]
+    if all(node.device == "npu" for node in kernels):
+        waits = ((one, node.node) for node in kernels for one in node.depends_on)
+        return _in_turn(kernels) + [pair for pair in waits if pair[0] in launches]
     boxes = {node.node for node in shown}
     stands_for = {one: kept for kept, alike in _alike(nodes).items() for one in alike}
     stands_for |= {box: box for box in boxes}

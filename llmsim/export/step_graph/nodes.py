@@ -9,6 +9,8 @@ from llmsim.model import Layout
 
 PS_PER_US = 1_000_000
 UW_PER_W = 1_000_000
+LAUNCH = "launch"
+"""Kind of a node: the host launches the kernels of a step, or of a drafter's pass."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,7 @@ class GraphNode:
     rank: int
     name: str
     kind: str
-    """"compute", "attention", "collective", "send", "receive", "copy", or one of
+    """"compute", "attention", "collective", "send", "receive", "copy", LAUNCH, or one of
     `llmsim.export.step_graph.transfers.KINDS`.
     """
     layer: int

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from llmsim.export.step_graph.graph import IterationGraph, Round, Span
-from llmsim.export.step_graph.nodes import GraphNode, Ranks
+from llmsim.export.step_graph.nodes import LAUNCH, GraphNode, Ranks
 from llmsim.export.step_graph.transfers import KINDS as KV_KINDS
 from llmsim.lowering import LoweredGroup
 from llmsim.lowering.program import PARTS
@@ -44,6 +44,25 @@ def in_run(graph: IterationGraph, groups: Sequence[LoweredGroup], batch: Round) 
     return replace(graph, nodes=tuple(nodes))
 
 
+def without_launches(graph: IterationGraph) -> IterationGraph:
+    """The graph of a step whose kernels are launched in no time; what waited is earlier."""
+    alone: dict[int, int] = {node.node: node.end_ps for node in graph.nodes}
+    ends: dict[int, int] = {}
+    kept = []
+    for node in graph.nodes:
+        if node.kind == LAUNCH:
+            continue
+        before = tuple(one for one in node.depends_on if one in ends)
+        start_ps = node.start_ps
+        if before:
+            start_ps -= max(alone[one] for one in node.depends_on)
+            start_ps += max(ends[one] for one in before)
+        moved = replace(node, start_ps=start_ps, depends_on=before)
+        ends[node.node] = moved.end_ps
+        kept.append(moved)
+    return replace(graph, nodes=tuple(kept))
+
+
 class _Begins:
     """When nodes of a pipeline on shared links begin, in ps of the step."""
 
@@ -55,7 +74,7 @@ class _Begins:
 
     def of(self, node: GraphNode, start_ps: int, span: Span | None) -> int:
         """Of a node that what is before it would let begin at `start_ps`."""
-        if not self.of_stage or node.kind == "receive":
+        if not self.of_stage or node.kind in ("receive", LAUNCH):
             return start_ps
         if span is not None:
             return span[0] - self._origin_ps

@@ -12,7 +12,7 @@ from typing import Any
 
 from llmsim import _native
 from llmsim.core import FEATURES
-from llmsim.export.step_graph.nodes import GraphNode, Ranks
+from llmsim.export.step_graph.nodes import LAUNCH, GraphNode, Ranks
 from llmsim.export.step_graph.rows import (
     Item,
     Row,
@@ -144,6 +144,24 @@ def _add_half(
         lanes[member].append((items, rows_of(domain[member], items, tokens, sum(padded))))
 
 
+def _launches(prefix: str = "", number: int = 0) -> Row:
+    """What the host does for a step, or for a drafter's pass of that number."""
+    return Row(
+        name=f"{prefix}launches",
+        kind=LAUNCH,
+        part=number * len(PARTS),
+        flops=0,
+        bytes_moved=0,
+        power_class="compute",
+        collective="",
+        among="tp",
+        on_links=False,
+        absent=False,
+        provenance="",
+        source="",
+    )
+
+
 Ends = list[tuple[int, ...]]
 """By device of a stage: the nodes that stand for the end of a node of the core."""
 
@@ -164,6 +182,8 @@ class _Ranks:
         self._passes = passes
         self._ranks = Ranks(group.layout, members)
         self._each, self._stages = group.layout.stage_ranks, group.layout.pp
+        self._launches: dict[int, _Node] = {}
+        """By member: until its step's end or its drafts, which wait for them, are there."""
         self._made: list[GraphNode] = []
 
     def nodes(self, found: Sequence[_Node]) -> tuple[GraphNode, ...]:
@@ -194,39 +214,60 @@ class _Ranks:
 
     def _add_passes(self, one: _Node, waits: Ends) -> Ends:
         """A drafter's passes, one after the other on all ranks of the stage."""
-        member, stage = divmod(one.unit, self._stages)
         start_ps = one.end_ps - one.ps
-        for number, found in enumerate(self._passes[member], start=1):
+        for number, found in enumerate(self._passes[one.unit // self._stages], start=1):
+            begins, launched = waits, self._nothing()
             for node in found.nodes:
-                row = found.rows[node.op] if node.role == Role.OPERATOR else None
-                if row is None or row.absent:
-                    continue
-                row = replace(row, part=row.part + number * len(PARTS))
                 here = replace(node, unit=one.unit, end_ps=start_ps + node.end_ps)
-                ends: Ends = []
-                for device, before in enumerate(waits):
-                    rank = self._ranks.number(member, stage, device)
-                    together = self._ranks.together(rank, row)
-                    ends.append((self._append(here, row, rank, before, together),))
-                waits = ends
+                if node.role == Role.LAUNCH:
+                    launched = self._add_alike(here, _launches("draft ", number), begins)
+                elif node.role == Role.OPERATOR and not found.rows[node.op].absent:
+                    row = found.rows[node.op]
+                    row = replace(row, part=row.part + number * len(PARTS))
+                    waits = self._add_alike(here, row, waits)
+            waits = [(*ends, *host) for ends, host in zip(waits, launched, strict=True)]
             start_ps += found.ps
         return waits
 
+    def _add_alike(self, one: _Node, row: Row, waits: Ends) -> Ends:
+        """The same on all ranks of a stage."""
+        member, stage = divmod(one.unit, self._stages)
+        found: Ends = []
+        for device, before in enumerate(waits):
+            rank = self._ranks.number(member, stage, device)
+            together = self._ranks.together(rank, row)
+            found.append((self._append(one, row, rank, before, together),))
+        return found
+
+    def _nothing(self) -> Ends:
+        return [()] * self._each
+
+    def _launch(self, one: _Node) -> Ends:
+        """The host's launches of a member's step, if any, on the ranks of the stage that ends it:
+        a step with all its kernels ends, or drafts, when they have been launched.
+        """
+        launch = self._launches.pop(one.unit // self._stages, None)
+        if launch is None or launch.ps == 0:
+            return self._nothing()
+        return self._add_alike(replace(launch, unit=one.unit), _launches(), self._nothing())
+
     def _add(self, one: _Node, waits: Ends) -> Ends:
-        if one.role == Role.DRAFTS:
-            return self._add_passes(one, waits)
+        if one.role == Role.LAUNCH:
+            self._launches[one.unit // self._stages] = one
+            return self._nothing()
+        if one.role in (Role.DRAFTS, Role.END):
+            host = self._launch(one)
+            waits = [(*before, *host) for before, host in zip(waits, host, strict=True)]
+            return self._add_passes(one, waits) if one.role == Role.DRAFTS else waits
         row = self._row(one)
         if row is None:
             return waits
+        if row.kind != "send":
+            return self._add_alike(one, row, waits)
         member, stage = divmod(one.unit, self._stages)
         found: Ends = []
         for device in range(self._each):
             rank = self._ranks.number(member, stage, device)
-            if row.kind != "send":
-                found.append(
-                    (self._append(one, row, rank, waits[device], self._ranks.together(rank, row)),)
-                )
-                continue
             ends = (rank, self._ranks.number(member, stage + 1, device))
             sent = self._append(one, row, rank, waits[device], ends)
             found.append((self._append(one, row.received(), ends[1], (sent,), ends),))
@@ -264,6 +305,8 @@ class _Ranks:
     def _device(self, one: _Node) -> str:
         if one.role == Role.IN_MEMORY:
             return PIM
+        if one.role == Role.LAUNCH:
+            return HOST
         if one.role != Role.OPERATOR:
             return "link"
         return HOST if one.stream == _native.DeviceStream.HOST.value else DEVICE
@@ -282,7 +325,7 @@ class _Ranks:
 
     def _row(self, one: _Node) -> Row | None:
         """What the node does, as an operator; None: nothing."""
-        if one.role in (Role.BEGIN, Role.RECEIVE, Role.MEET, Role.LAUNCH, Role.END):
+        if one.role in (Role.BEGIN, Role.RECEIVE, Role.MEET):
             return None
         items, rows = self._lanes[one.unit // self._stages][one.lane]
         row = rows[one.op]
