@@ -138,6 +138,18 @@ EXAMPLES = (
         "h100_gpt_oss_120b_pd",
         "gpt-oss-120b, every second layer with a window: two H100 prefill, two decode",
     ),
+    Example(
+        "h100_gpt_oss_120b_afd", "gpt-oss-120b: attention on two H100, experts on two others (AFD)"
+    ),
+    Example(
+        "h100_qwen3_235b_afd",
+        "Qwen3-235B-A22B: four H100 prefill; two attend, four hold the experts (AFD)",
+    ),
+    Example(
+        "h200_deepseek_v3_afd",
+        "DeepSeek-V3: eight H200 prefill; four attend, eight hold the experts (AFD)",
+    ),
+    Example("h800_step3_afd", "Step3-316B: attention on eight H800, experts on 16 others (AFD)"),
 )
 """Every example cluster; a file may be in it with several options, the plain ones first."""
 
