@@ -12,7 +12,7 @@ from llmsim.export.files import atomic_writer
 from llmsim.export.step_graph.chakra import write_chakra
 from llmsim.export.step_graph.formats import as_dot, as_graphml, as_json
 from llmsim.export.step_graph.graph import IterationGraph, iteration_graph
-from llmsim.export.step_graph.run_times import in_run
+from llmsim.export.step_graph.run_times import in_run, lost_in_exchanges_ps
 from llmsim.export.step_graph.transfers import KINDS as KV_KINDS
 from llmsim.rounds.selection import GraphSelection
 
@@ -35,6 +35,10 @@ class IndexRow:
     end_ps: int
     graph_ps: int
     """The graph's own duration: without the host's waits and what KV does beside the step."""
+    lost_ps: int
+    """What other traffic on shared links cost the step's collectives and hand-overs: `contention`
+    in Chakra traces.
+    """
     requests: int
     tokens: int
     kv_bytes: int
@@ -71,9 +75,8 @@ def _write(
     iteration: int,
 ) -> IndexRow:
     batch = steps.round(iteration)
-    graph = iteration_graph(groups, group, batch)
-    if selection.form != "et":
-        graph = in_run(graph, groups, batch)
+    alone = iteration_graph(groups, group, batch)
+    graph = in_run(alone, groups, batch)
     start_ps, end_ps = steps.times_ps(iteration)
     return IndexRow(
         group=group,
@@ -83,6 +86,7 @@ def _write(
         graph_ps=graph.duration_ps,
         requests=len(graph.items),
         tokens=sum(item[0] for item in graph.items),
+        lost_ps=lost_in_exchanges_ps(alone, groups, batch),
         kv_bytes=sum(node.bytes_moved for node in graph.nodes if node.kind in KV_KINDS),
         file=_file_of(selection, graph),
     )

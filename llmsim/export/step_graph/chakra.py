@@ -6,12 +6,17 @@ Chakra counts in whole microseconds: the attribute `duration_ps`, which default 
 exact time. Collectives and messages that links price are COMM nodes with their bytes, so that the
 network of the simulator prices them. Ranks start what they do together when the slowest is there:
 what the others wait is a node of its own.
+
+The network that reads the traces has no other traffic. What that cost a collective or a message in
+the run is a COMP node of its own behind it, `contention`. Members of a lock-step group meet each
+other, too: what links price there is a COMP node as long as in the run.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from llmsim.export.chakra import COLLECTIVES, NodeType, TraceNode, Value, write_trace
@@ -28,13 +33,19 @@ STREAMS = {"cpu": "host", "pim": "pim", "link": "copy_in"}
 """A node's device -> the engine's stream that it keeps busy."""
 PS_PER_NS = 1000
 AJ_PER_NJ = 10**9
+MESSAGE = ("send", "receive")
+"""Kinds of the two ends of a message."""
 Groups = dict[tuple[int, ...], int]
 """Ranks of a group that needs a name -> its number."""
 
 
 def rounded_us(node: GraphNode) -> int:
     """Whole microseconds, halves up."""
-    return (node.duration_ps + PS_PER_US // 2) // PS_PER_US
+    return _whole_us(node.duration_ps)
+
+
+def _whole_us(ps: int) -> int:
+    return (ps + PS_PER_US // 2) // PS_PER_US
 
 
 def groups_of(graph: IterationGraph) -> Groups:
@@ -45,9 +56,18 @@ def groups_of(graph: IterationGraph) -> Groups:
     found = dict.fromkeys(
         node.group
         for node in graph.nodes
-        if node.kind == "collective" and node.on_links and node.group != everyone
+        if node.kind == "collective" and left_to_network(graph, node) and node.group != everyone
     )
     return {group: number for number, group in enumerate(found, start=1)}
+
+
+def left_to_network(graph: IterationGraph, node: GraphNode) -> bool:
+    """Whether the network that reads the traces prices a collective or message: with what other
+    traffic cost it behind it, it takes the time of the run.
+    """
+    if not node.on_links and node.kind not in MESSAGE:
+        return False
+    return node.lost_ps is None or (len(graph.members) == 1 and node.lost_ps >= 0)
 
 
 def rounded_ends_ps(graph: IterationGraph) -> dict[int, int]:
@@ -58,7 +78,7 @@ def rounded_ends_ps(graph: IterationGraph) -> dict[int, int]:
     for node in graph.nodes:
         start = max((ends[before] for before in node.depends_on), default=0)
         duration = node.duration_ps if node.on_links else rounded_us(node) * PS_PER_US
-        ends[node.node] = start + duration
+        ends[node.node] = start + node.late_ps + duration
     return ends
 
 
@@ -68,42 +88,76 @@ def trace_of(
     """The nodes of one rank, numbered from 0, and what it waits for other members before they go on
     together.
     """
-    devices, exact_ps = _devices(graph), {node.node: node.end_ps for node in graph.nodes}
-    place: dict[int, int] = {}
-    trace: list[TraceNode] = []
-
-    def append(
-        name: str, kind: NodeType, us: int, after: list[int], attributes: dict[str, Value]
-    ) -> None:
-        trace.append(
-            TraceNode(len(trace), name, kind, us, after, [], {"is_cpu_op": False, **attributes})
-        )
-
+    trace = _RankTrace(graph, groups, ends_ps)
     for node in graph.of_rank(rank):
-        mine = [before for before in node.depends_on if before in place]
-        after = [place[before] for before in mine]
-        # A message is received when it is there, whatever else is waited for.
-        waited_ps = 0 if node.kind == "receive" else _waited_ps(node, mine, exact_ps)
-        if waited_ps > 0:
-            waits: dict[str, Value] = {"num_ops": 0, "tensor_size": 0, "duration_ps": waited_ps}
-            waited_us = max(0, _waited_ps(node, mine, ends_ps)) // PS_PER_US
-            append(f"wait {node.layer}", "COMP", waited_us, after, waits | _stream(node))
-            after = [trace[-1].id]
-        kind, us, attributes = _form(node, groups, devices)
+        trace.add(node)
+    return trace.nodes
+
+
+class _RankTrace:
+    """The trace of one rank, node by node."""
+
+    def __init__(self, graph: IterationGraph, groups: Groups, ends_ps: dict[int, int]) -> None:
+        self.nodes: list[TraceNode] = []
+        self._graph, self._groups, self._devices = graph, groups, _devices(graph)
+        self._exact_ps = {node.node: node.end_ps for node in graph.nodes}
+        self._rounded_ps = ends_ps
+        self._place: dict[int, int] = {}
+        """Node of the graph -> of the trace: the last of those that stand for it."""
+
+    def add(self, node: GraphNode) -> None:
+        """Appends a node, with a wait before it and what other traffic cost it behind it."""
+        by_network = left_to_network(self._graph, node)
+        after = self._waits(node, by_network=by_network)
+        lost_ps = (node.lost_ps or 0) if by_network else 0
+        alone = node
+        if node.kind == "collective":
+            alone = replace(node, duration_ps=node.duration_ps - lost_ps)
+        kind, us, attributes = _form(alone, self._groups, self._devices, by_network=by_network)
         attributes |= {"device_id": node.device_id, "power_class": node.power_class}
         if node.energy_aj:
             attributes["energy_nj"] = round(node.energy_aj / AJ_PER_NJ)
-        append(f"{node.name} {node.layer}", kind, us, after, attributes)
-        place[node.node] = trace[-1].id
-    return trace
+        last = self._append(f"{node.name} {node.layer}", kind, us, after, attributes)
+        if lost_ps and node.kind != "send":  # of a message, at its other end
+            us = _whole_us(lost_ps)
+            last = self._append(f"contention {node.layer}", "COMP", us, [last], _known(lost_ps))
+        self._place[node.node] = last
+
+    def _waits(self, node: GraphNode, *, by_network: bool) -> list[int]:
+        """What a node waits for in the trace."""
+        mine = [before for before in node.depends_on if before in self._place]
+        after = [self._place[before] for before in mine]
+        if node.kind == "receive" and by_network:
+            return after  # a message is received when it is there, whatever else is waited for
+        waited_ps = _waited_ps(node, mine, self._exact_ps)
+        if waited_ps <= 0:
+            return after
+        us = max(0, _waited_ps(node, mine, self._rounded_ps)) // PS_PER_US
+        known = _known(waited_ps) | _stream(node)
+        return [self._append(f"wait {node.layer}", "COMP", us, after, known)]
+
+    def _append(
+        self, name: str, kind: NodeType, us: int, after: list[int], attributes: dict[str, Value]
+    ) -> int:
+        number = len(self.nodes)
+        known: dict[str, Value] = {"is_cpu_op": False, **attributes}
+        self.nodes.append(TraceNode(number, name, kind, us, after, [], known))
+        return number
+
+
+def _known(duration_ps: int) -> dict[str, Value]:
+    """Attributes of a node that does nothing for so long."""
+    return {"num_ops": 0, "tensor_size": 0, "duration_ps": duration_ps}
 
 
 def _waited_ps(node: GraphNode, mine: list[int], ends_ps: Mapping[int, int]) -> int:
-    """By how much later than the rank itself the others are that the node waits for."""
+    """By how much later than the rank itself the node starts: others that it waits for are there so
+    much later, or its devices have been busy.
+    """
     if len(node.depends_on) == len(mine):
-        return 0
+        return node.late_ps
     latest = max(ends_ps[before] for before in node.depends_on)
-    return latest - max((ends_ps[before] for before in mine), default=0)
+    return latest + node.late_ps - max((ends_ps[before] for before in mine), default=0)
 
 
 def _stream(node: GraphNode) -> dict[str, Value]:
@@ -116,10 +170,10 @@ def _stream(node: GraphNode) -> dict[str, Value]:
 
 
 def _form(
-    node: GraphNode, groups: Groups, devices: Sequence[int]
+    node: GraphNode, groups: Groups, devices: Sequence[int], *, by_network: bool
 ) -> tuple[NodeType, int, dict[str, Value]]:
     """(type, microseconds, attributes) of a node."""
-    if node.kind in ("send", "receive"):
+    if node.kind in MESSAGE and by_network:
         sends = node.kind == "send"
         end: dict[str, Value] = (
             {"comm_dst": devices[node.group[1]]} if sends else {"comm_src": devices[node.group[0]]}
@@ -129,7 +183,7 @@ def _form(
             0,
             {**end, "comm_size": node.bytes_moved, "comm_tag": 0},
         )
-    if node.kind == "collective" and node.on_links:
+    if node.kind == "collective" and by_network:
         # Of an all-gather Chakra has one rank's input, where we have the whole tensor.
         gathers = node.collective == "all_gather"
         size = -(-node.bytes_moved // len(node.group)) if gathers else node.bytes_moved

@@ -39,6 +39,7 @@ ATTRIBUTES = {
     "compute_j": "double",
     "memory_j": "double",
     "link_j": "double",
+    "lost_us": "double",
 }
 """Of a node in GraphML and networkx -> its type."""
 COLORS = {
@@ -181,6 +182,7 @@ def attributes(node: GraphNode) -> dict[str, Any]:
         "start_us": node.start_ps / PS_PER_US,
         "duration_us": node.duration_ps / PS_PER_US,
         "bytes": node.bytes_moved,
+        "lost_us": (node.lost_ps or 0) / PS_PER_US,
         **_joules(node),
     }
     return {name: own[name] if name in own else getattr(node, name) for name in ATTRIBUTES}

@@ -60,6 +60,14 @@ class GraphNode:
     """Of bytes of the device's memory, of DIMMs and of the pool."""
     link_aj: int = 0
     """Of bytes on links and network cards."""
+    lost_ps: int | None = None
+    """Of the duration of a collective or message in its run, what other traffic on its links cost;
+    of a receive, of its message. None: nothing could meet it.
+    """
+    late_ps: int = 0
+    """How much later it started in its run than what it waits for had ended, since its devices were
+    busy with other steps.
+    """
 
     @property
     def energy_aj(self) -> int:

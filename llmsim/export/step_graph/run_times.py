@@ -9,6 +9,7 @@ from dataclasses import replace
 from llmsim.export.step_graph.graph import IterationGraph, Round, Span
 from llmsim.export.step_graph.nodes import LAUNCH, GraphNode, Ranks
 from llmsim.export.step_graph.transfers import KINDS as KV_KINDS
+from llmsim.export.step_graph.transfers import behind_attention
 from llmsim.lowering import LoweredGroup
 from llmsim.lowering.program import PARTS
 
@@ -19,29 +20,43 @@ Place = tuple[int, int, str, int]
 def in_run(graph: IterationGraph, groups: Sequence[LoweredGroup], batch: Round) -> IterationGraph:
     """The graph with each collective as long as it was in the run, and all behind it as much later.
 
-    Stages of a pipeline begin when they did in the run, where they were busy with other batches;
-    hand-overs do so, too. The same graph where no collective was on shared links.
+    Stages of a pipeline, and members of a lock-step group, begin when they did in the run, where
+    they were busy with other batches; hand-overs do so, too. KV of a layer leaves when its
+    attention has ended. The same graph where no collective was on shared links.
     """
     spans = exchange_spans(graph, groups, batch)
     begins = _Begins(graph, groups, batch)
     if not spans and not begins.of_stage:
         return graph
     ends: dict[int, int] = {}
+    lost: dict[int, int | None] = {}
     alone: dict[int, int] = {node.node: node.end_ps for node in graph.nodes}
     nodes = []
     for node in graph.nodes:
+        if node.kind in KV_KINDS:
+            nodes.append(node)
+            continue
         start_ps, duration_ps = node.start_ps, node.duration_ps
-        if node.kind not in KV_KINDS:
-            if node.depends_on:
-                before = max(alone[one] for one in node.depends_on)
-                start_ps += max(ends[one] for one in node.depends_on) - before
-            span = spans.get(node.node)
-            start_ps = begins.of(node, start_ps, span)
-            duration_ps = duration_ps if span is None else span[1] - span[0]
-        moved = replace(node, start_ps=start_ps, duration_ps=duration_ps)
+        if node.depends_on:
+            before = max(alone[one] for one in node.depends_on)
+            start_ps += max(ends[one] for one in node.depends_on) - before
+        span = spans.get(node.node)
+        late_ps = begins.of(node, start_ps, span) - start_ps
+        if span is not None:
+            duration_ps = span[1] - span[0]
+            lost[node.node] = duration_ps - node.duration_ps
+        elif node.kind == "receive":
+            lost[node.node] = lost.get(node.depends_on[0])
+        moved = replace(
+            node,
+            start_ps=start_ps + late_ps,
+            duration_ps=duration_ps,
+            lost_ps=lost.get(node.node),
+            late_ps=late_ps,
+        )
         ends[node.node] = moved.end_ps
         nodes.append(moved)
-    return replace(graph, nodes=tuple(nodes))
+    return replace(graph, nodes=behind_attention(nodes))
 
 
 def without_launches(graph: IterationGraph) -> IterationGraph:
@@ -64,21 +79,27 @@ def without_launches(graph: IterationGraph) -> IterationGraph:
 
 
 class _Begins:
-    """When nodes of a pipeline on shared links begin, in ps of the step."""
+    """When nodes of stages and of members of a lock-step group on shared links begin, in ps of the
+    step: each began when it had ended the step before.
+    """
 
     def __init__(self, graph: IterationGraph, groups: Sequence[LoweredGroup], batch: Round) -> None:
         self._ranks = Ranks(groups[batch.members[0]].layout, len(batch.members))
         self.of_stage = batch.stage_starts_ps if any(batch.stage_starts_ps) else ()
-        """By member; none where nothing is recorded, or with one stage."""
+        """By member; none where nothing on shared links is recorded."""
+        if not self.of_stage and len(batch.members) > 1 and any(batch.exchanges):
+            self.of_stage = tuple((start,) for start, _ in batch.times_ps)
         self._origin_ps = min(start for start, _ in batch.times_ps)
 
     def of(self, node: GraphNode, start_ps: int, span: Span | None) -> int:
         """Of a node that what is before it would let begin at `start_ps`."""
-        if not self.of_stage or node.kind in ("receive", LAUNCH):
+        if not self.of_stage or node.kind == "receive":
             return start_ps
         if span is not None:
             return span[0] - self._origin_ps
         member, stage = self._ranks.place(node.rank)
+        if node.kind == LAUNCH:
+            stage = 0  # the host launches all stages
         return max(start_ps, self.of_stage[member][stage] - self._origin_ps)
 
 

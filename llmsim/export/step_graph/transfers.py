@@ -8,7 +8,7 @@ KV is not there is in no batch.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -114,6 +114,20 @@ def kv_nodes(
                     **vars(moved_energy(accounting, group, counts)),
                 )
             )
+    return tuple(found)
+
+
+def behind_attention(nodes: Sequence[GraphNode]) -> tuple[GraphNode, ...]:
+    """The nodes with what each KV that leaves waits for, after others have moved."""
+    attention = _attention_ends(nodes)
+    found = []
+    for node in nodes:
+        if node.kind in (KV_SEND, KV_WRITE):
+            before = attention.get((node.rank, node.start_ps))
+            layer, part = (0, 0) if before is None else (before.layer, before.part)
+            waits = () if before is None else (before.node,)
+            node = replace(node, layer=layer, part=part, depends_on=waits)
+        found.append(node)
     return tuple(found)
 
 
