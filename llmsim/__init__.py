@@ -14,6 +14,7 @@ moved_modules.install_finder()
 
 if TYPE_CHECKING:
     from llmsim.api.cluster import Cluster
+    from llmsim.api.compare import diff, report
     from llmsim.api.logs import calibrate, validate
     from llmsim.api.result import Result
     from llmsim.api.run import run
@@ -31,6 +32,8 @@ __all__ = [
     "Request",
     "Result",
     "calibrate",
+    "diff",
+    "report",
     "run",
     "size",
     "sweep",
@@ -46,6 +49,8 @@ _LOADED_ON_USE = {
     "Request": "llmsim.api.workload",
     "Result": "llmsim.api.result",
     "calibrate": "llmsim.api.logs",
+    "diff": "llmsim.api.compare",
+    "report": "llmsim.api.compare",
     "run": "llmsim.api.run",
     "size": "llmsim.sizing.size",
     "sweep": "llmsim.api.sweep",

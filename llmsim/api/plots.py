@@ -9,6 +9,7 @@ from llmsim.core import PS_PER_MS, PS_PER_S
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     from llmsim.api.result import Result
 
@@ -22,6 +23,21 @@ class Plots:
 
     def __init__(self, result: "Result") -> None:
         self._result = result
+
+    def __call__(self) -> "Figure":
+        """Four pictures in one: latencies, load, KV cache and the first requests.
+
+        Needs the series of the run; raises InputError without them, and without matplotlib.
+        """
+        if not self._result._prepared.simulation.record_series:
+            raise InputError("this run recorded no series; run it with series=True")
+        figure = _figure((11, 7))
+        (first, second), (third, fourth) = figure.subplots(2, 2)
+        self.latency_cdf(ax=first)
+        self.load(second)
+        self.kv_cache(third)
+        self.timeline(fourth)
+        return figure
 
     def latency_cdf(self, metric: str = "ttft", ax: "Axes | None" = None) -> "Axes":
         """The share of finished requests at or below each latency, in milliseconds.
@@ -109,15 +125,20 @@ class Plots:
         return rows[f"{metric}_ps"].to_numpy(float) / PS_PER_MS
 
 
+def _figure(size: tuple[float, float]) -> "Figure":
+    """An empty figure; raises InputError without matplotlib."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise InputError(
+            "plots need matplotlib, which is not installed; pip install matplotlib"
+        ) from None
+    return Figure(figsize=size, layout="constrained")
+
+
 def _axes(ax: "Axes | None", x: str, y: str) -> "Axes":
     if ax is None:
-        try:
-            from matplotlib.figure import Figure
-        except ImportError:
-            raise InputError(
-                "plots need matplotlib, which is not installed; pip install matplotlib"
-            ) from None
-        ax = Figure(figsize=(7, 4), layout="constrained").add_subplot()
+        ax = _figure((7, 4)).add_subplot()
     ax.set_xlabel(x)
     ax.set_ylabel(y)
     for side in ("top", "right"):

@@ -248,6 +248,9 @@ def test_pictures_show_the_numbers() -> None:
     with pytest.raises(llmsim.InputError, match='metric is "p99"'):
         result.plot.latency_cdf("p99")
     assert "TTFT" in repr(result) and "<table>" in result._repr_html_()
+    assert [ax.get_xlabel() for ax in result.plot().axes] == ["TTFT (ms)", *["time (s)"] * 3]
+    with pytest.raises(llmsim.InputError, match="recorded no series"):
+        run(series=False).plot()
 
 
 def test_importing_loads_nothing_and_a_run_needs_no_command_line() -> None:

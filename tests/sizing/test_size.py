@@ -269,6 +269,17 @@ PD = Plan(
 )
 
 
+def test_an_emitted_cluster_file_has_a_host_memory_and_runs_as_planned(tmp_path: Path) -> None:
+    plan = Plan("Qwen/Qwen3-8B", "H100", (Pool(Shape(1), 2),))
+    emit(plan, tmp_path)
+    load, options = "synthetic:n=20,rate=20,input=200,output=20,seed=1", {"cost_source": "roofline"}
+    written = tmp_path / "cluster.json"
+    planned = llmsim.run(plan.fields(), load, **options)
+    assert llmsim.run(written, load, **options).requests.equals(planned.requests)
+    tiers = llmsim.run(written, load, **options, prefix_storage="CPU", enable_prefix_caching=True)
+    assert tiers.summary["completed"] == 20
+
+
 def test_emitted_files_start_as_many_devices_as_planned(tmp_path: Path) -> None:
     files = {path.name: path.read_text() for path in emit(PD, tmp_path)}
     servers = [line for line in files["vllm.sh"].splitlines() if "vllm serve" in line]

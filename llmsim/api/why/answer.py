@@ -15,9 +15,11 @@ from llmsim.api.why.seen import (
     METRICS,
     Rows,
     Seen,
+    Slowness,
     checked_metric,
     checked_percentile,
-    percentile_ms,
+    metric_ms,
+    slowness_of,
 )
 from llmsim.config.errors import InfeasibleError, InputError
 from llmsim.core import PS_PER_MS
@@ -28,17 +30,21 @@ if TYPE_CHECKING:
     from llmsim.api.result import Result
 
 MATERIAL = 0.25
-"""Part of the percentile that a remedy must take away to confirm a cause."""
+"""Part of the percentile, or of the mean from it on, that a remedy must take away to confirm a
+cause.
+"""
 HALF = 0.5
 """A cause of a lower kind comes first if it explains this part of what a higher kind does."""
 DIGITS = 6
+NONE_FINISHED = "no request of the changed run has the metric"
 
 
 @dataclass(frozen=True)
 class WhatIf:
     """A change, and the percentile in ms without and with it.
 
-    `after` is None where the changed run is not possible.
+    `after` is None where the changed run is not possible. The means are those of the requests from
+    the percentile on.
     """
 
     change: str
@@ -47,11 +53,33 @@ class WhatIf:
     cause: str | None = None
     problem: str | None = None
     """Why the changed run is not possible."""
+    mean_before: float = 0.0
+    mean_after: float | None = None
 
     @property
     def reduction(self) -> float:
         """The part of the percentile that the change takes away; negative where it adds."""
-        return 0.0 if self.after is None or not self.before else 1 - self.after / self.before
+        return _part_taken(self.before, self.after)
+
+    @property
+    def mean_reduction(self) -> float:
+        """The same of the mean of the requests from the percentile on."""
+        return _part_taken(self.mean_before, self.mean_after)
+
+    def relief(self, kind: Kind) -> float:
+        """The part by which the change confirms a cause of a kind.
+
+        A percentile is one request, which may stand just beyond those that a cause delays. So the
+        mean counts as well where the percentile does not rise. More devices shorten every tail, and
+        so their cause has to show in the percentile.
+        """
+        if kind == Kind.SIZE or self.reduction < 0:
+            return self.reduction
+        return max(self.reduction, self.mean_reduction)
+
+
+def _part_taken(before: float, after: float | None) -> float:
+    return 0.0 if after is None or not before else 1 - after / before
 
 
 @dataclass(frozen=True)
@@ -65,7 +93,7 @@ class Cause:
     evidence: str
     resource: str
     reduction: float
-    """What its best remedy takes away from the percentile."""
+    """What its best remedy takes away from the percentile, or from the mean beyond it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,6 +148,10 @@ class Why:
                     "after": None if one.after is None else round(one.after, DIGITS),
                     "cause": one.cause,
                     "problem": one.problem,
+                    "slowest_mean_before": round(one.mean_before, DIGITS),
+                    "slowest_mean_after": None
+                    if one.mean_after is None
+                    else round(one.mean_after, DIGITS),
                 }
                 for one in self.what_ifs
             ],
@@ -206,26 +238,38 @@ def _run(seen: Seen, change: Change, cause: str | None) -> WhatIf:
             other = change.make(seen.result.inputs).run(steps=False, series=False)
     except (InputError, InfeasibleError) as error:
         return WhatIf(change.text, seen.value_ms, None, cause, str(error))
-    after = percentile_ms(other, seen.metric, seen.percentile)
-    return WhatIf(change.text, _without_change(seen, change), after, cause)
+    before = _without_change(seen, change)
+    after = slowness_of(metric_ms(other, seen.metric), seen.percentile)
+    if after is None:
+        return WhatIf(change.text, before.value_ms, None, cause, NONE_FINISHED)
+    return WhatIf(
+        change.text,
+        before.value_ms,
+        after.value_ms,
+        cause,
+        mean_before=before.mean_ms,
+        mean_after=after.mean_ms,
+    )
 
 
-def _without_change(seen: Seen, change: Change) -> float:
-    """The percentile as it is, over the requests that the changed run has as well."""
+def _without_change(seen: Seen, change: Change) -> Slowness:
+    """The run as it is, over the requests that the changed run has as well."""
     if change.most_input_tokens is None:
-        return seen.value_ms
+        return seen.slowness
     kept = seen.known[seen.input_tokens[seen.known] <= change.most_input_tokens]
-    return float(np.percentile(seen.values_ms[kept], seen.percentile))
+    found = slowness_of(seen.values_ms[kept], seen.percentile)
+    return seen.slowness if found is None else found
 
 
 def _causes(
     found: Sequence[Candidate], tested: Sequence[WhatIf], *, confirmed: bool
 ) -> list[Cause]:
     """Candidates that a run confirms, in order of what their best remedy takes away."""
-    best = {one.name: 0.0 for one in found}
+    best, kinds = {one.name: 0.0 for one in found}, {one.name: one.kind for one in found}
     for what_if in tested:
         if what_if.cause is not None:
-            best[what_if.cause] = max(best[what_if.cause], what_if.reduction)
+            relief = what_if.relief(kinds[what_if.cause])
+            best[what_if.cause] = max(best[what_if.cause], relief)
     chosen = [one for one in found if not confirmed or best[one.name] >= MATERIAL]
     ranked: list[Candidate] = []
     for kind in sorted(Kind, reverse=True):

@@ -18,6 +18,7 @@ from llmsim.api.why.machines import (
     batch_share,
     busy_share,
     collective_share,
+    crowded_share,
     gap_share,
     launch_share,
     slowdowns,
@@ -31,8 +32,14 @@ Flags = NDArray[np.bool_]
 
 WAITED = 0.3
 """Share of the cohort's time in queue, wait and preemption from which waiting is a symptom."""
-MOSTLY = 0.5
-"""The same for too few devices, as some waiting is the price of devices that are busy."""
+MOSTLY = 2 / 3
+"""The same for too few devices, steps shared with other prompts included: some of both is the price
+of devices that are busy.
+"""
+HELD_UP = 0.5
+"""Share of the cohort's decode time that prompts add, from which it is a symptom: less of it is the
+price of every engine that computes prompts and decodes together.
+"""
 MOVED = 0.15
 """Share of the cohort's time in transfers, or idle for the host, from which it is a symptom."""
 LONG, FEW = 8.0, 0.2
@@ -177,7 +184,7 @@ def _prompts_between_decodes(seen: Seen) -> Iterator[Candidate]:
     if not mixed.any() or not alone.any():
         return
     share = _held_up(seen, group, mixed, took - np.median(took[alone]))
-    if share < WAITED:
+    if share < HELD_UP:
         return
     remedy = changes.disaggregated(seen.result, seen.pool_of(group))
     evidence = (
@@ -357,11 +364,15 @@ def _burst(seen: Seen) -> Iterator[Candidate]:
 def _too_few_devices(seen: Seen) -> Iterator[Candidate]:
     group = _main_group(seen)
     pool = seen.pool_of(group)
-    busy, share, least = min(busy_share(seen, one) for one in pool), seen.share(*WAITING), MOSTLY
-    what = f"the slowest requests wait {share:.0%} of theirs"
+    busy = min(busy_share(seen, one) for one in pool)
     if seen.metric == "tpot":
         share, least = batch_share(seen, group), WAITED
         what = f"large batches make up {share:.0%} of a decode step"
+    else:
+        share, least = seen.share(*WAITING) + crowded_share(seen), MOSTLY
+        what = (
+            f"the slowest requests wait, or share steps with other prompts, {share:.0%} of theirs"
+        )
     if busy < 0.85 or share < least:
         return
     role = seen.result._prepared.deployment.groups[group].pd_type

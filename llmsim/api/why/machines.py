@@ -89,6 +89,28 @@ def _prefill_medians(seen: Seen, group: int) -> dict[int, float]:
     return found
 
 
+def crowded_share(seen: Seen) -> float:
+    """The share of the cohort's time in which steps with its prompts computed tokens of others.
+
+    The time of a step counts for others by their part of its tokens.
+    """
+    requests, total = (
+        seen.result._results.requests,
+        sum(int(part[seen.cohort].sum()) for part in seen.parts.values()),
+    )
+    others = 0.0
+    for group in np.unique(seen.prompt_group[seen.cohort]).tolist():
+        rows = seen.cohort[seen.prompt_group[seen.cohort] == group]
+        steps = seen.steps_of(group)
+        computed = np.concatenate(([0], np.cumsum(steps["tokens"])))
+        first = np.searchsorted(steps["end_ps"], requests.scheduled_ps[rows], "right")
+        last = np.searchsorted(steps["end_ps"], seen.prompt_done_ps[rows], "right")
+        tokens = np.maximum(computed[last] - computed[first], 1)
+        own = np.minimum(seen.input_tokens[rows], tokens)
+        others += float((seen.before["prefill"][rows] * (1 - own / tokens)).sum())
+    return others / total if total else 0.0
+
+
 def busy_share(seen: Seen, group: int) -> float:
     """The share of the time of arrivals in which a group had a batch on its devices."""
     results = seen.result._results

@@ -66,11 +66,29 @@ def metric_ms(result: "Result", metric: str) -> Floats:
     return np.where(known, value / PS_PER_MS, np.nan)
 
 
+@dataclass(frozen=True)
+class Slowness:
+    """How slow the slowest requests are, ms."""
+
+    value_ms: float
+    """The percentile."""
+    mean_ms: float
+    """The mean of the requests from the percentile on."""
+
+
+def slowness_of(values_ms: Floats, percentile: float) -> Slowness | None:
+    """Over the values that are numbers; None without any."""
+    known = values_ms[~np.isnan(values_ms)]
+    if not len(known):
+        return None
+    value = float(np.percentile(known, percentile))
+    return Slowness(value, float(known[known >= value].mean()))
+
+
 def percentile_ms(result: "Result", metric: str, percentile: float) -> float | None:
     """The percentile over the finished requests; None where none has the metric."""
-    values = metric_ms(result, metric)
-    values = values[~np.isnan(values)]
-    return float(np.percentile(values, percentile)) if len(values) else None
+    found = slowness_of(metric_ms(result, metric), percentile)
+    return None if found is None else found.value_ms
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,15 +110,20 @@ class Seen:
         return np.flatnonzero(~np.isnan(self.values_ms))
 
     @cached_property
-    def value_ms(self) -> float:
-        """The percentile; raises InputError where no request has the metric."""
-        found = percentile_ms(self.result, self.metric, self.percentile)
+    def slowness(self) -> Slowness:
+        """Of the run as it is; raises InputError where no request has the metric."""
+        found = slowness_of(self.values_ms, self.percentile)
         if found is None:
             raise InputError(
                 f"no request of this run has a {METRICS[self.metric]}; run one whose requests "
                 "finish"
             )
         return found
+
+    @property
+    def value_ms(self) -> float:
+        """The percentile; raises InputError where no request has the metric."""
+        return self.slowness.value_ms
 
     @cached_property
     def cohort(self) -> Rows:

@@ -41,6 +41,10 @@ MARKS = {
 }
 WIDTH = 64
 MOST_WHAT_IFS = 6
+MUCH_MORE = 0.2
+"""By how much more of the slowest requests' mean than of the percentile a change takes away, from
+which the text says both.
+"""
 
 
 def text_of(why: "Why") -> str:
@@ -88,8 +92,10 @@ def _what_ifs(why: "Why") -> Iterator[str]:
         if one.after is None:
             yield f"  {'cannot run':>22}  {one.change}: {one.problem}"
         else:
-            change = f"{-one.reduction:+.0%}"
-            yield f"  {one.before:>9,.1f} ->{one.after:>9,.1f}  {change:>5}  {one.change}"
+            change, mean = f"{-one.reduction:+.0%}", ""
+            if one.mean_after is not None and one.mean_reduction > one.reduction + MUCH_MORE:
+                mean = f"; mean of the slowest {one.mean_before:,.1f} -> {one.mean_after:,.1f}"
+            yield f"  {one.before:>9,.1f} ->{one.after:>9,.1f}  {change:>5}  {one.change}{mean}"
 
 
 def _blame(blame: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Iterator[str]:

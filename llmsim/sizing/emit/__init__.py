@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from llmsim.sizing.emit import compose, kubernetes, servers
 from llmsim.sizing.plan import Plan
@@ -19,6 +20,20 @@ WRITERS: dict[str, Callable[[Plan], str]] = {
 CLUSTER = "cluster.json"
 
 
+def cluster_fields(plan: Plan) -> dict[str, Any]:
+    """The keys of the cluster file; its nodes have the host memory of `llmsim init`, so that KV
+    tiers and offloading can be tried.
+    """
+    from llmsim.api.cluster import HOST_MEMORY
+
+    fields = plan.fields()
+    fields["description"] = fields["description"].replace(
+        "latencies and", "latencies, host memory and"
+    )
+    fields["nodes"] = [{"cpu_mem": dict(HOST_MEMORY), **node} for node in fields["nodes"]]
+    return fields
+
+
 def emit(plan: Plan, folder: Path) -> list[Path]:
     """Writes all files into a folder; raises InputError where that is not possible.
 
@@ -29,7 +44,7 @@ def emit(plan: Plan, folder: Path) -> list[Path]:
     from llmsim.export.json import json_text
 
     check_writable_folder(folder)
-    texts = {CLUSTER: json_text(plan.fields())}
+    texts = {CLUSTER: json_text(cluster_fields(plan))}
     if plan.architecture != AFD:
         texts |= {name: write(plan) for name, write in WRITERS.items()}
     for name, text in texts.items():

@@ -1,0 +1,125 @@
+"""`llmsim.diff` and `llmsim.report`: results, or run folders, beside each other."""
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from llmsim.api.result import Result
+from llmsim.config.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from llmsim.export.html_report.runs import Explained
+    from llmsim.validation import Recording
+
+Run = Result | str | PathLike[str]
+"""A result, a run folder, or for `diff` also a log that `llmsim.validate` reads."""
+
+
+def diff(a: Run | Sequence[Run], b: Run | Sequence[Run], *, alpha: float = 0.05) -> "pd.DataFrame":
+    """What changed from run `a` to run `b`, and whether it is more than chance.
+
+    Runs are paired request by request; lists hold one run for each seed. The table has a row for
+    each metric with `a`, `b`, `delta_pct`, `ci_low`, `ci_high` (percent), `p` and `significant`.
+    `alpha` is the chance of any false alarm over all metrics. Raises InputError for runs that
+    cannot be paired.
+    """
+    import pandas as pd
+
+    from llmsim.validation.compare.difference import differences
+    from llmsim.validation.logs.pairing import pair
+
+    if not 0 < alpha < 1:
+        raise InputError(
+            f"alpha is {alpha:g}; it must be between 0 and 1, such as 0.05",
+            field="alpha",
+            value=alpha,
+        )
+    first, second = _listed(a), _listed(b)
+    if len(first) != len(second) or not first:
+        raise InputError(
+            f"a holds {len(first)} runs and b holds {len(second)}; give as many of each, one for "
+            "each seed"
+        )
+    pairs = [
+        pair(_recording(one), _recording(other)) for one, other in zip(first, second, strict=True)
+    ]
+    rows = {}
+    for name, one in differences(pairs, alpha).items():
+        low, high = one.ci or (None, None)
+        rows[name] = (one.a, one.b, one.delta_pct, low, high, one.p, one.significant)
+    columns = ["a", "b", "delta_pct", "ci_low", "ci_high", "p", "significant"]
+    return pd.DataFrame.from_dict(rows, orient="index", columns=columns)
+
+
+def report(
+    runs: Run | Sequence[Run] | Mapping[str, Run],
+    path: str | PathLike[str],
+    *,
+    title: str | None = None,
+    why: str | None = None,
+) -> None:
+    """Writes runs side by side as one HTML file, which opens without a network.
+
+    A mapping names the runs. `why` is "ttft", "tpot" or "e2el": further runs then test what would
+    help the 99th percentile of that metric. Raises InputError.
+    """
+    from llmsim.export.files import check_writable
+    from llmsim.export.html_report.page import write_report
+
+    target = Path(path)
+    if target.suffix not in (".html", ".htm"):
+        raise InputError(f"{target}: the name of a report ends in .html", field="path")
+    check_writable(target)
+    named = runs if isinstance(runs, Mapping) else _named(_listed(runs))
+    with TemporaryDirectory() as temporary:
+        folders: dict[Path, Run] = {}
+        for name, run in named.items():
+            folders[_folder(run, Path(temporary) / _file_name(name))] = run
+
+        def explained(folder: Path) -> "Explained":
+            run = folders[folder]
+            if why is None:
+                return None
+            return (run if isinstance(run, Result) else _again(folder)).why(why).to_dict()
+
+        write_report(list(folders), target, title, explained)
+
+
+def _listed(runs: Run | Sequence[Run]) -> list[Run]:
+    return [runs] if isinstance(runs, Result | str | PathLike) else list(runs)
+
+
+def _named(runs: Sequence[Run]) -> dict[str, Run]:
+    return {"run" if len(runs) == 1 else f"run {i}": run for i, run in enumerate(runs, 1)}
+
+
+def _file_name(name: str) -> str:
+    return name.replace("/", "-") or "run"
+
+
+def _folder(run: Run, temporary: Path) -> Path:
+    """The run's folder; a result is saved into `temporary`."""
+    if not isinstance(run, Result):
+        return Path(run)
+    run.save(temporary)
+    return temporary
+
+
+def _again(folder: Path) -> Result:
+    """The run of a folder, run again."""
+    from llmsim.api.checked.run_inputs import RunInputs
+
+    inputs = RunInputs.of_folder(folder)
+    with inputs.in_directory():
+        return inputs.run()
+
+
+def _recording(run: Run) -> "Recording":
+    from llmsim.validation import read_recording
+    from llmsim.validation.logs.recording import recording_of
+
+    return recording_of(run._results) if isinstance(run, Result) else read_recording(Path(run))
