@@ -95,18 +95,21 @@ class Workers:
         Raises what the task raised, and WorkerDied where its process ended.
         """
         process = self._idle.get()
-        if process is None:
-            process = self._started()
+        next_idle: Worker | None = None
         try:
+            if process is None:
+                process = self._started()
             kind, value = process.ask(function, task)
+            if self._fresh:
+                process.end()
+            else:
+                next_idle = process
         except (EOFError, OSError):
-            self._idle.put(None)
+            if process is None:  # it could not be started
+                raise
             raise WorkerDied(process.end()) from None
-        if self._fresh:
-            process.end()
-            self._idle.put(None)
-        else:
-            self._idle.put(process)
+        finally:
+            self._idle.put(next_idle)  # whatever happened: other threads wait for this one's place
         if kind == "error":
             raise value
         return value
