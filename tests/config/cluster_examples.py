@@ -121,6 +121,7 @@ def full() -> Json:
         "all_gather_implementation": "direct4",
         "reduce_scatter_implementation": "bruck",
         "all_to_all_implementation": "ring,direct",
+        "quick_reduce_quantization": "NONE",
     }
     drafts = {"num_speculative_tokens": 2}
     by_model = {

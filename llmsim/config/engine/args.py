@@ -37,6 +37,7 @@ _SHOWN_IF_SET = (
     "api_request_ps",
     "api_prompt_token_ps",
     "api_chunk_ps",
+    "quick_reduce_quantization",
 )
 """Options of later versions, which runs that do not use them do not show."""
 
@@ -143,6 +144,7 @@ class EngineArgs:
     reduce_scatter_implementation: str | None
     """The same of reduce-scatters."""
     all_to_all_implementation: str | None
+    quick_reduce_quantization: str | None
     """The same of exchanges of rows; None: each rank sends rows through its ports."""
     all2all_backend: str
     """How tokens reach experts of other data-parallel ranks; a name of
@@ -259,6 +261,12 @@ def _refuse_what_does_not_run_yet(values: Mapping[str, Any], positions: Position
         raise NotYetError(
             f"{position} is 0, and a budget of the model's whole context does not run in this "
             "version; remove it, or give the number of tokens"
+        )
+    if values["quick_reduce_quantization"] not in (None, "NONE"):
+        position = positions["quick_reduce_quantization"]("quick_reduce_quantization")
+        raise NotYetError(
+            f"{position} is {values['quick_reduce_quantization']}, and vLLM's quick all-reduce "
+            "does not run in this version; give NONE, or times of all_reduce by --cost-tables"
         )
 
 

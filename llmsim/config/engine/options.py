@@ -35,6 +35,8 @@ DTYPES = {
     "fp8": "fp8",
     "int8": "int8",
 }
+QUICK_REDUCE = ("NONE", "FP", "INT8", "INT6", "INT4")
+"""Values of VLLM_ROCM_QUICK_REDUCE_QUANTIZATION."""
 SGLANG_POLICIES = ("fcfs", "lpm", "lof")
 """Values of SGLang's `schedule_policy`, in the order of the native scheduler's parameter."""
 KV_CACHE_DTYPES = DTYPES | {"fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
@@ -487,6 +489,14 @@ class EngineOptions(Section):
         default=None,
         description="Chooses the all-to-all backend that sends tokens to the experts of other "
         "data-parallel ranks.",
+    )
+
+    quick_reduce_quantization: Annotated[
+        Annotated[str, _one_of(QUICK_REDUCE)] | None, OnCommandLine(str)
+    ] = Field(
+        default=None,
+        description="Sets vLLM's VLLM_ROCM_QUICK_REDUCE_QUANTIZATION; only NONE, vLLM's default, "
+        "runs (docs/explanation/collectives.md).",
     )
 
     @model_validator(mode="after")

@@ -51,6 +51,7 @@ OWN_DEFAULTS: Mapping[str, Any] = {
     "all_gather_implementation": None,
     "reduce_scatter_implementation": None,
     "all_to_all_implementation": None,
+    "quick_reduce_quantization": None,
 }
 """Options that no engine has, and what a profile need not say; the default of each does what the
 engine does.
