@@ -1594,14 +1594,22 @@ class LockstepSpec:
         groups: attention members, then FFN members. exact: every node runs in the engine.
         """
 
+class PlannedSpec:
+    """What a collective moves by the plan of its size."""
+
+    def __init__(self, op: int, member: int, from_units: int, parts: Sequence[tuple[Sequence[tuple[int, int]], int, int]]) -> None:
+        """
+        member: 0 for collectives of all members. from_units: tokens or sequences from which on the plan is taken. parts: (nodes (from, to) of flows that carry equal bytes, and these bytes as a numerator and a denominator, of the vector).
+        """
+
 class ContentionSpec:
     """
     Members of a lock-step group, or one group in stages, that send over shared links.
     """
 
-    def __init__(self, groups: Sequence[int], places: Sequence[int], collectives: Sequence[CollectiveSpec], rails: Sequence[tuple[int, int, Sequence[tuple[int, int]], Sequence[tuple[int, int]], int]] = []) -> None:
+    def __init__(self, groups: Sequence[int], places: Sequence[int], collectives: Sequence[CollectiveSpec], planned: Sequence[PlannedSpec] = []) -> None:
         """
-        groups: by index. places: the node of every device, ranks of a stage first, then stages, then members. collectives: what is between members or stages, with its bytes. rails: of collectives over several servers (operator, member or 0 for all, nodes (from, to) of each rail, of neighbours inside the servers, ranks of a server).
+        groups: by index. places: the node of every device, ranks of a stage first, then stages, then members. collectives: what is between members or stages, with its bytes. planned: what those of them that a library plans move.
         """
 
 class Frontend:

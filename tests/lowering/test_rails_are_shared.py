@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from costs.builders import needs_database
 
 import llmsim
 from llmsim.api.result import Result
+from llmsim.model import Collective
 
 ROOT = Path(__file__).resolve().parents[2]
 H100 = json.loads((ROOT / "cluster_config" / "h100_llama31_70b_tp4.json").read_text("utf-8"))
@@ -60,6 +62,11 @@ def run(topology: Path, *devices: list[int], requests: int, **options: Any) -> R
         "topology": str(topology),
         "nodes": [{"num_instances": len(devices), "instances": instances}],
     }
+    return run_on(document, requests=requests, **options)
+
+
+def run_on(document: dict[str, Any], *, requests: int, **options: Any) -> Result:
+    """Prompts of 2,000 tokens at time 0, one after the other to each group."""
     rows = [
         {
             "input_toks": 2000,
@@ -111,3 +118,58 @@ def test_groups_with_cards_of_their_own_do_not_meet(topology: Path) -> None:
     assert apart._prepared.lowered.network is None
     (alone,) = ttft_ps(run(topology, APART[0], requests=1))
     assert ttft_ps(apart) == [alone, alone]
+
+
+def bytes_on_cards(result: Result) -> set[int]:
+    links = result._results.links
+    return set(links["bytes"][links["bytes_per_s"] == 50 * 10**9].tolist())
+
+
+def test_cards_carry_the_bytes_of_the_plan(topology: Path) -> None:
+    """By hand: a prompt of 2,000 tokens and two decodes, each with 161 all-reduces and the gathered
+    logits, over a card for each of two ranks of a server. A tree between two servers sends the
+    vector once each way, a ring 3 / 4 of it twice; LL as many flags, LL128 one byte for 15 more.
+    """
+    result = run(topology, *MIXED, requests=1)
+    group = result._prepared.lowered.groups[0]
+    collectives = [op for op in group.operators if isinstance(op, Collective)]
+    sizes = {"all_reduce": [16_384, 2000 * 16_384], "all_gather": [2 * 128_256]}
+    plans = {
+        op.collective: [
+            way.name
+            for _, way in group.links.ways(op, np.array(sizes[op.collective], np.int64), 0, nodes=2)
+        ]
+        for op in collectives
+    }
+    assert plans == {"all_reduce": ["ring LL", "tree Simple"], "all_gather": ["ring LL128"]}
+    prompt, decode = 2000 * 16_384 // 2, 16_384 * 2 * 3 // 4 // 2 * 2
+    logits = -(-2 * 128_256 * 3 * 16 // (4 * 2 * 15))
+    assert bytes_on_cards(result) == {161 * (prompt + 2 * decode) + 3 * logits}
+
+
+@needs_database
+def test_stages_in_a_server_move_what_vllm_and_nccl_move() -> None:
+    """By hand, of 81 all-reduces in the first of two stages: one-shot of a decode sends the vector
+    to three others, the ring of a prompt 2 x 3/4 of it. Half of each token's hidden state leaves.
+    """
+    one = H100["nodes"][0]["instances"][0]
+    staged = {**one, "num_npus": 8, "pp_size": 2, "topology_devices": list(range(8))}
+    document = {**H100, "nodes": [{"num_instances": 1, "instances": [staged]}]}
+    result = run_on(document | {"topology": "dgx_h100"}, requests=1)
+    into = 81 * (2000 * 16_384 * 3 // 2 + 2 * 16_384 * 3)
+    links = result._results.links["bytes"][:8].tolist()  # of the first stage's devices
+    assert links == [into + 2002 * 8192, into] * 4
+    assert result.summary["communication"]["lost_s"] == 0
+    off = run_on(document | {"topology": "dgx_h100"}, requests=1, collective_contention="off")
+    assert ttft_ps(result) == ttft_ps(off)
+
+
+def test_no_card_carries_more_than_its_rate_allows(topology: Path) -> None:
+    """Both groups start together: their plans' bytes take the cards at least so long."""
+    both = run(topology, *MIXED, requests=2)
+    (carried,) = bytes_on_cards(both)
+    (alone,) = bytes_on_cards(run(topology, *MIXED, requests=1))
+    assert carried == 2 * alone
+    ends = int(max(both.requests["arrival_ps"] + both.requests["e2el_ps"]))
+    assert ends >= carried * 10**12 // (50 * 10**9)
+    assert ends >= both._results.links["busy_ps"].max()

@@ -75,12 +75,32 @@ class Place:
         return self.per_node * self.card_gb_per_s * CARD_SHARE
 
 
+@dataclass(frozen=True)
+class Way:
+    """What a plan is called: an algorithm, and the protocol of its messages."""
+
+    algorithm: str
+    protocol: str = ""
+    library: str = ""
+    """Whose kernel it is, where it is not NCCL's."""
+
+    @property
+    def name(self) -> str:
+        """As tables and sources of costs print it."""
+        return " ".join(word for word in (self.library, self.algorithm, self.protocol) if word)
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """One way to run a collective, and its microseconds by size."""
 
-    name: str
+    way: Way
     us: Floats
+
+    @property
+    def name(self) -> str:
+        """What the plan is called."""
+        return self.way.name
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,21 +108,32 @@ class Chosen:
     """The fastest plan of each size."""
 
     us: Floats
-    names: tuple[str, ...]
+    ways: tuple[Way, ...]
     which: NDArray[np.intp]
-    """By size, the number of its plan in `names`."""
+    """By size, the number of its plan in `ways`."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all plans that were compared."""
+        return tuple(way.name for way in self.ways)
 
     @property
     def used(self) -> tuple[str, ...]:
         """Names of the plans that some size takes, in the order of the sizes."""
-        return tuple(dict.fromkeys(self.names[at] for at in self.which.tolist()))
+        names = self.names
+        return tuple(dict.fromkeys(names[at] for at in self.which.tolist()))
+
+    def runs(self) -> list[tuple[int, Way]]:
+        """(number of the first size, plan) of each run of sizes that take the same plan."""
+        changes = np.flatnonzero(np.diff(self.which, prepend=-1))
+        return [(int(at), self.ways[int(self.which[at])]) for at in changes]
 
 
 def choose(machine: Machine, kind: str, sizes: Floats, place: Place) -> Chosen:
     """The fastest of NCCL's plans for each size in bytes, as nccl-tests counts them: the vector of
     an all-reduce, the output of an all-gather, the input of the others.
     """
-    return _fastest(list(_plans(machine, kind, sizes, place)))
+    return _fastest(plans_of(machine, kind, sizes, place))
 
 
 def choose_vllm(machine: Machine, sizes: Floats, ranks: int, *, eager: bool) -> Chosen:
@@ -110,12 +141,20 @@ def choose_vllm(machine: Machine, sizes: Floats, ranks: int, *, eager: bool) -> 
     takes_own = ranks in CUSTOM_RANKS
     given = tuple(one for one in machine.custom if takes_own or one.name not in CUSTOM)
     protocols = given or machine.kinds["all_reduce"]
-    names = [f"vLLM {one.name}" if one.name in CUSTOM else _ring_name(one) for one in protocols]
+    ways = [
+        Way(one.name, library="vLLM") if one.name in CUSTOM else _inside_a_server(one)
+        for one in protocols
+    ]
     times = protocol_times(protocols, "all_reduce", sizes, ranks)
-    chosen = _fastest([Plan(name, us) for name, us in zip(names, times, strict=True)])
+    chosen = _fastest([Plan(way, us) for way, us in zip(ways, times, strict=True)])
     if not eager or not machine.custom:
         return chosen
-    return Chosen(machine.eager(chosen.us, sizes), chosen.names, chosen.which)
+    return Chosen(machine.eager(chosen.us, sizes), chosen.ways, chosen.which)
+
+
+def plans_of(machine: Machine, kind: str, sizes: Floats, place: Place) -> list[Plan]:
+    """Every plan that is possible at the place."""
+    return list(_plans(machine, kind, sizes, place))
 
 
 def plans(machine: Machine, kind: str, sizes: Floats, place: Place) -> dict[str, Floats]:
@@ -127,31 +166,31 @@ def _fastest(plans_: list[Plan]) -> Chosen:
     times = np.array([plan.us for plan in plans_])
     which = times.argmin(axis=0)
     us = np.take_along_axis(times, which[None], axis=0)[0]
-    return Chosen(us, tuple(plan.name for plan in plans_), which)
+    return Chosen(us, tuple(plan.way for plan in plans_), which)
 
 
 def _plans(machine: Machine, kind: str, sizes: Floats, place: Place) -> Iterator[Plan]:
     protocols = machine.kinds[kind]
     if place.nodes == 1:
         for one in protocols:
-            yield Plan(_ring_name(one), one.us(kind, sizes, place.ranks))
+            yield Plan(_inside_a_server(one), one.us(kind, sizes, place.ranks))
         return
     if kind == "all_to_all":
         for one in protocols:
-            yield Plan(f"PXN {one.name}", _all_to_all(one, sizes, place))
+            yield Plan(Way("PXN", one.name), _all_to_all(one, sizes, place))
         return
     for one in protocols:
         if one.name in RING_HOP_US:
-            yield Plan(f"ring {one.name}", _ring(one, kind, sizes, place))
+            yield Plan(Way("ring", one.name), _ring(one, kind, sizes, place))
     if kind == "all_reduce":
         yield from _trees(protocols, sizes, place)
     elif place.per_node == 1:
         simple = next(one for one in protocols if one.name == "Simple")
-        yield Plan("PAT", _pat(simple, kind, sizes, place))
+        yield Plan(Way("PAT"), _pat(simple, kind, sizes, place))
 
 
-def _ring_name(protocol: Protocol) -> str:
-    return protocol.name if protocol.name == NVLS else f"ring {protocol.name}"
+def _inside_a_server(protocol: Protocol) -> Way:
+    return Way(NVLS) if protocol.name == NVLS else Way("ring", protocol.name)
 
 
 def _ring(protocol: Protocol, kind: str, sizes: Floats, place: Place) -> Floats:
@@ -177,19 +216,20 @@ def _trees(protocols: tuple[Protocol, ...], sizes: Floats, place: Place) -> Iter
         rate = TREE_SHARE * min(_inside(one, place) / 2, cards)
         hops = 2 * levels * (TREE_HOP_US[one.name] + place.hop_us)
         start = one.floor_us + 2 * (place.per_node - 1) * one.step_us + hops
-        yield Plan(
-            f"tree {one.name}", start + sizes / (rate * 1e3) + one.buffers_us(sizes, 0 * sizes)
-        )
+        us = start + sizes / (rate * 1e3) + one.buffers_us(sizes, 0 * sizes)
+        yield Plan(Way("tree", one.name), us)
     if switch is None or place.per_node < switch.fewest_ranks:
         return
     reduced = _reduced_gb_per_s(switch, place.per_node)
     start = switch.floor_us + 2 * levels * (NVLS_TREE_HOP_US + place.hop_us)
     rate = min(TREE_SHARE * reduced, place.cards_gb_per_s / crossings)
-    yield Plan("NVLSTree", start + sizes / (rate * 1e3) + switch.buffers_us(sizes, 0 * sizes))
+    us = start + sizes / (rate * 1e3) + switch.buffers_us(sizes, 0 * sizes)
+    yield Plan(Way("NVLSTree"), us)
     if place.reducing_network:
         rate = min(reduced, SHARP_SHARE * place.cards_gb_per_s)
         start = switch.floor_us + COLLNET_US + place.hop_us
-        yield Plan("CollNet", start + sizes / (rate * 1e3) + switch.buffers_us(sizes, 0 * sizes))
+        us = start + sizes / (rate * 1e3) + switch.buffers_us(sizes, 0 * sizes)
+        yield Plan(Way("CollNet"), us)
 
 
 def _reduced_gb_per_s(switch: Protocol, ranks: int) -> float:

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ from llmsim._native import engine
 from llmsim.config import Deployment, Group
 from llmsim.config.errors import InputError
 from llmsim.core import Int64
-from llmsim.costs.nccl.plans import Place
+from llmsim.costs.nccl.plans import Place, Way
 from llmsim.lowering.network.algorithms import KINDS, Algorithms, described
 from llmsim.lowering.network.all_to_all import ChosenExchange, Ports
 from llmsim.lowering.network.nccl import NcclModel, is_planned
@@ -216,6 +216,18 @@ class NetworkView(ABC):
         """Whether NCCL plans this kind of collective, since no option names its algorithm."""
         planned = self.nccl is not None and self.nccl.scope != "nowhere" and is_planned(op)
         return planned and not self.algorithms.names(op.collective)
+
+    def ways(self, op: Collective, sizes: Int64, stage: int, nodes: int) -> list[tuple[int, Way]]:
+        """(number of the first size, plan) of each run of sizes for which the library takes the
+        same plan among ranks on so many servers; nothing where it has none.
+
+        Tables do not say by which plan their times came about: the model's choice stands for it.
+        """
+        if self.nccl is None or not is_planned(op) or self.algorithms.names(op.collective):
+            return []
+        everywhere = replace(self.nccl, scope="everywhere")
+        places = [one for one in self._places(op, stage, everywhere) if one.nodes == nodes]
+        return self._library(everywhere, op, stage).ways(op, sizes, places) if places else []
 
     @abstractmethod
     def _places(self, op: Collective, stage: int, nccl: NcclModel) -> list[Place]:

@@ -14,7 +14,7 @@ from llmsim._native import engine
 from llmsim.config.topology.file import TopologySpec
 from llmsim.core import Int64
 from llmsim.costs.nccl.constants import machine_of
-from llmsim.costs.nccl.plans import Chosen, Place, choose, choose_vllm
+from llmsim.costs.nccl.plans import Chosen, Place, Way, choose, choose_vllm
 from llmsim.costs.nccl.protocols import PHASES, Machine
 from llmsim.model import Collective, Hardware
 
@@ -65,6 +65,13 @@ class NcclModel:
         where = described(places[slowest])
         return ps, f"NCCL model of {self.machine.name}, {op.collective} by {plans} {where}"
 
+    def ways(self, op: Collective, sizes: Int64, places: Sequence[Place]) -> list[tuple[int, Way]]:
+        """(number of the first size, plan) of each run of sizes that take the same plan, at the
+        place where the largest takes longest.
+        """
+        chosen = [self._at(op, sizes, place) for place in places]
+        return max(chosen, key=lambda one: float(one.us[-1])).runs()
+
     def _at(self, op: Collective, sizes: Int64, place: Place) -> Chosen:
         vectors = sizes.astype(np.float64)
         if place.nodes > 1 or op.collective != "all_reduce" or op.among != "tp":
@@ -73,7 +80,7 @@ class NcclModel:
         eager = choose_vllm(self.machine, vectors, place.ranks, eager=True)
         replayed = sizes <= self.graph_tokens * op.collective_bytes_per_token
         us = np.where(replayed, graph.us, eager.us)
-        return Chosen(us, graph.names, graph.which)
+        return Chosen(us, graph.ways, graph.which)
 
 
 def described(place: Place) -> str:
@@ -96,18 +103,6 @@ def nccl_model(hardware: Hardware, graph_sizes: Sequence[int], collectives: str)
 def is_planned(op: Collective) -> bool:
     """Whether NCCL has plans for this kind of collective."""
     return op.collective in PHASES
-
-
-@dataclass(frozen=True)
-class Rails:
-    """Who sends to whom in collectives over several servers that run at once."""
-
-    between: tuple[tuple[int, int], ...]
-    """Devices of two servers."""
-    inside: tuple[tuple[int, int], ...]
-    """Neighbours in the ring of a server's devices."""
-    per_server: int
-    """Devices of the server that has the fewest: so many channels share the vector."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,20 +160,6 @@ class Servers:
         for device in sorted(group):
             found[self.node_of[device]].append(device)
         return found
-
-    def joined(self, groups: Collection[Sequence[int]]) -> Rails:
-        """The rails of collectives that run at once, each on several servers."""
-        servers = [members for group in groups for members in self._by_node(group).values()]
-        return Rails(
-            tuple(flow for group in groups for flow in self.rails(group)),
-            tuple(
-                pair
-                for members in servers
-                if len(members) > 1
-                for pair in zip(members, [*members[1:], members[0]], strict=True)
-            ),
-            min(len(members) for members in servers),
-        )
 
     def rails(self, group: Sequence[int]) -> list[tuple[int, int]]:
         """(from, to) of each rail between servers: device i of one to device i of the next; none in

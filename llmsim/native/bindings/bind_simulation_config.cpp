@@ -38,7 +38,7 @@ struct PythonSchedulerConfig {
 };
 
 using Pairs = std::vector<std::pair<NetworkNodeId, NetworkNodeId>>;
-using RailsOfCollective = std::tuple<std::int32_t, std::int32_t, Pairs, Pairs, std::int64_t>;
+using Part = std::tuple<Pairs, std::int64_t, std::int64_t>;
 
 std::vector<FlowEnds> flows(const Pairs& pairs) {
   std::vector<FlowEnds> flows;
@@ -281,6 +281,20 @@ void bind_group_specs(nb::module_& m) {
           },
           "groups"_a, "sync_interval"_a, "afd"_a, "exact"_a = false,
           "groups: attention members, then FFN members. exact: every node runs in the engine.");
+  nb::class_<PlannedCollective>(m, "PlannedSpec",
+                                "What a collective moves by the plan of its size.")
+      .def(
+          "__init__",
+          [](PlannedCollective* spec, std::int32_t op, std::int32_t member, std::int64_t from_units,
+             const std::vector<Part>& parts) {
+            new (spec) PlannedCollective{op, member, from_units, {}};
+            for (const auto& [pairs, share, of] : parts)
+              spec->parts.push_back({flows(pairs), share, of});
+          },
+          "op"_a, "member"_a, "from_units"_a, "parts"_a,
+          "member: 0 for collectives of all members. from_units: tokens or sequences from which on "
+          "the plan is taken. parts: (nodes (from, to) of flows that carry equal bytes, and these "
+          "bytes as a numerator and a denominator, of the vector).");
   nb::class_<ContentionSpec>(
       m, "ContentionSpec",
       "Members of a lock-step group, or one group in stages, that send over shared links.")
@@ -288,18 +302,15 @@ void bind_group_specs(nb::module_& m) {
           "__init__",
           [](ContentionSpec* spec, std::vector<std::size_t> groups,
              std::vector<NetworkNodeId> places, std::vector<CollectiveSpec> collectives,
-             const std::vector<RailsOfCollective>& rails) {
-            new (spec)
-                ContentionSpec{std::move(groups), {std::move(places), std::move(collectives), {}}};
-            for (const auto& [op, member, between, inside, per_server] : rails)
-              spec->links.rails.push_back({op, member, flows(between), flows(inside), per_server});
+             std::vector<PlannedCollective> planned) {
+            new (spec) ContentionSpec{
+                std::move(groups), {std::move(places), std::move(collectives), std::move(planned)}};
           },
-          "groups"_a, "places"_a, "collectives"_a, "rails"_a = std::vector<RailsOfCollective>{},
+          "groups"_a, "places"_a, "collectives"_a, "planned"_a = std::vector<PlannedCollective>{},
           "groups: by index. places: the node of every device, ranks of a stage first, then "
           "stages, then members. "
           "collectives: what is between members or stages, with its bytes. "
-          "rails: of collectives over several servers (operator, member or 0 for all, nodes "
-          "(from, to) of each rail, of neighbours inside the servers, ranks of a server).");
+          "planned: what those of them that a library plans move.");
 }
 
 void bind_frontend(nb::module_& m) {

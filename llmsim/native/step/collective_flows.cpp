@@ -20,51 +20,67 @@ CollectiveFlows::CollectiveFlows(const Program& program, std::int32_t members, C
       network_(network),
       done_(std::move(done)),
       specs_(program.operators().size(), nullptr),
-      rings_of_(program.operators().size()) {
+      moves_of_(program.operators().size()) {
   if (tp_ == 0 || links_.places.size() != at(tp_ * members * stages_))
     throw std::invalid_argument("every device of a domain on shared links needs a place");
   for (const CollectiveSpec& spec : links_.collectives) {
     specs_.at(at(spec.op)) = &spec;
-    add_rings(spec);
+    add_moves(spec);
   }
 }
 
-// Between the members one for all of them, else one of each.
-void CollectiveFlows::add_rings(const CollectiveSpec& spec) {
+// Between the members the same for all of them, else of each.
+void CollectiveFlows::add_moves(const CollectiveSpec& spec) {
   const Operator& op = program_.operators()[at(spec.op)];
-  auto& of_member = rings_of_[at(spec.op)];
-  of_member.assign(at(members_), {kNoRing, kNoRing});
-  const bool together = op.feature == Feature::kGathered;
-  for (const Rails& rails : links_.rails) {
-    if (rails.op != spec.op) continue;
-    of_member.at(at(rails.member)) = rings_on(rails);
-    if (together) of_member.assign(at(members_), of_member.front());
-  }
-  if (together && of_member.front() == Rings{kNoRing, kNoRing}) {
-    Rings& rings = of_member.front();
-    if (spec.per_node == 0)
-      rings[0] = ring(spec.everyone ? Shape::kEveryone : Shape::kMembers, spec, 0);
-    if (spec.per_node > 1) rings[0] = ring(Shape::kNear, spec, 0);
-    if (spec.per_node > 0 && spec.per_node < members_) rings[1] = ring(Shape::kFar, spec, 0);
-    of_member.assign(at(members_), rings);
+  auto& of_member = moves_of_[at(spec.op)];
+  of_member.resize(at(members_));
+  for (const PlannedCollective& planned : links_.planned)
+    if (planned.op == spec.op) of_member.at(at(planned.member)).push_back(moves_by(planned));
+  if (op.feature == Feature::kGathered) {
+    if (of_member.front().empty()) {
+      std::vector<std::size_t> rings;
+      if (spec.per_node == 0)
+        rings.push_back(ring(spec.everyone ? Shape::kEveryone : Shape::kMembers, spec, 0));
+      if (spec.per_node > 1) rings.push_back(ring(Shape::kNear, spec, 0));
+      if (spec.per_node > 0 && spec.per_node < members_)
+        rings.push_back(ring(Shape::kFar, spec, 0));
+      of_member.front().push_back(moves_of(std::move(rings)));
+    }
+    of_member.assign(at(members_), std::vector(of_member.front()));
+    return;
   }
   const bool sends = op.kind == NodeKind::kStageSend;
-  for (std::int32_t m = 0; m < members_ && !together; ++m)
-    if (of_member[at(m)] == Rings{kNoRing, kNoRing})
-      of_member[at(m)][0] = ring(sends ? Shape::kSend : Shape::kInside, spec, m);
+  for (std::int32_t m = 0; m < members_; ++m)
+    if (of_member[at(m)].empty())
+      of_member[at(m)] = {moves_of({ring(sends ? Shape::kSend : Shape::kInside, spec, m)})};
 }
 
-// Neighbours are as far as their links go: a server with one rank has none.
-CollectiveFlows::Rings CollectiveFlows::rings_on(const Rails& rails) {
-  Rings rings{kNoRing, kNoRing};
-  const auto add = [&](std::size_t part, Shape shape, const std::vector<FlowEnds>& flows) {
-    if (flows.empty()) return;
-    rings[part] = add_ring(shape, flows);
-    rings_.back().per_server = rails.per_server;
-  };
-  add(0, Shape::kRails, rails.between);
-  add(1, Shape::kServers, rails.inside);
-  return rings;
+std::size_t CollectiveFlows::moves_by(const PlannedCollective& planned) {
+  std::vector<std::size_t> rings;
+  for (const PlanPart& part : planned.parts) {
+    rings.push_back(add_ring(Shape::kPlanned, part.flows));
+    rings_.back().share = part.share;
+    rings_.back().of = part.of;
+  }
+  const std::size_t moves = moves_of(std::move(rings));
+  moves_[moves].from_units = planned.from_units;
+  return moves;
+}
+
+std::size_t CollectiveFlows::moves_of(std::vector<std::size_t> rings) {
+  if (rings.size() > kMostRings)
+    throw std::invalid_argument("a collective of more than 64 kinds of flows");
+  Moves& moves = moves_.emplace_back();
+  std::vector<NetworkLinkId> all;
+  for (const std::size_t ring : rings) {
+    auto links = crossed_by({&ring, 1});
+    links.erase(std::unique(links.begin(), links.end()), links.end());
+    all.insert(all.end(), links.begin(), links.end());
+  }
+  std::sort(all.begin(), all.end());
+  moves.apart = std::adjacent_find(all.begin(), all.end()) == all.end();
+  moves.rings = std::move(rings);
+  return moves_.size() - 1;
 }
 
 // Operators of the same flows share them: a stage runs one after the other.
@@ -117,42 +133,38 @@ std::vector<FlowEnds> CollectiveFlows::flows_of(Shape shape, std::int32_t stage,
     case Shape::kFar:
       for (std::int32_t m = 0; m < members_; ++m) join(m, (m + per_node) % members_);
       break;
-    case Shape::kRails:
-    case Shape::kServers:
-      throw std::logic_error("the flows of rails are given");
+    case Shape::kPlanned:
+      throw std::logic_error("the flows of a plan are given");
   }
   return flows;
 }
 
+// The last of those that begin at so many units or fewer.
+CollectiveFlows::Moves& CollectiveFlows::moves_at(const StepNode& node, std::int64_t units) {
+  const auto& by_units = moves_of_[at(node.op)][at(node.member)];
+  std::size_t found = 0;
+  while (found + 1 < by_units.size() && moves_[by_units[found + 1]].from_units <= units) ++found;
+  return moves_[by_units[found]];
+}
+
 bool CollectiveFlows::start(const StepNode& node, std::int64_t units, Ps ps, Ps begin, Ps now) {
   const CollectiveSpec& spec = *specs_[at(node.op)];
-  const Rings& rings = rings_of_[at(node.op)][at(node.member)];
-  Exchange exchange;
-  std::array<std::int64_t, 2> bytes{-1, -1};
-  for (std::size_t i = 0; i < rings.size(); ++i) {
-    if (rings[i] == kNoRing) continue;
-    Ring& ring = rings_[rings[i]];
-    if (ring.shape == Shape::kInside && ps <= 0) continue;
-    const Fit fitted = fit(ring, bytes_on(ring, spec, units), ps);
-    bytes[i] = fitted.bytes;
-    exchange.extra[i] = fitted.extra;
-    exchange.left += fitted.bytes >= 0;
-  }
-  if (exchange.left == 0) return false;
-  exchange.node = node;
-  exchange.begin = begin;
-  exchange.alone = ps;
+  Moves& moves = moves_at(node, units);
+  const std::vector<Fit>& fitted = fit(moves, spec, units, ps);
+  const auto moving = [](const Fit& each) { return each.bytes >= 0; };
+  const auto left = std::count_if(fitted.begin(), fitted.end(), moving);
+  if (left == 0) return false;
   if (free_exchanges_.empty()) {
     free_exchanges_.push_back(exchanges_.size());
     exchanges_.emplace_back();
   }
   const std::size_t id = free_exchanges_.back();
   free_exchanges_.pop_back();
-  exchanges_[id] = exchange;
-  for (std::size_t i = 0; i < rings.size(); ++i)
-    if (bytes[i] >= 0)
-      network_.start_at(rings_[rings[i]].bundle, bytes[i], begin, now, *this, 2 * id + i,
-                        Purpose::kCollective);
+  exchanges_[id] = {node, static_cast<std::size_t>(left), &fitted, begin, ps, 0};
+  for (std::size_t i = 0; i < fitted.size(); ++i)
+    if (moving(fitted[i]))
+      network_.start_at(rings_[moves.rings[i]].bundle, fitted[i].bytes, begin, now, *this,
+                        kMostRings * id + i, Purpose::kCollective);
   return true;
 }
 
@@ -169,12 +181,9 @@ std::int64_t CollectiveFlows::bytes_on(const Ring& ring, const CollectiveSpec& s
       return ceil_div(units * spec.bytes_per_unit, members_);
     case Shape::kFar:
       return ceil_div(units * spec.far_bytes_per_unit, members_);
-    case Shape::kRails:
-      return ceil_div(bytes_of(spec, units, ranks_of(spec)), ring.per_server);
-    case Shape::kServers: {
-      const std::int64_t bytes = bytes_of(spec, units, ranks_of(spec));
-      return bytes - bytes / ring.per_server;
-    }
+    case Shape::kPlanned:
+      return static_cast<std::int64_t>(
+          (static_cast<int128>(units) * spec.bytes_per_unit * ring.share + ring.of - 1) / ring.of);
   }
   throw std::logic_error("an unknown shape of flows");
 }
@@ -211,68 +220,123 @@ const model::Schedule& CollectiveFlows::schedule_of(const CollectiveSpec& spec,
   return *schedule;
 }
 
-// From when all flows of a ring start until the last byte is there, nobody else moving.
-Ps CollectiveFlows::alone(const Ring& ring, std::int64_t bytes) {
+// The links of all their flows, ascending, as often as flows cross them.
+std::vector<NetworkLinkId> CollectiveFlows::crossed_by(std::span<const std::size_t> rings) {
+  std::vector<NetworkLinkId> crossed;
+  for (const std::size_t ring : rings) {
+    for (const FlowEnds& flow : rings_[ring].flows) {
+      const auto route = network_.route(flow.from, flow.to);
+      crossed.insert(crossed.end(), route.begin(), route.end());
+    }
+  }
+  std::sort(crossed.begin(), crossed.end());
+  return crossed;
+}
+
+// From when all flows start until the last byte of each ring is there, nobody else moving; rings of
+// -1 bytes stay.
+std::vector<Ps> CollectiveFlows::alone(std::span<const std::size_t> rings,
+                                       std::span<const std::int64_t> bytes) {
   if (!probe_) {
     probe_ = std::make_unique<SharedNetwork>(network_.config());
     for (Ring& each : rings_) each.probed = probe_->add_bundle(each.flows);
   }
-  Alone owner;
   const Ps begin = probed_;
-  probe_->start_at(ring.probed, bytes, begin, begin, owner, 0, Purpose::kOther);
+  Alone owner;
+  owner.ends.assign(rings.size(), begin);
+  for (std::size_t i = 0; i < rings.size(); ++i)
+    if (bytes[i] >= 0)
+      probe_->start_at(rings_[rings[i]].probed, bytes[i], begin, begin, owner, i, Purpose::kOther);
   probe_->settle(begin);
   while (probe_->num_in_flight() > 0) {
     probed_ = probe_->next_event();
     probe_->advance(probed_);
     probe_->settle(probed_);
   }
-  return owner.last - begin;
+  for (Ps& end : owner.ends) end -= begin;
+  return owner.ends;
 }
 
-CollectiveFlows::Fit CollectiveFlows::fit(Ring& ring, std::int64_t bytes, Ps ps) {
-  const std::pair<std::int64_t, Ps> key{bytes, ps};
-  if (ring.last == key) return ring.last_fit;
-  const auto [found, is_new] = ring.fits.try_emplace(key);
-  if (is_new) found->second = find_fit(ring, bytes, ps);
-  ring.last = key;
-  return ring.last_fit = found->second;
+const std::vector<CollectiveFlows::Fit>& CollectiveFlows::fit(Moves& moves,
+                                                              const CollectiveSpec& spec,
+                                                              std::int64_t units, Ps ps) {
+  const std::pair<std::int64_t, Ps> key{units, ps};
+  if (moves.last == key) return *moves.last_fit;
+  const auto [found, is_new] = moves.fits.try_emplace(key);
+  moves.last = key;
+  moves.last_fit = &found->second;
+  if (!is_new) return found->second;
+  std::vector<Fit>& fits = found->second;
+  fits.assign(moves.rings.size(), {-1, 0});
+  std::vector<std::int64_t> bytes;
+  for (const std::size_t each : moves.rings) {
+    const Ring& ring = rings_[each];
+    const bool inside = ring.shape == Shape::kInside || ring.shape == Shape::kPlanned;
+    bytes.push_back(inside && ps <= 0 ? -1 : bytes_on(ring, spec, units));
+  }
+  if (!moves.apart) {
+    fit_together(moves.rings, std::move(bytes), ps, fits);
+    return fits;
+  }
+  for (std::size_t i = 0; i < fits.size(); ++i)
+    fit_together({&moves.rings[i], 1}, {bytes[i]}, ps, {&fits[i], 1});
+  return fits;
 }
 
-// The most bytes, up to `bytes`, that every flow can carry so that all end within `ps`.
-CollectiveFlows::Fit CollectiveFlows::find_fit(const Ring& ring, std::int64_t bytes, Ps ps) {
-  crossed_.clear();
-  std::int64_t most = bytes;
-  for (const FlowEnds& flow : ring.flows) {
-    const auto route = network_.route(flow.from, flow.to);
-    crossed_.insert(crossed_.end(), route.begin(), route.end());
-    most = std::min(most, network_.most_within(flow.from, flow.to, bytes, ps));
-  }
-  if (most < 0) return {-1, 0};
-  std::sort(crossed_.begin(), crossed_.end());
-  if (std::adjacent_find(crossed_.begin(), crossed_.end()) == crossed_.end()) {
-    Ps longest = 0;
-    for (const FlowEnds& flow : ring.flows)
-      longest = std::max(longest, network_.alone(flow.from, flow.to, most));
-    return {most, ps - longest};
-  }
-  // Its own flows share links: what fits is found by halving.
-  std::int64_t least = -1;
-  if (alone(ring, most) > ps) {
-    while (most - least > 1) {
-      const std::int64_t middle = least + (most - least) / 2;
-      (alone(ring, middle) <= ps ? least : most) = middle;
+// The most bytes that flows can carry so that all end within `ps`: each ring the same part of its
+// own.
+void CollectiveFlows::fit_together(std::span<const std::size_t> rings,
+                                   std::vector<std::int64_t> bytes, Ps ps, std::span<Fit> fits) {
+  for (std::size_t i = 0; i < rings.size(); ++i)
+    for (const FlowEnds& flow : rings_[rings[i]].flows)
+      if (bytes[i] >= 0) bytes[i] = network_.most_within(flow.from, flow.to, bytes[i], ps);
+  const std::int64_t most = *std::max_element(bytes.begin(), bytes.end());
+  if (most < 0) return;
+  const auto crossed = crossed_by(rings);
+  if (std::adjacent_find(crossed.begin(), crossed.end()) == crossed.end()) {
+    for (std::size_t i = 0; i < rings.size(); ++i) {
+      if (bytes[i] < 0) continue;
+      Ps longest = 0;
+      for (const FlowEnds& flow : rings_[rings[i]].flows)
+        longest = std::max(longest, network_.alone(flow.from, flow.to, bytes[i]));
+      fits[i] = {bytes[i], ps - longest};
     }
-    most = least;
+    return;
   }
-  return most < 0 ? Fit{-1, 0} : Fit{most, ps - alone(ring, most)};
+  // Flows share links: what fits is found by halving.
+  const auto part = [&](std::int64_t carried) {
+    std::vector<std::int64_t> parts;
+    for (const std::int64_t each : bytes) {
+      const int128 whole = static_cast<int128>(each) * carried;
+      parts.push_back(each < 0 || most == 0 ? each : static_cast<std::int64_t>(whole / most));
+    }
+    return parts;
+  };
+  const auto fit_in = [&](std::int64_t carried) {
+    const std::vector<Ps> ends = alone(rings, part(carried));
+    return *std::max_element(ends.begin(), ends.end()) <= ps;
+  };
+  std::int64_t least = -1, found = most;
+  if (!fit_in(most)) {
+    while (found - least > 1) {
+      const std::int64_t middle = least + (found - least) / 2;
+      (fit_in(middle) ? least : found) = middle;
+    }
+    found = least;
+  }
+  if (found < 0) return;
+  const auto parts = part(found);
+  const auto ends = alone(rings, parts);
+  for (std::size_t i = 0; i < rings.size(); ++i) fits[i] = {parts[i], ps - ends[i]};
 }
 
 void CollectiveFlows::landed(TransferId, std::uint64_t token, Ps now) {
-  Exchange& open = exchanges_[token / 2];
-  open.at = std::max(open.at, now + open.extra[token % 2]);
+  const std::size_t id = token / kMostRings;
+  Exchange& open = exchanges_[id];
+  open.at = std::max(open.at, now + (*open.fitted)[token % kMostRings].extra);
   if (--open.left > 0) return;
   const Exchange done = open;
-  free_exchanges_.push_back(token / 2);
+  free_exchanges_.push_back(id);
   done_(done.node, {done.at - done.begin, done.alone}, done.at, now);
 }
 

@@ -13,6 +13,7 @@ from llmsim.lowering.network.cluster_network import ClusterNetwork
 from llmsim.lowering.network.contended import flows
 from llmsim.lowering.network.contended.domains import Domain, Kind
 from llmsim.lowering.network.contended.meeting import LinksCrossed, kinds_with_kv, may_contend
+from llmsim.lowering.network.contended.plans import placed_domain
 from llmsim.lowering.network.topology import Routes
 
 
@@ -23,12 +24,13 @@ class ContendedDomain:
     groups: tuple[int, ...]
     places: tuple[int, ...]
     collectives: "tuple[_native.CollectiveSpec, ...]"
-    rails: tuple[flows.RailsSpec, ...] = ()
+    planned: "tuple[_native.PlannedSpec, ...]" = ()
+    """What those of them that have plans move."""
 
     def native(self) -> "_native.ContentionSpec":
         """The native core's description of it."""
         return _native.ContentionSpec(
-            list(self.groups), list(self.places), list(self.collectives), list(self.rails)
+            list(self.groups), list(self.places), list(self.collectives), list(self.planned)
         )
 
 
@@ -56,19 +58,12 @@ def contended_domains(
         if tiers or domain.takes_part_in_pd:
             kinds |= kinds_with_kv(domain, crossed)
         shapes = flows.stand_ins(deployment, domain.members, on_topology=routes is not None)
-        moved = flows.moved(domain, kinds, shapes, routes)
+        where = placed_domain(deployment, domain, routes)
+        moved = flows.moved(where, kinds, shapes)
         if not moved:
             continue
         places = [place for index in domain.members for place in network.devices[index]]
         specs = flows.specs_of(domain, moved, shapes)
-        rails = flows.rails_specs(domain, moved, routes, _nodes_of(domain, places, routes))
-        found.append(ContendedDomain(domain.members, tuple(places), specs, rails))
+        planned = flows.planned_specs(where, moved, places)
+        found.append(ContendedDomain(domain.members, tuple(places), specs, planned))
     return tuple(found)
-
-
-def _nodes_of(domain: Domain, places: Sequence[int], routes: Routes | None) -> dict[int, int]:
-    """The network's node of each of the topology's devices; none without a topology."""
-    if routes is None:
-        return {}
-    devices = [device for index in domain.members for device in routes.placed.devices[index]]
-    return dict(zip(devices, places, strict=True))

@@ -1,25 +1,23 @@
 """What moves on shared links for each collective of a domain: between which devices, and how many
 bytes.
 
-Collectives are rings in the order of the ranks, or rails and neighbours where NCCL plans them over
-several servers; rows for experts are flows that load the ports as the rows do.
+Collectives are what the library's plan for their size moves, or rings in the order of the ranks;
+rows for experts are flows that load the ports as the rows do.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
 
 from llmsim import _native
 from llmsim.config import Deployment
+from llmsim.costs.nccl.moved import Pair
 from llmsim.lowering.network.algorithms import is_ring
 from llmsim.lowering.network.collective_costs import collective_spec
 from llmsim.lowering.network.contended.domains import KINDS, Domain, Kind, Source
-from llmsim.lowering.network.nccl import Rails
+from llmsim.lowering.network.contended.plans import PlacedDomain, rows_to
 from llmsim.lowering.network.topology import Routes
 from llmsim.model import AllToAll, Collective, Layout
-from llmsim.model.parallel.expert_parallel import hit
-
-Pair = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -52,20 +50,21 @@ def collectives_of(domain: Domain) -> list[Collective]:
     return [op for op in domain.group.operators if isinstance(op, Collective)]
 
 
-def kind_of(op: Collective, flows: StandIns, domain: Domain, routes: Routes | None) -> Kind | None:
+def kind_of(op: Collective, flows: StandIns, placed: PlacedDomain) -> Kind | None:
     """Where the flows of a collective are; None: it has none, but a time of its own.
 
     These are collectives that `flows` does not allow, those inside of a stage that are not of all
-    its ranks, and, of all ranks of all members, those that are neither rings nor rails nor rows on
+    its ranks, and, of all ranks of all members, those that are neither rings nor plans nor rows on
     ports.
     """
-    view = domain.group.links
+    view = placed.domain.group.links
     chosen = view.algorithms.names(op.collective)
     if chosen and (op.collective == "all_to_all" or op.among == "everyone"):
         return "members" if is_ring(view.algorithm(op)) and op.collective != "all_to_all" else None
     if op.collective == "all_to_all":
-        return "members" if flows.rows and op.among in ("members", "everyone") else None
-    if op.among == "everyone" and rails_of(op, domain, routes, 0, 0) is not None:
+        moves = op.among in ("members", "everyone") and (flows.rows or placed.moves(op, 0, 0))
+        return "members" if moves else None
+    if op.among == "everyone" and placed.moves(op, 0, 0):
         return "members"
     if op.among == "everyone" or op.collective == "broadcast":
         return "members" if flows.rings and op.among in ("members", "everyone") else None
@@ -74,37 +73,11 @@ def kind_of(op: Collective, flows: StandIns, domain: Domain, routes: Routes | No
     return "inside" if op.among == "tp" else op.among
 
 
-def rails_of(
-    op: Collective, domain: Domain, routes: Routes | None, stage: int, member: int
-) -> Rails | None:
-    """The rails of a collective that NCCL plans over several servers; None: it is a ring."""
-    servers = None if routes is None else routes.servers
-    if routes is None or servers is None or op.collective == "all_to_all":
-        return None
-    if not domain.group.links.plans(op):
-        return None
-    groups = _ranks_of(op, domain, routes, stage, member)
-    if not groups or any(len(servers.nodes(devices)) == 1 for devices in groups):
-        return None
-    return servers.joined(groups)
-
-
-def _ranks_of(
-    op: Collective, domain: Domain, routes: Routes, stage: int, member: int
-) -> list[list[int]]:
-    """Devices of each of the collectives that a domain, or one of its members, runs at once."""
-    devices = [routes.placed.devices[index] for index in domain.members]
-    each = domain.devices_per_stage
-    stages = [list(mine[stage * each : (stage + 1) * each]) for mine in devices]
-    if op.among == "everyone":
-        return [[device for ranks in stages for device in ranks]]
-    if op.among == "members":
-        return [list(ranks) for ranks in zip(*stages, strict=True)]
-    return [stages[member]] if op.among == "tp" else []
-
-
-def links_by_source(domain: Domain, flows: StandIns, routes: Routes) -> dict[Source, set[int]]:
-    """Links of the topology that a domain's rings, rails and hand-overs take, in each stage."""
+def links_by_source(
+    placed: PlacedDomain, flows: StandIns, routes: Routes
+) -> dict[Source, set[int]]:
+    """Links of the topology that a domain's rings, plans and hand-overs take, in each stage."""
+    domain = placed.domain
     devices = [routes.placed.devices[index] for index in domain.members]
     tp, stages = domain.group.layout.tp, domain.group.layout.pp
     rings: dict[Source, list[list[int]]] = {}
@@ -114,9 +87,9 @@ def links_by_source(domain: Domain, flows: StandIns, routes: Routes) -> dict[Sou
         rings["inside", stage] = [list(mine[first:end]) for mine in devices]
         sends = range(first, end) if stage + 1 < stages else ()
         rings["stages", stage] = [[mine[at], mine[at + tp]] for mine in devices for at in sends]
-    rails, ringless = _rails_by_source(domain, flows, routes)
+    planned, ringless = _planned_by_source(placed, flows)
     pairs = {
-        source: [*rails[source], *(_neighbours(found) if source[0] not in ringless else ())]
+        source: [*planned[source], *(_neighbours(found) if source[0] not in ringless else ())]
         for source, found in rings.items()
     }
     return {
@@ -130,40 +103,36 @@ def _neighbours(rings: Sequence[Sequence[int]]) -> Iterable[Pair]:
         yield from ((a, b) for a, b in zip(ring, [*ring[1:], ring[0]], strict=True) if a != b)
 
 
-def _rails_by_source(
-    domain: Domain, flows: StandIns, routes: Routes
+def _planned_by_source(
+    placed: PlacedDomain, flows: StandIns
 ) -> tuple[dict[Source, set[Pair]], set[Kind]]:
-    """Who sends to whom on rails, by source; and the kinds whose collectives are all on rails."""
-    stages = range(domain.group.layout.pp)
+    """Who sends to whom by plans, by source; and the kinds whose collectives all have plans."""
+    stages = range(placed.domain.group.layout.pp)
     pairs: dict[Source, set[Pair]] = {(kind, stage): set() for kind in KINDS for stage in stages}
-    on_rails: dict[Kind, list[bool]] = {kind: [] for kind in KINDS}
-    for op in collectives_of(domain):
-        kind = kind_of(op, flows, domain, routes)
+    planned: dict[Kind, list[bool]] = {kind: [] for kind in KINDS}
+    for op in collectives_of(placed.domain):
+        kind = kind_of(op, flows, placed)
         if kind is None:
             continue
-        found = [
-            (stage, rails_of(op, domain, routes, stage, member))
-            for stage in stages
-            for member in range(len(domain.members))
-        ]
-        on_rails[kind].append(all(rails is not None for _, rails in found))
-        for stage, rails in found:
-            if rails is not None:
-                pairs[kind, stage] |= {*rails.between, *rails.inside}
-    return pairs, {kind for kind, each in on_rails.items() if each and all(each)}
+        for stage in stages:
+            for member in range(len(placed.domain.members)):
+                moves = placed.moves(op, stage, member)
+                planned[kind].append(bool(moves))
+                pairs[kind, stage] |= {
+                    (placed.order[a], placed.order[b]) for move in moves for a, b in move.flows
+                }
+    return pairs, {kind for kind, each in planned.items() if each and all(each)}
 
 
-def moved(
-    domain: Domain, shared: Collection[Kind], flows: StandIns, routes: Routes | None
-) -> tuple[int, ...]:
+def moved(placed: PlacedDomain, shared: Collection[Kind], flows: StandIns) -> tuple[int, ...]:
     """Collectives and hand-overs on shared links, however they are priced: the numbers of operators
     in the program.
     """
-    ops = {op.name: op for op in collectives_of(domain)}
+    ops = {op.name: op for op in collectives_of(placed.domain)}
     return tuple(
         index
-        for index, cost in enumerate(domain.group.program_costs)
-        if (op := ops.get(cost.name)) is not None and kind_of(op, flows, domain, routes) in shared
+        for index, cost in enumerate(placed.domain.group.program_costs)
+        if (op := ops.get(cost.name)) is not None and kind_of(op, flows, placed) in shared
     )
 
 
@@ -176,37 +145,41 @@ def specs_of(
     return tuple(_spec(index, ops[costs[index].name], domain, flows) for index in moved)
 
 
-RailsSpec = tuple[int, int, list[Pair], list[Pair], int]
-"""Operator, member, network nodes of each rail and of neighbours, ranks of a server."""
-
-
-def rails_specs(
-    domain: Domain,
-    moved: Iterable[int],
-    routes: Routes | None,
-    node_of: Mapping[int, int],
-) -> tuple[RailsSpec, ...]:
-    """The rails of those of the operators that have some; `node_of` is of each device."""
+def planned_specs(
+    placed: PlacedDomain, moved: Iterable[int], nodes: Sequence[int]
+) -> "tuple[_native.PlannedSpec, ...]":
+    """What those of the operators that have plans move; `nodes` are the devices' on the network."""
+    domain = placed.domain
     ops = {op.name: op for op in collectives_of(domain)}
     found = []
     for index in moved:
-        placed = domain.group.placed[index]
-        op = ops[placed.cost.name]
+        operator = domain.group.placed[index]
+        op = ops[operator.cost.name]
         alike = op.among in ("members", "everyone")
         for member in range(1 if alike else len(domain.members)):
-            rails = rails_of(op, domain, routes, placed.stage, member)
-            if rails is None:
-                continue
-            between, inside = (
-                [(node_of[a], node_of[b]) for a, b in pairs]
-                for pairs in (rails.between, rails.inside)
-            )
-            found.append((index, member, between, inside, rails.per_server))
+            found += [
+                _native.PlannedSpec(
+                    index,
+                    member,
+                    move.from_units,
+                    [
+                        (
+                            [(nodes[a], nodes[b]) for a, b in part.flows],
+                            part.share.numerator,
+                            part.share.denominator,
+                        )
+                        for part in move.parts
+                    ],
+                )
+                for move in placed.moves(op, operator.stage, member)
+            ]
     return tuple(found)
 
 
 def _spec(index: int, op: Collective, domain: Domain, flows: StandIns) -> "_native.CollectiveSpec":
     view, members = domain.group.links, len(domain.members)
+    if isinstance(op, AllToAll) and not flows.rows:
+        return collective_spec(view, index, op, op.rows.row_bytes)
     if isinstance(op, AllToAll):
         near, far = row_bytes_per_token(op, view.layout, members, flows.rows)
         return collective_spec(view, index, op, near, per_node=flows.rows, far_bytes_per_unit=far)
@@ -224,12 +197,7 @@ def row_bytes_per_token(op: AllToAll, layout: Layout, members: int, each: int) -
     """
     own = layout.tp if op.among == "everyone" else 1
     ranks, per_node = own * members, own * each
-    at_rank, at_node = (
-        op.topk * count / ranks
-        if op.rows.per == "expert"
-        else hit(op, op.experts_total // ranks * count)
-        for count in (1, per_node)
-    )
+    at_rank, at_node = (rows_to(op, some, ranks) for some in (1, per_node))
     near, far = at_rank * (per_node - own) / own, at_rank * (ranks - per_node) / own
     if op.rows.per == "rank" and each < members:
         near = at_rank * (per_node - own) / per_node * members

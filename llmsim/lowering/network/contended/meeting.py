@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from llmsim.config import Deployment
 from llmsim.lowering.network.contended import flows
 from llmsim.lowering.network.contended.domains import Domain, Kind, Source
+from llmsim.lowering.network.contended.plans import placed_domain
 from llmsim.lowering.network.topology import Routes
 
 
@@ -111,7 +112,8 @@ def unshared_notes(
             continue
         shapes = flows.stand_ins(deployment, domain.members, on_topology=routes is not None)
         ops = [op for op in flows.collectives_of(domain) if op.among != "tp"]
-        alone = (op.name for op in ops if flows.kind_of(op, shapes, domain, routes) is None)
+        where = placed_domain(deployment, domain, routes)
+        alone = (op.name for op in ops if flows.kind_of(op, shapes, where) is None)
         names |= dict.fromkeys(alone)
     if not names:
         return ()
@@ -127,7 +129,7 @@ def _links_by_source(
     deployment: Deployment, domain: Domain, routes: Routes
 ) -> dict[Source, set[int]]:
     shapes = flows.stand_ins(deployment, domain.members, on_topology=True)
-    return flows.links_by_source(domain, shapes, routes)
+    return flows.links_by_source(placed_domain(deployment, domain, routes), shapes, routes)
 
 
 def _kv_links(deployment: Deployment, routes: Routes) -> set[int]:
