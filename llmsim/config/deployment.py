@@ -190,6 +190,8 @@ class Group:
     """USD; None: the data sheet's, if it has one."""
     memory_from_sheet: tuple[str, ...] = ()
     """Keys of npu_mem that the file leaves to the device's data sheet."""
+    peer_to_peer: bool | None = None
+    """Whether its devices reach each other's memory; None: not given, any measured table serves."""
     whole_experts_asked: bool = False
     """Whether the file asks for whole experts on each rank, under vLLM's name."""
     afd: AfdRole | None = None

@@ -173,6 +173,7 @@ def _group(
         offloading=_offloading(cluster, location, instance, switches),
         price_per_device_hour=instance.price_per_device_hour,
         memory_from_sheet=from_sheet,
+        peer_to_peer=instance.peer_to_peer,
         whole_experts_asked=instance.enable_expert_parallel is True,
     )
 

@@ -25,6 +25,7 @@ from llmsim.costs.hardware_limits import (
     peak_rates_of,
 )
 from llmsim.costs.source import (
+    THROUGH_HOST,
     AttentionCost,
     CompiledCosts,
     CostRequest,
@@ -222,10 +223,16 @@ def _beside_sheet(costs: list[OpCost], request: CostRequest) -> str:
         moved = 2 * (ranks - 1) / ranks * op.collective_bytes_per_token * last
         times = cost.ps[last] / 1e12 / (moved / request.hardware.intra_node_link_bytes_per_s)
         if times > SLOW_LINKS:
+            sheet_gb_per_s = request.hardware.intra_node_link_bytes_per_s / 1e9
+            remedy = ""
+            if request.peer_to_peer is None and THROUGH_HOST in cost.source:
+                remedy = (
+                    '; "peer_to_peer": true in the instance takes tables of a machine whose '
+                    "devices reach each other's memory"
+                )
             return (
                 f"; that machine's links are slow: at {last} {op.feature} {op.name} takes "
-                f"{times:.0f} times as long as on "
-                f"{request.hardware.intra_node_link_bytes_per_s / 1e9:g} GB/s, the data sheet's"
+                f"{times:.0f} times as long as on {sheet_gb_per_s:g} GB/s, the data sheet's{remedy}"
             )
     return ""
 

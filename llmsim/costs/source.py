@@ -40,6 +40,8 @@ class EngineVersions:
 
 
 ANY_VERSION = EngineVersions()
+PEER_TO_PEER, THROUGH_HOST = "peer to peer", "through host memory"
+"""How devices on PCIe reached each other where a collective was measured, in its source's words."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,10 @@ class CostRequest:
     """
     predict_attention: bool = False
     """A bundle's attention comes from a regressor fitted on its rows, not from its grid."""
+    peer_to_peer: bool | None = None
+    """Whether the devices of a server reach each other's memory: collectives take tables of such a
+    machine. None: of any.
+    """
     spans_nodes: bool = False
     """Whether the data-parallel ranks that share experts are on several nodes, so that no node's
     table fits them.

@@ -294,6 +294,7 @@ def _asked(
         expert_routing=options.expert_routing.with_array(model.num_moe_layers, model.num_experts),
         expert_placement=expert_placement(layout, engine),
         spans_nodes=group.dp_nodes > 1,
+        peer_to_peer=group.peer_to_peer,
         engine=engine_versions(engine.engine_profile),
         cold_kv=COLD_KV not in options.disabled_terms,
         sustained_clock=SUSTAINED_CLOCK not in options.disabled_terms,

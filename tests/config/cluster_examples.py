@@ -218,6 +218,7 @@ def full() -> Json:
     }
     node["price_per_hour"] = 1.5
     first["price_per_device_hour"] = 2.5
+    first["peer_to_peer"] = True
     first.update(
         sub_batch_rule="shorter", weight_buffers=2, expert_prefetch="layer", expert_cache=0.5
     )

@@ -242,6 +242,7 @@ CHANGED: dict[str, tuple[str, Any]] = {
         "npu_group": ("old", 2),
         "pp_layers": ("stages", [10, 22]),
         "prefill_context_parallel_size": ("plain", 2),
+        "peer_to_peer": ("plain", False),
         "ep_size": ("experts", 1),
         "dp_group": ("pair", "b"),
         "pd_type": ("apart", None),

@@ -400,3 +400,4 @@ def test_measured_collectives_of_a_machine_with_slow_links_are_said(
     notes = compile_costs(request(hardware=hardware, tp=tp)).notes
     (note,) = [note for note in notes if "take measured times" in note]
     assert ("that machine's links are slow" in note) == slow
+    assert ('"peer_to_peer": true in the instance' in note) == slow

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from llmsim.lowering.offload.placement import DEVICE
-from llmsim.model import Moe
+from llmsim.model import Collective, Moe
 
 if TYPE_CHECKING:
     from llmsim.config.cluster_file.cluster import Cluster
@@ -96,6 +96,11 @@ def _of_instance(instance: "Instance", group: "Group", lowered: "LoweredGroup") 
         yield f"{key} changes nothing: an instance of pd_type prefill never decodes"
     if instance.dp_group is not None and group.dp == 1:
         yield f'dp_group "{instance.dp_group}" changes nothing: it has no other member'
+    if instance.peer_to_peer is not None and not _takes_measured_collectives(lowered):
+        yield (
+            "peer_to_peer changes no time: no collective of the instance takes times that such a "
+            "machine was measured with"
+        )
     if instance.sub_batch_rule is not None and how.sub_batches == "never":
         yield "sub_batch_rule changes nothing: enable_sub_batch_interleaving is off"
     if instance.weight_buffers is not None and (plan is None or not plan.copies.places):
@@ -109,6 +114,11 @@ def _of_instance(instance: "Instance", group: "Group", lowered: "LoweredGroup") 
             )
             if getattr(instance, name) is not None and not cached:
                 yield f"{name} changes nothing: no experts are in another memory (placement)"
+
+
+def _takes_measured_collectives(lowered: "LoweredGroup") -> bool:
+    on_links = lowered.costs.link_collectives
+    return any(isinstance(op, Collective) and op.name not in on_links for op in lowered.operators)
 
 
 def _experts_elsewhere(lowered: "LoweredGroup") -> bool:

@@ -128,6 +128,11 @@ class Instance(EngineOptions):
         description="Spread whole experts over all ranks (true, also if not given), or cut every "
         "expert over them (false).",
     )
+    peer_to_peer: bool | None = Field(
+        default=None,
+        description="Whether devices of a server read each other's memory; false: through the "
+        "host's. Measured collectives are those of such a machine; of any if not given.",
+    )
     prefill_context_parallel_size: PositiveCount | None = Field(
         default=None,
         description=(

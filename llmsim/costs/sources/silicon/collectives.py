@@ -8,18 +8,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmsim.core import Provenance
-from llmsim.costs.source import CostRequest, Curve, to_ps
-from llmsim.costs.sources.silicon.database import Database, read_columns
+from llmsim.costs.source import PEER_TO_PEER, THROUGH_HOST, CostRequest, Curve, to_ps
+from llmsim.costs.sources.silicon.database import Database, TablePath, read_columns
 
 if TYPE_CHECKING:
     from llmsim.model import Collective
 
 Floats = NDArray[np.float64]
+Rows = tuple[str, Floats, Floats]
+"""(label, elements or bytes, microseconds) of a table, ascending by size."""
 
 ELEMENT_BYTES = 2
 """`message_size` counts elements, not bytes, of the whole tensor: at equal message_size the int8
 rows take half as long as the 16-bit ones, and only so do the bus bandwidths come to what the links
 can do (H100 x8: 445 GB/s).
+"""
+
+PEER_SHARE = 0.3
+"""Of a device's link inside the node, the least share that a large all-reduce reaches where devices
+read each other's memory. Tables of the database reach 0.36 (eight RTX PRO 6000) and more with it,
+and 0.06 (eight L40S) to 0.24 (two RTX PRO 6000) where all goes through the host's memory.
 """
 
 NCCL_NAMES = {"all_to_all": "alltoall"}
@@ -71,50 +79,93 @@ class CollectiveTables:
             label = f"{graph[0]} up to {largest_graph} tokens, then {eager[0]}"
         return _curve(times, graph[1], sizes, label)
 
-    def _custom(self, ranks: int, *, eager: bool) -> tuple[str, Floats, Floats] | None:
-        """Rows of vLLM's custom all-reduce in one launch mode, 16 bit, for that many devices."""
-        return custom_rows(self._database, ranks, eager=eager)
+    def _custom(self, ranks: int, *, eager: bool) -> Rows | None:
+        """Rows of vLLM's custom all-reduce in one launch mode, 16 bit, for that many devices; of a
+        machine as the cluster file says, SGLang's stand in for them.
+        """
+        wanted = self._request.peer_to_peer
+        return custom_rows(self._database, ranks, eager=eager, peer_to_peer=wanted)
 
-    def _nccl(self, name: str, ranks: int) -> tuple[str, Floats, Floats] | None:
-        return nccl_rows(self._database, name, ranks)
+    def _nccl(self, name: str, ranks: int) -> Rows | None:
+        wanted = self._request.peer_to_peer
+        return nccl_rows(self._database, name, ranks, peer_to_peer=wanted)
 
 
 def custom_rows(
-    database: Database, ranks: int, *, eager: bool
-) -> tuple[str, Floats, Floats] | None:
+    database: Database, ranks: int, *, eager: bool, peer_to_peer: bool | None = None
+) -> Rows | None:
     """(label, elements, microseconds) of vLLM's all-reduce in one launch mode, among so many
-    devices.
+    devices; of a machine with or without peer-to-peer access, also SGLang's, which is the same
+    kernel.
     """
-    mode = "vllm_eager" if eager else "vllm_graph"
-    for table in database.tables("all_reduce"):
-        if " vllm " not in table.label:
-            continue
-        rows = read_columns(
-            table.path, ["num_gpus", "message_size", "latency", "backend", "allreduce_dtype"]
-        )
-        if "backend" not in rows:
-            continue
-        keep = (rows["num_gpus"] == ranks) & (rows["backend"] == mode)
-        if bool(keep.any()):
-            return _points(rows, keep, f"{table.label} {'eager' if eager else 'graph'}")
+    frameworks = ("vllm",) if peer_to_peer is None else ("vllm", "sglang")
+    for framework in frameworks:
+        mode = f"{framework}_{'eager' if eager else 'graph'}"
+        for table in database.tables("all_reduce"):
+            if f" {framework} " not in table.label:
+                continue
+            rows = read_columns(
+                table.path, ["num_gpus", "message_size", "latency", "backend", "allreduce_dtype"]
+            )
+            if "backend" not in rows:
+                continue
+            keep = (rows["num_gpus"] == ranks) & (rows["backend"] == mode)
+            if not bool(keep.any()):
+                continue
+            found = _points(rows, keep, f"{table.label} {'eager' if eager else 'graph'}")
+            peers = _has_peer_access(database, found, ranks)
+            if peer_to_peer is None or peers == peer_to_peer:
+                return _with_way(database, found, peers=peers)
     return None
 
 
-def nccl_rows(database: Database, name: str, ranks: int) -> tuple[str, Floats, Floats] | None:
-    """(label, elements, microseconds) of one of NCCL's collectives among so many devices."""
+def nccl_rows(
+    database: Database, name: str, ranks: int, *, peer_to_peer: bool | None = None
+) -> Rows | None:
+    """(label, elements, microseconds) of one of NCCL's collectives among so many devices, of a
+    machine with or without peer-to-peer access where that is asked for.
+    """
     op_name = NCCL_NAMES.get(name, name)
     for table in database.nccl():
-        rows = read_columns(
-            table.path, ["op_name", "nccl_dtype", "num_gpus", "message_size", "latency"]
-        )
-        keep = (rows["op_name"] == op_name) & (rows["nccl_dtype"] == "half")
-        keep &= rows["num_gpus"] == ranks
-        if bool(keep.any()):
-            return _points(rows, keep, f"{table.label} {name}")
+        found = _nccl_points(table, op_name, name, ranks)
+        if found is None:
+            continue
+        reduced = _nccl_points(table, "all_reduce", "all_reduce", ranks)
+        peers = reduced is None or _has_peer_access(database, reduced, ranks)
+        if peer_to_peer is None or peers == peer_to_peer:
+            return _with_way(database, found, peers=peers)
     return None
 
 
-def measured_times(database: Database, name: str, ranks: int) -> tuple[str, Floats, Floats] | None:
+def _nccl_points(table: TablePath, op_name: str, name: str, ranks: int) -> Rows | None:
+    rows = read_columns(
+        table.path, ["op_name", "nccl_dtype", "num_gpus", "message_size", "latency"]
+    )
+    keep = (rows["op_name"] == op_name) & (rows["nccl_dtype"] == "half")
+    keep &= rows["num_gpus"] == ranks
+    return _points(rows, keep, f"{table.label} {name}") if bool(keep.any()) else None
+
+
+def _has_peer_access(database: Database, all_reduce: Rows, ranks: int) -> bool:
+    """Whether the largest measured all-reduce is too fast to have gone through the host's memory
+    (PEER_SHARE).
+    """
+    _, elements, times_us = all_reduce
+    moved_bytes = elements[-1] * ELEMENT_BYTES * 2 * (ranks - 1) / ranks
+    link_bytes_per_s = database.constant("intra_node_bw", 0.0)
+    return bool(moved_bytes / (times_us[-1] * 1e-6) >= PEER_SHARE * link_bytes_per_s)
+
+
+def _with_way(database: Database, rows: Rows, *, peers: bool) -> Rows:
+    """The rows, whose label says how devices on PCIe reached each other."""
+    on_pcie = database.constant("intra_node_bw", 0.0) <= database.constant("pcie_bw", 0.0)
+    if not on_pcie:
+        return rows
+    label, elements, times_us = rows
+    return f"{label}, {PEER_TO_PEER if peers else THROUGH_HOST}", elements, times_us
+
+
+def measured_times(database: Database, name: str, ranks: int) -> Rows | None:
     """(label, bytes, microseconds) of a collective by NCCL, or of "vllm_graph" and "vllm_eager"."""
     found = (
         custom_rows(database, ranks, eager=name == "vllm_eager")
@@ -124,9 +175,7 @@ def measured_times(database: Database, name: str, ranks: int) -> tuple[str, Floa
     return None if found is None else (found[0], found[1] * ELEMENT_BYTES, found[2])
 
 
-def _points(
-    rows: dict[str, NDArray[np.generic]], keep: NDArray[np.bool_], label: str
-) -> tuple[str, Floats, Floats]:
+def _points(rows: dict[str, NDArray[np.generic]], keep: NDArray[np.bool_], label: str) -> Rows:
     """(label, elements ascending, microseconds); the faster row where a size was measured twice."""
     sizes = rows["message_size"][keep].astype(np.float64)
     times_us = rows["latency"][keep].astype(np.float64) * 1e3
