@@ -53,10 +53,16 @@ Progress = Callable[["_native.Simulation"], None]
 check_agreement(_native.column_types())
 
 
+StepTimer = Callable[[Sequence[list[list[int]]], int, Sequence[tuple[int, int, int]]], list[int]]
+"""(items of each member, number of the step, drafts and passes of each member's drafter) -> by how
+many ps each stage of each member is done later than in the step's graph.
+"""
+
+
 class StepTimes(Protocol):
     """Times the steps of a run (`llmsim.rounds.outside.OutsideTimes`)."""
 
-    def of(self, group: int) -> Callable[[Sequence[list[tuple[int, int]]], int], list[int]]:
+    def of(self, group: int) -> StepTimer:
         """The callable that the core asks for the steps of a group, and of those that run with it:
         (items of each member, number of the step) -> ps beyond each member's graph.
         """

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -23,19 +23,22 @@ from llmsim.costs.cache import cache_dir
 from llmsim.export.step_graph.chakra import write_chakra
 from llmsim.export.step_graph.graph import Round, iteration_graph
 from llmsim.export.step_graph.run_times import without_launches
+from llmsim.export.step_graph.streams import Drafts
 from llmsim.lowering import LoweredDeployment, LoweredGroup
-from llmsim.lowering.network.base import MeshDescription
 from llmsim.lowering.network.topology import TopologyView
 from llmsim.model import Collective
 from llmsim.rounds.backend import Backend, ProgramFailed
 from llmsim.rounds.recorded import members_of_round
+from llmsim.rounds.switches import switches_of
+from llmsim.simulate import StepTimer
 
-Items = list[tuple[int, int]]
-ALONE = ", and collectives of groups that share links do not slow each other"
-StepTimes = Callable[[Sequence[Items], int], list[int]]
-"""(items of each member, number of the step) -> by how many ps each stage of each member is done
-later than in the step's graph.
+Items = list[list[int]]
+"""(tokens, computed before) of each sequence of a batch, and how many of the tokens are drafts, if
+any are.
 """
+Proposed = tuple[int, int, int]
+"""Drafts that each sequence gets, and passes of the drafter before: first ones, and others."""
+ALONE = ", and collectives of groups that share links do not slow each other"
 
 
 @dataclass
@@ -55,19 +58,20 @@ class OutsideTimes:
         for group in self.deployment.groups:
             _refuse(self.deployment, group.info.index)
 
-    def of(self, group: int) -> StepTimes:
+    def of(self, group: int) -> StepTimer:
         """The callable for a group and those that run its steps with it."""
         members = members_of_round(self.deployment, group)
         domain = [self.deployment.groups[index] for index in members]
         stages = domain[0].layout.pp
         identity = f"{self.backend.identity} {_identity(domain)}"
 
-        def longer_ps(items: Sequence[Items], step: int) -> list[int]:
+        def longer_ps(items: Sequence[Items], step: int, proposed: Sequence[Proposed]) -> list[int]:
             self.steps += 1
-            key = _key(identity, domain, items, step)
+            drafts = tuple(Drafts(*one) for one in proposed)
+            key = _key(identity, domain, items, step, drafts)
             found = self._known.get(key) or _load(key)
             if found is None or len(found) != len(members) * stages:
-                found = self._longer_ps(group, members, items, step)
+                found = self._longer_ps(group, members, items, step, drafts)
                 self.runs += 1
                 _store(key, found)
             self._known[key] = found
@@ -91,19 +95,25 @@ class OutsideTimes:
         )
 
     def _longer_ps(
-        self, group: int, members: tuple[int, ...], items: Sequence[Items], step: int
+        self,
+        group: int,
+        members: tuple[int, ...],
+        items: Sequence[Items],
+        step: int,
+        drafts: tuple[Drafts, ...],
     ) -> list[int]:
         """By how much later each stage is done there than in the graph; runs the backend."""
         batch = Round(
             step - 1,
             step,
             members,
-            tuple(tuple((int(new), int(before)) for new, before in one) for one in items),
+            tuple(tuple(tuple(item) for item in one) for one in items),
             tuple((0, 0) for _ in members),
             self.deployment.accounting,
+            drafts=drafts,
         )
         graph = without_launches(iteration_graph(self.deployment.groups, group, batch))
-        if (mesh := _switch_of(self.deployment.groups[group])) is not None:
+        if (mesh := switches_of(self.deployment.groups[group])) is not None:
             graph = replace(graph, network=mesh)
         with tempfile.TemporaryDirectory(prefix="llmsim-step-") as name:
             write_chakra(graph, list(range(graph.ranks)), Path(name))
@@ -125,12 +135,14 @@ def _refuse(deployment: LoweredDeployment, group: int) -> None:
     apart = any(one.afd and group in one.groups for one in deployment.lockstep_groups)
     reasons = {
         "runs attention and FFN on devices apart": apart,
-        "has a drafter with a model": lowered.draft is not None,
         "copies over links that other transfers use, too": plan is not None and plan.shared,
         "has a network with incast": isinstance(lowered.links, TopologyView)
         and lowered.links.routes.placed.incast is not None,
-        "is on a topology that is more than one switch, which ASTRA-sim's network files do not "
-        "describe": isinstance(lowered.links, TopologyView) and _switch_of(lowered) is None,
+        "is on a topology that is more than a switch, or switches of servers with rails between "
+        "them, which ASTRA-sim's network files do not describe": isinstance(
+            lowered.links, TopologyView
+        )
+        and switches_of(lowered) is None,
     }
     for reason, is_so in reasons.items():
         if is_so:
@@ -138,17 +150,6 @@ def _refuse(deployment: LoweredDeployment, group: int) -> None:
                 f"--network-backend strict or external: group {group} {reason}; this version "
                 "times its steps itself, so leave the option out"
             )
-
-
-def _switch_of(lowered: LoweredGroup) -> MeshDescription | None:
-    """The switch of a topology that joins all ranks of a group and its members; None: there is no
-    such switch, or no topology.
-    """
-    view = lowered.links
-    if not isinstance(view, TopologyView):
-        return None
-    port = view.routes.switch_among(view.domain)
-    return None if port is None else MeshDescription(((len(view.domain), *port),), "Switch")
 
 
 def _identity(domain: Sequence[LoweredGroup]) -> str:
@@ -161,18 +162,35 @@ def _identity(domain: Sequence[LoweredGroup]) -> str:
     ]
     names = [one.name for one in first.operators]
     links = (first.links.description, sorted(first.links.algorithms.words.items()))
-    return repr((len(domain), first.layout, names, collectives, links, first.memory_bytes_per_s))
+    drafter = () if first.draft is None else (first.draft.operators, first.draft.layout)
+    return repr(
+        (len(domain), first.layout, names, collectives, drafter, links, first.memory_bytes_per_s)
+    )
 
 
-def _key(identity: str, domain: Sequence[LoweredGroup], items: Sequence[Items], step: int) -> str:
+def _key(
+    identity: str,
+    domain: Sequence[LoweredGroup],
+    items: Sequence[Items],
+    step: int,
+    drafts: Sequence[Drafts],
+) -> str:
     """Of all that a step's time depends on: the times and bytes of its nodes, and the sizes of its
     collectives, which follow from the rows of the tables that it reads.
     """
-    batches = [list(one) for one in items]
+    batches = [[tuple(item) for item in one] for one in items]
     offload = None if domain[0].offload is None else domain[0].offload.native
     nodes, _, counted = _native.step_nodes(domain[0].program, offload, batches, step)
     rows = [[np.flatnonzero(table).tolist() for table in one["rows"]] for one in counted]
-    return hashlib.sha256(f"{identity} {nodes!r} {rows!r}".encode()).hexdigest()
+    passes = [
+        _native.draft_nodes(
+            lowered.draft.native, one, mine.after, mine.first_passes, mine.next_passes
+        )
+        for lowered, one, mine in zip(domain, batches, drafts, strict=True)
+        if lowered.draft is not None
+    ]
+    known = f"{identity} {nodes!r} {rows!r} {passes!r}"
+    return hashlib.sha256(known.encode()).hexdigest()
 
 
 def _folder() -> Path | None:

@@ -145,6 +145,56 @@ def test_a_switch_of_a_topology_is_one_for_the_program(cluster: Path, tmp_path: 
     ]
 
 
+def test_servers_and_rails_are_two_dimensions_for_the_program(
+    cluster: Path, tmp_path: Path
+) -> None:
+    """A stage in each of two servers, whose ranks of equal place are on a rail."""
+    stages_of(cluster)
+    document = json.loads(cluster.read_text()) | {"topology": "h100_rails_32x8"}
+    one = document["nodes"][0]["instances"][0]
+    one.update(num_npus=4, tp_size=2, topology_devices=[0, 1, 8, 9])
+    cluster.write_text(json.dumps(document))
+    program = stand_in(tmp_path, f'cp "$PWD/network.yml" {tmp_path}; exec "{build_command()}" "$@"')
+    own, there = run(cluster, "analytical"), run(cluster, f"external:{program}")
+    later_ps = there.steps["end_ps"] - own.steps["end_ps"]
+    assert later_ps.abs().max() <= 1000 * len(own.steps)
+    network = (tmp_path / "network.yml").read_text().splitlines()
+    assert network[:2] == ['topology: ["Switch", "Switch"]', "npus_count: [2, 2]"]
+
+
+DRAFTERS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
+    "eagle": ({"method": "eagle"}, {"tp_size": 2}),
+    "draft model on each rank": (
+        {
+            "method": "draft_model",
+            "model": "meta-llama/Llama-3.2-1B",
+            "draft_tensor_parallel_size": 1,
+        },
+        {"tp_size": 2},
+    ),
+    "stages": ({"method": "eagle3"}, {"tp_size": 1, "pp_size": 2}),
+}
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_the_passes_of_a_drafter_are_timed_there(name: str, cluster: Path, tmp_path: Path) -> None:
+    section, keys = DRAFTERS[name]
+    document = json.loads(cluster.read_text())
+    one = document["nodes"][0]["instances"][0]
+    one.update(keys, model_name="meta-llama/Llama-3.1-8B", num_npus=2, max_num_seqs=16)
+    one["speculative_config"] = {"num_speculative_tokens": 3, "acceptance_rate": 0.7, **section}
+    cluster.write_text(json.dumps(document))
+    program = stand_in(tmp_path, f'exec "{build_command()}" "$@"')
+    own, there = run(cluster, "analytical"), run(cluster, f"external:{program}")
+    assert set(there.summary["invariants"].values()) == {"ok"}
+    for count in ("drafted_tokens", "accepted_tokens"):
+        assert own.summary["speculation"][count] == there.summary["speculation"][count] > 0
+    later_ps = there.steps["end_ps"] - own.steps["end_ps"]
+    assert later_ps.abs().max() <= 1000 * len(own.steps)
+    again = run(cluster, f"external:{program}")
+    assert again.requests.equals(there.requests) and " timed 0 of " in note_of(again)
+
+
 def test_strict_rules(
     cluster: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -229,5 +279,8 @@ def test_what_does_not_exist_or_is_not_in_the_traces_is_refused(
     document["nodes"][0]["instances"][0].update(topology_devices=[0, 4])
     cluster.write_text(json.dumps(document | {"topology": "pcie_gen4_8"}))
     assert main([*given, "--network-backend", f"external:{program}"]) != 0
-    assert "is on a topology that is more than one switch" in capsys.readouterr().err
+    assert (
+        "is on a topology that is more than a switch, or switches of servers"
+        in capsys.readouterr().err
+    )
     assert not (tmp_path / "runs").exists()

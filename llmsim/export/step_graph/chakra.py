@@ -100,6 +100,7 @@ class _RankTrace:
     def __init__(self, graph: IterationGraph, groups: Groups, ends_ps: dict[int, int]) -> None:
         self.nodes: list[TraceNode] = []
         self._graph, self._groups, self._devices = graph, groups, _devices(graph)
+        self._whole = (True,) * _dimensions(graph)
         self._exact_ps = {node.node: node.end_ps for node in graph.nodes}
         self._rounded_ps = ends_ps
         self._place: dict[int, int] = {}
@@ -114,6 +115,8 @@ class _RankTrace:
         if node.kind == "collective":
             alone = replace(node, duration_ps=node.duration_ps - lost_ps)
         kind, us, attributes = _form(alone, self._groups, self._devices, by_network=by_network)
+        if "involved_dim" in attributes:
+            attributes["involved_dim"] = self._whole
         attributes |= {"device_id": node.device_id, "power_class": node.power_class}
         if node.energy_aj:
             attributes["energy_nj"] = round(node.energy_aj / AJ_PER_NJ)
@@ -207,6 +210,15 @@ def _form(
         loads = node.route.endswith(f" {DEVICE}")
         return "MEM_LOAD" if loads else "MEM_STORE", 0, {**lasts, "route": node.route}
     return "COMP", rounded_us(node), {"num_ops": node.flops, **lasts, **_stream(node)}
+
+
+def _dimensions(graph: IterationGraph) -> int:
+    """Of the network of the traces."""
+    match graph.network:
+        case MeshDescription(dimensions=dimensions):
+            return max(1, sum(size > 1 for size, _, _ in dimensions))
+        case TopologyDescription():
+            return 1
 
 
 def _devices(graph: IterationGraph) -> Sequence[int]:

@@ -110,19 +110,26 @@ std::unique_ptr<StepExecutor> make_executor(const std::vector<Group*>& members,
   return folded_executor(std::move(pricer));
 }
 
-// From a callable in Python: (tokens, computed before) of each member's items, and the step's
-// number; null: none.
+// From a callable in Python: (tokens, computed before[, drafts]) of each member's items, the step's
+// number, and of each member how many drafts its sequences get and the passes of its drafter so
+// far; null: none.
 OutsideTimes outside_times(nb::object callable) {
   if (callable.is_none()) return nullptr;
   const SharedObject shared = share(std::move(callable));
-  return [shared](std::span<const Batch* const> batches, std::int64_t step) {
+  return [shared](const OutsideStep& step) {
     const nb::gil_scoped_acquire locked;
-    std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> members;
-    for (const Batch* batch : batches) {
+    std::vector<std::vector<std::vector<std::int64_t>>> members;
+    std::vector<std::tuple<std::int64_t, std::int64_t, std::int64_t>> drafts;
+    for (std::size_t m = 0; m < step.batches.size(); ++m) {
       auto& items = members.emplace_back();
-      for (const Item& item : batch->items) items.emplace_back(item.tokens, item.computed_before);
+      for (const Item& item : step.batches[m]->items) {
+        items.push_back({item.tokens, item.computed_before});
+        if (item.drafts > 0) items.back().push_back(item.drafts);
+      }
+      const OutsideStep::Passes& passes = step.passes[m];
+      drafts.emplace_back(step.batches[m]->drafts_after, passes.first, passes.next);
     }
-    return nb::cast<std::vector<Ps>>((*shared)(members, step));
+    return nb::cast<std::vector<Ps>>((*shared)(members, step.number, drafts));
   };
 }
 

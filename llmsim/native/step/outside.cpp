@@ -43,11 +43,18 @@ void OutsideExecutor::correct(Way& way, const std::vector<Ps>& longer) {
 
 void OutsideExecutor::begin(std::span<const Batch* const> batches, const StepStart& start,
                             StepSink& sink) {
+  step_.batches = batches;
+  ++step_.number;
+  step_.passes.clear();
+  for (std::size_t m = 0; m < batches.size(); ++m) {
+    const Drafter::Usage& usage = pricer_.member(m).drafter_usage();
+    step_.passes.push_back({usage.first.steps, usage.next.steps});
+  }
   const bool may_split = pricer_.begin(batches);
   StepCarry nothing_before(whole_.graph);
   const StepTimer::Timed timed = alone_.run(pricer_, may_split, 0, nothing_before);
   Way& way = &timed.graph == &alone_.graphs().halves ? halves_ : whole_;
-  const std::vector<Ps> longer = times_(batches, ++step_);
+  const std::vector<Ps> longer = times_(step_);
   if (longer.size() != way.marks.size())
     throw std::invalid_argument("a time for each stage of each member is needed");
   pricer_.fill(way.graph, way.prices);

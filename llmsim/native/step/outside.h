@@ -11,10 +11,20 @@
 
 namespace llmsim {
 
+// A step that another program is to time.
+struct OutsideStep {
+  // Of a member's drafter, before the step.
+  struct Passes {
+    std::int64_t first = 0, next = 0;
+  };
+  std::span<const Batch* const> batches;  // by member
+  std::int64_t number = 0;                // from 1
+  std::vector<Passes> passes;             // by member
+};
+
 // How much later each unit (a stage of a member) is done there than in the step's graph, if nothing
-// ran before; negative: earlier. Called with the batches and the step's number, from 1.
-using OutsideTimes =
-    std::function<std::vector<Ps>(std::span<const Batch* const> batches, std::int64_t step)>;
+// ran before; negative: earlier.
+using OutsideTimes = std::function<std::vector<Ps>(const OutsideStep& step)>;
 
 // Runs the steps of a group, or of a lock-step group. A step that nothing runs before lasts as long
 // as the other program says, and what the host adds to the graph. What steps share (stages of a
@@ -46,7 +56,7 @@ class OutsideExecutor final : public StepExecutor {
   OutsideTimes times_;
   StepCarry carry_;
   std::vector<Ps> starts_, ends_;  // by member
-  std::int64_t step_ = 0;
+  OutsideStep step_;               // at hand, or the last one
 };
 
 }  // namespace llmsim
