@@ -55,12 +55,13 @@ def test_groups_of_several_stages_share_links(
 @pytest.mark.parametrize("ahead", [True, False])
 @pytest.mark.parametrize("way", ["whole", "layerwise"])
 def test_a_thin_link_slows_steps_as_well_as_kv(tmp_path: Path, way: str, ahead: bool) -> None:
-    """400 tokens of 16 kB of hidden states and residual take 13 ms at half a gigabyte
-    per second.
+    """400 tokens of 16 kB of hidden states and residual take 13 ms at half a gigabyte per second.
+    Layer by layer, they meet the KV of the stage's 16 layers, 4 kB each, which takes 52 ms alone.
     """
     took_ps = []
     for link in (50, 0.5):
         _, results = run(tmp_path, 2, way, link, ahead=ahead)
         assert results.kv_transfers is not None
         took_ps.append(int(results.kv_transfers.prefill_end_ps[0] - results.requests.arrival_ps[0]))
-    assert 12e9 < took_ps[1] - took_ps[0] < 15e9
+    own_kv_ps = 52e9 if way == "layerwise" else 0
+    assert 12e9 + own_kv_ps / 2 < took_ps[1] - took_ps[0] < 15e9 + own_kv_ps

@@ -335,10 +335,9 @@ StepStart Group::start_of(Ps now) const {
 void Group::run_next(Ps now) {
   const Batch& batch = next_slot().batch;
   const StepStart start = start_of(now);
+  if (executor_ != nullptr) announce(now);
   launch(now);
   if (executor_ == nullptr) return note_times(chain_.run(costs_, batch, start.at), now);
-  if (observer_ != nullptr && executor_->reports_progress())
-    observer_->begins(*this, batch, costs_.usage().steps + 1, now);
   const Batch* one = &batch;
   executor_->begin({&one, 1}, start, *this);
 }
@@ -466,6 +465,25 @@ void Group::timed(std::size_t, const StepTimes& times, Ps now) {
 
 void Group::passed(const Progress& progress, Ps now) {
   if (observer_ != nullptr) observer_->passed(*this, progress, now);
+}
+
+void Group::attended(std::size_t, std::int32_t behind, std::int32_t layer, Ps at, Ps now) {
+  if (observer_ != nullptr) observer_->attended(*this, behind, layer, at, now);
+}
+
+void Group::announce(Ps now) {
+  const bool hears = reports_layers_ || (executor_ != nullptr && executor_->reports_progress());
+  if (observer_ != nullptr && hears)
+    observer_->begins(*this, next_slot().batch, costs_.usage().steps + 1, now);
+}
+
+bool Group::report_layers() {
+  if (lockstep_ != nullptr) {
+    reports_layers_ = lockstep_->report_layers();
+  } else {
+    reports_layers_ = executor_ != nullptr && executor_->report_layers();
+  }
+  return reports_layers_;
 }
 
 void Group::note_times(const StepTimes& times, Ps now) {

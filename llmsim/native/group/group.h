@@ -209,6 +209,13 @@ class Group final : public Entity, public StepSink {
   void launch(Ps now);
   void timed(std::size_t member, const StepTimes& times, Ps now) override;
   void passed(const Progress& progress, Ps now) override;
+  void attended(std::size_t member, std::int32_t behind, std::int32_t layer, Ps at,
+                Ps now) override;
+  // Its observer, if any, hears that the next batch begins, where it hears how far that is.
+  void announce(Ps now);
+  // From now on its observer hears when the attention of each layer has ended, if its executor
+  // reports it.
+  bool report_layers();
   // When the engine next sees a request, or that one is gone or that KV has moved, or kEndOfTime.
   Ps next_inbox() const {
     if (!moved_.empty() && !gated_ && !has_offer_) return moved_.front().seen;
@@ -324,6 +331,7 @@ class Group final : public Entity, public StepSink {
   GroupCosts costs_;
   FoldedChain chain_;
   std::unique_ptr<StepExecutor> executor_;  // null: the chain, or the lock-step group's
+  bool reports_layers_ = false;
   SequenceTable& sequences_;
   RequestLog& log_;
   Ps schedule_at_ = kEndOfTime;  // of the pending kSchedule

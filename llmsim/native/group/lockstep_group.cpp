@@ -48,6 +48,7 @@ bool LockstepGroup::try_round(Ps now) {
   if (idle_rounds_ > kMostIdleRounds) return false;
   for (std::size_t m = 0; m < members_.size(); ++m)
     batches_[m] = &members_[m]->offered_or_dummy(now);
+  for (Group* member : members_) member->announce(now);
   for (Group* member : members_) member->launch(now);
   ++rounds_;
   executor_->begin(batches_, {now, now}, *this);

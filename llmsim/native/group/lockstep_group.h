@@ -24,6 +24,7 @@ class LockstepGroup final : private StepSink {
   std::span<Group* const> members() const { return members_; }
   // Runs the rounds from now on; before the first one.
   void use_executor(std::unique_ptr<StepExecutor> executor) { executor_ = std::move(executor); }
+  bool report_layers() { return executor_->report_layers(); }
   // Before the first round; the network may be null.
   void start(SharedNetwork* network) { executor_->start(network); }
 
@@ -33,6 +34,10 @@ class LockstepGroup final : private StepSink {
   static constexpr std::int64_t kMostIdleRounds = 100'000;
   void timed(std::size_t member, const StepTimes& times, Ps now) override {
     members_[member]->timed(0, times, now);
+  }
+  void attended(std::size_t member, std::int32_t behind, std::int32_t layer, Ps at,
+                Ps now) override {
+    members_[member]->attended(0, behind, layer, at, now);
   }
   bool try_round(Ps now);
   bool waits_for_nothing() const;

@@ -19,10 +19,14 @@ class GroupObserver {
   // The group holds blocks for the whole prompt, of which it had the first `cached` tokens; the
   // rest comes from elsewhere.
   virtual void reserved(RequestId request, std::int32_t cached, Ps now) = 0;
-  // A batch starts whose times are not known yet, as the group's step of that number; `passed` says
-  // how far it is, and `launched` when it has ended.
+  // A batch starts whose times are not known yet, as the group's step of that number; `passed` or
+  // `attended` says how far it is, and `launched` when it has ended.
   virtual void begins(const Group& group, const Batch& batch, std::int64_t step, Ps now) = 0;
   virtual void passed(const Group& group, const Progress& progress, Ps now) = 0;
+  // The attention of a layer ends at `at`, in the batch so many behind the oldest whose times are
+  // not known.
+  virtual void attended(const Group& group, std::int32_t behind, std::int32_t layer, Ps at,
+                        Ps now) = 0;
   // The times of a batch are known, which has started or will.
   virtual void launched(const Group& group, const Batch& batch, const StepTimes& times, Ps now) = 0;
 };

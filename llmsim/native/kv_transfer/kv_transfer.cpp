@@ -1,6 +1,7 @@
 #include "kv_transfer/kv_transfer.h"
 
 #include <algorithm>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 
@@ -22,6 +23,7 @@ KvTransfers::KvTransfers(KvTransferConfig config, SharedNetwork& network,
     throw std::invalid_argument("places and groups differ in number");
   tables_.assign(groups_.size(), std::vector<std::int32_t>(groups_.size(), -1));
   prefill_all_but_last_token_.assign(groups_.size(), 0);
+  layers_are_alike_.assign(groups_.size(), 1);
   add_routes(config_.routes);
   for (const auto& group : groups_) connect(*group);
 }
@@ -34,11 +36,14 @@ void KvTransfers::add_routes(std::span<const KvRoute> routes) {
     tables_.at(at(route.prefill_group)).at(at(route.decode_group)) = route.table;
     prefill_all_but_last_token_[at(route.prefill_group)] =
         config_.tables[table].prefill_all_but_last_token;
+    layers_are_alike_[at(route.prefill_group)] = config_.tables[table].even_layers == 0;
   }
 }
 
 void KvTransfers::connect(Group& group) {
   departing_.resize(std::max(departing_.size(), at(group.config().index) + 1));
+  hears_layers_.resize(departing_.size(), 0);
+  hears_layers_[at(group.config().index)] = hears_layers(group);
   if (group.config().role != Role::kBoth) group.observe(this);
   if (group.config().role != Role::kDecode) return;
   const std::size_t model = at(group.config().model);
@@ -55,8 +60,15 @@ void KvTransfers::add_group(Group& group, std::vector<NetworkNodeId> places,
   for (std::vector<std::int32_t>& row : tables_) row.push_back(-1);
   tables_.emplace_back(tables_.size() + 1, -1);
   prefill_all_but_last_token_.push_back(0);
+  layers_are_alike_.push_back(1);
   add_routes(routes);
   connect(group);
+}
+
+// Groups that follow their program need no report: its tables say when each layer ends.
+bool KvTransfers::hears_layers(Group& prefill) const {
+  return sends_layers(prefill) && !prefill.follows_program() &&
+         layers_are_alike_[at(prefill.config().index)] != 0 && prefill.report_layers();
 }
 
 void KvTransfers::remove_candidate(const Group& group) {
@@ -328,6 +340,11 @@ void KvTransfers::begins(const Group& prefill, const Batch& batch, std::int64_t 
   if (!sends_layers(prefill)) return;
   Departing& departing = departing_[at(prefill.config().index)].emplace_back();
   layer_ends_.clear();
+  const bool by_layer = hears_layers_[at(prefill.config().index)] != 0;
+  if (by_layer) {
+    layer_ends_.resize(at(prefill.costs().program().attention_layers()));
+    std::iota(layer_ends_.begin(), layer_ends_.end(), Ps{0});
+  }
   for (const Item& item : batch.items) {
     const std::int32_t known = makes_known(item);
     if (known == 0) continue;
@@ -348,6 +365,17 @@ void KvTransfers::passed(const Group& prefill, const Progress& progress, Ps now)
     const Ps later = due.after - progress.from;
     if (due.after == kEndOfTime || later >= progress.alone) break;
     leave(due, progress.at + later, now);
+  }
+}
+
+void KvTransfers::attended(const Group& prefill, std::int32_t behind, std::int32_t layer, Ps at,
+                           Ps now) {
+  if (!sends_layers(prefill)) return;
+  Departing& running = departing_[llmsim::at(prefill.config().index)][llmsim::at(behind)];
+  for (; running.next < running.due.size(); ++running.next) {
+    const Due& due = running.due[running.next];
+    if (due.after > layer) break;
+    leave(due, std::max(at, now), now);
   }
 }
 

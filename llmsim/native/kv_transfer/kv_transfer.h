@@ -113,8 +113,10 @@ class KvTransfers final : public TransferOwner, public GroupObserver {
   void reserved(RequestId request, std::int32_t cached, Ps now) override;
   void begins(const Group& prefill, const Batch& batch, std::int64_t step, Ps now) override;
   void passed(const Group& prefill, const Progress& progress, Ps now) override;
-  // Layer by layer, the KV of the batch begins to move; where stages or ranks wait for each other
-  // in between, when the step has ended.
+  void attended(const Group& prefill, std::int32_t behind, std::int32_t layer, Ps at,
+                Ps now) override;
+  // Layer by layer, the KV of the batch begins to move, or what has not done so while it ran. Where
+  // nobody knows when its layers end, all of it moves when the step has ended.
   void launched(const Group& prefill, const Batch& batch, const StepTimes& times, Ps now) override;
   void landed(TransferId transfer, std::uint64_t token, Ps now) override;
   // When both engines had dropped it; kNever: none did.
@@ -155,7 +157,7 @@ class KvTransfers final : public TransferOwner, public GroupObserver {
   // KV of a batch that runs, which leaves when the operators have come so far; kEndOfTime: when the
   // step has ended.
   struct Due {
-    Ps after = 0;  // of the operators' time alone
+    Ps after = 0;  // of the operators' time alone; where layers are reported, the layer
     RequestId request = 0;
     const KvShare* share = nullptr;
     std::int64_t bytes = 0;
@@ -169,6 +171,8 @@ class KvTransfers final : public TransferOwner, public GroupObserver {
   // It counts as under way, and leaves later.
   void expect(RequestId request, std::int64_t bytes);
   void leave(const Due& due, Ps at, Ps now);
+  // Whether it hears of each layer's end in the group's steps.
+  bool hears_layers(Group& prefill) const;
   bool sends_layers(const Group& prefill) const {
     return config_.layerwise && prefill.config().role == Role::kPrefill;
   }
@@ -198,6 +202,8 @@ class KvTransfers final : public TransferOwner, public GroupObserver {
   std::vector<std::vector<std::int32_t>>
       tables_;                                    // by prefill group and decode group; -1: no route
   std::vector<char> prefill_all_but_last_token_;  // by prefill group
+  std::vector<char> layers_are_alike_;            // by prefill group
+  std::vector<char> hears_layers_;                // by group
   std::vector<KvTransfer> kv_transfers_;
   std::vector<Group*> candidates_;                // scratch
   std::vector<Ps> layer_ends_;                    // scratch

@@ -207,6 +207,12 @@ void Program::attention_ends(const Batch& batch, std::int64_t step, std::vector<
     out.push_back(begin + (end - begin) * layer / even_layers);
 }
 
+std::int32_t Program::attention_layers() const {
+  std::int64_t layers = 0;
+  for (const std::int64_t repeat : attention_repeat_) layers += repeat;
+  return static_cast<std::int32_t>(layers);
+}
+
 void Program::add_draws(const Place& place, std::span<const Ps> draws, Usage& usage,
                         StepPrice& price) const {
   for (std::size_t i = 0; i < operators_.size(); ++i) {

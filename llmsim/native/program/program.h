@@ -143,6 +143,8 @@ class Program {
   // the model's order; so many layers then end at equal distances.
   void attention_ends(const Batch& batch, std::int64_t step, std::vector<Ps>& out,
                       std::int32_t even_layers) const;
+  // Executions of attention in a step.
+  std::int32_t attention_layers() const;
   // Idle time of the device after a step of so many sequences, while the host works.
   Ps host_gap(std::int64_t sequences) const { return host_gap_ + sequences * host_sequence_; }
   // What the host takes for each sequence of a step.

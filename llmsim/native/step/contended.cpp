@@ -45,11 +45,13 @@ std::vector<Route> routes_of(const StepPricer& pricer, std::size_t stages) {
   return routes;
 }
 
-// Collectives on shared links are nodes of their own; other operators in a row are one.
-StepGraphs graphs_over(const StepPricer& pricer, const ContendedLinks& links) {
+// Collectives on shared links, and with `layers` attention, are nodes of their own; other operators
+// in a row are one.
+StepGraphs graphs_over(const StepPricer& pricer, const ContendedLinks& links, bool layers) {
   const Program& program = pricer.program();
   const auto members = static_cast<std::int32_t>(pricer.num_members());
   std::vector<bool> apart(program.operators().size(), false);
+  if (layers) apart = attention_operators(program);
   for (const CollectiveSpec& spec : links.collectives) apart.at(at(spec.op)) = true;
   const bool drafts = pricer.member(0).drafter() != nullptr;
   return {unrolled(folded(program, program_graph(program, members, drafts), apart)), {}};
@@ -66,14 +68,28 @@ ContendedExecutor::ContendedExecutor(StepPricer pricer)
 
 ContendedExecutor::ContendedExecutor(StepPricer pricer, ContendedLinks links)
     : pricer_(std::move(pricer)),
-      timer_(graphs_over(pricer_, links), std::make_unique<FoldedTiming>()),
+      timer_(graphs_over(pricer_, links, false), std::make_unique<FoldedTiming>()),
       links_(std::move(links)),
       open_(pricer_.num_members()) {
   lay_out();
 }
 
+bool ContendedExecutor::report_layers() {
+  if (reports_layers_) return true;
+  reports_layers_ = true;
+  if (pricer_.offload() == nullptr)
+    timer_ = StepTimer(graphs_over(pricer_, links_, true), std::make_unique<FoldedTiming>());
+  lay_out();
+  return true;
+}
+
 void ContendedExecutor::lay_out() {
   const StepGraph& usual = timer_.graphs().whole;
+  devices_.clear();
+  orders_.clear();
+  cursors_.clear();
+  streams_.clear();
+  steps_.clear();
   slots_.assign(at(usual.slots), 0);
   if (pricer_.offload() != nullptr) {
     for (std::size_t m = 0; m < pricer_.num_members(); ++m) {
@@ -128,6 +144,13 @@ const ContendedExecutor::Order& ContendedExecutor::order_of(const StepGraph& gra
   for (const auto& [node, slot] : graph.kept) order.kept_by[at(slot)] = node;
   for (std::size_t m = 0; m < graph.members.size(); ++m)
     order.member_of[at(graph.members[m].end)] = static_cast<std::int32_t>(m);
+  order.layer_of.assign(graph.nodes.size(), -1);
+  if (!reports_layers_) return order;
+  order.layers = attention_nodes(pricer_.program(), graph);
+  for (const auto& layers : order.layers)
+    for (std::size_t layer = 0; layer < layers.size(); ++layer)
+      for (const std::int32_t node : layers[layer])
+        order.layer_of[at(node)] = static_cast<std::int32_t>(layer);
   return order;
 }
 
@@ -334,6 +357,22 @@ void ContendedExecutor::note_stage(const StepNode& node, Ps start) {
   pricer_.member(at(node.member)).stage_began(node.stream / kNumDeviceStreams % stages, start);
 }
 
+void ContendedExecutor::note_layer(const Step& step, std::int64_t number, std::size_t node,
+                                   Ps now) {
+  const std::int32_t layer = step.order->layer_of[node];
+  if (layer < 0) return;
+  const std::size_t member = at(step.order->graph->nodes[node].member);
+  Ps end = 0;
+  for (const std::int32_t one : step.order->layers[member][at(layer)]) {
+    if (step.end[at(one)] == kNever) return;
+    end = std::max(end, step.end[at(one)]);
+  }
+  const auto& open = open_[member];
+  const auto is_step = [number](const OpenStep& one) { return one.number == number; };
+  const auto behind = std::ranges::find_if(open, is_step) - open.begin();
+  sink_->attended(member, static_cast<std::int32_t>(behind), layer, end, now);
+}
+
 void ContendedExecutor::release_after(std::int64_t number, Ps end) {
   for (Step& later : steps_) {
     if (later.after != number) continue;
@@ -354,6 +393,7 @@ void ContendedExecutor::pass(std::size_t stream, std::size_t rank, Ps end, Ps no
   step.end[node] = step.reached[node];
   --step.open;
   note_stage(step.order->graph->nodes[node], end);
+  note_layer(step, cursor.step, node, now);
   const std::int32_t member = step.order->member_of[node];
   if (member < 0) return;
   const Ps start = step.end[at(step.order->graph->members[at(member)].begin)];

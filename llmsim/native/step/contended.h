@@ -39,6 +39,7 @@ class ContendedExecutor final : public StepExecutor, private TransferOwner {
              StepSink& sink) override;
   // A group alone in one stage, whose operators run one after the other.
   bool reports_progress() const override;
+  bool report_layers() override;
 
  private:
   // A graph by stream and by what it leaves.
@@ -47,6 +48,8 @@ class ContendedExecutor final : public StepExecutor, private TransferOwner {
     std::vector<std::vector<std::int32_t>> by_stream;
     std::vector<std::int32_t> kept_by;    // node by slot
     std::vector<std::int32_t> member_of;  // by node: the member whose step it ends; -1
+    LayerNodes layers;                    // empty: nobody hears of them
+    std::vector<std::int32_t> layer_of;   // by node; -1: none
   };
   struct Step {
     const Order* order = nullptr;
@@ -90,6 +93,8 @@ class ContendedExecutor final : public StepExecutor, private TransferOwner {
   void report(Step& step, const StepNode& node, Ps at, Ps now);
   // A stage has begun to work on a step.
   void note_stage(const StepNode& node, Ps start);
+  // The node may have been the last one of a layer's attention.
+  void note_layer(const Step& step, std::int64_t number, std::size_t node, Ps now);
   // Steps that have waited for the end of this one may start.
   void release_after(std::int64_t step, Ps end);
   void advance(Ps now);
@@ -99,6 +104,7 @@ class ContendedExecutor final : public StepExecutor, private TransferOwner {
   StepTimer timer_;  // what the step would take if everything were free
   std::unique_ptr<CollectiveFlows> flows_;
   ContendedLinks links_;
+  bool reports_layers_ = false;
   SharedNetwork* network_ = nullptr;
   StepSink* sink_ = nullptr;                         // of all steps
   std::vector<std::vector<NetworkNodeId>> devices_;  // by unit

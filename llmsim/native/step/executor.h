@@ -155,6 +155,11 @@ class StepSink {
   virtual void timed(std::size_t member, const StepTimes& times, Ps now) = 0;
   // Called by executors that report progress, before each of the step's nodes begins.
   virtual void passed(const Progress& /*progress*/, Ps /*now*/) {}
+  // Called by executors that report layers, before the step is timed: the member's attention of
+  // that layer of the program, from 0, ends at `at`, in the step so many behind the oldest that is
+  // not timed.
+  virtual void attended(std::size_t /*member*/, std::int32_t /*behind*/, std::int32_t /*layer*/,
+                        Ps /*at*/, Ps /*now*/) {}
 
  protected:
   ~StepSink() = default;
@@ -181,6 +186,9 @@ class StepExecutor {
                      StepSink& sink) = 0;
   // Whether the sink hears how far each step has come, whose times are not known when it begins.
   virtual bool reports_progress() const { return false; }
+  // From now on the sink hears when the attention of each layer has ended; before the first step.
+  // False: not by this executor.
+  virtual bool report_layers() { return false; }
 };
 
 // The steps of a group alone, in one stage, whose operators run one after the other: their times

@@ -259,6 +259,9 @@ class ExpandedTiming::Layout {
       made_.ends[member.end] = all(member.end);
     }
     for (const auto& [node, slot] : step_.kept) made_.ends[node] = all(node);
+    for (const auto& layers : attention_nodes(program_, step_))
+      for (const auto& nodes : layers)
+        for (const std::int32_t node : nodes) made_.ends[node] = all(node);
   }
 
   const Program& program_;

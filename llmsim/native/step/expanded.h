@@ -60,6 +60,7 @@ class ExpandedTiming final : public StepTiming {
                  const ExpandedConfig* config);
   void run(const StepGraph& graph, const StepPrices& prices, Ps now, StepCarry& carry,
            std::span<Ps> starts, std::span<Ps> ends) override;
+  std::span<const Ps> node_ends() const override { return ends_; }
 
  private:
   class Layout;
@@ -87,7 +88,7 @@ class ExpandedTiming final : public StepTiming {
   bool has_links_;
   std::map<std::pair<const StepGraph*, Absent>, Graph> graphs_;
   Absent absent_;         // scratch
-  std::vector<Ps> ends_;  // scratch, by node of the step
+  std::vector<Ps> ends_;  // of the last step, by node, where they are asked for
   astra_sim::engine::Engine engine_;
 };
 

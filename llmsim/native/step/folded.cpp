@@ -119,6 +119,15 @@ StepGraphs folded_graphs(const StepPricer& pricer) {
   return {folded(program, program_graph(program, members, drafts)), {}};
 }
 
+StepGraphs layered_graphs(const StepPricer& pricer) {
+  if (pricer.offload() != nullptr) return full_graphs(pricer);
+  const Program& program = pricer.program();
+  const auto members = static_cast<std::int32_t>(pricer.num_members());
+  const bool drafts = pricer.member(0).drafter() != nullptr;
+  const StepGraph full = program_graph(program, members, drafts);
+  return {unrolled(folded(program, full, attention_operators(program))), {}};
+}
+
 StepTimer::StepTimer(StepGraphs graphs, std::unique_ptr<StepTiming> timing)
     : graphs_(std::move(graphs)), timing_(std::move(timing)) {
   for (Way* way : {&whole_, &halves_}) {
@@ -131,23 +140,31 @@ void StepTimer::run(const StepPricer& pricer, const StepGraph& graph, Way& way, 
                     StepCarry& carry) {
   pricer.fill(graph, way.prices);
   timing_->run(graph, way.prices, now, carry, way.starts, way.ends);
+  if (!keeps_node_ends_) return;
+  const std::span<const Ps> ends = timing_->node_ends();
+  way.node_ends.assign(ends.begin(), ends.end());
+}
+
+void StepTimer::keep_node_ends(StepGraphs graphs) {
+  graphs_ = std::move(graphs);
+  keeps_node_ends_ = true;
 }
 
 StepTimer::Timed StepTimer::run(StepPricer& pricer, bool may_split, Ps now, StepCarry& carry) {
   if (!may_split || graphs_.halves.nodes.empty()) {
     run(pricer, graphs_.whole, whole_, now, carry);
-    return {graphs_.whole, whole_.prices, whole_.starts, whole_.ends};
+    return timed(graphs_.whole, whole_);
   }
   StepCarry halved = carry;
   run(pricer, graphs_.whole, whole_, now, carry);
   run(pricer, graphs_.halves, halves_, now, halved);
   const bool shorter = std::ranges::max(halves_.ends) < std::ranges::max(whole_.ends);
   if (!shorter && pricer.offload()->interleaving != Interleaving::kAlways)
-    return {graphs_.whole, whole_.prices, whole_.starts, whole_.ends};
+    return timed(graphs_.whole, whole_);
   carry = std::move(halved);
   for (std::size_t m = 0; m < pricer.num_members(); ++m)
     ++pricer.member(m).offload.interleaved_steps;
-  return {graphs_.halves, halves_.prices, halves_.starts, halves_.ends};
+  return timed(graphs_.halves, halves_);
 }
 
 void GraphExecutor::begin(std::span<const Batch* const> batches, const StepStart& start,
@@ -158,7 +175,35 @@ void GraphExecutor::begin(std::span<const Batch* const> batches, const StepStart
     const OpenStep step = pricer_.open(m, timed.graph, timed.prices);
     const StepTimes times = step.ended(timed.starts[m], timed.ends[m]);
     if (pricer_.offload() != nullptr) pricer_.member(m).offload.stalled += times.waiting;
+    report(m, timed, start.now, sink);
     sink.timed(m, times, start.now);
+  }
+}
+
+bool GraphExecutor::report_layers() {
+  if (!whole_layers_.empty()) return true;
+  const StepGraph& whole = timer_.graphs().whole;
+  const auto all = at(pricer_.program().attention_layers());
+  const bool repeats =
+      std::ranges::any_of(whole.blocks, [](const Block& block) { return block.repeat > 1; });
+  const bool apart = !repeats && attention_nodes(pricer_.program(), whole)[0].size() == all;
+  timer_.keep_node_ends(apart ? timer_.graphs() : layered_graphs(pricer_));
+  const StepGraphs& graphs = timer_.graphs();
+  carry_ = StepCarry(graphs.whole);
+  whole_layers_ = attention_nodes(pricer_.program(), graphs.whole);
+  halves_layers_ = attention_nodes(pricer_.program(), graphs.halves);
+  return true;
+}
+
+void GraphExecutor::report(std::size_t member, const StepTimer::Timed& timed, Ps now,
+                           StepSink& sink) const {
+  if (whole_layers_.empty()) return;
+  const bool halved = &timed.graph == &timer_.graphs().halves;
+  const auto& layers = (halved ? halves_layers_ : whole_layers_)[member];
+  for (std::size_t layer = 0; layer < layers.size(); ++layer) {
+    Ps end = 0;
+    for (const std::int32_t node : layers[layer]) end = std::max(end, timed.node_ends[at(node)]);
+    sink.attended(member, 0, static_cast<std::int32_t>(layer), end, now);
   }
 }
 

@@ -19,6 +19,9 @@ class StepTiming {
   // left, then what this one leaves.
   virtual void run(const StepGraph& graph, const StepPrices& prices, Ps now, StepCarry& carry,
                    std::span<Ps> starts, std::span<Ps> ends) = 0;
+  // Of each node of the last step; of a repeated block, of the last layer that was not leapt over.
+  // Certain are those of attention, of the members' last nodes, and of what is kept.
+  virtual std::span<const Ps> node_ends() const = 0;
 
  protected:
   // The ends of the members' steps, which keep the streams of their last nodes busy.
@@ -32,8 +35,7 @@ class FoldedTiming final : public StepTiming {
  public:
   void run(const StepGraph& graph, const StepPrices& prices, Ps now, StepCarry& carry,
            std::span<Ps> starts, std::span<Ps> ends) override;
-  // Of each node of the last step; of a repeated block, of the last layer that was not leapt over.
-  std::span<const Ps> node_ends() const { return end_; }
+  std::span<const Ps> node_ends() const override { return end_; }
 
  private:
   struct Step {
@@ -61,6 +63,8 @@ struct StepGraphs {
 StepGraphs full_graphs(const StepPricer& pricer);
 // Of the same times in fewer nodes.
 StepGraphs folded_graphs(const StepPricer& pricer);
+// The same with each execution of attention as a node of its own.
+StepGraphs layered_graphs(const StepPricer& pricer);
 
 // Times steps, whole or in halves, whichever ends first (OffloadConfig::interleaving).
 class StepTimer {
@@ -72,20 +76,27 @@ class StepTimer {
     const StepGraph& graph;
     const StepPrices& prices;
     std::span<const Ps> starts, ends;  // by member
+    std::span<const Ps> node_ends;     // where they are kept
   };
+  // From now on these graphs; the ends of their nodes are kept.
+  void keep_node_ends(StepGraphs graphs);
   Timed run(StepPricer& pricer, bool may_split, Ps now, StepCarry& carry);
   const StepGraphs& graphs() const { return graphs_; }
 
  private:
   struct Way {
     StepPrices prices;
-    std::vector<Ps> starts, ends;
+    std::vector<Ps> starts, ends, node_ends;
   };
+  static Timed timed(const StepGraph& graph, const Way& way) {
+    return {graph, way.prices, way.starts, way.ends, way.node_ends};
+  }
   void run(const StepPricer& pricer, const StepGraph& graph, Way& way, Ps now, StepCarry& carry);
 
   StepGraphs graphs_;
   std::unique_ptr<StepTiming> timing_;
   Way whole_, halves_;
+  bool keeps_node_ends_ = false;
 };
 
 // Runs steps whose times are known when they begin.
@@ -98,11 +109,15 @@ class GraphExecutor final : public StepExecutor {
         carry_(timer_.graphs().whole) {}
   void begin(std::span<const Batch* const> batches, const StepStart& start,
              StepSink& sink) override;
+  bool report_layers() override;
 
  private:
+  void report(std::size_t member, const StepTimer::Timed& timed, Ps now, StepSink& sink) const;
+
   StepPricer pricer_;
   StepTimer timer_;
   StepCarry carry_;
+  LayerNodes whole_layers_, halves_layers_;  // empty: nobody hears of them
 };
 
 }  // namespace llmsim

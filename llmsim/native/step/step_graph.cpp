@@ -418,6 +418,30 @@ StepGraph unrolled(const StepGraph& graph) {
   return flat;
 }
 
+std::vector<bool> attention_operators(const Program& program) {
+  std::vector<bool> found;
+  for (const Operator& op : program.operators()) found.push_back(op.kind == NodeKind::kAttention);
+  return found;
+}
+
+LayerNodes attention_nodes(const Program& program, const StepGraph& graph) {
+  LayerNodes found(graph.members.size());
+  std::vector<std::map<std::pair<std::int32_t, std::int32_t>, std::size_t>> layer_of(found.size());
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    const StepNode& node = graph.nodes[i];
+    const bool attends = node.role == NodeRole::kOperator || node.role == NodeRole::kInMemory ||
+                         node.role == NodeRole::kPrompts;
+    if (!attends || node.op < 0) continue;
+    if (program.operators()[at(node.op)].kind != NodeKind::kAttention) continue;
+    auto& layers = found[at(node.member)];
+    const auto [place, is_new] =
+        layer_of[at(node.member)].try_emplace({node.op, node.execution}, layers.size());
+    if (is_new) layers.emplace_back();
+    layers[place->second].push_back(static_cast<std::int32_t>(i));
+  }
+  return found;
+}
+
 namespace {
 
 class CorrectionPass {

@@ -205,6 +205,13 @@ StepGraph folded(const Program& program, const StepGraph& graph,
 // The same nodes without repeated blocks: each layer has its own.
 StepGraph unrolled(const StepGraph& graph);
 
+// By member and layer: the nodes of an execution of attention, wherever they run, with copies of
+// the KV that it makes; of a graph without repeated blocks.
+using LayerNodes = std::vector<std::vector<std::vector<std::int32_t>>>;
+LayerNodes attention_nodes(const Program& program, const StepGraph& graph);
+// By operator of the program: whether it is attention.
+std::vector<bool> attention_operators(const Program& program);
+
 // The same nodes, and in each unit, before it hands over or ends, a correction on its computing
 // stream and one of the same price on what else the hand-over or the end waits for. `marks` gets
 // for each unit the node whose end is that of the unit's work.

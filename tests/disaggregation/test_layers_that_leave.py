@@ -1,0 +1,108 @@
+"""Layer by layer, KV leaves when its layer's attention has ended, also from stages of a pipeline,
+lock-step members, and groups that keep something elsewhere.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import llmsim
+from llmsim.api.result import Result
+from llmsim.export.step_graph.chakra import write_chakra
+from llmsim.export.step_graph.graph import IterationGraph, iteration_graph
+from llmsim.export.step_graph.run_times import in_run
+from llmsim.export.step_graph.transfers import KINDS, KV_SEND
+from llmsim.rounds.recorded import recorded_run
+from tests.engine.command import build_command, run_case
+from tests.lowering.clusters import cluster, model
+
+TRACE = "synthetic:n=10,rate=400,input=lognormal:300:max=900,output=fixed:4,seed=5"
+LAYERS = 4
+PREFILL: dict[str, dict[str, Any]] = {
+    "stages": {"num_npus": 4, "tp_size": 2, "pp_size": 2, "async_scheduling": False},
+    "stages ahead": {"num_npus": 2, "tp_size": 1, "pp_size": 2, "async_scheduling": True},
+    "lock-step": {"num_npus": 2, "tp_size": 2, "dp_group": "p"},
+    "stages in lock-step": {"num_npus": 2, "pp_size": 2, "dp_group": "p"},
+    "weights elsewhere": {"placement": {"default": {"weights": "cpu"}}},
+}
+
+
+def document(folder: Path, name: str) -> dict[str, Any]:
+    """Prefill instances on one node, and one that decodes on another."""
+    keys = PREFILL[name]
+    experts = 8 if "dp_group" in keys else 0
+    found = cluster(model(folder, layers=LAYERS, experts=experts), links=[50, 5])
+    (one,) = found["nodes"][0]["instances"]
+    prefill = [{**one, "pd_type": "prefill", **keys}] * (2 if "dp_group" in keys else 1)
+    nodes = [{"instances": prefill}, {"instances": [{**one, "pd_type": "decode"}]}]
+    if "placement" in keys:
+        nodes[0]["cpu_mem"] = {"mem_size": 64, "mem_bw": 100, "mem_latency": 0}
+    return {**found, "kv_transfer": "layerwise", "nodes": nodes}
+
+
+def run(folder: Path, name: str, **options: Any) -> Result:
+    given = {"cost_source": "roofline", "request_routing_policy": "RR", **options}
+    return llmsim.run(document(folder, name), TRACE, **given)
+
+
+def graphs(result: Result, group: int) -> list[tuple[int, IterationGraph]]:
+    """Of all steps of a group, as they ran, and when each began."""
+    what = result._prepared
+    steps = recorded_run(what.lowered, what.workload, what.simulation, group)
+    groups, found = what.lowered.groups, []
+    for iteration in range(len(steps.worked)):
+        batch = steps.round(iteration)
+        graph = in_run(iteration_graph(groups, group, batch), groups, batch)
+        found.append((min(start for start, _ in batch.times_ps), graph))
+    return found
+
+
+@pytest.mark.parametrize("contention", ["on", "off"])
+@pytest.mark.parametrize("name", PREFILL)
+def test_folded_is_expanded(name: str, contention: str, tmp_path: Path) -> None:
+    results = [
+        run(tmp_path, name, exact=exact, collective_contention=contention)
+        for exact in (False, True)
+    ]
+    for result in results:
+        assert set(result.summary["invariants"].values()) == {"ok"}
+    first, second = (one.requests for one in results)
+    assert first.equals(second)
+
+
+@pytest.mark.parametrize("name", PREFILL)
+def test_each_layer_leaves_when_its_attention_has_ended(name: str, tmp_path: Path) -> None:
+    sent, behind = set(), set()
+    for origin_ps, graph in graphs(run(tmp_path, name), 0):
+        by_number = {node.node: node for node in graph.nodes}
+        for node in graph.nodes:
+            if node.kind != KV_SEND or node.rank >= graph.ranks // len(graph.members):
+                continue  # other members have steps without this one
+            flow = (node.rank, origin_ps + node.start_ps, node.bytes_moved)
+            sent.add(flow)  # also of other steps that run meanwhile
+            for before in node.depends_on:
+                attention = by_number[before]
+                assert attention.rank == node.rank and attention.end_ps == node.start_ps
+                behind.add(flow)
+    assert sent and (behind == sent or (name == "stages ahead" and len(behind) > len(sent) / 2))
+
+
+@pytest.mark.parametrize("name", PREFILL)
+def test_the_engine_lands_kv_when_the_run_does(name: str, tmp_path: Path) -> None:
+    command = build_command()
+    for number, (_, graph) in enumerate(graphs(run(tmp_path, name), 0)[:4]):
+        case = tmp_path / str(number)
+        write_chakra(graph, list(range(graph.ranks)), case)
+        found = run_case(command, case, tmp_path, rules="default")
+        assert found.exit_code == 0, found.errors
+        landed = max((node.end_ps for node in graph.nodes if node.kind in KINDS), default=0)
+        assert max(end or 0 for end in found.finish_ps()) == max(graph.duration_ps, landed)
+
+
+def test_prompts_are_there_earlier(tmp_path: Path) -> None:
+    """By most of what a whole prompt takes on the link, since layers leave while others run."""
+    whole = run(tmp_path, "stages", kv_transfer="whole", kv_transfer_mode="push")
+    layers = run(tmp_path, "stages")
+    means = [float(one.requests["ttft_ps"].mean()) for one in (whole, layers)]
+    assert means[1] < means[0]
