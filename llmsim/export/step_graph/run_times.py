@@ -1,4 +1,6 @@
-"""When the nodes of a step ran in its run, where others on shared links slowed its collectives."""
+"""When the nodes of a step ran in its run: others on shared links slowed its collectives, and
+stages and members of a lock-step group were busy with the step before.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ def in_run(graph: IterationGraph, groups: Sequence[LoweredGroup], batch: Round) 
 
     Stages of a pipeline, and members of a lock-step group, begin when they did in the run, where
     they were busy with other batches; hand-overs do so, too. KV of a layer leaves when its
-    attention has ended. The same graph where no collective was on shared links.
+    attention has ended. The same graph where nothing of that was so.
     """
     spans = exchange_spans(graph, groups, batch)
     begins = _Begins(graph, groups, batch)
@@ -79,17 +81,22 @@ def without_launches(graph: IterationGraph) -> IterationGraph:
 
 
 class _Begins:
-    """When nodes of stages and of members of a lock-step group on shared links begin, in ps of the
-    step: each began when it had ended the step before.
+    """When nodes of stages and of members of a lock-step group begin, in ps of the step: each began
+    when it had ended the step before.
     """
 
     def __init__(self, graph: IterationGraph, groups: Sequence[LoweredGroup], batch: Round) -> None:
-        self._ranks = Ranks(groups[batch.members[0]].layout, len(batch.members))
-        self.of_stage = batch.stage_starts_ps if any(batch.stage_starts_ps) else ()
-        """By member; none where nothing on shared links is recorded."""
-        if not self.of_stage and len(batch.members) > 1 and any(batch.exchanges):
-            self.of_stage = tuple((start,) for start, _ in batch.times_ps)
+        first = groups[batch.members[0]]
+        self._ranks = Ranks(first.layout, len(batch.members))
         self._origin_ps = min(start for start, _ in batch.times_ps)
+        self.of_stage: tuple[tuple[int, ...], ...] = ()
+        """By member; none where all begin with the step, or copies may run ahead of it."""
+        if first.offload is not None:
+            return
+        if any(batch.stage_starts_ps):
+            self.of_stage = batch.stage_starts_ps
+        elif any(start != self._origin_ps for start, _ in batch.times_ps):
+            self.of_stage = tuple((start,) for start, _ in batch.times_ps)
 
     def of(self, node: GraphNode, start_ps: int, span: Span | None) -> int:
         """Of a node that what is before it would let begin at `start_ps`."""

@@ -20,7 +20,7 @@ class StepTiming {
   virtual void run(const StepGraph& graph, const StepPrices& prices, Ps now, StepCarry& carry,
                    std::span<Ps> starts, std::span<Ps> ends) = 0;
   // Of each node of the last step; of a repeated block, of the last layer that was not leapt over.
-  // Certain are those of attention, of the members' last nodes, and of what is kept.
+  // Certain are those of attention, of what is kept, and where members and stages begin and end.
   virtual std::span<const Ps> node_ends() const = 0;
 
  protected:
@@ -78,6 +78,8 @@ class StepTimer {
     std::span<const Ps> starts, ends;  // by member
     std::span<const Ps> node_ends;     // where they are kept
   };
+  // Each member's stages have begun, for those that record it.
+  void note_stages(const StepPricer& pricer, const StepGraph& graph) const;
   // From now on these graphs; the ends of their nodes are kept.
   void keep_node_ends(StepGraphs graphs);
   Timed run(StepPricer& pricer, bool may_split, Ps now, StepCarry& carry);
