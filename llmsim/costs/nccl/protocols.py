@@ -72,7 +72,7 @@ class Protocol:
         return own / (self.copy_gb_per_s * 1e3) + self.fill_us * np.sqrt(volume / MEGABYTE)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Machine:
     """What was fitted on the measured collectives of one machine; `docs` has the errors."""
 

@@ -217,9 +217,9 @@ class NetworkView(ABC):
         planned = self.nccl is not None and self.nccl.scope != "nowhere" and is_planned(op)
         return planned and not self.algorithms.names(op.collective)
 
-    def ways(self, op: Collective, sizes: Int64, stage: int, nodes: int) -> list[tuple[int, Way]]:
-        """(number of the first size, plan) of each run of sizes for which the library takes the
-        same plan among ranks on so many servers; nothing where it has none.
+    def ways(self, op: Collective, units: int, stage: int, nodes: int) -> list[tuple[int, Way]]:
+        """(from how many units on, plan) of a collective of 1 to so many tokens or sequences among
+        ranks on so many servers; nothing where the library has no plan.
 
         Tables do not say by which plan their times came about: the model's choice stands for it.
         """
@@ -227,7 +227,7 @@ class NetworkView(ABC):
             return []
         everywhere = replace(self.nccl, scope="everywhere")
         places = [one for one in self._places(op, stage, everywhere) if one.nodes == nodes]
-        return self._library(everywhere, op, stage).ways(op, sizes, places) if places else []
+        return self._library(everywhere, op, stage).ways(op, units, places) if places else []
 
     @abstractmethod
     def _places(self, op: Collective, stage: int, nccl: NcclModel) -> list[Place]:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise, permutations
 from math import inf
 from typing import Literal
@@ -65,12 +65,16 @@ class NcclModel:
         where = described(places[slowest])
         return ps, f"NCCL model of {self.machine.name}, {op.collective} by {plans} {where}"
 
-    def ways(self, op: Collective, sizes: Int64, places: Sequence[Place]) -> list[tuple[int, Way]]:
-        """(number of the first size, plan) of each run of sizes that take the same plan, at the
-        place where the largest takes longest.
+    def ways(self, op: Collective, units: int, places: Sequence[Place]) -> list[tuple[int, Way]]:
+        """(from how many units on, plan) of a collective of 1 to so many units, at the place where
+        the largest takes longest.
         """
-        chosen = [self._at(op, sizes, place) for place in places]
-        return max(chosen, key=lambda one: float(one.us[-1])).runs()
+        return _ways(self.machine, self.graph_tokens, op, units, tuple(places))
+
+    def at_each(self, op: Collective, units: int, place: Place) -> Chosen:
+        """The plan of each number of units from 1 on."""
+        sizes = np.arange(1, units + 1, dtype=np.int64) * op.collective_bytes_per_token
+        return self._at(op, sizes, place)
 
     def _at(self, op: Collective, sizes: Int64, place: Place) -> Chosen:
         vectors = sizes.astype(np.float64)
@@ -81,6 +85,17 @@ class NcclModel:
         replayed = sizes <= self.graph_tokens * op.collective_bytes_per_token
         us = np.where(replayed, graph.us, eager.us)
         return Chosen(us, graph.ways, graph.which)
+
+
+@lru_cache(maxsize=1024)
+def _ways(
+    machine: Machine, graph_tokens: int, op: Collective, units: int, places: tuple[Place, ...]
+) -> list[tuple[int, Way]]:
+    """Groups that are alike ask the same."""
+    library = NcclModel(machine, "everywhere", graph_tokens)
+    chosen = [library.at_each(op, units, place) for place in places]
+    slowest = max(chosen, key=lambda one: float(one.us[-1]))
+    return [(first + 1, way) for first, way in slowest.runs()]
 
 
 def described(place: Place) -> str:

@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 
-import numpy as np
-
 from llmsim.config import Deployment
 from llmsim.costs import OpCost
 from llmsim.costs.nccl.moved import Pair, Part, moved, together
@@ -78,14 +76,13 @@ class PlacedDomain:
             return self._rows(op, stage)
         groups = [self.servers(ranks) for ranks in self.ranks(op, stage, member)]
         nodes = {len(servers) for servers in groups}
-        sizes = self._units.get(op.name, 0)
-        if len(nodes) != 1 or not sizes or op.collective == "all_to_all":
+        units = self._units.get(op.name, 0)
+        if len(nodes) != 1 or not units or op.collective == "all_to_all":
             return ()
-        vectors = np.arange(1, sizes + 1, dtype=np.int64) * op.collective_bytes_per_token
-        ways = self.domain.group.links.ways(op, vectors, stage, nodes.pop())
+        ways = self.domain.group.links.ways(op, units, stage, nodes.pop())
         return tuple(
             PlannedMove(
-                first + 1,
+                first,
                 self._on_network(
                     together(moved(way, op.collective, servers) for servers in groups)
                 ),
