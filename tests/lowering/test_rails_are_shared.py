@@ -12,7 +12,10 @@ from costs.builders import needs_database
 import llmsim
 from llmsim.api.result import Result
 from llmsim.costs.nccl.plans import Way
+from llmsim.export.step_graph.graph import iteration_graph
 from llmsim.model import Collective
+from llmsim.rounds import round_of
+from llmsim.rounds.shared_links import shared_links
 
 ROOT = Path(__file__).resolve().parents[2]
 H100 = json.loads((ROOT / "cluster_config" / "h100_llama31_70b_tp4.json").read_text("utf-8"))
@@ -112,6 +115,25 @@ def test_every_card_carries_as_much(topology: Path) -> None:
     assert len(cards) == 2 * len(CARDS) and cards.min() == cards.max() > 0
     inside = links["bytes"][links["bytes_per_s"] == 450 * 10**9]
     assert np.count_nonzero(inside) == 16
+
+
+def test_what_a_step_lost_is_the_others_bytes_over_the_cards(topology: Path) -> None:
+    """Both prompts start together: each of 161 trees, and the logits, wait for as many bytes of the
+    other on every card, at 20 ps a byte. `graph step -v` shares that out over the eight links.
+    """
+    (alone,) = ttft_ps(run(topology, MIXED[0], requests=1))
+    both = run(topology, *MIXED, requests=2)
+    logits = -(-2 * 128_256 * 3 * 16 // (4 * 2 * 15))
+    lost_ps = (161 * 2000 * 16_384 // 2 + logits) * 20
+    assert ttft_ps(both) == [alone + lost_ps] * 2
+    prepared = both._prepared
+    batch = round_of(prepared.lowered, prepared.workload, prepared.simulation, 0, 0)
+    groups = prepared.lowered.groups
+    graph = iteration_graph(groups, 0, batch)
+    found = shared_links(batch, graph, groups, groups[0].engine.host_gap_ps)
+    assert len(found) == 2 * len(CARDS) and {one.bytes_per_s for one in found} == {50 * 10**9}
+    assert all(one.others == ("group 1",) for one in found)
+    assert sum(one.lost_ps for one in found) == lost_ps
 
 
 def test_groups_with_cards_of_their_own_do_not_meet(topology: Path) -> None:
