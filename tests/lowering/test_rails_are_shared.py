@@ -11,6 +11,7 @@ from costs.builders import needs_database
 
 import llmsim
 from llmsim.api.result import Result
+from llmsim.config.topology.file import load_topology
 from llmsim.costs.nccl.plans import Way
 from llmsim.export.step_graph.graph import iteration_graph
 from llmsim.model import Collective
@@ -180,6 +181,34 @@ def test_stages_in_a_server_move_what_vllm_and_nccl_move() -> None:
     assert result.summary["communication"]["lost_s"] == 0
     off = run_on(document | {"topology": "dgx_h100"}, requests=1, collective_contention="off")
     assert ttft_ps(result) == ttft_ps(off)
+
+
+@needs_database
+@pytest.mark.parametrize("reducing", [False, True])
+def test_trees_and_switches_alone_take_their_tables(tmp_path: Path, reducing: bool) -> None:
+    """Two stages of 16 ranks on two servers each, whose hidden states leave by the cards of their
+    collectives: flows of every plan from LL trees to NVLSTree, or to CollNet.
+    """
+    one = H100["nodes"][0]["instances"][0]
+    shape = {"num_npus": 32, "tp_size": 16, "pp_size": 2, "topology_devices": list(range(32))}
+    network = load_topology("h100_rails_32x8").as_file() | {"reducing_network": reducing}
+    (tmp_path / "rails.json").write_text(json.dumps(network), encoding="utf-8")
+    document = {
+        **H100,
+        "topology": str(tmp_path / "rails.json"),
+        "nodes": [{"num_instances": 1, "instances": [{**one, **shape}]}],
+    }
+    result = run_on(document, requests=1)
+    group = result._prepared.lowered.groups[0]
+    (reduces, *_) = (op for op in group.operators if op.name == "all_reduce")
+    assert isinstance(reduces, Collective)
+    ways = [way.name for _, way in group.links.ways(reduces, 2000, 0, nodes=2)]
+    assert ways[0] == "tree LL" and ways[-1] == ("CollNet" if reducing else "NVLSTree")
+    (domain,) = result._prepared.lowered.contended
+    assert len(domain.planned) > len(ways)
+    off = run_on(document, requests=1, collective_contention="off")
+    for column in ("ttft_ps", "e2el_ps"):
+        assert result.requests[column].tolist() == off.requests[column].tolist()
 
 
 def test_no_card_carries_more_than_its_rate_allows(topology: Path) -> None:
