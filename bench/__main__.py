@@ -44,10 +44,30 @@ def many_groups(count: int) -> str:
     node = cluster["nodes"][0]
     node["instances"][0].update(num_npus=8, tp_size=8)
     cluster.update(num_nodes=count, nodes=[node] * count)
-    path = ROOT / "build" / "bench" / f"h100_llama31_70b_tp8_x{count}.json"
+    return written(f"h100_llama31_70b_tp8_x{count}", cluster)
+
+
+def attention_and_ffn() -> str:
+    """A cluster of 256 H800 that serve Step3-316B: 128 attention engines on 16 nodes, and eight FFN
+    instances of 16 devices; written under build/.
+    """
+    cluster = json.loads((ROOT / "cluster_config/h800_step3_afd.json").read_text(encoding="utf-8"))
+    attention, ffn = cluster["nodes"]
+    attention["instances"][0]["afd_micro_batches"] = 3
+    cluster.update(num_nodes=24, nodes=[attention] * 16 + [ffn] * 8)
+    return written("h800_step3_afd_256", cluster)
+
+
+def written(name: str, cluster: dict[str, object]) -> str:
+    """The path of a cluster file under build/."""
+    path = ROOT / "build" / "bench" / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(cluster), encoding="utf-8")
     return str(path)
+
+
+MADE = {"128 groups": lambda: many_groups(128), "256 H800": attention_and_ffn}
+"""Words of a command line that stand for a cluster file -> who writes it."""
 
 
 def routed(router: str, budget_s: float, more: tuple[str, ...] = ()) -> Benchmark:
@@ -96,14 +116,23 @@ BENCHMARKS = (
     routed(
         "bench.routers:Python", 0, ("--queue-order", "bench.routers:Shortest")
     ),  # at most twice the line above
+    Benchmark(
+        "afd_256",
+        (
+            "--cluster-config",
+            "256 H800",
+            "--dataset",
+            "synthetic:n=2000,rate=200,input=lognormal:1000,output=lognormal:300,seed=13",
+        ),
+        3,
+    ),
 )
 
 
 def measure(benchmark: Benchmark) -> tuple[float, float, float, dict[str, object]]:
     """(CPU s, wall s, peak MB, summary) of one run."""
     arguments = [
-        many_groups(128) if argument == "128 groups" else argument
-        for argument in benchmark.arguments
+        MADE[argument]() if argument in MADE else argument for argument in benchmark.arguments
     ]
     command = [sys.executable, str(ROOT / "main.py"), *arguments, "--json"]
     start = time.perf_counter()

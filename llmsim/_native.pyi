@@ -1111,6 +1111,14 @@ class AfdConfig:
         columns: sets of an FFN member's ranks that get rows of their own. sharing: of these, those that exchange rows. Rates are of one device's port.
         """
 
+class SharedPort:
+    """A port of a unit that other transfers use, too."""
+
+    def __init__(self, member: int, stage: int, out: bool, flows: Sequence[tuple[int, int, Sequence[int]]]) -> None:
+        """
+        member: of the lock-step group. flows: (from, to, links) of each of its devices, with the numbers of the network's places and links.
+        """
+
 class DeviceStream(enum.Enum):
     COMPUTE = 0
 
@@ -1193,6 +1201,8 @@ class Purpose(enum.Enum):
 
     OTHER = 5
 
+    M2N = 6
+
 class NetworkConfig:
     """The cluster's shared network: links, and the places that they join."""
 
@@ -1200,6 +1210,13 @@ class NetworkConfig:
 
     def add_link(self, bytes_per_s: int, latency_ps: int) -> int:
         """A directed link; returns its number."""
+
+    @property
+    def first_of_topology(self) -> int:
+        """The number of the topology's first link."""
+
+    def port(self, place: int, far: bool, out: bool) -> int:
+        """The number of a place's link in one direction."""
 
     def add_place(self, island: int, near: tuple[int, int], far: tuple[int, int], device: int = -1, near_latency_ps: int = 0, far_latency_ps: int = 0) -> int:
         """
@@ -1589,9 +1606,9 @@ class LockstepSpec:
         """
 
     @overload
-    def __init__(self, groups: Sequence[int], sync_interval: int, afd: AfdConfig, exact: bool = False) -> None:
+    def __init__(self, groups: Sequence[int], sync_interval: int, afd: AfdConfig, exact: bool = False, ports: Sequence[SharedPort] = []) -> None:
         """
-        groups: attention members, then FFN members. exact: every node runs in the engine.
+        groups: attention members, then FFN members. exact: every node runs in the engine. ports: those that other transfers use, too.
         """
 
 class PlannedSpec:

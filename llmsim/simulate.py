@@ -286,7 +286,8 @@ def _layouts(
 def _lockstep(lockstep: LoweredLockstep, outside: StepTimes | None) -> "_native.LockstepSpec":
     groups, interval = list(lockstep.groups), lockstep.sync_interval
     if lockstep.afd is not None:
-        return _native.LockstepSpec(groups, interval, lockstep.afd, lockstep.exact)
+        ports = list(lockstep.ports)
+        return _native.LockstepSpec(groups, interval, lockstep.afd, lockstep.exact, ports)
     times = outside.of(groups[0]) if outside else None
     return _native.LockstepSpec(groups, interval, lockstep.expanded, times)
 

@@ -1,7 +1,7 @@
 """Lowers a deployment: its groups, what they share, and what they do together."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from llmsim import _native
 from llmsim.config import Deployment, EngineArgs, Group
@@ -10,6 +10,7 @@ from llmsim.config.errors import InputError, LlmsimError
 from llmsim.lowering.adjust.apply import adjusted, adjustment_notes
 from llmsim.lowering.adjust.power_cap import clock_ppm
 from llmsim.lowering.afd.domain import afd_config, roles_of
+from llmsim.lowering.afd.ports import met_by_rows, native_port, row_ports, shared_ports
 from llmsim.lowering.contention import (
     check_capacities,
     kv_places,
@@ -36,11 +37,6 @@ from llmsim.lowering.parallel_layout import LoweredLockstep, lockstep_groups_of,
 from llmsim.lowering.scheduler import NOT_VALIDATED, is_outlined
 from llmsim.lowering.types import LoweredDeployment, LoweredGroup, LoweringOptions
 
-UNSHARED_ROWS = (
-    "rows between attention and FFN devices take the rate and latency of their links alone: KV on "
-    "the same links does not slow them, nor they KV"
-)
-"""Note of runs in which KV moves beside the rows of attention-FFN disaggregation."""
 MAX_GROUPS = 8192
 """A group's tables and counters take about 0.1 MB."""
 
@@ -76,7 +72,7 @@ def lower(
         deployment, [(lowered.model, lowered.expanded) for lowered in groups]
     )
     lockstep_groups += tuple(
-        _afd_domain(deployment, groups, role, options) for role in roles_of(deployment)
+        _afd_domain(deployment, groups, role, options, routes) for role in roles_of(deployment)
     )
     for index in (index for lockstep in lockstep_groups for index in lockstep.groups):
         groups[index] = replace(groups[index], expanded=None)  # its lock-step group runs it
@@ -85,8 +81,9 @@ def lower(
     notes += [*account.notes, *transfer_notes(deployment, groups)]
     notes += unshared_notes(deployment, domains, routes, tiers=options.tiers)
     notes += shared.notes
-    if shared.network is not None and any(one.afd is not None for one in lockstep_groups):
-        notes.append(UNSHARED_ROWS)
+    lockstep_groups = tuple(
+        replace(one, ports=shared.ports.get(one.groups, ())) for one in lockstep_groups
+    )
     overheads = overheads_of(options.cost_plugin)
     return LoweredDeployment(
         tuple(groups),
@@ -128,12 +125,13 @@ def _afd_domain(
     groups: Sequence[LoweredGroup],
     role: AfdRole,
     options: LoweringOptions,
+    routes: Routes | None,
 ) -> LoweredLockstep:
     """Attention and FFN groups that run every layer together."""
     interval = deployment.groups[role.attention[0]].engine.dp_sync_interval
     if len(role.attention) == 1:
         interval = 1  # nobody to agree with
-    config = afd_config(deployment, groups, role)
+    config = afd_config(deployment, groups, role, routes)
     members = (*role.attention, *role.ffn)
     return LoweredLockstep(members, interval, None, config, options.exact, len(role.attention))
 
@@ -222,6 +220,8 @@ class _Shared:
     kv_transfers: "_native.KvTransferConfig | None" = None
     contended: tuple[ContendedDomain, ...] = ()
     notes: tuple[str, ...] = ()
+    ports: "Mapping[tuple[int, ...], tuple[_native.SharedPort, ...]]" = field(default_factory=dict)
+    """Of attention and FFN groups that run their layers together, those that others use, too."""
 
 
 def _shared(
@@ -236,7 +236,15 @@ def _shared(
     meeting = meeting_groups(deployment, groups, fifo=fifo, tiers=options.tiers)
     crossed = links_crossed(deployment, domains, routes)
     met = kinds_met(crossed) if options.collectives_contend else {}
-    if not (deployment.disaggregation or options.tiers or meeting or met):
+    rows = {role.name: row_ports(deployment, role, routes) for role in roles_of(deployment)}
+    contend = options.collectives_contend
+    for domain, kinds in met_by_rows(rows, crossed).items() if contend else ():
+        met[domain] = met.get(domain, set()) | kinds
+    ports = {
+        role: shared_ports(deployment, role, rows, crossed, tiers=options.tiers, contend=contend)
+        for role in roles_of(deployment)
+    }
+    if not (deployment.disaggregation or options.tiers or meeting or met or any(ports.values())):
         return _Shared(None)
     network = cluster_network(deployment, "fifo" if fifo else "fair", routes)
     memories = place_memories(deployment, groups, network)
@@ -259,7 +267,13 @@ def _shared(
         exact=options.exact,
     )
     notes = contention_notes(met, exact=options.exact)
-    return _Shared(network, kv_transfers, contended, notes)
+    native = {
+        (*role.attention, *role.ffn): tuple(
+            native_port(deployment, role, network, port) for port in taken
+        )
+        for role, taken in ports.items()
+    }
+    return _Shared(network, kv_transfers, contended, notes, native)
 
 
 def _lower_in_place(

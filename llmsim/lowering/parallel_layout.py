@@ -31,6 +31,8 @@ class LoweredLockstep:
     """Under `afd`: every node runs in the engine."""
     attention_members: int = 0
     """Under `afd`: the first ones; the others compute FFNs."""
+    ports: "tuple[_native.SharedPort, ...]" = ()
+    """Under `afd`: those that other transfers use, too."""
 
 
 def members_of(group: Group, model: ModelConfig) -> int:

@@ -96,19 +96,23 @@ def run(
     depth: int = 1,
     exact: bool = False,
     scheduled: int = TOKENS,
+    ports: Sequence[Any] = (),
     **parts: Any,
 ) -> Any:
-    """A simulation to its end; the first `attention` programs are those of attention groups."""
+    """A simulation to its end; the first `attention` programs are those of attention groups, and
+    `ports` those that other transfers use, too.
+    """
     groups = []
     for index, program in enumerate(programs):
         group = _native.GroupConfig()
         group.index, group.depth = index, depth
-        scheduler = _scheduler(scheduled, depth)
+        scheduler = limits(scheduled, depth)
         if index >= attention:
             group.role, scheduler = _native.Role.FFN, None
         groups.append(_native.GroupSpec(group, scheduler, program, record_steps=True))
     interval = 4 if attention > 1 else 1
-    lockstep = [_native.LockstepSpec(list(range(len(programs))), interval, config, exact)]
+    members = list(range(len(programs)))
+    lockstep = [_native.LockstepSpec(members, interval, config, exact, list(ports))]
     if attention > 1:
         parts["router"] = router("RR")
     sim = simulation(requests, groups, lockstep=lockstep, **parts)
@@ -117,7 +121,8 @@ def run(
     return sim
 
 
-def _scheduler(scheduled: int, depth: int) -> Any:
+def limits(scheduled: int, depth: int) -> Any:
+    """The limits of an attention group's scheduler."""
     scheduler = _native.SchedulerConfig()
     scheduler.max_num_seqs, scheduler.max_num_scheduled_tokens = SEQUENCES, scheduled
     scheduler.async_scheduling = depth == 2

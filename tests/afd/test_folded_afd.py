@@ -1,4 +1,6 @@
-"""Steps of attention and FFN groups: folded equals every node of every layer in the engine."""
+"""Steps of attention and FFN groups: folded equals every node of every layer in the engine, and
+rows that are flows on a network of their own.
+"""
 
 from typing import Any
 
@@ -21,6 +23,7 @@ class Drawn:
         self.columns, self.sharing = draw(st.sampled_from([(1, 1), (2, 1), (2, 2), (4, 4)]))
         self.sampled = draw(st.booleans())
         self.a, self.f = side(), side(self.attention)
+        self.bytes_per_s = 1 + self._ps(10**11), 1 + self._ps(10**11)
         self.bands: list[Any] = []
         for stage in range(self.stages):
             self._stage(stage, draw)
@@ -85,9 +88,26 @@ class Drawn:
             bands=self.bands,
             hops=[hop(*sizes) for sizes in ports],
             latency_ps=self._ps(10**7),
-            attention_bytes_per_s=1 + self._ps(10**11),
-            ffn_bytes_per_s=1 + self._ps(10**11),
+            attention_bytes_per_s=self.bytes_per_s[0],
+            ffn_bytes_per_s=self.bytes_per_s[1],
         )
+
+    def ports(self, network: Any) -> list[Any]:
+        """The ports of all units, each a link of the network."""
+        places: list[int] = []
+        links: list[tuple[int, int]] = []
+        units = [
+            (m, stage) for m in range(self.attention + self.ffn) for stage in range(self.stages)
+        ]
+        for member, _ in units:
+            rate = self.bytes_per_s[member >= self.attention]
+            links.append((network.add_link(rate, 0), network.add_link(rate, 0)))
+            places.append(network.add_place(0, links[-1], (-1, -1)))
+        return [
+            _native.SharedPort(*unit, out, [(place, places[0], [link])])
+            for unit, place, both in zip(units, places, links, strict=True)
+            for out, link in zip((True, False), both, strict=True)
+        ]
 
     def programs(self, gap: int) -> list[Any]:
         """Attention's, then the FFN's, which have no host between steps."""
@@ -109,10 +129,21 @@ def test_folded_equals_expanded(data: Any) -> None:
     requests = sorted(
         (int(drawn.rng.integers(0, 10**11)), int(drawn.rng.integers(1, 150)), 3) for _ in range(6)
     )
-    first, second = (
+    first, *others = (
         run(programs, config, drawn.attention, requests, depth=depth, exact=exact)
         for exact in (False, True)
     )
+    for exact in (False, True):
+        network = _native.NetworkConfig(_native.Sharing.FAIR)
+        parts = {"ports": drawn.ports(network), "network": network}
+        others.append(
+            run(programs, config, drawn.attention, requests, depth=depth, exact=exact, **parts)
+        )
+    for other in others:
+        _assert_equal(first, other)
+
+
+def _assert_equal(first: Any, second: Any) -> None:
     assert first.num_finished == second.num_finished == 6
     a, b = first.steps(), second.steps()
     assert all((a[name] == b[name]).all() for name in a)

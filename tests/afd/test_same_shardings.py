@@ -10,7 +10,7 @@ from afd.clusters import attention, cluster, ffn, written
 
 import llmsim
 from llmsim import _native
-from llmsim.lowering.afd import domain
+from llmsim.lowering.afd import domain, ports
 
 MOE, DENSE = "Qwen/Qwen3-30B-A3B", "meta-llama/Llama-3.1-8B"
 SHARDINGS = [
@@ -32,7 +32,7 @@ def no_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = _native.PortBytes(_native.Feature.TOKENS, 0)
     hop = _native.M2nHop(nothing, nothing, nothing, nothing)
     monkeypatch.setattr(domain, "hops_of", lambda *_: [hop, hop])
-    monkeypatch.setattr(domain, "way_between", lambda *_: domain.Way(1, 0))
+    monkeypatch.setattr(domain, "way_between", lambda *_: ports.Way(1, 1, 0))
 
 
 @pytest.mark.usefixtures("no_ways")

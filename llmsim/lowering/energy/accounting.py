@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from llmsim import _native
-from llmsim.config import Deployment, Node, input_files
+from llmsim.config import Deployment, Group, Node, input_files
 from llmsim.config.cluster_file.power import NodePowerSpec
 from llmsim.core import FEATURES, Energy, RequestColumns
 from llmsim.costs import OpCost
+from llmsim.lowering.afd.ports import spans_nodes
 from llmsim.lowering.energy.drafter import draft_bytes, draft_tables
 from llmsim.lowering.program import Placed
 from llmsim.power import (
@@ -54,6 +55,8 @@ class Accounting:
     """Per group, the node that it is on."""
     part_power: bool = True
     """Memory that computes draws what its part file says (the fidelity term pim_power)."""
+    rows: tuple["RowPorts | None", ...] = ()
+    """Per group; None without attention-FFN disaggregation."""
 
     def energy(
         self, simulation: "_native.Simulation", requests: RequestColumns, interval_ps: int
@@ -78,6 +81,7 @@ class Accounting:
                 traffic=table.traffic(activity)
                 .plus(**handed[index])
                 .plus(**_tier_bytes(activity, media))
+                .plus(**row_bytes(self, index, activity))
                 .plus(**draft_bytes(self.drafts[index], activity)),
                 computing_aj=computing_aj(group, activity) if self.part_power else 0,
                 processor_ps=processor_ps(group, times_ps.get(index, {})),
@@ -133,6 +137,31 @@ def handed_over(
     if not same_node:
         return {**counts, "nic_bytes": size}
     return {**counts, "link_bytes": size} if sends else counts
+
+
+@dataclass(frozen=True)
+class RowPorts:
+    """Where rows between attention and FFN leave a group and come to it."""
+
+    devices: int
+    """Of one stage."""
+    between_nodes: bool
+
+
+def row_bytes(accounting: Accounting, group: int, activity: Mapping[str, Any]) -> dict[str, int]:
+    """Bytes of rows between attention and FFN, counted as those of KV hand-overs: inside a node the
+    sender has the links' bytes, between nodes each end has its network cards'.
+    """
+    ports = accounting.rows[group]
+    if ports is None:
+        return {}
+    sent, received = (int(size) * ports.devices for size in activity["m2n_bytes"])
+    return {"nic_bytes": sent + received} if ports.between_nodes else {"link_bytes": sent}
+
+
+def _row_ports(deployment: Deployment, group: Group) -> RowPorts | None:
+    role = group.afd
+    return None if role is None else RowPorts(group.tp, spans_nodes(deployment, role))
 
 
 MEDIA = {"CPU": "host_bytes", "CXL": "pool_bytes", "SSD": "storage_bytes", "NVMEOF": "nic_bytes"}
@@ -193,6 +222,7 @@ def accounting(
         drafts,
         tuple(group.node for group in deployment.groups),
         part_power,
+        tuple(_row_ports(deployment, group) for group in deployment.groups),
     )
 
 

@@ -135,7 +135,7 @@ def lower_tiers(
 ) -> LoweredTiers:
     """The pools of a deployment. What is a node's is cut into equal parts for its groups, or shared
     by them; what is the cluster's is cut into equal parts for all groups, or shared by them.
-    Weights in the same memory come first.
+    Weights in the same memory come first. FFN groups keep no KV, and have no part.
 
     Raises InputError where the file declares no such memory, where a chunk is not whole blocks of a
     group, or where a group has no prefix cache; InfeasibleError where weights leave no room;
@@ -156,9 +156,11 @@ def lower_tiers(
         config.stripe(_placed(network.pool), list(network.stripes))
     pools: dict[tuple[Medium, int], int] = {}
     models = tuple(dict.fromkeys(group.model_name for group in deployment.groups))
+    with_kv = [group for group in deployment.groups if group.role != "ffn"]
     for group in deployment.groups:
         mine = []
-        for medium, eviction in zip(options.media, options.evictions, strict=True):
+        chosen = zip(options.media, options.evictions, strict=True)
+        for medium, eviction in chosen if group.role != "ffn" else ():
             memory = _memory(deployment, group, network, medium)
             room = memory.capacity_bytes - _weights(weights, group, medium)
             if room <= 0:
@@ -174,9 +176,7 @@ def lower_tiers(
                     if options.shared
                     else f"group {owner}"
                 )
-                sharers = (
-                    len(deployment.nodes[group.node].groups) if of_node else len(deployment.groups)
-                )
+                sharers = sum(one.node == group.node or not of_node for one in with_kv)
                 size = room // (1 if options.shared else sharers)
                 how = EVICTION[eviction], memory.place, *memory.operations
                 pools[medium, owner] = config.add_pool(f"{medium} of {whose}", size, *how)

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/types.h"
+#include "network/shared_network.h"
 #include "program/program.h"
 
 namespace llmsim {
@@ -54,6 +55,13 @@ struct AfdConfig {
   // Of the way between a port of an attention device and one of an FFN device.
   Ps latency = 0;
   std::int64_t attention_bytes_per_s = 0, ffn_bytes_per_s = 0;
+};
+
+// The port of a unit (a stage of a member), out or in, that other transfers of the run use, too.
+struct SharedPort {
+  std::int32_t member = 0, stage = 0;
+  bool out = false;
+  std::vector<PartialFlow> flows;  // of each device
 };
 
 }  // namespace llmsim

@@ -37,6 +37,10 @@ AfdPricer::AfdPricer(std::vector<GroupCosts*> members, AfdConfig config)
   prices_.resize(members_.size());
   padded_.resize(members_.size());
   sequences_.resize(members_.size());
+  hop_runs_.assign(config_.hops.size(), 0);
+  for (const AfdBand& band : config_.bands)
+    for (const AfdLayer& layer : band.layers)
+      if (!layer.ffn.empty()) hop_runs_.at(at(layer.hop)) += band.repeat;
 }
 
 void AfdPricer::begin(std::span<const Batch* const> batches) {
@@ -181,7 +185,7 @@ void AfdPricer::count(std::span<const Batch* const> batches) {
       ffn_busy_ = std::max(ffn_busy_, prices_[m].ps);
     }
   }
-  count_sent();
+  count_rows();
 }
 
 AfdPricer::Amount AfdPricer::operator_amount(const StepGraph& graph, const PriceKey& key) const {
@@ -200,30 +204,32 @@ AfdPricer::Amount AfdPricer::operator_amount(const StepGraph& graph, const Price
   return {0, 0, units};  // its node has draws
 }
 
-void AfdPricer::count_sent() {
+void AfdPricer::count_rows() {
   for (std::size_t m = 0; m < members_.size(); ++m) {
-    std::int64_t& sent = members_[m]->m2n.sent_bytes;
-    for (const AfdBand& band : config_.bands)
-      for (const AfdLayer& layer : band.layers)
-        for (std::size_t lane = 0; !layer.ffn.empty() && lane < steps_.size(); ++lane)
-          sent += band.repeat * sent_bytes(m, lane, layer.hop);
+    M2nCounters& counters = members_[m]->m2n;
+    for (std::size_t hop = 0; hop < hop_runs_.size(); ++hop) {
+      if (hop_runs_[hop] == 0) continue;
+      for (const auto& lane : steps_) {
+        const Program::Place& place = lane[m].place;
+        counters.sent_bytes += hop_runs_[hop] * port(m, hop, true).at(place);
+        counters.received_bytes += hop_runs_[hop] * port(m, hop, false).at(place);
+      }
+    }
   }
 }
 
-std::int64_t AfdPricer::sent_bytes(std::size_t member, std::size_t lane, std::int32_t hop) const {
-  const M2nHop& moved = config_.hops[at(hop)];
-  const PortBytes& port = attends(member) ? moved.attention_out : moved.ffn_out;
-  return port.at(steps_[lane][member].place);
+const PortBytes& AfdPricer::port(std::size_t member, std::size_t hop, bool out) const {
+  const M2nHop& moved = config_.hops[hop];
+  if (attends(member)) return out ? moved.attention_out : moved.attention_in;
+  return out ? moved.ffn_out : moved.ffn_in;
 }
 
 // Between attention and FFN, over one device's port.
 AfdPricer::Amount AfdPricer::moved(const PriceKey& key) const {
-  const Program::Place& place = steps_[at(key.lane - 1)][at(key.member)].place;
-  const M2nHop& hop = config_.hops[at(key.hop)];
-  const bool attention = attends(at(key.member)), out = key.role == NodeRole::kM2nSend;
-  const PortBytes& in = attention ? hop.attention_in : hop.ffn_in;
+  const bool out = key.role == NodeRole::kM2nSend;
   const std::int64_t bytes =
-      out ? sent_bytes(at(key.member), at(key.lane - 1), key.hop) : in.at(place);
+      port(at(key.member), at(key.hop), out).at(steps_[at(key.lane - 1)][at(key.member)].place);
+  const bool attention = attends(at(key.member));
   return {over_port(bytes, attention ? config_.attention_bytes_per_s : config_.ffn_bytes_per_s),
           bytes};
 }

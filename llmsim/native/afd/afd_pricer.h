@@ -38,12 +38,12 @@ class AfdPricer {
   void place_attention(std::size_t lane);
   void place_ffn(std::size_t lane);
   void count(std::span<const Batch* const> batches);
-  void count_sent();
+  void count_rows();
   Ps host_gap(std::size_t member) const;
   Amount amount(const StepGraph& graph, const PriceKey& key) const;
   Amount operator_amount(const StepGraph& graph, const PriceKey& key) const;
   Amount moved(const PriceKey& key) const;
-  std::int64_t sent_bytes(std::size_t member, std::size_t lane, std::int32_t hop) const;
+  const PortBytes& port(std::size_t member, std::size_t hop, bool out) const;
 
   std::vector<GroupCosts*> members_;
   AfdConfig config_;
@@ -54,6 +54,7 @@ class AfdPricer {
   std::vector<Program::StepPrice> prices_;  // by member
   std::vector<std::int64_t> sequences_;     // by member, of its batch
   std::vector<std::int64_t> padded_;        // by member, tokens of all lanes
+  std::vector<std::int64_t> hop_runs_;      // by hop: layers that move it
   Ps ffn_busy_ = 0;
 };
 

@@ -1,4 +1,5 @@
 // Attention-FFN disaggregation, for Python.
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "afd/afd_config.h"
@@ -54,6 +55,19 @@ void bind_afd(nb::module_& m) {
           "latency_ps"_a, "attention_bytes_per_s"_a, "ffn_bytes_per_s"_a,
           "columns: sets of an FFN member's ranks that get rows of their own. sharing: of these, "
           "those that exchange rows. Rates are of one device's port.");
+  using Flow = std::tuple<NetworkNodeId, NetworkNodeId, std::vector<NetworkLinkId>>;
+  nb::class_<SharedPort>(m, "SharedPort", "A port of a unit that other transfers use, too.")
+      .def(
+          "__init__",
+          [](SharedPort* port, std::int32_t member, std::int32_t stage, bool out,
+             const std::vector<Flow>& flows) {
+            std::vector<PartialFlow> given;
+            for (const auto& [from, to, links] : flows) given.push_back({{from, to}, links});
+            new (port) SharedPort{member, stage, out, std::move(given)};
+          },
+          "member"_a, "stage"_a, "out"_a, "flows"_a,
+          "member: of the lock-step group. flows: (from, to, links) of each of its devices, with "
+          "the numbers of the network's places and links.");
 }
 
 }  // namespace llmsim

@@ -106,7 +106,8 @@ void bind_network(nb::module_& m) {
       .value("WEIGHTS", Purpose::kWeights)
       .value("EXPERTS", Purpose::kExperts)
       .value("COLLECTIVE", Purpose::kCollective)
-      .value("OTHER", Purpose::kOther);
+      .value("OTHER", Purpose::kOther)
+      .value("M2N", Purpose::kM2n);
   nb::class_<NetworkConfig>(m, "NetworkConfig",
                             "The cluster's shared network: links, and the places that they join.")
       .def(
@@ -120,6 +121,16 @@ void bind_network(nb::module_& m) {
             return c.links.size() - 1;
           },
           "bytes_per_s"_a, "latency_ps"_a, "A directed link; returns its number.")
+      .def_ro("first_of_topology", &NetworkConfig::first_of_topology,
+              "The number of the topology's first link.")
+      .def(
+          "port",
+          [](const NetworkConfig& c, NetworkNodeId place, bool far, bool out) {
+            const NetworkNode& node = c.places.at(static_cast<std::size_t>(place));
+            const Port& port = far ? node.far : node.near;
+            return out ? port.out : port.in;
+          },
+          "place"_a, "far"_a, "out"_a, "The number of a place's link in one direction.")
       .def(
           "add_place",
           [](NetworkConfig& c, std::int32_t island, const Ports& near, const Ports& far,

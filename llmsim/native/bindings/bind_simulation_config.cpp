@@ -280,14 +280,17 @@ void bind_group_specs(nb::module_& m) {
       .def(
           "__init__",
           [](LockstepSpec* spec, std::vector<std::size_t> groups, std::int32_t sync_interval,
-             const AfdConfig& afd, bool exact) {
-            new (spec) LockstepSpec{std::move(groups), sync_interval,
-                                    [afd, exact](const std::vector<Group*>& members) {
-                                      return afd_executor(costs_of(members), afd, exact);
-                                    }};
+             const AfdConfig& afd, bool exact, std::vector<SharedPort> ports) {
+            new (spec) LockstepSpec{
+                std::move(groups), sync_interval,
+                [afd, exact, ports = std::move(ports)](const std::vector<Group*>& members) {
+                  return afd_executor(costs_of(members), afd, exact, ports);
+                }};
           },
           "groups"_a, "sync_interval"_a, "afd"_a, "exact"_a = false,
-          "groups: attention members, then FFN members. exact: every node runs in the engine.");
+          "ports"_a = std::vector<SharedPort>{},
+          "groups: attention members, then FFN members. exact: every node runs in the engine. "
+          "ports: those that other transfers use, too.");
   nb::class_<PlannedCollective>(m, "PlannedSpec",
                                 "What a collective moves by the plan of its size.")
       .def(

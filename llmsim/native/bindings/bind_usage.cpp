@@ -62,6 +62,7 @@ nb::dict costs_activity(const GroupCosts& costs) {
     }
   }
   d["draft_passes"] = passes;
+  d["m2n_bytes"] = nb::make_tuple(costs.m2n.sent_bytes, costs.m2n.received_bytes);
   return d;
 }
 

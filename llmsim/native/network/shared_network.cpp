@@ -140,6 +140,22 @@ BundleId SharedNetwork::add_bundle(std::vector<FlowEnds> ends) {
     const auto links = route(flow.from, flow.to);
     flows.push_back({{links.begin(), links.end()}, latency_of(links)});
   }
+  return add(std::move(ends), std::move(flows));
+}
+
+BundleId SharedNetwork::add_bundle(const std::vector<PartialFlow>& partial) {
+  std::vector<FlowEnds> ends;
+  std::vector<Bundles::Flow> flows;
+  for (const PartialFlow& flow : partial) {
+    for (const NetworkLinkId link : flow.links)
+      if (link >= config_.links.size()) throw std::invalid_argument("a flow over an unknown link");
+    ends.push_back(flow.ends);
+    flows.push_back({flow.links, 0});
+  }
+  return add(std::move(ends), std::move(flows));
+}
+
+BundleId SharedNetwork::add(std::vector<FlowEnds> ends, std::vector<Bundles::Flow> flows) {
   ends_.push_back(std::move(ends));
   gathering_.open.emplace_back();
   return bundles_.add(std::move(flows));

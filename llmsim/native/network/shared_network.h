@@ -56,8 +56,16 @@ inline constexpr std::int32_t kEveryIsland = -1;
 enum class Sharing : std::uint8_t { kFair, kFifo };
 
 // What a transfer is for: counted apart.
-enum class Purpose : std::uint8_t { kKvHandover, kKvTier, kWeights, kExperts, kCollective, kOther };
-inline constexpr std::size_t kNumPurposes = 6;
+enum class Purpose : std::uint8_t {
+  kKvHandover,
+  kKvTier,
+  kWeights,
+  kExperts,
+  kCollective,
+  kOther,
+  kM2n  // rows between attention and FFN: leaving a device, or coming to one
+};
+inline constexpr std::size_t kNumPurposes = 7;
 
 // Hears of its transfers. Called by the loop while it serves the time `now`; may start further
 // transfers.
@@ -138,6 +146,13 @@ struct FlowEnds {
   NetworkNodeId from, to;
 };
 
+// A flow over a part of the way between two places, such as one's port alone; its owner charges
+// latencies.
+struct PartialFlow {
+  FlowEnds ends;
+  std::vector<NetworkLinkId> links;
+};
+
 struct NetworkConfig {
   Sharing sharing = Sharing::kFair;
   std::vector<NetworkLink> links;
@@ -180,6 +195,8 @@ class SharedNetwork {
 
   // Flows that may start together; before the first transfer of any bundle.
   BundleId add_bundle(std::vector<FlowEnds> flows);
+  // Throws std::invalid_argument for an unknown link.
+  BundleId add_bundle(const std::vector<PartialFlow>& flows);
   // Starts all flows of a bundle, of so many bytes each, as transfer_at does. Its owner hears once,
   // of the last of them.
   TransferId start_at(BundleId bundle, std::int64_t bytes, Ps at, Ps now, TransferOwner& owner,
@@ -252,6 +269,7 @@ class SharedNetwork {
     std::vector<Open> open;  // by bundle
   };
 
+  BundleId add(std::vector<FlowEnds> ends, std::vector<Bundles::Flow> flows);
   TransferId enter(const Departure& departure, std::span<const FlowEnds> flows, Ps now);
   Ps latency_of(std::span<const NetworkLinkId> route) const;
   void count(Purpose purpose, std::int64_t bytes, std::int64_t flows);

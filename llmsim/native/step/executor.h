@@ -44,7 +44,7 @@ struct ContentionCounters {
 // What a group has moved between attention and FFN, how long the steps of both sides took, and how
 // long its own operators ran in them.
 struct M2nCounters {
-  std::int64_t sent_bytes = 0;  // of one device of a stage
+  std::int64_t sent_bytes = 0, received_bytes = 0;  // of one device of a stage
   Ps span = 0, computing = 0;
 };
 

@@ -40,10 +40,13 @@ void FoldedTiming::pass_layers(const Step& step, const Block& block) {
   streams_.clear();
   drawn_.clear();
   crossing_.clear();
+  listed_.assign(step.carry.free.size(), false);
   for (std::int32_t i = block.first; i < block.last; ++i) {
     const StepNode& node = graph.nodes[at(i)];
-    if (node.stream != kNoStream && std::ranges::find(streams_, node.stream) == streams_.end())
+    if (node.stream != kNoStream && !listed_[at(node.stream)]) {
+      listed_[at(node.stream)] = true;
       streams_.push_back(node.stream);
+    }
     if (!streams_.empty() && node.stream == streams_[0] && node.draws.count > 0)
       drawn_.push_back(i);
     for (const Wait& wait : graph.waits_of(node)) {

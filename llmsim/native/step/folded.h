@@ -49,6 +49,7 @@ class FoldedTiming final : public StepTiming {
 
   std::vector<Ps> end_;
   std::vector<std::int32_t> streams_;   // of the block at hand
+  std::vector<bool> listed_;            // by stream: whether it is among them
   std::vector<std::int32_t> drawn_;     // its nodes on the first of them with sampled times
   std::vector<Ps> before_;              // when they were free, a layer ago
   std::vector<std::int32_t> crossing_;  // its nodes on no stream that the next layer waits for
