@@ -39,13 +39,14 @@ fuzz-strict: $(STAMP) $(TOOLS)
 	cd tests && PYTHONPATH=.:.. ../$(BIN)/python -m engine.upstream $(abspath $(UPSTREAM)) --count $(or $(COUNT),1000) --seed $(SEED) \
 		$(if $(BACKEND),--backend $(BACKEND))
 
-# An environment with vLLM's Python parts (no GPU is needed; about 2 GB), then COUNT random configurations of 300 requests:
-# make conformance VLLM=0.33.0. FIRST is the first one's seed. Compiled kernels are left out: only its scheduler runs.
-ENGINE = build/engines/vllm-$(VLLM)
+# Environments with the Python parts of vLLM and SGLang (no GPU is needed; 2 to 3 GB each), then COUNT random configurations of 300
+# requests each: make conformance VLLM=0.33.0 SGLANG=0.5.23. FIRST is the first one's seed; `newest` asks the registry for the release.
+INSTALL = $(PYTHON) tests/conformance/install_engine.py
+COMPARE = --cases $(or $(COUNT),100) --seed $(or $(FIRST),0)
 conformance: $(STAMP)
-	@test -n "$(VLLM)" || { echo "error: VLLM is missing; make conformance VLLM=0.33.0 names a release" >&2; exit 2; }
-	$(PYTHON) tests/conformance/install_vllm.py $(VLLM) $(ENGINE)
-	$(BIN)/python -m llmsim conformance vllm --engine-python $(ENGINE)/bin/python --cases $(or $(COUNT),100) --seed $(or $(FIRST),0)
+	@test -n "$(VLLM)$(SGLANG)" || { echo "error: VLLM and SGLANG are missing; make conformance VLLM=0.33.0 names a release" >&2; exit 2; }
+	$(if $(VLLM),engine=$$($(INSTALL) vllm $(VLLM) build/engines) && $(BIN)/python -m llmsim conformance vllm --engine-python $$engine $(COMPARE))
+	$(if $(SGLANG),engine=$$($(INSTALL) sglang $(SGLANG) build/engines) && $(BIN)/python -m llmsim conformance sglang --engine-python $$engine $(COMPARE))
 
 bench: $(STAMP) $(TOOLS)
 	$(BIN)/python -m bench

@@ -29,7 +29,10 @@ def test_the_recordings_cover_what_the_scheduler_decides() -> None:
     cases = [load_recording(path) for path in sorted(RECORDINGS.iterdir())]
     for option, values in {
         "page_size": {1, 16, 64},
-        "schedule_policy": {"fcfs", "lpm", "lof"},
+        "schedule_policy": {"fcfs", "lpm", "lof", "dfs-weight"},
+        "enable_priority_scheduling": {False, True},
+        "schedule_low_priority_values_first": {False, True},
+        "retraction_policy": {"length", "priority"},
         "enable_mixed_chunk": {False, True},
         "disable_overlap_schedule": {False, True},
         "disable_radix_cache": {False, True},
@@ -38,6 +41,8 @@ def test_the_recordings_cover_what_the_scheduler_decides() -> None:
         assert {case["config"][option] for case in cases} == values
     retracting = [any(step["preempted"] for step in case["steps"]) for case in cases]
     assert sum(retracting) >= 2
+    by_priority = [case for case in cases if case["config"]["enable_priority_scheduling"]]
+    assert sum(any(step["preempted"] for step in case["steps"]) for case in by_priority) >= 2
 
 
 @pytest.mark.parametrize(
@@ -47,17 +52,24 @@ def test_the_recordings_cover_what_the_scheduler_decides() -> None:
         ("disable_overlap_schedule", None),
         ("schedule_policy", None),
         ("max_prefill_tokens", 1),
+        ("enable_priority_scheduling", None),
+        ("schedule_low_priority_values_first", None),
+        ("disable_priority_preemption", None),
+        ("priority_scheduling_preemption_threshold", None),
     ],
 )
 def test_another_configuration_gives_other_steps(option: str, value: int | None) -> None:
     """The recordings tell apart what the scheduler was told."""
-    others = {"disable_overlap_schedule": (True, False), "schedule_policy": ("lof", "fcfs")}
+    others = {
+        "schedule_policy": ("lof", "fcfs"),
+        "priority_scheduling_preemption_threshold": (100, 0),
+    }
     differing = 0
     for path in RECORDINGS.iterdir():
         case = load_recording(path)
         config = case["config"]
         if value is None:
-            first, second = others[option]
+            first, second = others.get(option, (True, False))
             config[option] = second if config[option] == first else first
         else:
             config[option] += value if option == "max_total_tokens" else 0

@@ -37,8 +37,12 @@ DTYPES = {
 }
 QUICK_REDUCE = ("NONE", "FP", "INT8", "INT6", "INT4")
 """Values of VLLM_ROCM_QUICK_REDUCE_QUANTIZATION."""
-SGLANG_POLICIES = ("fcfs", "lpm", "lof")
+SGLANG_POLICIES = ("fcfs", "lpm", "lof", "dfs-weight")
 """Values of SGLang's `schedule_policy`, in the order of the native scheduler's parameter."""
+SGLANG_BY_PRIORITY = ("fcfs", "lof")
+"""Those of them that SGLang orders by priorities first."""
+SGLANG_RETRACTIONS = ("length", "priority")
+"""Values of SGLang's `retraction_policy`, in that order."""
 KV_CACHE_DTYPES = DTYPES | {"fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
 """Spellings of vLLM and torch -> the short name used everywhere else."""
 
@@ -325,7 +329,46 @@ class EngineOptions(Section):
     ] = Field(
         default=None,
         description="Orders the queue of the scheduler sglang: by arrival (fcfs, the default), the "
-        "longest cached prefix first (lpm), or the longest answer first (lof).",
+        "longest cached prefix first (lpm), the longest answer first (lof), or branch by branch of "
+        "the prefix cache (dfs-weight).",
+    )
+    sglang_priority_scheduling: Annotated[
+        bool | None, ParameterOf("sglang", "priorities"), OnCommandLine(bool)
+    ] = Field(
+        default=None,
+        description="Orders the queue of the scheduler sglang by the trace's priorities first; the "
+        "highest number starts first.",
+    )
+    sglang_low_priority_values_first: Annotated[
+        bool | None, ParameterOf("sglang", "low_priorities_first"), OnCommandLine(bool)
+    ] = Field(
+        default=None,
+        description="Starts the lowest number first with sglang_priority_scheduling.",
+    )
+    sglang_priority_preemption: Annotated[
+        bool | None, ParameterOf("sglang", "preemption"), OnCommandLine(bool)
+    ] = Field(
+        default=None,
+        description="Preempts running requests for more important ones with "
+        "sglang_priority_scheduling (default true).",
+    )
+    sglang_preemption_threshold: Annotated[
+        Annotated[int, _own_limits("sglang", "preemption_threshold")] | None,
+        ParameterOf("sglang", "preemption_threshold"),
+        OnCommandLine(int),
+    ] = Field(
+        default=None,
+        description="Preempts only for priorities that differ by more than this; default "
+        f"{parameter('sglang', 'preemption_threshold').default}.",
+    )
+    sglang_retraction_policy: Annotated[
+        Annotated[str, _one_of(SGLANG_RETRACTIONS)] | None,
+        ParameterOf("sglang", "retraction_policy", SGLANG_RETRACTIONS),
+        OnCommandLine(str),
+    ] = Field(
+        default=None,
+        description="Chooses whom the scheduler sglang retracts when the KV cache is full: the "
+        "shortest answers (length, the default), or the least important (priority).",
     )
     prioritize_prefill: bool | None = Field(
         default=None, description="Fills steps with prompts alone while any prompt waits (vllm_v1)."

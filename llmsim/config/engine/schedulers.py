@@ -3,7 +3,11 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from llmsim.config.engine.options import scheduler_parameters
+from llmsim.config.engine.options import (
+    SGLANG_BY_PRIORITY,
+    SGLANG_POLICIES,
+    scheduler_parameters,
+)
 from llmsim.config.engine.rankings import check_policy
 from llmsim.config.engine.scheduler_kinds import INSTALLED, KINDS, SCHEDULERS, VLLM
 from llmsim.config.errors import InputError
@@ -103,6 +107,7 @@ def check_scheduler(values: Mapping[str, Any], positions: Mapping[str, Position]
             )
     if "scheduling_policy" in positions:
         check_policy(values["scheduling_policy"])
+    _check_priorities(values, positions, refuse)
     if name == INSTALLED:
         _check_installed(values, positions, refuse)
     elif name != VLLM:
@@ -153,6 +158,37 @@ _ASKED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "queue_order": ("scheduling_policy", lambda value: value != "fcfs"),
 }
 """Features that an option asks for: the option, and the values that do."""
+
+
+_WITH_PRIORITIES = (
+    "sglang_low_priority_values_first",
+    "sglang_priority_preemption",
+    "sglang_preemption_threshold",
+    "sglang_retraction_policy",
+)
+
+
+def _check_priorities(
+    values: Mapping[str, Any], positions: Mapping[str, Position], refuse: Refuse
+) -> None:
+    """SGLang's priorities go with some orders of its queue, and its other options of priorities
+    with them.
+    """
+    asked = "sglang_priority_scheduling"
+    if not values.get(asked):
+        for option in _WITH_PRIORITIES:
+            if option in positions and values[option] not in (*_OFF, "length"):
+                raise refuse(option, f"has an effect only with {asked} true; remove it, or set that")
+        return
+    policy = values.get("sglang_schedule_policy") or SGLANG_POLICIES[0]
+    if policy not in SGLANG_BY_PRIORITY:
+        allowed = " or ".join(SGLANG_BY_PRIORITY)
+        raise refuse(
+            "sglang_schedule_policy",
+            f"is {policy}, which SGLang does not order by priorities; choose {allowed}",
+        )
+    if values["scheduling_policy"] != "fcfs":
+        raise refuse(asked, "contradicts scheduling_policy; remove one of them")
 
 
 def _check_other(

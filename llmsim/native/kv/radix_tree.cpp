@@ -1,6 +1,7 @@
 #include "kv/radix_tree.h"
 
 #include <algorithm>
+#include <functional>
 
 namespace llmsim {
 
@@ -72,6 +73,7 @@ RadixTree::NodeId RadixTree::split(NodeId id, std::int32_t length) {
   head.first = rest.first;
   head.length = length;
   head.parent = rest.parent;
+  head.branch = rest.branch;
   head.children = 1;
   head.locks = rest.locks;
   rest.parent = above;
@@ -131,6 +133,7 @@ RadixTree::Match RadixTree::insert(RequestId request, std::int32_t pages, std::i
   node.first = found.pages;
   node.length = pages - found.pages;
   node.parent = found.node;
+  node.branch = branches_++;
   const std::int32_t shareable = std::min(pages, keys.shareable());
   for (std::int32_t page = node.first; page < shareable; ++page) {
     node.keys.push_back(keys[page]);
@@ -142,6 +145,35 @@ RadixTree::Match RadixTree::insert(RequestId request, std::int32_t pages, std::i
   held_ += node.length;
   enter(id);
   return {id, found.pages};
+}
+
+std::vector<std::size_t> RadixTree::depth_first(std::span<const NodeId> nodes) const {
+  std::unordered_map<NodeId, std::int64_t> weight;
+  std::unordered_map<NodeId, std::vector<NodeId>> below;
+  std::unordered_map<NodeId, std::vector<std::size_t>> places;
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    places[nodes[i]].push_back(i);
+    for (NodeId node = nodes[i]; node != kRoot; node = nodes_[at(node)].parent)
+      if (++weight[node] == 1) below[nodes_[at(node)].parent].push_back(node);
+  }
+  std::vector<std::size_t> order;
+  std::vector<std::pair<NodeId, bool>> stack{{kRoot, false}};
+  while (!stack.empty()) {
+    const auto [node, visited] = stack.back();
+    stack.pop_back();
+    if (visited) {
+      const std::vector<std::size_t>& here = places[node];
+      order.insert(order.end(), here.begin(), here.end());
+      continue;
+    }
+    stack.emplace_back(node, true);
+    std::vector<NodeId>& children = below[node];
+    std::ranges::sort(children, std::greater<>(), [&](NodeId child) {
+      return std::pair(weight[child], -nodes_[at(child)].branch);
+    });
+    for (std::size_t i = children.size(); i-- > 0;) stack.emplace_back(children[i], false);
+  }
+  return order;
 }
 
 void RadixTree::lock(NodeId node) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <set>
+#include <span>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -41,6 +42,10 @@ class RadixTree {
   // Removes the least recently used leaf; returns its pages, 0 where every leaf is locked.
   std::int32_t evict();
 
+  // Walks the tree in depth, the branch with most of these nodes first, and equal branches by age;
+  // a node comes behind all below it. Returns the places of `nodes` in that order.
+  std::vector<std::size_t> depth_first(std::span<const NodeId> nodes) const;
+
   // Pages of nodes that nobody has locked.
   std::int64_t evictable() const { return evictable_; }
   std::int64_t held() const { return held_; }
@@ -56,6 +61,7 @@ class RadixTree {
     NodeId parent = kRoot;
     std::int32_t children = 0, locks = 0;
     double used = 0;
+    std::int64_t branch = 0;  // when its branch was grown
     bool alive = true;
   };
 
@@ -83,6 +89,7 @@ class RadixTree {
   std::set<std::pair<double, NodeId>> leaves_;  // unlocked, by when they were used
   std::int64_t evictable_ = 0, held_ = 0;
   double clock_ = 1;
+  std::int64_t branches_ = 0;
   KeyLog* log_ = nullptr;
 };
 

@@ -7,7 +7,7 @@ token ids. The two loops of its scheduler are restated here, with a clock that s
 import tempfile
 from array import array
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,14 @@ _PER_REQUEST = 100_000
 _NO_LIMIT = 1 << 20
 """Tokens that a request asks for whose answer ends with a stop token."""
 _PS_PER_US = 1_000_000
+_FLAGS = (
+    "enable_mixed_chunk",
+    "disable_overlap_schedule",
+    "disable_radix_cache",
+    "enable_priority_scheduling",
+    "schedule_low_priority_values_first",
+    "disable_priority_preemption",
+)
 
 
 def installed_version() -> str | None:
@@ -55,9 +63,13 @@ def server_arguments(config: Case, model: str) -> list[str]:
         "--max-total-tokens": config["max_total_tokens"],
         "--context-length": config["context_length"],
         "--schedule-policy": config["schedule_policy"],
+        "--retraction-policy": config["retraction_policy"],
     }
     flags = ["--skip-tokenizer-init", "--disable-cuda-graph", "--skip-server-warmup"]
-    for option in ("enable_mixed_chunk", "disable_overlap_schedule", "disable_radix_cache"):
+    if config["enable_priority_scheduling"]:
+        name = "priority_scheduling_preemption_threshold"
+        arguments["--" + name.replace("_", "-")] = config[name]
+    for option in _FLAGS:
         if config[option]:
             flags.append("--" + option.replace("_", "-"))
     return [*(str(part) for pair in arguments.items() for part in pair), *flags]
@@ -70,6 +82,7 @@ def their_steps(case: Case) -> Iterator[Case]:
     from sglang.srt.server_args import PortArgs, prepare_server_args
 
     schedule_policy.CLIP_MAX_NEW_TOKENS = case["config"]["clip_max_new_tokens"]
+    schedule_policy.set = _InOrder  # of the victims of one request, whose order would be anyone's
     with tempfile.TemporaryDirectory() as folder:
         model = write_model(Path(folder), case["config"]["context_length"])
         arguments = prepare_server_args(server_arguments(case["config"], model))
@@ -93,6 +106,17 @@ def _check(scheduler: Any, config: Case) -> None:
     }
     wanted = {name: config[name] for name in found}
     assert found == wanted, f"SGLang runs with {found} instead of {wanted}"
+
+
+class _InOrder(dict[Any, None]):
+    """A set that keeps the order of what is put into it."""
+
+    def __init__(self, items: Iterable[Any] = ()) -> None:
+        super().__init__(dict.fromkeys(items))
+
+    def add(self, item: Any) -> None:
+        """As a set's."""
+        self[item] = None
 
 
 class Loop:
@@ -133,7 +157,7 @@ class Loop:
                 not scheduler.enable_overlap or len(self._flights) > 1 or not batch
             ):
                 self._complete()
-            elif not batch:
+            elif not batch and not self._retracted:
                 scheduler.on_idle()
                 if self._arrived < len(self._requests):
                     self._now = max(self._now, _ps(self._requests[self._arrived]["arrival"]))
@@ -172,6 +196,7 @@ class Loop:
                     top_logprobs_num=0,
                     token_ids_logprob=None,
                     stream=False,
+                    priority=request.get("priority"),
                 )
             )
             self._arrived += 1
@@ -209,7 +234,7 @@ class Loop:
         )
 
     def _add_to_queue(self, request: Any, is_retracted: bool = False) -> None:
-        if is_retracted:
+        if request.is_retracted:  # for memory, or for who is more important
             self._retracted.append(request.rid)
             self._sampled[self._index[request.rid]] = len(request.output_ids)
         self._queue(request, is_retracted=is_retracted)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from llmsim import _native
-from llmsim.config.engine.options import SGLANG_POLICIES
+from llmsim.config.engine.options import SGLANG_POLICIES, SGLANG_RETRACTIONS
 from llmsim.scheduling.conformance.cases import Case, run_case
 
 
@@ -47,6 +47,11 @@ def our_steps(case: Case) -> Iterator[Case]:
             "max_prefill_tokens": config["max_prefill_tokens"],
             "mixed_chunk": int(config["enable_mixed_chunk"] and config["chunked_prefill_size"] > 0),
             "policy": SGLANG_POLICIES.index(config["schedule_policy"]),
+            "priorities": int(config["enable_priority_scheduling"]),
+            "low_priorities_first": int(config["schedule_low_priority_values_first"]),
+            "preemption": int(not config["disable_priority_preemption"]),
+            "preemption_threshold": config["priority_scheduling_preemption_threshold"],
+            "retraction_policy": SGLANG_RETRACTIONS.index(config["retraction_policy"]),
         }
         return _native.GroupSpec(spec, scheduler, program, record_schedule=True)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from llmsim.config.engine.options import SGLANG_POLICIES
+from llmsim.config.engine.options import SGLANG_BY_PRIORITY, SGLANG_POLICIES
 from llmsim.scheduling.conformance.cases import Case
 from llmsim.scheduling.conformance.random_cases import random_requests
 
@@ -17,7 +17,12 @@ def random_case(seed: int, requests: int) -> Case:
     config = _options(rng)
     longest = config["context_length"]
     case: Case = {"config": config}
-    case["requests"] = random_requests(rng, requests, longest - 8, by_priority=False)
+    by_priority = config["enable_priority_scheduling"]
+    case["requests"] = random_requests(rng, requests, longest - 8, by_priority=by_priority)
+    if by_priority and rng.random() < 0.6:  # else who is important waits with its like
+        sign = -1 if config["schedule_low_priority_values_first"] else 1
+        for i, request in enumerate(case["requests"]):
+            request["priority"] += sign * (i // 3)
     most = max(
         sum(length for _, length in request["segments"]) + request["output_len"]
         for request in case["requests"]
@@ -41,16 +46,25 @@ def _options(rng: np.random.Generator) -> dict[str, Any]:
     page = pick(1, 1, 16, 64)
     seqs = pick(1, 2, 8, 32, 64, 128, 256)
     chunk = max(pick(256, 512, 1024, 2048, 8192), 2 * seqs)
+    policy = pick(*SGLANG_POLICIES)
+    by_priority = policy in SGLANG_BY_PRIORITY and chance(0.5)
+    if by_priority and chance(0.6):  # somebody runs who is less important than who waits
+        seqs = min(seqs, pick(1, 2, 4))
     return {
         "page_size": page,
         "chunked_prefill_size": -1 if chance(0.15) else -(-chunk // page) * page,
         "max_prefill_tokens": pick(512, 2048, 16384, 16384),
         "max_running_requests": seqs,
         "context_length": pick(1000, 2048, 4096, 8192),
-        "schedule_policy": pick(*SGLANG_POLICIES),
+        "schedule_policy": policy,
         "enable_mixed_chunk": chance(0.25),
         "disable_overlap_schedule": chance(0.5),
         "disable_radix_cache": chance(0.25),
         "ends_with_stop_token": chance(0.3),
         "clip_max_new_tokens": pick(4096, 4096, 64, 8),
+        "enable_priority_scheduling": by_priority,
+        "schedule_low_priority_values_first": by_priority and chance(0.5),
+        "disable_priority_preemption": by_priority and chance(0.25),
+        "priority_scheduling_preemption_threshold": pick(0, 0, 1, 2) if by_priority else 10,
+        "retraction_policy": "priority" if by_priority and chance(0.5) else "length",
     }

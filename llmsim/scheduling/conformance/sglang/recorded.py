@@ -19,6 +19,7 @@ from llmsim.workload.open_trace import opened
 _Count = Annotated[int, Meta(ge=0, le=1 << 24)]
 _Positive = Annotated[int, Meta(ge=1, le=1 << 24)]
 _Ps = Annotated[int, Meta(ge=0, le=1 << 62)]
+_Priority = Annotated[int, Meta(ge=-(1 << 31), lt=1 << 31)]
 _MOST_TOKENS = 1 << 25
 
 
@@ -29,12 +30,17 @@ class _Config(msgspec.Struct):
     max_running_requests: Annotated[int, Meta(ge=1, le=1 << 16)]
     max_total_tokens: _Positive
     context_length: _Positive
-    schedule_policy: Literal["fcfs", "lpm", "lof"]
+    schedule_policy: Literal["fcfs", "lpm", "lof", "dfs-weight"]
     enable_mixed_chunk: bool
     disable_overlap_schedule: bool
     disable_radix_cache: bool
     ends_with_stop_token: bool
     clip_max_new_tokens: _Positive
+    enable_priority_scheduling: bool = False
+    schedule_low_priority_values_first: bool = False
+    disable_priority_preemption: bool = False
+    priority_scheduling_preemption_threshold: _Priority = 10
+    retraction_policy: Literal["length", "priority"] = "length"
 
 
 class _Request(msgspec.Struct):
@@ -42,6 +48,7 @@ class _Request(msgspec.Struct):
     arrival: Annotated[float, Meta(ge=0, le=1e6)]
     segments: list[tuple[Annotated[int, Meta(ge=0, le=20_000)], _Count]]
     output_len: _Count
+    priority: _Priority = 0
 
 
 class _Step(msgspec.Struct):

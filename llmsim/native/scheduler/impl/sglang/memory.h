@@ -18,6 +18,8 @@ struct SglangHeld {
   std::int32_t kept = 0;    // leading ones that belong to the tree
   std::int32_t limit = 0;   // of its answer
   std::int32_t flight = 0;  // the last batch that it was in
+  std::int32_t filled = 0;  // its tokens when it was last tried
+  std::int64_t entry = 0;   // its place among all who ever joined the queue
   RadixTree::NodeId found = RadixTree::kRoot, locked = RadixTree::kRoot;
   bool row = false;
 };

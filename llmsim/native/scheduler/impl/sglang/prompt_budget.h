@@ -45,6 +45,8 @@ class PromptBudget {
     input_ -= paged;
     if (chunked()) chunk_ -= paged;
   }
+  // Who runs no longer writes what was promised to it.
+  void forgo(double promised) { total_ -= promised; }
 
  private:
   double space() const { return static_cast<double>(memory_.available() + memory_.evictable()); }

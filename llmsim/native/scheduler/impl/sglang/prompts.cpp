@@ -28,20 +28,21 @@ std::int64_t Sglang::answer_left(RequestId request) const {
 }
 
 double Sglang::promised() const {
-  const double rate = rate_of_answers();
   double tokens = 0;
-  for (const RequestId request : running_) {
-    const std::int64_t left = held_[at(request)].limit - sequences_[request].emitted();
-    tokens += static_cast<double>(clipped(left)) * rate;
-  }
+  for (const RequestId request : running_) tokens += promised_to(request);
   return tokens;
 }
 
+double Sglang::promised_to(RequestId request) const {
+  const std::int64_t left = held_[at(request)].limit - sequences_[request].emitted();
+  return static_cast<double>(clipped(left)) * rate_of_answers();
+}
+
 bool Sglang::schedule_prompts(Ps now, Batch& batch) {
-  if (running_.empty()) full_ = false;
+  if (running_.empty() || preempts_) full_ = false;
   if ((full_ || waiting_.empty()) && cut_ < 0) return false;
   const std::int64_t places = std::min(config_.max_num_seqs - std::ssize(running_), memory_.rows());
-  if (places <= 0 && cut_ < 0) {
+  if (places <= 0 && cut_ < 0 && !preempts_) {
     full_ = true;
     return false;
   }
@@ -53,6 +54,8 @@ bool Sglang::schedule_prompts(Ps now, Batch& batch) {
   last_.cut = -1;
   if (cut_ >= 0) go_on(budget);
   admit_waiting(budget);
+  for (const RequestId request : victims_) enter_queue(request);
+  victims_.clear();
   if (chosen_.empty()) return false;
   form_prompts(now, batch);
   if (mixed && !running_.empty()) mix_decodes(batch);
@@ -82,7 +85,7 @@ void Sglang::admit_waiting(PromptBudget& budget) {
     for (const RequestId request : chosen_) rows += held_[at(request)].row;
     const std::int64_t places = std::min(config_.max_num_seqs - std::ssize(running_), rows);
     if (std::ssize(chosen_) >= places) full_ = true;
-    if (full_) break;
+    if (full_ && (!preempts_ || !preempt_for(waiting_[admitted], budget))) break;
     const std::size_t before = chosen_.size();
     const PromptBudget::State state = admit(waiting_[admitted], budget);
     if (state == PromptBudget::State::kGoesOn) continue;
@@ -93,9 +96,44 @@ void Sglang::admit_waiting(PromptBudget& budget) {
   waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<std::ptrdiff_t>(admitted));
 }
 
+// What it needs is counted as when it was last tried, which may be never.
+bool Sglang::preempt_for(RequestId request, PromptBudget& budget) {
+  const SglangHeld& held = held_[at(request)];
+  const std::int64_t tokens = held.filled - held.prefix + clipped(held.limit);
+  const std::vector<RequestId> victims =
+      victims_for(request, static_cast<double>(tokens) - budget.left());
+  if (victims.empty()) return false;
+  std::int64_t left = std::ssize(running_);
+  for (const RequestId running : running_) {
+    if (std::ranges::find(victims, running) == victims.end()) continue;
+    budget.forgo(promised_to(running));
+    give_up(running, --left);
+  }
+  std::erase_if(running_, [this](RequestId running) { return !held_[at(running)].row; });
+  victims_.insert(victims_.end(), victims.begin(), victims.end());
+  return true;
+}
+
+// Whoever is less important by more than the threshold, as far as it takes; nobody where that is
+// not enough.
+std::vector<RequestId> Sglang::victims_for(RequestId request, double tokens) const {
+  std::vector<RequestId> victims = running_;
+  std::ranges::sort(victims, std::greater<>(), [this](RequestId running) {
+    return std::pair(rank(running), held_[at(running)].entry);
+  });
+  std::size_t count = 0;
+  for (; count == 0 || tokens > 0; ++count) {
+    if (count == victims.size() || rank(victims[count]) - rank(request) <= threshold_) return {};
+    tokens -= promised_to(victims[count]);
+  }
+  victims.resize(count);
+  return victims;
+}
+
 PromptBudget::State Sglang::admit(RequestId request, PromptBudget& budget) {
   SglangHeld& held = held_[at(request)];
   held.prefix = held.kept = memory_.match(request, known(request) - 1, held);
+  held.filled = known(request);
   if (config_.output_length_known && !memory_.caching()) return admit_unshared(request, budget);
   const std::int64_t page = memory_.page_size(), left = known(request) - held.prefix;
   memory_.tree().lock(held.found);
@@ -221,10 +259,27 @@ void Sglang::mix_decodes(Batch& batch) {
 void Sglang::order_waiting() {
   if (policy_ == Policy::kLongestPrefix && memory_.caching() && waiting_.size() <= kMostMatched)
     return order_by_prefix();
-  if (policy_ == Policy::kLongestOutput)
-    std::ranges::stable_sort(waiting_, std::greater<>(),
-                             [this](RequestId request) { return held_[at(request)].limit; });
+  if (policy_ == Policy::kDepthFirst && memory_.caching()) return order_depth_first();
+  const bool by_answer = policy_ == Policy::kLongestOutput;
+  if (by_answer || priorities_)
+    std::ranges::stable_sort(waiting_, {}, [this, by_answer](RequestId request) {
+      const SglangHeld& held = held_[at(request)];
+      return std::pair(priorities_ ? rank(request) : 0, by_answer ? -held.limit : held.entry);
+    });
   touch_waiting();
+}
+
+void Sglang::order_depth_first() {
+  std::vector<RadixTree::NodeId> nodes;
+  for (const RequestId request : waiting_) {
+    SglangHeld& held = held_[at(request)];
+    memory_.match(request, known(request), held);
+    nodes.push_back(held.found);
+  }
+  std::vector<RequestId> ordered;
+  for (const std::size_t index : memory_.tree().depth_first(nodes))
+    ordered.push_back(waiting_[index]);
+  waiting_.swap(ordered);
 }
 
 // One of several that share a prefix goes first, so that the others find it in the cache.

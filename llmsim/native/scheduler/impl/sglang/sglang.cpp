@@ -15,7 +15,10 @@ namespace {
 SchedulerKind kind() {
   static constexpr Param kParams[] = {Sglang::kNewTokens,     SglangOutline::kReservedTokens,
                                       Sglang::kPrefillTokens, Sglang::kMixedChunk,
-                                      Sglang::kPolicy,        Sglang::kOverlap};
+                                      Sglang::kPolicy,        Sglang::kOverlap,
+                                      Sglang::kPriorities,    Sglang::kLowFirst,
+                                      Sglang::kPreemption,    Sglang::kThreshold,
+                                      Sglang::kRetraction};
   SchedulerKind kind = kind_of<SglangOutline>("sglang");
   kind.params = kParams;
   kind.make = [](const SchedulerConfig& config, SequenceTable& sequences,
@@ -50,9 +53,14 @@ Sglang::Sglang(const SchedulerConfig& config, SequenceTable& sequences, RequestL
                  ? config.max_num_scheduled_tokens / config.kv.block_size * config.kv.block_size
                  : PromptBudget::kNoChunk),
       mixes_(value_of(kMixedChunk, config.parameters) != 0),
+      priorities_(value_of(kPriorities, config.parameters) != 0),
+      low_first_(value_of(kLowFirst, config.parameters) != 0),
+      preempts_(priorities_ && value_of(kPreemption, config.parameters) != 0),
+      retracts_by_priority_(priorities_ && value_of(kRetraction, config.parameters) != 0),
       policy_(static_cast<Policy>(value_of(kPolicy, config.parameters))),
       new_tokens_(value_of(kNewTokens, config.parameters)),
       max_prefill_tokens_(value_of(kPrefillTokens, config.parameters)),
+      threshold_(value_of(kThreshold, config.parameters)),
       ratio_(kFirstRatio),
       least_ratio_(kFirstRatio * kLeastShare),
       decay_((kFirstRatio - least_ratio_) / static_cast<double>(kDecaySteps)) {}
@@ -73,6 +81,11 @@ void Sglang::add(RequestId request) {
   if (config_.output_length_known)
     limit = std::min<std::int64_t>(limit, sequences_.max_tokens(request));
   held_[at(request)].limit = static_cast<std::int32_t>(limit);
+  enter_queue(request);
+}
+
+void Sglang::enter_queue(RequestId request) {
+  held_[at(request)].entry = entries_++;
   waiting_.push_back(request);
 }
 
@@ -113,7 +126,10 @@ void Sglang::schedule(Ps now, Batch& batch) {
   last_.prompts = schedule_prompts(now, batch);
   if (!last_.prompts && !running_.empty()) schedule_decodes(batch);
   for (const Item& item : batch.items) batch.features.add(item.tokens, item.computed_before);
-  if (!batch.empty()) flights_.push_back({batches_, last_.prompts ? chosen_.size() : 0});
+  if (!batch.empty()) {
+    flights_.push_back({batches_, last_.prompts ? chosen_.size() : 0});
+    batch.preempted.swap(preempted_);
+  }
   const Gauges now_held = gauges();
   counters_.peak_blocks_used =
       std::max(counters_.peak_blocks_used, config_.kv.num_blocks - 1 - now_held.pool.free);
@@ -233,7 +249,7 @@ void Sglang::schedule_decodes(Batch& batch) {
   } else if (some_end) {
     return;  // what they hold is free in a moment
   } else {
-    retract(batch);
+    retract();
     full_ = false;
   }
   if (!running_.empty()) form_decodes(batch);
@@ -247,10 +263,11 @@ bool Sglang::decodes_fit(const std::vector<RequestId>& requests) {
 }
 
 // Whom to keep comes first: long answers, then short prompts.
-void Sglang::retract(Batch& batch) {
+void Sglang::retract() {
   std::vector<RequestId> kept = running_, retracted;
   const auto before = [this](RequestId a, RequestId b) {
     const Sequence &x = sequences_[a], &y = sequences_[b];
+    if (retracts_by_priority_ && rank(a) != rank(b)) return rank(a) < rank(b);
     return std::pair(-x.emitted(), x.prompt_tokens) < std::pair(-y.emitted(), y.prompt_tokens);
   };
   std::ranges::stable_sort(kept, before);
@@ -258,12 +275,7 @@ void Sglang::retract(Batch& batch) {
     if (kept.size() == 1) break;
     const RequestId request = kept.back();
     kept.pop_back();
-    memory_.release(held_[at(request)]);
-    memory_.make_room(std::ssize(kept) * kRetractDecodeSteps);
-    Sequence& s = sequences_[request];
-    note_preemption(request, s, log_, counters_);
-    s.num_in_flight = 0;
-    batch.preempted.push_back(request);
+    give_up(request, std::ssize(kept));
     retracted.push_back(request);
   } while (!decodes_fit(kept));
   if (kept.size() == 1 && !decodes_fit(kept))
@@ -277,7 +289,16 @@ void Sglang::retract(Batch& batch) {
   }
   const std::int64_t soon = written + kRetractDecodeSteps * std::ssize(running_);
   ratio_ = std::min(1.0, static_cast<double>(soon) / static_cast<double>(limits + 1));
-  waiting_.insert(waiting_.end(), retracted.begin(), retracted.end());
+  for (const RequestId request : retracted) enter_queue(request);
+}
+
+void Sglang::give_up(RequestId request, std::int64_t left) {
+  memory_.release(held_[at(request)]);
+  memory_.make_room(left * kRetractDecodeSteps);
+  Sequence& s = sequences_[request];
+  note_preemption(request, s, log_, counters_);
+  s.num_in_flight = 0;
+  preempted_.push_back(request);
 }
 
 void Sglang::form_decodes(Batch& batch) {

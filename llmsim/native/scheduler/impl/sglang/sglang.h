@@ -5,12 +5,16 @@
 // and goes on before others start. Admission counts what running requests will still write: all of
 // it where they ignore the end of text, else a share (the new token ratio) that falls with every
 // decode step. A decode step that does not fit retracts requests with the shortest answers, those
-// with the longest prompts first, to the end of the queue.
+// with the longest prompts first, to the end of the queue. With priorities the queue is ordered by
+// them first, and who finds the batch full takes the memory of running requests that are less
+// important by more than a threshold, the latest of the least important first.
 //
 // The schedule is compared with the real one's (docs/reference/conformance.md). Groups that play a
 // role, have several stages, tiers or a queue of another order run `SglangOutline`. Not SGLang's: a
 // request whose client gave up leaves at once, and not behind one more step; without a prefix
-// cache a request that takes the whole cache runs alone, where SGLang lets it wait for ever.
+// cache a request that takes the whole cache runs alone, where SGLang lets it wait for ever; and
+// several victims of one request join the queue in the order in which they were chosen, which
+// SGLang leaves open (a set).
 #pragma once
 
 #include <deque>
@@ -31,10 +35,19 @@ class Sglang final : public Scheduler, public PrefixEvents {
   static constexpr Param kPrefillTokens{"max_prefill_tokens", 16384, 1,
                                         (std::int64_t{1} << 31) - 1};
   static constexpr Param kMixedChunk{"mixed_chunk", 0, 0, 1};
-  static constexpr Param kPolicy{"policy", 0, 0, 2};
+  static constexpr Param kPolicy{"policy", 0, 0, 3};
   // Whether a step is formed while the one before it runs: how many batches its group has in
   // flight says so, which lowering decides.
   static constexpr Param kOverlap{"overlap", 1, 0, 1};
+  // Whether the queue is ordered by priorities; whether lower numbers come first; whether who waits
+  // takes the place of who runs, and by how much its priority must be better for that; and whether
+  // decodes are retracted by priority first.
+  static constexpr Param kPriorities{"priorities", 0, 0, 1};
+  static constexpr Param kLowFirst{"low_priorities_first", 0, 0, 1};
+  static constexpr Param kPreemption{"preemption", 1, 0, 1};
+  static constexpr Param kThreshold{"preemption_threshold", 10, -(std::int64_t{1} << 31),
+                                    (std::int64_t{1} << 31) - 1};
+  static constexpr Param kRetraction{"retraction_policy", 0, 0, 1};
 
   Sglang(const SchedulerConfig& config, SequenceTable& sequences, RequestLog& log);
   // Whether it runs such a group; SglangOutline runs all.
@@ -47,6 +60,8 @@ class Sglang final : public Scheduler, public PrefixEvents {
   void abort(RequestId request) override;
   Gauges gauges() const override;
   const SchedulerCounters& counters() const override { return counters_; }
+  // It preempted for somebody who then found no room.
+  bool asks_again() const override { return !preempted_.empty(); }
   Limits limits() const override;
   // SGLang cuts answers short of the end of the cache; such requests are rejected, as with other
   // schedulers.
@@ -58,7 +73,7 @@ class Sglang final : public Scheduler, public PrefixEvents {
   void log_keys(KeyLog* log) override { memory_.tree().log_keys(log); }
 
  private:
-  enum class Policy : std::uint8_t { kFcfs, kLongestPrefix, kLongestOutput };
+  enum class Policy : std::uint8_t { kFcfs, kLongestPrefix, kLongestOutput, kDepthFirst };
   // What the next call must know of a batch: who computes a prompt, and who decodes.
   struct Planned {
     std::vector<RequestId> requests;
@@ -89,17 +104,30 @@ class Sglang final : public Scheduler, public PrefixEvents {
   void form_prompts(Ps now, Batch& batch);
   void mix_decodes(Batch& batch);
   double promised() const;
+  double promised_to(RequestId request) const;
+  // Of running requests: whether enough of them went for this one.
+  bool preempt_for(RequestId request, PromptBudget& budget);
+  std::vector<RequestId> victims_for(RequestId request, double tokens) const;
+  // A lower number is served first.
+  std::int64_t rank(RequestId request) const {
+    const std::int64_t priority = sequences_[request].priority;
+    return low_first_ ? priority : -priority;
+  }
   double rate_of_answers() const { return config_.output_length_known ? 1.0 : ratio_; }
   // The waiting queue.
   void order_waiting();
   void order_by_prefix();
+  void order_depth_first();
+  void enter_queue(RequestId request);
   void touch_waiting();
   // Steps of decodes.
   bool starved() const { return running_.empty() && chosen_.empty(); }
   void schedule_decodes(Batch& batch);
   bool leave_out_ending();
   bool decodes_fit(const std::vector<RequestId>& requests);
-  void retract(Batch& batch);
+  void retract();
+  // Its memory is free, and so many leaves of the tree as `left` running requests soon need.
+  void give_up(RequestId request, std::int64_t left);
   void form_decodes(Batch& batch);
 
   void run(RequestId request, std::int32_t before, std::int32_t tokens, bool emits, Batch& batch);
@@ -121,16 +149,18 @@ class Sglang final : public Scheduler, public PrefixEvents {
   SglangMemory memory_;
   std::vector<SglangHeld> held_;  // by request
   std::vector<RequestId> waiting_, running_, chosen_;
-  std::vector<End> ends_;  // of this step's admission, the soonest first
+  std::vector<RequestId> victims_;    // of this step's admission, which join the queue behind it
+  std::vector<RequestId> preempted_;  // since the last step
+  std::vector<End> ends_;             // of this step's admission, the soonest first
   Planned last_;
   std::deque<Flight> flights_;
   RequestId cut_ = -1;  // the prompt that goes on in the next step
   std::int64_t chunk_;  // whole pages
-  bool mixes_, full_ = false;
+  bool mixes_, priorities_, low_first_, preempts_, retracts_by_priority_, full_ = false;
   Policy policy_;
-  std::int64_t new_tokens_, max_prefill_tokens_;
+  std::int64_t new_tokens_, max_prefill_tokens_, threshold_;
   double ratio_, least_ratio_, decay_;
-  std::int64_t touches_ = 0;
+  std::int64_t touches_ = 0, entries_ = 0;
   std::int32_t batches_ = 0;
   bool idle_ = true, some_ended_ = false;
   Ps last_output_ = -1;
