@@ -238,6 +238,23 @@ class FreeOrder(enum.Enum):
 
     UNKEYED_FIRST = 1
 
+class CachedStates:
+    """Which states a prefix cache keeps."""
+
+    def __init__(self) -> None: ...
+
+    @property
+    def on(self) -> bool: ...
+
+    @on.setter
+    def on(self, arg: bool, /) -> None: ...
+
+    @property
+    def checkpoint_alignment(self) -> int: ...
+
+    @checkpoint_alignment.setter
+    def checkpoint_alignment(self, arg: int, /) -> None: ...
+
 class KvTables:
     """Tables of blocks of layers that keep different parts of a sequence."""
 
@@ -260,6 +277,24 @@ class KvTables:
 
     @frees_processed.setter
     def frees_processed(self, arg: bool, /) -> None: ...
+
+    @property
+    def retention(self) -> int: ...
+
+    @retention.setter
+    def retention(self, arg: int, /) -> None: ...
+
+    @property
+    def held_behind(self) -> int: ...
+
+    @held_behind.setter
+    def held_behind(self, arg: int, /) -> None: ...
+
+    @property
+    def states(self) -> CachedStates: ...
+
+    @states.setter
+    def states(self, arg: CachedStates, /) -> None: ...
 
 class KvCacheConfig:
     def __init__(self) -> None: ...
@@ -305,6 +340,12 @@ class KvCacheConfig:
 
     @key_lookahead.setter
     def key_lookahead(self, arg: int, /) -> None: ...
+
+    @property
+    def unsettled_tokens(self) -> int: ...
+
+    @unsettled_tokens.setter
+    def unsettled_tokens(self, arg: int, /) -> None: ...
 
     @property
     def free_order(self) -> FreeOrder: ...
@@ -372,6 +413,12 @@ class StepLimits:
     def max_num_active_seqs(self, arg: int, /) -> None: ...
 
     @property
+    def max_loras(self) -> int: ...
+
+    @max_loras.setter
+    def max_loras(self, arg: int, /) -> None: ...
+
+    @property
     def prefill_schedule_interval(self) -> int: ...
 
     @prefill_schedule_interval.setter
@@ -431,6 +478,12 @@ class VersionRules:
     def loads_spare_verification(self, arg: bool, /) -> None: ...
 
     @property
+    def counts_running_loras(self) -> bool: ...
+
+    @counts_running_loras.setter
+    def counts_running_loras(self, arg: bool, /) -> None: ...
+
+    @property
     def spares_busy_victims(self) -> bool: ...
 
     @spares_busy_victims.setter
@@ -479,6 +532,12 @@ class SpeculationConfig:
 
     @lookahead.setter
     def lookahead(self, arg: int, /) -> None: ...
+
+    @property
+    def prompt_lookahead(self) -> int: ...
+
+    @prompt_lookahead.setter
+    def prompt_lookahead(self, arg: int, /) -> None: ...
 
     @property
     def tokens_by_sequences(self) -> list[int]: ...
@@ -1577,7 +1636,8 @@ class ClientsConfig:
 class Source:
     """The workload of a simulation, by row, and its clients."""
 
-    def __init__(self, arrival_ps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], input_tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], output_tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], model: Annotated[NDArray[numpy.int16], dict(shape=(None,), order='C', device='cpu', writable=False)], next_call: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], tool_delay_ps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], priority: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], key_offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], keys: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], granularity: int, clients: ClientsConfig | None = None) -> None: ...
+    def __init__(self, arrival_ps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], input_tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], output_tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], model: Annotated[NDArray[numpy.int16], dict(shape=(None,), order='C', device='cpu', writable=False)], next_call: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], tool_delay_ps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], priority: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], key_offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], keys: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], granularity: int, clients: ClientsConfig | None = None, adapter: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None) -> None:
+        """adapter: LoRA of each row, from 1; 0: the model itself."""
 
 class PythonSchedulerConfig:
     """

@@ -7,6 +7,7 @@ from llmsim.config import EngineArgs, load_profile
 from llmsim.config.engine.scheduler_kinds import INSTALLED, VLLM
 from llmsim.config.engine.speculative import Speculation
 from llmsim.config.engine.version_rules import kv_tables, set_rules
+from llmsim.config.errors import InputError
 from llmsim.core import Note
 from llmsim.model.memory.hybrid_groups import SEES_ALL, KvTables
 
@@ -67,8 +68,10 @@ def scheduler_config(
     scheduler.limits = _limits(engine)
     profile = load_profile(engine.engine_profile)
     set_rules(scheduler.rules, profile.rules)
+    ahead = 0
     if engine.speculation is not None:
         scheduler.speculation = speculation_config(engine.speculation)
+        ahead = engine.speculation.prompt_lookahead
     scheduler.prefill_all_but_last_token = prefill_all_but_last_token
     several = engine.async_scheduling or stages > 1  # batches in flight
     scheduler.defer_block_free = several and engine.engine_profile not in FREES_AT_ONCE
@@ -82,12 +85,32 @@ def scheduler_config(
     scheduler.decode_only = engine.skip_prefill
     scheduler.queue = _queue(engine, max_model_len, program)
     scheduler.kv = _kv_cache(engine, num_blocks, max_model_len, context_ranks)
+    scheduler.kv.unsettled_tokens = max(0, ahead - 1)
     if profile.schedules_by("keys_look_ahead") and pd_type is None and scheduler.kv.drops_last_hit:
-        scheduler.kv.drops_last_hit, scheduler.kv.key_lookahead = False, 1
+        scheduler.kv.drops_last_hit, scheduler.kv.key_lookahead = False, ahead
     if tables is not None and tables.windows != (SEES_ALL,):
         tokens = engine.max_num_batched_tokens
-        scheduler.kv.tables = kv_tables(tables.windows, tokens, in_flight, profile.rules)
+        scheduler.kv.tables = kv_tables(
+            tables.windows,
+            tokens,
+            in_flight,
+            profile.rules,
+            _retention(engine, tables),
+            cached=engine.enable_prefix_caching,
+        )
     return scheduler
+
+
+def _retention(engine: EngineArgs, tables: KvTables) -> int:
+    """vLLM refuses what ends no prefix: an interval of other than whole blocks."""
+    interval, block = engine.prefix_cache_retention_interval, tables.block_size
+    if interval > 0 and interval % block != 0:
+        raise InputError(
+            f"prefix_cache_retention_interval is {interval} "
+            f"({engine.origin['prefix_cache_retention_interval']}), which is not a multiple of the "
+            f"block size {block}; choose a multiple of {block}, or 0"
+        )
+    return interval
 
 
 def is_outlined(engine: EngineArgs, scheduler: "_native.SchedulerConfig") -> bool:
@@ -102,6 +125,7 @@ def speculation_config(speculation: Speculation) -> "_native.SpeculationConfig":
     """The core's form; the seed of the acceptance is the run's, and set there."""
     native = _native.SpeculationConfig()
     native.tokens, native.lookahead = speculation.tokens, speculation.lookahead
+    native.prompt_lookahead = speculation.prompt_lookahead
     native.tokens_by_sequences = list(speculation.tokens_by_sequences)
     native.proposal_chance = chance(speculation.proposal_rate)
     native.acceptance = acceptance(speculation.acceptance)

@@ -81,6 +81,7 @@ def full() -> Json:
         "long_prefill_token_threshold": 512,
         "enable_chunked_prefill": True,
         "enable_prefix_caching": True,
+        "prefix_cache_retention_interval": 0,
         "reserve_full_isl": True,
         "scheduler_reserve_full_isl": True,
         "watermark": 0.01,
@@ -147,7 +148,8 @@ def full() -> Json:
     }
     by_head = {
         **drafts,
-        "method": "eagle",
+        "method": "mtp",
+        "num_nextn_predict_layers": 1,
         "rejection_sample_method": "synthetic",
         "synthetic_acceptance_length": 2.5,
     }

@@ -63,6 +63,39 @@ def test_recordings_of_later_releases_differ_from_the_rules_of_0_24(
     assert differing >= 4
 
 
+OPTIONS = RECORDINGS / "options"
+
+
+def test_recordings_of_options_of_033_are_identical() -> None:
+    """Random cases of 30 requests, with windows and states in the prefix cache, heads of several
+    modules, and LoRA slots.
+    """
+    verdicts = [replay(path) for path in sorted(OPTIONS.iterdir())]
+    assert [verdict.difference for verdict in verdicts] == [""] * 8
+    assert sum(verdict.steps for verdict in verdicts) > 2000
+
+
+@pytest.mark.parametrize(
+    ("part", "option", "other"),
+    [
+        ("resolved", "prefix_cache_retention_interval", -1),
+        ("resolved", "num_prefill_lookahead_tokens", 0),
+        ("config", "max_loras", 0),
+        ("config", "checkpoint_alignment", 0),
+    ],
+)
+def test_without_the_option_the_schedule_is_another(
+    part: str, option: str, other: int, tmp_path: Path
+) -> None:
+    differing = 0
+    for path in OPTIONS.iterdir():
+        case = load_recording(path)
+        if case[part].get(option, other) != other:
+            case[part][option] = other
+            differing += not replay(write(tmp_path / "other.json", case)).identical
+    assert differing >= 1
+
+
 def own_recording() -> dict[str, Any]:
     """A small case in the recorded format, with steps made by our own scheduler: 40 blocks force
     preemptions.

@@ -151,3 +151,36 @@ def test_a_schedulers_own_parameter_reaches_the_core(
         InputError, match=f"is a parameter of the scheduler {scheduler}, not of vllm_v1; remove it"
     ):
         engine(**{option: value})
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"sglang_preemption_threshold": 3}, "has an effect only with sglang_priority_scheduling"),
+        (
+            {"sglang_priority_scheduling": True, "sglang_schedule_policy": "lpm"},
+            "is lpm, which SGLang does not order by priorities; choose fcfs or lof",
+        ),
+        (
+            {"sglang_priority_scheduling": True, "scheduling_policy": "priority"},
+            "contradicts scheduling_policy; remove one of them",
+        ),
+    ],
+)
+def test_priorities_of_sglang_go_with_some_orders(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        engine(scheduler="sglang", **options)
+
+
+def test_several_modules_of_a_head_are_known_from_033_on() -> None:
+    speculative = {
+        "method": "mtp",
+        "num_speculative_tokens": 3,
+        "num_nextn_predict_layers": 2,
+        "acceptance_rate": 0.5,
+    }
+    with pytest.raises(InputError, match=r"asks for 2 modules, which vllm-0\.24"):
+        engine(engine_profile="vllm-0.24", speculative_config=speculative)
+    native = config(engine_profile="vllm-0.33", speculative_config=speculative)
+    assert native.speculation.prompt_lookahead == native.kv.key_lookahead == 3
+    assert native.kv.unsettled_tokens == 2

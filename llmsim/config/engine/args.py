@@ -70,6 +70,8 @@ class EngineArgs:
     long_prefill_token_threshold: int
     enable_chunked_prefill: bool
     enable_prefix_caching: bool
+    prefix_cache_retention_interval: int
+    """Tokens between ends of cached prefixes of layers with a window; -1: they end anywhere."""
     reserve_full_isl: bool
     watermark: float
     block_size: int

@@ -85,6 +85,12 @@ def settle_speculation(
         # With a second budget the slots of drafts are counted step by step.
         slots = 0 if profile.second_token_budget else speculation.slots * values["max_num_seqs"]
         _refuse_speculation(values, positions)
+        if speculation.modules > 1 and not profile.schedules_by("reads_ahead"):
+            raise InputError(
+                f"{positions['speculative_config']('speculative_config')} asks for "
+                f"{speculation.modules} modules, which {profile.name} is not modelled with; remove "
+                "num_nextn_predict_layers, or choose the engine_profile vllm-0.33"
+            )
         if speculation.method == "ngram" and values["async_scheduling"]:
             if "async_scheduling" in positions:
                 raise InputError(

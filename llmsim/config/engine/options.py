@@ -207,6 +207,11 @@ class EngineOptions(Section):
     enable_prefix_caching: Annotated[bool | None, OnCommandLine(bool)] = Field(
         default=None, description="Lets requests with equal prefixes share KV blocks."
     )
+    prefix_cache_retention_interval: Annotated[Tokens | None, OnCommandLine(int)] = Field(
+        default=None,
+        description="Sets how far apart cached prefixes of windowed layers may end, beside the "
+        "ends of prompts and shared parts; 0: only there (vllm-0.33).",
+    )
     reserve_full_isl: Annotated[bool | None, OnCommandLine(bool)] = Field(
         default=None,
         description="Admits a request only when its whole prompt fits into the KV cache.",
@@ -353,7 +358,7 @@ class EngineOptions(Section):
         "sglang_priority_scheduling (default true).",
     )
     sglang_preemption_threshold: Annotated[
-        Annotated[int, _own_limits("sglang", "preemption_threshold")] | None,
+        Annotated[int, Field(ge=0, lt=1 << 31)] | None,
         ParameterOf("sglang", "preemption_threshold"),
         OnCommandLine(int),
     ] = Field(

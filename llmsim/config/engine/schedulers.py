@@ -40,6 +40,7 @@ OWN_DEFAULTS: Mapping[str, Any] = {
     "expert_placement_strategy": "linear",
     "speculative_config": None,
     "max_num_scheduled_tokens": None,
+    "prefix_cache_retention_interval": -1,
     "max_num_active_seqs": None,
     "long_prefill_token_threshold_adaptive": False,
     "prefill_schedule_interval": 1,
@@ -64,6 +65,7 @@ dp_sync_interval: 32 in vLLM 0.19 and 0.24 (v1/engine/core.py, DPEngineCoreProc)
 """
 
 VERSIONED = (
+    "prefix_cache_retention_interval",
     "max_num_active_seqs",
     "long_prefill_token_threshold_adaptive",
     "prefill_schedule_interval",
@@ -178,7 +180,9 @@ def _check_priorities(
     if not values.get(asked):
         for option in _WITH_PRIORITIES:
             if option in positions and values[option] not in (*_OFF, "length"):
-                raise refuse(option, f"has an effect only with {asked} true; remove it, or set that")
+                raise refuse(
+                    option, f"has an effect only with {asked} true; remove it, or set that"
+                )
         return
     policy = values.get("sglang_schedule_policy") or SGLANG_POLICIES[0]
     if policy not in SGLANG_BY_PRIORITY:

@@ -42,6 +42,11 @@ class SpeculativeConfig(Section):
         default=None,
         description="Devices that share the drafter: 1, or as many as the model's (default).",
     )
+    num_nextn_predict_layers: Annotated[int, Field(ge=1, le=MAX_DRAFTS)] = Field(
+        default=1,
+        description="Modules of a head of the method mtp, each of which reads one token further "
+        "(vllm-0.33).",
+    )
     parallel_drafting: bool = Field(default=False, description="All drafts come from one pass.")
     num_speculative_tokens_per_batch_size: (
         Annotated[tuple[_Sizes, ...], Field(min_length=1, max_length=1024, strict=False)] | None
@@ -97,6 +102,12 @@ class SpeculativeConfig(Section):
             )
         if self.method == "ngram" and self.model is not None:
             raise broken_rule("model", "is given, but ngram has no model; remove it")
+        if self.method != "mtp" and self.num_nextn_predict_layers > 1:
+            raise broken_rule(
+                "num_nextn_predict_layers",
+                f'is {self.num_nextn_predict_layers}, but only heads of the method "mtp" have '
+                "several modules; remove it",
+            )
         if self.method == "ngram" and self.parallel_drafting:
             raise broken_rule("parallel_drafting", "is true, but ngram has no model; remove it")
         if self.method != "ngram":
@@ -164,6 +175,18 @@ class Speculation:
     """Chance of each position, given that the drafts before it hold."""
     proposal_rate: float
 
+    modules: int = 1
+    """Of a head for multi-token prediction."""
+
+    @property
+    def prompt_lookahead(self) -> int:
+        """Tokens behind a part of a prompt that the drafter reads (vLLM 0.33,
+        num_prefill_lookahead_tokens).
+        """
+        if min(self.modules, self.tokens) > 1:
+            return self.tokens
+        return int(self.reads_hidden_states)
+
     @property
     def reads_hidden_states(self) -> bool:
         """Whether the drafter is a head of the model rather than a model of its own."""
@@ -193,6 +216,7 @@ def resolve_speculation(config: SpeculativeConfig, max_num_seqs: int) -> Specula
         tokens_by_sequences=_by_sequences(config, max_num_seqs),
         acceptance=_conditional(config),
         proposal_rate=1.0 if config.proposal_rate is None else config.proposal_rate,
+        modules=config.num_nextn_predict_layers,
     )
 
 

@@ -24,6 +24,12 @@ VERSION_RULES = {
     "admission counts the tokens of all steps in flight.",
     "keys_look_ahead": "A block's key covers the tokens that an EAGLE or MTP drafter reads behind "
     "it, instead of one block of each hit being computed again.",
+    "caches_states": "States of linear attention and Mamba layers are cached at the ends of "
+    "blocks, where prompts are cut for them.",
+    "reads_ahead": "Where a head drafts with several modules, no prompt is cut closer to its end "
+    "than they read, and blocks get keys without the last tokens, which are computed again.",
+    "counts_running_loras": "Adapters of all running requests take slots of `max_loras`, also of "
+    "requests that a step passes over.",
     "pads_hits": "Also a cached prompt that starts alone takes a whole verification, and not where "
     "the context ends too soon.",
     "paces_itself": "`prefill_schedule_interval` also holds without data-parallel ranks, counted "
@@ -40,11 +46,28 @@ def set_rules(native: "_native.VersionRules", rules: Sequence[str]) -> None:
 
 
 def kv_tables(
-    windows: Sequence[int], step_tokens: int, in_flight: int, rules: Sequence[str]
+    windows: Sequence[int],
+    step_tokens: int,
+    in_flight: int,
+    rules: Sequence[str],
+    retention: int = -1,
+    *,
+    cached: bool = False,
+    checkpoint_alignment: int = 0,
+    held_behind: int = 0,
 ) -> "_native.KvTables":
-    """Tables of blocks by these rules, where so many batches of so many tokens may be in flight."""
+    """Tables of blocks by these rules, where so many batches of so many tokens may be in flight.
+
+    `retention` is the option prefix_cache_retention_interval; `cached` says that the prefix cache
+    is on; for `checkpoint_alignment` and `held_behind` see `KvTablesConfig` of the core.
+    """
     native = _native.KvTables()
     native.windows = list(windows)
     native.frees_processed = "frees_processed" in rules
     native.step_tokens = step_tokens * (in_flight if native.frees_processed else 1)
+    native.retention, native.held_behind = retention, held_behind
+    if cached and min(windows) < 0 and "caches_states" in rules:
+        states = _native.CachedStates()
+        states.on, states.checkpoint_alignment = True, checkpoint_alignment
+        native.states = states
     return native

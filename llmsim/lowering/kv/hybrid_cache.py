@@ -5,7 +5,7 @@ which options.
 from dataclasses import replace
 from types import MappingProxyType
 
-from llmsim.config import Group
+from llmsim.config import EngineArgs, Group, load_profile
 from llmsim.config.deployment import Offloading
 from llmsim.config.engine.schedulers import KINDS
 from llmsim.config.errors import NotYetError
@@ -19,11 +19,12 @@ def shares_blocks(group: Group, model: ModelConfig, *, tiers: bool) -> bool:
     vLLM.
 
     Not where KV leaves the pool (roles, tiers, other memories), where drafters keep some, by other
-    schedulers, nor (since that is vLLM's mode "align", which caches states) with linear attention
-    and a prefix cache: there blocks hold whole sequences, and the ledger sets windows and states
-    aside.
+    schedulers, nor with linear attention and a prefix cache before vLLM 0.33 (whose mode "align"
+    caches states by other rules there): there blocks hold whole sequences, and the ledger sets
+    windows and states aside.
     """
     engine = group.engine
+    caches = engine.enable_prefix_caching and not _caches_states(engine)
     return (
         (
             model.layers_of("sliding") > 0
@@ -36,15 +37,19 @@ def shares_blocks(group: Group, model: ModelConfig, *, tiers: bool) -> bool:
         and not tiers
         and group.offloading == Offloading()
         and group.pcp * engine.decode_context_parallel_size == 1
-        and not (model.linear is not None and engine.enable_prefix_caching)
+        and not (model.linear is not None and caches)
     )
+
+
+def _caches_states(engine: EngineArgs) -> bool:
+    return load_profile(engine.engine_profile).schedules_by("caches_states")
 
 
 def with_state_blocks(group: Group, model: ModelConfig, *, tiers: bool) -> Group:
     """The group with the options that linear attention changes in vLLM.
 
-    The prefix cache is off unless asked for (0.24: `ModelConfig.is_prefix_caching_supported`), and
-    a block of attention is as large as a state (`kv_tables`). NotYetError for KV tiers, which hold
+    Before 0.33 the prefix cache is off unless asked for (`is_prefix_caching_supported`), and a
+    block of attention is as large as a state (`kv_tables`). NotYetError for KV tiers, which hold
     no states.
     """
     if model.linear is None:
@@ -56,7 +61,8 @@ def with_state_blocks(group: Group, model: ModelConfig, *, tiers: bool) -> Group
         )
     engine = group.engine
     origin = dict(engine.origin)
-    if engine.enable_prefix_caching and engine.is_default("enable_prefix_caching"):
+    defaulted = engine.enable_prefix_caching and engine.is_default("enable_prefix_caching")
+    if defaulted and not _caches_states(engine):
         engine = replace(engine, enable_prefix_caching=False)
         origin["enable_prefix_caching"] = f"off: {model.name} keeps states"
     group = replace(group, engine=engine)

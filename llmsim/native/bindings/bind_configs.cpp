@@ -67,12 +67,19 @@ void bind_kv_configs(nb::module_& m) {
   nb::enum_<FreeOrder>(m, "FreeOrder")
       .value("APPEND", FreeOrder::kAppend)
       .value("UNKEYED_FIRST", FreeOrder::kUnkeyedFirst);
+  nb::class_<CachedStatesConfig>(m, "CachedStates", "Which states a prefix cache keeps.")
+      .def(nb::init<>())
+      .def_rw("on", &CachedStatesConfig::on)
+      .def_rw("checkpoint_alignment", &CachedStatesConfig::checkpoint_alignment);
   nb::class_<KvTablesConfig>(m, "KvTables",
                              "Tables of blocks of layers that keep different parts of a sequence.")
       .def(nb::init<>())
       .def_rw("windows", &KvTablesConfig::windows)
       .def_rw("step_tokens", &KvTablesConfig::step_tokens)
-      .def_rw("frees_processed", &KvTablesConfig::frees_processed);
+      .def_rw("frees_processed", &KvTablesConfig::frees_processed)
+      .def_rw("retention", &KvTablesConfig::retention)
+      .def_rw("held_behind", &KvTablesConfig::held_behind)
+      .def_rw("states", &KvTablesConfig::states);
   nb::class_<KvCacheConfig>(m, "KvCacheConfig")
       .def(nb::init<>())
       .def_rw("num_blocks", &KvCacheConfig::num_blocks)
@@ -82,6 +89,7 @@ void bind_kv_configs(nb::module_& m) {
       .def_rw("tables", &KvCacheConfig::tables)
       .def_rw("drops_last_hit", &KvCacheConfig::drops_last_hit)
       .def_rw("key_lookahead", &KvCacheConfig::key_lookahead)
+      .def_rw("unsettled_tokens", &KvCacheConfig::unsettled_tokens)
       .def_rw("free_order", &KvCacheConfig::free_order);
   nb::class_<StepLimitsConfig>(m, "StepLimits", "Limits of a step beyond its token budget.")
       .def(nb::init<>())
@@ -94,6 +102,7 @@ void bind_kv_configs(nb::module_& m) {
       .def_rw("pads_hits", &StepLimitsConfig::pads_hits)
       .def_rw("paces_itself", &StepLimitsConfig::paces_itself)
       .def_rw("max_num_active_seqs", &StepLimitsConfig::max_num_active_seqs)
+      .def_rw("max_loras", &StepLimitsConfig::max_loras)
       .def_rw("prefill_schedule_interval", &StepLimitsConfig::prefill_schedule_interval);
   nb::class_<VersionRules>(m, "VersionRules",
                            "What releases of vLLM after 0.24 decide otherwise; all off.")
@@ -106,6 +115,7 @@ void bind_kv_configs(nb::module_& m) {
       .def_rw("admits_last_token", &VersionRules::admits_last_token)
       .def_rw("loads_without_drafts", &VersionRules::loads_without_drafts)
       .def_rw("loads_spare_verification", &VersionRules::loads_spare_verification)
+      .def_rw("counts_running_loras", &VersionRules::counts_running_loras)
       .def_rw("spares_busy_victims", &VersionRules::spares_busy_victims);
 }
 
@@ -133,6 +143,7 @@ void bind_speculation(nb::module_& m) {
       .def(nb::init<>())
       .def_rw("tokens", &SpeculationConfig::tokens)
       .def_rw("lookahead", &SpeculationConfig::lookahead)
+      .def_rw("prompt_lookahead", &SpeculationConfig::prompt_lookahead)
       .def_rw("tokens_by_sequences", &SpeculationConfig::tokens_by_sequences)
       .def_rw("proposal_chance", &SpeculationConfig::proposal_chance)
       .def_rw("acceptance", &SpeculationConfig::acceptance)

@@ -225,11 +225,13 @@ void bind_source(nb::module_& m) {
              const In<std::int16_t>& model, const In<std::int32_t>& next_call,
              const In<std::int64_t>& tool_delay_ps, const In<std::int32_t>& priority,
              const In<std::int64_t>& key_offsets, const In<std::uint64_t>& keys,
-             std::int32_t granularity, const ClientsConfig* clients) {
+             std::int32_t granularity, const ClientsConfig* clients,
+             const std::optional<In<std::int32_t>>& adapter) {
             new (source) Source{to_vector(arrival_ps),
                                 to_vector(input_tokens),
                                 to_vector(output_tokens),
                                 to_vector(priority),
+                                adapter ? to_vector(*adapter) : std::vector<std::int32_t>{},
                                 to_vector(model),
                                 to_vector(next_call),
                                 to_vector(tool_delay_ps),
@@ -238,7 +240,8 @@ void bind_source(nb::module_& m) {
           },
           "arrival_ps"_a, "input_tokens"_a, "output_tokens"_a, "model"_a, "next_call"_a,
           "tool_delay_ps"_a, "priority"_a, "key_offsets"_a, "keys"_a, "granularity"_a,
-          "clients"_a.none() = nb::none());
+          "clients"_a.none() = nb::none(), "adapter"_a.none() = nb::none(),
+          "adapter: LoRA of each row, from 1; 0: the model itself.");
 }
 
 void bind_group_specs(nb::module_& m) {

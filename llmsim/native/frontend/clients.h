@@ -32,6 +32,7 @@ struct Source {
   std::vector<Ps> arrival_ps;
   std::vector<std::int32_t> input_tokens, output_tokens;
   std::vector<std::int32_t> priority;  // may be empty
+  std::vector<std::int32_t> adapter;   // Sequence::adapter; may be empty
   std::vector<std::int16_t> model;
   std::vector<std::int32_t> next_call;
   std::vector<Ps> tool_delay_ps;

@@ -44,6 +44,7 @@ void Frontend::forget(const std::vector<RequestId>& requests) {
     const Sequence& old = sequences_[request];
     fresh.prompt_tokens = fresh.num_tokens = old.prompt_tokens;
     fresh.priority = old.priority;
+    fresh.adapter = old.adapter;
     fresh.arrival = old.arrival;
     sequences_[request] = fresh;
   }
@@ -58,6 +59,7 @@ void Frontend::keep_answers(const std::vector<RequestId>& requests) {
     fresh.prompt_tokens = old.prompt_tokens;
     fresh.num_tokens = old.num_tokens;
     fresh.priority = old.priority;
+    fresh.adapter = old.adapter;
     fresh.arrival = old.arrival;
     sequences_[request] = fresh;
   }

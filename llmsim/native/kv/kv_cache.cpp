@@ -51,7 +51,7 @@ Key KvCache::key_of(RequestId request, std::int32_t block) const {
 
 void KvCache::find_hits(RequestId request, std::vector<BlockId>& hits) {
   hits.clear();
-  if (tables_) tables_->forget_hits();
+  if (tables_) tables_->forget_hits(request);
   const Sequence& sequence = sequences_[request];
   // Without shareable content only the request itself can have left blocks behind, by being
   // preempted.
@@ -60,7 +60,7 @@ void KvCache::find_hits(RequestId request, std::vector<BlockId>& hits) {
   if (tables_) {
     keys_.clear();
     for (std::int32_t i = 0; i < most; ++i) keys_.push_back(key_of(request, i));
-    tables_->find_hits(pool_, keys_, sequence.num_tokens - 1, hits);
+    tables_->find_hits(pool_, request, keys_, sequence.num_tokens - 1, hits);
     return;
   }
   for (std::int32_t i = 0; i < most; ++i) {
@@ -73,7 +73,8 @@ void KvCache::find_hits(RequestId request, std::vector<BlockId>& hits) {
 
 std::int32_t KvCache::taken(const Sequence& sequence, std::int32_t tokens,
                             const std::vector<BlockId>& hits, bool whole) const {
-  if (tables_) return tables_->taken(pool_, std::min(tokens, config_.max_model_len), whole);
+  if (tables_)
+    return tables_->taken(pool_, sequence, std::min(tokens, config_.max_model_len), whole);
   const std::int32_t held = static_cast<std::int32_t>(sequence.blocks.size() + hits.size());
   std::int32_t taken = std::max(0, blocks_for(std::min(tokens, config_.max_model_len)) - held);
   for (const BlockId block : hits) taken += pool_.is_free(block);
@@ -114,7 +115,8 @@ bool KvCache::grow_slow(RequestId request, Sequence& sequence, std::int32_t toke
 
 void KvCache::register_slow(RequestId request, std::int32_t tokens) {
   Sequence& sequence = sequences_[request];
-  const std::int32_t full = std::max(most_keyed(sequence, tokens), sequence.num_keyed_blocks);
+  const std::int32_t settled = tables_ ? tokens : tokens - config_.unsettled_tokens;
+  const std::int32_t full = std::max(most_keyed(sequence, settled), sequence.num_keyed_blocks);
   if (tables_) {
     keys_.clear();
     for (std::int32_t i = sequence.num_keyed_blocks; i < full; ++i)

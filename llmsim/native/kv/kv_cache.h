@@ -28,6 +28,9 @@ struct KvCacheConfig {
   // A block's key covers so many tokens behind it, which the drafter reads, instead of
   // `drops_last_hit` (vLLM 0.33).
   std::int32_t key_lookahead = 0;
+  // Last computed tokens whose KV a drafter of several modules writes again (vLLM 0.33); not with
+  // tables.
+  std::int32_t unsettled_tokens = 0;
   KvTablesConfig tables;  // of layers that keep different parts of a sequence
 };
 
@@ -84,9 +87,10 @@ class KvCache {
   struct Kept {
     std::int32_t known = std::numeric_limits<std::int32_t>::max(), computed = known;
   };
-  Kept kept(const Sequence& sequence, std::int32_t computed) const {
+  Kept kept(RequestId request, const Sequence& sequence, std::int32_t computed) const {
     Kept kept;
     if (!tables_) return kept;
+    if (!tables_->settled(request)) return {0, 0};
     if (config_.tables.frees_processed) {
       const std::int32_t next = tables_->next_given_back(sequence.processed());
       kept.known = next == kept.known ? next : next + 1;  // all but the last one are processed
@@ -94,6 +98,16 @@ class KvCache {
       kept.computed = tables_->next_given_back(computed);
     }
     return kept;
+  }
+  // A step begins.
+  void begin_step() {
+    if (tables_) tables_->begin_step();
+  }
+  // Tokens of a chunk of at most `most` that would be `tokens` long: where layers keep states, a
+  // prompt is cut where these are cached.
+  std::int32_t cut(RequestId request, const Sequence& sequence, std::int32_t start,
+                   std::int32_t tokens, std::int32_t most) const {
+    return tables_ && tokens > 0 ? tables_->cut(request, sequence, start, tokens, most) : tokens;
   }
   // Most blocks that a sequence holds at once on its way to `slots` slots, `ahead` of them for
   // drafts.
@@ -148,7 +162,8 @@ class KvCache {
   void forget_blocks(Sequence& sequence, bool preempted);
   // Most leading blocks of a sequence that can have a key with so many tokens computed.
   std::int32_t most_keyed(const Sequence& sequence, std::int32_t tokens) const {
-    return std::min(tokens, sequence.num_tokens - config_.key_lookahead) / config_.block_size;
+    return std::max(0, std::min(tokens, sequence.num_tokens - config_.key_lookahead)) /
+           config_.block_size;
   }
   // The place of a block's key among the keys of its request's content.
   std::int64_t content_of(std::int32_t block) const;

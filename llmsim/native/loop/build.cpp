@@ -53,6 +53,7 @@ Simulation::Simulation(const SimulationConfig& config)
     s.prompt_tokens = s.num_tokens = source_->input_tokens[i];
     s.arrival = source_->arrival_ps[i];
     if (!source_->priority.empty()) s.priority = source_->priority[i];
+    if (!source_->adapter.empty()) s.adapter = source_->adapter[i];
   }
   each_at_field("groups", config.groups, [this](const GroupSpec& spec) { make_group(spec); });
   each_at_field("lockstep", config.lockstep,

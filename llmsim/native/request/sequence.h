@@ -34,6 +34,7 @@ struct Sequence {
   std::int32_t num_drafts = 0;  // speculative tokens to be verified by the next step
   std::int32_t num_keyed_blocks = 0;  // leading blocks that carry a key
   std::int32_t priority = 0;
+  std::int32_t adapter = 0;  // LoRA; 0: the model itself
   std::int32_t lost_to =
       0;  // computed tokens when it was preempted: up to here, computing is computing again
   std::int32_t kv_brought =

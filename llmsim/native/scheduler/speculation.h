@@ -71,6 +71,9 @@ struct RequestSpeculation {
 struct SpeculationConfig {
   std::int32_t tokens = 0;     // drafts after each step; 0: no speculation
   std::int32_t lookahead = 0;  // slots that are allocated ahead for the drafter's KV
+  // Tokens behind a part of a prompt that the modules of a head read, each one further than the
+  // one before it: a prompt is not cut so close to its end.
+  std::int32_t prompt_lookahead = 0;
   std::vector<std::int32_t>
       tokens_by_sequences;  // drafts by the number of sequences in a step; empty: always `tokens`
   std::uint64_t proposal_chance = std::uint64_t{1}

@@ -17,6 +17,7 @@ struct StepLimitsConfig {
   std::int32_t input_budget = 0;  // 0.33: tokens and slots of drafts together; 0: no second budget
   std::int32_t draft_slots = 0;   // of each sequence, in the second budget
   std::int32_t max_num_active_seqs = 0;  // 0.33: that may run; 0: max_num_seqs
+  std::int32_t max_loras = 0;            // adapters of requests in one step; 0: no limit
   bool pads_new_decodes = false;  // who starts with one token takes a whole verification's (0.28)
   // Also where nobody else runs and its prompt was cached; and not where the context ends too soon,
   // instead of waiting (0.33).

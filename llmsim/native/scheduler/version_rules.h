@@ -25,6 +25,8 @@ struct VersionRules {
   bool loads_without_drafts = false;
   // A load leaves the blocks free that one verification takes.
   bool loads_spare_verification = false;
+  // Adapters of all running requests take slots, also of those that this step passes over.
+  bool counts_running_loras = false;
   // Nobody is preempted whose blocks would not be free at once.
   bool spares_busy_victims = false;
 };

@@ -23,6 +23,7 @@ TOKEN_PS = 10 * PS_PER_US
 SEQUENCE_PS = 20 * PS_PER_US
 DEFAULT_MAX_MODEL_LEN = 8192
 EVENTS_PER_CALL = 1_000_000
+_PER_ADAPTER = 1 << 40
 
 Case = dict[str, Any]
 MakeGroup = Callable[
@@ -77,8 +78,10 @@ def _source(case: Case) -> "_native.Source":
     requests, n = [case["requests"][i] for i in order], len(order)
     hasher = _native.ContentHasher(1)
     for i, request in zip(order, requests, strict=True):
-        answer = [output_token(i, k) for k in range(request["output_len"])]
-        hasher.add(prompt_tokens(request), answer)
+        # What an adapter computes is of no use to another one.
+        own = request.get("lora", 0) * _PER_ADAPTER
+        answer = [output_token(i, k) - own for k in range(request["output_len"])]
+        hasher.add([token + own for token in prompt_tokens(request)], answer)
     lengths = [sum(length for _, length in request["segments"]) for request in requests]
     return _native.Source(
         arrival_ps=np.array([_ps_of(request["arrival"]) for request in requests], np.int64),
@@ -92,6 +95,7 @@ def _source(case: Case) -> "_native.Source":
         keys=hasher.keys(),
         granularity=1,
         clients=_clients(requests),
+        adapter=np.array([request.get("lora", 0) for request in requests], np.int32),
     )
 
 
@@ -142,10 +146,21 @@ def scheduler_config(case: Case) -> "_native.SchedulerConfig":
     kv.prefix_caching = config.get("enable_prefix_caching", False)
     kv.key_lookahead = resolved.get("num_hash_lookahead_tokens", 0)
     kv.drops_last_hit = resolved.get("use_eagle", False) and kv.key_lookahead == 0
+    kv.unsettled_tokens = max(0, native.speculation.prompt_lookahead - 1)
     if "kv_windows" in config:
         batches = resolved["max_concurrent_batches"]
         tokens = config["max_num_batched_tokens"]
-        kv.tables = kv_tables(config["kv_windows"], tokens, batches, profile.rules)
+        retention = resolved.get("prefix_cache_retention_interval", -1)
+        kv.tables = kv_tables(
+            config["kv_windows"],
+            tokens,
+            batches,
+            profile.rules,
+            retention,
+            cached=kv.prefix_caching,
+            checkpoint_alignment=config.get("checkpoint_alignment", 0),
+            held_behind=kv.unsettled_tokens,
+        )
     native.kv = kv
     return native
 
@@ -157,6 +172,7 @@ def _set_limits(limits: "_native.StepLimits", case: Case, profile: EngineProfile
     config, resolved = case["config"], case["resolved"]
     limits.adaptive_threshold = config.get("long_prefill_token_threshold_adaptive", False)
     limits.max_num_active_seqs = config.get("max_num_active_seqs", 0)
+    limits.max_loras = config.get("max_loras", 0)
     limits.paces_itself = profile.schedules_by("paces_itself")
     limits.pads_hits = profile.schedules_by("pads_hits")
     limits.prefill_schedule_interval = config.get("prefill_schedule_interval", 1)
@@ -174,6 +190,7 @@ def speculation(case: Case) -> "_native.SpeculationConfig":
     resolved = case["resolved"]
     native = _native.SpeculationConfig()
     native.tokens, native.lookahead = resolved["num_spec_tokens"], resolved["num_lookahead_tokens"]
+    native.prompt_lookahead = resolved.get("num_prefill_lookahead_tokens", 0)
     native.tokens_by_sequences = resolved.get("tokens_by_sequences", [])
     acceptance = _native.Acceptance()
     acceptance.chance = case.get("acceptance", [1 << 53] * case.get("accepted_draft_tokens", 0))

@@ -35,7 +35,36 @@ def random_case(seed: int, num_requests: int) -> Case:
         _windows(rng, config, min(most, longest) + 8 + drafts)
     if rng.random() < 0.3:
         config["ends_with_stop_token"] = True
+    rng = np.random.default_rng([seed, 33])  # apart, so that each seed's other options stay
+    if config.get("speculative", {}).get("method") == "eagle" and rng.random() < 0.4:
+        config["speculative"]["num_nextn_predict_layers"] = int(rng.integers(2, 5))
+    if rng.random() < 0.2:
+        config["max_loras"] = int(rng.choice([1, 2, 4]))
+        for request in requests:
+            request["lora"] = int(rng.integers(0, 2 + config["max_loras"]))
+    if config["enable_prefix_caching"] and "kv_windows" in config:
+        _cached_states(rng, config)
+        _retention(rng, config)
     return case
+
+
+def _cached_states(rng: np.random.Generator, config: dict[str, Any]) -> None:
+    """States in the prefix cache, of which each takes a block at the end of every step."""
+    if "speculative" in config or rng.random() < 0.5:
+        return
+    windows, number = config["kv_windows"], int(rng.integers(1, 4))
+    if 0 in windows and rng.random() < 0.5:
+        windows = [0]
+    config["kv_windows"] = [*windows, *[-1] * number]
+    config["num_gpu_blocks"] += 4 * number * config.get("pipeline_parallel_size", 1)
+    if rng.random() < 0.6:
+        config["checkpoint_alignment"] = int(rng.choice([1, 4, 64]))
+
+
+def _retention(rng: np.random.Generator, config: dict[str, Any]) -> None:
+    """Where cached prefixes of layers with a window or a state end, in releases that say so."""
+    interval = int(rng.choice([-1, 0, 0, 0, 2, 5, 20])) * config["block_size"]
+    config["prefix_cache_retention_interval"] = max(-1, interval)
 
 
 def _windows(rng: np.random.Generator, config: dict[str, Any], slots: int) -> None:

@@ -33,6 +33,7 @@ class _Request(msgspec.Struct):
     priority: Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)] = 0
     cancel_after: _Seconds | None = None
     cancel_after_tokens: _Count = 0
+    lora: _Count = 0
 
 
 class _Config(msgspec.Struct):
@@ -50,6 +51,8 @@ class _Config(msgspec.Struct):
     prefill_schedule_interval: Annotated[int, Meta(ge=1, le=1 << 20)] = 1
     policy: str = "fcfs"
     kv_windows: list[Annotated[int, Meta(ge=-1, le=1 << 24)]] = []
+    max_loras: _Count = 0
+    checkpoint_alignment: Annotated[int, Meta(ge=0, le=1 << 24)] = 0
 
 
 class _Resolved(msgspec.Struct):
@@ -62,6 +65,8 @@ class _Resolved(msgspec.Struct):
     use_v2_model_runner: bool = False
     use_eagle: bool = False
     tokens_by_sequences: list[_Count] = []
+    prefix_cache_retention_interval: Annotated[int, Meta(ge=-1, le=1 << 30)] = -1
+    num_prefill_lookahead_tokens: _Count = 0
 
 
 class _Step(msgspec.Struct):

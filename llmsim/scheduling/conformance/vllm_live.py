@@ -13,8 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from llmsim.config.engine.profile import PROVEN, nearest_profile
+from llmsim.config.engine.profile import PROVEN, load_profile, nearest_profile
 from llmsim.config.errors import InputError
+from llmsim.model.memory.hybrid_groups import KEEPS_STATE
 from llmsim.scheduling.base import Emitted, ScheduledItem
 from llmsim.scheduling.conformance.cases import (
     Case,
@@ -79,6 +80,8 @@ def resolve(case: Case) -> tuple[Any, Any]:
         "watermark": config.get("watermark", 0.0),
         "scheduler_reserve_full_isl": config.get("scheduler_reserve_full_isl", True),
     }
+    if "max_loras" in config:
+        options |= {"enable_lora": True, "max_loras": config["max_loras"]}
     prepare_runner(config.get("use_v2_model_runner", False))
     with tempfile.TemporaryDirectory() as folder:
         options["model"] = write_model(Path(folder), config["max_model_len"])
@@ -98,7 +101,11 @@ def resolve(case: Case) -> tuple[Any, Any]:
         # Asked for with the other options, it would want an executor with as many workers.
         vllm_config.parallel_config.pipeline_parallel_size = config.get("pipeline_parallel_size", 1)
         return vllm_config, _scheduler(
-            vllm_config, config["num_gpu_blocks"], config.get("kv_windows", [0])
+            vllm_config,
+            config["num_gpu_blocks"],
+            config.get("kv_windows", [0]),
+            config.get("prefix_cache_retention_interval", -1),
+            config.get("checkpoint_alignment", 0),
         )
 
 
@@ -106,18 +113,31 @@ def _configured(options: dict[str, Any], config: dict[str, Any]) -> Any:
     from vllm.engine.arg_utils import EngineArgs
     from vllm.usage.usage_lib import UsageContext
 
-    if "speculative" in config:
-        model = {} if config["speculative"]["method"] == "ngram" else {"model": options["model"]}
-        options["speculative_config"] = {**config["speculative"], **model}
+    asked = dict(config.get("speculative", {}))
+    modules = asked.pop(_MODULES, 1)
+    if asked:
+        model = {} if asked["method"] == "ngram" else {"model": options["model"]}
+        options["speculative_config"] = {**asked, **model}
     try:
-        return EngineArgs(**options).create_engine_config(UsageContext.OPENAI_API_SERVER)
+        made = EngineArgs(**options).create_engine_config(UsageContext.OPENAI_API_SERVER)
     except (ValueError, TypeError, NotImplementedError) as error:
         raise InputError(
             f"vLLM {installed_version()} refuses the options {config}: {error}"
         ) from None
+    if modules > 1 and hasattr(made, "num_prefill_lookahead_tokens"):  # 0.33
+        # The small model has no such head, of which the scheduler only asks for this number.
+        made.speculative_config.method = "mtp"
+        setattr(made.speculative_config.draft_model_config.hf_config, _MODULES, modules)
+    return made
 
 
-def _scheduler(vllm_config: Any, num_blocks: int, windows: Sequence[int]) -> Any:
+_MODULES = "num_nextn_predict_layers"
+"""Modules of a head for multi-token prediction, as the configuration of a model says it."""
+
+
+def _scheduler(
+    vllm_config: Any, num_blocks: int, windows: Sequence[int], retention: int, alignment: int
+) -> Any:
     """vLLM's scheduler with a table of blocks for each window (`model.memory.hybrid_groups`), of
     one layer each.
     """
@@ -125,11 +145,15 @@ def _scheduler(vllm_config: Any, num_blocks: int, windows: Sequence[int]) -> Any
     from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
     from vllm.v1.structured_output import StructuredOutputManager
 
+    if vllm_config.cache_config.enable_prefix_caching and min(windows) < 0:
+        vllm_config.cache_config.mamba_cache_mode = "align"
     groups = [
-        KVCacheGroupSpec([f"layer.{i}"], layer_spec(vllm_config, window))
+        KVCacheGroupSpec([f"layer.{i}"], layer_spec(vllm_config, window, alignment))
         for i, window in enumerate(windows)
     ]
     kv_config = KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=groups)
+    if retention >= 0 and hasattr(kv_config, "prefix_cache_retention_interval"):
+        kv_config.prefix_cache_retention_interval = retention
     block_size, hash_block_size = resolve_kv_cache_block_sizes(kv_config, vllm_config)
     return vllm_config.scheduler_config.get_scheduler_cls()(
         vllm_config=vllm_config,
@@ -141,9 +165,9 @@ def _scheduler(vllm_config: Any, num_blocks: int, windows: Sequence[int]) -> Any
     )
 
 
-def layer_spec(vllm_config: Any, window: int) -> Any:
+def layer_spec(vllm_config: Any, window: int, alignment: int = 0) -> Any:
     """What vLLM's cache is told of a layer that sees so many tokens, everything (0), or a state
-    (-1).
+    (-1), which its kernel also leaves inside a chunk at multiples of `alignment` tokens.
     """
     from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, SlidingWindowSpec
 
@@ -151,16 +175,23 @@ def layer_spec(vllm_config: Any, window: int) -> Any:
     if window < 0:
         page = layer_spec(vllm_config, 0).page_size_bytes
         one = {"shapes": ((1,),), "dtypes": (model.dtype,), "page_size_padded": page}
-        return MambaSpec(block_size=model.max_model_len, **one)
+        if vllm_config.cache_config.mamba_cache_mode != "align":
+            return MambaSpec(block_size=model.max_model_len, **one)
+        if alignment:
+            one |= {"num_prefill_checkpoint_blocks": 1, "prefill_checkpoint_alignment": alignment}
+        size = vllm_config.cache_config.block_size
+        return MambaSpec(block_size=size, mamba_cache_mode="align", **one)
     sizes = {
         "block_size": vllm_config.cache_config.block_size,
         "num_kv_heads": model.get_num_kv_heads(parallel),
         "head_size": model.get_head_size(),
         "dtype": model.dtype,
     }
-    return (
-        SlidingWindowSpec(**sizes, sliding_window=window) if window else FullAttentionSpec(**sizes)
-    )
+    if not window:
+        return FullAttentionSpec(**sizes)
+    behind = max(0, getattr(vllm_config, "num_prefill_lookahead_tokens", 0) - 1)
+    more = {"extra_retained_tokens": behind} if behind else {}
+    return SlidingWindowSpec(**sizes, sliding_window=window, **more)
 
 
 def resolved_part(vllm_config: Any, scheduler: Any) -> Case:
@@ -175,11 +206,19 @@ def resolved_part(vllm_config: Any, scheduler: Any) -> Case:
         "tokens_by_sequences": scheduler.dynamic_sd_lookup or [],
         "use_eagle": scheduler.use_eagle,
         "num_hash_lookahead_tokens": getattr(vllm_config, "num_hash_lookahead_tokens", 0),
+        "num_prefill_lookahead_tokens": getattr(vllm_config, "num_prefill_lookahead_tokens", 0),
         "reserve_full_isl": scheduler.scheduler_reserve_full_isl,
         "watermark": vllm_config.scheduler_config.watermark,
         "draft_slots": 0 if drafts is None else drafts.max_num_new_slots_for_drafting,
         "engine_profile": engine_profile_of(installed_version() or "none"),
+        "prefix_cache_retention_interval": _retention(scheduler.kv_cache_config),
     }
+
+
+def _retention(kv_config: Any) -> int:
+    """As our option; releases before 0.33 have none."""
+    interval = getattr(kv_config, "prefix_cache_retention_interval", None)
+    return -1 if interval is None else int(interval)
 
 
 @dataclass(frozen=True)
@@ -195,6 +234,8 @@ class LiveRequest:
     priority: int
     prompt: Callable[[], list[int]]
     output: Callable[[int], int]
+    lora: int = 0
+    """The adapter's number; 0: none."""
     stops: bool = False
     """The answer ends with its last token, as with the end of a text, and not because no more was
     asked for.
@@ -243,6 +284,7 @@ class VllmScheduler:
                 arrival_time=one.arrival_s,
                 priority=one.priority,
                 block_hasher=self._hasher,
+                lora_request=_adapter(one.lora),
             )
         )
 
@@ -337,6 +379,14 @@ class VllmScheduler:
         return running, waiting, self._scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
 
 
+def _adapter(number: int) -> Any:
+    if number == 0:
+        return None
+    from vllm.lora.request import LoRARequest
+
+    return LoRARequest(f"adapter-{number}", number, "nowhere")
+
+
 def _block_hasher(vllm_config: Any) -> Callable[..., Any] | None:
     if not vllm_config.cache_config.enable_prefix_caching:
         return None
@@ -352,8 +402,23 @@ def _block_hasher(vllm_config: Any) -> Callable[..., Any] | None:
     return hasher
 
 
+def _without_what_it_lacks(case: Case) -> Case:
+    """The case for a release of whose rules we know no cached states or slots of adapters: without
+    these.
+    """
+    profile = load_profile(engine_profile_of(installed_version() or "none"))
+    config = dict(case["config"])
+    if not profile.schedules_by("counts_running_loras") and config.pop("max_loras", 0):
+        case = {**case, "requests": [one | {"lora": 0} for one in case["requests"]]}
+    cached = config["enable_prefix_caching"] and "kv_windows" in config
+    if cached and not profile.schedules_by("caches_states"):
+        config["kv_windows"] = [one for one in config["kv_windows"] if one != KEEPS_STATE]
+    return {**case, "config": config}
+
+
 def live_case(case: Case) -> tuple[Case, VllmScheduler]:
     """A case with its `resolved` part filled in by vLLM, and vLLM's scheduler ready to run it."""
+    case = _without_what_it_lacks(case)
     vllm_config, scheduler = resolve(case)
     case = {**case, "resolved": resolved_part(vllm_config, scheduler)}
     requests = [_live_request(case, i) for i in by_arrival(case)]
@@ -369,6 +434,7 @@ def _live_request(case: Case, index: int) -> LiveRequest:
         input_tokens=sum(length for _, length in data["segments"]),
         output_tokens=data["output_len"],
         priority=data.get("priority", 0),
+        lora=data.get("lora", 0),
         prompt=partial(prompt_tokens, data),
         output=partial(output_token, index),
         stops=case["config"].get("ends_with_stop_token", False),

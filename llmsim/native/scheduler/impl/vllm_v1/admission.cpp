@@ -9,8 +9,16 @@ namespace llmsim {
 
 void VllmV1::schedule_waiting(Ps now, Batch& batch, StepBudget& budget) {
   parked_.rewind();
+  loras_.clear();
+  if (config_.rules.counts_running_loras) {
+    for (const RequestId request : running_) note_lora(request);
+  } else {
+    for (const Item& item : batch.items) note_lora(item.request);
+  }
   while (budget.left() > 0 && num_running() < most_running_) {
-    while (!waiting_.empty() && awaits_output(waiting_.front(now))) waiting_.pass_over(now);
+    while (!waiting_.empty() &&
+           (awaits_output(waiting_.front(now)) || lacks_slot(waiting_.front(now))))
+      waiting_.pass_over(now);
     const RequestId arrived = parked_.next();
     if (arrived < 0 && waiting_.empty()) return;
     // Where nothing runs and nothing more will arrive, only what is parked holds blocks.
@@ -32,7 +40,10 @@ void VllmV1::schedule_waiting(Ps now, Batch& batch, StepBudget& budget) {
       if (!stands_still) return;
       parked_.skip();  // one of them has room: each left enough for those that were parked before
     }
-    if (admission == Admission::kScheduled) budget.take(batch.items.back().tokens);
+    if (admission == Admission::kPassedOver) waiting_.pass_over(now);
+    if (admission != Admission::kScheduled) continue;
+    budget.take(batch.items.back().tokens);
+    note_lora(batch.items.back().request);
   }
 }
 
@@ -203,8 +214,11 @@ VllmV1::Admission VllmV1::admit(Ps now, RequestId request, std::int32_t budget, 
   const std::int32_t cached = std::max(hit + recalled, brought);
   if (defers_prompts_ && !(config_.rules.admits_last_token && cached >= s.num_tokens - 1))
     return Admission::kNoRoom;
-  const std::int32_t tokens = first_tokens(s, cached, budget);
-  if (tokens == 0) return Admission::kNoRoom;
+  const std::int32_t most =
+      kv_.cut(request, s, cached, first_tokens(s, cached, budget), most_of_prompt());
+  if (most == 0) return Admission::kNoRoom;
+  const std::int32_t tokens = leave_lookahead(s, cached, most);
+  if (tokens == 0) return Admission::kPassedOver;
   const std::int32_t spare = spare_blocks();
   const std::int32_t whole = s.num_tokens + (alone ? config_.speculation.lookahead : 0);
   if ((config_.reserve_full_isl || alone) && !kv_.fits_whole(s, whole, hits_, spare))

@@ -36,6 +36,8 @@ VllmV1::VllmV1(const SchedulerConfig& config, SequenceTable& sequences, RequestL
     throw std::invalid_argument("steps of " + std::to_string(config.max_num_scheduled_tokens) +
                                 " tokens, but windows are to hold those of " +
                                 std::to_string(config.kv.tables.step_tokens));
+  if (config.kv.tables.states.on && config.speculation.on())
+    throw std::invalid_argument("cached states do not go with drafts");
   if (config.speculation.on()) log_.drafts.resize(sequences.size());
   if (config.ranking == nullptr) return;
   ranker_ = std::make_unique<Ranker>(config.ranking, config.sessions, sequences);
@@ -75,6 +77,7 @@ Limits VllmV1::limits() const {
 void VllmV1::schedule(Ps now, Batch& batch) {
   batch.clear();
   ++calls_;
+  kv_.begin_step();
   some_run_ = some_prompts_run_ = some_prompts_start_ = false;
   StepBudget budget(config_.max_num_scheduled_tokens, config_.limits);
   prompt_cap_ =
@@ -160,7 +163,9 @@ bool VllmV1::schedule_running(Batch& batch, StepBudget& budget, Only only) {
     if (only != Only::kAll && prefilling(s) != (only == Only::kPrefills)) continue;
     if (config_.decode_interval > 1 && calls_ < s.next_decode_call) continue;
     if (defers_prompts_ && s.in_prompt) continue;
-    const std::int32_t tokens = tokens_wanted(request, s, budget.left());
+    const std::int32_t wanted = tokens_wanted(request, s, budget.left());
+    const std::int32_t tokens = leave_lookahead(
+        s, s.num_computed, kv_.cut(request, s, s.num_computed, wanted, most_of_prompt()));
     if (tokens <= 0) continue;
     const std::int32_t slots = s.num_computed + tokens + config_.speculation.lookahead;
     if (!kv_.grow(request, s, slots) &&
@@ -199,7 +204,7 @@ void VllmV1::run(RequestId request, std::int32_t tokens, Batch& batch) {
 // what it had computed when this step began.
 void VllmV1::calm(RequestId request, Sequence& s, std::int32_t before) const {
   const std::int32_t longest = config_.kv.max_model_len - 1;
-  const KvCache::Kept kept = kv_.kept(s, before);
+  const KvCache::Kept kept = kv_.kept(request, s, before);
   s.fast_until_tokens = std::min(
       {s.prompt_tokens + sequences_.max_tokens(request) - 1, longest, kv_.next_key(s), kept.known});
   s.fast_computed = std::min({longest, kv_.slots(s), kept.computed});

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "kv/kv_cache.h"
@@ -76,6 +77,20 @@ class VllmV1 final : public Scheduler,
   bool take_turn(Ps now, std::size_t place, Batch& batch, StepBudget& budget);
   bool continue_turn(Ps now, std::size_t place, Batch& batch, StepBudget& budget);
   std::int32_t tokens_of_turn(RequestId request, std::int32_t budget) const;
+  // `tokens` behind `computed` ones, or fewer, so that what is cut off of a prompt is as long as
+  // its drafter reads ahead.
+  std::int32_t leave_lookahead(const Sequence& s, std::int32_t computed,
+                               std::int32_t tokens) const {
+    const std::int32_t rest = s.num_tokens - computed - tokens,
+                       ahead = config_.speculation.prompt_lookahead;
+    return rest > 0 && rest < ahead ? std::max(0, tokens - (ahead - rest)) : tokens;
+  }
+  // Of a prompt in one step.
+  std::int32_t most_of_prompt() const {
+    const std::int32_t threshold = config_.limits.long_prefill_token_threshold;
+    return threshold > 0 ? std::min(threshold, config_.max_num_scheduled_tokens)
+                         : config_.max_num_scheduled_tokens;
+  }
   bool start_turn(Ps now, std::size_t place, Batch& batch, StepBudget& budget);
   // Takes the blocks of requests behind `place`, the last one first, until `blocks` are free;
   // false, with nothing changed, where they do not hold enough.
@@ -89,7 +104,7 @@ class VllmV1 final : public Scheduler,
   bool schedule_running(Batch& batch, StepBudget& budget, Only only = Only::kAll);
   void schedule_waiting(Ps now, Batch& batch, StepBudget& budget);
   // kNoRoom: nobody behind it may run either.
-  enum class Admission : std::uint8_t { kNoRoom, kParked, kScheduled };
+  enum class Admission : std::uint8_t { kNoRoom, kPassedOver, kParked, kScheduled };
   Admission admit(Ps now, RequestId request, std::int32_t budget, Batch& batch, bool alone);
   std::int32_t cached_tokens(RequestId request);
   Admission reserve(Ps now, RequestId request);
@@ -145,6 +160,16 @@ class VllmV1 final : public Scheduler,
            s.status == static_cast<std::uint8_t>(Status::kWaiting);
   }
   // Steps in flight still have tokens for a request that lost its blocks.
+  // Its LoRA would be one more than fit into a step.
+  bool lacks_slot(RequestId request) const {
+    const std::int32_t most = config_.limits.max_loras, adapter = sequences_[request].adapter;
+    return most > 0 && adapter > 0 && static_cast<std::int32_t>(loras_.size()) >= most &&
+           !loras_.contains(adapter);
+  }
+  void note_lora(RequestId request) {
+    const std::int32_t adapter = sequences_[request].adapter;
+    if (config_.limits.max_loras > 0 && adapter > 0) loras_.insert(adapter);
+  }
   bool awaits_output(RequestId request) const {
     return config_.rules.awaits_output && !config_.kv_producer && sequences_[request].stale > 0;
   }
@@ -182,6 +207,7 @@ class VllmV1 final : public Scheduler,
   std::int64_t steps_ =
       0;  // with work since the last one without; a lock-step group sets it to its own
   std::vector<Reserved> reserved_;           // by the last build
+  std::unordered_set<std::int32_t> loras_;   // of this step
   std::vector<RequestId> partly_prefilled_;  // parked or running, where requests can be parked
   PendingReleases leaving_;
   DeferredFrees late_;

@@ -1,0 +1,58 @@
+// Which states of linear attention and Mamba layers the prefix cache keeps, and where prompts are
+// cut for them (vLLM 0.33's Mamba manager in its mode "align").
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+
+#include "request/sequence_table.h"
+
+namespace llmsim {
+
+struct CachedStatesConfig {
+  bool on = false;
+  // The kernel also leaves the last whole block's state inside the last chunk of a prompt, if that
+  // is a multiple of so many tokens behind the chunk's beginning; 0: it does not.
+  std::int32_t checkpoint_alignment = 0;
+};
+
+// A state is kept at the end of a block, and a chunk leaves one where it ends.
+class CachedStates {
+ public:
+  CachedStates(const CachedStatesConfig& config, std::int32_t block_size, std::int32_t retention)
+      : config_(config), block_size_(block_size), retention_(retention) {}
+
+  bool on() const { return config_.on; }
+  // Tokens of a chunk that would begin behind `start` tokens and be `tokens` long, of at most
+  // `most`. `junction`: where a shared prefix ends of which no state is kept yet; 0: nowhere.
+  std::int32_t cut(const Sequence& s, std::int32_t start, std::int32_t tokens, std::int32_t most,
+                   std::int32_t junction) const;
+  // Whether a step from `start` to `end` leaves two states: its own, and that of the last block
+  // before it.
+  bool leaves_two(const Sequence& s, std::int32_t start, std::int32_t end) const {
+    return saves_inside(start, end, retention_ == 0 ? prefill_end(s) : 0, before(end));
+  }
+  // Most states of a sequence that are held at once.
+  std::int32_t most() const { return config_.checkpoint_alignment > 0 ? 3 : 2; }
+  // Blocks in front of the one that holds the state behind so many tokens.
+  std::int32_t outlived(std::int32_t tokens) const { return std::max(0, tokens - 1) / block_size_; }
+  // Whether the state at the end of a block is worth keeping; `ends`: of prefixes, in blocks.
+  bool kept(std::int32_t block, std::span<const std::int32_t> ends) const;
+
+ private:
+  static std::int32_t prefill_end(const Sequence& s) {
+    return std::max(s.prompt_tokens, s.num_tokens - 1);
+  }
+  // The last block's end before the last of so many tokens, which is always computed again.
+  std::int32_t before(std::int32_t tokens) const {
+    return std::max(0, tokens - 1) / block_size_ * block_size_;
+  }
+  bool saves_inside(std::int32_t start, std::int32_t end, std::int32_t least_end,
+                    std::int32_t at) const;
+
+  CachedStatesConfig config_;
+  std::int32_t block_size_, retention_;
+};
+
+}  // namespace llmsim
