@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 
 from llmsim.search.journal import Trial
-from llmsim.search.space import Bound, Point, Space
+from llmsim.search.space import REQUESTS, Bound, Point, Space
 from llmsim.search.templates import DEPLOYMENT
 
-REQUESTS = "--num-reqs"
 EXACT = ("devices", "cost.price_per_hour")
 """Figures that are the same for any number of requests."""
 BLOCK = 512
@@ -45,7 +44,8 @@ def near(space: Space, trials: Sequence[Trial], margin: float) -> list[int]:
     """Indices of the trials that may be on a front when they run with more requests.
 
     A trial stays if it misses no requirement by more than the margin, and if no other trial of its
-    architecture is better by the margin in all that is wanted. A run that failed stays.
+    architecture that may stay is better by the margin in all that is wanted. A run that failed
+    stays.
     """
     kept = {i for i, one in enumerate(trials) if one.state == "failed"}
     fronts: dict[str, list[int]] = {}
@@ -58,6 +58,34 @@ def near(space: Space, trials: Sequence[Trial], margin: float) -> list[int]:
         costs = np.array([_costs(space, trials[i]) for i in indices])
         kept |= {indices[at] for at in _unbeaten(costs, margins)}
     return sorted(kept)
+
+
+def needed_margin(space: Space, trials: Sequence[Trial], at: int) -> float:
+    """The smallest margin, to a thousandth, with which a trial stays for the next rung."""
+    architecture = architecture_of(space, trials[at].point)
+    rivals = [
+        one
+        for one in trials
+        if one.state in ("feasible", "short") and architecture_of(space, one.point) == architecture
+    ]
+    costs = np.array([_costs(space, one) for one in rivals]).reshape(-1, len(space.objectives))
+    mine = np.array(_costs(space, trials[at]))
+    exact = np.array([name in EXACT for name, _ in space.objectives])
+
+    def stays(margin: float) -> bool:
+        if not _nearly_meets(space, trials[at].values, margin):
+            return False
+        meets = np.array([_nearly_meets(space, one.values, margin) for one in rivals], bool)
+        within = np.all(costs + np.where(exact, 0.0, np.log1p(margin)) <= mine, axis=1)
+        return not np.any(meets & within & np.any(costs < mine, axis=1))
+
+    low, high = 0.0, 1.0
+    while not stays(high):
+        low, high = high, 2 * high
+    while high - low > 1e-3:
+        middle = (low + high) / 2
+        low, high = (low, middle) if stays(middle) else (middle, high)
+    return high
 
 
 def architecture_of(space: Space, point: Point) -> str:

@@ -34,6 +34,8 @@ are the user's.
 OPTION = re.compile(r"--[A-Za-z0-9][A-Za-z0-9_-]*")
 """How an option is written, without its value."""
 
+REQUESTS = "--num-reqs"
+"""The option with which the rungs of a search run fewer requests."""
 MOST = 1e15
 """Largest number of a range."""
 Point = Mapping[str, Any]
@@ -65,7 +67,7 @@ class Halving(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     requests: list[int]
     """Requests of each rung, ascending."""
-    margin: float = 0.2
+    margin: float = 0.3
     """A point stays while no other is better by this share in all that is wanted."""
 
 

@@ -5,6 +5,7 @@ import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import chain, groupby
 from pathlib import Path
 
 from llmsim.config.code_identity import code_hash
@@ -28,7 +29,8 @@ from llmsim.search.point import (
     Ended,
     died,
 )
-from llmsim.search.space import Point, bounds_of
+from llmsim.search.rates import RATE
+from llmsim.search.space import REQUESTS, Point, bounds_of
 from llmsim.sizing.workers import WorkerDied, Workers
 
 INTERRUPTED = (-signal.SIGINT, -signal.SIGTERM)
@@ -58,14 +60,16 @@ class Trials:
     def of(self, points: Sequence[Point]) -> list[Trial]:
         """The trials of points, in their order; those that are not known are run, some at a time.
 
-        A run that failed is run once more, alone: what lacked memory beside others may have enough
-        of it then.
+        Neighbours that differ in the rate and the number of requests alone are run one after the
+        other by one thread, so that their cluster is compiled in one process. A run that failed is
+        run once more, alone: what lacked memory beside others may have enough of it then.
         """
         wanted = {key_of(point): point for point in points if key_of(point) not in self._found}
+        alike = [list(found) for _, found in groupby(wanted.values(), _compiled_alike)]
         pool = ThreadPoolExecutor(self._workers.jobs)
         failed: list[Point] = []
         try:
-            for trial in pool.map(self._trial, wanted.values()):
+            for trial in chain.from_iterable(pool.map(self._trials, alike)):
                 if trial.state == "failed":
                     failed.append(trial.point)
                 else:
@@ -97,6 +101,9 @@ class Trials:
     def known(self) -> int:
         """How many points have an answer of this call or of an earlier one."""
         return sum(trial.state != "failed" for trial in self._found.values())
+
+    def _trials(self, points: Sequence[Point]) -> list[Trial]:
+        return [self._trial(point) for point in points]
 
     def _trial(self, point: Point) -> Trial:
         """The journal's answer, or a run's."""
@@ -182,6 +189,11 @@ class Trials:
             return Trial(point, "infeasible", reason, found, folder)
         reason = ended.said if ended.capacity_rps == 0 else shortfall(space.file.require, found)
         return Trial(point, "short" if reason else "feasible", reason, found, folder)
+
+
+def _compiled_alike(point: Point) -> str:
+    """Equal for points whose clusters are compiled alike."""
+    return key_of({name: value for name, value in point.items() if name not in (RATE, REQUESTS)})
 
 
 def _folder_of(point: Point) -> str:

@@ -38,7 +38,7 @@ FILE: Json = {
     "maximise": ["output_throughput"],
     "minimise": ["p95_tpot_ms"],
     "require": {"p95_ttft_ms": {"at_most": 300}},
-    "halving": {"requests": [40, 160]},
+    "halving": {"requests": [40, 160], "margin": 0.2},
 }
 
 

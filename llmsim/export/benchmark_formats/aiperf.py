@@ -15,7 +15,7 @@ from llmsim.export.benchmark_formats.tables import (
     needs_requests,
 )
 
-SCHEMA_VERSION = "1.1"
+SCHEMA_VERSION = "1.4"
 PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99)
 
 
@@ -37,6 +37,14 @@ def aiperf_summary(tables: RunTables) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "aiperf_version": f"llmsim {tables.version}",
         "benchmark_id": f"llmsim-{tables.seed}",
+        "run_info": {
+            "benchmark_id": f"llmsim-{tables.seed}",
+            "random_seed": tables.seed,
+            "trial": 0,
+            "variation_label": "base",
+            "variation_index": 0,
+            "variation_values": {},
+        },
         **metrics,
         **blocks,
         "was_cancelled": bool(summary["interrupted"]),

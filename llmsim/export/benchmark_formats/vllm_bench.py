@@ -50,6 +50,7 @@ def vllm_bench(tables: RunTables) -> dict[str, Any]:
         "itls": tables.itl_lists(PS_PER_S),
         "latencies": seconds(tables.ps("e2el_ps")).tolist(),
         "start_times": seconds(arrival).tolist(),
+        "queue_times": [0.0] * count,
         "generated_texts": [""] * count,
         "errors": [""] * count,
     }
