@@ -1,6 +1,6 @@
 """Lowers a deployment: its groups, what they share, and what they do together."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from llmsim import _native
@@ -79,7 +79,7 @@ def lower(
     domains = domains_of(deployment, groups, lockstep_groups)
     shared = _shared(deployment, groups, domains, options, routes)
     notes += [*account.notes, *transfer_notes(deployment, groups)]
-    notes += unshared_notes(deployment, domains, routes, tiers=options.tiers)
+    notes += unshared_notes(deployment, domains, routes, shared.met, tiers=options.tiers)
     notes += shared.notes
     lockstep_groups = tuple(
         replace(one, ports=shared.ports.get(one.groups, ())) for one in lockstep_groups
@@ -222,6 +222,8 @@ class _Shared:
     notes: tuple[str, ...] = ()
     ports: "Mapping[tuple[int, ...], tuple[_native.SharedPort, ...]]" = field(default_factory=dict)
     """Of attention and FFN groups that run their layers together, those that others use, too."""
+    met: Collection[Domain] = ()
+    """Domains whose collectives share links with others."""
 
 
 def _shared(
@@ -273,7 +275,7 @@ def _shared(
         )
         for role, taken in ports.items()
     }
-    return _Shared(network, kv_transfers, contended, notes, native)
+    return _Shared(network, kv_transfers, contended, notes, native, tuple(met))
 
 
 def _lower_in_place(

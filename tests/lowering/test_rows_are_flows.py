@@ -60,10 +60,11 @@ def test_flows_load_links_as_the_price_says(
     assert ports.even(op.rows, Busiest(to_rank, to_node)).rank[0] == pytest.approx(seconds)
 
 
-def two_domains(folder: Path, groups: int) -> dict[str, Any]:
+def two_domains(folder: Path, groups: int, **keys: Any) -> dict[str, Any]:
     """Pairs of ranks on both sides of the cable between two leaves; each pair is a domain."""
     path = model(folder, experts=8)
-    document = cluster(path, members=2 * groups, dp_group="a", all2all_backend=STRAIGHT)
+    keys = {"all2all_backend": STRAIGHT} | keys
+    document = cluster(path, members=2 * groups, dp_group="a", **keys)
     node = document["nodes"][0]
     node["instances"] = [
         {**one, "dp_group": f"domain{at // 2}", "topology_devices": [at // 2 + 2 * (at % 2)]}
@@ -91,3 +92,12 @@ def test_a_domain_without_company_takes_its_time_alone(tmp_path: Path) -> None:
     alone, beside = (run(two_domains(tmp_path, count), trace=trace) for count in (1, 2))
     assert alone.requests.finish_ps == beside.requests.finish_ps
     assert not beside.counters["communication_lost_ps"].any()
+
+
+def test_exchanges_without_flows_are_named(tmp_path: Path) -> None:
+    """Broadcasts in turn have no flows on a topology; the sums that follow them meet others."""
+    words = "dispatch: these exchanges take their own times, whatever other groups are on the same"
+    notes = lowered(two_domains(tmp_path, 2, all2all_backend="naive")).notes
+    assert [words in note for note in notes].count(True) == 1
+    for document in (two_domains(tmp_path, 2), two_domains(tmp_path, 1, all2all_backend="naive")):
+        assert not any("their own times" in note for note in lowered(document).notes)

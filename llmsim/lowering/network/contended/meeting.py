@@ -101,27 +101,31 @@ def contention_notes(met: Collection[Domain], *, exact: bool) -> tuple[str, ...]
 
 
 def unshared_notes(
-    deployment: Deployment, domains: Sequence[Domain], routes: Routes | None, *, tiers: bool
+    deployment: Deployment,
+    domains: Sequence[Domain],
+    routes: Routes | None,
+    met: Collection[Domain],
+    *,
+    tiers: bool,
 ) -> tuple[str, ...]:
-    """Names the collectives between members that KV on the same links does not slow, and that do
-    not slow it.
+    """Names the collectives between members that other traffic on the same links does not slow, and
+    that do not slow it: KV, or other groups, which those of `met` share links with.
     """
-    names: dict[str, None] = {}
+    names: dict[str, dict[str, None]] = {}
     for domain in domains:
-        if not domain.in_lockstep or not (tiers or domain.takes_part_in_pd):
+        beside = "KV is" if tiers or domain.takes_part_in_pd else "other groups are"
+        if not domain.in_lockstep or not (beside == "KV is" or domain in met):
             continue
         shapes = flows.stand_ins(deployment, domain.members, on_topology=routes is not None)
         ops = [op for op in flows.collectives_of(domain) if op.among != "tp"]
         where = placed_domain(deployment, domain, routes)
-        alone = (op.name for op in ops if flows.kind_of(op, shapes, where) is None)
-        names |= dict.fromkeys(alone)
-    if not names:
-        return ()
-    return (
-        (
-            f"{', '.join(names)}: these exchanges take their own times, whatever KV is on the same "
-            "links"
-        ),
+        alone = [op.name for op in ops if flows.kind_of(op, shapes, where) is None]
+        names.setdefault(beside, {}).update(dict.fromkeys(alone))
+    return tuple(
+        f"{', '.join(alone)}: these exchanges take their own times, whatever {beside} on the same "
+        "links"
+        for beside, alone in names.items()
+        if alone
     )
 
 
