@@ -82,6 +82,18 @@ def test_wrong_choices_are_found_before_the_run(
     assert not (tmp_path / "g").exists() or not any((tmp_path / "g").iterdir())
 
 
+def test_attention_and_ffn_apart_have_no_graphs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    apart = ["--cluster-config", str(ROOT / "cluster_config" / "h100_qwen3_235b_afd.json")]
+    given = [*apart, "--dataset", "synthetic:n=2,rate=5,input=40,output=3,seed=1"]
+    step = ["graph", "step", "--group", "1", "--graph", str(tmp_path / "x.json")]
+    assert main([*step, *given]) == 2
+    assert "runs attention and FFN on devices apart" in capsys.readouterr().err
+    assert main(["run", *given, "--graphs", str(tmp_path / "g")]) == 2
+    assert "runs attention and FFN on devices apart" in capsys.readouterr().err
+
+
 def test_texts_of_choices() -> None:
     assert parse_selection("a:b").folder == Path("a:b")
     chosen = parse_selection("C:/graphs:step=3-5,format=et")

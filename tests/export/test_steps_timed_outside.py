@@ -91,6 +91,26 @@ def test_each_distinct_step_once_with_the_same_schedule(cluster: Path, tmp_path:
     assert " timed 0 of " in note_of(again)
 
 
+def test_three_hundred_requests_on_four_ranks(cluster: Path, tmp_path: Path) -> None:
+    """Each distinct step is timed once, and the schedule is that of a run that times itself."""
+    document = json.loads(cluster.read_text())
+    keys = {"model_name": "meta-llama/Llama-3.2-1B", "num_npus": 4, "tp_size": 4}
+    document["nodes"][0]["instances"][0].update(keys)
+    cluster.write_text(json.dumps(document))
+    trace = "synthetic:n=300,rate=3000,input=fixed:64,output=fixed:5,seed=1"
+    program = stand_in(tmp_path, f'exec "{build_command()}" "$@"')
+    own, there = (run(cluster, one, trace) for one in ("analytical", f"external:{program}"))
+    assert there.summary["completed"] == 300
+    for column in ("tokens", "sequences"):
+        assert list(own.steps[column]) == list(there.steps[column])
+    runs = len((tmp_path / "runs").read_text().split())
+    assert runs == there.summary["network_backend"]["new_steps"] <= len(own.steps)
+    shapes = {tuple(row) for row in own.steps[["tokens", "sequences"]].to_numpy()}
+    assert runs >= len(shapes)
+    later_ps = there.steps["end_ps"] - own.steps["end_ps"]
+    assert later_ps.abs().max() <= 1000 * len(own.steps)
+
+
 @pytest.mark.parametrize("name", ["stages", "cpu_attention_instance", "single_node_cxl_instance"])
 def test_stages_and_memory_beside_the_devices(name: str, cluster: Path, tmp_path: Path) -> None:
     """Batches overlap in stages, and weights are copied ahead, as in a run that times itself."""

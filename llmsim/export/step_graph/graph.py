@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from llmsim.config.errors import NotYetError
 from llmsim.export.step_graph.energy import with_energy
 from llmsim.export.step_graph.nodes import GraphNode, Ranks
 from llmsim.export.step_graph.rows import Item, padded_tokens, rows_of
@@ -134,10 +135,20 @@ class IterationGraph:
         )
 
 
+def refuse_without_graph(lowered: LoweredGroup) -> None:
+    """NotYetError for a group whose steps no graph holds."""
+    if lowered.layout.domain:
+        raise NotYetError(
+            f"group {lowered.info.index} runs attention and FFN on devices apart; this version "
+            "has no graphs of its steps, so choose another group"
+        )
+
+
 def iteration_graph(groups: Sequence[LoweredGroup], group: int, batch: Round) -> IterationGraph:
-    """The graph of the iteration that `group` is part of."""
+    """The graph of the iteration that `group` is part of; NotYetError where there is none."""
     domain = [groups[index] for index in batch.members]
     first = domain[0]
+    refuse_without_graph(first)
     padded = padded_tokens(first, batch.items)
     rows = [
         rows_of(lowered, items, tokens, sum(padded))
