@@ -1235,6 +1235,11 @@ def step_nodes(program: Program, offload: OffloadConfig | None, items: Sequence[
     The nodes of the run's step of that number, from 1, if nothing ran before: (unit, stream, role, operator, execution, lane, ps, end ps, bytes, nodes before) each; of each member its two halves, if they alternate; and what each member counts (`Simulation.activity`). `drafts_after` are each member's, of a drafter that has run so many passes before.
     """
 
+def afd_nodes(config: AfdConfig, programs: Sequence[Program], items: Sequence[Sequence[Sequence[int]]], step: int) -> tuple:
+    """
+    The nodes of the run's step of that number, from 1, of attention and FFN members, if nothing ran before, as `step_nodes` has them; by lane and member, its items and its value of each feature; and what each member counts. `items` of FFN members are none.
+    """
+
 def draft_nodes(drafter: Drafter, items: Sequence[Sequence[int]], drafts_after: int, first_passes: int, next_passes: int) -> list:
     """
     The passes of a drafter at the end of a step: whether it is the first, its items, its value of each feature, ps, and its nodes, as `step_nodes` has them.

@@ -86,13 +86,13 @@ def prepare(options: RunOptions) -> Prepared:
         record_steps=recorded,
     )
     if options.graphs is not None:
-        from llmsim.export.step_graph.graph import refuse_without_graph
+        from llmsim.export.step_graph.graph import refuse_without_steps
         from llmsim.rounds.selection import check_selection
 
         workload, groups = prepared.workload, prepared.lowered.groups
         check_selection(options.graphs, len(groups), len(workload), workload.request_id)
-        for lowered in groups if options.graphs.group is None else [groups[options.graphs.group]]:
-            refuse_without_graph(lowered)
+        if options.graphs.group is not None:
+            refuse_without_steps(groups, options.graphs.group)
         simulation = replace(
             prepared.simulation, record_steps=True, record_rounds=True, record_transfers=True
         )

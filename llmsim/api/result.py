@@ -199,8 +199,7 @@ class Result:
 
         `step` counts the group's steps with work, from 0. Nodes have the attributes of
         docs/reference/graphs.md; times are in microseconds. The run is repeated until the step.
-        Raises InputError where there is no such group or step, NotYetError for attention and FFN
-        on devices apart.
+        Raises InputError where there is no such group or step.
         """
         from llmsim.export.step_graph.formats import to_networkx
         from llmsim.export.step_graph.graph import iteration_graph

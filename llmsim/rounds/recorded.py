@@ -33,6 +33,9 @@ class RecordedSteps:
         self._simulation, self._network = simulation, deployment.network
         self._accounting = deployment.accounting
         self._group, self._members = group, members_of_round(deployment, group)
+        lockstep = next((one for one in deployment.lockstep_groups if group in one.groups), None)
+        self._afd = None if lockstep is None else lockstep.afd
+        self._attention_members = 0 if lockstep is None else lockstep.attention_members
         self._repeats = {
             member: [placed.repeat for placed in deployment.groups[member].placed]
             for member in self._members
@@ -129,6 +132,8 @@ class RecordedSteps:
                 int(steps["end_ps"][place - 1]) if place else 0
                 for steps in self._of_member.values()
             ),
+            self._afd,
+            self._attention_members,
         )
 
     @cached_property

@@ -82,16 +82,19 @@ def test_wrong_choices_are_found_before_the_run(
     assert not (tmp_path / "g").exists() or not any((tmp_path / "g").iterdir())
 
 
-def test_attention_and_ffn_apart_have_no_graphs(
+def test_ffn_groups_are_in_the_graphs_of_attention_groups(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     apart = ["--cluster-config", str(ROOT / "cluster_config" / "h100_qwen3_235b_afd.json")]
     given = [*apart, "--dataset", "synthetic:n=2,rate=5,input=40,output=3,seed=1"]
-    step = ["graph", "step", "--group", "1", "--graph", str(tmp_path / "x.json")]
-    assert main([*step, *given]) == 2
-    assert "runs attention and FFN on devices apart" in capsys.readouterr().err
-    assert main(["run", *given, "--graphs", str(tmp_path / "g")]) == 2
-    assert "runs attention and FFN on devices apart" in capsys.readouterr().err
+    given += ["--cost-source", "roofline"]
+    step = ["graph", "step", "--graph", str(tmp_path / "x.dot")]
+    assert main([*step, *given, "--group", "3"]) == 2
+    assert "group 3 computes FFNs for attention groups" in capsys.readouterr().err
+    assert main(["run", *given, "--graphs", f"{tmp_path / 'g'}:group=3"]) == 2
+    assert "choose one of these, such as group 1" in capsys.readouterr().err
+    assert main([*step, *given, "--group", "1"]) == 0
+    assert "rows to FFN" in (tmp_path / "x.dot").read_text(encoding="utf-8")
 
 
 def test_texts_of_choices() -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from llmsim.export.chakra import COLLECTIVES, NodeType, TraceNode, Value, write_trace
 from llmsim.export.step_graph.graph import IterationGraph
-from llmsim.export.step_graph.nodes import PS_PER_US, GraphNode
+from llmsim.export.step_graph.nodes import M2N_RECEIVE, M2N_SEND, PS_PER_US, GraphNode
 from llmsim.export.step_graph.transfers import KINDS as KV_KINDS
 from llmsim.export.step_graph.transfers import KV_RECALL, KV_RECEIVE
 from llmsim.lowering.network.base import MeshDescription, TopologyDescription
@@ -136,6 +136,8 @@ class _RankTrace:
         if waited_ps <= 0:
             return after
         us = max(0, _waited_ps(node, mine, self._rounded_ps)) // PS_PER_US
+        if node.kind in (M2N_SEND, M2N_RECEIVE):  # lanes wait side by side
+            return [self._append(f"wait {node.layer}", "MEM_LOAD", 0, after, _known(waited_ps))]
         known = _known(waited_ps) | _stream(node)
         return [self._append(f"wait {node.layer}", "COMP", us, after, known)]
 
@@ -206,6 +208,9 @@ def _form(
         lasts["duration_ps"] = node.end_ps - (starts_ps if node.depends_on else 0)
         kind: NodeType = "MEM_LOAD" if node.kind in (KV_RECEIVE, KV_RECALL) else "MEM_STORE"
         return kind, 0, {**lasts, "start_ps": starts_ps, "route": node.route}
+    if node.kind in (M2N_SEND, M2N_RECEIVE):
+        kind = "MEM_STORE" if node.kind == M2N_SEND else "MEM_LOAD"
+        return kind, 0, {**lasts, "route": node.route}
     if node.kind == "copy":
         loads = node.route.endswith(f" {DEVICE}")
         return "MEM_LOAD" if loads else "MEM_STORE", 0, {**lasts, "route": node.route}

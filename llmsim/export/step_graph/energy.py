@@ -9,7 +9,6 @@ from typing import Any
 from llmsim.export.step_graph.nodes import GraphNode
 from llmsim.lowering.energy.accounting import Accounting
 from llmsim.lowering.energy.step import NodeEnergy, StepEnergy, Work, member_energy
-from llmsim.model import Layout
 
 OPERATORS = ("compute", "attention", "collective", "send")
 
@@ -20,17 +19,17 @@ def with_energy(
     members: Sequence[int],
     activities: Sequence[Mapping[str, Any]],
     busy_ps: Sequence[tuple[int, int]],
-    layout: Layout,
+    places: Sequence[tuple[int, int]],
 ) -> tuple[tuple[GraphNode, ...], tuple[StepEnergy | None, ...]]:
     """The nodes with what is busy and what it draws, and the energy of each member's step.
 
-    `activities` and `busy_ps` (`Round.busy_ps`) have an entry for each of `members`.
+    `activities` and `busy_ps` (`Round.busy_ps`) have an entry for each of `members`; `places` has
+    the member of each rank and its number there.
     """
-    share = layout.stage_ranks * layout.pp
     found = list(nodes)
     energies = []
     for place, group in enumerate(members):
-        mine = [at for at, node in enumerate(nodes) if node.rank // share == place]
+        mine = [at for at, node in enumerate(nodes) if places[node.rank][0] == place]
         works = [_work(nodes[at]) for at in mine]
         start_ps, end_ps = busy_ps[place]
         made = member_energy(accounting, group, activities[place], end_ps - start_ps, works)
@@ -40,7 +39,7 @@ def with_energy(
         for at, part in zip(mine, parts, strict=True):
             node = nodes[at]
             found[at] = replace(
-                node, device_id=_device_id(node, group, node.rank % share, where), **vars(part)
+                node, device_id=_device_id(node, group, places[node.rank][1], where), **vars(part)
             )
     return tuple(found), tuple(energies)
 

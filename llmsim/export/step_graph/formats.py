@@ -11,7 +11,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from llmsim.core import AJ_PER_J
 from llmsim.export.step_graph.graph import IterationGraph
-from llmsim.export.step_graph.nodes import LAUNCH, PS_PER_US, GraphNode
+from llmsim.export.step_graph.nodes import LAUNCH, M2N_RECEIVE, M2N_SEND, PS_PER_US, GraphNode
 from llmsim.export.step_graph.rows import Item
 from llmsim.export.step_graph.transfers import KINDS as KV_KINDS
 from llmsim.lowering.energy.step import PARTS
@@ -50,7 +50,7 @@ COLORS = {
     "receive": "#d9ead3",
     "copy": "#eeeeee",
     LAUNCH: "#f6d5d5",
-    **dict.fromkeys(KV_KINDS, "#cfe8e4"),
+    **dict.fromkeys((M2N_SEND, M2N_RECEIVE, *KV_KINDS), "#cfe8e4"),
 }
 ELSEWHERE = {"cpu": "#f6d5d5", "pim": "#f6e3a1"}
 """Of what other devices than the rank's own run."""

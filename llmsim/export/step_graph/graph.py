@@ -9,10 +9,12 @@ runs before it, and links are free. KV that moved in the run meanwhile is in the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from llmsim.config.errors import NotYetError
+from llmsim import _native
+from llmsim.config.errors import InputError
+from llmsim.export.step_graph.afd import afd_nodes, member_of_ranks, sides_of
 from llmsim.export.step_graph.energy import with_energy
 from llmsim.export.step_graph.nodes import GraphNode, Ranks
 from llmsim.export.step_graph.rows import Item, padded_tokens, rows_of
@@ -58,6 +60,11 @@ class Round:
     """Of each member: what its drafter proposes at the end of the step."""
     ends_before_ps: tuple[int, ...] = ()
     """When each member's step before has ended; none: before this one has begun."""
+    afd: _native.AfdConfig | None = field(repr=False, default=None)
+    """How attention members, the first ones, and FFN members run it together; None: all run whole
+    layers.
+    """
+    attention_members: int = 0
 
     @property
     def busy_ps(self) -> tuple[tuple[int, int], ...]:
@@ -99,6 +106,8 @@ class IterationGraph:
     """Of each member's step, without KV; None: its node does not say what it draws."""
     stages: int = 1
     """Pipeline stages of a member."""
+    devices: tuple[int, ...] = ()
+    """Devices of a stage of each member, where members differ."""
 
     @property
     def topology(self) -> TopologyDescription | None:
@@ -116,13 +125,25 @@ class IterationGraph:
         """
         return max((node.end_ps for node in self.nodes if node.kind not in KV_KINDS), default=0)
 
+    @property
+    def units(self) -> list[int]:
+        """Of each rank: its stage of its member, counted over all members."""
+        members = len(self.members)
+        devices = self.devices or (self.ranks // (members * self.stages),) * members
+        return [
+            member * self.stages + stage
+            for member, each in enumerate(devices)
+            for stage in range(self.stages)
+            for _ in range(each)
+        ]
+
     def unit_ends_ps(self) -> tuple[int, ...]:
         """When each stage of each member is done, with its hand-over to the next stage."""
-        share = self.ranks // (len(self.members) * self.stages)
-        ends_ps = [0] * (self.ranks // share)
+        units = self.units
+        ends_ps = [0] * (len(self.members) * self.stages)
         for node in self.nodes:
             if node.kind not in KV_KINDS:
-                unit = node.rank // share
+                unit = units[node.rank]
                 ends_ps[unit] = max(ends_ps[unit], node.end_ps)
         return tuple(ends_ps)
 
@@ -135,28 +156,72 @@ class IterationGraph:
         )
 
 
-def refuse_without_graph(lowered: LoweredGroup) -> None:
-    """NotYetError for a group whose steps no graph holds."""
-    if lowered.layout.domain:
-        raise NotYetError(
-            f"group {lowered.info.index} runs attention and FFN on devices apart; this version "
-            "has no graphs of its steps, so choose another group"
+def refuse_without_steps(groups: Sequence[LoweredGroup], group: int) -> None:
+    """InputError for a group that computes FFNs for others: its steps are in their graphs."""
+    if groups[group].layout.domain == "ffn":
+        others = [one.info.index for one in groups if one.layout.domain == "attention"]
+        raise InputError(
+            f"group {group} computes FFNs for attention groups, and is in the graphs of their "
+            f"steps; choose one of these, such as group {others[0]}",
+            field="--group",
+            value=group,
         )
 
 
-def iteration_graph(groups: Sequence[LoweredGroup], group: int, batch: Round) -> IterationGraph:
-    """The graph of the iteration that `group` is part of; NotYetError where there is none."""
-    domain = [groups[index] for index in batch.members]
+@dataclass(frozen=True)
+class _Made:
+    """What members that run whole layers, or attention and FFN members, make of a step."""
+
+    nodes: tuple[GraphNode, ...]
+    activities: Sequence[Mapping[str, Any]]
+    padded_tokens: Sequence[int]
+    places: Sequence[tuple[int, int]]
+    """Of each rank: its member, and its number there."""
+    network: MeshDescription | TopologyDescription
+    devices: tuple[int, ...] = ()
+
+
+def _whole_layers(domain: Sequence[LoweredGroup], batch: Round) -> _Made:
     first = domain[0]
-    refuse_without_graph(first)
     padded = padded_tokens(first, batch.items)
     rows = [
         rows_of(lowered, items, tokens, sum(padded))
         for lowered, items, tokens in zip(domain, batch.items, padded, strict=True)
     ]
     nodes, activities = step_nodes(domain, batch.items, rows, batch.step, batch.drafts)
+    each = first.layout.stage_ranks * first.layout.pp
+    places = [divmod(rank, each) for rank in range(Ranks(first.layout, len(domain)).count)]
+    return _Made(nodes, activities, padded, places, first.links.description)
+
+
+def _apart(domain: Sequence[LoweredGroup], batch: Round) -> _Made:
+    """Of attention and FFN members. All of their nodes last as long as in the core, so that the
+    network of the graph has nothing to price.
+    """
+    assert batch.afd is not None, "the caller looked"
+    sides = sides_of(domain, batch.attention_members)
+    nodes, activities = afd_nodes(domain, batch.afd, batch.items, batch.step, sides)
+    padded = [
+        padded_tokens(one, [items])[0] for one, items in zip(domain, batch.items, strict=True)
+    ]
+    network = domain[0].links.description
+    if isinstance(network, TopologyDescription):
+        devices = [one.links.description for one in domain]
+        placed = [one.devices for one in devices if isinstance(one, TopologyDescription)]
+        network = replace(network, devices=tuple(device for own in placed for device in own))
+    else:
+        network = MeshDescription(((sides.count, *network.dimensions[0][1:]),))
+    places = member_of_ranks(sides)
+    return _Made(nodes, activities, padded, places, network, sides.each)
+
+
+def iteration_graph(groups: Sequence[LoweredGroup], group: int, batch: Round) -> IterationGraph:
+    """The graph of the iteration that `group` is part of."""
+    domain = [groups[index] for index in batch.members]
+    first = domain[0]
+    made = _whole_layers(domain, batch) if batch.afd is None else _apart(domain, batch)
     nodes, energy = with_energy(
-        nodes, batch.accounting, batch.members, activities, batch.busy_ps, domain[0].layout
+        made.nodes, batch.accounting, batch.members, made.activities, batch.busy_ps, made.places
     )
     if batch.network is not None and len(batch.transfers.get("bytes", ())):
         starts, ends = zip(*batch.times_ps, strict=True)
@@ -171,15 +236,16 @@ def iteration_graph(groups: Sequence[LoweredGroup], group: int, batch: Round) ->
         model=info.model_name,
         hardware=info.hardware,
         memory_bytes_per_s=first.memory_bytes_per_s,
-        ranks=Ranks(first.layout, len(domain)).count,
+        ranks=len(made.places),
         iteration=batch.iteration,
         items=batch.items[place],
-        padded_tokens=padded[place],
+        padded_tokens=made.padded_tokens[place],
         nodes=nodes,
         members=batch.members,
         batches=batch.items,
-        network=first.links.description,
+        network=made.network,
         implementations=first.links.algorithms.words,
         energy=energy,
         stages=first.layout.pp,
+        devices=made.devices,
     )

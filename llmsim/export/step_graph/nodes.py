@@ -11,6 +11,8 @@ PS_PER_US = 1_000_000
 UW_PER_W = 1_000_000
 LAUNCH = "launch"
 """Kind of a node: the host launches the kernels of a step, or of a drafter's pass."""
+M2N_SEND, M2N_RECEIVE = "m2n_send", "m2n_receive"
+"""Kinds of nodes: rows between attention and FFN leave a device, or come to one."""
 
 
 @dataclass(frozen=True)
@@ -22,8 +24,8 @@ class GraphNode:
     rank: int
     name: str
     kind: str
-    """"compute", "attention", "collective", "send", "receive", "copy", LAUNCH, or one of
-    `llmsim.export.step_graph.transfers.KINDS`.
+    """"compute", "attention", "collective", "send", "receive", "copy", LAUNCH, M2N_SEND,
+    M2N_RECEIVE, or one of `llmsim.export.step_graph.transfers.KINDS`.
     """
     layer: int
     """From 0 within its part; 0 in the prologue and the head."""
@@ -51,7 +53,9 @@ class GraphNode:
     route: str = ""
     """Of a copy: from where to where, as "cxl:0 -> npu"."""
     half: int = 0
-    """0: of the whole batch; 1 or 2: of one of two halves that alternate."""
+    """0: of the whole batch; 1 or 2: of one of two halves that alternate; or the lane of a batch
+    between attention and FFN.
+    """
     device_id: str = ""
     """What is busy, as "group0.rank1", "node0.cpu" or "link"."""
     compute_aj: int = 0

@@ -87,7 +87,7 @@ class _Begins:
 
     def __init__(self, graph: IterationGraph, groups: Sequence[LoweredGroup], batch: Round) -> None:
         first = groups[batch.members[0]]
-        self._ranks = Ranks(first.layout, len(batch.members))
+        self._units, self._stages = graph.units, graph.stages
         self._origin_ps = min(start for start, _ in batch.times_ps)
         self.of_stage: tuple[tuple[int, ...], ...] = ()
         """By member; none where all begin with the step, or copies may run ahead of it."""
@@ -104,10 +104,13 @@ class _Begins:
             return start_ps
         if span is not None:
             return span[0] - self._origin_ps
-        member, stage = self._ranks.place(node.rank)
+        member, stage = divmod(self._units[node.rank], self._stages)
         if node.kind == LAUNCH:
             stage = 0  # the host launches all stages
-        return max(start_ps, self.of_stage[member][stage] - self._origin_ps)
+        starts = self.of_stage[member]
+        if stage >= len(starts):
+            return start_ps  # behind the first stage, whose start is known
+        return max(start_ps, starts[stage] - self._origin_ps)
 
 
 def lost_in_exchanges_ps(

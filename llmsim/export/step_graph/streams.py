@@ -41,7 +41,7 @@ Items = tuple[Item, ...]
 
 
 @dataclass(frozen=True)
-class _Node:
+class CoreNode:
     """A node of the core, of all ranks of a stage."""
 
     unit: int
@@ -72,7 +72,7 @@ class _Pass:
     """A pass of a drafter."""
 
     ps: int
-    nodes: list[_Node]
+    nodes: list[CoreNode]
     rows: list[Row]
 
 
@@ -106,7 +106,7 @@ def step_nodes(
     if halves:
         for half in range(2):
             _add_half(lanes, domain, [tuple(pair[half]) for pair in halves])
-    nodes = _Ranks(first, len(domain), lanes, passes).nodes([_Node(*one) for one in found])
+    nodes = _Ranks(first, len(domain), lanes, passes).nodes([CoreNode(*one) for one in found])
     scheduled = [sum(item[0] for item in items) for items in batches]
     activities = [
         {**one, "scheduled_tokens": tokens} for one, tokens in zip(counted, scheduled, strict=True)
@@ -127,7 +127,7 @@ def _passes(lowered: LoweredGroup, items: Items, drafts: Drafts) -> list[_Pass]:
         operators = draft.placed[0 if is_first else 1]
         rows = [placed_row(placed, counts, batch, draft.linked) for placed in operators]
         named = [replace(row, name=f"draft {row.name}") for row in rows]
-        passes.append(_Pass(ps, [_Node(*one) for one in nodes], named))
+        passes.append(_Pass(ps, [CoreNode(*one) for one in nodes], named))
     return passes
 
 
@@ -144,7 +144,7 @@ def _add_half(
         lanes[member].append((items, rows_of(domain[member], items, tokens, sum(padded))))
 
 
-def _launches(prefix: str = "", number: int = 0) -> Row:
+def launches(prefix: str = "", number: int = 0) -> Row:
     """What the host does for a step, or for a drafter's pass of that number."""
     return Row(
         name=f"{prefix}launches",
@@ -182,11 +182,11 @@ class _Ranks:
         self._passes = passes
         self._ranks = Ranks(group.layout, members)
         self._each, self._stages = group.layout.stage_ranks, group.layout.pp
-        self._launches: dict[int, _Node] = {}
+        self._launches: dict[int, CoreNode] = {}
         """By member: until its step's end or its drafts, which wait for them, are there."""
         self._made: list[GraphNode] = []
 
-    def nodes(self, found: Sequence[_Node]) -> tuple[GraphNode, ...]:
+    def nodes(self, found: Sequence[CoreNode]) -> tuple[GraphNode, ...]:
         """All of them, in the order of each stream."""
         ends: list[Ends] = []
         last: dict[tuple[int, int], int] = {}
@@ -212,7 +212,7 @@ class _Ranks:
             mine = sorted(mine)
         return tuple(dict.fromkeys([*mine, *(n for index in met for n in ends[index][device])]))
 
-    def _add_passes(self, one: _Node, waits: Ends) -> Ends:
+    def _add_passes(self, one: CoreNode, waits: Ends) -> Ends:
         """A drafter's passes, one after the other on all ranks of the stage."""
         start_ps = one.end_ps - one.ps
         for number, found in enumerate(self._passes[one.unit // self._stages], start=1):
@@ -220,7 +220,7 @@ class _Ranks:
             for node in found.nodes:
                 here = replace(node, unit=one.unit, end_ps=start_ps + node.end_ps)
                 if node.role == Role.LAUNCH:
-                    launched = self._add_alike(here, _launches("draft ", number), begins)
+                    launched = self._add_alike(here, launches("draft ", number), begins)
                 elif node.role == Role.OPERATOR and not found.rows[node.op].absent:
                     row = found.rows[node.op]
                     row = replace(row, part=row.part + number * len(PARTS))
@@ -229,7 +229,7 @@ class _Ranks:
             start_ps += found.ps
         return waits
 
-    def _add_alike(self, one: _Node, row: Row, waits: Ends) -> Ends:
+    def _add_alike(self, one: CoreNode, row: Row, waits: Ends) -> Ends:
         """The same on all ranks of a stage."""
         member, stage = divmod(one.unit, self._stages)
         found: Ends = []
@@ -242,16 +242,16 @@ class _Ranks:
     def _nothing(self) -> Ends:
         return [()] * self._each
 
-    def _launch(self, one: _Node) -> Ends:
+    def _launch(self, one: CoreNode) -> Ends:
         """The host's launches of a member's step, if any, on the ranks of the stage that ends it:
         a step with all its kernels ends, or drafts, when they have been launched.
         """
         launch = self._launches.pop(one.unit // self._stages, None)
         if launch is None or launch.ps == 0:
             return self._nothing()
-        return self._add_alike(replace(launch, unit=one.unit), _launches(), self._nothing())
+        return self._add_alike(replace(launch, unit=one.unit), launches(), self._nothing())
 
-    def _add(self, one: _Node, waits: Ends) -> Ends:
+    def _add(self, one: CoreNode, waits: Ends) -> Ends:
         if one.role == Role.LAUNCH:
             self._launches[one.unit // self._stages] = one
             return self._nothing()
@@ -274,7 +274,7 @@ class _Ranks:
         return found
 
     def _append(
-        self, one: _Node, row: Row, rank: int, waits: tuple[int, ...], group: tuple[int, ...]
+        self, one: CoreNode, row: Row, rank: int, waits: tuple[int, ...], group: tuple[int, ...]
     ) -> int:
         lasts = 0 if row.kind == "receive" else one.ps
         node = GraphNode(
@@ -302,7 +302,7 @@ class _Ranks:
         self._made.append(node)
         return node.node
 
-    def _device(self, one: _Node) -> str:
+    def _device(self, one: CoreNode) -> str:
         if one.role == Role.IN_MEMORY:
             return PIM
         if one.role == Role.LAUNCH:
@@ -311,7 +311,7 @@ class _Ranks:
             return "link"
         return HOST if one.stream == _native.DeviceStream.HOST.value else DEVICE
 
-    def _route(self, one: _Node) -> str:
+    def _route(self, one: CoreNode) -> str:
         if one.role != Role.COPY:
             return MOVES[one.role][1] if one.role in MOVES else ""
         assert self._plan is not None, "a step without an offload plan copies nothing"
@@ -323,7 +323,7 @@ class _Ranks:
         )
         return f"{self._plan.copies.places[source]} -> {DEVICE}"
 
-    def _row(self, one: _Node) -> Row | None:
+    def _row(self, one: CoreNode) -> Row | None:
         """What the node does, as an operator; None: nothing."""
         if one.role in (Role.BEGIN, Role.RECEIVE, Role.MEET):
             return None

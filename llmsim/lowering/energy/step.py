@@ -15,6 +15,7 @@ from llmsim.lowering.energy.accounting import (
     computing_aj,
     known_energy,
     processor_ps,
+    row_bytes,
 )
 from llmsim.lowering.energy.drafter import draft_bytes
 from llmsim.lowering.program import Placed
@@ -96,6 +97,7 @@ def member_energy(
     lowered = accounting.groups[group]
     traffic = accounting.traffic[group].traffic(activity)
     traffic = traffic.plus(**draft_bytes(accounting.drafts[group], activity))
+    traffic = traffic.plus(**row_bytes(accounting, group, activity))
     moved = traffic_aj(spec, power, traffic)
     if accounting.part_power:
         moved["dram"] += computing_aj(lowered, activity)
@@ -180,7 +182,7 @@ def _sent_bytes(node: Work) -> int:
     """Bytes on links, up to a factor that is equal for all."""
     if node.kind == "collective":
         return node.bytes_moved * RING_FACTOR.get(node.collective, 1)
-    return node.bytes_moved if node.kind in ("send", "copy") else 0
+    return node.bytes_moved if node.kind in ("send", "copy", "m2n_send") else 0
 
 
 def _times_of_one_rank(

@@ -25,6 +25,11 @@ class AfdPricer {
   // Prices of the graph's nodes in the step that `begin` was called for.
   void fill(const StepGraph& graph, StepPrices& prices) const;
   OpenStep open(std::size_t member) const;
+  // What a member brings to a lane of the step, and that lane's batch.
+  const MemberStep& lane(std::size_t lane, std::size_t member) const {
+    return steps_[lane][member];
+  }
+  const Batch& batch(std::size_t lane, std::size_t member) const { return batches_[lane][member]; }
   // The longest time that an FFN member computes in the step.
   Ps ffn_busy() const { return ffn_busy_; }
 

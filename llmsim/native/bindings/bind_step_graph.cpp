@@ -4,6 +4,8 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include "afd/afd_graph.h"
+#include "afd/afd_pricer.h"
 #include "bindings/bindings.h"
 #include "step/folded.h"
 
@@ -90,6 +92,47 @@ nb::tuple step_nodes(const std::shared_ptr<Program>& program,
                         counted);
 }
 
+// The nodes of a step of attention and FFN members; by lane and member, its items and the features
+// that it reads the tables at; and what each member counts.
+nb::tuple afd_nodes(const AfdConfig& config, const std::vector<std::shared_ptr<Program>>& programs,
+                    const std::vector<Items>& items, std::int64_t step) {
+  std::vector<std::unique_ptr<GroupCosts>> owned;
+  std::vector<GroupCosts*> members;
+  std::vector<const Program*> known;
+  std::vector<Batch> batches;
+  for (const auto& program : programs) {
+    owned.push_back(std::make_unique<GroupCosts>(program));
+    owned.back()->usage().steps = step - 1;
+    members.push_back(owned.back().get());
+    known.push_back(program.get());
+    batches.push_back(batch_of(items.at(batches.size())));
+  }
+  std::vector<const Batch*> pointers;
+  for (const Batch& batch : batches) pointers.push_back(&batch);
+  const StepGraph graph = afd_graph(config, known, true);
+  AfdPricer pricer(members, config);
+  pricer.begin(pointers);
+  StepPrices prices;
+  pricer.fill(graph, prices);
+  StepCarry carry(graph);
+  FoldedTiming timing;
+  std::vector<Ps> starts(members.size()), ends(members.size());
+  timing.run(graph, prices, 0, carry, starts, ends);
+  nb::list lanes, counted;
+  for (std::size_t lane = 0; lane < at(config.lanes); ++lane) {
+    nb::list mine;
+    for (std::size_t m = 0; m < members.size(); ++m) {
+      const Program::Place& at = pricer.lane(lane, m).place;
+      mine.append(nb::make_tuple(
+          items_of(pricer.batch(lane, m)),
+          nb::make_tuple(at.tokens, at.sequences, at.gathered, at.decodes, at.prefills)));
+    }
+    lanes.append(mine);
+  }
+  for (const GroupCosts* member : members) counted.append(costs_activity(*member));
+  return nb::make_tuple(nodes_of(graph, prices, timing.node_ends()), lanes, counted);
+}
+
 // Of each pass: whether it is the first, its items, the features that it reads the tables at, what
 // it takes, and its nodes.
 nb::list draft_nodes(const std::shared_ptr<Drafter>& drafter, const Items& items,
@@ -168,6 +211,10 @@ void bind_step_graph(nb::module_& m) {
       "role, operator, execution, lane, ps, end ps, bytes, nodes before) each; of each member its "
       "two halves, if they alternate; and what each member counts (`Simulation.activity`). "
       "`drafts_after` are each member's, of a drafter that has run so many passes before.");
+  m.def("afd_nodes", &afd_nodes, "config"_a, "programs"_a, "items"_a, "step"_a,
+        "The nodes of the run's step of that number, from 1, of attention and FFN members, if "
+        "nothing ran before, as `step_nodes` has them; by lane and member, its items and its value "
+        "of each feature; and what each member counts. `items` of FFN members are none.");
   m.def("draft_nodes", &draft_nodes, "drafter"_a, "items"_a, "drafts_after"_a, "first_passes"_a,
         "next_passes"_a,
         "The passes of a drafter at the end of a step: whether it is the first, its items, its "

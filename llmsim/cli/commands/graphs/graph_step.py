@@ -78,7 +78,7 @@ def command(
     from llmsim.api.prepare import prepare
     from llmsim.cli.run.arguments import checked_options, without_outputs
     from llmsim.export.files import check_writable, check_writable_folder
-    from llmsim.export.step_graph.graph import iteration_graph, refuse_without_graph
+    from llmsim.export.step_graph.graph import iteration_graph, refuse_without_steps
     from llmsim.export.step_graph.run_times import in_run
     from llmsim.rounds.shared_links import shared_links
 
@@ -94,7 +94,7 @@ def command(
     groups = prepared.lowered.groups
     if not 0 <= group < len(groups):
         raise InputError(f"--group is {group}; the cluster has the groups 0 to {len(groups) - 1}")
-    refuse_without_graph(groups[group])
+    refuse_without_steps(groups, group)
     batch = _chosen(prepared, group, iteration, slowest=slowest, at_s=at, request=request)
     graph = iteration_graph(groups, group, batch)
     if options.verbose:
