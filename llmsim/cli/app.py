@@ -70,7 +70,14 @@ def _options(
 _add(app, "init", init.HELP, init.command)
 _add(app, "run", run.HELP, run.command, cls=PanelledCommand)
 _add(app, "serve", serve.HELP, serve.command, context_settings=serve.SETTINGS)
-_add(app, "emulate", emulate.HELP, emulate.command, context_settings=emulate.SETTINGS)
+_add(
+    app,
+    "emulate",
+    emulate.HELP,
+    emulate.command,
+    cls=emulate.CommandBeforeClient,
+    context_settings=emulate.SETTINGS,
+)
 _add(app, "cluster", cluster.HELP, cluster.command)
 _add(app, "validate", validate.HELP, validate.command)
 _add(app, "calibrate", calibrate.HELP, calibrate.command, context_settings=calibrate.SETTINGS)

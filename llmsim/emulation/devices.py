@@ -1,15 +1,12 @@
 """The simulated devices behind a real engine: what its steps take, and what they answer."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from llmsim import _native
 from llmsim.config.errors import NotYetError
 from llmsim.emulation.requests import row_of
 from llmsim.lowering import LoweredDeployment, LoweredGroup
-from llmsim.scheduling.conformance.model_runner import ModelRunner
-from llmsim.scheduling.conformance.vllm_live import LiveRequest
 
 Item = tuple[int, int, int]
 """(row, tokens, computed before) of one request of a batch."""
@@ -30,13 +27,25 @@ class Schedule:
         self.items.append(items)
 
 
+class Model(Protocol):
+    """What the model answers (`llmsim.scheduling.conformance.model_runner.ModelRunner`)."""
+
+    def starts(self, row: int, computed: int) -> None:
+        """A request runs for the first time, or again."""
+        ...
+
+    def sample(self, row: int, scheduled: int, drafts: int, *, holds: bool) -> list[int]:
+        """Its tokens of a step."""
+        ...
+
+
 class Devices:
     """The devices of the deployment's one group."""
 
-    def __init__(self, group: LoweredGroup, requests: Sequence[LiveRequest]) -> None:
+    def __init__(self, group: LoweredGroup, model: Model) -> None:
         assert group.scheduler is not None, "check_deployment looked"
         self._runner = _native.BatchRunner(group.native, group.program, group.expanded)
-        self._model = ModelRunner(requests, group.scheduler.speculation)
+        self._model = model
         self._stages = group.layout.pp
         self._waits_for_batch = group.native.stages_wait
         self._given_ps = [0]

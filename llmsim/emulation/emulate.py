@@ -1,25 +1,39 @@
 """One emulation from its options to what clients saw."""
 
 import asyncio
+import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from llmsim.api.prepare import Prepared
 from llmsim.config.errors import LlmsimError
+from llmsim.emulation.client import client_command, client_environment, client_process, filled
 from llmsim.emulation.devices import Devices, Schedule, check_deployment
-from llmsim.emulation.errors import NoProgressError
+from llmsim.emulation.errors import DegradedError, NoProgressError
 from llmsim.emulation.keeper import Keeper
 from llmsim.emulation.load import Answer, Clients
+from llmsim.emulation.relay import Relay
 from llmsim.emulation.requests import check_workload, engine_requests
-from llmsim.emulation.server import Server, engine_version, vllm_server
+from llmsim.emulation.server import Server, engine_version, vllm_environment, vllm_server
+from llmsim.emulation.words import EndlessAnswers, write_tokenizer
 from llmsim.lowering import LoweredGroup
+from llmsim.scheduling.conformance.model_runner import ModelRunner
 
 STALL_S = 60
 """Seconds without any message after which nothing is expected to move."""
 _LOOK_S = 0.5
+
+
+@dataclass
+class Asked:
+    """The requests, by row."""
+
+    names: list[str] = field(default_factory=list)
+    input_tokens: list[int] = field(default_factory=list)
+    output_tokens: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -27,116 +41,255 @@ class Emulated:
     """What came of it; the answers are those up to its end."""
 
     version: str
+    asked: Asked
     answers: dict[int, Answer]
     schedule: Schedule
     virtual_ps: int
     jumps: int
     wall_s: float
-    """Without the server's start."""
+    """From the first request on."""
     start_s: float
+    """Of the server, and of a client of its own."""
     cpu_s: float
     """Of this process: the clients, the clock and the times of steps."""
+    reasons: tuple[str, ...]
+    """Why another emulation may differ; none: it gives the same."""
     failure: LlmsimError | None
 
 
-def emulate(prepared: Prepared, python: Path, log: Path, engine_args: Sequence[str]) -> Emulated:
-    """Runs the workload against the engine's own server.
+@dataclass(frozen=True)
+class Client:
+    """A load generator of somebody else."""
+
+    words: list[str]
+    """With `{base_url}`, `{port}`, `{model}` and `{tokenizer}` where these belong."""
+    keeps_stdout: bool = True
+
+
+def emulate(
+    prepared: Prepared,
+    python: Path,
+    log: Path,
+    engine_args: Sequence[str],
+    client: Client | None = None,
+) -> Emulated:
+    """Runs the workload, or what the client sends instead, against the engine's own server.
 
     `python` is the engine's interpreter; what the server says goes to `log`. Raises InputError
     and NotYetError before it starts; what ends it later is in the result.
     """
     lowered = prepared.lowered
     group = check_deployment(lowered, prepared.simulation.tiers is not None)
-    check_workload(prepared.workload, prepared.simulation.clients)
+    if client is None:
+        check_workload(prepared.workload, prepared.simulation.clients)
     version = engine_version(python)
+    if client is not None:
+        client_command(client.words, python)
     with tempfile.TemporaryDirectory(prefix="llmsim-") as folder:
-        return asyncio.run(
-            _emulated(prepared, group, python, version, Path(folder), log, list(engine_args))
+        one = _Emulation(prepared, group, python, Path(folder), client)
+        return asyncio.run(one.run(version, log, list(engine_args)))
+
+
+class _Emulation:
+    """The clock, the devices and the load around one server."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        group: LoweredGroup,
+        python: Path,
+        folder: Path,
+        client: Client | None,
+    ) -> None:
+        self._prepared, self._group, self._client = prepared, group, client
+        self._python, self._folder = python, folder
+        self._requests = engine_requests(prepared.workload, stops=not group.engine.ignore_eos)
+        self._endless = EndlessAnswers()
+        scheduler = group.scheduler
+        assert scheduler is not None, "check_deployment looked"
+        known = ModelRunner(self._requests, scheduler.speculation)
+        self._devices = Devices(group, known if client is None else self._endless)
+        self._keeper = Keeper(folder, self._devices)
+        self._relay: Relay | None = None
+        self._clients: Clients | None = None
+        self._model = folder / "model"
+        self._model.mkdir()
+        if client is not None:
+            write_tokenizer(self._model)
+
+    async def run(self, version: str, log: Path, engine_args: list[str]) -> Emulated:
+        """Starts the server, and everything after it."""
+        keeper, group = self._keeper, self._group
+        listener = await keeper.listen()
+        settings = {
+            "clock": str(keeper.clock_path),
+            "socket": str(keeper.socket_path),
+            "kv_windows": [0],
+            "device_name": group.info.hardware,
+            "device_bytes": sum(size for _, size in group.ledger.lines if size > 0),
+            "v2_runner": bool(group.engine.use_v2_model_runner),
+        }
+        environment = vllm_environment(group, settings, self._folder)
+        failure: LlmsimError | None = None
+        began = started = time.monotonic()
+        ready_cpu_s = time.process_time()
+        try:
+            with vllm_server(
+                self._python, group, environment, self._model, log, engine_args
+            ) as server:
+                await server.ready()
+                started, ready_cpu_s = time.monotonic(), time.process_time()
+                try:
+                    await self._load(server, environment)
+                except LlmsimError as error:
+                    failure = error
+                ended, cpu_s = time.monotonic(), time.process_time() - ready_cpu_s
+                degraded, reasons = keeper.time.degraded, self._reasons()
+        except LlmsimError as error:
+            failure, ended, cpu_s = error, time.monotonic(), 0.0
+            degraded, reasons = "", ()
+        finally:
+            listener.close()
+        if self._relay is not None and self._relay.first_s is not None:
+            started = self._relay.first_s
+        asked, answers = self._asked(), self._answers()
+        if degraded:
+            failure = _degraded(degraded, asked, answers)
+        return Emulated(
+            version=version,
+            asked=asked,
+            answers=answers,
+            schedule=self._devices.schedule,
+            virtual_ps=self._ended_ps(answers),
+            jumps=keeper.time.jumps,
+            wall_s=ended - started,
+            start_s=started - began,
+            cpu_s=cpu_s,
+            reasons=(*reasons, degraded) if degraded else reasons,
+            failure=failure,
+        )
+
+    def _ended_ps(self, answers: dict[int, Answer]) -> int:
+        """A client of its own may wait after its last answer."""
+        if self._relay is None:
+            return self._keeper.time.now_ps
+        return max((one.token_ps[-1] for one in answers.values() if one.token_ps), default=0)
+
+    async def _load(self, server: Server, environment: dict[str, str]) -> None:
+        if self._client is None:
+            self._clients = Clients(
+                self._keeper,
+                self._prepared.workload,
+                self._requests,
+                self._group.info.model_name,
+                server.port,
+                [self._api_ps(int(tokens)) for tokens in self._prepared.workload.input_tokens],
+            )
+            await self._until(self._clients.run(), server)
+            return
+        self._relay = relay = Relay(self._keeper, self._api_ps, self._endless.joins)
+        relay.server_port = server.port
+        self._keeper.relay = relay
+        listener = await relay.listen()
+        sends = asyncio.create_task(relay.run())
+        values = {
+            "base_url": f"http://127.0.0.1:{relay.port}",
+            "port": str(relay.port),
+            "model": self._group.info.model_name,
+            "tokenizer": str(self._model),
+        }
+        command = filled(client_command(self._client.words, self._python), values)
+        environment = client_environment(
+            environment, self._keeper, relay.port, self._folder / "client"
+        )
+        try:
+            with client_process(
+                command, environment, keeps_stdout=self._client.keeps_stdout
+            ) as process:
+                await self._until(self._client_ends(process), server)
+        finally:
+            sends.cancel()
+            listener.close()
+
+    async def _client_ends(self, process: "subprocess.Popen[bytes]") -> None:
+        while process.poll() is None:
+            await asyncio.sleep(_LOOK_S / 10)
+        await asyncio.sleep(0)
+        if process.returncode != 0:
+            raise NoProgressError(f"the client has ended with exit code {process.returncode}")
+
+    def _api_ps(self, tokens: int) -> int:
+        """What the API server takes before the engine sees a request, as in `llmsim run`."""
+        native = self._group.native
+        return int(native.api_latency_ps + native.api_latency_per_token_ps * tokens)
+
+    async def _until(self, work: Awaitable[None], server: Server) -> None:
+        """Raises what ends the emulation before the work does."""
+        load = asyncio.ensure_future(work)
+        try:
+            await self._watch(load, server)
+        finally:
+            load.cancel()
+
+    async def _watch(self, load: "asyncio.Future[None]", server: Server) -> None:
+        keeper = self._keeper
+        last, last_at = keeper.messages, time.monotonic()
+        while not load.done():
+            await asyncio.wait({load}, timeout=_LOOK_S)
+            if load.done():
+                break
+            if keeper.failure is not None:
+                raise keeper.failure
+            if self._client is None and server.process.poll() is not None:
+                raise NoProgressError(f"the server has ended: {server.last_words()}")
+            if (
+                self._relay is not None
+                and self._relay.first_s is not None
+                and not keeper.has_client
+            ):
+                raise NoProgressError(
+                    "the client is not under the clock: it must be a program of Python that does "
+                    "not ignore PYTHONPATH"
+                )
+            by_wall = keeper.time.degraded and keeper.time.next_ps is not None
+            if keeper.messages != last or by_wall:
+                last, last_at = keeper.messages, time.monotonic()
+            elif time.monotonic() - last_at > STALL_S:
+                raise NoProgressError(f"nothing has moved for {STALL_S} s: {keeper.blockers()}")
+        load.result()
+        if keeper.failure is not None:
+            raise keeper.failure
+
+    def _reasons(self) -> tuple[str, ...]:
+        relay = [] if self._relay is None else self._relay.reasons
+        return tuple(dict.fromkeys([*self._keeper.reasons, *relay]))
+
+    def _answers(self) -> dict[int, Answer]:
+        if self._relay is not None:
+            return self._relay.answers
+        return {} if self._clients is None else self._clients.answers
+
+    def _asked(self) -> Asked:
+        if self._client is not None:
+            relay = self._relay
+            rows = [] if relay is None else sorted(relay.answers)
+            return Asked(
+                [str(row) for row in rows],
+                [relay.input_tokens[row] for row in rows] if relay is not None else [],
+                [relay.output_tokens[row] for row in rows] if relay is not None else [],
+            )
+        workload = self._prepared.workload
+        names = workload.request_id
+        return Asked(
+            [str(row) if names is None else names[row] for row in range(len(workload))],
+            workload.input_tokens.tolist(),
+            workload.output_tokens.tolist(),
         )
 
 
-async def _emulated(
-    prepared: Prepared,
-    group: LoweredGroup,
-    python: Path,
-    version: str,
-    folder: Path,
-    log: Path,
-    engine_args: list[str],
-) -> Emulated:
-    requests = engine_requests(prepared.workload, stops=not group.engine.ignore_eos)
-    devices = Devices(group, requests)
-    keeper = Keeper(folder, devices)
-    listener = await keeper.listen()
-    settings = {
-        "clock": str(keeper.clock_path),
-        "socket": str(keeper.socket_path),
-        "kv_windows": [0],
-        "device_name": group.info.hardware,
-        "device_bytes": sum(size for _, size in group.ledger.lines if size > 0),
-        "v2_runner": bool(group.engine.use_v2_model_runner),
-    }
-    began = time.monotonic()
-    failure: LlmsimError | None = None
-    clients = None
-    started = ready_cpu_s = began
-    try:
-        with vllm_server(python, group, settings, folder, log, engine_args) as server:
-            await server.ready()
-            started, ready_cpu_s = time.monotonic(), time.process_time()
-            clients = Clients(
-                keeper,
-                prepared.workload,
-                requests,
-                group.info.model_name,
-                server.port,
-                _api_ps(prepared, group),
-            )
-            await _until_answered(keeper, clients, server)
-            ended, cpu_s = time.monotonic(), time.process_time() - ready_cpu_s
-    except LlmsimError as error:
-        failure, ended = error, time.monotonic()
-        cpu_s = time.process_time() - ready_cpu_s if clients is not None else 0.0
-    finally:
-        listener.close()
-    return Emulated(
-        version=version,
-        answers={} if clients is None else clients.answers,
-        schedule=devices.schedule,
-        virtual_ps=keeper.time.now_ps,
-        jumps=keeper.time.jumps,
-        wall_s=ended - started,
-        start_s=started - began,
-        cpu_s=cpu_s,
-        failure=failure,
+def _degraded(why: str, asked: Asked, answers: dict[int, Answer]) -> DegradedError:
+    done = sum(len(one.token_ps) == asked.output_tokens[row] > 0 for row, one in answers.items())
+    return DegradedError(
+        f"{why}; from then on time went by the wall clock, and {done:,} of {len(asked.names):,} "
+        "requests have their answers"
     )
-
-
-def _api_ps(prepared: Prepared, group: LoweredGroup) -> list[int]:
-    """What the API server takes before the engine sees a request, as in `llmsim run`."""
-    each, per_token = group.native.api_latency_ps, group.native.api_latency_per_token_ps
-    return [each + per_token * int(tokens) for tokens in prepared.workload.input_tokens]
-
-
-async def _until_answered(keeper: Keeper, clients: Clients, server: Server) -> None:
-    """Raises what ends the emulation before every request has its answer."""
-    load = asyncio.create_task(clients.run())
-    last, last_at = keeper.messages, time.monotonic()
-    while not load.done():
-        await asyncio.wait({load}, timeout=_LOOK_S)
-        if load.done():
-            break
-        if keeper.failure is not None:
-            load.cancel()
-            raise keeper.failure
-        if server.process.poll() is not None:
-            load.cancel()
-            raise NoProgressError(f"the server has ended: {server.last_words()}")
-        if keeper.messages != last:
-            last, last_at = keeper.messages, time.monotonic()
-        elif time.monotonic() - last_at > STALL_S:
-            load.cancel()
-            raise NoProgressError(f"nothing has moved for {STALL_S} s: {keeper.time.blockers()}")
-    load.result()
-    if keeper.failure is not None:
-        raise keeper.failure

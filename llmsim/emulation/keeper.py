@@ -2,16 +2,21 @@
 
 import asyncio
 import json
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 from llmsim.config.errors import LlmsimError
 from llmsim.emulation.errors import NoProgressError
-from llmsim.emulation.in_engine.clock import ClockPageWriter
+from llmsim.emulation.in_engine.clock import PS_PER_NS, PS_PER_S, ClockPageWriter
+from llmsim.emulation.requests import row_of
 from llmsim.emulation.timekeeper import Actor, Timekeeper
 
 LONGEST_LINE = 1 << 24
 """Bytes of a message: a batch of many thousand requests."""
+_TICK_S = 0.001
+"""How often time passes when it goes by the wall clock."""
 
 
 class Steps(Protocol):
@@ -26,22 +31,68 @@ class Steps(Protocol):
         ...
 
 
+class Messages(Protocol):
+    """Who knows which messages of a client of its own are under way (`llmsim.emulation.relay`)."""
+
+    def told(self, counts: dict[str, list[int]], sent_on: list[int]) -> None:
+        """What a process of the client says of its connections."""
+        ...
+
+    def is_quiet(self) -> bool:
+        """Nothing is under way between the client and here."""
+        ...
+
+    def received(self, row: int, tokens: int) -> None:
+        """The engine core has a request."""
+        ...
+
+    def given(self, row: int, tokens: int, ended: bool) -> int:
+        """The engine core gives tokens; how many messages are under way for them."""
+        ...
+
+    def flush(self) -> None:
+        """All messages of the present time are here."""
+        ...
+
+    def under_way(self) -> str:
+        """What is under way, for an error."""
+        ...
+
+
 class Keeper:
-    """Answers engine cores over a socket of this machine; the clients are one actor."""
+    """Answers engine cores and processes of a client over a socket of this machine.
+
+    The clients of this process, or those that it stands for, are one actor.
+    """
 
     def __init__(self, folder: Path, steps: Steps) -> None:
         """Makes the clock's page and the socket in `folder`."""
         self.socket_path, self.clock_path = folder / "timekeeper", folder / "clock"
         self.time = Timekeeper()
+        self.relay: Messages | None = None
+        """Stands between a client of its own and the server."""
         self._steps = steps
         self._page = ClockPageWriter(str(self.clock_path))
         self._written: dict[Actor, asyncio.StreamWriter] = {}
         self._clients = self.time.join("the clients")
         self._clients_wake: asyncio.Future[None] | None = None
+        self._waiting: dict[Actor, tuple[int, int | None]] = {}
+        """What processes of the client wait for: the number of the wait, and the time."""
+        self._ticks: asyncio.Task[None] | None = None
+        self._wakes = False
+        self.has_client = False
+        """A process of a client has joined."""
         self.messages = 0
-        """That engine cores have sent."""
+        """That engine cores and processes of the client have sent."""
+        self.reasons: list[str] = []
+        """Why two emulations may differ."""
         self.failure: LlmsimError | None = None
         """What has ended the emulation; None: it goes on."""
+
+    @property
+    def now_ps(self) -> int:
+        """The virtual time."""
+        return self.time.now_ps
 
     async def listen(self) -> asyncio.AbstractServer:
         """Engine cores may connect from now on."""
@@ -79,31 +130,78 @@ class Keeper:
         self.time.tokens_under_way -= tokens
         self._wake()
 
+    def changed(self) -> None:
+        """Something else has come or gone."""
+        self._wake()
+
     def fail(self, failure: LlmsimError) -> None:
         """The emulation ends with this, unless it has ended with something else."""
         self.failure = self.failure or failure
 
+    def blockers(self) -> str:
+        """Why the clock stands still, for an error."""
+        under_way = self.relay.under_way() if self.relay is not None else ""
+        return " and ".join(filter(None, [self.time.blockers(), under_way]))
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        actor = None
+        actor, is_core, said_bye = None, False, False
         try:
             while line := await reader.readline():
                 kind, *rest = json.loads(line)
                 self.messages += 1
-                if kind == "join":
-                    actor = self.time.join(f"engine core {rest[0]}")
+                if kind in ("join", "join client"):
+                    is_core = kind == "join"
+                    actor = self._join(rest, is_core=is_core)
                     self._written[actor] = writer
-                elif actor is not None:
+                    if not is_core:
+                        self._answer(actor, 0)
+                elif kind == "bye":
+                    said_bye = True
+                elif actor is not None and is_core:
                     self._hear(actor, kind, rest)
+                elif actor is not None:
+                    self._hear_client(actor, kind, rest)
         except (ConnectionError, asyncio.CancelledError):
             pass
         except (ValueError, OverflowError) as error:
             self.fail(NoProgressError(f"a step cannot be timed: {error}"))
         finally:
             if actor is not None:
-                del self._written[actor]
-                self.time.leave(actor)
-                self.fail(NoProgressError(f"{actor.name} has ended"))
+                self._leave(actor, is_core=is_core, said_bye=said_bye)
             writer.close()
+
+    def _join(self, rest: list[Any], *, is_core: bool) -> Actor:
+        if is_core:
+            return self.time.join(f"engine core {rest[0]}")
+        process, thread, stays = rest
+        self.has_client = True
+        if not stays:
+            self.reasons.append(f'the client waits in its thread "{thread}"')
+        return self.time.join(f"process {process} of the client")
+
+    def _leave(self, actor: Actor, *, is_core: bool, said_bye: bool) -> None:
+        del self._written[actor]
+        self._waiting.pop(actor, None)
+        self.time.leave(actor)
+        if not said_bye:
+            self._degrade(f"{actor.name} died at {self.time.now_ps / PS_PER_S:.6f} virtual s")
+        elif is_core:
+            self.fail(NoProgressError(f"{actor.name} has ended"))
+        self._wake()
+
+    def _degrade(self, why: str) -> None:
+        """Nobody knows what it had under way: from now on time goes by the wall clock."""
+        self.time.degrade(why)
+        if self._ticks is None:
+            self._ticks = asyncio.create_task(self._tick())
+
+    async def _tick(self) -> None:
+        behind_ns = time.monotonic_ns() - self.time.now_ps // PS_PER_NS
+        while True:
+            self.time.passes((time.monotonic_ns() - behind_ns) * PS_PER_NS)
+            self._page.write(self.time.now_ps)
+            self._wake()
+            await asyncio.sleep(_TICK_S)
 
     def _hear(self, actor: Actor, kind: str, rest: list[Any]) -> None:
         time = self.time
@@ -124,21 +222,61 @@ class Keeper:
             case "unpark":
                 time.works(actor)
             case "received":
-                time.requests_under_way -= rest[0]
+                time.requests_under_way -= 1
+                if self.relay is not None:
+                    self.relay.received(row_of(rest[0]), rest[1])
             case "produced":
-                time.tokens_under_way += rest[0]
+                time.tokens_under_way += sum(self._under_way(*answer) for answer in rest[0])
         self._wake()
 
+    def _hear_client(self, actor: Actor, kind: str, rest: list[Any]) -> None:
+        if kind == "client waits":
+            self._waiting[actor] = rest[0], rest[1]
+            if self.relay is not None:
+                self.relay.told(rest[2], rest[3])
+        else:
+            self._waiting.pop(actor, None)
+            self.time.works(actor)
+        self._wake()
+
+    def _under_way(self, name: str, tokens: int, ended: bool) -> int:
+        return tokens if self.relay is None else self.relay.given(row_of(name), tokens, ended)
+
     def _wake(self) -> None:
-        woken = self.time.woken()
+        if self._wakes:  # called by what it has called: it looks again
+            return
+        self._wakes = True
+        try:
+            self._relay()
+            woken = self.time.woken()
+        finally:
+            self._wakes = False
         if woken:
             self._page.write(self.time.now_ps)
         for actor in woken:
             if actor is self._clients:
                 assert self._clients_wake is not None
-                self._clients_wake.set_result(None)
+                if not self._clients_wake.done():
+                    self._clients_wake.set_result(None)
             else:
-                self._answer(actor, None)
+                number, _ = self._waiting.pop(actor, (None, None))
+                self._answer(actor, number)
+
+    def _relay(self) -> None:
+        """Brings what has come to the client, and what its processes wait for to the clock."""
+        relay, time = self.relay, self.time
+        if relay is None:
+            return
+        if time.degraded or not (time.requests_under_way or time.tokens_under_way):
+            relay.flush()
+        is_quiet = relay.is_quiet()
+        for actor, (_, until_ps) in self._waiting.items():
+            if is_quiet or time.degraded:
+                time.waits(actor, until_ps)
+            else:
+                time.works(actor)
 
     def _answer(self, actor: Actor, answer: Any) -> None:
-        self._written[actor].write(json.dumps(answer, separators=(",", ":")).encode() + b"\n")
+        writer = self._written[actor]
+        with suppress(ConnectionError):
+            writer.write(json.dumps(answer, separators=(",", ":")).encode() + b"\n")

@@ -89,7 +89,7 @@ class Clients:
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._under_way.discard(task)
-        if not task.cancelled() and task.exception() is not None:
+        if not task.cancelled() and task.exception() is not None and not self._keeper.time.degraded:
             self._keeper.fail(NoProgressError(f"a request failed: {task.exception()}"))
         self._keeper.clients_work()
 

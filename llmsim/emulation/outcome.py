@@ -21,7 +21,7 @@ from llmsim.columns import (
 )
 from llmsim.core import PS_PER_S
 from llmsim.emulation.devices import Schedule
-from llmsim.emulation.emulate import Emulated
+from llmsim.emulation.emulate import Asked, Emulated
 from llmsim.emulation.load import Answer
 from llmsim.export.files import check_writable_folder
 from llmsim.export.json import write_json
@@ -39,9 +39,10 @@ _WRITTEN: dict[type[Table], tuple[str, ...]] = {
 """Columns of requests.parquet that clients can fill."""
 
 
-def client_figures(emulated: Emulated, prepared: Prepared) -> dict[str, Any]:
+def client_figures(emulated: Emulated) -> dict[str, Any]:
     """What clients saw, by the names of `vllm bench serve --save-detailed`; times in seconds."""
-    done = _finished(emulated, prepared)
+    asked = emulated.asked
+    done = _finished(emulated)
     answers = [emulated.answers[row] for row in done]
     arrivals = np.array([one.arrival_ps for one in answers], dtype=np.int64)
     first = np.array([one.token_ps[0] for one in answers], dtype=np.int64) - arrivals
@@ -50,11 +51,11 @@ def client_figures(emulated: Emulated, prepared: Prepared) -> dict[str, Any]:
     gaps = [np.diff(np.array(one.token_ps, dtype=np.int64)) for one in answers]
     several = tokens > 1
     duration_s = emulated.virtual_ps / PS_PER_S
-    inputs = prepared.workload.input_tokens[done].tolist()
+    inputs = [asked.input_tokens[row] for row in done]
     figures: dict[str, Any] = {
         "duration": duration_s,
         "completed": len(done),
-        "failed": len(prepared.workload) - len(done),
+        "failed": len(asked.names) - len(done),
         "total_input_tokens": sum(inputs),
         "total_output_tokens": int(tokens.sum()),
         "request_throughput": len(done) / duration_s if duration_s else 0.0,
@@ -81,7 +82,7 @@ def client_figures(emulated: Emulated, prepared: Prepared) -> dict[str, Any]:
 def write_folder(
     folder: Path,
     emulated: Emulated,
-    prepared: Prepared,
+    model: str,
     figures: Mapping[str, Any],
     manifest: Mapping[str, Any],
 ) -> None:
@@ -90,7 +91,7 @@ def write_folder(
 
     target = check_writable_folder(folder)
     (target / "manifest.json").unlink(missing_ok=True)
-    columns, schema = _request_columns(emulated, prepared)
+    columns, schema = _request_columns(emulated, model)
     write_rows(columns, schema, target / "requests.parquet")
     write_json(figures, target / "client.json")
     write_json(manifest, target / "manifest.json")
@@ -112,8 +113,8 @@ def difference(emulated: Emulated, prepared: Prepared) -> str:
     return ""
 
 
-def _finished(emulated: Emulated, prepared: Prepared) -> list[int]:
-    wanted = prepared.workload.output_tokens
+def _finished(emulated: Emulated) -> list[int]:
+    wanted = emulated.asked.output_tokens
     return [
         row for row, one in sorted(emulated.answers.items()) if len(one.token_ps) == wanted[row]
     ]
@@ -128,24 +129,22 @@ def _statistics(name: str, values: Any) -> dict[str, float]:
     return {f"{statistic}_{name}_ms": float(value) for statistic, value in figures.items()}
 
 
-def _request_columns(
-    emulated: Emulated, prepared: Prepared
-) -> tuple[dict[str, Any], Sequence[Column]]:
-    workload = prepared.workload
+def _request_columns(emulated: Emulated, model: str) -> tuple[dict[str, Any], Sequence[Column]]:
+    asked: Asked = emulated.asked
     schema = [
         column
         for table, names in _WRITTEN.items()
         for column in table.COLUMNS
         if column.name in names
     ]
-    done = set(_finished(emulated, prepared))
+    done = set(_finished(emulated))
     values: dict[str, list[Any]] = {column.name: [] for column in schema}
-    for row in range(len(workload)):
+    for row, name in enumerate(asked.names):
         one = {
-            "request_id": str(row) if workload.request_id is None else workload.request_id[row],
-            "model": prepared.lowered.groups[0].info.model_name,
-            "input_tokens": int(workload.input_tokens[row]),
-            "output_tokens": int(workload.output_tokens[row]),
+            "request_id": name,
+            "model": model,
+            "input_tokens": asked.input_tokens[row],
+            "output_tokens": asked.output_tokens[row],
         }
         for key, value in (one | _times(emulated.answers.get(row), done=row in done)).items():
             values[key].append(value)

@@ -13,12 +13,17 @@ VOCABULARY = 1 << 30
 """Token ids that the emulated model has."""
 _SPREAD = 0x9E3779B97F4A7C15
 _WORD = (1 << 64) - 1
-_NAME = re.compile(r"(?:cmpl-)?(\d{9})")
+_NAME = re.compile(r"(?:cmpl-|chatcmpl-)?(\d{9})")
 
 
 def engine_requests(workload: Workload, *, stops: bool) -> list[LiveRequest]:
     """The requests by row, with token ids of `VOCABULARY`; equal content has equal ids."""
     return [_in_vocabulary(one) for one in live_requests(workload, stops=stops)]
+
+
+def request_name(row: int) -> str:
+    """What the server is told to call a request."""
+    return f"{row:09d}"
 
 
 def row_of(name: str) -> int:

@@ -15,6 +15,7 @@ from llmsim.config.errors import InputError
 from llmsim.emulation.errors import NoProgressError
 from llmsim.emulation.in_engine.plugin import SETTINGS
 from llmsim.emulation.requests import VOCABULARY
+from llmsim.emulation.words import WORDS
 from llmsim.lowering import LoweredGroup
 from llmsim.scheduling.conformance.engine_python import (
     check_interpreter,
@@ -87,16 +88,8 @@ class Server:
             writer.close()
 
 
-@contextmanager
-def vllm_server(
-    python: Path,
-    group: LoweredGroup,
-    settings: dict[str, Any],
-    folder: Path,
-    log: Path,
-    extra: list[str],
-) -> Iterator[Server]:
-    """The server of one group; `extra` are further options of it. What it says goes to `log`."""
+def vllm_environment(group: LoweredGroup, settings: dict[str, Any], folder: Path) -> dict[str, str]:
+    """The environment of vLLM's processes; what they import is made in `folder`."""
     environment = linked_environment(folder)
     plugin = folder / "llmsim_emulation-1.dist-info"
     plugin.mkdir()
@@ -110,11 +103,38 @@ def vllm_server(
         "VLLM_PLUGINS": "llmsim,llmsim_clock",
         "VLLM_USE_V2_MODEL_RUNNER": str(int(bool(group.engine.use_v2_model_runner))),
     }
+    return environment
+
+
+def vllm_command(python: Path) -> list[str]:
+    """The words in place of `vllm`."""
+    return [str(python), "-m", "vllm.entrypoints.cli.main"]
+
+
+@contextmanager
+def vllm_server(
+    python: Path,
+    group: LoweredGroup,
+    environment: dict[str, str],
+    model: Path,
+    log: Path,
+    extra: list[str],
+) -> Iterator[Server]:
+    """The server of one group; `extra` are further options of it. What it says goes to `log`.
+
+    It takes text only where the folder `model` has a tokenizer.
+    """
     port = _free_port()
-    model = folder / "model"
-    model.mkdir()
-    command = [str(python), "-m", "vllm.entrypoints.cli.main", "serve"]
-    command += [write_model(model, group.scheduler.kv.max_model_len, VOCABULARY)]  # type: ignore[union-attr]
+    has_words = (model / "tokenizer.json").exists()
+    command = [*vllm_command(python), "serve"]
+    command += [
+        write_model(
+            model,
+            group.scheduler.kv.max_model_len,  # type: ignore[union-attr]
+            WORDS if has_words else VOCABULARY,
+        )
+    ]
+    command += [] if has_words else ["--skip-tokenizer-init"]
     command += [*_options(group), "--host", "127.0.0.1", "--port", str(port), *extra]
     with log.open("wb") as out:
         process = subprocess.Popen(
@@ -129,7 +149,7 @@ def vllm_server(
 def _options(group: LoweredGroup) -> list[str]:
     """The engine's options as flags."""
     words = ["--served-model-name", group.info.model_name, "--load-format", "dummy"]
-    words += ["--skip-tokenizer-init", "--disable-uvicorn-access-log"]
+    words += ["--disable-uvicorn-access-log"]
     words += ["--tensor-parallel-size", str(group.layout.tp)]
     words += ["--pipeline-parallel-size", str(group.layout.pp)]
     for name, value in engine_options(group.engine, group.scheduler).items():

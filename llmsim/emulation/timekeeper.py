@@ -2,7 +2,8 @@
 
 Time stands still while anybody works. It moves to the least time that somebody waits for when
 everybody waits and no message is under way (Algorithm 1 of the Revati paper, with counts of
-messages in place of its cool-down, so that nothing depends on how fast the machine is).
+messages in place of its cool-down, so that nothing depends on how fast the machine is). After
+`degrade`, it goes by the wall clock instead: nobody waits for those that have died.
 """
 
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ class Timekeeper:
         """Sent by a client, and not yet received by an engine core."""
         self.tokens_under_way = 0
         """Given by an engine core, and not yet read by a client."""
+        self.degraded = ""
+        """Why it goes by the wall clock; empty: it does not."""
         self._actors: list[Actor] = []
 
     @property
@@ -67,8 +70,26 @@ class Timekeeper:
         """It goes on at the present time, when no message is under way."""
         actor.doing = Doing.SETTLES
 
+    def degrade(self, why: str) -> None:
+        """From now on only `passes` moves the time."""
+        self.degraded = self.degraded or why
+
+    def passes(self, now_ps: int) -> None:
+        """The wall clock has come so far."""
+        self.now_ps = max(self.now_ps, now_ps)
+
+    @property
+    def next_ps(self) -> int | None:
+        """The least time that somebody waits for."""
+        times = [one.until_ps for one in self._actors if one.until_ps is not None]
+        return min(times, default=None)
+
     def woken(self) -> list[Actor]:
         """Who goes on now; they work from now on. Call it after every change."""
+        if self.degraded:
+            return self._wake(
+                [one for one in self._actors if self._is_due(one) or one.doing is Doing.SETTLES]
+            )
         if self.requests_under_way or self.tokens_under_way:
             return []
         if any(actor.doing is Doing.WORKS for actor in self._actors):
@@ -95,10 +116,10 @@ class Timekeeper:
         return actor.doing is Doing.WAITS and until is not None and until <= self.now_ps
 
     def _after_jump(self) -> list[Actor]:
-        times = [one.until_ps for one in self._actors if one.until_ps is not None]
-        if not times:
+        next_ps = self.next_ps
+        if next_ps is None:
             return []
-        self.now_ps = max(self.now_ps, min(times))
+        self.now_ps = max(self.now_ps, next_ps)
         self.jumps += 1
         return [actor for actor in self._actors if self._is_due(actor)]
 

@@ -36,7 +36,7 @@ class StandIn:
             if self._parked:
                 self._parked = False
                 self._channel.unpark()
-            self._channel.received(1)
+            self._channel.received(request["name"], request["left"])
 
     def _run(self) -> None:
         running: list[dict[str, Any]] = []
@@ -61,7 +61,12 @@ class StandIn:
         ]
         end_ps, tokens = self._channel.step(items)
         self._channel.wait(end_ps)
-        self._channel.produced(sum(map(len, tokens)))
+        self._channel.produced(
+            [
+                (one["name"], len(given), one["wanted"] == len(given))
+                for one, given in zip(running, tokens, strict=True)
+            ]
+        )
         for one, given in zip(running, tokens, strict=True):
             one["computed"] += one["left"]
             one["left"] = 1
@@ -73,6 +78,13 @@ class StandIn:
         engine = self
 
         class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def give(self, text: str) -> None:
+                data = text.encode()
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+                self.wfile.flush()
+
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 if len(body["prompt"]) > 1000:
@@ -85,14 +97,15 @@ class StandIn:
                     | {"wanted": body["max_tokens"]}
                 )
                 self.send_response(200)
+                self.send_header("Transfer-Encoding", "chunked")
                 self.end_headers()
                 ended = False
                 while not ended:
                     tokens, ended = out.get()
                     event = {"choices": [{"text": "", "token_ids": tokens}]}
-                    self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
-                    self.wfile.flush()
-                self.wfile.write(b"data: [DONE]\n\n")
+                    self.give(f"data: {json.dumps(event)}\n\n")
+                self.give("data: [DONE]\n\n")
+                self.give("")
 
             def log_message(self, *_: Any) -> None:
                 pass

@@ -15,11 +15,12 @@ from llmsim.cli import main
 from llmsim.cli.run.arguments import checked_options
 from llmsim.config.errors import NotYetError
 from llmsim.emulation.devices import Devices, check_deployment
-from llmsim.emulation.emulate import Emulated
+from llmsim.emulation.emulate import Asked, Emulated
 from llmsim.emulation.keeper import Keeper
 from llmsim.emulation.load import Clients
 from llmsim.emulation.outcome import client_figures, difference, write_folder
 from llmsim.emulation.requests import check_workload, engine_requests, row_of
+from llmsim.scheduling.conformance.model_runner import ModelRunner
 from llmsim.validation.logs.reader import read_recording
 
 CLUSTER = Path(__file__).parents[2] / "cluster_config" / "h100_llama31_8b.json"
@@ -33,7 +34,7 @@ def prepared_run(dataset: str, *options: str) -> Prepared:
 async def answered(prepared: Prepared, folder: Path) -> tuple[Clients, Devices, Keeper]:
     group = check_deployment(prepared.lowered, tiers=False)
     requests = engine_requests(prepared.workload, stops=False)
-    devices = Devices(group, requests)
+    devices = Devices(group, ModelRunner(requests, group.scheduler.speculation))
     keeper = Keeper(folder, devices)
     listener = await keeper.listen()
     engine = await asyncio.to_thread(StandIn, str(keeper.socket_path))
@@ -50,6 +51,11 @@ def emulated(prepared: Prepared, folder: Path) -> Emulated:
     time = keeper.time
     return Emulated(
         version="stand-in",
+        asked=Asked(
+            [str(row) for row in range(len(prepared.workload))],
+            prepared.workload.input_tokens.tolist(),
+            prepared.workload.output_tokens.tolist(),
+        ),
         answers=clients.answers,
         schedule=devices.schedule,
         virtual_ps=time.now_ps,
@@ -57,6 +63,7 @@ def emulated(prepared: Prepared, folder: Path) -> Emulated:
         wall_s=1.0,
         start_s=0.0,
         cpu_s=1.0,
+        reasons=(),
         failure=None,
     )
 
@@ -69,9 +76,9 @@ def test_clients_see_what_the_simulation_says(tmp_path: Path) -> None:
     prepared = prepared_run(DATASET)
     outcome = emulated(prepared, tmp_path)
     assert difference(outcome, prepared) == ""
-    figures = client_figures(outcome, prepared)
+    figures = client_figures(outcome)
     assert (figures["completed"], figures["failed"]) == (12, 0)
-    write_folder(tmp_path / "run", outcome, prepared, figures, {"engine": "stand-in"})
+    write_folder(tmp_path / "run", outcome, "m", figures, {"engine": "stand-in"})
     folder = read_recording(tmp_path / "run")
     client = read_recording(tmp_path / "run" / "client.json")
     assert folder.ttft_s == pytest.approx(client.ttft_s)
@@ -106,7 +113,7 @@ def test_what_the_server_refuses_is_kept(tmp_path: Path) -> None:
     prepared = prepared_run("synthetic:n=2,rate=1,input=fixed:2000,output=fixed:3,seed=1")
     outcome = emulated(prepared, tmp_path)
     assert "too long" in outcome.answers[0].refused
-    assert client_figures(outcome, prepared)["failed"] == 2
+    assert client_figures(outcome)["failed"] == 2
 
 
 def test_a_difference_names_step_and_request(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llmsim.cli.run.command_line import given_path
+from llmsim.cli.usage import Command
 from llmsim.config.errors import InputError
 
 if TYPE_CHECKING:
@@ -16,8 +17,13 @@ if TYPE_CHECKING:
 HELP = (
     "Run the engine's own server in virtual time, without a GPU (docs/how-to/emulate.md). "
     "The server is unmodified; its steps take the simulated times of the cluster file's devices. "
-    "The command takes every option of `llmsim run` that describes deployment and workload."
+    "The command takes every option of `llmsim run` that describes deployment and workload. "
+    "Words after -- are the command of a client that sends requests in place of --dataset."
 )
+CLIENT = "llmsim emulate: client"
+"""Where the words after `--` stand in the context."""
+NO_DATASET = "synthetic:n=1,rate=1,input=fixed:1,output=fixed:1"
+"""What stands for the workload where a client has its own."""
 SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 ENGINES = ("vllm",)
 
@@ -55,6 +61,16 @@ Compare = Annotated[
 ]
 
 
+class CommandBeforeClient(Command):
+    """The words after `--` are the client's."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if "--" in args:
+            place = args.index("--")
+            args, ctx.meta[CLIENT] = args[:place], args[place + 1 :]
+        return super().parse_args(ctx, args)
+
+
 def command(
     context: typer.Context,
     engine: Engine,
@@ -70,7 +86,7 @@ def command(
 
     from llmsim.api.prepare import prepare
     from llmsim.cli.run.arguments import checked_options, without_outputs
-    from llmsim.emulation.emulate import emulate
+    from llmsim.emulation.emulate import Client, emulate
     from llmsim.export.files import check_writable_folder
 
     if engine not in ENGINES:
@@ -79,11 +95,21 @@ def command(
         words = shlex.split(engine_args)
     except ValueError as error:
         raise InputError(f'--engine-args "{engine_args}": {error}') from None
-    prepared = prepare(without_outputs(checked_options(context.args)))
+    client_words = context.meta.get(CLIENT)
+    if client_words is not None and not client_words:
+        raise InputError("-- is followed by no client; name one, as in -- vllm bench serve")
+    client = None if client_words is None else Client(client_words, keeps_stdout=not as_json)
+    options = list(context.args)
+    if client is not None:
+        if any(word.split("=")[0] == "--dataset" for word in options):
+            raise InputError("--dataset: the client after -- sends its own requests; leave one out")
+        options += ["--dataset", NO_DATASET]
+    prepared = prepare(without_outputs(checked_options(options)))
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) if run_dir is None else check_writable_folder(run_dir)
         python = engine_python or Path(sys.executable)
-        emulated = emulate(prepared, python, target / "server.log", words)
+        emulated = emulate(prepared, python, target / "server.log", words, client)
+        compare = compare and client is None
         return _tell(emulated, prepared, run_dir, as_json=as_json, compare=compare)
 
 
@@ -93,11 +119,12 @@ def _tell(
     from llmsim.emulation.outcome import client_figures, difference, write_folder
     from llmsim.export.json import json_text
 
-    figures = client_figures(emulated, prepared)
+    figures = client_figures(emulated)
     manifest: dict[str, Any] = {
         "engine": "vllm",
         "engine_version": emulated.version,
-        "deterministic": True,
+        "deterministic": not emulated.reasons,
+        "reasons": list(emulated.reasons),
         "jumps": emulated.jumps,
         "virtual_s": figures["duration"],
         "wall_s": round(emulated.wall_s, 3),
@@ -108,12 +135,13 @@ def _tell(
         first = difference(emulated, prepared)
         manifest["same_as_run"], manifest["first_difference"] = not first, first or None
     if run_dir is not None:
-        write_folder(run_dir, emulated, prepared, figures, manifest)
+        model = prepared.lowered.groups[0].info.model_name
+        write_folder(run_dir, emulated, model, figures, manifest)
     if as_json:
         short = {name: value for name, value in figures.items() if not isinstance(value, list)}
         print(json_text(manifest | short), end="")
     else:
-        _print(manifest, figures, len(prepared.workload))
+        _print(manifest, figures, len(emulated.asked.names))
     if emulated.failure is not None:
         raise emulated.failure
     return 0
@@ -141,6 +169,8 @@ def _print(manifest: Mapping[str, Any], figures: Mapping[str, Any], asked: int) 
         f"Speed:     {speed:.1f} times real time, {manifest['wall_s']:.1f} s; "
         f"the server started in {manifest['start_s']:.0f} s"
     )
+    for reason in manifest["reasons"]:
+        print(f"note: another emulation may give other results: {reason}")
     if "same_as_run" in manifest:
         same = "every step is that of `llmsim run`"
         print(f"Compared:  {manifest['first_difference'] or same}")

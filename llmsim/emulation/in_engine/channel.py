@@ -1,5 +1,6 @@
 """The engine core's side of the Timekeeper: one connection, a line of JSON for each message."""
 
+import contextlib
 import json
 import os
 import socket
@@ -29,13 +30,13 @@ class Channel:
         """It has something to do again."""
         self._said(["unpark"])
 
-    def received(self, requests: int) -> None:
-        """So many requests that clients sent are here."""
-        self._said(["received", requests])
+    def received(self, request: str, tokens: int) -> None:
+        """A request that a client sent is here, with so many tokens."""
+        self._said(["received", request, tokens])
 
-    def produced(self, tokens: int) -> None:
-        """So many tokens are on their way to clients."""
-        self._said(["produced", tokens])
+    def produced(self, answers: list[tuple[str, int, bool]]) -> None:
+        """On their way to clients: request, tokens, whether they are its last."""
+        self._said(["produced", answers])
 
     def empty_step(self) -> None:
         """The workers are called without a batch."""
@@ -58,7 +59,9 @@ class Channel:
         self._asked(["wait", until_ps])
 
     def close(self) -> None:
-        """The engine core ends."""
+        """The engine core ends, and says so: one that dies cannot."""
+        with contextlib.suppress(OSError):
+            self._said(["bye"])
         self._socket.close()
 
     def _said(self, message: list[Any]) -> None:

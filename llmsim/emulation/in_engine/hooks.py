@@ -32,7 +32,8 @@ class CoreState:
             if self._parked:  # before the receipt: the clock must not move in between
                 self._parked = False
                 channel.unpark()
-            channel.received(1)
+            request = item[1][0]
+            channel.received(request.request_id, request.num_prompt_tokens)
 
     def taken(self) -> None:
         """The engine core has taken a request."""
@@ -99,13 +100,14 @@ def _hook_outputs(process: Any) -> None:
             def counted() -> Any:
                 outputs, executed = step()
                 channel = current()
-                tokens = sum(
-                    len(one.new_token_ids)
+                answers = [
+                    (one.request_id, len(one.new_token_ids), one.finish_reason is not None)
                     for each in (outputs or {}).values()
                     for one in each.outputs
-                )
-                if tokens and channel is not None:
-                    channel.produced(tokens)
+                    if one.new_token_ids or one.finish_reason is not None
+                ]
+                if answers and channel is not None:
+                    channel.produced(answers)
                 return outputs, executed
 
             self.step_fn = counted

@@ -1,0 +1,85 @@
+"""A load generator of somebody else, as a process under the virtual clock."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from llmsim.config.errors import InputError
+from llmsim.emulation.in_client.virtual_time import SETTINGS
+from llmsim.emulation.keeper import Keeper
+from llmsim.emulation.server import vllm_command
+
+_INSTALL = "from llmsim.emulation.in_client.virtual_time import install\n\ninstall()\n"
+"""Python runs a module `sitecustomize` before a program."""
+END_S = 5
+"""Seconds that a client has to end when the emulation does."""
+
+
+def client_command(words: Sequence[str], python: Path) -> list[str]:
+    """The command line of a client; `vllm` is the engine's own. InputError where there is none."""
+    first, *more = words
+    beside = python.parent / first
+    if "/" not in first and beside.exists():
+        return [str(beside), *more]
+    found = shutil.which(first)
+    if found is not None:
+        return [found, *more]
+    if first == "vllm":
+        return [*vllm_command(python), *more]
+    raise InputError(
+        f'-- "{first}" is no command that runs; name a program, as in -- vllm bench serve'
+    )
+
+
+def filled(words: Sequence[str], values: dict[str, str]) -> list[str]:
+    """The words with `{name}` replaced by its value."""
+    filled = list(words)
+    for name, value in values.items():
+        filled = [word.replace(f"{{{name}}}", value) for word in filled]
+    return filled
+
+
+def client_environment(
+    environment: dict[str, str], keeper: Keeper, port: int, folder: Path
+) -> dict[str, str]:
+    """What puts a Python program under the clock, and tells it where the server is."""
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(_INSTALL, encoding="utf-8")
+    settings = {"clock": str(keeper.clock_path), "socket": str(keeper.socket_path), "port": port}
+    return {
+        **environment,
+        SETTINGS: json.dumps(settings),
+        "PYTHONPATH": os.pathsep.join([str(folder), environment["PYTHONPATH"]]),
+        "VLLM_PLUGINS": "llmsim",  # its time is that of the whole process
+        "OPENAI_BASE_URL": f"http://127.0.0.1:{port}/v1",
+        "OPENAI_API_KEY": environment.get("OPENAI_API_KEY", "EMPTY"),
+        "NO_PROXY": "127.0.0.1,localhost",
+        "no_proxy": "127.0.0.1,localhost",
+    }
+
+
+@contextmanager
+def client_process(
+    command: Sequence[str], environment: dict[str, str], *, keeps_stdout: bool
+) -> "Iterator[subprocess.Popen[bytes]]":
+    """The client; what it says is shown, on stderr unless it `keeps_stdout`."""
+    out = None if keeps_stdout else sys.stderr
+    try:
+        process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=out)
+    except OSError as error:
+        raise InputError(f'-- "{command[0]}" does not run: {error.strerror}') from None
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(END_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()

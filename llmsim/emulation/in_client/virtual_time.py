@@ -1,0 +1,448 @@
+"""Puts an unmodified Python client under the virtual clock: its times, sleeps and timers.
+
+`install` runs before the program's first line. A wait of the program becomes one line to the
+Timekeeper: until when, and how many bytes each connection to the server has sent and received.
+"""
+
+import atexit
+import contextlib
+import importlib.machinery
+import itertools
+import json
+import math
+import os
+import queue
+import select
+import selectors
+import socket
+import sys
+import threading
+import time
+import types
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from llmsim.emulation.in_engine.clock import PS_PER_S, ClockPage, TimeModule
+
+SETTINGS = "LLMSIM_EMULATION_CLIENT"
+"""The environment variable with the clock's page, its socket and the server's port, as JSON."""
+CLOCKS = ("time", "monotonic", "perf_counter", "time_ns", "monotonic_ns", "perf_counter_ns")
+_REAL_CLOCK = (threading, queue)
+"""Modules that hold the real clock from their import on: what they wait for has no virtual time."""
+
+
+class Connections:
+    """Counts bytes between this process and the server, for each local port."""
+
+    def __init__(self, port: int) -> None:
+        self._server_port = port
+        self._local_port: weakref.WeakKeyDictionary[socket.socket, int] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._bytes: dict[int, list[int]] = {}
+        """Local port -> received, sent, whether open."""
+        self._changed: set[int] = set()
+        self._sent_on: list[int] = []
+        self._full: set[int] = set()
+        """Ports whose send buffers take no more."""
+        self._lock = threading.Lock()
+
+    def opened(self, one: socket.socket, address: Any) -> None:
+        """A connection is established."""
+        if isinstance(address, tuple) and address[1] == self._server_port:
+            port = one.getsockname()[1]
+            with self._lock:
+                self._local_port[one] = port
+                self._bytes[port] = [0, 0, 1]
+                self._changed.add(port)
+
+    def count(self, one: socket.socket, received: int, sent: int, *, all_sent: bool = True) -> None:
+        """So many more bytes."""
+        port = self._local_port.get(one)
+        if port is None:
+            return
+        with self._lock:
+            counts = self._bytes[port]
+            counts[0] += received
+            counts[1] += sent
+            self._changed.add(port)
+            if sent:
+                self._sent_on.append(port)
+            if sent or not all_sent:
+                (self._full.discard if all_sent else self._full.add)(port)
+
+    def closed(self, one: socket.socket) -> None:
+        """The program has closed it."""
+        port = self._local_port.pop(one, None)
+        if port is not None:
+            with self._lock:
+                self._bytes[port][2] = 0
+                self._changed.add(port)
+                self._full.discard(port)
+
+    def is_server(self, one: socket.socket) -> bool:
+        """Whether it leads to the server."""
+        return one in self._local_port
+
+    @property
+    def are_full(self) -> bool:
+        """Something is left to send, whatever the clock does."""
+        return bool(self._full)
+
+    def changes(self) -> tuple[dict[int, list[int]], list[int]]:
+        """The counts that have changed since the last call, and the ports in order of sending."""
+        with self._lock:
+            changed = {port: list(self._bytes[port]) for port in self._changed}
+            sent_on = list(dict.fromkeys(self._sent_on))
+            self._changed.clear()
+            self._sent_on.clear()
+            return changed, sent_on
+
+
+class Helpers:
+    """How many pieces of work are in the hands of pools of threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._busy = 0
+        self.idle_event = os.eventfd(0, os.EFD_NONBLOCK)
+        """Is readable when the last piece is done."""
+
+    def begin(self) -> None:
+        """A piece was handed over."""
+        with self._lock:
+            self._busy += 1
+
+    def end(self) -> None:
+        """A piece is done."""
+        with self._lock:
+            self._busy -= 1
+            if not self._busy:
+                os.eventfd_write(self.idle_event, 1)
+
+    @property
+    def are_busy(self) -> bool:
+        """The process works although its main thread may wait."""
+        return self._busy > 0
+
+
+class Waiter:
+    """Waits of one thread: an actor of the Timekeeper."""
+
+    def __init__(self, process: "Process", *, stays: bool) -> None:
+        """`stays`: the clock waits for this thread until it ends."""
+        self._process = process
+        self._numbers = itertools.count(1)
+        self._socket = socket.socket(socket.AF_UNIX)
+        process.real_connect(self._socket, process.settings["socket"])
+        self._answers = self._socket.makefile("rb", buffering=0)
+        self._said(["join client", os.getpid(), threading.current_thread().name, stays])
+        self.has_come(0)
+
+    def fileno(self) -> int:
+        """Becomes readable when the time has come."""
+        return self._socket.fileno()
+
+    def wait(self, until_ps: int | None) -> int:
+        """Says that this thread waits; returns the number that `has_come` takes."""
+        number = next(self._numbers)
+        changed, sent_on = self._process.connections.changes()
+        self._said(["client waits", number, until_ps, changed, sent_on])
+        return number
+
+    def has_come(self, number: int) -> bool:
+        """Reads an answer; whether it is the one to that wait."""
+        line = self._answers.readline()
+        if not line:
+            raise ConnectionError("llmsim emulate has ended")
+        return bool(json.loads(line) == number)
+
+    def works(self) -> None:
+        """Something other than the clock has woken it."""
+        self._said(["client works"])
+
+    def close(self) -> None:
+        """The thread is no actor any more, and says so: a process that dies cannot."""
+        with contextlib.suppress(OSError):
+            self._said(["bye"])
+        self._answers.close()
+        self._socket.close()
+
+    def _said(self, message: list[Any]) -> None:
+        self._process.real_sendall(self._socket, json.dumps(message).encode() + b"\n")
+
+
+class Process:
+    """This process under the clock."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.settings = settings
+        self.clock = ClockPage(settings["clock"])
+        self.connections = Connections(settings["port"])
+        self.helpers = Helpers()
+        self.real_sleep = time.sleep
+        self.real_connect: Any = socket.socket.connect
+        self.real_sendall: Any = socket.socket.sendall
+        self._main = threading.main_thread().ident
+        self._pid = os.getpid()
+        self._waiter = Waiter(self, stays=True)
+        atexit.register(self._end)
+
+    def _end(self) -> None:
+        if os.getpid() == self._pid:
+            self._waiter.close()
+
+    def until_ps(self, seconds: float | None) -> int | None:
+        """The virtual time in so many seconds."""
+        if seconds is None or math.isinf(seconds):
+            return None
+        return self.clock.now_ps() + math.ceil(seconds * PS_PER_S)
+
+    @contextlib.contextmanager
+    def waiter(self) -> Any:
+        """The present thread's; one that is not the main thread is an actor while it waits."""
+        if os.getpid() != self._pid:  # forked: the parent's connection is not ours
+            self._pid, self._main = os.getpid(), threading.get_ident()
+            self._waiter = Waiter(self, stays=True)
+        if threading.get_ident() == self._main:
+            yield self._waiter
+            return
+        waiter = Waiter(self, stays=False)
+        in_pool = getattr(_POOL, "works", False)
+        if in_pool:
+            self.helpers.end()
+        try:
+            yield waiter
+        finally:
+            if in_pool:
+                self.helpers.begin()
+            waiter.close()
+
+    def sleep(self, seconds: Any) -> None:
+        """`time.sleep` in virtual time."""
+        if seconds < 0:
+            raise ValueError("sleep length must be non-negative")
+        if seconds == 0:
+            self.real_sleep(0)
+            return
+        self.wait_for([], seconds)
+
+    def wait_for(self, descriptors: Sequence[tuple[int, int]], seconds: float | None) -> bool:
+        """Until one of (descriptor, what to poll for) is ready, or False after virtual seconds."""
+        ready = select.poll()
+        for descriptor, kind in descriptors:
+            ready.register(descriptor, kind)
+        if descriptors and ready.poll(0):
+            return True
+        with self.waiter() as waiter:
+            ready.register(waiter.fileno(), select.POLLIN)
+            number = waiter.wait(self.until_ps(seconds))
+            while True:
+                found = [descriptor for descriptor, _ in ready.poll()]
+                if waiter.fileno() not in found:
+                    waiter.works()
+                    return True
+                if waiter.has_come(number):
+                    return False
+
+
+_POOL = threading.local()
+
+
+class VirtualSelector(selectors.DefaultSelector):
+    """The selector of asyncio's loops, whose time-outs are virtual."""
+
+    process: Process
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        """Ready files, or none at the virtual time-out."""
+        helpers = self.process.helpers
+        found = self._without_idle(super().select(0))
+        if found or (timeout is not None and timeout <= 0):
+            return found
+        if helpers.idle_event not in self.get_map():
+            self.register(helpers.idle_event, selectors.EVENT_READ)
+        while self.process.connections.are_full or helpers.are_busy:
+            found = self._without_idle(super().select(None))
+            if found:
+                return found
+        with self.process.waiter() as waiter:
+            return self._waited(waiter, timeout)
+
+    def _waited(self, waiter: Waiter, timeout: float | None) -> list[Any]:
+        key = self.register(waiter.fileno(), selectors.EVENT_READ)
+        try:
+            number = waiter.wait(self.process.until_ps(timeout))
+            while True:
+                found = self._without_idle(super().select(None))
+                others = [one for one in found if one[0] != key]
+                if len(others) < len(found) and waiter.has_come(number):
+                    return others
+                if others:
+                    waiter.works()
+                    return others
+        finally:
+            self.unregister(waiter.fileno())
+
+    def _without_idle(self, found: list[Any]) -> list[Any]:
+        event = self.process.helpers.idle_event
+        others = [one for one in found if one[0].fd != event]
+        if len(others) < len(found):
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(event)
+        return others
+
+
+def install() -> None:
+    """Puts this process under the clock; without the settings, leaves it as it is."""
+    if SETTINGS not in os.environ:
+        return
+    process = Process(json.loads(os.environ[SETTINGS]))
+    _count_connections(process)
+    _count_reads(process)
+    _count_writes(process.connections)
+    _count_pools(process.helpers)
+    virtual = TimeModule(process.clock)
+    for name in CLOCKS:
+        setattr(time, name, getattr(virtual, name))
+    time.sleep = process.sleep
+    VirtualSelector.process = process
+    selectors.DefaultSelector = VirtualSelector  # type: ignore[misc]
+    sys.meta_path.insert(0, _NoUvloop())
+
+
+def _count_connections(process: Process) -> None:
+    """Wraps the methods of `socket.socket` that connect and close."""
+    kind: Any = socket.socket
+    connections = process.connections
+    connect, close = kind.connect, kind._real_close
+
+    def connected(self: Any, address: Any) -> None:
+        try:
+            connect(self, address)
+        except BlockingIOError:
+            # A connection of this machine is a matter of microseconds, which have no virtual time.
+            if not isinstance(address, tuple) or address[1] != process.settings["port"]:
+                raise
+            writable = select.poll()
+            writable.register(self.fileno(), select.POLLOUT)
+            writable.poll()
+            failed = self.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if failed:
+                raise OSError(failed, os.strerror(failed)) from None
+        connections.opened(self, address)
+
+    def closed(self: Any, *more: Any) -> None:
+        connections.closed(self)
+        close(self, *more)
+
+    kind.connect, kind._real_close = connected, closed
+
+
+def _count_reads(process: Process) -> None:
+    """Wraps the methods of `socket.socket` that read; one that blocks waits in virtual time."""
+    kind: Any = socket.socket
+    connections = process.connections
+    recv, recv_into = kind.recv, kind.recv_into
+
+    def readable(self: Any, flags: int) -> None:
+        blocks = self.gettimeout() != 0 and not flags & socket.MSG_DONTWAIT
+        if (
+            blocks
+            and connections.is_server(self)
+            and not process.wait_for([(self.fileno(), select.POLLIN)], self.gettimeout())
+        ):
+            raise TimeoutError("timed out")
+
+    def received(self: Any, size: int, flags: int = 0) -> bytes:
+        readable(self, flags)
+        got: bytes = recv(self, size, flags)
+        if not flags & socket.MSG_PEEK:
+            connections.count(self, len(got), 0)
+        return got
+
+    def received_into(self: Any, buffer: Any, size: int = 0, flags: int = 0) -> int:
+        readable(self, flags)
+        got: int = recv_into(self, buffer, size, flags)
+        if not flags & socket.MSG_PEEK:
+            connections.count(self, got, 0)
+        return got
+
+    kind.recv, kind.recv_into = received, received_into
+
+
+def _count_writes(connections: Connections) -> None:
+    """Wraps the methods of `socket.socket` that write."""
+    kind: Any = socket.socket
+    send, sendall, sendmsg = kind.send, kind.sendall, kind.sendmsg
+
+    def sent(self: Any, data: Any, *flags: Any) -> int:
+        try:
+            given: int = send(self, data, *flags)
+        except BlockingIOError:
+            connections.count(self, 0, 0, all_sent=False)
+            raise
+        connections.count(self, 0, given, all_sent=given == memoryview(data).nbytes)
+        return given
+
+    def sent_parts(self: Any, parts: Any, *more: Any) -> int:
+        parts = list(parts)
+        try:
+            given: int = sendmsg(self, parts, *more)
+        except BlockingIOError:
+            connections.count(self, 0, 0, all_sent=False)
+            raise
+        whole = sum(memoryview(part).nbytes for part in parts)
+        connections.count(self, 0, given, all_sent=given == whole)
+        return given
+
+    def sent_all(self: Any, data: Any, *flags: Any) -> None:
+        sendall(self, data, *flags)
+        connections.count(self, 0, memoryview(data).nbytes)
+
+    kind.send, kind.sendmsg, kind.sendall = sent, sent_parts, sent_all
+
+
+def _count_pools(helpers: Helpers) -> None:
+    """Work that a pool of threads has been given holds the clock until it is done."""
+    from concurrent.futures import thread
+
+    pool: Any = thread.ThreadPoolExecutor
+    item: Any = thread._WorkItem
+    submit, run = pool.submit, item.run
+
+    def submitted(self: Any, *args: Any, **options: Any) -> Any:
+        helpers.begin()
+        return submit(self, *args, **options)
+
+    def ran(self: Any) -> None:
+        _POOL.works = True
+        try:
+            run(self)
+        finally:
+            _POOL.works = False
+            helpers.end()
+
+    pool.submit, item.run = submitted, ran
+
+
+class _NoUvloop:
+    """Stands for uvloop, which has a clock of its own: its loops become those of asyncio."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        return importlib.machinery.ModuleSpec(name, self) if name == "uvloop" else None  # type: ignore[arg-type]
+
+    def create_module(self, spec: Any) -> Any:
+        import asyncio
+
+        module: Any = types.ModuleType("uvloop")
+        module.run, module.new_event_loop = asyncio.run, asyncio.new_event_loop
+        module.install = lambda: None
+        module.EventLoopPolicy = asyncio.DefaultEventLoopPolicy
+        module.Loop = asyncio.SelectorEventLoop
+        module.__version__ = "0"
+        return module
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """There is nothing to run."""

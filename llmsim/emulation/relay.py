@@ -1,0 +1,456 @@
+"""Stands between an unmodified client and the server: it knows which messages are under way.
+
+Bytes of the client are counted on both sides. Requests go to the server one after the other, in
+the client's order; answers go to the client when all tokens of the present time are here.
+"""
+
+import asyncio
+import heapq
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Protocol
+
+import msgspec
+
+from llmsim.emulation.load import Answer
+from llmsim.emulation.requests import request_name
+
+LONGEST_LINE = 1 << 24
+GENERATING = ("/v1/completions", "/v1/chat/completions")
+"""What reaches the engine core; everything else is answered by the API server alone."""
+_json = msgspec.json.Encoder()
+
+
+class Clock(Protocol):
+    """What a relay needs of the keeper."""
+
+    @property
+    def now_ps(self) -> int:
+        """The virtual time."""
+        ...
+
+    def sent(self) -> None:
+        """A request is on its way to an engine core."""
+        ...
+
+    def refused(self) -> None:
+        """It has not reached one, and will not."""
+        ...
+
+    def read(self, tokens: int) -> None:
+        """So many tokens, or ends of answers, have come from the server."""
+        ...
+
+    def changed(self) -> None:
+        """Something may go on."""
+        ...
+
+    async def clients_wait(self, until_ps: int | None) -> None:
+        """Returns at that time, or after `clients_work`."""
+        ...
+
+    def clients_work(self) -> None:
+        """Ends `clients_wait`."""
+        ...
+
+
+class _At(Enum):
+    """Where a request is."""
+
+    RELAY = "relay"
+    API_SERVER = "API server"
+    ENGINE = "engine"
+    ENDED = "ended"
+
+
+@dataclass(eq=False)
+class _Connection:
+    """One connection of the client."""
+
+    writer: asyncio.StreamWriter
+    received = 0
+    """Bytes that came from the client."""
+    written = 0
+    """Bytes that went to it."""
+    requests: list["_Exchange"] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class _Exchange:
+    """A request and its answer."""
+
+    connection: _Connection
+    head: list[bytes]
+    body: bytes
+    row: int = -1
+    """-1: it is not for the engine core."""
+    streams: bool = False
+    arrival_ps: int = 0
+    at: _At = _At.RELAY
+    waiting: list[bytes] = field(default_factory=list)
+    """Of the answer, what has not gone to the client."""
+    tells: bool = False
+    """What waits has tokens, or is all."""
+    tokens_at_server: int = 0
+    moved: asyncio.Event = field(default_factory=asyncio.Event)
+    """It has reached the engine core, or has ended."""
+    answered: bool = False
+    """Its answer has begun."""
+    breaks: bool = False
+    """The server has ended in the middle of it."""
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+    """Its answer is complete, and with the client."""
+    refusal: str = ""
+    """Why the server does not see it."""
+    task: "asyncio.Task[None] | None" = None
+
+
+class _Token(msgspec.Struct):
+    token_ids: list[int] | None = None
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_Token] = []
+
+
+_chunks = msgspec.json.Decoder(_Chunk)
+
+
+class Relay:
+    """Listens where the client takes the server to be."""
+
+    def __init__(
+        self, clock: Clock, api_ps: Callable[[int], int], heard: Callable[[int, int], None]
+    ) -> None:
+        """`api_ps`: what the API server takes for so many tokens; `heard`: called with row and
+        tokens of a request that has reached the engine core.
+        """
+        self._clock, self._api_ps, self._heard = clock, api_ps, heard
+        self.server_port = 0
+        self.port = 0
+        self.answers: dict[int, Answer] = {}
+        self.input_tokens: dict[int, int] = {}
+        self.output_tokens: dict[int, int] = {}
+        self.reasons: list[str] = []
+        """Why two emulations may differ."""
+        self._rows = 0
+        self._exchanges: dict[int, _Exchange] = {}
+        """By row, those that have not ended."""
+        self._connections: dict[int, _Connection] = {}
+        """By the client's port."""
+        self._told: dict[int, tuple[int, int]] = {}
+        """What the client says of each: bytes received, bytes sent."""
+        self._order: list[int] = []
+        self._due: list[tuple[int, int, _Exchange]] = []
+        self._numbers = 0
+        self.first_s: float | None = None
+        """When a client has connected, by the real clock."""
+
+    async def listen(self) -> asyncio.AbstractServer:
+        """The client may connect from now on, to `port`."""
+        server = await asyncio.start_server(
+            self._serve, "127.0.0.1", 0, limit=LONGEST_LINE, backlog=4096
+        )
+        self.port = server.sockets[0].getsockname()[1]
+        return server
+
+    async def run(self) -> None:
+        """Sends requests to the server when they are due; ends when it is cancelled."""
+        while True:
+            if self._due and self._due[0][0] <= self._clock.now_ps:
+                exchange = heapq.heappop(self._due)[-1]
+                self._start(exchange)
+                await exchange.moved.wait()  # so that the engine sees the client's order
+            else:
+                await self._clock.clients_wait(self._due[0][0] if self._due else None)
+
+    def told(self, counts: dict[str, list[int]], sent_on: list[int]) -> None:
+        """A process of the client has sent and received so many bytes."""
+        for name, (received, sent, is_open) in counts.items():
+            if is_open:
+                self._told[int(name)] = received, sent
+            else:
+                self._left(int(name))
+        self._order += [port for port in sent_on if port not in self._order]
+
+    def is_quiet(self) -> bool:
+        """No byte is under way between client and relay, and no request waits for its turn."""
+        if any(one is None for one in map(self._connections.get, self._told)):
+            return False
+        for port, one in self._connections.items():
+            if self._told.get(port) != (one.written, one.received):
+                return False
+        self._take_requests()
+        return True
+
+    def received(self, row: int, tokens: int) -> None:
+        """The engine core has a request."""
+        exchange = self._exchanges.get(row)
+        if exchange is not None and exchange.at is _At.API_SERVER:
+            exchange.at = _At.ENGINE
+            exchange.moved.set()
+            self.input_tokens[row] = tokens
+            self._heard(row, tokens)
+
+    def given(self, row: int, tokens: int, ended: bool) -> int:
+        """The engine core gives tokens; returns how many messages are under way for them."""
+        exchange = self._exchanges.get(row)
+        if exchange is None:
+            return 0
+        times = self.answers[row].token_ps
+        times += [self._clock.now_ps] * tokens
+        if ended:
+            self.output_tokens[row] = len(times)
+        under_way = (tokens if exchange.streams else 0) + ended
+        exchange.tokens_at_server += under_way
+        return under_way
+
+    def flush(self) -> None:
+        """Everything of the present time is here: the client gets it, in the order of requests."""
+        ready = [one for one in self._all() if one.tells]
+        for one in sorted(ready, key=lambda one: one.row):
+            data = b"".join(one.waiting)
+            one.waiting.clear()
+            one.tells = False
+            one.connection.written += len(data)
+            one.connection.writer.write(data)
+            if one.breaks:
+                one.connection.writer.close()
+            if one.at is _At.ENDED:
+                one.done.set()
+
+    def under_way(self) -> str:
+        """What is not where it should be, for an error."""
+        said = [
+            f"a connection of the client has {self._told.get(port)} of {one.written} and "
+            f"{one.received} bytes"
+            for port, one in self._connections.items()
+            if self._told.get(port) != (one.written, one.received)
+        ]
+        return " and ".join(said[:1])
+
+    def _all(self) -> list[_Exchange]:
+        return [one for each in self._connections.values() for one in each.requests]
+
+    def _take_requests(self) -> None:
+        """New requests get their numbers, in the order in which the client has sent them."""
+        if not self._order:
+            return
+        for port in self._order:
+            connection = self._connections.get(port)
+            for one in connection.requests if connection is not None else ():
+                if one.arrival_ps < 0:
+                    self._take(one)
+        self._order.clear()
+        self._clock.clients_work()
+
+    def _take(self, one: _Exchange) -> None:
+        now_ps = one.arrival_ps = self._clock.now_ps
+        due_ps = now_ps
+        if one.row == 0:
+            one.row = self._rows
+            self._rows += 1
+            self._exchanges[one.row] = one
+            asked = msgspec.json.decode(one.body)
+            tokens = prompt_tokens(asked)
+            due_ps += self._api_ps(tokens)
+            self.answers[one.row] = Answer(now_ps)
+            self.input_tokens[one.row] = tokens
+            limit = asked.get("max_completion_tokens") or asked.get("max_tokens")
+            self.output_tokens[one.row] = limit if isinstance(limit, int) else 0
+            one.streams = bool(asked.get("stream"))
+            if one.streams:
+                one.body = _json.encode(asked | {"return_token_ids": True})
+        self._numbers += 1
+        heapq.heappush(self._due, (due_ps, self._numbers, one))
+
+    def _start(self, one: _Exchange) -> None:
+        one.at = _At.API_SERVER
+        self._clock.sent()
+        one.task = asyncio.create_task(self._ask(one))
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        port = writer.get_extra_info("peername")[1]
+        connection = self._connections[port] = _Connection(writer)
+        self._told.setdefault(port, (0, 0))
+        if self.first_s is None:
+            self.first_s = time.monotonic()
+        self._clock.changed()
+        try:
+            while exchange := await self._read_request(connection, reader):
+                connection.requests.append(exchange)
+                self._clock.changed()
+                await exchange.done.wait()
+                connection.requests.remove(exchange)
+                if (header(exchange.head, "connection") or "").lower() == "close":
+                    return
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+            if self._connections.get(port) is connection:
+                self._left(port)
+            self._clock.changed()
+
+    def _left(self, port: int) -> None:
+        """The client has closed a connection; what it still wants there ends."""
+        self._told.pop(port, None)
+        connection = self._connections.pop(port, None)
+        for one in connection.requests if connection is not None else ():
+            if one.at is not _At.ENDED:
+                self.reasons.append(f"the client left request {one.row} before the answer's end")
+                if one.task is not None:
+                    one.task.cancel()
+            one.done.set()
+
+    async def _read_request(
+        self, connection: _Connection, reader: asyncio.StreamReader
+    ) -> _Exchange | None:
+        head = await _read_head(reader)
+        if not head:
+            return None
+        body = await reader.readexactly(int(header(head, "content-length") or 0))
+        connection.received += sum(map(len, head)) + 2 + len(body)
+        method, path = head[0].decode("latin-1").split()[:2]
+        one = _Exchange(connection, head, body, arrival_ps=-1)
+        if method == "POST" and path.split("?")[0] in GENERATING and self._is_one(one):
+            one.row = 0
+        return one
+
+    def _is_one(self, one: _Exchange) -> bool:
+        """Whether it is one request for the engine core; what is none, the server may refuse."""
+        try:
+            asked = msgspec.json.decode(one.body)
+        except msgspec.DecodeError:
+            return False
+        if not isinstance(asked, dict):
+            return False
+        prompt = asked.get("prompt")
+        several = isinstance(prompt, list) and len(prompt) > 1 and not isinstance(prompt[0], int)
+        if several or asked.get("n", 1) != 1:
+            one.refusal = "llmsim emulate: a request has one prompt and one answer"
+        return not one.refusal
+
+    async def _ask(self, one: _Exchange) -> None:
+        """The exchange with the server; what comes waits for `flush`."""
+        if one.refusal:
+            one.waiting.append(_failed("400 Bad Request", one.refusal))
+            self._end(one)
+            return
+        try:
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", self.server_port, limit=LONGEST_LINE
+            )
+            try:
+                writer.write(_request(one))
+                await self._answer(one, reader)
+            finally:
+                writer.close()
+        except (OSError, asyncio.IncompleteReadError) as error:
+            why = f"llmsim emulate: the server has not answered: {type(error).__name__}"
+            if one.answered:
+                one.breaks = True
+            else:
+                one.waiting.append(_failed("502 Bad Gateway", why))
+            self.reasons.append(why)
+        finally:
+            self._end(one)
+
+    async def _answer(self, one: _Exchange, reader: asyncio.StreamReader) -> None:
+        head = await _read_head(reader)
+        if not head:
+            raise ConnectionResetError("no answer")
+        one.waiting += [*head, b"\r\n"]
+        one.answered = True
+        refused = b" 200 " not in head[0]
+        if (header(head, "transfer-encoding") or "").lower() == "chunked":
+            while True:
+                size = await reader.readline()
+                data = await reader.readexactly(int(size.split(b";")[0], 16) + 2)
+                one.waiting += [size, data]
+                if len(data) == 2:
+                    return
+                self._read(one, data)
+        body = await reader.readexactly(int(header(head, "content-length") or 0))
+        one.waiting.append(body)
+        if refused and one.row in self.answers:
+            self.answers[one.row].refused = body[:4096].decode(errors="replace")
+
+    def _read(self, one: _Exchange, data: bytes) -> None:
+        """A part of an answer in parts: the tokens in it are no longer under way."""
+        tokens = sum(
+            len(choice.token_ids or ())
+            for line in data.split(b"\n")
+            if line.startswith(b"data: {")
+            for choice in _chunks.decode(line[6:]).choices
+        )
+        if tokens and one.streams:
+            one.tells = True
+            one.tokens_at_server -= tokens
+            self._clock.read(tokens)
+
+    def _end(self, one: _Exchange) -> None:
+        """The answer is complete."""
+        reached = one.at is _At.ENGINE
+        one.at, one.tells = _At.ENDED, True
+        self._exchanges.pop(one.row, None)
+        one.moved.set()
+        if one.tokens_at_server:
+            self._clock.read(one.tokens_at_server)
+            one.tokens_at_server = 0
+        if not reached:
+            self._clock.refused()
+        self._clock.changed()
+
+
+def prompt_tokens(asked: dict[str, Any]) -> int:
+    """Tokens of a prompt: one for each word (`llmsim.emulation.words`)."""
+    prompt = asked.get("prompt")
+    if isinstance(prompt, list) and prompt and isinstance(prompt[0], (str, list)):
+        prompt = prompt[0]
+    if isinstance(prompt, list):
+        return len(prompt)
+    if isinstance(prompt, str):
+        return len(prompt.split())
+    messages = asked.get("messages")
+    said = [one.get("content") for one in messages or () if isinstance(one, dict)]
+    return sum(len(text.split()) for text in said if isinstance(text, str))
+
+
+async def _read_head(reader: asyncio.StreamReader) -> list[bytes]:
+    """The lines before the empty one; none at the connection's end."""
+    lines = []
+    with suppress(ConnectionError):
+        while (line := await reader.readline()) not in (b"\r\n", b""):
+            lines.append(line)
+    return lines
+
+
+def header(head: list[bytes], name: str) -> str | None:
+    """The value of a header, or None."""
+    wanted = name.encode() + b":"
+    for line in head[1:]:
+        if line.lower().startswith(wanted):
+            return line[len(wanted) :].decode("latin-1").strip()
+    return None
+
+
+_OURS = (b"content-length:", b"x-request-id:", b"expect:", b"connection:")
+
+
+def _request(one: _Exchange) -> bytes:
+    """As the client has sent it, with a name that says its row."""
+    head = [one.head[0], *(line for line in one.head[1:] if not line.lower().startswith(_OURS))]
+    head.append(f"Content-Length: {len(one.body)}\r\n".encode())
+    if one.row >= 0:
+        head.append(f"X-Request-Id: {request_name(one.row)}\r\n".encode())
+    return b"".join(head) + b"\r\n" + one.body
+
+
+def _failed(status: str, why: str) -> bytes:
+    body = _json.encode({"error": {"message": why, "code": int(status[:3])}})
+    head = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body

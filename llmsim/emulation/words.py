@@ -1,0 +1,66 @@
+"""The words that a server for unknown clients speaks: token i is the word "t<i>"."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+WORDS = 32_000
+"""Words of the vocabulary; text of other words counts as well, each as the unknown word."""
+_UNKNOWN = "t0"
+_STEP = 7919
+_TEMPLATE = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
+
+
+def write_tokenizer(folder: Path) -> None:
+    """A tokenizer that needs no network; its text comes back as the same tokens."""
+    tokenizer: dict[str, Any] = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "post_processor": None,
+        "decoder": None,
+        "model": {
+            "type": "WordLevel",
+            "vocab": {f"t{number}": number for number in range(WORDS)},
+            "unk_token": _UNKNOWN,
+        },
+    }
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "unk_token": _UNKNOWN,
+        "model_max_length": 1 << 30,
+        "chat_template": _TEMPLATE,
+        "clean_up_tokenization_spaces": False,
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+
+
+class EndlessAnswers:
+    """Samples words until the engine has what it wants, for requests that come one by one."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, int] = {}
+        self._computed: dict[int, int] = {}
+        self._sampled: dict[int, int] = {}
+
+    def joins(self, row: int, prompt_tokens: int) -> None:
+        """A request is there."""
+        self._known[row], self._sampled[row] = prompt_tokens, 0
+
+    def starts(self, row: int, computed: int) -> None:
+        """It runs for the first time, or again."""
+        self._computed[row] = computed
+
+    def sample(self, row: int, scheduled: int, drafts: int, *, holds: bool) -> list[int]:
+        """One token from the end of the prompt on; there are no drafts."""
+        self._computed[row] += scheduled
+        if self._computed[row] < self._known[row]:
+            return []
+        place = self._sampled[row]
+        self._sampled[row] += 1
+        self._known[row] += 1
+        return [1 + (row * 31 + place * _STEP) % (WORDS - 1)]

@@ -1,0 +1,84 @@
+"""Load generators that know nothing of a virtual clock: asyncio, one thread with sockets, or
+asyncio beside a thread that sleeps ("threads").
+
+Usage: stand_in_client.py KIND PORT OUT; writes what it has measured, as JSON.
+"""
+
+import asyncio
+import http.client
+import json
+import os
+import sys
+import time
+from typing import Any
+
+
+def body(tokens: int, answer: int) -> bytes:
+    return json.dumps(
+        {"prompt": list(range(1, tokens + 1)), "max_tokens": answer, "stream": True}
+    ).encode()
+
+
+async def ask(port: int, tokens: int, answer: int) -> list[float]:
+    began = time.perf_counter()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    data = body(tokens, answer)
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
+    writer.write(head.encode() + data)
+    times = []
+    while b"[DONE]" not in (line := await reader.readline()):
+        if line.startswith(b"data: "):
+            times.append(time.perf_counter() - began)
+    writer.close()
+    return times
+
+
+async def many(port: int, count: int) -> list[list[float]]:
+    """One request every 20 ms, of which three at a time."""
+    gate = asyncio.Semaphore(3)
+
+    async def one(number: int) -> list[float]:
+        async with gate:
+            return await ask(port, 20 + 7 * number, 2 + number % 4)
+
+    tasks = []
+    for number in range(count):
+        tasks.append(asyncio.create_task(one(number)))
+        await asyncio.sleep(0.02)
+    assert await asyncio.to_thread(sum, range(9)) == 36
+    await asyncio.sleep(3600)
+    return list(await asyncio.gather(*tasks))
+
+
+def in_turn(port: int, count: int) -> list[list[float]]:
+    """One connection for all requests, with blocking reads and sleeps."""
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    found = []
+    for number in range(count):
+        began = time.monotonic()
+        connection.request("POST", "/v1/completions", body(20 + number, 3))
+        answer = connection.getresponse()
+        times = []
+        while line := answer.readline():
+            if line.startswith(b"data: {"):
+                times.append(time.monotonic() - began)
+        found.append(times)
+        time.sleep(1.5)
+    return found
+
+
+def main() -> None:
+    kind, port, out = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    began = time.time()
+    result: dict[str, Any] = {"real_s": -os.times().elapsed}
+    if kind == "threads":
+        asyncio.run(asyncio.to_thread(time.sleep, 60.0))
+    found = in_turn(port, 4) if kind == "sockets" else asyncio.run(many(port, 8))
+    result |= {"times": found, "took_s": time.time() - began}
+    result["real_s"] += os.times().elapsed
+    with open(out, "w", encoding="utf-8") as file:
+        json.dump(result, file)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""Unmodified load generators under the clock, before the stand-in engine or vLLM's own server."""
+
+import asyncio
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from emulation.stand_in_engine import StandIn
+from emulation.test_emulation import CLUSTER, prepared_run
+
+from llmsim.cli import main
+from llmsim.config.errors import InputError
+from llmsim.emulation.client import client_command, client_environment, client_process, filled
+from llmsim.emulation.devices import Devices, check_deployment
+from llmsim.emulation.keeper import Keeper
+from llmsim.emulation.relay import Relay, prompt_tokens
+from llmsim.emulation.words import EndlessAnswers
+from llmsim.scheduling.conformance.engine_python import linked_environment
+
+CLIENT = Path(__file__).with_name("stand_in_client.py")
+ONE = "synthetic:n=1,rate=1,input=fixed:1,output=fixed:1"
+
+
+async def emulated(kind: str, folder: Path) -> tuple[dict[str, Any], Relay, Keeper]:
+    """The stand-in client of that kind before the stand-in engine."""
+    folder.mkdir()
+    group = check_deployment(prepared_run(ONE).lowered, tiers=False)
+    endless = EndlessAnswers()
+    keeper = Keeper(folder, Devices(group, endless))
+    listener = await keeper.listen()
+    engine = await asyncio.to_thread(StandIn, str(keeper.socket_path))
+    keeper.relay = relay = Relay(keeper, lambda tokens: 1_000_000 * tokens, endless.joins)
+    relay.server_port = engine.port
+    listens = await relay.listen()
+    sends = asyncio.create_task(relay.run())
+    out = folder / "out.json"
+    command = [sys.executable, str(CLIENT), kind, str(relay.port), str(out)]
+    environment = client_environment(
+        linked_environment(folder), keeper, relay.port, folder / "client"
+    )
+    with client_process(command, environment, keeps_stdout=False) as process:
+        for _ in range(600):
+            if process.poll() is not None:
+                break
+            await asyncio.sleep(0.1)
+        else:
+            pytest.fail(f"nothing moves: {keeper.blockers()}")
+    assert process.returncode == 0
+    sends.cancel()
+    listens.close()
+    await asyncio.to_thread(engine.close)
+    listener.close()
+    return json.loads(out.read_text(encoding="utf-8")), relay, keeper
+
+
+@pytest.mark.parametrize(
+    ("kind", "requests", "pause_s"), [("asyncio", 8, 3600.0), ("sockets", 4, 6.0)]
+)
+def test_a_client_sees_virtual_time(
+    kind: str, requests: int, pause_s: float, tmp_path: Path
+) -> None:
+    """What it measures is what the engine has given, to the picosecond of a float; it sleeps for
+    nothing; two emulations are the same.
+    """
+    one, relay, keeper = asyncio.run(emulated(kind, tmp_path / "one"))
+    assert not relay.reasons
+    assert not keeper.reasons
+    assert sorted(relay.answers) == list(range(requests))
+    for times, answer in zip(one["times"], relay.answers.values(), strict=True):
+        seen = [(token - answer.arrival_ps) / 1e12 for token in answer.token_ps]
+        assert times == pytest.approx(seen, abs=1e-9)
+        assert times[0] > 0
+    assert one["took_s"] > pause_s > one["real_s"]
+    other, again, _ = asyncio.run(emulated(kind, tmp_path / "other"))
+    assert again.answers == relay.answers
+    assert other["times"] == one["times"]
+
+
+def test_a_thread_that_waits_by_itself_is_a_reason(tmp_path: Path) -> None:
+    found, _, keeper = asyncio.run(emulated("threads", tmp_path / "one"))
+    assert found["took_s"] > 3660
+    assert any("the client waits in its thread" in reason for reason in keeper.reasons)
+
+
+class NoSteps:
+    def step(self, items: list[Any], now_ps: int) -> tuple[int, list[list[int]]]:
+        raise AssertionError("nobody asks")
+
+    def empty_step(self) -> None:
+        raise AssertionError("nobody asks")
+
+
+ACTOR = """
+import sys
+from llmsim.emulation.in_engine.channel import Channel
+channel = Channel(sys.argv[1], int(sys.argv[2]))
+channel.wait(10**12 * 10**6 if sys.argv[2] == "0" else 10**12 // 5)
+print("awake", flush=True)
+channel.wait(10**12 * 2 // 5)
+channel.close()
+"""
+
+
+async def killed(folder: Path) -> tuple[Keeper, bytes, float]:
+    """One of two actors is killed while it has requests under way."""
+    keeper = Keeper(folder, NoSteps())
+    listener = await keeper.listen()
+    keeper.sent()  # never arrives
+    words = [sys.executable, "-c", ACTOR, str(keeper.socket_path)]
+    first, second = (
+        subprocess.Popen([*words, number], stdout=subprocess.PIPE) for number in ("0", "1")
+    )
+    while len(keeper.time.actors) < 3 or not keeper.messages >= 4:
+        await asyncio.sleep(0.02)
+    waits = asyncio.create_task(keeper.clients_wait(None))
+    await asyncio.sleep(0.1)
+    assert keeper.now_ps == 0  # the request that is under way holds the clock
+    os.kill(first.pid, signal.SIGKILL)
+    began = asyncio.get_running_loop().time()
+    said, _ = await asyncio.wait_for(asyncio.to_thread(second.communicate), 30)
+    took_s = asyncio.get_running_loop().time() - began
+    first.communicate()
+    waits.cancel()
+    listener.close()
+    return keeper, said, took_s
+
+
+def test_where_an_actor_is_killed_the_others_go_on_at_wall_speed(tmp_path: Path) -> None:
+    keeper, said, took_s = asyncio.run(killed(tmp_path))
+    assert said == b"awake\n"
+    assert "engine core 0 died at 0.000000 virtual s" in keeper.time.degraded
+    assert took_s >= 0.4
+    assert keeper.now_ps >= 4 * 10**11
+
+
+def test_words_of_a_client() -> None:
+    assert filled(["--url", "{base_url}/v1"], {"base_url": "x"}) == ["--url", "x/v1"]
+    assert client_command(["vllm", "bench"], Path(sys.executable))[-1] == "bench"
+    with pytest.raises(InputError, match="is no command that runs"):
+        client_command(["no-such-program"], Path(sys.executable))
+    assert prompt_tokens({"prompt": "t1 t2 t3"}) == 3
+    assert prompt_tokens({"prompt": [[5, 6]]}) == 2
+    assert prompt_tokens({"messages": [{"content": "a b"}, {"content": "c"}]}) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--"], "-- is followed by no client"),
+        (["--dataset", ONE, "--", "true"], "--dataset: the client after -- sends its own requests"),
+    ],
+)
+def test_bad_words_are_one_sentence(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["emulate", "vllm", "--cluster-config", str(CLUSTER), *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+BENCH = (
+    "vllm bench serve --backend openai --base-url {base_url} --model {model} "
+    "--tokenizer {tokenizer} --dataset-name random --random-input-len 64 --random-output-len 8 "
+    "--num-prompts 12 --request-rate 10 --ignore-eos --disable-tqdm --seed 1"
+)
+
+
+@pytest.mark.skipif(
+    "LLMSIM_ENGINE_PYTHON" not in os.environ,
+    reason="LLMSIM_ENGINE_PYTHON names no interpreter with vLLM",
+)
+def test_two_runs_of_vllms_own_client_are_the_same(tmp_path: Path) -> None:
+    found = []
+    for name in ("one", "other"):
+        words = ["emulate", "vllm", "--engine-python", os.environ["LLMSIM_ENGINE_PYTHON"]]
+        words += ["--cluster-config", str(CLUSTER), "--run-dir", str(tmp_path / name)]
+        assert main([*words, "--", *shlex.split(BENCH)]) == 0
+        manifest = json.loads((tmp_path / name / "manifest.json").read_text(encoding="utf-8"))
+        assert manifest["deterministic"] is True
+        found.append((tmp_path / name / "client.json").read_bytes())
+    assert found[0] == found[1]
+    assert json.loads(found[0])["completed"] >= 12
