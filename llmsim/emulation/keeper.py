@@ -80,6 +80,7 @@ class Keeper:
         """What processes of the client wait for: the number of the wait, and the time."""
         self._ticks: asyncio.Task[None] | None = None
         self._wakes = False
+        self._client_actors = 0
         self.has_client = False
         """A process of a client has joined."""
         self.messages = 0
@@ -134,6 +135,11 @@ class Keeper:
         """Something else has come or gone."""
         self._wake()
 
+    def announce(self, comes: dict[int, int]) -> None:
+        """Tells the processes of the client that wait what comes to their ports."""
+        for actor, (number, _) in self._waiting.items():
+            self._answer(actor, [number, comes])
+
     def fail(self, failure: LlmsimError) -> None:
         """The emulation ends with this, unless it has ended with something else."""
         self.failure = self.failure or failure
@@ -154,9 +160,10 @@ class Keeper:
                     actor = self._join(rest, is_core=is_core)
                     self._written[actor] = writer
                     if not is_core:
-                        self._answer(actor, 0)
+                        self._answer(actor, [0, None])
                 elif kind == "bye":
                     said_bye = True
+                    break
                 elif actor is not None and is_core:
                     self._hear(actor, kind, rest)
                 elif actor is not None:
@@ -175,6 +182,7 @@ class Keeper:
             return self.time.join(f"engine core {rest[0]}")
         process, thread, stays = rest
         self.has_client = True
+        self._client_actors += 1
         if not stays:
             self.reasons.append(f'the client waits in its thread "{thread}"')
         return self.time.join(f"process {process} of the client")
@@ -182,6 +190,7 @@ class Keeper:
     def _leave(self, actor: Actor, *, is_core: bool, said_bye: bool) -> None:
         del self._written[actor]
         self._waiting.pop(actor, None)
+        self._client_actors -= not is_core
         self.time.leave(actor)
         if not said_bye:
             self._degrade(f"{actor.name} died at {self.time.now_ps / PS_PER_S:.6f} virtual s")
@@ -260,16 +269,18 @@ class Keeper:
                     self._clients_wake.set_result(None)
             else:
                 number, _ = self._waiting.pop(actor, (None, None))
-                self._answer(actor, number)
+                self._answer(actor, None if number is None else [number, None])
 
     def _relay(self) -> None:
         """Brings what has come to the client, and what its processes wait for to the clock."""
         relay, time = self.relay, self.time
         if relay is None:
             return
-        if time.degraded or not (time.requests_under_way or time.tokens_under_way):
+        is_quiet = relay.is_quiet() and len(self._waiting) == self._client_actors
+        is_there = is_quiet and not (time.requests_under_way or time.tokens_under_way)
+        if time.degraded or is_there:
             relay.flush()
-        is_quiet = relay.is_quiet()
+            is_quiet = relay.is_quiet() and is_quiet
         for actor, (_, until_ps) in self._waiting.items():
             if is_quiet or time.degraded:
                 time.waits(actor, until_ps)

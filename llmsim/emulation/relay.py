@@ -48,6 +48,10 @@ class Clock(Protocol):
         """Something may go on."""
         ...
 
+    def announce(self, comes: dict[int, int]) -> None:
+        """Bytes are sent to the client: its ports -> how many in all."""
+        ...
+
     async def clients_wait(self, until_ps: int | None) -> None:
         """Returns at that time, or after `clients_work`."""
         ...
@@ -71,6 +75,8 @@ class _Connection:
     """One connection of the client."""
 
     writer: asyncio.StreamWriter
+    port: int
+    """The client's."""
     received = 0
     """Bytes that came from the client."""
     written = 0
@@ -209,14 +215,21 @@ class Relay:
         return under_way
 
     def flush(self) -> None:
-        """Everything of the present time is here: the client gets it, in the order of requests."""
-        ready = [one for one in self._all() if one.tells]
-        for one in sorted(ready, key=lambda one: one.row):
-            data = b"".join(one.waiting)
+        """Everything of the present time is here: the client gets it, in the order of requests.
+
+        It is told first, as the kernel may swap messages of different connections.
+        """
+        ready = sorted((one for one in self._all() if one.tells), key=lambda one: one.row)
+        comes = {}
+        for one in ready:
+            one.connection.written += sum(map(len, one.waiting))
+            comes[one.connection.port] = one.connection.written
+        if comes:
+            self._clock.announce(comes)
+        for one in ready:
+            one.connection.writer.write(b"".join(one.waiting))
             one.waiting.clear()
             one.tells = False
-            one.connection.written += len(data)
-            one.connection.writer.write(data)
             if one.breaks:
                 one.connection.writer.close()
             if one.at is _At.ENDED:
@@ -274,7 +287,7 @@ class Relay:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         port = writer.get_extra_info("peername")[1]
-        connection = self._connections[port] = _Connection(writer)
+        connection = self._connections[port] = _Connection(writer, port)
         self._told.setdefault(port, (0, 0))
         if self.first_s is None:
             self.first_s = time.monotonic()

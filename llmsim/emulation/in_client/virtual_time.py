@@ -6,6 +6,7 @@ Timekeeper: until when, and how many bytes each connection to the server has sen
 
 import atexit
 import contextlib
+import fcntl
 import importlib.machinery
 import itertools
 import json
@@ -15,7 +16,9 @@ import queue
 import select
 import selectors
 import socket
+import struct
 import sys
+import termios
 import threading
 import time
 import types
@@ -32,6 +35,16 @@ _REAL_CLOCK = (threading, queue)
 """Modules that hold the real clock from their import on: what they wait for has no virtual time."""
 
 
+_REAL_SLEEP = time.sleep
+_ENOUGH, _LOOKS, _LOOK_S = 1 << 15, 10_000, 1e-4
+"""Bytes that every receive buffer holds; how often and how long to look for them."""
+
+
+def _unread(descriptor: int) -> int:
+    """Bytes that the kernel has for a socket."""
+    return int(struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, b"\0" * 4))[0])
+
+
 class Connections:
     """Counts bytes between this process and the server, for each local port."""
 
@@ -40,6 +53,8 @@ class Connections:
         self._local_port: weakref.WeakKeyDictionary[socket.socket, int] = (
             weakref.WeakKeyDictionary()
         )
+        self._port_of: dict[int, int] = {}
+        """Descriptor -> local port."""
         self._bytes: dict[int, list[int]] = {}
         """Local port -> received, sent, whether open."""
         self._changed: set[int] = set()
@@ -53,7 +68,7 @@ class Connections:
         if isinstance(address, tuple) and address[1] == self._server_port:
             port = one.getsockname()[1]
             with self._lock:
-                self._local_port[one] = port
+                self._local_port[one] = self._port_of[one.fileno()] = port
                 self._bytes[port] = [0, 0, 1]
                 self._changed.add(port)
 
@@ -77,6 +92,9 @@ class Connections:
         port = self._local_port.pop(one, None)
         if port is not None:
             with self._lock:
+                self._port_of = {
+                    key: value for key, value in self._port_of.items() if value != port
+                }
                 self._bytes[port][2] = 0
                 self._changed.add(port)
                 self._full.discard(port)
@@ -84,6 +102,28 @@ class Connections:
     def is_server(self, one: socket.socket) -> bool:
         """Whether it leads to the server."""
         return one in self._local_port
+
+    def has_unread(self, descriptor: int) -> bool:
+        """Whether it is a connection to the server with bytes to read."""
+        return descriptor in self._port_of and _unread(descriptor) > 0
+
+    def wait_for(self, comes: dict[str, int], descriptors: set[int]) -> list[int]:
+        """Those of the descriptors for whose ports something comes, in its order, when the kernel
+        has it: ports -> bytes that were sent to them in all.
+        """
+        of_port = {port: descriptor for descriptor, port in self._port_of.items()}
+        found = []
+        for name, sent in comes.items():
+            descriptor = of_port.get(int(name), -1)
+            if descriptor not in descriptors:
+                continue
+            missing = min(sent - self._bytes[int(name)][0], _ENOUGH)
+            for _ in range(_LOOKS):
+                if _unread(descriptor) >= missing:
+                    break
+                _REAL_SLEEP(_LOOK_S)
+            found.append(descriptor)
+        return found
 
     @property
     def are_full(self) -> bool:
@@ -138,25 +178,26 @@ class Waiter:
         process.real_connect(self._socket, process.settings["socket"])
         self._answers = self._socket.makefile("rb", buffering=0)
         self._said(["join client", os.getpid(), threading.current_thread().name, stays])
-        self.has_come(0)
+        self.read()
 
     def fileno(self) -> int:
         """Becomes readable when the time has come."""
         return self._socket.fileno()
 
     def wait(self, until_ps: int | None) -> int:
-        """Says that this thread waits; returns the number that `has_come` takes."""
+        """Says that this thread waits; returns the number of the wait."""
         number = next(self._numbers)
         changed, sent_on = self._process.connections.changes()
         self._said(["client waits", number, until_ps, changed, sent_on])
         return number
 
-    def has_come(self, number: int) -> bool:
-        """Reads an answer; whether it is the one to that wait."""
+    def read(self) -> tuple[int, dict[str, int] | None]:
+        """An answer: to which wait, and what comes to which ports; None: its time has come."""
         line = self._answers.readline()
         if not line:
             raise ConnectionError("llmsim emulate has ended")
-        return bool(json.loads(line) == number)
+        number, comes = json.loads(line)
+        return number, comes
 
     def works(self) -> None:
         """Something other than the clock has woken it."""
@@ -166,6 +207,8 @@ class Waiter:
         """The thread is no actor any more, and says so: a process that dies cannot."""
         with contextlib.suppress(OSError):
             self._said(["bye"])
+            while self._answers.readline():  # what is unread would break the connection before that
+                pass
         self._answers.close()
         self._socket.close()
 
@@ -181,7 +224,6 @@ class Process:
         self.clock = ClockPage(settings["clock"])
         self.connections = Connections(settings["port"])
         self.helpers = Helpers()
-        self.real_sleep = time.sleep
         self.real_connect: Any = socket.socket.connect
         self.real_sendall: Any = socket.socket.sendall
         self._main = threading.main_thread().ident
@@ -224,7 +266,7 @@ class Process:
         if seconds < 0:
             raise ValueError("sleep length must be non-negative")
         if seconds == 0:
-            self.real_sleep(0)
+            _REAL_SLEEP(0)
             return
         self.wait_for([], seconds)
 
@@ -243,7 +285,7 @@ class Process:
                 if waiter.fileno() not in found:
                     waiter.works()
                     return True
-                if waiter.has_come(number):
+                if waiter.read() == (number, None):
                     return False
 
 
@@ -276,14 +318,29 @@ class VirtualSelector(selectors.DefaultSelector):
             number = waiter.wait(self.process.until_ps(timeout))
             while True:
                 found = self._without_idle(super().select(None))
-                others = [one for one in found if one[0] != key]
-                if len(others) < len(found) and waiter.has_come(number):
-                    return others
+                others = [
+                    one
+                    for one in found
+                    if one[0] != key and not self.process.connections.has_unread(one[0].fd)
+                ]
+                if len(others) < len(found):
+                    answered, comes = waiter.read()
+                    if answered == number and comes is None:
+                        return others
+                    if answered == number and comes is not None:
+                        others += self._come(comes)
                 if others:
                     waiter.works()
                     return others
         finally:
             self.unregister(waiter.fileno())
+
+    def _come(self, comes: dict[str, int]) -> list[Any]:
+        """What comes from the server, in its order, however the kernel has it."""
+        keys = {key.fd: key for key in self.get_map().values()}
+        reads = {fd for fd, key in keys.items() if key.events & selectors.EVENT_READ}
+        found = self.process.connections.wait_for(comes, reads)
+        return [(keys[fd], selectors.EVENT_READ) for fd in found]
 
     def _without_idle(self, found: list[Any]) -> list[Any]:
         event = self.process.helpers.idle_event
