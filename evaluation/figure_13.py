@@ -3,9 +3,10 @@
 usage: python evaluation/figure_13.py [--points 10000] [--jobs 0] [--journal FILE] [--brute 500]
                                       [--plot FILE]
 
-Llama-3.3-70B (the shape of 3.1) on 256 GPUs, colocated or with prefill and decode apart; attention
-and FFN on different devices (AFD) does not run yet. Every candidate passes the static
-filters; `--points` of the others are drawn and run, with 250, 1,000 and 2,000 requests. The paper
+Llama-3.3-70B (the shape of 3.1) on 256 GPUs: colocated, with prefill and decode apart (pd), or with
+prefill, attention and FFN of decodes apart (afd). Every candidate passes the static filters;
+`--points` of the others are drawn, the same number of each architecture where it has as many, and
+run with 250, 1,000 and 2,000 requests. The paper
 does not print its lengths; the order of the architectures is compared, not the digits. `--brute N`
 runs N drawn points with all requests and compares the front of successive halving with theirs.
 """
@@ -33,12 +34,13 @@ from llmsim.sizing.frontier import (
 from llmsim.sizing.load import RATE, Load
 from llmsim.sizing.measure import Bench
 from llmsim.sizing.plan import Plan, Pool, Shape
+from llmsim.sizing.shapes import afd_shapes
 from llmsim.sizing.targets import Targets
 from llmsim.sizing.workers import Workers
 
 MODEL = "meta-llama/Llama-3.1-70B"  # the shape of Llama-3.3-70B
 DEVICE = str(Path(__file__).resolve().parent / "figures" / "h800_sxm.json")
-GPUS = 256
+GPUS, PER_NODE = 256, 8
 SHAPES = tuple(Shape(tp, pp) for tp in (1, 2, 4, 8) for pp in (1, 2, 4) if tp * pp <= 8)
 TP = tuple(Shape(tp) for tp in (1, 2, 4, 8))
 SPLIT_STEP = 8
@@ -48,6 +50,7 @@ RATES = tuple(round(2 * 1.115**i, 3) for i in range(64))
 LOAD = Load(RATE, 1.0, "lognormal:1000", "lognormal:300", seed=13)
 TTFT_MS = (3000.0, 500.0)
 SPEED = 50.0
+ARCHITECTURES = ("colocated", "pd", "afd")
 STEADY = 8
 """Plans of each architecture that are driven to their capacity."""
 PAPER = {3000.0: "PDD 137.4k, AFD 116.2k, colocated 27.7k", 500.0: "AFD 116.2k, PDD 100.7k"}
@@ -64,6 +67,11 @@ def plans() -> Iterator[Plan]:
                 counts = prefill // one.devices, (GPUS - prefill) // other.devices
                 pools = (Pool(one, counts[0], "prefill"), Pool(other, counts[1], "decode"))
                 yield Plan(MODEL, DEVICE, pools, engine)
+        for one, unit in itertools.product(TP, afd_shapes(MODEL, PER_NODE)):
+            for prefill in range(SPLIT_STEP, GPUS, SPLIT_STEP):
+                counts = prefill // one.devices, (GPUS - prefill) // unit.devices
+                pools = (Pool(one, counts[0], "prefill"), Pool(unit, counts[1], "decode"))
+                yield Plan(MODEL, DEVICE, pools, engine)
 
 
 def candidates() -> Iterator[Point]:
@@ -78,10 +86,9 @@ def report(found: Frontier) -> str:
     lines = []
     for limit in TTFT_MS:
         lines.append(f"p95 TTFT <= {limit:g} ms, at least {SPEED:g} tok/s for a user:")
-        for architecture in ("colocated", "pd"):
+        for architecture in ARCHITECTURES:
             best = found.best(limit, SPEED, architecture)
             lines.append(f"  {architecture:10} {_shown(best)}")
-        lines.append("  afd        does not run in this version")
         lines.append(f"  the paper: {PAPER[limit]}")
     return "\n".join(lines)
 
@@ -105,7 +112,7 @@ def steady(found: Frontier, workers: Workers) -> str:
     """
     lines = ["Capacity of the best plans in a steady state (requests for three lifetimes):"]
     _, outputs = LOAD.lengths(2000)
-    for limit, architecture in itertools.product(TTFT_MS, ("colocated", "pd")):
+    for limit, architecture in itertools.product(TTFT_MS, ARCHITECTURES):
         targets = Targets((("ttft", limit), ("tpot", 1000 / SPEED)), PERCENTILE)
         able = [
             one
@@ -141,7 +148,7 @@ def brute(points: list[Point], workers: Workers) -> str:
     halved = explore(points, LOAD, workers, ttft_ms=TTFT_MS, least_speed=SPEED)
     whole = explore(points, LOAD, workers, ttft_ms=TTFT_MS, least_speed=SPEED, rungs=(2000,))
     lines = [f"{len(points)} points with all requests against successive halving:"]
-    for limit, architecture in itertools.product(TTFT_MS, ("colocated", "pd")):
+    for limit, architecture in itertools.product(TTFT_MS, ARCHITECTURES):
         fronts = [
             {one.point.key for one in found.front(limit, architecture)} for found in (whole, halved)
         ]
@@ -156,7 +163,7 @@ def plot(found: Frontier, path: Path) -> None:
 
     figure = Figure(figsize=(10, 4), layout="constrained")
     for axes, limit in zip(figure.subplots(1, 2), TTFT_MS, strict=True):
-        for architecture in ("colocated", "pd"):
+        for architecture in ARCHITECTURES:
             front = found.front(limit, architecture)
             axes.plot(
                 [one.speed for one in front],
@@ -194,7 +201,7 @@ def main() -> None:
     print(f"{cpu_s():.0f} CPU s for the static filters", flush=True)
     with Workers(given.jobs, options) as workers:
         found = explore(
-            sampled(kept, given.points, 13),
+            drawn(kept, given.points),
             LOAD,
             workers,
             ttft_ms=TTFT_MS,
@@ -205,10 +212,20 @@ def main() -> None:
         print(report(found), flush=True)
         print(steady(found, workers), flush=True)
         if given.brute:
-            print(brute(sampled(kept, given.brute, 500), workers), flush=True)
+            print(brute(drawn(kept, given.brute, 500), workers), flush=True)
     if given.plot:
         plot(found, given.plot)
     print(f"{cpu_s():.0f} CPU s, {time.monotonic() - start:.0f} s")
+
+
+def drawn(kept: list[Point], count: int, seed: int = 13) -> list[Point]:
+    """Points of every architecture, as many of each; of one that has fewer, all."""
+    of = {name: [one for one in kept if one.plan.architecture == name] for name in ARCHITECTURES}
+    found: list[Point] = []
+    names = sorted(ARCHITECTURES, key=lambda name: len(of[name]))
+    for left, name in zip(range(len(names), 0, -1), names, strict=True):
+        found += sampled(of[name], (count - len(found)) // left, seed)
+    return found
 
 
 def unpruned() -> tuple[list[Point], Frontier]:
