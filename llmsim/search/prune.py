@@ -12,13 +12,23 @@ import numpy as np
 from llmsim.config.engine.options import command_line_options
 from llmsim.config.errors import InfeasibleError, LlmsimError
 from llmsim.lowering import LoweringOptions
-from llmsim.lowering.group import static_view
 from llmsim.search.figures import DEVICES, excluded_by_devices
 from llmsim.search.rates import RATE, at_rate
 from llmsim.search.space import Point, Space
 from llmsim.search.templates import DEPLOYMENT
-from llmsim.sizing.bounds import COMPUTE, LENGTH, MEMORY, SPLIT, TPOT, TTFT, Speed, speed
-from llmsim.sizing.plan import Option, Plan, Pool
+from llmsim.sizing.bounds import (
+    COMPUTE,
+    LENGTH,
+    MEMORY,
+    SPLIT,
+    TPOT,
+    TTFT,
+    Speed,
+    first_groups,
+    speed,
+    views_of,
+)
+from llmsim.sizing.plan import Option, Plan, Pool, Shape
 from llmsim.workload.dataset import load_dataset
 from llmsim.workload.spec_text import PREFIX as SYNTHETIC
 
@@ -172,18 +182,22 @@ def _most_rate(
 
 def _looked_at(plan: Plan, pool: Pool, engine: tuple[Option, ...]) -> _Instance:
     """One instance of a pool beside one of each other role."""
-    pools = tuple(replace(pool, role=other.role, count=1) for other in plan.pools)
+    pools = tuple(_beside(pool, other) for other in plan.pools)
     alike = replace(plan, pools=pools, engine=engine)
     at = [other.role for other in plan.pools].index(pool.role)
     try:
-        deployment = alike.deployment()
-        group = deployment.groups[at * pool.shape.dp]
-        view = static_view(group, deployment, LoweringOptions())
+        views = views_of(alike.deployment(), pool, first_groups(alike)[at], LoweringOptions())
     except InfeasibleError as error:
         return _Instance(MEMORY, str(error))
     except LlmsimError as error:
         return _Instance(SPLIT, str(error))
-    return _Instance("", "", view.kv_tokens, speed([view]))
+    return _Instance("", "", views[0].kv_tokens, speed(views, pool.shape.dp))
+
+
+def _beside(pool: Pool, other: Pool) -> Pool:
+    """One instance of another role, laid out alike; only decodes have attention and FFN apart."""
+    whole = other.role == pool.role or not pool.shape.ffn
+    return Pool(pool.shape if whole else Shape(), 1, other.role)
 
 
 def engine_options(options: dict[str, Any]) -> tuple[Option, ...]:

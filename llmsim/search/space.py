@@ -34,6 +34,8 @@ are the user's.
 OPTION = re.compile(r"--[A-Za-z0-9][A-Za-z0-9_-]*")
 """How an option is written, without its value."""
 
+SHAPING = ("architecture", "split_step", "tp", "pp", "ffn")
+"""What chooses among the deployments of a model."""
 REQUESTS = "--num-reqs"
 """The option with which the rungs of a search run fewer requests."""
 MOST = 1e15
@@ -94,6 +96,7 @@ class SearchFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     split_step: int = 0
     tp: list[int] = []
     pp: list[int] = []
+    ffn: list[int] = []
     halving: Halving | None = None
     load: Load | None = None
     minimise: list[str] = []
@@ -191,7 +194,7 @@ def _plans(path: Path, file: SearchFile) -> dict[str, Plan]:
             f"{path}: it names {named}; give either cluster, or model, hardware and gpus"
         )
     if file.cluster:
-        extra = [name for name in ("architecture", "split_step", "tp", "pp") if getattr(file, name)]
+        extra = [name for name in SHAPING if getattr(file, name)]
         if extra:
             raise InputError(f"{path}: {extra[0]} goes with model, hardware and gpus; remove it")
         return {}
@@ -203,6 +206,7 @@ def _plans(path: Path, file: SearchFile) -> dict[str, Plan]:
         file.split_step,
         file.tp,
         file.pp,
+        file.ffn,
     )
     for name in file.vary:
         if not name.startswith("--") and name != RATE:

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from llmsim.config.errors import InputError, NotYetError, nearest
+from llmsim.config.errors import InputError, nearest
 from llmsim.sizing.plan import Plan, Pool, Shape
-from llmsim.sizing.shapes import ARCHITECTURES, shapes
+from llmsim.sizing.shapes import AFD, ARCHITECTURES, KNOWN, afd_shapes, shapes
 
 DEPLOYMENT = "deployment"
 """The name of the dimension whose values are the deployments."""
@@ -29,6 +29,7 @@ class Template:
     split_step: int
     tp: list[int]
     pp: list[int]
+    ffn: list[int]
 
 
 def plans_of(where: str, template: Template, devices_per_node: int) -> dict[str, Plan]:
@@ -55,7 +56,7 @@ def plans_of(where: str, template: Template, devices_per_node: int) -> dict[str,
     if not found:
         raise InputError(
             f"{where}: no layout of {template.model} has exactly {template.gpus} devices; give "
-            "other gpus, tp or pp"
+            f"other gpus, tp{', ffn' if template.ffn else ''} or pp"
         )
     return found
 
@@ -65,18 +66,18 @@ def _listed(given: Given | list[Given]) -> list[Given]:
 
 
 def _architectures(where: str, template: Template) -> Iterator[str]:
-    for name in _listed(template.architecture) or ARCHITECTURES:
-        if name == "afd":
-            raise NotYetError(
-                f"{where}: architecture afd (attention and FFN on different devices) is no axis of "
-                f"a search in this version; give {' or '.join(ARCHITECTURES)}"
-            )
-        if name not in ARCHITECTURES:
+    names = list(_listed(template.architecture) or ARCHITECTURES)
+    for name in names:
+        if name not in KNOWN:
             raise InputError(
-                f'{where}: architecture is "{name}"{nearest(name, ARCHITECTURES)}; give '
-                f"{', '.join(ARCHITECTURES)}"
+                f'{where}: architecture is "{name}"{nearest(name, KNOWN)}; give {", ".join(KNOWN)}'
             )
         yield name
+    if template.ffn and AFD not in names:
+        raise InputError(
+            f"{where}: ffn goes with the architecture {AFD}, which is not among "
+            f"{', '.join(names)}; remove ffn, or add {AFD}"
+        )
 
 
 def _plans(
@@ -95,13 +96,35 @@ def _plans(
                 yield Plan(template.model, device, pools, devices_per_node=devices_per_node)
         return
     tensor_parallel = [shape for shape in allowed if shape.pp == shape.dp == 1]
-    for pools in _splits(tensor_parallel, gpus, template.split_step or max(1, gpus // STEPS)):
+    decodes = tensor_parallel
+    if architecture == AFD:
+        decodes = _apart(template, devices_per_node)
+        for shape in decodes:
+            if gpus % shape.devices == 0:
+                pools = (Pool(shape, gpus // shape.devices),)
+                yield Plan(template.model, device, pools, devices_per_node=devices_per_node)
+    step = template.split_step or max(1, gpus // STEPS)
+    for pools in _splits(tensor_parallel, decodes, gpus, step):
         yield Plan(template.model, device, pools, devices_per_node=devices_per_node)
 
 
-def _splits(allowed: Sequence[Shape], gpus: int, step: int) -> Iterator[tuple[Pool, ...]]:
+def _apart(template: Template, devices_per_node: int) -> list[Shape]:
+    """Attention on `tp` devices, FFN on `ffn` ones; neither has stages."""
+    if template.pp and 1 not in template.pp:
+        return []
+    return [
+        shape
+        for shape in afd_shapes(template.model, devices_per_node)
+        if (not template.tp or shape.tp in template.tp)
+        and (not template.ffn or shape.ffn in template.ffn)
+    ]
+
+
+def _splits(
+    prefills: Sequence[Shape], decodes: Sequence[Shape], gpus: int, step: int
+) -> Iterator[tuple[Pool, ...]]:
     """Prefill and decode instances of any two layouts, for every split of the devices in steps."""
-    for one, other in itertools.product(allowed, repeat=2):
+    for one, other in itertools.product(prefills, decodes):
         for prefill in range(step, gpus, step):
             decode = gpus - prefill
             if prefill % one.devices == 0 and decode % other.devices == 0:

@@ -64,7 +64,7 @@ class Speed:
         return longest
 
 
-def _views(
+def views_of(
     deployment: "Deployment", pool: Pool, first: int, options: LoweringOptions
 ) -> list[StaticView]:
     """An instance, or the attention and the FFN instance that run every layer together; raises
@@ -121,9 +121,9 @@ def pruned_reason(
     inputs, outputs = load.lengths(requests)
     longest = int((inputs.astype(np.int64) + outputs - 1).max())
     speeds: list[tuple[Pool, Speed]] = []
-    for pool, at in zip(plan.pools, _first_groups(plan), strict=True):
+    for pool, at in zip(plan.pools, first_groups(plan), strict=True):
         try:
-            views = _views(deployment, pool, at, options)
+            views = views_of(deployment, pool, at, options)
         except InfeasibleError as error:
             return MEMORY, str(error)
         except LlmsimError as error:
@@ -170,7 +170,7 @@ def most_per_instance(plan: Plan, role: str, load: Load, options: LoweringOption
     deployment = plan.deployment()
     at = 1 if role == "decode" and len(plan.pools) > 1 else 0
     pool = plan.pools[at]
-    found = speed(_views(deployment, pool, _first_groups(plan)[at], options), pool.shape.dp)
+    found = speed(views_of(deployment, pool, first_groups(plan)[at], options), pool.shape.dp)
     if found is None:
         return math.inf
     inputs, outputs = load.lengths(LENGTHS)
@@ -189,7 +189,7 @@ def _tokens(pool: Pool, inputs: "NDArray[Any]", outputs: "NDArray[Any]") -> floa
     return prompt + answer
 
 
-def _first_groups(plan: Plan) -> list[int]:
+def first_groups(plan: Plan) -> list[int]:
     """The index of the first group of each pool."""
     firsts, at = [], 0
     for pool in plan.pools:

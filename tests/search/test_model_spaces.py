@@ -15,7 +15,7 @@ import yaml
 
 from llmsim.cli import main
 from llmsim.cli.run.point import ended
-from llmsim.config.errors import InputError, NotYetError
+from llmsim.config.errors import InputError
 from llmsim.search.apply import load_base, run_of
 from llmsim.search.point import Asked
 from llmsim.search.prune import Pruner
@@ -221,6 +221,73 @@ def test_a_wrong_file_is_refused_in_a_sentence(fields: Json, said: str, tmp_path
     assert said in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_afd_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(NotYetError, match="architecture afd"):
-        space(tmp_path, architecture=["colocated", "afd"])
+def labels(asked: Space, architecture: str) -> set[str]:
+    return {one.label for one in asked.plans.values() if one.architecture == architecture}
+
+
+AFD: Json = {
+    "gpus": 4,
+    "architecture": ["colocated", "pd", "afd"],
+    "split_step": 1,
+    "ffn": [1, 2],
+    "vary": {"rate": [80]},
+    "require": {"p95_ttft_ms": {"at_most": 2000}},
+}
+
+
+def test_attention_and_ffn_apart_are_an_architecture(tmp_path: Path) -> None:
+    asked = space(tmp_path, **AFD)
+    assert labels(asked, "afd") == {
+        "2 x (attention TP1, FFN TP1)",
+        "1 x (attention TP2, FFN TP2)",
+        "1 x (attention DP2, FFN TP2)",
+        "1 x TP1 prefill + 1 x (attention TP1, FFN TP2) decode",
+        "1 x TP1 prefill + 1 x (attention TP2, FFN TP1) decode",
+        "1 x TP1 prefill + 1 x (attention DP2, FFN TP1) decode",
+        "2 x TP1 prefill + 1 x (attention TP1, FFN TP1) decode",
+        "1 x TP2 prefill + 1 x (attention TP1, FFN TP1) decode",
+    }
+    assert labels(asked, "colocated") and labels(asked, "pd")
+    assert not labels(space(tmp_path, **{**AFD, "pp": [2]}), "afd")
+
+
+def test_the_front_of_afd_is_that_of_an_exhaustive_loop(tmp_path: Path) -> None:
+    """No pruning, no rungs and no workers in the loop; only the rule of the front is shared."""
+    asked = space(tmp_path, **{**AFD, "architecture": ["afd"]})
+    whole = []
+    for point in asked.grid():
+        figures = run(tmp_path, asked, point).summary
+        if figures["p95_ttft_ms"] <= 2000:
+            whole.append((point, figures["output_throughput"], figures["p95_tpot_ms"]))
+    front = [
+        point
+        for point, tokens, tpot in whole
+        if not any(
+            more >= tokens and less <= tpot and (more, less) != (tokens, tpot)
+            for _, more, less in whole
+        )
+    ]
+    found = searched(written(tmp_path, **{**AFD, "architecture": ["afd"]}))
+    points = [found["trials"][i]["point"] for i in found["fronts"]["afd"]]
+    assert sorted(map(str, points)) == sorted(map(str, front)) and 1 <= len(front) < len(whole)
+    folder = tmp_path / "out" / found["pareto"][0]["folder"]
+    text = (folder / "cluster.json").read_text(encoding="utf-8")
+    roles = {one["pd_type"] for node in json.loads(text)["nodes"] for one in node["instances"]}
+    assert {"attention", "ffn"} <= roles
+
+
+def test_experts_that_do_not_fit_the_ffn_devices_are_pruned(tmp_path: Path) -> None:
+    """57 GB of experts do not fit one device of 40 GB, while two hold them."""
+    mixture = {"model": "Qwen/Qwen3-30B-A3B", "hardware": "A100-40GB-SXM", "architecture": "afd"}
+    asked = space(tmp_path, **{**AFD, **mixture, "require": None})
+    pruner = Pruner(asked)
+    pruned = {str(point["deployment"]) for point in asked.grid() if not pruner.keeps(point)}
+    small = {label for label in asked.plans if "FFN TP1" in label}
+    whole = {label for label in asked.plans if "TP1 prefill" in label}
+    assert pruned == small | whole and set(pruner.counts) == {MEMORY}
+    assert set(asked.plans) - pruned
+
+
+def test_ffn_without_afd_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="ffn goes with the architecture afd"):
+        space(tmp_path, architecture=["colocated"], ffn=[1])
