@@ -1,5 +1,6 @@
 """Pictures of a run, drawn with matplotlib on axes of the caller or on new ones."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,7 +32,7 @@ class Plots:
         """
         if not self._result._prepared.simulation.record_series:
             raise InputError("this run recorded no series; run it with series=True")
-        figure = _figure((11, 7))
+        figure = new_figure((11, 7))
         (first, second), (third, fourth) = figure.subplots(2, 2)
         self.latency_cdf(ax=first)
         self.load(second)
@@ -45,7 +46,7 @@ class Plots:
         `metric` is ttft, tpot or e2el; raises InputError for another.
         """
         values = np.sort(self._latencies_ms(metric))
-        ax = _axes(ax, f"{LATENCIES[metric]} (ms)", "share of requests")
+        ax = new_axes(ax, f"{LATENCIES[metric]} (ms)", "share of requests")
         share = np.arange(1, len(values) + 1) / max(len(values), 1)
         ax.step(values, share, where="post", color=PALETTE[0], linewidth=1.6)
         for percent in (50, 99):
@@ -65,7 +66,7 @@ class Plots:
     def load(self, ax: "Axes | None" = None) -> "Axes":
         """Running and waiting requests of all groups over time."""
         series = self._result.series
-        ax = _axes(ax, "time (s)", "requests")
+        ax = new_axes(ax, "time (s)", "requests")
         totals = series.groupby("time_ps")[["running", "waiting"]].sum()
         seconds = np.asarray(totals.index, dtype=float) / PS_PER_S
         for color, name in zip(PALETTE, ("running", "waiting"), strict=False):
@@ -77,7 +78,7 @@ class Plots:
         """The share of each group's KV blocks that requests hold, over time."""
         series = self._result.series
         blocks = {one["group"]: one["num_blocks"] - 1 for one in self._result.summary["kv_cache"]}
-        ax = _axes(ax, "time (s)", "KV blocks in use (%)")
+        ax = new_axes(ax, "time (s)", "KV blocks in use (%)")
         for number, (group, usable) in enumerate(sorted(blocks.items())):
             rows = series[series["group"] == group]
             used = 100 * rows["kv_blocks_used"].to_numpy(float) / max(usable, 1)
@@ -91,7 +92,7 @@ class Plots:
     def timeline(self, ax: "Axes | None" = None, most: int = 200) -> "Axes":
         """A bar per request: queueing, prefill and decode, the first `most` in order of arrival."""
         rows = self._result.requests.head(most)
-        ax = _axes(ax, "time (s)", "request")
+        ax = new_axes(ax, "time (s)", "request")
         at = {
             name: rows[name].to_numpy(float, na_value=np.nan) / PS_PER_S
             for name in ("arrival_ps", "scheduled_ps", "first_token_ps", "finish_ps")
@@ -109,6 +110,33 @@ class Plots:
         ax.legend(frameon=False)
         return ax
 
+    def pareto(
+        self,
+        others: "Mapping[str, Result] | None" = None,
+        name: str = "this run",
+        ax: "Axes | None" = None,
+    ) -> "Axes":
+        """This run among others: tokens per second for a user, and output tokens per second and
+        device. Those that no other beats in both are a line with names.
+
+        `others` maps names to results; raises InputError for a result without decoded tokens.
+        """
+        from llmsim.api.front import DEVICE, USER, Figure, Point, draw_front
+
+        points = []
+        for label, result in {name: self._result, **(others or {})}.items():
+            summary = result.summary
+            tpot_ms = summary["mean_tpot_ms"]
+            if not tpot_ms:
+                raise InputError(
+                    f'"{label}" has no TPOT, as no request has a second token; leave it out',
+                    field="others",
+                    value=label,
+                )
+            devices = sum(one["devices"] for one in summary["utilisation_by_device"])
+            points.append(Point(label, 1e3 / tpot_ms, summary["output_throughput"] / devices))
+        return draw_front(points, Figure(USER, True), Figure(DEVICE, True), ax)
+
     def _latencies_ms(self, metric: str) -> Any:
         if metric not in LATENCIES:
             raise InputError(
@@ -125,20 +153,21 @@ class Plots:
         return rows[f"{metric}_ps"].to_numpy(float) / PS_PER_MS
 
 
-def _figure(size: tuple[float, float]) -> "Figure":
+def new_figure(size: tuple[float, float]) -> "Figure":
     """An empty figure; raises InputError without matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise InputError(
-            "plots need matplotlib, which is not installed; pip install matplotlib"
+            'plots need matplotlib, which is not installed; pip install "llmsim[plot]"'
         ) from None
     return Figure(figsize=size, layout="constrained")
 
 
-def _axes(ax: "Axes | None", x: str, y: str) -> "Axes":
+def new_axes(ax: "Axes | None", x: str, y: str) -> "Axes":
+    """The caller's axes or new ones, with names; raises InputError without matplotlib."""
     if ax is None:
-        ax = _figure((7, 4)).add_subplot()
+        ax = new_figure((7, 4)).add_subplot()
     ax.set_xlabel(x)
     ax.set_ylabel(y)
     for side in ("top", "right"):

@@ -10,7 +10,7 @@ from llmsim.api.run import run
 from llmsim.config.errors import InfeasibleError, InputError
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from llmsim.api.sweep_table import SweepTable
 
 CLUSTER, WORKLOAD = "cluster", "workload"
 MOST = 100_000
@@ -21,15 +21,16 @@ def sweep(
     workload: Any,
     vary: Mapping[str, Sequence[Any]],
     **options: Any,
-) -> "pd.DataFrame":
-    """Runs every combination of the values of `vary` and gives a table with a row for each.
+) -> "SweepTable":
+    """Runs every combination of the values of `vary` and gives a DataFrame with a row for each.
 
     A key of `vary` is an option of `llmsim.run`, or `cluster` or `workload`, whose values then
     take the place of the arguments. A row holds the values, the numbers of the summary (those of
     its blocks as `goodput.share`), and `problem`, a sentence where the model does not fit. The last
-    key varies fastest. Raises InputError for what no run takes.
+    key varies fastest. `plot.pareto()` of the table draws which rows nothing beats. Raises
+    InputError for what no run takes.
     """
-    import pandas as pd
+    from llmsim.api.sweep_table import VARIED, SweepTable
 
     _check(vary, options)
     names = list(vary)
@@ -50,7 +51,9 @@ def sweep(
             rows.append({**row, "problem": str(error)})
             continue
         rows.append({**row, "problem": "", **_numbers(result.summary)})
-    return pd.DataFrame(rows)
+    table = SweepTable(rows)
+    table.attrs[VARIED] = names
+    return table
 
 
 def _check(vary: Mapping[str, Sequence[Any]], options: Mapping[str, Any]) -> None:

@@ -3,13 +3,16 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmsim.sizing.load import CONCURRENCY, RATE, UNITS
 from llmsim.sizing.measure import Measured
 from llmsim.sizing.plan import Plan
 from llmsim.sizing.search import Candidate, Found, cost_of
 from llmsim.sizing.targets import INF, METRICS, Targets, class_of, label
+
+if TYPE_CHECKING:
+    from llmsim.sizing.pictures import AnswerPlots
 
 NEXT = 3
 DIGITS = 6
@@ -37,9 +40,10 @@ class Answer:
         best = self.best
         if best is None:
             return [(one, _missed(one, self)) for one in self.found.missing[:NEXT]]
-        smaller = [one for one in self.found.missing[:1] if one.plan.devices < best.plan.devices]
-        others = [one for one in self.found.meeting[1:]]
-        chosen = [*smaller, *others][:NEXT]
+        smaller = [
+            one for one in self.found.missing if one.misses and one.plan.devices < best.plan.devices
+        ]
+        chosen = [*smaller[:1], *self.found.meeting[1:]][:NEXT]
         return [(one, _missed(one, self)) for one in chosen]
 
     @property
@@ -85,6 +89,13 @@ class Answer:
             "evaluated": self.found.evaluated,
             "pareto": self.pareto(),
         }
+
+    @property
+    def plot(self) -> "AnswerPlots":
+        """Pictures of the answer (needs matplotlib)."""
+        from llmsim.sizing.pictures import AnswerPlots
+
+        return AnswerPlots(self)
 
     def __repr__(self) -> str:
         return text(self).splitlines()[0]
@@ -141,6 +152,7 @@ class Answer:
                     {
                         "device": plan.device,
                         "layout": plan.label,
+                        "options": dict(plan.engine),
                         "tok_s_per_user": _round(speed),
                         "output_tok_s_per_device": _round(tokens),
                     }
@@ -233,8 +245,7 @@ def text(answer: Answer) -> str:
 
 
 def _named(plan: Plan) -> str:
-    options = ", ".join(f"{name} {value}" for name, value in plan.engine)
-    return f"{plan.devices} {plan.device} as {plan.label}" + (f" ({options})" if options else "")
+    return f"{plan.devices} {plan.device} as {plan.label}{_in_brackets(dict(plan.engine))}"
 
 
 def _headline(answer: Answer, best: Candidate, run: Measured, load: str) -> list[str]:
@@ -314,11 +325,18 @@ def _picture(front: list[dict[str, Any]]) -> list[str]:
     lines.append(f"{'':9} +{'-' * (WIDTH + 1)}")
     left, right = f"{min(across):,.0f}", f"{max(across):,.0f}"
     lines.append(f"{'':11}{left}{right:>{WIDTH + 1 - len(left)}}")
-    lines += [
-        f"  {letters[i % len(letters)]}  {one['device']} {one['layout']}"
-        for i, one in enumerate(front)
-    ]
+    lines += [f"  {letters[i % len(letters)]}  {front_name(one)}" for i, one in enumerate(front)]
     return lines
+
+
+def front_name(one: Mapping[str, Any]) -> str:
+    """Device, layout and engine options of a deployment of the front."""
+    return f"{one['device']} {one['layout']}{_in_brackets(one['options'])}"
+
+
+def _in_brackets(options: Mapping[str, Any]) -> str:
+    named = ", ".join(f"{name} {value}" for name, value in options.items())
+    return f" ({named})" if named else ""
 
 
 def _position(value: float, values: list[float], size: int) -> int:

@@ -2,10 +2,15 @@
 
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from llmsim.api.front import DEVICE, USER, Figure, Point, draw_front
+from llmsim.api.plots import new_figure
 from llmsim.config.errors import InputError
-from llmsim.sizing.answer import Answer, text
+from llmsim.sizing.answer import Answer, front_name, text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 WIDTH, HEIGHT, EDGE = 640, 320, 60
 STYLE = (
@@ -16,31 +21,31 @@ STYLE = (
 )
 
 
+class AnswerPlots:
+    """Draws one answer; every method returns the axes, so that it can be changed and saved."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+
+    def pareto(self, ax: "Axes | None" = None) -> "Axes":
+        """The deployments that no other beats in both speed for a user and tokens per device.
+
+        Raises InputError without matplotlib.
+        """
+        points = [
+            Point(front_name(one), one["tok_s_per_user"], one["output_tok_s_per_device"])
+            for one in self._answer.pareto()
+        ]
+        return draw_front(points, Figure(USER, True), Figure(DEVICE, True), ax)
+
+
 def plot(answer: Answer, path: Path) -> None:
     """Writes the front as a picture; raises InputError without matplotlib."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise InputError(
-            '--plot needs matplotlib: pip install "llmsim[plot]"', field="--plot"
-        ) from None
     from llmsim.export.files import atomic_writer, check_writable
 
     check_writable(path)
-    front = answer.pareto()
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    axes = figure.subplots()
-    x = [one["tok_s_per_user"] for one in front]
-    y = [one["output_tok_s_per_device"] for one in front]
-    axes.plot(x, y, marker="o")
-    for one in front:
-        axes.annotate(
-            f"{one['device']} {one['layout']}",
-            (one["tok_s_per_user"], one["output_tok_s_per_device"]),
-            fontsize=7,
-        )
-    axes.set_xlabel("tokens per second for a user")
-    axes.set_ylabel("output tokens per second and device")
+    figure = new_figure((7, 4.5))
+    axes = answer.plot.pareto(figure.add_subplot())
     axes.set_title(answer.found.question.model)
     with atomic_writer(path, "wb") as stream:
         try:
@@ -91,7 +96,7 @@ def _svg(front: list[dict[str, Any]]) -> str:
     line = " ".join(f"{x:.1f},{y:.1f}" for x, y in drawn)
     dots = "".join(
         f"<circle cx={x:.1f} cy={y:.1f} r=4 fill=steelblue><title>"
-        f"{escape(one['device'])} {escape(one['layout'])}: {one['tok_s_per_user']:.1f} tok/s per "
+        f"{escape(front_name(one))}: {one['tok_s_per_user']:.1f} tok/s per "
         f"user, {one['output_tok_s_per_device']:.1f} tok/s per device</title></circle>"
         for (x, y), one in zip(drawn, front, strict=True)
     )

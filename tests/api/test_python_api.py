@@ -253,6 +253,24 @@ def test_pictures_show_the_numbers() -> None:
         run(series=False).plot()
 
 
+def test_runs_are_compared_by_user_and_device() -> None:
+    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
+    load = "synthetic:n=80,rate=40,input=300,output=40,seed=1"
+    one, two = (
+        llmsim.run(llmsim.Cluster.build("Qwen/Qwen3-8B", "H100", instances=n), load) for n in (1, 2)
+    )
+    axes = one.plot.pareto({"two": two}, "one")
+    assert {text.get_text() for text in axes.texts} == {"one", "two"}
+    assert list(axes.lines[0].get_xdata()) == [1e3 / r.summary["mean_tpot_ms"] for r in (one, two)]
+    assert list(axes.lines[0].get_ydata()) == [
+        one.summary["output_throughput"],
+        two.summary["output_throughput"] / 2,
+    ]
+    single = llmsim.run(one.cluster, "synthetic:n=3,rate=1,input=30,output=1,seed=1")
+    with pytest.raises(llmsim.InputError, match='"one token" has no TPOT'):
+        one.plot.pareto({"one token": single})
+
+
 def test_importing_loads_nothing_and_a_run_needs_no_command_line() -> None:
     script = (
         "import sys, llmsim; assert 'numpy' not in sys.modules; "

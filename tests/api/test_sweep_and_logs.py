@@ -33,6 +33,39 @@ def test_a_cluster_that_does_not_fit_is_a_row(cluster: llmsim.Cluster) -> None:
     assert table["completed"][0] == 3 and "does not fit" in table["problem"][1]
 
 
+def test_the_front_of_a_sweep_is_drawn(cluster: llmsim.Cluster) -> None:
+    pytest.importorskip("matplotlib")
+    large = llmsim.Cluster.build("meta-llama/Llama-3.1-70B", "H100")
+    vary = {"cluster": [cluster, large], "max_num_seqs": [4, 16, 64]}
+    table = llmsim.sweep(None, LOAD, vary, num_reqs=60, **ROOFLINE)
+    fits = table[table["problem"] == ""]
+    axes = fits.plot.pareto(minimise="mean_tpot_ms")
+    drawn, front = axes.lines
+    assert list(drawn.get_xdata()) == list(fits["mean_tpot_ms"]) and len(fits) == 3
+    kept = sorted(
+        (row["mean_tpot_ms"], row["output_throughput"], row["max_num_seqs"])
+        for _, row in fits.iterrows()
+        if not (
+            (fits["mean_tpot_ms"] <= row["mean_tpot_ms"])
+            & (fits["output_throughput"] >= row["output_throughput"])
+            & (fits.index != row.name)
+        ).any()
+    )
+    assert list(zip(front.get_xdata(), front.get_ydata(), strict=True)) == [
+        (tpot, tokens) for tpot, tokens, _ in kept
+    ]
+    assert [text.get_text() for text in axes.texts] == [
+        f"cluster=cluster, max_num_seqs={most}" for _, _, most in kept
+    ]
+    whole = table.plot.pareto(minimise=(), maximise=["output_throughput", "request_throughput"])
+    assert whole.get_xlabel() == "output_throughput" and len(whole.lines[0].get_xdata()) == 3
+    assert fits.plot(x="max_num_seqs", y="p99_ttft_ms").lines  # what pandas draws
+    with pytest.raises(InputError, match="3 columns"):
+        table.plot.pareto(minimise=["p99_ttft_ms", "p99_tpot_ms"])
+    with pytest.raises(InputError, match="did you mean"):
+        table.plot.pareto(minimise="mean_tpot")
+
+
 @pytest.mark.parametrize("vary", [{}, {"seed": 3}, {"seed": []}, {"max_num_seq": [1]}])
 def test_a_sweep_of_nothing_is_refused(cluster: llmsim.Cluster, vary: dict) -> None:  # type: ignore[type-arg]
     with pytest.raises(InputError):

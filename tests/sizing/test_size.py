@@ -17,7 +17,7 @@ from llmsim.sizing.capacity import able, capacity, misses
 from llmsim.sizing.emit import emit
 from llmsim.sizing.load import RATE, Load
 from llmsim.sizing.measure import Bench
-from llmsim.sizing.pictures import html
+from llmsim.sizing.pictures import html, plot
 from llmsim.sizing.plan import Plan, Pool, Shape
 from llmsim.sizing.search import FEWEST_VERIFIED, Candidate, Question
 from llmsim.sizing.shapes import units
@@ -111,6 +111,30 @@ def test_the_next_ones_say_what_they_miss(answer: Answer) -> None:
             assert one.plan.devices >= best.plan.devices and ("+" in missed or "as much" in missed)
         else:
             assert one.plan.devices < best.plan.devices and "over" in missed
+
+
+def test_the_front_is_drawn_with_its_options(answer: Answer, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
+    front = answer.pareto()
+    axes = answer.plot.pareto()
+    assert list(axes.lines[1].get_ydata()) == sorted(
+        (one["output_tok_s_per_device"] for one in front), reverse=True
+    )
+    names = [text.get_text() for text in axes.texts]
+    assert len(set(names)) == len(names) == len(front)
+    shown = str(text(answer))
+    assert all(name in shown for name in names)
+    plot(answer, tmp_path / "front.svg")
+    assert (tmp_path / "front.svg").read_text(encoding="utf-8").startswith("<?xml")
+
+
+def test_a_cheaper_deployment_says_what_it_misses(answer: Answer) -> None:
+    best = answer.best
+    assert best is not None
+    smaller = [
+        one for one in answer.found.missing if one.misses and one.plan.devices < best.plan.devices
+    ]
+    assert smaller and answer.next[0][0] == smaller[0] and "over" in answer.next[0][1]
 
 
 def test_json_has_the_keys_of_the_interface(capsys: pytest.CaptureFixture[str]) -> None:
