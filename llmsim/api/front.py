@@ -1,10 +1,12 @@
 """Pictures of which deployments nothing beats in two figures."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from llmsim.api.plots import INK, PALETTE, new_axes
-from llmsim.search.pareto import pareto_front
+from llmsim.api.plots import INK, PALETTE, new_axes, new_figure
+from llmsim.config.errors import InputError
+from llmsim.results.pareto import pareto_front
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,3 +54,21 @@ def draw_front(points: Sequence[Point], x: Figure, y: Figure, ax: "Axes | None" 
     if len(front) < len(points):
         ax.legend(frameon=False)
     return ax
+
+
+def write_picture(path: Path, title: str, draw: "Callable[[Axes], object]") -> None:
+    """A picture as a file of the kind that its name ends in; raises InputError for another kind,
+    and without matplotlib.
+    """
+    from llmsim.export.files import atomic_writer, check_writable
+
+    check_writable(path)
+    figure = new_figure((7, 4.5))
+    axes = figure.add_subplot()
+    draw(axes)
+    axes.set_title(title)
+    with atomic_writer(path, "wb") as stream:
+        try:
+            figure.savefig(stream, format=path.suffix.lstrip(".").lower() or "png", dpi=150)
+        except ValueError as error:
+            raise InputError(f"--plot {path}: {error}", field="--plot") from None

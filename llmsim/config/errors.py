@@ -100,9 +100,19 @@ def may_pass(error: BaseException) -> bool:
     return False
 
 
+SHORTEST_BEGINNING = 3
+"""Letters from which a word may be the beginning of one name."""
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """` (did you mean "x"?)` for the closest of `known`, or an empty string when
     nothing is close.
+
+    A name that the word begins comes first, where it is the only one, as it is what was cut short.
     """
-    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    names = list(known)
+    begun = [name for name in names if len(word) >= SHORTEST_BEGINNING and name.startswith(word)]
+    matches = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    if len(begun) == 1:
+        matches = begun
     return f' (did you mean "{matches[0]}"?)' if matches else ""

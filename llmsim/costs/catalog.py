@@ -17,7 +17,7 @@ from llmsim.costs.sources.bundle.source import BundleSource
 from llmsim.costs.sources.external.table import ExternalTable, read_external
 from llmsim.costs.sources.roofline import RooflineSource
 from llmsim.costs.sources.silicon.database import Database, find_database, silicon_is_missing
-from llmsim.model.hardware import LOCATION, hardware_names, hardware_spellings, load_hardware
+from llmsim.model.hardware import YOUR_OWN, hardware_names, hardware_spellings, load_hardware
 
 if TYPE_CHECKING:
     from llmsim.model import Hardware
@@ -84,7 +84,7 @@ def look(request: CostRequest) -> Available:
             f'the hardware "{request.hardware_name}" is not known'
             f"{nearest(request.hardware_name, hardware_spellings())}; use one of "
             f"{', '.join(hardware_names())}, "
-            f"the path of a data sheet (.json, as in {LOCATION}), or a profile bundle "
+            f"the path of a data sheet ({YOUR_OWN}), or a profile bundle "
             "(--profile-dir)" + (f": {reason}" if reason and request.profile_dirs else "")
         )
     similar = _similar(request) if request.source == "auto" else None

@@ -16,7 +16,8 @@ from llmsim.model.types import Hardware
 from llmsim.presets import PRESETS_DIR
 
 HARDWARE_DIR = PRESETS_DIR / "hardware"
-LOCATION = "llmsim/presets/hardware"
+YOUR_OWN = "docs/how-to/first_steps.md#a-gpu-of-your-own"
+"""Where a data sheet of one's own is shown."""
 _LEAST = {
     "memory_bytes": 1,
     "memory_bandwidth_bytes_per_s": 1,
@@ -80,7 +81,7 @@ def data_sheet(name: str) -> Hardware:
     if sheet is None:
         raise InputError(
             f'there is no data sheet of "{name}"{nearest(name, hardware_spellings())}; name one of '
-            f"{', '.join(hardware_names())}, or the path of your own (.json)"
+            f"{', '.join(hardware_names())}, or the path of your own ({YOUR_OWN})"
         )
     return sheet
 
@@ -96,7 +97,7 @@ def _read(path: Path) -> Hardware:
             f"{path}: the data sheet cannot be read ({error.strerror or error})"
         ) from None
     except ValidationError as error:
-        raise InputError(f"{path}: {_problem(error)}; see the data sheets in {LOCATION}") from None
+        raise InputError(f"{path}: {_problem(error)}; {YOUR_OWN} shows a whole one") from None
     except ValueError as error:
         raise InputError(f"{path}: the data sheet is not JSON ({error})") from None
     numbers = {name: getattr(sheet, name) for name in _LEAST}
@@ -123,7 +124,8 @@ def _problem(error: ValidationError) -> str:
         known = [field.name for field in fields_of(Hardware)]
         return f"{place} is not a field of a data sheet{nearest(place, known)}"
     if first["type"] == "missing":
-        return f"{place} is missing"
+        missing = [".".join(map(str, one["loc"])) for one in problems if one["type"] == "missing"]
+        return f"{', '.join(missing)} {'are' if len(missing) > 1 else 'is'} missing"
     wanted = first["msg"].removeprefix("Input should be ")
     return f"{place} is {shown(first['input'])}; {wanted} was expected"
 

@@ -65,6 +65,11 @@ def parse_objectives(
             plain.append(part)
             continue
         name = name.strip()
+        if name in known and ":" not in limits.partition(",")[0]:
+            raise InputError(
+                f'{option}: "{part.partition(",")[0]}" has no colon; write NAME:MILLISECONDS, as '
+                "ttft:1000,tpot:40 (an equals sign follows the name of a class)"
+            )
         if not _NAME.match(name):
             raise InputError(
                 f'{option}: "{name}" is no name of a class; write NAME=LIMITS with letters, '

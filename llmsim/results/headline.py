@@ -192,12 +192,18 @@ def _money(summary: Mapping[str, Any]) -> Iterator[Line]:
 def _trust(summary: Mapping[str, Any]) -> Iterator[Line]:
     """Where operator times come from, and how far the tables are off between their points."""
     sources = summary["sources"]
-    known = [sources["by_provenance"][name] or 0.0 for name in ("measured", "interpolated")]
+    shares = {name: share or 0.0 for name, share in sources["by_provenance"].items()}
+    known = sum(shares.pop(name) for name in ("measured", "interpolated"))
+    most = max(shares, key=lambda name: shares[name])
+    from_elsewhere = f"{_percent(shares[most])} {most}" if shares[most] > known else ""
+    where = f"{_percent(known)} measured or interpolated"
     error = sources["table_interpolation_error_percent"]
     off = f"off by {error['half']:.1f} % (half), {error['most']:.1f} % (90 %)"
     if "system_error" in summary:
-        off = "in brackets: 9 in 10 real servers"
-    yield Line("Times", f"{_percent(sum(known))} measured or interpolated; {off}", 2)
+        where, off = from_elsewhere or where, "in brackets: 9 in 10 real servers"
+    elif from_elsewhere:
+        off = from_elsewhere
+    yield Line("Times", f"{where}; {off}", 2)
 
 
 def _more(summary: Mapping[str, Any]) -> str:

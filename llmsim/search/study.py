@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from llmsim.config.errors import InputError
+from llmsim.results.pareto import pareto_front
 from llmsim.search.figures import violations
 from llmsim.search.halving import Rungs, architecture_of, halved
 from llmsim.search.journal import Trial
-from llmsim.search.pareto import pareto_front
 from llmsim.search.prune import Pruner
 from llmsim.search.space import Dimension, Point, Space
 

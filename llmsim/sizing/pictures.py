@@ -4,9 +4,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmsim.api.front import DEVICE, USER, Figure, Point, draw_front
-from llmsim.api.plots import new_figure
-from llmsim.config.errors import InputError
+from llmsim.api.front import DEVICE, USER, Figure, Point, draw_front, write_picture
 from llmsim.sizing.answer import Answer, front_name, text
 
 if TYPE_CHECKING:
@@ -41,17 +39,7 @@ class AnswerPlots:
 
 def plot(answer: Answer, path: Path) -> None:
     """Writes the front as a picture; raises InputError without matplotlib."""
-    from llmsim.export.files import atomic_writer, check_writable
-
-    check_writable(path)
-    figure = new_figure((7, 4.5))
-    axes = answer.plot.pareto(figure.add_subplot())
-    axes.set_title(answer.found.question.model)
-    with atomic_writer(path, "wb") as stream:
-        try:
-            figure.savefig(stream, format=path.suffix.lstrip(".").lower() or "png", dpi=150)
-        except ValueError as error:
-            raise InputError(f"--plot {path}: {error}", field="--plot") from None
+    write_picture(path, answer.found.question.model, answer.plot.pareto)
 
 
 def html(answer: Answer) -> str:

@@ -119,7 +119,7 @@ def test_charts_are_thinned_and_numbers_short() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["nowhere", "-o", "x.html"], "is not a run folder"),
+        (["nowhere", "-o", "x.html"], "nowhere does not exist; name a folder"),
         (["one", "-o", "x.txt"], "ends in .html"),
         (["one"] * 9 + ["-o", "x.html"], "at most 8 runs"),
     ],

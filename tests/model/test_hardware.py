@@ -128,6 +128,17 @@ def test_bandwidth_of_the_server_card_agrees_with_a_recorded_profile() -> None:
     assert 0.85 < achieved / hardware.memory_bandwidth_bytes_per_s < 1
 
 
+def test_all_fields_that_a_sheet_lacks_are_named_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "own.json"
+    path.write_text('{"name": "own", "vendor": "ours"}', encoding="utf-8")
+    with pytest.raises(InputError) as error:
+        load_hardware(str(path))
+    said = str(error.value)
+    for name in ("memory_bytes", "flops", "num_sms", "intra_node_link_bytes_per_s", "source"):
+        assert name in said.partition(" are missing; ")[0]
+    assert "first_steps.md#a-gpu-of-your-own" in said
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

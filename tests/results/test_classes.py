@@ -96,6 +96,7 @@ def test_targets_are_written_by_class() -> None:
         ("a b=ttft:5", '"a b" is no name'),
         ("chat=ttft:5;chat=tpot:5", "the class chat is given twice"),
         ("chat=attft:5", 'chat: "attft:5" has no known latency'),
+        ("ttft=500,tpot=30", '"ttft=500" has no colon; write NAME:MILLISECONDS'),
         ("attft:5;chat=ttft:5", "attft counts sessions"),
         ("chat=ttft:0", "chat: "),
     ],

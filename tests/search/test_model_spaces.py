@@ -267,13 +267,26 @@ def test_the_front_of_afd_is_that_of_an_exhaustive_loop(tmp_path: Path) -> None:
             for _, more, less in whole
         )
     ]
-    found = searched(written(tmp_path, **{**AFD, "architecture": ["afd"]}))
+    picture = tmp_path / "front.svg"
+    path = written(tmp_path, **{**AFD, "architecture": ["afd"]})
+    found = searched(path, "--plot", str(picture))
+    assert all(point["deployment"] in picture.read_text("utf-8") for point in front)
     points = [found["trials"][i]["point"] for i in found["fronts"]["afd"]]
     assert sorted(map(str, points)) == sorted(map(str, front)) and 1 <= len(front) < len(whole)
     folder = tmp_path / "out" / found["pareto"][0]["folder"]
     text = (folder / "cluster.json").read_text(encoding="utf-8")
     roles = {one["pd_type"] for node in json.loads(text)["nodes"] for one in node["instances"]}
     assert {"attention", "ffn"} <= roles
+
+
+def test_a_front_of_one_objective_is_no_picture(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path, **AFD, minimise=[])
+    command = ["search", str(path), "-o", str(tmp_path / "out"), "--plot", str(tmp_path / "f.png")]
+    assert main(command) == 2
+    assert "has one objective, output_throughput; a picture" in capsys.readouterr().err
+    assert not (tmp_path / "f.png").exists() and not (tmp_path / "out" / "result.json").exists()
 
 
 def test_experts_that_do_not_fit_the_ffn_devices_are_pruned(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from llmsim.config import parse_cluster
 from llmsim.config.errors import InputError
+from llmsim.results.pareto import pareto_front
 from llmsim.search.apply import load_base, run_of
-from llmsim.search.pareto import pareto_front
 from llmsim.search.space import Space, load_space
 
 Json = dict[str, Any]

@@ -36,6 +36,17 @@ def test_a_healthy_run_has_no_cause(seed: int) -> None:
     assert answer.what_ifs and answer.what_ifs[0].after is not None
 
 
+def test_a_change_that_helps_without_a_symptom_is_named_beside_no_cause() -> None:
+    """Twice the prefill instances take more than a quarter away from a run that lacks none."""
+    load = "synthetic:n=300,rate=12,input=lognormal:1100:sigma=0.6,output=lognormal:150,seed=7"
+    apart = llmsim.Cluster.build("Qwen/Qwen3-8B", "H100", prefill=1, decode=1)
+    answer = llmsim.run(apart, load).why()
+    best = answer.what_ifs[0]
+    assert answer.causes == () and best.cause is None and best.reduction >= 0.25
+    said = f"No single cause: {best.change} would take {best.reduction:.0%} away, as more devices"
+    assert said in str(answer)
+
+
 def squeezed(**options: Any) -> llmsim.Result:
     """Preemptions, KV transfers and queues in one run."""
     cluster = llmsim.Cluster.build("meta-llama/Llama-3.1-8B", "H100", prefill=1, decode=1)
@@ -133,7 +144,12 @@ def test_folders_that_cannot_be_repeated_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["why", str(tmp_path)]) == 2
-    assert "is not a run folder" in capsys.readouterr().err
+    assert "is not a run folder, as it has no" in capsys.readouterr().err
+    assert main(["why", str(tmp_path / "nowhere")]) == 2
+    assert "nowhere does not exist; name a folder" in capsys.readouterr().err
+    (tmp_path / "out.csv").write_text("", encoding="utf-8")
+    assert main(["why", str(tmp_path / "out.csv")]) == 2
+    assert "out.csv is a file and no run folder" in capsys.readouterr().err
     manifest = run_folder(tmp_path / "run") / "manifest.json"
     fields = json.loads(manifest.read_text())
     manifest.write_text(json.dumps({key: fields[key] for key in fields if key != "run"}))

@@ -66,6 +66,19 @@ def test_units(
     )
 
 
+@pytest.mark.parametrize("names", ["arrival,input,output", "arrival_s,ISL,OSL"])
+def test_the_words_of_a_newcomer_are_known(tmp_path: Path, names: str) -> None:
+    path = tmp_path / "t"
+    path.write_text(f"{names}\n0.5,7,2\n2.0,9,4\n")
+    trace = read_trace(path, known_models=(), granularity=0)
+    assert trace.format == "csv" and trace.workload.arrival_ps.tolist() == [0, 1_500_000_000 * NS]
+    assert trace.workload.input_tokens.tolist() == [7, 9]
+    assert trace.workload.output_tokens.tolist() == [2, 4]
+    path.write_text("time,input,output\n0,Who are you?,me\n")
+    with pytest.raises(InputError, match=r'"input" is "Who are you.", but must be an integer'):
+        read_trace(path, known_models=(), granularity=0)
+
+
 def test_a_unit_that_is_given_holds(tmp_path: Path) -> None:
     path = tmp_path / "t"
     path.write_text("timestamp,input_tokens,output_tokens\n0,1,2\n3,3,4\n")
@@ -76,7 +89,7 @@ def test_a_unit_that_is_given_holds(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "options", "said"),
     [
-        ("a,b,c\n1,2,3\n", "", "trace:FILE,columns=ARRIVAL|PROMPT|ANSWER names them"),
+        ("a,b,c\n1,2,3\n", "", "'trace:FILE,columns=ARRIVAL|PROMPT|ANSWER', in quotes, names them"),
         ("a,b,c\n1,2,3\n", ",columns=a|b|d", ':1:1: the column "d" is missing'),
         ("a,b,c\n1,2,3\n", ",columns=a|b", "must be three names of columns"),
         ("a,b,c\n1,2,3\nx,2,3\n", ",columns=a|b|c", ':3:1: "a" is "x", but must be a time'),

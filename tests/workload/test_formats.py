@@ -316,7 +316,7 @@ def test_baseten_parquet_and_arrow(tmp_path):
         (b"hello", ':1: not a trace that is known: it begins with "hello"'),
         (
             b"a,b,c\n1,2,3\n",
-            "(columns a, b, c; trace:FILE,columns=ARRIVAL|PROMPT|ANSWER names them)",
+            "(columns a, b, c; 'trace:FILE,columns=ARRIVAL|PROMPT|ANSWER', in quotes, names them)",
         ),
         (b'{"a": 1}\n', "not a trace that is known"),
         (b"TIMESTAMP,ContextTokens,GeneratedTokens\n", "the trace is empty"),

@@ -74,8 +74,10 @@ def _headline(why: "Why") -> Iterator[str]:
 
 
 def _causes(why: "Why") -> Iterator[str]:
+    from llmsim.export.html_report.why_section import no_cause
+
     if not why.causes:
-        yield "No single cause: no change that was tested takes a quarter of it away."
+        yield no_cause([(one.change, one.reduction) for one in why.what_ifs])
     for number, one in enumerate(why.causes, 1):
         where = "" if one.group is None else f", group {one.group}"
         yield f"Cause {number}: {one.name}{where} (its best remedy: -{one.reduction:.0%})"

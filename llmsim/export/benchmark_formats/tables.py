@@ -168,10 +168,14 @@ def read_object(path: Path) -> dict[str, Any]:
     """The JSON object of a file of a run folder; raises InputError."""
     try:
         found = json.loads(input_files.read_bytes(path))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
+        what = f"is not a run folder, as it has no {path.name}"
+        if not path.parent.exists():
+            what = "does not exist"
+        elif not path.parent.is_dir():
+            what = "is a file and no run folder"
         raise InputError(
-            f"{path.parent} is not a run folder, as it has no {path.name}; name one that "
-            "`llmsim run --run-dir` wrote"
+            f"{path.parent} {what}; name a folder that `llmsim run --run-dir` wrote"
         ) from None
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror}); name a run folder") from None

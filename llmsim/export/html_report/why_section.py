@@ -2,7 +2,7 @@
 tested, and what the slowest requests wait for.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -44,9 +44,30 @@ def _answer(found: Mapping[str, Any]) -> str:
     return head + _causes(found) + _bars(found["blame"]) + _changes(found) + _ahead(found)
 
 
+QUARTER = 0.25
+
+
+def no_cause(changes: Iterable[tuple[str, float]]) -> str:
+    """Why no cause is named, from the changes that were tested and the part that each takes away:
+    none takes much, or one does that would shorten every run's tail.
+    """
+    change, most = max(changes, key=lambda one: one[1], default=("", 0.0))
+    if most < QUARTER:
+        return "No single cause: no change that was tested takes a quarter of it away."
+    return (
+        f"No single cause: {change} would take {most:.0%} away, as more devices shorten every "
+        "tail, but nothing in the run shows that devices are short."
+    )
+
+
 def _causes(found: Mapping[str, Any]) -> str:
     if not found["causes"]:
-        return "<p>No single cause: no change that was tested takes a quarter of it away.</p>"
+        tested = [
+            (one["change"], 1 - one["after"] / one["before"])
+            for one in found["what_ifs"]
+            if one["after"] is not None and one["before"]
+        ]
+        return f"<p>{escape(no_cause(tested))}</p>"
     rows = [
         [
             one["name"] if one["group"] is None else f"{one['name']}, group {one['group']}",

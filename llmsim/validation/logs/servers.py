@@ -155,7 +155,7 @@ def _bench_requests(path: Path, data: dict[str, Any]) -> int:
         if not isinstance(data.get(name), list):
             raise InputError(
                 f'{path}: there is no list "{name}"; run the benchmark with --save-result '
-                "--save-detailed"
+                "--save-detailed, or compare its means: llmsim validate RESULT.json RUN_DIR"
             )
     count, lengths = len(data["ttfts"]), len(data["output_lens"])
     if lengths != count:

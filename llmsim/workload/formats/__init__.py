@@ -75,7 +75,7 @@ def detect(path: str, head: Head) -> str:
     for keys, what in NO_TRACES.items():
         if head.has(*keys):
             raise InputError(f"{path}:1:1: {what}")
-    named = "; trace:FILE,columns=ARRIVAL|PROMPT|ANSWER names them"
+    named = "; 'trace:FILE,columns=ARRIVAL|PROMPT|ANSWER', in quotes, names them"
     columns = f" (columns {', '.join(head.columns)}{named})" if head.kind == "csv" else ""
     simplest = '{"input_toks": 200, "output_toks": 100, "arrival_time_ns": 0}'
     raise InputError(

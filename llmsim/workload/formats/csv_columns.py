@@ -34,6 +34,9 @@ INPUTS = (
     "input_length",
     "context_tokens",
     "num_prefill_tokens",
+    "prefill_tokens",
+    "isl",
+    "input",
 )
 OUTPUTS = (
     "token_size",
@@ -45,6 +48,9 @@ OUTPUTS = (
     "generated_tokens",
     "response_tokens",
     "num_decode_tokens",
+    "decode_tokens",
+    "osl",
+    "output",
 )
 OPTIONAL = ("model", "session_id", "request_id")
 UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
@@ -113,7 +119,7 @@ def _columns(table: Table, head: Head) -> tuple[str, str, str]:
                 1,
                 (
                     f"which column counts the tokens of the {what}? "
-                    "trace:FILE,columns=ARRIVAL|PROMPT|ANSWER names them"
+                    "'trace:FILE,columns=ARRIVAL|PROMPT|ANSWER' names them"
                 ),
             )
     return found[0] or "", found[1] or "", found[2] or ""

@@ -79,6 +79,16 @@ Executor = Annotated[
         "(llmsim[ray]); results are equal.",
     ),
 ]
+Plot = Annotated[
+    Path | None,
+    typer.Option(
+        "--plot",
+        parser=given_path,
+        metavar="<path>",
+        help="Draws the front over the first two objectives (needs matplotlib).",
+        show_default=False,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Prints JSON on stdout instead of a table.")]
 
 
@@ -91,21 +101,27 @@ def command(
     as_json: Json = False,
     allow_plugins: AllowPlugins = False,
     executor: Executor = LOCAL,
+    plot: Plot = None,
 ) -> int:
     """Searches and writes.
 
     Raises InputError for a file that is none or changed while the search ran, FailedRuns for points
     without an answer, and InfeasibleError where no point is an answer.
     """
+    from llmsim.api.front import write_picture
     from llmsim.cli.run.signals import terminable
-    from llmsim.export.files import check_writable_folder
+    from llmsim.export.files import check_writable, check_writable_folder
     from llmsim.export.json import json_text, write_json
     from llmsim.search import report, study
     from llmsim.search.apply import load_base
+    from llmsim.search.picture import draw_trials
     from llmsim.search.space import load_space
     from llmsim.search.trials import Trials
 
     asked = load_space(space)
+    if plot is not None:
+        check_writable(plot)
+        draw_trials((), asked.objectives)  # what cannot be drawn is refused before the first run
     base = load_base(asked)
     folder = check_writable_folder(output)
     course = study.Course() if asked.halves else None
@@ -126,6 +142,9 @@ def command(
     grid = study.is_grid(asked, trials)
     result = report.as_json(asked, found, front, grid=grid, seed=seed, course=course)
     write_json(result, output / "result.json")
+    if plot is not None:
+        title = asked.file.model or asked.path.name
+        write_picture(plot, title, lambda ax: draw_trials(found, asked.objectives, ax))
     shown = report.as_table(asked, found, front) + (report.counts_text(course) if course else "")
     sys.stdout.write(json_text(result) if as_json else shown)
     _refuse_unfinished(found, known.journal, output)
