@@ -1,5 +1,5 @@
-"""Load generators that know nothing of a virtual clock: asyncio, one thread with sockets, or
-asyncio beside a thread that sleeps ("threads").
+"""Load generators that know nothing of a virtual clock: asyncio, one thread with sockets, asyncio
+beside a thread that sleeps ("threads"), or all requests "at once", three at a time.
 
 Usage: stand_in_client.py KIND PORT OUT; writes what it has measured, as JSON.
 """
@@ -33,8 +33,8 @@ async def ask(port: int, tokens: int, answer: int) -> list[float]:
     return times
 
 
-async def many(port: int, count: int) -> list[list[float]]:
-    """One request every 20 ms, of which three at a time."""
+async def many(port: int, count: int, pause_s: float) -> list[list[float]]:
+    """One request after each pause, three at a time."""
     gate = asyncio.Semaphore(3)
 
     async def one(number: int) -> list[float]:
@@ -44,7 +44,7 @@ async def many(port: int, count: int) -> list[list[float]]:
     tasks = []
     for number in range(count):
         tasks.append(asyncio.create_task(one(number)))
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(pause_s)
     assert await asyncio.to_thread(sum, range(9)) == 36
     await asyncio.sleep(3600)
     return list(await asyncio.gather(*tasks))
@@ -73,7 +73,10 @@ def main() -> None:
     result: dict[str, Any] = {"real_s": -os.times().elapsed}
     if kind == "threads":
         asyncio.run(asyncio.to_thread(time.sleep, 60.0))
-    found = in_turn(port, 4) if kind == "sockets" else asyncio.run(many(port, 8))
+    if kind == "sockets":
+        found = in_turn(port, 4)
+    else:
+        found = asyncio.run(many(port, 8, 0.0 if kind == "at once" else 0.02))
     result |= {"times": found, "took_s": time.time() - began}
     result["real_s"] += os.times().elapsed
     with open(out, "w", encoding="utf-8") as file:

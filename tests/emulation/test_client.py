@@ -88,6 +88,12 @@ def test_a_thread_that_waits_by_itself_is_a_reason(tmp_path: Path) -> None:
     assert any("the client waits in its thread" in reason for reason in keeper.reasons)
 
 
+def test_a_client_that_waits_for_answers_is_a_reason(tmp_path: Path) -> None:
+    _, relay, _ = asyncio.run(emulated("at once", tmp_path / "one"))
+    assert len(relay.answers) == 8
+    assert ["one of several answers ends" in reason for reason in relay.reasons] == [True]
+
+
 class NoSteps:
     def step(self, items: list[Any], now_ps: int) -> tuple[int, list[list[int]]]:
         raise AssertionError("nobody asks")
