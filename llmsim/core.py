@@ -135,6 +135,8 @@ class Workload:
     """Of each row, the recorded drafts that held in its verifications, one after the other."""
     slo_class: list[str] | None = None
     """Of each row, the class of requests whose latency targets it has; "": none."""
+    adapter: list[str] | None = None
+    """Of each row, the name of its LoRA adapter; "": the model itself."""
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:

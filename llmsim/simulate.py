@@ -42,6 +42,7 @@ from llmsim.results.series_sink import KeptSeries, SeriesSink
 from llmsim.routing import RouterSpec, kept_sessions
 from llmsim.scheduling.policies import PolicySpecs
 from llmsim.scheduling.ranking import with_ranking
+from llmsim.workload.content import adapter_numbers
 
 EVENTS_PER_CALL = 100_000
 """Most events between two looks at signals and the progress bar."""
@@ -314,6 +315,7 @@ def _source(
             count=0 if clients is None else clients.count,
             think_ps=no_times if clients is None else clients.think_ps,
         ),
+        adapter=none if workload.adapter is None else adapter_numbers(workload.adapter),
     )
 
 
@@ -532,7 +534,10 @@ def _results(
     results = with_output_processing(results, deployment.output_processing_ps)
     results.invariants = check_invariants(results, deployment.enforces_lower_bound)
     caches = any(group.engine.enable_prefix_caching for group in deployment.groups)
-    results.notes += notes_of_run(results, prefix_caching=caches, open_loop=options.clients is None)
+    limited = any(group.engine.max_loras is not None for group in deployment.groups)
+    results.notes += notes_of_run(
+        results, prefix_caching=caches, open_loop=options.clients is None, lora_slots=limited
+    )
     if options.step_times is not None:
         results.notes += (options.step_times.note,)
     return results

@@ -24,6 +24,7 @@ COLUMNS = {
     "request_id": "request_id",
     "priority": "priority",
     "slo_class": "slo_class",
+    "adapter": "adapter",
     "cancel_after_ns": "cancel_after_ns",
     "cancel_after_toks": "cancel_after_toks",
     "acceptance_rate": "acceptance_rate",
@@ -58,8 +59,9 @@ class DatasetText:
 class Request:
     """One request: when it arrives (seconds), and the tokens of its prompt and of its answer.
 
-    A lower `priority` is more urgent; `slo_class` names a class with latency targets. Equal
-    beginnings of `input_tok_ids` are equal content, which prefix caching shares.
+    A lower `priority` is more urgent; `slo_class` names a class with latency targets, and `adapter`
+    a LoRA adapter. Equal beginnings of `input_tok_ids` are equal content, which prefix caching
+    shares.
     """
 
     arrival_s: float
@@ -70,6 +72,7 @@ class Request:
     priority: int | None = None
     input_tok_ids: Sequence[int] | None = None
     slo_class: str | None = None
+    adapter: str | None = None
 
 
 @dataclass(frozen=True)

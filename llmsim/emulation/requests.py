@@ -41,6 +41,7 @@ def check_workload(workload: Workload, clients: Clients | None) -> None:
         (workload.timeout_ps is not None, "--request-timeout"),
         (workload.cancel_after_tokens is not None, "cancel_after_toks of the trace"),
         (workload.priority is not None, "priorities of the trace"),
+        (workload.adapter is not None, "adapters of the trace"),
         (len(workload) >= 10**9, "more than 999,999,999 requests"),
     ):
         if is_so:

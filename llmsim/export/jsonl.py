@@ -61,18 +61,16 @@ def _call(workload: Workload, row: int, vocabulary: int, arrival: dict[str, int]
         call["request_id"] = workload.request_id[row]
     if workload.priority is not None and workload.priority[row]:
         call["priority"] = int(workload.priority[row])
-    if workload.slo_class is not None and workload.slo_class[row]:
-        call["slo_class"] = workload.slo_class[row]
     if workload.timeout_ps is not None and workload.timeout_ps[row] >= 0:
         call["cancel_after_ns"] = int(workload.timeout_ps[row]) // PS_PER_NS
     if workload.cancel_after_tokens is not None and workload.cancel_after_tokens[row]:
         call["cancel_after_toks"] = int(workload.cancel_after_tokens[row])
     if workload.draft_depth is not None and workload.draft_depth[row] >= 0:
         call["num_speculative_tokens"] = int(workload.draft_depth[row])
-    for name in ("acceptance_rate", "accepted_drafts"):
+    for name in ("slo_class", "adapter", "acceptance_rate", "accepted_drafts"):
         values = getattr(workload, name)
         if values is not None and values[row]:
-            call[name] = list(values[row])
+            call[name] = values[row]
     if workload.hidden is not None and workload.hidden[row]:
         call["hidden"] = True
     if workload.extends is not None and workload.extends[row] and not vocabulary:

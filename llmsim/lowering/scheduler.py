@@ -147,6 +147,7 @@ def chance(rate: float) -> int:
 def _limits(engine: EngineArgs) -> "_native.StepLimits":
     native = _native.StepLimits()
     native.long_prefill_token_threshold = engine.long_prefill_token_threshold
+    native.max_loras = engine.max_loras or 0
     for name, value in vars(engine.limits).items():
         setattr(native, name, value)
     return native

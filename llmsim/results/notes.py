@@ -8,13 +8,16 @@ from llmsim.core import Note, Results, Status, Workload
 from llmsim.results.saturation import saturation
 
 
-def notes_of_run(results: Results, *, prefix_caching: bool, open_loop: bool) -> tuple[str, ...]:
+def notes_of_run(
+    results: Results, *, prefix_caching: bool, open_loop: bool, lora_slots: bool
+) -> tuple[str, ...]:
     """The notes of a finished run, for its results; `prefix_caching`: some group of the deployment
-    caches prefixes.
+    caches prefixes; `lora_slots`: some group has max_loras.
     """
     return (
         *_cut_by_length(results),
         *_drafts_of_nobody(results),
+        *_adapters(results.workload, lora_slots=lora_slots),
         *(_unnamed_sessions(results.workload) if prefix_caching else ()),
         *(_growing_queue(results) if open_loop else ()),
     )
@@ -43,6 +46,20 @@ def _drafts_of_nobody(results: Results) -> tuple[str, ...]:
     return (
         f"{' and '.join(names)} of the trace changes nothing, as no group has a speculative_config",
     )
+
+
+def _adapters(workload: Workload, *, lora_slots: bool) -> tuple[str, ...]:
+    """What a run does with adapters, and what it does not."""
+    count = len(set(workload.adapter or ()) - {""})
+    if not count:
+        unused = "max_loras changes nothing: no request of the trace has an adapter"
+        return (unused,) if lora_slots else ()
+    note = Note(
+        f"{count} LoRA adapters share no prefixes; their memory, their loads and the time that "
+        "they add to a step are not modelled"
+    )
+    unlimited = "no group has max_loras, so that a step takes requests of any number of adapters"
+    return (note,) if lora_slots else (note, unlimited)
 
 
 def _unnamed_sessions(workload: Workload) -> tuple[str, ...]:

@@ -2,13 +2,14 @@
 
 import sys
 from array import array
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llmsim.core import PS_PER_NS, Int32, Int64, UInt64, Workload
-from llmsim.workload.content import ContentHasher, content_hasher, reordered
+from llmsim.workload.content import ContentHasher, adapter_numbers, content_hasher, reordered
 
 Value = TypeVar("Value")
 
@@ -31,6 +32,7 @@ class WorkloadBuilder:
         self._request_ids: dict[int, str] = {}
         self._priorities: dict[int, int] = {}
         self._slo_classes: dict[int, str] = {}
+        self._adapters: dict[int, str] = {}
         self._timeouts_ns: dict[int, int] = {}
         self._token_limits: dict[int, int] = {}
         self._hidden: dict[int, int] = {}
@@ -96,6 +98,11 @@ class WorkloadBuilder:
     def classify_last(self, slo_class: str) -> None:
         """Puts the row just added into a class of requests with latency targets of its own."""
         self._slo_classes[len(self) - 1] = sys.intern(slo_class)
+
+    def adapt_last(self, adapter: str) -> None:
+        """Says which LoRA adapter computes the row just added; "" is the model itself."""
+        if adapter:
+            self._adapters[len(self) - 1] = sys.intern(adapter)
 
     def limit_last(self, timeout_ns: int | None, tokens: int | None) -> None:
         """The client of the row just added gives up so long after its arrival, or with so many
@@ -201,6 +208,7 @@ class WorkloadBuilder:
             acceptance_rate=_of_rows(self._acceptance_rate, names, ()),
             accepted_drafts=_of_rows(self._accepted_drafts, names, ()),
             slo_class=_of_rows(self._slo_classes, names, ""),
+            adapter=_of_rows(self._adapters, names, ""),
             notes=notes,
         )
 
@@ -217,12 +225,14 @@ class WorkloadBuilder:
         if self._hasher is not None:
             offsets = np.asarray(self._hasher.offsets(), dtype=np.int64)
             keys = np.asarray(self._hasher.keys(), dtype=np.uint64)
-        if not self._extends or self.granularity == 0:
-            return offsets, keys
-        extends = np.zeros(n, dtype=np.bool_)
-        extends[np.fromiter(self._extends, dtype=np.int64)] = True
-        tokens = np.array(self._input, dtype=np.int64) + np.array(self._output, dtype=np.int64)
-        return with_extensions(offsets, keys, extends, tokens // self.granularity)
+        if self._extends and self.granularity:
+            extends = np.zeros(n, dtype=np.bool_)
+            extends[np.fromiter(self._extends, dtype=np.int64)] = True
+            tokens = np.array(self._input, dtype=np.int64) + np.array(self._output, dtype=np.int64)
+            blocks = tokens // self.granularity
+            offsets, keys = with_extensions(offsets, keys, extends, blocks)
+        adapters = _of_rows(self._adapters, list(range(n)), "")
+        return offsets, keys if adapters is None else with_adapters(offsets, keys, adapters)
 
 
 def _of_rows(given: dict[int, Value], rows: list[int], fallback: Value) -> list[Value] | None:
@@ -265,6 +275,19 @@ def with_extensions(
     known = block < counts[source]
     made[known] = keys[offsets[source[known]] + block[known]]
     return new_offsets, made
+
+
+def with_adapters(offsets: Int64, keys: UInt64, adapters: Sequence[str]) -> UInt64:
+    """Content keys (offsets, keys) that are equal within one LoRA adapter alone: what it computes
+    is of no use to another one, nor to the model itself.
+    """
+    number = np.repeat(adapter_numbers(adapters), np.diff(offsets)).astype(np.uint64)
+    adapted = number > 0
+    free = keys.max(initial=np.uint64(0)) + np.uint64(1)
+    pairs = number[adapted] * free + keys[adapted]
+    made = keys.copy()
+    made[adapted] = free + np.unique(pairs, return_inverse=True)[1].astype(np.uint64)
+    return made
 
 
 def next_calls(arrival: Int64) -> Int32:

@@ -3,13 +3,13 @@ tokens.
 """
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Protocol, cast
 
 import numpy as np
 
-from llmsim.core import Int64, UInt64
+from llmsim.core import Int32, Int64, UInt64
 
 
 class ContentHasher(Protocol):
@@ -38,6 +38,12 @@ def content_hasher(granularity: int) -> ContentHasher:
     """A hasher for blocks of `granularity` tokens (>= 1)."""
     native = importlib.import_module("llmsim._native")
     return cast(ContentHasher, native.ContentHasher(granularity))
+
+
+def adapter_numbers(adapters: Sequence[str]) -> Int32:
+    """Shape (requests,): a number from 1 for each LoRA adapter in order of appearance; 0 for ""."""
+    numbers = {name: place for place, name in enumerate(dict.fromkeys(("", *adapters)))}
+    return np.array([numbers[name] for name in adapters], np.int32)
 
 
 def reordered(offsets: Int64, keys: UInt64, rows: Int64) -> tuple[Int64, UInt64]:

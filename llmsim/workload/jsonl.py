@@ -39,9 +39,9 @@ def load_trace(
     """The requests of a trace, in stable order of arrival.
 
     Lines hold `input_toks`, `output_toks`, `arrival_time_ns` and optionally `input_tok_ids`,
-    `output_tok_ids`, `model`, `request_id`, `priority`, `slo_class`, `cancel_after_ns`,
+    `output_tok_ids`, `model`, `request_id`, `priority`, `slo_class`, `adapter`, `cancel_after_ns`,
     `cancel_after_toks`; a session has `arrival_time_ns`, `sub_requests` and optionally
-    `session_id`, `model` and the last four, which its calls may override; calls may have `new_toks`
+    `session_id`, `model` and the last five, which its calls may override; calls may have `new_toks`
     instead of `input_toks`, `extends`, and `hidden` or `phase`. Gzip and zstd are recognised by
     content; blank lines are
     skipped; other keys are ignored with a note. `known_models` are the cluster's (empty: any name
@@ -140,6 +140,8 @@ class _Reader:
             self._builder.prioritise_last(record.priority)
         if record.slo_class is not UNSET:
             self._builder.classify_last(record.slo_class)
+        if record.adapter is not UNSET:
+            self._builder.adapt_last(record.adapter)
         self._limit(record, record)
         self._speculate(record, record)
 
@@ -198,6 +200,9 @@ class _Reader:
             slo_class = record.slo_class if call.slo_class is UNSET else call.slo_class
             if slo_class is not UNSET:
                 self._builder.classify_last(slo_class)
+            adapter = record.adapter if call.adapter is UNSET else call.adapter
+            if adapter is not UNSET:
+                self._builder.adapt_last(adapter)
             self._limit(call, record)
             self._speculate(call, record)
             arrival_ns = -1

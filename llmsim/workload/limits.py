@@ -15,5 +15,7 @@ MAX_DRAFTS = 64
 """Drafts of one verification."""
 MAX_VERIFICATIONS = 1 << 20
 """Recorded verifications of one request."""
+MAX_ADAPTER_LETTERS = 256
+"""Of the name of a LoRA adapter."""
 SLO_CLASS = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z"
 """Names of classes of requests with latency targets of their own."""

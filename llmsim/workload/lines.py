@@ -10,6 +10,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from llmsim.workload.limits import (
+    MAX_ADAPTER_LETTERS,
     MAX_DRAFTS,
     MAX_PRIORITY,
     MAX_TIME_NS,
@@ -24,6 +25,7 @@ Tokens = Annotated[int, Meta(ge=1, le=MAX_TOKENS)]
 TimeNs = Annotated[int, Meta(ge=0, le=MAX_TIME_NS)]
 Priority = Annotated[int, Meta(ge=MIN_PRIORITY, le=MAX_PRIORITY)]
 SloClass = Annotated[str, Meta(pattern=SLO_CLASS)]
+Adapter = Annotated[str, Meta(max_length=MAX_ADAPTER_LETTERS)]
 Patience = Annotated[int, Meta(ge=1, le=MAX_TIME_NS)]
 Rate = Annotated[float, Meta(ge=0, le=1)]
 Rates = Annotated[list[Rate], Meta(min_length=1, max_length=MAX_DRAFTS)]
@@ -48,6 +50,7 @@ class Call(msgspec.Struct, gc=False):
     request_id: str | UnsetType = UNSET
     priority: Priority | UnsetType = UNSET
     slo_class: SloClass | UnsetType = UNSET
+    adapter: Adapter | UnsetType = UNSET
     cancel_after_ns: Patience | UnsetType = UNSET
     cancel_after_toks: Tokens | UnsetType = UNSET
     acceptance_rate: Rate | Rates | UnsetType = UNSET
@@ -71,6 +74,7 @@ class Line(msgspec.Struct, gc=False):
     sub_requests: list[Call] | UnsetType = UNSET
     priority: Priority | UnsetType = UNSET
     slo_class: SloClass | UnsetType = UNSET
+    adapter: Adapter | UnsetType = UNSET
     cancel_after_ns: Patience | UnsetType = UNSET
     cancel_after_toks: Tokens | UnsetType = UNSET
     acceptance_rate: Rate | Rates | UnsetType = UNSET
@@ -289,7 +293,8 @@ def _optional_problem(fields: dict[str, Any], path: str) -> str:
         ("num_speculative_tokens", 0, MAX_DRAFTS),
     ):
         found = found or (_integer_problem(fields, name, low, high, path) if name in fields else "")
-    return found or _class_problem(fields, path) or _draft_problem(fields, path)
+    found = found or _class_problem(fields, path) or _adapter_problem(fields, path)
+    return found or _draft_problem(fields, path)
 
 
 def _class_problem(fields: dict[str, Any], path: str) -> str:
@@ -300,6 +305,14 @@ def _class_problem(fields: dict[str, Any], path: str) -> str:
         return ""
     wanted = "must be a name of at most 64 letters, digits, dots, dashes and underscores"
     return f'"{path}slo_class" is {_shown(value)}, but {wanted}'
+
+
+def _adapter_problem(fields: dict[str, Any], path: str) -> str:
+    value = fields.get("adapter", "")
+    if isinstance(value, str) and len(value) <= MAX_ADAPTER_LETTERS:
+        return ""
+    wanted = f"must be the name of a LoRA adapter in at most {MAX_ADAPTER_LETTERS} letters"
+    return f'"{path}adapter" is {_shown(value)}, but {wanted}'
 
 
 def _draft_problem(fields: dict[str, Any], path: str) -> str:

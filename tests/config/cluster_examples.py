@@ -61,6 +61,7 @@ def full() -> Json:
         "max_num_scheduled_tokens": 2000,
         "max_num_active_seqs": 64,
         "max_num_queued_reqs": 100,
+        "max_loras": 2,
         "max_num_queued_tokens": 100000,
         "mlfq_levels": 4,
         "mlfq_tokens_per_iteration": 128,

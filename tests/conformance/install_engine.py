@@ -35,6 +35,8 @@ class Engine:
     alone: re.Pattern[str]
     """Those of them that the scheduler's modules import: without what they ask for in turn."""
     asked_by_them: list[str]
+    any_version: str = "none"
+    """One of those whose version another of them decides, which may be younger than the release."""
     compiled: str = "no such file"
     """A part of the names of compiled files that the scheduler does run."""
 
@@ -51,6 +53,7 @@ ENGINES = {
             " aiconfigurator"
         ),
         ["astor", "interegular", "pycountry", "llvmlite", "pandas"],
+        any_version="apache-tvm-ffi",
     ),
     "sglang": Engine(
         named(
@@ -96,6 +99,12 @@ def unpack(wheel: Path, site: Path, compiled: str) -> str:
 def without_version(requirements: list[str], name: str) -> list[str]:
     """The requirements, with any version of the package of that name."""
     return [name if NAME.match(line)[0] == name else line for line in requirements]
+
+
+def alone_of(engine: Engine, requirements: list[str]) -> list[str]:
+    """Those of the requirements that come without what they ask for."""
+    alone = [line for line in requirements if engine.alone.match(line)]
+    return without_version(alone, engine.any_version)
 
 
 def install_available(command: list[str], requirements: list[str]) -> None:
@@ -156,7 +165,7 @@ def install(name: str, version: str, folder: Path) -> None:
     asked = wanted(unpack(wheel, site, engine.compiled))
     wheel.unlink()
     rest = [line for line in asked if not engine.left_out.match(line)]
-    alone = [line for line in asked if engine.alone.match(line)]
+    alone = alone_of(engine, asked)
     run([*pip, "install", "--no-compile", TORCH], check=True)
     install_available([*pip, "install", "--no-compile"], rest)
     install_available(

@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 from conformance import install_engine
-from conformance.install_engine import ENGINES, install_available, main, newest, unpack
+from conformance.install_engine import (
+    ENGINES,
+    alone_of,
+    install_available,
+    main,
+    newest,
+    unpack,
+)
 
 
 class Registry:
@@ -69,3 +76,9 @@ def test_of_compiled_files_only_the_radix_tree_is_unpacked(tmp_path: Path) -> No
 def test_what_is_installed_alone_comes_with_nothing_else(engine: install_engine.Engine) -> None:
     names = re.split(r"[()|]+", engine.alone.pattern)[1:-1]
     assert names and all(engine.left_out.match(name) for name in names)
+
+
+def test_a_grammar_library_takes_the_interface_that_it_needs() -> None:
+    """0.24 pins apache-tvm-ffi 0.1.9, which the youngest xgrammar that it allows does not load."""
+    asked = ["numpy", "apache-tvm-ffi==0.1.9", "xgrammar<1.0.0,>=0.2.1"]
+    assert alone_of(ENGINES["vllm"], asked) == ["apache-tvm-ffi", "xgrammar<1.0.0,>=0.2.1"]

@@ -61,6 +61,27 @@ def test_random_cases_repeat_and_cover_the_options() -> None:
             assert blocks < case["config"]["num_gpu_blocks"]
 
 
+def test_random_cases_have_adapters_only_where_vllm_starts() -> None:
+    configs = [random_case(seed, 2)["config"] for seed in range(300)]
+    adapted = [config for config in configs if "max_loras" in config]
+    drafted = [config for config in adapted if "speculative" in config]
+    assert len(adapted) > 30
+    assert len(drafted) > 5
+    for config in drafted:
+        verification = 1 + config["speculative"]["num_speculative_tokens"]
+        assert config["max_num_seqs"] * verification <= config["max_num_batched_tokens"]
+
+
+def test_random_cases_have_modules_only_where_prompts_end() -> None:
+    """A step takes as much of a prompt as the modules read: 5090 would stand still, in vLLM too."""
+    drafted = [random_case(seed, 2)["config"] for seed in (*range(300), 5090)]
+    several = [one for one in drafted if "num_nextn_predict_layers" in one.get("speculative", {})]
+    assert len(several) > 10
+    for config in several:
+        modules = config["speculative"]["num_nextn_predict_layers"]
+        assert config.get("long_prefill_token_threshold", modules) >= modules
+
+
 @pytest.mark.skipif(
     not str(installed_version()).startswith("0.24"), reason="vLLM 0.24 is not installed"
 )

@@ -38,6 +38,7 @@ _SHOWN_IF_SET = (
     "api_prompt_token_ps",
     "api_chunk_ps",
     "quick_reduce_quantization",
+    "max_loras",
 )
 """Options of later versions, which runs that do not use them do not show."""
 
@@ -125,6 +126,8 @@ class EngineArgs:
     """"linear" or "round_robin", without EPLB."""
     speculation: Speculation | None
     limits: StepLimits
+    max_loras: int | None
+    """LoRA adapters of a step; None: any number."""
     max_num_queued_reqs: int | None
     max_num_queued_tokens: int | None
     pipeline_extra_batches: int

@@ -91,6 +91,14 @@ def settle_speculation(
                 f"{speculation.modules} modules, which {profile.name} is not modelled with; remove "
                 "num_nextn_predict_layers, or choose the engine_profile vllm-0.33"
             )
+        verified = values["max_num_seqs"] * (1 + speculation.tokens)
+        if values["max_loras"] is not None and tokens < verified:
+            raise InputError(
+                f"{positions['max_loras']('max_loras')} is given, but vLLM runs adapters with "
+                f"drafts only where max_num_batched_tokens, which is {tokens}, holds the "
+                f"{verified} tokens of all verifications; raise it, or lower max_num_seqs or "
+                "num_speculative_tokens"
+            )
         if speculation.method == "ngram" and values["async_scheduling"]:
             if "async_scheduling" in positions:
                 raise InputError(

@@ -195,6 +195,11 @@ class EngineOptions(Section):
         default=None,
         description="Turns requests away when waiting prompts hold N tokens (vllm-0.33).",
     )
+    max_loras: Annotated[PositiveCount | None, OnCommandLine(int)] = Field(
+        default=None,
+        description="Limits the LoRA adapters of a step (adapter of the trace); no limit if not "
+        "given (vllm-0.33).",
+    )
     speculative_config: Annotated[SpeculativeConfig | None, OnCommandLine(str)] = Field(
         default=None,
         description="Enables speculative decoding by vLLM's JSON with an acceptance rate, such as "

@@ -44,6 +44,7 @@ OWN_DEFAULTS: Mapping[str, Any] = {
     "max_num_active_seqs": None,
     "long_prefill_token_threshold_adaptive": False,
     "prefill_schedule_interval": 1,
+    "max_loras": None,
     "max_num_queued_reqs": None,
     "max_num_queued_tokens": None,
     "cudagraph_mode": None,
@@ -69,6 +70,7 @@ VERSIONED = (
     "max_num_active_seqs",
     "long_prefill_token_threshold_adaptive",
     "prefill_schedule_interval",
+    "max_loras",
     "max_num_queued_reqs",
     "max_num_queued_tokens",
 )
@@ -84,6 +86,7 @@ _ONLY_VLLM = (
     "max_num_active_seqs",
     "long_prefill_token_threshold_adaptive",
     "prefill_schedule_interval",
+    "max_loras",
 )
 
 Position = Callable[[str], str]

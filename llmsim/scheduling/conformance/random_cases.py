@@ -37,8 +37,11 @@ def random_case(seed: int, num_requests: int) -> Case:
         config["ends_with_stop_token"] = True
     rng = np.random.default_rng([seed, 33])  # apart, so that each seed's other options stay
     if config.get("speculative", {}).get("method") == "eagle" and rng.random() < 0.4:
-        config["speculative"]["num_nextn_predict_layers"] = int(rng.integers(2, 5))
-    if rng.random() < 0.2:
+        modules = int(rng.integers(2, 5))
+        # Steps that take less of a prompt than the modules read never end it, in vLLM either.
+        if config.get("long_prefill_token_threshold", modules) >= modules:
+            config["speculative"]["num_nextn_predict_layers"] = modules
+    if rng.random() < 0.2 and _starts_with_adapters(config):
         config["max_loras"] = int(rng.choice([1, 2, 4]))
         for request in requests:
             request["lora"] = int(rng.integers(0, 2 + config["max_loras"]))
@@ -46,6 +49,12 @@ def random_case(seed: int, num_requests: int) -> Case:
         _cached_states(rng, config)
         _retention(rng, config)
     return case
+
+
+def _starts_with_adapters(config: dict[str, Any]) -> bool:
+    """vLLM refuses adapters where a step of verifications alone may not fit its budget."""
+    drafts = config.get("speculative", {}).get("num_speculative_tokens", 0)
+    return bool(config["max_num_batched_tokens"] >= config["max_num_seqs"] * (drafts + 1))
 
 
 def _cached_states(rng: np.random.Generator, config: dict[str, Any]) -> None:

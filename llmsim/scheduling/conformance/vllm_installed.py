@@ -11,6 +11,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from llmsim.config import EngineArgs
 from llmsim.config.errors import InputError
 from llmsim.core import PS_PER_S, Workload
@@ -20,6 +22,7 @@ from llmsim.scheduling.conformance.vllm_live import (
     installed_version,
     resolve,
 )
+from llmsim.workload.content import adapter_numbers
 
 NAME = "vllm"
 OWN = 1 << 62
@@ -39,14 +42,23 @@ def installed_scheduler(engine: EngineArgs, config: Any, workload: Workload) -> 
             "llmsim[vllm]"
         )
     vllm_config, scheduler = resolve({"config": engine_options(engine, config)})
-    requests = live_requests(workload, stops=not engine.ignore_eos)
+    slots = engine.max_loras is not None
+    requests = live_requests(workload, stops=not engine.ignore_eos, slots=slots)
     interval = engine.limits.prefill_schedule_interval
     return VllmScheduler(requests, vllm_config, scheduler, config.speculation, interval)
 
 
-def live_requests(workload: Workload, *, stops: bool) -> list[LiveRequest]:
-    """The requests by row; their tokens are equal where the workload's content is."""
-    return [replace(_request(workload, row), stops=stops) for row in range(len(workload))]
+def live_requests(workload: Workload, *, stops: bool, slots: bool = False) -> list[LiveRequest]:
+    """The requests by row; their tokens are equal where the workload's content is, and `slots` says
+    that they have their LoRA adapters.
+    """
+    loras = np.zeros(len(workload), np.int32)
+    if slots and workload.adapter is not None:
+        loras = adapter_numbers(workload.adapter)
+    return [
+        replace(_request(workload, row), stops=stops, lora=lora)
+        for row, lora in enumerate(loras.tolist())
+    ]
 
 
 def engine_options(engine: EngineArgs, config: Any) -> dict[str, Any]:
@@ -65,6 +77,8 @@ def engine_options(engine: EngineArgs, config: Any) -> dict[str, Any]:
         "scheduler_reserve_full_isl": engine.reserve_full_isl,
         "num_gpu_blocks": config.kv.num_blocks,
     }
+    if engine.max_loras is not None:
+        options["max_loras"] = engine.max_loras
     speculation = engine.speculation
     if speculation is not None:
         method = _HEADS.get(speculation.method, speculation.method)
