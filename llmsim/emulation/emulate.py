@@ -25,6 +25,7 @@ from llmsim.scheduling.conformance.model_runner import ModelRunner
 STALL_S = 60
 """Seconds without any message after which nothing is expected to move."""
 _LOOK_S = 0.5
+_UNPROVEN = "runs of a client of its own have differed by one step of some requests"
 
 
 @dataclass
@@ -261,7 +262,7 @@ class _Emulation:
             raise keeper.failure
 
     def _reasons(self) -> tuple[str, ...]:
-        relay = [] if self._relay is None else self._relay.reasons
+        relay = [] if self._relay is None else [*self._relay.reasons, _UNPROVEN]
         return tuple(dict.fromkeys([*self._keeper.reasons, *relay]))
 
     def _answers(self) -> dict[int, Answer]:

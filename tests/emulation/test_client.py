@@ -180,14 +180,14 @@ BENCH = (
     "LLMSIM_ENGINE_PYTHON" not in os.environ,
     reason="LLMSIM_ENGINE_PYTHON names no interpreter with vLLM",
 )
-def test_two_runs_of_vllms_own_client_are_the_same(tmp_path: Path) -> None:
+def test_two_short_runs_of_vllms_own_client_are_the_same(tmp_path: Path) -> None:
     found = []
     for name in ("one", "other"):
         words = ["emulate", "vllm", "--engine-python", os.environ["LLMSIM_ENGINE_PYTHON"]]
         words += ["--cluster-config", str(CLUSTER), "--run-dir", str(tmp_path / name)]
         assert main([*words, "--", *shlex.split(BENCH)]) == 0
         manifest = json.loads((tmp_path / name / "manifest.json").read_text(encoding="utf-8"))
-        assert manifest["deterministic"] is True
+        assert manifest["deterministic"] is False  # until longer runs repeat, too
         found.append((tmp_path / name / "client.json").read_bytes())
     assert found[0] == found[1]
     assert json.loads(found[0])["completed"] >= 12
