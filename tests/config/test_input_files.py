@@ -21,6 +21,8 @@ from llmsim.config import input_files
 from llmsim.config.plugin_calls import in_library
 
 ROOT = Path(__file__).resolve().parents[2]
+OF_THE_SYSTEM = ("/proc/", "/dev/", "/sys/", "/usr/share/zoneinfo/")
+"""Where libraries read what is no input: Arrow looks up UTC when it reads its first table."""
 LOAD = "synthetic:n=6,rate=20,input=fixed:60,output=fixed:6,seed=1"
 OPENED: list[str] = []
 LISTENING = threading.local()
@@ -48,11 +50,7 @@ def opened_by(arguments: list[str], folder: Path) -> tuple[int, set[str]]:
         code = main(arguments)
     finally:
         LISTENING.on = False
-    outside = {
-        one
-        for one in OPENED
-        if not in_library(one) and not one.startswith(("/proc/", "/dev/", "/sys/"))
-    }
+    outside = {one for one in OPENED if not in_library(one) and not one.startswith(OF_THE_SYSTEM)}
     outside = {
         one for one in outside if not one.endswith((".pyc", ".zip"))
     }  # Python's own: the sources are listed

@@ -145,7 +145,10 @@ def test_a_step_is_written_as_chakra(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("form", "said"),
-    [("vllm", 'is "vllm"; it may be vllm-bench'), ("aiperff", '(did you mean "aiperf"?)')],
+    [
+        ("vllm", 'is "vllm" (did you mean "vllm-bench"?); it may be vllm-bench'),
+        ("aiperff", '(did you mean "aiperf"?)'),
+    ],
 )
 def test_an_unknown_format_is_one_sentence(
     exported: Path, form: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
