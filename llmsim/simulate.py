@@ -533,11 +533,19 @@ def _results(
     )
     results = with_output_processing(results, deployment.output_processing_ps)
     results.invariants = check_invariants(results, deployment.enforces_lower_bound)
-    caches = any(group.engine.enable_prefix_caching for group in deployment.groups)
-    limited = any(group.engine.max_loras is not None for group in deployment.groups)
-    results.notes += notes_of_run(
-        results, prefix_caching=caches, open_loop=options.clients is None, lora_slots=limited
-    )
-    if options.step_times is not None:
-        results.notes += (options.step_times.note,)
+    results.notes += _notes(deployment, results, options)
     return results
+
+
+def _notes(
+    deployment: LoweredDeployment, results: Results, options: SimulationOptions
+) -> tuple[str, ...]:
+    """What only the run can say."""
+    engines = [group.engine for group in deployment.groups]
+    notes = notes_of_run(
+        results,
+        prefix_caching=any(engine.enable_prefix_caching for engine in engines),
+        open_loop=options.clients is None,
+        lora_slots=any(engine.max_loras is not None for engine in engines),
+    )
+    return notes if options.step_times is None else (*notes, options.step_times.note)

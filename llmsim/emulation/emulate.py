@@ -243,11 +243,8 @@ class _Emulation:
                 raise keeper.failure
             if self._client is None and server.process.poll() is not None:
                 raise NoProgressError(f"the server has ended: {server.last_words()}")
-            if (
-                self._relay is not None
-                and self._relay.first_s is not None
-                and not keeper.has_client
-            ):
+            connected = self._relay is not None and self._relay.first_s is not None
+            if connected and not keeper.has_client:
                 raise NoProgressError(
                     "the client is not under the clock: it must be a program of Python that does "
                     "not ignore PYTHONPATH"
@@ -271,14 +268,15 @@ class _Emulation:
         return {} if self._clients is None else self._clients.answers
 
     def _asked(self) -> Asked:
-        if self._client is not None:
-            relay = self._relay
-            rows = [] if relay is None else sorted(relay.answers)
+        if self._relay is not None:
+            relay, rows = self._relay, sorted(self._relay.answers)
             return Asked(
                 [str(row) for row in rows],
-                [relay.input_tokens[row] for row in rows] if relay is not None else [],
-                [relay.output_tokens[row] for row in rows] if relay is not None else [],
+                [relay.input_tokens[row] for row in rows],
+                [relay.output_tokens[row] for row in rows],
             )
+        if self._client is not None:
+            return Asked()  # the server has not started
         workload = self._prepared.workload
         names = workload.request_id
         return Asked(

@@ -249,21 +249,10 @@ def _asked(
     links that join their ranks, or are asked for.
     """
     model = load_model(located(group.model_name, deployment.cluster_path))
-    group = replace(
-        group, engine=with_model_limits(group.engine, model.max_position_embeddings, "the engine")
-    )
-    group = with_stages(
-        with_state_blocks(group, model, tiers=options.tiers), model, tiers=options.tiers
-    )
-    group = with_overlap(group, tiers=options.tiers)
-    layout = layout_of(group, model)
-    group = with_even_graphs(group, layout)
-    if group.afd is not None:
-        group = with_rows_of_all(group, deployment, layout)
-    engine, dtypes = (
-        group.engine,
-        resolve_dtypes(model, group.engine.dtype, group.engine.kv_cache_dtype),
-    )
+    group, layout = _settled(group, deployment, model, tiers=options.tiers)
+    engine = group.engine
+    dtypes = resolve_dtypes(model, engine.dtype, engine.kv_cache_dtype)
+    verified = 1 if engine.speculation is None else 1 + engine.speculation.tokens
     stages = stage_operators(model, layout, dtypes)
     hardware = load_hardware(located(group.hardware, deployment.cluster_path))
     request = CostRequest(
@@ -278,8 +267,7 @@ def _asked(
             *unused_attention(model, layout, dtypes),
         ),
         max_tokens=engine.max_num_batched_tokens,
-        max_seqs=engine.max_num_seqs
-        * (1 if engine.speculation is None else 1 + engine.speculation.tokens),
+        max_seqs=engine.max_num_seqs * verified,
         max_model_len=engine.max_model_len or model.max_position_embeddings,
         cuda_graph_sizes=engine.cuda_graph_sizes,
         profile_dirs=options.profile_dirs,
@@ -300,6 +288,20 @@ def _asked(
         sustained_clock=SUSTAINED_CLOCK not in options.disabled_terms,
     )
     return group, request, stages
+
+
+def _settled(
+    group: Group, deployment: Deployment, model: ModelConfig, *, tiers: bool
+) -> tuple[Group, Layout]:
+    """The group with what its engine derives from the model, and its layout."""
+    limited = with_model_limits(group.engine, model.max_position_embeddings, "the engine")
+    group = with_state_blocks(replace(group, engine=limited), model, tiers=tiers)
+    group = with_overlap(with_stages(group, model, tiers=tiers), tiers=tiers)
+    layout = layout_of(group, model)
+    group = with_even_graphs(group, layout)
+    if group.afd is not None:
+        group = with_rows_of_all(group, deployment, layout)
+    return group, layout
 
 
 def engine_versions(profile: str) -> EngineVersions:

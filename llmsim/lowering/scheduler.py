@@ -73,10 +73,7 @@ def scheduler_config(
         scheduler.speculation = speculation_config(engine.speculation)
         ahead = engine.speculation.prompt_lookahead
     scheduler.prefill_all_but_last_token = prefill_all_but_last_token
-    several = engine.async_scheduling or stages > 1  # batches in flight
-    scheduler.defer_block_free = several and engine.engine_profile not in FREES_AT_ONCE
-    runs_ahead = engine.async_scheduling and engine.use_v2_model_runner
-    scheduler.decode_interval = stages if runs_ahead else 1
+    _pace(scheduler, engine, stages)
     scheduler.kv_producer, scheduler.kv_consumer = pd_type == "prefill", pd_type == "decode"
     scheduler.stages, scheduler.tiered = stages, tiers
     scheduler.max_num_seqs = engine.max_num_seqs
@@ -89,16 +86,28 @@ def scheduler_config(
     if profile.schedules_by("keys_look_ahead") and pd_type is None and scheduler.kv.drops_last_hit:
         scheduler.kv.drops_last_hit, scheduler.kv.key_lookahead = False, ahead
     if tables is not None and tables.windows != (SEES_ALL,):
-        tokens = engine.max_num_batched_tokens
-        scheduler.kv.tables = kv_tables(
-            tables.windows,
-            tokens,
-            in_flight,
-            profile.rules,
-            _retention(engine, tables),
-            cached=engine.enable_prefix_caching,
-        )
+        scheduler.kv.tables = _tables(engine, tables, in_flight)
     return scheduler
+
+
+def _pace(scheduler: "_native.SchedulerConfig", engine: EngineArgs, stages: int) -> None:
+    """What several batches in flight change."""
+    several = engine.async_scheduling or stages > 1
+    scheduler.defer_block_free = several and engine.engine_profile not in FREES_AT_ONCE
+    runs_ahead = engine.async_scheduling and engine.use_v2_model_runner
+    scheduler.decode_interval = stages if runs_ahead else 1
+
+
+def _tables(engine: EngineArgs, tables: KvTables, in_flight: int) -> "_native.KvTables":
+    """The tables of blocks of layers of several kinds."""
+    return kv_tables(
+        tables.windows,
+        engine.max_num_batched_tokens,
+        in_flight,
+        load_profile(engine.engine_profile).rules,
+        _retention(engine, tables),
+        cached=engine.enable_prefix_caching,
+    )
 
 
 def _retention(engine: EngineArgs, tables: KvTables) -> int:

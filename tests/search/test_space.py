@@ -23,7 +23,9 @@ INSTANCE = {"model_name": "meta-llama/Llama-3.2-1B", "hardware": "H100"}
 
 
 def cluster(*instances: Json, **more: Any) -> Json:
-    nodes = [{"num_instances": max(len(instances), 1), "instances": list(instances) or [dict(INSTANCE)]}]
+    nodes = [
+        {"num_instances": max(len(instances), 1), "instances": list(instances) or [dict(INSTANCE)]}
+    ]
     return {"num_nodes": 1, "link_bw": [450, 450, 50], "link_latency": 1000, "nodes": nodes, **more}
 
 

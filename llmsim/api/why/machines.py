@@ -94,10 +94,8 @@ def crowded_share(seen: Seen) -> float:
 
     The time of a step counts for others by their part of its tokens.
     """
-    requests, total = (
-        seen.result._results.requests,
-        sum(int(part[seen.cohort].sum()) for part in seen.parts.values()),
-    )
+    requests = seen.result._results.requests
+    total = sum(int(part[seen.cohort].sum()) for part in seen.parts.values())
     others = 0.0
     for group in np.unique(seen.prompt_group[seen.cohort]).tolist():
         rows = seen.cohort[seen.prompt_group[seen.cohort] == group]

@@ -149,8 +149,9 @@ class EngineArgs:
     reduce_scatter_implementation: str | None
     """The same of reduce-scatters."""
     all_to_all_implementation: str | None
-    quick_reduce_quantization: str | None
     """The same of exchanges of rows; None: each rank sends rows through its ports."""
+    quick_reduce_quantization: str | None
+    """VLLM_ROCM_QUICK_REDUCE_QUANTIZATION; only NONE runs, and None is as good."""
     all2all_backend: str
     """How tokens reach experts of other data-parallel ranks; a name of
     `model.parallel.expert_parallel.BACKENDS`.

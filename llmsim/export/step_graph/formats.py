@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
@@ -120,8 +120,19 @@ def _order(nodes: Sequence[GraphNode], shown: Sequence[GraphNode]) -> list[tuple
     launches = {node.node for node in shown if node.kind == LAUNCH}
     kernels = [node for node in shown if node.kind != LAUNCH]
     if all(node.device == "npu" for node in kernels):
-        waits = ((one, node.node) for node in kernels for one in node.depends_on)
-        return _in_turn(kernels) + [pair for pair in waits if pair[0] in launches]
+        return _in_turn(kernels) + _behind(launches, kernels)
+    return _waits(nodes, shown)
+
+
+def _behind(launches: Collection[int], kernels: Sequence[GraphNode]) -> list[tuple[int, int]]:
+    """From the host's launches to the kernels that wait for them."""
+    return [
+        (before, node.node) for node in kernels for before in node.depends_on if before in launches
+    ]
+
+
+def _waits(nodes: Sequence[GraphNode], shown: Sequence[GraphNode]) -> list[tuple[int, int]]:
+    """What each shown node waits for, once; what is not shown is the first layer's like it."""
     boxes = {node.node for node in shown}
     stands_for = {one: kept for kept, alike in _alike(nodes).items() for one in alike}
     stands_for |= {box: box for box in boxes}

@@ -94,13 +94,7 @@ def step_nodes(
         for lowered, items, one in zip(domain, batches, proposed, strict=False)
     ]
     found, halves, counted = _native.step_nodes(
-        first.program,
-        offload,
-        [list(items) for items in batches],
-        step,
-        None if first.draft is None or not proposed else first.draft.native,
-        [one.after for one in proposed],
-        *((proposed[0].first_passes, proposed[0].next_passes) if proposed else ()),
+        first.program, offload, [list(items) for items in batches], step, *_drafter(first, proposed)
     )
     lanes = [[(items, mine)] for items, mine in zip(batches, rows, strict=True)]
     if halves:
@@ -112,6 +106,15 @@ def step_nodes(
         {**one, "scheduled_tokens": tokens} for one, tokens in zip(counted, scheduled, strict=True)
     ]
     return nodes, activities
+
+
+def _drafter(group: LoweredGroup, proposed: Sequence[Drafts]) -> tuple[Any, ...]:
+    """The drafter, what each member proposes, and its passes before; nothing where none drafts."""
+    if group.draft is None or not proposed:
+        return ()
+    before = proposed[0]
+    after = [one.after for one in proposed]
+    return group.draft.native, after, before.first_passes, before.next_passes
 
 
 def _passes(lowered: LoweredGroup, items: Items, drafts: Drafts) -> list[_Pass]:

@@ -7,6 +7,7 @@ device take a route to one device of the other side, as even rows to all load it
 device loads its last link.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -94,10 +95,10 @@ def _slowest(ports: Sequence[RowPort], routes: Routes) -> int:
     """Bytes/s that the slowest device of a side sends, or takes in."""
     rates = []
     for out in (OUT, IN):
-        taken = [
+        taken = Counter(
             link for port in ports if port.out == out for links in port.links for link in links
-        ]
-        rates += [routes.speeds[link][0] // taken.count(link) for link in set(taken)]
+        )
+        rates += [routes.speeds[link][0] // flows for link, flows in taken.items()]
     return min(rates)
 
 

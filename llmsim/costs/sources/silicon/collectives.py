@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -100,23 +101,25 @@ def custom_rows(
     """
     frameworks = ("vllm",) if peer_to_peer is None else ("vllm", "sglang")
     for framework in frameworks:
-        mode = f"{framework}_{'eager' if eager else 'graph'}"
-        for table in database.tables("all_reduce"):
-            if f" {framework} " not in table.label:
-                continue
-            rows = read_columns(
-                table.path, ["num_gpus", "message_size", "latency", "backend", "allreduce_dtype"]
-            )
-            if "backend" not in rows:
-                continue
-            keep = (rows["num_gpus"] == ranks) & (rows["backend"] == mode)
-            if not bool(keep.any()):
-                continue
-            found = _points(rows, keep, f"{table.label} {'eager' if eager else 'graph'}")
-            peers = _has_peer_access(database, found, ranks)
-            if peer_to_peer is None or peers == peer_to_peer:
-                return _with_way(database, found, peers=peers)
+        for found in _custom_tables(database, framework, ranks, "eager" if eager else "graph"):
+            rows = _of_machine(database, found, found, ranks, peer_to_peer)
+            if rows is not None:
+                return rows
     return None
+
+
+def _custom_tables(database: Database, framework: str, ranks: int, mode: str) -> Iterator[Rows]:
+    """The rows of each of a framework's tables of all-reduces, the engine's own version first."""
+    columns = ["num_gpus", "message_size", "latency", "backend", "allreduce_dtype"]
+    for table in database.tables("all_reduce"):
+        if f" {framework} " not in table.label:
+            continue
+        rows = read_columns(table.path, columns)
+        if "backend" not in rows:
+            continue
+        keep = (rows["num_gpus"] == ranks) & (rows["backend"] == f"{framework}_{mode}")
+        if bool(keep.any()):
+            yield _points(rows, keep, f"{table.label} {mode}")
 
 
 def nccl_rows(
@@ -125,25 +128,41 @@ def nccl_rows(
     """(label, elements, microseconds) of one of NCCL's collectives among so many devices, of a
     machine with or without peer-to-peer access where that is asked for.
     """
-    op_name = NCCL_NAMES.get(name, name)
     for table in database.nccl():
-        found = _nccl_points(table, op_name, name, ranks)
+        found = _nccl_points(table, name, ranks)
         if found is None:
             continue
-        reduced = _nccl_points(table, "all_reduce", "all_reduce", ranks)
-        peers = reduced is None or _has_peer_access(database, reduced, ranks)
-        if peer_to_peer is None or peers == peer_to_peer:
-            return _with_way(database, found, peers=peers)
+        reduced = _nccl_points(table, "all_reduce", ranks)
+        rows = _of_machine(database, found, reduced, ranks, peer_to_peer)
+        if rows is not None:
+            return rows
     return None
 
 
-def _nccl_points(table: TablePath, op_name: str, name: str, ranks: int) -> Rows | None:
+def _nccl_points(table: TablePath, name: str, ranks: int) -> Rows | None:
     rows = read_columns(
         table.path, ["op_name", "nccl_dtype", "num_gpus", "message_size", "latency"]
     )
-    keep = (rows["op_name"] == op_name) & (rows["nccl_dtype"] == "half")
+    keep = (rows["op_name"] == NCCL_NAMES.get(name, name)) & (rows["nccl_dtype"] == "half")
     keep &= rows["num_gpus"] == ranks
     return _points(rows, keep, f"{table.label} {name}") if bool(keep.any()) else None
+
+
+def _of_machine(
+    database: Database, rows: Rows, all_reduce: Rows | None, ranks: int, peer_to_peer: bool | None
+) -> Rows | None:
+    """The rows, whose label says how devices on PCIe reached each other; None where they were
+    measured on the other kind of machine than is asked for. A table's all-reduce tells its machine.
+    """
+    known = all_reduce is not None
+    peers = all_reduce is not None and _has_peer_access(database, all_reduce, ranks)
+    if peer_to_peer is not None and (not known or peers != peer_to_peer):
+        return None
+    on_pcie = database.constant("intra_node_bw", 0.0) <= database.constant("pcie_bw", 0.0)
+    if not known or not on_pcie:
+        return rows
+    label, elements, times_us = rows
+    return f"{label}, {PEER_TO_PEER if peers else THROUGH_HOST}", elements, times_us
 
 
 def _has_peer_access(database: Database, all_reduce: Rows, ranks: int) -> bool:
@@ -154,15 +173,6 @@ def _has_peer_access(database: Database, all_reduce: Rows, ranks: int) -> bool:
     moved_bytes = elements[-1] * ELEMENT_BYTES * 2 * (ranks - 1) / ranks
     link_bytes_per_s = database.constant("intra_node_bw", 0.0)
     return bool(moved_bytes / (times_us[-1] * 1e-6) >= PEER_SHARE * link_bytes_per_s)
-
-
-def _with_way(database: Database, rows: Rows, *, peers: bool) -> Rows:
-    """The rows, whose label says how devices on PCIe reached each other."""
-    on_pcie = database.constant("intra_node_bw", 0.0) <= database.constant("pcie_bw", 0.0)
-    if not on_pcie:
-        return rows
-    label, elements, times_us = rows
-    return f"{label}, {PEER_TO_PEER if peers else THROUGH_HOST}", elements, times_us
 
 
 def measured_times(database: Database, name: str, ranks: int) -> Rows | None:

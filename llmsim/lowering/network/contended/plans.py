@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
+from itertools import permutations
 
 from llmsim.config import Deployment
 from llmsim.costs import OpCost
@@ -136,27 +137,22 @@ def rows_moved(op: AllToAll, ranks: Sequence[int], nodes: int) -> tuple[Part, ..
     node once, to the rank with the sender's number there, which hands them on inside.
     """
     number, each = len(ranks), len(ranks) // nodes
-    two_stages = op.rows.per == "rank" and nodes > 1
-    to_rank = rows_to(op, 1, number) / (each if two_stages else number)
-    pairs = [(a, b) for a in range(number) for b in range(number) if a != b]
-    if two_stages:
-        pairs = [(a, b) for a, b in pairs if a // each == b // each]
-        far = [
-            (a, node * each + a % each)
-            for a in range(number)
-            for node in range(nodes)
-            if node != a // each
-        ]
-        parts = [(pairs, to_rank), (far, rows_to(op, each, number) / number)]
+    pairs = list(permutations(range(number), 2))
+    to_rank = rows_to(op, 1, number)
+    if op.rows.per == "rank" and nodes > 1:
+        inside = [(a, b) for a, b in pairs if a // each == b // each]
+        across = [(a, b) for a, b in pairs if a // each != b // each and a % each == b % each]
+        parts = [(inside, to_rank / each), (across, rows_to(op, each, number) / number)]
     else:
-        parts = [(pairs, to_rank)]
-    return tuple(
-        Part(
-            tuple((ranks[b], ranks[a]) if op.rows.back else (ranks[a], ranks[b]) for a, b in flows),
-            share,
-        )
-        for flows, share in parts
-        if flows and share
+        parts = [(pairs, to_rank / number)]
+    return tuple(_part(op, ranks, flows, share) for flows, share in parts if flows and share)
+
+
+def _part(op: AllToAll, ranks: Sequence[int], flows: Iterable[Pair], share: Fraction) -> Part:
+    """Flows between places among the ranks; rows that come back go the other way."""
+    back = op.rows.back
+    return Part(
+        tuple((ranks[b], ranks[a]) if back else (ranks[a], ranks[b]) for a, b in flows), share
     )
 
 
