@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from test_nothing_lost import build_options, options_strategy, requests_strategy
 from tiny import MS, SCHEDULERS, Options, run, schedule
@@ -99,6 +99,15 @@ def test_a_preempted_request_can_be_dropped() -> None:
     api_latency_ms=st.sampled_from([0, 0.7, 5.0]),
     per_token_ms=st.sampled_from([0, 0, 0.3]),
 )
+@example(  # with srpt, steps before and behind a preemption give a token each for the same one
+    requests=[*[(0, 1, 1)] * 5, (85, 52, 60), (86, 74, 23), (158, 3, 44)],
+    sampled={
+        "blocks": 120, "max_seqs": 12, "block_size": 1, "caching": True, "decode_only": False,
+        "max_model_len": 100_000, "order": "SLACK", "extra": {"watermark_blocks": 0}, "budget": 16,
+        "depth": 2, "stages": 3,
+    },
+    seed=0, share=0.1, clients=0, api_latency_ms=0, per_token_ms=0,
+)  # fmt: skip
 def test_nothing_is_lost_with_cancellations(
     scheduler: str,
     requests: list[tuple[int, int, int]],

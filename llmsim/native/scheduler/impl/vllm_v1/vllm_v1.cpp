@@ -281,7 +281,10 @@ void VllmV1::receive(const Item& item, std::int32_t drafts_after,
   Sequence& s = sequences_[item.request];
   const auto status = static_cast<Status>(s.status);
   const bool current = s.epoch == item.epoch;
-  if (status == Status::kFinished && current) counters_.discarded_tokens += item.tokens;
+  if (status == Status::kFinished && current) {
+    const std::int32_t beyond = item.computed_before + item.tokens - (s.num_tokens - 1);
+    counters_.discarded_tokens += std::clamp(beyond, 0, item.tokens);
+  }
   if (status == Status::kFinished || status == Status::kCancelled) return;
   if (!current) s.stale -= item.tokens;
   if (config_.kv_producer && !current) return;
@@ -361,6 +364,9 @@ void VllmV1::finish(RequestId request, std::vector<RequestId>& finished) {
     waiting_.remove(request);  // preempted while its last token was in flight
     counters_.recomputed_tokens -= s.num_tokens - 1;  // what it lost is never computed again
   } else {
+    // Steps from before a preemption and the one after it may give it a token each for the same
+    // computed one: what it then lacks is never computed.
+    counters_.recomputed_tokens -= std::max(0, s.num_tokens - 1 - s.num_computed);
     some_running_finished_ = true;
     if (leaving_.leave(request, config_.kv_producer ? 1 : 0)) release(request, /*preempted=*/false);
   }
