@@ -4,7 +4,7 @@ import asyncio
 import subprocess
 import tempfile
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,17 +15,21 @@ from llmsim.emulation.devices import Devices, Schedule, check_deployment
 from llmsim.emulation.errors import DegradedError, NoProgressError
 from llmsim.emulation.keeper import Keeper
 from llmsim.emulation.load import Answer, Clients
+from llmsim.emulation.processes import cpu_seconds
 from llmsim.emulation.relay import Relay
 from llmsim.emulation.requests import check_workload, engine_requests
 from llmsim.emulation.server import Server, engine_version, vllm_environment, vllm_server
-from llmsim.emulation.words import EndlessAnswers, write_tokenizer
+from llmsim.emulation.words import TOKENIZER_FILES, EndlessAnswers, write_tokenizer
 from llmsim.lowering import LoweredGroup
 from llmsim.scheduling.conformance.model_runner import ModelRunner
 
 STALL_S = 60
-"""Seconds without any message after which nothing is expected to move."""
+"""Seconds without any message after which nothing is expected to move: on the wall where no process
+computes either, else of computing (a machine that is busy with other work is slow, not stuck).
+"""
+_IDLE_SHARE = 0.005
+"""A process that computes less of its time does not compute: it looks whether it may."""
 _LOOK_S = 0.5
-_UNPROVEN = "runs of a client of its own have differed by one step of some requests"
 
 
 @dataclass
@@ -76,8 +80,9 @@ def emulate(
 ) -> Emulated:
     """Runs the workload, or what the client sends instead, against the engine's own server.
 
-    `python` is the engine's interpreter; what the server says goes to `log`. Raises InputError
-    and NotYetError before it starts; what ends it later is in the result.
+    `python` is the engine's interpreter; what the server says goes to `log`. The model's files lie
+    beside it, so that the results of a client name the same place each time. Raises InputError and
+    NotYetError before it starts; what ends it later is in the result.
     """
     lowered = prepared.lowered
     group = check_deployment(lowered, prepared.simulation.tiers is not None)
@@ -87,8 +92,35 @@ def emulate(
     if client is not None:
         client_command(client.words, python)
     with tempfile.TemporaryDirectory(prefix="llmsim-") as folder:
-        one = _Emulation(prepared, group, python, Path(folder), client)
+        one = _Emulation(prepared, group, python, Path(folder), log.parent / "model", client)
         return asyncio.run(one.run(version, log, list(engine_args)))
+
+
+class Stall:
+    """Whether messages have stopped for `STALL_S`."""
+
+    def __init__(self, pids: Callable[[], list[int]]) -> None:
+        """`pids`: the processes that compute, each with those that it has started."""
+        self._pids = pids
+        self._messages = -1
+        self._since_s = self._cpu_s = 0.0
+        self._idle_since_s, self._last_cpu_s = 0.0, 0.0
+
+    def is_long(self, messages: int) -> bool:
+        """To be asked again and again; `messages`: how many there were so far."""
+        now_s = time.monotonic()
+        if messages != self._messages:
+            self._messages, self._cpu_s = messages, -1.0
+            self._since_s = now_s
+        if now_s - self._since_s < STALL_S / 4:
+            return False
+        cpu_s = sum(map(cpu_seconds, self._pids()))
+        if self._cpu_s < 0:
+            self._cpu_s = self._last_cpu_s = cpu_s
+            self._idle_since_s = self._since_s
+        if cpu_s - self._last_cpu_s > _IDLE_SHARE * STALL_S:
+            self._last_cpu_s, self._idle_since_s = cpu_s, now_s
+        return now_s - self._idle_since_s > STALL_S or cpu_s - self._cpu_s > STALL_S
 
 
 class _Emulation:
@@ -100,6 +132,7 @@ class _Emulation:
         group: LoweredGroup,
         python: Path,
         folder: Path,
+        model: Path,
         client: Client | None,
     ) -> None:
         self._prepared, self._group, self._client = prepared, group, client
@@ -113,10 +146,13 @@ class _Emulation:
         self._keeper = Keeper(folder, self._devices)
         self._relay: Relay | None = None
         self._clients: Clients | None = None
-        self._model = folder / "model"
-        self._model.mkdir()
+        self._model = model
+        model.mkdir(exist_ok=True)
+        for name in TOKENIZER_FILES:  # of an emulation before this one
+            (model / name).unlink(missing_ok=True)
         if client is not None:
-            write_tokenizer(self._model)
+            write_tokenizer(model)
+        self._client_pids: list[int] = []
 
     async def run(self, version: str, log: Path, engine_args: list[str]) -> Emulated:
         """Starts the server, and everything after it."""
@@ -207,6 +243,7 @@ class _Emulation:
             with client_process(
                 command, environment, keeps_stdout=self._client.keeps_stdout
             ) as process:
+                self._client_pids.append(process.pid)
                 await self._until(self._client_ends(process), server)
         finally:
             sends.cancel()
@@ -234,7 +271,7 @@ class _Emulation:
 
     async def _watch(self, load: "asyncio.Future[None]", server: Server) -> None:
         keeper = self._keeper
-        last, last_at = keeper.messages, time.monotonic()
+        stall = Stall(lambda: [server.process.pid, *self._client_pids])
         while not load.done():
             await asyncio.wait({load}, timeout=_LOOK_S)
             if load.done():
@@ -250,16 +287,14 @@ class _Emulation:
                     "not ignore PYTHONPATH"
                 )
             by_wall = keeper.time.degraded and keeper.time.next_ps is not None
-            if keeper.messages != last or by_wall:
-                last, last_at = keeper.messages, time.monotonic()
-            elif time.monotonic() - last_at > STALL_S:
+            if not by_wall and stall.is_long(keeper.messages):
                 raise NoProgressError(f"nothing has moved for {STALL_S} s: {keeper.blockers()}")
         load.result()
         if keeper.failure is not None:
             raise keeper.failure
 
     def _reasons(self) -> tuple[str, ...]:
-        relay = [] if self._relay is None else [*self._relay.reasons, _UNPROVEN]
+        relay = [] if self._relay is None else self._relay.reasons
         return tuple(dict.fromkeys([*self._keeper.reasons, *relay]))
 
     def _answers(self) -> dict[int, Answer]:

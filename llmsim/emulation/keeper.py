@@ -239,6 +239,9 @@ class Keeper:
         self._wake()
 
     def _hear_client(self, actor: Actor, kind: str, rest: list[Any]) -> None:
+        if kind == "client notes":
+            self.reasons += [why for why in rest if why not in self.reasons]
+            return
         if kind == "client waits":
             self._waiting[actor] = rest[0], rest[1]
             if self.relay is not None:

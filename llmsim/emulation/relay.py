@@ -21,9 +21,6 @@ from llmsim.emulation.requests import request_name
 LONGEST_LINE = 1 << 24
 GENERATING = ("/v1/completions", "/v1/chat/completions")
 """What reaches the engine core; everything else is answered by the API server alone."""
-_IN_TURN = (
-    "the client sends a request when one of several answers ends, and its own order of work decides"
-)
 _json = msgspec.json.Encoder()
 
 
@@ -155,8 +152,6 @@ class Relay:
         self._order: list[int] = []
         self._due: list[tuple[int, int, _Exchange]] = []
         self._numbers = 0
-        self._answered_ps = -1
-        """When several answers went on at once, of which one has ended."""
         self.first_s: float | None = None
         """When a client has connected, by the real clock."""
 
@@ -231,9 +226,6 @@ class Relay:
             comes[one.connection.port] = one.connection.written
         if comes:
             self._clock.announce(comes)
-        ended = any(one.row >= 0 and one.at is _At.ENDED for one in ready)
-        if ended and (len(ready) > 1 or self._exchanges):
-            self._answered_ps = self._clock.now_ps
         for one in ready:
             one.connection.writer.write(b"".join(one.waiting))
             one.waiting.clear()
@@ -275,8 +267,6 @@ class Relay:
             one.row = self._rows
             self._rows += 1
             self._exchanges[one.row] = one
-            if self._answered_ps == now_ps and _IN_TURN not in self.reasons:
-                self.reasons.append(_IN_TURN)
             asked = msgspec.json.decode(one.body)
             tokens = prompt_tokens(asked)
             due_ps += self._api_ps(tokens)

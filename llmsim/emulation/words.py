@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 WORDS = 32_000
 """Words of the vocabulary; text of other words counts as well, each as the unknown word."""
 _UNKNOWN = "t0"
@@ -35,8 +36,8 @@ def write_tokenizer(folder: Path) -> None:
         "chat_template": _TEMPLATE,
         "clean_up_tokenization_spaces": False,
     }
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
-    (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    for name, content in zip(TOKENIZER_FILES, (tokenizer, config), strict=True):
+        (folder / name).write_text(json.dumps(content), encoding="utf-8")
 
 
 class EndlessAnswers:

@@ -26,11 +26,13 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
+from llmsim.emulation.in_client.pools import Helpers, count_pools, current_piece
 from llmsim.emulation.in_engine.clock import PS_PER_S, ClockPage, TimeModule
 
 SETTINGS = "LLMSIM_EMULATION_CLIENT"
 """The environment variable with the clock's page, its socket and the server's port, as JSON."""
 CLOCKS = ("time", "monotonic", "perf_counter", "time_ns", "monotonic_ns", "perf_counter_ns")
+OUT_OF_ORDER = "a thread of the client has waited for something other than the clock"
 _REAL_CLOCK = (threading, queue)
 """Modules that hold the real clock from their import on: what they wait for has no virtual time."""
 
@@ -140,33 +142,6 @@ class Connections:
             return changed, sent_on
 
 
-class Helpers:
-    """How many pieces of work are in the hands of pools of threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._busy = 0
-        self.idle_event = os.eventfd(0, os.EFD_NONBLOCK)
-        """Is readable when the last piece is done."""
-
-    def begin(self) -> None:
-        """A piece was handed over."""
-        with self._lock:
-            self._busy += 1
-
-    def end(self) -> None:
-        """A piece is done."""
-        with self._lock:
-            self._busy -= 1
-            if not self._busy:
-                os.eventfd_write(self.idle_event, 1)
-
-    @property
-    def are_busy(self) -> bool:
-        """The process works although its main thread may wait."""
-        return self._busy > 0
-
-
 class Waiter:
     """Waits of one thread: an actor of the Timekeeper."""
 
@@ -174,6 +149,7 @@ class Waiter:
         """`stays`: the clock waits for this thread until it ends."""
         self._process = process
         self._numbers = itertools.count(1)
+        self._has_told = False
         self._socket = socket.socket(socket.AF_UNIX)
         process.real_connect(self._socket, process.settings["socket"])
         self._answers = self._socket.makefile("rb", buffering=0)
@@ -187,6 +163,10 @@ class Waiter:
     def wait(self, until_ps: int | None) -> int:
         """Says that this thread waits; returns the number of the wait."""
         number = next(self._numbers)
+        helpers = self._process.helpers
+        if helpers.are_out_of_order and not self._has_told:
+            self._has_told = True
+            self._said(["client notes", OUT_OF_ORDER])
         changed, sent_on = self._process.connections.changes()
         self._said(["client waits", number, until_ps, changed, sent_on])
         return number
@@ -251,14 +231,14 @@ class Process:
             yield self._waiter
             return
         waiter = Waiter(self, stays=False)
-        in_pool = getattr(_POOL, "works", False)
-        if in_pool:
-            self.helpers.end()
+        piece = current_piece()
+        if piece is not None:
+            self.helpers.waits(piece, waits=True)
         try:
             yield waiter
         finally:
-            if in_pool:
-                self.helpers.begin()
+            if piece is not None:
+                self.helpers.waits(piece, waits=False)
             waiter.close()
 
     def sleep(self, seconds: Any) -> None:
@@ -277,6 +257,7 @@ class Process:
             ready.register(descriptor, kind)
         if descriptors and ready.poll(0):
             return True
+        self.helpers.settle()
         with self.waiter() as waiter:
             ready.register(waiter.fileno(), select.POLLIN)
             number = waiter.wait(self.until_ps(seconds))
@@ -289,9 +270,6 @@ class Process:
                     return False
 
 
-_POOL = threading.local()
-
-
 class VirtualSelector(selectors.DefaultSelector):
     """The selector of asyncio's loops, whose time-outs are virtual."""
 
@@ -299,16 +277,12 @@ class VirtualSelector(selectors.DefaultSelector):
 
     def select(self, timeout: float | None = None) -> list[Any]:
         """Ready files, or none at the virtual time-out."""
-        helpers = self.process.helpers
-        found = self._without_idle(super().select(0))
+        self.process.helpers.settle()
+        found = super().select(0)
         if found or (timeout is not None and timeout <= 0):
             return found
-        if helpers.idle_event not in self.get_map():
-            self.register(helpers.idle_event, selectors.EVENT_READ)
-        while self.process.connections.are_full or helpers.are_busy:
-            found = self._without_idle(super().select(None))
-            if found:
-                return found
+        if self.process.connections.are_full:
+            return super().select(None)
         with self.process.waiter() as waiter:
             return self._waited(waiter, timeout)
 
@@ -317,7 +291,7 @@ class VirtualSelector(selectors.DefaultSelector):
         try:
             number = waiter.wait(self.process.until_ps(timeout))
             while True:
-                found = self._without_idle(super().select(None))
+                found = super().select(None)
                 others = [
                     one
                     for one in found
@@ -342,14 +316,6 @@ class VirtualSelector(selectors.DefaultSelector):
         found = self.process.connections.wait_for(comes, reads)
         return [(keys[fd], selectors.EVENT_READ) for fd in found]
 
-    def _without_idle(self, found: list[Any]) -> list[Any]:
-        event = self.process.helpers.idle_event
-        others = [one for one in found if one[0].fd != event]
-        if len(others) < len(found):
-            with contextlib.suppress(BlockingIOError):
-                os.eventfd_read(event)
-        return others
-
 
 def install() -> None:
     """Puts this process under the clock; without the settings, leaves it as it is."""
@@ -359,7 +325,7 @@ def install() -> None:
     _count_connections(process)
     _count_reads(process)
     _count_writes(process.connections)
-    _count_pools(process.helpers)
+    count_pools(process.helpers)
     virtual = TimeModule(process.clock)
     for name in CLOCKS:
         setattr(time, name, getattr(virtual, name))
@@ -459,29 +425,6 @@ def _count_writes(connections: Connections) -> None:
         connections.count(self, 0, memoryview(data).nbytes)
 
     kind.send, kind.sendmsg, kind.sendall = sent, sent_parts, sent_all
-
-
-def _count_pools(helpers: Helpers) -> None:
-    """Work that a pool of threads has been given holds the clock until it is done."""
-    from concurrent.futures import thread
-
-    pool: Any = thread.ThreadPoolExecutor
-    item: Any = thread._WorkItem
-    submit, run = pool.submit, item.run
-
-    def submitted(self: Any, *args: Any, **options: Any) -> Any:
-        helpers.begin()
-        return submit(self, *args, **options)
-
-    def ran(self: Any) -> None:
-        _POOL.works = True
-        try:
-            run(self)
-        finally:
-            _POOL.works = False
-            helpers.end()
-
-    pool.submit, item.run = submitted, ran
 
 
 class _NoUvloop:
