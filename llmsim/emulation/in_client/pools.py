@@ -73,7 +73,7 @@ class Helpers:
         if piece.blocked or piece.thread:
             return not piece.blocked
         taken = sum(one.pool is piece.pool and one.blocked for one in self._pieces)
-        return taken < piece.pool._max_workers
+        return bool(taken < piece.pool._max_workers)
 
     def _is_asleep(self, piece: Piece) -> bool:
         """Whether its thread has slept all the time. The lock is free in between."""
