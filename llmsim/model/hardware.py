@@ -34,6 +34,7 @@ _LEAST = {
 }
 _MOST = 10**18
 """Of any number of a data sheet: a unit was mistaken beyond it."""
+MOST_USD_PER_HOUR = 10**6
 
 
 def hardware_names() -> tuple[str, ...]:
@@ -100,6 +101,12 @@ def _read(path: Path) -> Hardware:
         raise InputError(f"{path}: {_problem(error)}; {YOUR_OWN} shows a whole one") from None
     except ValueError as error:
         raise InputError(f"{path}: the data sheet is not JSON ({error})") from None
+    price = sheet.price_per_device_hour
+    if price is not None and not 0 <= price <= MOST_USD_PER_HOUR:
+        raise InputError(
+            f"{path}: price_per_device_hour is {price:g}; USD from 0 to {MOST_USD_PER_HOUR:,} were "
+            "expected"
+        )
     numbers = {name: getattr(sheet, name) for name in _LEAST}
     numbers |= {f"flops.{name}": rate for name, rate in sheet.flops.items()}
     for name, number in numbers.items():

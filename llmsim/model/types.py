@@ -291,6 +291,8 @@ class Hardware:
     """A measured device of the same chip or generation, whose kernels' times are scaled for this
     one.
     """
+    price_per_device_hour: float | None = None
+    """USD of one device and hour; None: the list price of its name, if there is one."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Field name -> origin, for the fields whose number does not come from `source`; always for
     measured constants.

@@ -26,8 +26,8 @@ class Price:
     """None: neither the cluster file nor the list of prices gives one."""
     source: str
     basis: str = ""
-    """"cluster file"; of listed prices "list" (its seller's), "quoted" (what somebody says of it)
-    or "assumption".
+    """"cluster file", "data sheet"; of listed prices "list" (its seller's), "quoted" (what somebody
+    says of it) or "assumption".
     """
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from llmsim.model.hardware import YOUR_OWN
 from llmsim.sizing.load import CONCURRENCY, RATE, UNITS
 from llmsim.sizing.measure import Measured
 from llmsim.sizing.plan import Plan
@@ -87,6 +88,7 @@ class Answer:
             "binding": self.binding,
             "pruned": dict(self.found.pruned.counts),
             "evaluated": self.found.evaluated,
+            "without_price": list(self.without_price),
             "pareto": self.pareto(),
         }
 
@@ -134,6 +136,11 @@ class Answer:
         """USD per hour; None where the device has no price."""
         each = self.prices.get(plan.device)
         return None if each is None else each * plan.devices
+
+    @property
+    def without_price(self) -> tuple[str, ...]:
+        """Devices that neither a data sheet nor the list gives a price; then devices count."""
+        return tuple(name for name, price in self.prices.items() if price is None)
 
     def pareto(self) -> list[dict[str, Any]]:
         """Deployments that no other beats in both speed for a user and tokens per device."""
@@ -237,11 +244,22 @@ def text(answer: Answer) -> str:
         lines.append("Next best:" if best else "Nearest:")
         lines += [f"  {_named(one.plan)}: {missed}" for one, missed in answer.next]
     lines += _constraint(answer)
+    if answer.without_price:
+        lines.append(_counted(answer.without_price))
     counts = answer.found.pruned.counts
     pruned = ", ".join(f"{count} {reason}" for reason, count in counts.most_common())
     lines.append(f"{answer.found.evaluated} evaluated; pruned without a run: {pruned or 'none'}.")
     front = answer.pareto()
     return "\n".join([*lines, *(_picture(front) if len(front) > 1 else [])]) + "\n"
+
+
+def _counted(without_price: Sequence[str]) -> str:
+    """Says that devices were counted, and how a device gets a price."""
+    have = "has" if len(without_price) == 1 else "have"
+    return (
+        f"{', '.join(without_price)} {have} no price, so devices were counted, not USD; "
+        f"price_per_device_hour of a data sheet of your own gives one ({YOUR_OWN})."
+    )
 
 
 def _named(plan: Plan) -> str:

@@ -153,12 +153,11 @@ def _devices(device: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def price_of(device: str) -> float | None:
-    """USD of one device and hour on the list; None where it has no price."""
-    from llmsim.lowering.energy.accounting import listed_prices
+    """USD of one device and hour, of its data sheet or on the list; None where neither has one."""
+    from llmsim.lowering.energy import prices
     from llmsim.model.hardware import data_sheet
 
-    listed = listed_prices().get(data_sheet(device).name)
-    return None if listed is None else listed.usd_per_device_hour
+    return prices.price_of(data_sheet(device)).usd_per_device_hour
 
 
 def _architectures(given: str | Sequence[str]) -> tuple[str, ...]:

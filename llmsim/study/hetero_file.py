@@ -161,16 +161,12 @@ def _split(path: Path, file: HeteroFile, index: int) -> Mapping[str, int]:
 
 
 def _prices(file: HeteroFile) -> dict[str, float]:
-    from llmsim.lowering.energy.accounting import listed_prices
+    from llmsim.lowering.energy.prices import price_of
 
     found = {}
     for name in dict.fromkeys(name for role in file.roles for name in role.devices):
-        sheet = data_sheet(name)
-        listed = listed_prices().get(sheet.name)
-        price = file.prices.get(name, listed.usd_per_device_hour if listed else None)
+        price = file.prices.get(name, price_of(data_sheet(name)).usd_per_device_hour)
         if price is None:
-            raise InputError(
-                f"{name} has no listed price; give prices.{name} in USD per device and hour"
-            )
+            raise InputError(f"{name} has no price; give prices.{name} in USD per device and hour")
         found[name] = float(price)
     return found

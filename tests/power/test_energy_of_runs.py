@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from llmsim.cli import main, run_main
-from llmsim.lowering.energy.accounting import listed_prices
+from llmsim.lowering.energy.prices import listed_prices
 
 ROOT = Path(__file__).resolve().parents[2]
 SHEETS = ROOT / "llmsim" / "presets" / "hardware"

@@ -169,7 +169,7 @@ BROKEN = [
     ({"roles": [role("decode", 1)]}, "roles[0].devices is empty"),
     ({"roles": [role("decode", 1, "H800", "H800")]}, 'roles[0].devices has "H800" twice'),
     ({"roles": [role("decode", 1, "H8000")]}, 'there is no data sheet of "H8000"'),
-    ({"roles": [role("decode", 1, "Gaudi-3")]}, "Gaudi-3 has no listed price; give prices.Gaudi-3"),
+    ({"roles": [role("decode", 1, "Gaudi-3")]}, "Gaudi-3 has no price; give prices.Gaudi-3"),
     ({"roles": [role("decode", 1, "H20"), role("decode", 1, "H20")]}, 'roles has "decode" twice'),
     ({"roles": [role("colocated", 1, "H20"), role("decode", 1, "H20")]}, '"colocated" beside'),
     ({"roles": [role("encode", 1, "H20")]}, "Invalid enum value 'encode' - at $.roles[0].role"),

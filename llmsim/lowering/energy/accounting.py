@@ -2,21 +2,20 @@
 after it.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from llmsim import _native
-from llmsim.config import Deployment, Group, Node, input_files
+from llmsim.config import Deployment, Group, Node
 from llmsim.config.cluster_file.power import NodePowerSpec
 from llmsim.core import FEATURES, Energy, RequestColumns
 from llmsim.costs import OpCost
 from llmsim.lowering.afd.ports import spans_nodes
 from llmsim.lowering.energy.drafter import draft_bytes, draft_tables
+from llmsim.lowering.energy.prices import LOOSE, listed_price, price_of
 from llmsim.lowering.program import Placed
 from llmsim.power import (
     Copied,
@@ -28,13 +27,11 @@ from llmsim.power import (
     account,
     traffic_table,
 )
-from llmsim.presets import PRESETS_DIR
 
 if TYPE_CHECKING:
     from llmsim.lowering.types import LoweredGroup
 
 UW_PER_W = 1_000_000
-PRICES = PRESETS_DIR / "prices.json"
 
 
 @dataclass(frozen=True, eq=False)
@@ -348,10 +345,11 @@ def _copies(group: "LoweredGroup") -> tuple[Copied, ...]:
 def _cost_plan(deployment: Deployment, groups: Sequence["LoweredGroup"]) -> CostPlan:
     prices = []
     for group, lowered in zip(deployment.groups, groups, strict=True):
-        name = group.hardware if lowered.hardware is None else lowered.hardware.name
-        listed = listed_prices().get(name, Price(name, 1, None, "not known"))
+        sheet = lowered.hardware
+        listed = listed_price(group.hardware) if sheet is None else price_of(sheet)
         if group.price_per_device_hour is not None:
-            listed = Price(name, 1, group.price_per_device_hour, "cluster file", "cluster file")
+            price = group.price_per_device_hour
+            listed = Price(group.hardware, 1, price, "cluster file", "cluster file")
         prices.append(replace(listed, hardware=group.hardware, devices=group.num_devices))
     economics = deployment.economics
     return CostPlan(
@@ -374,18 +372,3 @@ def _price_notes(cost: CostPlan) -> list[str]:
         )
         for name, price in loose.items()
     ]
-
-
-LOOSE = {"quoted": "quoted, not its seller's list", "assumption": "an assumption"}
-
-
-@cache
-def listed_prices() -> dict[str, Price]:
-    """Data sheet name -> what one device costs, who asked it and when."""
-    data = json.loads(input_files.read_text(PRICES))
-    return {
-        name: Price(
-            name, 1, float(entry["usd_per_device_hour"]), str(entry["source"]), str(entry["basis"])
-        )
-        for name, entry in data.items()
-    }
