@@ -106,7 +106,8 @@ def point_rows(
     rows = []
     for point in points:
         try:
-            rows.append(Row(point, simulate(point, data, scratch, more, profile).errors(point)))
+            found = simulate(point, data, scratch, more, profile)
+            rows.append(Row(point, found.errors(point), own_share=found.own_share))
         except Skipped as reason:
             rows.append(Row(point, {}, str(reason).replace(f"{scratch}/", "")))
     return rows

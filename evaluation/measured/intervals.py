@@ -77,7 +77,9 @@ FIGURES = {"throughput": "output_throughput", "ttft": "mean_ttft_ms", "tpot": "m
 
 def error_bars_json(found: Sequence[Interval], rows: Sequence[Row]) -> str:
     """The intervals as a run reads them (llmsim/results/error_bars.py)."""
-    known = {row.point.system for row in rows if row.errors and row.point.counted}
+    counted = [row for row in rows if row.errors and row.point.counted]
+    known = {row.point.system for row in counted}
+    least_share = math.floor(100 * min(row.own_share for row in counted)) / 100
     figures = {
         FIGURES[one.metric]: {
             "points": one.points,
@@ -87,8 +89,8 @@ def error_bars_json(found: Sequence[Interval], rows: Sequence[Row]) -> str:
         }
         for one in found
     }
-    text = json.dumps({"level": LEVEL, "systems": len(known), "figures": figures}, indent=2)
-    return text + "\n"
+    bars = {"level": LEVEL, "systems": len(known), "least_share": least_share, "figures": figures}
+    return json.dumps(bars, indent=2) + "\n"
 
 
 def intervals_markdown(found: Sequence[Interval]) -> str:

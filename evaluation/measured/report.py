@@ -18,6 +18,8 @@ class Row:
     point: Point
     errors: dict[str, float]
     skipped: str = ""
+    own_share: float = 1.0
+    """Share of the busy time from tables of the device itself."""
 
 
 @dataclass(frozen=True)

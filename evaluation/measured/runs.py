@@ -11,6 +11,7 @@ import numpy as np
 from llmsim.api.prepare import trial
 from llmsim.cli.run.arguments import checked_options
 from llmsim.config.errors import LlmsimError
+from llmsim.results.error_bars import own_device_share
 from llmsim.validation.logs.recording import recording_of
 from measured.points import TRACE, Point, Skipped
 
@@ -27,6 +28,8 @@ class Simulated:
     """What a run gave: seconds and tokens per second, under the names of `Point.real`."""
 
     metrics: dict[str, float]
+    own_share: float
+    """Share of the busy time from tables of the device itself."""
 
     def errors(self, point: Point) -> dict[str, float]:
         """Simulated minus real, percent, of every metric that the page states."""
@@ -56,7 +59,8 @@ def simulate(
         *more,
     ]
     try:
-        found = recording_of(trial(checked_options(arguments)))
+        results = trial(checked_options(arguments))
+        found = recording_of(results)
     except LlmsimError as error:
         raise Skipped(str(error)) from error
     if not len(found):
@@ -67,7 +71,8 @@ def simulate(
             "throughput": found.output_throughput,
             "ttft": float(found.ttft_s.mean()),
             "tpot": float(np.median(tpot) if point.median_tpot else tpot.mean()),
-        }
+        },
+        own_device_share(results.time_shares),
     )
 
 

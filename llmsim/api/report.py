@@ -63,6 +63,7 @@ def _info(lowered: "LoweredDeployment", objectives: "Objectives") -> dict[str, A
         "cost_plan": lowered.accounting.cost,
         "objectives": objectives,
         "layouts": lowered.layouts,
+        "unlike_published": lowered.unlike_published,
         "afd": [
             AfdSides(
                 one.groups[: one.attention_members],

@@ -40,6 +40,8 @@ shapes and tokens, decode and prompt attention; extrapolated: prompts twice as l
 head shape's decodes; analytic: the roofline.
 """
 
+BY_DATA_SHEETS = "by data sheets"
+"""How the source of a time ends that was measured on another device."""
 LEVELS = ("measured", "interpolated", "extrapolated", "scaled")
 """What `--require` may be: nothing less than this."""
 

@@ -19,6 +19,7 @@ from llmsim.lowering.contention import (
     place_memories,
 )
 from llmsim.lowering.energy.accounting import accounting
+from llmsim.lowering.evidence import unlike_published
 from llmsim.lowering.group import lower_group, overheads_of, placed_at
 from llmsim.lowering.kv.kv_transfer import kv_transfer_config, transfer_notes
 from llmsim.lowering.network.cluster_network import ClusterNetwork, cluster_network
@@ -96,6 +97,7 @@ def lower(
         shared.contended,
         None,
         0 if overheads is None else overheads.output_ps,
+        unlike_published(groups, lockstep_groups, options),
     )
 
 

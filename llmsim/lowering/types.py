@@ -132,6 +132,8 @@ class LoweredDeployment:
     """Layouts of the same devices, whose initial one this is; None: the groups stay."""
     output_processing_ps: int = 0
     """What each token of an answer takes beside the engine, before its client has it."""
+    unlike_published: tuple[str, ...] = ()
+    """Features that no published server has whose figures the error interval is learnt from."""
 
     def operator(self, group: int, index: int) -> tuple[str, str]:
         """(name, source) of an operator of a group's program."""

@@ -5,11 +5,14 @@ silicon database with nothing fitted, so that they belong to runs whose times co
 """
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from llmsim.config import input_files
+from llmsim.core import TimeShare
+from llmsim.costs.confidence import BY_DATA_SHEETS
 from llmsim.presets import PRESETS_DIR
 
 LEARNT_FROM = "aiconfigurator-core"
@@ -25,13 +28,26 @@ def learnt() -> Mapping[str, Any]:
     return found
 
 
-def system_error(block: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The interval of each figure of a summary; None where most times are from elsewhere."""
-    shares = block["sources"]["by_source"]
-    known = sum(share or 0.0 for source, share in shares.items() if LEARNT_FROM in source)
+def system_error(
+    block: Mapping[str, Any], unlike: Sequence[str] = ()
+) -> tuple[dict[str, Any] | None, str]:
+    """The interval of each figure of a summary, and why there is none.
+
+    `unlike` names features that no published system has. Without most times from the silicon
+    database nobody expects an interval, and the reason is empty.
+    """
+    known = database_share(block["sources"]["by_source"])
     if known <= 0.5:
-        return None
+        return None, ""
+    own = database_share(block["sources"]["by_source"], own_device=True)
     bars = learnt()
+    if unlike:
+        return None, f"no published system has {' or '.join(unlike)}"
+    if own < bars["least_share"]:
+        return None, (
+            f"{100 * own:.1f} % of the times are measured on this device, and "
+            f"{100 * bars['least_share']:g} % or more of each published system's"
+        )
     found: dict[str, Any] = {"level": bars["level"]}
     for name in FIGURES:
         value, bar = block[name], bars["figures"][name]
@@ -43,7 +59,29 @@ def system_error(block: Mapping[str, Any]) -> dict[str, Any] | None:
             "points": bar["points"],
             "covered": bar["covered"],
         }
-    return found
+    return found, ""
+
+
+def database_share(by_source: Mapping[str, float | None], *, own_device: bool = False) -> float:
+    """Share of the busy time from the silicon database; `own_device`: from its own tables there,
+    not from those of a similar device.
+    """
+    return sum(
+        share or 0.0
+        for source, share in by_source.items()
+        if LEARNT_FROM in source and not (own_device and source.endswith(BY_DATA_SHEETS))
+    )
+
+
+def own_device_share(shares: Sequence[TimeShare]) -> float:
+    """Share of a run's busy time from tables of its own devices."""
+    total_ps = sum(sum(one.ps_by_provenance) for one in shares)
+    if not total_ps:
+        return 0.0
+    by_source: Counter[str] = Counter()
+    for one in shares:
+        by_source[one.source] += sum(one.ps_by_provenance)
+    return database_share(by_source, own_device=True) / total_ps
 
 
 def shown(error: Mapping[str, Any]) -> str:

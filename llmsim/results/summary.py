@@ -86,9 +86,11 @@ def summary(results: Results, info: Mapping[str, Any]) -> dict[str, Any]:
         "circular_groups": list(results.circular),
         "horizon_s": None if results.horizon_ps is None else results.horizon_ps / PS_PER_S,
     }
-    error = system_error(block)
+    error, without = system_error(block, _unlike(results, info))
     if error is not None:
         block["system_error"] = error
+    elif without:
+        block["without_system_error"] = without
     if results.backend is not None:
         block["network_backend"] = _network_backend(results.backend)
     if reasons(results.workload):
@@ -101,6 +103,16 @@ def summary(results: Results, info: Mapping[str, Any]) -> dict[str, Any]:
         block["classes"] = classes_block(results, objectives)
     block["invariants"][summary_checks.NAME] = summary_checks.check_summary(block, results)
     return block
+
+
+def _unlike(results: Results, info: Mapping[str, Any]) -> list[str]:
+    """Features of the run that no published system has."""
+    found = list(info.get("unlike_published", ()))
+    if results.backend is not None:
+        found.append("another network simulator")
+    if info.get("layouts") is not None:
+        found.append("switches of layouts")
+    return found
 
 
 def _throughput(results: Results) -> dict[str, Any]:

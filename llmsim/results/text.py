@@ -184,6 +184,8 @@ def _machine_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if "system_error" in summary:
         error = summary["system_error"]
         yield f"Real server, {error['level']:.0%}", shown(error)
+    elif "without_system_error" in summary:
+        yield "Real server", f"no interval: {summary['without_system_error']}"
     broken = [f"{name}: {found}" for name, found in summary["invariants"].items() if found != "ok"]
     yield (
         "Invariants",

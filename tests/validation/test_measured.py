@@ -4,6 +4,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -110,12 +111,30 @@ def test_learnt_error_bars_are_those_that_a_run_reads(table: Path) -> None:
         assert 0 < bar["low"] < 1 < bar["high"] and 0.8 <= bar["covered"] <= 1
 
 
+OWN = "aiconfigurator-core 0.12 x"
+FROM_ANOTHER = f"{OWN}, scaled from L40S by data sheets"
+FIGURES_OF_A_RUN = {"output_throughput": 1000.0, "mean_ttft_ms": 50.0, "mean_tpot_ms": None}
+
+
+def error_of(by_source: dict[str, float], unlike: tuple[str, ...] = ()) -> tuple[Any, str]:
+    return system_error({**FIGURES_OF_A_RUN, "sources": {"by_source": by_source}}, unlike)
+
+
 def test_error_bars_belong_to_times_of_the_silicon_database() -> None:
-    figures = {"output_throughput": 1000.0, "mean_ttft_ms": 50.0, "mean_tpot_ms": None}
-    known = {"sources": {"by_source": {"aiconfigurator-core 0.12 x": 0.6, "roofline": 0.4}}}
-    error = system_error({**figures, **known})
-    assert error is not None and "mean_tpot_ms" not in error
+    error, reason = error_of({OWN: 0.97, "roofline": 0.03})
+    assert error is not None and "mean_tpot_ms" not in error and not reason
     bar = learnt()["figures"]["output_throughput"]
     assert error["output_throughput"]["low"] == pytest.approx(1000 * bar["low"])
-    other = {"sources": {"by_source": {"aiconfigurator-core 0.12 x": 0.4, "profile y": 0.6}}}
-    assert system_error({**figures, **other}) is None
+    assert error_of({OWN: 0.4, "profile y": 0.6}) == (None, "")
+
+
+def test_scaled_and_modelled_times_have_no_error_bars() -> None:
+    """No published system rested on them to that degree."""
+    for other in (FROM_ANOTHER, "roofline"):
+        error, reason = error_of({OWN: 0.8, other: 0.2})
+        assert error is None and reason.startswith("80.0 % of the times are measured on this")
+
+
+def test_features_without_a_published_system_have_no_error_bars() -> None:
+    error, reason = error_of({OWN: 1.0}, ("pipeline stages", "KV tiers"))
+    assert (error, reason) == (None, "no published system has pipeline stages or KV tiers")

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmsim.core import Int64, Provenance, UInt8
+from llmsim.costs.confidence import BY_DATA_SHEETS
 from llmsim.costs.hardware_limits import PeakRates, peak_rates_of
 from llmsim.costs.source import (
     AttentionCost,
@@ -59,7 +60,7 @@ class SimilarSource(CostSource):
         self._measured = SiliconSource(there, database)
         self._mine, self._theirs = RooflineSource(mine), RooflineSource(there)
         self._others_skew, self._own_skew = "", list[str]()
-        self._label = f"scaled from {neighbour.name} by data sheets"
+        self._label = f"scaled from {neighbour.name} {BY_DATA_SHEETS}"
         assert request.hardware is not None
         self._bytes_ratio = (
             neighbour.memory_bandwidth_bytes_per_s / request.hardware.memory_bandwidth_bytes_per_s
