@@ -55,7 +55,8 @@ SPACES: dict[str, dict[str, Any]] = {
 
 def space_of(folder: Path, fields: Mapping[str, Any]) -> Space:
     """The study with other fields, as a search file in a folder."""
-    document = {**yaml.safe_load(STUDY.read_text(encoding="utf-8")), **fields}
+    study = yaml.safe_load(STUDY.read_text(encoding="utf-8"))
+    document = {**study, "architecture": ["colocated", "pd"], **fields}
     document["split_step"] = max(1, document["gpus"] // 32)
     path = folder / "space.yaml"
     path.write_text(yaml.safe_dump(document), encoding="utf-8")
