@@ -6,8 +6,8 @@ usage: python evaluation/search_scale.py [--file FILE] [--points 10000] [--brute
 `--points N` runs N drawn points of the study and prints the CPU seconds. `--brute N` compares the
 front of halving with that of running N points with all requests. `--kills N` kills a search of
 `--brute` (or 500) points with signal 9 at N random moments, starts it again each time, and compares
-the result with that of an undisturbed search. 0 leaves a part out. The study's attention and FFN apart take about twice the time of other points, so
-that they are left out unless `--architecture` names them.
+the result with that of an undisturbed search. 0 leaves a part out. Attention and FFN apart take
+about twice the time of other points, so that they are left out unless `--architecture` names them.
 """
 
 import json
@@ -45,9 +45,9 @@ def searched(file: Path, output: Path, points: int, jobs: int) -> tuple[str, dic
 
 
 def changed(file: Path, path: Path, **fields: Any) -> Path:
-    """A copy of a search file at `path`, with other fields."""
+    """A copy of a search file with other fields; the order of `vary` decides the draws."""
     document = yaml.safe_load(file.read_text(encoding="utf-8")) | fields
-    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
     return path
 
 
@@ -67,7 +67,9 @@ def compared(file: Path, output: Path, points: int, jobs: int) -> str:
     """Whether halving finds the front of running every point whole."""
     _, halved = searched(file, output / "halved", points, jobs)
     _, brute = searched(whole(file, output), output / "whole", points, jobs)
-    lines = [f"{points} points with all requests against successive halving:"]
+    kept, every = ({json.dumps(one["point"]) for one in r["trials"]} for r in (halved, brute))
+    assert kept <= every, "both searches draw the same points"
+    lines = [f"{points} points with all requests against successive halving ({len(kept)} of them):"]
     for architecture in brute["fronts"]:
         fronts = front(brute, architecture), front(halved, architecture)
         same = "equal" if fronts[0] == fronts[1] else "different"

@@ -40,7 +40,8 @@ def test_data_parallel_ranks() -> None:
         ours = groups(attn_dp_size=2, attn_tp_size=4)
         assert len(theirs) == 2
         for one, other in zip(theirs, ours, strict=True):
-            assert (one.tp, one.dp, one.ep, one.num_devices) == (4, 2, None, 4)
+            assert (one.tp, one.dp, one.num_devices) == (4, 2, 4)
+            assert (one.ep, other.ep) == (None if keys else 1, None)
             assert one.dp_group == other.dp_group
             assert one.whole_experts_asked is bool(keys)
     (alone,) = groups(data_parallel_size=1, tp_size=4)
@@ -53,6 +54,23 @@ def test_experts_that_are_cut(keys: dict[str, int]) -> None:
         assert group.ep == 1
     for group in groups(enable_expert_parallel=True, **keys):
         assert group.ep is None
+    for group in groups(**keys):  # vLLM's default goes with vLLM's names
+        assert group.ep == 1
+
+
+@pytest.mark.parametrize(
+    ("keys", "ep"),
+    [
+        ({"tp_size": 4}, None),
+        ({"num_npus": 4}, None),
+        ({"tensor_parallel_size": 4, "ep_size": 2}, 2),
+        ({"tensor_parallel_size": 4, "dp_group": "a"}, None),
+        ({"pipeline_parallel_size": 2, "tp_size": 2}, None),
+        ({"tp_size": 2, "tensor_parallel_size": 2}, 1),
+    ],
+)
+def test_other_words_keep_the_experts_where_they_put_them(keys: dict[str, Any], ep: int) -> None:
+    assert {group.ep for group in groups(**keys)} == {ep}
 
 
 @pytest.mark.parametrize(

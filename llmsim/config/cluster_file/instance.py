@@ -125,8 +125,9 @@ class Instance(EngineOptions):
     )
     enable_expert_parallel: bool | None = Field(
         default=None,
-        description="Spread whole experts over all ranks (true, also if not given), or cut every "
-        "expert over them (false).",
+        description="Spread whole experts over all ranks (true), or cut every expert over them "
+        "(false). Without it experts are cut beside tensor_parallel_size or data_parallel_size, "
+        "as in vLLM, and spread beside tp_size.",
     )
     peer_to_peer: bool | None = Field(
         default=None,
@@ -269,7 +270,8 @@ class Instance(EngineOptions):
         given = LayoutKeys(**keys)
         vllm_names.check_experts(given, self.enable_expert_parallel)
         layout = infer_layout(vllm_names.data_parallel(given, self.data_parallel_size))
-        return replace(layout, ep=1) if self.enable_expert_parallel is False else layout
+        cut = vllm_names.cuts_experts(self, given) and self.afd_group is None
+        return replace(layout, ep=1) if cut else layout
 
     @model_validator(mode="before")
     @classmethod

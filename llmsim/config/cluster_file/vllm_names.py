@@ -8,6 +8,7 @@ from llmsim.config.constraints import broken_rule
 
 if TYPE_CHECKING:
     from llmsim.config.cluster_file.dialect import LayoutKeys
+    from llmsim.config.cluster_file.instance import Instance
 
 SIZES = {"tp_size": "tensor_parallel_size", "pp_size": "pipeline_parallel_size"}
 """Keys of the layout that have a second name."""
@@ -63,6 +64,21 @@ def data_parallel(keys: "LayoutKeys", ranks: int | None) -> "LayoutKeys":
                 f"is given, and so is {name}; lay the ranks out by one of them",
             )
     return replace(keys, tp_size=None, attn_tp_size=keys.tp_size or 1, attn_dp_size=ranks)
+
+
+def cuts_experts(instance: "Instance", keys: "LayoutKeys") -> bool:
+    """Whether every expert is cut over the ranks, as vLLM does without --enable-expert-parallel.
+
+    Keys of other simulators spread experts unless they say otherwise; so does an instance with one
+    of those beside vLLM's names.
+    """
+    if instance.enable_expert_parallel is not None:
+        return not instance.enable_expert_parallel
+    in_words_of_vllm = instance.tensor_parallel_size or instance.data_parallel_size
+    return bool(in_words_of_vllm) and all(
+        getattr(keys, name) is None
+        for name in ("ep_size", "dp_group", "ffn_tp_size", "ffn_ep_size", "attn_tp_size")
+    )
 
 
 def check_experts(keys: "LayoutKeys", enabled: bool | None) -> None:
