@@ -38,7 +38,7 @@ BASE: dict[str, Any] = {
 EXPERTS: dict[str, Any] = {
     "num_experts": 8, "num_local_experts": 8, "n_routed_experts": 8, "num_experts_per_tok": 2,
     "moe_intermediate_size": 256, "n_shared_experts": 1, "shared_expert_intermediate_size": 128,
-    "moe_num_experts": 8, "moe_k": 2,
+    "moe_num_experts": 8, "moe_k": 2, "moe_topk": 2,
 }  # fmt: skip
 LATENT = {
     "kv_lora_rank": 64,

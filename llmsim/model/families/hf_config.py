@@ -55,8 +55,8 @@ FEATURES: tuple[tuple[str, str, str], ...] = (
 """(config field, part of a description, what it asks for): a field of weight that a family does not
 speak of.
 """
-TEXT_PARTS = ("text_config", "llm_config", "language_config")
-"""What wrappers call the config of their text part."""
+TEXT_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
+"""What wrappers call the config of their text part, which may be a wrapper itself."""
 SHARED_FIELDS = ("torch_dtype", "dtype", "quantization_config", "tie_word_embeddings")
 """Fields of a wrapper's own config that hold for its text part."""
 SCALED_KINDS = ("default", "llama3", "longrope", "su", "mrope", "proportional")
@@ -91,16 +91,22 @@ def parse_config(
 
 
 def _text_part(read: Reader, notes: list[str]) -> Reader:
-    """The language model inside a wrapper; the fields that hold for all of it come from outside."""
-    part = next((part for part in TEXT_PARTS if read.present(part)), TEXT_PARTS[0])
-    inner = read.table(part)
-    if inner is None:
-        return read
-    outer = {key: read.fields[key] for key in SHARED_FIELDS if read.present(key)}
-    if read.fields.get("vision_config") or read.fields.get("audio_config"):
+    """The language model inside its wrappers; the fields that hold for all of it come from
+    outside.
+    """
+    encoders = False
+    while part := next((part for part in TEXT_PARTS if read.present(part)), None):
+        inner = read.table(part)
+        if inner is None:
+            break
+        encoders |= bool(read.fields.get("vision_config") or read.fields.get("audio_config"))
+        outer = {key: read.fields[key] for key in SHARED_FIELDS if read.present(key)}
+        model_type = inner.fields.get("model_type", read.fields.get("model_type"))
+        source = f"{read.source}: {part}"
+        read = Reader({**outer, **inner.fields, "model_type": model_type}, source)
+    if encoders:
         notes.append(_text_alone(read))
-    model_type = inner.fields.get("model_type", read.fields.get("model_type"))
-    return Reader({**outer, **inner.fields, "model_type": model_type}, f"{read.source}: {part}")
+    return read
 
 
 def _text_alone(read: Reader) -> str:

@@ -12,6 +12,7 @@ from llmsim.model.families.fields import MAX_EXPERTS, Reader, shown
 from llmsim.model.operators.attention_variants import Indexer, LatentAttention, LinearAttention
 from llmsim.model.types import LayerKind
 
+FFN_TYPES = "mlp_layer_types"
 STATE_DTYPES = ("mamba_ssm_cache_dtype", "mamba_ssm_dtype")
 """Fields that name the type of the states; without them, or where they say "auto", it is the
 activations'.
@@ -198,6 +199,22 @@ def linear(rules: Rules, family: Family) -> LinearAttention:
     return shape
 
 
+def _typed_ffns(read: Reader, layers: int) -> tuple[bool, ...]:
+    """Which layers have experts by `mlp_layer_types`, which transformers writes from version 5 on;
+    empty where the config has no such list.
+    """
+    listed = read.fields.get(FFN_TYPES)
+    if listed is None:
+        return ()
+    known = isinstance(listed, list) and all(one in ("dense", "sparse") for one in listed)
+    if not known or len(listed) != layers:
+        raise InputError(
+            f'{read.source}: field "{FFN_TYPES}" must be a list with "dense" or "sparse" for each '
+            f"of {layers} layers"
+        )
+    return tuple(one == "sparse" for one in listed)
+
+
 def moe_fields(rules: Rules, family: Family, layers: int) -> dict[str, Any]:
     """The experts, and which layers have them."""
     how, read = family.experts, rules.read
@@ -227,6 +244,7 @@ def moe_fields(rules: Rules, family: Family, layers: int) -> dict[str, Any]:
         sparse = tuple(i in listed for i in range(layers))
     if how.entries:
         sparse = tuple(one in how.entries for one in entries(read, family, layers))
+    sparse = _typed_ffns(read, layers) or sparse
     shared = rules.optional(how.shared_width) if how.shared_width else 0
     count = rules.optional(how.shared_count) if shared else 0
     return {
