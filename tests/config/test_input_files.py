@@ -248,7 +248,9 @@ OWN_FILES = {
     "cli/__init__.py",  # /dev/null
     "config/code_identity.py",  # the package
     "config/input_files.py",
+    "emulation/in_client/pools.py",  # what the kernel says of a thread
     "emulation/in_engine/clock.py",  # makes the page of the clock
+    "emulation/processes.py",  # what the kernel says of processes
     "emulation/server.py",  # what the server has said
     "endpoint/recorder.py",  # writes
     "costs/cache.py",  # made of what is recorded, and checked by a checksum
