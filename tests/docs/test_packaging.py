@@ -109,3 +109,15 @@ def test_elements_of_arrays_before_and_after_numpy_2_5() -> None:
     """numpy 2.5 made NDArray an alias whose only argument is the scalar."""
     assert element_type(Int64) == np.dtype(np.int64)
     assert element_type(tuple[np.int64]) == np.dtype(np.int64)
+
+
+def test_wheels_hold_every_module_of_the_package() -> None:
+    """What leaves folders of the checkout out of the sdist also leaves out those of the package."""
+    pathspec = pytest.importorskip("pathspec")
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    patterns = build["scikit-build"]["sdist"]["exclude"] + build["scikit-build"]["wheel"]["exclude"]
+    left_out = pathspec.GitIgnoreSpec.from_lines(patterns)
+    files = [path.relative_to(ROOT).as_posix() for path in (ROOT / "llmsim").rglob("*.py")]
+    missing = [name for name in files if left_out.match_file(name)]
+    assert len(files) > 500 and not missing
+    assert left_out.match_file("bench/__main__.py")
