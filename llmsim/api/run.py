@@ -3,9 +3,10 @@
 import json
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
+from functools import cache
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from llmsim.api.checked.given import Given
 from llmsim.api.checked.run_inputs import RunInputs
@@ -125,11 +126,19 @@ def _text(value: Any) -> str:
 def _typed(name: str, value: Any) -> Any:
     """Paths may be texts, and one of several values may stand for a list."""
     if name not in PATHS:
-        return value
+        return [value] if isinstance(value, str) and name in _listed() else value
     if name in ("profile_dir", "cost_table"):
         several = [value] if isinstance(value, str | PathLike) else list(value)
         return [Path(one) for one in several] if name == "profile_dir" else several
     return Path(value)
+
+
+@cache
+def _listed() -> frozenset[str]:
+    """Options that take several texts."""
+    return frozenset(
+        name for name, kind in get_type_hints(Given).items() if kind == list[str] | None
+    )
 
 
 _COMPILED = CompiledClusters()

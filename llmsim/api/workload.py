@@ -3,6 +3,7 @@
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -11,7 +12,13 @@ from llmsim.config.errors import InputError, nearest
 if TYPE_CHECKING:
     from llmsim.core import Workload
 
-PER_S = {"arrival_s": 1, "arrival_ms": 1000, "arrival_time_ns": 10**9, "arrival_ps": 10**12}
+PER_S = {
+    "arrival_s": 1,
+    "arrival_ms": 1000,
+    "arrival_us": 10**6,
+    "arrival_time_ns": 10**9,
+    "arrival_ps": 10**12,
+}
 """Columns that may hold the arrivals, and their units in a second."""
 COLUMNS = {
     "input_tokens": "input_toks",
@@ -100,9 +107,10 @@ def workload_source(workload: Any) -> WorkloadSource:
     """A source of what `llmsim.run` takes as workload.
 
     Takes a path or dataset text, a pandas DataFrame, a pyarrow Table or a mapping of columns
-    (`input_tokens`, `output_tokens`, one of `arrival_s`, `arrival_ms`, `arrival_time_ns` and
-    `arrival_ps`, and optionally the others of `COLUMNS`), or a sequence of `Request` objects or
-    mappings with such keys. Raises InputError for anything else.
+    (`input_tokens`, `output_tokens`, one of `PER_S`, and optionally the others of `COLUMNS`), or a
+    sequence of `Request` objects or mappings with such keys. Where these names are absent, the
+    usual ones of CSV traces stand for them (`arrival`, `input`, `output`, `isl`, ...), and times
+    without a unit are seconds or dates. Raises InputError for anything else.
     """
     if isinstance(workload, str | PathLike):
         return DatasetText(str(fspath(workload)))
@@ -137,9 +145,40 @@ def _from_columns(name: str, columns: Mapping[str, Any]) -> Iterable[Mapping[str
             f"{name}: the columns have different lengths ({shown}); give each request every column",
             field="workload",
         )
+    columns = {column: _since_the_first(values) for column, values in columns.items()}
     for values in zip(*columns.values(), strict=True):
         row = dict(zip(columns, values, strict=True))
         yield {key: value for key, value in row.items() if not _missing(value)}
+
+
+def _since_the_first(values: Sequence[Any]) -> Sequence[Any]:
+    """Dates as seconds since the first of them; other values as they are."""
+    if not all(hasattr(value, "timestamp") for value in values) or not len(values):
+        return values
+    first = min(values)
+    return [(value - first).total_seconds() for value in values]
+
+
+@lru_cache(maxsize=64)
+def _our_words(columns: tuple[str, ...]) -> Mapping[str, str]:
+    """Columns under usual names, and the name of `PER_S` or `COLUMNS` that each stands for."""
+    from llmsim.workload.formats.csv_columns import ARRIVALS, INPUTS, OUTPUTS, known_column, unit_of
+
+    found: dict[str, str] = {}
+    for names, ours, known in (
+        (INPUTS, "input_tokens", COLUMNS),
+        (OUTPUTS, "output_tokens", COLUMNS),
+        (ARRIVALS, "arrival_s", PER_S),
+    ):
+        target = COLUMNS.get(ours, ours)
+        given = [name for name in columns if name in known and known is PER_S]
+        given += [name for name in columns if COLUMNS.get(name) == target]
+        column = None if given else known_column(columns, names)
+        if column is None:
+            continue
+        in_unit = {"ms": "arrival_ms", "us": "arrival_us", "ns": "arrival_time_ns"}
+        found[column] = in_unit.get(unit_of(column) or "", ours) if known is PER_S else ours
+    return found
 
 
 def _missing(value: Any) -> bool:
@@ -171,6 +210,8 @@ def _plain(value: Any) -> Any:
 def _line(name: str, number: int, row: Mapping[str, Any]) -> dict[str, Any]:
     """A request as a line of a trace; columns that no trace has are left out."""
     line: dict[str, Any] = {}
+    words = _our_words(tuple(row))
+    row = {words.get(key, key): value for key, value in row.items()}
     arrivals = [key for key in row if key in PER_S]
     if len(arrivals) != 1:
         known = ", ".join(PER_S)

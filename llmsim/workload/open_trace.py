@@ -84,11 +84,16 @@ def _opened_raw(path: Path) -> io.BufferedReader:
         return cast(io.BufferedReader, input_files.open_binary(path))
     except FileNotFoundError:
         siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise InputError(f"{path}: no such trace file{nearest(path.name, siblings)}") from None
+        raise InputError(
+            f"{path}: no such trace file{nearest(path.name, siblings)}", file=str(path)
+        ) from None
     except IsADirectoryError:
-        raise InputError(f"{path}: a folder, but the dataset must be a file") from None
+        raise InputError(
+            f"{path}: a folder, but the dataset must be a file", file=str(path)
+        ) from None
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
+        said = f"{path}: cannot be read ({error.strerror or error})"
+        raise InputError(said, file=str(path)) from None
     except ValueError as error:
         raise InputError(f"{str(path)!r}: not a usable path ({error})") from None
 

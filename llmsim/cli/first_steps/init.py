@@ -2,12 +2,15 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from llmsim.cli.run.command_line import given_path
 from llmsim.config.errors import InputError
+
+if TYPE_CHECKING:
+    from llmsim.api.cluster import Cluster
 
 HELP = (
     "Write a commented cluster file that runs as it is: N instances of a model on a device, or "
@@ -119,6 +122,7 @@ def command(
         instances=instances or 1,
         **roles,
     )
+    _check_that_it_fits(cluster)
     text = commented(cluster, yaml=is_yaml(path.name))
     check_writable(path)
     with atomic_writer(path) as stream:
@@ -126,6 +130,16 @@ def command(
     print(f"{path}: {cluster.fields()['description'].split('. ')[0]}")
     load = "synthetic:n=100,rate=1,input=fixed:500,output=fixed:100"
     print(f"llmsim run --cluster-config {path} --dataset {load}")
+
+
+def _check_that_it_fits(cluster: "Cluster") -> None:
+    """Raises InfeasibleError where a model does not fit the memory of its devices."""
+    from llmsim.api.checked.given import Given
+    from llmsim.api.checked.run_options import checked
+    from llmsim.api.prepare import compile_cluster
+
+    given = Given(Path(cluster.name), "workload", engine_options={}, cost_source="roofline")
+    compile_cluster(cluster.parsed(), checked(given))
 
 
 def _asked(option: str, question: str) -> str:

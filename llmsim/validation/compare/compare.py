@@ -41,7 +41,7 @@ class Paired:
     p90: float
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
     """What `compare` found; `statistics[metric][statistic]`, `paired[metric]`, `totals[name]`."""
 
@@ -53,6 +53,23 @@ class Comparison:
     paired: Mapping[str, Paired]
     totals: Mapping[str, Value]
     findings: tuple[Finding, ...]
+
+    def __str__(self) -> str:
+        """The report of `llmsim validate`."""
+        from llmsim.validation.report.table import markdown
+
+        return markdown(self)
+
+    def __repr__(self) -> str:
+        errors = self.errors()
+        means = ", ".join(f"{name} {errors[f'mean_{name}']:+.1f} %" for name in self.statistics)
+        return f"Comparison of {self.num_paired} requests, simulated minus real: mean {means}"
+
+    def _repr_html_(self) -> str:
+        """The report for notebooks."""
+        from html import escape
+
+        return f"<pre>{escape(str(self))}</pre>"
 
     @property
     def sound(self) -> bool:

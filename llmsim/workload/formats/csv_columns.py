@@ -61,7 +61,7 @@ _LATEST_S = 1e11
 
 def detect(head: Head) -> bool:
     return head.kind == "csv" and all(
-        _known(head.columns, names) for names in (ARRIVALS, INPUTS, OUTPUTS)
+        known_column(head.columns, names) for names in (ARRIVALS, INPUTS, OUTPUTS)
     )
 
 
@@ -96,7 +96,7 @@ def read(source: Source, head: Head) -> Table:
     return table
 
 
-def _known(columns: tuple[str, ...], names: tuple[str, ...]) -> str | None:
+def known_column(columns: tuple[str, ...], names: tuple[str, ...]) -> str | None:
     """The column with the first of the usual names that is there, in either case, a unit behind it
     or not.
     """
@@ -112,7 +112,7 @@ def _columns(table: Table, head: Head) -> tuple[str, str, str]:
     given = table.source.options.columns
     if given is not None:
         return given
-    found = [_known(head.columns, names) for names in (ARRIVALS, INPUTS, OUTPUTS)]
+    found = [known_column(head.columns, names) for names in (ARRIVALS, INPUTS, OUTPUTS)]
     for name, what in zip(found[1:], ("prompt", "answer"), strict=True):
         if name is None:
             raise table.refusal(
@@ -123,6 +123,11 @@ def _columns(table: Table, head: Head) -> tuple[str, str, str]:
                 ),
             )
     return found[0] or "", found[1] or "", found[2] or ""
+
+
+def unit_of(column: str) -> str | None:
+    """The unit with which a column's name ends."""
+    return next((unit for end, unit in _ENDINGS.items() if column.lower().endswith(end)), None)
 
 
 class _Clock:
@@ -161,9 +166,7 @@ class _Clock:
 
     def _look(self, first: str) -> None:
         table, name = self._rows.table, self._rows.names[self._column]
-        unit = table.source.options.unit or next(
-            (u for end, u in _ENDINGS.items() if name.lower().endswith(end)), None
-        )
+        unit = table.source.options.unit or unit_of(name)
         try:
             value = abs(float(first))
         except ValueError:
