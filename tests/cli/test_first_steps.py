@@ -58,6 +58,15 @@ def test_a_copied_example_runs_by_the_command_that_is_printed(
     assert cluster.read_bytes() == examples.find("h100_llama31_8b_pd").path.read_bytes()
 
 
+def test_init_refuses_what_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["init", "-o", "c.json", "--model", "meta-llama/Llama-3.1-70B", "--device", "L40S"]
+    assert main(words) == 3
+    error = capsys.readouterr().err
+    assert "does not fit" in error and "it would fit with tp 4" in error
+    assert not Path("c.json").exists()
+    assert main([*words, "--tp", "4"]) == 0
+
+
 def test_an_installed_package_has_its_own_examples(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
