@@ -4,10 +4,12 @@ usage: python evaluation/figure_13.py [--points 10000] [--jobs 0] [--journal FIL
                                       [--plot FILE]
 
 Llama-3.3-70B (the shape of 3.1) on 256 GPUs: colocated, with prefill and decode apart (pd), or with
-prefill, attention and FFN of decodes apart (afd). Every candidate passes the static filters;
+prefill, attention and FFN of decodes apart (afd). Attention and FFN servers of an afd plan run
+their layers together, over the servers' network cards of 50 GB/s for each GPU (400 Gb/s, as in the
+paper); rows are shared out, so that each crosses once. Every candidate passes the static filters;
 `--points` of the others are drawn, the same number of each architecture where it has as many, and
-run with 250, 1,000 and 2,000 requests. The paper
-does not print its lengths; the order of the architectures is compared, not the digits. `--brute N`
+run with 250, 1,000 and 2,000 requests. The paper prints neither its lengths nor the sizes of A and
+F instances nor their lanes; the order of the architectures is compared, not the digits. `--brute N`
 runs N drawn points with all requests and compares the front of successive halving with theirs.
 """
 
@@ -44,6 +46,12 @@ GPUS, PER_NODE = 256, 8
 SHAPES = tuple(Shape(tp, pp) for tp in (1, 2, 4, 8) for pp in (1, 2, 4) if tp * pp <= 8)
 TP = tuple(Shape(tp) for tp in (1, 2, 4, 8))
 SPLIT_STEP = 8
+SERVERS = GPUS // PER_NODE
+RATIOS = ((2, 1), (10, 7), (1, 1), (4, 5))
+"""Servers of attention to those of FFN that are tried, the paper's 80:56 among them."""
+PROMPTS = (10, 12, 13, 14, 15, 16)
+"""Servers of prefill that are tried beside them; the paper has 15 of 32."""
+LANES = (1, 2)
 SEQUENCES = (32, 64, 128, 256)
 BUDGETS = (2048, 4096, 8192)
 RATES = tuple(round(2 * 1.115**i, 3) for i in range(64))
@@ -67,11 +75,19 @@ def plans() -> Iterator[Plan]:
                 counts = prefill // one.devices, (GPUS - prefill) // other.devices
                 pools = (Pool(one, counts[0], "prefill"), Pool(other, counts[1], "decode"))
                 yield Plan(MODEL, DEVICE, pools, engine)
-        for one, unit in itertools.product(TP, afd_shapes(MODEL, PER_NODE)):
-            for prefill in range(SPLIT_STEP, GPUS, SPLIT_STEP):
-                counts = prefill // one.devices, (GPUS - prefill) // unit.devices
-                pools = (Pool(one, counts[0], "prefill"), Pool(unit, counts[1], "decode"))
-                yield Plan(MODEL, DEVICE, pools, engine)
+        for one, (prompts, unit) in itertools.product(TP, apart()):
+            pools = (Pool(one, prompts * PER_NODE // one.devices, "prefill"), unit)
+            yield Plan(MODEL, DEVICE, pools, engine)
+
+
+def apart() -> Iterator[tuple[int, Pool]]:
+    """Servers of prefill, and the others with attention and FFN apart, all of one afd_group."""
+    for prompts, (attends, serves) in itertools.product(PROMPTS, RATIOS):
+        others = SERVERS - prompts
+        attention = round(others * attends / (attends + serves))
+        for shape in afd_shapes(MODEL, PER_NODE, (attention,), (others - attention,), LANES):
+            if shape.tp == shape.ffn == PER_NODE and (shape.dp > 1 or shape.sequence_parallel):
+                yield prompts, Pool(shape, 1, "decode")
 
 
 def candidates() -> Iterator[Point]:

@@ -148,8 +148,10 @@ class AfdRole:
     """Indices of the groups that run attention, in order."""
     ffn: tuple[int, ...] = ()
     """Indices of the groups that run FFNs, in order."""
-    attention_tp: int = 1
-    """Tensor-parallel ranks of an attention group."""
+    row_copies: int = 1
+    """Ranks of an attention group that hold the same rows between its layers: the tensor-parallel
+    ones, unless sequence parallelism gives each of them rows of its own.
+    """
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from llmsim.config.errors import InputError, LlmsimError
 from llmsim.lowering.adjust.apply import adjusted, adjustment_notes
 from llmsim.lowering.adjust.power_cap import clock_ppm
 from llmsim.lowering.afd.domain import afd_config, roles_of
-from llmsim.lowering.afd.ports import met_by_rows, native_port, row_ports, shared_ports
+from llmsim.lowering.afd.ports import RowPort, met_by_rows, native_port, row_ports, shared_ports
 from llmsim.lowering.contention import (
     check_capacities,
     kv_places,
@@ -72,13 +72,15 @@ def lower(
     lockstep_groups = lockstep_groups_of(
         deployment, [(lowered.model, lowered.expanded) for lowered in groups]
     )
+    rows = {role.name: row_ports(deployment, role, routes) for role in roles_of(deployment)}
     lockstep_groups += tuple(
-        _afd_domain(deployment, groups, role, options, routes) for role in roles_of(deployment)
+        _afd_domain(deployment, groups, role, options, rows[role.name], routes)
+        for role in roles_of(deployment)
     )
     for index in (index for lockstep in lockstep_groups for index in lockstep.groups):
         groups[index] = replace(groups[index], expanded=None)  # its lock-step group runs it
     domains = domains_of(deployment, groups, lockstep_groups)
-    shared = _shared(deployment, groups, domains, options, routes)
+    shared = _shared(deployment, groups, domains, options, rows, routes)
     notes += [*account.notes, *transfer_notes(deployment, groups)]
     notes += unshared_notes(deployment, domains, routes, shared.met, tiers=options.tiers)
     notes += shared.notes
@@ -127,13 +129,14 @@ def _afd_domain(
     groups: Sequence[LoweredGroup],
     role: AfdRole,
     options: LoweringOptions,
+    ports: Sequence[RowPort],
     routes: Routes | None,
 ) -> LoweredLockstep:
     """Attention and FFN groups that run every layer together."""
     interval = deployment.groups[role.attention[0]].engine.dp_sync_interval
     if len(role.attention) == 1:
         interval = 1  # nobody to agree with
-    config = afd_config(deployment, groups, role, routes)
+    config = afd_config(deployment, groups, role, ports, routes)
     members = (*role.attention, *role.ffn)
     return LoweredLockstep(members, interval, None, config, options.exact, len(role.attention))
 
@@ -178,7 +181,7 @@ def _afd_key(role: AfdRole | None) -> tuple[object, ...] | None:
     """What the tables of a group depend on of its role: not which groups it works with."""
     if role is None:
         return None
-    sides = (len(role.attention), len(role.ffn), role.attention_tp)
+    sides = (len(role.attention), len(role.ffn), role.row_copies)
     return (role.domain, role.lanes, role.dispatch, *sides)
 
 
@@ -233,6 +236,7 @@ def _shared(
     groups: list[LoweredGroup],
     domains: Sequence[Domain],
     options: LoweringOptions,
+    rows: Mapping[str, Sequence[RowPort]],
     routes: Routes | None,
 ) -> _Shared:
     fifo = options.network == "congestion-aware"
@@ -240,7 +244,6 @@ def _shared(
     meeting = meeting_groups(deployment, groups, fifo=fifo, tiers=options.tiers)
     crossed = links_crossed(deployment, domains, routes)
     met = kinds_met(crossed) if options.collectives_contend else {}
-    rows = {role.name: row_ports(deployment, role, routes) for role in roles_of(deployment)}
     contend = options.collectives_contend
     for domain, kinds in met_by_rows(rows, crossed).items() if contend else ():
         met[domain] = met.get(domain, set()) | kinds

@@ -79,6 +79,13 @@ class Layout:
         return self.tp * self.dp if self.shared_ffn else self.tp
 
     @property
+    def own_members(self) -> int:
+        """Of the `dp` replicas, those that a group of the layout is: an FFN group beside attention
+        groups is all of them, as columns of its ranks.
+        """
+        return self.dp if self.domain == "ffn" else 1
+
+    @property
     def shares_tokens_out(self) -> bool:
         """Whether a replica's tensor-parallel ranks send a part of its tokens each to
         the experts.

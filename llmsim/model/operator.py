@@ -212,6 +212,8 @@ class ResidualNorm(Elementwise):
 
     feeds_projection: bool
     """Whether a column-parallel layer reads it; a norm behind a block's output feeds a norm."""
+    feeds_ffn: bool = False
+    """Whether that layer is of the FFN, which may be on devices of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,6 +39,8 @@ class Copied:
 class TrafficTable:
     """What the operators of a group move: all layers, `ranks` devices in each of `stages`, and its
     part of what it does together with `members` data-parallel groups (itself included).
+
+    An FFN group beside attention groups is `own` such members itself: its columns of ranks.
     """
 
     operators: tuple[Operator, ...]
@@ -52,6 +54,8 @@ class TrafficTable:
     """Operators that the node's processors run, out of its memory."""
     nodes: int = 1
     """Over which the members are spread, one after the other and evenly."""
+    own: int = 1
+    """Members that the group itself is."""
 
     def traffic(self, activity: Mapping[str, Any]) -> Traffic:
         """The bytes of a run, from the core's counts (`Simulation.activity`); exact but for the
@@ -72,6 +76,7 @@ class TrafficTable:
                     * computed
                     * op.repeat
                     * self._sent(op)
+                    * self.own
                     // self.members
                 )
                 crossing = sent * self._crossing(op).numerator // self._crossing(op).denominator
@@ -83,9 +88,9 @@ class TrafficTable:
             )
             moved += _context_bytes(op, activity)
             if op.name in self.hosted:
-                host += moved * op.repeat * self.ranks
+                host += moved * op.repeat * self.ranks * self.own
             else:
-                memory += moved * op.repeat * self.ranks
+                memory += moved * op.repeat * self.ranks * self.own
         copied, pool = self._copied(activity["rows"], int(activity["offload"]["drawn_bytes"]))
         offload = activity["offload"]
         sent = sum(
@@ -157,11 +162,12 @@ def traffic_table(
     nodes: int = 1,
 ) -> TrafficTable:
     """The table of a group of `tp` ranks in each stage, or of a layout's; the processors run the
-    `hosted` operators.
+    `hosted` operators. A layout of FFNs alone is one of all members.
     """
     ranks = tp if layout is None else layout.stage_ranks
+    own = 1 if layout is None else layout.own_members
     return TrafficTable(
-        tuple(operators), ranks, members, stages, layout, tuple(copies), hosted, nodes
+        tuple(operators), ranks, members * own, stages, layout, tuple(copies), hosted, nodes, own
     )
 
 

@@ -191,7 +191,7 @@ def _looked_at(plan: Plan, pool: Pool, engine: tuple[Option, ...]) -> _Instance:
         return _Instance(MEMORY, str(error))
     except LlmsimError as error:
         return _Instance(SPLIT, str(error))
-    return _Instance("", "", views[0].kv_tokens, speed(views, pool.shape.dp))
+    return _Instance("", "", views[0].kv_tokens, speed(views, pool.shape))
 
 
 def _beside(pool: Pool, other: Pool) -> Pool:

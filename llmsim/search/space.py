@@ -14,7 +14,7 @@ import msgspec
 from llmsim.config import input_files
 from llmsim.config.errors import InputError
 from llmsim.search.rates import RATE
-from llmsim.search.templates import DEPLOYMENT, Template, plans_of
+from llmsim.search.templates import AFD_KEYS, DEPLOYMENT, Template, plans_of
 from llmsim.sizing.plan import Plan
 
 MANAGED = (
@@ -34,7 +34,7 @@ are the user's.
 OPTION = re.compile(r"--[A-Za-z0-9][A-Za-z0-9_-]*")
 """How an option is written, without its value."""
 
-SHAPING = ("architecture", "split_step", "tp", "pp", "ffn")
+SHAPING = ("architecture", "split_step", "tp", "pp", *AFD_KEYS)
 """What chooses among the deployments of a model."""
 REQUESTS = "--num-reqs"
 """The option with which the rungs of a search run fewer requests."""
@@ -97,6 +97,9 @@ class SearchFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tp: list[int] = []
     pp: list[int] = []
     ffn: list[int] = []
+    attention_instances: list[int] = []
+    ffn_instances: list[int] = []
+    afd_micro_batches: list[int] = []
     halving: Halving | None = None
     load: Load | None = None
     minimise: list[str] = []
@@ -207,6 +210,9 @@ def _plans(path: Path, file: SearchFile) -> dict[str, Plan]:
         file.tp,
         file.pp,
         file.ffn,
+        file.attention_instances,
+        file.ffn_instances,
+        file.afd_micro_batches,
     )
     for name in file.vary:
         if not name.startswith("--") and name != RATE:

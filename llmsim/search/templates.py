@@ -15,6 +15,8 @@ STEPS = 32
 """Splits of the devices between prefill and decode instances, unless `split_step` says otherwise.
 """
 STAGES = (1, 2, 4)
+AFD_KEYS = ("ffn", "attention_instances", "ffn_instances", "afd_micro_batches")
+MOST = {"attention_instances": 1024, "ffn_instances": 1024, "afd_micro_batches": 16}
 Given = TypeVar("Given", str, int)
 
 
@@ -30,6 +32,9 @@ class Template:
     tp: list[int]
     pp: list[int]
     ffn: list[int]
+    attention_instances: list[int]
+    ffn_instances: list[int]
+    afd_micro_batches: list[int]
 
 
 def plans_of(where: str, template: Template, devices_per_node: int) -> dict[str, Plan]:
@@ -73,11 +78,16 @@ def _architectures(where: str, template: Template) -> Iterator[str]:
                 f'{where}: architecture is "{name}"{nearest(name, KNOWN)}; give {", ".join(KNOWN)}'
             )
         yield name
-    if template.ffn and AFD not in names:
-        raise InputError(
-            f"{where}: ffn goes with the architecture {AFD}, which is not among "
-            f"{', '.join(names)}; remove ffn, or add {AFD}"
-        )
+    for key in AFD_KEYS:
+        given = getattr(template, key)
+        if given and AFD not in names:
+            raise InputError(
+                f"{where}: {key} goes with the architecture {AFD}, which is not among "
+                f"{', '.join(names)}; remove {key}, or add {AFD}"
+            )
+        for count in given if key in MOST else ():
+            if not 1 <= count <= MOST[key]:
+                raise InputError(f"{where}: {key} has {count}; give 1 to {MOST[key]}")
 
 
 def _plans(
@@ -114,10 +124,19 @@ def _apart(template: Template, devices_per_node: int) -> list[Shape]:
         return []
     return [
         shape
-        for shape in afd_shapes(template.model, devices_per_node)
+        for shape in afd_shapes(template.model, devices_per_node, *_together(template))
         if (not template.tp or shape.tp in template.tp)
         and (not template.ffn or shape.ffn in template.ffn)
     ]
+
+
+def _together(template: Template) -> tuple[Sequence[int], ...]:
+    """Attention instances, and FFN instances, that may run their layers together, and lanes."""
+    return (
+        template.attention_instances or (1,),
+        template.ffn_instances or (1,),
+        template.afd_micro_batches or (0,),
+    )
 
 
 def _splits(

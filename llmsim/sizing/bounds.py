@@ -14,7 +14,7 @@ from llmsim.lowering import LoweringOptions
 from llmsim.lowering.group import StaticView, static_view
 from llmsim.model import Operator
 from llmsim.sizing.load import RATE, Load
-from llmsim.sizing.plan import Plan, Pool
+from llmsim.sizing.plan import Plan, Pool, Shape
 from llmsim.sizing.targets import Targets
 
 if TYPE_CHECKING:
@@ -67,18 +67,18 @@ class Speed:
 def views_of(
     deployment: "Deployment", pool: Pool, first: int, options: LoweringOptions
 ) -> list[StaticView]:
-    """An instance, or the attention and the FFN instance that run every layer together; raises
+    """An instance, or an attention and an FFN instance that run every layer together; raises
     InputError and InfeasibleError.
     """
-    indices = [first, first + pool.shape.dp] if pool.shape.ffn else [first]
+    indices = [first, first + pool.shape.engines] if pool.shape.ffn else [first]
     return [static_view(deployment.groups[index], deployment, options) for index in indices]
 
 
-def speed(views: Sequence[StaticView], dp: int = 1) -> Speed | None:
+def speed(views: Sequence[StaticView], shape: Shape) -> Speed | None:
     """The least times of an instance; None where the device has no data sheet.
 
     A token passes through all of its views, which may work on different tokens at once, as may the
-    `dp` data-parallel ranks of its attention.
+    engines of its attention and its FFN instances.
     """
     stages = []
     for view in views:
@@ -87,7 +87,7 @@ def speed(views: Sequence[StaticView], dp: int = 1) -> Speed | None:
             return None
         activation = view.request.dtypes.activation
         # An FFN view has the rows of one of its columns; other columns have others.
-        at_once = view.request.layout.dp if view is not views[0] else dp
+        at_once = shape.engines if view is views[0] else view.request.layout.dp * shape.ffns
         stages += [_stage(rates, stage, activation, at_once) for stage in view.stages]
     return Speed(sum(step for step, _ in stages), max(token for _, token in stages))
 
@@ -130,7 +130,7 @@ def pruned_reason(
             return SPLIT, str(error)
         if views[0].kv_tokens < longest and pool.role != "prefill":
             return LENGTH, f"{longest} tokens, the KV of {views[0].kv_tokens} fits"
-        if (found := speed(views, pool.shape.dp)) is not None:
+        if (found := speed(views, pool.shape)) is not None:
             speeds.append((pool, found))
     return _too_slow(load, targets, speeds, (inputs, outputs), load.classes_of(requests))
 
@@ -170,7 +170,7 @@ def most_per_instance(plan: Plan, role: str, load: Load, options: LoweringOption
     deployment = plan.deployment()
     at = 1 if role == "decode" and len(plan.pools) > 1 else 0
     pool = plan.pools[at]
-    found = speed(views_of(deployment, pool, first_groups(plan)[at], options), pool.shape.dp)
+    found = speed(views_of(deployment, pool, first_groups(plan)[at], options), pool.shape)
     if found is None:
         return math.inf
     inputs, outputs = load.lengths(LENGTHS)
@@ -194,5 +194,5 @@ def first_groups(plan: Plan) -> list[int]:
     firsts, at = [], 0
     for pool in plan.pools:
         firsts.append(at)
-        at += pool.count * (pool.shape.dp + bool(pool.shape.ffn))
+        at += pool.count * pool.shape.groups
     return firsts

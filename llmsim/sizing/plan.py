@@ -25,33 +25,66 @@ class Shape:
     dp: int = 1
     """Data-parallel ranks of the attention among the `tp` devices."""
     ffn: int = 0
-    """Devices beside the `tp` ones that run the FFN of every layer; 0: the same devices do."""
+    """Devices of an FFN instance beside the `tp` ones, which run the attention of every layer then;
+    0: the same devices run both.
+    """
+    attentions: int = 1
+    ffns: int = 1
+    """Attention instances of `tp` devices, and FFN instances of `ffn` devices, that run every layer
+    together.
+    """
+    sequence_parallel: bool = False
+    """Whether tensor-parallel ranks of the attention share the rows out between their layers, so
+    that each row goes to the FFN and back once.
+    """
+    lanes: int = 0
+    """Micro-batches of a batch where attention and FFN are apart; 0: the cluster file's default."""
 
     @property
     def devices(self) -> int:
-        """Devices of one instance; of one attention and one FFN instance where they are apart."""
-        return (self.tp + self.ffn) * self.pp
+        """Devices of one instance; of all attention and FFN instances that run layers together."""
+        return (self.tp * self.attentions + self.ffn * self.ffns) * self.pp
+
+    @property
+    def engines(self) -> int:
+        """Data-parallel ranks of the attention, each with its scheduler and KV cache."""
+        return self.dp * self.attentions
+
+    @property
+    def groups(self) -> int:
+        """Groups of a run that the instance becomes: engines, and FFN instances."""
+        return self.engines + (self.ffns if self.ffn else 0)
 
     @property
     def label(self) -> str:
-        """`TP4`, `TP4 PP2`, `DP8 EP8`."""
+        """`TP4`, `TP4 PP2`, `DP8 EP8`, `(3 attention TP2, 2 FFN TP8)`."""
         attention = self.tp // self.dp
         parts = [f"TP{attention}"] if attention > 1 or self.dp == 1 else []
         parts += [f"DP{self.dp}"] if self.dp > 1 else []
         parts += [f"PP{self.pp}"] if self.pp > 1 else []
+        parts += ["SP"] if self.sequence_parallel else []
         if self.ffn:
             cut = f"EP{self.ep}" if self.ep > 1 else f"TP{self.ffn}"
-            return f"(attention {' '.join(parts)}, FFN {cut})"
+            attends, serves = (f"{n} " if n > 1 else "" for n in (self.attentions, self.ffns))
+            lanes = f", {self.lanes} lanes" if self.lanes else ""
+            return f"({attends}attention {' '.join(parts)}, {serves}FFN {cut}{lanes})"
         parts += [f"EP{self.ep}"] if self.ep > 1 else []
         return " ".join(parts)
 
-    def parts(self, *, experts: bool) -> list[dict[str, Any]]:
-        """The layout keys, and the roles that the layout implies, of its instances."""
+    def instances(self, *, experts: bool) -> list["Part"]:
+        """Its instances of the cluster file, those of attention first."""
         if not self.ffn:
-            return [self.keys(experts=experts)]
+            return [Part(self.devices, self.keys(experts=experts))]
         attention = {"attn_tp_size": self.tp // self.dp, "attn_dp_size": self.dp}
+        if self.sequence_parallel:
+            attention["enable_sequence_parallelism"] = True
+        if self.lanes:
+            attention["afd_micro_batches"] = self.lanes
         ffn = {"ffn_tp_size": self.ffn // self.ep, "ffn_ep_size": self.ep}
-        return [{"pd_type": "attention", **attention}, {"pd_type": "ffn", **ffn}]
+        return [
+            *[Part(self.tp, {"pd_type": "attention", **attention})] * self.attentions,
+            *[Part(self.ffn, {"pd_type": "ffn", **ffn})] * self.ffns,
+        ]
 
     def keys(self, *, experts: bool) -> dict[str, int]:
         """The layout keys of an instance of the cluster file."""
@@ -64,6 +97,14 @@ class Shape:
             }
         sizes = {"tp_size": self.tp, "pp_size": self.pp}
         return {**sizes, "ep_size": self.ep} if experts else sizes
+
+
+@dataclass(frozen=True)
+class Part:
+    """An instance of the cluster file: its devices, the keys of its layout, and its role."""
+
+    devices: int
+    keys: dict[str, Any]
 
 
 @dataclass(frozen=True, order=True)
@@ -121,8 +162,9 @@ class Plan:
     def fields(self) -> dict[str, Any]:
         """The keys of its cluster file; instances fill one node after the other."""
         nodes: dict[int, list[dict[str, Any]]] = {}
-        for number, (node, pool) in enumerate(self._placed()):
-            nodes.setdefault(node, []).extend(self._instances(pool, number))
+        for number, (on, pool) in enumerate(self._placed()):
+            for node, keys in zip(on, self._instances(pool, number), strict=True):
+                nodes.setdefault(node, []).append(keys)
         link = self._link_gb_per_s
         return {
             "description": f"{self.model}: {self.label} on {self.devices} {self.device}. Links "
@@ -142,15 +184,19 @@ class Plan:
         """What the tables of its groups depend on, beside the groups themselves."""
         return (self.model, self.device, self.devices_per_node)
 
-    def _placed(self) -> Iterator[tuple[int, Pool]]:
-        """Every instance with its node: the first one with enough free devices after the last."""
-        node, free = 0, self.devices_per_node
+    def _placed(self) -> Iterator[tuple[tuple[int, ...], Pool]]:
+        """Every instance with the nodes of its parts: the first node with enough free devices after
+        the last. Attention and FFN that one node cannot hold are on nodes of their own.
+        """
+        at = _Filling(self.devices_per_node)
         for pool in self.pools:
+            parts = pool.shape.instances(experts=_has_experts(self.model))
+            whole = pool.shape.devices <= self.devices_per_node
             for _ in range(pool.count):
-                if pool.shape.devices > free:
-                    node, free = node + 1, self.devices_per_node
-                free -= pool.shape.devices
-                yield node, pool
+                if whole:
+                    yield (at.take(pool.shape.devices),) * len(parts), pool
+                else:
+                    yield tuple(_apart(at, parts)), pool
 
     def _instances(self, pool: Pool, number: int) -> list[dict[str, Any]]:
         from llmsim.api.cluster import _from_anywhere
@@ -159,15 +205,45 @@ class Plan:
             "model_name": _from_anywhere(self.model),
             "hardware": _from_anywhere(self.device),
         }
-        parts = pool.shape.parts(experts=_has_experts(self.model))
+        parts = pool.shape.instances(experts=_has_experts(self.model))
         if pool.shape.ffn:
-            return [{**named, **part, "afd_group": afd_name(number)} for part in parts]
+            return [{**named, **part.keys, "afd_group": afd_name(number)} for part in parts]
         role = {"pd_type": pool.role} if pool.role else {}
-        return [{**named, **part, **role} for part in parts]
+        return [{**named, **part.keys, **role} for part in parts]
 
     @property
     def _link_gb_per_s(self) -> float:
         return _link_gb_per_s(self.device)
+
+
+@dataclass
+class _Filling:
+    """Nodes that fill up one after the other."""
+
+    devices_per_node: int
+    node: int = 0
+    used: int = 0
+
+    def take(self, devices: int) -> int:
+        """The node of so many devices."""
+        if self.used + devices > self.devices_per_node:
+            self.next()
+        self.used += devices
+        return self.node
+
+    def next(self) -> None:
+        """Leaves the rest of a node that has any instance free."""
+        if self.used:
+            self.node, self.used = self.node + 1, 0
+
+
+def _apart(at: _Filling, parts: list[Part]) -> Iterator[int]:
+    """The nodes of attention and FFN instances, each role on nodes of its own."""
+    for role in ("attention", "ffn"):
+        at.next()
+        for part in parts:
+            if part.keys["pd_type"] == role:
+                yield at.take(part.devices)
 
 
 @lru_cache(maxsize=256)
@@ -206,9 +282,9 @@ def _expanded(plan: Plan) -> Deployment:
     made = _groups_of_pools(plan, small)
     groups: list[Group] = []
     counts: dict[int, int] = {}
-    for number, (node, pool) in enumerate(plan._placed()):
+    for number, (on, pool) in enumerate(plan._placed()):
         first, parts = len(groups), made[pool]
-        for part in parts:
+        for node, part in zip(on, parts, strict=True):
             at = counts.get(node, 0)
             counts[node] = at + 1
             path = f"nodes[{node}].instances[{at}]"
@@ -234,7 +310,7 @@ def _groups_of_pools(plan: Plan, small: Deployment) -> dict[Pool, list[tuple[Gro
     ]
     made: dict[Pool, list[tuple[Group, ...]]] = {}
     for pool in plan.pools:
-        parts = 2 if pool.shape.ffn else 1
+        parts = pool.shape.attentions + pool.shape.ffns if pool.shape.ffn else 1
         made[pool], by_path = by_path[:parts], by_path[parts:]
     return made
 

@@ -1,6 +1,8 @@
 """The layouts that a model could have on a device, and the plans that are made of them."""
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from llmsim.sizing.plan import Option, Plan, Pool, Shape
 
@@ -13,6 +15,8 @@ BUDGETS: tuple[tuple[Option, ...], ...] = ((), (("max_num_batched_tokens", 2048)
 trades TTFT for TPOT.
 """
 STAGES = (1, 2)
+NODES_OF_ROLES = ((1, 1), (2, 1), (4, 1), (1, 2))
+"""Nodes of attention and of FFN that run layers together, as far as they are tried unasked."""
 
 
 def shapes(model: str, devices_per_node: int, stages: tuple[int, ...] = STAGES) -> Iterator[Shape]:
@@ -35,20 +39,41 @@ def shapes(model: str, devices_per_node: int, stages: tuple[int, ...] = STAGES) 
         tp *= 2
 
 
-def afd_shapes(model: str, devices_per_node: int) -> Iterator[Shape]:
-    """Attention and FFN on devices of one node: powers of two of each, attention tensor- or
-    data-parallel, whole experts on FFN devices, or FFNs that are cut over them.
+def afd_shapes(
+    model: str,
+    devices_per_node: int,
+    attentions: Sequence[int] = (1,),
+    ffns: Sequence[int] = (1,),
+    lanes: Sequence[int] = (0,),
+) -> Iterator[Shape]:
+    """Attention and FFN apart: instances of powers of two devices of one node, so many of each,
+    whose batches have so many lanes.
+
+    Attention is tensor- or data-parallel; whole experts are on FFN devices, or FFNs are cut over
+    them. What one node cannot hold has attention and FFN on nodes of their own; tensor-parallel
+    attention also shares its rows out there, so that each crosses the network cards once.
     """
     from llmsim.model import load_model
 
     experts = load_model(model).num_experts
     sizes = [1 << i for i in range(devices_per_node.bit_length())]
-    for attention in sizes:
-        for ffn in sizes:
-            if attention + ffn > devices_per_node:
-                continue
-            for dp in dict.fromkeys((1, attention)):
-                yield Shape(attention, ep=ffn if experts else 1, dp=dp, ffn=ffn)
+    for attention, ffn in itertools.product(sizes, sizes):
+        for many, others, cut in itertools.product(attentions, ffns, lanes):
+            shape = Shape(attention, 1, ffn if experts else 1, 1, ffn, many, others, lanes=cut)
+            yield shape
+            if attention > 1:
+                yield replace(shape, dp=attention)
+                if shape.devices > devices_per_node:
+                    yield replace(shape, sequence_parallel=True)
+
+
+def afd_over_nodes(model: str, devices_per_node: int) -> Iterator[Shape]:
+    """Attention and FFN on whole nodes of their own, as many as NODES_OF_ROLES."""
+    for attentions, ffns in NODES_OF_ROLES:
+        for shape in afd_shapes(model, devices_per_node, (attentions,), (ffns,)):
+            whole = shape.tp == shape.ffn == devices_per_node
+            if whole and (shape.dp > 1 or shape.sequence_parallel):
+                yield shape
 
 
 def units(
@@ -77,7 +102,8 @@ def units(
 
 def _afd_units(model: str, device: str, devices_per_node: int) -> Iterator[tuple[Plan, str]]:
     whole = [one for one in shapes(model, devices_per_node, (1,)) if one.dp == 1]
-    apart = list(afd_shapes(model, devices_per_node))
+    inside = [one for one in afd_shapes(model, devices_per_node) if one.devices <= devices_per_node]
+    apart = [*inside, *afd_over_nodes(model, devices_per_node)]
     for shape in apart:
         yield Plan(model, device, (Pool(shape, 1),), (), devices_per_node), "both"
     for prefill in whole:

@@ -99,6 +99,10 @@ CASES = {
         ),
         "with drafts",
     ),
+    "rows shared out by the FFN alone": (
+        (attention(MODEL, 2), ffn(MODEL, 1, 2, enable_sequence_parallelism=True)),
+        "is true, but false of the attention instances",
+    ),
     "context parallelism": (pair(decode_context_parallel_size=2), "with context parallelism"),
     "weights elsewhere": (pair(placement={"blocks": []}), "outside of the devices"),
     "too large for the FFN's devices": (

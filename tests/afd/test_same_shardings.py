@@ -9,8 +9,6 @@ import pytest
 from afd.clusters import attention, cluster, ffn, written
 
 import llmsim
-from llmsim import _native
-from llmsim.lowering.afd import domain, ports
 
 MOE, DENSE = "Qwen/Qwen3-30B-A3B", "meta-llama/Llama-3.1-8B"
 SHARDINGS = [
@@ -26,13 +24,7 @@ SHARDINGS = [
 """Model, ranks of the attention (tensor, data), and of the FFN (tensor, expert)."""
 
 
-@pytest.fixture
-def no_ways(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing takes time between attention and FFN."""
-    nothing = _native.PortBytes(_native.Feature.TOKENS, 0)
-    hop = _native.M2nHop(nothing, nothing, nothing, nothing)
-    monkeypatch.setattr(domain, "hops_of", lambda *_: [hop, hop])
-    monkeypatch.setattr(domain, "way_between", lambda *_: ports.Way(1, 1, 0))
+NAMES = ["arrival_ps", "first_token_ps", "finish_ps", "itl_ps"]
 
 
 @pytest.mark.usefixtures("no_ways")
@@ -51,5 +43,54 @@ def test_equal_to_one_set_of_devices(tmp_path: Path, sharding: tuple[Any, ...]) 
         llmsim.run(written(tmp_path, cluster(*instances)), trace)
         for instances in ([together], apart)
     )
-    names = ["arrival_ps", "first_token_ps", "finish_ps", "itl_ps"]
-    assert first.requests[names].equals(second.requests[names])
+    assert first.requests[NAMES].equals(second.requests[NAMES])
+
+
+@pytest.mark.usefixtures("no_ways")
+def test_rows_that_stay_shared_out_are_sequence_parallelism(tmp_path: Path) -> None:
+    """The FFN's ranks gather and scatter the rows that tensor-parallel ones do beside attention.
+
+    Without CUDA graphs, as each of the FFN's ranks pads its own rows to a captured size, and with
+    hosts that launch kernels in no time, as each side has one.
+    """
+    shared_out = {"enable_sequence_parallelism": True}
+    together = {"model_name": DENSE, "hardware": "H100", "tp_size": 4, **shared_out}
+    apart = [attention(DENSE, 4, afd_micro_batches=1, **shared_out), ffn(DENSE, 4)]
+    trace = "synthetic:n=4,rate=1e6,input=64,output=20"
+    first, second = (
+        llmsim.run(
+            written(tmp_path, cluster(*instances, engine={"launch_ns": 0})),
+            trace,
+            enforce_eager=True,
+        )
+        for instances in ([together], apart)
+    )
+    assert first.requests[NAMES].equals(second.requests[NAMES])
+
+
+@pytest.mark.parametrize(
+    ("model", "ffn_tp", "ffn_ep", "dispatch", "fewer"),
+    [(DENSE, 4, 1, "dense", 4), (DENSE, 2, 1, "dense", 3), (MOE, 1, 4, "dense", 4)],
+)
+def test_shared_out_rows_cross_once(
+    tmp_path: Path, model: str, ffn_tp: int, ffn_ep: int, dispatch: str, fewer: int
+) -> None:
+    """There, a row goes to as many ranks as hold it together with others of their FFN instance, and
+    back to the four of attention; shared out, it goes to one of them and back to one.
+    """
+    moved = []
+    for shared_out in (False, True):
+        keys = {"afd_micro_batches": 1, "afd_dispatch": dispatch}
+        sides = [
+            attention(model, 4, enable_sequence_parallelism=shared_out, **keys),
+            ffn(model, ffn_tp, ffn_ep),
+        ]
+        fields = cluster(*sides)
+        result = llmsim.run(
+            written(tmp_path, fields),
+            "synthetic:n=1,rate=1,input=64,output=1",
+            enforce_eager=True,
+            async_scheduling=False,
+        )
+        moved.append(result.summary["afd"][0]["m2n_bytes"])
+    assert moved[0] == fewer * moved[1]

@@ -51,6 +51,7 @@ def _afd_group(cluster: Cluster, members: list[Placed], groups: list[Group]) -> 
         _require_counterpart(cluster, members, name, other)
         _require_alike(cluster, [one for one in members if one[1].pd_type == name])
     _require_one_model_and_depth(cluster, members)
+    _require_one_split_of_rows(cluster, members)
     for one in members:
         _refuse_what_does_not_run_yet(cluster, one)
     lanes, dispatch = (_common(cluster, members, key) for key in DEFAULTS)
@@ -63,7 +64,7 @@ def _afd_group(cluster: Cluster, members: list[Placed], groups: list[Group]) -> 
     role = AfdRole(
         members[0][1].afd_group or "", "attention", lanes, dispatch,
         tuple(group.index for group in attention), tuple(group.index for group in ffn),
-        attention[0].tp,
+        1 if attention[0].engine.enable_sequence_parallelism else attention[0].tp,
     )  # fmt: skip
     return [
         *(replace(group, pd_type="decode" if prompts else None, afd=role) for group in attention),
@@ -117,6 +118,23 @@ def _require_one_model_and_depth(cluster: Cluster, members: list[Placed]) -> Non
             )
 
 
+def _require_one_split_of_rows(cluster: Cluster, members: list[Placed]) -> None:
+    """FFN ranks have rows of their own where the attention's have: their own option says nothing.
+
+    Raises InputError where FFN instances have it alone.
+    """
+    attention = next(own[0].engine for _, one, own in members if one.pd_type == "attention")
+    for location, one, own in members:
+        shared_out = own[0].engine.enable_sequence_parallelism
+        if one.pd_type == "ffn" and shared_out and not attention.enable_sequence_parallelism:
+            key = own[0].engine.origin.get("enable_sequence_parallelism", "its engine options")
+            raise InputError(
+                f"{cluster.position(location)}: enable_sequence_parallelism ({key}) is true, but "
+                f'false of the attention instances of the afd_group "{one.afd_group}", which share '
+                "their rows out; set it true there"
+            )
+
+
 def _common(cluster: Cluster, members: list[Placed], key: str) -> Any:
     given = [(location, getattr(one, key)) for location, one, _ in members]
     given = [(location, value) for location, value in given if value is not None]
@@ -140,12 +158,6 @@ def _refuse_what_does_not_run_yet(cluster: Cluster, member: Placed) -> None:
             engine.decode_context_parallel_size > 1,
             "context parallelism",
             "1",
-        ),
-        (
-            "enable_sequence_parallelism",
-            engine.enable_sequence_parallelism,
-            "sequence parallelism",
-            "false",
         ),
     )
     for key, found, what, remedy in reasons:

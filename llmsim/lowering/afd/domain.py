@@ -7,7 +7,7 @@ from llmsim.config import Deployment
 from llmsim.config.deployment import AfdRole
 from llmsim.lowering.afd.layers import native_bands
 from llmsim.lowering.afd.layout import columns_of
-from llmsim.lowering.afd.ports import way_between
+from llmsim.lowering.afd.ports import RowPort, way_between
 from llmsim.lowering.afd.transfers import hops_of
 from llmsim.lowering.network.topology import Routes
 from llmsim.lowering.types import LoweredGroup
@@ -20,11 +20,15 @@ def roles_of(deployment: Deployment) -> list[AfdRole]:
 
 
 def afd_config(
-    deployment: Deployment, groups: Sequence[LoweredGroup], role: AfdRole, routes: Routes | None
+    deployment: Deployment,
+    groups: Sequence[LoweredGroup],
+    role: AfdRole,
+    ports: Sequence[RowPort],
+    routes: Routes | None,
 ) -> "_native.AfdConfig":
-    """The core's description of how the groups of a role run a step."""
+    """The core's description of how the groups of a role run a step; rows take the `ports`."""
     attention, ffn = groups[role.attention[0]], groups[role.ffn[0]]
-    way = way_between(deployment, role, routes)
+    way = way_between(deployment, role, ports, routes)
     return _native.AfdConfig(
         attention_members=len(role.attention),
         lanes=role.lanes,

@@ -1,8 +1,9 @@
 """Layouts of attention and FFN groups.
 
 Rows come to an FFN group as the attention's ranks leave them: on columns of ranks that hold the
-same rows, as many as an attention group has. What its ranks then exchange among themselves is what
-they would if the attention ran beside them.
+same rows, as many as in an attention group. What its ranks then exchange among themselves is what
+they would if the attention ran beside them. With sequence parallelism each attention rank holds
+rows of its own, and so does each FFN rank.
 """
 
 from dataclasses import replace
@@ -26,6 +27,7 @@ def afd_layout(group: Group, model: ModelConfig, stages: tuple[int, ...]) -> Lay
     layout = Layout(
         group.tp,
         stage_layers=stages,
+        sequence_parallel=role.domain == "attention" and group.engine.enable_sequence_parallelism,
         exchange=group.engine.all2all_backend,
         domain=_domain(role),
         routed_rows=role.dispatch == "routed" and model.num_moe_layers > 0,
@@ -46,14 +48,14 @@ def _ffn_layout(group: Group, role: AfdRole, model: ModelConfig, layout: Layout)
             f"has {ranks} devices in each stage"
         )
     if model.num_experts:
-        same_rows = gcd(role.attention_tp, ranks)
+        same_rows = gcd(role.row_copies, ranks)
         columns = ranks // same_rows
         redundant = group.engine.num_redundant_experts
         return replace(
             layout, tp=same_rows, ep=spread, dp=columns, redundant_experts=redundant,
             shared_ffn=columns > 1 and spread == 1,
         )  # fmt: skip
-    same_rows = gcd(role.attention_tp, cut)
+    same_rows = gcd(role.row_copies, cut)
     columns = cut // same_rows
     return replace(layout, tp=same_rows, dp=columns, shared_ffn=columns > 1)
 

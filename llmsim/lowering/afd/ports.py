@@ -70,16 +70,18 @@ def row_ports(deployment: Deployment, role: AfdRole, routes: Routes | None) -> l
     return found
 
 
-def way_between(deployment: Deployment, role: AfdRole, routes: Routes | None) -> Way:
-    """The slowest way. Without a topology, between nodes where any attention group is on another
-    node than an FFN group; on one, as if all devices of a side sent at the same time.
+def way_between(
+    deployment: Deployment, role: AfdRole, ports: Sequence[RowPort], routes: Routes | None
+) -> Way:
+    """The slowest way of the rows on a role's ports. Without a topology, between nodes where any
+    attention group is on another node than an FFN group; on one, as if all devices of a side sent
+    at the same time.
     """
     if routes is None:
         dimension = BETWEEN_NODES if spans_nodes(deployment, role) else BETWEEN_GROUPS
         link = deployment.link
         rate = link.bandwidth_bytes_per_s[min(dimension, len(link.bandwidth_bytes_per_s) - 1)]
         return Way(rate, rate, link.latency_of(dimension))
-    ports = row_ports(deployment, role, routes)
     attends = len(role.attention)
     attention = _slowest([port for port in ports if port.member < attends], routes)
     ffn = _slowest([port for port in ports if port.member >= attends], routes)

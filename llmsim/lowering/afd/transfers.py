@@ -12,8 +12,8 @@ def hops_of(attention: LoweredGroup, ffn: LoweredGroup) -> "list[_native.M2nHop]
     """Of a dense layer, and of a mixture of experts.
 
     Dense rows travel once to each rank of their column, from one of the ranks that hold them, and
-    back from one of the column to each rank of the attention group. Routed rows travel to each rank
-    that has an expert of the token, from one of the ranks that hold them, and back to all of them.
+    back from one of the column to each rank that holds them. Routed rows travel to each rank that
+    has an expert of the token, from one of the ranks that hold them, and back to all of them.
     """
     size = attention.model.hidden_size * int(dtype_bytes(attention.dtypes.activation))
     dense = _dense(attention.layout, ffn.layout, size)
@@ -23,13 +23,18 @@ def hops_of(attention: LoweredGroup, ffn: LoweredGroup) -> "list[_native.M2nHop]
     return [dense, _routed(attention, ffn, routed[0])]
 
 
+def _copies(attention: Layout) -> int:
+    """Ranks of an attention group that hold the same rows."""
+    return 1 if attention.sequence_parallel else attention.tp
+
+
 def _dense(attention: Layout, ffn: Layout, row: int) -> "_native.M2nHop":
-    tokens = FEATURES["tokens"]
+    tokens, copies = FEATURES["tokens"], _copies(attention)
     return _native.M2nHop(
         attention_out=_native.PortBytes(tokens, row * ffn.tp, attention.tp),
         ffn_in=_native.PortBytes(tokens, row),
-        ffn_out=_native.PortBytes(tokens, row * attention.tp, ffn.tp),
-        attention_in=_native.PortBytes(tokens, row),
+        ffn_out=_native.PortBytes(tokens, row * copies, ffn.tp),
+        attention_in=_native.PortBytes(tokens, row * copies, attention.tp),
     )
 
 
@@ -41,12 +46,12 @@ def _routed(attention: LoweredGroup, ffn: LoweredGroup, moe: Moe) -> "_native.M2
     there = round(rows * dispatched(moe, low_latency, size).row_bytes)
     back = round(rows * combined(moe, low_latency, size).row_bytes)
     tokens, gathered = FEATURES["tokens"], FEATURES["gathered"]
-    ranks, senders = layout.expert_ranks, attention.layout.tp
+    ranks, senders, copies = layout.expert_ranks, attention.layout.tp, _copies(attention.layout)
     return _native.M2nHop(
         attention_out=_native.PortBytes(tokens, there, senders),
         ffn_in=_native.PortBytes(gathered, there, ranks),
-        ffn_out=_native.PortBytes(gathered, back * senders, ranks),
-        attention_in=_native.PortBytes(tokens, back),
+        ffn_out=_native.PortBytes(gathered, back * copies, ranks),
+        attention_in=_native.PortBytes(tokens, back * copies, senders),
     )
 
 

@@ -17,6 +17,7 @@ from llmsim.lowering.afd.ports import spans_nodes
 from llmsim.lowering.energy.drafter import draft_bytes, draft_tables
 from llmsim.lowering.energy.prices import LOOSE, listed_price, price_of
 from llmsim.lowering.program import Placed
+from llmsim.model import Attention, Operator
 from llmsim.power import (
     Copied,
     CostPlan,
@@ -192,7 +193,7 @@ def accounting(
         for group, place in zip(groups, deployment.groups, strict=True):
             if id(group.program) not in tables:
                 tables[id(group.program)] = traffic_table(
-                    group.operators,
+                    run_by(group),
                     group.layout.tp,
                     _copies(group),
                     members=place.dp,
@@ -221,6 +222,12 @@ def accounting(
         part_power,
         tuple(_row_ports(deployment, group) for group in deployment.groups),
     )
+
+
+def run_by(group: "LoweredGroup") -> tuple[Operator, ...]:
+    """The operators that a group runs: the attention of an FFN group's program never does."""
+    attends = group.layout.domain != "ffn"
+    return tuple(op for op in group.operators if attends or not isinstance(op, Attention))
 
 
 def _power_plan(
@@ -317,7 +324,7 @@ def known_energy(
         else:
             continue
         device_ps += took_ps
-    ranks = group.layout.stage_ranks
+    ranks = group.layout.stage_ranks * group.layout.own_members
     return {"known_aj": energy_aj * ranks, "known_device_ps": device_ps * ranks}
 
 

@@ -80,7 +80,7 @@ def _attention(make: OperatorFactory) -> list[Operator]:
         program += make.all_reduce(mixers)
     program += _post_norm(make, mixers)
     if model.norms_per_layer > 1:
-        program += make.norms(ffns)
+        program += make.norms(ffns, feeds_ffn=True)
     return program
 
 

@@ -2,6 +2,7 @@
 operators.py).
 """
 
+from dataclasses import replace
 from typing import Literal
 
 from llmsim.model.dtypes import dtype_bytes, short_dtype
@@ -52,9 +53,10 @@ class OperatorFactory:
             return size
         return size + -(-(-(-n // block[0]) * -(-k // block[1]) * stored.scale_bits) // 8)
 
-    def norms(self, repeat: int) -> list[Operator]:
+    def norms(self, repeat: int, *, feeds_ffn: bool = False) -> list[Operator]:
         """The pre-block norm, repeated `layers` times; empty if `layers` is 0."""
-        return [self.norm("layernorm", "layer", repeat)] if repeat else []
+        norm = replace(self.norm("layernorm", "layer", repeat), feeds_ffn=feeds_ffn)
+        return [norm] if repeat else []
 
     def norm(self, name: str, part: str, repeat: int) -> ResidualNorm:
         """RMSNorm or LayerNorm of the hidden state, with the residual added."""

@@ -3,7 +3,8 @@
 An all-reduce of a row-parallel layer's output, or of the embedding, becomes a reduce-scatter of
 tokens; the norms that follow see each rank's share of them; an all-gather brings all tokens to the
 next column-parallel layer. Between pipeline stages hidden states stay shared out, so that the next
-stage need not gather before its first norm.
+stage need not gather before its first norm. So they do on their way to an FFN on devices of its own
+and back.
 """
 
 from collections.abc import Iterable
@@ -16,6 +17,7 @@ from llmsim.model.operator import Collective, Operator, ResidualNorm, collective
 def with_sequence_parallelism(program: Iterable[Operator], layout: Layout) -> tuple[Operator, ...]:
     """The program with reduce-scatters and all-gathers in place of the all-reduces."""
     out: list[Operator] = []
+    apart = layout.domain == "attention"
     for op in program:
         match op:
             case Collective(sums_hidden=True):
@@ -23,8 +25,10 @@ def with_sequence_parallelism(program: Iterable[Operator], layout: Layout) -> tu
                 out.append(replace(shares, sums_hidden=False))
             case ResidualNorm():
                 out.append(replace(op, units=(1, layout.tp)))
-                if op.feeds_projection:
+                if op.feeds_projection and not (apart and op.feeds_ffn):
                     out.append(_gather_behind(op))
+            case Operator(block="router") if apart:
+                out.append(replace(op, units=(1, layout.tp)))
             case _:
                 out.append(op)
     return tuple(out)

@@ -14,9 +14,9 @@ BOOTSTRAP_PORT = 8998
 
 
 def placed(plan: Plan) -> Iterator[tuple[int, int, int, Pool]]:
-    """(node, first GPU on it, number, pool) of every instance."""
+    """(node, first GPU on it, number, pool) of every instance, none of which is on two nodes."""
     first: dict[int, int] = {}
-    for number, (node, pool) in enumerate(plan._placed()):
+    for number, ((node, *_), pool) in enumerate(plan._placed()):
         gpu = first.get(node, 0)
         first[node] = gpu + pool.shape.devices
         yield node, gpu, number, pool
