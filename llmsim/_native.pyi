@@ -572,7 +572,7 @@ class Drafter:
     The model that proposes drafts: its first pass, and the pass of each further one.
     """
 
-    def __init__(self, first: Program, next: Program, slots: int, parallel: bool) -> None: ...
+    def __init__(self, first: Program, next: Program, slots: int, parallel: bool, branches: int = 1) -> None: ...
 
     def expand(self, first: ExpandedConfig, next: ExpandedConfig) -> None:
         """Every rank's nodes of its passes run in the engine."""
@@ -738,6 +738,12 @@ class SchedulerConfig:
 
     @stages.setter
     def stages(self, arg: int, /) -> None: ...
+
+    @property
+    def micro_batches(self) -> int: ...
+
+    @micro_batches.setter
+    def micro_batches(self, arg: int, /) -> None: ...
 
     @property
     def tiered(self) -> bool: ...

@@ -40,7 +40,7 @@ def decode_sizes(engine: EngineArgs) -> tuple[int, ...]:
 
 def query_tokens(engine: EngineArgs) -> int:
     """Tokens of one decode: one, and the drafts that it verifies."""
-    return 1 if engine.speculation is None else 1 + engine.speculation.tokens
+    return 1 if engine.speculation is None else engine.speculation.verified
 
 
 def graph_rules(

@@ -122,6 +122,7 @@ def draft_plan(
         programs[1][0],
         int(speculation.method == "draft_model"),
         speculation.parallel,
+        speculation.branches,
     )
     passes = tuple(tuple(one.cost for one in each) for each in placed)
     if exact:

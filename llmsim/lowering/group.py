@@ -50,7 +50,7 @@ from llmsim.lowering.offload.host_memory import located
 from llmsim.lowering.offload.host_operators import with_host_costs
 from llmsim.lowering.offload.plan import OffloadPlan, complete, local_reads, offload_plan
 from llmsim.lowering.offload.weight_streaming import Uneven
-from llmsim.lowering.overlap import with_overlap
+from llmsim.lowering.overlap import most_tokens, with_overlap
 from llmsim.lowering.parallel_layout import (
     batches_in_flight,
     distinct_operators,
@@ -252,7 +252,7 @@ def _asked(
     group, layout = _settled(group, deployment, model, tiers=options.tiers)
     engine = group.engine
     dtypes = resolve_dtypes(model, engine.dtype, engine.kv_cache_dtype)
-    verified = 1 if engine.speculation is None else 1 + engine.speculation.tokens
+    verified = 1 if engine.speculation is None else engine.speculation.verified
     stages = stage_operators(model, layout, dtypes)
     hardware = load_hardware(located(group.hardware, deployment.cluster_path))
     request = CostRequest(
@@ -266,7 +266,7 @@ def _asked(
             *distinct_operators(stages, model, layout, dtypes),
             *unused_attention(model, layout, dtypes),
         ),
-        max_tokens=engine.max_num_batched_tokens,
+        max_tokens=most_tokens(engine),
         max_seqs=engine.max_num_seqs * verified,
         max_model_len=engine.max_model_len or model.max_position_embeddings,
         cuda_graph_sizes=engine.cuda_graph_sizes,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from llmsim import _native
 from llmsim.config import EngineArgs, load_profile
-from llmsim.config.engine.scheduler_kinds import INSTALLED, VLLM
+from llmsim.config.engine.scheduler_kinds import INSTALLED, SGLANG, VLLM
 from llmsim.config.engine.speculative import Speculation
 from llmsim.config.engine.version_rules import kv_tables, set_rules
 from llmsim.config.errors import InputError
@@ -20,8 +20,8 @@ FREES_AT_ONCE = ("vllm-0.19",)
 fill it.
 """
 NOT_VALIDATED = Note(
-    "the scheduler sglang is not validated with roles, pipeline stages, KV tiers, decodes alone or "
-    "another order of the queue: it runs in outline there; without them its schedule is SGLang's"
+    "the scheduler sglang is not validated with roles, KV tiers, decodes alone or another order of "
+    "the queue: it runs in outline there; without them its schedule is SGLang's"
 )
 ORDERS = {
     "fcfs": _native.QueueOrder.FCFS,
@@ -76,6 +76,7 @@ def scheduler_config(
     _pace(scheduler, engine, stages)
     scheduler.kv_producer, scheduler.kv_consumer = pd_type == "prefill", pd_type == "decode"
     scheduler.stages, scheduler.tiered = stages, tiers
+    scheduler.micro_batches = in_flight if stages > 1 else 1
     scheduler.max_num_seqs = engine.max_num_seqs
     scheduler.max_num_scheduled_tokens = engine.max_num_scheduled_tokens
     scheduler.watermark_blocks = int(engine.watermark * num_blocks)
@@ -125,9 +126,8 @@ def _retention(engine: EngineArgs, tables: KvTables) -> int:
 def is_outlined(engine: EngineArgs, scheduler: "_native.SchedulerConfig") -> bool:
     """Whether the group runs SGLang's scheduler in outline, and not decision by decision."""
     role = scheduler.kv_producer or scheduler.kv_consumer or scheduler.decode_only
-    placed = scheduler.stages > 1 or scheduler.tiered
     ordered = engine.scheduling_policy != "fcfs"
-    return engine.scheduler == "sglang" and (role or placed or ordered)
+    return engine.scheduler == SGLANG and (role or scheduler.tiered or ordered)
 
 
 def speculation_config(speculation: Speculation) -> "_native.SpeculationConfig":

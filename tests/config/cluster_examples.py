@@ -77,6 +77,8 @@ def full() -> Json:
         "sglang_priority_preemption": False,
         "sglang_preemption_threshold": 2,
         "sglang_retraction_policy": "priority",
+        "sglang_eagle_topk": 2,
+        "sglang_draft_tokens": 8,
         "prefill_schedule_interval": 2,
         "long_prefill_token_threshold_adaptive": True,
         "long_prefill_token_threshold": 512,

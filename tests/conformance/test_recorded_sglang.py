@@ -37,10 +37,16 @@ def test_the_recordings_cover_what_the_scheduler_decides() -> None:
         "disable_overlap_schedule": {False, True},
         "disable_radix_cache": {False, True},
         "ends_with_stop_token": {False, True},
+        "speculative_algorithm": {None, "EAGLE", "STANDALONE"},
+        "speculative_eagle_topk": {1, 4},
+        "pp_size": {1, 3, 4},
     }.items():
         assert {case["config"][option] for case in cases} == values
     retracting = [any(step["preempted"] for step in case["steps"]) for case in cases]
     assert sum(retracting) >= 2
+    drafting = [case for case in cases if case["config"]["speculative_algorithm"] is not None]
+    assert any(step["preempted"] for case in drafting for step in case["steps"])
+    assert {case["config"]["enable_mixed_chunk"] for case in drafting} == {False, True}
     by_priority = [case for case in cases if case["config"]["enable_priority_scheduling"]]
     assert sum(any(step["preempted"] for step in case["steps"]) for case in by_priority) >= 2
 
@@ -56,6 +62,9 @@ def test_the_recordings_cover_what_the_scheduler_decides() -> None:
         ("schedule_low_priority_values_first", None),
         ("disable_priority_preemption", None),
         ("priority_scheduling_preemption_threshold", None),
+        ("pp_size", None),
+        ("speculative_algorithm", None),
+        ("speculative_num_draft_tokens", None),
     ],
 )
 def test_another_configuration_gives_other_steps(option: str, value: int | None) -> None:
@@ -63,6 +72,9 @@ def test_another_configuration_gives_other_steps(option: str, value: int | None)
     others = {
         "schedule_policy": ("lof", "fcfs"),
         "priority_scheduling_preemption_threshold": (100, 0),
+        "pp_size": (1, 2),
+        "speculative_algorithm": ("STANDALONE", "EAGLE"),
+        "speculative_num_draft_tokens": (20, 24),
     }
     differing = 0
     for path in RECORDINGS.iterdir():

@@ -313,7 +313,7 @@ def with_model_limits(args: EngineArgs, model_max_len: int, field: str) -> Engin
             origin["max_num_batched_tokens"] += ", adjusted to max_model_len"
     sizes = args.cuda_graph_sizes
     if args.is_default("cuda_graph_sizes"):
-        query = 1 if args.speculation is None else 1 + args.speculation.tokens
+        query = 1 if args.speculation is None else args.speculation.verified
         rule = load_profile(args.engine_profile).cuda_graphs
         sizes = (
             () if args.cudagraph_mode == "NONE" else rule.sizes(args.max_num_seqs, tokens, query)

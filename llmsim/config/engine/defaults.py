@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmsim.config.engine.profile import EngineProfile, load_profile, multiples, profile_names
-from llmsim.config.engine.schedulers import KINDS, VERSIONED, VLLM
+from llmsim.config.engine.schedulers import KINDS, SGLANG, VERSIONED, VLLM
+from llmsim.config.engine.sglang_drafts import with_branches
 from llmsim.config.engine.speculative import resolve_speculation
 from llmsim.config.errors import InputError
 
@@ -85,6 +86,9 @@ def settle_speculation(
         # With a second budget the slots of drafts are counted step by step.
         slots = 0 if profile.second_token_budget else speculation.slots * values["max_num_seqs"]
         _refuse_speculation(values, positions)
+        if values["scheduler"] == SGLANG:
+            slots = 0  # no budget limits its steps of decodes
+            speculation = values["speculation"] = with_branches(speculation, values, positions)
         if speculation.modules > 1 and not profile.schedules_by("reads_ahead"):
             raise InputError(
                 f"{positions['speculative_config']('speculative_config')} asks for "
@@ -227,7 +231,7 @@ def settle_frontend(
 
 def settle_graphs(values: dict[str, Any], origin: dict[str, str], profile: EngineProfile) -> None:
     tokens, speculation = values["max_num_batched_tokens"], values["speculation"]
-    query = 1 if speculation is None else 1 + speculation.tokens
+    query = 1 if speculation is None else speculation.verified
     if "cuda_graph_sizes" in values:
         sizes = tuple(sorted({size for size in values["cuda_graph_sizes"] if size <= tokens}))
     else:

@@ -380,6 +380,25 @@ class EngineOptions(Section):
         description="Chooses whom the scheduler sglang retracts when the KV cache is full: the "
         "shortest answers (length, the default), or the least important (priority).",
     )
+    sglang_eagle_topk: Annotated[
+        Annotated[int, Field(ge=1, le=64)] | None,
+        ParameterOf("sglang", "eagle_topk"),
+        OnCommandLine(int),
+    ] = Field(
+        default=None,
+        description="Sets how many tokens each step of drafting tries behind each branch, with the "
+        "scheduler sglang and a speculative_config; default "
+        f"{parameter('sglang', 'eagle_topk').default}.",
+    )
+    sglang_draft_tokens: Annotated[
+        Annotated[int, Field(ge=2, le=1 << 12)] | None,
+        ParameterOf("sglang", "draft_tokens"),
+        OnCommandLine(int),
+    ] = Field(
+        default=None,
+        description="Sets the tokens that a step of the scheduler sglang verifies for each request "
+        "where sglang_eagle_topk is above 1; else they are one more than the drafts.",
+    )
     prioritize_prefill: bool | None = Field(
         default=None, description="Fills steps with prompts alone while any prompt waits (vllm_v1)."
     )

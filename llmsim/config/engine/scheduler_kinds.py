@@ -9,6 +9,7 @@ from llmsim import _native
 
 VLLM = "vllm_v1"
 INSTALLED = "vllm"
+SGLANG = "sglang"
 
 FEATURES: Mapping[str, str] = MappingProxyType(
     {

@@ -9,14 +9,14 @@ from llmsim.config.engine.options import (
     scheduler_parameters,
 )
 from llmsim.config.engine.rankings import check_policy
-from llmsim.config.engine.scheduler_kinds import INSTALLED, KINDS, SCHEDULERS, VLLM
+from llmsim.config.engine.scheduler_kinds import INSTALLED, KINDS, SCHEDULERS, SGLANG, VLLM
 from llmsim.config.errors import InputError
 
 if TYPE_CHECKING:
     from llmsim.config.engine.args import EngineArgs
     from llmsim.config.engine.profile import EngineProfile
 
-__all__ = ["INSTALLED", "KINDS", "OWN_DEFAULTS", "SCHEDULERS", "VERSIONED", "VLLM"]
+__all__ = ["INSTALLED", "KINDS", "OWN_DEFAULTS", "SCHEDULERS", "SGLANG", "VERSIONED", "VLLM"]
 
 OWN_DEFAULTS: Mapping[str, Any] = {
     "scheduler": VLLM,
@@ -77,17 +77,17 @@ VERSIONED = (
 """Options that only some versions of the engine have: those that name them in `options`."""
 
 _OFF = (None, False, 0, 0.0)
-_ONLY_VLLM = (
+_DRAFTS = {"speculative_config"}
+_ONLY_VLLM = _DRAFTS | {
     "long_prefill_token_threshold",
     "reserve_full_isl",
     "async_scheduling",
     "prioritize_prefill",
-    "speculative_config",
     "max_num_active_seqs",
     "long_prefill_token_threshold_adaptive",
     "prefill_schedule_interval",
     "max_loras",
-)
+}
 
 Position = Callable[[str], str]
 Refuse = Callable[[str, str], InputError]
@@ -206,6 +206,7 @@ def _check_other(
         if reason is not None and option in positions and asks(values[option]):
             raise refuse(option, f"does not go with the scheduler {name}: {reason}; remove it")
     runs_ahead = "async_scheduling" not in KINDS[name].lacks  # on vLLM's core, with all its limits
-    for option in () if runs_ahead else _ONLY_VLLM:
+    only_vllm = set() if runs_ahead else _ONLY_VLLM - (_DRAFTS - KINDS[name].lacks.keys())
+    for option in sorted(only_vllm):
         if option in positions and values[option] not in _OFF:
             raise refuse(option, f"is an option of the scheduler {VLLM}, not of {name}; remove it")

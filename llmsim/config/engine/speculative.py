@@ -177,6 +177,16 @@ class Speculation:
 
     modules: int = 1
     """Of a head for multi-token prediction."""
+    branches: int = 1
+    """Tokens of each sequence in a pass of the drafter behind the first one (SGLang's
+    speculative_eagle_topk)."""
+    tree_tokens: int | None = None
+    """Tokens of a verification that has branches; None: the drafts in a row."""
+
+    @property
+    def verified(self) -> int:
+        """Tokens of a sequence in a step that verifies its drafts."""
+        return 1 + self.tokens if self.tree_tokens is None else self.tree_tokens
 
     @property
     def prompt_lookahead(self) -> int:

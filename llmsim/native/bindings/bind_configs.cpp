@@ -161,10 +161,10 @@ void bind_speculation(nb::module_& m) {
       .def(
           "__init__",
           [](Drafter* drafter, std::shared_ptr<Program> first, std::shared_ptr<Program> next,
-             std::int32_t slots, bool parallel) {
-            new (drafter) Drafter(std::move(first), std::move(next), slots, parallel);
+             std::int32_t slots, bool parallel, std::int32_t branches) {
+            new (drafter) Drafter(std::move(first), std::move(next), slots, parallel, branches);
           },
-          "first"_a, "next"_a, "slots"_a, "parallel"_a)
+          "first"_a, "next"_a, "slots"_a, "parallel"_a, "branches"_a = 1)
       .def(
           "expand",
           [](Drafter& drafter, std::shared_ptr<ExpandedConfig> first,
@@ -235,6 +235,7 @@ void bind_scheduler_config(nb::module_& m) {
       .def_rw("decode_interval", &SchedulerConfig::decode_interval)
       .def_rw("defer_block_free", &SchedulerConfig::defer_block_free)
       .def_rw("stages", &SchedulerConfig::stages)
+      .def_rw("micro_batches", &SchedulerConfig::micro_batches)
       .def_rw("tiered", &SchedulerConfig::tiered)
       .def_rw("disable_fast_path", &SchedulerConfig::disable_fast_path)
       .def_rw("speculation", &SchedulerConfig::speculation)

@@ -31,8 +31,8 @@ void Drafter::each_pass(const Batch& batch,
   for (std::int32_t draft = 1; draft < drafts && !parallel_; ++draft) {
     pass.clear();
     for (const Item& item : batch.items)
-      add(pass,
-          {item.request, 1, item.computed_before + item.tokens + draft - 1, item.epoch, 0, true});
+      add(pass, {item.request, branches_, item.computed_before + item.tokens + draft - 1,
+                 item.epoch, branches_ - 1, true});
     run(pass, false);
   }
 }

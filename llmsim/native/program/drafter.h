@@ -28,10 +28,14 @@ class Drafter {
  public:
   // `slots`: tokens that the first pass has beyond the step's, for each sequence (1 for a draft
   // model, whose input is not shifted). `parallel`: one pass proposes all drafts, with a slot for
-  // each.
+  // each. `branches`: tokens of each sequence in the passes behind the first one.
   Drafter(std::shared_ptr<const Program> first, std::shared_ptr<const Program> next,
-          std::int32_t slots, bool parallel)
-      : first_(std::move(first)), next_(std::move(next)), slots_(slots), parallel_(parallel) {}
+          std::int32_t slots, bool parallel, std::int32_t branches)
+      : first_(std::move(first)),
+        next_(std::move(next)),
+        slots_(slots),
+        branches_(branches),
+        parallel_(parallel) {}
 
   struct Usage {
     Program::Usage first, next;
@@ -57,7 +61,7 @@ class Drafter {
 
  private:
   std::shared_ptr<const Program> first_, next_;
-  std::int32_t slots_;
+  std::int32_t slots_, branches_;
   bool parallel_;
   std::pair<std::shared_ptr<const ExpandedConfig>, std::shared_ptr<const ExpandedConfig>> expanded_;
 };

@@ -63,6 +63,7 @@ struct SchedulerConfig {
   // its blocks back when they have ended; without a connector (no role, no tiers) at once.
   bool defer_block_free = false;
   std::int32_t stages = 1;         // of the pipeline
+  std::int32_t micro_batches = 1;  // that take turns there, with schedulers that keep them apart
   bool tiered = false;             // KV goes to pools below the device's
   bool disable_fast_path = false;  // single-token decodes run in full: same result; for tests
   QueueConfig queue;

@@ -64,7 +64,8 @@ def run_case(case: Case, make_group: MakeGroup = native_group) -> Iterator[Case]
     scheduler = scheduler_config(case)
     group = _native.GroupConfig()
     group.depth = case["resolved"]["max_concurrent_batches"]
-    program = _program(scheduler.max_num_scheduled_tokens, scheduler.max_num_seqs)
+    most = case["resolved"].get("max_step_tokens", scheduler.max_num_scheduled_tokens)
+    program = _program(most, scheduler.max_num_seqs)
     config = _native.SimulationConfig(_source(case), [make_group(group, scheduler, program)])
     simulation = _native.Simulation(config)
     while not simulation.run(EVENTS_PER_CALL):

@@ -7,7 +7,7 @@ token ids. The two loops of its scheduler are restated here, with a clock that s
 import tempfile
 from array import array
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from llmsim.scheduling.conformance.cases import (
     by_arrival,
     prompt_tokens,
 )
+from llmsim.scheduling.conformance.sglang import drafts
+from llmsim.scheduling.conformance.sglang.ours import acceptance
 from llmsim.scheduling.conformance.sglang.platform import write_model
 
 _FIRST_OUTPUT = 1_000_000_000
@@ -64,7 +66,10 @@ def server_arguments(config: Case, model: str) -> list[str]:
         "--context-length": config["context_length"],
         "--schedule-policy": config["schedule_policy"],
         "--retraction-policy": config["retraction_policy"],
+        **drafts.arguments(config, model),
     }
+    if config.get("pp_size", 1) > 1:
+        arguments["--pp-max-micro-batch-size"] = config["max_running_requests"] // config["pp_size"]
     flags = ["--skip-tokenizer-init", "--disable-cuda-graph", "--skip-server-warmup"]
     if config["enable_priority_scheduling"]:
         name = "priority_scheduling_preemption_threshold"
@@ -83,6 +88,8 @@ def their_steps(case: Case) -> Iterator[Case]:
 
     schedule_policy.CLIP_MAX_NEW_TOKENS = case["config"]["clip_max_new_tokens"]
     schedule_policy.set = _InOrder  # of the victims of one request, whose order would be anyone's
+    if case["config"].get("speculative_algorithm") is not None:
+        drafts.use_stand_in()
     with tempfile.TemporaryDirectory() as folder:
         model = write_model(Path(folder), case["config"]["context_length"])
         arguments = prepare_server_args(server_arguments(case["config"], model))
@@ -92,7 +99,8 @@ def their_steps(case: Case) -> Iterator[Case]:
         module.publish(arguments, role="scheduler", ranks=ranks)
         scheduler = module.Scheduler(arguments, ports)
     _check(scheduler, case["config"])
-    return Loop(scheduler, case).steps()
+    loop = Loop if case["config"].get("pp_size", 1) == 1 else PipelineLoop
+    return loop(scheduler, case).steps()
 
 
 def _check(scheduler: Any, config: Case) -> None:
@@ -128,7 +136,14 @@ class Loop:
         self._scheduler = scheduler
         self._requests = [case["requests"][i] for i in by_arrival(case)]
         self._index = {request["id"]: i for i, request in enumerate(self._requests)}
-        self._stops = case["config"]["ends_with_stop_token"]
+        config = case["config"]
+        self._stops = config["ends_with_stop_token"]
+        self._steps = config.get("speculative_num_steps", 0)
+        self._width = config.get("speculative_num_draft_tokens", 1)
+        self._acceptance = acceptance(case)
+        self._stages = config.get("pp_size", 1)
+        self._items: list[tuple[str, int, int]] = []
+        """Of the batch that was run last."""
         self._now = self._busy = 0
         self._arrived = 0
         self._sampled = [0] * len(self._requests)
@@ -136,7 +151,9 @@ class Loop:
         self._flights: deque[tuple[Any, Any, Case]] = deque()
         scheduler.result_queue = deque()
         scheduler.enable_skip_finishing_decode = scheduler.enable_overlap
-        scheduler.tp_worker.forward_batch_generation = self._forward
+        scheduler.model_worker.forward_batch_generation = self._forward
+        self._aborted: list[str] = []
+        scheduler.send_abort_output = lambda _, request: self._aborted.append(request.rid)
         self._queue = scheduler._add_request_to_queue
         scheduler._add_request_to_queue = self._add_to_queue
 
@@ -215,23 +232,30 @@ class Loop:
         sampling.normalize(None)
         return sampling
 
-    def _forward(self, batch: Any, forward_batch: Any = None, **_: Any) -> Any:
-        """In place of the model: the next token of every request that has computed all it knows."""
-        import torch
-        from sglang.srt.layers.logits_processor import LogitsProcessorOutput
-        from sglang.srt.managers.utils import GenerationBatchResult
-
-        tokens = []
+    def _forward(
+        self, batch: Any, forward_batch: Any = None, on_publish: Any = None, **_: Any
+    ) -> Any:
+        """In place of the model: the next tokens of all that have computed all they know."""
+        speculates = not batch.spec_algorithm.is_none()
+        self._items = _items(batch, self._width if speculates else 1)
+        if speculates and not batch.forward_mode.is_extend():
+            runs = [self._sample(request, self._accepted(request)) for request in batch.reqs]
+            return drafts.verified(batch, runs, self._width, on_publish)
         cut = batch.chunked_req if batch.forward_mode.is_extend() else None
-        for request in batch.reqs:
-            index = self._index[request.rid]
-            tokens.append(_output_token(index, self._sampled[index]))
-            self._sampled[index] += request is not cut
-        return GenerationBatchResult(
-            logits_output=LogitsProcessorOutput(next_token_logits=None),
-            next_token_ids=torch.tensor(tokens, dtype=torch.int64),
-            can_run_cuda_graph=False,
-        )
+        runs = [self._sample(request, 0, counts=request is not cut) for request in batch.reqs]
+        tokens = [token for (token,) in runs]
+        return drafts.settled(batch, tokens, on_publish) if speculates else _result(tokens)
+
+    def _accepted(self, request: Any) -> int:
+        """Drafts of a request that hold now."""
+        index, steps = self._index[request.rid], self._steps
+        return int(self._acceptance.accepted(index, self._sampled[index], steps))
+
+    def _sample(self, request: Any, accepted: int, *, counts: bool = True) -> list[int]:
+        index = self._index[request.rid]
+        first = self._sampled[index]
+        self._sampled[index] += (1 + accepted) if counts else 0
+        return [_output_token(index, first + k) for k in range(1 + accepted)]
 
     def _add_to_queue(self, request: Any, is_retracted: bool = False) -> None:
         if request.is_retracted:  # for memory, or for who is more important
@@ -241,14 +265,8 @@ class Loop:
 
     def _launch(self, batch: Any) -> Iterator[Case]:
         scheduler = self._scheduler
-        items = _items(batch)
-        tokens = sum(number for _, number, _ in items)
-        start = max(self._now, self._busy)
-        self._busy = start + STEP_PS + TOKEN_PS * tokens + SEQUENCE_PS * len(items)
-        step = {
+        step: Case = {
             "schedule_ps": self._now,
-            "end_ps": self._busy,
-            "scheduled": items,
             "running": scheduler.max_running_requests
             - scheduler.req_to_token_pool.available_size(),
             "waiting": len(scheduler.waiting_queue),
@@ -259,6 +277,13 @@ class Loop:
         result = scheduler.run_batch(batch)
         self._flights.append((batch.copy(), result, step))
         scheduler.result_queue.append((self._flights[-1][0], result))
+        tokens = sum(number for _, number, _ in self._items)
+        start = max(self._now, self._busy)
+        self._busy = start + STEP_PS + TOKEN_PS * tokens + SEQUENCE_PS * len(self._items)
+        step |= {"end_ps": self._busy, "scheduled": self._items}
+        if not batch.spec_algorithm.is_none():
+            verifies = not batch.forward_mode.is_extend()
+            step["drafts"] = {name: more - 1 for name, more, _ in self._items if verifies}
         yield step
 
     def _complete(self) -> None:
@@ -278,13 +303,79 @@ class Loop:
         return int((tokens + scheduler.tree_cache.evictable_size()) // scheduler.page_size)
 
 
-def _items(batch: Any) -> list[tuple[str, int, int]]:
-    """What each request of a batch computes, and behind how many tokens."""
+class PipelineLoop(Loop):
+    """`event_loop_pp` of SGLang on its first stage: micro-batches take turns, and each waits for
+    its own result before its next turn. Ends where SGLang aborts a request that is alone in its
+    micro-batch and finds no room beside the others.
+    """
+
+    def steps(self) -> Iterator[Case]:
+        """Runs to the end."""
+        from sglang.srt.managers.schedule_batch import ScheduleBatch
+
+        scheduler, stages, idle = self._scheduler, self._stages, 0
+        batches: list[Any] = [None] * stages
+        last: list[Any] = [None] * stages
+        running = [ScheduleBatch(reqs=[], batch_is_full=False) for _ in range(stages)]
+        while not self._drained([*running, *filter(None, last)]):
+            some_ran = False
+            for turn in range(stages):
+                scheduler.running_batch, scheduler.last_batch = running[turn], last[turn]
+                self._arrive()
+                plan = scheduler.get_next_batch_to_run(
+                    running_batch=running[turn], last_batch=last[turn]
+                )
+                if self._aborted:
+                    yield {"aborted": self._aborted}
+                    return
+                running[turn] = scheduler.running_batch = plan.running_batch
+                batches[turn] = scheduler.cur_batch_for_debug = plan.batch_to_run
+                if batches[turn]:
+                    some_ran = True
+                    yield from self._launch(batches[turn])
+                after = (turn + 1) % stages
+                if batches[after] is not None:
+                    self._complete()
+                    last[after] = batches[after]
+            idle = 0 if some_ran else idle + 1
+            if not some_ran and not self._retracted:
+                scheduler.on_idle()
+                if self._arrived < len(self._requests):
+                    self._now = max(self._now, _ps(self._requests[self._arrived]["arrival"]))
+            assert idle < 50, f"{len(scheduler.waiting_queue)} requests wait, and nothing runs"
+
+    def _drained(self, batches: Sequence[Any]) -> bool:
+        return (
+            self._arrived == len(self._requests)
+            and not self._scheduler.waiting_queue
+            and not self._flights
+            and all(request.finished() for batch in batches for request in batch.reqs)
+        )
+
+
+def _items(batch: Any, width: int) -> list[tuple[str, int, int]]:
+    """What each request computes, and behind how many tokens; a decode computes `width`."""
     if batch.forward_mode.is_extend():
         lengths = zip(batch.reqs, batch.extend_lens, batch.prefix_lens, strict=True)
         return [(request.rid, tokens, before) for request, tokens, before in lengths]
     known = batch.seq_lens_cpu.tolist()
-    return [(one.rid, 1, length - 1) for one, length in zip(batch.reqs, known, strict=True)]
+    of_decode = 0 if width > 1 else 1  # that the length counts already
+    return [
+        (one.rid, width, length - of_decode) for one, length in zip(batch.reqs, known, strict=True)
+    ]
+
+
+def _result(tokens: Sequence[int]) -> Any:
+    """The result of a batch without drafts."""
+    import torch
+    from sglang.srt.layers.logits_processor import LogitsProcessorOutput
+    from sglang.srt.managers.utils import GenerationBatchResult
+
+    return GenerationBatchResult(
+        logits_output=LogitsProcessorOutput(next_token_logits=None),
+        next_token_ids=torch.tensor(tokens, dtype=torch.int64),
+        can_run_cuda_graph=False,
+    )
 
 
 def _output_token(index: int, k: int) -> int:

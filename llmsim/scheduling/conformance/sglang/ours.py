@@ -5,7 +5,10 @@ from typing import Any
 
 from llmsim import _native
 from llmsim.config.engine.options import SGLANG_POLICIES, SGLANG_RETRACTIONS
-from llmsim.scheduling.conformance.cases import Case, run_case
+from llmsim.scheduling.conformance.cases import Case, run_case, speculation
+
+EAGLE = ("EAGLE", "EAGLE3")
+"""Algorithms whose drafter reads the token behind each of its own."""
 
 
 def native_case(case: Case) -> Case:
@@ -25,15 +28,31 @@ def native_case(case: Case) -> Case:
         "async_scheduling": not config["disable_overlap_schedule"],
         "ends_with_stop_token": config["ends_with_stop_token"],
     }
+    width = config.get("speculative_num_draft_tokens", 1)
     resolved = {
         "max_num_scheduled_tokens": max(most, config["max_running_requests"]),
-        "max_concurrent_batches": 1 if config["disable_overlap_schedule"] else 2,
+        "max_step_tokens": max(most, config["max_running_requests"] * width),
+        "max_concurrent_batches": _batches_in_flight(config),
         "reserve_full_isl": True,
         "watermark": 0.0,
-        "num_spec_tokens": 0,
+        "num_spec_tokens": config.get("speculative_num_steps", 0),
         "num_lookahead_tokens": 0,
+        "use_eagle": config.get("speculative_algorithm") in EAGLE,
     }
-    return {"config": translated, "resolved": resolved, "requests": case["requests"]}
+    drafts = {"acceptance": case["acceptance"]} if "acceptance" in case else {}
+    return {"config": translated, "resolved": resolved, "requests": case["requests"], **drafts}
+
+
+def _batches_in_flight(config: Case) -> int:
+    stages: int = config.get("pp_size", 1)
+    if stages > 1:
+        return stages
+    return 1 if config["disable_overlap_schedule"] else 2
+
+
+def acceptance(case: Case) -> "_native.Acceptance":
+    """Which drafts of a case hold."""
+    return speculation(native_case(case)).acceptance
 
 
 def our_steps(case: Case) -> Iterator[Case]:
@@ -42,6 +61,7 @@ def our_steps(case: Case) -> Iterator[Case]:
 
     def group(spec: Any, scheduler: Any, program: Any) -> Any:
         scheduler.scheduler = "sglang"
+        scheduler.stages = scheduler.micro_batches = config.get("pp_size", 1)
         scheduler.parameters = {
             "new_tokens": config["clip_max_new_tokens"],
             "max_prefill_tokens": config["max_prefill_tokens"],
@@ -52,6 +72,8 @@ def our_steps(case: Case) -> Iterator[Case]:
             "preemption": int(not config["disable_priority_preemption"]),
             "preemption_threshold": config["priority_scheduling_preemption_threshold"],
             "retraction_policy": SGLANG_RETRACTIONS.index(config["retraction_policy"]),
+            "eagle_topk": config.get("speculative_eagle_topk", 1),
+            "draft_tokens": config.get("speculative_num_draft_tokens", 0),
         }
         return _native.GroupSpec(spec, scheduler, program, record_schedule=True)
 

@@ -17,23 +17,57 @@ def random_case(seed: int, requests: int) -> Case:
     config = _options(rng)
     longest = config["context_length"]
     case: Case = {"config": config}
+    later = np.random.default_rng([seed, 29])
+    ahead = _drafts(later, case)
+    if ahead == 0 and later.random() < 0.3:
+        config |= {"pp_size": int(later.choice([2, 2, 3, 4])), "disable_overlap_schedule": True}
     by_priority = config["enable_priority_scheduling"]
-    case["requests"] = random_requests(rng, requests, longest - 8, by_priority=by_priority)
+    case["requests"] = random_requests(rng, requests, longest - 8 - ahead, by_priority=by_priority)
     if by_priority and rng.random() < 0.6:  # else who is important waits with its like
         sign = -1 if config["schedule_low_priority_values_first"] else 1
         for i, request in enumerate(case["requests"]):
             request["priority"] += sign * (i // 3)
+    for request in case["requests"] if ahead > 0 else ():
+        prompt = sum(length for _, length in request["segments"])
+        request["output_len"] = min(request["output_len"], longest - 8 - ahead - prompt)
     most = max(
         sum(length for _, length in request["segments"]) + request["output_len"]
         for request in case["requests"]
     )
     page = config["page_size"]
-    least = min(most, longest) + 3 * page + 8
+    least = min(most, longest) + 3 * page + 8 + ahead
     tokens = int(least * float(rng.choice([1, 1.2, 2, 4, 20])))
     config["max_total_tokens"] = -(-tokens // page) * page
     most_running = config["max_total_tokens"] // 2  # as SGLang bounds it
-    config["max_running_requests"] = min(config["max_running_requests"], most_running)
+    least_running = config.get("pp_size", 1)  # one of each stage
+    config["max_running_requests"] = min(
+        max(config["max_running_requests"], least_running), most_running
+    )
     return case
+
+
+def _drafts(rng: np.random.Generator, case: Case) -> int:
+    """Adds drafts to a third of the cases; returns the slots that each decode reserves.
+
+    SGLang loses slots of branches that do not fit a row of its table, which is the context length
+    and a little more: prompts and answers are shorter by what decodes reserve.
+    """
+    if rng.random() < 2 / 3:
+        return 0
+    config = case["config"]
+    steps = int(rng.choice([1, 2, 3, 5]))
+    branches = int(rng.choice([1, 1, 4])) if config["page_size"] == 1 else 1
+    tokens = 1 + steps if branches == 1 else int(rng.choice([6, 8, 16]))
+    eagle = bool(rng.random() < 0.7)
+    config |= {
+        "speculative_algorithm": "EAGLE" if eagle else "STANDALONE",
+        "speculative_num_steps": steps,
+        "speculative_eagle_topk": branches,
+        "speculative_num_draft_tokens": tokens,
+        "enable_mixed_chunk": config["enable_mixed_chunk"] and eagle,
+    }
+    case["acceptance"] = [int(share * (1 << 53)) for share in rng.random(steps)]
+    return 2 * max(steps * branches, tokens)
 
 
 def _options(rng: np.random.Generator) -> dict[str, Any]:

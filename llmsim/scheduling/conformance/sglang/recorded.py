@@ -41,6 +41,11 @@ class _Config(msgspec.Struct):
     disable_priority_preemption: bool = False
     priority_scheduling_preemption_threshold: _Priority = 10
     retraction_policy: Literal["length", "priority"] = "length"
+    pp_size: Annotated[int, Meta(ge=1, le=64)] = 1
+    speculative_algorithm: Literal["EAGLE", "EAGLE3", "STANDALONE"] | None = None
+    speculative_num_steps: Annotated[int, Meta(ge=0, le=64)] = 0
+    speculative_eagle_topk: Annotated[int, Meta(ge=1, le=64)] = 1
+    speculative_num_draft_tokens: Annotated[int, Meta(ge=1, le=1 << 12)] = 1
 
 
 class _Request(msgspec.Struct):
@@ -61,12 +66,14 @@ class _Step(msgspec.Struct):
     preempted: list[str]
     finished: list[str]
     free_blocks_after: _Count
+    drafts: dict[str, _Count] | msgspec.UnsetType = msgspec.UNSET
 
 
 class _Recorded(msgspec.Struct):
     config: _Config
     requests: Annotated[list[_Request], Meta(min_length=1)]
     steps: list[_Step]
+    acceptance: list[Annotated[int, Meta(ge=0, le=1 << 53)]] = []
     engine: str = "sglang"
 
 

@@ -51,6 +51,8 @@ def recorded_steps(case: Case) -> list[Case]:
         raise SystemExit(f"SGLang's scheduler ended with an error: {text[-2000:]}")
     steps: list[Case] = json.loads(text)
     for step in steps:
+        if "aborted" in step:
+            continue
         step["scheduled"] = [tuple(item) for item in step["scheduled"]]
     return steps
 

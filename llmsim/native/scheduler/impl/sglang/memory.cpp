@@ -6,11 +6,11 @@ namespace llmsim {
 void SglangMemory::checkpoint(RequestId request, SglangHeld& held, std::int32_t up_to) {
   if (!caching_) return;
   const auto page = static_cast<std::int32_t>(page_);
-  const std::int32_t pages = up_to / page;
+  const std::int32_t pages = keys_.whole_pages(up_to);
   std::int32_t copies = 0, none = 0;
   const RadixTree::Match end = tree_.insert(request, pages, held.kept / page, copies);
   free_ += copies;
-  const std::int32_t prompt = sequences_[request].prompt_tokens / page;
+  const std::int32_t prompt = keys_.whole_pages(sequences_[request].prompt_tokens);
   if (prompt > 0 && prompt < pages) tree_.insert(request, prompt, prompt, none);
   tree_.unlock(held.locked);
   tree_.lock(end.node);
@@ -24,6 +24,7 @@ void SglangMemory::release(SglangHeld& held) {
   held.locked = RadixTree::kRoot;
   held.row = false;
   held.slots = held.kept = held.prefix = held.end = 0;
+  held.committed = held.ahead = held.verifying = 0;
   ++rows_;
 }
 

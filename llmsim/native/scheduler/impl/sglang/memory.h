@@ -15,6 +15,8 @@ struct SglangHeld {
   std::int32_t prefix = 0;  // computed before its next chunk of a prompt
   std::int32_t end = 0;     // of its last chunk
   std::int32_t slots = 0;   // taken, those of its prefix in the tree included
+  // With drafts: tokens whose KV is known to be right, and what steps in flight add to its answer.
+  std::int32_t committed = 0, ahead = 0, verifying = 0;
   std::int32_t kept = 0;    // leading ones that belong to the tree
   std::int32_t limit = 0;   // of its answer
   std::int32_t flight = 0;  // the last batch that it was in
@@ -28,14 +30,14 @@ struct SglangHeld {
 class SglangMemory {
  public:
   SglangMemory(std::int32_t pages, std::int32_t page_size, std::int32_t rows, bool caching,
-               const SequenceTable& sequences)
+               const SequenceTable& sequences, std::int32_t lookahead)
       : page_(page_size),
         pages_(pages),
         free_(pages),
         rows_(rows),
         caching_(caching),
         sequences_(sequences),
-        keys_(page_size, sequences),
+        keys_(page_size, sequences, lookahead),
         tree_(keys_) {}
 
   std::int64_t page_size() const { return page_; }
@@ -53,7 +55,7 @@ class SglangMemory {
   std::int32_t match(RequestId request, std::int32_t tokens, SglangHeld& held) {
     held.found = RadixTree::kRoot;
     if (!caching_) return 0;
-    const RadixTree::Match match = tree_.match(request, tokens / static_cast<std::int32_t>(page_));
+    const RadixTree::Match match = tree_.match(request, keys_.whole_pages(tokens));
     held.found = match.node;
     return match.pages * static_cast<std::int32_t>(page_);
   }

@@ -29,7 +29,7 @@ std::int64_t Sglang::answer_left(RequestId request) const {
 
 double Sglang::promised() const {
   double tokens = 0;
-  for (const RequestId request : running_) tokens += promised_to(request);
+  for (const RequestId request : running()) tokens += promised_to(request);
   return tokens;
 }
 
@@ -39,26 +39,25 @@ double Sglang::promised_to(RequestId request) const {
 }
 
 bool Sglang::schedule_prompts(Ps now, Batch& batch) {
-  if (running_.empty() || preempts_) full_ = false;
-  if ((full_ || waiting_.empty()) && cut_ < 0) return false;
-  const std::int64_t places = std::min(config_.max_num_seqs - std::ssize(running_), memory_.rows());
-  if (places <= 0 && cut_ < 0 && !preempts_) {
-    full_ = true;
+  if (running().empty() || preempts_) full() = false;
+  if ((full() || waiting_.empty()) && cut_ < 0) return false;
+  if (std::min(places(), memory_.rows()) <= 0 && cut_ < 0 && !preempts_) {
+    full() = true;
     return false;
   }
   order_waiting();
-  const bool mixed = mixes_ && std::ssize(running_) < chunk_;
-  PromptBudget budget(memory_, max_prefill_tokens_, chunk_, mixed ? std::ssize(running_) : 0,
+  const bool mixed = mixes_ && std::ssize(running()) < chunk_;
+  PromptBudget budget(memory_, max_prefill_tokens_, chunk_, mixed ? std::ssize(running()) : 0,
                       promised());
   chosen_.clear();
-  last_.cut = -1;
+  last().cut = -1;
   if (cut_ >= 0) go_on(budget);
   admit_waiting(budget);
   for (const RequestId request : victims_) enter_queue(request);
   victims_.clear();
   if (chosen_.empty()) return false;
   form_prompts(now, batch);
-  if (mixed && !running_.empty()) mix_decodes(batch);
+  if (mixed && !running().empty()) mix_decodes(batch);
   return true;
 }
 
@@ -83,13 +82,12 @@ void Sglang::admit_waiting(PromptBudget& budget) {
     if (budget.state() == PromptBudget::State::kFull) break;
     std::int64_t rows = memory_.rows();
     for (const RequestId request : chosen_) rows += held_[at(request)].row;
-    const std::int64_t places = std::min(config_.max_num_seqs - std::ssize(running_), rows);
-    if (std::ssize(chosen_) >= places) full_ = true;
-    if (full_ && (!preempts_ || !preempt_for(waiting_[admitted], budget))) break;
+    if (std::ssize(chosen_) >= std::min(places(), rows)) full() = true;
+    if (full() && (!preempts_ || !preempt_for(waiting_[admitted], budget))) break;
     const std::size_t before = chosen_.size();
     const PromptBudget::State state = admit(waiting_[admitted], budget);
     if (state == PromptBudget::State::kGoesOn) continue;
-    if (state == PromptBudget::State::kNoMemory) full_ = !chosen_.empty() || !running_.empty();
+    if (state == PromptBudget::State::kNoMemory) full() = !chosen_.empty() || !running().empty();
     admitted += chosen_.size() - before;
     break;
   }
@@ -103,13 +101,13 @@ bool Sglang::preempt_for(RequestId request, PromptBudget& budget) {
   const std::vector<RequestId> victims =
       victims_for(request, static_cast<double>(tokens) - budget.left());
   if (victims.empty()) return false;
-  std::int64_t left = std::ssize(running_);
-  for (const RequestId running : running_) {
+  std::int64_t left = std::ssize(running());
+  for (const RequestId running : running()) {
     if (std::ranges::find(victims, running) == victims.end()) continue;
     budget.forgo(promised_to(running));
     give_up(running, --left);
   }
-  std::erase_if(running_, [this](RequestId running) { return !held_[at(running)].row; });
+  std::erase_if(running(), [this](RequestId running) { return !held_[at(running)].row; });
   victims_.insert(victims_.end(), victims.begin(), victims.end());
   return true;
 }
@@ -117,7 +115,7 @@ bool Sglang::preempt_for(RequestId request, PromptBudget& budget) {
 // Whoever is less important by more than the threshold, as far as it takes; nobody where that is
 // not enough.
 std::vector<RequestId> Sglang::victims_for(RequestId request, double tokens) const {
-  std::vector<RequestId> victims = running_;
+  std::vector<RequestId> victims = running();
   std::ranges::sort(victims, std::greater<>(), [this](RequestId running) {
     return std::pair(rank(running), held_[at(running)].entry);
   });
@@ -179,7 +177,7 @@ bool Sglang::fits_to_their_ends(RequestId request, const PromptBudget& budget) {
   const End own = end_of(request);
   if (ends_.empty()) {
     if (own.left > 0) ends_.push_back(own);
-    for (const auto* list : {&running_, &chosen_})
+    for (const auto* list : {&running(), &chosen_})
       for (const RequestId one : *list)
         if (end_of(one).left > 0) ends_.push_back(end_of(one));
     std::ranges::stable_sort(ends_, shorter);
@@ -238,20 +236,22 @@ void Sglang::form_prompts(Ps now, Batch& batch) {
   for (const RequestId request : chosen_) {
     SglangHeld& held = held_[at(request)];
     memory_.grow(held, held.end);
-    run(request, held.prefix, held.end - held.prefix, held.end == known(request), batch);
+    held.committed = held.end;
+    const bool emits = held.end == known(request);
+    run({request, held.end - held.prefix, held.prefix, sequences_[request].epoch, 0, emits}, batch);
   }
   if (memory_.available() < 0) throw std::runtime_error("a prompt finds no room in the KV cache");
-  last_.requests = chosen_;
-  last_.cut = cut_;
+  last().requests = chosen_;
+  last().cut = cut_;
 }
 
 // Decodes join the step where there is room for them; else they wait for the next one.
 void Sglang::mix_decodes(Batch& batch) {
-  if (leave_out_ending()) full_ = false;
-  if (running_.empty() || !decodes_fit(running_)) return;
-  form_decodes(batch);
-  last_.requests.insert(last_.requests.end(), running_.begin(), running_.end());
-  running_.clear();
+  if (leave_out_ending()) full() = false;
+  if (running().empty() || !decodes_fit(running())) return;
+  form_decodes(batch, Decode::kPlain);
+  last().requests.insert(last().requests.end(), running().begin(), running().end());
+  running().clear();
 }
 
 // ---- The waiting queue.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 #include "scheduler/bookkeeping.h"
 #include "scheduler/impl/sglang/outline.h"
@@ -18,9 +19,13 @@ SchedulerKind kind() {
                                       Sglang::kPolicy,        Sglang::kOverlap,
                                       Sglang::kPriorities,    Sglang::kLowFirst,
                                       Sglang::kPreemption,    Sglang::kThreshold,
-                                      Sglang::kRetraction};
+                                      Sglang::kRetraction,    SglangDrafts::kTopk,
+                                      SglangDrafts::kTokens};
   SchedulerKind kind = kind_of<SglangOutline>("sglang");
   kind.params = kParams;
+  std::erase_if(kind.lacks, [](const Lack& lack) {
+    return std::string_view(lack.feature) == "speculative_config";
+  });
   kind.make = [](const SchedulerConfig& config, SequenceTable& sequences,
                  RequestLog& log) -> std::unique_ptr<Scheduler> {
     if (Sglang::runs(config)) return std::make_unique<Sglang>(config, sequences, log);
@@ -31,6 +36,12 @@ SchedulerKind kind() {
 
 const RegisterScheduler kSglang(kind());
 
+// Tokens behind a page that its drafter has read: EAGLE's and MTP's see each token with the next
+// one.
+std::int32_t reads_ahead(const SchedulerConfig& config) {
+  return config.speculation.on() && (config.kv.drops_last_hit || config.kv.key_lookahead > 0);
+}
+
 }  // namespace
 
 bool Sglang::runs(const SchedulerConfig& config) {
@@ -39,16 +50,18 @@ bool Sglang::runs(const SchedulerConfig& config) {
   const bool other_cache = !config.kv.tables.plain() || config.kv.eviction != nullptr;
   const bool whole_pages = config.max_num_scheduled_tokens >= config.kv.block_size;
   return whole_pages && !plays_role && !ordered && !other_cache && !config.victim &&
-         !config.tiered && config.stages == 1;
+         !config.tiered && !(config.stages > 1 && config.speculation.on());
 }
 
 Sglang::Sglang(const SchedulerConfig& config, SequenceTable& sequences, RequestLog& log)
     : config_(config),
       sequences_(sequences),
       log_(log),
+      drafts_(config),
       memory_(config.kv.num_blocks - 1, config.kv.block_size, config.max_num_seqs,
-              config.kv.prefix_caching, sequences),
+              config.kv.prefix_caching, sequences, reads_ahead(config)),
       held_(sequences.size()),
+      micro_batches_(static_cast<std::size_t>(std::max(config.stages, config.micro_batches))),
       chunk_(config.chunked_prefill
                  ? config.max_num_scheduled_tokens / config.kv.block_size * config.kv.block_size
                  : PromptBudget::kNoChunk),
@@ -58,12 +71,15 @@ Sglang::Sglang(const SchedulerConfig& config, SequenceTable& sequences, RequestL
       preempts_(priorities_ && value_of(kPreemption, config.parameters) != 0),
       retracts_by_priority_(priorities_ && value_of(kRetraction, config.parameters) != 0),
       policy_(static_cast<Policy>(value_of(kPolicy, config.parameters))),
+      most_running_(std::max(1, config.max_num_seqs / config.stages)),
       new_tokens_(value_of(kNewTokens, config.parameters)),
       max_prefill_tokens_(value_of(kPrefillTokens, config.parameters)),
       threshold_(value_of(kThreshold, config.parameters)),
       ratio_(kFirstRatio),
       least_ratio_(kFirstRatio * kLeastShare),
-      decay_((kFirstRatio - least_ratio_) / static_cast<double>(kDecaySteps)) {}
+      decay_((kFirstRatio - least_ratio_) / static_cast<double>(kDecaySteps)) {
+  if (drafts_.on()) log_.drafts.resize(sequences.size());
+}
 
 // Tokens of a prompt and its answer, as SGLang bounds them.
 std::int32_t Sglang::max_request_tokens() const {
@@ -100,6 +116,11 @@ Limits Sglang::limits() const {
           .longest_prompt = max_request_tokens() - 6};
 }
 
+std::int64_t Sglang::most_blocks(std::int64_t slots) const {
+  const std::int64_t admitted = Scheduler::most_blocks(slots + 1) + 2;
+  return std::max(admitted, Scheduler::most_blocks(slots - 1 + drafts_.reserve()));
+}
+
 Gauges Sglang::gauges() const {
   const std::int64_t page = memory_.page_size();
   const auto free = static_cast<std::int32_t>(memory_.available() / page);
@@ -118,16 +139,19 @@ bool Sglang::pool_consistent() const {
 
 void Sglang::schedule(Ps now, Batch& batch) {
   batch.clear();
-  if (flights_.size() == kMostFlights) return;
+  if (std::ssize(flights_) == most_flights()) return;
+  if (staged()) turn_ = (turn_ + 1) % micro_batches_.size();
   ++batches_;
   if (idle_ && now > last_output_) ratio_ = kFirstRatio;
   idle_ = false;
   merge_last();
-  last_.prompts = schedule_prompts(now, batch);
-  if (!last_.prompts && !running_.empty()) schedule_decodes(batch);
-  for (const Item& item : batch.items) batch.features.add(item.tokens, item.computed_before);
+  last().prompts = schedule_prompts(now, batch);
+  if (!last().prompts && !running().empty()) schedule_decodes(batch);
+  for (const Item& item : batch.items) batch.features.add(item);
+  // The drafter reads prompts behind them, and drafts ahead of verifications.
+  if (drafts_.on() && !batch.empty()) batch.drafts_after = last().prompts ? 1 : drafts_.steps();
   if (!batch.empty()) {
-    flights_.push_back({batches_, last_.prompts ? chosen_.size() : 0});
+    flights_.push_back({batches_, last().prompts ? chosen_.size() : 0});
     batch.preempted.swap(preempted_);
   }
   const Gauges now_held = gauges();
@@ -148,27 +172,46 @@ void Sglang::merge_last() {
     if (held.end > held.prefix) memory_.checkpoint(cut_, held, held.end);
     held.prefix = held.end;
   }
-  if (last_.prompts) {
-    if (drop_ended(last_.requests, last_.cut)) full_ = false;
-    if (running_.empty() && !last_.requests.empty()) {
-      running_.swap(last_.requests);
-      full_ = false;
+  if (last().prompts) {
+    if (drop_ended(last().requests, last().cut)) full() = false;
+    if (running().empty() && !last().requests.empty()) {
+      running().swap(last().requests);
+      full() = false;
     } else {
-      running_.insert(running_.end(), last_.requests.begin(), last_.requests.end());
+      running().insert(running().end(), last().requests.begin(), last().requests.end());
     }
-    last_.requests.clear();
+    last().requests.clear();
   }
-  if (some_ended_ && drop_ended(running_)) full_ = false;
-  some_ended_ = false;
+  bool& some_ended = micro_batches_[turn_].some_ended;
+  if (some_ended && drop_ended(running())) full() = false;
+  some_ended = false;
 }
 
-void Sglang::run(RequestId request, std::int32_t before, std::int32_t tokens, bool emits,
-                 Batch& batch) {
-  Sequence& s = sequences_[request];
+void Sglang::run(const Item& item, Batch& batch) {
+  Sequence& s = sequences_[item.request];
+  SglangHeld& held = held_[at(item.request)];
   ++s.num_in_flight;
-  s.num_computed = before + tokens;
-  held_[at(request)].flight = batches_;
-  batch.items.push_back({request, tokens, before, s.epoch, 0, emits});
+  s.num_computed = item.computed_before + item.tokens;
+  held.flight = batches_;
+  if (item.emits) ++held.ahead;
+  batch.items.push_back(item);
+}
+
+// What the devices know when the step runs: drafts of the step before it have held or not.
+void Sglang::verify(RequestId request, Batch& batch) {
+  Sequence& s = sequences_[request];
+  SglangHeld& held = held_[at(request)];
+  const std::int32_t before = s.num_tokens + held.ahead - 1;
+  const std::int32_t emitted = s.emitted() + held.ahead;
+  const std::int32_t nth = log_.drafts.verifications[request] + held.verifying;
+  const std::int32_t held_drafts = drafts_.accepted(request, emitted, nth);
+  const std::int32_t width = drafts_.width();
+  run({request, width, before, s.epoch, width - 1, /*emits=*/true}, batch);
+  const std::int32_t missing = std::max(0, answer_limit(request) - emitted);
+  s.num_computed = before + std::min(1 + held_drafts, missing);
+  held.ahead += held_drafts;
+  ++held.verifying;
+  log_.drafts.drafted[request] += width - 1;
 }
 
 void Sglang::update(const Batch& batch, std::vector<RequestId>& finished) {
@@ -180,34 +223,71 @@ void Sglang::update(const Batch& batch, std::vector<RequestId>& finished) {
   last_output_ = log_.output_time();
 }
 
+std::int32_t Sglang::answer_limit(RequestId request) const {
+  return std::min(std::max(1, held_[at(request)].limit), sequences_.max_tokens(request));
+}
+
 void Sglang::receive(const Item& item, bool decodes, std::vector<RequestId>& finished) {
   Sequence& s = sequences_[item.request];
-  if (s.status == static_cast<std::uint8_t>(Status::kCancelled) || s.epoch != item.epoch) return;
+  if (s.status == static_cast<std::uint8_t>(Status::kCancelled)) return;
+  if (s.epoch != item.epoch) return discard_rejected(item);
   if (s.status == static_cast<std::uint8_t>(Status::kFinished)) {
     counters_.discarded_tokens += item.tokens;
     return;
   }
   --s.num_in_flight;
   if (!item.emits) return;
-  ++s.num_tokens;
-  ++counters_.generation_tokens;
-  log_.emit(item.request, 1);
+  receive_tokens(item);
   SglangHeld& held = held_[at(item.request)];
-  const std::int32_t most = std::max(1, held.limit);
-  if (s.emitted() >= std::min(most, sequences_.max_tokens(item.request)))
-    return finish(item.request, finished);
-  if (decodes) return;
+  if (s.emitted() >= answer_limit(item.request)) return finish(item.request, finished);
+  if (decodes) {
+    if (item.drafts == 0) ++held.committed;
+    return;
+  }
   memory_.checkpoint(item.request, held, held.end);
   held.prefix = held.end;
+}
+
+std::int32_t Sglang::accepted(const Item& item) const {
+  if (item.drafts == 0) return 0;
+  return drafts_.accepted(item.request, sequences_[item.request].emitted(),
+                          log_.drafts.verifications[item.request]);
+}
+
+// The request was retracted meanwhile: what held is computed again.
+void Sglang::discard_rejected(const Item& item) {
+  if (item.drafts == 0) return;
+  const std::int32_t missing = answer_limit(item.request) - sequences_[item.request].emitted();
+  counters_.discarded_tokens += item.tokens - std::min(1 + accepted(item), missing);
+}
+
+void Sglang::receive_tokens(const Item& item) {
+  Sequence& s = sequences_[item.request];
+  SglangHeld& held = held_[at(item.request)];
+  const std::int32_t drafts = accepted(item);
+  const std::int32_t count = std::min(1 + drafts, answer_limit(item.request) - s.emitted());
+  held.ahead -= 1 + drafts;
+  s.num_tokens += count;
+  counters_.generation_tokens += count;
+  if (item.drafts > 0) {
+    held.committed += 1 + drafts;
+    --held.verifying;
+    counters_.discarded_tokens += item.tokens - count;
+    counters_.speculation.add(item.drafts, drafts);
+    counters_.speculation.emitted += count;
+    log_.drafts.add(item.request, item.drafts, drafts, count);
+  }
+  log_.emit(item.request, count);
 }
 
 void Sglang::finish(RequestId request, std::vector<RequestId>& finished) {
   Sequence& s = sequences_[request];
   SglangHeld& held = held_[at(request)];
-  memory_.checkpoint(request, held, std::min(held.slots, s.num_tokens));
+  const std::int32_t written = drafts_.on() ? held.committed : held.slots;
+  memory_.checkpoint(request, held, std::min(written, s.num_tokens));
   memory_.release(held);
   s.status = static_cast<std::uint8_t>(Status::kFinished);
-  some_ended_ = true;
+  for (MicroBatch& micro : micro_batches_) micro.some_ended = true;
   ++counters_.finished;
   log_.finished(request);
   finished.push_back(request);
@@ -215,100 +295,13 @@ void Sglang::finish(RequestId request, std::vector<RequestId>& finished) {
 
 void Sglang::abort(RequestId request) {
   std::erase(waiting_, request);
-  std::erase(running_, request);
-  std::erase(last_.requests, request);
+  for (MicroBatch& micro : micro_batches_) {
+    std::erase(micro.running, request);
+    std::erase(micro.last.requests, request);
+  }
   if (cut_ == request) cut_ = -1;
   if (held_[at(request)].row) memory_.release(held_[at(request)]);
   note_cancellation(sequences_[request], counters_);
-}
-
-// ---- Steps of decodes.
-
-bool Sglang::ends_with_output_in_flight(RequestId request) const {
-  const SglangHeld& held = held_[at(request)];
-  return held.flight == flights_.front().number && sequences_[request].emitted() + 1 >= held.limit;
-}
-
-// Those whose last token is on its way decode no more.
-bool Sglang::leave_out_ending() {
-  if (flights_.empty()) return false;
-  return std::erase_if(running_, [this](RequestId request) {
-           return ends_with_output_in_flight(request);
-         }) > 0;
-}
-
-void Sglang::schedule_decodes(Batch& batch) {
-  const bool some_end = leave_out_ending();
-  if (some_end) full_ = false;
-  if (running_.empty()) {
-    full_ = false;
-    return;
-  }
-  if (decodes_fit(running_)) {
-    ratio_ = std::max(ratio_ - decay_, least_ratio_);
-  } else if (some_end) {
-    return;  // what they hold is free in a moment
-  } else {
-    retract();
-    full_ = false;
-  }
-  if (!running_.empty()) form_decodes(batch);
-}
-
-bool Sglang::decodes_fit(const std::vector<RequestId>& requests) {
-  const std::int64_t page = memory_.page_size();
-  std::int64_t pages = 0;
-  for (const RequestId request : requests) pages += held_[at(request)].slots % page == 0;
-  return memory_.make_room(pages * page);
-}
-
-// Whom to keep comes first: long answers, then short prompts.
-void Sglang::retract() {
-  std::vector<RequestId> kept = running_, retracted;
-  const auto before = [this](RequestId a, RequestId b) {
-    const Sequence &x = sequences_[a], &y = sequences_[b];
-    if (retracts_by_priority_ && rank(a) != rank(b)) return rank(a) < rank(b);
-    return std::pair(-x.emitted(), x.prompt_tokens) < std::pair(-y.emitted(), y.prompt_tokens);
-  };
-  std::ranges::stable_sort(kept, before);
-  do {
-    if (kept.size() == 1) break;
-    const RequestId request = kept.back();
-    kept.pop_back();
-    give_up(request, std::ssize(kept));
-    retracted.push_back(request);
-  } while (!decodes_fit(kept));
-  if (kept.size() == 1 && !decodes_fit(kept))
-    throw std::runtime_error("the KV cache does not hold request " + std::to_string(kept[0]) +
-                             " alone");
-  running_ = std::move(kept);
-  std::int64_t written = 0, limits = 0;
-  for (const RequestId request : running_) {
-    written += sequences_[request].emitted();
-    limits += held_[at(request)].limit;
-  }
-  const std::int64_t soon = written + kRetractDecodeSteps * std::ssize(running_);
-  ratio_ = std::min(1.0, static_cast<double>(soon) / static_cast<double>(limits + 1));
-  for (const RequestId request : retracted) enter_queue(request);
-}
-
-void Sglang::give_up(RequestId request, std::int64_t left) {
-  memory_.release(held_[at(request)]);
-  memory_.make_room(left * kRetractDecodeSteps);
-  Sequence& s = sequences_[request];
-  note_preemption(request, s, log_, counters_);
-  s.num_in_flight = 0;
-  preempted_.push_back(request);
-}
-
-void Sglang::form_decodes(Batch& batch) {
-  memory_.make_room(std::ssize(running_) * memory_.page_size());
-  for (const RequestId request : running_) {
-    SglangHeld& held = held_[at(request)];
-    const std::int32_t before = held.slots;
-    memory_.grow(held, before + 1);
-    run(request, before, 1, /*emits=*/true, batch);
-  }
 }
 
 }  // namespace llmsim

@@ -7,19 +7,28 @@
 // decode step. A decode step that does not fit retracts requests with the shortest answers, those
 // with the longest prompts first, to the end of the queue. With priorities the queue is ordered by
 // them first, and who finds the batch full takes the memory of running requests that are less
-// important by more than a threshold, the latest of the least important first.
+// important by more than a threshold, the latest of the least important first. With drafts a decode
+// verifies a fixed number of tokens, and knows the drafts that held in the step before only when
+// that has ended.
+//
+// With pipeline stages, micro-batches take turns (scheduler_pp_mixin.py): each decodes its own
+// requests and forms its next step when its last one has ended; the queue, the memory and the
+// prompt that was cut are shared.
 //
 // The schedule is compared with the real one's (docs/reference/conformance.md). Groups that play a
-// role, have several stages, tiers or a queue of another order run `SglangOutline`. Not SGLang's: a
-// request whose client gave up leaves at once, and not behind one more step; without a prefix
-// cache a request that takes the whole cache runs alone, where SGLang lets it wait for ever; and
-// several victims of one request join the queue in the order in which they were chosen, which
+// role, have tiers or a queue of another order run `SglangOutline`. Not SGLang's: a request that is
+// alone in its micro-batch and finds no room beside the others is computed again, where SGLang
+// aborts it; a request whose client gave up leaves at once, and not behind one more step; without a
+// prefix cache a request that takes the whole cache runs alone, where SGLang lets it wait for ever;
+// and several victims of one request join the queue in the order in which they were chosen, which
 // SGLang leaves open (a set).
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <vector>
 
+#include "scheduler/impl/sglang/drafts.h"
 #include "scheduler/impl/sglang/memory.h"
 #include "scheduler/impl/sglang/prompt_budget.h"
 #include "scheduler/registry.h"
@@ -61,13 +70,16 @@ class Sglang final : public Scheduler, public PrefixEvents {
   Gauges gauges() const override;
   const SchedulerCounters& counters() const override { return counters_; }
   // It preempted for somebody who then found no room.
-  bool asks_again() const override { return !preempted_.empty(); }
+  bool asks_again() const override { return !preempted_.empty() || others_run(); }
+  // Micro-batches take turns, whether there is something to run or not.
+  bool queues_empty_batches() const override { return staged(); }
+  std::int32_t max_depth() const override {
+    return staged() ? most_flights() : Scheduler::max_depth();
+  }
   Limits limits() const override;
   // SGLang cuts answers short of the end of the cache; such requests are rejected, as with other
   // schedulers.
-  std::int64_t most_blocks(std::int64_t slots) const override {
-    return Scheduler::most_blocks(slots + 1) + 2;
-  }
+  std::int64_t most_blocks(std::int64_t slots) const override;
   bool pool_consistent() const override;
   PrefixEvents* prefix_events() override { return this; }
   void log_keys(KeyLog* log) override { memory_.tree().log_keys(log); }
@@ -84,10 +96,34 @@ class Sglang final : public Scheduler, public PrefixEvents {
   struct End {
     std::int64_t left, tokens;
   };
+  // With pipeline stages, one of as many batches that take turns; else the only one. A request
+  // decodes in the batch that computed the end of its prompt.
+  struct MicroBatch {
+    std::vector<RequestId> running;
+    Planned last;
+    bool full = false, some_ended = false;
+  };
   struct Flight {
     std::int32_t number;
     std::size_t prompts;  // its leading items; the others decode
   };
+
+  std::vector<RequestId>& running() { return micro_batches_[turn_].running; }
+  const std::vector<RequestId>& running() const { return micro_batches_[turn_].running; }
+  Planned& last() { return micro_batches_[turn_].last; }
+  // Nobody else is admitted before somebody leaves.
+  bool& full() { return micro_batches_[turn_].full; }
+  // Another micro-batch, whose turn comes, has requests.
+  bool others_run() const {
+    return staged() && std::ranges::any_of(micro_batches_, [](const MicroBatch& micro) {
+             return !micro.running.empty() || !micro.last.requests.empty();
+           });
+  }
+  std::int32_t most_flights() const {
+    return staged() ? static_cast<std::int32_t>(micro_batches_.size()) : kMostFlights;
+  }
+  bool staged() const { return micro_batches_.size() > 1; }
+  std::int64_t places() const { return most_running_ - std::ssize(running()); }
 
   // Requests of the last step of prompts join those that decode.
   void merge_last();
@@ -121,17 +157,28 @@ class Sglang final : public Scheduler, public PrefixEvents {
   void enter_queue(RequestId request);
   void touch_waiting();
   // Steps of decodes.
-  bool starved() const { return running_.empty() && chosen_.empty(); }
+  // Nobody holds memory, and nobody will in this step.
+  bool starved() const { return chosen_.empty() && memory_.rows() == config_.max_num_seqs; }
   void schedule_decodes(Batch& batch);
   bool leave_out_ending();
   bool decodes_fit(const std::vector<RequestId>& requests);
   void retract();
   // Its memory is free, and so many leaves of the tree as `left` running requests soon need.
   void give_up(RequestId request, std::int64_t left);
-  void form_decodes(Batch& batch);
+  enum class Decode : std::uint8_t { kVerifies, kPlain };
+  void form_decodes(Batch& batch, Decode kind);
+  void make_room_for_decodes();
+  // Slots that it has after its next decode.
+  std::int64_t slots_to_decode(const SglangHeld& held) const;
 
-  void run(RequestId request, std::int32_t before, std::int32_t tokens, bool emits, Batch& batch);
+  void run(const Item& item, Batch& batch);
+  void verify(RequestId request, Batch& batch);
   void receive(const Item& item, bool decodes, std::vector<RequestId>& finished);
+  // The drafts that held, the token behind them, and those of both that the answer takes.
+  void receive_tokens(const Item& item);
+  void discard_rejected(const Item& item);
+  std::int32_t accepted(const Item& item) const;
+  std::int32_t answer_limit(RequestId request) const;
   void finish(RequestId request, std::vector<RequestId>& finished);
   std::int64_t clipped(std::int64_t tokens) const { return std::min(tokens, new_tokens_); }
   std::int64_t answer_left(RequestId request) const;
@@ -139,30 +186,32 @@ class Sglang final : public Scheduler, public PrefixEvents {
   std::int32_t max_request_tokens() const;
   bool ends_with_output_in_flight(RequestId request) const;
 
-  static constexpr std::size_t kMostFlights = 2;
+  static constexpr std::int32_t kMostFlights = 2;  // without stages
   static constexpr double kFirstRatio = 0.7, kLeastShare = 0.14;
   static constexpr std::int64_t kRetractDecodeSteps = 20, kDecaySteps = 600;
 
   SchedulerConfig config_;
   SequenceTable& sequences_;
   RequestLog& log_;
+  SglangDrafts drafts_;
   SglangMemory memory_;
   std::vector<SglangHeld> held_;  // by request
-  std::vector<RequestId> waiting_, running_, chosen_;
+  std::vector<MicroBatch> micro_batches_;
+  std::size_t turn_ = 0;  // whose micro-batch is formed
+  std::vector<RequestId> waiting_, chosen_;
   std::vector<RequestId> victims_;    // of this step's admission, which join the queue behind it
   std::vector<RequestId> preempted_;  // since the last step
   std::vector<End> ends_;             // of this step's admission, the soonest first
-  Planned last_;
   std::deque<Flight> flights_;
   RequestId cut_ = -1;  // the prompt that goes on in the next step
   std::int64_t chunk_;  // whole pages
-  bool mixes_, priorities_, low_first_, preempts_, retracts_by_priority_, full_ = false;
+  bool mixes_, priorities_, low_first_, preempts_, retracts_by_priority_;
   Policy policy_;
-  std::int64_t new_tokens_, max_prefill_tokens_, threshold_;
+  std::int64_t most_running_, new_tokens_, max_prefill_tokens_, threshold_;
   double ratio_, least_ratio_, decay_;
   std::int64_t touches_ = 0, entries_ = 0;
   std::int32_t batches_ = 0;
-  bool idle_ = true, some_ended_ = false;
+  bool idle_ = true;
   Ps last_output_ = -1;
   SchedulerCounters counters_;
 };

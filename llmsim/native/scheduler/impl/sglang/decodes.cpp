@@ -1,0 +1,128 @@
+// Steps of decodes: whether they fit, whom to retract, and what they take.
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+#include "scheduler/bookkeeping.h"
+#include "scheduler/impl/sglang/sglang.h"
+
+namespace llmsim {
+
+bool Sglang::ends_with_output_in_flight(RequestId request) const {
+  const SglangHeld& held = held_[at(request)];
+  return held.flight == flights_.front().number && sequences_[request].emitted() + 1 >= held.limit;
+}
+
+// Those whose last token is on its way decode no more.
+bool Sglang::leave_out_ending() {
+  if (flights_.empty() || staged()) return false;  // with stages, its last step has ended
+  return std::erase_if(running(), [this](RequestId request) {
+           return ends_with_output_in_flight(request);
+         }) > 0;
+}
+
+void Sglang::schedule_decodes(Batch& batch) {
+  const bool some_end = leave_out_ending();
+  if (some_end) full() = false;
+  if (running().empty()) {
+    full() = false;
+    return;
+  }
+  if (decodes_fit(running())) {
+    ratio_ = std::max(ratio_ - decay_, least_ratio_);
+  } else if (some_end) {
+    return;  // what they hold is free in a moment
+  } else {
+    retract();
+    full() = false;
+  }
+  if (!running().empty()) form_decodes(batch, Decode::kVerifies);
+}
+
+std::int64_t Sglang::slots_to_decode(const SglangHeld& held) const {
+  if (!drafts_.on()) return held.slots + 1;
+  return std::max<std::int64_t>(held.slots, memory_.ceil(held.committed + drafts_.reserve()));
+}
+
+bool Sglang::decodes_fit(const std::vector<RequestId>& requests) {
+  std::int64_t tokens = 0;
+  for (const RequestId request : requests) {
+    const SglangHeld& held = held_[at(request)];
+    tokens += memory_.ceil(slots_to_decode(held)) - memory_.ceil(held.slots);
+  }
+  return memory_.make_room(tokens);
+}
+
+// Whom to keep comes first: long answers, then short prompts.
+void Sglang::retract() {
+  std::vector<RequestId> kept = running(), retracted;
+  const auto before = [this](RequestId a, RequestId b) {
+    const Sequence &x = sequences_[a], &y = sequences_[b];
+    if (retracts_by_priority_ && rank(a) != rank(b)) return rank(a) < rank(b);
+    return std::pair(-x.emitted(), x.prompt_tokens) < std::pair(-y.emitted(), y.prompt_tokens);
+  };
+  std::ranges::stable_sort(kept, before);
+  do {
+    if (kept.size() == 1) break;
+    const RequestId request = kept.back();
+    kept.pop_back();
+    give_up(request, std::ssize(kept));
+    retracted.push_back(request);
+  } while (!decodes_fit(kept));
+  if (kept.size() == 1 && !decodes_fit(kept)) {
+    if (!staged())
+      throw std::runtime_error("the KV cache does not hold request " + std::to_string(kept[0]) +
+                               " alone");
+    give_up(kept[0], 0);
+    retracted.push_back(kept[0]);
+    kept.clear();
+  }
+  running() = std::move(kept);
+  std::int64_t written = 0, limits = 0;
+  for (const RequestId request : running()) {
+    written += sequences_[request].emitted();
+    limits += held_[at(request)].limit;
+  }
+  const std::int64_t soon = written + kRetractDecodeSteps * std::ssize(running());
+  ratio_ = std::min(1.0, static_cast<double>(soon) / static_cast<double>(limits + 1));
+  for (const RequestId request : retracted) enter_queue(request);
+}
+
+void Sglang::give_up(RequestId request, std::int64_t left) {
+  memory_.release(held_[at(request)]);
+  memory_.make_room(left * kRetractDecodeSteps);
+  Sequence& s = sequences_[request];
+  note_preemption(request, s, log_, counters_);
+  s.num_in_flight = 0;
+  preempted_.push_back(request);
+}
+
+void Sglang::make_room_for_decodes() {
+  const std::int64_t page = memory_.page_size(), pages = std::ssize(running()) * page;
+  if (!drafts_.on()) {
+    memory_.make_room(pages);
+    return;
+  }
+  std::int64_t slots = 0;
+  for (const RequestId request : running()) {
+    const SglangHeld& held = held_[at(request)];
+    slots += slots_to_decode(held) - held.slots;
+  }
+  if (slots > 0) memory_.make_room(page == 1 ? slots : slots + pages);
+}
+
+void Sglang::form_decodes(Batch& batch, Decode kind) {
+  make_room_for_decodes();
+  for (const RequestId request : running()) {
+    SglangHeld& held = held_[at(request)];
+    const Sequence& s = sequences_[request];
+    memory_.grow(held, static_cast<std::int32_t>(slots_to_decode(held)));
+    if (drafts_.on() && kind == Decode::kVerifies) {
+      verify(request, batch);
+    } else {
+      run({request, 1, s.num_tokens + held.ahead - 1, s.epoch, 0, /*emits=*/true}, batch);
+    }
+  }
+}
+
+}  // namespace llmsim
