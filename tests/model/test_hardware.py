@@ -49,6 +49,15 @@ EXPECTED = {
     "Huawei Ascend 910B": "Ascend-910B",
     "910C": "Ascend-910C",
     "NVIDIA H20": "H20",
+    "GH200": "GH200-96GB",
+    "GH200-HBM3e": "GH200-144GB",
+    "NVIDIA GeForce RTX 5090": "RTX-5090",
+    "RTX 6000 Ada": "RTX-6000-Ada",
+    "NVIDIA L40": "L40",
+    "L20": "L20",
+    "A10": "A10",
+    "DGX Spark": "GB10",
+    "mi350x": "MI350X",
 }
 
 
