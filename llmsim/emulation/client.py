@@ -50,7 +50,12 @@ def client_environment(
     """What puts a Python program under the clock, and tells it where the server is."""
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(_INSTALL, encoding="utf-8")
-    settings = {"clock": str(keeper.clock_path), "socket": str(keeper.socket_path), "port": port}
+    settings = {
+        "clock": str(keeper.clock_path),
+        "socket": str(keeper.socket_path),
+        "port": port,
+        "pid": os.getpid(),
+    }
     return {
         **environment,
         SETTINGS: json.dumps(settings),

@@ -1,6 +1,8 @@
 """One emulation from its options to what clients saw."""
 
 import asyncio
+import os
+import signal
 import subprocess
 import tempfile
 import time
@@ -153,12 +155,14 @@ class _Emulation:
         if client is not None:
             write_tokenizer(model)
         self._client_pids: list[int] = []
+        self._server_is_dead = False
 
     async def run(self, version: str, log: Path, engine_args: list[str]) -> Emulated:
         """Starts the server, and everything after it."""
         keeper, group = self._keeper, self._group
         listener = await keeper.listen()
         settings = {
+            "pid": os.getpid(),
             "clock": str(keeper.clock_path),
             "socket": str(keeper.socket_path),
             "kv_windows": [0],
@@ -182,6 +186,7 @@ class _Emulation:
                     failure = error
                 ended, cpu_s = time.monotonic(), time.process_time() - ready_cpu_s
                 degraded, reasons = keeper.time.degraded, self._reasons()
+                keeper.close()
         except LlmsimError as error:
             failure, ended, cpu_s = error, time.monotonic(), 0.0
             degraded, reasons = "", ()
@@ -264,9 +269,18 @@ class _Emulation:
     async def _until(self, work: Awaitable[None], server: Server) -> None:
         """Raises what ends the emulation before the work does."""
         load = asyncio.ensure_future(work)
+        loop, exits = asyncio.get_running_loop(), os.pidfd_open(server.process.pid)
+
+        def ends() -> None:
+            loop.remove_reader(exits)
+            self._server_died(server)
+
+        loop.add_reader(exits, ends)
         try:
             await self._watch(load, server)
         finally:
+            loop.remove_reader(exits)
+            os.close(exits)
             load.cancel()
 
     async def _watch(self, load: "asyncio.Future[None]", server: Server) -> None:
@@ -276,10 +290,9 @@ class _Emulation:
             await asyncio.wait({load}, timeout=_LOOK_S)
             if load.done():
                 break
-            if keeper.failure is not None:
+            self._check_server(server)
+            if keeper.failure is not None and not self._server_is_dead:
                 raise keeper.failure
-            if self._client is None and server.process.poll() is not None:
-                raise NoProgressError(f"the server has ended: {server.last_words()}")
             connected = self._relay is not None and self._relay.first_s is not None
             if connected and not keeper.has_client:
                 raise NoProgressError(
@@ -292,6 +305,18 @@ class _Emulation:
         load.result()
         if keeper.failure is not None:
             raise keeper.failure
+
+    def _server_died(self, server: Server) -> None:
+        """Called as soon as it has ended."""
+        if server.process.poll() == -signal.SIGKILL:
+            self._server_is_dead = True
+            self._keeper.died("the API server")
+
+    def _check_server(self, server: Server) -> None:
+        """Raises NoProgressError where it has ended, unless a client of its own can still go on."""
+        if server.process.poll() is None or (self._server_is_dead and self._client is not None):
+            return
+        raise NoProgressError(f"the server has ended: {server.last_words()}")
 
     def _reasons(self) -> tuple[str, ...]:
         relay = [] if self._relay is None else self._relay.reasons

@@ -50,6 +50,10 @@ class Messages(Protocol):
         """The engine core gives tokens; how many messages are under way for them."""
         ...
 
+    def take_all(self) -> None:
+        """Requests go on their way, although nobody knows what is under way."""
+        ...
+
     def flush(self) -> None:
         """All messages of the present time are here."""
         ...
@@ -79,7 +83,7 @@ class Keeper:
         self._waiting: dict[Actor, tuple[int, int | None]] = {}
         """What processes of the client wait for: the number of the wait, and the time."""
         self._ticks: asyncio.Task[None] | None = None
-        self._wakes = False
+        self._wakes = self._is_over = False
         self._client_actors = 0
         self.has_client = False
         """A process of a client has joined."""
@@ -144,6 +148,18 @@ class Keeper:
         """The emulation ends with this, unless it has ended with something else."""
         self.failure = self.failure or failure
 
+    def died(self, name: str) -> None:
+        """A process that is no actor has died: it explains what its actors do from now on."""
+        self.time.degraded = ""
+        self._degrade(self._death(name))
+        self._wake()
+
+    def close(self) -> None:
+        """The emulation is over: who leaves from now on has not died."""
+        self._is_over = True
+        if self._ticks is not None:
+            self._ticks.cancel()
+
     def blockers(self) -> str:
         """Why the clock stands still, for an error."""
         under_way = self.relay.under_way() if self.relay is not None else ""
@@ -192,11 +208,16 @@ class Keeper:
         self._waiting.pop(actor, None)
         self._client_actors -= not is_core
         self.time.leave(actor)
+        if self._is_over:
+            return
         if not said_bye:
-            self._degrade(f"{actor.name} died at {self.time.now_ps / PS_PER_S:.6f} virtual s")
+            self._degrade(self._death(actor.name))
         elif is_core:
             self.fail(NoProgressError(f"{actor.name} has ended"))
         self._wake()
+
+    def _death(self, name: str) -> str:
+        return f"{name} died at {self.time.now_ps / PS_PER_S:.6f} virtual s"
 
     def _degrade(self, why: str) -> None:
         """Nobody knows what it had under way: from now on time goes by the wall clock."""
@@ -279,6 +300,8 @@ class Keeper:
         relay, time = self.relay, self.time
         if relay is None:
             return
+        if time.degraded:
+            relay.take_all()
         is_quiet = relay.is_quiet() and len(self._waiting) == self._client_actors
         is_there = is_quiet and not (time.requests_under_way or time.tokens_under_way)
         if time.degraded or is_there:

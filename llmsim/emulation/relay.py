@@ -248,17 +248,25 @@ class Relay:
     def _all(self) -> list[_Exchange]:
         return [one for each in self._connections.values() for one in each.requests]
 
+    def take_all(self) -> None:
+        """Takes the requests that are here, in any order: nobody knows what is under way."""
+        self._order += list(self._connections)
+        self._take_requests()
+
     def _take_requests(self) -> None:
         """New requests get their numbers, in the order in which the client has sent them."""
-        if not self._order:
-            return
-        for port in self._order:
-            connection = self._connections.get(port)
-            for one in connection.requests if connection is not None else ():
-                if one.arrival_ps < 0:
-                    self._take(one)
+        new = [
+            one
+            for connection in map(self._connections.get, self._order)
+            if connection is not None
+            for one in connection.requests
+            if one.arrival_ps < 0
+        ]
         self._order.clear()
-        self._clock.clients_work()
+        for one in new:
+            self._take(one)
+        if new:
+            self._clock.clients_work()
 
     def _take(self, one: _Exchange) -> None:
         now_ps = one.arrival_ps = self._clock.now_ps
@@ -382,6 +390,8 @@ class Relay:
         if (header(head, "transfer-encoding") or "").lower() == "chunked":
             while True:
                 size = await reader.readline()
+                if not size:
+                    raise ConnectionResetError("the answer breaks off")
                 data = await reader.readexactly(int(size.split(b";")[0], 16) + 2)
                 one.waiting += [size, data]
                 if len(data) == 2:

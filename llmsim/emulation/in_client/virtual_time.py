@@ -28,6 +28,7 @@ from typing import Any
 
 from llmsim.emulation.in_client.pools import Helpers, count_pools, current_piece
 from llmsim.emulation.in_engine.clock import PS_PER_S, ClockPage, TimeModule
+from llmsim.emulation.in_engine.parent import die_with
 
 SETTINGS = "LLMSIM_EMULATION_CLIENT"
 """The environment variable with the clock's page, its socket and the server's port, as JSON."""
@@ -322,6 +323,7 @@ def install() -> None:
     if SETTINGS not in os.environ:
         return
     process = Process(json.loads(os.environ[SETTINGS]))
+    die_with(process.settings["pid"])
     _count_connections(process)
     _count_reads(process)
     _count_writes(process.connections)

@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 from llmsim.emulation.in_engine.clock import ClockPage, TimeModule
+from llmsim.emulation.in_engine.parent import die_with
 
 SETTINGS = "LLMSIM_EMULATION"
 """The environment variable with what the processes have to know, as JSON."""
@@ -50,6 +51,7 @@ def general() -> None:
     if SETTINGS not in os.environ:
         return
     given = settings()
+    die_with(given["pid"])
     _stamp_virtual_times(ClockPage(given["clock"]))
     if given["v2_runner"]:
         import vllm.config.vllm as config
