@@ -10,6 +10,7 @@ many of its processes were left.
 import argparse
 import json
 import os
+import shlex
 import signal
 import struct
 import subprocess
@@ -22,11 +23,11 @@ from llmsim.emulation.processes import descendants
 
 CLUSTER = "cluster_config/h100_llama31_8b.json"
 LLMSIM = (sys.executable, "-m", "llmsim", "emulate", "vllm")
-BENCH = (
+BENCH = shlex.split(
     "vllm bench serve --base-url {base_url} --model {model} --tokenizer {tokenizer} "
     "--dataset-name random --random-input-len 128 --random-output-len 32 --num-prompts 200 "
     "--request-rate 10 --ignore-eos --disable-tqdm --seed 1"
-).split()
+)
 KILL_AT_S = 8.0
 """Virtual time of the kill."""
 LONGEST_S = 300

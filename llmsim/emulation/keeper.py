@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from llmsim.config.errors import LlmsimError
+from llmsim.config.errors import LlmsimError, NotYetError
 from llmsim.emulation.errors import NoProgressError
 from llmsim.emulation.in_engine.clock import PS_PER_NS, PS_PER_S, ClockPageWriter
 from llmsim.emulation.requests import row_of
@@ -15,6 +15,11 @@ from llmsim.emulation.timekeeper import Actor, Timekeeper
 
 LONGEST_LINE = 1 << 24
 """Bytes of a message: a batch of many thousand requests."""
+SEVERAL = (
+    "the client has started process {process}: messages between its processes, and timers of the "
+    "wall in them, cannot be followed, so `llmsim emulate` runs clients of one process alone, as "
+    "vllm bench serve; `llmsim serve` answers any client at the real clock"
+)
 _TICK_S = 0.001
 """How often time passes when it goes by the wall clock."""
 
@@ -197,6 +202,8 @@ class Keeper:
         if is_core:
             return self.time.join(f"engine core {rest[0]}")
         process, thread, stays = rest
+        if self.has_client and stays:
+            self.fail(NotYetError(SEVERAL.format(process=process)))
         self.has_client = True
         self._client_actors += 1
         if not stays:

@@ -1,6 +1,7 @@
 """Load generators that know nothing of a virtual clock: asyncio, one thread with sockets, asyncio
-beside a thread that sleeps ("threads"), or all requests "at once", three at a time. All with
-asyncio hand each request to a pool of threads before they send it, as aiohttp does.
+beside a thread that sleeps ("threads"), with a process of its own ("processes"), or all requests
+"at once", three at a time. All with asyncio hand each request to a pool of threads before they send
+it, as aiohttp does.
 
 Usage: stand_in_client.py KIND PORT OUT; writes what it has measured, as JSON.
 """
@@ -9,6 +10,7 @@ import asyncio
 import http.client
 import json
 import os
+import subprocess
 import sys
 import time
 from typing import Any
@@ -73,6 +75,8 @@ def main() -> None:
     kind, port, out = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     began = time.time()
     result: dict[str, Any] = {"real_s": -os.times().elapsed}
+    if kind == "processes":
+        subprocess.run([sys.executable, "-c", "pass"], check=True)
     if kind == "threads":
         asyncio.run(asyncio.to_thread(time.sleep, 60.0))
     if kind == "sockets":

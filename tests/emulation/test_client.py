@@ -15,7 +15,7 @@ from emulation.stand_in_engine import StandIn
 from emulation.test_emulation import CLUSTER, prepared_run
 
 from llmsim.cli import main
-from llmsim.config.errors import InputError
+from llmsim.config.errors import InputError, NotYetError
 from llmsim.emulation.client import client_command, client_environment, client_process, filled
 from llmsim.emulation.devices import Devices, check_deployment
 from llmsim.emulation.keeper import Keeper
@@ -96,6 +96,12 @@ def test_a_client_that_sends_when_answers_end_repeats(tmp_path: Path) -> None:
         assert not relay.reasons + keeper.reasons
         found.append((times["times"], relay.answers))
     assert found[1:] == found[:1] * 4
+
+
+def test_a_client_of_several_processes_is_refused_by_name(tmp_path: Path) -> None:
+    _, _, keeper = asyncio.run(emulated("processes", tmp_path / "one"))
+    assert isinstance(keeper.failure, NotYetError)
+    assert "runs clients of one process alone" in str(keeper.failure)
 
 
 class NoSteps:

@@ -6,6 +6,8 @@ from typing import Any
 
 _LOOKS, _LOOK_S = 20, 0.005
 """How often and how long a thread is looked at before it counts as one that waits."""
+_IDLE_SHARE = 0.05
+"""A thread that waits computes less of the time: it may look again and again."""
 _CURRENT = threading.local()
 
 
@@ -76,13 +78,17 @@ class Helpers:
         return bool(taken < piece.pool._max_workers)
 
     def _is_asleep(self, piece: Piece) -> bool:
-        """Whether its thread has slept all the time. The lock is free in between."""
-        before = _switches(piece.thread)
+        """Whether its thread sleeps, but for a moment now and then to look for something. The lock
+        is free in between.
+        """
+        began_ns = _computed_ns(piece.thread)
         for _ in range(_LOOKS):
             self._turn.wait(_LOOK_S)
             if self._first() is not piece:
                 return False
-        return before is not None and _switches(piece.thread) == before
+            if not _sleeps(piece.thread):
+                return False
+        return _computed_ns(piece.thread) - began_ns < _IDLE_SHARE * _LOOKS * _LOOK_S * 1e9
 
 
 def current_piece() -> Piece | None:
@@ -120,11 +126,19 @@ def count_pools(helpers: Helpers) -> None:
     pool.submit, item.__init__, item.run = submitted, made, ran
 
 
-def _switches(number: int) -> str | None:
-    """How often a thread of this process has gone to sleep, if it sleeps; None: it runs."""
+def _sleeps(number: int) -> bool:
+    """Whether a thread of this process sleeps; one that waits for a processor does not."""
+    return _said(number, "stat").rpartition(") ")[2].startswith("S")
+
+
+def _computed_ns(number: int) -> int:
+    """CPU time of a thread of this process; 0 where it has ended."""
+    return int((_said(number, "schedstat").split() or ["0"])[0])
+
+
+def _said(number: int, name: str) -> str:
     try:
-        with open(f"/proc/self/task/{number}/status", encoding="ascii") as file:
-            lines = dict(line.split(":", 1) for line in file)
-    except (OSError, ValueError):
-        return None
-    return lines["voluntary_ctxt_switches"] if lines["State"].strip().startswith("S") else None
+        with open(f"/proc/self/task/{number}/{name}", encoding="utf-8") as file:
+            return file.read()
+    except OSError:
+        return ""
