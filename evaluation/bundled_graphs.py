@@ -32,7 +32,7 @@ from llmsim.export.step_graph.chakra import write_chakra
 from llmsim.export.step_graph.formats import as_dot, as_graphml, as_json, to_networkx
 from llmsim.export.step_graph.graph import IterationGraph, Round, iteration_graph
 from llmsim.export.step_graph.run_times import in_run
-from llmsim.export.step_graph.transfers import KINDS, Window, kv_nodes
+from llmsim.export.step_graph.transfers import KINDS, Window, is_waited_for, kv_nodes
 from llmsim.installation.examples import EXAMPLES, Example
 from llmsim.rounds import RecordedSteps
 from llmsim.simulate import simulate
@@ -92,7 +92,7 @@ def _cluster(example: Example) -> Found:
         for group, steps, iteration in _chosen(prepared, results):
             batch = steps.round(iteration)
             alone = iteration_graph(prepared.lowered.groups, group, batch)
-            graph = in_run(alone, prepared.lowered.groups, batch)
+            graph = in_run(alone, batch)
             found.steps += 1
             found.formats += not _formats_hold(graph)
             found.engine += _engine_differs(graph, Path(folder) / str(found.steps))
@@ -123,7 +123,7 @@ def _formats_hold(graph: IterationGraph) -> bool:
     for node in graph.nodes:
         before = max((ends[one] for one in node.depends_on), default=node.start_ps)
         ends[node.node] = before + node.late_ps * bool(node.depends_on) + node.duration_ps
-    own = (ends[node.node] for node in graph.nodes if node.kind not in KINDS)
+    own = (ends[node.node] for node in graph.nodes if is_waited_for(node))
     return (
         len(written["nodes"]) == len(tree.findall(f".//{space}node")) == boxes == number
         and found.number_of_nodes() == number
@@ -133,7 +133,7 @@ def _formats_hold(graph: IterationGraph) -> bool:
 
 
 def _engine_differs(graph: IterationGraph, case: Path) -> bool:
-    """In the end of the step's own nodes, or in that of KV beside it."""
+    """In the end of the step, which KV in the traces does not outlast, or in one of KV."""
     write_chakra(graph, list(range(graph.ranks)), case)
     backend = "unaware" if graph.topology is None else graph.topology.network
     found = run_case(build_command(), case, case, backend=backend, rules="default")
@@ -147,11 +147,10 @@ def _engine_differs(graph: IterationGraph, case: Path) -> bool:
         for node in read_trace(case / f"workload.{device}.et")
         if "start_ps" in node.attributes
     }
-    times = found.times()
-    own = max(end for place, (_, end) in times.items() if place not in kv)
+    times, last_ps = found.times(), graph.duration_ps
     landed = sorted(times[place][1] for place in kv)
-    expected = sorted(node.end_ps for node in graph.nodes if node.kind in KINDS)
-    return own != graph.duration_ps or landed != expected
+    expected = sorted(min(node.end_ps, last_ps) for node in graph.nodes if node.kind in KINDS)
+    return max(end for _, end in times.values()) != last_ps or landed != expected
 
 
 def _as_in_run(prepared: Prepared, batch: Round, graph: IterationGraph) -> bool:

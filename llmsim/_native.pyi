@@ -1776,14 +1776,9 @@ class Simulation:
     def transfers(self) -> dict:
         """Every transfer of the network, where recorded."""
 
-    def exchanges(self) -> dict:
+    def node_spans(self) -> dict:
         """
-        Every collective and hand-over on shared links, where transfers are recorded.
-        """
-
-    def stages(self) -> dict:
-        """
-        When each stage of a pipeline on shared links began to work on each step, where transfers are recorded.
+        When nodes of steps ran whose times a step alone does not tell: what crosses shared links, copies, and where members and stages began, where transfers are recorded.
         """
 
     def steps(self) -> dict: ...

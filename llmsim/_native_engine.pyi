@@ -406,6 +406,11 @@ class ConcurrentDurations:
     def durations_ps(self, num_bytes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> object:
         """From the common start until the last end, for each size."""
 
+    def ends_ps(self, num_bytes: int) -> list[list[int]]:
+        """
+        By group and device, when it is done with its part, after the common start; of a message, both of its ends when it is there.
+        """
+
 def broadcasts_in_turn(topology: Topology, groups: Sequence[Sequence[int]], num_bytes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> object:
     """
     Durations (ps) of every rank's share in turn, along a chain that passes pieces on.

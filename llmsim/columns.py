@@ -414,11 +414,19 @@ class TransferColumns(Table):
     end_ps: Int64 = column("ps", "When its last byte is there; -1 if it is not.")
 
 
-class ExchangeColumns(Table):
-    """One row per collective or hand-over on links that groups share, by group and time."""
+class NodeSpanColumns(Table):
+    """One row per node of a step whose time the step alone does not tell, by group and time: what
+    crosses links that others use, copies, and where members and stages begin.
+    """
 
+    step: Int64 = column("", "Number of the step among all of the group's, from 0.")
     group: Int32 = column("", "Number of the group.")
-    op: Int32 = column("", "Number of the operator in the group's program.")
+    role: Int32 = column("", "What the node does, as `NodeRole` has it.")
+    op: Int32 = column("", "Number of the operator in the group's program; -1 without one.")
+    execution: Int32 = column("", "Which execution of the operator it is, from 0; -1 without one.")
+    lane: Int32 = column("", "Half or lane of the batch; 0 stands for the whole batch.")
+    stage: Int32 = column("", "Pipeline stage of the node.")
+    rank: Int32 = column("", "Rank of the stage; -1 where all of them run the node together.")
     start_ps: Int64 = column("ps", "When the last of its ranks was there.")
     end_ps: Int64 = column("ps", "When the ranks went on.")
 
@@ -492,7 +500,7 @@ CORE_TABLES: dict[str, type[Table]] = {
     "kv_tiers": KvTierTotals,
     "network": LinkColumns,
     "transfers": TransferColumns,
-    "exchanges": ExchangeColumns,
+    "node_spans": NodeSpanColumns,
     "counters": GroupCounters,
 }
 """Tables that the core fills, by the names under which it declares them."""

@@ -107,7 +107,10 @@ void bind_concurrent(nb::module_& module) {
             self.durations(as_span(num_bytes), out);
             return as_array(std::move(out));
           },
-          nb::arg("num_bytes"), "From the common start until the last end, for each size.");
+          nb::arg("num_bytes"), "From the common start until the last end, for each size.")
+      .def("ends_ps", &engine::ConcurrentDurations::ends, nb::arg("num_bytes"),
+           "By group and device, when it is done with its part, after the common start; of a "
+           "message, both of its ends when it is there.");
   module.def(
       "broadcasts_in_turn",
       [](const model::Topology& topology, const Groups& groups,

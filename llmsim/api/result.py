@@ -211,7 +211,7 @@ class Result:
             raise InputError(f"group is {group}; it may be from 0 to {len(lowered.groups) - 1}")
         batch = round_of(lowered, self._prepared.workload, self._prepared.simulation, group, step)
         graph = iteration_graph(lowered.groups, group, batch)
-        return to_networkx(in_run(graph, lowered.groups, batch))
+        return to_networkx(in_run(graph, batch))
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Writes a run folder as `llmsim run --run-dir` does; raises InputError."""

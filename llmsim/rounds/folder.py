@@ -76,7 +76,7 @@ def _write(
 ) -> IndexRow:
     batch = steps.round(iteration)
     alone = iteration_graph(groups, group, batch)
-    graph = in_run(alone, groups, batch)
+    graph = in_run(alone, batch)
     start_ps, end_ps = steps.times_ps(iteration)
     return IndexRow(
         group=group,
@@ -86,7 +86,7 @@ def _write(
         graph_ps=graph.duration_ps,
         requests=len(graph.items),
         tokens=sum(item[0] for item in graph.items),
-        lost_ps=lost_in_exchanges_ps(alone, groups, batch),
+        lost_ps=lost_in_exchanges_ps(alone, batch),
         kv_bytes=sum(node.bytes_moved for node in graph.nodes if node.kind in KV_KINDS),
         file=_file_of(selection, graph),
     )

@@ -11,7 +11,8 @@ import numpy as np
 from llmsim import _native
 from llmsim.config.errors import InputError
 from llmsim.core import Workload
-from llmsim.export.step_graph.graph import Round, Span
+from llmsim.export.step_graph.core_nodes import NodeKey, StepSpans
+from llmsim.export.step_graph.graph import Round
 from llmsim.export.step_graph.rows import Item
 from llmsim.export.step_graph.streams import Drafts
 from llmsim.lowering import LoweredDeployment
@@ -36,10 +37,6 @@ class RecordedSteps:
         lockstep = next((one for one in deployment.lockstep_groups if group in one.groups), None)
         self._afd = None if lockstep is None else lockstep.afd
         self._attention_members = 0 if lockstep is None else lockstep.attention_members
-        self._repeats = {
-            member: [placed.repeat for placed in deployment.groups[member].placed]
-            for member in self._members
-        }
         steps = simulation.steps()
         self._of_member = {
             member: {name: column[steps["group"] == member] for name, column in steps.items()}
@@ -125,8 +122,7 @@ class RecordedSteps:
             self._accounting,
             self._transfers.during(min(start for start, _ in times), max(end for _, end in times)),
             self._network,
-            tuple(self._exchanges_of(member, place) for member in self._members),
-            tuple(self._stage_starts_of(member, place) for member in self._members),
+            tuple(self._node_spans.of(member, place) for member in self._members),
             tuple(self._drafts_of(member, place) for member in self._members),
             tuple(
                 int(steps["end_ps"][place - 1]) if place else 0
@@ -137,44 +133,8 @@ class RecordedSteps:
         )
 
     @cached_property
-    def _exchanges(self) -> "dict[tuple[int, int], Places]":
-        """(group, operator) -> start and end of each of its collectives on shared links."""
-        columns = self._simulation.exchanges()
-        spans = np.stack([columns["start_ps"], columns["end_ps"]], axis=1)
-        pairs = set(zip(columns["group"].tolist(), columns["op"].tolist(), strict=True))
-        return {
-            (group, op): spans[(columns["group"] == group) & (columns["op"] == op)]
-            for group, op in pairs
-        }
-
-    def _exchanges_of(self, member: int, place: int) -> dict[int, tuple[Span, ...]]:
-        """Those of a step; steps run all executions of an operator, dummies too."""
-        found = {}
-        for (group, op), spans in self._exchanges.items():
-            repeat = self._repeats[member][op] if group == member else 0
-            rows = spans[place * repeat : (place + 1) * repeat]
-            if len(rows):
-                found[op] = tuple((int(start), int(end)) for start, end in rows)
-        return found
-
-    @cached_property
-    def _stage_starts(self) -> "dict[int, list[Places]]":
-        """Group -> when each of its stages began to work on each step, for pipelines on shared
-        links.
-        """
-        columns = self._simulation.stages()
-        found = {}
-        for group in set(columns["group"].tolist()):
-            of_group = columns["group"] == group
-            stages = range(int(columns["stage"][of_group].max()) + 1)
-            found[group] = [
-                columns["start_ps"][of_group & (columns["stage"] == stage)] for stage in stages
-            ]
-        return found
-
-    def _stage_starts_of(self, member: int, place: int) -> tuple[int, ...]:
-        found = self._stage_starts.get(member, [])
-        return tuple(int(starts_ps[place]) for starts_ps in found if len(starts_ps) > place)
+    def _node_spans(self) -> "_NodeSpans":
+        return _NodeSpans(self._simulation.node_spans())
 
     def _drafts_of(self, member: int, place: int) -> Drafts:
         """What the drafter proposes at the end of a step; a dummy's proposes nothing."""
@@ -219,6 +179,29 @@ class _Transfers:
         last = np.searchsorted(self._starts_ps, end_ps, side="left")
         rows = np.sort(self._by_start[first:last])
         return {name: column[rows] for name, column in self._columns.items()}
+
+
+class _NodeSpans:
+    """The spans of a run's nodes, found by group and step."""
+
+    def __init__(self, columns: Mapping[str, Any]) -> None:
+        self._order = np.lexsort((columns["step"], columns["group"]))
+        self._columns = columns
+        self._groups = columns["group"][self._order]
+        self._steps = columns["step"][self._order]
+
+    def of(self, group: int, step: int) -> StepSpans:
+        """Those of one step of a group; steps count dummies, too."""
+        first, last = np.searchsorted(self._groups, [group, group + 1])
+        begin, end = first + np.searchsorted(self._steps[first:last], [step, step + 1])
+        names = ("stage", "role", "op", "execution", "lane", "rank", "start_ps", "end_ps")
+        rows = self._order[begin:end]
+        found: dict[NodeKey, dict[int, tuple[int, int]]] = {}
+        for *key, rank, start_ps, end_ps in zip(
+            *(self._columns[name][rows].tolist() for name in names), strict=True
+        ):
+            found.setdefault(NodeKey(*key), {})[rank] = (start_ps, end_ps)
+        return StepSpans(found)
 
 
 def members_of_round(deployment: LoweredDeployment, group: int) -> tuple[int, ...]:

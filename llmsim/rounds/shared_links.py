@@ -10,7 +10,8 @@ from itertools import chain
 import numpy as np
 
 from llmsim import _native
-from llmsim.export.step_graph.graph import IterationGraph, Round, Span
+from llmsim.export.step_graph.core_nodes import Span
+from llmsim.export.step_graph.graph import IterationGraph, Round
 from llmsim.export.step_graph.run_times import lost_in_exchanges_ps
 from llmsim.export.step_graph.transfers import Places
 from llmsim.lowering import LoweredGroup
@@ -52,7 +53,7 @@ def shared_links(
     met = {link: _overlap_ps(spans, others[link].values()) for link, spans in mine.items()}
     met = {link: ps for link, ps in met.items() if ps > 0}
     if groups[batch.members[0]].layout.pp > 1:
-        lost_ps = lost_in_exchanges_ps(graph, groups, batch)
+        lost_ps = lost_in_exchanges_ps(graph, batch)
     else:
         lost_ps = max(0, window[1] - window[0] - host_gap_ps - graph.duration_ps)
     whole_ps = sum(met.values())

@@ -9,6 +9,7 @@ import pytest
 
 import llmsim
 from llmsim.api.result import Result
+from llmsim.export.chakra import read_trace
 from llmsim.export.step_graph.chakra import write_chakra
 from llmsim.export.step_graph.graph import IterationGraph, iteration_graph
 from llmsim.export.step_graph.run_times import in_run
@@ -53,7 +54,7 @@ def graphs(result: Result, group: int) -> list[tuple[int, IterationGraph]]:
     groups, found = what.lowered.groups, []
     for iteration in range(len(steps.worked)):
         batch = steps.round(iteration)
-        graph = in_run(iteration_graph(groups, group, batch), groups, batch)
+        graph = in_run(iteration_graph(groups, group, batch), batch)
         found.append((min(start for start, _ in batch.times_ps), graph))
     return found
 
@@ -90,14 +91,24 @@ def test_each_layer_leaves_when_its_attention_has_ended(name: str, tmp_path: Pat
 
 @pytest.mark.parametrize("name", PREFILL)
 def test_the_engine_lands_kv_when_the_run_does(name: str, tmp_path: Path) -> None:
+    """What lands behind the step is, in its traces, on its way until the step ends."""
     command = build_command()
     for number, (_, graph) in enumerate(graphs(run(tmp_path, name), 0)[:4]):
         case = tmp_path / str(number)
         write_chakra(graph, list(range(graph.ranks)), case)
         found = run_case(command, case, tmp_path, rules="default")
         assert found.exit_code == 0, found.errors
-        landed = max((node.end_ps for node in graph.nodes if node.kind in KINDS), default=0)
-        assert max(end or 0 for end in found.finish_ps()) == max(graph.duration_ps, landed)
+        last_ps = graph.duration_ps
+        assert max(end or 0 for end in found.finish_ps()) == last_ps
+        landed = sorted(min(one.end_ps, last_ps) for one in graph.nodes if one.kind in KINDS)
+        times = found.times()
+        kv = [
+            times[rank, node.id][1]
+            for rank in range(graph.ranks)
+            for node in read_trace(case / f"workload.{rank}.et")
+            if "start_ps" in node.attributes
+        ]
+        assert sorted(kv) == landed
 
 
 def test_prompts_are_there_earlier(tmp_path: Path) -> None:

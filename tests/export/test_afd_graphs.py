@@ -132,7 +132,7 @@ def test_steps_that_overlap_last_as_long_as_in_the_run(tmp_path: Path, name: str
     steps = recorded_run(prepared.lowered, prepared.workload, prepared.simulation, 0)
     for iteration in range(1, 4):
         batch = steps.round(iteration)
-        graph = in_run(iteration_graph(groups, 0, batch), groups, batch)
+        graph = in_run(iteration_graph(groups, 0, batch), batch)
         origin_ps = min(start for start, _ in batch.times_ps)
         ends_ps = [end - origin_ps for _, end in batch.times_ps][: batch.attention_members]
         assert list(graph.member_ends_ps())[: batch.attention_members] == ends_ps

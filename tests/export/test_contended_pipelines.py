@@ -37,10 +37,10 @@ def check_times(batch: Round, graph: IterationGraph, gap_ps: int) -> None:
     """The graph is as long as the step, and no rank does two things at once."""
     ((start_ps, end_ps),) = batch.times_ps
     assert graph.duration_ps == end_ps - start_ps - gap_ps
-    assert batch.stage_starts_ps[0][0] == start_ps
+    assert batch.spans[0].begin_ps(0) == start_ps
     for rank in range(graph.ranks):
         mine = [node for node in graph.of_rank(rank) if node.kind not in BESIDE]
-        stage_ps = batch.stage_starts_ps[0][rank // 2]
+        stage_ps = batch.spans[0].begin_ps(rank // 2)
         assert mine[0].start_ps == stage_ps - start_ps
         for before, after in pairwise(mine):
             assert before.end_ps == after.start_ps
@@ -59,9 +59,9 @@ def test_graphs_of_pipelines_have_the_times_of_the_run(ahead: bool) -> None:
         for iteration in range(len(steps.worked)):
             batch = steps.round(iteration)
             alone = iteration_graph(groups, group, batch)
-            graph = in_run(alone, groups, batch)
+            graph = in_run(alone, batch)
             check_times(batch, graph, gap_ps)
-            lost_ps = lost_in_exchanges_ps(alone, groups, batch)
+            lost_ps = lost_in_exchanges_ps(alone, batch)
             total_ps += lost_ps
             longer += lost_ps > 0
             waits += graph.duration_ps > alone.duration_ps + lost_ps
@@ -85,7 +85,7 @@ def test_every_format_and_the_links(tmp_path: Path, capsys: pytest.CaptureFixtur
     prepared = llmsim.run(document(), TRACE, request_routing_policy="RR")._prepared
     steps = recorded_run(prepared.lowered, prepared.workload, prepared.simulation, 1)
     groups = prepared.lowered.groups
-    graph = in_run(iteration_graph(groups, 1, steps.round(2)), groups, steps.round(2))
+    graph = in_run(iteration_graph(groups, 1, steps.round(2)), steps.round(2))
     given = ["--cluster-config", str(path), "--dataset", TRACE, "--request-routing-policy", "RR"]
     chosen = ["graph", "step", "-v", "--group", "1", "--iteration", "2"]
     for name, text in (

@@ -37,7 +37,7 @@ def test_the_graph_and_the_engine_have_the_times_of_the_run(
     gap_ps = groups[0].engine.host_gap_ps
     for iteration in range(len(steps.worked)):
         batch = steps.round(iteration)
-        graph = in_run(iteration_graph(groups, 0, batch), groups, batch)
+        graph = in_run(iteration_graph(groups, 0, batch), batch)
         origin_ps = min(start for start, _ in batch.times_ps)
         ends_ps = tuple(end - origin_ps - gap_ps for _, end in batch.times_ps)
         assert graph.member_ends_ps() == ends_ps

@@ -232,7 +232,7 @@ def test_the_graph_of_a_step_has_the_times_of_the_run() -> None:
         for iteration in range(len(steps.worked)):
             batch = steps.round(iteration)
             alone = iteration_graph(groups, group, batch)
-            graph = in_run(alone, groups, batch)
+            graph = in_run(alone, batch)
             ((start_ps, end_ps),) = batch.times_ps
             gap_ps = groups[group].engine.host_gap_ps
             assert graph.duration_ps == end_ps - start_ps - gap_ps

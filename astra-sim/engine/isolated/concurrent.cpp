@@ -25,33 +25,41 @@ struct ConcurrentDurations::Simulation {
   std::shared_ptr<const ExecutionGraph> graph;
   Engine engine;
   std::vector<std::int64_t> amounts;
+  std::vector<std::vector<model::NodeIndex>> nodes;  // by group: of each device, or its message
 
   explicit Simulation(const Concurrent& what) : engine(what.topology, what.options) {
     model::GraphBuilder builder(what.topology->num_devices());
     for (std::size_t call = 0; call < what.groups.size(); ++call) {
       const std::vector<DeviceId>& group = what.groups[call];
+      std::vector<model::NodeIndex>& mine = nodes.emplace_back();
       if (!what.kind) {
-        builder.transfer(group[0], group[1], 1, {});
+        mine.push_back(builder.transfer(group[0], group[1], 1, {}));
         continue;
       }
       const CollectiveSite site = what.site(call);
       const model::PlanId plan = builder.add_plan(site.plan(builder.add_group(group)));
       for (const DeviceId device : group)
-        builder.collective(device, plan, static_cast<model::CallId>(call), 1, {});
+        mine.push_back(builder.collective(device, plan, static_cast<model::CallId>(call), 1, {}));
     }
     graph = builder.build();
     amounts.resize(graph->num_nodes());
   }
 
-  Ps duration(Bytes bytes) {
+  // Of the graph's nodes, after the common start.
+  std::vector<Ps> ends(Bytes bytes) {
     std::fill(amounts.begin(), amounts.end(), bytes);
     const Ps begin = engine.now();
     const GraphId id = engine.submit(graph, begin, amounts);
     engine.run();
-    const std::span<const Ps> ends = engine.times(id).end_ps;
-    const Ps end = *std::max_element(ends.begin(), ends.end());
+    std::vector<Ps> ends;
+    for (const Ps end : engine.times(id).end_ps) ends.push_back(end - begin);
     engine.release(id);
-    return end - begin;
+    return ends;
+  }
+
+  Ps duration(Bytes bytes) {
+    const std::vector<Ps> all = ends(bytes);
+    return *std::max_element(all.begin(), all.end());
   }
 };
 
@@ -159,11 +167,33 @@ bool ConcurrentDurations::walk() {
   return true;
 }
 
+namespace {
+
+void check_size(Bytes bytes) {
+  if (bytes >= 0 && bytes <= model::kMaxBytes) return;
+  throw model::OutOfRange("a collective of " + std::to_string(bytes) +
+                          " bytes: 0 to 2^60 is possible");
+}
+
+}  // namespace
+
+std::vector<std::vector<Ps>> ConcurrentDurations::ends(Bytes bytes) {
+  check_size(bytes);
+  if (simulation_ == nullptr) simulation_ = std::make_shared<Simulation>(what_);
+  const std::vector<Ps> all = simulation_->ends(bytes);
+  std::vector<std::vector<Ps>> found;
+  for (std::size_t group = 0; group < what_.groups.size(); ++group) {
+    const std::vector<model::NodeIndex>& nodes = simulation_->nodes[group];
+    std::vector<Ps>& ends = found.emplace_back();
+    for (std::size_t rank = 0; rank < what_.groups[group].size(); ++rank)
+      ends.push_back(all[nodes[nodes.size() == 1 ? 0 : rank]]);
+  }
+  return found;
+}
+
 void ConcurrentDurations::durations(std::span<const Bytes> bytes, std::span<Ps> out) {
   for (std::size_t i = 0; i < bytes.size(); ++i) {
-    if (bytes[i] < 0 || bytes[i] > model::kMaxBytes)
-      throw model::OutOfRange("a collective of " + std::to_string(bytes[i]) +
-                              " bytes: 0 to 2^60 is possible");
+    check_size(bytes[i]);
     if (closed_) {
       out[i] = closed_->at(bytes[i]);
     } else if (simulation_ != nullptr) {

@@ -33,6 +33,9 @@ class ConcurrentDurations {
   std::int64_t num_simulated() const { return num_simulated_; }
   // From the common start until the last end; one entry per size. Throws OutOfRange.
   void durations(std::span<const Bytes> bytes, std::span<Ps> out);
+  // By group and device: when it is done with its part, after the common start. Of a message, both
+  // of its ends are done when it is there. Throws OutOfRange.
+  std::vector<std::vector<Ps>> ends(Bytes bytes);
 
  private:
   struct Simulation;

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any
 
 from llmsim import _native
 from llmsim.core import FEATURES
+from llmsim.export.step_graph.core_nodes import CoreNode, CorePlace
 from llmsim.export.step_graph.nodes import LAUNCH, M2N_RECEIVE, M2N_SEND, GraphNode, Ranks
 from llmsim.export.step_graph.rows import Item, Row, placed_row
-from llmsim.export.step_graph.streams import CoreNode, launches
+from llmsim.export.step_graph.streams import StepNodes, launches
 from llmsim.lowering import LoweredGroup
 from llmsim.model import Layout
 
@@ -66,22 +66,22 @@ def afd_nodes(
     batches: Sequence[tuple[Item, ...]],
     step: int,
     sides: Sides,
-) -> tuple[tuple[GraphNode, ...], list[dict[str, Any]]]:
-    """The nodes of the run's step of that number, and what it counts for each member
-    (`Simulation.activity`).
-    """
+) -> StepNodes:
+    """The nodes of the run's step of that number."""
     found, lanes, counted = _native.afd_nodes(
         config, [one.program for one in domain], [list(items) for items in batches], step
     )
     rows = [
         [_rows(lowered, *one) for lowered, one in zip(domain, lane, strict=True)] for lane in lanes
     ]
-    nodes = _Builder(domain, sides, rows).nodes([CoreNode(*one) for one in found])
+    builder = _Builder(domain, sides, rows)
+    core = [CoreNode(*one) for one in found]
+    nodes = builder.nodes(core)
     scheduled = [sum(item[0] for item in items) for items in batches]
     activities = [
         {**one, "scheduled_tokens": tokens} for one, tokens in zip(counted, scheduled, strict=True)
     ]
-    return nodes, activities
+    return StepNodes(nodes, tuple(builder.places), tuple(core), activities)
 
 
 def _rows(lowered: LoweredGroup, items: Sequence[Item], place: Sequence[int]) -> list[Row]:
@@ -100,6 +100,8 @@ class _Builder:
     ) -> None:
         self._domain, self._sides, self._rows = domain, sides, rows
         self._made: list[GraphNode] = []
+        self.places: list[CorePlace] = []
+        """Of each node that was made."""
 
     def nodes(self, found: Sequence[CoreNode]) -> tuple[GraphNode, ...]:
         """All of them, in the order of each stream."""
@@ -111,7 +113,7 @@ class _Builder:
                 last[one.unit, one.stream] = [number]
             if one.role == Role.M2N_LATENCY:  # on no stream: where its rows have come in
                 one = replace(one, unit=found[one.after[-1]].unit)
-            ends.append(self._add(one, self._waits(one, before, found, ends)))
+            ends.append(self._add(number, one, self._waits(one, before, found, ends)))
         return tuple(self._made)
 
     def _member(self, unit: int) -> tuple[int, int]:
@@ -138,7 +140,7 @@ class _Builder:
             waits.append(tuple(dict.fromkeys(mine)))
         return waits
 
-    def _add(self, one: CoreNode, waits: Ends) -> Ends:
+    def _add(self, number: int, one: CoreNode, waits: Ends) -> Ends:
         member, stage = self._member(one.unit)
         row = self._row(one, member)
         if row is None:
@@ -147,6 +149,7 @@ class _Builder:
         for device, before in enumerate(waits):
             rank = self._sides.number(member, stage, device)
             together = self._together(member, stage, device, row)
+            self.places += [CorePlace(number, device)] * (2 if row.kind == "send" else 1)
             if row.kind == "send":
                 ends = (rank, self._sides.number(member, stage + 1, device))
                 sent = self._append(one, row, rank, before, ends)

@@ -7,7 +7,8 @@ exact time. Collectives and messages that links price are COMM nodes with their 
 network of the simulator prices them. Ranks start what they do together when the slowest is there:
 what the others wait is a node of its own.
 
-The network that reads the traces has no other traffic. What that cost a collective or a message in
+The traces have the part of copies and of KV that moves in the step, so that they end with it. The
+network that reads them has no other traffic. What that cost a collective or a message in
 the run is a COMP node of its own behind it, `contention`. Members of a lock-step group meet each
 other, too: what links price there is a COMP node as long as in the run.
 """
@@ -22,6 +23,7 @@ from pathlib import Path
 from llmsim.export.chakra import COLLECTIVES, NodeType, TraceNode, Value, write_trace
 from llmsim.export.step_graph.graph import IterationGraph
 from llmsim.export.step_graph.nodes import M2N_RECEIVE, M2N_SEND, PS_PER_US, GraphNode
+from llmsim.export.step_graph.ranks_apart import RanksApart, shared_bytes
 from llmsim.export.step_graph.transfers import KINDS as KV_KINDS
 from llmsim.export.step_graph.transfers import KV_RECALL, KV_RECEIVE
 from llmsim.lowering.network.base import MeshDescription, TopologyDescription
@@ -70,6 +72,26 @@ def left_to_network(graph: IterationGraph, node: GraphNode) -> bool:
     return node.lost_ps is None or (len(graph.members) == 1 and node.lost_ps >= 0)
 
 
+def in_step(graph: IterationGraph) -> IterationGraph:
+    """The graph with the part of each node that is in the step: copies may have begun before it,
+    and KV may be on its way longer.
+    """
+    last_ps = graph.duration_ps
+    if all(node.start_ps >= 0 and node.end_ps <= last_ps for node in graph.nodes):
+        return graph
+    ends: dict[int, int] = {}
+    nodes = []
+    for node in graph.nodes:
+        start_ps, end_ps = (min(max(0, one), last_ps) for one in (node.start_ps, node.end_ps))
+        before_ps = max((ends[one] for one in node.depends_on), default=0)
+        late_ps = node.late_ps if node.kind in KV_KINDS else start_ps - before_ps
+        ends[node.node] = end_ps
+        nodes.append(
+            replace(node, start_ps=start_ps, duration_ps=end_ps - start_ps, late_ps=late_ps)
+        )
+    return replace(graph, nodes=tuple(nodes))
+
+
 def rounded_ends_ps(graph: IterationGraph) -> dict[int, int]:
     """When each node ends if what is not on links takes whole microseconds, as strict rules read
     it.
@@ -83,12 +105,16 @@ def rounded_ends_ps(graph: IterationGraph) -> dict[int, int]:
 
 
 def trace_of(
-    graph: IterationGraph, rank: int, groups: Groups, ends_ps: dict[int, int]
+    graph: IterationGraph,
+    rank: int,
+    groups: Groups,
+    ends_ps: dict[int, int],
+    apart: RanksApart,
 ) -> list[TraceNode]:
     """The nodes of one rank, numbered from 0, and what it waits for other members before they go on
     together.
     """
-    trace = _RankTrace(graph, groups, ends_ps)
+    trace = _RankTrace(graph, groups, ends_ps, apart)
     for node in graph.of_rank(rank):
         trace.add(node)
     return trace.nodes
@@ -97,8 +123,11 @@ def trace_of(
 class _RankTrace:
     """The trace of one rank, node by node."""
 
-    def __init__(self, graph: IterationGraph, groups: Groups, ends_ps: dict[int, int]) -> None:
+    def __init__(
+        self, graph: IterationGraph, groups: Groups, ends_ps: dict[int, int], apart: RanksApart
+    ) -> None:
         self.nodes: list[TraceNode] = []
+        self._apart = apart
         self._graph, self._groups, self._devices = graph, groups, _devices(graph)
         self._whole = (True,) * _dimensions(graph)
         self._exact_ps = {node.node: node.end_ps for node in graph.nodes}
@@ -121,9 +150,9 @@ class _RankTrace:
         if node.energy_aj:
             attributes["energy_nj"] = round(node.energy_aj / AJ_PER_NJ)
         last = self._append(f"{node.name} {node.layer}", kind, us, after, attributes)
-        if lost_ps and node.kind != "send":  # of a message, at its other end
-            us = _whole_us(lost_ps)
-            last = self._append(f"contention {node.layer}", "COMP", us, [last], _known(lost_ps))
+        if by_network and node.kind in ("collective", "receive"):  # a message: at its other end
+            last = self._behind(f"wait {node.layer}", self._apart.behind_ps(node), last)
+            last = self._behind(f"contention {node.layer}", lost_ps, last)
         self._place[node.node] = last
 
     def _waits(self, node: GraphNode, *, by_network: bool) -> list[int]:
@@ -136,10 +165,16 @@ class _RankTrace:
         if waited_ps <= 0:
             return after
         us = max(0, _waited_ps(node, mine, self._rounded_ps)) // PS_PER_US
-        if node.kind in (M2N_SEND, M2N_RECEIVE):  # lanes wait side by side
+        if node.device == "link":  # copies, and rows of lanes, wait side by side
             return [self._append(f"wait {node.layer}", "MEM_LOAD", 0, after, _known(waited_ps))]
         known = _known(waited_ps) | _stream(node)
         return [self._append(f"wait {node.layer}", "COMP", us, after, known)]
+
+    def _behind(self, name: str, duration_ps: int, last: int) -> int:
+        """Time that a rank does nothing in behind a node; the last node then."""
+        if duration_ps == 0:
+            return last
+        return self._append(name, "COMP", _whole_us(duration_ps), [last], _known(duration_ps))
 
     def _append(
         self, name: str, kind: NodeType, us: int, after: list[int], attributes: dict[str, Value]
@@ -189,9 +224,7 @@ def _form(
             {**end, "comm_size": node.bytes_moved, "comm_tag": 0},
         )
     if node.kind == "collective" and by_network:
-        # Of an all-gather Chakra has one rank's input, where we have the whole tensor.
-        gathers = node.collective == "all_gather"
-        size = -(-node.bytes_moved // len(node.group)) if gathers else node.bytes_moved
+        size = shared_bytes(node) if node.collective == "all_gather" else node.bytes_moved
         number = groups.get(node.group)
         whole: dict[str, Value] = (
             {"involved_dim": (True,)} if number is None else {"pg_name": str(number)}
@@ -203,11 +236,10 @@ def _form(
         )
     lasts: dict[str, Value] = {"tensor_size": node.bytes_moved, "duration_ps": node.duration_ps}
     if node.kind in KV_KINDS:
-        starts_ps = max(0, node.start_ps)
         # Without a layer that it waits for, it counts from the start of the step.
-        lasts["duration_ps"] = node.end_ps - (starts_ps if node.depends_on else 0)
+        lasts["duration_ps"] = node.end_ps - (node.start_ps if node.depends_on else 0)
         kind: NodeType = "MEM_LOAD" if node.kind in (KV_RECEIVE, KV_RECALL) else "MEM_STORE"
-        return kind, 0, {**lasts, "start_ps": starts_ps, "route": node.route}
+        return kind, 0, {**lasts, "start_ps": node.start_ps, "route": node.route}
     if node.kind in (M2N_SEND, M2N_RECEIVE):
         kind = "MEM_STORE" if node.kind == M2N_SEND else "MEM_LOAD"
         return kind, 0, {**lasts, "route": node.route}
@@ -241,9 +273,10 @@ def write_chakra(graph: IterationGraph, ranks: list[int], folder: Path) -> list[
     of SMALLEST_NETWORK devices, of which the others have one node of no duration.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    groups, ends_ps = groups_of(graph), rounded_ends_ps(graph)
+    graph = in_step(graph)
+    groups, ends_ps, apart = groups_of(graph), rounded_ends_ps(graph), RanksApart(graph)
     devices = _devices(graph)
-    traces = {devices[rank]: trace_of(graph, rank, groups, ends_ps) for rank in ranks}
+    traces = {devices[rank]: trace_of(graph, rank, groups, ends_ps, apart) for rank in ranks}
     if graph.topology is None and graph.ranks == 1:
         idle: dict[str, Value] = {"is_cpu_op": False, "num_ops": 0, "tensor_size": 0}
         traces[SMALLEST_NETWORK - 1] = [

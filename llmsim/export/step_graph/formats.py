@@ -58,7 +58,7 @@ ELSEWHERE = {"cpu": "#f6d5d5", "pim": "#f6e3a1"}
 
 def as_json(graph: IterationGraph, nodes: Sequence[GraphNode]) -> str:
     """One object: the iteration, its batch, and a list of nodes; times in ps."""
-    apart = ("nodes", "items", "batches", "network", "implementations", "energy")
+    apart = ("nodes", "items", "batches", "network", "implementations", "energy", "places", "core")
     about = {name: value for name, value in vars(graph).items() if name not in apart}
     match graph.network:
         case MeshDescription(dimensions=dimensions):

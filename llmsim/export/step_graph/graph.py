@@ -15,20 +15,17 @@ from typing import Any
 from llmsim import _native
 from llmsim.config.errors import InputError
 from llmsim.export.step_graph.afd import afd_nodes, member_of_ranks, sides_of
+from llmsim.export.step_graph.core_nodes import CoreNode, CorePlace, Span, StepSpans
 from llmsim.export.step_graph.energy import with_energy
 from llmsim.export.step_graph.nodes import GraphNode, Ranks
 from llmsim.export.step_graph.rows import Item, padded_tokens, rows_of
-from llmsim.export.step_graph.streams import Drafts, step_nodes
-from llmsim.export.step_graph.transfers import KINDS as KV_KINDS
-from llmsim.export.step_graph.transfers import Window, kv_nodes
+from llmsim.export.step_graph.streams import Drafts, StepNodes, step_nodes
+from llmsim.export.step_graph.transfers import Window, is_waited_for, kv_nodes
 from llmsim.lowering import LoweredGroup
 from llmsim.lowering.energy.accounting import Accounting
 from llmsim.lowering.energy.step import StepEnergy
 from llmsim.lowering.network.base import MeshDescription, TopologyDescription
 from llmsim.lowering.network.cluster_network import ClusterNetwork
-
-Span = tuple[int, int]
-"""Start and end, in ps of the run."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +47,8 @@ class Round:
     """Those of the run so far, columns of `llmsim.columns.TransferColumns`; none: not recorded."""
     network: ClusterNetwork | None = field(repr=False, default=None)
     """What they move on; None: groups share nothing."""
-    exchanges: tuple[Mapping[int, tuple[Span, ...]], ...] = field(repr=False, default=())
-    """Of each member: operator of its program -> start and end of each of its executions, in ps of
-    the run, for collectives and hand-overs on shared links.
-    """
-    stage_starts_ps: tuple[tuple[int, ...], ...] = ()
-    """Of each member on shared links: when its stages began to work on the step; none with one."""
+    spans: tuple[StepSpans, ...] = field(repr=False, default=())
+    """Of each member: when its nodes ran whose times the step alone does not tell."""
     drafts: tuple[Drafts, ...] = ()
     """Of each member: what its drafter proposes at the end of the step."""
     ends_before_ps: tuple[int, ...] = ()
@@ -65,6 +58,13 @@ class Round:
     layers.
     """
     attention_members: int = 0
+
+    @property
+    def exchanges(self) -> tuple[Mapping[int, tuple[Span, ...]], ...]:
+        """Of each member: operator of its program -> start and end of each of its executions, in ps
+        of the run, for collectives and hand-overs on shared links.
+        """
+        return tuple(one.exchanges for one in self.spans)
 
     @property
     def busy_ps(self) -> tuple[tuple[int, int], ...]:
@@ -108,6 +108,10 @@ class IterationGraph:
     """Pipeline stages of a member."""
     devices: tuple[int, ...] = ()
     """Devices of a stage of each member, where members differ."""
+    places: tuple[CorePlace, ...] = field(repr=False, default=())
+    """Of each node but KV, by its number: where it comes from."""
+    core: tuple[CoreNode, ...] = field(repr=False, default=())
+    """The core's nodes of the step."""
 
     @property
     def topology(self) -> TopologyDescription | None:
@@ -120,10 +124,10 @@ class IterationGraph:
 
     @property
     def duration_ps(self) -> int:
-        """From the first node to the end of the last one that is the step's own: KV of requests
-        may be on its way longer.
+        """From the start to the end of the last node that the step waits for: KV may be on its way
+        longer.
         """
-        return max((node.end_ps for node in self.nodes if node.kind not in KV_KINDS), default=0)
+        return max((node.end_ps for node in self.nodes if is_waited_for(node)), default=0)
 
     @property
     def units(self) -> list[int]:
@@ -142,7 +146,7 @@ class IterationGraph:
         units = self.units
         ends_ps = [0] * (len(self.members) * self.stages)
         for node in self.nodes:
-            if node.kind not in KV_KINDS:
+            if is_waited_for(node):
                 unit = units[node.rank]
                 ends_ps[unit] = max(ends_ps[unit], node.end_ps)
         return tuple(ends_ps)
@@ -172,8 +176,7 @@ def refuse_without_steps(groups: Sequence[LoweredGroup], group: int) -> None:
 class _Made:
     """What members that run whole layers, or attention and FFN members, make of a step."""
 
-    nodes: tuple[GraphNode, ...]
-    activities: Sequence[Mapping[str, Any]]
+    step: StepNodes
     padded_tokens: Sequence[int]
     places: Sequence[tuple[int, int]]
     """Of each rank: its member, and its number there."""
@@ -188,10 +191,10 @@ def _whole_layers(domain: Sequence[LoweredGroup], batch: Round) -> _Made:
         rows_of(lowered, items, tokens, sum(padded))
         for lowered, items, tokens in zip(domain, batch.items, padded, strict=True)
     ]
-    nodes, activities = step_nodes(domain, batch.items, rows, batch.step, batch.drafts)
+    step = step_nodes(domain, batch.items, rows, batch.step, batch.drafts)
     each = first.layout.stage_ranks * first.layout.pp
     places = [divmod(rank, each) for rank in range(Ranks(first.layout, len(domain)).count)]
-    return _Made(nodes, activities, padded, places, first.links.description)
+    return _Made(step, padded, places, first.links.description)
 
 
 def _apart(domain: Sequence[LoweredGroup], batch: Round) -> _Made:
@@ -200,7 +203,7 @@ def _apart(domain: Sequence[LoweredGroup], batch: Round) -> _Made:
     """
     assert batch.afd is not None, "the caller looked"
     sides = sides_of(domain, batch.attention_members)
-    nodes, activities = afd_nodes(domain, batch.afd, batch.items, batch.step, sides)
+    step = afd_nodes(domain, batch.afd, batch.items, batch.step, sides)
     padded = [
         padded_tokens(one, [items])[0] for one, items in zip(domain, batch.items, strict=True)
     ]
@@ -212,7 +215,7 @@ def _apart(domain: Sequence[LoweredGroup], batch: Round) -> _Made:
     else:
         network = MeshDescription(((sides.count, *network.dimensions[0][1:]),))
     places = member_of_ranks(sides)
-    return _Made(nodes, activities, padded, places, network, sides.each)
+    return _Made(step, padded, places, network, sides.each)
 
 
 def iteration_graph(groups: Sequence[LoweredGroup], group: int, batch: Round) -> IterationGraph:
@@ -221,7 +224,12 @@ def iteration_graph(groups: Sequence[LoweredGroup], group: int, batch: Round) ->
     first = domain[0]
     made = _whole_layers(domain, batch) if batch.afd is None else _apart(domain, batch)
     nodes, energy = with_energy(
-        made.nodes, batch.accounting, batch.members, made.activities, batch.busy_ps, made.places
+        made.step.nodes,
+        batch.accounting,
+        batch.members,
+        made.step.activities,
+        batch.busy_ps,
+        made.places,
     )
     if batch.network is not None and len(batch.transfers.get("bytes", ())):
         starts, ends = zip(*batch.times_ps, strict=True)
@@ -248,4 +256,6 @@ def iteration_graph(groups: Sequence[LoweredGroup], group: int, batch: Round) ->
         energy=energy,
         stages=first.layout.pp,
         devices=made.devices,
+        places=made.step.places,
+        core=made.step.core,
     )

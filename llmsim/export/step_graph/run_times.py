@@ -1,63 +1,61 @@
-"""When the nodes of a step ran in its run: others on shared links slowed its collectives, and
-stages and members of a lock-step group were busy with the step before.
+"""When the nodes of a step ran in its run: others on shared links slowed its collectives, copies
+and rows, copies ran ahead of it, and stages and members of a lock-step group were busy with the
+step before.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from llmsim.export.step_graph.graph import IterationGraph, Round, Span
-from llmsim.export.step_graph.nodes import LAUNCH, GraphNode, Ranks
+from llmsim.export.step_graph.core_nodes import CoreTimes
+from llmsim.export.step_graph.graph import IterationGraph, Round
+from llmsim.export.step_graph.nodes import LAUNCH
 from llmsim.export.step_graph.transfers import KINDS as KV_KINDS
 from llmsim.export.step_graph.transfers import behind_attention
-from llmsim.lowering import LoweredGroup
-from llmsim.lowering.program import PARTS
 
-Place = tuple[int, int, str, int]
-"""Stage, part, name and layer."""
+EXCHANGES = ("collective", "send")
+"""Kinds of nodes that ranks of a stage do with others."""
 
 
-def in_run(graph: IterationGraph, groups: Sequence[LoweredGroup], batch: Round) -> IterationGraph:
-    """The graph with each collective as long as it was in the run, and all behind it as much later.
+def in_run(graph: IterationGraph, batch: Round) -> IterationGraph:
+    """The graph with each node when it ran in the run.
 
-    Stages of a pipeline, and members of a lock-step group, begin when they did in the run, where
-    they were busy with other batches; hand-overs do so, too. KV of a layer leaves when its
+    What crosses shared links lasts as long as it did, copies begin when they did, which may be
+    before the step, and stages of a pipeline and members of a lock-step group begin when they were
+    done with other batches. All else follows what it waits for. KV of a layer leaves when its
     attention has ended. The same graph where nothing of that was so.
     """
-    spans = exchange_spans(graph, groups, batch)
-    begins = _Begins(graph, groups, batch)
-    if not spans and not begins.of_stage:
+    starts_ps = [start for start, _ in batch.times_ps]
+    if len(set(starts_ps)) == 1 and not any(one.of_nodes for one in batch.spans):
         return graph
+    times = CoreTimes(graph.core, graph.stages, batch.spans, starts_ps)
     ends: dict[int, int] = {}
     lost: dict[int, int | None] = {}
-    alone: dict[int, int] = {node.node: node.end_ps for node in graph.nodes}
     nodes = []
     for node in graph.nodes:
         if node.kind in KV_KINDS:
             nodes.append(node)
             continue
-        start_ps, duration_ps = node.start_ps, node.duration_ps
-        if node.depends_on:
-            before = max(alone[one] for one in node.depends_on)
-            start_ps += max(ends[one] for one in node.depends_on) - before
-        span = spans.get(node.node)
-        late_ps = begins.of(node, start_ps, span) - start_ps
-        if span is not None:
-            duration_ps = span[1] - span[0]
-            lost[node.node] = duration_ps - node.duration_ps
-        elif node.kind == "receive":
-            lost[node.node] = lost.get(node.depends_on[0])
-        moved = replace(
-            node,
-            start_ps=start_ps + late_ps,
-            duration_ps=duration_ps,
-            lost_ps=lost.get(node.node),
-            late_ps=late_ps,
+        place = graph.places[node.node]
+        start_ps = node.start_ps + times.ends_ps[place.number] - graph.core[place.number].end_ps
+        duration_ps, lost_ps = node.duration_ps, node.lost_ps
+        span = times.span(place.number, place.device)
+        if node.kind == "receive":
+            lost_ps = lost[node.depends_on[0]]
+        elif span is not None:
+            start_ps, duration_ps = span[0], span[1] - span[0]
+            lost_ps = duration_ps - node.duration_ps
+        before_ps = max((ends[one] for one in node.depends_on), default=0)
+        lost[node.node], ends[node.node] = lost_ps, start_ps + duration_ps
+        nodes.append(
+            replace(
+                node,
+                start_ps=start_ps,
+                duration_ps=duration_ps,
+                lost_ps=lost_ps,
+                late_ps=start_ps - before_ps,
+            )
         )
-        ends[node.node] = moved.end_ps
-        nodes.append(moved)
     return replace(graph, nodes=behind_attention(nodes))
 
 
@@ -80,84 +78,18 @@ def without_launches(graph: IterationGraph) -> IterationGraph:
     return replace(graph, nodes=tuple(kept))
 
 
-class _Begins:
-    """When nodes of stages and of members of a lock-step group begin, in ps of the step: each began
-    when it had ended the step before.
-    """
-
-    def __init__(self, graph: IterationGraph, groups: Sequence[LoweredGroup], batch: Round) -> None:
-        first = groups[batch.members[0]]
-        self._units, self._stages = graph.units, graph.stages
-        self._origin_ps = min(start for start, _ in batch.times_ps)
-        self.of_stage: tuple[tuple[int, ...], ...] = ()
-        """By member; none where all begin with the step, or copies may run ahead of it."""
-        if first.offload is not None:
-            return
-        if any(batch.stage_starts_ps):
-            self.of_stage = batch.stage_starts_ps
-        elif any(start != self._origin_ps for start, _ in batch.times_ps):
-            self.of_stage = tuple((start,) for start, _ in batch.times_ps)
-
-    def of(self, node: GraphNode, start_ps: int, span: Span | None) -> int:
-        """Of a node that what is before it would let begin at `start_ps`."""
-        if not self.of_stage or node.kind == "receive":
-            return start_ps
-        if span is not None:
-            return span[0] - self._origin_ps
-        member, stage = divmod(self._units[node.rank], self._stages)
-        if node.kind == LAUNCH:
-            stage = 0  # the host launches all stages
-        starts = self.of_stage[member]
-        if stage >= len(starts):
-            return start_ps  # behind the first stage, whose start is known
-        return max(start_ps, starts[stage] - self._origin_ps)
-
-
-def lost_in_exchanges_ps(
-    graph: IterationGraph, groups: Sequence[LoweredGroup], batch: Round
-) -> int:
+def lost_in_exchanges_ps(graph: IterationGraph, batch: Round) -> int:
     """By how much others on shared links made the collectives and hand-overs of a step longer; of
     several members, the one that lost most.
     """
-    spans = exchange_spans(graph, groups, batch)
-    ranks = Ranks(groups[batch.members[0]].layout, len(batch.members))
+    times = CoreTimes(graph.core, graph.stages, batch.spans, [one for one, _ in batch.times_ps])
     lost_ps = [0] * len(batch.members)
     for node in graph.nodes:
-        if node.node in spans and ranks.device(node.rank) == 0:
-            start_ps, end_ps = spans[node.node]
-            lost_ps[ranks.place(node.rank)[0]] += end_ps - start_ps - node.duration_ps
+        if node.kind not in EXCHANGES:
+            continue
+        place = graph.places[node.node]
+        span = times.span(place.number, place.device)
+        if span is not None and place.device == 0:
+            member = graph.core[place.number].unit // graph.stages
+            lost_ps[member] += span[1] - span[0] - node.duration_ps
     return max(lost_ps)
-
-
-def exchange_spans(
-    graph: IterationGraph, groups: Sequence[LoweredGroup], batch: Round
-) -> dict[int, Span]:
-    """When nodes on shared links ran in the run, by number."""
-    if not any(batch.exchanges):
-        return {}
-    domain = [groups[index] for index in batch.members]
-    ranks = Ranks(domain[0].layout, len(domain))
-    nodes: dict[tuple[int, Place], list[GraphNode]] = defaultdict(list)
-    for node in graph.nodes:
-        if node.kind in ("collective", "send"):
-            _, stage = ranks.place(node.rank)
-            nodes[node.rank, (stage, node.part, node.name, node.layer)].append(node)
-    found: dict[int, Span] = {}
-    for member, (lowered, exchanges) in enumerate(zip(domain, batch.exchanges, strict=True)):
-        for place, spans in _by_place(lowered, exchanges).items():
-            for device in range(ranks.layout.stage_ranks):
-                mine = nodes[ranks.number(member, place[0], device), place]
-                found |= {node.node: span for node, span in zip(mine, spans, strict=True)}
-    return found
-
-
-def _by_place(
-    lowered: LoweredGroup, exchanges: Mapping[int, Sequence[Span]]
-) -> dict[Place, list[Span]]:
-    """When the operators of a name ran in a layer of a stage, in their order."""
-    found: dict[Place, list[Span]] = defaultdict(list)
-    for op in sorted(exchanges):
-        placed = lowered.placed[op]
-        for layer, span in enumerate(exchanges[op]):
-            found[placed.stage, PARTS[placed.part], placed.cost.name, layer].append(span)
-    return found

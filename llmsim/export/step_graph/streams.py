@@ -6,12 +6,13 @@ graph. Nothing ran before, so the first copies start with the step, and links ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from llmsim import _native
 from llmsim.core import FEATURES
+from llmsim.export.step_graph.core_nodes import CoreNode, CorePlace
 from llmsim.export.step_graph.nodes import LAUNCH, GraphNode, Ranks
 from llmsim.export.step_graph.rows import (
     Item,
@@ -21,6 +22,7 @@ from llmsim.export.step_graph.rows import (
     placed_row,
     rows_of,
 )
+from llmsim.export.step_graph.transfers import KV_OF_PROMPTS
 from llmsim.lowering import LoweredGroup
 from llmsim.lowering.offload.placement import DEVICE, HOST
 from llmsim.lowering.program import PARTS
@@ -34,26 +36,22 @@ MOVES: dict[_native.NodeRole, tuple[str, str]] = {
     Role.QUERIES: ("queries", f"{DEVICE} -> {PIM}"),
     Role.RESULTS: ("results", f"{PIM} -> {DEVICE}"),
     Role.CONTEXT: ("earlier KV", f"{PIM} -> {DEVICE}"),
-    Role.PROMPTS: ("KV of prompts", f"{DEVICE} -> {PIM}"),
+    Role.PROMPTS: (KV_OF_PROMPTS, f"{DEVICE} -> {PIM}"),
 }
 """What copies beside those of weights are called, and their way."""
 Items = tuple[Item, ...]
 
 
 @dataclass(frozen=True)
-class CoreNode:
-    """A node of the core, of all ranks of a stage."""
+class StepNodes:
+    """The nodes of a step, and what they come from."""
 
-    unit: int
-    stream: int
-    role: _native.NodeRole
-    op: int
-    execution: int
-    lane: int
-    ps: int
-    end_ps: int
-    num_bytes: int
-    after: list[int]
+    nodes: tuple[GraphNode, ...]
+    places: tuple[CorePlace, ...]
+    """Of each node."""
+    core: tuple[CoreNode, ...]
+    activities: Sequence[Mapping[str, Any]]
+    """What the step counts for each member (`Simulation.activity`)."""
 
 
 @dataclass(frozen=True)
@@ -82,10 +80,8 @@ def step_nodes(
     rows: Sequence[Sequence[Row]],
     step: int,
     drafts: Sequence[Drafts] = (),
-) -> tuple[tuple[GraphNode, ...], list[dict[str, Any]]]:
-    """The nodes of the run's step of that number, and what it counts for each member
-    (`Simulation.activity`); `rows` are each member's operators.
-    """
+) -> StepNodes:
+    """The nodes of the run's step of that number; `rows` are each member's operators."""
     first = domain[0]
     offload = None if first.offload is None else first.offload.native
     proposed = drafts if first.draft is not None else ()
@@ -100,12 +96,14 @@ def step_nodes(
     if halves:
         for half in range(2):
             _add_half(lanes, domain, [tuple(pair[half]) for pair in halves])
-    nodes = _Ranks(first, len(domain), lanes, passes).nodes([CoreNode(*one) for one in found])
+    core = [CoreNode(*one) for one in found]
+    ranks = _Ranks(first, len(domain), lanes, passes)
+    nodes = ranks.nodes(core)
     scheduled = [sum(item[0] for item in items) for items in batches]
     activities = [
         {**one, "scheduled_tokens": tokens} for one, tokens in zip(counted, scheduled, strict=True)
     ]
-    return nodes, activities
+    return StepNodes(nodes, tuple(ranks.places), tuple(core), activities)
 
 
 def _drafter(group: LoweredGroup, proposed: Sequence[Drafts]) -> tuple[Any, ...]:
@@ -185,9 +183,11 @@ class _Ranks:
         self._passes = passes
         self._ranks = Ranks(group.layout, members)
         self._each, self._stages = group.layout.stage_ranks, group.layout.pp
-        self._launches: dict[int, CoreNode] = {}
+        self._launches: dict[int, tuple[int, CoreNode]] = {}
         """By member: until its step's end or its drafts, which wait for them, are there."""
         self._made: list[GraphNode] = []
+        self.places: list[CorePlace] = []
+        """Of each node that was made."""
 
     def nodes(self, found: Sequence[CoreNode]) -> tuple[GraphNode, ...]:
         """All of them, in the order of each stream."""
@@ -202,7 +202,7 @@ class _Ranks:
             alone = [index for index in before if index not in met]
             meets = one.role == Role.MEET
             waits = [self._waits(ends, alone, met, device, meets) for device in range(self._each)]
-            ends.append(self._add(one, waits))
+            ends.append(self._add(number, one, waits))
         return tuple(self._made)
 
     @staticmethod
@@ -215,7 +215,7 @@ class _Ranks:
             mine = sorted(mine)
         return tuple(dict.fromkeys([*mine, *(n for index in met for n in ends[index][device])]))
 
-    def _add_passes(self, one: CoreNode, waits: Ends) -> Ends:
+    def _add_passes(self, drafts: int, one: CoreNode, waits: Ends) -> Ends:
         """A drafter's passes, one after the other on all ranks of the stage."""
         start_ps = one.end_ps - one.ps
         for number, found in enumerate(self._passes[one.unit // self._stages], start=1):
@@ -223,23 +223,23 @@ class _Ranks:
             for node in found.nodes:
                 here = replace(node, unit=one.unit, end_ps=start_ps + node.end_ps)
                 if node.role == Role.LAUNCH:
-                    launched = self._add_alike(here, launches("draft ", number), begins)
+                    launched = self._add_alike(drafts, here, launches("draft ", number), begins)
                 elif node.role == Role.OPERATOR and not found.rows[node.op].absent:
                     row = found.rows[node.op]
                     row = replace(row, part=row.part + number * len(PARTS))
-                    waits = self._add_alike(here, row, waits)
+                    waits = self._add_alike(drafts, here, row, waits)
             waits = [(*ends, *host) for ends, host in zip(waits, launched, strict=True)]
             start_ps += found.ps
         return waits
 
-    def _add_alike(self, one: CoreNode, row: Row, waits: Ends) -> Ends:
+    def _add_alike(self, number: int, one: CoreNode, row: Row, waits: Ends) -> Ends:
         """The same on all ranks of a stage."""
         member, stage = divmod(one.unit, self._stages)
         found: Ends = []
         for device, before in enumerate(waits):
             rank = self._ranks.number(member, stage, device)
             together = self._ranks.together(rank, row)
-            found.append((self._append(one, row, rank, before, together),))
+            found.append((self._append(number, one, row, rank, before, together),))
         return found
 
     def _nothing(self) -> Ends:
@@ -249,36 +249,45 @@ class _Ranks:
         """The host's launches of a member's step, if any, on the ranks of the stage that ends it:
         a step with all its kernels ends, or drafts, when they have been launched.
         """
-        launch = self._launches.pop(one.unit // self._stages, None)
+        number, launch = self._launches.pop(one.unit // self._stages, (0, None))
         if launch is None or launch.ps == 0:
             return self._nothing()
-        return self._add_alike(replace(launch, unit=one.unit), launches(), self._nothing())
+        there = replace(launch, unit=one.unit)
+        return self._add_alike(number, there, launches(), self._nothing())
 
-    def _add(self, one: CoreNode, waits: Ends) -> Ends:
+    def _add(self, number: int, one: CoreNode, waits: Ends) -> Ends:
         if one.role == Role.LAUNCH:
-            self._launches[one.unit // self._stages] = one
+            self._launches[one.unit // self._stages] = (number, one)
             return self._nothing()
         if one.role in (Role.DRAFTS, Role.END):
             host = self._launch(one)
             waits = [(*before, *host) for before, host in zip(waits, host, strict=True)]
-            return self._add_passes(one, waits) if one.role == Role.DRAFTS else waits
+            return self._add_passes(number, one, waits) if one.role == Role.DRAFTS else waits
         row = self._row(one)
         if row is None:
             return waits
         if row.kind != "send":
-            return self._add_alike(one, row, waits)
+            return self._add_alike(number, one, row, waits)
         member, stage = divmod(one.unit, self._stages)
         found: Ends = []
         for device in range(self._each):
             rank = self._ranks.number(member, stage, device)
             ends = (rank, self._ranks.number(member, stage + 1, device))
-            sent = self._append(one, row, rank, waits[device], ends)
-            found.append((self._append(one, row.received(), ends[1], (sent,), ends),))
+            sent = self._append(number, one, row, rank, waits[device], ends)
+            got = self._append(number, one, row.received(), ends[1], (sent,), ends)
+            found.append((got,))
         return found
 
     def _append(
-        self, one: CoreNode, row: Row, rank: int, waits: tuple[int, ...], group: tuple[int, ...]
+        self,
+        number: int,
+        one: CoreNode,
+        row: Row,
+        rank: int,
+        waits: tuple[int, ...],
+        group: tuple[int, ...],
     ) -> int:
+        """A node of a rank, of the core's node of that number."""
         lasts = 0 if row.kind == "receive" else one.ps
         node = GraphNode(
             len(self._made),
@@ -303,6 +312,7 @@ class _Ranks:
             one.lane,
         )
         self._made.append(node)
+        self.places.append(CorePlace(number, self._ranks.device(rank)))
         return node.node
 
     def _device(self, one: CoreNode) -> str:

@@ -31,6 +31,15 @@ NAMES = {
 }
 
 
+KV_OF_PROMPTS = "KV of prompts"
+"""Name of copies that take it to the memory that attends, where the next step needs it."""
+
+
+def is_waited_for(node: GraphNode) -> bool:
+    """Whether the node's step ends no earlier than the node: KV may be on its way longer."""
+    return node.kind not in KINDS and node.name != KV_OF_PROMPTS
+
+
 @dataclass(frozen=True)
 class Window:
     """From the start of a step to its end, in ps of the run."""

@@ -56,6 +56,7 @@ class AfdExecutor final : public StepExecutor {
   StepCarry carry_;
   AtOnce at_once_;
   std::vector<Ps> starts_, ends_;  // by member
+  std::int64_t steps_ = 0;         // so far
 };
 
 // Of the members of a lock-step group: folded, or with `exact` every unit's nodes in the engine.

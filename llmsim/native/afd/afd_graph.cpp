@@ -1,7 +1,9 @@
 #include "afd/afd_graph.h"
 
 #include <algorithm>
+#include <map>
 #include <stdexcept>
+#include <utility>
 
 namespace llmsim {
 
@@ -292,6 +294,17 @@ class AfdPass {
 
 StepGraph afd_graph(const AfdConfig& config, std::span<const Program* const> programs, bool full) {
   return AfdPass(config, programs, full).build();
+}
+
+void number_rows(StepGraph& graph) {
+  std::map<std::pair<std::int32_t, std::uint8_t>, std::int32_t> so_far;  // by stream and lane
+  std::int32_t newest = 0;
+  for (StepNode& node : graph.nodes) {
+    const bool moves = node.role == NodeRole::kM2nSend || node.role == NodeRole::kM2nReceive;
+    if (moves) newest = node.execution = so_far[{node.stream, node.lane}]++;
+    // The last rows are there: what follows the receipt of the others.
+    if (node.role == NodeRole::kM2nLatency) node.execution = newest;
+  }
 }
 
 }  // namespace llmsim

@@ -13,4 +13,8 @@ namespace llmsim {
 // fit the programs.
 StepGraph afd_graph(const AfdConfig& config, std::span<const Program* const> programs, bool full);
 
+// Counts the rows of each stage and lane, there and back, from 0 (StepNode::execution), in a graph
+// without repeated blocks.
+void number_rows(StepGraph& graph);
+
 }  // namespace llmsim

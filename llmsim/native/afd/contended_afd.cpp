@@ -3,11 +3,18 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "afd/afd_graph.h"
+
 namespace llmsim {
 
 namespace {
 
 constexpr std::size_t kNoPort = ~std::size_t{0};
+
+StepGraph numbered(StepGraph graph) {
+  number_rows(graph);
+  return graph;
+}
 
 }  // namespace
 
@@ -15,11 +22,11 @@ ContendedAfdExecutor::ContendedAfdExecutor(AfdPricer pricer, StepGraph graph,
                                            std::vector<SharedPort> ports)
     : pricer_(std::move(pricer)),
       graph_(std::move(graph)),
-      nodes_(unrolled(graph_)),
+      nodes_(numbered(unrolled(graph_))),
       ports_(std::move(ports)),
       at_once_(graph_, pricer_.num_members()),
       carry_(graph_),
-      alone_(nodes_.nodes.size(), 0),
+      moving_(nodes_.nodes.size()),
       runs_(nodes_, *this) {
   for (const SharedPort& port : ports_)
     if (port.member < 0 || at(port.member) >= pricer_.num_members() || port.stage < 0 ||
@@ -56,13 +63,14 @@ void ContendedAfdExecutor::begin(std::span<const Batch* const> batches, const St
 }
 
 bool ContendedAfdExecutor::moves(std::int64_t step, std::int32_t node, Ps begin, Ps now) {
-  const std::size_t port = port_at_[at(node)];
-  if (port == kNoPort) return false;
   const StepPrices& prices = runs_.prices(step);
   const StepNode& moved = nodes_.nodes[at(node)];
+  if (begins_unit(moved)) note_span(step, moved, begin, begin + prices.of(nodes_, moved, 0));
+  const std::size_t port = port_at_[at(node)];
+  if (port == kNoPort) return false;
   const std::int64_t bytes = prices.bytes[at(moved.price)];
   if (bytes == 0) return false;
-  alone_[at(node)] = begin + prices.of(nodes_, moved, 0);
+  moving_[at(node)] = {begin, begin + prices.of(nodes_, moved, 0)};
   const auto token = (static_cast<std::uint64_t>(step) << 32) | static_cast<std::uint32_t>(node);
   network_->start_at(bundles_[port], bytes, begin, now, *this, token, Purpose::kM2n);
   return true;
@@ -70,8 +78,16 @@ bool ContendedAfdExecutor::moves(std::int64_t step, std::int32_t node, Ps begin,
 
 void ContendedAfdExecutor::landed(TransferId, std::uint64_t token, Ps now) {
   const auto node = static_cast<std::int32_t>(token & 0xffffffffU);
-  const Ps end = std::max(now, alone_[at(node)]);
-  runs_.ended(static_cast<std::int64_t>(token >> 32), node, end, now);
+  const auto step = static_cast<std::int64_t>(token >> 32);
+  const Ps end = std::max(now, moving_[at(node)].alone);
+  note_span(step, nodes_.nodes[at(node)], moving_[at(node)].begin, end);
+  runs_.ended(step, node, end, now);
+}
+
+void ContendedAfdExecutor::note_span(std::int64_t step, const StepNode& node, Ps start,
+                                     Ps end) const {
+  if (NodeSpans* spans = pricer_.member(at(node.member)).spans())
+    spans->add(step, nodes_, node, kAllRanks, start, end);
 }
 
 // All steps before this one have ended, since they had the same streams.

@@ -38,6 +38,7 @@ class ContendedAfdExecutor final : public StepExecutor, private StepMover, priva
   void member_ended(std::int64_t step, std::size_t member, Ps start, Ps end, Ps now) override;
   void landed(TransferId transfer, std::uint64_t token, Ps now) override;
   std::size_t port_of(const StepNode& node) const;
+  void note_span(std::int64_t step, const StepNode& node, Ps start, Ps end) const;
 
   AfdPricer pricer_;
   StepGraph graph_, nodes_;  // layers that are alike in one block; and each apart
@@ -52,7 +53,10 @@ class ContendedAfdExecutor final : public StepExecutor, private StepMover, priva
   StepPrices prices_;
   std::deque<Open> open_;   // steps with members whose ends are not known
   std::int64_t first_ = 0;  // number of the oldest of them
-  std::vector<Ps> alone_;   // by node: when it would have ended alone
+  struct Moving {
+    Ps begin = 0, alone = 0;  // when it would have ended alone
+  };
+  std::vector<Moving> moving_;  // by node
   StepRuns runs_;
 };
 

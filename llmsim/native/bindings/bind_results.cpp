@@ -45,8 +45,7 @@ nb::dict column_types() {
   tables["link_series"] = types_of<LinkSeries>();
   tables["network"] = types_of<LinkTable>();
   tables["transfers"] = types_of<TransferTable>();
-  tables["exchanges"] = types_of<ExchangeTable>();
-  tables["stages"] = types_of<StageTable>();
+  tables["node_spans"] = types_of<NodeSpanTable>();
   tables["counters"] = types_of_totals(group_total_names());
   nb::dict kv_tiers = types_of_totals(kv_tier_total_names());
   kv_tiers["name"] = "string";
@@ -81,9 +80,7 @@ nb::dict transfer_columns(const Simulation& s) {
   return to_dict(recorded ? TransferTable(*s.network()->recorded()) : TransferTable{});
 }
 
-nb::dict exchange_columns(const Simulation& s) { return to_dict(exchange_table(s)); }
-
-nb::dict stage_columns(const Simulation& s) { return to_dict(stage_table(s)); }
+nb::dict node_span_columns(const Simulation& s) { return to_dict(node_span_table(s)); }
 
 namespace {
 

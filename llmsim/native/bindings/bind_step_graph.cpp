@@ -109,7 +109,8 @@ nb::tuple afd_nodes(const AfdConfig& config, const std::vector<std::shared_ptr<P
   }
   std::vector<const Batch*> pointers;
   for (const Batch& batch : batches) pointers.push_back(&batch);
-  const StepGraph graph = afd_graph(config, known, true);
+  StepGraph graph = afd_graph(config, known, true);
+  number_rows(graph);
   AfdPricer pricer(members, config);
   pricer.begin(pointers);
   StepPrices prices;

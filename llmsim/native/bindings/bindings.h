@@ -90,8 +90,7 @@ nb::dict request_columns(const Simulation& simulation);
 nb::object kv_transfer_columns(const Simulation& simulation);
 nb::dict network_columns(const Simulation& simulation);
 nb::dict transfer_columns(const Simulation& simulation);
-nb::dict exchange_columns(const Simulation& simulation);
-nb::dict stage_columns(const Simulation& simulation);
+nb::dict node_span_columns(const Simulation& simulation);
 nb::dict counter_columns(const Simulation& simulation);
 nb::list accepted_at(const Simulation& simulation);
 // Per request, what became of its drafts; None where no group speculates.

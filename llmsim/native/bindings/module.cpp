@@ -72,11 +72,9 @@ void bind_columns(nb::class_<Simulation>& simulation) {
       .def("kv_transfers", &kv_transfer_columns)
       .def("network", &network_columns, "Per link of the shared network, as it numbers them.")
       .def("transfers", &transfer_columns, "Every transfer of the network, where recorded.")
-      .def("exchanges", &exchange_columns,
-           "Every collective and hand-over on shared links, where transfers are recorded.")
-      .def("stages", &stage_columns,
-           "When each stage of a pipeline on shared links began to work on each step, where "
-           "transfers are recorded.")
+      .def("node_spans", &node_span_columns,
+           "When nodes of steps ran whose times a step alone does not tell: what crosses shared "
+           "links, copies, and where members and stages began, where transfers are recorded.")
       .def("steps", &step_columns)
       .def(
           "series", [](const Simulation& s) { return series_columns(s.series()); },

@@ -61,7 +61,7 @@ Simulation::Simulation(const SimulationConfig& config)
   if (config.network) at_field("network", [&] { build_network(*config.network); });
   if (network_ && config.observers.transfers) network_->record_transfers();
   if (config.observers.transfers)
-    for (const auto& group : groups_) group->costs().record_exchanges(group->config().index);
+    for (const auto& group : groups_) group->costs().record_spans(group->config().index);
   each_at_field("contention", config.contention,
                 [this](const ContentionSpec& spec) { build_contention(spec); });
   if (config.kv_tiers) at_field("kv_tiers", [&] { build_kv_tiers(*config.kv_tiers); });

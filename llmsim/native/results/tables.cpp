@@ -57,17 +57,10 @@ StepRecorder step_table(const Simulation& s) {
   return all;
 }
 
-ExchangeTable exchange_table(const Simulation& s) {
-  ExchangeTable all;
+NodeSpanTable node_span_table(const Simulation& s) {
+  NodeSpanTable all;
   for (const auto& group : s.groups())
-    if (const ExchangeTable* exchanges = group->costs().exchanges()) append(all, *exchanges);
-  return all;
-}
-
-StageTable stage_table(const Simulation& s) {
-  StageTable all;
-  for (const auto& group : s.groups())
-    if (const StageTable* stages = group->costs().stages()) append(all, *stages);
+    if (const NodeSpans* spans = group->costs().spans()) append(all, spans->table());
   return all;
 }
 

@@ -67,8 +67,7 @@ RequestStates request_states(const Simulation& simulation);
 KvTransferTable kv_transfer_table(const Simulation& simulation);
 // The steps of all groups, group by group.
 StepRecorder step_table(const Simulation& simulation);
-ExchangeTable exchange_table(const Simulation& simulation);
-StageTable stage_table(const Simulation& simulation);
+NodeSpanTable node_span_table(const Simulation& simulation);
 LinkTable link_table(const Simulation& simulation);
 
 }  // namespace llmsim

@@ -7,12 +7,6 @@ namespace llmsim {
 
 namespace {
 
-bool copies(std::size_t stream) {
-  const auto kind = static_cast<DeviceStream>(stream % static_cast<std::size_t>(kNumDeviceStreams));
-  return kind == DeviceStream::kCopyIn || kind == DeviceStream::kCopyOut ||
-         kind == DeviceStream::kPull || kind == DeviceStream::kPim;
-}
-
 // Routes from the sources of weights, then those of OffloadRoute.
 std::vector<Route> routes_of(const StepPricer& pricer, std::size_t stages) {
   const OffloadConfig& config = *pricer.offload();
@@ -103,7 +97,9 @@ void ContendedExecutor::lay_out() {
   const auto num_streams = at(usual.units * kNumDeviceStreams);
   for (std::size_t stream = 0; stream < num_streams; ++stream) {
     const std::size_t unit = stream / static_cast<std::size_t>(kNumDeviceStreams);
-    const bool by_rank = copies(stream) && !devices_.empty();
+    StepNode any;
+    any.stream = static_cast<std::int32_t>(stream);
+    const bool by_rank = runs_beside_steps(any) && !devices_.empty();
     cursors_.emplace_back(by_rank ? devices_[unit].size() : 1);
   }
   const Order& order = order_of(usual);
@@ -260,6 +256,7 @@ bool ContendedExecutor::try_next(std::size_t stream, std::size_t rank, Ps now) {
   begin = std::max(begin, cursor.free);
   if (node.role == NodeRole::kBegin) begin = std::max(begin, step.now);
   if (reports_progress()) report(step, node, cursor.free, now);
+  cursor.began = begin;
   if (node.route >= 0 && step.prices.bytes[at(node.price)] > 0) {
     cursor.moving = true;
     copy(node, step, rank, begin, now);
@@ -267,10 +264,7 @@ bool ContendedExecutor::try_next(std::size_t stream, std::size_t rank, Ps now) {
     cursor.moving = true;
     exchange(node, step, begin, now);
   } else {
-    const Ps end = begin + step.prices.of(graph, node, 0);
-    const auto kind = static_cast<DeviceStream>(node.stream % kNumDeviceStreams);
-    if (kind == DeviceStream::kSend) pricer_.member(at(node.member)).exchanged(node.op, begin, end);
-    pass(stream, rank, end, now);
+    pass(stream, rank, begin + step.prices.of(graph, node, 0), now);
   }
   return true;
 }
@@ -323,8 +317,8 @@ void ContendedExecutor::exchanged(const StepNode& node, CollectiveFlows::Took to
     const auto stream = llmsim::at((m * stages + op.stage) * kNumDeviceStreams + kind);
     Cursor& cursor = cursors_[stream][0];
     cursor.moving = false;
+    cursor.began = at - took.ps;
     slow_down(llmsim::at(m), cursor.step, took);
-    pricer_.member(llmsim::at(m)).exchanged(node.op, at - took.ps, at);
     pass(stream, 0, at, now);
   }
 }
@@ -351,10 +345,17 @@ void ContendedExecutor::report(Step& step, const StepNode& node, Ps at, Ps now) 
   step.passed += alone;
 }
 
-void ContendedExecutor::note_stage(const StepNode& node, Ps start) {
-  const std::int32_t stages = timer_.graphs().whole.stages;
-  if (stages == 1 || (node.role != NodeRole::kBegin && node.role != NodeRole::kReceive)) return;
-  pricer_.member(at(node.member)).stage_began(node.stream / kNumDeviceStreams % stages, start);
+void ContendedExecutor::note_span(const StepNode& node, std::size_t rank, const Cursor& cursor,
+                                  Ps end) {
+  NodeSpans* spans = pricer_.member(at(node.member)).spans();
+  if (spans == nullptr) return;
+  const bool beside = runs_beside_steps(node);
+  const bool sends = node.stream % kNumDeviceStreams == static_cast<int>(DeviceStream::kSend);
+  const bool exchanges = flows_ && node.op >= 0 && flows_->carries(node.op);
+  if (!beside && !begins_unit(node) && !sends && !exchanges) return;
+  const bool by_rank = beside && !devices_.empty();
+  spans->add(cursor.step, timer_.graphs().whole, node,
+             by_rank ? static_cast<std::int32_t>(rank) : kAllRanks, cursor.began, end);
 }
 
 void ContendedExecutor::note_layer(const Step& step, std::int64_t number, std::size_t node,
@@ -386,13 +387,13 @@ void ContendedExecutor::pass(std::size_t stream, std::size_t rank, Ps end, Ps no
   Cursor& cursor = cursors_[stream][rank];
   Step& step = step_at(cursor.step);
   const std::size_t node = at(step.order->by_stream[stream][cursor.next]);
+  note_span(step.order->graph->nodes[node], rank, cursor, end);
   cursor.free = end;
   ++cursor.next;
   step.reached[node] = std::max(step.reached[node], end);
   if (--step.left[node] > 0) return;
   step.end[node] = step.reached[node];
   --step.open;
-  note_stage(step.order->graph->nodes[node], end);
   note_layer(step, cursor.step, node, now);
   const std::int32_t member = step.order->member_of[node];
   if (member < 0) return;

@@ -65,6 +65,7 @@ class ContendedExecutor final : public StepExecutor, private TransferOwner {
   // One rank on one stream.
   struct Cursor {
     Ps free = 0;
+    Ps began = 0;  // its present node
     std::int64_t step = 0;
     std::size_t next = 0;
     bool moving = false;
@@ -91,8 +92,8 @@ class ContendedExecutor final : public StepExecutor, private TransferOwner {
   void landed(TransferId transfer, std::uint64_t token, Ps now) override;
   void pass(std::size_t stream, std::size_t rank, Ps end, Ps now);
   void report(Step& step, const StepNode& node, Ps at, Ps now);
-  // A stage has begun to work on a step.
-  void note_stage(const StepNode& node, Ps start);
+  // The rank is through with a node: its span is kept where the step alone does not tell it.
+  void note_span(const StepNode& node, std::size_t rank, const Cursor& cursor, Ps end);
   // The node may have been the last one of a layer's attention.
   void note_layer(const Step& step, std::int64_t number, std::size_t node, Ps now);
   // Steps that have waited for the end of this one may start.

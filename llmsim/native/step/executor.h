@@ -8,9 +8,9 @@
 #include <tuple>
 #include <vector>
 
-#include "base/columns.h"
 #include "program/drafter.h"
 #include "program/program.h"
+#include "step/node_spans.h"
 
 namespace llmsim {
 
@@ -48,37 +48,6 @@ struct M2nCounters {
   Ps span = 0, computing = 0;
 };
 
-// Collectives and hand-overs of groups over links that they share, by group, in the order of their
-// ends.
-struct ExchangeTable {
-  std::vector<std::int32_t> group, op;  // op: of the group's program
-  std::vector<Ps> start_ps, end_ps;
-
-  static constexpr auto columns() {
-    return std::tuple{
-        Column{"group", &ExchangeTable::group},
-        Column{"op", &ExchangeTable::op},
-        Column{"start_ps", &ExchangeTable::start_ps},
-        Column{"end_ps", &ExchangeTable::end_ps},
-    };
-  }
-};
-
-// When each stage of a pipeline on shared links began to work on a step, by group, in the order of
-// the steps.
-struct StageTable {
-  std::vector<std::int32_t> group, stage;
-  std::vector<Ps> start_ps;
-
-  static constexpr auto columns() {
-    return std::tuple{
-        Column{"group", &StageTable::group},
-        Column{"stage", &StageTable::stage},
-        Column{"start_ps", &StageTable::start_ps},
-    };
-  }
-};
-
 // What a group's steps cost: its program and its drafter, and counts of what they ran. Executors
 // write the counts.
 class GroupCosts {
@@ -105,27 +74,9 @@ class GroupCosts {
                     : Program::StepPrice{0, 0};
   }
 
-  // From now on all exchanges over shared links are kept, whose `group` is the given one.
-  void record_exchanges(std::int32_t group) {
-    group_ = group;
-    exchanges_ = std::make_unique<ExchangeTable>();
-    stages_ = std::make_unique<StageTable>();
-  }
-  const StageTable* stages() const { return stages_.get(); }  // null: not recorded
-  void stage_began(std::int32_t stage, Ps start) {
-    if (!stages_) return;
-    stages_->group.push_back(group_);
-    stages_->stage.push_back(stage);
-    stages_->start_ps.push_back(start);
-  }
-  const ExchangeTable* exchanges() const { return exchanges_.get(); }  // null: not recorded
-  void exchanged(std::int32_t op, Ps start, Ps end) {
-    if (!exchanges_) return;
-    exchanges_->group.push_back(group_);
-    exchanges_->op.push_back(op);
-    exchanges_->start_ps.push_back(start);
-    exchanges_->end_ps.push_back(end);
-  }
+  // From now on spans of nodes are kept, whose `group` is the given one.
+  void record_spans(std::int32_t group) { spans_ = std::make_unique<NodeSpans>(group); }
+  NodeSpans* spans() const { return spans_.get(); }  // null: not recorded
 
   OffloadCounters offload;
   ContentionCounters contention;
@@ -137,9 +88,7 @@ class GroupCosts {
   std::shared_ptr<const Drafter> drafter_;
   Drafter::Usage drafter_usage_;
   std::unique_ptr<PassTimer> pass_timer_;
-  std::unique_ptr<ExchangeTable> exchanges_;
-  std::unique_ptr<StageTable> stages_;
-  std::int32_t group_ = 0;
+  std::unique_ptr<NodeSpans> spans_;
 };
 
 // A step's operators up to `from`, of their time alone, have run at `at`; what runs next takes

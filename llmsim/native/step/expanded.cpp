@@ -259,8 +259,10 @@ class ExpandedTiming::Layout {
       made_.ends[member.end] = all(member.end);
     }
     for (const auto& [node, slot] : step_.kept) made_.ends[node] = all(node);
-    for (std::int32_t i = 0; i < static_cast<std::int32_t>(step_.nodes.size()); ++i)
-      if (step_.nodes[at(i)].role == NodeRole::kReceive) made_.ends[i] = all(i);
+    for (std::int32_t i = 0; i < static_cast<std::int32_t>(step_.nodes.size()); ++i) {
+      const StepNode& node = step_.nodes[at(i)];
+      if (node.role == NodeRole::kReceive || runs_beside_steps(node)) made_.ends[i] = all(i);
+    }
     for (const auto& layers : attention_nodes(program_, step_))
       for (const auto& nodes : layers)
         for (const std::int32_t node : nodes) made_.ends[node] = all(node);

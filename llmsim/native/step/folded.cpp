@@ -143,20 +143,9 @@ void StepTimer::run(const StepPricer& pricer, const StepGraph& graph, Way& way, 
                     StepCarry& carry) {
   pricer.fill(graph, way.prices);
   timing_->run(graph, way.prices, now, carry, way.starts, way.ends);
-  if (!keeps_node_ends_) return;
+  if (!keeps_node_ends_ && pricer.member(0).spans() == nullptr) return;
   const std::span<const Ps> ends = timing_->node_ends();
   way.node_ends.assign(ends.begin(), ends.end());
-}
-
-void StepTimer::note_stages(const StepPricer& pricer, const StepGraph& graph) const {
-  if (graph.stages == 1 || pricer.member(0).stages() == nullptr) return;
-  const std::span<const Ps> ends = timing_->node_ends();
-  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
-    const StepNode& node = graph.nodes[i];
-    if (node.role != NodeRole::kBegin && node.role != NodeRole::kReceive) continue;
-    const std::int32_t stage = node.stream / kNumDeviceStreams % graph.stages;
-    pricer.member(at(node.member)).stage_began(stage, ends[i]);
-  }
 }
 
 void StepTimer::keep_node_ends(StepGraphs graphs) {
@@ -185,11 +174,12 @@ void GraphExecutor::begin(std::span<const Batch* const> batches, const StepStart
                           StepSink& sink) {
   const bool may_split = pricer_.begin(batches);
   const StepTimer::Timed timed = timer_.run(pricer_, may_split, start.at, carry_);
-  if (timer_.graphs().halves.nodes.empty()) timer_.note_stages(pricer_, timed.graph);
+  const bool offloads = pricer_.offload() != nullptr;
+  note_spans(pricer_, steps_++, timed.graph, timed.prices, timed.node_ends, offloads);
   for (std::size_t m = 0; m < batches.size(); ++m) {
     const OpenStep step = pricer_.open(m, timed.graph, timed.prices);
     const StepTimes times = step.ended(timed.starts[m], timed.ends[m]);
-    if (pricer_.offload() != nullptr) pricer_.member(m).offload.stalled += times.waiting;
+    if (offloads) pricer_.member(m).offload.stalled += times.waiting;
     report(m, timed, start.now, sink);
     sink.timed(m, times, start.now);
   }

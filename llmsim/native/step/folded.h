@@ -9,6 +9,20 @@
 
 namespace llmsim {
 
+// Members that record spans of nodes get those of where they and their stages begin in the step of
+// that number, and `beside`, in a graph without repeated blocks, those of what runs beside steps.
+template <class Pricer>
+void note_spans(const Pricer& pricer, std::int64_t number, const StepGraph& graph,
+                const StepPrices& prices, std::span<const Ps> node_ends, bool beside) {
+  if (pricer.member(0).spans() == nullptr) return;
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    const StepNode& node = graph.nodes[i];
+    if (!begins_unit(node) && !(beside && runs_beside_steps(node))) continue;
+    const Ps end = node_ends[i], start = end - prices.of(graph, node, 0);
+    pricer.member(at(node.member)).spans()->add(number, graph, node, kAllRanks, start, end);
+  }
+}
+
 // Times one step of a graph whose nodes nobody outside of it can delay. FoldedTiming and
 // ExpandedTiming agree to the picosecond (invariant 9): first come first served on each stream
 // leaves no choice.
@@ -20,7 +34,8 @@ class StepTiming {
   virtual void run(const StepGraph& graph, const StepPrices& prices, Ps now, StepCarry& carry,
                    std::span<Ps> starts, std::span<Ps> ends) = 0;
   // Of each node of the last step; of a repeated block, of the last layer that was not leapt over.
-  // Certain are those of attention, of what is kept, and where members and stages begin and end.
+  // Certain are those of attention, of what is kept or runs beside steps, and where members and
+  // stages begin and end.
   virtual std::span<const Ps> node_ends() const = 0;
 
  protected:
@@ -79,8 +94,6 @@ class StepTimer {
     std::span<const Ps> starts, ends;  // by member
     std::span<const Ps> node_ends;     // where they are kept
   };
-  // Each member's stages have begun, for those that record it.
-  void note_stages(const StepPricer& pricer, const StepGraph& graph) const;
   // From now on these graphs; the ends of their nodes are kept.
   void keep_node_ends(StepGraphs graphs);
   Timed run(StepPricer& pricer, bool may_split, Ps now, StepCarry& carry);
@@ -120,6 +133,7 @@ class GraphExecutor final : public StepExecutor {
   StepPricer pricer_;
   StepTimer timer_;
   StepCarry carry_;
+  std::int64_t steps_ = 0;                   // so far
   LayerNodes whole_layers_, halves_layers_;  // empty: nobody hears of them
 };
 

@@ -102,7 +102,7 @@ def command(
         most = max(len(items) for items in batch.items)
         gap_ps = engine.host_gap_ps + most * engine.host_sequence_ps
         _print_shared_links(shared_links(batch, graph, groups, gap_ps))
-    graph = in_run(graph, groups, batch)
+    graph = in_run(graph, batch)
     ranks = _ranks(rank, graph.ranks)
     nodes = [node for node in graph.nodes if node.rank in ranks]
     if form == "et":

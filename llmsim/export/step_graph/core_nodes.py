@@ -1,0 +1,146 @@
+"""The core's nodes of a step, and when they ran in its run, where the step alone does not tell: on
+links that others use too, ahead of the step, or behind the work of others on the same devices.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from llmsim import _native
+
+Span = tuple[int, int]
+"""Start and end, in ps of the run."""
+ALL_RANKS = -1
+"""Stands for the ranks of a stage that run a node together."""
+Role = _native.NodeRole
+BEGINS = (Role.BEGIN.value, Role.RECEIVE.value)
+
+
+@dataclass(frozen=True)
+class CoreNode:
+    """A node of the core, of all ranks of a stage."""
+
+    unit: int
+    """Stage + stages x member."""
+    stream: int
+    """Of the unit; below 0: none."""
+    role: _native.NodeRole
+    op: int
+    execution: int
+    lane: int
+    ps: int
+    end_ps: int
+    """If nothing ran before the step, and nobody else used its links."""
+    num_bytes: int
+    after: list[int]
+    """Numbers of nodes that it waits for, besides the one before it on its stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeKey:
+    """A node of the core: what it does in which stage of a member."""
+
+    stage: int
+    role: int
+    """A `NodeRole`."""
+    op: int = -1
+    """Of the member's program; -1: none."""
+    execution: int = -1
+    lane: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CorePlace:
+    """Where a node of a graph comes from."""
+
+    number: int
+    """Of the core's node; the ranks that run it together have the same."""
+    device: int
+    """Of the stage."""
+
+
+@dataclass(frozen=True)
+class StepSpans:
+    """When nodes of one member's step ran."""
+
+    of_nodes: Mapping[NodeKey, Mapping[int, Span]] = field(default_factory=dict)
+    """Node -> rank of its stage, or ALL_RANKS -> span."""
+
+    def begin_ps(self, stage: int) -> int | None:
+        """When the stage began to work on the step; None: not known."""
+        ends = [
+            span[1]
+            for key, by_rank in self.of_nodes.items()
+            if key.stage == stage and key.role in BEGINS
+            for span in by_rank.values()
+        ]
+        return min(ends, default=None)
+
+    @property
+    def exchanges(self) -> dict[int, tuple[Span, ...]]:
+        """Operator -> start and end of each of its executions, of collectives and hand-overs on
+        shared links.
+        """
+        found: dict[int, dict[int, Span]] = defaultdict(dict)
+        for key, by_rank in self.of_nodes.items():
+            if key.role == Role.OPERATOR.value and ALL_RANKS in by_rank:
+                found[key.op][key.execution] = by_rank[ALL_RANKS]
+        return {
+            op: tuple(spans[number] for number in sorted(spans))
+            for op, spans in sorted(found.items())
+        }
+
+
+class CoreTimes:
+    """The times of a step's nodes in its run, in ps of the step."""
+
+    def __init__(
+        self,
+        nodes: Sequence[CoreNode],
+        stages: int,
+        spans: Sequence[StepSpans],
+        starts_ps: Sequence[int],
+    ) -> None:
+        """`spans` and `starts_ps`, in ps of the run, are those of the members' steps; no spans:
+        nothing was recorded.
+        """
+        self._nodes, self._stages, self._spans = nodes, stages, spans
+        self._starts_ps, self._origin_ps = starts_ps, min(starts_ps)
+        self.ends_ps = self._ends_ps()
+        """Of each node, when the last of its ranks is done."""
+
+    def span(self, number: int, device: int) -> Span | None:
+        """Of a node on a device of its stage, where it was recorded."""
+        by_rank = self._recorded(number)
+        found = by_rank.get(device, by_rank.get(ALL_RANKS))
+        if found is None:
+            return None
+        return found[0] - self._origin_ps, found[1] - self._origin_ps
+
+    def _recorded(self, number: int) -> Mapping[int, Span]:
+        if not self._spans:
+            return {}
+        node = self._nodes[number]
+        member, stage = divmod(node.unit, self._stages)
+        key = NodeKey(stage, node.role.value, node.op, node.execution, node.lane)
+        return self._spans[member].of_nodes.get(key, {})
+
+    def _ends_ps(self) -> list[int]:
+        """By the core's own rules: a node begins when what it waits for has ended and its stream
+        is free, and lasts as long as its price, unless the run says when it has ended.
+        """
+        ends: list[int] = []
+        free: dict[tuple[int, int], int] = {}
+        for number, node in enumerate(self._nodes):
+            begin_ps = max((ends[before] for before in node.after), default=0)
+            place = (node.unit, node.stream)
+            if node.stream >= 0:
+                begin_ps = max(begin_ps, free.get(place, 0))
+            if node.role == Role.BEGIN:
+                begin_ps = self._starts_ps[node.unit // self._stages] - self._origin_ps
+            recorded = [end - self._origin_ps for _, end in self._recorded(number).values()]
+            ends.append(max(recorded, default=begin_ps + node.ps))
+            free[place] = ends[-1]
+        return ends
