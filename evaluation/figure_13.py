@@ -59,7 +59,7 @@ LOAD = Load(RATE, 1.0, "lognormal:1000", "lognormal:300", seed=13)
 TTFT_MS = (3000.0, 500.0)
 SPEED = 50.0
 ARCHITECTURES = ("colocated", "pd", "afd")
-STEADY = 8
+STEADY = 4
 """Plans of each architecture that are driven to their capacity."""
 PAPER = {3000.0: "PDD 137.4k, AFD 116.2k, colocated 27.7k", 500.0: "AFD 116.2k, PDD 100.7k"}
 

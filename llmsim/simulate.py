@@ -447,8 +447,10 @@ def _causes(deployment: LoweredDeployment, simulation: "_native.Simulation") -> 
 
 
 def _possible(deployment: LoweredDeployment, causes: Mapping[str, Int64]) -> Mapping[str, Int64]:
+    plans = () if deployment.layouts is None else deployment.layouts.plans
+    lowered = (deployment, *(plan.lowered for plan in plans))
     absent = {
-        "m2n_ps": all(one.afd is None for one in deployment.lockstep_groups),
+        "m2n_ps": all(one.afd is None for each in lowered for one in each.lockstep_groups),
         "reconfigure_ps": deployment.layouts is None,
     }
     return {name: parts for name, parts in causes.items() if not absent.get(name, False)}

@@ -2,7 +2,8 @@
 
 Instances take the devices in order; of an instance's devices, those of one pipeline stage follow
 each other. A device holds the layers of its stage, of every dense matrix the interval of its
-tensor-parallel rank, and of the experts its share: some of them whole, or a slice of each. What a
+tensor-parallel rank, and of the experts its share: some of them whole, or a slice of each. With
+attention and FFN on different devices each holds its side's matrices alone. What a
 device needs after a switch and does not hold, it gets from a device that holds it: one of its
 server, if there is one, else the replicas take turns. All move at once, so the busiest port says
 how long that takes; what a device keeps is copied once inside its memory.
@@ -17,17 +18,20 @@ from typing import Any
 from llmsim import _native
 from llmsim.config import Deployment
 from llmsim.config.cluster_file.layouts import Reconfiguration, Switch
+from llmsim.config.deployment import AfdRole
 from llmsim.core import PS_PER_S
+from llmsim.lowering.energy.accounting import run_by
 from llmsim.lowering.group import placed_at
 from llmsim.lowering.types import LoweredDeployment, LoweredGroup
-from llmsim.model import Attention, Moe
+from llmsim.model import Attention, Moe, Operator
 from llmsim.scheduling.reconfigure import Decision
 
 PPM = 1_000_000
 DEFAULT_SERVER = 8
 """Devices of a server where the data sheet does not say."""
 Interval = tuple[Fraction, Fraction]
-WHOLE: Interval = (Fraction(0), Fraction(1))
+FFN_BLOCKS = ("mlp", "latent_in", "latent_out", "experts", "shared_experts")
+"""Blocks of operators whose weights the FFN's devices hold, beside those of the experts."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,8 @@ class LayoutPlans:
             for group, one in zip(plan.deployment.groups, plan.lowered.groups, strict=True):
                 path = plan.field_paths.get(group.field_path, group.field_path)
                 placed = replace(group, index=begin + group.index, field_path=path)
+                if placed.afd is not None:
+                    placed = replace(placed, afd=_moved(placed.afd, begin))
                 groups.append(placed)
                 lowered.append(placed_at(one, placed))
             lockstep += [
@@ -120,6 +126,13 @@ class LayoutPlans:
             groups=tuple(lowered),
             lockstep_groups=tuple(lockstep),
         )
+
+
+def _moved(role: AfdRole, begin: int) -> AfdRole:
+    """The role where its layout's groups come from `begin` on, under a name of its own."""
+    attention, ffn = (tuple(begin + index for index in side) for side in (role.attention, role.ffn))
+    name = f"{role.name} from group {begin}" if begin else role.name
+    return replace(role, name=name, attention=attention, ffn=ffn)
 
 
 def _trigger(to: int, switch: Switch) -> "_native.LayoutTrigger":
@@ -186,15 +199,20 @@ def _ps(count: int, per_s: int) -> int:
 
 @dataclass(frozen=True)
 class _Shard:
-    """What the devices of one group hold, by stage: bytes of a layer's dense and expert weights on
-    a rank, and of what is before the first and behind the last layer.
+    """What the devices of one group hold, by stage: bytes of the weights of a layer's attention,
+    router, dense FFNs and experts on a rank, and of what is before the first and behind the last
+    layer.
     """
 
     tp: int
     stage_ranks: int
     stages: tuple[tuple[int, int], ...]
     """Layers of each stage, as (first, behind the last)."""
-    dense: int
+    attention: int
+    """With the norms."""
+    router: int
+    """Whole on each rank that has it."""
+    ffn: int
     experts: int
     first: int
     last: int
@@ -202,6 +220,8 @@ class _Shard:
     """Shares of the experts, some of them whole: over `expert_ranks` groups of ranks."""
     expert_slices: int
     """Slices of each expert's width in such a group."""
+    ffn_ranks: int
+    """Ranks over which a dense FFN is cut."""
     member: int = 0
 
     @staticmethod
@@ -211,13 +231,15 @@ class _Shard:
         for count in layout.stage_layers or (layers,):
             bounds.append((start, start + count))
             start += count
-        per_layer = [op for op in group.operators if op.part == "layer"]
+        run = run_by(group)
+        per_layer = [op for op in run if op.part == "layer"]
         covered = sum(op.repeat for op in per_layer if isinstance(op, Attention)) or layers
-        dense = sum(op.weight_bytes * op.repeat for op in per_layer if not isinstance(op, Moe))
-        experts = sum(op.weight_bytes * op.repeat for op in per_layer if isinstance(op, Moe))
+        held: dict[str, int] = defaultdict(int)
+        for op in per_layer:
+            held[_side_of(op)] += op.weight_bytes * op.repeat
         ends = {
-            part: sum(op.weight_bytes * op.repeat for op in group.operators if op.part == part)
-            for part in {op.part for op in group.operators} - {"layer"}
+            part: sum(op.weight_bytes * op.repeat for op in run if op.part == part)
+            for part in {op.part for op in run} - {"layer"}
         }
         last = ends.get("head", 0)
         ranks = layout.tp * layout.dp
@@ -225,18 +247,25 @@ class _Shard:
             layout.tp,
             group.info.num_devices // len(bounds),
             tuple(bounds),
-            dense // covered,
-            experts // covered,
+            held["attention"] // covered,
+            held["router"] // covered,
+            held["ffn"] // covered,
+            held["experts"] // covered,
             sum(ends.values()) - last,
             last,
             layout.ep,
             max(1, ranks // layout.ep),
+            layout.ffn_ranks,
             member,
         )
 
-    def dense_interval(self, rank: int) -> Interval:
-        """Of every dense matrix."""
-        return Fraction(rank % self.tp, self.tp), Fraction(rank % self.tp + 1, self.tp)
+    def attention_interval(self, rank: int) -> Interval:
+        """Of every matrix of the attention, and of those outside of layers."""
+        return _cut(rank, self.tp)
+
+    def ffn_interval(self, rank: int) -> Interval:
+        """Of every matrix of a dense FFN."""
+        return _cut(self.member * self.stage_ranks + rank, self.ffn_ranks)
 
     def expert_box(self, rank: int) -> tuple[Interval, Interval]:
         """Of the experts, and of each of their widths."""
@@ -251,12 +280,25 @@ class _Shard:
         """What a rank of the stage holds."""
         begin, end = self.stages[stage]
         ends = self.first * (stage == 0) + self.last * (stage == len(self.stages) - 1)
-        return (end - begin) * (self.dense + self.experts) + ends
+        return (end - begin) * (self.attention + self.router + self.ffn + self.experts) + ends
 
     @property
     def total(self) -> int:
         """What a rank of the stage that holds most has."""
         return max(self.bytes_of(stage) for stage in range(len(self.stages)))
+
+
+def _side_of(op: Operator) -> str:
+    """The part of a layer that an operator's weights belong to."""
+    if isinstance(op, Moe):
+        return "experts"
+    if op.block == "router":
+        return "router"
+    return "ffn" if op.block in FFN_BLOCKS else "attention"
+
+
+def _cut(rank: int, ranks: int) -> Interval:
+    return Fraction(rank % ranks, ranks), Fraction(rank % ranks + 1, ranks)
 
 
 def _common(a: Interval, b: Interval) -> Fraction:
@@ -280,15 +322,22 @@ class _Holder:
         mine, theirs = self.shard, new.shard
         (a, b), (c, d) = mine.stages[self.stage], theirs.stages[new.stage]
         layers = max(0, min(b, d) - max(a, c))
-        dense = _share(theirs.dense_interval(new.rank), mine.dense_interval(self.rank))
-        found = layers * theirs.dense * dense
-        if theirs.experts:
+        found = Fraction(0)
+        if mine.attention:
+            cut = _share(theirs.attention_interval(new.rank), mine.attention_interval(self.rank))
+            found += layers * theirs.attention * cut
+            if new.stage == 0 and self.stage == 0:
+                found += theirs.first * cut
+            if new.stage == len(theirs.stages) - 1 and self.stage == len(mine.stages) - 1:
+                found += theirs.last * cut
+        if mine.router:
+            found += layers * theirs.router
+        if mine.ffn:
+            cut = _share(theirs.ffn_interval(new.rank), mine.ffn_interval(self.rank))
+            found += layers * theirs.ffn * cut
+        if mine.experts:
             one, other = theirs.expert_box(new.rank), mine.expert_box(self.rank)
             found += layers * theirs.experts * _share(one[0], other[0]) * _share(one[1], other[1])
-        if new.stage == 0 and self.stage == 0:
-            found += theirs.first * dense
-        if new.stage == len(theirs.stages) - 1 and self.stage == len(mine.stages) - 1:
-            found += theirs.last * dense
         return int(found)
 
 

@@ -59,8 +59,8 @@ def _trigger(index: int, layouts: "LayoutPlans") -> str:
 
 
 def _served(results: Results, names: Sequence[str]) -> list[dict[str, Any]]:
-    """One row for each time that a layout served, in order."""
-    ends = [row["asked_ps"] for row in results.reconfigurations]
+    """One row for each time that a layout served, its last steps included, in order."""
+    ends = [max(row["asked_ps"], row["drained_ps"]) for row in results.reconfigurations]
     opens = [row["opened_ps"] for row in results.reconfigurations]
     end = _end_ps(results)
     starts = [int(results.requests.arrival_ps.min(initial=0)), *opens]

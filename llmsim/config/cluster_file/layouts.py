@@ -121,7 +121,7 @@ def check_layouts(
             raise broken_rule(("layouts", name), "has no instances; give at least one")
         for i, instance in enumerate(instances):
             _check_instance(("layouts", name, i), instance)
-        devices[name] = sum(one.count * one.layout.num_devices for one in instances)
+        devices[name] = sum(one.count * _devices_of(one) for one in instances)
         first = first or name
         if devices[name] != devices[first]:
             raise broken_rule(
@@ -136,9 +136,19 @@ def check_layouts(
             )
 
 
+def _devices_of(instance: LayoutInstance) -> int:
+    """Devices of all its data-parallel ranks."""
+    return instance.layout.num_devices * instance.layout.replicas
+
+
 def _check_instance(place: tuple[str | int, ...], instance: LayoutInstance) -> None:
+    if instance.pd_type in ("prefill", "decode"):
+        raise broken_rule(
+            (*place, "pd_type"),
+            f'is "{instance.pd_type}", but layouts with prefill and decode apart do not run in '
+            "this version; remove it",
+        )
     for key, what in (
-        ("pd_type", "prefill and decode apart"),
         ("placement", "weights or KV outside of the devices"),
         ("topology_devices", "a topology"),
     ):
