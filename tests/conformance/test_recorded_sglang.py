@@ -44,6 +44,9 @@ def test_the_recordings_cover_what_the_scheduler_decides() -> None:
         assert {case["config"][option] for case in cases} == values
     retracting = [any(step["preempted"] for step in case["steps"]) for case in cases]
     assert sum(retracting) >= 2
+    asked = [request for case in cases for request in case["requests"]]
+    assert any("cancel_after" in request for request in asked)
+    assert any("cancel_after_tokens" in request for request in asked)
     drafting = [case for case in cases if case["config"]["speculative_algorithm"] is not None]
     assert any(step["preempted"] for case in drafting for step in case["steps"])
     assert {case["config"]["enable_mixed_chunk"] for case in drafting} == {False, True}

@@ -30,7 +30,7 @@ def random_case(seed: int, num_requests: int) -> Case:
     if "speculative" in config:
         _acceptance(rng, case, config["speculative"])
     if rng.random() < 0.4:
-        _give_up(rng, requests)
+        give_up(rng, requests)
     if rng.random() < 0.3:
         _windows(rng, config, min(most, longest) + 8 + drafts)
     if rng.random() < 0.3:
@@ -162,7 +162,7 @@ def _speculative(rng: np.random.Generator, config: dict[str, Any]) -> dict[str, 
     return chosen
 
 
-def _give_up(rng: np.random.Generator, requests: list[Case]) -> None:
+def give_up(rng: np.random.Generator, requests: list[Case]) -> None:
     """Some clients lose patience: after a time, with some tokens, or both."""
     for request in requests:
         if rng.random() < 0.25:

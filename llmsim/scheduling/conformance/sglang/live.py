@@ -152,8 +152,11 @@ class Loop:
         scheduler.result_queue = deque()
         scheduler.enable_skip_finishing_decode = scheduler.enable_overlap
         scheduler.model_worker.forward_batch_generation = self._forward
+        self._given_up: set[int] = set()
+        self._satisfied: list[int] = []
+        """Requests whose clients have as many tokens as they wanted."""
         self._aborted: list[str] = []
-        scheduler.send_abort_output = lambda _, request: self._aborted.append(request.rid)
+        scheduler.send_abort_output = self._note_abort
         self._queue = scheduler._add_request_to_queue
         scheduler._add_request_to_queue = self._add_to_queue
 
@@ -217,8 +220,22 @@ class Loop:
                 )
             )
             self._arrived += 1
-        if arrived:
-            self._scheduler.process_input_requests(arrived)
+        self._scheduler.process_input_requests([*arrived, *self._give_up()])
+
+    def _give_up(self) -> list[Any]:
+        """Of requests that have arrived, those whose clients have given up meanwhile."""
+        from sglang.srt.managers.io_struct import AbortReq
+
+        gone = []
+        for index, request in enumerate(self._requests[: self._arrived]):
+            if index in self._given_up or "cancel_after" not in request:
+                continue
+            if _ps(request["arrival"]) + _ps(request["cancel_after"]) <= self._now:
+                gone.append(index)
+        gone += [index for index in self._satisfied if index not in self._given_up | set(gone)]
+        self._satisfied.clear()
+        self._given_up |= set(gone)
+        return [AbortReq(rid=self._requests[index]["id"]) for index in gone]
 
     def _sampling(self, index: int) -> Any:
         from sglang.srt.sampling.sampling_params import SamplingParams
@@ -257,6 +274,11 @@ class Loop:
         self._sampled[index] += (1 + accepted) if counts else 0
         return [_output_token(index, first + k) for k in range(1 + accepted)]
 
+    def _note_abort(self, _: Any, request: Any) -> None:
+        """Of SGLang's own accord, and not for a client."""
+        if self._index[request.rid] not in self._given_up:
+            self._aborted.append(request.rid)
+
     def _add_to_queue(self, request: Any, is_retracted: bool = False) -> None:
         if request.is_retracted:  # for memory, or for who is more important
             self._retracted.append(request.rid)
@@ -293,9 +315,21 @@ class Loop:
         self._now = max(self._now, step["end_ps"])
         before = {request.rid for request in batch.reqs if not request.finished()}
         self._scheduler.process_batch_result(batch, result)
-        ended = {request.rid for request in batch.reqs if request.finished()}
+        ended = {request.rid for request in batch.reqs if self._has_ended(request)}
+        for request in batch.reqs:
+            wanted = self._requests[self._index[request.rid]].get("cancel_after_tokens")
+            if wanted is not None and len(request.output_ids) >= wanted:
+                self._satisfied.append(self._index[request.rid])
         step["finished"] = sorted(before & ended)
         step["free_blocks_after"] = self._free()
+
+    def _has_ended(self, request: Any) -> bool:
+        """Whether a request ends with its answer, and a client that still waits for it."""
+        asked = self._requests[self._index[request.rid]]
+        patience = asked.get("cancel_after")
+        if patience is not None and _ps(asked["arrival"]) + _ps(patience) <= self._now:
+            return False
+        return request.finished() and type(request.finished_reason).__name__ != "FINISH_ABORT"
 
     def _free(self) -> int:
         scheduler = self._scheduler

@@ -8,7 +8,7 @@ import numpy as np
 
 from llmsim.config.engine.options import SGLANG_BY_PRIORITY, SGLANG_POLICIES
 from llmsim.scheduling.conformance.cases import Case
-from llmsim.scheduling.conformance.random_cases import random_requests
+from llmsim.scheduling.conformance.random_cases import give_up, random_requests
 
 
 def random_case(seed: int, requests: int) -> Case:
@@ -27,6 +27,8 @@ def random_case(seed: int, requests: int) -> Case:
         sign = -1 if config["schedule_low_priority_values_first"] else 1
         for i, request in enumerate(case["requests"]):
             request["priority"] += sign * (i // 3)
+    if "pp_size" not in config and later.random() < 0.25:
+        give_up(later, case["requests"])
     for request in case["requests"] if ahead > 0 else ():
         prompt = sum(length for _, length in request["segments"])
         request["output_len"] = min(request["output_len"], longest - 8 - ahead - prompt)

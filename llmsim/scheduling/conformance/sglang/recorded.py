@@ -54,6 +54,8 @@ class _Request(msgspec.Struct):
     segments: list[tuple[Annotated[int, Meta(ge=0, le=20_000)], _Count]]
     output_len: _Count
     priority: _Priority = 0
+    cancel_after: Annotated[float, Meta(ge=0, le=1e6)] | msgspec.UnsetType = msgspec.UNSET
+    cancel_after_tokens: Annotated[int, Meta(ge=1, le=1 << 24)] | msgspec.UnsetType = msgspec.UNSET
 
 
 class _Step(msgspec.Struct):

@@ -92,7 +92,9 @@ void Sglang::give_up(RequestId request, std::int64_t left) {
   memory_.release(held_[at(request)]);
   memory_.make_room(left * kRetractDecodeSteps);
   Sequence& s = sequences_[request];
+  const std::uint8_t status = s.status;
   note_preemption(request, s, log_, counters_);
+  if (status == static_cast<std::uint8_t>(Status::kCancelled)) s.status = status;
   s.num_in_flight = 0;
   preempted_.push_back(request);
 }

@@ -22,6 +22,10 @@ struct SglangHeld {
   std::int32_t flight = 0;  // the last batch that it was in
   std::int32_t filled = 0;  // its tokens when it was last tried
   std::int64_t entry = 0;   // its place among all who ever joined the queue
+  // Of a request whose client gave up: tokens that are not counted as computed again, and whether
+  // its next output ends it.
+  std::int64_t settled = 0;
+  bool leaving = false;
   RadixTree::NodeId found = RadixTree::kRoot, locked = RadixTree::kRoot;
   bool row = false;
 };

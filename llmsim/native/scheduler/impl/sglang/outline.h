@@ -32,8 +32,10 @@ namespace llmsim {
 
 class SglangOutline final : public BatchScheduler {
  public:
+  // Ranks with data-parallel attention agree in every step on whether any of them has work.
   static constexpr OptionDefault kDefaults[] = {{"async_scheduling", false},
-                                                {"block_size", std::int64_t{1}}};
+                                                {"block_size", std::int64_t{1}},
+                                                {"dp_sync_interval", std::int64_t{1}}};
   static constexpr Lack kLacks[] = {
       {"no_enable_chunked_prefill", "SGLang always cuts prompts to the token budget"},
       {"watermark", "SGLang reserves a share of the answers that run instead"},

@@ -228,7 +228,7 @@ void Sglang::form_prompts(Ps now, Batch& batch) {
   for (const RequestId request : first) {
     Sequence& s = sequences_[request];
     const std::int32_t cached = held_[at(request)].prefix;
-    s.status = static_cast<std::uint8_t>(Status::kRunning);
+    if (!gone(request)) s.status = static_cast<std::uint8_t>(Status::kRunning);
     s.num_computed = cached;
     if (memory_.caching()) note_hit(s, cached, counters_);
     note_start(request, s, now, cached, /*prompt_elsewhere=*/false, log_, counters_);

@@ -142,6 +142,7 @@ void Sglang::schedule(Ps now, Batch& batch) {
   if (std::ssize(flights_) == most_flights()) return;
   if (staged()) turn_ = (turn_ + 1) % micro_batches_.size();
   ++batches_;
+  hear_aborts();
   if (idle_ && now > last_output_) ratio_ = kFirstRatio;
   idle_ = false;
   merge_last();
@@ -229,8 +230,8 @@ std::int32_t Sglang::answer_limit(RequestId request) const {
 
 void Sglang::receive(const Item& item, bool decodes, std::vector<RequestId>& finished) {
   Sequence& s = sequences_[item.request];
-  if (s.status == static_cast<std::uint8_t>(Status::kCancelled)) return;
-  if (s.epoch != item.epoch) return discard_rejected(item);
+  SglangHeld& held = held_[at(item.request)];
+  if (s.epoch != item.epoch || (gone(item.request) && !held.row)) return discard_rejected(item);
   if (s.status == static_cast<std::uint8_t>(Status::kFinished)) {
     counters_.discarded_tokens += item.tokens;
     return;
@@ -238,8 +239,8 @@ void Sglang::receive(const Item& item, bool decodes, std::vector<RequestId>& fin
   --s.num_in_flight;
   if (!item.emits) return;
   receive_tokens(item);
-  SglangHeld& held = held_[at(item.request)];
-  if (s.emitted() >= answer_limit(item.request)) return finish(item.request, finished);
+  if (held.leaving || s.emitted() >= answer_limit(item.request))
+    return finish(item.request, finished);
   if (decodes) {
     if (item.drafts == 0) ++held.committed;
     return;
@@ -257,7 +258,8 @@ std::int32_t Sglang::accepted(const Item& item) const {
 // The request was retracted meanwhile: what held is computed again.
 void Sglang::discard_rejected(const Item& item) {
   if (item.drafts == 0) return;
-  const std::int32_t missing = answer_limit(item.request) - sequences_[item.request].emitted();
+  const std::int32_t missing =
+      std::max(0, answer_limit(item.request) - sequences_[item.request].emitted());
   counters_.discarded_tokens += item.tokens - std::min(1 + accepted(item), missing);
 }
 
@@ -268,11 +270,14 @@ void Sglang::receive_tokens(const Item& item) {
   const std::int32_t count = std::min(1 + drafts, answer_limit(item.request) - s.emitted());
   held.ahead -= 1 + drafts;
   s.num_tokens += count;
-  counters_.generation_tokens += count;
   if (item.drafts > 0) {
     held.committed += 1 + drafts;
     --held.verifying;
     counters_.discarded_tokens += item.tokens - count;
+  }
+  if (gone(item.request)) return;  // nobody hears of it
+  counters_.generation_tokens += count;
+  if (item.drafts > 0) {
     counters_.speculation.add(item.drafts, drafts);
     counters_.speculation.emitted += count;
     log_.drafts.add(item.request, item.drafts, drafts, count);
@@ -280,28 +285,50 @@ void Sglang::receive_tokens(const Item& item) {
   log_.emit(item.request, count);
 }
 
-void Sglang::finish(RequestId request, std::vector<RequestId>& finished) {
-  Sequence& s = sequences_[request];
+void Sglang::leave(RequestId request) {
   SglangHeld& held = held_[at(request)];
   const std::int32_t written = drafts_.on() ? held.committed : held.slots;
-  memory_.checkpoint(request, held, std::min(written, s.num_tokens));
+  memory_.checkpoint(request, held, std::min(written, sequences_[request].num_tokens));
   memory_.release(held);
-  s.status = static_cast<std::uint8_t>(Status::kFinished);
   for (MicroBatch& micro : micro_batches_) micro.some_ended = true;
+}
+
+void Sglang::finish(RequestId request, std::vector<RequestId>& finished) {
+  leave(request);
+  if (gone(request)) return settle(request);
+  sequences_[request].status = static_cast<std::uint8_t>(Status::kFinished);
   ++counters_.finished;
   log_.finished(request);
   finished.push_back(request);
 }
 
+// Who waits leaves at once. Who runs ends with its next output that the scheduler has not seen yet,
+// and a prompt that goes on is not gone on with; both are told before the next step is formed.
 void Sglang::abort(RequestId request) {
-  std::erase(waiting_, request);
-  for (MicroBatch& micro : micro_batches_) {
-    std::erase(micro.running, request);
-    std::erase(micro.last.requests, request);
+  sequences_[request].status = static_cast<std::uint8_t>(Status::kCancelled);
+  ++counters_.cancelled;
+  settle(request);
+  if (std::erase(waiting_, request) == 0) aborts_.push_back(request);
+}
+
+void Sglang::settle(RequestId request) {
+  const Sequence& s = sequences_[request];
+  SglangHeld& held = held_[at(request)];
+  const std::int64_t lost = std::max(0, s.lost_to - s.num_computed);
+  counters_.recomputed_tokens -= lost - held.settled;
+  held.settled = lost;
+}
+
+void Sglang::hear_aborts() {
+  for (const RequestId request : aborts_) {
+    SglangHeld& held = held_[at(request)];
+    held.leaving = true;
+    if (cut_ != request) continue;
+    cut_ = -1;
+    memory_.release(held);
+    settle(request);
   }
-  if (cut_ == request) cut_ = -1;
-  if (held_[at(request)].row) memory_.release(held_[at(request)]);
-  note_cancellation(sequences_[request], counters_);
+  aborts_.clear();
 }
 
 }  // namespace llmsim

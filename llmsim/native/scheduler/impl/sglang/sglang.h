@@ -18,10 +18,9 @@
 // The schedule is compared with the real one's (docs/reference/conformance.md). Groups that play a
 // role, have tiers or a queue of another order run `SglangOutline`. Not SGLang's: a request that is
 // alone in its micro-batch and finds no room beside the others is computed again, where SGLang
-// aborts it; a request whose client gave up leaves at once, and not behind one more step; without a
-// prefix cache a request that takes the whole cache runs alone, where SGLang lets it wait for ever;
-// and several victims of one request join the queue in the order in which they were chosen, which
-// SGLang leaves open (a set).
+// aborts it; without a prefix cache a request that takes the whole cache runs alone, where SGLang
+// lets it wait for ever; and several victims of one request join the queue in the order in which
+// they were chosen, which SGLang leaves open (a set).
 #pragma once
 
 #include <algorithm>
@@ -125,6 +124,13 @@ class Sglang final : public Scheduler, public PrefixEvents {
   bool staged() const { return micro_batches_.size() > 1; }
   std::int64_t places() const { return most_running_ - std::ssize(running()); }
 
+  // Requests whose clients gave up since the last step.
+  void hear_aborts();
+  bool gone(RequestId request) const {
+    return sequences_[request].status == static_cast<std::uint8_t>(Status::kCancelled);
+  }
+  // What it lost and has not computed again is not counted as computed again.
+  void settle(RequestId request);
   // Requests of the last step of prompts join those that decode.
   void merge_last();
   bool drop_ended(std::vector<RequestId>& requests, RequestId also = -1);
@@ -180,6 +186,8 @@ class Sglang final : public Scheduler, public PrefixEvents {
   std::int32_t accepted(const Item& item) const;
   std::int32_t answer_limit(RequestId request) const;
   void finish(RequestId request, std::vector<RequestId>& finished);
+  // Its memory is free, and what it computed stays in the tree.
+  void leave(RequestId request);
   std::int64_t clipped(std::int64_t tokens) const { return std::min(tokens, new_tokens_); }
   std::int64_t answer_left(RequestId request) const;
   std::int32_t known(RequestId request) const { return sequences_[request].num_tokens; }
@@ -201,6 +209,7 @@ class Sglang final : public Scheduler, public PrefixEvents {
   std::vector<RequestId> waiting_, chosen_;
   std::vector<RequestId> victims_;    // of this step's admission, which join the queue behind it
   std::vector<RequestId> preempted_;  // since the last step
+  std::vector<RequestId> aborts_;     // likewise
   std::vector<End> ends_;             // of this step's admission, the soonest first
   std::deque<Flight> flights_;
   RequestId cut_ = -1;  // the prompt that goes on in the next step
