@@ -64,6 +64,10 @@ class Operator:
     repeat: int
     feature: Feature = "tokens"
     part: Part = "layer"
+    in_layers: tuple[int, ...] = ()
+    """Numbers of the layers that have it, counted from the stage's first; empty: its block says
+    which kind of layers has it.
+    """
     block: Block = ""
     hidden: int = 0
     weight_dtype: str = ""
@@ -151,6 +155,8 @@ class Attention(Operator):
     kv_heads: int
     """Replicated: at least 1, also when tp exceeds the model's KV heads."""
     head_dim: int
+    value_dim: int = 0
+    """Of a value head; 0: as `head_dim`, or latent attention."""
     sees: Literal["full", "sliding", "chunked"] = "full"
     """Which layers: those that see everything, the last tokens, or their own chunk."""
     window: int = 0

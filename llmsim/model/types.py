@@ -4,14 +4,17 @@ on which silicon.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal
 
 from llmsim.model.dtypes import dtype_bytes, short_dtype
 from llmsim.model.operators.attention_variants import (
     SCALE_BYTES,
     SCALED,
+    AttentionShape,
     Indexer,
     LatentAttention,
+    LayerInputs,
     LinearAttention,
 )
 
@@ -20,7 +23,15 @@ LayerKind = Literal["full", "sliding", "chunked", "linear", "both", "none"]
 chunk, a state, both everything and a state side by side, or nothing (an FFN alone).
 """
 
-PER_LAYER = ("moe_layers", "layer_kinds", "layers_with_ffn", "indexer_layers")
+PER_LAYER = (
+    "moe_layers",
+    "layer_kinds",
+    "layers_with_ffn",
+    "indexer_layers",
+    "layer_shapes",
+    "kv_sharing_layers",
+    "ffn_widths",
+)
 """Fields of a ModelConfig with one entry for each layer, or none."""
 BESIDE_EACH_OTHER = ("full", "linear")
 """Kinds that a layer with "both" has."""
@@ -103,6 +114,18 @@ class ModelConfig:
     """One entry per layer: False where it has neither MLP nor experts; empty: all have."""
     window: int = 0
     """Tokens that "sliding" and "chunked" layers see; 0 where there are none."""
+    attention_shapes: tuple[AttentionShape, ...] = ()
+    """The shapes of softmax attention, where layers have several, or where keys and values have
+    different sizes; empty: that of num_attention_heads, num_key_value_heads and head_dim.
+    """
+    layer_shapes: tuple[int, ...] = ()
+    """One entry per layer: which of `attention_shapes` it has; empty: all have the first."""
+    kv_sharing_layers: tuple[bool, ...] = ()
+    """One entry per layer: True where it attends to the keys and values of an earlier layer of its
+    kind, and has none of its own; empty: no layer does.
+    """
+    ffn_widths: tuple[int, ...] = ()
+    """One entry per layer: the width of its dense MLP; empty: all have `intermediate_size`."""
     latent: LatentAttention | None = None
     indexer: Indexer | None = None
     """Latent attention is sparse."""
@@ -123,6 +146,8 @@ class ModelConfig:
     qk_norm_whole: bool = False
     """The norm of queries and keys has a weight for every element of all heads, not one head's."""
     qk_norm_weightless: bool = False
+    value_norm: bool = False
+    """Values are normed, without a weight."""
     norms_per_layer: int = 2
     """1: one for attention and MLP (Falcon, Command R); 4: also behind attention and MLP (Gemma 2
     and 3).
@@ -137,6 +162,11 @@ class ModelConfig:
     mlp_gated: bool = True
     """gate_up and down; False: up and down."""
     router_bias: bool = False
+    router_scales: bool = False
+    """The router has a scale for each element that it reads and for each expert (Gemma 4)."""
+    dense_beside_experts: bool = False
+    """Layers with experts have a dense MLP, too, and norms of their own around both (Gemma 4)."""
+    layer_inputs: LayerInputs | None = None
     expert_bias: bool = False
     shared_expert_gate: bool = False
     kv_cache_dtype: str = ""
@@ -182,8 +212,8 @@ class ModelConfig:
 
     @property
     def num_dense_layers(self) -> int:
-        """Layers with an MLP that is no mixture of experts."""
-        return self.ffn_layers - self.num_moe_layers
+        """Layers with a dense MLP."""
+        return self.ffn_layers - self.num_moe_layers * (not self.dense_beside_experts)
 
     def layers_of(self, kind: LayerKind) -> int:
         """Layers that attend in this way, alone or beside another."""
@@ -192,6 +222,63 @@ class ModelConfig:
         return self.layer_kinds.count(kind) + (
             kind in BESIDE_EACH_OTHER and self.layer_kinds.count("both")
         )
+
+    @cached_property
+    def attention_shape(self) -> AttentionShape:
+        """The shape of softmax attention in the layers, of the first of several."""
+        if self.attention_shapes:
+            return self.attention_shapes[0]
+        return AttentionShape(
+            self.num_attention_heads,
+            self.num_key_value_heads,
+            self.head_dim,
+            self.head_dim,
+            sinks=self.attention_sinks,
+        )
+
+    @cached_property
+    def softmax_groups(self) -> "tuple[SoftmaxLayers, ...]":
+        """The layers with softmax attention, those of one shape together, in the order of the first
+        of each.
+        """
+        everywhere: LayerKind = "full"
+        kinds = self.layer_kinds or (everywhere,) * self.num_layers
+        which = self.layer_shapes or (0,) * self.num_layers
+        sharing = self.kv_sharing_layers or (False,) * self.num_layers
+        own: dict[int, dict[LayerKind, list[int]]] = {}
+        shared: dict[int, dict[LayerKind, list[int]]] = {}
+        for number, kind in enumerate(kinds):
+            shape = which[number]
+            if kind in ("linear", "none"):
+                continue
+            found = own.setdefault(shape, {}), shared.setdefault(shape, {})
+            seen: LayerKind = "full" if kind == "both" else kind
+            found[sharing[number]].setdefault(seen, []).append(number)
+        shapes = self.attention_shapes or (self.attention_shape,)
+        return tuple(
+            SoftmaxLayers(shapes[one], _frozen(own[one]), _frozen(shared[one])) for one in own
+        )
+
+    @property
+    def caches_alike(self) -> bool:
+        """Whether all layers with keys and values of their own store as much for a token."""
+        widths = {
+            (group.shape.kv_heads, group.shape.key_dim + group.shape.value_dim)
+            for group in self.softmax_groups
+            if group.with_keys
+        }
+        return len(widths) <= 1
+
+    @cached_property
+    def dense_groups(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """Widths of the dense MLPs and the numbers of their layers, narrowest first."""
+        ffn = self.layers_with_ffn or (True,) * self.num_layers
+        widths = self.ffn_widths or (self.intermediate_size,) * self.num_layers
+        found: dict[int, list[int]] = {}
+        for number, (width, has, moe) in enumerate(zip(widths, ffn, self.moe_layers, strict=True)):
+            if has and (self.dense_beside_experts or not moe):
+                found.setdefault(width, []).append(number)
+        return tuple((width, tuple(found[width])) for width in sorted(found))
 
     @property
     def softmax_layers(self) -> int:
@@ -212,6 +299,40 @@ class ModelConfig:
         """The model with its layers first, ..., last - 1 alone."""
         cut = {name: getattr(self, name)[first:last] for name in PER_LAYER}
         return replace(self, num_layers=last - first, **cut)
+
+
+@dataclass(frozen=True)
+class SoftmaxLayers:
+    """Layers whose softmax attention has one shape, by what they see."""
+
+    shape: AttentionShape
+    own: Mapping[LayerKind, tuple[int, ...]]
+    """Numbers of the layers with keys and values of their own."""
+    sharing: Mapping[LayerKind, tuple[int, ...]]
+    """Numbers of the layers that attend to those of an earlier one."""
+
+    @property
+    def with_keys(self) -> tuple[int, ...]:
+        """Layers with keys and values of their own."""
+        return tuple(sorted(number for some in self.own.values() for number in some))
+
+    @property
+    def without_keys(self) -> tuple[int, ...]:
+        """Layers that have queries alone."""
+        return tuple(sorted(number for some in self.sharing.values() for number in some))
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """All of them."""
+        return tuple(sorted((*self.with_keys, *self.without_keys)))
+
+    def has(self, kind: LayerKind) -> bool:
+        """Whether some see this much."""
+        return kind in self.own or kind in self.sharing
+
+
+def _frozen(numbers: Mapping[LayerKind, list[int]]) -> Mapping[LayerKind, tuple[int, ...]]:
+    return {kind: tuple(some) for kind, some in numbers.items()}
 
 
 @dataclass(frozen=True)

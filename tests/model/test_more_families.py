@@ -110,7 +110,7 @@ def test_layouts_hold_the_whole_model(tmp_path: Path, name: str) -> None:
             "what each of 56 layers is",
         ),
         (
-            shape(32, 4096, 14336, 32, 8, 65536, model_type="jamba", attn_layer_period=8),
+            shape(32, 4096, 14336, 32, 8, 65536, model_type="llama", attn_layer_period=8),
             "state-space",
         ),
     ],

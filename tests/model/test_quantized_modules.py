@@ -309,6 +309,8 @@ def test_every_carried_config_is_as_large_as_its_name_says_or_refused() -> None:
         quantised = model.weight_dtype != "bf16"
         promised = next((span for word, span in BITS.items() if word in path.name), None)
         least, most = promised or ((4.4, 8.6) if quantised else (15.9, 16.6))
+        if "attention" in model.plain_parts and promised:
+            most = 9.0  # Gemma 4 31B: a third of its weights, embeddings included, stays 16 bit
         assert least < bits < most, (path.name, bits)
         billions = re.search(r"[-_](\d+(?:\.\d+)?)B[-_]", path.name)
         if billions and not re.search(

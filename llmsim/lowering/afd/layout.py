@@ -90,6 +90,14 @@ def _refuse_what_does_not_run_yet(model: ModelConfig) -> None:
         what = "has layers without an FFN"
     elif model.expert_latent_size:
         what = "projects tokens before its experts"
+    elif model.dense_beside_experts:
+        what = "has a dense MLP beside its experts"
+    elif model.layer_inputs is not None:
+        what = "mixes embeddings of their own into its layers"
+    elif model.ffn_widths:
+        what = "has FFNs of several widths"
+    elif model.attention_shapes and len(model.attention_shapes) > 1:
+        what = "has attention of several shapes"
     elif model.indexer_layers and not all(model.indexer_layers):
         what = "has layers that attend to what an earlier one chose"
     if what:

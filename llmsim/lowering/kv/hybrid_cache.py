@@ -18,10 +18,11 @@ def shares_blocks(group: Group, model: ModelConfig, *, tiers: bool) -> bool:
     """Whether the group's layers of several kinds share one pool of blocks, table by table, as in
     vLLM.
 
-    Not where KV leaves the pool (roles, tiers, other memories), where drafters keep some, by other
-    schedulers, nor with linear attention and a prefix cache before vLLM 0.33 (whose mode "align"
-    caches states by other rules there): there blocks hold whole sequences, and the ledger sets
-    windows and states aside.
+    Not where layers store different widths, for which vLLM gives tables blocks of different
+    tokens, where KV leaves the pool (roles, tiers, other memories), where drafters keep some, by
+    other schedulers, nor with linear attention and a prefix cache before vLLM 0.33 (whose mode
+    "align" caches states by other rules there): there blocks hold whole sequences, and the ledger
+    sets windows and states aside.
     """
     engine = group.engine
     caches = engine.enable_prefix_caching and not _caches_states(engine)
@@ -31,6 +32,7 @@ def shares_blocks(group: Group, model: ModelConfig, *, tiers: bool) -> bool:
             or (model.linear is not None and model.layers_of("full") > 0)
         )
         and "hybrid_kv_cache" not in KINDS[engine.scheduler].lacks
+        and model.caches_alike
         and engine.speculation is None
         and not engine.skip_prefill
         and group.pd_type is None

@@ -121,6 +121,8 @@ class Where:
         layers, model = self.layers[stage], self.model
         if op.part != "layer" or op.repeat == len(layers):
             return range(layers.start, layers.start + op.repeat)
+        if op.in_layers:
+            return [layers.start + number for number in op.in_layers]
         kinds = model.layer_kinds or ("full",) * model.num_layers
         ffn = model.layers_with_ffn or (True,) * model.num_layers
         if op.name.startswith("indexer"):

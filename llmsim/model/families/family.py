@@ -37,6 +37,21 @@ INTERMEDIATE: Rule = ["intermediate_size", "ffn_dim"]
 KV_HEADS: Rule = ["num_key_value_heads", "num_attention_heads"]
 
 
+class Heads(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Heads of softmax attention in layers of one kind, where the family's own rules do not hold
+    for them. Each layer is read by itself: a list in the config counts by its entry for the layer.
+    """
+
+    heads: Rule | None = None
+    kv_heads: Rule | None = None
+    head_dim: Rule | None = None
+    value_dim: Rule | None = None
+    sinks: Rule = False
+    """One learned logit per query head."""
+    values_are_keys: Rule = False
+    """The checkpoint has one matrix for keys and values."""
+
+
 class AttentionLayers(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Which layers attend to what."""
 
@@ -78,6 +93,10 @@ class Experts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Shared experts of that width each; they act as one of the whole width."""
     shared_gate: bool = False
     router_bias: Rule = False
+    router_scales: bool = False
+    """The router has a scale for each element that it reads and for each expert."""
+    beside_dense: Rule = False
+    """Layers with experts have a dense MLP, too, with three norms around both."""
     expert_bias: bool = False
     first: Rule = 0
     """So many layers at the beginning are dense."""
@@ -92,6 +111,10 @@ class Experts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """
     listed: str = ""
     """A config field that lists the sparse layers, instead of `first`, `step`, `last` and `dense`.
+    """
+    flags: str = ""
+    """A config field that may have a list with one number per layer: 0 means dense, anything else
+    sparse.
     """
     entries: list[str] = []
     """Entries of the layers' `field` that have experts, instead of all these."""
@@ -140,6 +163,14 @@ class Linear(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     norm_if: Rule = True
 
 
+class Inputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Embeddings that every layer gets, from a table of their own."""
+
+    width: Rule
+    """For one layer; 0: there are none."""
+    rows: Rule = "vocab_size"
+
+
 class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One family: what its config.json means. Defaults are those of the Llama architecture."""
 
@@ -159,6 +190,22 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     kv_heads: Rule = msgspec.field(default_factory=lambda: KV_HEADS)
     head_dim: Rule = "head_dim"
     """0 or absent: hidden_size / num_attention_heads."""
+    heads: Rule = "num_attention_heads"
+    value_dim: Rule = 0
+    """Of a value head; 0: as head_dim."""
+    gate_dim: Rule = 0
+    """Numbers of each head that a projection of its own makes, to gate the attention's output."""
+    shapes: dict[LayerKind, Heads] = {}
+    """Heads of the layers of some kinds, instead of `heads`, `kv_heads`, `head_dim`, `value_dim`.
+    """
+    kv_sharing: Rule = 0
+    """So many layers at the end attend to the keys and values of the last layer of their kind
+    before them.
+    """
+    wide_ffn: Rule = 1
+    """Layers without keys and values of their own have a dense MLP so many times as wide."""
+    value_norm: bool = False
+    """Values are normed, without a weight."""
     intermediate: Rule = msgspec.field(default_factory=lambda: INTERMEDIATE)
     gated_mlp: bool = True
     qkv_bias: Rule = False
@@ -196,6 +243,7 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     attention_sinks: bool = False
     context_scaled: bool = False
     """max_position_embeddings already counts the RoPE scaling."""
+    layer_inputs: Inputs | None = None
     layers: AttentionLayers | None = None
     experts: Experts | None = None
     latent: Latent | None = None

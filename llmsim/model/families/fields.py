@@ -100,6 +100,13 @@ class Reader:
             )
         return tuple(value)
 
+    def numbers(self, key: str) -> tuple[int, ...]:
+        """A list of integers >= 0, or a text with commas between them; empty if absent."""
+        value = self.fields.get(key)
+        if isinstance(value, str) and all(one.strip().isdigit() for one in value.split(",")):
+            return tuple(int(one) for one in value.split(","))
+        return self.counts(key)
+
 
 def shown(value: object) -> str:
     """A value as an error shows it: never a screenful."""

@@ -14,34 +14,46 @@ from llmsim.model.families.family_rules import Rules
 from llmsim.model.families.fields import MAX_EXPERTS, MAX_LAYERS, Fields, Reader, shown
 from llmsim.model.families.hf_layers import (
     latent,
+    layer_inputs,
     layer_kinds,
     layers_with_ffn,
     linear,
     listed_layers,
     moe_fields,
+    named_kinds,
     sparse,
 )
+from llmsim.model.families.hf_shapes import read_shapes
 from llmsim.model.families.quantization import read_quantization
 from llmsim.model.families.quantized_modules import layers_of_parts
 from llmsim.model.types import ModelConfig
 
 UNSUPPORTED_FIELDS: Mapping[str, str] = {
-    "attn_layer_period": "state-space layers of the first generation (Mamba-1)",
-    "linear_attn_config": "linear attention other than gated delta nets",
     "audio_config": "audio input",
-    "num_global_key_value_heads": "other head shapes in some layers",
     "is_encoder_decoder": "an encoder",
     "block_configs": "layers of different shapes",
     "use_cla": "keys and values that layers share",
-    "num_kv_shared_layers": "keys and values that layers share",
 }
 """What no family description can say yet."""
+SPOKEN_OF: tuple[tuple[str, str, str], ...] = (
+    ("num_kv_shared_layers", "kv_sharing", "keys and values that layers share"),
+    ("num_global_key_value_heads", "shapes", "other head shapes in some layers"),
+    ("global_head_dim", "shapes", "other head shapes in some layers"),
+    ("swa_num_attention_heads", "shapes", "other head shapes in some layers"),
+    ("swa_head_dim", "shapes", "other head shapes in some layers"),
+    ("hidden_size_per_layer_input", "layer_inputs", "embeddings that every layer gets"),
+)
+"""(config field, rule of a description, what it asks for): a field of weight that a family leaves
+at its default does not speak of.
+"""
 FEATURES: tuple[tuple[str, str, str], ...] = (
     ("kv_lora_rank", "latent", "multi-head latent attention (MLA)"),
     ("q_lora_rank", "latent", "multi-head latent attention (MLA)"),
     ("linear_num_key_heads", "linear", "linear attention"),
     ("linear_num_value_heads", "linear", "linear attention"),
     ("full_attention_interval", "linear", "linear attention"),
+    ("linear_attn_config", "linear", "linear attention"),
+    ("attn_layer_period", "linear", "state-space layers"),
     ("index_topk", "indexer", "sparse attention"),
     ("ssm_state_size", "linear", "state-space layers"),
     ("mamba_d_state", "linear", "state-space layers"),
@@ -117,8 +129,8 @@ def _text_alone(read: Reader) -> str:
 
 
 def _completed(read: Reader, family: Family, notes: list[str]) -> Reader:
-    """The config with the names that other families have for its fields, and with the family's
-    defaults.
+    """The config with the names that other families have for its fields, with the family's
+    defaults, and with the fields of its objects by both names, such as "rope_parameters.factor".
 
     NotYetError where it has encoders that the description does not speak of.
     """
@@ -132,7 +144,14 @@ def _completed(read: Reader, family: Family, notes: list[str]) -> Reader:
         notes.append(_text_alone(read))
     given = {key: value for key, value in read.fields.items() if value is not None}
     named = {name: given[other] for name, other in family.renamed.items() if other in given}
-    read = Reader({**family.defaults, **named, **given}, read.source)
+    inner = {
+        f"{outer}.{key}": value
+        for outer, fields in given.items()
+        if isinstance(fields, dict)
+        for key, value in fields.items()
+        if value is not None
+    }
+    read = Reader({**family.defaults, **named, **given, **inner}, read.source)
     for field, rule in family.expects.items():
         Rules(read).expects(field, rule, family.path)
     return read
@@ -148,6 +167,13 @@ def _check_features(read: Reader, family: Family) -> None:
                 f'{read.source}: field "{key}" asks for {feature}, which the family '
                 f'"{read.text("model_type")}" does'
                 f" not have in {family.path}; describe it there or in a family.json"
+            )
+    for key, rule, feature in SPOKEN_OF:
+        if read.fields.get(key) and not getattr(family, rule):
+            raise NotYetError(
+                f'{read.source}: field "{key}" asks for {feature}, which the family '
+                f'"{read.text("model_type")}" does not have in {family.path}; describe it there '
+                "or in a family.json"
             )
     if read.fields.get("moe_latent_size") and (
         family.experts is None or family.experts.latent == 0
@@ -169,32 +195,22 @@ def _check_features(read: Reader, family: Family) -> None:
 def _model(read: Reader, family: Family, name: str, source: str, notes: list[str]) -> ModelConfig:
     rules = Rules(read)
     compressed = latent(rules, family)
-    heads = read.count("num_attention_heads")
-    hidden = read.count("hidden_size")
-    kv_heads = heads if compressed else rules.count(family.kv_heads)
-    head_dim = (
-        compressed.nope_dim + compressed.rope_dim
-        if compressed
-        else _head_dim(rules, family, hidden, heads)
-    )
-    if heads % kv_heads:
-        raise InputError(
-            f"{read.source}: num_attention_heads {heads} is not a multiple of num_key_value_heads "
-            f"{kv_heads}; every KV head must serve the same number of heads"
-        )
     layers = read.count("num_hidden_layers", default=listed_layers(read, family), most=MAX_LAYERS)
     dtype = _dtype(read, notes)
     positions = _context_tokens(read, family)
-    kinds, window = layer_kinds(rules, family, layers, positions)
+    named = named_kinds(rules, family, layers)
+    kinds, window = layer_kinds(rules, family, named, positions)
+    shapes = read_shapes(rules, family, named, compressed)
     model = ModelConfig(
         name=name,
         model_type=read.text("model_type"),
-        hidden_size=hidden,
+        hidden_size=read.count("hidden_size"),
         num_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=kv_heads,
-        head_dim=head_dim,
-        intermediate_size=rules.count(family.intermediate),
+        num_attention_heads=shapes.first.heads,
+        num_key_value_heads=shapes.first.kv_heads,
+        head_dim=shapes.first.key_dim,
+        intermediate_size=shapes.width,
+        **shapes.fields,
         vocab_size=read.count("vocab_size"),
         max_position_embeddings=positions,
         dtype=dtype,
@@ -203,6 +219,7 @@ def _model(read: Reader, family: Family, name: str, source: str, notes: list[str
         layer_kinds=kinds,
         window=window,
         latent=compressed,
+        layer_inputs=layer_inputs(rules, family, layers),
         **sparse(rules, family, layers),
         layers_with_ffn=layers_with_ffn(family, kinds),
         linear=linear(rules, family) if {"linear", "both"} & {*kinds} else None,
@@ -251,6 +268,7 @@ def _details(rules: Rules, family: Family) -> dict[str, Any]:
         if (rows := rules.optional(family.position_rows))
         else 0,
         "qk_norm": normed,
+        "value_norm": family.value_norm,
         "qk_norm_whole": normed and family.qk_norm == "whole",
         "qk_norm_weightless": normed and family.qk_norm == "weightless",
         "attention_gate": rules.flag(family.attention_gate),
@@ -267,19 +285,6 @@ def _norms(rules: Rules, family: Family) -> int:
             "2 or 4"
         )
     return norms
-
-
-def _head_dim(rules: Rules, family: Family, hidden: int, heads: int) -> int:
-    given = rules.optional(family.head_dim)
-    if given:
-        return given
-    if hidden % heads:
-        raise InputError(
-            f'{rules.read.source}: field "head_dim" is missing and hidden_size {hidden} is not a '
-            "multiple of"
-            f" num_attention_heads {heads}; give head_dim"
-        )
-    return hidden // heads
 
 
 def _dtype(read: Reader, notes: list[str]) -> str:

@@ -9,27 +9,29 @@ from llmsim.model.dtypes import short_dtype
 from llmsim.model.families.family import AttentionLayers, Family
 from llmsim.model.families.family_rules import Rules
 from llmsim.model.families.fields import MAX_EXPERTS, Reader, shown
-from llmsim.model.operators.attention_variants import Indexer, LatentAttention, LinearAttention
+from llmsim.model.operators.attention_variants import (
+    Indexer,
+    LatentAttention,
+    LayerInputs,
+    LinearAttention,
+)
 from llmsim.model.types import LayerKind
 
 FFN_TYPES = "mlp_layer_types"
+MORE_LAYERS = "num_nextn_predict_layers"
+"""A field with the number of multi-token prediction layers, which some lists count, too."""
 STATE_DTYPES = ("mamba_ssm_cache_dtype", "mamba_ssm_dtype")
 """Fields that name the type of the states; without them, or where they say "auto", it is the
 activations'.
 """
 
 
-def layer_kinds(
-    rules: Rules, family: Family, layers: int, positions: int
-) -> tuple[tuple[LayerKind, ...], int]:
-    """What each layer attends to, and the window; a window no narrower than the longest context
-    changes nothing.
-    """
+def named_kinds(rules: Rules, family: Family, layers: int) -> tuple[LayerKind, ...]:
+    """What the config calls each layer, however wide a window is."""
     read, how = rules.read, family.layers
-    window = rules.optional(how.window) if how is not None and rules.flag(how.enabled) else 0
     if how is None:
-        _refuse_windows(read, family, positions)
-        return (), 0
+        everywhere: LayerKind = "full"
+        return (everywhere,) * layers
     kinds = _listed_kinds(read, family, layers)
     if not kinds:
         every, first_full = rules.optional(how.every), rules.optional(how.first_full)
@@ -41,8 +43,22 @@ def layer_kinds(
         if isinstance(flags, list) and len(flags) == layers:
             kinds = [how.rest if flag else how.kind for flag in flags]
         kinds = ["full" if i < first_full else kind for i, kind in enumerate(kinds)]
+    return tuple(kinds)
+
+
+def layer_kinds(
+    rules: Rules, family: Family, named: tuple[LayerKind, ...], positions: int
+) -> tuple[tuple[LayerKind, ...], int]:
+    """What each layer attends to, and the window; a window no narrower than the longest context
+    changes nothing.
+    """
+    read, how = rules.read, family.layers
+    if how is None:
+        _refuse_windows(read, family, positions)
+        return (), 0
+    window = rules.optional(how.window) if rules.flag(how.enabled) else 0
     local = window if 0 < window < positions else 0
-    seen = tuple(kind if local or kind not in ("sliding", "chunked") else "full" for kind in kinds)
+    seen = tuple(kind if local or kind not in ("sliding", "chunked") else "full" for kind in named)
     if local == 1 and "sliding" in seen:
         raise InputError(
             f"{read.source}: layers see a window of 1 token (their own); it must be at least 2"
@@ -76,12 +92,22 @@ def entries(read: Reader, family: Family, layers: int) -> list[str]:
             f'{read.source}: field "{field}" is missing; it must say what each of {layers} '
             "layers is"
         )
-    if not isinstance(listed, list | str) or (listed and len(listed) != layers):
+    return [str(one) for one in _for_each_layer(read, field, layers)] if listed else []
+
+
+def _for_each_layer(read: Reader, field: str, layers: int) -> list[Any]:
+    """A list (or the letters of a text) with an entry for each layer; those of multi-token
+    prediction layers behind them are left out.
+    """
+    listed = read.fields.get(field)
+    more = read.fields.get(MORE_LAYERS)
+    lengths = (layers, layers + (more if isinstance(more, int) else 0))
+    if not isinstance(listed, list | str) or len(listed) not in lengths:
         raise InputError(
             f'{read.source}: field "{field}" must be a list (or text) with one entry for each of '
             f"{layers} layers"
         )
-    return [str(one) for one in listed]
+    return list(listed)[:layers]
 
 
 def listed_layers(read: Reader, family: Family) -> int | None:
@@ -167,6 +193,15 @@ def sparse(rules: Rules, family: Family, layers: int) -> dict[str, Any]:
     return {"indexer": indexer, "indexer_layers": () if all(own) else own}
 
 
+def layer_inputs(rules: Rules, family: Family, layers: int) -> LayerInputs | None:
+    """The embeddings that every layer gets, where there are any."""
+    how = family.layer_inputs
+    width = rules.optional(how.width) if how is not None else 0
+    if how is None or not width:
+        return None
+    return LayerInputs(rules.count(how.rows), width, layers)
+
+
 def _state_dtype(read: Reader) -> str:
     named = next((read.text(field) for field in STATE_DTYPES if read.present(field)), "auto")
     return "" if named == "auto" else short_dtype(named)
@@ -240,8 +275,10 @@ def moe_fields(rules: Rules, family: Family, layers: int) -> dict[str, Any]:
         first <= i <= last and i not in dense and (i + how.phase) % step == 0 for i in range(layers)
     )
     if how.listed and read.present(how.listed):
-        listed = set(read.counts(how.listed))
+        listed = set(read.numbers(how.listed))
         sparse = tuple(i in listed for i in range(layers))
+    if how.flags and isinstance(read.fields.get(how.flags), list):
+        sparse = tuple(bool(one) for one in _for_each_layer(read, how.flags, layers))
     if how.entries:
         sparse = tuple(one in how.entries for one in entries(read, family, layers))
     sparse = _typed_ffns(read, layers) or sparse
@@ -258,5 +295,7 @@ def moe_fields(rules: Rules, family: Family, layers: int) -> dict[str, Any]:
         "shared_expert_intermediate_size": shared * count if any(sparse) else 0,
         "shared_expert_gate": how.shared_gate and shared * count > 0 and any(sparse),
         "router_bias": rules.flag(how.router_bias),
+        "router_scales": how.router_scales and any(sparse),
+        "dense_beside_experts": rules.flag(how.beside_dense) and any(sparse),
         "expert_bias": how.expert_bias,
     }

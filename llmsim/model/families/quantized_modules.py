@@ -46,12 +46,13 @@ def layers_of_parts(model: "ModelConfig") -> Layers:
     kinds = model.layer_kinds or ("full",) * model.num_layers
     with_ffn = model.layers_with_ffn or (True,) * model.num_layers
     experts = frozenset(i for i in everywhere if model.moe_layers[i])
+    beside = model.dense_beside_experts
     softmax = frozenset(i for i in everywhere if kinds[i] not in ("linear", "none"))
     return {
         "attention": softmax,
         "attention_out": softmax,
         "linear": frozenset(i for i in everywhere if kinds[i] in ("linear", "both")),
-        "mlp": frozenset(i for i in everywhere if with_ffn[i] and i not in experts),
+        "mlp": frozenset(i for i in everywhere if with_ffn[i] and (beside or i not in experts)),
         "shared": experts
         if model.shared_expert_intermediate_size or model.expert_latent_size
         else frozenset(),

@@ -83,6 +83,8 @@ def _groups(model: ModelConfig) -> list[tuple[int, tuple[int, ...]]]:
     }
     alike: dict[int, list[int]] = {}
     for layer in range(model.num_layers):
+        if model.kv_sharing_layers and model.kv_sharing_layers[layer]:
+            continue  # its tokens are in an earlier layer's table
         for window in windows[model.layer_kinds[layer] if model.layer_kinds else "full"]:
             alike.setdefault(window, []).append(layer)
     counts = [len(layers) for layers in alike.values()]

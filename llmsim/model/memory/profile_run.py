@@ -93,14 +93,13 @@ class ProfileRun:
         or q, k, v and the attention's output, whichever is more.
         """
         model, tp = self.model, self.layout.tp
-        heads = 2 * model.num_attention_heads + 2 * model.num_key_value_heads
-        attention = heads * model.head_dim // tp
+        attention = self._attention_elements // tp
         if self.layout.domain == "attention":
             return attention
         mlp = (
             0
             if not model.num_dense_layers
-            else (3 if model.mlp_gated else 2) * model.intermediate_size // tp
+            else (3 if model.mlp_gated else 2) * model.dense_groups[-1][0] // tp
         )
         if model.num_experts:
             wide = model.moe_intermediate_size // (tp if self.layout.ep == 1 else 1)
@@ -108,6 +107,16 @@ class ProfileRun:
             # activation.
             mlp = max(mlp, model.num_experts_per_tok * (max(2 * wide, model.hidden_size) + wide))
         return mlp if self.layout.domain == "ffn" else max(mlp, attention)
+
+    @property
+    def _attention_elements(self) -> int:
+        """Queries, keys, values and outputs of one token on all ranks, in the widest layer."""
+        model = self.model
+        if model.latent is not None:
+            heads = 2 * model.num_attention_heads + 2 * model.num_key_value_heads
+            return heads * model.head_dim
+        shapes = [group.shape for group in model.softmax_groups] or [model.attention_shape]
+        return max(one.query_width + one.cached_width + one.output_width for one in shapes)
 
     @property
     def _filter(self) -> Lines:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from llmsim.model.dtypes import dtype_bytes
 from llmsim.model.layout import Layout
 from llmsim.model.operator import Moe
-from llmsim.model.operators.attention_variants import LinearAttention
+from llmsim.model.operators.attention_variants import EXPERT_NORMS, LinearAttention
 from llmsim.model.operators.decoder import operators
-from llmsim.model.parallel.sharding import kv_heads_per_rank, rank_shape
+from llmsim.model.parallel.sharding import rank_shape
 from llmsim.model.parallel.transforms import stage_model
 from llmsim.model.types import Dtypes, LayerKind, ModelConfig
 
@@ -20,31 +20,61 @@ def parameter_count(model: ModelConfig) -> int:
     """
     hidden = model.hidden_size
     norm = hidden * (2 if model.norm_bias else 1)
-    width, ways = model.intermediate_size, 2 if model.mlp_gated else 1
-    dense = (ways + 1) * hidden * width + (ways * width + hidden) * model.mlp_bias
+    ways = 2 if model.mlp_gated else 1
+    dense = sum(
+        len(layers) * ((ways + 1) * hidden * width + (ways * width + hidden) * model.mlp_bias)
+        for width, layers in model.dense_groups
+    )
     expert = (ways + 1) * model.expert_hidden * model.moe_intermediate_size
     expert += (ways * model.moe_intermediate_size + model.expert_hidden) * model.expert_bias
     experts = model.num_experts * (hidden + model.router_bias + expert)
+    experts += (hidden + model.num_experts) * model.router_scales
+    experts += EXPERT_NORMS * norm * model.dense_beside_experts
     experts += 2 * hidden * model.expert_latent_size
     experts += (
         ways + 1
     ) * hidden * model.shared_expert_intermediate_size + hidden * model.shared_expert_gate
-    layers = model.softmax_layers * _attention_parameters(model) + model.layers_of(
-        "linear"
-    ) * _linear_parameters(model)
+    layers = _softmax_parameters(model) + model.layers_of("linear") * _linear_parameters(model)
     before_mlp = model.norms_per_layer // 2
     layers += model.num_indexer_layers * _indexer_parameters(model)
     layers += (
         model.mixer_layers * (model.norms_per_layer - before_mlp) + model.ffn_layers * before_mlp
     ) * norm
-    layers += model.num_dense_layers * dense + model.num_moe_layers * experts
+    layers += dense + model.num_moe_layers * experts
+    if (inputs := model.layer_inputs) is not None:
+        layers += inputs.parameters(hidden) + model.num_layers * inputs.layer_parameters(hidden)
     head = model.vocab_size * (
         model.lm_head_bias if model.tie_word_embeddings else hidden + model.lm_head_bias
     )
     return (model.vocab_size + model.position_rows) * hidden + layers + norm + head
 
 
-def _attention_parameters(model: ModelConfig) -> int:
+def _softmax_parameters(model: ModelConfig) -> int:
+    """Of all layers with softmax attention."""
+    if model.latent is not None or model.query_rank:
+        return model.softmax_layers * _compressed_parameters(model)
+    total = 0
+    for group in model.softmax_groups:
+        shape, hidden = group.shape, model.hidden_size
+        query, keys = shape.query_width, shape.kv_heads * shape.key_dim
+        values = 0 if shape.values_are_keys else shape.kv_heads * shape.value_dim
+        width = query * (1 + model.attention_gate)
+        total += len(group.layers) * (
+            width * (hidden + model.attention_bias)
+            + hidden * (shape.output_width + model.o_proj_bias)
+            + hidden * shape.heads * shape.gate_dim
+            + shape.heads * shape.sinks
+        )
+        total += len(group.with_keys) * (keys + values) * (hidden + model.attention_bias)
+        if model.qk_norm and not model.qk_norm_weightless:
+            whole = model.qk_norm_whole
+            total += len(group.layers) * (query if whole else shape.key_dim)
+            total += len(group.with_keys) * (keys if whole else shape.key_dim)
+    return total
+
+
+def _compressed_parameters(model: ModelConfig) -> int:
+    """Of one layer whose queries, or keys and values, come from a latent."""
     hidden, heads, latent = model.hidden_size, model.num_attention_heads, model.latent
     query = heads * model.head_dim
     if latent is not None:
@@ -54,23 +84,12 @@ def _attention_parameters(model: ModelConfig) -> int:
             latent.nope_dim + latent.v_dim
         )
         return total + hidden * (heads * latent.v_dim + model.o_proj_bias)
-    keys = model.num_key_value_heads * model.head_dim
-    if model.query_rank:
-        latent_width = model.query_rank + 2 * keys
-        return (
-            latent_width * hidden
-            + model.query_rank * (1 + query)
-            + hidden * (query + model.o_proj_bias)
-        )
-    qkv = query * (1 + model.attention_gate) + 2 * keys
-    total = (
-        qkv * (hidden + model.attention_bias)
+    latent_width = model.query_rank + 2 * model.num_key_value_heads * model.head_dim
+    return (
+        latent_width * hidden
+        + model.query_rank * (1 + query)
         + hidden * (query + model.o_proj_bias)
-        + heads * model.attention_sinks
     )
-    if model.qk_norm and not model.qk_norm_weightless:
-        total += query + keys if model.qk_norm_whole else 2 * model.head_dim
-    return total
 
 
 def _indexer_parameters(model: ModelConfig) -> int:
@@ -163,28 +182,43 @@ def kv_groups(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> tuple[KvGro
     """
     if layout.domain == "ffn":
         return ()
-    model, per_layer = stage_model(model, layout), kv_bytes_per_layer(model, layout, dtypes)
-    keys = model.num_indexer_layers * model.indexer.cached_bytes if model.indexer is not None else 0
+    model = stage_model(model, layout)
     kinds: tuple[LayerKind, ...] = ("full", "sliding", "chunked")
     return tuple(
-        KvGroup(
-            kind,
-            layers,
-            layers * per_layer + keys * (kind == "full"),
-            0 if kind == "full" else model.window,
-        )
+        KvGroup(kind, layers, stored, 0 if kind == "full" else model.window)
         for kind in kinds
-        if (layers := model.layers_of(kind))
+        if (layers := _caching_layers(model, kind))
+        for stored in [_kv_bytes_of(model, kind, layout, dtypes)]
+    )
+
+
+def _caching_layers(model: ModelConfig, kind: LayerKind) -> int:
+    """Layers of a kind with keys and values of their own."""
+    return sum(len(group.own.get(kind, ())) for group in model.softmax_groups)
+
+
+def _kv_bytes_of(model: ModelConfig, kind: LayerKind, layout: Layout, dtypes: Dtypes) -> int:
+    """Bytes that one rank stores for a token in all layers of a kind, an indexer's included."""
+    if model.latent is not None:
+        keys = model.indexer.cached_bytes if model.indexer is not None else 0
+        indexed = model.num_indexer_layers * keys * (kind == "full")
+        return model.layers_of(kind) * model.latent_row_bytes(dtypes.kv) + indexed
+    size = int(dtype_bytes(dtypes.kv))
+    return sum(
+        len(group.own.get(kind, ())) * group.shape.on_rank(layout.tp).cached_width * size
+        for group in model.softmax_groups
     )
 
 
 def kv_bytes_per_layer(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> int:
-    """Bytes that one rank stores for a token in one layer of softmax attention; keys of an indexer
-    aside.
+    """Bytes that one rank stores for a token in one layer of softmax attention, keys of an indexer
+    aside; of layers of several shapes the most.
     """
     if model.latent is not None:
         return model.latent_row_bytes(dtypes.kv)  # every rank holds it whole
-    return 2 * kv_heads_per_rank(model, layout) * model.head_dim * int(dtype_bytes(dtypes.kv))
+    size = int(dtype_bytes(dtypes.kv))
+    shapes = [group.shape for group in model.softmax_groups] or [model.attention_shape]
+    return max(shape.on_rank(layout.tp).cached_width for shape in shapes) * size
 
 
 def kv_bytes_per_token(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> int:

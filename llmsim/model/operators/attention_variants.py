@@ -33,6 +33,85 @@ class LatentAttention:
 
 
 @dataclass(frozen=True)
+class AttentionShape:
+    """Heads of softmax attention in one layer; sizes in elements of one head."""
+
+    heads: int
+    kv_heads: int
+    key_dim: int
+    """Of queries, too."""
+    value_dim: int
+    sinks: bool = False
+    """One learned logit per query head."""
+    gate_dim: int = 0
+    """Numbers of each head that a projection of its own makes, to gate the output; 0: none."""
+    values_are_keys: bool = False
+    """The checkpoint has one matrix for keys and values; engines load it twice, and cache both."""
+
+    @property
+    def cached_width(self) -> int:
+        """Elements that one token leaves in the cache."""
+        return self.kv_heads * (self.key_dim + self.value_dim)
+
+    @property
+    def query_width(self) -> int:
+        """Of all queries of a token."""
+        return self.heads * self.key_dim
+
+    @property
+    def output_width(self) -> int:
+        """Of what the output projection reads."""
+        return self.heads * self.value_dim
+
+    def on_rank(self, tp: int) -> "AttentionShape":
+        """Its share on one of `tp` ranks; KV heads are replicated where there are fewer."""
+        return replace(self, heads=self.heads // tp, kv_heads=max(1, self.kv_heads // tp))
+
+    def rules(self, tp: int) -> list[tuple[bool, str]]:
+        """Whether each rule of vLLM about its heads on `tp` ranks holds, and the rule."""
+        kv_heads = self.kv_heads
+        kv_fits = kv_heads % tp == 0 if kv_heads >= tp else tp % kv_heads == 0
+        return [
+            (self.heads % tp == 0, f"tp must divide num_attention_heads {self.heads}"),
+            (
+                kv_fits,
+                f"tp must divide num_key_value_heads {kv_heads} or be a multiple of it",
+            ),
+        ]
+
+
+EXPERT_NORMS = 3
+"""Behind the dense MLP, in front of the experts beside it, and behind these (Gemma 4)."""
+
+
+@dataclass(frozen=True)
+class LayerInputs:
+    """An embedding of each token for every layer (Gemma 3n and 4): a second table has `width`
+    elements for each layer, to which a projection of the first embedding is added; behind each
+    layer a gate mixes them into the hidden state.
+    """
+
+    rows: int
+    """Of the second table."""
+    width: int
+    layers: int
+    """Of the whole model."""
+
+    @property
+    def total_width(self) -> int:
+        """Elements of one token for all layers."""
+        return self.width * self.layers
+
+    def parameters(self, hidden: int) -> int:
+        """Outside of the layers: the table, the projection and its norm."""
+        return (self.rows + hidden) * self.total_width + self.width
+
+    def layer_parameters(self, hidden: int) -> int:
+        """Of one layer: the gate, the projection back, and a norm."""
+        return 2 * hidden * self.width + hidden
+
+
+@dataclass(frozen=True)
 class Indexer:
     """What chooses the tokens that a query of sparse latent attention sees (DeepSeek-V3.2, arXiv
     2512.02556, section 2.1): small heads score every token before it, and the `topk` best are

@@ -31,11 +31,15 @@ from functools import partial
 
 from llmsim.model.layout import Layout
 from llmsim.model.operator import Block, Operator
+from llmsim.model.operators.attention_variants import EXPERT_NORMS
 from llmsim.model.operators.factory import OperatorFactory
+from llmsim.model.operators.layer_inputs import embeddings_of_layers, mixed_into_layers
 from llmsim.model.operators.linear_attention import linear_layer
-from llmsim.model.operators.mla import latent_projections
+from llmsim.model.operators.softmax import placed, softmax_layers
 from llmsim.model.parallel.transforms import laid_out
 from llmsim.model.types import Dtypes, ModelConfig
+
+MLP = ("up_proj", "act_fn", "down_proj")
 
 
 @laid_out
@@ -50,7 +54,12 @@ def operators(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> tuple[Opera
     make = OperatorFactory(model, layout, dtypes)
     if layout.domain == "ffn":
         return tuple(_ffn(make))
-    program = [make.embedding(), *make.all_reduce(1, prologue=True), *_attention(make)]
+    program = [
+        make.embedding(),
+        *make.all_reduce(1, prologue=True),
+        *embeddings_of_layers(make),
+        *_attention(make),
+    ]
     if not layout.domain:
         program += _ffn(make)
     elif layout.routed_rows and model.num_moe_layers:
@@ -65,10 +74,7 @@ def _attention(make: OperatorFactory) -> list[Operator]:
     model = make.model
     mixers, ffns, hidden = model.mixer_layers, model.ffn_layers, model.hidden_size
     program: list[Operator] = [*make.norms(mixers)]
-    if model.softmax_layers:
-        program += _projections(make) if model.latent is None else latent_projections(make)
-        program += [*make.attention("full"), *make.attention("sliding"), *make.attention("chunked")]
-        program += _attention_output(make)
+    program += softmax_layers(make)
     program += linear_layer(make)
     # Attention and state space side by side, each summed over ranks.
     if beside := model.layer_kinds.count("both"):
@@ -88,17 +94,34 @@ def _ffn(make: OperatorFactory) -> list[Operator]:
     """The second half of every layer: an MLP, or experts and their router."""
     model = make.model
     program: list[Operator] = []
-    if dense := model.num_dense_layers:
-        part = _mlp(make, ("up_proj", "act_fn", "down_proj"), make.shape.intermediate, dense)
-        program += [*part, *_branch_add(make, model.one_sum), *make.all_reduce(dense)]
+    groups = model.dense_groups
+    for number, (width, layers) in enumerate(groups):
+        dense = len(layers)
+        names = tuple(f"{one}_{number + 1}" if number else one for one in MLP)
+        part = _mlp(make, names, width // make.layout.ffn_ranks, dense)
+        part = placed(part, layers) if len(groups) > 1 else part
+        beside = _branch_add(make, model.one_sum and number == 0)
+        program += [*part, *beside, *make.all_reduce(dense)]
     if model.num_moe_layers:
         program += [
             *([] if make.layout.routed_rows else [_router(make)]),
             *_experts(make),
             *_shared_expert(make),
             *make.all_reduce(model.num_moe_layers),
+            *_around_experts(make),
         ]
-    return [*program, *_branch_add(make, not model.one_sum), *_post_norm(make, model.ffn_layers)]
+    program += [*_branch_add(make, not model.one_sum), *_post_norm(make, model.ffn_layers)]
+    return [*program, *mixed_into_layers(make)]
+
+
+def _around_experts(make: OperatorFactory) -> list[Operator]:
+    """Norms of a dense MLP and of the experts beside it, and their sum."""
+    model, layers, hidden = make.model, make.model.num_moe_layers, make.model.hidden_size
+    if not model.dense_beside_experts:
+        return []
+    norms: list[Operator] = [make.post_norm(layers) for _ in range(EXPERT_NORMS)]
+    add = make.elementwise("branch_add", layers, reads=2 * hidden, writes=hidden, flops=hidden)
+    return [*norms, add]
 
 
 def _router(make: OperatorFactory) -> Operator:
@@ -109,98 +132,10 @@ def _router(make: OperatorFactory) -> Operator:
         model.hidden_size,
         part="wide",
         repeat=model.num_moe_layers,
-        bias=model.num_experts * model.router_bias,
+        bias=model.num_experts * model.router_bias
+        + (model.hidden_size + model.num_experts) * model.router_scales,
         block="router",
     )
-
-
-def _projections(make: OperatorFactory) -> list[Operator]:
-    """Queries, keys and values of the softmax layers, their norms and rotation."""
-    model, shape = make.model, make.shape
-    repeat, rotated = model.softmax_layers, (shape.heads + shape.kv_heads) * model.head_dim
-    width = shape.qkv_width + shape.attention_width * model.attention_gate
-    bias = width if model.attention_bias else 0
-    gemm = partial(make.gemm, part="attention", block="attention", repeat=repeat)
-    stream = partial(make.elementwise, block="attention")
-    program: list[Operator] = [gemm("qkv_proj", width, model.hidden_size, bias=bias)]
-    if model.query_rank:
-        program = _factorised_queries(make)
-    if model.qk_norm:
-        weights = (
-            rotated if model.qk_norm_whole else 2 * model.head_dim * (not model.qk_norm_weightless)
-        )
-        flops = 4 * rotated
-        program.append(
-            stream(
-                "qk_norm",
-                repeat,
-                reads=rotated,
-                writes=rotated,
-                flops=flops,
-                weights=weights,
-                reduces=True,
-                kernels=2,
-            )
-        )
-    if model.rotary:
-        reads = rotated + model.head_dim
-        program.append(stream("rotary_emb", repeat, reads=reads, writes=rotated, flops=3 * rotated))
-    return program
-
-
-def _factorised_queries(make: OperatorFactory) -> list[Operator]:
-    """Multi-matrix factorisation attention: one matrix makes the queries' latent, keys and values
-    on every rank; the normed latent gives the rank's query heads (vLLM: Step3TextAttention).
-    """
-    model, shape, rank = make.model, make.shape, make.model.query_rank
-    repeat = model.softmax_layers
-    gemm = partial(make.gemm, part="attention", block="attention", repeat=repeat)
-    width = rank + 2 * model.num_key_value_heads * model.head_dim
-    return [
-        gemm("qkv_a_proj", width, model.hidden_size),
-        make.elementwise(
-            "query_norm",
-            repeat,
-            reads=rank,
-            writes=rank,
-            flops=4 * rank,
-            weights=rank,
-            block="attention",
-            reduces=True,
-        ),
-        gemm("q_b_proj", shape.heads * model.head_dim, rank),
-    ]
-
-
-def _attention_output(make: OperatorFactory) -> list[Operator]:
-    """The gate, where there is one, and the output projection. Row-parallel: the bias is on every
-    rank.
-    """
-    model, width, repeat = make.model, make.shape.attention_width, make.model.softmax_layers
-    program: list[Operator] = []
-    if model.attention_gate:
-        gate = make.elementwise(
-            "attention_gate",
-            repeat,
-            reads=2 * width,
-            writes=width,
-            flops=5 * width,
-            block="attention",
-        )
-        program.append(gate)
-    bias = model.hidden_size if model.o_proj_bias else 0
-    program.append(
-        make.gemm(
-            "o_proj",
-            model.hidden_size,
-            width,
-            part="attention_out",
-            block="attention",
-            repeat=repeat,
-            bias=bias,
-        )
-    )
-    return program
 
 
 def _post_norm(make: OperatorFactory, layers: int) -> list[Operator]:
@@ -220,7 +155,7 @@ def _branch_add(make: OperatorFactory, here: bool) -> list[Operator]:
 
 
 def _mlp(
-    make: OperatorFactory, names: tuple[str, str, str], width: int, repeat: int, part: str = "mlp"
+    make: OperatorFactory, names: tuple[str, ...], width: int, repeat: int, part: str = "mlp"
 ) -> list[Operator]:
     """Up (with the gate, in one GEMM), activation, down; `width` on this rank."""
     model, hidden = make.model, make.model.hidden_size

@@ -19,6 +19,7 @@ from llmsim.model.operator import (
     ResidualNorm,
     Sampler,
 )
+from llmsim.model.operators.attention_variants import AttentionShape
 from llmsim.model.parallel.sharding import RankShape, padded_vocab_size, rank_shape
 from llmsim.model.types import Dtypes, ModelConfig
 
@@ -183,57 +184,65 @@ class OperatorFactory:
             flops_per_token=hidden if rows else 0,
         )
 
-    def attention(self, kind: Literal["full", "sliding", "chunked"]) -> list[Operator]:
-        """Softmax attention of the layers of one kind, or nothing where there are none."""
-        model, shape = self.model, self.shape
-        repeat = model.layers_of(kind)
-        if not repeat:
-            return []
-        dim, latent, dealt = model.head_dim, model.latent, self.layout.context_ranks
+    def attention(
+        self,
+        kind: Literal["full", "sliding", "chunked"],
+        shape: AttentionShape,
+        repeat: int,
+        *,
+        caching: int | None = None,
+    ) -> Attention:
+        """Softmax attention of `repeat` layers of one kind, whose rank has the heads of `shape`;
+        `caching` of them (None: all) have keys and values of their own, the others read those that
+        an earlier layer has cached. What these do not read and write is a mean over all.
+        """
+        model, latent, dealt = self.model, self.model.latent, self.layout.context_ranks
         # Ranks share a prompt's tokens and a decode's context, and so the pairs.
         parts = self.layout.prefill_context
-        sinks = shape.heads * model.attention_sinks
+        sinks = shape.heads * shape.sinks
         # A token sees as many others as through a window of the indexer's choice.
         chosen = model.indexer.topk if model.indexer is not None else 0
         name = "attention" if kind == "full" else f"attention_{kind}"
         if chosen:
             name = "attention_sparse"
         if latent is None:
-            new, cached = 2 * shape.kv_heads * dim, 2 * shape.kv_heads * dim * self.kv_size
-            reads, prefill = shape.heads * dim + new, 4 * shape.heads * dim
-            decode = prefill
+            new, cached = shape.cached_width, shape.cached_width * self.kv_size
+            reads, outputs = shape.query_width + new, shape.output_width
+            decode = prefill = 2 * (shape.query_width + outputs)
         else:
-            cached = model.latent_row_bytes(self.dtypes.kv)
-            reads = shape.heads * dim + latent.cached_width
+            new, cached = 0, model.latent_row_bytes(self.dtypes.kv)
+            reads = shape.query_width + latent.cached_width
+            outputs = shape.heads * latent.v_dim
             decode = 2 * shape.heads * (latent.cached_width + latent.kv_rank)
             # Sparse attention runs prompts on the compressed cache as well.
-            prefill = (
-                decode if model.indexer is not None else 2 * shape.heads * (dim + latent.v_dim)
-            )
-        return [
-            Attention(
-                name=name,
-                feature="attention",
-                repeat=repeat,
-                block="attention",
-                hidden=model.hidden_size,
-                heads=shape.heads,
-                kv_heads=shape.kv_heads,
-                head_dim=dim,
-                sees=kind,
-                window=chosen if kind == "full" else model.window,
-                sparse=chosen > 0,
-                weight_dtype=self.wide_dtype if sinks else "",
-                weight_bytes=sinks * self.wide_size,
-                read_bytes_per_token=reads * self.wide_size,
-                write_bytes_per_token=shape.attention_width * self.wide_size + -(-cached // dealt),
-                kv_bytes_per_context_token=-(-cached // dealt),
-                flops_per_context_token=-(-prefill // parts),
-                decode_flops_per_context_token=-(-decode // parts),
-                context_ranks=dealt,
-                query_ranks=self.layout.decode_context,
-            )
-        ]
+            prefill = decode if model.indexer is not None else 2 * (shape.query_width + outputs)
+        written = -(-cached // dealt)
+        if caching is not None and caching < repeat:
+            reads -= new * (repeat - caching) // repeat
+            written = -(-written * caching // repeat)
+        return Attention(
+            name=name,
+            feature="attention",
+            repeat=repeat,
+            block="attention",
+            hidden=model.hidden_size,
+            heads=shape.heads,
+            kv_heads=shape.kv_heads,
+            head_dim=shape.key_dim,
+            value_dim=0 if latent is not None else shape.value_dim,
+            sees=kind,
+            window=chosen if kind == "full" else model.window,
+            sparse=chosen > 0,
+            weight_dtype=self.wide_dtype if sinks else "",
+            weight_bytes=sinks * self.wide_size,
+            read_bytes_per_token=reads * self.wide_size,
+            write_bytes_per_token=outputs * self.wide_size + written,
+            kv_bytes_per_context_token=-(-cached // dealt),
+            flops_per_context_token=-(-prefill // parts),
+            decode_flops_per_context_token=-(-decode // parts),
+            context_ranks=dealt,
+            query_ranks=self.layout.decode_context,
+        )
 
     def experts(self) -> Moe:
         """Expected values: a token's topk choices fall on a rank's experts in proportion to their

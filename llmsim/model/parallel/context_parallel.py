@@ -60,13 +60,14 @@ def _around_attention(
 ) -> list[Operator]:
     latent, dcp, pcp = model.latent, layout.decode_context, layout.prefill_context
     move = partial(collective, part=op.part, repeat=op.repeat)
+    values = op.value_dim or op.head_dim
     query, output = (
-        (op.head_dim, op.head_dim) if latent is None else (latent.cached_width, latent.kv_rank)
+        (op.head_dim, values) if latent is None else (latent.cached_width, latent.kv_rank)
     )
     before: list[Operator] = []
     after: list[Operator] = []
     if pcp > 1:
-        new = 2 * op.kv_heads * op.head_dim if latent is None else latent.cached_width
+        new = op.kv_heads * (op.head_dim + values) if latent is None else latent.cached_width
         before.append(move("kv_gather", "all_gather", "pcp", new * size, feature="prefills"))
     if dcp > 1:
         heads = dcp * op.heads

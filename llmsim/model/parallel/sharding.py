@@ -30,9 +30,14 @@ class RankShape:
     shared_intermediate: int = 0
 
 
+def padded_rows(rows: int) -> int:
+    """Rows of a table of tokens as vLLM allocates it."""
+    return -(-rows // VOCAB_PADDING) * VOCAB_PADDING
+
+
 def padded_vocab_size(model: ModelConfig) -> int:
     """Rows of the embedding as vLLM allocates it."""
-    return -(-model.vocab_size // VOCAB_PADDING) * VOCAB_PADDING
+    return padded_rows(model.vocab_size)
 
 
 def kv_heads_per_rank(model: ModelConfig, layout: Layout) -> int:
@@ -80,13 +85,20 @@ def layout_problem(model: ModelConfig, layout: Layout) -> str:
         return "tp and ep must be at least 1"
     rules = [] if layout.domain == "ffn" else _attention_rules(model, tp)
     attends = layout.domain == "attention"
-    if model.num_dense_layers and not attends:
-        width, cut = model.intermediate_size, "tp x dp" if layout.shared_ffn else "tp"
-        rules.append(
-            (width % layout.ffn_ranks == 0, f"{cut} must divide intermediate_size {width}")
-        )
+    cut = "tp x dp" if layout.shared_ffn else "tp"
+    rules += [
+        (width % layout.ffn_ranks == 0, f"{cut} must divide intermediate_size {width}")
+        for width, _ in model.dense_groups
+        if not attends
+    ]
     if model.linear is not None:
         rules.append(model.linear.rule(tp))
+    rules.append(
+        (
+            _keys_are_near(model),
+            "a stage has layers that use keys and values of an earlier layer in another stage",
+        )
+    )
     if model.num_experts == 0:
         rules.append((ep == 1, "the model has no experts, so ep must be 1"))
     elif not attends:
@@ -102,22 +114,37 @@ def layout_problem(model: ModelConfig, layout: Layout) -> str:
 
 def _attention_rules(model: ModelConfig, tp: int) -> list[tuple[bool, str]]:
     """Whether each rule about attention and vocabulary holds, and the rule."""
-    kv_heads = model.num_key_value_heads
-    kv_fits = kv_heads % tp == 0 if kv_heads >= tp else tp % kv_heads == 0
+    vocabulary = padded_vocab_size(model)
+    if model.latent is not None:
+        heads = model.num_attention_heads
+        rules = [(heads % tp == 0, f"tp must divide num_attention_heads {heads}")]
+    else:
+        shapes = model.attention_shapes or (model.attention_shape,)
+        rules = [rule for shape in shapes for rule in shape.rules(tp)]
+    if model.layer_inputs is not None:
+        rows, width = padded_rows(model.layer_inputs.rows), model.layer_inputs.total_width
+        rules.append(
+            (
+                rows % tp == 0 and width % tp == 0,
+                f"tp must divide the {rows} rows and {width} columns of the layers' embeddings",
+            )
+        )
     return [
-        (
-            model.num_attention_heads % tp == 0,
-            f"tp must divide num_attention_heads {model.num_attention_heads}",
-        ),
-        (
-            kv_fits or model.latent is not None,
-            f"tp must divide num_key_value_heads {kv_heads} or be a multiple of it",
-        ),
-        (
-            padded_vocab_size(model) % tp == 0,
-            f"tp must divide the padded vocabulary {padded_vocab_size(model)}",
-        ),
+        *rules,
+        (vocabulary % tp == 0, f"tp must divide the padded vocabulary {vocabulary}"),
     ]
+
+
+def _keys_are_near(model: ModelConfig) -> bool:
+    """Whether layers without keys of their own follow one of their kind that has some."""
+    kinds = model.layer_kinds or ("full",) * model.num_layers
+    have = set()
+    for kind, shares in zip(kinds, model.kv_sharing_layers, strict=False):
+        if shares and kind not in have:
+            return False
+        if not shares:
+            have.add(kind)
+    return True
 
 
 def _expert_rules(model: ModelConfig, layout: Layout) -> list[tuple[bool, str]]:
@@ -170,7 +197,8 @@ def _block_problem(model: ModelConfig, layout: Layout) -> str:
     rows, columns = model.weight_block
     widths = []
     if model.latent is None and layout.domain != "ffn":
-        widths.append(("heads", model.num_attention_heads * model.head_dim // layout.tp))
+        shapes = model.attention_shapes or (model.attention_shape,)
+        widths += [("heads", shape.query_width // layout.tp) for shape in shapes]
     attends = layout.domain == "attention"
     if model.num_moe_layers and not attends:
         widths.append(
@@ -179,8 +207,8 @@ def _block_problem(model: ModelConfig, layout: Layout) -> str:
                 model.moe_intermediate_size * layout.ep // layout.expert_ranks,
             )
         )
-    if model.num_dense_layers and not attends:
-        widths.append(("intermediate size", model.intermediate_size // layout.ffn_ranks))
+    if not attends:
+        widths += [("intermediate size", one // layout.ffn_ranks) for one, _ in model.dense_groups]
     for what, width in widths:
         if width % rows or width % columns:
             return (

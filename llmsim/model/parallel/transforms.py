@@ -76,7 +76,8 @@ def _one_stage(
         if not (op.part == "prologue" and layout.stage > 0)
         and not (op.part == "head" and layout.stage < last)
     ]
-    sent = STAGE_TENSORS * model.hidden_size * size
+    inputs = model.layer_inputs.total_width if model.layer_inputs is not None else 0
+    sent = (STAGE_TENSORS * model.hidden_size + inputs) * size
     if layout.stage > 0 and layout.tp > 1 and not layout.sequence_parallel:
         kept.insert(
             0, collective("stage_gather", "all_gather", "tp", sent, part="prologue", repeat=1)

@@ -70,7 +70,8 @@ def expert_choices(request: CostRequest, streaming: Streaming) -> list[OpCost]:
 
 def _kv_write(request: CostRequest, streaming: Streaming, op: Attention) -> OpCost:
     latent = request.model.latent
-    width = 2 * op.kv_heads * op.head_dim if latent is None else latent.cached_width
+    each = op.head_dim + (op.value_dim or op.head_dim)
+    width = op.kv_heads * each if latent is None else latent.cached_width
     if isinstance(op, IndexerScores):
         width = op.head_dim
     read = int(width * dtype_bytes(request.dtypes.activation))

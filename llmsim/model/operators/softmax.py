@@ -1,0 +1,224 @@
+"""The operators of softmax attention on one rank: projections, norms, rotation, the attention
+itself, its gate and the output projection. Layers of one shape share their operators; the layers of
+a second shape have operators of their own, whose names end with what these layers see.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Literal
+
+from llmsim.model.operator import Operator
+from llmsim.model.operators.attention_variants import AttentionShape
+from llmsim.model.operators.factory import OperatorFactory
+from llmsim.model.operators.mla import latent_projections
+from llmsim.model.types import SoftmaxLayers
+
+Sees = Literal["full", "sliding", "chunked"]
+KINDS: tuple[Sees, ...] = ("full", "sliding", "chunked")
+
+
+def softmax_layers(make: OperatorFactory) -> list[Operator]:
+    """The mixer of all layers with softmax attention; nothing where there are none."""
+    program: list[Operator] = []
+    if make.model.latent is not None:
+        if make.model.softmax_layers:
+            program = [*latent_projections(make), *_latent_attention(make)]
+        return program
+    for suffix, group in _named_groups(make):
+        shape = group.shape.on_rank(make.layout.tp)
+        program += _projections(make, group, shape, suffix)
+        for kind in KINDS:
+            program += _attention(make, group, shape, kind)
+        program += placed(_output(make, shape, len(group.layers), suffix), group.layers)
+    mixed = len(make.model.softmax_groups) > 1 or any(make.model.kv_sharing_layers)
+    return program if mixed else [replace(op, in_layers=()) for op in program]
+
+
+def placed(program: Iterable[Operator], layers: tuple[int, ...]) -> list[Operator]:
+    """The operators of the layers with these numbers alone."""
+    return [replace(op, in_layers=layers) for op in program]
+
+
+def _named_groups(make: OperatorFactory) -> Iterator[tuple[str, SoftmaxLayers]]:
+    """Each shape's layers, and how the names of their operators end: "" for the first shape's."""
+    used: set[str] = set()
+    for group in make.model.softmax_groups:
+        kind = next(kind for kind in KINDS if group.has(kind))
+        suffix, again = f"_{kind}" if used else "", 2
+        while suffix in used:
+            suffix, again = f"_{kind}_{again}", again + 1
+        used.add(suffix)
+        yield suffix, group
+
+
+def _latent_attention(make: OperatorFactory) -> list[Operator]:
+    shape = AttentionShape(make.shape.heads, make.shape.kv_heads, make.model.head_dim, 0)
+    program: list[Operator] = []
+    for kind in KINDS:
+        if layers := make.model.layers_of(kind):
+            program.append(make.attention(kind, shape, layers))
+    assert make.model.latent is not None, "the caller looked"
+    out = AttentionShape(shape.heads, 1, 0, make.model.latent.v_dim)
+    return program + _output(make, out, make.model.softmax_layers, "")
+
+
+def _projections(
+    make: OperatorFactory, group: SoftmaxLayers, shape: AttentionShape, suffix: str
+) -> list[Operator]:
+    """Queries, keys and values of the softmax layers, their norms and rotation."""
+    model = make.model
+    if model.query_rank:
+        program = _factorised_queries(make)
+    else:
+        program = _plain_projections(make, group, shape, suffix)
+    stream = partial(make.elementwise, block="attention")
+    for numbers, heads in (
+        (group.with_keys, shape.heads + shape.kv_heads),
+        (group.without_keys, shape.heads),
+    ):
+        layers, around = len(numbers), list[Operator]()
+        rotated, name = heads * shape.key_dim, "" if heads > shape.heads else "query_"
+        weights = rotated if model.qk_norm_whole else shape.key_dim * (1 if name else 2)
+        if layers and model.qk_norm:
+            around.append(
+                stream(
+                    f"{name or 'qk_'}norm{suffix}",
+                    layers,
+                    reads=rotated,
+                    writes=rotated,
+                    flops=4 * rotated,
+                    weights=weights * (not model.qk_norm_weightless),
+                    reduces=True,
+                    kernels=1 if name else 2,
+                )
+            )
+        if layers and model.rotary:
+            around.append(
+                stream(
+                    f"{name}rotary_emb{suffix}",
+                    layers,
+                    reads=rotated + shape.key_dim,
+                    writes=rotated,
+                    flops=3 * rotated,
+                )
+            )
+        program += placed(around, numbers)
+    return program
+
+
+def _plain_projections(
+    make: OperatorFactory, group: SoftmaxLayers, shape: AttentionShape, suffix: str
+) -> list[Operator]:
+    """One matrix for queries, keys and values; queries alone where a layer uses the keys of an
+    earlier one.
+    """
+    model = make.model
+    query = shape.query_width * (1 + model.attention_gate)
+    biased = model.attention_bias
+    gemm = partial(make.gemm, part="attention", block="attention", k=model.hidden_size)
+    program: list[Operator] = []
+    if own := group.with_keys:
+        width = query + shape.cached_width
+        made = [gemm(f"qkv_proj{suffix}", width, repeat=len(own), bias=width * biased)]
+        program += placed(made, own)
+    if others := group.without_keys:
+        made = [gemm(f"q_proj{suffix}", query, repeat=len(others), bias=query * biased)]
+        program += placed(made, others)
+    if own and model.value_norm:
+        program += placed([_value_norm(make, shape, len(own), suffix)], own)
+    return program
+
+
+def _value_norm(make: OperatorFactory, shape: AttentionShape, repeat: int, suffix: str) -> Operator:
+    values = shape.kv_heads * shape.value_dim
+    return make.elementwise(
+        f"value_norm{suffix}",
+        repeat,
+        reads=values,
+        writes=values,
+        flops=4 * values,
+        block="attention",
+        reduces=True,
+    )
+
+
+def _factorised_queries(make: OperatorFactory) -> list[Operator]:
+    """Multi-matrix factorisation attention: one matrix makes the queries' latent, keys and values
+    on every rank; the normed latent gives the rank's query heads (vLLM: Step3TextAttention).
+    """
+    model, shape, rank = make.model, make.shape, make.model.query_rank
+    repeat = model.softmax_layers
+    gemm = partial(make.gemm, part="attention", block="attention", repeat=repeat)
+    width = rank + 2 * model.num_key_value_heads * model.head_dim
+    return [
+        gemm("qkv_a_proj", width, model.hidden_size),
+        make.elementwise(
+            "query_norm",
+            repeat,
+            reads=rank,
+            writes=rank,
+            flops=4 * rank,
+            weights=rank,
+            block="attention",
+            reduces=True,
+        ),
+        gemm("q_b_proj", shape.heads * model.head_dim, rank),
+    ]
+
+
+def _attention(
+    make: OperatorFactory, group: SoftmaxLayers, shape: AttentionShape, kind: Sees
+) -> list[Operator]:
+    """The attention of a shape's layers that see as much."""
+    own, sharing = group.own.get(kind, ()), group.sharing.get(kind, ())
+    if not own and not sharing:
+        return []
+    layers = tuple(sorted((*own, *sharing)))
+    return placed([make.attention(kind, shape, len(layers), caching=len(own))], layers)
+
+
+def _output(
+    make: OperatorFactory, shape: AttentionShape, repeat: int, suffix: str
+) -> list[Operator]:
+    """The gate, where there is one, and the output projection. Row-parallel: the bias is on every
+    rank.
+    """
+    model, width = make.model, shape.output_width
+    program: list[Operator] = []
+    if shape.gate_dim:
+        gates = shape.heads * shape.gate_dim
+        program.append(
+            make.gemm(
+                f"gate_proj{suffix}",
+                gates,
+                model.hidden_size,
+                part="attention",
+                block="attention",
+                repeat=repeat,
+            )
+        )
+    if model.attention_gate or shape.gate_dim:
+        gates = shape.heads * shape.gate_dim or width
+        gate = make.elementwise(
+            f"attention_gate{suffix}",
+            repeat,
+            reads=gates + width,
+            writes=width,
+            flops=5 * width,
+            block="attention",
+        )
+        program.append(gate)
+    bias = model.hidden_size if model.o_proj_bias else 0
+    program.append(
+        make.gemm(
+            f"o_proj{suffix}",
+            model.hidden_size,
+            width,
+            part="attention_out",
+            block="attention",
+            repeat=repeat,
+            bias=bias,
+        )
+    )
+    return program
