@@ -269,6 +269,15 @@ class ModelConfig:
         }
         return len(widths) <= 1
 
+    @property
+    def twice_loaded(self) -> int:
+        """Weights of keys that engines load as those of the values, too, and hold twice."""
+        return self.hidden_size * sum(
+            len(group.with_keys) * group.shape.kv_heads * group.shape.value_dim
+            for group in self.softmax_groups
+            if group.shape.values_are_keys
+        )
+
     @cached_property
     def dense_groups(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
         """Widths of the dense MLPs and the numbers of their layers, narrowest first."""

@@ -32,7 +32,12 @@ def totals(model: ModelConfig) -> tuple[int, int]:
 
 def dense(name: str) -> bool:
     model = load_model(name)
-    return not model.num_experts and model.latent is None and model.linear is None
+    return (
+        not model.num_experts
+        and model.latent is None
+        and model.linear is None
+        and len(model.softmax_groups) == 1
+    )
 
 
 @pytest.mark.parametrize("name", [name for name in model_names() if dense(name)])

@@ -53,6 +53,8 @@ LINEAR = {
     "linear_num_value_heads": 8,
     "linear_value_head_dim": 64,
     "full_attention_interval": 4,
+    "linear_head_dim": 32,
+    "linear_num_heads": 4,
 }
 STATE_SPACE: dict[str, Any] = {
     "mamba_n_groups": 4,
@@ -75,6 +77,7 @@ FACTORISED = {
     "moe_layers_enum": [2, 3, 4, 5, 6],
 }
 LAYERS: dict[str, Any] = {
+    "jamba": {"mamba_dt_rank": 16},
     "step3": FACTORISED,
     "step3_text": FACTORISED,
     "nemotron_h": {"hybrid_override_pattern": "M*-EM-*E"},
@@ -121,6 +124,7 @@ def test_ranks_share_the_linear_work(model_type: str) -> None:
     # Flops of the sharded operators add up over the ranks; what every rank repeats is named.
     model = of_type(model_type)
     repeated = {"moe_gate", "shared_expert_gate", "qkv_a_proj", "kv_a_proj"}
+    repeated |= {"linear_gates_a_proj"}
     repeated |= {"indexer_q_proj", "indexer_k_proj", "moe_latent_in", "moe_latent_out"}
 
     def flops(tp: int) -> int:

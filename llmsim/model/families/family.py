@@ -30,6 +30,7 @@ LAYER_NAMES: dict[str, LayerKind] = {
     "linear_attention": "linear",
     "attention": "full",
     "mamba": "linear",
+    "conv": "linear",
 }
 """What transformers calls them in `layer_types`."""
 
@@ -62,12 +63,16 @@ class AttentionLayers(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     names: dict[str, LayerKind] = msgspec.field(default_factory=lambda: dict(LAYER_NAMES))
     every: Rule = 0
     """Every n-th layer (the n-th, the 2n-th, ...) is of `kind`; 0: none."""
+    offset: Rule | None = None
+    """The first layer of `kind`, counted from 0; the n-th unless given."""
     kind: LayerKind = "full"
     rest: LayerKind = "full"
     flags: str = ""
     """A config field with one number per layer: 0 means `kind`, anything else `rest`."""
     numbers: str = ""
     """A config field with the numbers of the layers that are of `kind`, instead of `every`."""
+    numbered_from: int = 0
+    """The number of the first layer in `numbers`."""
     first_full: Rule = 0
     """So many layers at the beginning see everything."""
     alone: bool = False
@@ -103,6 +108,10 @@ class Experts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     step: Rule = 1
     phase: int = 1
     """Layer i is sparse when (i + phase) is a multiple of `step`."""
+    offset: Rule | None = None
+    """The first sparse layer of each `step`, counted from 0, instead of `phase`."""
+    one_is_dense: bool = False
+    """A single expert is a dense MLP."""
     dense: str = ""
     """A config field that lists dense layers."""
     last: str = ""
@@ -144,8 +153,8 @@ class Sparse(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class Linear(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Layers that keep a state: gated delta nets, lightning attention, which has no convolution, or
-    state spaces.
+    """Layers that keep a state: gated delta nets, Kimi delta attention, lightning attention, which
+    has no convolution, short convolutions, or state spaces.
     """
 
     kind: LinearKind = "delta"
@@ -161,6 +170,12 @@ class Linear(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     norm: Literal["head", "whole"] = "head"
     """The output's norm has a weight for every element of one head, or of all."""
     norm_if: Rule = True
+    gate_rank: Rule = 0
+    """Of Kimi delta attention: rank of the projections to decays and the output's gate; of Mamba-1
+    of that to the step.
+    """
+    step_norm: bool = False
+    """Of Mamba-1: the step's latent, B and C are normed."""
 
 
 class Inputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -169,6 +184,17 @@ class Inputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     width: Rule
     """For one layer; 0: there are none."""
     rows: Rule = "vocab_size"
+
+
+class Adjusted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A width of the dense MLP that is two thirds of the config's, times a factor, rounded up to a
+    multiple (LFM2).
+    """
+
+    adjusted_if: Rule
+    factor: str
+    """A config field with a number; absent: 1."""
+    multiple: Rule
 
 
 class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -207,6 +233,7 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     value_norm: bool = False
     """Values are normed, without a weight."""
     intermediate: Rule = msgspec.field(default_factory=lambda: INTERMEDIATE)
+    adjusted: Adjusted | None = None
     gated_mlp: bool = True
     qkv_bias: Rule = False
     o_bias: Rule = False

@@ -22,7 +22,7 @@ MORE_LAYERS = "num_nextn_predict_layers"
 """A field with the number of multi-token prediction layers, which some lists count, too."""
 STATE_DTYPES = ("mamba_ssm_cache_dtype", "mamba_ssm_dtype")
 """Fields that name the type of the states; without them, or where they say "auto", it is the
-activations'.
+activations', and of Kimi delta attention fp32 (vLLM).
 """
 
 
@@ -35,9 +35,10 @@ def named_kinds(rules: Rules, family: Family, layers: int) -> tuple[LayerKind, .
     kinds = _listed_kinds(read, family, layers)
     if not kinds:
         every, first_full = rules.optional(how.every), rules.optional(how.first_full)
-        kinds = [how.kind if every and (i + 1) % every == 0 else how.rest for i in range(layers)]
+        offset = every - 1 if how.offset is None else rules.optional(how.offset)
+        kinds = [how.kind if every and i % every == offset else how.rest for i in range(layers)]
         if how.numbers:
-            numbers = read.counts(how.numbers)
+            numbers = [one - how.numbered_from for one in rules.read.counts(how.numbers)]
             kinds = [how.kind if i in numbers else how.rest for i in range(layers)]
         flags = read.fields.get(how.flags) if how.flags else None
         if isinstance(flags, list) and len(flags) == layers:
@@ -216,7 +217,7 @@ def linear(rules: Rules, family: Family) -> LinearAttention:
         )
     shape = LinearAttention(
         key_heads=rules.count(how.key_heads),
-        key_dim=rules.count(how.key_dim),
+        key_dim=rules.optional(how.key_dim),
         value_heads=rules.count(how.value_heads),
         value_dim=rules.count(how.value_dim),
         conv_kernel=rules.optional(how.conv_kernel),
@@ -224,7 +225,9 @@ def linear(rules: Rules, family: Family) -> LinearAttention:
         norm=how.norm if rules.flag(how.norm_if) else "none",
         conv_bias=rules.flag(how.conv_bias),
         bias=rules.flag(how.bias),
-        state_dtype=_state_dtype(rules.read),
+        state_dtype=_state_dtype(rules.read) or ("fp32" if how.kind == "kda" else ""),
+        gate_rank=rules.optional(how.gate_rank),
+        step_norm=how.step_norm,
     )
     if shape.value_heads % shape.key_heads:
         raise InputError(
@@ -256,6 +259,8 @@ def moe_fields(rules: Rules, family: Family, layers: int) -> dict[str, Any]:
     if how is None or rules.zero(how.experts):
         return {"moe_layers": (False,) * layers}
     experts = rules.count(how.experts, most=MAX_EXPERTS)
+    if experts == 1 and how.one_is_dense:
+        return {"moe_layers": (False,) * layers}
     topk = rules.count(how.topk)
     if topk > experts:
         raise InputError(
@@ -269,10 +274,11 @@ def moe_fields(rules: Rules, family: Family, layers: int) -> dict[str, Any]:
             " groups must be equal, and those chosen must have as many experts"
         )
     first, step = rules.optional(how.first), rules.optional(how.step) or 1
+    phase = how.phase if how.offset is None else -rules.optional(how.offset)
     dense = set(read.counts(how.dense)) if how.dense else set()
     last = read.index(how.last, layers) if how.last and read.present(how.last) else layers - 1
     sparse = tuple(
-        first <= i <= last and i not in dense and (i + how.phase) % step == 0 for i in range(layers)
+        first <= i <= last and i not in dense and (i + phase) % step == 0 for i in range(layers)
     )
     if how.listed and read.present(how.listed):
         listed = set(read.numbers(how.listed))

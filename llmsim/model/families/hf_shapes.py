@@ -41,7 +41,10 @@ def read_shapes(
     """The shapes of the layers, each with its kind; latent attention has one shape alone."""
     if latent is not None:
         heads, dim = rules.count(family.heads), latent.nope_dim + latent.rope_dim
-        return Shapes(AttentionShape(heads, heads, dim, dim), rules.count(family.intermediate), {})
+        gate = rules.optional(family.gate_dim)
+        shape = AttentionShape(heads, heads, dim, dim, gate_dim=gate)
+        gated = {"attention_shapes": (shape,)} if gate else {}
+        return Shapes(shape, rules.count(family.intermediate), gated)
     reads = [_layer(rules.read, i, len(kinds)) for i in range(len(kinds))]
     sharing = _sharing(rules, family, kinds)
     fields: dict[str, Any] = {"kv_sharing_layers": sharing}
@@ -160,11 +163,26 @@ def _sharing(rules: Rules, family: Family, kinds: Sequence[LayerKind]) -> tuple[
     return tuple(i >= own for i in range(len(kinds)))
 
 
+def _width(rules: Rules, family: Family) -> int:
+    """Of one layer's dense MLP."""
+    width, how = rules.count(family.intermediate), family.adjusted
+    if how is None or not rules.flag(how.adjusted_if):
+        return width
+    factor = rules.read.fields.get(how.factor)
+    if factor is not None and (isinstance(factor, bool) or not isinstance(factor, int | float)):
+        raise InputError(
+            f'{rules.read.source}: field "{how.factor}" is {shown(factor)}; it must be a number'
+        )
+    multiple = rules.count(how.multiple)
+    width = int((1 if factor is None else factor) * (2 * width // 3))
+    return -(-width // multiple) * multiple
+
+
 def _widths(
     reads: Sequence[Reader], rules: Rules, family: Family, sharing: tuple[bool, ...]
 ) -> tuple[int, ...]:
     times = rules.optional(family.wide_ffn) if any(sharing) else 1
     return tuple(
-        Rules(read).count(family.intermediate) * (times if shares else 1)
+        _width(Rules(read), family) * (times if shares else 1)
         for read, shares in zip(reads, sharing or (False,) * len(reads), strict=True)
     )

@@ -83,6 +83,7 @@ def _compressed_parameters(model: ModelConfig) -> int:
         total += (latent.q_rank or hidden) * query + latent.kv_rank * heads * (
             latent.nope_dim + latent.v_dim
         )
+        total += hidden * heads * model.attention_shape.gate_dim
         return total + hidden * (heads * latent.v_dim + model.o_proj_bias)
     latent_width = model.query_rank + 2 * model.num_key_value_heads * model.head_dim
     return (
@@ -106,10 +107,12 @@ def _linear_parameters(model: ModelConfig) -> int:
     linear, hidden = model.linear, model.hidden_size
     if linear is None:
         return 0
-    keys, values = linear.key_heads * linear.key_dim, linear.value_heads * linear.value_dim
-    into = 2 * keys + 2 * values + linear.gates * linear.value_heads
+    values = linear.value_heads * linear.value_dim
+    into = linear.conv_channels + linear.gates * linear.value_heads
+    into += {"kda": 0, "short_conv": 2 * values}.get(linear.kind, values)  # the output's gate
     projections = hidden * into + hidden * values + (into + hidden) * linear.bias
-    conv = (2 * keys + values) * (linear.conv_kernel + linear.conv_bias)
+    projections += linear.gate_parameters(hidden)
+    conv = linear.conv_channels * (linear.conv_kernel + linear.conv_bias)
     return projections + conv + linear.head_weights * linear.value_heads + linear.norm_weights
 
 

@@ -8,7 +8,7 @@ from llmsim.model.dtypes import dtype_bytes
 SCALED, SCALE_BYTES = 128, 4
 """fp8 elements that share a scale in the caches of sparse attention."""
 
-LinearKind = Literal["delta", "lightning", "state_space"]
+LinearKind = Literal["delta", "kda", "lightning", "mamba1", "short_conv", "state_space"]
 
 
 @dataclass(frozen=True)
@@ -133,9 +133,13 @@ class Indexer:
 @dataclass(frozen=True)
 class LinearAttention:
     """Heads and their sizes of a layer that keeps a state: a gated delta net (arXiv 2412.06464) as
-    Qwen3-Next has it, lightning attention (arXiv 2501.08313), whose state decays by a constant of
+    Qwen3-Next has it, Kimi delta attention (arXiv 2510.26692), whose state decays by a number of
+    each key's element, lightning attention (arXiv 2501.08313), whose state decays by a constant of
     each head, or a state space (Mamba-2, arXiv 2405.21060), whose keys and queries are B and C of
-    each group of heads and whose values are the inputs.
+    each group of heads and whose values are the inputs. A short convolution (LFM2) keeps its last
+    inputs alone: one value head as wide as the hidden state, and no keys. A state space of the
+    first generation (Mamba, arXiv 2312.00752) has a state of `key_dim` elements for each channel:
+    one group, and a head of one element for each channel.
     """
 
     key_heads: int
@@ -153,6 +157,12 @@ class LinearAttention:
     conv_bias: bool = False
     bias: bool = False
     """Of the projections into and out of the layer."""
+    gate_rank: int = 0
+    """Of Kimi delta attention: rank of the projections to decay and output gate; 0: one matrix
+    each. Of Mamba-1: rank of the projection to the step's size.
+    """
+    step_norm: bool = False
+    """Of Mamba-1: the step's latent, B and C are normed (Jamba)."""
     state_dtype: str = ""
     """Of the matrices, where the config.json names it; empty: as the activations, like the
     convolution's inputs.
@@ -163,16 +173,27 @@ class LinearAttention:
         """Numbers of each value head that a token brings: decay and correction of the state, its
         step, or none.
         """
-        return {"delta": 2, "lightning": 0, "state_space": 1}[self.kind]
+        return {"delta": 2, "kda": 1, "state_space": 1}.get(self.kind, 0)
 
     @property
     def head_weights(self) -> int:
-        """Learned numbers of each value head: A and the step's bias, and D of a state space."""
-        return {"delta": 2, "lightning": 0, "state_space": 3}[self.kind]
+        """Learned numbers of each value head: A, which Mamba-1 has for each element of the state,
+        and the step's bias, which Kimi delta attention has for each key's element, and D of a state
+        space.
+        """
+        numbers = {
+            "delta": 2,
+            "kda": 1 + self.key_dim,
+            "mamba1": 2 + self.key_dim,
+            "state_space": 3,
+        }
+        return numbers.get(self.kind, 0)
 
     @property
     def conv_channels(self) -> int:
-        """Queries, keys and values pass through the convolution."""
+        """Queries, keys and values pass through the convolution; of Mamba-1 the inputs alone."""
+        if self.kind == "mamba1":
+            return self.value_heads * self.value_dim
         return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
 
     @property
@@ -182,10 +203,42 @@ class LinearAttention:
             self.norm
         ]
 
+    def gate_parameters(self, hidden: int) -> int:
+        """Of the projections of Kimi delta attention to its decays and to the output's gate; of
+        Mamba-1 those to the step's latent, B and C, and to the step.
+        """
+        if self.kind == "mamba1":
+            chosen = self.step_width
+            return self.value_heads * (chosen + self.gate_rank) + chosen * self.step_norm
+        if self.kind != "kda":
+            return 0
+        widths = self.value_heads * (self.key_dim + self.value_dim)
+        rank = self.gate_rank
+        return rank * (2 * hidden + widths) if rank else hidden * widths
+
+    @property
+    def step_width(self) -> int:
+        """Of Mamba-1: the step's latent, B and C of one token."""
+        return self.gate_rank + 2 * self.key_dim
+
+    @property
+    def flops_per_token(self) -> int:
+        """Of the recurrence. A gated delta net decays the state, takes k S, adds an outer product
+        and reads q S: 7 flops for each element of the state (arXiv 2412.06464, equation 10); so
+        does Kimi delta attention (arXiv 2510.26692, equation 1). Lightning attention does without
+        k S: 5 (arXiv 2501.08313, equation 10). So does a state space, S <- exp(dt A) S + B (dt x),
+        y = C S + D x: 5 (arXiv 2405.21060, equation 16; dt x and D x are small beside them).
+        Mamba-1 takes exp(dt A) for each element, too: 7 (arXiv 2312.00752, equations 2 and 4).
+        """
+        each = 7 if self.kind in ("delta", "kda", "mamba1") else 5
+        return each * self.value_heads * self.key_dim * self.value_dim
+
     def on_rank(self, tp: int) -> "LinearAttention":
         """Its share on one of `tp` ranks: whole heads; a single group of a state space is on every
-        rank.
+        rank; a short convolution is cut by its channels.
         """
+        if self.kind == "short_conv":
+            return replace(self, value_dim=self.value_dim // tp)
         return replace(self, key_heads=-(-self.key_heads // tp), value_heads=self.value_heads // tp)
 
     def rule(self, tp: int) -> tuple[bool, str]:
@@ -193,7 +246,12 @@ class LinearAttention:
         MambaMixer2).
         """
         groups, heads = self.key_heads, self.value_heads
-        if self.kind != "state_space":
+        if self.kind == "short_conv":
+            return (
+                self.value_dim % tp == 0,
+                f"tp must divide the {self.value_dim} channels of its convolutions",
+            )
+        if self.kind not in ("mamba1", "state_space"):
             return (
                 groups % tp == 0,
                 f"tp must divide the {groups} key heads of its linear-attention layers",

@@ -47,7 +47,8 @@ def latent_projections(make: OperatorFactory) -> list[Operator]:
     program.append(gemm("kv_b_proj", wide, latent.kv_rank))
     rotated = (shape.heads + 1) * latent.rope_dim
     reads = rotated + latent.rope_dim
-    program.append(stream("rotary_emb", repeat, reads=reads, writes=rotated, flops=3 * rotated))
+    if model.rotary:
+        program.append(stream("rotary_emb", repeat, reads=reads, writes=rotated, flops=3 * rotated))
     return program + _indexer(make) if make.model.indexer is not None else program
 
 

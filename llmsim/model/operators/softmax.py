@@ -59,7 +59,8 @@ def _latent_attention(make: OperatorFactory) -> list[Operator]:
         if layers := make.model.layers_of(kind):
             program.append(make.attention(kind, shape, layers))
     assert make.model.latent is not None, "the caller looked"
-    out = AttentionShape(shape.heads, 1, 0, make.model.latent.v_dim)
+    gate = make.model.attention_shape.gate_dim
+    out = AttentionShape(shape.heads, 1, 0, make.model.latent.v_dim, gate_dim=gate)
     return program + _output(make, out, make.model.softmax_layers, "")
 
 
