@@ -223,7 +223,12 @@ def _between_processes(args: EngineArgs, profile: EngineProfile, devices: int) -
     if devices == 1 or not ranks_ps or gap_was_given:
         return args
     origin = {**args.origin, "host_gap_ps": f"{of_profile}, several devices"}
-    return replace(args, host_gap_ps=args.host_gap_ps + ranks_ps, origin=MappingProxyType(origin))
+    return replace(
+        args,
+        host_gap_ps=args.host_gap_ps + ranks_ps,
+        host_ranks_ps=ranks_ps,
+        origin=MappingProxyType(origin),
+    )
 
 
 def _offloading(

@@ -102,6 +102,14 @@ class CostRequest:
     """Measured matrices take as long as at the clock that the power limit allows; False: as the
     silicon database has them (`sustained_clock` off).
     """
+    card_streaming: bool = True
+    """Streaming kernels of every engine are vLLM's on the card; False: each engine's own table
+    comes first (`card_streaming` off).
+    """
+    weight_only_experts: bool = True
+    """Experts with weights of 4 bits may take a weight-only kernel's measured times; False: those
+    of their own type alone (`weight_only_experts` off).
+    """
 
     @property
     def table_tokens(self) -> int:

@@ -20,7 +20,12 @@ from llmsim.costs import (
 from llmsim.costs.hardware_limits import own_peak_rates_of
 from llmsim.costs.sources.blackbox import PREFIX as BLACKBOX
 from llmsim.costs.sources.blackbox import Coefficients, read_coefficients
-from llmsim.lowering.adjust.ablation_terms import COLD_KV, SUSTAINED_CLOCK
+from llmsim.lowering.adjust.ablation_terms import (
+    CARD_STREAMING,
+    COLD_KV,
+    SUSTAINED_CLOCK,
+    WEIGHT_ONLY_EXPERTS,
+)
 from llmsim.lowering.adjust.apply import adjusted_costs
 from llmsim.lowering.adjust.power_cap import clock_ppm, costs_at_clock
 from llmsim.lowering.afd.rows import of_operators, unused_attention, with_rows_of_all
@@ -286,6 +291,8 @@ def _asked(
         engine=engine_versions(engine.engine_profile),
         cold_kv=COLD_KV not in options.disabled_terms,
         sustained_clock=SUSTAINED_CLOCK not in options.disabled_terms,
+        card_streaming=CARD_STREAMING not in options.disabled_terms,
+        weight_only_experts=WEIGHT_ONLY_EXPERTS not in options.disabled_terms,
     )
     return group, request, stages
 

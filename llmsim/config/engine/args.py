@@ -28,7 +28,7 @@ COMMAND_LINE = "command line"
 CLUSTER_FILE = "cluster file"
 
 
-_SHOWN_APART = ("origin", "limits", "scheduler_parameters", "wanted_profile")
+_SHOWN_APART = ("origin", "limits", "scheduler_parameters", "wanted_profile", "host_ranks_ps")
 _SHOWN_IF_SET = (
     "host_sequence_ps",
     "native_sampler",
@@ -160,6 +160,8 @@ class EngineArgs:
     """Field -> "command line", "cluster file" or "engine profile vllm-0.24 (H100)"; "model" where
     it is None.
     """
+    host_ranks_ps: int = 0
+    """The part of `host_gap_ps` that talking to the processes of several devices takes."""
 
     def shown(self) -> dict[str, Any]:
         """Every option by name as plain values, without the origins."""

@@ -88,6 +88,11 @@ TERMS: Mapping[str, Term] = MappingProxyType(
             "the host takes as long for many sequences as for one",
             "the engine profile's host.sequence_ns for synchronous scheduling",
         ),
+        "host_ranks": Term(
+            "idle time of the device between two steps while processes of several devices talk",
+            "an instance of several devices takes as long between steps as one of one device",
+            "the engine profile's host.ranks_ns for synchronous scheduling",
+        ),
         "kv_write": Term(
             (
                 "the kernel that writes new keys and values to the cache, where a cost source has "
@@ -117,6 +122,16 @@ TERMS: Mapping[str, Term] = MappingProxyType(
             "matrices run for any time as fast as the database's short calls did",
             "the card's idle_w, tdp_w and switching_fj_per_flop (data sheet)",
         ),
+        "card_streaming": Term(
+            "streaming kernels of every engine take what vLLM's take on the card at equal bytes",
+            "each engine's own table comes first, whose kernels also compute scales",
+            "the silicon database's table of vLLM (scale_matrix), else the data sheet",
+        ),
+        "weight_only_experts": Term(
+            "experts with weights of 4 bits that a card cannot multiply take a weight-only kernel",
+            "such experts take the data sheet's peaks",
+            "the silicon database's rows of that kernel with int4 weights (Marlin)",
+        ),
         "kernel_gap": Term(
             "idle time between two kernels, where a cost source states one",
             "kernels follow each other without a gap",
@@ -132,6 +147,9 @@ OPERATORS = ("kernel_gap", "kv_write", "expert_choice")
 """Terms that are an operator of that name."""
 COLD_KV = "cold_kv"
 SUSTAINED_CLOCK = "sustained_clock"
+CARD_STREAMING = "card_streaming"
+WEIGHT_ONLY_EXPERTS = "weight_only_experts"
+HOST_RANKS = "host_ranks"
 
 
 def check_terms(names: Sequence[str]) -> None:
@@ -157,7 +175,9 @@ def engine_without(engine: EngineArgs, disabled: Sequence[str]) -> EngineArgs:
         "host_sequence": ("host_sequence_ps", 0),
     }
     origin = dict(engine.origin)
-    for name in disabled:
+    if HOST_RANKS in disabled:
+        off[HOST_RANKS] = ("host_gap_ps", engine.host_gap_ps - engine.host_ranks_ps)
+    for name in sorted(disabled, key=lambda name: name != HOST_RANKS):  # no gap has no part
         if name in off:
             field, value = off[name]
             changes[field], origin[field] = value, COMMAND_LINE

@@ -176,7 +176,7 @@ def engine_with(engine: EngineArgs, calibration: Calibration) -> EngineArgs:
     if calibration.host_gap_ps is None:
         return engine
     origin = MappingProxyType({**engine.origin, "host_gap_ps": f"calibration {calibration.source}"})
-    return replace(engine, host_gap_ps=calibration.host_gap_ps, origin=origin)
+    return replace(engine, host_gap_ps=calibration.host_gap_ps, host_ranks_ps=0, origin=origin)
 
 
 def costs_with(costs: CompiledCosts, calibration: Calibration) -> CompiledCosts:

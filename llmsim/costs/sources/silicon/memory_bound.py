@@ -82,13 +82,14 @@ def _reduces(op: Operator) -> bool:
     return isinstance(op, Sampler) or (isinstance(op, Elementwise) and op.reduces)
 
 
-def streaming(database: Database, peak_rates: PeakRates) -> Streaming:
+def streaming(database: Database, peak_rates: PeakRates, *, of_card: bool = True) -> Streaming:
     """The card's curve: from its table of fp8 scaling, else from the data sheet.
 
     The curve is the card's and not the engine's, so vLLM's kernel comes first: SGLang's takes 8 us
-    for a few bytes, and TensorRT-LLM's other times, because they compute scales.
+    for a few bytes, and TensorRT-LLM's other times, because they compute scales. Without `of_card`
+    the engine's own comes first.
     """
-    engine = replace(database.engine, framework=MEASURED_BY)
+    engine = replace(database.engine, framework=MEASURED_BY) if of_card else database.engine
     for table in replace(database, engine=engine).tables("scale_matrix"):
         found = _measured(table)
         if found is not None:

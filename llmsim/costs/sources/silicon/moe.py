@@ -124,7 +124,7 @@ def _dtypes_in_order(weight_dtype: str, request: CostRequest) -> list[str]:
     """The tables' names of a dtype, the likeliest first, and what stands in for it last."""
     names = MOE_DTYPES.get(weight_dtype, ())
     ordered = list(names if request.model.weight_block is not None else reversed(names))
-    stand_in = WEIGHT_ONLY.get(weight_dtype)
+    stand_in = WEIGHT_ONLY.get(weight_dtype) if request.weight_only_experts else None
     return ordered if stand_in is None else [*ordered, stand_in]
 
 

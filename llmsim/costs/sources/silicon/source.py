@@ -226,7 +226,7 @@ class SiliconSource(CostSource):
     def extra_ops(self) -> list[OpCost]:
         """Kernels without a table of their own, and the gap between kernels while it is not 0."""
         if self._streaming is None:
-            self._streaming = streaming(self._database, self._peak_rates)
+            self._streaming = self._streaming_kernels()
         writes = (
             []
             if self._modules or self._sparse is not None
@@ -335,12 +335,16 @@ class SiliconSource(CostSource):
             )
         return self._gemms[dtype]
 
+    def _streaming_kernels(self) -> Streaming:
+        of_card = self._request.card_streaming
+        return streaming(self._database, self._peak_rates, of_card=of_card)
+
     def _elementwise(self, op: Operator, last: int) -> Curve:
         """By the bytes that it moves: the card's own streaming kernel at equal bytes
         (streaming.py).
         """
         if self._streaming is None:
-            self._streaming = streaming(self._database, self._peak_rates)
+            self._streaming = self._streaming_kernels()
         ps = to_ps(self._streaming.curve_us(op, np.arange(last + 1, dtype=np.float64)))
         ps[0] = 0
         marks = np.full(last + 1, self._streaming.provenance, dtype=np.uint8)
