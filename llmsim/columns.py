@@ -427,8 +427,8 @@ class NodeSpanColumns(Table):
     lane: Int32 = column("", "Half or lane of the batch; 0 stands for the whole batch.")
     stage: Int32 = column("", "Pipeline stage of the node.")
     rank: Int32 = column("", "Rank of the stage; -1 where all of them run the node together.")
-    start_ps: Int64 = column("ps", "When the last of its ranks was there.")
-    end_ps: Int64 = column("ps", "When the ranks went on.")
+    start_ps: Int64 = column("ps", "When it began; -1 where that follows from what it waited for.")
+    end_ps: Int64 = column("ps", "When its ranks went on.")
 
 
 class GroupCounters(Table):

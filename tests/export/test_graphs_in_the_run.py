@@ -52,6 +52,16 @@ def lock_step(path: str) -> dict[str, Any]:
     return document
 
 
+def met_members(path: str) -> dict[str, Any]:
+    """Two lock-step members whose hand-overs cross one downlink, which the run leaves to the
+    engine.
+    """
+    document = server(path, [3, 6], [5, 7], tp_size=1, pp_size=2)
+    for one in document["nodes"][0]["instances"]:
+        one["dp_group"] = "one"
+    return document
+
+
 def apart(path: str, nodes: int) -> dict[str, Any]:
     """A prefill instance, two attention and an FFN instance; KV meets rows on thin links."""
     prompts = {"model_name": path, "hardware": "H100", "pd_type": "prefill", **QUIET}
@@ -85,12 +95,13 @@ CASES: dict[str, Any] = {
     "rows between nodes": lambda _, experts: apart(experts, 2),
     "unequal routes": lambda of, _: server(of, [5, 7, 0, 1]),
     "stages on unequal routes": lambda of, _: server(of, UNEQUAL, tp_size=4, pp_size=2),
+    "stages in lock-step on unequal routes": lambda _, experts: met_members(experts),
     "two on unequal routes": lambda of, _: server(of, [6, 0, 3, 5], [4, 2, 7, 1]),
 }
 MEETS = (
     "copies from a pool", "copies ahead", "copies of two ahead", "copies of ranks",
     "copies of stages", "copies in lock-step", "halves in memory", "rows beside KV",
-    "rows between nodes", "two on unequal routes",
+    "rows between nodes", "two on unequal routes", "stages in lock-step on unequal routes",
 )  # fmt: skip
 """Cases in which the run takes another time than the step alone."""
 Step = tuple[Round, IterationGraph, IterationGraph]

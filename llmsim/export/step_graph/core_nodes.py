@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from llmsim import _native
 
 Span = tuple[int, int]
-"""Start and end, in ps of the run."""
+"""Start and end, in ps of the run; a start of WHEN_READY follows from what the node waited for."""
+WHEN_READY = -1
 ALL_RANKS = -1
 """Stands for the ranks of a stage that run a node together."""
 Role = _native.NodeRole
@@ -108,8 +109,11 @@ class CoreTimes:
         """
         self._nodes, self._stages, self._spans = nodes, stages, spans
         self._starts_ps, self._origin_ps = starts_ps, min(starts_ps)
-        self.ends_ps = self._ends_ps()
+        self.begins_ps: list[int] = []
+        """Of each node, when all is there that it waits for."""
+        self.ends_ps: list[int] = []
         """Of each node, when the last of its ranks is done."""
+        self._run()
 
     def span(self, number: int, device: int) -> Span | None:
         """Of a node on a device of its stage, where it was recorded."""
@@ -117,7 +121,10 @@ class CoreTimes:
         found = by_rank.get(device, by_rank.get(ALL_RANKS))
         if found is None:
             return None
-        return found[0] - self._origin_ps, found[1] - self._origin_ps
+        start_ps, end_ps = found
+        if start_ps == WHEN_READY:
+            return self.begins_ps[number], end_ps - self._origin_ps
+        return start_ps - self._origin_ps, end_ps - self._origin_ps
 
     def _recorded(self, number: int) -> Mapping[int, Span]:
         if not self._spans:
@@ -127,20 +134,19 @@ class CoreTimes:
         key = NodeKey(stage, node.role.value, node.op, node.execution, node.lane)
         return self._spans[member].of_nodes.get(key, {})
 
-    def _ends_ps(self) -> list[int]:
+    def _run(self) -> None:
         """By the core's own rules: a node begins when what it waits for has ended and its stream
         is free, and lasts as long as its price, unless the run says when it has ended.
         """
-        ends: list[int] = []
         free: dict[tuple[int, int], int] = {}
         for number, node in enumerate(self._nodes):
-            begin_ps = max((ends[before] for before in node.after), default=0)
+            begin_ps = max((self.ends_ps[before] for before in node.after), default=0)
             place = (node.unit, node.stream)
             if node.stream >= 0:
                 begin_ps = max(begin_ps, free.get(place, 0))
             if node.role == Role.BEGIN:
                 begin_ps = self._starts_ps[node.unit // self._stages] - self._origin_ps
             recorded = [end - self._origin_ps for _, end in self._recorded(number).values()]
-            ends.append(max(recorded, default=begin_ps + node.ps))
-            free[place] = ends[-1]
-        return ends
+            self.begins_ps.append(begin_ps)
+            self.ends_ps.append(max(recorded, default=begin_ps + node.ps))
+            free[place] = self.ends_ps[-1]

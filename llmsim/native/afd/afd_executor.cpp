@@ -80,7 +80,7 @@ void AfdExecutor::begin(std::span<const Batch* const> batches, const StepStart& 
   pricer_.fill(graph_, prices_);
   const auto at_once = at_once_.ends(graph_, prices_, start.at, carry_, *timing_);
   timing_->run(graph_, prices_, start.at, carry_, starts_, ends_);
-  note_spans(pricer_, steps_++, graph_, prices_, timing_->node_ends(), false);
+  note_spans(pricer_, steps_++, graph_, prices_, *timing_, timing_->node_ends(), false);
   const AfdStep step(pricer_);
   step.count(pricer_, starts_, ends_);
   for (std::size_t m = 0; m < batches.size(); ++m)

@@ -33,7 +33,8 @@ std::size_t num_ranks(const ExpandedConfig& config) {
 class ExpandedTiming::Layout {
  public:
   Layout(const ExpandedTiming& owner, const StepGraph& graph, const Absent& absent, Graph& made)
-      : program_(*owner.program_),
+      : owner_(owner),
+        program_(*owner.program_),
         has_links_(owner.has_links_),
         config_(owner.config_),
         step_(graph),
@@ -261,13 +262,15 @@ class ExpandedTiming::Layout {
     for (const auto& [node, slot] : step_.kept) made_.ends[node] = all(node);
     for (std::int32_t i = 0; i < static_cast<std::int32_t>(step_.nodes.size()); ++i) {
       const StepNode& node = step_.nodes[at(i)];
-      if (node.role == NodeRole::kReceive || runs_beside_steps(node)) made_.ends[i] = all(i);
+      const bool asked = begins_unit(node) || runs_beside_steps(node) || owner_.moves(node);
+      if (asked) made_.ends[i] = all(i);
     }
     for (const auto& layers : attention_nodes(program_, step_))
       for (const auto& nodes : layers)
         for (const std::int32_t node : nodes) made_.ends[node] = all(node);
   }
 
+  const ExpandedTiming& owner_;
   const Program& program_;
   const bool has_links_;
   const ExpandedConfig& config_;
@@ -297,6 +300,10 @@ ExpandedTiming::ExpandedTiming(std::shared_ptr<const Program> program, std::int3
   if (units < 1 || num_ranks(config_) % at(units) != 0)
     throw std::invalid_argument(
         "there is a number of devices that stages x members does not divide");
+  if (!has_links_ || config_.network == astra_sim::engine::NetworkKind::kCongestionUnaware) return;
+  messages_.resize(program_->operators().size(), false);
+  for (const CollectiveSpec& spec : config_.collectives)
+    messages_.at(at(spec.op)) = spec.bytes_per_unit > 0;
 }
 
 ExpandedTiming::Graph& ExpandedTiming::graph_of(const StepGraph& graph, const StepPrices& prices) {

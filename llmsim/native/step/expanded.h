@@ -61,6 +61,10 @@ class ExpandedTiming final : public StepTiming {
   void run(const StepGraph& graph, const StepPrices& prices, Ps now, StepCarry& carry,
            std::span<Ps> starts, std::span<Ps> ends) override;
   std::span<const Ps> node_ends() const override { return ends_; }
+  bool moves(const StepNode& node) const override {
+    const bool operates = node.role == NodeRole::kOperator && node.op >= 0;
+    return operates && at(node.op) < messages_.size() && messages_[at(node.op)];
+  }
 
  private:
   class Layout;
@@ -86,6 +90,8 @@ class ExpandedTiming final : public StepTiming {
   std::shared_ptr<const Program> program_;  // of all members; without links, not asked
   ExpandedConfig config_;
   bool has_links_;
+  // By operator: whether its bytes are messages that others may meet; empty: nobody meets.
+  std::vector<bool> messages_;
   std::map<std::pair<const StepGraph*, Absent>, Graph> graphs_;
   Absent absent_;         // scratch
   std::vector<Ps> ends_;  // of the last step, by node, where they are asked for

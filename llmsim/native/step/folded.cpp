@@ -175,7 +175,8 @@ void GraphExecutor::begin(std::span<const Batch* const> batches, const StepStart
   const bool may_split = pricer_.begin(batches);
   const StepTimer::Timed timed = timer_.run(pricer_, may_split, start.at, carry_);
   const bool offloads = pricer_.offload() != nullptr;
-  note_spans(pricer_, steps_++, timed.graph, timed.prices, timed.node_ends, offloads);
+  note_spans(pricer_, steps_++, timed.graph, timed.prices, timer_.timing(), timed.node_ends,
+             offloads);
   for (std::size_t m = 0; m < batches.size(); ++m) {
     const OpenStep step = pricer_.open(m, timed.graph, timed.prices);
     const StepTimes times = step.ended(timed.starts[m], timed.ends[m]);

@@ -9,20 +9,6 @@
 
 namespace llmsim {
 
-// Members that record spans of nodes get those of where they and their stages begin in the step of
-// that number, and `beside`, in a graph without repeated blocks, those of what runs beside steps.
-template <class Pricer>
-void note_spans(const Pricer& pricer, std::int64_t number, const StepGraph& graph,
-                const StepPrices& prices, std::span<const Ps> node_ends, bool beside) {
-  if (pricer.member(0).spans() == nullptr) return;
-  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
-    const StepNode& node = graph.nodes[i];
-    if (!begins_unit(node) && !(beside && runs_beside_steps(node))) continue;
-    const Ps end = node_ends[i], start = end - prices.of(graph, node, 0);
-    pricer.member(at(node.member)).spans()->add(number, graph, node, kAllRanks, start, end);
-  }
-}
-
 // Times one step of a graph whose nodes nobody outside of it can delay. FoldedTiming and
 // ExpandedTiming agree to the picosecond (invariant 9): first come first served on each stream
 // leaves no choice.
@@ -37,12 +23,32 @@ class StepTiming {
   // Certain are those of attention, of what is kept or runs beside steps, and where members and
   // stages begin and end.
   virtual std::span<const Ps> node_ends() const = 0;
+  // Whether others of the graph may be on the links that the node's bytes take; its end is certain
+  // then, too.
+  virtual bool moves(const StepNode& /*node*/) const { return false; }
 
  protected:
   // The ends of the members' steps, which keep the streams of their last nodes busy.
   static void end_members(const StepGraph& graph, std::span<const Ps> end, StepCarry& carry,
                           std::span<Ps> starts, std::span<Ps> ends);
 };
+
+// Members that record spans of nodes get those of the step of that number: of where they and their
+// stages begin, of what the timing moves, and `beside`, in a graph without repeated blocks, of what
+// runs beside steps.
+template <class Pricer>
+void note_spans(const Pricer& pricer, std::int64_t number, const StepGraph& graph,
+                const StepPrices& prices, const StepTiming& timing, std::span<const Ps> node_ends,
+                bool beside) {
+  if (pricer.member(0).spans() == nullptr) return;
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    const StepNode& node = graph.nodes[i];
+    const bool moves = timing.moves(node);
+    if (!begins_unit(node) && !moves && !(beside && runs_beside_steps(node))) continue;
+    const Ps end = node_ends[i], start = moves ? kNever : end - prices.of(graph, node, 0);
+    pricer.member(at(node.member)).spans()->add(number, graph, node, kAllRanks, start, end);
+  }
+}
 
 // Max-plus arithmetic over the nodes, in order. Layers of a repeated block are leapt over as soon
 // as one has moved all its streams alike (docs/explanation/execution.md, A6).
@@ -98,6 +104,7 @@ class StepTimer {
   void keep_node_ends(StepGraphs graphs);
   Timed run(StepPricer& pricer, bool may_split, Ps now, StepCarry& carry);
   const StepGraphs& graphs() const { return graphs_; }
+  const StepTiming& timing() const { return *timing_; }
 
  private:
   struct Way {

@@ -16,7 +16,8 @@ namespace llmsim {
 inline constexpr std::int32_t kAllRanks = -1;
 
 // By group, in the order of their ends. `step` counts the steps of the group's executor from 0,
-// dummies too; `role` is a NodeRole, and `op` is of the group's program.
+// dummies too; `role` is a NodeRole, and `op` is of the group's program. A start of kNever stands
+// for the time when all was there that the node had waited for.
 struct NodeSpanTable {
   std::vector<std::int64_t> step;
   std::vector<std::int32_t> group, role, op, execution, lane, stage, rank;

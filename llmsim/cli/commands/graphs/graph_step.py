@@ -120,7 +120,8 @@ def _write_folder(graph: "IterationGraph", ranks: list[int], nodes: int, output:
     on = "" if graph.topology is None else f", for --network-backend={graph.topology.network}"
     if graph.topology is not None and graph.topology.incast:
         on += f" --incast={graph.topology.incast}"
-    typer.echo(f"{output}: {len(written)} files, {nodes} nodes{on}")
+    lasts = f"{graph.duration_ps / 1e6:.1f} us"
+    typer.echo(f"{output}: {len(written)} files, {nodes} nodes, {lasts}{on}")
 
 
 def _write_file(
