@@ -58,7 +58,7 @@ class Emulated:
     start_s: float
     """Of the server, and of a client of its own."""
     cpu_s: float
-    """Of this process: the clients, the clock and the times of steps."""
+    """Of the server and of this process: the clients, the clock and the times of steps."""
     reasons: tuple[str, ...]
     """Why another emulation may differ; none: it gives the same."""
     failure: LlmsimError | None
@@ -173,18 +173,19 @@ class _Emulation:
         environment = vllm_environment(group, settings, self._folder)
         failure: LlmsimError | None = None
         began = started = time.monotonic()
-        ready_cpu_s = time.process_time()
         try:
             with vllm_server(
                 self._python, group, environment, self._model, log, engine_args
             ) as server:
                 await server.ready()
-                started, ready_cpu_s = time.monotonic(), time.process_time()
+                started = time.monotonic()
+                before_s = time.process_time() + cpu_seconds(server.process.pid)
                 try:
                     await self._load(server, environment)
                 except LlmsimError as error:
                     failure = error
-                ended, cpu_s = time.monotonic(), time.process_time() - ready_cpu_s
+                ended = time.monotonic()
+                cpu_s = time.process_time() + cpu_seconds(server.process.pid) - before_s
                 degraded, reasons = keeper.time.degraded, self._reasons()
                 keeper.close()
         except LlmsimError as error:

@@ -22,6 +22,8 @@ from llmsim.endpoint.protocol import ApiError, parse
 from llmsim.endpoint.text import Answers, Tokenizer
 
 MAX_BODY_BYTES = 16 << 20
+MOST_DROPPED_BYTES = 8 * MAX_BODY_BYTES
+"""Of a body that is too large: read, so that its client gets to read the answer, and dropped."""
 CLIENT_HEADER, TIME_HEADER = b"x-virtual-client", b"x-virtual-time"
 
 Handler = Callable[["Call"], Awaitable[None]]
@@ -110,11 +112,14 @@ class Call:
             parts.append(message.get("body", b""))
             size += len(parts[-1])
             if size > MAX_BODY_BYTES:
+                parts.clear()  # a client that still sends does not read: what it sends is dropped
+            if message.get("more_body", False) and size <= MOST_DROPPED_BYTES:
+                continue
+            if size > MAX_BODY_BYTES:
                 raise ApiError(
                     413, f"the body is larger than {MAX_BODY_BYTES} bytes; send a shorter prompt"
                 )
-            if not message.get("more_body", False):
-                return parse(b"".join(parts), kind)
+            return parse(b"".join(parts), kind)
 
     async def start(self, status: int, kind: str, headers: dict[str, str] | None = None) -> None:
         """Sends status and headers."""

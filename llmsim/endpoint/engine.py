@@ -10,6 +10,7 @@ from llmsim.core import Status
 from llmsim.endpoint.clock import PS_PER_NS, Clock, WarpClock
 from llmsim.endpoint.live import LiveSimulation, Progress
 from llmsim.endpoint.protocol import ApiError
+from llmsim.endpoint.timer import Timer
 
 
 class Listener(Protocol):
@@ -111,7 +112,7 @@ class AsyncEngine:
         self._order = 0
         self._asked = 0
         self._last_ps = 0
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Timer | None = None
         self._looks_soon = False
         self.failure: Exception | None = None
         """What ended the simulation; None: it goes on."""
@@ -167,9 +168,9 @@ class AsyncEngine:
 
     def _tick(self) -> None:
         self._looks_soon = False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._timer is None:
+            self._timer = Timer(asyncio.get_running_loop(), self._tick)
+        self._timer.cancel()
         try:
             self._advance()
         except ApiError:
@@ -180,7 +181,7 @@ class AsyncEngine:
         if wait_s == 0:
             self.go_on()
         else:
-            self._timer = asyncio.get_running_loop().call_later(wait_s, self._tick)
+            self._timer.set(wait_s)
 
     def _next_ps(self) -> int:
         next_ps = self.live.next_event_ps

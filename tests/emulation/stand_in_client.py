@@ -31,7 +31,7 @@ async def ask(port: int, tokens: int, answer: int) -> list[float]:
     head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
     writer.write(head.encode() + data)
     times = []
-    while b"[DONE]" not in (line := await reader.readline()):
+    while (line := await reader.readline()) and b"[DONE]" not in line:
         if line.startswith(b"data: "):
             times.append(time.perf_counter() - began)
     writer.close()

@@ -2,8 +2,10 @@
 clock.
 """
 
+import itertools
 import json
 import queue
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -14,7 +16,9 @@ from llmsim.emulation.in_engine.channel import Channel
 class StandIn:
     """Runs all requests that it has in every step."""
 
-    def __init__(self, socket_path: str) -> None:
+    def __init__(self, socket_path: str, breaks_at: int = 0) -> None:
+        """`breaks_at`: the number from 1 of the part of an answer in whose place it hangs up."""
+        self._parts, self._breaks_at = itertools.count(1), breaks_at
         self._channel = Channel(socket_path, 0)
         self._inbox: queue.Queue[Any] = queue.Queue()
         self._lock = threading.Lock()
@@ -81,6 +85,8 @@ class StandIn:
             protocol_version = "HTTP/1.1"
 
             def give(self, text: str) -> None:
+                if next(engine._parts) == engine._breaks_at:
+                    self.connection.shutdown(socket.SHUT_RDWR)
                 data = text.encode()
                 self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
                 self.wfile.flush()

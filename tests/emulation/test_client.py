@@ -27,14 +27,16 @@ CLIENT = Path(__file__).with_name("stand_in_client.py")
 ONE = "synthetic:n=1,rate=1,input=fixed:1,output=fixed:1"
 
 
-async def emulated(kind: str, folder: Path) -> tuple[dict[str, Any], Relay, Keeper]:
+async def emulated(
+    kind: str, folder: Path, breaks_at: int = 0
+) -> tuple[dict[str, Any], Relay, Keeper]:
     """The stand-in client of that kind before the stand-in engine."""
     folder.mkdir()
     group = check_deployment(prepared_run(ONE).lowered, tiers=False)
     endless = EndlessAnswers()
     keeper = Keeper(folder, Devices(group, endless))
     listener = await keeper.listen()
-    engine = await asyncio.to_thread(StandIn, str(keeper.socket_path))
+    engine = await asyncio.to_thread(StandIn, str(keeper.socket_path), breaks_at)
     keeper.relay = relay = Relay(keeper, lambda tokens: 1_000_000 * tokens, endless.joins)
     relay.server_port = engine.port
     listens = await relay.listen()
@@ -96,6 +98,15 @@ def test_a_client_that_sends_when_answers_end_repeats(tmp_path: Path) -> None:
         assert not relay.reasons + keeper.reasons
         found.append((times["times"], relay.answers))
     assert found[1:] == found[:1] * 4
+
+
+def test_an_answer_that_breaks_off_ends_for_its_client(tmp_path: Path) -> None:
+    """The client gets what was there, and the others go on."""
+    found, relay, _ = asyncio.run(emulated("asyncio", tmp_path / "one", breaks_at=5))
+    assert any("ConnectionResetError" in reason for reason in relay.reasons)
+    wanted = [2 + number % 4 for number in range(8)]
+    got = [len(times) for times in found["times"]]
+    assert sorted(a >= b for a, b in zip(got, wanted, strict=True)) == [False] + [True] * 7
 
 
 def test_a_client_of_several_processes_is_refused_by_name(tmp_path: Path) -> None:

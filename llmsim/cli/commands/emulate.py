@@ -129,6 +129,7 @@ def _tell(
         "virtual_s": figures["duration"],
         "wall_s": round(emulated.wall_s, 3),
         "start_s": round(emulated.start_s, 3),
+        "cpu_s": round(emulated.cpu_s, 3),
         "steps": len(emulated.schedule.items),
     }
     if compare and emulated.failure is None:
