@@ -55,6 +55,7 @@ async def emulated(
             pytest.fail(f"nothing moves: {keeper.blockers()}")
     assert process.returncode == 0
     sends.cancel()
+    keeper.close()
     listens.close()
     await asyncio.to_thread(engine.close)
     listener.close()
@@ -154,6 +155,7 @@ async def killed(folder: Path) -> tuple[Keeper, bytes, float]:
     took_s = asyncio.get_running_loop().time() - began
     first.communicate()
     waits.cancel()
+    keeper.close()
     listener.close()
     return keeper, said, took_s
 
