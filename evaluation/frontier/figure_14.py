@@ -2,11 +2,16 @@
 
     python evaluation/frontier/figure_14.py [--devices 1024] [--requests 40000] [--plot FILE]
 
-Roles are prefill and decode (PDD); instances have 8 GPUs (TP8, EP8), in halves (P:D 4:4) and as
-P:D 2:6. The paper prints neither the load, the lengths of requests nor the latency targets, so
-these are assumptions: Poisson arrivals at 14 requests per second and prefill instance of the
-2:6 split, prompts and answers of 2,000 and 500 tokens in the mean (lognormal), 3 s and 50 ms.
-Sensitivity: every assumption is varied by itself.
+Roles are prefill and decode (PDD), or prefill, attention and FFN of decodes (AFD). Instances have
+8 GPUs, in halves (P:D 4:4: TP8, EP8), as P:D 2:6, and in thirds (P:A:F 4:4:4: TP8 EP8, attention
+DP8, FFN EP8, one lane). The paper prints neither the load, the lengths of requests nor the latency
+targets, so these are assumptions: Poisson arrivals at 14 requests per second and prefill instance
+of the 2:6 split, prompts and answers of 2,000 and 500 tokens in the mean (lognormal), 3 s and 50
+ms.
+Sensitivity: every assumption is varied by itself. For AFD, one server of each role stands for a
+third of the GPUs, all answers have 500 tokens, and lengths of prompts are varied at equal prompt
+tokens per second, as the number of sequences that decode at once decides what limits an FFN; TTFT
+has a target, TPOT none.
 """
 
 import json
@@ -22,6 +27,14 @@ PAPER = {
     "P:D 4:4, D on H20": (1.37, 1.33, "accepted"),
     "P:D 2:6, D on H20": (1.69, 1.65, "rejected at latency"),
 }
+PAPER_AFD = {
+    "P:A:F 1:1:1, A on H20": (1.16, 1.12, "accepted"),
+    "P:A:F 1:1:1, F on H20": ("-", 1.05, "rejected at alignment"),
+}
+"""The paper's P:A:F is 4:4:4; its spend ratio is 1.222 by its own prices."""
+PROMPTS = (500, 1000, 2000)
+PROMPT_TOKENS_PER_S = 25_000
+ANSWER = 500
 ASSUMED = {
     "rate": 14.0,
     "input": "lognormal:2000",
@@ -58,11 +71,61 @@ def fields(assumed: dict[str, Any], devices: int, requests: int) -> dict[str, An
     }
 
 
+def afd_fields(prompt: int, requests: int) -> dict[str, Any]:
+    """The study file of one server of each role, for prompts of so many tokens."""
+    model = {"model_name": "Qwen/Qwen3-235B-A22B"}
+    both = {**model, "afd_group": "layers"}
+    attention = {**both, "attn_tp_size": 1, "attn_dp_size": 8, "afd_micro_batches": 1}
+    ffn = {**both, "ffn_tp_size": 1, "ffn_ep_size": 8}
+    return {
+        "description": "Frontier, figure 14, AFD",
+        "workload": f"synthetic:n={requests},rate={PROMPT_TOKENS_PER_S / prompt:g},"
+        f"input=fixed:{prompt},output=fixed:{ANSWER},seed=1",
+        "roles": [
+            {
+                "role": "prefill",
+                "devices": ["H800"],
+                "instance": {**model, "tp_size": 8, "ep_size": 8},
+            },
+            {"role": "attention", "devices": ["H800", "H20"], "instance": attention},
+            {"role": "ffn", "devices": ["H800", "H20"], "instance": ffn},
+        ],
+        "sla": {"p95_ttft_ms": ASSUMED["ttft"]},
+        "options": {"max_num_seqs": 512},
+    }
+
+
+def attention_and_ffn(requests: int) -> None:
+    """The AFD allocations by the length of prompts, beside the paper's."""
+    titles = (
+        "prompt", "allocation", "SR", "CE", "slower: A, F", "p95 TTFT, TPOT (ms)", "verdict",
+        "the paper: SR, CE, verdict",
+    )  # fmt: skip
+    print(f"\n| {' | '.join(titles)} |\n{'| --- ' * len(titles)}|")
+    for prompt in PROMPTS:
+        for row in studied(afd_fields(prompt, requests)).rows:
+            slower = [row.slowdown.get(role, 1.0) for role in ("attention", "ffn")]
+            ours = f"rejected at {row.gate_failed}" if row.gate_failed else row.why
+            paper = PAPER_AFD.get(row.label, ("-",))
+            latencies = f"{row.outcome.p95_ttft_ms:.0f}, {row.outcome.p95_tpot_ms:.1f}"
+            cells = (
+                prompt, row.label, f"{row.spend_ratio:.3f}", f"{row.cost_efficiency or 0:.3f}",
+                ", ".join(f"{one:.2f}" for one in slower), latencies, ours,
+                ", ".join(map(str, paper)),
+            )  # fmt: skip
+            print(f"| {' | '.join(map(str, cells))} |", flush=True)
+
+
 def run(assumed: dict[str, Any], devices: int, requests: int) -> Study:
     """The study under some assumptions."""
+    return studied(fields(assumed, devices, requests))
+
+
+def studied(written: dict[str, Any]) -> Study:
+    """The study of a file."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "study.json")
-        path.write_text(json.dumps(fields(assumed, devices, requests)), encoding="utf-8")
+        path.write_text(json.dumps(written), encoding="utf-8")
         return study(load_hetero(path))
 
 
@@ -116,6 +179,7 @@ def main() -> None:
     beside_the_paper(found, given.devices)
     if given.plot:
         report.plot(found, given.plot)
+    attention_and_ffn(given.requests // 32)
     sensitivity(given.devices // 8, given.requests // 8)
 
 

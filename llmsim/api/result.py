@@ -107,7 +107,9 @@ class Result:
     def groups(self) -> "pd.DataFrame":
         """One row per group: role, hardware, devices, and the counters of its steps.
 
-        `role` is "prefill", "decode", or "colocated" for a group that does both.
+        `role` is "prefill", "decode", "attention", "ffn", or "colocated" for a group that does all.
+        `computing_ps` is what of `busy_ps` the group's operators take where attention and FFN wait
+        for each other, and all of it elsewhere.
         """
         import pandas as pd
 
@@ -115,7 +117,7 @@ class Result:
         table = pd.DataFrame(
             {
                 "group": [info.index for info in self._results.groups],
-                "role": [one.pd_type or "colocated" for one in self._prepared.deployment.groups],
+                "role": [one.role or "colocated" for one in self._prepared.deployment.groups],
                 "model": [info.model_name for info in self._results.groups],
                 "hardware": [info.hardware for info in self._results.groups],
                 "devices": [info.num_devices for info in self._results.groups],
@@ -123,6 +125,9 @@ class Result:
         )
         for name in ("steps", "busy_ps", "scheduled_tokens", "scheduled_sequences"):
             table[name] = counters[name]
+        apart = counters["afd_ps"] > 0
+        table["computing_ps"] = counters["busy_ps"].copy()
+        table.loc[apart, "computing_ps"] = counters["afd_computing_ps"][apart]
         return table
 
     @cached_property

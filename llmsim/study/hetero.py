@@ -184,9 +184,7 @@ class _Judge:
     ) -> None:
         self._question, self._baseline, self._outcome_of = question, baseline, outcome_of
         self._first: dict[str, str] = {role.role: role.devices[0] for role in question.file.roles}
-        self._sizes: dict[str, int] = {
-            role.role: devices_of(role.instance) for role in question.file.roles
-        }
+        self._sizes: dict[str, int] = {role.role: devices_of(role) for role in question.file.roles}
 
     def price(self, allocation: Allocation) -> float:
         """USD per hour of all devices."""
@@ -324,15 +322,20 @@ def label(allocation: Allocation, first: Mapping[str, str]) -> str:
     return f"{letters} {counts}, {', '.join(moved) or everywhere}"
 
 
-def devices_of(instance: Mapping[str, Any]) -> int:
-    """Devices of one instance of the cluster file."""
-    fields = {
-        "link_bw": 1,
-        "link_latency": 0,
-        "nodes": [{"instances": [{"hardware": "H100", **instance}]}],
-    }
+def devices_of(role: Role) -> int:
+    """Devices of one instance of a role, all data-parallel ranks of its attention together."""
+    named = {"hardware": "H100", **_role_keys(role), **role.instance}
+    fields = {"link_bw": 1, "link_latency": 0, "nodes": [{"instances": [named]}]}
     _, parsed = next(iter(Cluster.of(fields, "roles").parsed().instances()))
-    return parsed.num_npus or parsed.layout.tp * parsed.layout.pp
+    return parsed.layout.num_devices * parsed.layout.replicas
+
+
+def _role_keys(role: Role) -> dict[str, str]:
+    """The keys that a role gives its instances; one afd_group holds all where none is named."""
+    if role.role == "colocated":
+        return {}
+    apart = role.role in ("attention", "ffn")
+    return {"pd_type": role.role, **({"afd_group": "layers"} if apart else {})}
 
 
 def cluster_fields(question: Question, allocation: Allocation) -> dict[str, Any]:
@@ -347,7 +350,7 @@ def cluster_fields(question: Question, allocation: Allocation) -> dict[str, Any]
     nodes: list[dict[str, Any]] = []
     for role in file.roles:
         instance = _instance(question, role, allocation.devices[role.role])
-        per_node = max(1, file.devices_per_node // devices_of(role.instance))
+        per_node = max(1, file.devices_per_node // devices_of(role))
         count = allocation.counts[role.role]
         nodes += [
             {"instances": [instance] * min(per_node, count - first)}
@@ -367,9 +370,8 @@ def _instance(question: Question, role: Role, device: str) -> dict[str, Any]:
         "mem_size": round(sheet.memory_bytes / (1 << 30), 3),
         "mem_bw": sheet.memory_bandwidth_bytes_per_s / 1e9,
     }
-    role_key = {} if role.role == "colocated" else {"pd_type": role.role}
     price = {"price_per_device_hour": question.usd_per_hour[device]}
-    return {"npu_mem": memory, **role.instance, "hardware": device, **role_key, **price}
+    return {"npu_mem": memory, **_role_keys(role), **role.instance, "hardware": device, **price}
 
 
 def _simulated(question: Question, allocation: Allocation) -> Outcome:
@@ -397,6 +399,11 @@ def _options(file: HeteroFile) -> dict[str, Any]:
     }
 
 
+def _batches_of(groups: Any, role: str) -> Any:
+    """The groups whose batches a role computes: FFN instances have those of attention ones."""
+    return groups[groups["role"] == ("attention" if role == "ffn" else role)]
+
+
 def _role_figures(result: Any) -> dict[str, RoleFigures]:
     limits = result.operator_limits
     groups = result.groups
@@ -409,8 +416,8 @@ def _role_figures(result: Any) -> dict[str, RoleFigures]:
         linked = own["limit"] == LINKS
         links = float((own["time_ps"] * devices)[linked].sum())
         shares = {COMPUTE: compute, MEMORY: total - compute - links, LINKS: links}
-        tokens = int(rows["scheduled_tokens"].sum())
-        busy = float((rows["busy_ps"] * rows["devices"]).sum()) / 1e12
+        tokens = int(_batches_of(groups, str(role))["scheduled_tokens"].sum())
+        busy = float((rows["computing_ps"] * rows["devices"]).sum()) / 1e12
         figures[str(role)] = RoleFigures(
             {name: part / total if total else 0.0 for name, part in shares.items()},
             busy / tokens if tokens else 0.0,

@@ -304,3 +304,46 @@ def test_experts_that_do_not_fit_the_ffn_devices_are_pruned(tmp_path: Path) -> N
 def test_ffn_without_afd_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="ffn goes with the architecture afd"):
         space(tmp_path, architecture=["colocated"], ffn=[1])
+
+
+def test_attention_and_ffn_over_nodes(tmp_path: Path) -> None:
+    """Two attention instances and one FFN instance of two devices need three nodes of two."""
+    asked = space(
+        tmp_path,
+        **{
+            **AFD,
+            "gpus": 6,
+            "devices_per_node": 2,
+            "architecture": ["afd"],
+            "tp": [2],
+            "ffn": [2],
+            "attention_instances": [2],
+            "afd_micro_batches": [1, 3],
+        },
+    )
+    assert set(asked.plans) == {
+        f"1 x (2 attention {one}, FFN TP2, {lanes} lanes)"
+        for one in ("TP2", "DP2", "TP2 SP")
+        for lanes in (1, 3)
+    }
+    for plan in asked.plans.values():
+        nodes = plan.fields()["nodes"]
+        roles = [[one["pd_type"] for one in node["instances"]] for node in nodes]
+        assert roles == [["attention"], ["attention"], ["ffn"]]
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"attention_instances": [0]}, "attention_instances has 0; give 1 to 1024"),
+        ({"ffn_instances": [1, 5000]}, "ffn_instances has 5000; give 1 to 1024"),
+        ({"afd_micro_batches": [17]}, "afd_micro_batches has 17; give 1 to 16"),
+        ({"ffn_instances": 2}, "ffn_instances"),
+        ({"afd_micro_batches": ["2"]}, "afd_micro_batches"),
+        ({"architecture": ["pd"], "ffn": [], "ffn_instances": [2]}, "ffn_instances goes with"),
+    ],
+)
+def test_what_units_cannot_be(tmp_path: Path, keys: Json, said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        space(tmp_path, **{**AFD, **keys})
+    assert said in str(caught.value) and "\n" not in str(caught.value)

@@ -12,6 +12,7 @@ from llmsim.cli import main
 from llmsim.config.errors import InfeasibleError, InputError
 from llmsim.study import Allocation, Outcome, Question, RoleFigures, load_hetero, report, study
 from llmsim.study.hetero import cluster_fields, devices_of
+from llmsim.study.hetero_file import Role
 
 INSTANCE = {"model_name": "Qwen/Qwen3-30B-A3B", "tp_size": 2}
 
@@ -158,7 +159,47 @@ def test_nodes_hold_one_role(tmp_path: Path) -> None:
     sizes = [(len(node["instances"]), node["instances"][0]["hardware"]) for node in made["nodes"]]
     assert sizes == [(4, "H20"), (1, "H20"), (2, "H800")]
     assert made["link_bw"] == [200.0, 200.0, 50.0]
-    assert devices_of({"model_name": "m", "tp_size": 4, "pp_size": 2}) == 8
+
+
+def test_devices_of_an_instance() -> None:
+    def devices(name: Any, **keys: Any) -> int:
+        return devices_of(Role(role=name, devices=["H800"], instance={"model_name": "m", **keys}))
+
+    assert devices("colocated", tp_size=4, pp_size=2) == 8
+    assert devices("decode", attn_tp_size=2, attn_dp_size=4, ffn_tp_size=1, ffn_ep_size=8) == 8
+    assert devices("attention", attn_tp_size=1, attn_dp_size=8) == 8
+    assert devices("ffn", ffn_tp_size=2, ffn_ep_size=4, pp_size=2) == 16
+
+
+def test_attention_and_ffn_are_roles(tmp_path: Path) -> None:
+    """Both have a class of their own, from the time that their devices compute for a token."""
+    model = {"model_name": INSTANCE["model_name"]}
+    roles = [
+        {"role": "prefill", "devices": ["H800"], "instance": INSTANCE},
+        {
+            "role": "attention",
+            "devices": ["H800", "H20"],
+            "instance": {**model, "attn_tp_size": 1, "attn_dp_size": 2, "afd_micro_batches": 1},
+        },
+        {
+            "role": "ffn",
+            "devices": ["H800", "H20"],
+            "instance": {**model, "ffn_tp_size": 1, "ffn_ep_size": 2},
+        },
+    ]
+    found = study(question(tmp_path, *roles, options={"cost_source": "roofline"}))
+    first, ffn, attention, both = found.rows
+    assert [row.spend_ratio for row in found.rows] == pytest.approx(
+        [1, *[3 * 3.49 / (2 * 3.49 + 1.59)] * 2, 3 * 3.49 / (3.49 + 2 * 1.59)]
+    )
+    for row in found.rows:
+        assert set(row.classes) == {"prefill", "attention", "ffn"}
+        assert row.classes["attention"] == row.classes["ffn"] == "memory"
+    # At a few tokens bandwidth decides: 3.35 TB/s to 4.0.
+    assert 3.35 / 4.0 < ffn.slowdown["ffn"] < 1 and ffn.slowdown["attention"] == 1
+    assert 3.35 / 4.0 < attention.slowdown["attention"] < 1 and attention.slowdown["ffn"] == 1
+    assert both.slowdown["ffn"] == pytest.approx(ffn.slowdown["ffn"], rel=0.05)
+    assert first.slowdown == {"prefill": 1.0, "attention": 1.0, "ffn": 1.0}
 
 
 BROKEN = [
