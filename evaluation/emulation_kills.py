@@ -7,7 +7,6 @@ how many requests have their answers, whether these are those of an undisturbed 
 many of its processes were left.
 """
 
-import argparse
 import json
 import os
 import shlex
@@ -19,6 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from llmsim.cli.arguments import OneSentenceParser
 from llmsim.emulation.processes import descendants
 
 CLUSTER = "cluster_config/h100_llama31_8b.json"
@@ -110,7 +110,7 @@ def is_running(pid: int) -> bool:
 
 def main() -> None:
     """Prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = OneSentenceParser(description=__doc__.splitlines()[0])
     parser.add_argument("--engine-python", type=Path, required=True)
     parser.add_argument("--actors", nargs="*", default=ACTORS, choices=ACTORS)
     given = parser.parse_args()

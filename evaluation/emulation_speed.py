@@ -8,7 +8,6 @@ The paper compares with an engine that sleeps for each step; `llmsim run` is the
 noise of a machine, and both have no predictor.
 """
 
-import argparse
 import json
 import subprocess
 import sys
@@ -17,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+
+from llmsim.cli.arguments import OneSentenceParser
 
 CLUSTER = "cluster_config/h100_llama31_8b.json"
 LENGTHS = "input=lognormal:220,output=lognormal:190,seed=1"
@@ -79,7 +80,7 @@ def speed(manifest: dict[str, Any], requests: int) -> list[str]:
 
 def main() -> None:
     """Prints the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = OneSentenceParser(description=__doc__.splitlines()[0])
     parser.add_argument("--engine-python", type=Path, required=True)
     parser.add_argument("--requests", type=int, default=300)
     given = parser.parse_args()

@@ -23,6 +23,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from llmsim.cli.arguments import OneSentenceParser
+
 CLUSTER = "cluster_config/h100_llama31_8b.json"
 REQUESTS, RATE, PROMPT, ANSWER = 100, 5, 128, 100
 LONGEST_S = 300
@@ -195,7 +197,7 @@ def row_of(name: str, measured: Measured, requests: pd.DataFrame, rate: float) -
 
 def main() -> None:
     """Prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = OneSentenceParser(description=__doc__.splitlines()[0])
     for name in ("vllm", "openai", "guidellm", "aiperf"):
         parser.add_argument(f"--{name}", metavar="PROGRAM")
     given = parser.parse_args()

@@ -6,7 +6,6 @@ starts the server on one core (`taskset -c 0`) and asks it from another, on 127.
 row for each question and ends after at most two minutes.
 """
 
-import argparse
 import asyncio
 import contextlib
 import json
@@ -21,6 +20,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import numpy as np
+
+from llmsim.cli.arguments import OneSentenceParser
 
 CLUSTER = "cluster_config/h100_llama31_8b.json"
 STREAMS, TOKENS_PER_S = 2_000, 10.1
@@ -213,7 +214,7 @@ def fixed_steps(folder: Path) -> Path:
 
 def main() -> None:
     """Starts the server, asks it, and ends it."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = OneSentenceParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="*", choices=list(QUESTIONS), default=list(QUESTIONS))
     parser.add_argument("--server-core", default="0")
     given = parser.parse_args()

@@ -239,6 +239,19 @@ def test_bad_options_are_one_sentence(
     assert error.startswith("profiler: error: ") and expected in error and error.count("\n") == 1
 
 
+UNMEASURED = {
+    "LiquidAI/LFM2-1.2B",
+    "LiquidAI/LFM2-8B-A1B",
+    "XiaomiMiMo/MiMo-V2-Flash",
+    "google/gemma-4-26B-A4B-it",
+    "google/gemma-4-31B-it",
+    "stepfun-ai/Step-3.5-Flash",
+}
+"""Presets with layers of several shapes or short convolutions, whose kernels the profiler does not
+call; it says so.
+"""
+
+
 @pytest.mark.parametrize("tp", [1, 4])
 def test_every_preset_can_be_measured_wherever_it_can_run(tp: int, tmp_path: Path) -> None:
     small = Limits(max_tokens=64, max_seqs=4, max_kv=64)
@@ -252,5 +265,8 @@ def test_every_preset_can_be_measured_wherever_it_can_run(tp: int, tmp_path: Pat
         model = load_model(name)
         assert f"{model.weight_dtype} weights and" in report[0] or model.weight_dtype == model.dtype
         assert report[0].endswith(model.weight_dtype)
-    assert all(f"cannot run with tp {tp}" in why for why in refused.values()), refused
-    assert len(refused) == (0 if tp == 1 else 2)
+    unmeasured = {name for name, why in refused.items() if "cannot be measured by this" in why}
+    assert unmeasured == UNMEASURED
+    cannot_run = refused.keys() - unmeasured
+    assert all(f"cannot run with tp {tp}" in refused[name] for name in cannot_run), refused
+    assert len(cannot_run) == (0 if tp == 1 else 2)

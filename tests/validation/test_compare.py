@@ -13,7 +13,7 @@ from llmsim.validation import Recording
 from llmsim.validation.compare.compare import compare
 from llmsim.validation.logs.pairing import matching_rows
 from llmsim.validation.logs.recording import KvUse
-from llmsim.validation.report.table import markdown
+from llmsim.validation.compare.table import markdown
 
 
 def recording(n: int = 40, **changes: Any) -> Recording:

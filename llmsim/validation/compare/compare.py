@@ -56,7 +56,7 @@ class Comparison:
 
     def __str__(self) -> str:
         """The report of `llmsim validate`."""
-        from llmsim.validation.report.table import markdown
+        from llmsim.validation.compare.table import markdown
 
         return markdown(self)
 

@@ -86,7 +86,7 @@ def _compared(log: Path, output: Path, skip_seconds: float, plots: Path | None) 
     from llmsim.validation.logs.servers import RECORDED_KINDS
     from llmsim.validation.logs.simulated import SIMULATED_KINDS
     from llmsim.validation.report.means_table import means_markdown
-    from llmsim.validation.report.table import markdown
+    from llmsim.validation.compare.table import markdown
 
     means = read_means(log)
     if means is not None:
