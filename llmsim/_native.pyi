@@ -577,6 +577,43 @@ class Drafter:
     def expand(self, first: ExpandedConfig, next: ExpandedConfig) -> None:
         """Every rank's nodes of its passes run in the engine."""
 
+class EncoderInputs:
+    """Parts of prompts that an encoder computes, by row."""
+
+    def __init__(self, offsets: Sequence[int], inputs: Sequence[tuple[int, int, int]]) -> None:
+        """
+        inputs: first token, tokens and content; offsets: where each row's begin, and the end.
+        """
+
+class EncoderConfig:
+    """Tokens that an encoder computes, and keeps."""
+
+    def __init__(self) -> None: ...
+
+    @property
+    def step_tokens(self) -> int: ...
+
+    @step_tokens.setter
+    def step_tokens(self, arg: int, /) -> None: ...
+
+    @property
+    def cache_tokens(self) -> int: ...
+
+    @cache_tokens.setter
+    def cache_tokens(self, arg: int, /) -> None: ...
+
+    @property
+    def whole_inputs(self) -> bool: ...
+
+    @whole_inputs.setter
+    def whole_inputs(self, arg: bool, /) -> None: ...
+
+    @property
+    def inputs(self) -> bool: ...
+
+    @inputs.setter
+    def inputs(self, inputs: EncoderInputs | None) -> None: ...
+
 class Sessions:
     """
     The session of each request, and its round, from the successors of calls.
@@ -762,6 +799,12 @@ class SchedulerConfig:
 
     @speculation.setter
     def speculation(self, arg: SpeculationConfig, /) -> None: ...
+
+    @property
+    def encoder(self) -> EncoderConfig: ...
+
+    @encoder.setter
+    def encoder(self, arg: EncoderConfig, /) -> None: ...
 
     @property
     def kv(self) -> KvCacheConfig: ...

@@ -486,6 +486,9 @@ class GroupCounters(Table):
     drafted_tokens: Int64 = column("tokens", "Drafts that were verified.")
     accepted_tokens: Int64 = column("tokens", "Drafts that held.")
     verified_tokens: Int64 = column("tokens", "Tokens emitted by verifications.")
+    encoded_inputs: Int64 = column("", "Images and other inputs that the encoder computed.")
+    encoded_tokens: Int64 = column("tokens", "Tokens of the inputs that the encoder computed.")
+    encoder_cache_hits: Int64 = column("", "Inputs whose encoder output was still there.")
     rejected: Int64 = column("requests", "Requests that can never run in their group.")
 
 

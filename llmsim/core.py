@@ -87,6 +87,12 @@ class Provenance(IntEnum):
     ANALYTIC = 4
 
 
+EncoderInput = tuple[int, int, str]
+"""First token, tokens and name of an image or another input of an encoder; equal names are equal
+content, and "" is like no other.
+"""
+
+
 @dataclass(frozen=True, eq=False)
 class Workload:
     """What clients ask for, as columns of length n in order of arrival; immutable.
@@ -137,6 +143,8 @@ class Workload:
     """Of each row, the class of requests whose latency targets it has; "": none."""
     adapter: list[str] | None = None
     """Of each row, the name of its LoRA adapter; "": the model itself."""
+    encoder_inputs: list[tuple[EncoderInput, ...]] | None = None
+    """Of each row, the parts of its prompt that an encoder computes, in the order of offsets."""
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:

@@ -31,6 +31,7 @@ from llmsim.core import (
     Workload,
 )
 from llmsim.lowering import LoweredDeployment, LoweredGroup
+from llmsim.lowering.encoder_inputs import with_encoder_inputs
 from llmsim.lowering.kv.tiers import LoweredTiers
 from llmsim.lowering.layouts import LayoutPlans, kv_figures
 from llmsim.lowering.parallel_layout import LoweredLockstep
@@ -359,6 +360,7 @@ def _group(
     if group.scheduler is not None:
         group.scheduler.speculation.acceptance.seed = options.seed
         group.scheduler.speculation.requests = request_speculation(workload)
+        with_encoder_inputs(group.scheduler.encoder, workload)
     return _native.GroupSpec(
         group.native,
         None if group.scheduler is None else _scheduler(group, workload, options),
@@ -549,5 +551,9 @@ def _notes(
         prefix_caching=any(engine.enable_prefix_caching for engine in engines),
         open_loop=options.clients is None,
         lora_slots=any(engine.max_loras is not None for engine in engines),
+        encoder_budgets=all(
+            group.scheduler is None or group.scheduler.encoder.step_tokens > 0
+            for group in deployment.groups
+        ),
     )
     return notes if options.step_times is None else (*notes, options.step_times.note)

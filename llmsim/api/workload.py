@@ -32,6 +32,7 @@ COLUMNS = {
     "priority": "priority",
     "slo_class": "slo_class",
     "adapter": "adapter",
+    "encoder_inputs": "encoder_inputs",
     "cancel_after_ns": "cancel_after_ns",
     "cancel_after_toks": "cancel_after_toks",
     "acceptance_rate": "acceptance_rate",
@@ -80,6 +81,8 @@ class Request:
     input_tok_ids: Sequence[int] | None = None
     slo_class: str | None = None
     adapter: str | None = None
+    encoder_inputs: Sequence[Mapping[str, Any]] | None = None
+    """Images and other parts of the prompt that an encoder computes: `offset`, `tokens`, `id`."""
 
 
 @dataclass(frozen=True)

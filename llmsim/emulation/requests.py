@@ -42,6 +42,7 @@ def check_workload(workload: Workload, clients: Clients | None) -> None:
         (workload.cancel_after_tokens is not None, "cancel_after_toks of the trace"),
         (workload.priority is not None, "priorities of the trace"),
         (workload.adapter is not None, "adapters of the trace"),
+        (workload.encoder_inputs is not None, "encoder_inputs of the trace"),
         (len(workload) >= 10**9, "more than 999,999,999 requests"),
     ):
         if is_so:

@@ -71,6 +71,11 @@ def _call(workload: Workload, row: int, vocabulary: int, arrival: dict[str, int]
         values = getattr(workload, name)
         if values is not None and values[row]:
             call[name] = values[row]
+    if workload.encoder_inputs is not None and workload.encoder_inputs[row]:
+        call["encoder_inputs"] = [
+            {"offset": offset, "tokens": tokens, **({"id": name} if name else {})}
+            for offset, tokens, name in workload.encoder_inputs[row]
+        ]
     if workload.hidden is not None and workload.hidden[row]:
         call["hidden"] = True
     if workload.extends is not None and workload.extends[row] and not vocabulary:

@@ -72,6 +72,8 @@ def scheduler_config(
     if engine.speculation is not None:
         scheduler.speculation = speculation_config(engine.speculation)
         ahead = engine.speculation.prompt_lookahead
+    if profile.schedules_by("encodes_inputs") and engine.scheduler in (VLLM, INSTALLED):
+        scheduler.encoder = _encoder(engine)
     scheduler.prefill_all_but_last_token = prefill_all_but_last_token
     _pace(scheduler, engine, stages)
     scheduler.kv_producer, scheduler.kv_consumer = pd_type == "prefill", pd_type == "decode"
@@ -159,6 +161,15 @@ def _limits(engine: EngineArgs) -> "_native.StepLimits":
     native.max_loras = engine.max_loras or 0
     for name, value in vars(engine.limits).items():
         setattr(native, name, value)
+    return native
+
+
+def _encoder(engine: EngineArgs) -> "_native.EncoderConfig":
+    """Budgets of the encoder, before anybody knows its largest input."""
+    native, tokens = _native.EncoderConfig(), engine.max_num_batched_tokens
+    native.step_tokens = engine.max_num_encoder_input_tokens or tokens
+    native.cache_tokens = engine.encoder_cache_size or tokens
+    native.whole_inputs = engine.disable_chunked_mm_input
     return native
 
 

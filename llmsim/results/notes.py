@@ -9,15 +9,22 @@ from llmsim.results.saturation import saturation
 
 
 def notes_of_run(
-    results: Results, *, prefix_caching: bool, open_loop: bool, lora_slots: bool
+    results: Results,
+    *,
+    prefix_caching: bool,
+    open_loop: bool,
+    lora_slots: bool,
+    encoder_budgets: bool,
 ) -> tuple[str, ...]:
     """The notes of a finished run, for its results; `prefix_caching`: some group of the deployment
-    caches prefixes; `lora_slots`: some group has max_loras.
+    caches prefixes; `lora_slots`: some group has max_loras; `encoder_budgets`: all groups have
+    those of an encoder.
     """
     return (
         *_cut_by_length(results),
         *_drafts_of_nobody(results),
         *_adapters(results.workload, lora_slots=lora_slots),
+        *_encoder_inputs(results.workload, budgets=encoder_budgets),
         *(_unnamed_sessions(results.workload) if prefix_caching else ()),
         *(_growing_queue(results) if open_loop else ()),
     )
@@ -60,6 +67,19 @@ def _adapters(workload: Workload, *, lora_slots: bool) -> tuple[str, ...]:
     )
     unlimited = "no group has max_loras, so that a step takes requests of any number of adapters"
     return (note,) if lora_slots else (note, unlimited)
+
+
+def _encoder_inputs(workload: Workload, *, budgets: bool) -> tuple[str, ...]:
+    """What a run does with images, and what it does not."""
+    if workload.encoder_inputs is None:
+        return ()
+    count = sum(len(row) for row in workload.encoder_inputs)
+    note = f"the time and the memory of the encoder of {count} encoder_inputs are not modelled"
+    unlimited = (
+        "encoder_inputs count as prompt tokens alone where the schedule is not that of vllm_v1 "
+        "with the engine_profile vllm-0.33, which knows the encoder's budgets"
+    )
+    return (Note(note),) if budgets else (Note(note), Note(unlimited))
 
 
 def _unnamed_sessions(workload: Workload) -> tuple[str, ...]:

@@ -99,6 +99,11 @@ def summary(results: Results, info: Mapping[str, Any]) -> dict[str, Any]:
         block["afd"] = afd_rows(results, info["afd"])
     if info.get("layouts") is not None:
         block |= reconfiguration_blocks(results, info["layouts"])
+    if results.workload.encoder_inputs is not None:
+        block["encoder"] = {
+            name: _total(results, name)
+            for name in ("encoded_inputs", "encoded_tokens", "encoder_cache_hits")
+        }
     if results.workload.slo_class is not None:
         block["classes"] = classes_block(results, objectives)
     block["invariants"][summary_checks.NAME] = summary_checks.check_summary(block, results)

@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from llmsim.core import PS_PER_NS, Int32, Int64, UInt64, Workload
+from llmsim.core import PS_PER_NS, EncoderInput, Int32, Int64, UInt64, Workload
 from llmsim.workload.content import ContentHasher, adapter_numbers, content_hasher, reordered
+from llmsim.workload.limits import MAX_TOKENS
 
 Value = TypeVar("Value")
 
@@ -33,6 +34,8 @@ class WorkloadBuilder:
         self._priorities: dict[int, int] = {}
         self._slo_classes: dict[int, str] = {}
         self._adapters: dict[int, str] = {}
+        self._encoder_inputs: dict[int, tuple[EncoderInput, ...]] = {}
+        self._content_numbers: dict[str, int] = {}
         self._timeouts_ns: dict[int, int] = {}
         self._token_limits: dict[int, int] = {}
         self._hidden: dict[int, int] = {}
@@ -103,6 +106,24 @@ class WorkloadBuilder:
         """Says which LoRA adapter computes the row just added; "" is the model itself."""
         if adapter:
             self._adapters[len(self) - 1] = sys.intern(adapter)
+
+    def encode_last(self, inputs: Sequence[EncoderInput]) -> None:
+        """Says which parts of the row just added an encoder computes, in the order of offsets."""
+        if inputs:
+            self._encoder_inputs[len(self) - 1] = tuple(inputs)
+
+    def with_images(self, input_ids: list[int], inputs: Sequence[EncoderInput]) -> list[int]:
+        """Token ids of a prompt that are equal where its encoder inputs are, too: placeholders of
+        all images are the same token.
+        """
+        ids = list(input_ids)
+        for offset, tokens, name in inputs:
+            key = name or f"\0{len(self)} {offset}"
+            number = self._content_numbers.setdefault(key, len(self._content_numbers) + 1)
+            ids[offset : offset + tokens] = range(
+                -number * MAX_TOKENS - tokens, -number * MAX_TOKENS
+            )
+        return ids
 
     def limit_last(self, timeout_ns: int | None, tokens: int | None) -> None:
         """The client of the row just added gives up so long after its arrival, or with so many
@@ -209,6 +230,7 @@ class WorkloadBuilder:
             accepted_drafts=_of_rows(self._accepted_drafts, names, ()),
             slo_class=_of_rows(self._slo_classes, names, ""),
             adapter=_of_rows(self._adapters, names, ""),
+            encoder_inputs=_of_rows(self._encoder_inputs, names, ()),
             notes=notes,
         )
 

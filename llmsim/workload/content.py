@@ -9,7 +9,7 @@ from typing import Protocol, cast
 
 import numpy as np
 
-from llmsim.core import Int32, Int64, UInt64
+from llmsim.core import EncoderInput, Int32, Int64, UInt64
 
 
 class ContentHasher(Protocol):
@@ -44,6 +44,18 @@ def adapter_numbers(adapters: Sequence[str]) -> Int32:
     """Shape (requests,): a number from 1 for each LoRA adapter in order of appearance; 0 for ""."""
     numbers = {name: place for place, name in enumerate(dict.fromkeys(("", *adapters)))}
     return np.array([numbers[name] for name in adapters], np.int32)
+
+
+def numbered_inputs(rows: list[tuple[EncoderInput, ...]]) -> Iterator[tuple[int, int, int]]:
+    """First token, tokens and a number of the content of each input, row after row.
+
+    Equal names of as many tokens have the same number; an input without a name has its own.
+    """
+    numbers: dict[tuple[str, int], int] = {}
+    for row, inputs in enumerate(rows):
+        for place, (offset, tokens, name) in enumerate(inputs):
+            key = (name, tokens) if name else (f"\0{row} {place}", tokens)
+            yield offset, tokens, numbers.setdefault(key, len(numbers))
 
 
 def reordered(offsets: Int64, keys: UInt64, rows: Int64) -> tuple[Int64, UInt64]:

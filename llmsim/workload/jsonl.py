@@ -10,7 +10,7 @@ from msgspec import UNSET
 
 from llmsim.config.errors import InputError, nearest
 from llmsim.config.reading import MAX_LINE_BYTES, too_long
-from llmsim.core import Workload
+from llmsim.core import EncoderInput, Workload
 from llmsim.workload.columns import WorkloadBuilder
 from llmsim.workload.limits import MAX_TIME_NS
 from llmsim.workload.lines import (
@@ -20,6 +20,7 @@ from llmsim.workload.lines import (
     column_of,
     decode_lenient,
     decode_strict,
+    encoder_problem,
     given_fields,
     given_keys,
     problem,
@@ -39,15 +40,15 @@ def load_trace(
     """The requests of a trace, in stable order of arrival.
 
     Lines hold `input_toks`, `output_toks`, `arrival_time_ns` and optionally `input_tok_ids`,
-    `output_tok_ids`, `model`, `request_id`, `priority`, `slo_class`, `adapter`, `cancel_after_ns`,
-    `cancel_after_toks`; a session has `arrival_time_ns`, `sub_requests` and optionally
-    `session_id`, `model` and the last five, which its calls may override; calls may have `new_toks`
-    instead of `input_toks`, `extends`, and `hidden` or `phase`. Gzip and zstd are recognised by
-    content; blank lines are
-    skipped; other keys are ignored with a note. `known_models` are the cluster's (empty: any name
-    goes), `granularity` the tokens per content block (0: content is not kept), `limit` the number
-    of lines to read (0: all). Token ids are hashed as they are read and dropped, so memory is
-    bounded by the columns. Raises InputError, beginning `path:line:` where a line is at fault.
+    `output_tok_ids`, `model`, `request_id`, `encoder_inputs`, `priority`, `slo_class`, `adapter`,
+    `cancel_after_ns`, `cancel_after_toks`; a session has `arrival_time_ns`, `sub_requests` and
+    optionally `session_id`, `model` and the last five, which its calls may override; calls may have
+    `new_toks` instead of `input_toks`, `extends`, and `hidden` or `phase`. Gzip and zstd are
+    recognised by content; blank lines are skipped; other keys are ignored with a note.
+    `known_models` are the cluster's (empty: any name goes), `granularity` the tokens per content
+    block (0: content is not kept), `limit` the number of lines to read (0: all). Token ids are
+    hashed as they are read and dropped, so memory is bounded by the columns. Raises InputError,
+    beginning `path:line:` where a line is at fault.
     """
     with opened(Path(path)) as stream:
         return read_lines(
@@ -247,14 +248,32 @@ class _Reader:
         input_ids, output_ids = call.input_tok_ids, call.output_tok_ids
         if output_ids is not UNSET and len(output_ids) != output_tokens:
             raise self._refusal(line, number)
-        if input_ids is UNSET:
-            self._builder.add(arrival_ns, input_tokens, output_tokens, index)
-            return input_tokens + output_tokens
-        if len(input_ids) != input_tokens:
+        if input_ids is not UNSET and len(input_ids) != input_tokens:
             raise self._refusal(line, number)
+        encoded = self._encoded(call, line, number)
         row = (arrival_ns, input_tokens, output_tokens, index)
-        self._builder.add_with_content(row, input_ids, None if output_ids is UNSET else output_ids)
+        if input_ids is UNSET:
+            self._builder.add(*row)
+        else:
+            ids = self._builder.with_images(input_ids, encoded) if encoded else input_ids
+            self._builder.add_with_content(row, ids, None if output_ids is UNSET else output_ids)
+        self._builder.encode_last(encoded)
         return input_tokens + output_tokens
+
+    def _encoded(self, call: Line | Call, line: bytes, number: int) -> list[EncoderInput]:
+        """The encoder inputs of a call whose prompt is known."""
+        if call.encoder_inputs is UNSET or not call.encoder_inputs:
+            return []
+        found = [(one.offset, one.tokens, one.id) for one in call.encoder_inputs]
+        fields = {
+            "input_toks": call.input_toks,
+            "encoder_inputs": [msgspec.to_builtins(one) for one in call.encoder_inputs],
+        }
+        said = encoder_problem(fields, "")
+        if said:
+            column = max(line.find(b'"encoder_inputs"'), 0) + 1
+            raise InputError(f"{self._source}:{number}:{column}: {said}")
+        return found
 
     def _model(self, model: object, line: bytes, number: int) -> int:
         """The index of the model that a line names, or names not."""

@@ -17,5 +17,7 @@ MAX_VERIFICATIONS = 1 << 20
 """Recorded verifications of one request."""
 MAX_ADAPTER_LETTERS = 256
 """Of the name of a LoRA adapter."""
+MAX_ENCODER_INPUTS = 4096
+"""Images and other inputs of an encoder in one prompt."""
 SLO_CLASS = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z"
 """Names of classes of requests with latency targets of their own."""

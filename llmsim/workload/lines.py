@@ -12,6 +12,7 @@ from msgspec import UNSET, Meta, UnsetType
 from llmsim.workload.limits import (
     MAX_ADAPTER_LETTERS,
     MAX_DRAFTS,
+    MAX_ENCODER_INPUTS,
     MAX_PRIORITY,
     MAX_TIME_NS,
     MAX_TOKEN_ID,
@@ -34,6 +35,17 @@ Verifications = Annotated[list[Drafts], Meta(min_length=1, max_length=MAX_VERIFI
 TokenIds = list[Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]]
 
 
+class EncoderInput(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    """A part of a prompt that an encoder computes; equal names are equal content."""
+
+    offset: Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
+    tokens: Tokens
+    id: Adapter = ""
+
+
+EncoderInputs = Annotated[list[EncoderInput], Meta(max_length=MAX_ENCODER_INPUTS)]
+
+
 class Call(msgspec.Struct, gc=False):
     """One call of a session; `new_toks` gives the prompt as what the session has not said yet."""
 
@@ -51,6 +63,7 @@ class Call(msgspec.Struct, gc=False):
     priority: Priority | UnsetType = UNSET
     slo_class: SloClass | UnsetType = UNSET
     adapter: Adapter | UnsetType = UNSET
+    encoder_inputs: EncoderInputs | UnsetType = UNSET
     cancel_after_ns: Patience | UnsetType = UNSET
     cancel_after_toks: Tokens | UnsetType = UNSET
     acceptance_rate: Rate | Rates | UnsetType = UNSET
@@ -75,6 +88,7 @@ class Line(msgspec.Struct, gc=False):
     priority: Priority | UnsetType = UNSET
     slo_class: SloClass | UnsetType = UNSET
     adapter: Adapter | UnsetType = UNSET
+    encoder_inputs: EncoderInputs | UnsetType = UNSET
     cancel_after_ns: Patience | UnsetType = UNSET
     cancel_after_toks: Tokens | UnsetType = UNSET
     acceptance_rate: Rate | Rates | UnsetType = UNSET
@@ -281,7 +295,35 @@ def _request_problem(
         found = found or _integer_problem(fields, "tool_duration_ns", 0, MAX_TIME_NS, path)
     for name, length in _IDS.items():
         found = found or _ids_problem(fields, name, length, path)
+    found = found or encoder_problem(fields, path)
     return found or _optional_problem(fields, path) or _text_problem(fields, path)
+
+
+def encoder_problem(fields: dict[str, Any], path: str) -> str:
+    """What is wrong with the encoder inputs of a request whose `input_toks` are known."""
+    inputs, end = fields.get("encoder_inputs", []), 0
+    if not isinstance(inputs, list) or len(inputs) > MAX_ENCODER_INPUTS:
+        wanted = f"must be a list of at most {MAX_ENCODER_INPUTS} objects with offset and tokens"
+        return f'"{path}encoder_inputs" is {_shown(inputs)}, but {wanted}'
+    for index, one in enumerate(inputs):
+        where = f"{path}encoder_inputs[{index}]"
+        if not isinstance(one, dict) or set(one) - {"offset", "tokens", "id"}:
+            return f'"{where}" is {_shown(one)}, but must be an object with offset, tokens and id'
+        found = _integer_problem(one, "offset", end, MAX_TOKENS, f"{where}.")
+        found = found or _integer_problem(one, "tokens", 1, MAX_TOKENS, f"{where}.")
+        name = one.get("id", "")
+        if not found and not (isinstance(name, str) and len(name) <= MAX_ADAPTER_LETTERS):
+            wanted = f"must be a name of at most {MAX_ADAPTER_LETTERS} letters"
+            found = f'"{where}.id" is {_shown(name)}, but {wanted}'
+        if found:
+            return found
+        end = one["offset"] + one["tokens"]
+        if end > fields.get("input_toks", end):
+            return (
+                f'"{where}.tokens" end with token {end}, but the prompt has '
+                f"{fields['input_toks']} tokens"
+            )
+    return ""
 
 
 def _optional_problem(fields: dict[str, Any], path: str) -> str:

@@ -137,6 +137,12 @@ def _lists_of(workload: Workload, rows: list[int]) -> dict[str, Any]:
     """Columns that hold a tuple or a name for each row."""
     return {
         name: [column[row] for row in rows]
-        for name in ("acceptance_rate", "accepted_drafts", "slo_class", "adapter")
+        for name in (
+            "acceptance_rate",
+            "accepted_drafts",
+            "slo_class",
+            "adapter",
+            "encoder_inputs",
+        )
         if (column := getattr(workload, name)) is not None
     }

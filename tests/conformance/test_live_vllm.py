@@ -72,6 +72,19 @@ def test_random_cases_have_adapters_only_where_vllm_starts() -> None:
         assert config["max_num_seqs"] * verification <= config["max_num_batched_tokens"]
 
 
+def test_random_cases_have_images_that_an_encoder_can_compute() -> None:
+    cases = [random_case(seed, 20) for seed in range(200)]
+    drawn = [case for case in cases if "encoder_tokens" in case["config"]]
+    assert len(drawn) > 30
+    assert {case["config"]["disable_chunked_mm_input"] for case in drawn} == {False, True}
+    for case in drawn:
+        for request in case["requests"]:
+            assert all(request["segments"][place][0] >= 10_000 for place in request["images"])
+            sizes = [request["segments"][place][1] for place in request["images"]]
+            budgets = (case["config"]["encoder_tokens"], case["config"]["encoder_cache_tokens"])
+            assert max(sizes, default=0) <= min(budgets)
+
+
 def test_random_cases_have_modules_only_where_prompts_end() -> None:
     """A step takes as much of a prompt as the modules read: 5090 would stand still, in vLLM too."""
     drafted = [random_case(seed, 2)["config"] for seed in (*range(300), 5090)]

@@ -39,6 +39,9 @@ _SHOWN_IF_SET = (
     "api_chunk_ps",
     "quick_reduce_quantization",
     "max_loras",
+    "max_num_encoder_input_tokens",
+    "encoder_cache_size",
+    "disable_chunked_mm_input",
 )
 """Options of later versions, which runs that do not use them do not show."""
 
@@ -128,6 +131,12 @@ class EngineArgs:
     limits: StepLimits
     max_loras: int | None
     """LoRA adapters of a step; None: any number."""
+    max_num_encoder_input_tokens: int | None
+    """Tokens of encoder inputs of a step; None: max_num_batched_tokens."""
+    encoder_cache_size: int | None
+    """Tokens of encoder outputs that are kept; None: max_num_batched_tokens."""
+    disable_chunked_mm_input: bool
+    """No step computes a part of an encoder input alone."""
     max_num_queued_reqs: int | None
     max_num_queued_tokens: int | None
     pipeline_extra_batches: int

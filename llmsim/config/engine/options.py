@@ -200,6 +200,20 @@ class EngineOptions(Section):
         description="Limits the LoRA adapters of a step (adapter of the trace); no limit if not "
         "given (vllm-0.33).",
     )
+    max_num_encoder_input_tokens: Annotated[PositiveCount | None, OnCommandLine(int)] = Field(
+        default=None,
+        description="Limits the tokens of images and other inputs that a step encodes "
+        "(encoder_inputs of the trace); max_num_batched_tokens if not given (vllm-0.33).",
+    )
+    encoder_cache_size: Annotated[PositiveCount | None, OnCommandLine(int)] = Field(
+        default=None,
+        description="Limits the tokens of encoder outputs that are kept; max_num_batched_tokens if "
+        "not given (vllm-0.33).",
+    )
+    disable_chunked_mm_input: Annotated[bool | None, OnCommandLine(bool)] = Field(
+        default=None,
+        description="Lets no step compute a part of an image alone (vllm-0.33).",
+    )
     speculative_config: Annotated[SpeculativeConfig | None, OnCommandLine(str)] = Field(
         default=None,
         description="Enables speculative decoding by vLLM's JSON with an acceptance rate, such as "

@@ -45,6 +45,9 @@ OWN_DEFAULTS: Mapping[str, Any] = {
     "long_prefill_token_threshold_adaptive": False,
     "prefill_schedule_interval": 1,
     "max_loras": None,
+    "max_num_encoder_input_tokens": None,
+    "encoder_cache_size": None,
+    "disable_chunked_mm_input": False,
     "max_num_queued_reqs": None,
     "max_num_queued_tokens": None,
     "cudagraph_mode": None,
@@ -71,6 +74,9 @@ VERSIONED = (
     "long_prefill_token_threshold_adaptive",
     "prefill_schedule_interval",
     "max_loras",
+    "max_num_encoder_input_tokens",
+    "encoder_cache_size",
+    "disable_chunked_mm_input",
     "max_num_queued_reqs",
     "max_num_queued_tokens",
 )
@@ -87,6 +93,9 @@ _ONLY_VLLM = _DRAFTS | {
     "long_prefill_token_threshold_adaptive",
     "prefill_schedule_interval",
     "max_loras",
+    "max_num_encoder_input_tokens",
+    "encoder_cache_size",
+    "disable_chunked_mm_input",
 }
 
 Position = Callable[[str], str]

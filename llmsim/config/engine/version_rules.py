@@ -30,6 +30,8 @@ VERSION_RULES = {
     "than they read, and blocks get keys without the last tokens, which are computed again.",
     "counts_running_loras": "Adapters of all running requests take slots of `max_loras`, also of "
     "requests that a step passes over.",
+    "encodes_inputs": "A step ends in front of an image or another input of an encoder that its "
+    "budget or its cache has no room for; earlier releases were not compared, and count tokens.",
     "pads_hits": "Also a cached prompt that starts alone takes a whole verification, and not where "
     "the context ends too soon.",
     "paces_itself": "`prefill_schedule_interval` also holds without data-parallel ranks, counted "

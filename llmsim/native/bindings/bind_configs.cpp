@@ -174,6 +174,32 @@ void bind_speculation(nb::module_& m) {
           "first"_a, "next"_a, "Every rank's nodes of its passes run in the engine.");
 }
 
+void bind_encoder(nb::module_& m) {
+  nb::class_<EncoderInputs>(m, "EncoderInputs",
+                            "Parts of prompts that an encoder computes, by row.")
+      .def(
+          "__init__",
+          [](EncoderInputs* all, const std::vector<std::int64_t>& offsets,
+             const std::vector<std::tuple<std::int32_t, std::int32_t, std::int64_t>>& inputs) {
+            new (all) EncoderInputs{offsets, {}};
+            for (const auto& [offset, tokens, content] : inputs)
+              all->inputs.push_back({offset, tokens, content});
+          },
+          "offsets"_a, "inputs"_a,
+          "inputs: first token, tokens and content; offsets: where each row's begin, and the end.");
+  nb::class_<EncoderConfig>(m, "EncoderConfig", "Tokens that an encoder computes, and keeps.")
+      .def(nb::init<>())
+      .def_rw("step_tokens", &EncoderConfig::step_tokens)
+      .def_rw("cache_tokens", &EncoderConfig::cache_tokens)
+      .def_rw("whole_inputs", &EncoderConfig::whole_inputs)
+      .def_prop_rw(
+          "inputs", [](const EncoderConfig& c) { return c.inputs != nullptr; },
+          [](EncoderConfig& c, std::shared_ptr<EncoderInputs> inputs) {
+            c.inputs = std::move(inputs);
+          },
+          nb::for_setter(nb::arg("inputs").none()));
+}
+
 void bind_sessions(nb::module_& m) {
   nb::class_<Sessions>(m, "Sessions",
                        "The session of each request, and its round, from the successors of calls.")
@@ -239,6 +265,7 @@ void bind_scheduler_config(nb::module_& m) {
       .def_rw("tiered", &SchedulerConfig::tiered)
       .def_rw("disable_fast_path", &SchedulerConfig::disable_fast_path)
       .def_rw("speculation", &SchedulerConfig::speculation)
+      .def_rw("encoder", &SchedulerConfig::encoder)
       .def_rw("kv", &SchedulerConfig::kv)
       .def("with_policies", &with_policies, "policies"_a, "The same, but for these decisions.");
 }
@@ -274,6 +301,7 @@ void bind_known_schedulers(nb::module_& m) {
 void bind_configs(nb::module_& m) {
   bind_kv_configs(m);
   bind_speculation(m);
+  bind_encoder(m);
   bind_sessions(m);
   bind_scheduler_config(m);
   bind_known_schedulers(m);

@@ -158,6 +158,9 @@ constexpr Total<Totals> kGroupTotals[] = {
      [](const Totals& t) -> std::int64_t { return t.counters.speculation.accepted; }},
     {"verified_tokens",
      [](const Totals& t) -> std::int64_t { return t.counters.speculation.emitted; }},
+    {"encoded_inputs", [](const Totals& t) -> std::int64_t { return t.counters.encoder.inputs; }},
+    {"encoded_tokens", [](const Totals& t) -> std::int64_t { return t.counters.encoder.tokens; }},
+    {"encoder_cache_hits", [](const Totals& t) -> std::int64_t { return t.counters.encoder.hits; }},
     {"rejected",
      [](const Totals& t) -> std::int64_t {
        return static_cast<std::int64_t>(t.group.rejected().size());

@@ -11,6 +11,7 @@
 
 #include "kv/kv_cache.h"
 #include "request/sessions.h"
+#include "scheduler/encoder_cache.h"
 #include "scheduler/policies.h"
 #include "scheduler/queue/waiting_queue.h"
 #include "scheduler/ranking.h"
@@ -68,6 +69,7 @@ struct SchedulerConfig {
   bool disable_fast_path = false;  // single-token decodes run in full: same result; for tests
   QueueConfig queue;
   SpeculationConfig speculation;
+  EncoderConfig encoder;
   StepLimitsConfig limits;
   VersionRules rules;
   KvCacheConfig kv;

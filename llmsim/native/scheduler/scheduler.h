@@ -9,6 +9,7 @@
 #include "request/request_log.h"
 #include "request/sequence_table.h"
 #include "scheduler/abilities.h"
+#include "scheduler/encoder_cache.h"
 #include "scheduler/speculation.h"
 
 namespace llmsim {
@@ -26,6 +27,7 @@ struct SchedulerCounters {
   std::int64_t finished = 0, cancelled = 0;
   std::int32_t peak_blocks_used = 0;
   SpeculationCounters speculation;
+  EncoderCounters encoder;
 };
 
 // Blocks of a group's KV cache. `total` counts the null block; `cached` are free but can still be

@@ -3,9 +3,10 @@ that result.
 
 A case holds `config` (vLLM's option names, `num_gpu_blocks` with the null block), `resolved` (what
 the engine made of it) and `requests` (id, arrival in s, `segments` [[segment, length], ...],
-output_len, priority, and `cancel_after` s or `cancel_after_tokens` where the client gives up).
-Token j of segment s is s*100000+j; the k-th output token of request i is -(i*100000+k)-2. A step
-takes 5 ms plus 10 us per scheduled token plus 20 us per request.
+output_len, priority, and `cancel_after` s or `cancel_after_tokens` where the client gives up;
+`images` are the places of segments that an encoder computes). Token j of segment s is s*100000+j;
+the k-th output token of request i is -(i*100000+k)-2. A step takes 5 ms plus 10 us per scheduled
+token plus 20 us per request.
 """
 
 from collections.abc import Callable, Iterator
@@ -40,6 +41,16 @@ def by_arrival(case: Case) -> list[int]:
 def prompt_tokens(request: Case) -> list[int]:
     """Token ids of a request's prompt."""
     return [s * 100_000 + j for s, length in request["segments"] for j in range(length)]
+
+
+def images(request: Case) -> list[tuple[int, int, int]]:
+    """First token, tokens and segment of each part of the prompt that an encoder computes."""
+    found, offset = [], 0
+    for place, (segment, length) in enumerate(request["segments"]):
+        if place in request.get("images", ()):
+            found.append((offset, length, segment))
+        offset += length
+    return found
 
 
 def output_token(index: int, k: int) -> int:
@@ -137,6 +148,7 @@ def scheduler_config(case: Case) -> "_native.SchedulerConfig":
     by_priority = config.get("policy", "fcfs") == "priority"
     native.order = _native.QueueOrder.PRIORITY if by_priority else _native.QueueOrder.FCFS
     native.speculation = speculation(case)
+    native.encoder = _encoder(case)
     profile = load_profile(resolved.get("engine_profile", DEFAULT_PROFILE))
     set_rules(native.rules, profile.rules)
     _set_limits(native.limits, case, profile)
@@ -163,6 +175,20 @@ def scheduler_config(case: Case) -> "_native.SchedulerConfig":
             held_behind=kv.unsettled_tokens,
         )
     native.kv = kv
+    return native
+
+
+def _encoder(case: Case) -> "_native.EncoderConfig":
+    """Budgets of the encoder; without images nobody asks for them."""
+    config, native = case["config"], _native.EncoderConfig()
+    if "encoder_tokens" not in config:
+        return native
+    native.step_tokens = config["encoder_tokens"]
+    native.cache_tokens = config["encoder_cache_tokens"]
+    native.whole_inputs = config.get("disable_chunked_mm_input", False)
+    rows = [images(case["requests"][i]) for i in by_arrival(case)]
+    offsets = np.cumsum([0, *(len(row) for row in rows)]).tolist()
+    native.inputs = _native.EncoderInputs(offsets, [one for row in rows for one in row])
     return native
 
 

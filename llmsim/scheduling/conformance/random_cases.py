@@ -35,12 +35,25 @@ def random_case(seed: int, num_requests: int) -> Case:
         _windows(rng, config, min(most, longest) + 8 + drafts)
     if rng.random() < 0.3:
         config["ends_with_stop_token"] = True
-    rng = np.random.default_rng([seed, 33])  # apart, so that each seed's other options stay
+    _later_options(np.random.default_rng([seed, 33]), config, requests)
+    rng = np.random.default_rng([seed, 34])
+    if rng.random() < 0.25:
+        _images(rng, config, requests)
+    return case
+
+
+def _later_options(rng: np.random.Generator, config: dict[str, Any], requests: list[Case]) -> None:
+    """Options of 0.33, drawn by themselves so that each seed's other options stay."""
     if config.get("speculative", {}).get("method") == "eagle" and rng.random() < 0.4:
         modules = int(rng.integers(2, 5))
         # Steps that take less of a prompt than the modules read never end it, in vLLM either.
         if config.get("long_prefill_token_threshold", modules) >= modules:
             config["speculative"]["num_nextn_predict_layers"] = modules
+    if "long_prefill_token_threshold" in config:
+        # A cached prompt takes a whole verification; cut by the threshold, vLLM 0.33 asserts.
+        drafts = config.get("speculative", {}).get("num_speculative_tokens", 0)
+        threshold = max(config["long_prefill_token_threshold"], 1 + drafts)
+        config["long_prefill_token_threshold"] = threshold
     if rng.random() < 0.2 and _starts_with_adapters(config):
         config["max_loras"] = int(rng.choice([1, 2, 4]))
         for request in requests:
@@ -48,7 +61,47 @@ def random_case(seed: int, num_requests: int) -> Case:
     if config["enable_prefix_caching"] and "kv_windows" in config:
         _cached_states(rng, config)
         _retention(rng, config)
-    return case
+
+
+def _images(rng: np.random.Generator, config: dict[str, Any], requests: list[Case]) -> None:
+    """Images in front of the last part of prompts, some of them the same, with an encoder from
+    barely enough for the largest to plenty.
+    """
+    longest, before = config["max_model_len"], _most(config, requests)
+    tokens = [int(rng.integers(1, max(2, longest // 8))) for _ in range(int(rng.integers(1, 9)))]
+    chance = float(rng.choice([0.1, 0.5, 0.9]))
+    for request in requests:
+        request["images"] = []
+        while rng.random() < chance and len(request["images"]) < _MOST_IMAGES:
+            image = int(rng.integers(len(tokens)))
+            if _prompt(request) + tokens[image] > longest - 1:
+                break
+            place = len(request["segments"]) - 1
+            request["segments"].insert(place, [_FIRST_IMAGE + image, tokens[image]])
+            request["images"].append(place)
+    more = -(-(_most(config, requests) - before) // config["block_size"])
+    room = more * len(config.get("kv_windows", [0])) / (1 - config.get("watermark", 0.0))
+    config["num_gpu_blocks"] += int(room) + 1
+    largest = max(tokens)
+    config["encoder_tokens"] = largest * int(rng.choice([1, 2, 20]))
+    config["encoder_cache_tokens"] = largest * int(rng.choice([2, 4, 20]))
+    chunk = config.get("long_prefill_token_threshold", config["max_num_batched_tokens"])
+    scheduled = config.get("max_num_scheduled_tokens", config["max_num_batched_tokens"])
+    # Else some prompts never end, in vLLM either.
+    ends = 2 * largest + 16 <= min(chunk, scheduled) and -1 not in config.get("kv_windows", ())
+    config["disable_chunked_mm_input"] = bool(ends and rng.random() < 0.4)
+
+
+def _most(config: dict[str, Any], requests: list[Case]) -> int:
+    """Tokens of the longest request, prompt and answer."""
+    most = max(_prompt(request) + request["output_len"] for request in requests)
+    return int(min(most, config["max_model_len"]))
+
+
+_FIRST_IMAGE = 10_000
+"""Segments from here on are images."""
+_MOST_IMAGES = 5
+"""Of one request."""
 
 
 def _starts_with_adapters(config: dict[str, Any]) -> bool:

@@ -34,6 +34,7 @@ class _Request(msgspec.Struct):
     cancel_after: _Seconds | None = None
     cancel_after_tokens: _Count = 0
     lora: _Count = 0
+    images: list[_Count] = []
 
 
 class _Config(msgspec.Struct):
@@ -53,6 +54,9 @@ class _Config(msgspec.Struct):
     kv_windows: list[Annotated[int, Meta(ge=-1, le=1 << 24)]] = []
     max_loras: _Count = 0
     checkpoint_alignment: Annotated[int, Meta(ge=0, le=1 << 24)] = 0
+    encoder_tokens: _Count = 0
+    encoder_cache_tokens: _Count = 0
+    disable_chunked_mm_input: bool = False
 
 
 class _Resolved(msgspec.Struct):

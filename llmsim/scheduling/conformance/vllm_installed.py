@@ -9,6 +9,7 @@ workload's content is, since nothing else is known.
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from llmsim.scheduling.conformance.vllm_live import (
     installed_version,
     resolve,
 )
-from llmsim.workload.content import adapter_numbers
+from llmsim.workload.content import adapter_numbers, numbered_inputs
 
 NAME = "vllm"
 OWN = 1 << 62
@@ -41,9 +42,12 @@ def installed_scheduler(engine: EngineArgs, config: Any, workload: Workload) -> 
             "the scheduler vllm is the installed vLLM's own, but there is none; install "
             "llmsim[vllm]"
         )
-    vllm_config, scheduler = resolve({"config": engine_options(engine, config)})
+    options = engine_options(engine, config) | _encoder_budgets(config.encoder, workload)
+    vllm_config, scheduler = resolve({"config": options})
     slots = engine.max_loras is not None
     requests = live_requests(workload, stops=not engine.ignore_eos, slots=slots)
+    if "encoder_tokens" in options:
+        requests = _with_images(requests, workload)
     interval = engine.limits.prefill_schedule_interval
     return VllmScheduler(requests, vllm_config, scheduler, config.speculation, interval)
 
@@ -59,6 +63,27 @@ def live_requests(workload: Workload, *, stops: bool, slots: bool = False) -> li
         replace(_request(workload, row), stops=stops, lora=lora)
         for row, lora in enumerate(loras.tolist())
     ]
+
+
+def _with_images(requests: list[LiveRequest], workload: Workload) -> list[LiveRequest]:
+    """The requests with their encoder inputs."""
+    rows = workload.encoder_inputs or []
+    numbered = numbered_inputs(rows)
+    images = [tuple(islice(numbered, len(row))) for row in rows]
+    return [replace(one, images=found) for one, found in zip(requests, images, strict=True)]
+
+
+def _encoder_budgets(encoder: Any, workload: Workload) -> dict[str, Any]:
+    """Options of a case (`conformance.cases`); none where nobody has images."""
+    if not encoder.inputs:
+        return {}
+    rows = workload.encoder_inputs or []
+    largest = max(tokens for row in rows for _, tokens, _ in row)
+    return {
+        "encoder_tokens": max(encoder.step_tokens, largest),
+        "encoder_cache_tokens": max(encoder.cache_tokens, largest),
+        "disable_chunked_mm_input": encoder.whole_inputs,
+    }
 
 
 def engine_options(engine: EngineArgs, config: Any) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from llmsim.scheduling.base import Emitted, ScheduledItem
 from llmsim.scheduling.conformance.cases import (
     Case,
     by_arrival,
+    images,
     output_token,
     prompt_tokens,
     speculation,
@@ -100,13 +101,27 @@ def resolve(case: Case) -> tuple[Any, Any]:
         )
         # Asked for with the other options, it would want an executor with as many workers.
         vllm_config.parallel_config.pipeline_parallel_size = config.get("pipeline_parallel_size", 1)
-        return vllm_config, _scheduler(
+        scheduler = _scheduler(
             vllm_config,
             config["num_gpu_blocks"],
             config.get("kv_windows", [0]),
             config.get("prefix_cache_retention_interval", -1),
             config.get("checkpoint_alignment", 0),
         )
+        _set_encoder(scheduler, config)
+        return vllm_config, scheduler
+
+
+def _set_encoder(scheduler: Any, config: dict[str, Any]) -> None:
+    """The budgets of an encoder, which the model that vLLM is configured with does not have."""
+    if "encoder_tokens" not in config:
+        return
+    from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
+
+    scheduler.max_num_encoder_input_tokens = config["encoder_tokens"]
+    scheduler.encoder_cache_manager = EncoderCacheManager(config["encoder_cache_tokens"])
+    whole = config.get("disable_chunked_mm_input", False)
+    scheduler.scheduler_config.disable_chunked_mm_input = whole
 
 
 def _configured(options: dict[str, Any], config: dict[str, Any]) -> Any:
@@ -236,6 +251,8 @@ class LiveRequest:
     output: Callable[[int], int]
     lora: int = 0
     """The adapter's number; 0: none."""
+    images: Sequence[tuple[int, int, int]] = ()
+    """First token, tokens and content of what an encoder computes."""
     stops: bool = False
     """The answer ends with its last token, as with the end of a text, and not because no more was
     asked for.
@@ -285,6 +302,7 @@ class VllmScheduler:
                 priority=one.priority,
                 block_hasher=self._hasher,
                 lora_request=_adapter(one.lora),
+                mm_features=_features(one.images),
             )
         )
 
@@ -379,6 +397,23 @@ class VllmScheduler:
         return running, waiting, self._scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
 
 
+def _features(found: Sequence[tuple[int, int, int]]) -> list[Any]:
+    """Images as vLLM's multimodal features."""
+    if not found:
+        return []
+    from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
+
+    return [
+        MultiModalFeatureSpec(
+            data=None,
+            modality="image",
+            identifier=f"image-{content}",
+            mm_position=PlaceholderRange(offset=offset, length=tokens),
+        )
+        for offset, tokens, content in found
+    ]
+
+
 def _adapter(number: int) -> Any:
     if number == 0:
         return None
@@ -403,13 +438,15 @@ def _block_hasher(vllm_config: Any) -> Callable[..., Any] | None:
 
 
 def _without_what_it_lacks(case: Case) -> Case:
-    """The case for a release of whose rules we know no cached states or slots of adapters: without
-    these.
+    """The case for a release of whose rules we know no cached states, slots of adapters or images:
+    without these.
     """
     profile = load_profile(engine_profile_of(installed_version() or "none"))
     config = dict(case["config"])
     if not profile.schedules_by("counts_running_loras") and config.pop("max_loras", 0):
         case = {**case, "requests": [one | {"lora": 0} for one in case["requests"]]}
+    if not profile.schedules_by("encodes_inputs") and config.pop("encoder_tokens", 0):
+        case = {**case, "requests": [one | {"images": []} for one in case["requests"]]}
     cached = config["enable_prefix_caching"] and "kv_windows" in config
     if cached and not profile.schedules_by("caches_states"):
         config["kv_windows"] = [one for one in config["kv_windows"] if one != KEEPS_STATE]
@@ -435,6 +472,7 @@ def _live_request(case: Case, index: int) -> LiveRequest:
         output_tokens=data["output_len"],
         priority=data.get("priority", 0),
         lora=data.get("lora", 0),
+        images=images(data),
         prompt=partial(prompt_tokens, data),
         output=partial(output_token, index),
         stops=case["config"].get("ends_with_stop_token", False),

@@ -25,7 +25,9 @@ void VllmV1::schedule_waiting(Ps now, Batch& batch, StepBudget& budget) {
     const bool stands_still =
         arrived >= 0 && running_.empty() && parked_.all_ready() && late_.empty();
     Admission admission = Admission::kNoRoom;
-    if (arrived >= 0 && (waiting_.empty() || parked_first(arrived, waiting_.front(now)))) {
+    const bool from_parked =
+        arrived >= 0 && (waiting_.empty() || parked_first(arrived, waiting_.front(now)));
+    if (from_parked) {
       admission = admit_arrived(now, arrived, budget.left(), batch);
     } else {
       const RequestId request = waiting_.front(now);
@@ -40,7 +42,13 @@ void VllmV1::schedule_waiting(Ps now, Batch& batch, StepBudget& budget) {
       if (!stands_still) return;
       parked_.skip();  // one of them has room: each left enough for those that were parked before
     }
-    if (admission == Admission::kPassedOver) waiting_.pass_over(now);
+    if (admission == Admission::kPassedOver) {
+      if (from_parked) {
+        parked_.skip();
+      } else {
+        waiting_.pass_over(now);
+      }
+    }
     if (admission != Admission::kScheduled) continue;
     budget.take(batch.items.back().tokens);
     note_lora(batch.items.back().request);
@@ -130,13 +138,19 @@ VllmV1::Admission VllmV1::admit_arrived(Ps now, RequestId request, std::int32_t 
   const std::int32_t computed = std::min(parked_.loaded(), s.num_tokens - 1);
   if (defers_prompts_ && config_.rules.admits_last_token && computed < s.num_tokens - 1)
     return Admission::kNoRoom;
-  const std::int32_t tokens = first_tokens(s, computed, budget);
-  if (tokens == 0) return Admission::kNoRoom;
+  const std::int32_t most = first_tokens(s, computed, budget);
+  if (most == 0) return Admission::kNoRoom;
+  const std::int32_t tokens =
+      encoder_.on() ? encoder_.cut(request, computed, most, config_.speculation.prompt_lookahead)
+                    : most;
+  if (tokens == 0) return Admission::kPassedOver;
   hits_.clear();  // it holds them already
   const std::int32_t slots = computed + tokens + config_.speculation.lookahead;
-  if (config_.reserve_full_isl && !kv_.fits(s, s.num_tokens, hits_, spare_blocks()))
+  const bool whole = !config_.reserve_full_isl || kv_.fits(s, s.num_tokens, hits_, spare_blocks());
+  if (!whole || !kv_.fits(s, slots, hits_, spare_blocks())) {
+    encoder_.release(request);
     return Admission::kNoRoom;
-  if (!kv_.fits(s, slots, hits_, spare_blocks())) return Admission::kNoRoom;
+  }
   kv_.grow(request, slots);
   const std::int32_t cached = parked_.cached();
   const bool elsewhere = parked_.remote();  // else the rest of the prompt is computed in this group
@@ -144,6 +158,7 @@ VllmV1::Admission VllmV1::admit_arrived(Ps now, RequestId request, std::int32_t 
   parked_.take();
   start(request, computed);
   note_start(request, s, now, cached, elsewhere, log_, counters_);
+  if (encoder_.on()) encoder_.encode_planned(request);
   run(request, tokens, batch);
   return Admission::kScheduled;
 }
@@ -217,14 +232,17 @@ VllmV1::Admission VllmV1::admit(Ps now, RequestId request, std::int32_t budget, 
   const std::int32_t most =
       kv_.cut(request, s, cached, first_tokens(s, cached, budget), most_of_prompt());
   if (most == 0) return Admission::kNoRoom;
-  const std::int32_t tokens = leave_lookahead(s, cached, most);
+  const std::int32_t tokens = cut_prompt(request, s, cached, most);
   if (tokens == 0) return Admission::kPassedOver;
   const std::int32_t spare = spare_blocks();
   const std::int32_t whole = s.num_tokens + (alone ? config_.speculation.lookahead : 0);
-  if ((config_.reserve_full_isl || alone) && !kv_.fits_whole(s, whole, hits_, spare))
-    return Admission::kNoRoom;
+  const bool fits_whole =
+      !(config_.reserve_full_isl || alone) || kv_.fits_whole(s, whole, hits_, spare);
   const std::int32_t slots = cached + tokens + config_.speculation.lookahead;
-  if (!kv_.fits(s, slots, hits_, spare)) return Admission::kNoRoom;
+  if (!fits_whole || !kv_.fits(s, slots, hits_, spare)) {
+    encoder_.release(request);
+    return Admission::kNoRoom;
+  }
   kv_.recall(request, hit, recalled);
   kv_.allocate(request, slots, hits_);
 
@@ -233,6 +251,7 @@ VllmV1::Admission VllmV1::admit(Ps now, RequestId request, std::int32_t budget, 
   if (config_.kv.prefix_caching) note_hit(s, hit, counters_);
   note_start(request, s, now, cached, /*prompt_elsewhere=*/false, log_, counters_);
   if (parks() && cached + tokens < s.num_tokens) partly_prefilled_.push_back(request);
+  if (encoder_.on()) encoder_.encode_planned(request);
   run(request, tokens, batch);
   return Admission::kScheduled;
 }

@@ -33,6 +33,7 @@ bool VllmV1::unschedule(RequestId request, Batch& batch, StepBudget& budget) {
                    [request](const Item& scheduled) { return scheduled.request == request; });
   if (item == batch.items.end()) return false;
   budget.give_back(item->tokens);
+  encoder_.unschedule(request);
   sequences_[request].num_computed -= item->tokens;  // they never ran
   if (config_.async_scheduling && item->emits)
     sequences_[request].num_in_flight -= 1 + item->drafts;
@@ -73,6 +74,7 @@ void VllmV1::preempt(RequestId request) {
   Sequence& s = sequences_[request];
   s.stale += s.num_computed - s.processed();
   release(request, /*preempted=*/true);
+  encoder_.release(request);
   note_preemption(request, s, log_, counters_);
   s.num_drafts = 0;
   if (config_.rules.awaits_output) s.num_in_flight = 0;

@@ -22,6 +22,7 @@ VllmV1::VllmV1(const SchedulerConfig& config, SequenceTable& sequences, RequestL
       sequences_(sequences),
       log_(log),
       kv_(config.kv, sequences),
+      encoder_(config.encoder),
       waiting_(queue_of(config), sequences),
       parked_(config.queue.order == QueueOrder::kPriority, sequences),
       pacing_(config.limits),
@@ -47,6 +48,8 @@ VllmV1::VllmV1(const SchedulerConfig& config, SequenceTable& sequences, RequestL
   if (takes_turns_) config_.rules.awaits_output = false;
   if (takes_turns_ && !config.kv.tables.plain())
     throw std::invalid_argument("requests that take turns need layers that keep the same tokens");
+  if (takes_turns_ && encoder_.on())
+    throw std::invalid_argument("requests that take turns have no encoder inputs");
   if (ranker_->lists().waiting) waiting_.rank_by(ranker_.get());
 }
 
@@ -78,6 +81,7 @@ void VllmV1::schedule(Ps now, Batch& batch) {
   batch.clear();
   ++calls_;
   kv_.begin_step();
+  encoder_.begin_step();
   some_run_ = some_prompts_run_ = some_prompts_start_ = false;
   StepBudget budget(config_.max_num_scheduled_tokens, config_.limits);
   prompt_cap_ =
@@ -108,6 +112,7 @@ void VllmV1::schedule(Ps now, Batch& batch) {
   if (defer_block_free()) late_.begun(batch);
   const std::int32_t used = kv_.usable_blocks() - kv_.pool().num_free();
   counters_.peak_blocks_used = std::max(counters_.peak_blocks_used, used);
+  counters_.encoder = encoder_.counters();
 }
 
 bool VllmV1::somebody_decodes() const {
@@ -164,8 +169,8 @@ bool VllmV1::schedule_running(Batch& batch, StepBudget& budget, Only only) {
     if (config_.decode_interval > 1 && calls_ < s.next_decode_call) continue;
     if (defers_prompts_ && s.in_prompt) continue;
     const std::int32_t wanted = tokens_wanted(request, s, budget.left());
-    const std::int32_t tokens = leave_lookahead(
-        s, s.num_computed, kv_.cut(request, s, s.num_computed, wanted, most_of_prompt()));
+    const std::int32_t tokens = cut_prompt(
+        request, s, s.num_computed, kv_.cut(request, s, s.num_computed, wanted, most_of_prompt()));
     if (tokens <= 0) continue;
     const std::int32_t slots = s.num_computed + tokens + config_.speculation.lookahead;
     if (!kv_.grow(request, s, slots) &&
@@ -176,6 +181,7 @@ bool VllmV1::schedule_running(Batch& batch, StepBudget& budget, Only only) {
     }
     some_run_ = true;
     some_prompts_run_ |= s.in_prompt;
+    if (encoder_.on()) encoder_.encode_planned(request);
     run(request, tokens, batch);
     budget.take(tokens);
   }
@@ -197,7 +203,7 @@ void VllmV1::run(RequestId request, std::int32_t tokens, Batch& batch) {
   if (config_.async_scheduling && emits) s.num_in_flight += 1 + drafts;
   batch.items.push_back({request, tokens, before, s.epoch, drafts, emits, padded});
   s.fast_until_tokens = 0;
-  if (emits && may_take_fast_path()) calm(request, s, before);
+  if (emits && may_take_fast_path() && !encoder_.holds(request)) calm(request, s, before);
 }
 
 // Until then it neither ends, nor fills a block, nor needs another one or gives one back; `before`:
@@ -236,6 +242,7 @@ void VllmV1::abort(RequestId request) {
   Sequence& s = sequences_[request];
   std::erase(partly_prefilled_, request);
   if (ranker_ != nullptr) leave_ranking(request);
+  encoder_.release(request);
   if (s.status == static_cast<std::uint8_t>(Status::kWaiting)) {
     waiting_.remove(request);
   } else if (s.status == static_cast<std::uint8_t>(Status::kParked)) {
@@ -303,6 +310,7 @@ void VllmV1::receive(const Item& item, std::int32_t drafts_after,
           rejected;  // what it has computed since is rolled back, too, as in vLLM
   }
   if (counts && s.num_in_flight > 0) s.num_in_flight -= rejected;
+  if (encoder_.on()) encoder_.processed(item.request, s.num_computed - s.num_in_flight);
   if (current) s.prompt_processed = item.computed_before + item.tokens - rejected;
   if (current)
     kv_.computed(item.request, item.computed_before, item.computed_before + item.tokens - rejected);
@@ -360,6 +368,7 @@ bool VllmV1::stops(RequestId request, const Sequence& s) const {
 void VllmV1::finish(RequestId request, std::vector<RequestId>& finished) {
   Sequence& s = sequences_[request];
   if (ranker_ != nullptr) leave_ranking(request);
+  encoder_.release(request);
   if (s.status == static_cast<std::uint8_t>(Status::kWaiting)) {
     waiting_.remove(request);  // preempted while its last token was in flight
     counters_.recomputed_tokens -= s.num_tokens - 1;  // what it lost is never computed again

@@ -9,6 +9,7 @@
 
 #include "kv/kv_cache.h"
 #include "scheduler/config.h"
+#include "scheduler/encoder_cache.h"
 #include "scheduler/queue/deferred_frees.h"
 #include "scheduler/queue/parked_queue.h"
 #include "scheduler/queue/pending_release.h"
@@ -84,6 +85,14 @@ class VllmV1 final : public Scheduler,
     const std::int32_t rest = s.num_tokens - computed - tokens,
                        ahead = config_.speculation.prompt_lookahead;
     return rest > 0 && rest < ahead ? std::max(0, tokens - (ahead - rest)) : tokens;
+  }
+  // The same where the step cannot encode all that the tokens show; as vLLM, behind the cuts of
+  // states and in front of those of drafters.
+  std::int32_t cut_prompt(RequestId request, const Sequence& s, std::int32_t computed,
+                          std::int32_t tokens) {
+    if (encoder_.on())
+      tokens = encoder_.cut(request, computed, tokens, config_.speculation.prompt_lookahead);
+    return leave_lookahead(s, computed, tokens);
   }
   // Of a prompt in one step.
   std::int32_t most_of_prompt() const {
@@ -194,6 +203,7 @@ class VllmV1 final : public Scheduler,
   SequenceTable& sequences_;
   RequestLog& log_;
   KvCache kv_;
+  EncoderCache encoder_;
   WaitingQueue waiting_;
   ParkedQueue parked_;
   PrefillPacing pacing_;
