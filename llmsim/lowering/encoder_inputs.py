@@ -1,6 +1,6 @@
 """What a workload says of the encoder inputs of its requests, in the core's form."""
 
-import numpy as np
+from itertools import accumulate
 
 from llmsim import _native
 from llmsim.core import Workload
@@ -16,5 +16,5 @@ def with_encoder_inputs(encoder: "_native.EncoderConfig", workload: Workload) ->
     if rows is None or encoder.step_tokens == 0:
         encoder.inputs = None
         return
-    offsets = np.cumsum([0, *(len(row) for row in rows)]).tolist()
+    offsets = list(accumulate((len(row) for row in rows), initial=0))
     encoder.inputs = _native.EncoderInputs(offsets, list(numbered_inputs(rows)))

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from llmsim.config.errors import InputError
 from llmsim.validation import Recording
 from llmsim.validation.compare.compare import compare
+from llmsim.validation.compare.table import markdown
 from llmsim.validation.logs.pairing import matching_rows
 from llmsim.validation.logs.recording import KvUse
-from llmsim.validation.compare.table import markdown
 
 
 def recording(n: int = 40, **changes: Any) -> Recording:

@@ -82,11 +82,11 @@ def _compared(log: Path, output: Path, skip_seconds: float, plots: Path | None) 
     from llmsim.export.json import json_text
     from llmsim.validation import read_recording
     from llmsim.validation.compare.compare import compare
+    from llmsim.validation.compare.table import markdown
     from llmsim.validation.fit.means import compare_means, means_json, read_means
     from llmsim.validation.logs.servers import RECORDED_KINDS
     from llmsim.validation.logs.simulated import SIMULATED_KINDS
     from llmsim.validation.report.means_table import means_markdown
-    from llmsim.validation.compare.table import markdown
 
     means = read_means(log)
     if means is not None:
