@@ -131,11 +131,6 @@ def draft_plan(
             for part, each in zip(parts, passes, strict=True)
         ]
         native.expand(*expanded)
-    note = (
-        f"speculative decoding: {speculation.tokens} drafts by {speculation.method} "
-        f"({head.model.name}); the end of a "
-        "step, and with it its tokens, comes when they have been proposed"
-    )
     return DraftPlan(
         native,
         passes,
@@ -144,8 +139,16 @@ def draft_plan(
         DraftShare(head.weight_bytes, kv_bytes_per_token(head.model, layout, request.dtypes)),
         head.model,
         layout,
-        (note, *costs.notes),
+        (_note(speculation, head.model), *costs.notes),
         tuple(name for name in costs.link_collectives if name not in prices.planned),
+    )
+
+
+def _note(speculation: Speculation, drafter: ModelConfig) -> str:
+    return (
+        f"speculative decoding: {speculation.tokens} drafts by {speculation.method} "
+        f"({drafter.name}); the end of a step, and with it its tokens, comes when they have been "
+        "proposed"
     )
 
 

@@ -91,6 +91,16 @@ def summary(results: Results, info: Mapping[str, Any]) -> dict[str, Any]:
         block["system_error"] = error
     elif without:
         block["without_system_error"] = without
+    block |= _where_used(results, info, objectives)
+    block["invariants"][summary_checks.NAME] = summary_checks.check_summary(block, results)
+    return block
+
+
+def _where_used(
+    results: Results, info: Mapping[str, Any], objectives: Objectives
+) -> dict[str, Any]:
+    """Parts of a summary that only some runs have."""
+    block: dict[str, Any] = {}
     if results.backend is not None:
         block["network_backend"] = _network_backend(results.backend)
     if reasons(results.workload):
@@ -106,7 +116,6 @@ def summary(results: Results, info: Mapping[str, Any]) -> dict[str, Any]:
         }
     if results.workload.slo_class is not None:
         block["classes"] = classes_block(results, objectives)
-    block["invariants"][summary_checks.NAME] = summary_checks.check_summary(block, results)
     return block
 
 

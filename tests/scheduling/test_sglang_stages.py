@@ -2,13 +2,12 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_nothing_lost import requests_strategy
 from tiny import Options, run, schedule
-from token_balance import token_balance
+from token_balance import assert_nothing_is_lost
 
 
 def options(stages: int, **fields: Any) -> Options:
@@ -75,11 +74,4 @@ def test_nothing_is_lost(
         extra={"sglang_mixed_chunk": int(mixed), "sglang_new_tokens": 8},
     )
     sim = run(requests, asked)  # type: ignore[arg-type]
-    rows, counters = sim.requests(), sim.counters()
-    done = rows["status"] == 3
-    answers = np.array([answer for _, _, answer in requests])
-    assert (rows["emitted_tokens"] == np.where(done, answers, 0)).all()
-    assert counters["pool_consistent"].all() and not counters["idle_with_work"].any()
-    assert counters["free_blocks"][0] == asked.blocks - 1
-    assert counters["peak_blocks_used"][0] <= asked.blocks - 1
-    assert token_balance(sim, [prompt for _, prompt, _ in requests]) == "ok"
+    assert_nothing_is_lost(sim, asked.blocks, requests)
