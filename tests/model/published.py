@@ -8,6 +8,7 @@ QWEN25 = "model card of Qwen2.5"
 LLAMA = "The Llama 3 Herd of Models, and safetensors metadata on huggingface.co"
 GPT_OSS = "gpt-oss model card, table 1"
 DEEPSEEK = "DeepSeek-V3 technical report, section 4.2"
+KIMI_LINEAR = "transformers 5.20, the model of the default config of kimi_linear"
 KV_TABLE = "Insights into DeepSeek-V3 (ISCA 2025, arXiv 2505.09343), table 1"
 
 PARAMETERS: dict[str, tuple[float, str]] = {
@@ -47,7 +48,7 @@ PARAMETERS: dict[str, tuple[float, str]] = {
     "google/gemma-4-26B-A4B-it": (25.2e9, "model card of Gemma 4"),
     "XiaomiMiMo/MiMo-V2-Flash": (309e9, "model card of MiMo-V2-Flash"),
     "stepfun-ai/Step-3.5-Flash": (196.81e9, "model card of Step 3.5 Flash"),
-    "moonshotai/Kimi-Linear-48B-A3B-Instruct": (49.1e9, HF),
+    "moonshotai/Kimi-Linear-48B-A3B-Instruct": (49_133_074_464, KIMI_LINEAR),
     "LiquidAI/LFM2-1.2B": (1_170_340_608, "model card of LFM2-1.2B"),
     "LiquidAI/LFM2-8B-A1B": (8.3e9, "LFM2 technical report"),
     "bigcode/starcoder2-7b": (7_173_923_840, HF),
