@@ -9,7 +9,9 @@ import gc
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 INTERRUPTED = 130
 OBJECTS_BETWEEN_COLLECTIONS = 200_000
@@ -55,8 +57,23 @@ def guarded(command: Callable[[], object], program: str = "llmsim") -> int:
     from llmsim.cli.streams import printable_streams
 
     _open_missing_streams()
-    with printable_streams():
+    with printable_streams(), warnings.catch_warnings():
+        _tell_warnings_once(program)
         return _guarded(command, program)
+
+
+def _tell_warnings_once(program: str) -> None:
+    """What the package warns of is one sentence on stderr, without a line of a source file."""
+    told: set[str] = set()
+
+    def tell(message: Warning | str, *_: object, **_rest: object) -> None:
+        if str(message) not in told:
+            told.add(str(message))
+            print(f"{program}: note: {message}", file=sys.stderr)
+
+    if not sys.warnoptions:
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = cast(Any, tell)
 
 
 def _guarded(command: Callable[[], object], program: str) -> int:
