@@ -20,6 +20,8 @@ PER_S = {
     "arrival_ps": 10**12,
 }
 """Columns that may hold the arrivals, and their units in a second."""
+ARRIVALS_BY_UNIT = {"ms": "arrival_ms", "us": "arrival_us", "ns": "arrival_time_ns"}
+"""Unit of a column with a usual name -> its name in `PER_S`; seconds else."""
 COLUMNS = {
     "input_tokens": "input_toks",
     "input_toks": "input_toks",
@@ -168,19 +170,14 @@ def _our_words(columns: tuple[str, ...]) -> Mapping[str, str]:
     from llmsim.workload.formats.csv_columns import ARRIVALS, INPUTS, OUTPUTS, known_column, unit_of
 
     found: dict[str, str] = {}
-    for names, ours, known in (
-        (INPUTS, "input_tokens", COLUMNS),
-        (OUTPUTS, "output_tokens", COLUMNS),
-        (ARRIVALS, "arrival_s", PER_S),
-    ):
-        target = COLUMNS.get(ours, ours)
-        given = [name for name in columns if name in known and known is PER_S]
-        given += [name for name in columns if COLUMNS.get(name) == target]
-        column = None if given else known_column(columns, names)
-        if column is None:
-            continue
-        in_unit = {"ms": "arrival_ms", "us": "arrival_us", "ns": "arrival_time_ns"}
-        found[column] = in_unit.get(unit_of(column) or "", ours) if known is PER_S else ours
+    for names, ours in ((INPUTS, "input_tokens"), (OUTPUTS, "output_tokens")):
+        is_given = any(COLUMNS.get(name) == COLUMNS[ours] for name in columns)
+        column = None if is_given else known_column(columns, names)
+        if column is not None:
+            found[column] = ours
+    column = None if any(name in PER_S for name in columns) else known_column(columns, ARRIVALS)
+    if column is not None:
+        found[column] = ARRIVALS_BY_UNIT.get(unit_of(column) or "s", "arrival_s")
     return found
 
 
@@ -214,7 +211,8 @@ def _line(name: str, number: int, row: Mapping[str, Any]) -> dict[str, Any]:
     """A request as a line of a trace; columns that no trace has are left out."""
     line: dict[str, Any] = {}
     words = _our_words(tuple(row))
-    row = {words.get(key, key): value for key, value in row.items()}
+    if words:
+        row = {words.get(key, key): value for key, value in row.items()}
     arrivals = [key for key in row if key in PER_S]
     if len(arrivals) != 1:
         known = ", ".join(PER_S)

@@ -212,14 +212,7 @@ def _head(
     given = None if speculation.model is None else load_model(located(speculation.model))
     if speculation.method == "draft_model":
         assert given is not None, "checked by the section"
-        if given.vocab_size != target.vocab_size:
-            raise InputError(
-                f"speculative_config.model: {given.name} has a vocabulary of {given.vocab_size}, "
-                f"{target.name} one of {target.vocab_size}; a draft model shares the model's"
-            )
-        layout = replace(layout, ep=layout.ep if given.num_experts else 1)
-        ops = operators(given, layout, dtypes)
-        return Head(given, ops, ops, weight_bytes(given, layout, dtypes))
+        return _draft_model(given, request, layout)
     if given is not None and given.hidden_size != target.hidden_size:
         raise InputError(
             f"speculative_config.model: {given.name} has a hidden size of {given.hidden_size}, "
@@ -231,16 +224,28 @@ def _head(
         model = replace(model, vocab_size=own_vocabulary)
     later = _with_wide_input(operators(model, layout, dtypes), model, speculation)
     fc = replace(_projection(model, layout, dtypes, FC_INPUTS[speculation.method]), part="prologue")
-    first = (
-        *(op for op in later if op.part == "prologue"),
-        fc,
-        *(op for op in later if op.part != "prologue"),
-    )
-    weights = sum(op.weight_bytes * op.repeat for op in first if op.part == "layer" or op is fc)
-    weights += sum(op.weight_bytes for op in first if op.part == "head" and own_vocabulary)
+    before = tuple(op for op in later if op.part == "prologue")
+    behind = tuple(op for op in later if op.part != "prologue")
+    first = (*before, fc, *behind)
+    weights = fc.weight_bytes * fc.repeat
+    weights += sum(op.weight_bytes * op.repeat for op in behind if op.part == "layer")
+    if own_vocabulary:
+        weights += sum(op.weight_bytes for op in behind if op.part == "head")
     # EAGLE-3 reads the states of the model's layers once; the others join embedding and state in
     # every pass.
     return Head(model, first, later if speculation.method == "eagle3" else first, weights)
+
+
+def _draft_model(given: ModelConfig, request: CostRequest, layout: Layout) -> Head:
+    target, dtypes = request.model, request.dtypes
+    if given.vocab_size != target.vocab_size:
+        raise InputError(
+            f"speculative_config.model: {given.name} has a vocabulary of {given.vocab_size}, "
+            f"{target.name} one of {target.vocab_size}; a draft model shares the model's"
+        )
+    layout = replace(layout, ep=layout.ep if given.num_experts else 1)
+    ops = operators(given, layout, dtypes)
+    return Head(given, ops, ops, weight_bytes(given, layout, dtypes))
 
 
 def one_layer(target: ModelConfig, speculation: Speculation) -> ModelConfig:

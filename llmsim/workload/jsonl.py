@@ -137,12 +137,7 @@ class _Reader:
         self._take_call(record, record.arrival_time_ns, record.model, line, number)
         if record.session_id is not UNSET or record.request_id is not UNSET:
             self._builder.name_last(record.session_id or None, record.request_id or None)
-        if record.priority is not UNSET:
-            self._builder.prioritise_last(record.priority)
-        if record.slo_class is not UNSET:
-            self._builder.classify_last(record.slo_class)
-        if record.adapter is not UNSET:
-            self._builder.adapt_last(record.adapter)
+        self._label(record, record)
         self._limit(record, record)
         self._speculate(record, record)
 
@@ -195,15 +190,7 @@ class _Reader:
             # The peer's traces may give a duration after the last call; nothing waits for it.
             tool_ns = call.tool_duration_ns if index + 1 < len(calls) else 0
             self._builder.name_last(session_id, call.request_id or None, tool_ns)
-            priority = record.priority if call.priority is UNSET else call.priority
-            if priority is not UNSET:
-                self._builder.prioritise_last(priority)
-            slo_class = record.slo_class if call.slo_class is UNSET else call.slo_class
-            if slo_class is not UNSET:
-                self._builder.classify_last(slo_class)
-            adapter = record.adapter if call.adapter is UNSET else call.adapter
-            if adapter is not UNSET:
-                self._builder.adapt_last(adapter)
+            self._label(call, record)
             self._limit(call, record)
             self._speculate(call, record)
             arrival_ns = -1
@@ -217,6 +204,18 @@ class _Reader:
         if call.new_toks is not UNSET:
             call.input_toks = said + call.new_toks
         return call.new_toks is not UNSET or call.extends is True
+
+    def _label(self, call: Line | Call, record: Line) -> None:
+        """Priority, class and adapter; a session's own hold for the calls that give none."""
+        priority = record.priority if call.priority is UNSET else call.priority
+        if priority is not UNSET:
+            self._builder.prioritise_last(priority)
+        slo_class = record.slo_class if call.slo_class is UNSET else call.slo_class
+        if slo_class is not UNSET:
+            self._builder.classify_last(slo_class)
+        adapter = record.adapter if call.adapter is UNSET else call.adapter
+        if adapter is not UNSET:
+            self._builder.adapt_last(adapter)
 
     def _limit(self, call: Line | Call, record: Line) -> None:
         """When the client gives up; a session's own value holds for the calls that give none."""

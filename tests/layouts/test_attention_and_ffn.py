@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from triggers import WHENS
 
 import llmsim
 
@@ -88,13 +89,6 @@ def test_each_time_that_it_serves_has_a_balance_of_its_own() -> None:
     assert all(0 < row["m2n"] < 1 for row in result.summary["afd"])
     # Members of a lock-step group agree on its end some steps after the last token of the run.
     assert all(0 < row["busy"] <= 1 for row in result.summary["layouts"][:-1])
-
-
-WHENS = st.one_of(
-    st.builds(lambda s: {"at_s": s}, st.floats(0, 0.8)),
-    st.builds(lambda x: {"active_share_below": x}, st.floats(0.05, 0.95)),
-    st.builds(lambda n: {"waiting_below": n}, st.integers(1, 20)),
-)
 
 
 @settings(max_examples=20, deadline=None)

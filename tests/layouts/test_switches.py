@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from triggers import WHENS
 
 import llmsim
 from llmsim.cli import main
@@ -163,13 +164,6 @@ def test_layouts_that_alternate_have_groups_of_their_own() -> None:
     assert [row["first_group"] for row in result.summary["layouts"]] == [0, 4, 5, 9]
     assert len(result.groups) == 10 and set(result.summary["invariants"].values()) == {"ok"}
     assert result.summary["cost"]["price_per_hour"] == pytest.approx(4 * 3.99)
-
-
-WHENS = st.one_of(
-    st.builds(lambda s: {"at_s": s}, st.floats(0, 0.8)),
-    st.builds(lambda x: {"active_share_below": x}, st.floats(0.05, 0.95)),
-    st.builds(lambda n: {"waiting_below": n}, st.integers(1, 20)),
-)
 
 
 @settings(max_examples=40, deadline=None)

@@ -47,6 +47,34 @@ def _placed(cluster: Cluster, groups: list[Group]) -> Iterable[Placed]:
 
 
 def _afd_group(cluster: Cluster, members: list[Placed], groups: list[Group]) -> list[Group]:
+    _check_group(cluster, members)
+    attention = _groups_of("attention", members)
+    ffn = _groups_of("ffn", members)
+    rows_apart = attention[0].engine.enable_sequence_parallelism
+    lanes, dispatch = (_common(cluster, members, key) for key in DEFAULTS)
+    role = AfdRole(
+        name=members[0][1].afd_group or "",
+        domain="attention",
+        lanes=lanes,
+        dispatch=dispatch,
+        attention=tuple(group.index for group in attention),
+        ffn=tuple(group.index for group in ffn),
+        row_copies=1 if rows_apart else attention[0].tp,
+    )
+    served = attention[0].model_name
+    prompts = any(one.pd_type == "prefill" and one.model_name == served for one in groups)
+    answers = "decode" if prompts else None
+    return [
+        *(replace(group, pd_type=answers, afd=role) for group in attention),
+        *(replace(group, afd=replace(role, domain="ffn")) for group in ffn),
+    ]
+
+
+def _groups_of(role: str, members: list[Placed]) -> list[Group]:
+    return [group for _, one, own in members if one.pd_type == role for group in own]
+
+
+def _check_group(cluster: Cluster, members: list[Placed]) -> None:
     for name, other in (AFD_ROLES, AFD_ROLES[::-1]):
         _require_counterpart(cluster, members, name, other)
         _require_alike(cluster, [one for one in members if one[1].pd_type == name])
@@ -54,22 +82,6 @@ def _afd_group(cluster: Cluster, members: list[Placed], groups: list[Group]) -> 
     _require_one_split_of_rows(cluster, members)
     for one in members:
         _refuse_what_does_not_run_yet(cluster, one)
-    lanes, dispatch = (_common(cluster, members, key) for key in DEFAULTS)
-    attention = [group for _, one, own in members if one.pd_type == "attention" for group in own]
-    ffn = [group for _, one, own in members if one.pd_type == "ffn" for group in own]
-    prompts = any(
-        group.pd_type == "prefill" and group.model_name == attention[0].model_name
-        for group in groups
-    )
-    role = AfdRole(
-        members[0][1].afd_group or "", "attention", lanes, dispatch,
-        tuple(group.index for group in attention), tuple(group.index for group in ffn),
-        1 if attention[0].engine.enable_sequence_parallelism else attention[0].tp,
-    )  # fmt: skip
-    return [
-        *(replace(group, pd_type="decode" if prompts else None, afd=role) for group in attention),
-        *(replace(group, afd=replace(role, domain="ffn")) for group in ffn),
-    ]
 
 
 def _require_counterpart(cluster: Cluster, members: list[Placed], role: str, other: str) -> None:

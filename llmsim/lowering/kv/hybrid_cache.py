@@ -25,22 +25,20 @@ def shares_blocks(group: Group, model: ModelConfig, *, tiers: bool) -> bool:
     sets windows and states aside.
     """
     engine = group.engine
-    caches = engine.enable_prefix_caching and not _caches_states(engine)
-    return (
-        (
-            model.layers_of("sliding") > 0
-            or (model.linear is not None and model.layers_of("full") > 0)
-        )
-        and "hybrid_kv_cache" not in KINDS[engine.scheduler].lacks
-        and model.caches_alike
-        and engine.speculation is None
-        and not engine.skip_prefill
-        and group.pd_type is None
-        and not tiers
-        and group.offloading == Offloading()
-        and group.pcp * engine.decode_context_parallel_size == 1
-        and not (model.linear is not None and caches)
+    keeps_states = model.linear is not None
+    mixed = model.layers_of("sliding") > 0 or (keeps_states and model.layers_of("full") > 0)
+    scheduled = "hybrid_kv_cache" not in KINDS[engine.scheduler].lacks
+    drafts = engine.speculation is not None
+    leaves_the_pool = (
+        group.pd_type is not None
+        or tiers
+        or engine.skip_prefill
+        or group.offloading != Offloading()
+        or group.pcp * engine.decode_context_parallel_size != 1
     )
+    aligned_states = keeps_states and engine.enable_prefix_caching and not _caches_states(engine)
+    refused = drafts or leaves_the_pool or aligned_states
+    return mixed and scheduled and model.caches_alike and not refused
 
 
 def _caches_states(engine: EngineArgs) -> bool:

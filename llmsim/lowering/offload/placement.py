@@ -118,38 +118,41 @@ class Where:
         """Which layers of the model the executions of a stage's operator belong to. NotYetError:
         nobody knows.
         """
-        layers, model = self.layers[stage], self.model
+        layers = self.layers[stage]
         if op.part != "layer" or op.repeat == len(layers):
             return range(layers.start, layers.start + op.repeat)
         if op.in_layers:
             return [layers.start + number for number in op.in_layers]
-        kinds = model.layer_kinds or ("full",) * model.num_layers
-        ffn = model.layers_with_ffn or (True,) * model.num_layers
-        if op.name.startswith("indexer"):
-            found = [at for at in layers if not model.indexer_layers or model.indexer_layers[at]]
-        elif isinstance(op, Attention):
-            found = [
-                at for at in layers if kinds[at] in (op.name.partition("_")[2] or "full", "both")
-            ]
-        elif op.name.startswith((*EXPERTS, *DENSE)):
-            found = [
-                at
-                for at in layers
-                if ffn[at] and model.moe_layers[at] == op.name.startswith(EXPERTS)
-            ]
-        elif op.name == "layernorm":  # each in front of a mixer, or each in front of an FFN
-            found = [at for at in layers if kinds[at] != "none"]
-            found = found if len(found) == op.repeat else [at for at in layers if ffn[at]]
-        elif op.name.startswith(PROJECTIONS):
-            found = [at for at in layers if kinds[at] not in ("linear", "none")]
-        else:
-            found = [at for at in layers if kinds[at] in ("linear", "both")]
+        found = self._layers_like(op, layers)
         if len(found) != op.repeat:
             raise NotYetError(
                 f"{op.name} is in {op.repeat} of {len(layers)} layers, which placement.blocks "
                 "cannot place"
             )
         return found
+
+    def _layers_like(self, op: Operator, layers: range) -> list[int]:
+        """Those of `layers` whose kind has the operator."""
+        model = self.model
+        kinds = model.layer_kinds or ("full",) * model.num_layers
+        with_ffn = model.layers_with_ffn or (True,) * model.num_layers
+        mixers = [at for at in layers if kinds[at] != "none"]
+        ffns = [at for at in layers if with_ffn[at]]
+        if op.name.startswith("indexer"):
+            own = model.indexer_layers or (True,) * model.num_layers
+            return [at for at in layers if own[at]]
+        if isinstance(op, Attention):
+            kind = op.name.partition("_")[2] or "full"
+            return [at for at in layers if kinds[at] in (kind, "both")]
+        if op.name.startswith(EXPERTS):
+            return [at for at in ffns if model.moe_layers[at]]
+        if op.name.startswith(DENSE):
+            return [at for at in ffns if not model.moe_layers[at]]
+        if op.name == "layernorm":  # each in front of a mixer, or each in front of an FFN
+            return mixers if len(mixers) == op.repeat else ffns
+        if op.name.startswith(PROJECTIONS):
+            return [at for at in mixers if kinds[at] != "linear"]
+        return [at for at in layers if kinds[at] in ("linear", "both")]
 
     def bytes_elsewhere(self, stage: int) -> dict[str, int]:
         """Bytes of one rank of a stage by memory, without the device."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from llmsim.config.errors import InputError, NotYetError
 from llmsim.model.dtypes import short_dtype
-from llmsim.model.families.family import AttentionLayers, Family
+from llmsim.model.families.family import AttentionLayers, Experts, Family
 from llmsim.model.families.family_rules import Rules
 from llmsim.model.families.fields import MAX_EXPERTS, Reader, shown
 from llmsim.model.operators.attention_variants import (
@@ -32,19 +32,24 @@ def named_kinds(rules: Rules, family: Family, layers: int) -> tuple[LayerKind, .
     if how is None:
         everywhere: LayerKind = "full"
         return (everywhere,) * layers
-    kinds = _listed_kinds(read, family, layers)
-    if not kinds:
-        every, first_full = rules.optional(how.every), rules.optional(how.first_full)
+    return tuple(_listed_kinds(read, family, layers) or _ruled_kinds(rules, how, layers))
+
+
+def _ruled_kinds(rules: Rules, how: AttentionLayers, layers: int) -> list[LayerKind]:
+    """The kinds of the layers where no list names them: those of flags, numbers or a period."""
+    read = rules.read
+    flags = read.fields.get(how.flags) if how.flags else None
+    if isinstance(flags, list) and len(flags) == layers:
+        kinds = [how.rest if flag else how.kind for flag in flags]
+    elif how.numbers:
+        numbers = [one - how.numbered_from for one in read.counts(how.numbers)]
+        kinds = [how.kind if i in numbers else how.rest for i in range(layers)]
+    else:
+        every = rules.optional(how.every)
         offset = every - 1 if how.offset is None else rules.optional(how.offset)
         kinds = [how.kind if every and i % every == offset else how.rest for i in range(layers)]
-        if how.numbers:
-            numbers = [one - how.numbered_from for one in rules.read.counts(how.numbers)]
-            kinds = [how.kind if i in numbers else how.rest for i in range(layers)]
-        flags = read.fields.get(how.flags) if how.flags else None
-        if isinstance(flags, list) and len(flags) == layers:
-            kinds = [how.rest if flag else how.kind for flag in flags]
-        kinds = ["full" if i < first_full else kind for i, kind in enumerate(kinds)]
-    return tuple(kinds)
+    first_full = rules.optional(how.first_full)
+    return ["full" if i < first_full else kind for i, kind in enumerate(kinds)]
 
 
 def layer_kinds(
@@ -241,67 +246,90 @@ def _typed_ffns(read: Reader, layers: int) -> tuple[bool, ...]:
     """Which layers have experts by `mlp_layer_types`, which transformers writes from version 5 on;
     empty where the config has no such list.
     """
-    listed = read.fields.get(FFN_TYPES)
-    if listed is None:
+    if not read.present(FFN_TYPES):
         return ()
-    known = isinstance(listed, list) and all(one in ("dense", "sparse") for one in listed)
-    if not known or len(listed) != layers:
+    listed = _for_each_layer(read, FFN_TYPES, layers)
+    other = next((one for one in listed if one not in ("dense", "sparse")), None)
+    if other is not None:
         raise InputError(
-            f'{read.source}: field "{FFN_TYPES}" must be a list with "dense" or "sparse" for each '
-            f"of {layers} layers"
+            f'{read.source}: field "{FFN_TYPES}" holds {shown(other)}; it must say "dense" or '
+            f'"sparse" for each of {layers} layers'
         )
     return tuple(one == "sparse" for one in listed)
 
 
+def _sparse_layers(rules: Rules, family: Family, how: Experts, layers: int) -> tuple[bool, ...]:
+    """Which layers have experts: a list in the config comes before the family's rules."""
+    read = rules.read
+    typed = _typed_ffns(read, layers)
+    if typed:
+        return typed
+    if how.entries:
+        return tuple(one in how.entries for one in entries(read, family, layers))
+    if how.flags and isinstance(read.fields.get(how.flags), list):
+        return tuple(bool(one) for one in _for_each_layer(read, how.flags, layers))
+    if how.listed and read.present(how.listed):
+        listed = set(read.numbers(how.listed))
+        return tuple(i in listed for i in range(layers))
+    first, step = rules.optional(how.first), rules.optional(how.step) or 1
+    phase = how.phase if how.offset is None else -rules.optional(how.offset)
+    dense = set(read.counts(how.dense)) if how.dense else set()
+    last = read.index(how.last, layers) if how.last and read.present(how.last) else layers - 1
+    in_turn = range(first, last + 1)
+    return tuple(i in in_turn and i not in dense and (i + phase) % step == 0 for i in range(layers))
+
+
+def _chosen_experts(rules: Rules, how: Experts, experts: int) -> dict[str, int]:
+    """How many experts a token chooses, and of how many groups."""
+    source = rules.read.source
+    topk = rules.count(how.topk)
+    if topk > experts:
+        raise InputError(
+            f'{source}: field "num_experts_per_tok" is {topk}, more than the {experts} experts'
+        )
+    groups, chosen = rules.optional(how.groups) or 1, rules.optional(how.topk_groups) or 1
+    unequal = experts % groups != 0
+    too_few = chosen > groups or topk > experts // groups * chosen
+    if unequal or too_few:
+        raise InputError(
+            f"{source}: a token's {topk} experts come from {chosen} of {groups} groups of "
+            f"{experts} experts; the groups must be equal, and those chosen must have as many "
+            "experts"
+        )
+    return {
+        "num_experts": experts,
+        "num_experts_per_tok": topk,
+        "expert_groups": groups,
+        "groups_per_token": chosen,
+    }
+
+
 def moe_fields(rules: Rules, family: Family, layers: int) -> dict[str, Any]:
     """The experts, and which layers have them."""
-    how, read = family.experts, rules.read
+    how = family.experts
     if how is None or rules.zero(how.experts):
         return {"moe_layers": (False,) * layers}
     experts = rules.count(how.experts, most=MAX_EXPERTS)
     if experts == 1 and how.one_is_dense:
         return {"moe_layers": (False,) * layers}
-    topk = rules.count(how.topk)
-    if topk > experts:
-        raise InputError(
-            f'{read.source}: field "num_experts_per_tok" is {topk}, more than the {experts} experts'
-        )
-    groups, chosen = rules.optional(how.groups) or 1, rules.optional(how.topk_groups) or 1
-    if experts % groups or chosen > groups or topk > experts // groups * chosen:
-        raise InputError(
-            f"{read.source}: a token's {topk} experts come from {chosen} of {groups} groups of "
-            f"{experts} experts; the"
-            " groups must be equal, and those chosen must have as many experts"
-        )
-    first, step = rules.optional(how.first), rules.optional(how.step) or 1
-    phase = how.phase if how.offset is None else -rules.optional(how.offset)
-    dense = set(read.counts(how.dense)) if how.dense else set()
-    last = read.index(how.last, layers) if how.last and read.present(how.last) else layers - 1
-    sparse = tuple(
-        first <= i <= last and i not in dense and (i + phase) % step == 0 for i in range(layers)
-    )
-    if how.listed and read.present(how.listed):
-        listed = set(read.numbers(how.listed))
-        sparse = tuple(i in listed for i in range(layers))
-    if how.flags and isinstance(read.fields.get(how.flags), list):
-        sparse = tuple(bool(one) for one in _for_each_layer(read, how.flags, layers))
-    if how.entries:
-        sparse = tuple(one in how.entries for one in entries(read, family, layers))
-    sparse = _typed_ffns(read, layers) or sparse
+    chosen = _chosen_experts(rules, how, experts)
+    moe_layers = _sparse_layers(rules, family, how, layers)
     shared = rules.optional(how.shared_width) if how.shared_width else 0
-    count = rules.optional(how.shared_count) if shared else 0
-    return {
-        "moe_layers": sparse,
-        "num_experts": experts if any(sparse) else 0,
-        "num_experts_per_tok": topk if any(sparse) else 0,
-        "expert_groups": groups if any(sparse) else 1,
-        "groups_per_token": chosen if any(sparse) else 1,
+    shared *= rules.optional(how.shared_count) if shared else 0
+    everywhere = {
+        "moe_layers": moe_layers,
         "moe_intermediate_size": rules.count(how.width),
-        "expert_latent_size": rules.optional(how.latent) if any(sparse) else 0,
-        "shared_expert_intermediate_size": shared * count if any(sparse) else 0,
-        "shared_expert_gate": how.shared_gate and shared * count > 0 and any(sparse),
         "router_bias": rules.flag(how.router_bias),
-        "router_scales": how.router_scales and any(sparse),
-        "dense_beside_experts": rules.flag(how.beside_dense) and any(sparse),
         "expert_bias": how.expert_bias,
+    }
+    if not any(moe_layers):
+        return everywhere
+    return {
+        **everywhere,
+        **chosen,
+        "expert_latent_size": rules.optional(how.latent),
+        "shared_expert_intermediate_size": shared,
+        "shared_expert_gate": how.shared_gate and shared > 0,
+        "router_scales": how.router_scales,
+        "dense_beside_experts": rules.flag(how.beside_dense),
     }

@@ -45,17 +45,18 @@ def layers_of_parts(model: "ModelConfig") -> Layers:
     everywhere = range(model.num_layers)
     kinds = model.layer_kinds or ("full",) * model.num_layers
     with_ffn = model.layers_with_ffn or (True,) * model.num_layers
-    experts = frozenset(i for i in everywhere if model.moe_layers[i])
-    beside = model.dense_beside_experts
     softmax = frozenset(i for i in everywhere if kinds[i] not in ("linear", "none"))
+    linear = frozenset(i for i in everywhere if kinds[i] in ("linear", "both"))
+    experts = frozenset(i for i in everywhere if model.moe_layers[i])
+    instead_of_dense = frozenset() if model.dense_beside_experts else experts
+    dense = frozenset(i for i in everywhere if with_ffn[i]) - instead_of_dense
+    has_shared = model.shared_expert_intermediate_size or model.expert_latent_size
     return {
         "attention": softmax,
         "attention_out": softmax,
-        "linear": frozenset(i for i in everywhere if kinds[i] in ("linear", "both")),
-        "mlp": frozenset(i for i in everywhere if with_ffn[i] and (beside or i not in experts)),
-        "shared": experts
-        if model.shared_expert_intermediate_size or model.expert_latent_size
-        else frozenset(),
+        "linear": linear,
+        "mlp": dense,
+        "shared": experts if has_shared else frozenset(),
         "experts": experts,
     }
 

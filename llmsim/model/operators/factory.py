@@ -137,6 +137,29 @@ class OperatorFactory:
             flops_per_token=flops,
         )
 
+    def inner_norm(
+        self,
+        name: str,
+        repeat: int,
+        width: int,
+        *,
+        weights: int,
+        block: Block = "attention",
+        kernels: int = 1,
+    ) -> Elementwise:
+        """A norm of `width` elements of each token inside a block, which are written back."""
+        return self.elementwise(
+            name,
+            repeat,
+            reads=width,
+            writes=width,
+            flops=4 * width,
+            weights=weights,
+            block=block,
+            reduces=True,
+            kernels=kernels,
+        )
+
     def post_norm(self, repeat: int) -> ResidualNorm:
         """A norm behind the output of attention or MLP."""
         hidden, size = self.model.hidden_size, self.wide_size

@@ -97,18 +97,8 @@ def _selection(make: OperatorFactory, linear: LinearAttention, repeat: int) -> l
             collective("selection_sum", "all_reduce", "tp", size, part="layer", repeat=repeat)
         )
     if linear.step_norm:
-        norm = make.elementwise(
-            "linear_step_norm",
-            repeat,
-            reads=width,
-            writes=width,
-            flops=4 * width,
-            weights=width,
-            block="state_space",
-            reduces=True,
-            kernels=3,
-        )
-        program.append(norm)
+        norm = partial(make.inner_norm, block="state_space", kernels=3)
+        program.append(norm("linear_step_norm", repeat, width, weights=width))
     return [*program, gemm("linear_step_proj", channels, linear.gate_rank)]
 
 

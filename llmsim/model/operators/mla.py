@@ -28,17 +28,7 @@ def latent_projections(make: OperatorFactory) -> list[Operator]:
     stream = partial(make.elementwise, block="attention")
     program: list[Operator] = [gemm(first, down, hidden, bias=bias)]
     normed = latent.q_rank + latent.kv_rank
-    program.append(
-        stream(
-            "latent_norm",
-            repeat,
-            reads=normed,
-            writes=normed,
-            flops=4 * normed,
-            weights=normed,
-            reduces=True,
-        )
-    )
+    program.append(make.inner_norm("latent_norm", repeat, normed, weights=normed))
     if latent.q_rank:
         program.append(gemm("q_b_proj", query, latent.q_rank))
     else:

@@ -68,43 +68,62 @@ def _projections(
     make: OperatorFactory, group: SoftmaxLayers, shape: AttentionShape, suffix: str
 ) -> list[Operator]:
     """Queries, keys and values of the softmax layers, their norms and rotation."""
-    model = make.model
-    if model.query_rank:
+    if make.model.query_rank:
         program = _factorised_queries(make)
     else:
         program = _plain_projections(make, group, shape, suffix)
-    stream = partial(make.elementwise, block="attention")
-    for numbers, heads in (
-        (group.with_keys, shape.heads + shape.kv_heads),
-        (group.without_keys, shape.heads),
-    ):
-        layers, around = len(numbers), list[Operator]()
-        rotated, name = heads * shape.key_dim, "" if heads > shape.heads else "query_"
-        weights = rotated if model.qk_norm_whole else shape.key_dim * (1 if name else 2)
-        if layers and model.qk_norm:
-            around.append(
-                stream(
-                    f"{name or 'qk_'}norm{suffix}",
-                    layers,
-                    reads=rotated,
-                    writes=rotated,
-                    flops=4 * rotated,
-                    weights=weights * (not model.qk_norm_weightless),
-                    reduces=True,
-                    kernels=1 if name else 2,
-                )
-            )
-        if layers and model.rotary:
-            around.append(
-                stream(
-                    f"{name}rotary_emb{suffix}",
-                    layers,
-                    reads=rotated + shape.key_dim,
-                    writes=rotated,
-                    flops=3 * rotated,
-                )
-            )
-        program += placed(around, numbers)
+    program += placed(_around(make, shape, len(group.with_keys), suffix), group.with_keys)
+    alone = _around_queries(make, shape, len(group.without_keys), suffix)
+    return program + placed(alone, group.without_keys)
+
+
+def _around(
+    make: OperatorFactory, shape: AttentionShape, repeat: int, suffix: str
+) -> list[Operator]:
+    """Norm and rotation of queries and keys."""
+    rotated = (shape.heads + shape.kv_heads) * shape.key_dim
+    names = (f"qk_norm{suffix}", f"rotary_emb{suffix}")
+    return _normed_and_rotated(make, names, repeat, rotated, shape.key_dim, sides=2)
+
+
+def _around_queries(
+    make: OperatorFactory, shape: AttentionShape, repeat: int, suffix: str
+) -> list[Operator]:
+    """Norm and rotation of queries alone."""
+    rotated = shape.heads * shape.key_dim
+    names = (f"query_norm{suffix}", f"query_rotary_emb{suffix}")
+    return _normed_and_rotated(make, names, repeat, rotated, shape.key_dim, sides=1)
+
+
+def _normed_and_rotated(
+    make: OperatorFactory,
+    names: tuple[str, str],
+    repeat: int,
+    width: int,
+    key_dim: int,
+    *,
+    sides: int,
+) -> list[Operator]:
+    """Norm and rotation, as far as the model has them; `sides`: queries, or queries and keys, each
+    with a norm of its own.
+    """
+    model = make.model
+    program: list[Operator] = []
+    if repeat and model.qk_norm:
+        weights = width if model.qk_norm_whole else sides * key_dim
+        if model.qk_norm_weightless:
+            weights = 0
+        program.append(make.inner_norm(names[0], repeat, width, weights=weights, kernels=sides))
+    if repeat and model.rotary:
+        rotation = make.elementwise(
+            names[1],
+            repeat,
+            reads=width + key_dim,
+            writes=width,
+            flops=3 * width,
+            block="attention",
+        )
+        program.append(rotation)
     return program
 
 
@@ -133,15 +152,7 @@ def _plain_projections(
 
 def _value_norm(make: OperatorFactory, shape: AttentionShape, repeat: int, suffix: str) -> Operator:
     values = shape.kv_heads * shape.value_dim
-    return make.elementwise(
-        f"value_norm{suffix}",
-        repeat,
-        reads=values,
-        writes=values,
-        flops=4 * values,
-        block="attention",
-        reduces=True,
-    )
+    return make.inner_norm(f"value_norm{suffix}", repeat, values, weights=0)
 
 
 def _factorised_queries(make: OperatorFactory) -> list[Operator]:
@@ -154,16 +165,7 @@ def _factorised_queries(make: OperatorFactory) -> list[Operator]:
     width = rank + 2 * model.num_key_value_heads * model.head_dim
     return [
         gemm("qkv_a_proj", width, model.hidden_size),
-        make.elementwise(
-            "query_norm",
-            repeat,
-            reads=rank,
-            writes=rank,
-            flops=4 * rank,
-            weights=rank,
-            block="attention",
-            reduces=True,
-        ),
+        make.inner_norm("query_norm", repeat, rank, weights=rank),
         gemm("q_b_proj", shape.heads * model.head_dim, rank),
     ]
 
