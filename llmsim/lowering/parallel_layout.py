@@ -68,7 +68,7 @@ def layout_of(group: Group, model: ModelConfig) -> Layout:
     engine = group.engine
     stages: tuple[int, ...] = ()
     if group.pp > 1:
-        stages = group.pp_layers or split_layers(model.num_layers, group.pp)
+        stages = group.pp_layers or split_layers(model.num_layers, group.pp, model.sublayers)
         if sum(stages) != model.num_layers:
             raise InputError(
                 f"pp_layers adds up to {sum(stages)} layers, but {model.name} has "

@@ -96,6 +96,10 @@ class ModelConfig:
     """LayerNorm instead of RMSNorm."""
     norm_bias: bool = False
     """Norms have a bias beside their weight."""
+    norm_weight: bool = True
+    """Norms of the hidden state have a weight for each element."""
+    embedding_norm: bool = False
+    """The embedding is normed in front of the first layer (BLOOM)."""
     lm_head_bias: bool = False
     weight_block: tuple[int, int] | None = None
     """Rows and columns that share one scale in block-quantised weights; None: scales are
@@ -162,10 +166,18 @@ class ModelConfig:
     mlp_gated: bool = True
     """gate_up and down; False: up and down."""
     router_bias: bool = False
+    zero_experts: int = 0
+    """Entries of the router beside the experts whose choice returns the token as it is (LongCat);
+    `num_experts_per_tok` are the experts that a token finds behind its choices on average.
+    """
     router_scales: bool = False
     """The router has a scale for each element that it reads and for each expert (Gemma 4)."""
     dense_beside_experts: bool = False
-    """Layers with experts have a dense MLP, too, and norms of their own around both (Gemma 4)."""
+    """Layers with experts have a dense MLP, too (Gemma 4, LongCat)."""
+    norms_around_experts: int = 0
+    """Norms of such layers behind the dense MLP, in front of the experts and behind them."""
+    sublayers: int = 1
+    """So many layers make one of the config's, which pipeline stages do not cut (LongCat)."""
     layer_inputs: LayerInputs | None = None
     expert_bias: bool = False
     shared_expert_gate: bool = False
@@ -175,6 +187,11 @@ class ModelConfig:
     """The file of llmsim/presets/families (or of the user) that described it."""
     notes: tuple[str, ...] = ()
     """What the loader assumed where the config.json was silent; one sentence each, for the user."""
+
+    @property
+    def norm_parameters(self) -> int:
+        """Weights and biases of one norm of the hidden state."""
+        return self.hidden_size * (self.norm_weight + self.norm_bias)
 
     @property
     def num_moe_layers(self) -> int:
@@ -204,6 +221,11 @@ class ModelConfig:
     def expert_hidden(self) -> int:
         """Width of what the experts read and write."""
         return self.expert_latent_size or self.hidden_size
+
+    @property
+    def router_rows(self) -> int:
+        """Scores that the router gives each token."""
+        return self.num_experts + self.zero_experts
 
     @property
     def ffn_layers(self) -> int:

@@ -77,6 +77,11 @@ FACTORISED = {
     "moe_layers_enum": [2, 3, 4, 5, 6],
 }
 LAYERS: dict[str, Any] = {
+    "dbrx": {
+        "attn_config": {"kv_n_heads": 2},
+        "ffn_config": {"ffn_hidden_size": 256, "moe_num_experts": 8, "moe_top_k": 2},
+    },
+    "longcat_flash": {"zero_expert_num": 4},
     "jamba": {"mamba_dt_rank": 16},
     "step3": FACTORISED,
     "step3_text": FACTORISED,

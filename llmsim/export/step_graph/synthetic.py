@@ -123,7 +123,7 @@ class IterationGraph:
 
     def layers_of(self, stage: int) -> range:
         """Layers of a stage; what does not come out even goes to the stages before the last."""
-        layers = split_layers(self._model.num_layers, self._parallel.pp)
+        layers = split_layers(self._model.num_layers, self._parallel.pp, self._model.sublayers)
         first = sum(layers[:stage])
         return range(first, first + layers[stage])
 

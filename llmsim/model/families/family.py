@@ -101,7 +101,11 @@ class Experts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     router_scales: bool = False
     """The router has a scale for each element that it reads and for each expert."""
     beside_dense: Rule = False
-    """Layers with experts have a dense MLP, too, with three norms around both."""
+    """Layers with experts have a dense MLP, too."""
+    beside_norms: int = 3
+    """Norms of such layers: behind the dense MLP, in front of the experts, and behind them."""
+    zero: Rule = 0
+    """Experts more that return a token as it is: the router scores them, nothing is computed."""
     expert_bias: bool = False
     first: Rule = 0
     """So many layers at the beginning are dense."""
@@ -250,6 +254,10 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """LayerNorm instead of RMSNorm."""
     norm_bias: Rule = True
     """Whether a LayerNorm has a bias."""
+    norm_weight: Rule = True
+    """Whether norms of the hidden state have a weight (those of OLMo 1 have none)."""
+    embedding_norm: bool = False
+    """The embedding is normed in front of the first layer."""
     norms_per_layer: Rule = 2
     """1: attention and MLP read the same norm; 4: also behind both."""
     parallel: Rule = False
@@ -271,6 +279,8 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     context_scaled: bool = False
     """max_position_embeddings already counts the RoPE scaling."""
     layer_inputs: Inputs | None = None
+    sublayers: int = 1
+    """Layers with attention and FFN that one layer of the config has."""
     layers: AttentionLayers | None = None
     experts: Experts | None = None
     latent: Latent | None = None

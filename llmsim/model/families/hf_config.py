@@ -196,6 +196,7 @@ def _model(read: Reader, family: Family, name: str, source: str, notes: list[str
     rules = Rules(read)
     compressed = latent(rules, family)
     layers = read.count("num_hidden_layers", default=listed_layers(read, family), most=MAX_LAYERS)
+    layers *= family.sublayers
     dtype = _dtype(read, notes)
     positions = _context_tokens(read, family)
     named = named_kinds(rules, family, layers)
@@ -220,6 +221,7 @@ def _model(read: Reader, family: Family, name: str, source: str, notes: list[str
         window=window,
         latent=compressed,
         layer_inputs=layer_inputs(rules, family, layers),
+        sublayers=family.sublayers,
         **sparse(rules, family, layers),
         layers_with_ffn=layers_with_ffn(family, kinds),
         linear=linear(rules, family) if {"linear", "both"} & {*kinds} else None,
@@ -260,6 +262,8 @@ def _details(rules: Rules, family: Family) -> dict[str, Any]:
         "mlp_gated": family.gated_mlp,
         "layer_norm": family.layer_norm,
         "norm_bias": family.layer_norm and rules.flag(family.norm_bias),
+        "norm_weight": rules.flag(family.norm_weight),
+        "embedding_norm": family.embedding_norm,
         "norms_per_layer": _norms(rules, family),
         "parallel": rules.flag(family.parallel),
         "one_sum": family.one_sum and rules.flag(family.parallel),

@@ -304,6 +304,17 @@ def _chosen_experts(rules: Rules, how: Experts, experts: int) -> dict[str, int]:
     }
 
 
+def _without_zero_experts(rules: Rules, how: Experts, chosen: dict[str, int]) -> dict[str, int]:
+    """The choice with those of experts that return the token as it is left out: as many as an even
+    load has.
+    """
+    zero, experts = rules.optional(how.zero), chosen["num_experts"]
+    if not zero:
+        return chosen
+    found = chosen["num_experts_per_tok"] * experts / (experts + zero)
+    return {**chosen, "num_experts_per_tok": max(1, round(found)), "zero_experts": zero}
+
+
 def moe_fields(rules: Rules, family: Family, layers: int) -> dict[str, Any]:
     """The experts, and which layers have them."""
     how = family.experts
@@ -312,10 +323,11 @@ def moe_fields(rules: Rules, family: Family, layers: int) -> dict[str, Any]:
     experts = rules.count(how.experts, most=MAX_EXPERTS)
     if experts == 1 and how.one_is_dense:
         return {"moe_layers": (False,) * layers}
-    chosen = _chosen_experts(rules, how, experts)
+    chosen = _without_zero_experts(rules, how, _chosen_experts(rules, how, experts))
     moe_layers = _sparse_layers(rules, family, how, layers)
     shared = rules.optional(how.shared_width) if how.shared_width else 0
     shared *= rules.optional(how.shared_count) if shared else 0
+    beside = rules.flag(how.beside_dense)
     everywhere = {
         "moe_layers": moe_layers,
         "moe_intermediate_size": rules.count(how.width),
@@ -331,5 +343,6 @@ def moe_fields(rules: Rules, family: Family, layers: int) -> dict[str, Any]:
         "shared_expert_intermediate_size": shared,
         "shared_expert_gate": how.shared_gate and shared > 0,
         "router_scales": how.router_scales,
-        "dense_beside_experts": rules.flag(how.beside_dense),
+        "dense_beside_experts": beside,
+        "norms_around_experts": how.beside_norms if beside else 0,
     }

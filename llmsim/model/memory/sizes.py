@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from llmsim.model.dtypes import dtype_bytes
 from llmsim.model.layout import Layout
 from llmsim.model.operator import Moe
-from llmsim.model.operators.attention_variants import EXPERT_NORMS, LinearAttention
+from llmsim.model.operators.attention_variants import LinearAttention
 from llmsim.model.operators.decoder import operators
 from llmsim.model.parallel.sharding import rank_shape
 from llmsim.model.parallel.transforms import stage_model
@@ -19,7 +19,7 @@ def parameter_count(model: ModelConfig) -> int:
     Of a multimodal model the text part; without multi-token prediction layers.
     """
     hidden = model.hidden_size
-    norm = hidden * (2 if model.norm_bias else 1)
+    norm = model.norm_parameters
     ways = 2 if model.mlp_gated else 1
     dense = sum(
         len(layers) * ((ways + 1) * hidden * width + (ways * width + hidden) * model.mlp_bias)
@@ -29,7 +29,7 @@ def parameter_count(model: ModelConfig) -> int:
     expert += (ways * model.moe_intermediate_size + model.expert_hidden) * model.expert_bias
     experts = model.num_experts * (hidden + model.router_bias + expert)
     experts += (hidden + model.num_experts) * model.router_scales
-    experts += EXPERT_NORMS * norm * model.dense_beside_experts
+    experts += norm * model.norms_around_experts + model.zero_experts * (hidden + model.router_bias)
     experts += 2 * hidden * model.expert_latent_size
     experts += (
         ways + 1
@@ -46,7 +46,12 @@ def parameter_count(model: ModelConfig) -> int:
     head = model.vocab_size * (
         model.lm_head_bias if model.tie_word_embeddings else hidden + model.lm_head_bias
     )
-    return (model.vocab_size + model.position_rows) * hidden + layers + norm + head
+    return (
+        (model.vocab_size + model.position_rows) * hidden
+        + layers
+        + norm * (1 + model.embedding_norm)
+        + head
+    )
 
 
 def _softmax_parameters(model: ModelConfig) -> int:

@@ -80,10 +80,6 @@ class AttentionShape:
         ]
 
 
-EXPERT_NORMS = 3
-"""Behind the dense MLP, in front of the experts beside it, and behind these (Gemma 4)."""
-
-
 @dataclass(frozen=True)
 class LayerInputs:
     """An embedding of each token for every layer (Gemma 3n and 4): a second table has `width`

@@ -31,7 +31,6 @@ from functools import partial
 
 from llmsim.model.layout import Layout
 from llmsim.model.operator import Block, Operator
-from llmsim.model.operators.attention_variants import EXPERT_NORMS
 from llmsim.model.operators.factory import OperatorFactory
 from llmsim.model.operators.layer_inputs import embeddings_of_layers, mixed_into_layers
 from llmsim.model.operators.linear_attention import linear_layer
@@ -57,6 +56,7 @@ def operators(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> tuple[Opera
     program = [
         make.embedding(),
         *make.all_reduce(1, prologue=True),
+        *make.embedding_norm(),
         *embeddings_of_layers(make),
         *_attention(make),
     ]
@@ -119,7 +119,7 @@ def _around_experts(make: OperatorFactory) -> list[Operator]:
     model, layers, hidden = make.model, make.model.num_moe_layers, make.model.hidden_size
     if not model.dense_beside_experts:
         return []
-    norms: list[Operator] = [make.post_norm(layers) for _ in range(EXPERT_NORMS)]
+    norms: list[Operator] = [make.post_norm(layers) for _ in range(model.norms_around_experts)]
     add = make.elementwise("branch_add", layers, reads=2 * hidden, writes=hidden, flops=hidden)
     return [*norms, add]
 
@@ -128,11 +128,11 @@ def _router(make: OperatorFactory) -> Operator:
     model = make.model
     return make.gemm(
         "moe_gate",
-        model.num_experts,
+        model.router_rows,
         model.hidden_size,
         part="wide",
         repeat=model.num_moe_layers,
-        bias=model.num_experts * model.router_bias
+        bias=model.router_rows * model.router_bias
         + (model.hidden_size + model.num_experts) * model.router_scales,
         block="router",
     )

@@ -62,7 +62,6 @@ class OperatorFactory:
     def norm(self, name: str, part: str, repeat: int) -> ResidualNorm:
         """RMSNorm or LayerNorm of the hidden state, with the residual added."""
         hidden, size = self.model.hidden_size, self.wide_size
-        bias = self.model.norm_bias
         return ResidualNorm(
             name=name,
             part="head" if part == "head" else "layer",
@@ -71,11 +70,28 @@ class OperatorFactory:
             feeds_projection=True,
             hidden=hidden,
             weight_dtype=self.wide_dtype,
-            weight_bytes=hidden * size * (2 if bias else 1),
+            weight_bytes=self.model.norm_parameters * size,
             read_bytes_per_token=2 * hidden * size,
             write_bytes_per_token=2 * hidden * size,
             flops_per_token=(8 if self.model.layer_norm else 5) * hidden,
         )
+
+    def embedding_norm(self) -> list[Operator]:
+        """The norm of the embedding in front of the first layer, where the model has one."""
+        if not self.model.embedding_norm:
+            return []
+        hidden, weights = self.model.hidden_size, self.model.norm_parameters
+        flops = (7 if self.model.layer_norm else 4) * hidden
+        norm = self.elementwise(
+            "embedding_norm",
+            1,
+            reads=hidden,
+            writes=hidden,
+            flops=flops,
+            weights=weights,
+            reduces=True,
+        )
+        return [replace(norm, part="prologue")]
 
     def gemm(
         self,

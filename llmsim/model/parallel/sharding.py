@@ -99,6 +99,13 @@ def layout_problem(model: ModelConfig, layout: Layout) -> str:
             "a stage has layers that use keys and values of an earlier layer in another stage",
         )
     )
+    rules.append(
+        (
+            all(layers % model.sublayers == 0 for layers in layout.stage_layers),
+            f"stages must have whole layers of {model.sublayers} attentions each, but they have "
+            f"{list(layout.stage_layers)}",
+        )
+    )
     if model.num_experts == 0:
         rules.append((ep == 1, "the model has no experts, so ep must be 1"))
     elif not attends:

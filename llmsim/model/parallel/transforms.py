@@ -22,14 +22,15 @@ STAGE_TENSORS = 2
 """Hidden states and residual, as vLLM's intermediate tensors."""
 
 
-def split_layers(num_layers: int, stages: int) -> tuple[int, ...]:
+def split_layers(num_layers: int, stages: int, together: int = 1) -> tuple[int, ...]:
     """Layers of each stage: equal, what is left over to the stages before the last (vLLM's
-    get_pp_indices).
+    get_pp_indices); so many layers `together` stay in one stage.
     """
-    layers = [num_layers // stages] * stages
-    for i in range(num_layers % stages):
+    whole = num_layers // together
+    layers = [whole // stages] * stages
+    for i in range(whole % stages):
         layers[-2 - i] += 1
-    return tuple(layers)
+    return tuple(each * together for each in layers)
 
 
 @lru_cache(maxsize=64)  # asked for each line of a stage's ledger
