@@ -614,6 +614,65 @@ class EncoderConfig:
     @inputs.setter
     def inputs(self, inputs: EncoderInputs | None) -> None: ...
 
+class HostCacheWrite(enum.Enum):
+    THROUGH = 0
+
+    THROUGH_SELECTIVE = 1
+
+    BACK = 2
+
+class HostCacheConfig:
+    """Pages of KV in host memory below a scheduler's prefix cache."""
+
+    def __init__(self) -> None: ...
+
+    @property
+    def pages(self) -> int:
+        """0: there are none."""
+
+    @pages.setter
+    def pages(self, arg: int, /) -> None: ...
+
+    @property
+    def write(self) -> HostCacheWrite: ...
+
+    @write.setter
+    def write(self, arg: HostCacheWrite, /) -> None: ...
+
+    @property
+    def load_back_tokens(self) -> int:
+        """Fewer tokens are computed again instead of loaded."""
+
+    @load_back_tokens.setter
+    def load_back_tokens(self, arg: int, /) -> None: ...
+
+    @property
+    def copy_latency_ps(self) -> int: ...
+
+    @copy_latency_ps.setter
+    def copy_latency_ps(self, arg: int, /) -> None: ...
+
+    @property
+    def write_ps_per_token(self) -> int: ...
+
+    @write_ps_per_token.setter
+    def write_ps_per_token(self, arg: int, /) -> None: ...
+
+    @property
+    def load_ps_per_token(self) -> int: ...
+
+    @load_ps_per_token.setter
+    def load_ps_per_token(self, arg: int, /) -> None: ...
+
+    @property
+    def layers(self) -> int:
+        """
+        Layers that are loaded one by one, while the step computes those before.
+        """
+
+    @layers.setter
+    def layers(self, arg: int, /) -> None: ...
+
 class Sessions:
     """
     The session of each request, and its round, from the successors of calls.
@@ -805,6 +864,12 @@ class SchedulerConfig:
 
     @encoder.setter
     def encoder(self, arg: EncoderConfig, /) -> None: ...
+
+    @property
+    def host_cache(self) -> HostCacheConfig: ...
+
+    @host_cache.setter
+    def host_cache(self, arg: HostCacheConfig, /) -> None: ...
 
     @property
     def kv(self) -> KvCacheConfig: ...

@@ -488,6 +488,12 @@ class GroupCounters(Table):
     verified_tokens: Int64 = column("tokens", "Tokens emitted by verifications.")
     encoded_inputs: Int64 = column("", "Images and other inputs that the encoder computed.")
     encoded_tokens: Int64 = column("tokens", "Tokens of the inputs that the encoder computed.")
+    host_cache_written_tokens: Int64 = column("tokens", "Tokens that HiCache copied to the host.")
+    host_cache_loaded_tokens: Int64 = column("tokens", "Tokens that HiCache loaded back.")
+    host_cache_dropped_tokens: Int64 = column(
+        "tokens", "Tokens that left the device without a copy in HiCache's host pool."
+    )
+    host_cache_evicted_tokens: Int64 = column("tokens", "Tokens that left HiCache's host pool.")
     encoder_cache_hits: Int64 = column("", "Inputs whose encoder output was still there.")
     rejected: Int64 = column("requests", "Requests that can never run in their group.")
 

@@ -38,6 +38,7 @@ from llmsim.lowering.drafter import (
     draft_plan,
     refuse_what_does_not_run_yet,
 )
+from llmsim.lowering.kv.host_cache import host_cache
 from llmsim.lowering.kv.hybrid_cache import shares_blocks, with_state_blocks
 from llmsim.lowering.kv.kv_transfer import ROLES
 from llmsim.lowering.kv.resharding import prefill_all_but_last_token
@@ -147,7 +148,7 @@ def lower_group(
         expanded=expanded_config(ops, program_costs, linked.as_messages, links) if exact else None,
         scheduler=None
         if computes_ffns(group)
-        else _scheduler(group, request, ledger, program, tiers=options.tiers),
+        else _scheduler(group, deployment, request, ledger, program, tiers=options.tiers),
         native=_native_group(group, model, model_index, offload, draft, per_token_ps),
         draft=draft,
         engine=engine,
@@ -192,6 +193,7 @@ def _complete(
 
 def _scheduler(
     group: Group,
+    deployment: Deployment,
     request: CostRequest,
     ledger: MemoryLedger,
     program: "_native.Program",
@@ -211,6 +213,14 @@ def _scheduler(
         in_flight=batches_in_flight(group),
         tables=ledger.tables,
         tiers=tiers,
+        host_cache=host_cache(
+            group,
+            deployment,
+            request.model,
+            ledger.num_blocks,
+            ledger.block_bytes,
+            tiers=tiers,
+        ),
     )
 
 

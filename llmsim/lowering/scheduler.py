@@ -45,6 +45,7 @@ def scheduler_config(
     in_flight: int = 1,
     tables: KvTables | None = None,
     tiers: bool = False,
+    host_cache: "_native.HostCacheConfig | None" = None,
 ) -> "_native.SchedulerConfig":
     """The native scheduler's configuration of a group.
 
@@ -53,6 +54,7 @@ def scheduler_config(
     `prefill_all_but_last_token` says that a decode group computes the last token of a prompt
     itself. `in_flight` counts the batches that may be in flight. `tables` describes layers of
     several kinds that share the blocks. `tiers` says that KV goes to memories below the device's.
+    `host_cache` is the scheduler's own pool there.
     """
     scheduler = _native.SchedulerConfig()
     scheduler.scheduler = VLLM if engine.scheduler == INSTALLED else engine.scheduler
@@ -84,6 +86,8 @@ def scheduler_config(
     scheduler.watermark_blocks = int(engine.watermark * num_blocks)
     scheduler.decode_only = engine.skip_prefill
     scheduler.queue = _queue(engine, max_model_len, program)
+    if host_cache is not None:
+        scheduler.host_cache = host_cache
     scheduler.kv = _kv_cache(engine, num_blocks, max_model_len, context_ranks)
     scheduler.kv.unsettled_tokens = max(0, ahead - 1)
     if profile.schedules_by("keys_look_ahead") and pd_type is None and scheduler.kv.drops_last_hit:

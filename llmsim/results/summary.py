@@ -114,9 +114,16 @@ def _where_used(
             name: _total(results, name)
             for name in ("encoded_inputs", "encoded_tokens", "encoder_cache_hits")
         }
+    host_cache = {name: _total(results, f"host_cache_{name}") for name in _HOST_CACHE}
+    if any(host_cache.values()):
+        block["host_cache"] = host_cache
     if results.workload.slo_class is not None:
         block["classes"] = classes_block(results, objectives)
     return block
+
+
+_HOST_CACHE = ("written_tokens", "loaded_tokens", "dropped_tokens", "evicted_tokens")
+"""What HiCache counts."""
 
 
 def _unlike(results: Results, info: Mapping[str, Any]) -> list[str]:

@@ -204,7 +204,12 @@ def test_the_schema_describes_every_field(location: Location) -> None:
             "util",
             "expert_cache",
         }
-        unitless |= {"acceptance_rate", "proposal_rate", "synthetic_acceptance_length"}
+        unitless |= {
+            "hicache_ratio",
+            "acceptance_rate",
+            "proposal_rate",
+            "synthetic_acceptance_length",
+        }
         assert "unit" in node or location[-1] in unitless
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from llmsim.cli import main
+from llmsim.config.engine.options import HICACHE_WRITE_POLICIES
 from llmsim.config.errors import InputError
 from llmsim.scheduling.conformance.sglang.compare import first_difference
 from llmsim.scheduling.conformance.sglang.ours import our_steps
@@ -40,8 +41,12 @@ def test_the_recordings_cover_what_the_scheduler_decides() -> None:
         "speculative_algorithm": {None, "EAGLE", "STANDALONE"},
         "speculative_eagle_topk": {1, 4},
         "pp_size": {1, 3, 4},
+        "enable_hierarchical_cache": {False, True},
     }.items():
         assert {case["config"][option] for case in cases} == values
+    hosted = [case["config"] for case in cases if case["config"]["enable_hierarchical_cache"]]
+    assert {config["hicache_write_policy"] for config in hosted} == set(HICACHE_WRITE_POLICIES)
+    assert {config["disable_overlap_schedule"] for config in hosted} == {False, True}
     retracting = [any(step["preempted"] for step in case["steps"]) for case in cases]
     assert sum(retracting) >= 2
     asked = [request for case in cases for request in case["requests"]]
@@ -68,6 +73,10 @@ def test_the_recordings_cover_what_the_scheduler_decides() -> None:
         ("pp_size", None),
         ("speculative_algorithm", None),
         ("speculative_num_draft_tokens", None),
+        ("enable_hierarchical_cache", None),
+        ("hicache_write_policy", None),
+        ("hicache_ratio", None),
+        ("hicache_copy_ps", None),
     ],
 )
 def test_another_configuration_gives_other_steps(option: str, value: int | None) -> None:
@@ -78,6 +87,9 @@ def test_another_configuration_gives_other_steps(option: str, value: int | None)
         "pp_size": (1, 2),
         "speculative_algorithm": ("STANDALONE", "EAGLE"),
         "speculative_num_draft_tokens": (20, 24),
+        "hicache_write_policy": ("write_through", "write_back"),
+        "hicache_ratio": (0.1, 1.0),
+        "hicache_copy_ps": (0, 100_000_000),
     }
     differing = 0
     for path in RECORDINGS.iterdir():

@@ -42,6 +42,10 @@ _SHOWN_IF_SET = (
     "max_num_encoder_input_tokens",
     "encoder_cache_size",
     "disable_chunked_mm_input",
+    "enable_hierarchical_cache",
+    "hicache_ratio",
+    "hicache_size",
+    "hicache_write_policy",
 )
 """Options of later versions, which runs that do not use them do not show."""
 
@@ -137,6 +141,16 @@ class EngineArgs:
     """Tokens of encoder outputs that are kept; None: max_num_batched_tokens."""
     disable_chunked_mm_input: bool
     """No step computes a part of an encoder input alone."""
+    enable_hierarchical_cache: bool
+    """SGLang's HiCache: KV stays in host memory when it leaves the device."""
+    hicache_ratio: float | None
+    """Tokens of the host pool for each of the device's; None: hicache_size, or what fits up to
+    2.
+    """
+    hicache_size: int
+    """GB of the host pool of each device; 0: by the ratio."""
+    hicache_write_policy: str | None
+    """A name of `HICACHE_WRITE_POLICIES`; None: the first."""
     max_num_queued_reqs: int | None
     max_num_queued_tokens: int | None
     pipeline_extra_batches: int

@@ -43,6 +43,8 @@ SGLANG_BY_PRIORITY = ("fcfs", "lof")
 """Those of them that SGLang orders by priorities first."""
 SGLANG_RETRACTIONS = ("length", "priority")
 """Values of SGLang's `retraction_policy`, in that order."""
+HICACHE_WRITE_POLICIES = ("write_through", "write_through_selective", "write_back")
+"""Values of SGLang's `hicache_write_policy`."""
 KV_CACHE_DTYPES = DTYPES | {"fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
 """Spellings of vLLM and torch -> the short name used everywhere else."""
 
@@ -412,6 +414,33 @@ class EngineOptions(Section):
         default=None,
         description="Sets the tokens that a step of the scheduler sglang verifies for each request "
         "where sglang_eagle_topk is above 1; else they are one more than the drafts.",
+    )
+    enable_hierarchical_cache: Annotated[bool | None, OnCommandLine(bool)] = Field(
+        default=None,
+        description="Keeps KV of the scheduler sglang in host memory, too (HiCache; "
+        "docs/explanation/kv_tiers.md).",
+    )
+    hicache_ratio: Annotated[
+        Annotated[float, Field(gt=0, le=1 << 10)] | None, OnCommandLine(float)
+    ] = Field(
+        default=None,
+        description="Sets the tokens of HiCache's host pool, as a multiple of the device's; 2 if "
+        "neither this nor hicache_size is given, or less where host memory is smaller.",
+    )
+    hicache_size: Annotated[Annotated[int, Field(ge=0, le=1 << 20)] | None, OnCommandLine(int)] = (
+        Field(
+            default=None,
+            description="Sets the GB of HiCache's host pool of each device, instead of "
+            "hicache_ratio.",
+        )
+    )
+    hicache_write_policy: Annotated[
+        Annotated[str, _one_of(HICACHE_WRITE_POLICIES)] | None, OnCommandLine(str)
+    ] = Field(
+        default=None,
+        description="Copies KV to HiCache's host pool when it is inserted (write_through, the "
+        "default), inserted or found for the second time (write_through_selective), or evicted "
+        "(write_back).",
     )
     prioritize_prefill: bool | None = Field(
         default=None, description="Fills steps with prompts alone while any prompt waits (vllm_v1)."

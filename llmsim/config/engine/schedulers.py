@@ -48,6 +48,10 @@ OWN_DEFAULTS: Mapping[str, Any] = {
     "max_num_encoder_input_tokens": None,
     "encoder_cache_size": None,
     "disable_chunked_mm_input": False,
+    "enable_hierarchical_cache": False,
+    "hicache_ratio": None,
+    "hicache_size": 0,
+    "hicache_write_policy": None,
     "max_num_queued_reqs": None,
     "max_num_queued_tokens": None,
     "cudagraph_mode": None,
@@ -122,6 +126,7 @@ def check_scheduler(values: Mapping[str, Any], positions: Mapping[str, Position]
     if "scheduling_policy" in positions:
         check_policy(values["scheduling_policy"])
     _check_priorities(values, positions, refuse)
+    _check_host_cache(values, positions, refuse)
     if name == INSTALLED:
         _check_installed(values, positions, refuse)
     elif name != VLLM:
@@ -205,6 +210,39 @@ def _check_priorities(
         )
     if values["scheduling_policy"] != "fcfs":
         raise refuse(asked, "contradicts scheduling_policy; remove one of them")
+
+
+_OF_HOST_CACHE = ("hicache_ratio", "hicache_size", "hicache_write_policy")
+
+
+def _check_host_cache(
+    values: Mapping[str, Any], positions: Mapping[str, Position], refuse: Refuse
+) -> None:
+    """HiCache is SGLang's, and extends its prefix cache."""
+    asked = "enable_hierarchical_cache"
+    if not values[asked]:
+        for option in _OF_HOST_CACHE:
+            if option in positions and values[option] not in _OFF:
+                raise refuse(
+                    option, f"has an effect only with {asked} true; remove it, or set that"
+                )
+        return
+    if values["scheduler"] != SGLANG:
+        raise refuse(
+            asked,
+            f"is an option of the scheduler {SGLANG}, not of {values['scheduler']}; remove it, or "
+            "give --prefix-storage CPU",
+        )
+    for option, contradicts, change in (
+        ("enable_prefix_caching", not values["enable_prefix_caching"], "set that true"),
+        ("skip_prefill", values["skip_prefill"], "set that false"),
+        ("scheduling_policy", values["scheduling_policy"] != "fcfs", "set that to fcfs"),
+        ("speculative_config", values["speculative_config"] is not None, "remove that"),
+    ):
+        if contradicts:
+            raise refuse(asked, f"does not go with this {option}; remove it, or {change}")
+    if values["hicache_ratio"] is not None and values["hicache_size"]:
+        raise refuse("hicache_size", "contradicts hicache_ratio; remove one of them")
 
 
 def _check_other(

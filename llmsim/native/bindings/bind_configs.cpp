@@ -200,6 +200,25 @@ void bind_encoder(nb::module_& m) {
           nb::for_setter(nb::arg("inputs").none()));
 }
 
+void bind_host_cache(nb::module_& m) {
+  nb::enum_<HostCacheWrite>(m, "HostCacheWrite")
+      .value("THROUGH", HostCacheWrite::kThrough)
+      .value("THROUGH_SELECTIVE", HostCacheWrite::kThroughSelective)
+      .value("BACK", HostCacheWrite::kBack);
+  nb::class_<HostCacheConfig>(m, "HostCacheConfig",
+                              "Pages of KV in host memory below a scheduler's prefix cache.")
+      .def(nb::init<>())
+      .def_rw("pages", &HostCacheConfig::pages, "0: there are none.")
+      .def_rw("write", &HostCacheConfig::write)
+      .def_rw("load_back_tokens", &HostCacheConfig::load_back_tokens,
+              "Fewer tokens are computed again instead of loaded.")
+      .def_rw("copy_latency_ps", &HostCacheConfig::copy_latency)
+      .def_rw("write_ps_per_token", &HostCacheConfig::write_ps_per_token)
+      .def_rw("load_ps_per_token", &HostCacheConfig::load_ps_per_token)
+      .def_rw("layers", &HostCacheConfig::layers,
+              "Layers that are loaded one by one, while the step computes those before.");
+}
+
 void bind_sessions(nb::module_& m) {
   nb::class_<Sessions>(m, "Sessions",
                        "The session of each request, and its round, from the successors of calls.")
@@ -266,6 +285,7 @@ void bind_scheduler_config(nb::module_& m) {
       .def_rw("disable_fast_path", &SchedulerConfig::disable_fast_path)
       .def_rw("speculation", &SchedulerConfig::speculation)
       .def_rw("encoder", &SchedulerConfig::encoder)
+      .def_rw("host_cache", &SchedulerConfig::host_cache)
       .def_rw("kv", &SchedulerConfig::kv)
       .def("with_policies", &with_policies, "policies"_a, "The same, but for these decisions.");
 }
@@ -302,6 +322,7 @@ void bind_configs(nb::module_& m) {
   bind_kv_configs(m);
   bind_speculation(m);
   bind_encoder(m);
+  bind_host_cache(m);
   bind_sessions(m);
   bind_scheduler_config(m);
   bind_known_schedulers(m);

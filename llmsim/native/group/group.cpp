@@ -26,6 +26,7 @@ Group::Group(GroupConfig config, std::unique_ptr<Scheduler> scheduler, GroupCost
       scheduler_(std::move(scheduler)),
       connector_(scheduler_->kv_connector()),
       rounds_(scheduler_->round_counting()),
+      copies_(scheduler_->host_copying()),
       costs_(std::move(costs)),
       sequences_(sequences),
       log_(log),
@@ -230,7 +231,7 @@ void Group::expect(Ps now) {
 
 // An idle group acts when its engine next sees a request.
 void Group::wake(Ps now) {
-  const Ps next = std::max(now, next_inbox());
+  const Ps next = std::max(now, std::min(next_inbox(), next_copy()));
   if (next < schedule_at_) post_schedule(next);
 }
 
@@ -301,7 +302,7 @@ void Group::fill_slots(Ps now) {
     if (!gate(now)) run_next(now);
   }
   if (idle() && !gated_ && !paused_ && scheduler_->has_requests() &&
-      scheduler_->gauges().bound == 0)
+      scheduler_->gauges().bound == 0 && next_copy() == kEndOfTime)
     ++idle_with_work_;
 }
 
@@ -326,17 +327,31 @@ std::int32_t Group::tokens_from() const {
 // Steps on shared links may still run without a known end.
 StepStart Group::start_of(Ps now) const {
   const std::int32_t before = tokens_from();
-  if (before == 0) return {now, now};
+  const Ps ready = std::max(now, copied(next_slot().batch));
+  if (before == 0) return {now, ready};
   const std::size_t place = num_in_flight_ - at(before);
-  if (place >= num_timed_) return {now, now, before};
-  return {now, std::max(now, slots_[(oldest_ + place) % slots_.size()].times.end)};
+  if (place >= num_timed_) return {now, ready, before};
+  return {now, std::max(ready, slots_[(oldest_ + place) % slots_.size()].times.end)};
+}
+
+// The earliest start with which the first layer and the last one have their KV in time.
+Ps Group::copied(const Batch& batch) const {
+  const HostLoad& load = batch.load;
+  if (load.layers == 0) return batch.not_before;
+  const Ps first = load.start + (load.end - load.start) / load.layers;
+  Program::Usage uncounted = costs_.program().new_usage();
+  const Ps step = costs_.program().evaluate(batch, uncounted).ps;
+  const Ps last = load.end - step / load.layers * (load.layers - 1);
+  return std::max({batch.not_before, first, last});
 }
 
 void Group::run_next(Ps now) {
   const Batch& batch = next_slot().batch;
   const StepStart start = start_of(now);
   if (executor_ != nullptr) announce(now);
+  Slot& slot = next_slot();
   launch(now);
+  if (copies_ != nullptr) slot.opened = slot.launched = std::max(now, copied(batch));
   if (executor_ == nullptr) return note_times(chain_.run(costs_, batch, start.at), now);
   const Batch* one = &batch;
   executor_->begin({&one, 1}, start, *this);
@@ -491,6 +506,7 @@ void Group::note_times(const StepTimes& times, Ps now) {
   slot.times = times;
   busy_ += times.end - std::max(times.start, last_end_);
   last_end_ = times.end;
+  if (copies_ != nullptr) copies_->device_runs_until(times.end);
   if (observer_ != nullptr) observer_->launched(*this, slot.batch, times, now);
   if (steps) steps->timed(slot.row, times);
 }

@@ -292,6 +292,11 @@ class Group final : public Entity, public StepSink {
   void on_schedule(Ps now);
   void fill_slots(Ps now);
   void wake(Ps now);
+  // When a copy ends for which requests wait that nothing else would move; kEndOfTime: none.
+  Ps next_copy() const {
+    if (copies_ == nullptr || scheduler_->gauges().waiting == 0) return kEndOfTime;
+    return std::min(kEndOfTime, copies_->next_copy());
+  }
   void post_schedule(Ps at) {
     schedule_at_ = at;
     post(at, Phase::kSchedule);
@@ -308,6 +313,7 @@ class Group final : public Entity, public StepSink {
   // How many batches before the next one that one is whose tokens it waits for; 0: none.
   std::int32_t tokens_from() const;
   StepStart start_of(Ps now) const;
+  Ps copied(const Batch& batch) const;
   bool has_place();
   void note_empty_call();
   void forget_oldest_call();
@@ -318,6 +324,7 @@ class Group final : public Entity, public StepSink {
   bool build_batch(Ps now);
   void report_reserved(Ps now);
   Slot& next_slot() { return slots_[(oldest_ + num_in_flight_) % slots_.size()]; }
+  const Slot& next_slot() const { return slots_[(oldest_ + num_in_flight_) % slots_.size()]; }
   void drop_aborted(Ps now);
   void hear_of_moved(Ps launched);
   void note_preempting_step();
@@ -328,6 +335,7 @@ class Group final : public Entity, public StepSink {
   std::unique_ptr<Scheduler> scheduler_;
   KvConnector* connector_;  // of the scheduler; null: it has none
   RoundCounting* rounds_;   // of the scheduler; null: it does not count rounds
+  HostCopying* copies_;     // of the scheduler; null: it copies nothing
   GroupCosts costs_;
   FoldedChain chain_;
   std::unique_ptr<StepExecutor> executor_;  // null: the chain, or the lock-step group's

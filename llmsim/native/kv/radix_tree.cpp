@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 namespace llmsim {
 
@@ -54,7 +55,7 @@ RadixTree::NodeId RadixTree::create() {
 }
 
 void RadixTree::use(NodeId node, double when) {
-  const bool listed = leaf(node);
+  const bool listed = device_leaf(node) || host_leaf(node);
   if (listed) leave(node);
   nodes_[at(node)].used = when;
   if (listed) enter(node);
@@ -75,7 +76,15 @@ RadixTree::NodeId RadixTree::split(NodeId id, std::int32_t length) {
   head.parent = rest.parent;
   head.branch = rest.branch;
   head.children = 1;
+  head.device_children = rest.on_device ? 1 : 0;
   head.locks = rest.locks;
+  head.on_device = rest.on_device;
+  head.on_host = rest.on_host;
+  head.host_locks = rest.host_locks;
+  head.hits = rest.hits;
+  head.pin_top = std::exchange(rest.pin_top, 0);
+  head.writing = rest.writing;
+  head.loading = rest.loading;
   rest.parent = above;
   rest.first += length;
   rest.length -= length;
@@ -83,6 +92,7 @@ RadixTree::NodeId RadixTree::split(NodeId id, std::int32_t length) {
   by_first_[key_at(rest, rest.first)] = id;
   rest.used = tick();
   enter(id);
+  note_duplicate(above);
   return above;
 }
 
@@ -90,27 +100,38 @@ RadixTree::Match RadixTree::match(RequestId request, std::int32_t pages) {
   if (pages <= 0) return {kRoot, 0};
   const PageKeys::Of keys = keys_.of(request);
   Match found{kRoot, 0};
-  while (found.pages < pages) {
-    const NodeId next = child(keys, found.pages);
+  std::int32_t reached = 0;
+  while (reached < pages) {
+    NodeId next = child(keys, reached);
     if (next == kRoot) break;
     const std::int32_t equal = common(nodes_[at(next)], keys, pages);
-    found.pages += equal;
-    if (equal < nodes_[at(next)].length) {
-      found.node = split(next, equal);
-      break;
+    const bool whole = equal == nodes_[at(next)].length;
+    if (!whole) next = split(next, equal);
+    reached += equal;
+    found.last = next;
+    if (nodes_[at(next)].on_device) {
+      found.node = next;
+      found.pages = reached;
     }
-    found.node = next;
+    if (!whole) break;
   }
+  found.host_pages = reached - found.pages;
   double when = tick();
-  for (NodeId node = found.node; node != kRoot; node = nodes_[at(node)].parent) {
+  for (NodeId node = found.last; node != kRoot; node = nodes_[at(node)].parent) {
     use(node, when);
     when -= kParentEarlier;
   }
   return found;
 }
 
+// Pages that another request has inserted, or found there.
+void RadixTree::note_hit(NodeId node) {
+  ++nodes_[at(node)].hits;
+  if (hits_ != nullptr) hits_->hit(node);
+}
+
 RadixTree::Match RadixTree::insert(RequestId request, std::int32_t pages, std::int32_t own,
-                                   std::int32_t& copies) {
+                                   std::int32_t& copies, std::int32_t inserted) {
   tick();  // the root
   copies = 0;
   const PageKeys::Of keys = keys_.of(request);
@@ -122,7 +143,13 @@ RadixTree::Match RadixTree::insert(RequestId request, std::int32_t pages, std::i
     const std::int32_t equal = common(nodes_[at(next)], keys, pages);
     if (equal < nodes_[at(next)].length) next = split(next, equal);
     const std::int32_t end = found.pages + equal;
-    copies += std::max(0, end - std::max(own, found.pages));
+    if (nodes_[at(next)].on_device) {
+      copies += std::max(0, end - std::max(own, found.pages));
+    } else {
+      return_to_device(next);
+      note_duplicate(next);
+    }
+    if (end > inserted) note_hit(next);
     found = {next, end};
   }
   if (found.pages == pages) return found;
@@ -141,9 +168,11 @@ RadixTree::Match RadixTree::insert(RequestId request, std::int32_t pages, std::i
   }
   by_first_[key_at(node, node.first)] = id;
   ++nodes_[at(found.node)].children;
+  ++nodes_[at(found.node)].device_children;
   evictable_ += node.length;
   held_ += node.length;
   enter(id);
+  if (pages > inserted) note_hit(id);
   return {id, found.pages};
 }
 
@@ -180,7 +209,7 @@ void RadixTree::lock(NodeId node) {
   for (; node != kRoot; node = nodes_[at(node)].parent) {
     leave(node);
     Node& n = nodes_[at(node)];
-    if (n.locks++ == 0) evictable_ -= n.length;
+    if (n.locks++ == 0 && n.on_device) evictable_ -= n.length;
   }
 }
 
@@ -188,40 +217,57 @@ void RadixTree::unlock(NodeId node) {
   for (; node != kRoot; node = nodes_[at(node)].parent) {
     Node& n = nodes_[at(node)];
     if (--n.locks > 0) continue;
-    evictable_ += n.length;
+    if (n.on_device) evictable_ += n.length;
     enter(node);
   }
 }
 
 std::int32_t RadixTree::evict() {
-  if (leaves_.empty()) return 0;
-  const NodeId id = leaves_.begin()->second;
-  leaves_.erase(leaves_.begin());
+  const NodeId id = device_victim();
+  if (id == kRoot) return 0;
+  const std::int32_t pages = nodes_[at(id)].length;
+  remove(id);
+  return pages;
+}
+
+void RadixTree::remove(NodeId id) {
+  leave(id);
+  forget_duplicate(id);
   Node& node = nodes_[at(id)];
   by_first_.erase(key_at(node, node.first));
   if (log_ != nullptr)
     for (const Key key : node.keys) log_->removed(key);
-  evictable_ -= node.length;
-  held_ -= node.length;
-  --nodes_[at(node.parent)].children;
+  Node& parent = nodes_[at(node.parent)];
+  if (node.on_device) {
+    evictable_ -= node.length;
+    held_ -= node.length;
+    --parent.device_children;
+  }
+  if (node.on_host) host_held_ -= node.length;
+  --parent.children;
   enter(node.parent);
   node.alive = false;
   unused_.push_back(id);
-  return node.length;
 }
 
 bool RadixTree::consistent() const {
-  std::int64_t evictable = 0, held = 0;
-  std::size_t leaves = 0;
+  std::int64_t evictable = 0, held = 0, host = 0;
+  std::size_t leaves = 0, host_leaves = 0;
   for (NodeId id = 1; id < std::ssize(nodes_); ++id) {
     const Node& node = nodes_[at(id)];
     if (!node.alive) continue;
-    held += node.length;
-    if (node.locks == 0) evictable += node.length;
-    if (node.parent != kRoot && node.locks > nodes_[at(node.parent)].locks) return false;
-    leaves += leaf(id);
+    const Node& parent = nodes_[at(node.parent)];
+    if (node.on_device) held += node.length;
+    if (node.on_host) host += node.length;
+    if (node.on_device && node.locks == 0) evictable += node.length;
+    if (node.parent != kRoot && node.locks > parent.locks) return false;
+    if (node.parent != kRoot && node.on_device && !parent.on_device) return false;
+    if (!node.on_device && !node.on_host) return false;
+    leaves += device_leaf(id);
+    host_leaves += host_leaf(id);
   }
-  return evictable == evictable_ && held == held_ && leaves == leaves_.size();
+  return evictable == evictable_ && held == held_ && host == host_held_ &&
+         leaves == leaves_.size() && host_leaves == host_leaves_.size();
 }
 
 }  // namespace llmsim

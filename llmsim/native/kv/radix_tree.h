@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <set>
 #include <span>
 #include <unordered_map>
@@ -17,15 +18,33 @@ namespace llmsim {
 
 // Holds pages of computed KV by their content. A node is a run of pages behind its parent's; a
 // locked node and those above it stay. Slots have no identity here: the owner of the tree counts
-// the free ones.
+// the free ones. A node's pages are on the device, in host memory, or in both (`HostPages`); those
+// above a node on the device are there, too.
 class RadixTree {
  public:
   using NodeId = std::int32_t;
   static constexpr NodeId kRoot = 0;
 
+  // The last node on the device and its pages; and the last node anywhere, with the pages between
+  // the two, which are in host memory alone.
   struct Match {
     NodeId node;
     std::int32_t pages;
+    NodeId last = kRoot;
+    std::int32_t host_pages = 0;
+  };
+  // Hears that another request has inserted a node's pages, or begun with them.
+  class Hits {
+   public:
+    virtual void hit(NodeId node) = 0;
+
+   protected:
+    ~Hits() = default;
+  };
+  // A pin of one node's pages in host memory, which follows the node when it is split.
+  struct HostPin {
+    NodeId node = kRoot;
+    std::int64_t top = 0;  // name of the pin's uppermost node; 0: nothing is pinned
   };
 
   explicit RadixTree(const PageKeys& keys) : keys_(keys) { nodes_.emplace_back(); }
@@ -35,18 +54,63 @@ class RadixTree {
   Match match(RequestId request, std::int32_t pages);
   // Takes over a request's first `pages` pages; the match is their last node, with how many of
   // them were there before. Pages from `own` on that were there before are the request's copies,
-  // for which nobody has a use: their number is returned in `copies`.
-  Match insert(RequestId request, std::int32_t pages, std::int32_t own, std::int32_t& copies);
+  // for which nobody has a use: their number is returned in `copies`. Pages that were in host
+  // memory alone become the request's. Its first `inserted` pages count as no hits.
+  Match insert(RequestId request, std::int32_t pages, std::int32_t own, std::int32_t& copies,
+               std::int32_t inserted = 0);
   void lock(NodeId node);
   void unlock(NodeId node);
   // Removes the least recently used leaf; returns its pages, 0 where every leaf is locked.
   std::int32_t evict();
 
+  // ---- Host memory (radix_tree_host.cpp).
+
+  void report_hits_to(Hits* hits) { hits_ = hits; }
+  // The least recently used leaf of those on the device, kRoot where every leaf is locked; and of
+  // those in host memory alone. The pages of a leaf on the device have none below them there.
+  NodeId device_victim() const { return leaves_.empty() ? kRoot : leaves_.begin()->second; }
+  NodeId host_victim() const { return host_leaves_.empty() ? kRoot : host_leaves_.begin()->second; }
+  std::int32_t pages_of(NodeId node) const { return nodes_[at(node)].length; }
+  NodeId parent_of(NodeId node) const { return nodes_[at(node)].parent; }
+  std::int32_t hits_of(NodeId node) const { return nodes_[at(node)].hits; }
+  bool on_device(NodeId node) const { return nodes_[at(node)].on_device; }
+  bool on_host(NodeId node) const { return nodes_[at(node)].on_host; }
+  bool is_device_leaf(NodeId node) const { return device_leaf(node); }
+  bool pinned(NodeId node) const {
+    return nodes_[at(node)].locks > 0 || nodes_[at(node)].host_locks > 0;
+  }
+  bool host_pinned(NodeId node) const { return nodes_[at(node)].host_locks > 0; }
+  // The copies under way of its pages to and from host memory, which its pieces inherit; kRoot:
+  // none.
+  NodeId writing(NodeId node) const { return nodes_[at(node)].writing; }
+  NodeId loading(NodeId node) const { return nodes_[at(node)].loading; }
+  void set_writing(NodeId node, NodeId copy) { nodes_[at(node)].writing = copy; }
+  void set_loading(NodeId node, NodeId copy) { nodes_[at(node)].loading = copy; }
+
+  // Its pages are in host memory, too; or no longer.
+  void add_host_copy(NodeId node);
+  void drop_host_copy(NodeId node);
+  // Its pages leave the device, or come back to it.
+  void leave_device(NodeId node);
+  void return_to_device(NodeId node);
+  // Removes a node without children. Its pages are nobody's any more.
+  void remove(NodeId node);
+  // Nodes below this one, the deepest last.
+  std::vector<NodeId> below(NodeId node) const;
+  HostPin pin_host(NodeId node, bool even_without_copy);
+  void unpin_host(const HostPin& pin, bool even_without_copy);
+  // Nodes with pages on both sides, the first to become so first; some may have ceased to be.
+  const std::map<std::int64_t, NodeId>& duplicates() const { return duplicates_; }
+  // Enters the node among them where it is one and no copy is under way; else takes it out.
+  void note_duplicate(NodeId node);
+  void forget_duplicate(NodeId node);
+  std::int64_t host_held() const { return host_held_; }
+
   // Walks the tree in depth, the branch with most of these nodes first, and equal branches by age;
   // a node comes behind all below it. Returns the places of `nodes` in that order.
   std::vector<std::size_t> depth_first(std::span<const NodeId> nodes) const;
 
-  // Pages of nodes that nobody has locked.
+  // Pages on the device of nodes that nobody has locked; and of all nodes.
   std::int64_t evictable() const { return evictable_; }
   std::int64_t held() const { return held_; }
   // Recounts it from the nodes.
@@ -59,10 +123,13 @@ class RadixTree {
     RequestId owner = 0;
     std::int32_t first = 0, length = 0;  // pages
     NodeId parent = kRoot;
-    std::int32_t children = 0, locks = 0;
+    std::int32_t children = 0, device_children = 0, locks = 0;
     double used = 0;
     std::int64_t branch = 0;  // when its branch was grown
-    bool alive = true;
+    bool alive = true, on_device = true, on_host = false;
+    std::int32_t host_locks = 0, hits = 0;
+    std::int64_t pin_top = 0, duplicate = 0;  // names; 0: none
+    NodeId writing = kRoot, loading = kRoot;
   };
 
   Key key_at(const Node& node, std::int32_t page) const;
@@ -72,25 +139,36 @@ class RadixTree {
   NodeId split(NodeId node, std::int32_t length);
   void use(NodeId node, double when);
   double tick() { return clock_++; }
-  bool leaf(NodeId node) const {
+  bool device_leaf(NodeId node) const {
     const Node& n = nodes_[at(node)];
-    return node != kRoot && n.locks == 0 && n.children == 0;
+    return node != kRoot && n.on_device && n.locks == 0 && n.device_children == 0;
+  }
+  bool host_leaf(NodeId node) const {
+    const Node& n = nodes_[at(node)];
+    return node != kRoot && !n.on_device && n.locks == 0 && n.host_locks == 0 && n.children == 0;
   }
   void enter(NodeId node) {
-    if (leaf(node)) leaves_.insert({nodes_[at(node)].used, node});
+    if (device_leaf(node)) leaves_.insert({nodes_[at(node)].used, node});
+    if (host_leaf(node)) host_leaves_.insert({nodes_[at(node)].used, node});
   }
-  void leave(NodeId node) { leaves_.erase({nodes_[at(node)].used, node}); }
+  void leave(NodeId node) {
+    const Node& n = nodes_[at(node)];
+    (n.on_device ? leaves_ : host_leaves_).erase({n.used, node});
+  }
+  void note_hit(NodeId node);
   static std::size_t at(NodeId node) { return static_cast<std::size_t>(node); }
 
   const PageKeys& keys_;
   std::vector<Node> nodes_;
   std::vector<NodeId> unused_;
-  std::unordered_map<Key, NodeId> by_first_;    // by the key of a node's first page
-  std::set<std::pair<double, NodeId>> leaves_;  // unlocked, by when they were used
-  std::int64_t evictable_ = 0, held_ = 0;
+  std::unordered_map<Key, NodeId> by_first_;                  // by the key of a node's first page
+  std::set<std::pair<double, NodeId>> leaves_, host_leaves_;  // unlocked, by when they were used
+  std::map<std::int64_t, NodeId> duplicates_;
+  std::int64_t evictable_ = 0, held_ = 0, host_held_ = 0;
   double clock_ = 1;
-  std::int64_t branches_ = 0;
+  std::int64_t branches_ = 0, pin_tops_ = 0, duplicates_noted_ = 0;
   KeyLog* log_ = nullptr;
+  Hits* hits_ = nullptr;
 };
 
 }  // namespace llmsim

@@ -95,11 +95,19 @@ struct Features {
   }
 };
 
+// KV that is copied to the devices layer by layer, beside the steps before; `layers` 0: none is.
+struct HostLoad {
+  Ps start = 0, end = 0;
+  std::int32_t layers = 0;
+};
+
 struct Batch {
   std::vector<Item> items;  // in vLLM's order: running first, then admitted
   Features features;
   std::vector<RequestId> preempted;  // victims of this step, in order
   std::int32_t drafts_after = 0;     // that each sequence gets at the end of this step
+  HostLoad load;                     // each layer waits for its part
+  Ps not_before = 0;                 // its scheduler waited for a copy until then
 
   bool empty() const { return items.empty(); }
   // A rank without work takes part with one token that belongs to nobody and is not sampled.
@@ -113,6 +121,8 @@ struct Batch {
     features = {};
     preempted.clear();
     drafts_after = 0;
+    load = {};
+    not_before = 0;
   }
 };
 

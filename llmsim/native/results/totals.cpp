@@ -128,7 +128,11 @@ constexpr Total<Totals> kGroupTotals[] = {
     {"peak_blocks_used",
      [](const Totals& t) -> std::int64_t { return t.counters.peak_blocks_used; }},
     {"total_blocks", [](const Totals& t) -> std::int64_t { return t.scheduler.pool().total; }},
-    {"free_blocks", [](const Totals& t) -> std::int64_t { return t.scheduler.pool().free; }},
+    {"free_blocks",
+     [](const Totals& t) -> std::int64_t {
+       const Gauges held = t.scheduler.gauges();
+       return std::int64_t{held.pool.free} + held.copied;
+     }},
     {"pool_consistent",
      [](const Totals& t) -> std::int64_t { return t.scheduler.pool_consistent(); }},
     {"running", [](const Totals& t) -> std::int64_t { return t.group.num_running(); }},
@@ -160,6 +164,14 @@ constexpr Total<Totals> kGroupTotals[] = {
      [](const Totals& t) -> std::int64_t { return t.counters.speculation.emitted; }},
     {"encoded_inputs", [](const Totals& t) -> std::int64_t { return t.counters.encoder.inputs; }},
     {"encoded_tokens", [](const Totals& t) -> std::int64_t { return t.counters.encoder.tokens; }},
+    {"host_cache_written_tokens",
+     [](const Totals& t) -> std::int64_t { return t.counters.host_cache.written; }},
+    {"host_cache_loaded_tokens",
+     [](const Totals& t) -> std::int64_t { return t.counters.host_cache.loaded; }},
+    {"host_cache_dropped_tokens",
+     [](const Totals& t) -> std::int64_t { return t.counters.host_cache.dropped; }},
+    {"host_cache_evicted_tokens",
+     [](const Totals& t) -> std::int64_t { return t.counters.host_cache.evicted; }},
     {"encoder_cache_hits", [](const Totals& t) -> std::int64_t { return t.counters.encoder.hits; }},
     {"rejected",
      [](const Totals& t) -> std::int64_t {

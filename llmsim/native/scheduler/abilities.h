@@ -46,6 +46,18 @@ class TieredKv {
   ~TieredKv() = default;
 };
 
+// Copies KV between its devices and host memory beside the steps.
+class HostCopying {
+ public:
+  // The step that was launched last ends then.
+  virtual void device_runs_until(Ps end) = 0;
+  // When the next copy under way ends; the largest Ps where there is none.
+  virtual Ps next_copy() const = 0;
+
+ protected:
+  ~HostCopying() = default;
+};
+
 // Has a prefix cache whose changes a router may follow.
 class PrefixEvents {
  public:

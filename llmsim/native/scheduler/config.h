@@ -12,6 +12,7 @@
 #include "kv/kv_cache.h"
 #include "request/sessions.h"
 #include "scheduler/encoder_cache.h"
+#include "scheduler/host_cache_config.h"
 #include "scheduler/policies.h"
 #include "scheduler/queue/waiting_queue.h"
 #include "scheduler/ranking.h"
@@ -70,6 +71,7 @@ struct SchedulerConfig {
   QueueConfig queue;
   SpeculationConfig speculation;
   EncoderConfig encoder;
+  HostCacheConfig host_cache;
   StepLimitsConfig limits;
   VersionRules rules;
   KvCacheConfig kv;

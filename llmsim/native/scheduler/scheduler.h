@@ -10,6 +10,7 @@
 #include "request/sequence_table.h"
 #include "scheduler/abilities.h"
 #include "scheduler/encoder_cache.h"
+#include "scheduler/host_cache_config.h"
 #include "scheduler/speculation.h"
 
 namespace llmsim {
@@ -28,6 +29,7 @@ struct SchedulerCounters {
   std::int32_t peak_blocks_used = 0;
   SpeculationCounters speculation;
   EncoderCounters encoder;
+  HostCacheCounters host_cache;
 };
 
 // Blocks of a group's KV cache. `total` counts the null block; `cached` are free but can still be
@@ -49,6 +51,8 @@ struct Gauges {
   std::int32_t waiting = 0;  // parked ones included
   std::int32_t parked = 0;   // hold blocks, and wait for their KV
   std::int32_t bound = 0;    // their blocks are filled or read by transfers; some of them have left
+  // Blocks, neither free nor cached, that only copies beside the steps hold, where nothing runs.
+  std::int32_t copied = 0;
   PoolState pool;
 };
 
@@ -92,6 +96,7 @@ class Scheduler {
   virtual KvConnector* kv_connector() { return nullptr; }
   virtual TieredKv* tiered_kv() { return nullptr; }
   virtual PrefixEvents* prefix_events() { return nullptr; }
+  virtual HostCopying* host_copying() { return nullptr; }
   virtual RoundCounting* round_counting() { return nullptr; }
 
   std::int32_t num_running() const { return gauges().running; }

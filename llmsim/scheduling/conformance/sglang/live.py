@@ -19,7 +19,7 @@ from llmsim.scheduling.conformance.cases import (
     by_arrival,
     prompt_tokens,
 )
-from llmsim.scheduling.conformance.sglang import drafts
+from llmsim.scheduling.conformance.sglang import drafts, host_copies
 from llmsim.scheduling.conformance.sglang.ours import acceptance
 from llmsim.scheduling.conformance.sglang.platform import write_model
 
@@ -70,7 +70,8 @@ def server_arguments(config: Case, model: str) -> list[str]:
     }
     if config.get("pp_size", 1) > 1:
         arguments["--pp-max-micro-batch-size"] = config["max_running_requests"] // config["pp_size"]
-    flags = ["--skip-tokenizer-init", "--disable-cuda-graph", "--skip-server-warmup"]
+    flags = host_copies.arguments(config)
+    flags += ["--skip-tokenizer-init", "--disable-cuda-graph", "--skip-server-warmup"]
     if config["enable_priority_scheduling"]:
         name = "priority_scheduling_preemption_threshold"
         arguments["--" + name.replace("_", "-")] = config[name]
@@ -90,6 +91,9 @@ def their_steps(case: Case) -> Iterator[Case]:
     schedule_policy.set = _InOrder  # of the victims of one request, whose order would be anyone's
     if case["config"].get("speculative_algorithm") is not None:
         drafts.use_stand_in()
+    copies = None
+    if case["config"].get("enable_hierarchical_cache", False):
+        copies = host_copies.use_stand_in(case["config"]["hicache_copy_ps"])
     with tempfile.TemporaryDirectory() as folder:
         model = write_model(Path(folder), case["config"]["context_length"])
         arguments = prepare_server_args(server_arguments(case["config"], model))
@@ -100,7 +104,7 @@ def their_steps(case: Case) -> Iterator[Case]:
         scheduler = module.Scheduler(arguments, ports)
     _check(scheduler, case["config"])
     loop = Loop if case["config"].get("pp_size", 1) == 1 else PipelineLoop
-    return loop(scheduler, case).steps()
+    return loop(scheduler, case, copies).steps()
 
 
 def _check(scheduler: Any, config: Case) -> None:
@@ -132,8 +136,13 @@ class Loop:
     step times.
     """
 
-    def __init__(self, scheduler: Any, case: Case) -> None:
+    def __init__(
+        self, scheduler: Any, case: Case, copies: host_copies.Copies | None = None
+    ) -> None:
         self._scheduler = scheduler
+        self._copies = copies
+        if copies is not None:
+            copies.clock = self
         self._requests = [case["requests"][i] for i in by_arrival(case)]
         self._index = {request["id"]: i for i, request in enumerate(self._requests)}
         config = case["config"]
@@ -144,7 +153,7 @@ class Loop:
         self._stages = config.get("pp_size", 1)
         self._items: list[tuple[str, int, int]] = []
         """Of the batch that was run last."""
-        self._now = self._busy = 0
+        self.now_ps = self.busy_ps = self.blocked_ps = 0
         self._arrived = 0
         self._sampled = [0] * len(self._requests)
         self._retracted: list[str] = []
@@ -179,10 +188,19 @@ class Loop:
                 self._complete()
             elif not batch and not self._retracted:
                 scheduler.on_idle()
-                if self._arrived < len(self._requests):
-                    self._now = max(self._now, _ps(self._requests[self._arrived]["arrival"]))
+                self._pass_time()
             assert idle < 50, f"{len(scheduler.waiting_queue)} requests wait, and nothing runs"
             scheduler.last_batch = batch
+
+    def _pass_time(self) -> None:
+        """Until the next request arrives, or a copy ends for which a request waits."""
+        times = []
+        if self._arrived < len(self._requests):
+            times.append(_ps(self._requests[self._arrived]["arrival"]))
+        if self._copies is not None and self._scheduler.waiting_queue:
+            times += [end for end in [self._copies.next_end_ps()] if end is not None]
+        if times:
+            self.now_ps = max(self.now_ps, min(times))
 
     def _ended(self) -> bool:
         scheduler = self._scheduler
@@ -200,7 +218,7 @@ class Loop:
         arrived = []
         while self._arrived < len(self._requests):
             request = self._requests[self._arrived]
-            if _ps(request["arrival"]) > self._now:
+            if _ps(request["arrival"]) > self.now_ps:
                 break
             arrived.append(
                 TokenizedGenerateReqInput(
@@ -230,7 +248,7 @@ class Loop:
         for index, request in enumerate(self._requests[: self._arrived]):
             if index in self._given_up or "cancel_after" not in request:
                 continue
-            if _ps(request["arrival"]) + _ps(request["cancel_after"]) <= self._now:
+            if _ps(request["arrival"]) + _ps(request["cancel_after"]) <= self.now_ps:
                 gone.append(index)
         gone += [index for index in self._satisfied if index not in self._given_up | set(gone)]
         self._satisfied.clear()
@@ -288,7 +306,7 @@ class Loop:
     def _launch(self, batch: Any) -> Iterator[Case]:
         scheduler = self._scheduler
         step: Case = {
-            "schedule_ps": self._now,
+            "schedule_ps": self.now_ps,
             "running": scheduler.max_running_requests
             - scheduler.req_to_token_pool.available_size(),
             "waiting": len(scheduler.waiting_queue),
@@ -300,9 +318,11 @@ class Loop:
         self._flights.append((batch.copy(), result, step))
         scheduler.result_queue.append((self._flights[-1][0], result))
         tokens = sum(number for _, number, _ in self._items)
-        start = max(self._now, self._busy)
-        self._busy = start + STEP_PS + TOKEN_PS * tokens + SEQUENCE_PS * len(self._items)
-        step |= {"end_ps": self._busy, "scheduled": self._items}
+        start = max(self.now_ps, self.busy_ps, self.blocked_ps)
+        if self._copies is not None and batch.hicache_consumer_index >= 0:
+            start = max(start, self._copies.loaded_ps)  # its prompts wait for that
+        self.busy_ps = start + STEP_PS + TOKEN_PS * tokens + SEQUENCE_PS * len(self._items)
+        step |= {"end_ps": self.busy_ps, "scheduled": self._items}
         if not batch.spec_algorithm.is_none():
             verifies = not batch.forward_mode.is_extend()
             step["drafts"] = {name: more - 1 for name, more, _ in self._items if verifies}
@@ -312,7 +332,7 @@ class Loop:
         """The oldest batch in flight ends; its step gets what is known then."""
         batch, result, step = self._flights.popleft()
         self._scheduler.result_queue.popleft()
-        self._now = max(self._now, step["end_ps"])
+        self.now_ps = max(self.now_ps, step["end_ps"])
         before = {request.rid for request in batch.reqs if not request.finished()}
         self._scheduler.process_batch_result(batch, result)
         ended = {request.rid for request in batch.reqs if self._has_ended(request)}
@@ -327,7 +347,7 @@ class Loop:
         """Whether a request ends with its answer, and a client that still waits for it."""
         asked = self._requests[self._index[request.rid]]
         patience = asked.get("cancel_after")
-        if patience is not None and _ps(asked["arrival"]) + _ps(patience) <= self._now:
+        if patience is not None and _ps(asked["arrival"]) + _ps(patience) <= self.now_ps:
             return False
         return request.finished() and type(request.finished_reason).__name__ != "FINISH_ABORT"
 
@@ -374,8 +394,7 @@ class PipelineLoop(Loop):
             idle = 0 if some_ran else idle + 1
             if not some_ran and not self._retracted:
                 scheduler.on_idle()
-                if self._arrived < len(self._requests):
-                    self._now = max(self._now, _ps(self._requests[self._arrived]["arrival"]))
+                self._pass_time()
             assert idle < 50, f"{len(scheduler.waiting_queue)} requests wait, and nothing runs"
 
     def _drained(self, batches: Sequence[Any]) -> bool:

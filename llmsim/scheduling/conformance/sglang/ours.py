@@ -4,11 +4,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from llmsim import _native
+from llmsim.config.engine.host_cache import HOST_WRITES, host_pages
 from llmsim.config.engine.options import SGLANG_POLICIES, SGLANG_RETRACTIONS
+from llmsim.core import PS_PER_US
 from llmsim.scheduling.conformance.cases import Case, run_case, speculation
 
 EAGLE = ("EAGLE", "EAGLE3")
 """Algorithms whose drafter reads the token behind each of its own."""
+COPY_PS = 200 * PS_PER_US
+"""A copy between the device and the host takes this, and `hicache_copy_ps` for each token."""
 
 
 def native_case(case: Case) -> Case:
@@ -61,6 +65,8 @@ def our_steps(case: Case) -> Iterator[Case]:
 
     def group(spec: Any, scheduler: Any, program: Any) -> Any:
         scheduler.scheduler = "sglang"
+        if config.get("enable_hierarchical_cache", False):
+            scheduler.host_cache = _host_cache(config)
         scheduler.stages = scheduler.micro_batches = config.get("pp_size", 1)
         scheduler.parameters = {
             "new_tokens": config["clip_max_new_tokens"],
@@ -78,3 +84,14 @@ def our_steps(case: Case) -> Iterator[Case]:
         return _native.GroupSpec(spec, scheduler, program, record_schedule=True)
 
     yield from run_case(native_case(case), group)
+
+
+def _host_cache(config: Case) -> "_native.HostCacheConfig":
+    """Pages of the host pool as SGLang counts them; all layers are loaded before the step."""
+    native = _native.HostCacheConfig()
+    host_tokens = int(config["max_total_tokens"] * config["hicache_ratio"])
+    native.pages = host_pages(host_tokens, config["page_size"])
+    native.write = HOST_WRITES[config["hicache_write_policy"]]
+    native.copy_latency_ps = COPY_PS
+    native.write_ps_per_token = native.load_ps_per_token = config["hicache_copy_ps"]
+    return native

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from llmsim.config.engine.options import SGLANG_BY_PRIORITY, SGLANG_POLICIES
+from llmsim.config.engine.options import HICACHE_WRITE_POLICIES, SGLANG_BY_PRIORITY, SGLANG_POLICIES
 from llmsim.scheduling.conformance.cases import Case
 from llmsim.scheduling.conformance.random_cases import give_up, random_requests
 
@@ -21,8 +21,11 @@ def random_case(seed: int, requests: int) -> Case:
     ahead = _drafts(later, case)
     if ahead == 0 and later.random() < 0.3:
         config |= {"pp_size": int(later.choice([2, 2, 3, 4])), "disable_overlap_schedule": True}
+    _host_cache(np.random.default_rng([seed, 31]), config)
     by_priority = config["enable_priority_scheduling"]
     case["requests"] = random_requests(rng, requests, longest - 8 - ahead, by_priority=by_priority)
+    if config.get("enable_hierarchical_cache", False):
+        _ask_again(np.random.default_rng([seed, 37]), case["requests"], longest - 8)
     if by_priority and rng.random() < 0.6:  # else who is important waits with its like
         sign = -1 if config["schedule_low_priority_values_first"] else 1
         for i, request in enumerate(case["requests"]):
@@ -70,6 +73,30 @@ def _drafts(rng: np.random.Generator, case: Case) -> int:
     }
     case["acceptance"] = [int(share * (1 << 53)) for share in rng.random(steps)]
     return 2 * max(steps * branches, tokens)
+
+
+def _host_cache(rng: np.random.Generator, config: Case) -> None:
+    """Adds a hierarchical cache to half of the cases that can have one."""
+    if rng.random() < 1 / 2 or config["disable_radix_cache"] or "pp_size" in config:
+        return
+    if "speculative_algorithm" in config:
+        return
+    config |= {
+        "enable_hierarchical_cache": True,
+        "hicache_ratio": float(rng.choice([0.3, 1, 2, 8])),
+        "hicache_write_policy": str(rng.choice(HICACHE_WRITE_POLICIES)),
+        "hicache_copy_ps": int(rng.choice([100_000, 2_000_000, 50_000_000])),
+    }
+
+
+def _ask_again(rng: np.random.Generator, requests: list[Case], longest: int) -> None:
+    """Half of the requests have the prompt of an earlier one, which may have left the device."""
+    for i in range(1, len(requests)):
+        if rng.random() < 1 / 2:
+            request = requests[i]
+            request["segments"] = requests[int(rng.integers(i))]["segments"]
+            room = longest - sum(length for _, length in request["segments"])
+            request["output_len"] = min(request["output_len"], room)
 
 
 def _options(rng: np.random.Generator) -> dict[str, Any]:

@@ -8,14 +8,26 @@ void SglangMemory::checkpoint(RequestId request, SglangHeld& held, std::int32_t 
   const auto page = static_cast<std::int32_t>(page_);
   const std::int32_t pages = keys_.whole_pages(up_to);
   std::int32_t copies = 0, none = 0;
-  const RadixTree::Match end = tree_.insert(request, pages, held.kept / page, copies);
+  const RadixTree::Match end =
+      tree_.insert(request, pages, held.kept / page, copies, held.inserted / page);
   free_ += copies;
+  held.inserted = std::max(held.inserted, pages * page);
   const std::int32_t prompt = keys_.whole_pages(sequences_[request].prompt_tokens);
-  if (prompt > 0 && prompt < pages) tree_.insert(request, prompt, prompt, none);
+  if (prompt > 0 && prompt < pages) tree_.insert(request, prompt, prompt, none, prompt);
   tree_.unlock(held.locked);
   tree_.lock(end.node);
   held.locked = end.node;
   held.kept = pages * page;
+}
+
+bool SglangMemory::load_back(SglangHeld& held) {
+  tree_.lock(held.last);
+  const RadixTree::HostPin pin = host_->pin(held.last);
+  const std::int32_t pages = host_->load_back(held.last);
+  free_ -= pages;
+  tree_.unlock(held.last);
+  host_->unpin(pin);
+  return pages > 0;
 }
 
 void SglangMemory::release(SglangHeld& held) {
@@ -23,7 +35,7 @@ void SglangMemory::release(SglangHeld& held) {
   tree_.unlock(held.locked);
   held.locked = RadixTree::kRoot;
   held.row = false;
-  held.slots = held.kept = held.prefix = held.end = 0;
+  held.slots = held.kept = held.prefix = held.end = held.inserted = 0;
   held.committed = held.ahead = held.verifying = 0;
   ++rows_;
 }

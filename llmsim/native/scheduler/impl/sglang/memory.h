@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 
 #include "kv/radix_tree.h"
 #include "request/sequence_table.h"
+#include "scheduler/impl/sglang/host_cache.h"
 
 namespace llmsim {
 
@@ -17,16 +19,20 @@ struct SglangHeld {
   std::int32_t slots = 0;   // taken, those of its prefix in the tree included
   // With drafts: tokens whose KV is known to be right, and what steps in flight add to its answer.
   std::int32_t committed = 0, ahead = 0, verifying = 0;
-  std::int32_t kept = 0;    // leading ones that belong to the tree
-  std::int32_t limit = 0;   // of its answer
-  std::int32_t flight = 0;  // the last batch that it was in
-  std::int32_t filled = 0;  // its tokens when it was last tried
-  std::int64_t entry = 0;   // its place among all who ever joined the queue
+  std::int32_t kept = 0;      // leading ones that belong to the tree
+  std::int32_t inserted = 0;  // leading ones that it has put there itself, or found there again
+  std::int32_t limit = 0;     // of its answer
+  std::int32_t flight = 0;    // the last batch that it was in
+  std::int32_t filled = 0;    // its tokens when it was last tried
+  std::int64_t entry = 0;     // its place among all who ever joined the queue
   // Of a request whose client gave up: tokens that are not counted as computed again, and whether
   // its next output ends it.
   std::int64_t settled = 0;
   bool leaving = false;
   RadixTree::NodeId found = RadixTree::kRoot, locked = RadixTree::kRoot;
+  // The last node of its prefix anywhere, and tokens behind `found` that only the host holds.
+  RadixTree::NodeId last = RadixTree::kRoot;
+  std::int32_t on_host = 0;
   bool row = false;
 };
 
@@ -34,7 +40,8 @@ struct SglangHeld {
 class SglangMemory {
  public:
   SglangMemory(std::int32_t pages, std::int32_t page_size, std::int32_t rows, bool caching,
-               const SequenceTable& sequences, std::int32_t lookahead)
+               const SequenceTable& sequences, std::int32_t lookahead, const HostCacheConfig& host,
+               HostCacheCounters& counters)
       : page_(page_size),
         pages_(pages),
         free_(pages),
@@ -42,7 +49,13 @@ class SglangMemory {
         caching_(caching),
         sequences_(sequences),
         keys_(page_size, sequences, lookahead),
-        tree_(keys_) {}
+        tree_(keys_) {
+    if (!host.on()) return;
+    const auto make_room = [this](std::int32_t pages) { return this->make_room(pages * page_); };
+    host_ = std::make_unique<SglangHostCache>(host, page_size, tree_, make_room, counters);
+  }
+  SglangMemory(const SglangMemory&) = delete;  // the host cache refers to the tree
+  SglangMemory& operator=(const SglangMemory&) = delete;
 
   std::int64_t page_size() const { return page_; }
   std::int64_t capacity() const { return pages_ * page_; }
@@ -54,19 +67,27 @@ class SglangMemory {
   RadixTree& tree() { return tree_; }
   const RadixTree& tree() const { return tree_; }
   bool caching() const { return caching_; }
+  SglangHostCache* host() { return host_.get(); }  // null: there is none
 
-  // Cached leading tokens of a request, of the first `tokens`; its node is in `held.found`.
+  // Cached leading tokens of a request on the device, of the first `tokens`; its node is in
+  // `held.found`.
   std::int32_t match(RequestId request, std::int32_t tokens, SglangHeld& held) {
-    held.found = RadixTree::kRoot;
+    held.found = held.last = RadixTree::kRoot;
+    held.on_host = 0;
     if (!caching_) return 0;
     const RadixTree::Match match = tree_.match(request, keys_.whole_pages(tokens));
     held.found = match.node;
+    held.last = match.last;
+    held.on_host = match.host_pages * static_cast<std::int32_t>(page_);
     return match.pages * static_cast<std::int32_t>(page_);
   }
-  // Leaves of the tree are removed until so many tokens are free, or none can be.
+  // Brings what only the host holds of a request's prefix to the device; false where it is too
+  // little, or finds no room.
+  bool load_back(SglangHeld& held);
+  // Leaves of the tree leave the device until so many tokens are free, or none can.
   bool make_room(std::int64_t tokens) {
     while (available() < tokens) {
-      const std::int32_t pages = tree_.evict();
+      const std::int32_t pages = host_ ? host_->evict() : tree_.evict();
       if (pages == 0) return false;
       free_ += pages;
     }
@@ -88,7 +109,8 @@ class SglangMemory {
   // The request gives everything back that is its own.
   void release(SglangHeld& held);
   bool consistent(std::int64_t own_pages) const {
-    return tree_.consistent() && free_ + tree_.held() + own_pages == pages_;
+    return tree_.consistent() && free_ + tree_.held() + own_pages == pages_ &&
+           (!host_ || host_->consistent());
   }
 
  private:
@@ -97,6 +119,7 @@ class SglangMemory {
   const SequenceTable& sequences_;
   PageKeys keys_;
   RadixTree tree_;
+  std::unique_ptr<SglangHostCache> host_;
 };
 
 }  // namespace llmsim

@@ -128,34 +128,53 @@ std::vector<RequestId> Sglang::victims_for(RequestId request, double tokens) con
   return victims;
 }
 
+Sglang::Admission Sglang::select(RequestId request, std::int32_t cached, std::int64_t needed,
+                                 const PromptBudget& budget) const {
+  if (static_cast<double>(needed) >= budget.left()) return {};
+  const std::int64_t page = memory_.page_size(), left = known(request) - cached;
+  const std::int64_t paged = memory_.ceil(left);
+  std::int64_t tokens = left;
+  bool cut = false;
+  if (!budget.chunked()) {
+    if (!chosen_.empty() && paged >= budget.input()) tokens = 0;
+  } else if (paged > budget.chunk()) {
+    cut = true;
+    tokens = (cached + budget.chunk() / page * page) / page * page - cached;
+  }
+  return {static_cast<std::int32_t>(std::max<std::int64_t>(0, tokens)), cut,
+          PromptBudget::State::kFull};
+}
+
+// What the host holds of its prefix takes memory, too, but is loaded instead of computed; where
+// that cannot be, it is computed.
 PromptBudget::State Sglang::admit(RequestId request, PromptBudget& budget) {
   SglangHeld& held = held_[at(request)];
   held.prefix = held.kept = memory_.match(request, known(request) - 1, held);
   held.filled = known(request);
   if (config_.output_length_known && !memory_.caching()) return admit_unshared(request, budget);
-  const std::int64_t page = memory_.page_size(), left = known(request) - held.prefix;
-  memory_.tree().lock(held.found);
-  const bool fits = static_cast<double>(left + answer_left(request) + page) < budget.left();
-  PromptBudget::State refused = PromptBudget::State::kNoMemory;
-  std::int64_t tokens = left;
-  bool cut = false;
-  if (fits) {
-    const std::int64_t paged = memory_.ceil(left);
-    if (!budget.chunked()) {
-      if (!chosen_.empty() && paged >= budget.input()) tokens = 0;
-    } else if (paged > budget.chunk()) {
-      cut = true;
-      tokens = (held.prefix + budget.chunk() / page * page) / page * page - held.prefix;
+  const std::int64_t needed =
+      known(request) - held.prefix + answer_left(request) + memory_.page_size();
+  const RadixTree::NodeId found = held.found;
+  memory_.tree().lock(found);
+  Admission admission = select(request, held.prefix + held.on_host, needed, budget);
+  RadixTree::NodeId locked = found;
+  if (admission.tokens > 0 && held.on_host > 0) {
+    if (memory_.load_back(held)) {
+      held.prefix = held.kept = held.prefix + held.on_host;
+      locked = held.last;
+    } else {
+      admission = select(request, held.prefix, needed, budget);
     }
-    refused = PromptBudget::State::kFull;
   }
-  if (!fits || tokens <= 0) {
-    memory_.tree().unlock(held.found);
-    return refused;
+  if (admission.tokens <= 0) {
+    memory_.tree().unlock(found);
+    return admission.refused;
   }
-  held.locked = held.found;  // and stays so
-  if (cut) cut_ = request;
-  return take(request, static_cast<std::int32_t>(tokens), cut ? 0 : clipped(held.limit), budget);
+  memory_.tree().lock(locked);  // and stays so
+  memory_.tree().unlock(found);
+  held.locked = locked;
+  if (admission.cut) cut_ = request;
+  return take(request, admission.tokens, admission.cut ? 0 : clipped(held.limit), budget);
 }
 
 PromptBudget::State Sglang::take(RequestId request, std::int32_t tokens, std::int64_t answer,
@@ -224,6 +243,7 @@ void Sglang::form_prompts(Ps now, Batch& batch) {
     memory_.take_row(held);
   }
   const std::int64_t page = memory_.page_size();
+  if (memory_.host() != nullptr) batch.load = memory_.host()->start_loads();
   memory_.make_room(page == 1 ? tokens : tokens + std::ssize(chosen_) * page);
   for (const RequestId request : first) {
     Sequence& s = sequences_[request];
@@ -289,7 +309,7 @@ void Sglang::order_by_prefix() {
   for (const RequestId request : waiting_) {
     SglangHeld& held = held_[at(request)];
     const std::int32_t cached = memory_.match(request, known(request), held);
-    std::int32_t key = -std::min(cached, known(request) - 1);
+    std::int32_t key = -std::min(cached + held.on_host, known(request) - 1);
     if (cached <= kSharedInQueue && known(request) >= kSharedInQueue) {
       const Key shared = memory_.keys().prefix(request, kSharedInQueue);
       if (shared != 0 && !first_tokens.insert(shared).second)

@@ -59,7 +59,8 @@ Sglang::Sglang(const SchedulerConfig& config, SequenceTable& sequences, RequestL
       log_(log),
       drafts_(config),
       memory_(config.kv.num_blocks - 1, config.kv.block_size, config.max_num_seqs,
-              config.kv.prefix_caching, sequences, reads_ahead(config)),
+              config.kv.prefix_caching, sequences, reads_ahead(config), config.host_cache,
+              counters_.host_cache),
       held_(sequences.size()),
       micro_batches_(static_cast<std::size_t>(std::max(config.stages, config.micro_batches))),
       chunk_(config.chunked_prefill
@@ -125,8 +126,11 @@ Gauges Sglang::gauges() const {
   const std::int64_t page = memory_.page_size();
   const auto free = static_cast<std::int32_t>(memory_.available() / page);
   const auto cached = static_cast<std::int32_t>(memory_.evictable() / page);
-  return {.running = static_cast<std::int32_t>(config_.max_num_seqs - memory_.rows()),
+  const auto running = static_cast<std::int32_t>(config_.max_num_seqs - memory_.rows());
+  const std::int64_t copied = running > 0 ? 0 : memory_.tree().held() - memory_.tree().evictable();
+  return {.running = running,
           .waiting = static_cast<std::int32_t>(waiting_.size()),
+          .copied = static_cast<std::int32_t>(copied),
           .pool = {config_.kv.num_blocks, free + cached, cached}};
 }
 
@@ -143,6 +147,7 @@ void Sglang::schedule(Ps now, Batch& batch) {
   if (staged()) turn_ = (turn_ + 1) % micro_batches_.size();
   ++batches_;
   hear_aborts();
+  if (memory_.host() != nullptr) memory_.host()->poll(now);
   if (idle_ && now > last_output_) ratio_ = kFirstRatio;
   idle_ = false;
   merge_last();
@@ -154,6 +159,7 @@ void Sglang::schedule(Ps now, Batch& batch) {
   if (!batch.empty()) {
     flights_.push_back({batches_, last().prompts ? chosen_.size() : 0});
     batch.preempted.swap(preempted_);
+    if (memory_.host() != nullptr) batch.not_before = memory_.host()->blocked_until();
   }
   const Gauges now_held = gauges();
   counters_.peak_blocks_used =
@@ -218,8 +224,11 @@ void Sglang::verify(RequestId request, Batch& batch) {
 void Sglang::update(const Batch& batch, std::vector<RequestId>& finished) {
   const std::size_t prompts = flights_.front().prompts;
   flights_.pop_front();
+  // Without requests nobody has asked for a step since the last output, when SGLang would have.
+  if (memory_.host() != nullptr && !has_requests()) memory_.host()->poll(last_output_);
   for (std::size_t i = 0; i < batch.items.size(); ++i)
     receive(batch.items[i], i >= prompts, finished);
+  if (memory_.host() != nullptr) memory_.host()->flush(log_.output_time());
   idle_ = flights_.empty() && !has_requests();
   last_output_ = log_.output_time();
 }

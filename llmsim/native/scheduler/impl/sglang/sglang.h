@@ -81,6 +81,7 @@ class Sglang final : public Scheduler, public PrefixEvents {
   std::int64_t most_blocks(std::int64_t slots) const override;
   bool pool_consistent() const override;
   PrefixEvents* prefix_events() override { return this; }
+  HostCopying* host_copying() override { return memory_.host(); }
   void log_keys(KeyLog* log) override { memory_.tree().log_keys(log); }
 
  private:
@@ -138,6 +139,15 @@ class Sglang final : public Scheduler, public PrefixEvents {
   bool schedule_prompts(Ps now, Batch& batch);
   void admit_waiting(PromptBudget& budget);
   PromptBudget::State admit(RequestId request, PromptBudget& budget);
+  // How many tokens of a prompt behind so many cached ones join the step; 0: none, for lack of
+  // what `refused` says.
+  struct Admission {
+    std::int32_t tokens = 0;
+    bool cut = false;
+    PromptBudget::State refused = PromptBudget::State::kNoMemory;
+  };
+  Admission select(RequestId request, std::int32_t cached, std::int64_t needed,
+                   const PromptBudget& budget) const;
   bool fits_to_their_ends(RequestId request, const PromptBudget& budget);
   PromptBudget::State admit_unshared(RequestId request, PromptBudget& budget);
   void go_on(PromptBudget& budget);

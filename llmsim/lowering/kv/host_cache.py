@@ -1,0 +1,110 @@
+"""The host pool of SGLang's hierarchical cache (HiCache) of a group, and what its copies take."""
+
+from llmsim import _native
+from llmsim.config import Deployment, Group
+from llmsim.config.deployment import MemorySpec
+from llmsim.config.engine.host_cache import HOST_WRITES, host_pages
+from llmsim.config.engine.options import HICACHE_WRITE_POLICIES
+from llmsim.config.errors import InfeasibleError, InputError, NotYetError
+from llmsim.core import PS_PER_S
+from llmsim.lowering.network.cluster_network import BETWEEN_GROUPS
+from llmsim.lowering.parallel_layout import members_of
+from llmsim.model import ModelConfig
+
+DEFAULT_RATIO = 2.0
+"""Source: SGLang 0.5.23, arg_groups/hicache_hook.py."""
+RESERVED_BYTES = 10 << 30
+"""Of host memory, which SGLang leaves alone (mem_cache/pool_host/base.py)."""
+DEFAULT_SHARE = 0.8 * 0.95
+"""Of the rest, what pools of the default ratio take: hicache_host_memory_fraction, and a slack
+(mem_cache/hicache_auto_size.py).
+"""
+GB = 10**9
+
+
+def host_cache(
+    group: Group,
+    deployment: Deployment,
+    model: ModelConfig,
+    num_blocks: int,
+    block_bytes: int,
+    *,
+    tiers: bool,
+) -> "_native.HostCacheConfig":
+    """The host pool of a group, which every rank has for its share of the KV; empty if HiCache is
+    off.
+
+    `block_bytes` are those of one rank. Copies take the time of a rank's share on its link to the
+    host, or of all ranks' shares in host memory. Raises InputError without a host memory or with
+    `tiers`, InfeasibleError where it is too small, and NotYetError for groups that play a role,
+    have pipeline stages, move in lock-step or keep states.
+    """
+    native = _native.HostCacheConfig()
+    engine = group.engine
+    if not engine.enable_hierarchical_cache:
+        return native
+    if tiers:
+        raise InputError(
+            "enable_hierarchical_cache is true, and --prefix-storage is given, which keeps the "
+            "same KV in other pools; remove one of them"
+        )
+    _refuse(group, model)
+    memory = deployment.nodes[group.node].host_memory
+    if memory is None:
+        raise InputError(
+            f"enable_hierarchical_cache is true, but nodes[{group.node}] has no cpu_mem, which "
+            "holds the KV; give it one"
+        )
+    ranks = sum(one.num_devices for one in deployment.groups if one.node == group.node)
+    token_bytes = -(-block_bytes // engine.block_size)
+    tokens = _host_tokens(group, memory, ranks, token_bytes, (num_blocks - 1) * engine.block_size)
+    native.pages = host_pages(tokens, engine.block_size)
+    wanted = native.pages * engine.block_size * token_bytes
+    room = (memory.capacity_bytes - RESERVED_BYTES) // ranks
+    if wanted > room:
+        raise InfeasibleError(
+            f"HiCache's host pool takes {wanted / GB:.1f} GB for each of the {ranks} devices of "
+            f"nodes[{group.node}], whose cpu_mem has {max(0, room) / GB:.1f} GB for each behind "
+            "10 GiB that stay free; lower hicache_ratio or hicache_size"
+        )
+    native.write = HOST_WRITES[engine.hicache_write_policy or HICACHE_WRITE_POLICIES[0]]
+    link = deployment.link
+    bandwidth = link.bandwidth_bytes_per_s
+    rate = min(
+        bandwidth[min(BETWEEN_GROUPS, len(bandwidth) - 1)],
+        memory.bandwidth_bytes_per_s // group.num_devices,
+    )
+    native.copy_latency_ps = link.latency_of(BETWEEN_GROUPS) + memory.latency_ps
+    native.load_ps_per_token = native.write_ps_per_token = -(-token_bytes * PS_PER_S // rate)
+    native.layers = model.num_layers
+    return native
+
+
+def _host_tokens(
+    group: Group, memory: MemorySpec, ranks: int, token_bytes: int, device_tokens: int
+) -> int:
+    engine = group.engine
+    if engine.hicache_size:
+        return engine.hicache_size * GB // token_bytes
+    if engine.hicache_ratio is not None:
+        return int(device_tokens * engine.hicache_ratio)
+    room = max(0, memory.capacity_bytes - RESERVED_BYTES) / ranks * DEFAULT_SHARE
+    return int(device_tokens * min(DEFAULT_RATIO, room / (device_tokens * token_bytes)))
+
+
+def _refuse(group: Group, model: ModelConfig) -> None:
+    for what, there in (
+        ("a role (pd_type)", group.pd_type is not None or group.afd is not None),
+        ("pipeline stages (pp_size)", group.pp > 1),
+        ("data-parallel ranks in lock-step", members_of(group, model) > 1),
+        ("layers with states or windows", _keeps_less(model)),
+    ):
+        if there:
+            raise NotYetError(
+                f"enable_hierarchical_cache is true, and HiCache with {what} does not run in this "
+                "version; remove one of them"
+            )
+
+
+def _keeps_less(model: ModelConfig) -> bool:
+    return model.linear is not None or model.layers_of("sliding") > 0

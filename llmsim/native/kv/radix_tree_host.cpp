@@ -1,0 +1,93 @@
+// The tree's pages in host memory (SGLang's HiCache: mem_cache/unified_cache/unified_tree_core.py
+// and components/full.py).
+#include <algorithm>
+
+#include "kv/radix_tree.h"
+
+namespace llmsim {
+
+void RadixTree::add_host_copy(NodeId id) {
+  Node& node = nodes_[at(id)];
+  node.on_host = true;
+  host_held_ += node.length;
+}
+
+void RadixTree::drop_host_copy(NodeId id) {
+  Node& node = nodes_[at(id)];
+  node.on_host = false;
+  host_held_ -= node.length;
+}
+
+void RadixTree::leave_device(NodeId id) {
+  leave(id);
+  Node& node = nodes_[at(id)];
+  node.on_device = false;
+  if (node.locks == 0) evictable_ -= node.length;
+  held_ -= node.length;
+  --nodes_[at(node.parent)].device_children;
+  enter(id);
+  enter(node.parent);
+}
+
+void RadixTree::return_to_device(NodeId id) {
+  Node& node = nodes_[at(id)];
+  leave(id);
+  leave(node.parent);
+  node.on_device = true;
+  if (node.locks == 0) evictable_ += node.length;
+  held_ += node.length;
+  ++nodes_[at(node.parent)].device_children;
+  enter(id);
+  enter(node.parent);
+}
+
+std::vector<RadixTree::NodeId> RadixTree::below(NodeId node) const {
+  std::vector<NodeId> found;
+  for (NodeId id = 1; id < std::ssize(nodes_); ++id) {
+    if (!nodes_[at(id)].alive) continue;
+    NodeId above = nodes_[at(id)].parent;
+    while (above != kRoot && above != node) above = nodes_[at(above)].parent;
+    if (above == node && node != kRoot) found.push_back(id);
+  }
+  std::ranges::sort(found, {}, [this](NodeId id) { return nodes_[at(id)].first; });
+  return found;
+}
+
+RadixTree::HostPin RadixTree::pin_host(NodeId id, bool even_without_copy) {
+  Node& node = nodes_[at(id)];
+  if (!node.on_host && !even_without_copy) return {};
+  leave(id);
+  if (node.pin_top == 0) node.pin_top = ++pin_tops_;
+  ++node.host_locks;
+  enter(id);
+  return {id, node.pin_top};
+}
+
+// A split has moved the pin's top to the upper piece.
+void RadixTree::unpin_host(const HostPin& pin, bool even_without_copy) {
+  if (pin.top == 0) return;
+  for (NodeId id = pin.node; id != kRoot; id = nodes_[at(id)].parent) {
+    Node& node = nodes_[at(id)];
+    if (!node.on_host && !even_without_copy) return;
+    --node.host_locks;
+    enter(id);
+    if (node.pin_top == pin.top) return;
+  }
+}
+
+void RadixTree::note_duplicate(NodeId id) {
+  Node& node = nodes_[at(id)];
+  const bool both = node.on_device && node.on_host;
+  if (!both || node.writing != kRoot || node.loading != kRoot) return forget_duplicate(id);
+  if (node.duplicate != 0) return;
+  node.duplicate = ++duplicates_noted_;
+  duplicates_.emplace(node.duplicate, id);
+}
+
+void RadixTree::forget_duplicate(NodeId id) {
+  Node& node = nodes_[at(id)];
+  if (node.duplicate != 0) duplicates_.erase(node.duplicate);
+  node.duplicate = 0;
+}
+
+}  // namespace llmsim

@@ -1,0 +1,120 @@
+// SGLang's hierarchical cache (HiCache): a pool of pages in host memory below the radix tree
+// (python/sglang/srt/mem_cache/unified_radix_cache.py, managers/cache_controller.py).
+//
+// Write-through copies a node's pages to the host when they are inserted, selective write-through
+// when they are inserted or found for the second time; the node is locked until the copy has ended.
+// Write-back copies them when they are evicted, and the scheduler waits for the copy. What is
+// evicted from the device with a copy stays in the tree, and a request that finds it there loads it
+// back when it is admitted. A full host pool gives up its least recently used leaves; with
+// write-back, first the copies of pages that are on the device. The tree's rules are in
+// kv/radix_tree_host.cpp.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <vector>
+
+#include "base/types.h"
+#include "kv/radix_tree.h"
+#include "program/batch.h"
+#include "scheduler/abilities.h"
+#include "scheduler/host_cache_config.h"
+
+namespace llmsim {
+
+// Copies in one direction, one after the other.
+class HostCopies {
+ public:
+  HostCopies(Ps latency, Ps ps_per_token) : latency_(latency), ps_per_token_(ps_per_token) {}
+
+  // Copies so many tokens, not before `start`; returns when that ends.
+  Ps copy(std::int64_t tokens, Ps start) {
+    begins_ = std::max(start, free_);
+    return free_ = begins_ + latency_ + ps_per_token_ * tokens;
+  }
+  // When the newest copy begins.
+  Ps begins() const { return begins_; }
+
+ private:
+  Ps latency_, ps_per_token_, free_ = 0, begins_ = 0;
+};
+
+class SglangHostCache final : public RadixTree::Hits, public HostCopying {
+ public:
+  // Makes room for so many pages on the device; false where that cannot be.
+  using MakeRoom = std::function<bool(std::int32_t pages)>;
+
+  SglangHostCache(const HostCacheConfig& config, std::int32_t page_size, RadixTree& tree,
+                  MakeRoom make_room, HostCacheCounters& counters);
+
+  // Ends the copies that have ended, and begins those that are asked for.
+  void poll(Ps now);
+  // Begins the writes that are asked for.
+  void flush(Ps now);
+  // Begins the loads that are asked for; the step that needs them may start with the first layer of
+  // what it gets.
+  HostLoad start_loads();
+  // When the scheduler goes on, which waits for copies with write-back.
+  Ps blocked_until() const { return blocked_; }
+
+  // Removes the least recently used leaf of the device; its pages are free then: returns how many,
+  // 0 where no leaf can go.
+  std::int32_t evict();
+  // Brings the pages from a node up to the first one on the device back there; returns how many,
+  // 0 where they are too few, or find no room.
+  std::int32_t load_back(RadixTree::NodeId node);
+  RadixTree::HostPin pin(RadixTree::NodeId node) { return tree_.pin_host(node, back()); }
+  void unpin(const RadixTree::HostPin& pin) { tree_.unpin_host(pin, back()); }
+
+  void hit(RadixTree::NodeId node) override;
+  void device_runs_until(Ps end) override { device_busy_ = end; }
+  Ps next_copy() const override;
+  bool consistent() const { return free_ + tree_.host_held() == config_.pages; }
+
+ private:
+  using NodeId = RadixTree::NodeId;
+  struct Writes {
+    Ps end;
+    std::vector<NodeId> nodes;
+  };
+  struct Load {
+    NodeId node;
+    RadixTree::HostPin pin;
+  };
+  struct Loads {
+    Ps end;
+    std::vector<Load> loads;
+  };
+
+  bool back() const { return config_.write == HostCacheWrite::kBack; }
+  // A copy begins when the steps have ended that were launched before it.
+  Ps earliest() const { return std::max({now_, device_busy_, blocked_}); }
+  bool write(NodeId node);
+  void write_with_ancestors(NodeId node);
+  void end_writes(const Writes& writes);
+  void end_load(const Load& load);
+  bool write_and_wait(NodeId node);
+  // Removes a leaf of the device that no copy can be made of, and all below it; false where some of
+  // that is in use.
+  bool drop(NodeId node);
+  std::int32_t evict_host(std::int32_t pages);
+  std::int32_t drop_duplicates(std::int32_t pages);
+
+  HostCacheConfig config_;
+  std::int32_t page_size_;
+  RadixTree& tree_;
+  MakeRoom make_room_;
+  std::int64_t free_;
+  HostCopies writes_, loads_;
+  std::vector<NodeId> asked_writes_;
+  std::vector<Load> asked_loads_;
+  std::int64_t asked_write_tokens_ = 0, asked_load_tokens_ = 0;
+  std::deque<Writes> writing_;
+  std::deque<Loads> loading_;
+  Ps now_ = 0, device_busy_ = 0, blocked_ = 0;
+  HostCacheCounters& counters_;
+};
+
+}  // namespace llmsim
