@@ -71,7 +71,7 @@ class SampledCostTable:
     def __init__(self, tokens: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], layers: int, draws: int, ps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], seed: int, provenance: int, first_layer: int = 0, in_order: bool = False) -> None: ...
 
 class Operator:
-    def __init__(self, name: str, kind: NodeKind, feature: Feature, part: int, repeat: int, ps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], provenance: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], stage: int = 0, attention: int = 0, sampled: SampledCostTable | None = None) -> None: ...
+    def __init__(self, name: str, kind: NodeKind, feature: Feature, part: int, repeat: int, ps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], provenance: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], stage: int = 0, attention: int = 0, sampled: SampledCostTable | None = None, layers: Sequence[int] = [], caches: bool = False) -> None: ...
 
     @property
     def name(self) -> str: ...
@@ -1432,7 +1432,7 @@ class KvTransferConfig:
     def __init__(self, push: bool, layerwise: bool, places: Sequence[Sequence[int]]) -> None:
         """places: of every group's ranks, by group."""
 
-    def add_table(self, shares: Sequence[tuple[int, int, Sequence[tuple[Sequence[int], int, int, int]]]], block_size: int = 1, prefill_all_but_last_token: bool = False, even_layers: int = 0) -> int:
+    def add_table(self, shares: Sequence[tuple[int, int, Sequence[tuple[Sequence[int], int, int, int]]]], block_size: int = 1, prefill_all_but_last_token: bool = False) -> int:
         """
         Tuples (prefill rank, decode rank, parts) with parts (layers, bytes per token and layer, bytes of state per layer, blocks at the end of a prompt that are kept or 0 for all); returns its number.
         """

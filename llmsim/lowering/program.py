@@ -3,13 +3,14 @@
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 
 from llmsim import _native
 from llmsim.core import Int32
 from llmsim.costs import AttentionCost, CompiledCosts, MixedAttention, OpCost, SplitAttention
-from llmsim.model import Attention, Collective, Operator
+from llmsim.model import Attention, Collective, Operator, StateSpace
 
 FEATURES = {
     "tokens": _native.Feature.TOKENS,
@@ -50,6 +51,8 @@ class Placed:
     """How often earlier stages run it."""
     operator: Operator | None = None
     """None: a cost of the source as a whole."""
+    layers: tuple[int, ...] = ()
+    """Numbers of the model's layers that run it; none: it is in front of them or behind them."""
 
     @property
     def kind(self) -> "_native.NodeKind":
@@ -85,7 +88,7 @@ def build_program(
         )
         placed += [Placed(cost, cost.part, cost.repeat, stage) for cost in extra if stage == 0]
     placed.sort(key=lambda one: (one.stage, PARTS[one.part]))
-    placed = _with_first_layers(placed)
+    placed = _with_layers(_with_first_layers(placed))
     queries = {
         op.name: queries_per_kv_head(op)
         for ops in stages
@@ -115,6 +118,29 @@ def _with_first_layers(placed: Sequence[Placed]) -> list[Placed]:
         counted.append(replace(one, first_layer=run.get(id(one.cost), 0)))
         run[id(one.cost)] = run.get(id(one.cost), 0) + one.repeat
     return counted
+
+
+def _with_layers(placed: Sequence[Placed]) -> list[Placed]:
+    """Each operator with the numbers of the layers that run it; those of a stage follow the layers
+    of the stages before.
+    """
+    in_stage = [_layers_in_stage(one) for one in placed]
+    counts = [0] * (max((one.stage for one in placed), default=-1) + 1)
+    for one, numbers in zip(placed, in_stage, strict=True):
+        counts[one.stage] = max(counts[one.stage], *(number + 1 for number in numbers), 0)
+    firsts = list(accumulate(counts, initial=0))
+    return [
+        replace(one, layers=tuple(firsts[one.stage] + number for number in numbers))
+        for one, numbers in zip(placed, in_stage, strict=True)
+    ]
+
+
+def _layers_in_stage(one: Placed) -> Sequence[int]:
+    """Counted from the stage's first."""
+    if one.part != "layer":
+        return ()
+    of_operator = () if one.operator is None else one.operator.in_layers
+    return of_operator or range(one.repeat)
 
 
 def _in_execution_order(
@@ -169,6 +195,8 @@ def _operator(placed: Placed, attentions: Sequence[AttentionCost]) -> "_native.O
             *nothing,
             placed.stage,
             attention=which,
+            layers=placed.layers,
+            caches=True,
         )
     sampled = None
     if cost.sampled is not None:
@@ -197,6 +225,8 @@ def _operator(placed: Placed, attentions: Sequence[AttentionCost]) -> "_native.O
             placed.stage,
         ),
         sampled=sampled,
+        layers=placed.layers,
+        caches=isinstance(placed.operator, StateSpace),
     )
 
 

@@ -65,8 +65,8 @@ class Operator:
     feature: Feature = "tokens"
     part: Part = "layer"
     in_layers: tuple[int, ...] = ()
-    """Numbers of the layers that have it, counted from the stage's first; empty: its block says
-    which kind of layers has it.
+    """Numbers of the layers that have it, counted from the stage's first; empty: the first
+    `repeat`, which are all of them in a program that `operators` lists.
     """
     block: Block = ""
     hidden: int = 0
@@ -307,6 +307,7 @@ def collective(
     part: Part,
     repeat: int,
     feature: Feature = "tokens",
+    in_layers: tuple[int, ...] = (),
 ) -> Collective:
     """A collective over `size` bytes per unit of the feature: of the whole tensor; of a send, what
     each rank sends.
@@ -316,6 +317,7 @@ def collective(
         feature=feature,
         part=part,
         repeat=repeat,
+        in_layers=in_layers,
         collective=what,
         among=among,
         collective_bytes_per_token=size,

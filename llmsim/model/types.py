@@ -321,6 +321,40 @@ class ModelConfig:
         """Layers with attention of any kind."""
         return self.num_layers - self.layer_kinds.count("none")
 
+    def layers_with(self, *kinds: LayerKind) -> tuple[int, ...]:
+        """Numbers of the layers whose mixer is one of `kinds`."""
+        own = self.layer_kinds or ("full",) * self.num_layers
+        return tuple(number for number, kind in enumerate(own) if kind in kinds)
+
+    @property
+    def layers_with_mixers(self) -> tuple[int, ...]:
+        """Numbers of the layers that have a mixer."""
+        without = self.layers_with("none")
+        return tuple(number for number in range(self.num_layers) if number not in without)
+
+    @property
+    def layers_with_softmax(self) -> tuple[int, ...]:
+        """Numbers of the layers that keep keys and values of single tokens."""
+        without = self.layers_with("linear", "none")
+        return tuple(number for number in range(self.num_layers) if number not in without)
+
+    @property
+    def layers_with_ffns(self) -> tuple[int, ...]:
+        """Numbers of the layers that have an FFN."""
+        has = self.layers_with_ffn or (True,) * self.num_layers
+        return tuple(number for number in range(self.num_layers) if has[number])
+
+    @property
+    def layers_with_experts(self) -> tuple[int, ...]:
+        """Numbers of the layers whose FFN is a mixture of experts."""
+        return tuple(number for number, moe in enumerate(self.moe_layers) if moe)
+
+    @property
+    def layers_with_indexers(self) -> tuple[int, ...]:
+        """Numbers of the layers that choose tokens themselves."""
+        own = self.indexer_layers or (True,) * self.num_layers
+        return tuple(number for number in range(self.num_layers) if own[number])
+
     def format_of(self, part: str) -> WeightFormat:
         """How the checkpoint stores the quantised weights of a part of a layer."""
         main = WeightFormat(self.weight_dtype, self.weight_block, self.scale_bits)

@@ -1,5 +1,5 @@
 """Layer by layer, KV leaves when its layer's attention has ended, also from stages of a pipeline,
-lock-step members, and groups that keep something elsewhere.
+lock-step members, and groups that keep something elsewhere, and of models whose layers differ.
 """
 
 from pathlib import Path
@@ -14,6 +14,15 @@ from llmsim.export.step_graph.chakra import write_chakra
 from llmsim.export.step_graph.graph import IterationGraph, iteration_graph
 from llmsim.export.step_graph.run_times import in_run
 from llmsim.export.step_graph.transfers import KINDS, KV_SEND
+from llmsim.model import (
+    Attention,
+    Dtypes,
+    Layout,
+    Operator,
+    StateSpace,
+    load_model,
+    operators,
+)
 from llmsim.rounds.recorded import recorded_run
 from tests.engine.command import build_command, run_case
 from tests.lowering.clusters import cluster, model
@@ -27,13 +36,28 @@ PREFILL: dict[str, dict[str, Any]] = {
     "stages in lock-step": {"num_npus": 2, "pp_size": 2, "dp_group": "p"},
     "weights elsewhere": {"placement": {"default": {"weights": "cpu"}}},
 }
+MODELS: dict[str, dict[str, Any]] = {
+    "alike": {"layers": LAYERS},
+    "windows": {"layers": 5, "window": 64},
+    "states": {"layers": 4, "linear": True},
+    "mixers, MLPs and experts": {"pattern": "ME*-M*"},
+}
+CASES = [
+    (where, what)
+    for where in PREFILL
+    for what in MODELS
+    if not ("lock-step" in where and what == "windows")  # dense: its members do not meet
+]
 
 
-def document(folder: Path, name: str) -> dict[str, Any]:
+def document(folder: Path, name: str, what: str = "alike") -> dict[str, Any]:
     """Prefill instances on one node, and one that decodes on another."""
     keys = PREFILL[name]
-    experts = 8 if "dp_group" in keys else 0
-    found = cluster(model(folder, layers=LAYERS, experts=experts), links=[50, 5])
+    mixed = what not in ("alike", "windows")
+    experts = 8 if "dp_group" in keys or mixed else 0
+    shared = int(what == "states" and experts > 0)
+    described = model(folder, experts=experts, shared=shared, **MODELS[what])
+    found = cluster(described, links=[50, 5])
     (one,) = found["nodes"][0]["instances"]
     prefill = [{**one, "pd_type": "prefill", **keys}] * (2 if "dp_group" in keys else 1)
     nodes = [{"instances": prefill}, {"instances": [{**one, "pd_type": "decode"}]}]
@@ -42,9 +66,9 @@ def document(folder: Path, name: str) -> dict[str, Any]:
     return {**found, "kv_transfer": "layerwise", "nodes": nodes}
 
 
-def run(folder: Path, name: str, **options: Any) -> Result:
+def run(folder: Path, name: str, what: str = "alike", **options: Any) -> Result:
     given = {"cost_source": "roofline", "request_routing_policy": "RR", **options}
-    return llmsim.run(document(folder, name), TRACE, **given)
+    return llmsim.run(document(folder, name, what), TRACE, **given)
 
 
 def graphs(result: Result, group: int) -> list[tuple[int, IterationGraph]]:
@@ -60,10 +84,10 @@ def graphs(result: Result, group: int) -> list[tuple[int, IterationGraph]]:
 
 
 @pytest.mark.parametrize("contention", ["on", "off"])
-@pytest.mark.parametrize("name", PREFILL)
-def test_folded_is_expanded(name: str, contention: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "what"), CASES)
+def test_folded_is_expanded(name: str, what: str, contention: str, tmp_path: Path) -> None:
     results = [
-        run(tmp_path, name, exact=exact, collective_contention=contention)
+        run(tmp_path, name, what, exact=exact, collective_contention=contention)
         for exact in (False, True)
     ]
     for result in results:
@@ -72,10 +96,12 @@ def test_folded_is_expanded(name: str, contention: str, tmp_path: Path) -> None:
     assert first.equals(second)
 
 
-@pytest.mark.parametrize("name", PREFILL)
-def test_each_layer_leaves_when_its_attention_has_ended(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "what"), CASES)
+def test_each_layer_leaves_when_its_attention_has_ended(
+    name: str, what: str, tmp_path: Path
+) -> None:
     sent, behind = set(), set()
-    for origin_ps, graph in graphs(run(tmp_path, name), 0):
+    for origin_ps, graph in graphs(run(tmp_path, name, what), 0):
         by_number = {node.node: node for node in graph.nodes}
         for node in graph.nodes:
             if node.kind != KV_SEND or node.rank >= graph.ranks // len(graph.members):
@@ -85,15 +111,16 @@ def test_each_layer_leaves_when_its_attention_has_ended(name: str, tmp_path: Pat
             for before in node.depends_on:
                 attention = by_number[before]
                 assert attention.rank == node.rank and attention.end_ps == node.start_ps
+                assert attention.caches
                 behind.add(flow)
     assert sent and (behind == sent or (name == "stages ahead" and len(behind) > len(sent) / 2))
 
 
-@pytest.mark.parametrize("name", PREFILL)
-def test_the_engine_lands_kv_when_the_run_does(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "what"), CASES)
+def test_the_engine_lands_kv_when_the_run_does(name: str, what: str, tmp_path: Path) -> None:
     """What lands behind the step is, in its traces, on its way until the step ends."""
     command = build_command()
-    for number, (_, graph) in enumerate(graphs(run(tmp_path, name), 0)[:4]):
+    for number, (_, graph) in enumerate(graphs(run(tmp_path, name, what), 0)[:4]):
         case = tmp_path / str(number)
         write_chakra(graph, list(range(graph.ranks)), case)
         found = run_case(command, case, tmp_path, rules="default")
@@ -117,3 +144,57 @@ def test_prompts_are_there_earlier(tmp_path: Path) -> None:
     layers = run(tmp_path, "stages")
     means = [float(one.requests["ttft_ps"].mean()) for one in (whole, layers)]
     assert means[1] < means[0]
+
+
+def names(layers: tuple[str, ...]) -> list[str]:
+    """Of the operators that cache something in these layers."""
+    found = {"full": "attention", "sliding": "attention_sliding", "linear": "linear_attention"}
+    return [found[kind] for kind in layers if kind != "none"]
+
+
+@pytest.mark.parametrize(("name", "what"), [one for one in CASES if one[1] != "alike"])
+def test_layers_run_in_the_order_of_the_model(name: str, what: str, tmp_path: Path) -> None:
+    """Also in stages, where it goes on."""
+    _, graph = graphs(run(tmp_path, name, what), 0)[0]
+    kinds = load_model(document(tmp_path, name, what)["nodes"][0]["instances"][0]["model_name"])
+    stages = PREFILL[name].get("pp_size", 1)
+    ranks = PREFILL[name].get("num_npus", 1) // stages
+    ran = [
+        node.name
+        for stage in range(stages)
+        for node in sorted(graph.of_rank(stage * ranks), key=lambda one: one.start_ps)
+        if node.caches
+    ]
+    assert ran == names(kinds.layer_kinds)
+
+
+def operators_by_layer(model_path: str) -> list[list[Operator]]:
+    """Of one rank, in the order in which they run; what is in front of the layers comes first."""
+    described = load_model(model_path)
+    program = operators(described, Layout(), Dtypes())
+    front = [op for op in program if op.part == "prologue"]
+    every = range(described.num_layers)
+    layers = [op for op in program if op.part == "layer"]
+    return [front, *([op for op in layers if n in (op.in_layers or every)] for n in every)]
+
+
+@pytest.mark.parametrize("what", MODELS)
+def test_a_layer_leaves_behind_the_operators_before_it(what: str, tmp_path: Path) -> None:
+    """A group alone in one stage: by hand, from how long each operator takes."""
+    described = document(tmp_path, "weights elsewhere", what)
+    del described["nodes"][0]["cpu_mem"]
+    (prefill,) = described["nodes"][0]["instances"]
+    del prefill["placement"]
+    load = "synthetic:n=1,rate=1,input=fixed:200,output=fixed:2,seed=1"
+    result = llmsim.run(described, load, cost_source="roofline")
+    _, graph = graphs(result, 0)[0]
+    takes_ps = {node.name: node.duration_ps for node in graph.nodes if node.kind not in KINDS}
+    now_ps, leaves_ps = 0, []
+    for layer in operators_by_layer(prefill["model_name"]):
+        cached_ps = []
+        for op in layer:
+            now_ps += takes_ps[op.name]
+            cached_ps += [now_ps] if isinstance(op, Attention | StateSpace) else []
+        leaves_ps += cached_ps[-1:]
+    sent = [node.start_ps for node in graph.nodes if node.kind == KV_SEND]
+    assert sorted(sent) == leaves_ps

@@ -4,6 +4,7 @@ KV was on the way.
 
 from typing import Any
 
+import numpy as np
 import pd
 import pytest
 from pd import MS, PER_TOKEN, STEP, Cluster, kv_transfers, run
@@ -113,27 +114,74 @@ def test_a_run_that_is_cut_says_where_its_prompts_stand() -> None:
         assert found == [status[name] for name in expected], cut_ps
 
 
-@pytest.mark.parametrize(("even_layers", "later_ps"), [(0, 0), (2, 0), (4, 0), (8, -STEP // 2)])
-def test_layers_in_equal_parts_of_a_step_leave_one_after_the_other(
-    monkeypatch: pytest.MonkeyPatch, even_layers: int, later_ps: int
-) -> None:
-    """The last of four layers is ready at the end of four parts of the layers' time; of eight, in
-    the middle.
+def caching_in(layers: tuple[int, ...]) -> Any:
+    """A program of four equal layers, some of which cache something: a state in the first of them,
+    KV in the others.
     """
 
-    def even(cluster: Cluster, places: list[list[int]]) -> Any:
-        config = _native.KvTransferConfig(cluster.push, cluster.layerwise, places)
-        kinds = [
-            ([min(layer, even_layers - 1) if even_layers else layer], 1000, 0, 0)
-            for layer in range(4)
-        ]
-        config.add_route(
-            0, 1, config.add_table([(0, 0, kinds)], cluster.block_size, False, even_layers)
+    def program(budget: int, max_seqs: int, *_: Any) -> Any:
+        compute, tokens = _native.NodeKind.COMPUTE, _native.Feature.TOKENS
+        every = np.full(budget + 1, STEP // 4, np.int64)
+        nothing = np.zeros(budget + 1, np.int64)
+        behind = np.arange(budget + 1, dtype=np.int64) * PER_TOKEN
+        marks, zero = np.zeros(budget + 1, np.uint8), np.zeros(1, np.int64)
+        state, kv = layers[:1], layers[1:]
+        empty = (np.empty(0, np.int64), np.empty(0, np.uint8))
+        attention = _native.Operator(
+            "attention", _native.NodeKind.ATTENTION, tokens, 1, len(kv), *empty, layers=kv
         )
-        return config
+        ops = [
+            _native.Operator("layer", compute, tokens, 1, 4, every, marks),
+            _native.Operator(
+                "state", compute, tokens, 1, 1, nothing, marks, layers=state, caches=True
+            ),
+            *([attention] if kv else []),
+            _native.Operator("tail", compute, tokens, 2, 1, behind, marks),
+        ]
+        price = _native.Attention.split([zero, zero], zero, [zero, zero], zero, 0, 0)
+        padding = np.arange(budget + 1, dtype=np.int32)
+        return _native.Program(ops, price, padding, _native.LowerBound(), 0)
 
-    cluster = Cluster([50], [50], push=True, layerwise=True, bytes_per_s=10**12)
-    expected_ps = int(run([(0, 64, 1)], cluster).kv_transfers()["kv_landed_ps"][0])
-    monkeypatch.setattr(pd, "kv_transfers", even)
-    found_ps = int(run([(0, 64, 1)], cluster).kv_transfers()["kv_landed_ps"][0])
-    assert found_ps - expected_ps == pytest.approx(later_ps, abs=10**6)
+    return program
+
+
+@pytest.mark.parametrize("caching", [(0, 1, 2, 3), (1, 3), (2,), (0, 2, 3)])
+def test_layers_leave_when_what_they_cache_is_there(
+    monkeypatch: pytest.MonkeyPatch, caching: tuple[int, ...]
+) -> None:
+    """Behind their layer; with the step where nothing caches their KV."""
+    monkeypatch.setattr(pd, "program", caching_in(caching))
+    landed_ps = []
+    for layer in range(4):
+
+        def one_layer(cluster: Cluster, places: list[list[int]], layer: int = layer) -> Any:
+            config = _native.KvTransferConfig(cluster.push, cluster.layerwise, places)
+            table = config.add_table([(0, 0, [([layer], 1000, 0, 0)])], cluster.block_size, False)
+            config.add_route(0, 1, table)
+            return config
+
+        monkeypatch.setattr(pd, "kv_transfers", one_layer)
+        cluster = Cluster([50], [50], push=True, layerwise=True, bytes_per_s=10**12)
+        landed_ps.append(int(run([(0, 64, 1)], cluster).kv_transfers()["kv_landed_ps"][0]))
+    leaves_ps = [
+        STEP // 4 * (layer + 1) if layer in caching else STEP + 64 * PER_TOKEN for layer in range(4)
+    ]
+    assert [ps - landed_ps[0] for ps in landed_ps] == [ps - leaves_ps[0] for ps in leaves_ps]
+
+
+def test_layers_of_an_operator_ascend() -> None:
+    for layers in ((1, 1), (2, 1), (-1, 0), (0,)):
+        op = _native.Operator(
+            "op",
+            _native.NodeKind.COMPUTE,
+            _native.Feature.TOKENS,
+            1,
+            2,
+            np.zeros(2, np.int64),
+            np.zeros(2, np.uint8),
+            layers=layers,
+        )
+        zero = np.zeros(1, np.int64)
+        price = _native.Attention.split([zero, zero], zero, [zero, zero], zero, 0, 0)
+        with pytest.raises(ValueError, match="operator op: there are 2 layers, which ascend"):
+            _native.Program([op], price, np.zeros(2, np.int32), _native.LowerBound(), 0)

@@ -72,6 +72,8 @@ class GraphNode:
     """How much later it started in its run than what it waits for had ended, since its devices were
     busy with other steps.
     """
+    caches: bool = False
+    """KV of its layer, or a state, is there when it has ended."""
 
     @property
     def energy_aj(self) -> int:

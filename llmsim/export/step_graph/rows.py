@@ -13,7 +13,7 @@ from llmsim.costs import AttentionCost
 from llmsim.lowering import LoweredGroup
 from llmsim.lowering.network.collective_costs import runs_as_messages
 from llmsim.lowering.program import PARTS, Placed
-from llmsim.model import Attention, Collective, Embedding, Operator
+from llmsim.model import Attention, Collective, Embedding, Operator, StateSpace
 from llmsim.model.operator import Among
 
 Item = tuple[int, ...]
@@ -40,6 +40,8 @@ class Row:
     absent: bool
     provenance: str
     source: str
+    caches: bool = False
+    """KV of its layer, or a state, is there when it has ended."""
 
     def received(self) -> Row:
         """The other end of a message: there when it is there."""
@@ -102,14 +104,19 @@ def _row(
         assert isinstance(op, Attention), "the cost is an attention's"
         flops, moved = attended(op, items)
         return replace(
-            row, kind="attention", flops=flops, bytes_moved=moved, power_class=op.power_class
+            row,
+            kind="attention",
+            flops=flops,
+            bytes_moved=moved,
+            power_class=op.power_class,
+            caches=True,
         )
     count = counts[cost.feature]
     row = replace(row, provenance=Provenance(int(cost.provenance[count])).name.lower())
     row = replace(row, absent=cost.feature in OPTIONAL and count == 0)
     if op is None:  # a cost of the source as a whole, such as a gap between kernels
         return row
-    row = replace(row, power_class=op.power_class)
+    row = replace(row, power_class=op.power_class, caches=isinstance(op, StateSpace))
     units = op.units_of(count)
     if not isinstance(op, Collective):
         return replace(row, flops=op.flops_per_token * units, bytes_moved=_moved(op, units))

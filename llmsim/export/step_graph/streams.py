@@ -310,6 +310,7 @@ class _Ranks:
             self._device(one),
             self._route(one),
             one.lane,
+            caches=row.caches,
         )
         self._made.append(node)
         self.places.append(CorePlace(number, self._ranks.device(rank)))
@@ -381,4 +382,5 @@ class _Ranks:
             on_links=False,
             provenance="",
             source="",
+            caches=False,
         )

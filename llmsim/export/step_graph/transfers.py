@@ -7,7 +7,7 @@ KV is not there is in no batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -83,7 +83,7 @@ def kv_nodes(
     """
     places = Places(network)
     ranks = len(network.devices[members[0]])
-    attention = _attention_ends(nodes)
+    caching = _caching_ends(nodes)
     found: list[GraphNode] = []
     for row in _moving(transfers, window).tolist():
         sender, receiver = int(transfers["sender"][row]), int(transfers["receiver"][row])
@@ -95,7 +95,7 @@ def kv_nodes(
             end_ps = int(transfers["end_ps"][row])
             lasts_ps = (end_ps if end_ps >= 0 else window.end_ps) - window.start_ps - start_ps
             number = rank + ranks * members.index(group)
-            before = attention.get((number, start_ps)) if leaves else None
+            before = caching.get((number, start_ps)) if leaves else None
             kind, name, route = _described(places, mine, other, leaves=leaves)
             size = int(transfers["bytes"][row])
             counts = _counts(accounting, places, (group, other), size, leaves=leaves)
@@ -128,11 +128,11 @@ def kv_nodes(
 
 def behind_attention(nodes: Sequence[GraphNode]) -> tuple[GraphNode, ...]:
     """The nodes with what each KV that leaves waits for, after others have moved."""
-    attention = _attention_ends(nodes)
+    caching = _caching_ends(nodes)
     found = []
     for node in nodes:
         if node.kind in (KV_SEND, KV_WRITE):
-            before = attention.get((node.rank, node.start_ps))
+            before = caching.get((node.rank, node.start_ps))
             layer, part = (0, 0) if before is None else (before.layer, before.part)
             waits = () if before is None else (before.node,)
             node = replace(node, layer=layer, part=part, depends_on=waits)
@@ -161,13 +161,9 @@ def _moving(transfers: Mapping[str, Any], window: Window) -> np.ndarray[Any, np.
     return np.flatnonzero(moves)
 
 
-def _attention_ends(nodes: Sequence[GraphNode]) -> dict[tuple[int, int], GraphNode]:
-    """(rank, end) -> an attention: KV of its layer leaves when it has ended."""
-    return {(one.rank, one.end_ps): one for one in _attentions(nodes)}
-
-
-def _attentions(nodes: Sequence[GraphNode]) -> Iterator[GraphNode]:
-    return (one for one in nodes if one.kind == "attention")
+def _caching_ends(nodes: Sequence[GraphNode]) -> dict[tuple[int, int], GraphNode]:
+    """(rank, end) -> what caches KV or a state of a layer, which leaves when it has ended."""
+    return {(one.rank, one.end_ps): one for one in nodes if one.caches}
 
 
 def _described(places: Places, mine: int, other: int, *, leaves: bool) -> tuple[str, str, str]:

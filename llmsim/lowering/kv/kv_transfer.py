@@ -9,7 +9,6 @@ from llmsim.config.errors import InputError, NotYetError
 from llmsim.lowering.kv.resharding import (
     Share,
     draft_shares,
-    even_layers,
     kept_tokens,
     kv_shares,
     of_several_kinds,
@@ -54,7 +53,6 @@ def kv_transfer_config(
                     list(_shares(a, b)),
                     block_size,
                     prefill_all_but_last_token(a.model),
-                    even_layers(a.model),
                 )
             config.add_route(source.index, target.index, tables[kind])
     return config

@@ -63,13 +63,6 @@ def prefill_all_but_last_token(model: ModelConfig) -> bool:
     return model.linear is not None and model.layers_of("linear") > 0
 
 
-def even_layers(model: ModelConfig) -> int:
-    """Layers of a model that has several kinds of them, whose order its program does not keep; else
-    0.
-    """
-    return model.num_layers if len(set(model.layer_kinds)) > 1 else 0
-
-
 def of_several_kinds(model: ModelConfig) -> bool:
     """Whether some layers keep something else than every token."""
     return model.layers_of("full") + model.layers_of("chunked") != model.num_layers

@@ -8,14 +8,11 @@ from itertools import accumulate
 
 from llmsim.config import Deployment, Group
 from llmsim.config.deployment import MemorySpec
-from llmsim.config.errors import InputError, NotYetError, nearest
+from llmsim.config.errors import InputError, nearest
 from llmsim.lowering.network.cluster_network import BETWEEN_GROUPS
-from llmsim.model import Attention, Layout, ModelConfig, Moe, Operator
+from llmsim.model import Layout, ModelConfig, Moe, Operator
 
 DEVICE, HOST = "npu", "cpu"
-EXPERTS, DENSE = ("moe", "shared_expert"), ("gate_up_proj", "up_proj", "act_fn", "down_proj")
-PROJECTIONS = ("q", "kv_", "o_proj", "latent_norm", "rotary_emb", "attention_gate")
-"""How the names of operators begin that only some layers of a mixed model have."""
 
 
 @dataclass(frozen=True)
@@ -115,44 +112,11 @@ class Where:
                         yield Execution(stage, position, op, number, layer)
 
     def _layers_of(self, op: Operator, stage: int) -> Sequence[int]:
-        """Which layers of the model the executions of a stage's operator belong to. NotYetError:
-        nobody knows.
-        """
+        """Which layers of the model the executions of a stage's operator belong to."""
         layers = self.layers[stage]
-        if op.part != "layer" or op.repeat == len(layers):
+        if op.part != "layer" or not op.in_layers:
             return range(layers.start, layers.start + op.repeat)
-        if op.in_layers:
-            return [layers.start + number for number in op.in_layers]
-        found = self._layers_like(op, layers)
-        if len(found) != op.repeat:
-            raise NotYetError(
-                f"{op.name} is in {op.repeat} of {len(layers)} layers, which placement.blocks "
-                "cannot place"
-            )
-        return found
-
-    def _layers_like(self, op: Operator, layers: range) -> list[int]:
-        """Those of `layers` whose kind has the operator."""
-        model = self.model
-        kinds = model.layer_kinds or ("full",) * model.num_layers
-        with_ffn = model.layers_with_ffn or (True,) * model.num_layers
-        mixers = [at for at in layers if kinds[at] != "none"]
-        ffns = [at for at in layers if with_ffn[at]]
-        if op.name.startswith("indexer"):
-            own = model.indexer_layers or (True,) * model.num_layers
-            return [at for at in layers if own[at]]
-        if isinstance(op, Attention):
-            kind = op.name.partition("_")[2] or "full"
-            return [at for at in layers if kinds[at] in (kind, "both")]
-        if op.name.startswith(EXPERTS):
-            return [at for at in ffns if model.moe_layers[at]]
-        if op.name.startswith(DENSE):
-            return [at for at in ffns if not model.moe_layers[at]]
-        if op.name == "layernorm":  # each in front of a mixer, or each in front of an FFN
-            return mixers if len(mixers) == op.repeat else ffns
-        if op.name.startswith(PROJECTIONS):
-            return [at for at in mixers if kinds[at] != "linear"]
-        return [at for at in layers if kinds[at] in ("linear", "both")]
+        return [layers.start + number for number in op.in_layers]
 
     def bytes_elsewhere(self, stage: int) -> dict[str, int]:
         """Bytes of one rank of a stage by memory, without the device."""

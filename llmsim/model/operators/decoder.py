@@ -27,6 +27,7 @@ a per sequence. Layers that see a window are operators of their own (attention_s
 attention_chunked). Latent attention: latent.py; linear attention: linear_attention.py.
 """
 
+from dataclasses import replace
 from functools import partial
 
 from llmsim.model.layout import Layout
@@ -52,7 +53,7 @@ def operators(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> tuple[Opera
     """
     make = OperatorFactory(model, layout, dtypes)
     if layout.domain == "ffn":
-        return tuple(_ffn(make))
+        return tuple(_numbered(op, model.num_layers) for op in _ffn(make))
     program = [
         make.embedding(),
         *make.all_reduce(1, prologue=True),
@@ -63,30 +64,36 @@ def operators(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> tuple[Opera
     if not layout.domain:
         program += _ffn(make)
     elif layout.routed_rows and model.num_moe_layers:
-        program.append(_router(make))
+        program += placed([_router(make)], model.layers_with_experts)
     program.append(make.norm("final_layernorm", "head", 1))
     program += [make.lm_head(), *make.logits_gather(), make.sampler()]
-    return tuple(program)
+    return tuple(_numbered(op, model.num_layers) for op in program)
+
+
+def _numbered(op: Operator, layers: int) -> Operator:
+    """The operator without numbers of layers if all of them have it."""
+    return replace(op, in_layers=()) if len(op.in_layers) == layers else op
 
 
 def _attention(make: OperatorFactory) -> list[Operator]:
     """The first half of every layer, the norm in front of the second included."""
     model = make.model
-    mixers, ffns, hidden = model.mixer_layers, model.ffn_layers, model.hidden_size
-    program: list[Operator] = [*make.norms(mixers)]
+    mixers, ffns, hidden = model.layers_with_mixers, model.layers_with_ffns, model.hidden_size
+    program = placed(make.norms(len(mixers)), mixers)
     program += softmax_layers(make)
-    program += linear_layer(make)
+    program += placed(linear_layer(make), model.layers_with("linear", "both"))
     # Attention and state space side by side, each summed over ranks.
-    if beside := model.layer_kinds.count("both"):
+    if both := model.layers_with("both"):
+        beside = len(both)
         sides = make.elementwise(
             "branch_add", beside, reads=2 * hidden, writes=hidden, flops=hidden
         )
-        program += [*make.all_reduce(beside), sides]
+        program += placed([*make.all_reduce(beside), sides], both)
     if not model.one_sum:
-        program += make.all_reduce(mixers)
-    program += _post_norm(make, mixers)
+        program += placed(make.all_reduce(len(mixers)), mixers)
+    program += placed(_post_norm(make, len(mixers)), mixers)
     if model.norms_per_layer > 1:
-        program += make.norms(ffns, feeds_ffn=True)
+        program += placed(make.norms(len(ffns), feeds_ffn=True), ffns)
     return program
 
 
@@ -98,19 +105,20 @@ def _ffn(make: OperatorFactory) -> list[Operator]:
     for number, (width, layers) in enumerate(groups):
         dense = len(layers)
         names = tuple(f"{one}_{number + 1}" if number else one for one in MLP)
-        part = _mlp(make, names, width // make.layout.ffn_ranks, dense)
-        part = placed(part, layers) if len(groups) > 1 else part
-        beside = _branch_add(make, model.one_sum and number == 0)
-        program += [*part, *beside, *make.all_reduce(dense)]
+        program += placed(_mlp(make, names, width // make.layout.ffn_ranks, dense), layers)
+        program += _branch_add(make, model.one_sum and number == 0)
+        program += placed(make.all_reduce(dense), layers)
     if model.num_moe_layers:
-        program += [
+        experts = [
             *([] if make.layout.routed_rows else [_router(make)]),
             *_experts(make),
             *_shared_expert(make),
             *make.all_reduce(model.num_moe_layers),
             *_around_experts(make),
         ]
-    program += [*_branch_add(make, not model.one_sum), *_post_norm(make, model.ffn_layers)]
+        program += placed(experts, model.layers_with_experts)
+    program += _branch_add(make, not model.one_sum)
+    program += placed(_post_norm(make, model.ffn_layers), model.layers_with_ffns)
     return [*program, *mixed_into_layers(make)]
 
 

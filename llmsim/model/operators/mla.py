@@ -16,7 +16,7 @@ INDEX_BYTES = 4
 
 
 def latent_projections(make: OperatorFactory) -> list[Operator]:
-    """Everything before the attention kernel."""
+    """Everything before the attention kernel, but for the indexer."""
     model, shape, repeat = make.model, make.shape, make.model.softmax_layers
     latent = model.latent
     assert latent is not None, "the caller checks"
@@ -39,10 +39,10 @@ def latent_projections(make: OperatorFactory) -> list[Operator]:
     reads = rotated + latent.rope_dim
     if model.rotary:
         program.append(stream("rotary_emb", repeat, reads=reads, writes=rotated, flops=3 * rotated))
-    return program + _indexer(make) if make.model.indexer is not None else program
+    return program
 
 
-def _indexer(make: OperatorFactory) -> list[Operator]:
+def latent_indexer(make: OperatorFactory) -> list[Operator]:
     """Sparse attention's choice of tokens, whole on every rank (DeepSeek-V3.2, arXiv 2512.02556,
     equation 1; shapes: vLLM's Indexer, deepseek_v2.py): queries from the queries' latent, one key
     and the heads' weights from the hidden state in one GEMM that is never quantised; a LayerNorm of

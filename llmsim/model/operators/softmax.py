@@ -11,7 +11,7 @@ from typing import Literal
 from llmsim.model.operator import Operator
 from llmsim.model.operators.attention_variants import AttentionShape
 from llmsim.model.operators.factory import OperatorFactory
-from llmsim.model.operators.mla import latent_projections
+from llmsim.model.operators.mla import latent_indexer, latent_projections
 from llmsim.model.types import SoftmaxLayers
 
 Sees = Literal["full", "sliding", "chunked"]
@@ -22,17 +22,14 @@ def softmax_layers(make: OperatorFactory) -> list[Operator]:
     """The mixer of all layers with softmax attention; nothing where there are none."""
     program: list[Operator] = []
     if make.model.latent is not None:
-        if make.model.softmax_layers:
-            program = [*latent_projections(make), *_latent_attention(make)]
-        return program
+        return _latent_layers(make)
     for suffix, group in _named_groups(make):
         shape = group.shape.on_rank(make.layout.tp)
         program += _projections(make, group, shape, suffix)
         for kind in KINDS:
             program += _attention(make, group, shape, kind)
         program += placed(_output(make, shape, len(group.layers), suffix), group.layers)
-    mixed = len(make.model.softmax_groups) > 1 or any(make.model.kv_sharing_layers)
-    return program if mixed else [replace(op, in_layers=()) for op in program]
+    return program
 
 
 def placed(program: Iterable[Operator], layers: tuple[int, ...]) -> list[Operator]:
@@ -52,16 +49,21 @@ def _named_groups(make: OperatorFactory) -> Iterator[tuple[str, SoftmaxLayers]]:
         yield suffix, group
 
 
-def _latent_attention(make: OperatorFactory) -> list[Operator]:
-    shape = AttentionShape(make.shape.heads, make.shape.kv_heads, make.model.head_dim, 0)
-    program: list[Operator] = []
+def _latent_layers(make: OperatorFactory) -> list[Operator]:
+    model = make.model
+    assert model.latent is not None, "the caller looked"
+    if not (layers := model.layers_with_softmax):
+        return []
+    shape = AttentionShape(make.shape.heads, make.shape.kv_heads, model.head_dim, 0)
+    program = placed(latent_projections(make), layers)
+    if model.indexer is not None:
+        program += placed(latent_indexer(make), model.layers_with_indexers)
     for kind in KINDS:
-        if layers := make.model.layers_of(kind):
-            program.append(make.attention(kind, shape, layers))
-    assert make.model.latent is not None, "the caller looked"
-    gate = make.model.attention_shape.gate_dim
-    out = AttentionShape(shape.heads, 1, 0, make.model.latent.v_dim, gate_dim=gate)
-    return program + _output(make, out, make.model.softmax_layers, "")
+        if seen := model.layers_with(kind, *(("both",) if kind == "full" else ())):
+            program += placed([make.attention(kind, shape, len(seen))], seen)
+    gate = model.attention_shape.gate_dim
+    out = AttentionShape(shape.heads, 1, 0, model.latent.v_dim, gate_dim=gate)
+    return program + placed(_output(make, out, len(layers), ""), layers)
 
 
 def _projections(

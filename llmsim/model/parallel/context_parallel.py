@@ -39,7 +39,13 @@ def with_context(
             case Attention():
                 out += _around_attention(op, model, layout, size)
             case Moe() if ranks > 1:
-                move = partial(collective, among="pcp", part=op.part, repeat=op.repeat)
+                move = partial(
+                    collective,
+                    among="pcp",
+                    part=op.part,
+                    repeat=op.repeat,
+                    in_layers=op.in_layers,
+                )
                 latent = ranks * op.hidden * size
                 sent = latent + ranks * model.num_experts * size
                 out.append(move("context_dispatch", "all_gather", size=sent))
@@ -59,7 +65,7 @@ def _around_attention(
     op: Attention, model: ModelConfig, layout: Layout, size: int
 ) -> list[Operator]:
     latent, dcp, pcp = model.latent, layout.decode_context, layout.prefill_context
-    move = partial(collective, part=op.part, repeat=op.repeat)
+    move = partial(collective, part=op.part, repeat=op.repeat, in_layers=op.in_layers)
     values = op.value_dim or op.head_dim
     query, output = (
         (op.head_dim, values) if latent is None else (latent.cached_width, latent.kv_rank)

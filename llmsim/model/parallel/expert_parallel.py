@@ -129,7 +129,13 @@ def _behind(all_reduce: Collective, model: ModelConfig, layout: Layout) -> list[
 def _dense(op: Operator, model: ModelConfig, dtypes: Dtypes) -> list[Operator]:
     size = model.hidden_size * int(dtype_bytes(dtypes.activation))
     move = partial(
-        collective, among="members", size=size, part=op.part, repeat=op.repeat, feature="gathered"
+        collective,
+        among="members",
+        size=size,
+        part=op.part,
+        repeat=op.repeat,
+        feature="gathered",
+        in_layers=op.in_layers,
     )
     together = replace(op, feature="gathered")
     match op:
@@ -147,7 +153,14 @@ def _traffic(
     size, backend = int(dtype_bytes(dtypes.activation)), layout.exchange
     whole = moe.hidden * size
     among: Among = "everyone" if layout.ep == layout.expert_ranks and layout.tp > 1 else "members"
-    move = partial(collective, among=among, part=moe.part, repeat=moe.repeat, feature="gathered")
+    move = partial(
+        collective,
+        among=among,
+        part=moe.part,
+        repeat=moe.repeat,
+        feature="gathered",
+        in_layers=moe.in_layers,
+    )
     if backend in ("allgather_reducescatter", "naive"):
         sent = whole + model.num_experts * size
         if backend == "naive":
@@ -168,6 +181,7 @@ def _all_to_all(name: str, moe: Moe, layout: Layout, rows: Rows, among: Among) -
         feature="gathered",
         part=moe.part,
         repeat=moe.repeat,
+        in_layers=moe.in_layers,
         collective="all_to_all",
         among=among,
         collective_bytes_per_token=round(copies(moe, layout, rows) * rows.row_bytes),

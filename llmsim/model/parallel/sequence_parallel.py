@@ -37,7 +37,15 @@ def with_sequence_parallelism(program: Iterable[Operator], layout: Layout) -> tu
 def _gather_behind(norm: ResidualNorm) -> Collective:
     """Brings all tokens to the column-parallel layer that reads the norm."""
     width = norm.hidden * _element(norm)
-    return collective("all_gather", "all_gather", "tp", width, part=norm.part, repeat=norm.repeat)
+    return collective(
+        "all_gather",
+        "all_gather",
+        "tp",
+        width,
+        part=norm.part,
+        repeat=norm.repeat,
+        in_layers=norm.in_layers,
+    )
 
 
 def _element(norm: ResidualNorm) -> int:

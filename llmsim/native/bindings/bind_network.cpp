@@ -73,9 +73,9 @@ void bind_kv_transfer(nb::module_& m) {
       .def(
           "add_table",
           [](KvTransferConfig& c, const std::vector<Share>& shares, std::int32_t block_size,
-             bool prefill_all_but_last_token, std::int32_t even_layers) {
+             bool prefill_all_but_last_token) {
             if (block_size < 1) throw std::invalid_argument("blocks have at least one token");
-            KvTable table{{}, block_size, prefill_all_but_last_token, even_layers};
+            KvTable table{{}, block_size, prefill_all_but_last_token};
             for (const auto& [from, to, parts] : shares) {
               KvShare& share = table.shares.emplace_back(KvShare{from, to, {}});
               for (const auto& [layers, per_token, state, tail] : parts)
@@ -85,7 +85,6 @@ void bind_kv_transfer(nb::module_& m) {
             return c.tables.size() - 1;
           },
           "shares"_a, "block_size"_a = 1, "prefill_all_but_last_token"_a = false,
-          "even_layers"_a = 0,
           "Tuples (prefill rank, decode rank, parts) with parts (layers, bytes per token and "
           "layer, bytes of state per "
           "layer, blocks at the end of a prompt that are kept or 0 for all); returns its number.")

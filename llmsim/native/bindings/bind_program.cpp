@@ -140,8 +140,8 @@ void bind_operators(nb::module_& m) {
           "__init__",
           [](Operator* op, std::string name, NodeKind kind, Feature feature, std::int32_t part,
              std::int32_t repeat, const In<std::int64_t>& ps, const In<std::uint8_t>& provenance,
-             std::int32_t stage, std::int32_t attention,
-             std::shared_ptr<SampledCostTable> sampled) {
+             std::int32_t stage, std::int32_t attention, std::shared_ptr<SampledCostTable> sampled,
+             std::vector<std::int32_t> layers, bool caches) {
             new (op) Operator{std::move(name),
                               kind,
                               feature,
@@ -151,10 +151,13 @@ void bind_operators(nb::module_& m) {
                               to_vector(provenance),
                               stage,
                               attention,
-                              std::move(sampled)};
+                              std::move(sampled),
+                              std::move(layers),
+                              caches || kind == NodeKind::kAttention};
           },
           "name"_a, "kind"_a, "feature"_a, "part"_a, "repeat"_a, "ps"_a, "provenance"_a,
-          "stage"_a = 0, "attention"_a = 0, "sampled"_a.none() = nb::none())
+          "stage"_a = 0, "attention"_a = 0, "sampled"_a.none() = nb::none(),
+          "layers"_a = std::vector<std::int32_t>{}, "caches"_a = false)
       .def_ro("name", &Operator::name);
 }
 

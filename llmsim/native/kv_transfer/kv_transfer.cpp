@@ -23,7 +23,6 @@ KvTransfers::KvTransfers(KvTransferConfig config, SharedNetwork& network,
     throw std::invalid_argument("places and groups differ in number");
   tables_.assign(groups_.size(), std::vector<std::int32_t>(groups_.size(), -1));
   prefill_all_but_last_token_.assign(groups_.size(), 0);
-  layers_are_alike_.assign(groups_.size(), 1);
   add_routes(config_.routes);
   for (const auto& group : groups_) connect(*group);
 }
@@ -36,7 +35,6 @@ void KvTransfers::add_routes(std::span<const KvRoute> routes) {
     tables_.at(at(route.prefill_group)).at(at(route.decode_group)) = route.table;
     prefill_all_but_last_token_[at(route.prefill_group)] =
         config_.tables[table].prefill_all_but_last_token;
-    layers_are_alike_[at(route.prefill_group)] = config_.tables[table].even_layers == 0;
   }
 }
 
@@ -60,15 +58,13 @@ void KvTransfers::add_group(Group& group, std::vector<NetworkNodeId> places,
   for (std::vector<std::int32_t>& row : tables_) row.push_back(-1);
   tables_.emplace_back(tables_.size() + 1, -1);
   prefill_all_but_last_token_.push_back(0);
-  layers_are_alike_.push_back(1);
   add_routes(routes);
   connect(group);
 }
 
 // Groups that follow their program need no report: its tables say when each layer ends.
 bool KvTransfers::hears_layers(Group& prefill) const {
-  return sends_layers(prefill) && !prefill.follows_program() &&
-         layers_are_alike_[at(prefill.config().index)] != 0 && prefill.report_layers();
+  return sends_layers(prefill) && !prefill.follows_program() && prefill.report_layers();
 }
 
 void KvTransfers::remove_candidate(const Group& group) {
@@ -317,7 +313,7 @@ void KvTransfers::launched(const Group& prefill, const Batch& batch, const StepT
     const std::int32_t known = makes_known(item);
     if (known == 0) continue;
     if (layer_ends_.empty() && prefill.follows_program())
-      find_layer_ends(prefill, of(item.request), batch, prefill.costs().usage().steps);
+      find_layer_ends(prefill, batch, prefill.costs().usage().steps);
     send_layers(item.request, known, times, now);
   }
 }
@@ -329,10 +325,8 @@ std::int32_t KvTransfers::makes_known(const Item& item) const {
   return known > kv_transfer.sent ? known : 0;  // else there, or sent before a preemption
 }
 
-void KvTransfers::find_layer_ends(const Group& prefill, const KvTransfer& kv_transfer,
-                                  const Batch& batch, std::int64_t step) {
-  prefill.costs().program().attention_ends(batch, step, layer_ends_,
-                                           table_of(kv_transfer).even_layers);
+void KvTransfers::find_layer_ends(const Group& prefill, const Batch& batch, std::int64_t step) {
+  prefill.costs().program().cached_at(batch, step, layer_ends_);
 }
 
 // Layers leave when the operators have come to them, however long others on the links make that.
@@ -342,13 +336,13 @@ void KvTransfers::begins(const Group& prefill, const Batch& batch, std::int64_t 
   layer_ends_.clear();
   const bool by_layer = hears_layers_[at(prefill.config().index)] != 0;
   if (by_layer) {
-    layer_ends_.resize(at(prefill.costs().program().attention_layers()));
+    layer_ends_.resize(at(prefill.costs().program().cached_layers()));
     std::iota(layer_ends_.begin(), layer_ends_.end(), Ps{0});
   }
   for (const Item& item : batch.items) {
     const std::int32_t known = makes_known(item);
     if (known == 0) continue;
-    if (layer_ends_.empty()) find_layer_ends(prefill, of(item.request), batch, step);
+    if (layer_ends_.empty()) find_layer_ends(prefill, batch, step);
     each_layer(item.request, known, [&](const KvShare& share, std::int64_t bytes, Ps after) {
       expect(item.request, bytes);
       departing.due.push_back({after, item.request, &share, bytes});

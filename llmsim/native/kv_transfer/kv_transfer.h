@@ -47,8 +47,6 @@ struct KvTable {
   std::vector<KvShare> shares;
   std::int32_t block_size = 1;
   bool prefill_all_but_last_token = false;
-  std::int32_t even_layers =
-      0;  // of a model with layers of several kinds: how many there are (Program::attention_ends)
 };
 
 // The shares of one pair of groups: `table` is an index into KvTransferConfig::tables.
@@ -178,9 +176,8 @@ class KvTransfers final : public TransferOwner, public GroupObserver {
   }
   // The tokens that a batch's item makes known; none: the decode group has them, or they have gone.
   std::int32_t makes_known(const Item& item) const;
-  // By layer of the program, when its attention has run.
-  void find_layer_ends(const Group& prefill, const KvTransfer& kv_transfer, const Batch& batch,
-                       std::int64_t step);
+  // By number of a layer, when its KV is there.
+  void find_layer_ends(const Group& prefill, const Batch& batch, std::int64_t step);
   // Everything of the tokens [kv_transfer.sent, to) of every layer.
   void send_all(RequestId request, std::int32_t to, Ps at, Ps now);
   void send_layers(RequestId request, std::int32_t to, const StepTimes& times, Ps now);
@@ -202,7 +199,6 @@ class KvTransfers final : public TransferOwner, public GroupObserver {
   std::vector<std::vector<std::int32_t>>
       tables_;                                    // by prefill group and decode group; -1: no route
   std::vector<char> prefill_all_but_last_token_;  // by prefill group
-  std::vector<char> layers_are_alike_;            // by prefill group
   std::vector<char> hears_layers_;                // by group
   std::vector<KvTransfer> kv_transfers_;
   std::vector<Group*> candidates_;                // scratch

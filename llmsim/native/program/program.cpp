@@ -1,7 +1,10 @@
 #include "program/program.h"
 
 #include <algorithm>
+#include <map>
+#include <numeric>
 #include <stdexcept>
+#include <string>
 
 namespace llmsim {
 
@@ -39,6 +42,7 @@ Program::Program(std::vector<Operator> operators,
     collective.resize(op.ps.size(), 0);
     for (std::size_t i = 0; i < op.ps.size(); ++i) collective[i] += op.ps[i] * op.repeat;
   }
+  lay_out_layers();
   const std::size_t tokens = fused_[static_cast<std::size_t>(Feature::kTokens)].size();
   for (const Operator& op : operators_) {
     first_draw_.push_back(op.sampled != nullptr ? num_draws_ : -1);
@@ -168,49 +172,97 @@ Program::StepPrice Program::evaluate(const Batch& batch, const Place& place,
   return price;
 }
 
-void Program::attention_ends(const Batch& batch, std::int64_t step, std::vector<Ps>& out,
-                             std::int32_t even_layers) const {
-  out.clear();
+void Program::cached_at(const Batch& batch, std::int64_t step, std::vector<Ps>& out) const {
+  out.assign(at(cached_layers()), kEndOfTime);
   const Place where = place(batch, padded(rank_features(batch)), 0);
   const AttentionPrices attention = attention_layer(batch);
   std::vector<Ps> draws;
   if (num_draws_ > 0) draw(where, step, draws);
-  Ps now = 0, begin = kNever, end = 0;  // of the parts that attend
-  for (std::size_t first = 0;
-       first < operators_.size();) {  // operators of one part repeat together, layer by layer
-    std::size_t last = first;
-    std::int32_t repeat = 0;
-    while (last < operators_.size() && operators_[last].part == operators_[first].part)
-      repeat = std::max(repeat, operators_[last++].repeat);
-    const Ps before = now;
-    const std::size_t ends = out.size();
-    for (std::int32_t layer = 0; layer < repeat; ++layer) {
-      for (std::size_t i = first; i < last; ++i) {
-        const Operator& op = operators_[i];
-        if (layer >= op.repeat) continue;
-        const bool attends = op.kind == NodeKind::kAttention;
-        now += attends               ? attention[static_cast<std::size_t>(op.attention)].ps
-               : first_draw_[i] >= 0 ? draws[static_cast<std::size_t>(first_draw_[i] + layer)]
-                                     : op.ps[static_cast<std::size_t>(where.at(op.feature))];
-        if (attends) out.push_back(now);
-      }
+  Ps now = 0;
+  for (const ProgramLayer& layer : layers_) {
+    for (std::size_t i = 0; i < layer.ops.size(); ++i) {
+      const auto index = at(layer.ops[i]);
+      const Operator& op = operators_[index];
+      const bool attends = op.kind == NodeKind::kAttention;
+      now += attends ? attention[static_cast<std::size_t>(op.attention)].ps
+             : first_draw_[index] >= 0
+                 ? draws[static_cast<std::size_t>(first_draw_[index] + layer.executions[i])]
+                 : op.ps[static_cast<std::size_t>(where.at(op.feature))];
+      if (op.caches) out[at(layer.number)] = now;
     }
-    if (out.size() > ends) {
-      if (begin == kNever) begin = before;
-      end = now;
-    }
-    first = last;
   }
-  if (even_layers == 0) return;
-  out.clear();
-  for (std::int64_t layer = 1; layer <= even_layers; ++layer)
-    out.push_back(begin + (end - begin) * layer / even_layers);
 }
 
-std::int32_t Program::attention_layers() const {
-  std::int64_t layers = 0;
-  for (const std::int64_t repeat : attention_repeat_) layers += repeat;
-  return static_cast<std::int32_t>(layers);
+std::int32_t Program::cached_layers() const {
+  std::int32_t layers = 0;
+  for (const Operator& op : operators_)
+    if (op.caches && !op.layers.empty()) layers = std::max(layers, op.layers.back() + 1);
+  return layers;
+}
+
+namespace {
+
+// Operators first .. last - 1 of one part and stage; a kStageSend is alone.
+struct Part {
+  std::size_t first = 0, last = 0;
+};
+
+std::vector<Part> parts_of(const std::vector<Operator>& operators) {
+  std::vector<Part> parts;
+  for (std::size_t i = 0; i < operators.size(); ++i) {
+    const Operator& op = operators[i];
+    if (!parts.empty()) {
+      const Operator& before = operators[i - 1];
+      const bool sends = op.kind == NodeKind::kStageSend || before.kind == NodeKind::kStageSend;
+      if (!sends && op.part == before.part && op.stage == before.stage) {
+        ++parts.back().last;
+        continue;
+      }
+    }
+    parts.push_back({i, i + 1});
+  }
+  return parts;
+}
+
+void check_layers(const Operator& op) {
+  bool ascend = op.layers.empty() || op.layers[0] >= 0;
+  for (std::size_t i = 1; i < op.layers.size(); ++i) ascend &= op.layers[i - 1] < op.layers[i];
+  if (!ascend || op.layers.size() != at(op.repeat))
+    throw std::invalid_argument("operator " + op.name + ": there are " + std::to_string(op.repeat) +
+                                " layers, which ascend");
+}
+
+}  // namespace
+
+// Operators that do not say which layers they are in are in the first ones behind those of earlier
+// parts that cache something.
+void Program::lay_out_layers() {
+  std::int32_t first = 0;
+  for (const Part& part : parts_of(operators_)) {
+    std::map<std::int32_t, ProgramLayer> by_number;
+    bool caches = false;
+    for (std::size_t i = part.first; i < part.last; ++i) {
+      Operator& op = operators_[i];
+      if (op.layers.empty()) {
+        op.layers.resize(at(op.repeat));
+        std::iota(op.layers.begin(), op.layers.end(), first);
+      }
+      check_layers(op);
+      caches |= op.caches;
+      for (std::int32_t execution = 0; execution < op.repeat; ++execution) {
+        ProgramLayer& layer = by_number[op.layers[at(execution)]];
+        layer.ops.push_back(static_cast<std::int32_t>(i));
+        layer.executions.push_back(execution);
+      }
+    }
+    for (auto& [number, layer] : by_number) {
+      layer.number = number;
+      layer.stage = operators_[part.first].stage;
+      layer.part = operators_[part.first].part;
+      layers_.push_back(std::move(layer));
+      if (caches) first = number + 1;
+    }
+  }
 }
 
 void Program::add_draws(const Place& place, std::span<const Ps> draws, Usage& usage,

@@ -33,7 +33,7 @@ struct Operator {
   std::string name;
   NodeKind kind = NodeKind::kCompute;
   Feature feature = Feature::kTokens;
-  std::int32_t part = 0;  // operators of one part run in order, the part `repeat` times
+  std::int32_t part = 0;  // operators of one part run in order, layer by layer
   std::int32_t repeat = 1;
   std::vector<Ps> ps;
   std::vector<std::uint8_t> provenance;  // same length as ps
@@ -41,6 +41,17 @@ struct Operator {
   std::int32_t attention = 0;  // of an attention operator: which of the program's attentions it is
   std::shared_ptr<const SampledCostTable>
       sampled;  // its times, where they are sampled; `ps` then only says how far the rows reach
+  // Numbers of the layers that run it, ascending, `repeat` of them; none: the first ones of its
+  // part.
+  std::vector<std::int32_t> layers;
+  bool caches = false;  // a layer's KV or state is there when it has run
+};
+
+// What a stage runs before it comes to the next layer: operators in order, and which of its
+// executions each of them is. What is in front of layers and behind them is a layer of its own.
+struct ProgramLayer {
+  std::int32_t stage = 0, part = 0, number = 0;
+  std::vector<std::int32_t> ops, executions;
 };
 
 // What the data sheet allows: bytes that every step must read and operations that it must do, at
@@ -137,14 +148,14 @@ class Program {
   AttentionPrices attention_layer(const Batch& batch) const {
     return context_ranks_ == 1 ? attention_of(batch) : attention_of(share_of(batch));
   }
-  // When each layer's attention has run, in order, after the start of the step that `evaluate`
-  // counted as number `step`, for a group alone in one stage: replaces the contents of `out`.
-  // `even_layers`: of a model whose layers are of several kinds, which the program does not run in
-  // the model's order; so many layers then end at equal distances.
-  void attention_ends(const Batch& batch, std::int64_t step, std::vector<Ps>& out,
-                      std::int32_t even_layers) const;
-  // Executions of attention in a step.
-  std::int32_t attention_layers() const;
+  // By number of a layer: when its KV and its state are there, after the start of the step that
+  // `evaluate` counted as number `step`, for a group alone in one stage; kEndOfTime: it has none.
+  // Replaces the contents of `out`.
+  void cached_at(const Batch& batch, std::int64_t step, std::vector<Ps>& out) const;
+  // One more than the number of the last layer that has KV or a state.
+  std::int32_t cached_layers() const;
+  // All layers of all stages, in the order in which they run.
+  const std::vector<ProgramLayer>& layers() const { return layers_; }
   // Idle time of the device after a step of so many sequences, while the host works.
   Ps host_gap(std::int64_t sequences) const { return host_gap_ + sequences * host_sequence_; }
   // What the host takes for each sequence of a step.
@@ -211,7 +222,10 @@ class Program {
   void add_draws(const Place& place, std::span<const Ps> draws, Usage& usage,
                  StepPrice& price) const;
 
+  void lay_out_layers();
+
   std::vector<Operator> operators_;
+  std::vector<ProgramLayer> layers_;
   std::vector<std::unique_ptr<AttentionCost>> attentions_;
   std::array<std::int64_t, kMaxAttentions> attention_repeat_{};
   std::vector<std::int32_t> padded_tokens_;

@@ -45,7 +45,7 @@ StepGraphs graphs_over(const StepPricer& pricer, const ContendedLinks& links, bo
   const Program& program = pricer.program();
   const auto members = static_cast<std::int32_t>(pricer.num_members());
   std::vector<bool> apart(program.operators().size(), false);
-  if (layers) apart = attention_operators(program);
+  if (layers) apart = caching_operators(program);
   for (const CollectiveSpec& spec : links.collectives) apart.at(at(spec.op)) = true;
   const bool drafts = pricer.member(0).drafter() != nullptr;
   return {unrolled(folded(program, program_graph(program, members, drafts), apart)), {}};
@@ -142,11 +142,10 @@ const ContendedExecutor::Order& ContendedExecutor::order_of(const StepGraph& gra
     order.member_of[at(graph.members[m].end)] = static_cast<std::int32_t>(m);
   order.layer_of.assign(graph.nodes.size(), -1);
   if (!reports_layers_) return order;
-  order.layers = attention_nodes(pricer_.program(), graph);
+  order.layers = caching_nodes(pricer_.program(), graph);
   for (const auto& layers : order.layers)
-    for (std::size_t layer = 0; layer < layers.size(); ++layer)
-      for (const std::int32_t node : layers[layer])
-        order.layer_of[at(node)] = static_cast<std::int32_t>(layer);
+    for (const auto& [layer, nodes] : layers)
+      for (const std::int32_t node : nodes) order.layer_of[at(node)] = layer;
   return order;
 }
 
@@ -364,7 +363,7 @@ void ContendedExecutor::note_layer(const Step& step, std::int64_t number, std::s
   if (layer < 0) return;
   const std::size_t member = at(step.order->graph->nodes[node].member);
   Ps end = 0;
-  for (const std::int32_t one : step.order->layers[member][at(layer)]) {
+  for (const std::int32_t one : step.order->layers[member].at(layer)) {
     if (step.end[at(one)] == kNever) return;
     end = std::max(end, step.end[at(one)]);
   }

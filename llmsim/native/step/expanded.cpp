@@ -265,8 +265,8 @@ class ExpandedTiming::Layout {
       const bool asked = begins_unit(node) || runs_beside_steps(node) || owner_.moves(node);
       if (asked) made_.ends[i] = all(i);
     }
-    for (const auto& layers : attention_nodes(program_, step_))
-      for (const auto& nodes : layers)
+    for (const auto& layers : caching_nodes(program_, step_))
+      for (const auto& [layer, nodes] : layers)
         for (const std::int32_t node : nodes) made_.ends[node] = all(node);
   }
 

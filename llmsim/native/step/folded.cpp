@@ -128,7 +128,7 @@ StepGraphs layered_graphs(const StepPricer& pricer) {
   const auto members = static_cast<std::int32_t>(pricer.num_members());
   const bool drafts = pricer.member(0).drafter() != nullptr;
   const StepGraph full = program_graph(program, members, drafts);
-  return {unrolled(folded(program, full, attention_operators(program))), {}};
+  return {unrolled(folded(program, full, caching_operators(program))), {}};
 }
 
 StepTimer::StepTimer(StepGraphs graphs, std::unique_ptr<StepTiming> timing)
@@ -189,15 +189,14 @@ void GraphExecutor::begin(std::span<const Batch* const> batches, const StepStart
 bool GraphExecutor::report_layers() {
   if (!whole_layers_.empty()) return true;
   const StepGraph& whole = timer_.graphs().whole;
-  const auto all = at(pricer_.program().attention_layers());
   const bool repeats =
       std::ranges::any_of(whole.blocks, [](const Block& block) { return block.repeat > 1; });
-  const bool apart = !repeats && attention_nodes(pricer_.program(), whole)[0].size() == all;
+  const bool apart = !repeats && whole.segments.empty();
   timer_.keep_node_ends(apart ? timer_.graphs() : layered_graphs(pricer_));
   const StepGraphs& graphs = timer_.graphs();
   carry_ = StepCarry(graphs.whole);
-  whole_layers_ = attention_nodes(pricer_.program(), graphs.whole);
-  halves_layers_ = attention_nodes(pricer_.program(), graphs.halves);
+  whole_layers_ = caching_nodes(pricer_.program(), graphs.whole);
+  halves_layers_ = caching_nodes(pricer_.program(), graphs.halves);
   return true;
 }
 
@@ -206,10 +205,10 @@ void GraphExecutor::report(std::size_t member, const StepTimer::Timed& timed, Ps
   if (whole_layers_.empty()) return;
   const bool halved = &timed.graph == &timer_.graphs().halves;
   const auto& layers = (halved ? halves_layers_ : whole_layers_)[member];
-  for (std::size_t layer = 0; layer < layers.size(); ++layer) {
+  for (const auto& [layer, nodes] : layers) {
     Ps end = 0;
-    for (const std::int32_t node : layers[layer]) end = std::max(end, timed.node_ends[at(node)]);
-    sink.attended(member, 0, static_cast<std::int32_t>(layer), end, now);
+    for (const std::int32_t node : nodes) end = std::max(end, timed.node_ends[at(node)]);
+    sink.attended(member, 0, layer, end, now);
   }
 }
 

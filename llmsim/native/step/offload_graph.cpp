@@ -8,13 +8,6 @@ namespace llmsim {
 
 namespace {
 
-// Prologue, layer, head or hand-over: operators of the program in order.
-struct Place {
-  std::int32_t stage = 0;
-  std::vector<std::int32_t> ops;
-  std::vector<std::int32_t> execution;  // which of the operator's executions this is
-};
-
 class OffloadPass {
  public:
   OffloadPass(const Program& program, const OffloadConfig& config, std::int32_t members,
@@ -32,7 +25,6 @@ class OffloadPass {
     std::int32_t hosted_execution = -1;
   };
 
-  void find_places();
   const Operator& op_at(std::int32_t op) const { return program_.operators()[at(op)]; }
   Wait add(NodeRole role, const Lane& lane, std::int32_t member, std::size_t place,
            DeviceStream kind, const Waits& waits, std::int32_t op = -1, std::int32_t execution = -1,
@@ -67,7 +59,7 @@ class OffloadPass {
   const Program& program_;
   const OffloadConfig& config_;
   std::int32_t members_, stages_;
-  std::vector<Place> places_;
+  const std::vector<ProgramLayer>& places_;
   std::int32_t attention_layers_ = 0;
   StepGraphBuilder builder_;
   std::vector<std::vector<Lane>> lanes_;  // by number and member; the last number: the whole batch
@@ -84,9 +76,11 @@ OffloadPass::OffloadPass(const Program& program, const OffloadConfig& config, st
       config_(config),
       members_(members),
       stages_(program.num_stages()),
+      places_(program.layers()),
       builder_(members, stages_),
       halves_(at(lanes)) {
-  find_places();
+  for (const Operator& op : program.operators())
+    attention_layers_ += op.kind == NodeKind::kAttention ? op.repeat : 0;
   computed_.assign(places_.size() * at(members), -1);
   lanes_.assign(halves_ == 1 ? 1 : 3, std::vector<Lane>(at(members)));
   for (std::size_t number = 0; number + 1 < lanes_.size(); ++number)
@@ -100,26 +94,6 @@ OffloadPass::OffloadPass(const Program& program, const OffloadConfig& config, st
     auto& of_stage = copied_[at(places_[place].stage)];
     copied_rank_.push_back(copies(place) ? static_cast<std::int32_t>(of_stage.size()) : -1);
     if (copied_rank_.back() >= 0) of_stage.push_back(static_cast<std::int32_t>(place));
-  }
-}
-
-// Operators of one part and stage repeat together; those that repeat less often are in the first
-// layers.
-void OffloadPass::find_places() {
-  for (const Part& part : parts_of(program_)) {
-    std::int32_t repeat = 0;
-    for (std::int32_t i = part.first; i < part.last; ++i)
-      repeat = std::max(repeat, op_at(i).repeat);
-    for (std::int32_t layer = 0; layer < repeat; ++layer) {
-      Place& place = places_.emplace_back();
-      place.stage = op_at(part.first).stage;
-      for (std::int32_t i = part.first; i < part.last; ++i) {
-        if (layer >= op_at(i).repeat) continue;
-        place.ops.push_back(i);
-        place.execution.push_back(layer);
-        attention_layers_ += op_at(i).kind == NodeKind::kAttention;
-      }
-    }
   }
 }
 
@@ -173,9 +147,9 @@ std::size_t OffloadPass::attention_at(std::size_t place) const {
 
 bool OffloadPass::copies(std::size_t place) const {
   const WeightStreaming& weights = config_.weights;
-  const Place& here = places_[place];
+  const ProgramLayer& here = places_[place];
   for (std::size_t i = 0; i < here.ops.size(); ++i) {
-    const std::size_t o = at(here.ops[i]), e = at(here.execution[i]);
+    const std::size_t o = at(here.ops[i]), e = at(here.executions[i]);
     if (o < weights.ahead.size() && e < weights.ahead[o].size() && weights.ahead[o][e] > 0)
       return true;
     if (o < weights.by_batch.size() && !weights.by_batch[o].empty()) return true;
@@ -234,9 +208,9 @@ void OffloadPass::run_on_host(Lane& lane, std::int32_t member, std::size_t place
 // Operators first .. last - 1 of a place, in one lane of all members. Weights are copied once, for
 // the lane that comes first. What works on gathered tokens starts when all members are there.
 void OffloadPass::run(std::size_t number, std::size_t place, std::size_t first, std::size_t last) {
-  const Place& here = places_[place];
+  const ProgramLayer& here = places_[place];
   for (std::size_t i = first; i < last; ++i) {
-    const std::int32_t op = here.ops[i], execution = here.execution[i];
+    const std::int32_t op = here.ops[i], execution = here.executions[i];
     if (on_host(op)) {
       for (std::int32_t m = 0; m < members_; ++m)
         run_on_host(lanes_[number][at(m)], m, place, op, execution);
@@ -299,7 +273,7 @@ void OffloadPass::attend(std::size_t number, std::size_t place) {
     Lane& lane = lanes_[number][at(m)];
     bring_back(lane, m, place);
     attend_in_memory(lane, m, place, places_[place].ops[attention],
-                     places_[place].execution[attention]);
+                     places_[place].executions[attention]);
   }
 }
 
@@ -319,7 +293,7 @@ void OffloadPass::together(std::size_t place) {
         if (std::ranges::none_of(all.ready, same(wait))) all.ready.push_back(wait);
     }
   }
-  const Place& here = places_[place];
+  const ProgramLayer& here = places_[place];
   if (op_at(here.ops[0]).kind == NodeKind::kStageSend) {
     hand_over(place);
   } else {

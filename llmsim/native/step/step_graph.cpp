@@ -1,7 +1,7 @@
 #include "step/step_graph.h"
 
 #include <algorithm>
-#include <set>
+#include <map>
 #include <stdexcept>
 
 namespace llmsim {
@@ -58,28 +58,47 @@ void StepGraphBuilder::end_block(std::int32_t repeat) {
   if (last > first) graph_.blocks.push_back({first, last, repeat});
 }
 
-std::vector<Part> parts_of(const Program& program) {
-  const auto& operators = program.operators();
-  std::vector<Part> parts;
-  for (std::int32_t i = 0; i < static_cast<std::int32_t>(operators.size()); ++i) {
-    const Operator& op = operators[at(i)];
-    const bool sends = op.kind == NodeKind::kStageSend;
-    if (!parts.empty()) {
-      const Operator& before = operators[at(i - 1)];
-      const bool sent = before.kind == NodeKind::kStageSend;
-      if (!sends && !sent && op.part == before.part && op.stage == before.stage) {
-        ++parts.back().last;
-        continue;
-      }
+namespace {
+
+constexpr std::size_t kLongestPeriod = 12;
+
+// How many layers from `first` on follow the pattern of the first `period`, which occurs at least
+// twice; one layer alone is a pattern, too.
+std::size_t covered(const std::vector<ProgramLayer>& layers, std::size_t first,
+                    std::size_t period) {
+  const auto recurs = [&](std::size_t at) {
+    const ProgramLayer &one = layers[at], &other = layers[at - period];
+    return one.stage == other.stage && one.part == other.part && one.ops == other.ops;
+  };
+  std::size_t last = first + period;
+  if (last > layers.size()) return 0;
+  while (last < layers.size() && recurs(last)) ++last;
+  const std::size_t times = (last - first) / period;
+  return times > 1 || period == 1 ? times * period : 0;
+}
+
+}  // namespace
+
+std::vector<LayerRun> layer_runs(const Program& program) {
+  const std::vector<ProgramLayer>& layers = program.layers();
+  std::vector<LayerRun> runs;
+  for (std::size_t first = 0, best = 0; first < layers.size(); first += best) {
+    LayerRun& run = runs.emplace_back(LayerRun{first, 1, 1});
+    best = 0;
+    for (std::size_t period = 1; period <= kLongestPeriod; ++period) {
+      const std::size_t length = covered(layers, first, period);
+      if (length <= best) continue;
+      best = length;
+      run.period = period;
     }
-    parts.push_back({i, i + 1});
+    run.repeat = static_cast<std::int32_t>(best / run.period);
   }
-  return parts;
+  return runs;
 }
 
 namespace {
 
-// Lays a program out, part by part.
+// Lays a program out, layer by layer.
 class ProgramPass {
  public:
   ProgramPass(const Program& program, std::int32_t members, bool drafts)
@@ -91,13 +110,13 @@ class ProgramPass {
 
   StepGraph build() {
     begin();
-    for (const Part& part : parts_of(program_)) {
-      const Operator& op = program_.operators()[at(part.first)];
-      while (stage_ < op.stage) receive();
-      if (op.kind == NodeKind::kStageSend) {
-        send(part.first);
+    for (const LayerRun& run : layer_runs(program_)) {
+      const ProgramLayer& layer = program_.layers()[run.first];
+      while (stage_ < layer.stage) receive();
+      if (program_.operators()[at(layer.ops[0])].kind == NodeKind::kStageSend) {
+        send(layer.ops[0]);
       } else {
-        add_bands(part);
+        add_run(run);
       }
     }
     end();
@@ -163,47 +182,55 @@ class ProgramPass {
     return builder_.add(node, {.member = member, .op = op}, waits, {&draws, first < 0 ? 0U : 1U});
   }
 
-  // A band: layers that run the same operators. Those that repeat less often are in the first
-  // layers.
-  void add_bands(const Part& part) {
-    std::set<std::int32_t> repeats;
-    for (std::int32_t i = part.first; i < part.last; ++i)
-      repeats.insert(program_.operators()[at(i)].repeat);
-    std::int32_t done = 0;
-    for (const std::int32_t repeat : repeats) {
-      if (repeat > done) add_band(part, done, repeat);
-      done = std::max(done, repeat);
-    }
-  }
-
-  void add_band(const Part& part, std::int32_t first_layer, std::int32_t end_layer) {
+  void add_run(const LayerRun& run) {
     const auto first_node = static_cast<std::int32_t>(builder_.graph().nodes.size());
-    std::vector<std::int32_t> meetings;
-    bool apart = true;
-    for (std::int32_t i = part.first; i < part.last; ++i) {
-      const Operator& op = program_.operators()[at(i)];
-      if (op.repeat < end_layer) continue;
-      const bool together = op.feature == Feature::kGathered;
-      std::vector<Wait> met;
-      if (together && apart && members_ > 1) {
-        meetings.push_back(meet());
-        met.push_back({WaitFor::kNode, meetings.back()});
-      }
-      apart = !together;
-      for (std::int32_t m = 0; m < members_; ++m)
-        front_[at(m)] = add_operator(i, first_layer, m, DeviceStream::kCompute, met);
-    }
-    // Where a layer begins with a meeting, members come there from the layer before.
+    meetings_.clear();
+    for (std::size_t i = run.first; i < run.first + run.period; ++i)
+      add_layer(program_.layers()[i]);
+    set_strides(first_node);
+    // Where a run begins with a meeting, members come there from the run before.
     StepGraph& graph = builder_.graph();
-    const std::int32_t repeat = end_layer - first_layer;
-    for (const std::int32_t meeting : meetings) {
+    for (const std::int32_t meeting : meetings_) {
       const Range range = graph.nodes[at(meeting)].waits;
       for (std::int32_t m = 0; m < members_; ++m) {
         Wait& wait = graph.waits[at(range.first + m)];
-        if (repeat > 1 && wait.index < first_node) wait = {WaitFor::kLayerBefore, front_[at(m)]};
+        if (run.repeat > 1 && wait.index < first_node)
+          wait = {WaitFor::kLayerBefore, front_[at(m)]};
       }
     }
-    builder_.end_block(repeat);
+    builder_.end_block(run.repeat);
+  }
+
+  void add_layer(const ProgramLayer& layer) {
+    bool apart = true;
+    for (std::size_t i = 0; i < layer.ops.size(); ++i) {
+      const bool together = program_.operators()[at(layer.ops[i])].feature == Feature::kGathered;
+      std::vector<Wait> met;
+      if (together && apart && members_ > 1) {
+        meetings_.push_back(meet());
+        met.push_back({WaitFor::kNode, meetings_.back()});
+      }
+      apart = !together;
+      for (std::int32_t m = 0; m < members_; ++m)
+        front_[at(m)] =
+            add_operator(layer.ops[i], layer.executions[i], m, DeviceStream::kCompute, met);
+    }
+  }
+
+  // Each run of the block goes on where the one before ends.
+  void set_strides(std::int32_t first_node) {
+    StepGraph& graph = builder_.graph();
+    std::map<std::int32_t, std::int32_t> executions;  // by operator, of one member
+    const auto runs_once = [](const StepNode& node) { return node.op >= 0 && node.member == 0; };
+    for (std::size_t i = at(first_node); i < graph.nodes.size(); ++i)
+      if (runs_once(graph.nodes[i])) ++executions[graph.nodes[i].op];
+    for (std::size_t i = at(first_node); i < graph.nodes.size(); ++i) {
+      StepNode& node = graph.nodes[i];
+      if (node.op < 0) continue;
+      node.stride = executions[node.op];
+      for (std::int32_t k = 0; k < node.draws.count; ++k)
+        graph.draws[at(node.draws.first + k)].stride = node.stride;
+    }
   }
 
   std::int32_t meet() {
@@ -233,6 +260,7 @@ class ProgramPass {
   StepGraphBuilder builder_;
   std::vector<std::int32_t> front_;  // the last node of each member's way through the stages
   std::vector<std::int32_t> launched_;
+  std::vector<std::int32_t> meetings_;  // of the block at hand
   std::int32_t stage_ = 0;
 };
 
@@ -318,7 +346,13 @@ class FoldPass {
     run.last = index;
     if (!operates) return;
     run.parts.emplace_back(node.op, times);
-    for (const Draws& draws : full_.draws_of(node)) run.draws.push_back({draws.first, times});
+    for (const Draws& draws : full_.draws_of(node)) {
+      // What follows each other in a chain of one layer is one entry.
+      const bool follows = draws.stride == 1;
+      for (std::int32_t k = 0; k < (follows ? 1 : times); ++k)
+        run.draws.push_back(
+            {draws.first + std::int64_t{k} * draws.stride, follows ? times : 1, draws.stride});
+    }
   }
 
   StepGraph emit() {
@@ -388,7 +422,7 @@ StepGraph unrolled(const StepGraph& graph) {
     for (std::int32_t layer = 0; layer < block.repeat; ++layer) {
       for (std::int32_t i = block.first; i < block.last; ++i) {
         StepNode node = graph.nodes[at(i)];
-        if (node.execution >= 0) node.execution += layer;
+        if (node.execution >= 0) node.execution += layer * node.stride;
         node.waits.first = static_cast<std::int32_t>(flat.waits.size());
         for (Wait wait : graph.waits_of(graph.nodes[at(i)])) {
           const std::int32_t target = wait.index;
@@ -402,7 +436,7 @@ StepGraph unrolled(const StepGraph& graph) {
         }
         node.draws.first = static_cast<std::int32_t>(flat.draws.size());
         for (Draws draws : graph.draws_of(graph.nodes[at(i)])) {
-          draws.first += layer;
+          draws.first += std::int64_t{layer} * draws.stride;
           flat.draws.push_back(draws);
         }
         newest[at(i)] = static_cast<std::int32_t>(flat.nodes.size());
@@ -418,26 +452,22 @@ StepGraph unrolled(const StepGraph& graph) {
   return flat;
 }
 
-std::vector<bool> attention_operators(const Program& program) {
+std::vector<bool> caching_operators(const Program& program) {
   std::vector<bool> found;
-  for (const Operator& op : program.operators()) found.push_back(op.kind == NodeKind::kAttention);
+  for (const Operator& op : program.operators()) found.push_back(op.caches);
   return found;
 }
 
-LayerNodes attention_nodes(const Program& program, const StepGraph& graph) {
+LayerNodes caching_nodes(const Program& program, const StepGraph& graph) {
   LayerNodes found(graph.members.size());
-  std::vector<std::map<std::pair<std::int32_t, std::int32_t>, std::size_t>> layer_of(found.size());
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     const StepNode& node = graph.nodes[i];
     const bool attends = node.role == NodeRole::kOperator || node.role == NodeRole::kInMemory ||
                          node.role == NodeRole::kPrompts;
     if (!attends || node.op < 0) continue;
-    if (program.operators()[at(node.op)].kind != NodeKind::kAttention) continue;
-    auto& layers = found[at(node.member)];
-    const auto [place, is_new] =
-        layer_of[at(node.member)].try_emplace({node.op, node.execution}, layers.size());
-    if (is_new) layers.emplace_back();
-    layers[place->second].push_back(static_cast<std::int32_t>(i));
+    const Operator& op = program.operators()[at(node.op)];
+    if (op.caches)
+      found[at(node.member)][op.layers[at(node.execution)]].push_back(static_cast<std::int32_t>(i));
   }
   return found;
 }

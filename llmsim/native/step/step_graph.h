@@ -53,8 +53,8 @@ enum class NodeRole : std::uint8_t {
 // What a node waits for, besides the node before it on its stream.
 enum class WaitFor : std::uint8_t {
   kNode,         // an earlier node; of a repeated block, its last execution so far
-  kLayerBefore,  // a node of the same block, one layer ago; in the block's first layer, whatever
-                 // that node's stream ran last
+  kLayerBefore,  // a node of the same block, one run ago; in the block's first run, whatever that
+                 // node's stream ran last
   kStepBefore    // what the step before left in a slot
 };
 
@@ -80,20 +80,22 @@ struct StepNode {
   std::int32_t price = 0;  // among the step's prices
   std::int32_t op = -1;    // of the program; -1: none, or several
   std::int32_t execution =
-      -1;  // of the operator, in its stage; in a repeated block, of its first layer
+      -1;                   // of the operator, in its stage; in a repeated block, of its first run
+  std::int32_t stride = 1;  // executions of the operator in each run of its block
   Range waits;
   Range draws;  // what is sampled of it, beside its price
 };
 
 // Sampled times of `count` executions of an operator that follow each other, the first one
-// `first + layer` of the step's.
+// `first + stride x run` of the step's, in that run of its block.
 struct Draws {
   std::int64_t first = 0;
-  std::int32_t count = 1;
+  std::int32_t count = 1, stride = 1;
 };
 
-// Nodes that run `repeat` times, layer by layer. Nodes of a repeated block wait for such of the
-// block alone: when all its streams have moved alike in one layer, they do in all that follow (A6).
+// Nodes that run `repeat` times: a layer, or several that recur in one order. Nodes of a repeated
+// block wait for such of the block alone: when all its streams have moved alike in one run, they do
+// in all that follow (A6).
 struct Block {
   std::int32_t first = 0, last = 0;  // nodes first .. last - 1
   std::int32_t repeat = 1;
@@ -177,15 +179,17 @@ class StepGraphBuilder {
   std::map<PriceKey, std::int32_t> price_of_;
 };
 
-// Operators first .. last - 1 of one part and stage: they run layer by layer. A kStageSend is
-// alone.
-struct Part {
-  std::int32_t first = 0, last = 0;
+// Layers first, first + 1, ... of a program, `period` of them, and what follows runs the same
+// operators in the same order, `repeat` times in all.
+struct LayerRun {
+  std::size_t first = 0, period = 1;
+  std::int32_t repeat = 1;
 };
-std::vector<Part> parts_of(const Program& program);
+// The program's layers in as few runs as periods of up to a dozen layers give, taken greedily.
+std::vector<LayerRun> layer_runs(const Program& program);
 
 // The step of a program that keeps nothing elsewhere: each operator is a node of each member,
-// layers that are alike are one block. Members start what works on gathered tokens together.
+// layers that recur are one block. Members start what works on gathered tokens together.
 StepGraph program_graph(const Program& program, std::int32_t members, bool drafts);
 
 // Routes of an offloaded step behind those from the sources of weights.
@@ -205,12 +209,12 @@ StepGraph folded(const Program& program, const StepGraph& graph,
 // The same nodes without repeated blocks: each layer has its own.
 StepGraph unrolled(const StepGraph& graph);
 
-// By member and layer: the nodes of an execution of attention, wherever they run, with copies of
-// the KV that it makes; of a graph without repeated blocks.
-using LayerNodes = std::vector<std::vector<std::vector<std::int32_t>>>;
-LayerNodes attention_nodes(const Program& program, const StepGraph& graph);
-// By operator of the program: whether it is attention.
-std::vector<bool> attention_operators(const Program& program);
+// By member and number of a layer: the nodes after which its KV and its state are there, wherever
+// they run, with copies of the KV that they make; of a graph without repeated blocks.
+using LayerNodes = std::vector<std::map<std::int32_t, std::vector<std::int32_t>>>;
+LayerNodes caching_nodes(const Program& program, const StepGraph& graph);
+// By operator of the program: whether it caches something.
+std::vector<bool> caching_operators(const Program& program);
 
 // The same nodes, and in each unit, before it hands over or ends, a correction on its computing
 // stream and one of the same price on what else the hand-over or the end waits for. `marks` gets

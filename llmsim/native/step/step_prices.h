@@ -29,12 +29,14 @@ struct StepPrices {
   std::vector<std::int64_t> units;  // of one operator: tokens or sequences that it works on
   std::vector<Ps> draws;            // sampled times, by operator and layer
 
-  // One execution of a node: in a repeated block, that of its layer `layer`, from 0.
-  Ps of(const StepGraph& graph, const StepNode& node, std::int32_t layer) const {
+  // One execution of a node: in a repeated block, that of its run `run`, from 0.
+  Ps of(const StepGraph& graph, const StepNode& node, std::int32_t run) const {
     Ps sum = ps[at(node.price)];
-    for (const Draws& one : graph.draws_of(node))
+    for (const Draws& one : graph.draws_of(node)) {
+      const std::int64_t first = one.first + std::int64_t{run} * one.stride;
       for (std::int64_t k = 0; k < one.count; ++k)
-        sum += draws[static_cast<std::size_t>(one.first + layer + k)];
+        sum += draws[static_cast<std::size_t>(first + k)];
+    }
     return sum;
   }
 };
