@@ -21,13 +21,14 @@ from llmsim.config.errors import BackendFailed, NotYetError
 from llmsim.core import BackendUse
 from llmsim.costs.cache import cache_dir
 from llmsim.export.step_graph.chakra import write_chakra
-from llmsim.export.step_graph.graph import Round, iteration_graph
+from llmsim.export.step_graph.graph import IterationGraph, Round, iteration_graph
 from llmsim.export.step_graph.run_times import without_launches
 from llmsim.export.step_graph.streams import Drafts
 from llmsim.lowering import LoweredDeployment, LoweredGroup
 from llmsim.lowering.network.topology import TopologyView
 from llmsim.model import Collective
 from llmsim.rounds.backend import Backend, ProgramFailed
+from llmsim.rounds.meshes import FittedMesh, fitted_mesh
 from llmsim.rounds.recorded import members_of_round
 from llmsim.rounds.switches import switches_of
 from llmsim.simulate import StepTimer
@@ -53,17 +54,26 @@ class OutsideTimes:
     failure: str = ""
     """How the backend has failed, which has ended the run."""
     _known: dict[str, list[int]] = field(default_factory=dict, repr=False)
+    _meshes: dict[int, FittedMesh] = field(default_factory=dict, repr=False)
+    """By first member: of groups on topologies that network files do not describe."""
 
     def __post_init__(self) -> None:
         for group in self.deployment.groups:
-            _refuse(self.deployment, group.info.index)
+            index = group.info.index
+            _refuse(self.deployment, index)
+            first = members_of_round(self.deployment, index)[0]
+            mesh = fitted_mesh(group) if switches_of(group) is None else None
+            if mesh is not None:
+                self._meshes.setdefault(first, mesh)
 
     def of(self, group: int) -> StepTimer:
         """The callable for a group and those that run its steps with it."""
         members = members_of_round(self.deployment, group)
         domain = [self.deployment.groups[index] for index in members]
         stages = domain[0].layout.pp
-        identity = f"{self.backend.identity} {_identity(domain)}"
+        mesh = self._meshes.get(members[0])
+        network = None if mesh is None else mesh.description
+        identity = f"{self.backend.identity} {_identity(domain)} {network}"
 
         def longer_ps(items: Sequence[Items], step: int, proposed: Sequence[Proposed]) -> list[int]:
             self.steps += 1
@@ -92,7 +102,13 @@ class OutsideTimes:
             f"network backend {self.backend.name}: it timed {self.runs} of {self.steps} steps "
             f"({share:.0%}); the others were known"
             f"{ALONE if self.deployment.contended else ''}"
+            f"{''.join(f'; {said}' for said in self._assumed)}"
         )
+
+    @property
+    def _assumed(self) -> list[str]:
+        """What the meshes of the groups assume, each sentence once."""
+        return list(dict.fromkeys(one.note for one in self._meshes.values()))
 
     def _longer_ps(
         self,
@@ -113,8 +129,7 @@ class OutsideTimes:
             drafts=drafts,
         )
         graph = without_launches(iteration_graph(self.deployment.groups, group, batch))
-        if (mesh := switches_of(self.deployment.groups[group])) is not None:
-            graph = replace(graph, network=mesh)
+        graph = self._on_network(graph, members[0])
         with tempfile.TemporaryDirectory(prefix="llmsim-step-") as name:
             write_chakra(graph, list(range(graph.ranks)), Path(name))
             try:
@@ -127,6 +142,14 @@ class OutsideTimes:
         there_ps = [max(ends_ps[at : at + share]) for at in range(0, graph.ranks, share)]
         return [there - here for there, here in zip(there_ps, here_ps, strict=True)]
 
+    def _on_network(self, graph: IterationGraph, first: int) -> IterationGraph:
+        """The graph on a network that ASTRA-sim's files can say."""
+        switches = switches_of(self.deployment.groups[first])
+        if switches is not None:
+            return replace(graph, network=switches)
+        mesh = self._meshes.get(first)
+        return graph if mesh is None else mesh.applied(graph)
+
 
 def _refuse(deployment: LoweredDeployment, group: int) -> None:
     """NotYetError for a group whose steps the traces do not hold."""
@@ -138,10 +161,10 @@ def _refuse(deployment: LoweredDeployment, group: int) -> None:
         "copies over links that other transfers use, too": plan is not None and plan.shared,
         "has a network with incast": isinstance(lowered.links, TopologyView)
         and lowered.links.routes.placed.incast is not None,
-        "is on a topology that is more than a switch, or switches of servers with rails between "
-        "them, which ASTRA-sim's network files do not describe": isinstance(
+        "reduces inside a switch, on a topology that is more than one": isinstance(
             lowered.links, TopologyView
         )
+        and lowered.links.algorithms.on_switch
         and switches_of(lowered) is None,
     }
     for reason, is_so in reasons.items():

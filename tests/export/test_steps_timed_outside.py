@@ -297,10 +297,62 @@ def test_what_does_not_exist_or_is_not_in_the_traces_is_refused(
     assert "copies over links that other transfers use, too" in capsys.readouterr().err
     document = json.loads(cluster.read_text())
     document["nodes"][0]["instances"][0].update(topology_devices=[0, 4])
-    cluster.write_text(json.dumps(document | {"topology": "pcie_gen4_8"}))
+    burst = {"buffer_bytes": 10**6, "burst_bytes": 64000, "efficiency_percent": 20}
+    cluster.write_text(json.dumps(document | {"topology": "pcie_gen4_8", "incast": burst}))
     assert main([*given, "--network-backend", f"external:{program}"]) != 0
-    assert (
-        "is on a topology that is more than a switch, or switches of servers"
-        in capsys.readouterr().err
-    )
+    assert "has a network with incast" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
+
+
+ROUTES: dict[str, tuple[str, list[int], dict[str, object], list[tuple[int, float, float]]]] = {
+    "sockets": ("pcie_gen4_8", [0, 4], {"tp_size": 2}, [(2, 31.5, 1400)]),
+    "out of order": ("pcie_gen4_8", [0, 5, 2, 7], {"tp_size": 4}, [(4, 31.2, 1400)]),
+    "islands": ("mixed_h100_a100", [0, 9], {"tp_size": 2}, [(2, 25, 3000)]),
+    "fat tree": ("fat_tree_k8", [0, 4], {"tp_size": 2}, [(2, 50, 2000)]),
+    "a stage on each socket": (
+        "pcie_gen4_8",
+        [0, 1, 4, 5],
+        {"tp_size": 2, "pp_size": 2},
+        [(2, 31.5, 600), (2, 15.75, 1400)],
+    ),
+}
+"""Topology, devices, layout, and the mesh that a program gets: ranks, GB/s and ns by dimension.
+
+Out of order, two messages of a ring cross the sockets' link of 62.4 GB/s at once; when both ranks
+of a stage hand over, they share the uplink of a switch, of 31.5 GB/s.
+"""
+
+
+@pytest.mark.parametrize("name", ROUTES)
+def test_routes_are_a_mesh_for_the_program(name: str, cluster: Path, tmp_path: Path) -> None:
+    """Of the rates that messages have on the routes: the run's own times, to a thousandth."""
+    topology, devices, keys, expected = ROUTES[name]
+    document = json.loads(cluster.read_text()) | {"topology": topology}
+    one = document["nodes"][0]["instances"][0]
+    one.update(keys, model_name="meta-llama/Llama-3.2-1B", topology_devices=devices)
+    one["num_npus"] = len(devices)
+    cluster.write_text(json.dumps(document))
+    program = stand_in(tmp_path, f'cp "$PWD/network.yml" {tmp_path}; exec "{build_command()}" "$@"')
+    own, there = run(cluster, "analytical"), run(cluster, f"external:{program}")
+    communication_s = own.summary["communication"]["time_s"]
+    later_ps = there.steps["end_ps"] - own.steps["end_ps"]
+    assert later_ps.abs().max() <= 1000 * len(own.steps) + communication_s * 1e9
+    lines = (tmp_path / "network.yml").read_text().splitlines()
+    found = {key: json.loads(value) for key, value in (line.split(": ") for line in lines)}
+    assert set(found["topology"]) == {"FullyConnected"}
+    ports = zip(found["npus_count"], found["bandwidth"], found["latency"], strict=True)
+    assert [(size, round(rate, 4), round(ns)) for size, rate, ns in ports] == expected
+    assert "its network files do not say topology" in note_of(there)
+
+
+def test_what_a_mesh_does_not_give_keeps_its_time(cluster: Path, tmp_path: Path) -> None:
+    """Stages on links of two speeds: one rate for both, which the faster stage does not have."""
+    document = json.loads(cluster.read_text()) | {"topology": "mixed_h100_a100"}
+    one = document["nodes"][0]["instances"][0]
+    one.update(num_npus=4, tp_size=2, pp_size=2, topology_devices=[0, 1, 8, 9])
+    cluster.write_text(json.dumps(document))
+    program = stand_in(tmp_path, f'exec "{build_command()}" "$@"')
+    own, there = run(cluster, "analytical"), run(cluster, f"external:{program}")
+    later_ps = there.steps["end_ps"] - own.steps["end_ps"]
+    assert later_ps.abs().max() <= own.summary["communication"]["time_s"] * 1e9
+    assert "the run's own times stand for all_reduce" in note_of(there)

@@ -67,7 +67,7 @@ def left_to_network(graph: IterationGraph, node: GraphNode) -> bool:
     """Whether the network that reads the traces prices a collective or message: with what other
     traffic cost it behind it, it takes the time of the run.
     """
-    if not node.on_links and node.kind not in MESSAGE:
+    if node.told or (not node.on_links and node.kind not in MESSAGE):
         return False
     return node.lost_ps is None or (len(graph.members) == 1 and node.lost_ps >= 0)
 

@@ -74,6 +74,10 @@ class GraphNode:
     """
     caches: bool = False
     """KV of its layer, or a state, is there when it has ended."""
+    told: bool = False
+    """Of a collective or message: traces give its duration, instead of leaving it to the network
+    that reads them.
+    """
 
     @property
     def energy_aj(self) -> int:
