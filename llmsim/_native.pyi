@@ -484,6 +484,18 @@ class VersionRules:
     def counts_running_loras(self, arg: bool, /) -> None: ...
 
     @property
+    def holders_first(self) -> bool: ...
+
+    @holders_first.setter
+    def holders_first(self, arg: bool, /) -> None: ...
+
+    @property
+    def delivers_kv(self) -> bool: ...
+
+    @delivers_kv.setter
+    def delivers_kv(self, arg: bool, /) -> None: ...
+
+    @property
     def spares_busy_victims(self) -> bool: ...
 
     @spares_busy_victims.setter
@@ -1652,6 +1664,21 @@ class KvTiersConfig:
         """
         The next group: its pools in order of lookup (none: it has no tiers), the places of its ranks, the bytes of each.
         """
+
+class PoolsBelow:
+    """What a scheduler in Python sees of the pools of KV below its group."""
+
+    def find(self, request: int, cached: int) -> int:
+        """Tokens after the first `cached` ones that the pools hold."""
+
+    def load(self, request: int, cached: int, tokens: int) -> None:
+        """
+        The request, just admitted, takes `tokens` tokens behind the first `cached` ones.
+        """
+
+    @property
+    def parks(self) -> bool:
+        """Whether who takes something is parked until it is there."""
 
 class TriggerKind(enum.Enum):
     """What a switch of layouts waits for."""

@@ -13,6 +13,8 @@ from llmsim.routing.base import GroupView, RequestView
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from llmsim import _native
+
 IntColumn = np.ndarray[tuple[int], np.dtype[Any]]
 BoolColumn = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
@@ -54,6 +56,31 @@ class Scheduler(Protocol):
 
     def gauges(self) -> tuple[int, int, int]:
         """(requests running, requests waiting, free KV blocks) after the last call."""
+
+
+class Connector(Protocol):
+    """What a `Scheduler` of a group whose KV comes from elsewhere, or goes there, has beside its
+    methods; `connects` says whether it has.
+    """
+
+    @property
+    def connects(self) -> bool:
+        """Whether the methods may be called."""
+
+    @property
+    def keeps_finished(self) -> bool:
+        """Whether blocks of requests that end stay taken until another group has read them."""
+
+    def take_reserved(self) -> Sequence[tuple[int, int]]:
+        """(request, tokens of it that were here) of those that the last `build` gave blocks to and
+        parked until the rest has come from another group.
+        """
+
+    def transferred(self, request: int) -> None:
+        """The KV of a parked request is there, or that of one that ended has been read."""
+
+    def use_tiers(self, below: "_native.PoolsBelow") -> None:
+        """Pools of KV below the group, before the first request."""
 
 
 class SequenceView(Protocol):

@@ -134,6 +134,7 @@ def test_every_request_ends_and_every_block_comes_back(seed: int) -> None:
         "pipeline_parallel_size",
         "use_v2_model_runner",
         "max_num_scheduled_tokens",
+        "connector",
     ):
         config.pop(option, None)
     windows = [[17, 0], [0, 128, 300], [2], [0, 17, 17]][seed // 8 % 4]

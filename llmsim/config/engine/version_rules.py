@@ -19,6 +19,10 @@ VERSION_RULES = {
     "0.24 all that hold no blocks.",
     "loads_without_drafts": "KV that a connector loads takes no slots for drafts, whoever drafts.",
     "loads_spare_verification": "A load leaves the blocks free that one verification takes.",
+    "holders_first": "Also by priority, requests that hold blocks while they wait start before all "
+    "others.",
+    "delivers_kv": "Where KV is handed over, also the decode side drops what steps in flight "
+    "compute for a preempted request, which starts again at once.",
     "spares_busy_victims": "Nobody is preempted whose blocks would not be free at once.",
     "frees_processed": "Blocks behind a window are freed when no step in flight sees them, and "
     "admission counts the tokens of all steps in flight.",

@@ -116,6 +116,8 @@ void bind_kv_configs(nb::module_& m) {
       .def_rw("loads_without_drafts", &VersionRules::loads_without_drafts)
       .def_rw("loads_spare_verification", &VersionRules::loads_spare_verification)
       .def_rw("counts_running_loras", &VersionRules::counts_running_loras)
+      .def_rw("holders_first", &VersionRules::holders_first)
+      .def_rw("delivers_kv", &VersionRules::delivers_kv)
       .def_rw("spares_busy_victims", &VersionRules::spares_busy_victims);
 }
 

@@ -57,9 +57,7 @@ SchedulerMaker maker_of(const SchedulerConfig* config) {
 SchedulerMaker maker_of(const PythonSchedulerConfig* config) {
   return [config = *config](SequenceTable& sequences, RequestLog& log) {
     const nb::gil_scoped_acquire lock;
-    const Limits limits{config.kv.max_model_len, config.kv.block_size, config.kv.num_blocks - 1,
-                        2 * config.speculation.tokens + config.speculation.lookahead};
-    return std::make_unique<PythonScheduler>(*config.scheduler, limits, config.speculation,
+    return std::make_unique<PythonScheduler>(*config.scheduler, config.kv, config.speculation,
                                              sequences, log);
   };
 }

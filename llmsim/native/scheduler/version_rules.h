@@ -27,6 +27,11 @@ struct VersionRules {
   bool loads_spare_verification = false;
   // Adapters of all running requests take slots, also of those that this step passes over.
   bool counts_running_loras = false;
+  // Also by priority, requests that hold blocks while they wait start before all others.
+  bool holders_first = false;
+  // Groups that hand KV over drop what steps in flight compute for a request that was preempted,
+  // and it starts again at once.
+  bool delivers_kv = false;
   // Nobody is preempted whose blocks would not be free at once.
   bool spares_busy_victims = false;
 };

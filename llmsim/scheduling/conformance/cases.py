@@ -4,12 +4,14 @@ that result.
 A case holds `config` (vLLM's option names, `num_gpu_blocks` with the null block), `resolved` (what
 the engine made of it) and `requests` (id, arrival in s, `segments` [[segment, length], ...],
 output_len, priority, and `cancel_after` s or `cancel_after_tokens` where the client gives up;
-`images` are the places of segments that an encoder computes). Token j of segment s is s*100000+j;
+`images` are the places of segments that an encoder computes). With `config["connector"]` KV comes
+from another group or a pool (`conformance.connectors`). Token j of segment s is s*100000+j;
 the k-th output token of request i is -(i*100000+k)-2. A step takes 5 ms plus 10 us per scheduled
 token plus 20 us per request.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,12 @@ from llmsim import _native
 from llmsim.config.engine.profile import DEFAULT_PROFILE, EngineProfile, load_profile
 from llmsim.config.engine.version_rules import kv_tables, set_rules
 from llmsim.core import PS_PER_US
+from llmsim.scheduling.conformance.connectors import (
+    POOL,
+    GroupOfCase,
+    groups_of,
+    parts_between,
+)
 
 STEP_PS = 5_000 * PS_PER_US
 TOKEN_PS = 10 * PS_PER_US
@@ -67,21 +75,67 @@ def native_group(
     return _native.GroupSpec(group, scheduler, program, record_schedule=True)
 
 
-def run_case(case: Case, make_group: MakeGroup = native_group) -> Iterator[Case]:
-    """Runs a case; yields its steps: times in ps, `scheduled` (id, tokens, computed before),
-    gauges, who finished.
+@dataclass(frozen=True)
+class GroupSteps:
+    """The steps of each group of a case, and what the loop says where nobody runs what is left."""
+
+    groups: list[list[Case]]
+    stalled: Exception | None
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether requests are left that nobody runs."""
+        return self.stalled is not None
+
+
+def run_groups(case: Case, make_group: MakeGroup = native_group) -> GroupSteps:
+    """Runs a case; its steps: times in ps, `scheduled` (id, tokens, computed before), gauges, who
+    finished.
     """
-    requests = [case["requests"][i] for i in by_arrival(case)]
-    scheduler = scheduler_config(case)
-    group = _native.GroupConfig()
-    group.depth = case["resolved"]["max_concurrent_batches"]
-    most = case["resolved"].get("max_step_tokens", scheduler.max_num_scheduled_tokens)
-    program = _program(most, scheduler.max_num_seqs)
-    config = _native.SimulationConfig(_source(case), [make_group(group, scheduler, program)])
+    names = [case["requests"][i]["id"] for i in by_arrival(case)]
+    groups = groups_of(case)
+    specs = [_group_spec(case, i, group, make_group) for i, group in enumerate(groups)]
+    config = _native.SimulationConfig(_source(case), specs, **parts_between(case))
     simulation = _native.Simulation(config)
-    while not simulation.run(EVENTS_PER_CALL):
-        pass
-    yield from _steps(simulation.schedule(0), [request["id"] for request in requests])
+    stalled = None
+    try:
+        while not simulation.run(EVENTS_PER_CALL):
+            pass
+    except (_native.Stalled, _native.Circular) as error:
+        stalled = error
+    steps = [list(_steps(simulation.schedule(i), names)) for i in range(len(groups))]
+    return GroupSteps(steps, stalled)
+
+
+def run_case(case: Case, make_group: MakeGroup = native_group) -> Iterator[Case]:
+    """The steps of a case as `run_groups` has them, those of the first group first."""
+    ran = run_groups(case, make_group)
+    if ran.stalled is not None:
+        raise ran.stalled
+    for steps in ran.groups:
+        yield from steps
+
+
+def _group_spec(
+    case: Case, index: int, group: GroupOfCase, make_group: MakeGroup
+) -> "_native.GroupSpec":
+    scheduler = scheduler_config(case)
+    kv = scheduler.kv
+    kv.num_blocks = group.num_blocks
+    scheduler.kv = kv
+    scheduler.watermark_blocks = int(case["resolved"]["watermark"] * group.num_blocks)
+    scheduler.kv_producer = group.role == _native.Role.PREFILL
+    scheduler.kv_consumer = group.role == _native.Role.DECODE
+    # A prompt that is computed for another group asks for one token.
+    scheduler.output_length_known |= scheduler.kv_producer
+    connector = case["config"].get("connector", {})
+    scheduler.prefill_all_but_last_token = connector.get("state_bytes", 0) > 0
+    scheduler.tiered = connector.get("kind") == POOL
+    native = _native.GroupConfig()
+    native.index, native.role = index, group.role
+    native.depth = case["resolved"]["max_concurrent_batches"]
+    most = case["resolved"].get("max_step_tokens", scheduler.max_num_scheduled_tokens)
+    return make_group(native, scheduler, _program(most, scheduler.max_num_seqs))
 
 
 def _source(case: Case) -> "_native.Source":
@@ -144,7 +198,7 @@ def scheduler_config(case: Case) -> "_native.SchedulerConfig":
     native.decode_interval = (
         stages if native.async_scheduling and resolved.get("use_v2_model_runner", False) else 1
     )
-    native.watermark_blocks = int(resolved["watermark"] * config["num_gpu_blocks"])
+    native.defer_block_free = resolved.get("max_concurrent_batches", 1) > 1
     by_priority = config.get("policy", "fcfs") == "priority"
     native.order = _native.QueueOrder.PRIORITY if by_priority else _native.QueueOrder.FCFS
     native.speculation = speculation(case)

@@ -3,13 +3,13 @@ difference.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
 from llmsim import _native
-from llmsim.scheduling.conformance.cases import Case, run_case
+from llmsim.scheduling.conformance.cases import Case, GroupSteps, run_groups
 from llmsim.scheduling.conformance.random_cases import random_case
 from llmsim.scheduling.conformance.vllm_live import VllmScheduler, live_case
 
@@ -43,24 +43,50 @@ def compare(seed: int, num_requests: int) -> Comparison:
 
 def first_difference(case: Case) -> tuple[int, str]:
     """How many steps are equal, and what then differs; empty where nothing does."""
-    case, scheduler = live_case(case)
-    steps = 0
-    for ours, theirs in zip_longest(run_case(case), their_steps(case, scheduler)):
-        difference = _difference(ours, theirs)
-        if difference:
-            return steps, f"step {steps}: {difference}"
-        steps += 1
+    case, schedulers = live_case(case)
+    ours, theirs = run_groups(case), their_groups(case, schedulers)
+    if ours.stands_still and not theirs.stands_still:
+        return sum(map(len, theirs.groups)), "ours stands still"
+    steps, until = 0, _goes_on_at(ours, theirs)
+    for index, (own, real) in enumerate(zip(ours.groups, theirs.groups, strict=True)):
+        for one, other in zip_longest(_before(own, until), _before(real, until)):
+            difference = _difference(one, other)
+            if difference:
+                where = f" of group {index}" if len(ours.groups) > 1 else ""
+                return steps, f"step {steps}{where}: {difference}"
+            steps += 1
     return steps, ""
 
 
-def their_steps(case: Case, scheduler: VllmScheduler) -> Iterator[Case]:
-    """The steps of vLLM's scheduler, made for this case by `live_case`."""
+def _goes_on_at(ours: GroupSteps, theirs: GroupSteps) -> int:
+    """When ours first runs what vLLM's no longer does, in ps, if that stands still for ever."""
+    if not theirs.stands_still or ours.stands_still:
+        return _NEVER
+    longer = [
+        own[len(real)]["schedule_ps"]
+        for own, real in zip(ours.groups, theirs.groups, strict=True)
+        if len(own) > len(real)
+    ]
+    return min(longer, default=_NEVER)
+
+
+_NEVER = 1 << 62
+
+
+def _before(steps: list[Case], until: int) -> Iterator[Case]:
+    return (step for step in steps if step["schedule_ps"] < until)
+
+
+def their_groups(case: Case, schedulers: Sequence[VllmScheduler]) -> GroupSteps:
+    """The steps of vLLM's schedulers, made for this case by `live_case`."""
 
     def vllm_group(group: Any, config: Any, program: Any) -> Any:
-        theirs = _native.PythonSchedulerConfig(scheduler, config.kv)
+        theirs = _native.PythonSchedulerConfig(
+            schedulers[group.index], config.kv, config.speculation
+        )
         return _native.GroupSpec(group, theirs, program, record_schedule=True)
 
-    return run_case(case, vllm_group)
+    return run_groups(case, vllm_group)
 
 
 def smallest(case: Case) -> Case:

@@ -11,7 +11,8 @@ from typing import Any
 
 from llmsim.scheduling.conformance import vllm_live
 from llmsim.scheduling.conformance.cases import Case
-from llmsim.scheduling.conformance.compare import compare, their_steps
+from llmsim.scheduling.conformance.compare import compare, their_groups
+from llmsim.scheduling.conformance.connectors import time_digits
 from llmsim.scheduling.conformance.random_cases import random_case
 from llmsim.scheduling.conformance.seeds import work, write_recording
 from llmsim.scheduling.conformance.vllm_live import (
@@ -35,15 +36,19 @@ def verdicts(seed: int, cases: int, requests: int) -> Iterator[dict[str, Any]]:
 
 def recording(case: Case) -> Case:
     """A case with the steps that the installed engine's scheduler makes of it."""
-    case, scheduler = live_case(case)
-    return case | {"steps": [_recorded(step) for step in their_steps(case, scheduler)]}
+    case, schedulers = live_case(case)
+    ran = their_groups(case, schedulers)
+    digits = time_digits(case)
+    steps = [_recorded(step, digits) for steps in ran.groups for step in steps]
+    return case | {"steps": steps}
 
 
-def _recorded(step: Case) -> Case:
+def _recorded(step: Case, digits: int) -> Case:
     fields = ("running", "waiting", "free_blocks", "free_blocks_after", "preempted", "finished")
+    end_ps = step["end_ps"] if step["scheduled"] else -0.0
     return {
-        "t": round(step["schedule_ps"] / _PS_PER_S, 9),
-        "t_end": round(step["end_ps"] / _PS_PER_S, 9),
+        "t": round(step["schedule_ps"] / _PS_PER_S, digits),
+        "t_end": round(end_ps / _PS_PER_S, digits),
         "sched": step["scheduled"],
         "spec": step["drafts"],
     } | {name: step[name] for name in fields}

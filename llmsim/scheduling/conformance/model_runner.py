@@ -35,6 +35,11 @@ class ModelRunner:
         if known is not None:
             self._known[row] = known
 
+    def forgets(self, row: int, known: int) -> None:
+        """A request holds so many tokens, and what was sampled behind them has been dropped."""
+        self._known[row] = known
+        self._sampled[row] = known - self._requests[row].input_tokens
+
     def sampled(self, row: int) -> int:
         """Tokens that were sampled for a request."""
         return self._sampled[row]

@@ -39,7 +39,37 @@ def random_case(seed: int, num_requests: int) -> Case:
     rng = np.random.default_rng([seed, 34])
     if rng.random() < 0.25:
         _images(rng, config, requests)
+    rng = np.random.default_rng([seed, 35])
+    if rng.random() < 0.4 and not {"kv_windows", "encoder_tokens"} & set(config):
+        _connector(rng, config, requests)
     return case
+
+
+def _connector(rng: np.random.Generator, config: dict[str, Any], requests: list[Case]) -> None:
+    """A pair of groups that hands KV over, or a pool below the group."""
+    link = {
+        "bytes_per_s": int(rng.choice([10**6, 10**7, 10**8, 10**10])),
+        "latency_ns": int(rng.choice([0, 1000, 10**6])),
+    }
+    size = config["block_size"]
+    if not config["enable_prefix_caching"] or rng.random() < 0.5:
+        longest = -(-max(_prompt(request) for request in requests) // size)
+        drafts = config.get("speculative", {}).get("num_speculative_tokens", 0)
+        slots = -(-(8 + drafts * (2 + config.get("pipeline_parallel_size", 1))) // size)
+        need = (longest + slots) * rng.choice([1.0, 1.3, 2.0, 4.0, 20.0])
+        blocks = int(need / (1 - config.get("watermark", 0.0))) + 3
+        push = bool(rng.random() < 0.3)
+        config["connector"] = {"kind": "handover", "prefill_blocks": blocks, "push": push} | link
+        if not config["enable_prefix_caching"] and rng.random() < 0.3:
+            config["connector"]["state_bytes"] = 20_000
+        return
+    config["connector"] = {
+        "kind": "pool",
+        "chunk_blocks": int(rng.choice([1, 1, 2, 4])),
+        "pool_chunks": int(rng.choice([4, 40, 400, 10**5])),
+        "parks": bool(rng.random() < 0.7),
+        "selective": bool(rng.random() < 0.3),
+    } | link
 
 
 def _later_options(rng: np.random.Generator, config: dict[str, Any], requests: list[Case]) -> None:

@@ -8,7 +8,7 @@ and its `steps`.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -18,6 +18,7 @@ from llmsim.config import input_files
 from llmsim.config.errors import InputError
 from llmsim.config.reading import MAX_WHOLE_BYTES, decoded, json_value, too_large
 from llmsim.scheduling.conformance.cases import Case, run_case
+from llmsim.scheduling.conformance.connectors import time_digits
 from llmsim.workload.open_trace import opened
 
 _Seconds = Annotated[float, Meta(ge=0, le=1e6)]
@@ -35,6 +36,19 @@ class _Request(msgspec.Struct):
     cancel_after_tokens: _Count = 0
     lora: _Count = 0
     images: list[_Count] = []
+
+
+class _Connector(msgspec.Struct):
+    kind: Literal["handover", "pool"]
+    bytes_per_s: Annotated[int, Meta(ge=1, le=1 << 50)]
+    latency_ns: Annotated[int, Meta(ge=0, le=1 << 40)]
+    prefill_blocks: Annotated[int, Meta(ge=2, le=1 << 24)] = 2
+    push: bool = False
+    state_bytes: Annotated[int, Meta(ge=0, le=1 << 40)] = 0
+    chunk_blocks: Annotated[int, Meta(ge=1, le=1 << 20)] = 1
+    pool_chunks: _Count = 0
+    parks: bool = False
+    selective: bool = False
 
 
 class _Config(msgspec.Struct):
@@ -57,6 +71,7 @@ class _Config(msgspec.Struct):
     encoder_tokens: _Count = 0
     encoder_cache_tokens: _Count = 0
     disable_chunked_mm_input: bool = False
+    connector: _Connector | None = None
 
 
 class _Resolved(msgspec.Struct):
@@ -185,7 +200,8 @@ def replay(path: Path) -> Verdict:
         raise InputError(f'recorded schedule "{path}" cannot be run: {error}.') from None
     except _native.Stalled as error:
         return Verdict(path, 0, f"the native scheduler stalls: {error}")
-    theirs = [_normalise(step) for step in case["steps"]]
+    digits = time_digits(case)
+    theirs = [_normalise(step, digits) for step in case["steps"]]
     for number, (mine, recorded) in enumerate(zip(ours, theirs, strict=False)):
         for field, value in recorded.items():
             if mine[field] != value:
@@ -199,15 +215,15 @@ def replay(path: Path) -> Verdict:
     return Verdict(path, len(theirs), "")
 
 
-def _ps(seconds: float) -> int:
-    """Recorded times are seconds rounded to nanoseconds."""
-    return round(seconds * 1e9) * 1000
+def _ps(seconds: float, digits: int) -> int:
+    """Recorded times are seconds rounded to so many digits behind the comma."""
+    return int(round(seconds * 10**digits) * 10 ** (12 - digits))
 
 
-def _normalise(step: Case) -> Case:
+def _normalise(step: Case, digits: int) -> Case:
     """The fields to compare, with times in ps and unordered lists sorted."""
     fields: Case = {
-        "schedule_ps": _ps(step["t"]),
+        "schedule_ps": _ps(step["t"], digits),
         "scheduled": [tuple(item) for item in step["sched"]],
         "running": step["running"],
         "waiting": step["waiting"],
@@ -217,7 +233,7 @@ def _normalise(step: Case) -> Case:
     }
     if step["sched"]:
         fields |= {
-            "end_ps": _ps(step["t_end"]),
+            "end_ps": _ps(step["t_end"], digits),
             "free_blocks_after": step["free_blocks_after"],
             "finished": sorted(step.get("finished", [])),
         }

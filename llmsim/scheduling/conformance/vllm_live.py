@@ -8,11 +8,12 @@ import re
 import tempfile
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from llmsim import _native
 from llmsim.config.engine.profile import PROVEN, load_profile, nearest_profile
 from llmsim.config.errors import InputError
 from llmsim.model.memory.hybrid_groups import KEEPS_STATE
@@ -25,6 +26,7 @@ from llmsim.scheduling.conformance.cases import (
     prompt_tokens,
     speculation,
 )
+from llmsim.scheduling.conformance.connectors import HANDOVER, groups_of
 from llmsim.scheduling.conformance.model_runner import ModelRunner
 from llmsim.scheduling.conformance.vllm_platform import prepare, prepare_runner, write_model
 
@@ -83,6 +85,10 @@ def resolve(case: Case) -> tuple[Any, Any]:
     }
     if "max_loras" in config:
         options |= {"enable_lora": True, "max_loras": config["max_loras"]}
+    if "connector" in config:
+        options["kv_transfer_config"] = _transfer_config(
+            config.get("role", ""), all_but_last=config["connector"].get("state_bytes", 0) > 0
+        )
     prepare_runner(config.get("use_v2_model_runner", False))
     with tempfile.TemporaryDirectory() as folder:
         options["model"] = write_model(Path(folder), config["max_model_len"])
@@ -110,6 +116,24 @@ def resolve(case: Case) -> tuple[Any, Any]:
         )
         _set_encoder(scheduler, config)
         return vllm_config, scheduler
+
+
+def _transfer_config(role: str, *, all_but_last: bool) -> Any:
+    """Both sides of a hand-over, of `role` prefill and decode, are taken to have the kv_role that
+    NIXL's pages give them; `all_but_last`: tokens of a prompt that are handed over.
+    """
+    from vllm.config import KVTransferConfig
+
+    return KVTransferConfig(
+        kv_connector="SimulatedConnector",
+        kv_connector_module_path="llmsim.scheduling.conformance.vllm_connector",
+        kv_role="kv_both",
+        kv_connector_extra_config={
+            "remote": role == "decode",
+            "keeps_finished": role == "prefill",
+            "all_but_last": all_but_last,
+        },
+    )
 
 
 def _set_encoder(scheduler: Any, config: dict[str, Any]) -> None:
@@ -260,7 +284,10 @@ class LiveRequest:
 
 
 class VllmScheduler:
-    """vLLM's scheduler as `llmsim.scheduling.base.Scheduler`; `requests` by row."""
+    """vLLM's scheduler as `llmsim.scheduling.base.Scheduler`; `requests` by row.
+
+    With a connector it also has the methods of `llmsim.scheduling.base.Connector`.
+    """
 
     queues_empty_batches = True
 
@@ -286,6 +313,9 @@ class VllmScheduler:
         self._runner = ModelRunner(requests, speculation)
         self._async = vllm_config.scheduler_config.async_scheduling
         self._in_flight: deque[tuple[Any, Any]] = deque()
+        self._connector: Any = getattr(scheduler, "connector", None)
+        if self._connector is not None:
+            self._connector.rows = self._row
 
     def add(self, request: int) -> None:
         from vllm.sampling_params import SamplingParams
@@ -325,7 +355,10 @@ class VllmScheduler:
         started = [*(new.req_id for new in output.scheduled_new_reqs), *cached.resumed_req_ids]
         for name in started:
             # What it samples for a batch in flight comes after what it is told now.
-            known = None if self._async else self._scheduler.requests[name].num_tokens
+            request = self._scheduler.requests[name]
+            if getattr(request, "drop_stale_output", False):
+                self._runner.forgets(self._row[name], request.num_tokens)
+            known = None if self._async else request.num_tokens
             self._runner.starts(self._row[name], before[name], known)
         names = list(output.num_scheduled_tokens)
         items, tokens = [], []
@@ -352,6 +385,36 @@ class VllmScheduler:
             )
             self._in_flight.append((output, answer))
         return items, [self._row[name] for name in output.preempted_req_ids or ()]
+
+    @property
+    def connects(self) -> bool:
+        """Whether vLLM's scheduler has a KV connector."""
+        return self._connector is not None
+
+    @property
+    def keeps_finished(self) -> bool:
+        """Whether another group reads what ended here."""
+        return bool(self._connector is not None and self._connector.keeps_finished)
+
+    def take_reserved(self) -> list[tuple[int, int]]:
+        """Requests that the last `build` parked until their KV has come from another group, and
+        tokens of each that were here.
+        """
+        reserved, self._connector.reserved = self._connector.reserved, []
+        return reserved  # type: ignore[no-any-return]
+
+    def transferred(self, request: int) -> None:
+        """The KV of a parked request is there, or that of one that ended has been read."""
+        from vllm.v1.outputs import KVConnectorOutput
+
+        names = {self._requests[request].name}
+        sent = KVConnectorOutput(finished_sending=names)
+        output = sent if self.keeps_finished else KVConnectorOutput(finished_recving=names)
+        self._scheduler._update_from_kv_xfer_finished(output)
+
+    def use_tiers(self, below: Any) -> None:
+        """Pools of KV below the group (`_native.PoolsBelow`)."""
+        self._connector.below = below
 
     def asks_again(self) -> bool:
         """Whether vLLM's engine, with nothing in flight, would come to schedule something by asking
@@ -439,7 +502,8 @@ def _block_hasher(vllm_config: Any) -> Callable[..., Any] | None:
 
 def _without_what_it_lacks(case: Case) -> Case:
     """The case for a release of whose rules we know no cached states, slots of adapters or images:
-    without these.
+    without these. Nor do we follow 0.24 where a prompt whose last step is in flight loses its
+    blocks, since it then hands over what it has given back: there, no prompt is preempted.
     """
     profile = load_profile(engine_profile_of(installed_version() or "none"))
     config = dict(case["config"])
@@ -450,17 +514,44 @@ def _without_what_it_lacks(case: Case) -> Case:
     cached = config["enable_prefix_caching"] and "kv_windows" in config
     if cached and not profile.schedules_by("caches_states"):
         config["kv_windows"] = [one for one in config["kv_windows"] if one != KEEPS_STATE]
+    connector = config.get("connector", {})
+    if connector.get("kind") == HANDOVER and not profile.schedules_by("delivers_kv"):
+        size = config["block_size"]
+        every = sum(-(-len(prompt_tokens(one)) // size) + 1 for one in case["requests"])
+        config["connector"] = connector | {"prefill_blocks": connector["prefill_blocks"] + every}
     return {**case, "config": config}
 
 
-def live_case(case: Case) -> tuple[Case, VllmScheduler]:
-    """A case with its `resolved` part filled in by vLLM, and vLLM's scheduler ready to run it."""
+def live_case(case: Case) -> tuple[Case, list[VllmScheduler]]:
+    """A case with its `resolved` part filled in by vLLM, and vLLM's scheduler of each group, ready
+    to run it.
+    """
     case = _without_what_it_lacks(case)
-    vllm_config, scheduler = resolve(case)
-    case = {**case, "resolved": resolved_part(vllm_config, scheduler)}
-    requests = [_live_request(case, i) for i in by_arrival(case)]
     interval = case["config"].get("prefill_schedule_interval", 1)
-    return case, VllmScheduler(requests, vllm_config, scheduler, speculation(case), interval)
+    schedulers = []
+    for group in groups_of(case):
+        blocks, role = group.num_blocks, group.role.name.lower()
+        config = case["config"] | {"num_gpu_blocks": blocks, "role": role}
+        vllm_config, scheduler = resolve({"config": config})
+        resolved = case | {"resolved": resolved_part(vllm_config, scheduler)}
+        requests = [_live_request(resolved, i) for i in by_arrival(case)]
+        if group.role == _native.Role.PREFILL:
+            states = config["connector"].get("state_bytes", 0) > 0
+            requests = [_prompt_alone(one, all_but_last=states) for one in requests]
+        drafts = speculation(resolved)
+        schedulers.append(VllmScheduler(requests, vllm_config, scheduler, drafts, interval))
+    return resolved, schedulers
+
+
+def _prompt_alone(request: LiveRequest, *, all_but_last: bool) -> LiveRequest:
+    """What a proxy asks the side of prompts for: one token, and of models with states a prompt
+    without its last token.
+    """
+    tokens = request.input_tokens - (all_but_last and request.input_tokens > 1)
+    prompt = request.prompt()[:tokens]
+    return replace(
+        request, output_tokens=1, stops=False, input_tokens=tokens, prompt=lambda: prompt
+    )
 
 
 def _live_request(case: Case, index: int) -> LiveRequest:

@@ -2,8 +2,10 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <stdexcept>
 #include <tuple>
 
+#include "bindings/bindings.h"
 #include "bindings/python/python_scheduler.h"
 #include "scheduler/bookkeeping.h"
 
@@ -14,16 +16,47 @@ namespace llmsim {
 using Scheduled = std::tuple<RequestId, std::int32_t, std::int32_t, std::int32_t, bool>;
 using Emitted = std::tuple<RequestId, std::int32_t, bool>;
 
-PythonScheduler::PythonScheduler(nb::object scheduler, Limits limits, SpeculationConfig speculation,
-                                 SequenceTable& sequences, RequestLog& log)
+static bool says(const nb::object& scheduler, const char* attribute) {
+  return nb::hasattr(scheduler, attribute) && nb::cast<bool>(scheduler.attr(attribute));
+}
+
+static KvCacheConfig keys_alone(KvCacheConfig kv) {
+  kv.num_blocks = 1;
+  return kv;
+}
+
+PoolsBelow::PoolsBelow(const KvCacheConfig& kv, SequenceTable& sequences, GroupTiers* tiers)
+    : keys_(keys_alone(kv), sequences), tiers_(tiers) {
+  if (tiers->write() == TierWrite::kBack)
+    throw std::invalid_argument(
+        "a scheduler in Python does not say which blocks lose their content");
+  keys_.use_tiers(tiers);
+}
+
+void PoolsBelow::load(RequestId request, std::int32_t cached, std::int32_t tokens) {
+  const bool parked = parks() && tokens > 0;
+  if (parked) tiers_->open_load(request);
+  keys_.recall(request, cached, tokens);
+  if (!parked) return;
+  tiers_->close_load();
+  ++num_parked_;
+}
+
+PythonScheduler::PythonScheduler(nb::object scheduler, const KvCacheConfig& kv,
+                                 SpeculationConfig speculation, SequenceTable& sequences,
+                                 RequestLog& log)
     : scheduler_(std::move(scheduler)),
-      limits_(limits),
+      kv_(kv),
+      limits_{kv.max_model_len, kv.block_size, kv.num_blocks - 1,
+              2 * speculation.tokens + speculation.lookahead},
       speculation_(std::move(speculation)),
       sequences_(sequences),
       log_(log),
       may_ask_again_(nb::hasattr(scheduler_, "asks_again")),
       queues_empty_batches_(nb::hasattr(scheduler_, "queues_empty_batches")),
-      free_blocks_(limits.usable_blocks) {}
+      connects_(says(scheduler_, "connects")),
+      keeps_finished_(says(scheduler_, "keeps_finished")),
+      free_blocks_(limits_.usable_blocks) {}
 
 PythonScheduler::~PythonScheduler() {
   const nb::gil_scoped_acquire lock;
@@ -78,11 +111,38 @@ void PythonScheduler::schedule(Ps now, Batch& batch) {
     batch.preempted.push_back(victim);
   }
   for (const auto& [request, tokens, computed, drafts, emits] : items) {
-    batch.items.push_back({request, tokens, computed, sequences_[request].epoch, drafts, emits});
+    const Sequence& s = sequences_[request];
+    // Who starts has proposed nothing yet.
+    const bool padded = drafts > 0 && s.status != static_cast<std::uint8_t>(Status::kRunning);
+    batch.items.push_back({request, tokens, computed, s.epoch, drafts, emits, padded});
     batch.features.add(batch.items.back());
     note_scheduled(now, batch.items.back());
   }
   batch.drafts_after = speculation_.on() ? speculation_.drafts_after(batch.items.size()) : 0;
+}
+
+void PythonScheduler::take_reserved(std::vector<Reserved>& out) {
+  const nb::gil_scoped_acquire lock;
+  const auto reserved = nb::cast<std::vector<std::tuple<RequestId, std::int32_t>>>(
+      scheduler_.attr("take_reserved")());
+  for (const auto& [request, cached] : reserved) {
+    sequences_[request].remote_kv = false;
+    out.push_back({request, cached});
+  }
+  num_bound_ += static_cast<std::int32_t>(reserved.size());
+}
+
+void PythonScheduler::transferred(RequestId request) {
+  const nb::gil_scoped_acquire lock;
+  --num_bound_;
+  scheduler_.attr("transferred")(request);
+  keep(ask_gauges());
+}
+
+void PythonScheduler::use_tiers(GroupTiers* tiers) {
+  const nb::gil_scoped_acquire lock;
+  below_ = std::make_shared<PoolsBelow>(kv_, sequences_, tiers);
+  scheduler_.attr("use_tiers")(below_);
 }
 
 bool PythonScheduler::asks_again() const {
@@ -98,14 +158,19 @@ void PythonScheduler::abort(RequestId request) {
   note_cancellation(sequences_[request], counters_);
 }
 
+std::int32_t PythonScheduler::accepted(const Item& item) const {
+  if (item.drafts == 0 || item.padded) return 0;
+  return speculation_.acceptance.accepted(item.request, sequences_[item.request].emitted(),
+                                          item.drafts);
+}
+
 void PythonScheduler::count_drafts(const Batch& batch) {
   verified_.clear();
   if (batch.features.drafts == 0) return;
   for (const Item& item : batch.items) {
     const Sequence& s = sequences_[item.request];
     if (item.drafts == 0 || s.status != static_cast<std::uint8_t>(Status::kRunning)) continue;
-    counters_.speculation.add(
-        item.drafts, speculation_.acceptance.accepted(item.request, s.emitted(), item.drafts));
+    counters_.speculation.add(item.drafts, accepted(item));
     verified_.push_back(item.request);
   }
   std::sort(verified_.begin(), verified_.end());
@@ -115,6 +180,7 @@ void PythonScheduler::update(const Batch& batch, std::vector<RequestId>& finishe
   const nb::gil_scoped_acquire lock;
   const auto emitted = nb::cast<std::vector<Emitted>>(scheduler_.attr("complete")());
   keep(ask_gauges());
+  if (below_ != nullptr) store_computed(batch);
   count_drafts(batch);
   for (const auto& [request, count, is_finished] : emitted) {
     if (count > 0) log_.emit(request, count);
@@ -123,6 +189,16 @@ void PythonScheduler::update(const Batch& batch, std::vector<RequestId>& finishe
     if (std::binary_search(verified_.begin(), verified_.end(), request))
       counters_.speculation.emitted += count;
     if (is_finished) finish(request, finished);
+  }
+}
+
+// What a batch that completes has computed of requests that were not preempted meanwhile.
+void PythonScheduler::store_computed(const Batch& batch) {
+  for (const Item& item : batch.items) {
+    const Sequence& s = sequences_[item.request];
+    if (s.epoch != item.epoch || s.status != static_cast<std::uint8_t>(Status::kRunning)) continue;
+    const std::int32_t after = item.computed_before + item.tokens - (item.drafts - accepted(item));
+    below_->computed(item.request, item.computed_before, after);
   }
 }
 
@@ -136,10 +212,22 @@ void PythonScheduler::finish(RequestId request, std::vector<RequestId>& finished
   } else {
     counters_.recomputed_tokens -= needed;
   }
+  num_bound_ += keeps_finished_ ? 1 : 0;
   s.status = static_cast<std::uint8_t>(Status::kFinished);
   ++counters_.finished;
   log_.finished(request);
   finished.push_back(request);
+}
+
+void bind_pools_below(nb::module_& m) {
+  nb::class_<PoolsBelow>(m, "PoolsBelow",
+                         "What a scheduler in Python sees of the pools of KV below its group.")
+      .def("find", &PoolsBelow::find, nb::arg("request"), nb::arg("cached"),
+           "Tokens after the first `cached` ones that the pools hold.")
+      .def("load", &PoolsBelow::load, nb::arg("request"), nb::arg("cached"), nb::arg("tokens"),
+           "The request, just admitted, takes `tokens` tokens behind the first `cached` ones.")
+      .def_prop_ro("parks", &PoolsBelow::parks,
+                   "Whether who takes something is parked until it is there.");
 }
 
 }  // namespace llmsim

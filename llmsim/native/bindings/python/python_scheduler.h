@@ -3,20 +3,51 @@
 
 #include <nanobind/nanobind.h>
 
+#include <memory>
 #include <tuple>
 #include <vector>
 
+#include "kv/kv_cache.h"
 #include "scheduler/scheduler.h"
 
 namespace llmsim {
 
+// What a scheduler in Python sees of the pools of KV below its group, by the keys of a cache of our
+// own that holds no blocks.
+class PoolsBelow {
+ public:
+  // Throws std::invalid_argument for pools that are written when a block loses its content: only
+  // the scheduler in Python knows of that.
+  PoolsBelow(const KvCacheConfig& kv, SequenceTable& sequences, GroupTiers* tiers);
+
+  // Tokens after the first `cached` ones that the pools hold, at most up to the last but one.
+  std::int32_t find(RequestId request, std::int32_t cached) const {
+    return keys_.find_below(request, cached);
+  }
+  // The request, just admitted, takes `tokens` tokens behind the first `cached` ones from the
+  // pools: its batch waits for them, or (`parks`) it is parked until they are there.
+  void load(RequestId request, std::int32_t cached, std::int32_t tokens);
+  bool parks() const { return tiers_->parks(); }
+  // Requests that were parked so far.
+  std::int32_t num_parked() const { return num_parked_; }
+  // The KV of tokens from `before` to `after` has been computed.
+  void computed(RequestId request, std::int32_t before, std::int32_t after) {
+    keys_.computed(request, before, after);
+  }
+
+ private:
+  KvCache keys_;
+  GroupTiers* tiers_;
+  std::int32_t num_parked_ = 0;
+};
+
 // Calls an object with the methods of llmsim.scheduling.base.Scheduler, once per step and per
 // arrival, holding the interpreter's lock only during the calls. Exceptions of the object end the
 // run and reach the caller of run().
-class PythonScheduler final : public Scheduler {
+class PythonScheduler final : public Scheduler, public KvConnector, public TieredKv {
  public:
-  PythonScheduler(nanobind::object scheduler, Limits limits, SpeculationConfig speculation,
-                  SequenceTable& sequences, RequestLog& log);
+  PythonScheduler(nanobind::object scheduler, const KvCacheConfig& kv,
+                  SpeculationConfig speculation, SequenceTable& sequences, RequestLog& log);
   ~PythonScheduler() override;
 
   void add(RequestId request) override;
@@ -31,11 +62,18 @@ class PythonScheduler final : public Scheduler {
     return {.running = num_running_,
             .waiting = num_waiting_,
             .parked = 0,
-            .bound = 0,
+            .bound = num_bound_ + (below_ == nullptr ? 0 : below_->num_parked()),
             .pool = {limits_.usable_blocks + 1, free_blocks_, 0}};
   }
   Limits limits() const override { return limits_; }
   const SchedulerCounters& counters() const override { return counters_; }
+
+  KvConnector* kv_connector() override { return connects_ ? this : nullptr; }
+  void take_reserved(std::vector<Reserved>& out) override;
+  void transferred(RequestId request) override;
+  TieredKv* tiered_kv() override { return connects_ ? this : nullptr; }
+  void use_tiers(GroupTiers* tiers) override;
+  bool may_park() const override { return true; }
 
  private:
   // (requests running, requests waiting, free blocks)
@@ -45,8 +83,12 @@ class PythonScheduler final : public Scheduler {
   void finish(RequestId request, std::vector<RequestId>& finished);
   void note_scheduled(Ps now, const Item& item);
   void count_drafts(const Batch& batch);
+  void store_computed(const Batch& batch);
+  // Drafts of an item of the batch that completes that held.
+  std::int32_t accepted(const Item& item) const;
 
   nanobind::object scheduler_;
+  KvCacheConfig kv_;
   Limits limits_;
   SpeculationConfig speculation_;
   SequenceTable& sequences_;
@@ -54,8 +96,12 @@ class PythonScheduler final : public Scheduler {
   SchedulerCounters counters_;
   bool may_ask_again_;               // the scheduler has a method `asks_again`
   bool queues_empty_batches_;        // it has an attribute of that name
+  bool connects_, keeps_finished_;   // attributes of these names
   std::vector<RequestId> verified_;  // by the batch that completes, sorted
   std::int32_t num_running_ = 0, num_waiting_ = 0, free_blocks_ = 0;
+  // Requests whose blocks other groups fill or read, less those parked for pools that have gone on.
+  std::int32_t num_bound_ = 0;
+  std::shared_ptr<PoolsBelow> below_;
 };
 
 }  // namespace llmsim

@@ -9,6 +9,19 @@ namespace llmsim {
 
 void VllmV1::schedule_waiting(Ps now, Batch& batch, StepBudget& budget) {
   parked_.rewind();
+  admit_waiting(now, batch, budget);
+  if (!batch.empty() || !running_.empty() || parked_.empty() || !parked_.all_ready() ||
+      !late_.empty())
+    return;
+  // Who has waited for KV lacks slots for drafts, and nobody will ever give any back: vLLM 0.28 and
+  // earlier stand still for ever. The first of them begins without.
+  parked_.rewind();
+  if (admit_arrived(now, parked_.next(), budget.left(), batch, /*slots_for_drafts=*/false) ==
+      Admission::kScheduled)
+    budget.take(batch.items.back().tokens);
+}
+
+void VllmV1::admit_waiting(Ps now, Batch& batch, StepBudget& budget) {
   loras_.clear();
   if (config_.rules.counts_running_loras) {
     for (const RequestId request : running_) note_lora(request);
@@ -57,7 +70,8 @@ void VllmV1::schedule_waiting(Ps now, Batch& batch, StepBudget& budget) {
 
 bool VllmV1::parked_first(RequestId parked, RequestId waiting) const {
   const bool ranked = ranker_ != nullptr && ranker_->lists().waiting;
-  return ranked ? ranker_->before(parked, waiting) : parked_.before(parked, waiting);
+  if (ranked) return ranker_->before(parked, waiting);
+  return config_.rules.holders_first || parked_.before(parked, waiting);
 }
 
 bool VllmV1::room_to_load(const Sequence& s, std::int32_t slots) const {
@@ -117,13 +131,9 @@ std::int32_t VllmV1::blocks_still_needed() const {
   std::int32_t blocks = 0;
   for (const RequestId request : partly_prefilled_) {
     const Sequence& s = sequences_[request];
-    // Who waits for KV begins with a whole step, slots for drafts included: without them it could
-    // never begin.
-    const bool parked = s.status == static_cast<std::uint8_t>(Status::kParked);
-    const std::int32_t first_step = parked ? config_.speculation.lookahead : 0;
     const std::int32_t tokens = config_.rules.loads_spare_verification
                                     ? s.num_tokens + verification_of_loads()
-                                    : std::min(s.num_tokens + first_step, config_.kv.max_model_len);
+                                    : std::min(s.num_tokens, config_.kv.max_model_len);
     blocks += std::max(0, kv_.blocks_for(tokens) - static_cast<std::int32_t>(s.blocks.size()));
   }
   return blocks;
@@ -132,7 +142,7 @@ std::int32_t VllmV1::blocks_still_needed() const {
 // Its blocks are filled and get their keys; of a whole prompt the last token is computed again, to
 // sample the next one.
 VllmV1::Admission VllmV1::admit_arrived(Ps now, RequestId request, std::int32_t budget,
-                                        Batch& batch) {
+                                        Batch& batch, bool slots_for_drafts) {
   Sequence& s = sequences_[request];
   kv_.register_full(request, parked_.loaded());
   const std::int32_t computed = std::min(parked_.loaded(), s.num_tokens - 1);
@@ -145,7 +155,8 @@ VllmV1::Admission VllmV1::admit_arrived(Ps now, RequestId request, std::int32_t 
                     : most;
   if (tokens == 0) return Admission::kPassedOver;
   hits_.clear();  // it holds them already
-  const std::int32_t slots = computed + tokens + config_.speculation.lookahead;
+  const std::int32_t slots =
+      computed + tokens + (slots_for_drafts ? config_.speculation.lookahead : 0);
   const bool whole = !config_.reserve_full_isl || kv_.fits(s, s.num_tokens, hits_, spare_blocks());
   if (!whole || !kv_.fits(s, slots, hits_, spare_blocks())) {
     encoder_.release(request);

@@ -77,9 +77,7 @@ void VllmV1::preempt(RequestId request) {
   encoder_.release(request);
   note_preemption(request, s, log_, counters_);
   s.num_drafts = 0;
-  if (config_.rules.awaits_output) s.num_in_flight = 0;
-  if (config_.kv_producer)
-    s.num_in_flight = 0;  // its token says nothing: what counts is the KV, which is lost
+  if (config_.rules.awaits_output || drops_stale()) s.num_in_flight = 0;
   std::erase(partly_prefilled_, request);
   waiting_.push_front(request);
 }

@@ -294,7 +294,7 @@ void VllmV1::receive(const Item& item, std::int32_t drafts_after,
   }
   if (status == Status::kFinished || status == Status::kCancelled) return;
   if (!current) s.stale -= item.tokens;
-  if (config_.kv_producer && !current) return;
+  if (drops_stale() && !current) return;
   const SpeculationConfig& speculation = config_.speculation;
   const std::int32_t accepted = item.drafts == 0 || item.padded
                                     ? 0

@@ -112,13 +112,15 @@ class VllmV1 final : public Scheduler,
   // False when it stopped at a request without room.
   bool schedule_running(Batch& batch, StepBudget& budget, Only only = Only::kAll);
   void schedule_waiting(Ps now, Batch& batch, StepBudget& budget);
+  void admit_waiting(Ps now, Batch& batch, StepBudget& budget);
   // kNoRoom: nobody behind it may run either.
   enum class Admission : std::uint8_t { kNoRoom, kPassedOver, kParked, kScheduled };
   Admission admit(Ps now, RequestId request, std::int32_t budget, Batch& batch, bool alone);
   std::int32_t cached_tokens(RequestId request);
   Admission reserve(Ps now, RequestId request);
   Admission load(Ps now, RequestId request, std::int32_t hit, std::int32_t recalled);
-  Admission admit_arrived(Ps now, RequestId request, std::int32_t budget, Batch& batch);
+  Admission admit_arrived(Ps now, RequestId request, std::int32_t budget, Batch& batch,
+                          bool slots_for_drafts = true);
   // Tokens of a request that has `computed`, in this step; 0: it would have to be cut and may not
   // be, or has to wait.
   std::int32_t first_tokens(const Sequence& s, std::int32_t computed, std::int32_t budget) const;
@@ -180,7 +182,13 @@ class VllmV1 final : public Scheduler,
     if (config_.limits.max_loras > 0 && adapter > 0) loras_.insert(adapter);
   }
   bool awaits_output(RequestId request) const {
-    return config_.rules.awaits_output && !config_.kv_producer && sequences_[request].stale > 0;
+    return config_.rules.awaits_output && !drops_stale() && sequences_[request].stale > 0;
+  }
+  // Whether what steps in flight compute for a preempted request is dropped: what counts where KV
+  // is handed over is the KV, which it has lost. Both sides of a hand-over are taken to have the
+  // kv_role kv_both.
+  bool drops_stale() const {
+    return config_.kv_producer || (config_.rules.delivers_kv && config_.kv_consumer);
   }
   bool defer_block_free() const {
     return config_.defer_block_free &&

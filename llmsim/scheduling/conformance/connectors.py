@@ -1,0 +1,95 @@
+"""Groups of a case with a KV connector: a pair that hands KV over, or one above a pool of KV.
+
+`config["connector"]` says which; its `kind` is one of two.
+
+- "handover": one group computes prompts, with `prefill_blocks` blocks, and one answers; `push` is
+  as of the core's KvTransferConfig. With `state_bytes` a state of so many bytes goes too, which is
+  that before a prompt's last token.
+- "pool": below the group are `pool_chunks` chunks of `chunk_blocks` blocks, written when they are
+  computed, or (`selective`) at the first hit. Who recalls is parked until it is there (`parks`), or
+  its step waits.
+
+Links have `bytes_per_s` and `latency_ns`; a token's KV has BYTES_PER_TOKEN bytes.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from llmsim import _native
+from llmsim.core import PS_PER_NS
+
+BYTES_PER_TOKEN = 1000
+HANDOVER, POOL = "handover", "pool"
+
+Case = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class GroupOfCase:
+    """One group before its scheduler is chosen."""
+
+    role: "_native.Role"
+    num_blocks: int
+
+
+def time_digits(case: Case) -> int:
+    """Digits behind the comma of a recording's seconds: transfers end at any picosecond, and steps
+    alone at whole nanoseconds.
+    """
+    return 12 if "connector" in case["config"] else 9
+
+
+def groups_of(case: Case) -> list[GroupOfCase]:
+    """The groups of a case, in order of their indices."""
+    config = case["config"]
+    blocks, connector = config["num_gpu_blocks"], config.get("connector", {})
+    if connector.get("kind") != HANDOVER:
+        return [GroupOfCase(_native.Role.BOTH, blocks)]
+    prefill = GroupOfCase(_native.Role.PREFILL, connector["prefill_blocks"])
+    return [prefill, GroupOfCase(_native.Role.DECODE, blocks)]
+
+
+def parts_between(case: Case) -> dict[str, Any]:
+    """What a SimulationConfig needs beside the groups: links, and what moves over them."""
+    connector = case["config"].get("connector")
+    if connector is None:
+        return {}
+    network = _native.NetworkConfig(_native.Sharing.FAIR)
+    parts = _handover if connector["kind"] == HANDOVER else _pool
+    return {"network": network} | parts(case, network, _link(network, connector))
+
+
+def _link(network: "_native.NetworkConfig", connector: Case) -> Callable[[], int]:
+    def place(island: int) -> int:
+        out = network.add_link(connector["bytes_per_s"], connector["latency_ns"] * PS_PER_NS)
+        port = (out, network.add_link(connector["bytes_per_s"], 0))
+        return network.add_place(island, port, port)
+
+    islands = iter(range(1 << 10))
+    return lambda: place(next(islands))
+
+
+def _handover(
+    case: Case, network: "_native.NetworkConfig", place: Callable[[], int]
+) -> dict[str, Any]:
+    transfer = _native.KvTransferConfig(
+        case["config"]["connector"].get("push", False), False, [[place()], [place()]]
+    )
+    state = case["config"]["connector"].get("state_bytes", 0)
+    parts = [([0], BYTES_PER_TOKEN, 0, 0), *([([1], 0, state, 0)] if state else [])]
+    table = transfer.add_table([(0, 0, parts)], case["config"]["block_size"], state > 0)
+    transfer.add_route(0, 1, table)
+    return {"kv_transfer": transfer}
+
+
+def _pool(case: Case, network: "_native.NetworkConfig", place: Callable[[], int]) -> dict[str, Any]:
+    connector = case["config"]["connector"]
+    write = _native.TierWrite.SELECTIVE if connector["selective"] else _native.TierWrite.THROUGH
+    tiers = _native.KvTiersConfig(write, connector["parks"])
+    device, memory = place(), place()
+    chunk = connector["chunk_blocks"] * case["config"]["block_size"]
+    size = connector["pool_chunks"] * chunk * BYTES_PER_TOKEN
+    tiers.add_pool("pool", size, _native.TierEviction.LRU, memory)
+    tiers.add_group([0], [device], chunk, [BYTES_PER_TOKEN], 0)
+    return {"kv_tiers": tiers}
