@@ -82,6 +82,7 @@ from llmsim.model import (
     memory_ledger,
     resolve_dtypes,
 )
+from llmsim.model.memory.lora_slots import DEFAULT_RANK, LoraSlots
 
 
 def placed_at(lowered: LoweredGroup, group: Group) -> LoweredGroup:
@@ -425,8 +426,15 @@ def _ledger(
             on_nvlink=hardware is not None and hardware.on_nvlink,
             draft=None if draft is None else draft.share,
             hybrid=hybrid,
+            lora=_lora_slots(engine),
         ),
     )
+
+
+def _lora_slots(engine: EngineArgs) -> LoraSlots | None:
+    if engine.max_loras is None:
+        return None
+    return LoraSlots(engine.max_loras, engine.max_lora_rank or DEFAULT_RANK)
 
 
 def _costs(

@@ -59,14 +59,17 @@ def _adapters(workload: Workload, *, lora_slots: bool) -> tuple[str, ...]:
     """What a run does with adapters, and what it does not."""
     count = len(set(workload.adapter or ()) - {""})
     if not count:
-        unused = "max_loras changes nothing: no request of the trace has an adapter"
+        unused = "max_loras only takes memory: no request of the trace has an adapter"
         return (unused,) if lora_slots else ()
+    shared = f"{count} LoRA adapters share no prefixes; "
+    if lora_slots:
+        slots = "their slots are in the memory of the devices, but their loads and the time that "
+        return (Note(f"{shared}{slots}they add to a step are not modelled"),)
     note = Note(
-        f"{count} LoRA adapters share no prefixes; their memory, their loads and the time that "
-        "they add to a step are not modelled"
+        f"{shared}their memory, their loads and the time that they add to a step are not modelled"
     )
     unlimited = "no group has max_loras, so that a step takes requests of any number of adapters"
-    return (note,) if lora_slots else (note, unlimited)
+    return (note, unlimited)
 
 
 def _encoder_inputs(workload: Workload, *, budgets: bool) -> tuple[str, ...]:

@@ -176,11 +176,12 @@ def test_the_run_says_what_it_does_with_adapters(
 ) -> None:
     path = trace(tmp_path / "t.jsonl", "a", "b", "")
     free, limited = run(capsys, path)["notes"], run(capsys, path, "--max-loras", "1")["notes"]
-    assert limited[0].startswith("2 LoRA adapters share no prefixes")
-    assert free == [*limited, *(note for note in free if "no group has max_loras" in note)]
-    assert len(free) == len(limited) + 1
+    assert limited[0].startswith("2 LoRA adapters share no prefixes; their slots are in the memory")
+    assert free[0].startswith("2 LoRA adapters share no prefixes; their memory, their loads")
+    assert "no group has max_loras" in free[1]
+    assert free[2:] == limited[1:]
     plain = trace(tmp_path / "plain.jsonl", "")
-    unused = "max_loras changes nothing: no request of the trace has an adapter"
+    unused = "max_loras only takes memory: no request of the trace has an adapter"
     assert unused in run(capsys, plain, "--max-loras", "1")["notes"]
     assert not any("adapter" in note for note in run(capsys, plain)["notes"])
 
@@ -189,6 +190,8 @@ def test_the_run_says_what_it_does_with_adapters(
     ("options", "sentence"),
     [
         ({"engine_profile": "vllm-0.28"}, r"max_loras is no option of vllm-0.28.*vllm-0\.33"),
+        ({"max_loras": None, "max_lora_rank": 8}, "max_lora_rank is given, but max_loras is not"),
+        ({"max_lora_rank": 60}, "max_lora_rank is 60, but vLLM takes one of 1, 8, 16, 32, 64, 128"),
         ({"scheduler": "orca"}, "max_loras is an option of the scheduler vllm_v1, not of orca"),
         (
             {

@@ -39,6 +39,7 @@ _SHOWN_IF_SET = (
     "api_chunk_ps",
     "quick_reduce_quantization",
     "max_loras",
+    "max_lora_rank",
     "max_num_encoder_input_tokens",
     "encoder_cache_size",
     "disable_chunked_mm_input",
@@ -134,7 +135,9 @@ class EngineArgs:
     speculation: Speculation | None
     limits: StepLimits
     max_loras: int | None
-    """LoRA adapters of a step; None: any number."""
+    """LoRA adapters of a step, and slots for them on each device; None: any number, and none."""
+    max_lora_rank: int | None
+    """Of each slot; None: vLLM's default, 16."""
     max_num_encoder_input_tokens: int | None
     """Tokens of encoder inputs of a step; None: max_num_batched_tokens."""
     encoder_cache_size: int | None

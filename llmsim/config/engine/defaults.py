@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmsim.config.engine.profile import EngineProfile, load_profile, multiples, profile_names
-from llmsim.config.engine.schedulers import KINDS, SGLANG, VERSIONED, VLLM
+from llmsim.config.engine.schedulers import KINDS, LORA_RANKS, SGLANG, VERSIONED, VLLM
 from llmsim.config.engine.sglang_drafts import with_branches
 from llmsim.config.engine.speculative import resolve_speculation
 from llmsim.config.errors import InputError
@@ -61,6 +61,17 @@ def check_version(values: Mapping[str, Any], positions: Positions, profile: Engi
                 "it "
                 f"({', '.join(known for known in profile_names() if name in load_profile(known).options)})"  # noqa: E501
             )
+    if values["max_lora_rank"] is not None and values["max_loras"] is None:
+        raise InputError(
+            f"{positions['max_lora_rank']('max_lora_rank')} is given, but max_loras is not, so "
+            "that the engine takes no adapters; give both, or remove it"
+        )
+    rank = values["max_lora_rank"]
+    if rank is not None and rank not in LORA_RANKS:
+        raise InputError(
+            f"{positions['max_lora_rank']('max_lora_rank')} is {rank}, but vLLM takes one of "
+            f"{', '.join(map(str, LORA_RANKS))}; give the next larger one"
+        )
     if values["max_num_active_seqs"] is not None and values["max_num_seqs"]:
         active, most = values["max_num_active_seqs"], values["max_num_seqs"]
         if active > most:

@@ -202,6 +202,11 @@ class EngineOptions(Section):
         description="Limits the LoRA adapters of a step (adapter of the trace); no limit if not "
         "given (vllm-0.33).",
     )
+    max_lora_rank: Annotated[PositiveCount | None, OnCommandLine(int)] = Field(
+        default=None,
+        description="Sets the rank that each of the max_loras slots of adapters has room for; 16 "
+        "if not given (vllm-0.33).",
+    )
     max_num_encoder_input_tokens: Annotated[PositiveCount | None, OnCommandLine(int)] = Field(
         default=None,
         description="Limits the tokens of images and other inputs that a step encodes "

@@ -45,6 +45,7 @@ OWN_DEFAULTS: Mapping[str, Any] = {
     "long_prefill_token_threshold_adaptive": False,
     "prefill_schedule_interval": 1,
     "max_loras": None,
+    "max_lora_rank": None,
     "max_num_encoder_input_tokens": None,
     "encoder_cache_size": None,
     "disable_chunked_mm_input": False,
@@ -78,6 +79,7 @@ VERSIONED = (
     "long_prefill_token_threshold_adaptive",
     "prefill_schedule_interval",
     "max_loras",
+    "max_lora_rank",
     "max_num_encoder_input_tokens",
     "encoder_cache_size",
     "disable_chunked_mm_input",
@@ -85,6 +87,9 @@ VERSIONED = (
     "max_num_queued_tokens",
 )
 """Options that only some versions of the engine have: those that name them in `options`."""
+
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""What vLLM 0.33 takes as max_lora_rank."""
 
 _OFF = (None, False, 0, 0.0)
 _DRAFTS = {"speculative_config"}
@@ -97,6 +102,7 @@ _ONLY_VLLM = _DRAFTS | {
     "long_prefill_token_threshold_adaptive",
     "prefill_schedule_interval",
     "max_loras",
+    "max_lora_rank",
     "max_num_encoder_input_tokens",
     "encoder_cache_size",
     "disable_chunked_mm_input",

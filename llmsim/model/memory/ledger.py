@@ -8,6 +8,7 @@ from llmsim.config.engine.profile import DEFAULT_PROFILE, MemoryRules, load_prof
 from llmsim.config.errors import InfeasibleError
 from llmsim.model.layout import Layout
 from llmsim.model.memory.hybrid_groups import KvTables
+from llmsim.model.memory.lora_slots import LoraSlots
 from llmsim.model.memory.profile_run import DEFAULT_NUM_SMS
 from llmsim.model.memory.requirements import MIN_BLOCKS, Demand, DraftShare, Elsewhere
 from llmsim.model.types import Dtypes, ModelConfig
@@ -59,6 +60,7 @@ def memory_ledger(  # as many arguments as vLLM's own profile run depends on
     on_nvlink: bool = False,
     draft: DraftShare | None = None,
     hybrid: bool = False,
+    lora: LoraSlots | None = None,
 ) -> MemoryLedger:
     """The ledger of one device of a group.
 
@@ -67,8 +69,9 @@ def memory_ledger(  # as many arguments as vLLM's own profile run depends on
     default profile's). With `hybrid`, layers of several kinds share the blocks as in vLLM
     (`Demand.with_tables`, `kv_tables`); else those that see a window are counted by the better of
     two bounds (`Demand.windows_apart`). With `num_gpu_blocks_override` the number is taken as
-    given, as long as the device can hold it. Raises InfeasibleError with the arithmetic and what
-    would fit; InputError if the layout does not split the model.
+    given, as long as the device can hold it. `lora`: slots of adapters, if the engine takes any.
+    Raises InfeasibleError with the arithmetic and what would fit; InputError if the layout does not
+    split the model.
     """
     rules = rules or load_profile(DEFAULT_PROFILE).memory
     demand = Demand(
@@ -87,6 +90,7 @@ def memory_ledger(  # as many arguments as vLLM's own profile run depends on
         on_nvlink,
         draft=draft,
         cudagraph_mode=cudagraph_mode,
+        lora=lora,
     )
     if hybrid:
         demand = demand.with_tables

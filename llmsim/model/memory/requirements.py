@@ -11,6 +11,7 @@ from llmsim.config.errors import InfeasibleError
 from llmsim.model.dtypes import dtype_bytes
 from llmsim.model.layout import Layout
 from llmsim.model.memory.hybrid_groups import KEEPS_STATE, KvTables, kv_tables
+from llmsim.model.memory.lora_slots import LoraSlots
 from llmsim.model.memory.profile_run import ProfileRun
 from llmsim.model.memory.sizes import (
     expert_padding_bytes,
@@ -86,6 +87,8 @@ class Demand:
     """Of vLLM's hybrid cache, where layers of several kinds share its blocks; None: blocks hold
     whole sequences.
     """
+    lora: LoraSlots | None = None
+    """Slots of adapters; None: the engine takes none."""
 
     @property
     def windows_apart(self) -> "Demand":
@@ -205,6 +208,9 @@ class Demand:
         lines = [("weights", self.weights), *run.lines]
         if self.draft is not None:
             lines.insert(1, ("weights of the drafter", self.draft.weight_bytes))
+        if self.lora is not None:
+            slots = self.lora.device_bytes(self.model, self.layout, self.dtypes)
+            lines.append((self.lora.label, slots))
         there, tokens = self.elsewhere, self.max_num_batched_tokens
         if there.weights_bytes:
             lines.append(("weights that are elsewhere", -there.weights_bytes))
