@@ -179,8 +179,8 @@ def _energy(prepared: Prepared, results: Results) -> str:
             return "-"
         expected_aj += of_group.active_aj + of_group.traffic_aj
         steps = RecordedSteps(results.simulation, lowered, group)
-        for iteration in range(len(steps.worked)):
-            graph = iteration_graph(lowered.groups, group, steps.round(iteration))
+        for place in range(len(steps.worked) + len(steps.dummies)):
+            graph = iteration_graph(lowered.groups, group, steps.round_at(place))
             energy = graph.energy[graph.members.index(group)]
             assert energy is not None, "the node says what it draws"
             total_aj += energy.total_aj

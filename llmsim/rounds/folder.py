@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from llmsim.rounds.recorded import RecordedSteps
 
 INDEX = "index.parquet"
+MOST_DIGITS = 38
+"""Of a decimal number in Parquet."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +31,8 @@ class IndexRow:
     """A step in the index; steps with equal nodes have one file."""
 
     group: int
-    iteration: int
-    """Of the group, from 0; steps without work are not counted."""
+    iteration: int | None
+    """Of the group, from 0; steps without work are not counted, and have none."""
     start_ps: int
     """In the run."""
     end_ps: int
@@ -44,6 +47,12 @@ class IndexRow:
     kv_bytes: int
     """KV that moved meanwhile."""
     file: str
+    step: int
+    """Of the group, from 0; steps without work are counted."""
+    energy_aj: int | None
+    """Attojoules of the group's own step, without KV; None where its node does not say what it
+    draws. Those of all steps of a group are what the run has for its devices and their traffic.
+    """
 
 
 def write_graphs(
@@ -61,8 +70,8 @@ def write_graphs(
     rows = []
     for group, steps in enumerate(recorded):
         if selection.group in (None, group):
-            for iteration in selection.of(steps, requests):
-                rows.append(_write(selection, groups, group, steps, iteration))
+            for place in selection.of(steps, requests):
+                rows.append(_write(selection, groups, group, steps, place))
     _write_index(selection.folder, rows)
     return rows
 
@@ -72,15 +81,16 @@ def _write(
     groups: Sequence[LoweredGroup],
     group: int,
     steps: RecordedSteps,
-    iteration: int,
+    place: int,
 ) -> IndexRow:
-    batch = steps.round(iteration)
+    batch = steps.round_at(place)
     alone = iteration_graph(groups, group, batch)
     graph = in_run(alone, batch)
-    start_ps, end_ps = steps.times_ps(iteration)
+    start_ps, end_ps = steps.times_at_ps(place)
+    energy = graph.energy[graph.members.index(group)]
     return IndexRow(
         group=group,
-        iteration=iteration,
+        iteration=batch.iteration,
         start_ps=start_ps,
         end_ps=end_ps,
         graph_ps=graph.duration_ps,
@@ -89,6 +99,8 @@ def _write(
         lost_ps=lost_in_exchanges_ps(alone, batch),
         kv_bytes=sum(node.bytes_moved for node in graph.nodes if node.kind in KV_KINDS),
         file=_file_of(selection, graph),
+        step=place,
+        energy_aj=None if energy is None else energy.total_aj,
     )
 
 
@@ -118,6 +130,15 @@ def _write_index(folder: Path, rows: Sequence[IndexRow]) -> None:
 
     names = list(IndexRow.__dataclass_fields__)
     columns = [asdict(row) for row in rows]
-    types = [pa.string() if name == "file" else pa.int64() for name in names]
-    schema = pa.schema(list(zip(names, types, strict=True)))
-    pq.write_table(pa.Table.from_pylist(columns, schema=schema), folder / INDEX)
+    types = {"file": pa.string(), "energy_aj": pa.decimal128(MOST_DIGITS, 0)}
+    schema = pa.schema([(name, types.get(name, pa.int64())) for name in names])
+    arrays = [
+        pa.array([_exact(name, row[name]) for row in columns], schema.field(name).type)
+        for name in names
+    ]
+    pq.write_table(pa.Table.from_arrays(arrays, schema=schema), folder / INDEX)
+
+
+def _exact(name: str, value: int | str | None) -> int | str | Decimal | None:
+    """Attojoules of a long step are beyond 64 bits."""
+    return Decimal(value) if name == "energy_aj" and value is not None else value

@@ -49,6 +49,13 @@ class RecordedSteps:
         return np.flatnonzero(self._of_member[self._group]["tokens"] > 0)
 
     @cached_property
+    def dummies(self) -> "np.ndarray[Any, np.dtype[np.intp]]":
+        """Places of the group's steps without work, among all of its steps: it joined a round of
+        its lock-step group with a dummy.
+        """
+        return np.flatnonzero(self._of_member[self._group]["tokens"] == 0)
+
+    @cached_property
     def _schedules(self) -> dict[int, Mapping[str, Any]]:
         return {member: self._simulation.schedule(member) for member in self._members}
 
@@ -74,14 +81,19 @@ class RecordedSteps:
 
     def has(self, iteration: int) -> bool:
         """Whether all members have run the group's iteration of that number."""
-        if not 0 <= iteration < len(self.worked):
-            return False
-        place = self.worked[iteration]
+        return 0 <= iteration < len(self.worked) and self.has_at(int(self.worked[iteration]))
+
+    def has_at(self, place: int) -> bool:
+        """Whether all members have run the group's step at that place among all of its steps."""
         return all(len(steps["tokens"]) > place for steps in self._of_member.values())
 
     def times_ps(self, iteration: int) -> tuple[int, int]:
         """When the group's own step of an iteration began and ended."""
-        steps, place = self._of_member[self._group], self.worked[iteration]
+        return self.times_at_ps(int(self.worked[iteration]))
+
+    def times_at_ps(self, place: int) -> tuple[int, int]:
+        """When the group's own step at that place among all of its steps began and ended."""
+        steps = self._of_member[self._group]
         return int(steps["start_ps"][place]), int(steps["end_ps"][place])
 
     def slowness(self, iteration: int) -> tuple[int, int]:
@@ -108,13 +120,18 @@ class RecordedSteps:
 
     def round(self, iteration: int) -> Round:
         """The batches of an iteration, and what moved while it ran."""
-        place = int(self.worked[iteration])
+        return self.round_at(int(self.worked[iteration]))
+
+    def round_at(self, place: int) -> Round:
+        """The batches of the step at that place among all of the group's steps, dummies counted."""
+        iteration = int(np.searchsorted(self.worked, place))
+        works = iteration < len(self.worked) and self.worked[iteration] == place
         times = [
             (int(steps["start_ps"][place]), int(steps["end_ps"][place]))
             for steps in self._of_member.values()
         ]
         return Round(
-            iteration,
+            iteration if works else None,
             place + 1,
             self._members,
             tuple(self._items(member, place) for member in self._members),

@@ -32,11 +32,18 @@ class GraphSelection:
     """Iterations of every group, from 0."""
     group: int | None = None
     """None: all groups."""
+    dummies: bool = False
+    """Steps without work, too, with which groups join rounds of their lock-step group."""
 
     def of(self, recorded: RecordedSteps, requests: Sequence[str] | None) -> list[int]:
-        """The chosen iterations of a group, in the order of time; `requests` are the names of the
-        trace, if it has any.
+        """Places of the chosen steps among all steps of a group, in the order of time; `requests`
+        are the names of the trace, if it has any.
         """
+        worked = [int(recorded.worked[one]) for one in self._iterations(recorded, requests)]
+        dummies = recorded.dummies.tolist() if self.dummies else []
+        return sorted([*worked, *(place for place in dummies if recorded.has_at(place))])
+
+    def _iterations(self, recorded: RecordedSteps, requests: Sequence[str] | None) -> list[int]:
         count = len(recorded.worked)
         found = [iteration for iteration in range(count) if recorded.has(iteration)]
         if self.slowest is not None:
@@ -85,10 +92,10 @@ def parse_selection(text: str) -> GraphSelection:
     found: dict[str, str] = {}
     for part in filter(None, tail.split(",")):
         key, equals, value = part.partition("=")
-        if key not in (*CHOICES, "format", "group") or not equals or not value:
+        if key not in (*CHOICES, "format", "group", "dummies") or not equals or not value:
             raise InputError(
                 f'--graphs: "{part}" is no choice; it may be every=N, slowest=K, request=ID, '
-                "step=N, group=N or format=json, et, dot or graphml"
+                "step=N, group=N, dummies=yes or format=json, et, dot or graphml"
             )
         found[key] = value
     given = [key for key in CHOICES if key in found]
@@ -97,6 +104,9 @@ def parse_selection(text: str) -> GraphSelection:
     form = found.get("format", "json")
     if form not in FORMATS:
         raise InputError(f'--graphs: format is "{form}"; it may be {", ".join(FORMATS)}')
+    dummies = found.get("dummies", "no")
+    if dummies not in ("yes", "no"):
+        raise InputError(f'--graphs: dummies is "{dummies}"; it may be yes or no')
     return GraphSelection(
         Path(folder),
         form,
@@ -105,6 +115,7 @@ def parse_selection(text: str) -> GraphSelection:
         found.get("request"),
         _steps(found.get("step", "")),
         _number(found, "group", 0),
+        dummies == "yes",
     )
 
 

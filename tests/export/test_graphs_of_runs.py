@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import networkx
 import pyarrow.parquet as pq
@@ -17,8 +18,8 @@ TRACE = "synthetic:n=12,rate=80,input=lognormal:800:max=2000,output=fixed:12,see
 RUN = ["run", "--cluster-config", PD, "--dataset", TRACE, "--cost-source", "roofline", "--json"]
 
 
-def index(folder: Path) -> list[dict[str, object]]:
-    rows: list[dict[str, object]] = pq.read_table(folder / "index.parquet").to_pylist()
+def index(folder: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = pq.read_table(folder / "index.parquet").to_pylist()
     return rows
 
 
@@ -53,6 +54,38 @@ def test_steps_of_a_request_and_equal_steps_once(
     assert main(run) == 0
     rows = index(tmp_path / "h")
     assert len(rows) == 8 and len({row["file"] for row in rows}) == 4
+    capsys.readouterr()
+
+
+def test_steps_of_dummies_make_the_energy_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two members in lock-step, with one request of one of them."""
+    document = json.loads(
+        (ROOT / "cluster_config" / "single_node_moe_dp_ep_instance.json").read_text()
+    )
+    bundled = ROOT / "cluster_config" / "single_node_power_instance.json"
+    power = json.loads(bundled.read_text())["nodes"][0]["power"]
+    document["nodes"][0]["power"] = {**power, "npu": {"H100": power["npu"]["A6000"]}}
+    path = tmp_path / "cluster.json"
+    path.write_text(json.dumps(document))
+    trace = "synthetic:n=1,rate=5,input=fixed:64,output=fixed:3,seed=1"
+    run = ["run", "--cluster-config", str(path), "--dataset", trace, "--cost-source", "roofline"]
+    assert main([*run, "--json", "--graphs", f"{tmp_path}/g:dummies=yes"]) == 0
+    rows = index(tmp_path / "g")
+    ran = llmsim.run(path, trace, cost_source="roofline")
+    for group in range(len(ran.groups)):
+        mine = [row for row in rows if row["group"] == group]
+        assert [row["step"] for row in mine] == list(range(len(mine)))
+        worked = [row for row in mine if row["iteration"] is not None]
+        assert [row["iteration"] for row in worked] == list(range(len(worked)))
+        assert all(row["tokens"] == 0 for row in mine if row["iteration"] is None)
+        assert len(worked) < len(mine)
+        energy = ran._results.energy.groups[group]
+        expected_aj = energy.active_aj + energy.traffic_aj
+        assert sum(int(row["energy_aj"]) for row in mine) == expected_aj > 0
+    assert main([*run, "--json", "--graphs", f"{tmp_path}/h"]) == 0
+    assert all(row["iteration"] is not None for row in index(tmp_path / "h"))
     capsys.readouterr()
 
 

@@ -31,7 +31,8 @@ Graphs = Annotated[
         PANEL,
         "--graphs",
         text="Writes graphs of steps and index.parquet into a folder: "
-        "FOLDER[:every=N|slowest=K|request=ID|step=N[,group=N][,format=json|et|dot|graphml]].",
+        "FOLDER[:every=N|slowest=K|request=ID|step=N[,group=N][,dummies=yes]"
+        "[,format=json|et|dot|graphml]].",
     ),
 ]
 Json = Annotated[

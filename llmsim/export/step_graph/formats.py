@@ -85,7 +85,7 @@ def as_dot(graph: IterationGraph, nodes: Sequence[GraphNode], *, every_layer: bo
     """
     shown = list(nodes) if every_layer else [node for node in nodes if node.layer == 0]
     counts = _repeats(nodes)
-    title = f"{graph.model} on {graph.ranks} x {graph.hardware}, iteration {graph.iteration}: "
+    title = f"{graph.model} on {graph.ranks} x {graph.hardware}, {graph.called}: "
     title += f"{len(graph.items)} sequences, {graph.padded_tokens} tokens, {_us(graph.duration_ps)}"
     lines = ["digraph iteration {", f"  label={_quoted(title)}; labelloc=t; rankdir=TB;"]
     lines.append('  node [shape=box, style=filled, fontname="Helvetica", fontsize=10];')
@@ -214,7 +214,7 @@ def as_graphml(graph: IterationGraph, nodes: Sequence[GraphNode]) -> str:
         f'  <key id="{n}" for="node" attr.name="{n}" attr.type="{kind}"/>'
         for n, kind in ATTRIBUTES.items()
     ]
-    lines.append(f'  <graph id={quoteattr(f"iteration {graph.iteration}")} edgedefault="directed">')
+    lines.append(f'  <graph id={quoteattr(graph.called)} edgedefault="directed">')
     for node in nodes:
         data = "".join(
             f'<data key="{name}">{escape(str(v))}</data>' for name, v in attributes(node).items()

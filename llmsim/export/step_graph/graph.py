@@ -32,7 +32,8 @@ from llmsim.lowering.network.cluster_network import ClusterNetwork
 class Round:
     """The batches that run together in one iteration."""
 
-    iteration: int
+    iteration: int | None
+    """None: the group whose step it is joins with a dummy."""
     step: int
     """Steps of these groups so far, this one included: dummies count, too."""
     members: tuple[int, ...]
@@ -91,7 +92,7 @@ class IterationGraph:
     memory_bytes_per_s: int
     """Of each device's own memory."""
     ranks: int
-    iteration: int
+    iteration: int | None
     items: tuple[Item, ...]
     """The batch of `group`."""
     padded_tokens: int
@@ -112,6 +113,11 @@ class IterationGraph:
     """Of each node but KV, by its number: where it comes from."""
     core: tuple[CoreNode, ...] = field(repr=False, default=())
     """The core's nodes of the step."""
+
+    @property
+    def called(self) -> str:
+        """The step as titles name it."""
+        return "a dummy" if self.iteration is None else f"iteration {self.iteration}"
 
     @property
     def topology(self) -> TopologyDescription | None:
