@@ -143,19 +143,21 @@ def test_vllm_rotates_among_equals_and_sees_load_when_it_is_reported() -> None:
     assert Run(busy, groups=2).routes("VLLM_DP:period_ms=1e8") == [0, 1, 0, 1, 0, 1]
 
 
-@pytest.mark.parametrize(("early_ps", "group"), [(0, 0), (1, 1)])
-def test_vllm_sees_what_has_ended_when_it_is_reported(early_ps: int, group: int) -> None:
-    """Group 0 runs two requests that end with its first step, group 1 a long one; the report comes
-    then, or before.
+@pytest.mark.parametrize("first_ps", [0, 37 * MS])
+@pytest.mark.parametrize(("late_ps", "group"), [(-10 * MS // 4, 0), (-1, 0), (0, 0), (1, 1)])
+def test_vllm_sees_what_has_ended_when_it_is_reported(
+    late_ps: int, group: int, first_ps: int
+) -> None:
+    """Group 0 runs two requests that end with its first step, group 1 a long one.
+
+    The first report comes with the first requests, whenever that is. The next one is due before the
+    step ends, and then comes when it does; or with its end; or later.
     """
     end = step_ps(32, 2)
     requests = [(0, 16, 1), (0, 16, 60), (0, 16, 1), (end + 1, 16, 1)]
-    assert Run(requests).routes(f"VLLM_DP:period_ms={(end - early_ps) / MS:.9f}") == [
-        0,
-        1,
-        0,
-        group,
-    ]
+    shifted = [(first_ps + at, prompt, answer) for at, prompt, answer in requests]
+    routes = Run(shifted).routes(f"VLLM_DP:period_ms={(end + late_ps) / MS:.9f}")
+    assert routes == [0, 1, 0, group]
 
 
 def test_vllm_avoids_a_queue_where_kv_is_short() -> None:

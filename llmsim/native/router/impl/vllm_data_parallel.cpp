@@ -1,6 +1,7 @@
 // VLLM_DP: the balancer of vLLM 0.33 between its data-parallel engines (v1/engine/core_client.py,
 // DPLBAsyncMPClient).
 #include <algorithm>
+#include <utility>
 
 #include "router/registry.h"
 
@@ -9,9 +10,10 @@ namespace llmsim {
 namespace {
 
 // Each API server ("client") knows how many of its own requests an engine has, and what the engines
-// last reported of waiting, running and KV usage. Reports reach it at multiples of a period; in
-// between it adds its own choices to the reported waiting requests. Requests are spread over the
-// clients in turn.
+// last reported of waiting, running and KV usage. The coordinator passes reports on when the
+// waiting or running requests of an engine have changed, and a period has passed since it last did
+// (v1/engine/coordinator.py); in between a client adds its own choices to the reported waiting
+// requests. Requests are spread over the clients in turn.
 class VllmDataParallel final : public Router {
  public:
   VllmDataParallel(std::size_t num_requests, std::size_t num_clients, Ps period)
@@ -28,20 +30,9 @@ class VllmDataParallel final : public Router {
     }
   }
 
+  // What is seen is the state at `next_look_`, the earliest time of a report or the last event.
   bool look(Ps next_event) override {
-    for (std::size_t i = 0; i < groups_.size(); ++i) {
-      const Gauges gauges = groups_[i]->scheduler().gauges();
-      const PoolState& pool = gauges.pool;
-      const double usage =
-          1.0 - static_cast<double>(pool.free) / static_cast<double>(pool.total - 1);
-      for (Client& client : clients_) {
-        Engine& engine = client.engines[i];
-        engine.waiting = gauges.waiting;
-        engine.running = gauges.running;
-        engine.kv_usage = usage;
-      }
-    }
-    next_look_ = ceil_div(next_event, period_) * period_;
+    next_look_ = reported() ? next_look_ + period_ : next_event;
     return true;
   }
 
@@ -76,6 +67,35 @@ class VllmDataParallel final : public Router {
   }
 
  private:
+  // Whether an engine has other waiting or running requests than at the last report, which is then
+  // made.
+  bool reported() {
+    counts_.resize(2 * groups_.size(), 0);
+    bool changed = false;
+    for (std::size_t i = 0; i < groups_.size(); ++i) {
+      const Gauges gauges = groups_[i]->scheduler().gauges();
+      changed |= gauges.waiting != std::exchange(counts_[2 * i], gauges.waiting);
+      changed |= gauges.running != std::exchange(counts_[2 * i + 1], gauges.running);
+    }
+    if (changed) report();
+    return changed;
+  }
+
+  void report() {
+    for (std::size_t i = 0; i < groups_.size(); ++i) {
+      const Gauges gauges = groups_[i]->scheduler().gauges();
+      const PoolState& pool = gauges.pool;
+      const double usage =
+          1.0 - static_cast<double>(pool.free) / static_cast<double>(pool.total - 1);
+      for (Client& client : clients_) {
+        Engine& engine = client.engines[i];
+        engine.waiting = gauges.waiting;
+        engine.running = gauges.running;
+        engine.kv_usage = usage;
+      }
+    }
+  }
+
   struct Engine {
     std::int64_t waiting = 0, running = 0, in_flight = 0;
     double kv_usage = 0;
@@ -106,6 +126,7 @@ class VllmDataParallel final : public Router {
   std::vector<Client> clients_;
   std::vector<std::int32_t> sent_to_;  // group of each request, or -1
   std::vector<const Group*> groups_;   // by index
+  std::vector<std::int32_t> counts_;   // waiting and running of each group, as last reported
 };
 
 }  // namespace
@@ -114,7 +135,7 @@ RouterKind vllm_data_parallel() {
   return {"VLLM_DP",
           "vLLM's data-parallel balancer, on statistics that arrive periodically",
           {{"clients", 1, 1, 1024, "API servers that share the load"},
-           {"period_ms", 100, 0.001, 1e9, "time between two reports of the engines"}},
+           {"period_ms", 100, 0.001, 1e9, "least time between two reports of the engines"}},
           [](const RouterContext& context, const OptionValues& options) {
             return std::unique_ptr<Router>(std::make_unique<VllmDataParallel>(
                 context.input_tokens.size(), static_cast<std::size_t>(options.at("clients")),
