@@ -12,14 +12,15 @@ _OVERLAP = "sglang_overlap"
 
 def with_overlap(group: Group, *, tiers: bool) -> Group:
     """The group without overlapped steps where SGLang has none, which is with pipeline stages, and
-    where its scheduler is the outline of SGLang's: with roles, KV tiers, decodes alone, or another
-    order of the queue.
+    where its scheduler is the outline of SGLang's: with the role decode, KV tiers, decodes alone,
+    or another order of the queue.
     """
     engine = group.engine
     if engine.scheduler != SGLANG:
         return group
+    prefills = group.pd_type == "prefill" and engine.speculation is None
     outlined = (
-        group.pd_type is not None
+        (group.pd_type is not None and not prefills)
         or tiers
         or engine.skip_prefill
         or engine.scheduling_policy != "fcfs"

@@ -20,8 +20,9 @@ FREES_AT_ONCE = ("vllm-0.19",)
 fill it.
 """
 NOT_VALIDATED = Note(
-    "the scheduler sglang is not validated with roles, KV tiers, decodes alone or another order of "
-    "the queue: it runs in outline there; without them its schedule is SGLang's"
+    "the scheduler sglang is not validated with the role decode, a prefill instance of several "
+    "stages, KV tiers, decodes alone or another order of the queue: it runs in outline there; "
+    "without them its schedule is SGLang's"
 )
 ORDERS = {
     "fcfs": _native.QueueOrder.FCFS,
@@ -65,7 +66,8 @@ def scheduler_config(
     scheduler.chunked_prefill = engine.enable_chunked_prefill
     scheduler.reserve_full_isl = engine.reserve_full_isl
     scheduler.async_scheduling = engine.async_scheduling
-    scheduler.output_length_known = engine.ignore_eos or pd_type == "prefill"
+    ends_there = pd_type == "prefill" and engine.scheduler != SGLANG
+    scheduler.output_length_known = engine.ignore_eos or ends_there
     scheduler.prefill_first = engine.prioritize_prefill
     scheduler.limits = _limits(engine)
     profile = load_profile(engine.engine_profile)
@@ -131,7 +133,8 @@ def _retention(engine: EngineArgs, tables: KvTables) -> int:
 
 def is_outlined(engine: EngineArgs, scheduler: "_native.SchedulerConfig") -> bool:
     """Whether the group runs SGLang's scheduler in outline, and not decision by decision."""
-    role = scheduler.kv_producer or scheduler.kv_consumer or scheduler.decode_only
+    staged = scheduler.kv_producer and scheduler.stages > 1
+    role = staged or scheduler.kv_consumer or scheduler.decode_only
     ordered = engine.scheduling_policy != "fcfs"
     return engine.scheduler == SGLANG and (role or scheduler.tiered or ordered)
 

@@ -42,11 +42,14 @@ def test_the_recordings_cover_what_the_scheduler_decides() -> None:
         "speculative_eagle_topk": {1, 4},
         "pp_size": {1, 3, 4},
         "enable_hierarchical_cache": {False, True},
+        "disaggregation_mode": {None, "prefill"},
     }.items():
         assert {case["config"][option] for case in cases} == values
     hosted = [case["config"] for case in cases if case["config"]["enable_hierarchical_cache"]]
     assert {config["hicache_write_policy"] for config in hosted} == set(HICACHE_WRITE_POLICIES)
     assert {config["disable_overlap_schedule"] for config in hosted} == {False, True}
+    prefilling = [case["config"] for case in cases if case["config"]["disaggregation_mode"]]
+    assert {config["disable_overlap_schedule"] for config in prefilling} == {False, True}
     retracting = [any(step["preempted"] for step in case["steps"]) for case in cases]
     assert sum(retracting) >= 2
     asked = [request for case in cases for request in case["requests"]]
@@ -77,6 +80,7 @@ def test_the_recordings_cover_what_the_scheduler_decides() -> None:
         ("hicache_write_policy", None),
         ("hicache_ratio", None),
         ("hicache_copy_ps", None),
+        ("transfer_ps", None),
     ],
 )
 def test_another_configuration_gives_other_steps(option: str, value: int | None) -> None:
@@ -90,6 +94,7 @@ def test_another_configuration_gives_other_steps(option: str, value: int | None)
         "hicache_write_policy": ("write_through", "write_back"),
         "hicache_ratio": (0.1, 1.0),
         "hicache_copy_ps": (0, 100_000_000),
+        "transfer_ps": (10_000_000_000_000, 0),
     }
     differing = 0
     for path in RECORDINGS.iterdir():

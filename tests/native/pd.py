@@ -269,6 +269,7 @@ def scheduler(cluster: Cluster, role: str, blocks: int) -> Any:
         config.speculation = speculation(cluster.drafts)
     config.max_num_seqs, config.max_num_scheduled_tokens = cluster.max_seqs, cluster.budget
     config.kv_producer, config.kv_consumer = role == "PREFILL", role == "DECODE"
+    config.tiered = cluster.tier_chunks >= 0
     config.watermark_blocks = cluster.watermark
     queue = _native.QueueConfig()
     queue.order = getattr(_native.QueueOrder, cluster.order)

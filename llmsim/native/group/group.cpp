@@ -389,6 +389,10 @@ void Group::hear_of_moved(Ps launched) {
     connector_->transferred(moved_.front().request);
 }
 
+Ps Group::hears_until(const Slot& slot, Ps now) const {
+  return connector_ != nullptr && connector_->hears_at_output() ? now : slot.launched;
+}
+
 void Group::report_reserved(Ps now) {
   reserved_.clear();
   connector_->take_reserved(reserved_);
@@ -552,11 +556,11 @@ void Group::complete_oldest(Ps now, std::vector<RequestId>& finished) {
     scheduler_->update(slot.batch, finished);
     if (tiers_ != nullptr) tiers_->start(now);
     outstanding_ -= static_cast<std::int32_t>(finished.size() - before);
-    hear_of_moved(slot.launched);
+    hear_of_moved(hears_until(slot, now));
     if (key_log_ != nullptr) key_log_->publish(now);
     if (schedule) schedule->completed(now, *scheduler_, std::span(finished).subspan(before));
   } else {
-    hear_of_moved(slot.launched);
+    hear_of_moved(hears_until(slot, now));
   }
   last_ = oldest_;
   oldest_ = (oldest_ + 1) % slots_.size();

@@ -327,6 +327,8 @@ class Group final : public Entity, public StepSink {
   const Slot& next_slot() const { return slots_[(oldest_ + num_in_flight_) % slots_.size()]; }
   void drop_aborted(Ps now);
   void hear_of_moved(Ps launched);
+  // Until when a scheduler hears of what has moved, with the output of a step.
+  Ps hears_until(const Slot& slot, Ps now) const;
   void note_preempting_step();
 
   GroupConfig config_;

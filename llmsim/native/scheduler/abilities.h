@@ -28,6 +28,9 @@ class KvConnector {
   // One transfer that a parked request waits for has ended; or the KV of a request that ended here
   // has been read by the group that decodes it.
   virtual void transferred(RequestId request) = 0;
+  // Whether it hears with a step's output of all that has moved until then, and not only of what
+  // had when the step was launched.
+  virtual bool hears_at_output() const { return false; }
 
  protected:
   ~KvConnector() = default;

@@ -75,6 +75,9 @@ def native_group(
     return _native.GroupSpec(group, scheduler, program, record_schedule=True)
 
 
+MakeSimulation = Callable[["_native.Source", "_native.GroupSpec"], "_native.SimulationConfig"]
+
+
 @dataclass(frozen=True)
 class GroupSteps:
     """The steps of each group of a case, and what the loop says where nobody runs what is left."""
@@ -88,14 +91,21 @@ class GroupSteps:
         return self.stalled is not None
 
 
-def run_groups(case: Case, make_group: MakeGroup = native_group) -> GroupSteps:
+def run_groups(
+    case: Case,
+    make_group: MakeGroup = native_group,
+    make_simulation: MakeSimulation | None = None,
+) -> GroupSteps:
     """Runs a case; its steps: times in ps, `scheduled` (id, tokens, computed before), gauges, who
-    finished.
+    finished. `make_simulation` puts other groups, which are not the case's, beside its only one.
     """
     names = [case["requests"][i]["id"] for i in by_arrival(case)]
     groups = groups_of(case)
     specs = [_group_spec(case, i, group, make_group) for i, group in enumerate(groups)]
-    config = _native.SimulationConfig(_source(case), specs, **parts_between(case))
+    if make_simulation is None:
+        config = _native.SimulationConfig(_source(case), specs, **parts_between(case))
+    else:
+        config = make_simulation(_source(case), specs[0])
     simulation = _native.Simulation(config)
     stalled = None
     try:
@@ -107,9 +117,13 @@ def run_groups(case: Case, make_group: MakeGroup = native_group) -> GroupSteps:
     return GroupSteps(steps, stalled)
 
 
-def run_case(case: Case, make_group: MakeGroup = native_group) -> Iterator[Case]:
+def run_case(
+    case: Case,
+    make_group: MakeGroup = native_group,
+    make_simulation: MakeSimulation | None = None,
+) -> Iterator[Case]:
     """The steps of a case as `run_groups` has them, those of the first group first."""
-    ran = run_groups(case, make_group)
+    ran = run_groups(case, make_group, make_simulation)
     if ran.stalled is not None:
         raise ran.stalled
     for steps in ran.groups:

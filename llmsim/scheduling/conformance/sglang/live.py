@@ -72,6 +72,9 @@ def server_arguments(config: Case, model: str) -> list[str]:
         arguments["--pp-max-micro-batch-size"] = config["max_running_requests"] // config["pp_size"]
     flags = host_copies.arguments(config)
     flags += ["--skip-tokenizer-init", "--disable-cuda-graph", "--skip-server-warmup"]
+    if config.get("disaggregation_mode") is not None:
+        arguments["--disaggregation-mode"] = config["disaggregation_mode"]
+        arguments["--disaggregation-transfer-backend"] = "nixl"  # in whose place is the fake one
     if config["enable_priority_scheduling"]:
         name = "priority_scheduling_preemption_threshold"
         arguments["--" + name.replace("_", "-")] = config[name]
@@ -91,6 +94,10 @@ def their_steps(case: Case) -> Iterator[Case]:
     schedule_policy.set = _InOrder  # of the victims of one request, whose order would be anyone's
     if case["config"].get("speculative_algorithm") is not None:
         drafts.use_stand_in()
+    if case["config"].get("disaggregation_mode") == "prefill":
+        from llmsim.scheduling.conformance.sglang.prefill_loop import use_stand_in
+
+        use_stand_in()
     copies = None
     if case["config"].get("enable_hierarchical_cache", False):
         copies = host_copies.use_stand_in(case["config"]["hicache_copy_ps"])
@@ -103,8 +110,15 @@ def their_steps(case: Case) -> Iterator[Case]:
         module.publish(arguments, role="scheduler", ranks=ranks)
         scheduler = module.Scheduler(arguments, ports)
     _check(scheduler, case["config"])
-    loop = Loop if case["config"].get("pp_size", 1) == 1 else PipelineLoop
-    return loop(scheduler, case, copies).steps()
+    return _loop_of(case["config"])(scheduler, case, copies).steps()
+
+
+def _loop_of(config: Case) -> "type[Loop]":
+    if config.get("disaggregation_mode") == "prefill":
+        from llmsim.scheduling.conformance.sglang.prefill_loop import PrefillLoop
+
+        return PrefillLoop
+    return Loop if config.get("pp_size", 1) == 1 else PipelineLoop
 
 
 def _check(scheduler: Any, config: Case) -> None:
@@ -146,6 +160,7 @@ class Loop:
         self._requests = [case["requests"][i] for i in by_arrival(case)]
         self._index = {request["id"]: i for i, request in enumerate(self._requests)}
         config = case["config"]
+        self._prefills = config.get("disaggregation_mode") == "prefill"
         self._stops = config["ends_with_stop_token"]
         self._steps = config.get("speculative_num_steps", 0)
         self._width = config.get("speculative_num_draft_tokens", 1)
@@ -194,13 +209,21 @@ class Loop:
 
     def _pass_time(self) -> None:
         """Until the next request arrives, or a copy ends for which a request waits."""
+        times = self._times_ahead()
+        if times:
+            self.now_ps = max(self.now_ps, min(times))
+
+    def _times_ahead(self) -> list[int]:
+        """When something may happen while nothing runs."""
         times = []
         if self._arrived < len(self._requests):
             times.append(_ps(self._requests[self._arrived]["arrival"]))
         if self._copies is not None and self._scheduler.waiting_queue:
             times += [end for end in [self._copies.next_end_ps()] if end is not None]
-        if times:
-            self.now_ps = max(self.now_ps, min(times))
+        return times
+
+    def _waiting(self) -> int:
+        return len(self._scheduler.waiting_queue)
 
     def _ended(self) -> bool:
         scheduler = self._scheduler
@@ -235,10 +258,17 @@ class Loop:
                     token_ids_logprob=None,
                     stream=False,
                     priority=request.get("priority"),
+                    **self._role(self._arrived),
                 )
             )
             self._arrived += 1
         self._scheduler.process_input_requests([*arrived, *self._give_up()])
+
+    def _role(self, index: int) -> dict[str, Any]:
+        """What a request tells a prefill server. SGLang's own host for bootstraps that are none
+        would leave its prompt out of the prefix cache.
+        """
+        return {"bootstrap_host": "localhost", "bootstrap_room": index} if self._prefills else {}
 
     def _give_up(self) -> list[Any]:
         """Of requests that have arrived, those whose clients have given up meanwhile."""
@@ -309,7 +339,7 @@ class Loop:
             "schedule_ps": self.now_ps,
             "running": scheduler.max_running_requests
             - scheduler.req_to_token_pool.available_size(),
-            "waiting": len(scheduler.waiting_queue),
+            "waiting": self._waiting(),
             "free_blocks": self._free(),
             "preempted": sorted(self._retracted),
         }

@@ -8,6 +8,7 @@ from llmsim.config.engine.host_cache import HOST_WRITES, host_pages
 from llmsim.config.engine.options import SGLANG_POLICIES, SGLANG_RETRACTIONS
 from llmsim.core import PS_PER_US
 from llmsim.scheduling.conformance.cases import Case, run_case, speculation
+from llmsim.scheduling.conformance.sglang import transfers
 
 EAGLE = ("EAGLE", "EAGLE3")
 """Algorithms whose drafter reads the token behind each of its own."""
@@ -65,6 +66,8 @@ def our_steps(case: Case) -> Iterator[Case]:
 
     def group(spec: Any, scheduler: Any, program: Any) -> Any:
         scheduler.scheduler = "sglang"
+        if config.get("disaggregation_mode") == "prefill":
+            scheduler.kv_producer, spec.role = True, _native.Role.PREFILL
         if config.get("enable_hierarchical_cache", False):
             scheduler.host_cache = _host_cache(config)
         scheduler.stages = scheduler.micro_batches = config.get("pp_size", 1)
@@ -83,7 +86,9 @@ def our_steps(case: Case) -> Iterator[Case]:
         }
         return _native.GroupSpec(spec, scheduler, program, record_schedule=True)
 
-    yield from run_case(native_case(case), group)
+    prefills = config.get("disaggregation_mode") == "prefill"
+    around = transfers.receiver(config["transfer_ps"]) if prefills else None
+    yield from run_case(native_case(case), group, around)
 
 
 def _host_cache(config: Case) -> "_native.HostCacheConfig":

@@ -22,6 +22,7 @@ def random_case(seed: int, requests: int) -> Case:
     if ahead == 0 and later.random() < 0.3:
         config |= {"pp_size": int(later.choice([2, 2, 3, 4])), "disable_overlap_schedule": True}
     _host_cache(np.random.default_rng([seed, 31]), config)
+    prefills = ahead == 0 and _role(np.random.default_rng([seed, 41]), config)
     by_priority = config["enable_priority_scheduling"]
     case["requests"] = random_requests(rng, requests, longest - 8 - ahead, by_priority=by_priority)
     if config.get("enable_hierarchical_cache", False):
@@ -30,7 +31,7 @@ def random_case(seed: int, requests: int) -> Case:
         sign = -1 if config["schedule_low_priority_values_first"] else 1
         for i, request in enumerate(case["requests"]):
             request["priority"] += sign * (i // 3)
-    if "pp_size" not in config and later.random() < 0.25:
+    if "pp_size" not in config and later.random() < 0.25 and not prefills:
         give_up(later, case["requests"])
     for request in case["requests"] if ahead > 0 else ():
         prompt = sum(length for _, length in request["segments"])
@@ -87,6 +88,17 @@ def _host_cache(rng: np.random.Generator, config: Case) -> None:
         "hicache_write_policy": str(rng.choice(HICACHE_WRITE_POLICIES)),
         "hicache_copy_ps": int(rng.choice([100_000, 2_000_000, 50_000_000])),
     }
+
+
+def _role(rng: np.random.Generator, config: Case) -> bool:
+    """Makes a quarter of the cases prefill servers, where they can be."""
+    if rng.random() < 3 / 4 or "pp_size" in config or "enable_hierarchical_cache" in config:
+        return False
+    config |= {
+        "disaggregation_mode": "prefill",
+        "transfer_ps": int(rng.choice([1, 20, 500])) * 1_000_000_000,
+    }
+    return True
 
 
 def _ask_again(rng: np.random.Generator, requests: list[Case], longest: int) -> None:

@@ -46,6 +46,8 @@ class _Config(msgspec.Struct):
     speculative_num_steps: Annotated[int, Meta(ge=0, le=64)] = 0
     speculative_eagle_topk: Annotated[int, Meta(ge=1, le=64)] = 1
     speculative_num_draft_tokens: Annotated[int, Meta(ge=1, le=1 << 12)] = 1
+    disaggregation_mode: Literal["prefill"] | None = None
+    transfer_ps: Annotated[int, Meta(ge=0, le=1 << 50)] = 0
     enable_hierarchical_cache: bool = False
     hicache_ratio: Annotated[float, Meta(gt=0, le=1 << 10)] = 2.0
     hicache_write_policy: Literal["write_through", "write_through_selective", "write_back"] = (

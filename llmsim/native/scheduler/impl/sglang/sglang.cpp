@@ -45,7 +45,8 @@ std::int32_t reads_ahead(const SchedulerConfig& config) {
 }  // namespace
 
 bool Sglang::runs(const SchedulerConfig& config) {
-  const bool plays_role = config.kv_producer || config.kv_consumer || config.decode_only;
+  const bool plays_role = config.kv_consumer || config.decode_only ||
+                          (config.kv_producer && (config.stages > 1 || config.speculation.on()));
   const bool ordered = config.queue.order != QueueOrder::kFcfs || config.ranking != nullptr;
   const bool other_cache = !config.kv.tables.plain() || config.kv.eviction != nullptr;
   const bool whole_pages = config.max_num_scheduled_tokens >= config.kv.block_size;
@@ -97,8 +98,18 @@ void Sglang::add(RequestId request) {
   std::int64_t limit = std::max<std::int64_t>(0, std::min(by_length, by_memory));
   if (config_.output_length_known)
     limit = std::min<std::int64_t>(limit, sequences_.max_tokens(request));
-  held_[at(request)].limit = static_cast<std::int32_t>(limit);
-  enter_queue(request);
+  held_[at(request)].limit = produces() ? 1 : static_cast<std::int32_t>(limit);
+  if (produces()) {
+    bootstrapping_.push_back(request);
+  } else {
+    enter_queue(request);
+  }
+}
+
+void Sglang::bootstrap() {
+  for (; !bootstrapping_.empty() && buffers_ < kBuffersPerRequest * config_.max_num_seqs;
+       bootstrapping_.pop_front(), ++buffers_)
+    enter_queue(bootstrapping_.front());
 }
 
 void Sglang::enter_queue(RequestId request) {
@@ -107,7 +118,8 @@ void Sglang::enter_queue(RequestId request) {
 }
 
 bool Sglang::has_requests() const {
-  return !waiting_.empty() || memory_.rows() < config_.max_num_seqs;
+  return !waiting_.empty() || !bootstrapping_.empty() ||
+         memory_.rows() + sending_.size() < config_.max_num_seqs;
 }
 
 Limits Sglang::limits() const {
@@ -129,7 +141,8 @@ Gauges Sglang::gauges() const {
   const auto running = static_cast<std::int32_t>(config_.max_num_seqs - memory_.rows());
   const std::int64_t copied = running > 0 ? 0 : memory_.tree().held() - memory_.tree().evictable();
   return {.running = running,
-          .waiting = static_cast<std::int32_t>(waiting_.size()),
+          .waiting = static_cast<std::int32_t>(waiting_.size() + bootstrapping_.size()),
+          .bound = sending_.size(),
           .copied = static_cast<std::int32_t>(copied),
           .pool = {config_.kv.num_blocks, free + cached, cached}};
 }
@@ -150,7 +163,9 @@ void Sglang::schedule(Ps now, Batch& batch) {
   if (memory_.host() != nullptr) memory_.host()->poll(now);
   if (idle_ && now > last_output_) ratio_ = kFirstRatio;
   idle_ = false;
+  bootstrap();
   merge_last();
+  if (produces()) full() = false;
   last().prompts = schedule_prompts(now, batch);
   if (!last().prompts && !running().empty()) schedule_decodes(batch);
   for (const Item& item : batch.items) batch.features.add(item);
@@ -181,6 +196,7 @@ void Sglang::merge_last() {
   }
   if (last().prompts) {
     if (drop_ended(last().requests, last().cut)) full() = false;
+    if (produces()) last().requests.clear();  // they decode elsewhere
     if (running().empty() && !last().requests.empty()) {
       running().swap(last().requests);
       full() = false;
@@ -248,6 +264,7 @@ void Sglang::receive(const Item& item, bool decodes, std::vector<RequestId>& fin
   --s.num_in_flight;
   if (!item.emits) return;
   receive_tokens(item);
+  if (produces() && !held.leaving) return hand_over(item.request, finished);
   if (held.leaving || s.emitted() >= answer_limit(item.request))
     return finish(item.request, finished);
   if (decodes) {
@@ -284,8 +301,8 @@ void Sglang::receive_tokens(const Item& item) {
     --held.verifying;
     counters_.discarded_tokens += item.tokens - count;
   }
-  if (gone(item.request)) return;  // nobody hears of it
-  counters_.generation_tokens += count;
+  if (gone(item.request)) return;                         // nobody hears of it
+  if (!produces()) counters_.generation_tokens += count;  // the decode side computes it again
   if (item.drafts > 0) {
     counters_.speculation.add(item.drafts, drafts);
     counters_.speculation.emitted += count;
@@ -302,8 +319,24 @@ void Sglang::leave(RequestId request) {
   for (MicroBatch& micro : micro_batches_) micro.some_ended = true;
 }
 
+void Sglang::hand_over(RequestId request, std::vector<RequestId>& finished) {
+  memory_.checkpoint(request, held_[at(request)], held_[at(request)].end);
+  sequences_[request].status = static_cast<std::uint8_t>(Status::kFinished);
+  (void)sending_.leave(request, 1);
+  ++counters_.finished;
+  log_.finished(request);
+  finished.push_back(request);
+}
+
+void Sglang::transferred(RequestId request) {
+  if (!sending_.transferred(request)) return;
+  leave(request);
+  --buffers_;
+}
+
 void Sglang::finish(RequestId request, std::vector<RequestId>& finished) {
   leave(request);
+  if (produces()) --buffers_;
   if (gone(request)) return settle(request);
   sequences_[request].status = static_cast<std::uint8_t>(Status::kFinished);
   ++counters_.finished;
@@ -317,7 +350,9 @@ void Sglang::abort(RequestId request) {
   sequences_[request].status = static_cast<std::uint8_t>(Status::kCancelled);
   ++counters_.cancelled;
   settle(request);
-  if (std::erase(waiting_, request) == 0) aborts_.push_back(request);
+  if (std::erase(bootstrapping_, request) > 0) return;
+  if (std::erase(waiting_, request) == 0) return aborts_.push_back(request);
+  if (produces()) --buffers_;
 }
 
 void Sglang::settle(RequestId request) {
@@ -336,6 +371,7 @@ void Sglang::hear_aborts() {
     cut_ = -1;
     memory_.release(held);
     settle(request);
+    if (produces()) --buffers_;
   }
   aborts_.clear();
 }

@@ -15,12 +15,16 @@
 // requests and forms its next step when its last one has ended; the queue, the memory and the
 // prompt that was cut are shared.
 //
-// The schedule is compared with the real one's (docs/reference/conformance.md). Groups that play a
-// role, have tiers or a queue of another order run `SglangOutline`. Not SGLang's: a request that is
-// alone in its micro-batch and finds no room beside the others is computed again, where SGLang
-// aborts it; without a prefix cache a request that takes the whole cache runs alone, where SGLang
-// lets it wait for ever; and several victims of one request join the queue in the order in which
-// they were chosen, which SGLang leaves open (a set).
+// A prefill group (disaggregation/prefill.py) counts on one token of an answer, decodes nothing,
+// and keeps a request's pages until their KV has been sent, which it sees when an output comes.
+// Twice as many requests as may run have a buffer; others wait for one in front of the queue.
+//
+// The schedule is compared with the real one's (docs/reference/conformance.md). Groups that decode
+// what others computed, have tiers or a queue of another order run `SglangOutline`. Not SGLang's: a
+// request that is alone in its micro-batch and finds no room beside the others is computed again,
+// where SGLang aborts it; without a prefix cache a request that takes the whole cache runs alone,
+// where SGLang lets it wait for ever; and several victims of one request join the queue in the
+// order in which they were chosen, which SGLang leaves open (a set).
 #pragma once
 
 #include <algorithm>
@@ -30,12 +34,13 @@
 #include "scheduler/impl/sglang/drafts.h"
 #include "scheduler/impl/sglang/memory.h"
 #include "scheduler/impl/sglang/prompt_budget.h"
+#include "scheduler/queue/pending_release.h"
 #include "scheduler/registry.h"
 #include "scheduler/scheduler.h"
 
 namespace llmsim {
 
-class Sglang final : public Scheduler, public PrefixEvents {
+class Sglang final : public Scheduler, public PrefixEvents, public KvConnector {
  public:
   // Tokens: the answer length that admission assumes, at most; prompts of one step beside the
   // chunk; and whether decodes join a step of prompts, and which order the queue has.
@@ -82,6 +87,11 @@ class Sglang final : public Scheduler, public PrefixEvents {
   bool pool_consistent() const override;
   PrefixEvents* prefix_events() override { return this; }
   HostCopying* host_copying() override { return memory_.host(); }
+  // Of a prefill group: its requests bootstrap, and keep their memory until their KV has been sent.
+  KvConnector* kv_connector() override { return produces() ? this : nullptr; }
+  void take_reserved(std::vector<Reserved>& /*out*/) override {}
+  void transferred(RequestId request) override;
+  bool hears_at_output() const override { return true; }
   void log_keys(KeyLog* log) override { memory_.tree().log_keys(log); }
 
  private:
@@ -125,6 +135,11 @@ class Sglang final : public Scheduler, public PrefixEvents {
   bool staged() const { return micro_batches_.size() > 1; }
   std::int64_t places() const { return most_running_ - std::ssize(running()); }
 
+  bool produces() const { return config_.kv_producer; }
+  // Requests of a prefill group join the queue as far as there are buffers for what they send.
+  void bootstrap();
+  // The prompt has been computed, and its KV is on its way.
+  void hand_over(RequestId request, std::vector<RequestId>& finished);
   // Requests whose clients gave up since the last step.
   void hear_aborts();
   bool gone(RequestId request) const {
@@ -207,6 +222,7 @@ class Sglang final : public Scheduler, public PrefixEvents {
   static constexpr std::int32_t kMostFlights = 2;  // without stages
   static constexpr double kFirstRatio = 0.7, kLeastShare = 0.14;
   static constexpr std::int64_t kRetractDecodeSteps = 20, kDecaySteps = 600;
+  static constexpr std::int64_t kBuffersPerRequest = 2;
 
   SchedulerConfig config_;
   SequenceTable& sequences_;
@@ -217,6 +233,9 @@ class Sglang final : public Scheduler, public PrefixEvents {
   std::vector<MicroBatch> micro_batches_;
   std::size_t turn_ = 0;  // whose micro-batch is formed
   std::vector<RequestId> waiting_, chosen_;
+  std::deque<RequestId> bootstrapping_;  // of a prefill group, in front of the queue
+  PendingReleases sending_;
+  std::int64_t buffers_ = 0;          // that are taken, one by each request behind `bootstrapping_`
   std::vector<RequestId> victims_;    // of this step's admission, which join the queue behind it
   std::vector<RequestId> preempted_;  // since the last step
   std::vector<RequestId> aborts_;     // likewise

@@ -1,0 +1,116 @@
+"""SGLang's loops of a prefill server (`event_loop_normal_disagg_prefill` and its overlapped form),
+with transfers that take given times.
+
+Needs SGLang's Python packages. Bootstrapping takes no time, as with SGLang's fake backend.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from llmsim.scheduling.conformance.cases import Case
+from llmsim.scheduling.conformance.sglang.live import Loop
+
+_MOST_IDLE = 10_000
+"""Turns in which a server only hears of transfers, one in each."""
+
+
+def use_stand_in() -> None:
+    """From now on SGLang's prefill servers start with its fake backend, whatever they are told."""
+    from sglang.srt.disaggregation import prefill
+    from sglang.srt.disaggregation.utils import TransferBackend, get_kv_class
+
+    prefill.get_kv_class = lambda _, kind: get_kv_class(TransferBackend.FAKE, kind)
+
+
+class PrefillLoop(Loop):
+    """One run of a prefill server; a prompt's KV has been sent `transfer_ps` after its step."""
+
+    def __init__(self, scheduler: Any, case: Case, *_: Any) -> None:
+        super().__init__(scheduler, case)
+        from sglang.srt.disaggregation.fake.conn import FakeKVSender
+
+        self._transfer_ps = case["config"]["transfer_ps"]
+        self._idle = False
+        """What ends at the very end of a step is heard of later, unless nothing runs."""
+        self._landings: dict[int, int] = {}
+        """When the KV of a request has been sent, by the request's row."""
+        scheduler.maybe_send_cached_prefix_chunk = lambda *_, **__: None  # copies alone
+        FakeKVSender.poll = lambda sender: self._poll_of(sender)
+
+    def steps(self) -> Iterator[Case]:
+        """Runs to the end."""
+        scheduler, idle = self._scheduler, 0
+        while not self._ended():
+            self._arrive()
+            bootstrapped = scheduler.disagg_prefill_bootstrap_queue.pop_bootstrapped()
+            scheduler.waiting_queue.extend(bootstrapped)
+            plan = scheduler.get_next_disagg_prefill_batch_to_run(
+                running_batch=scheduler.running_batch, last_batch=scheduler.last_batch
+            )
+            scheduler.running_batch, batch = plan.running_batch, plan.batch_to_run
+            scheduler.cur_batch_for_debug = batch
+            idle = 0 if batch or self._flights else idle + 1
+            if batch:
+                yield from self._launch(batch)
+            if self._flights and (
+                not scheduler.enable_overlap or len(self._flights) > 1 or not batch
+            ):
+                self._complete()
+            elif self._hears(batch):
+                self._idle = not batch
+                scheduler.process_disagg_prefill_inflight_queue()
+                self._idle = False
+            elif not batch:
+                self._pass_time()
+            assert idle < _MOST_IDLE, f"{len(scheduler.waiting_queue)} requests wait for ever"
+            scheduler.last_batch = batch
+
+    def _hears(self, batch: Any) -> bool:
+        """Whether a server that has nothing in flight hears of transfers, or has begun a step."""
+        queue = self._scheduler.disagg_prefill_inflight_queue
+        landed = any(self._landed(self._index[request.rid]) for request in queue)
+        return landed or bool(batch)
+
+    def _ended(self) -> bool:
+        scheduler = self._scheduler
+        return (
+            super()._ended()
+            and not scheduler.disagg_prefill_bootstrap_queue.queue
+            and not scheduler.disagg_prefill_inflight_queue
+        )
+
+    def _times_ahead(self) -> list[int]:
+        queue = self._scheduler.disagg_prefill_inflight_queue
+        landings = [self._landings[self._index[request.rid]] for request in queue]
+        return super()._times_ahead() + landings
+
+    def _complete(self) -> None:
+        scheduler = self._scheduler
+        step = self._flights[0][2]
+        before = {request.rid for request in scheduler.disagg_prefill_inflight_queue}
+        super()._complete()
+        sent = [
+            request.rid
+            for request in scheduler.disagg_prefill_inflight_queue
+            if request.rid not in before
+        ]
+        for place, rid in enumerate(sent, start=1):  # one behind the other, on one link
+            self._landings[self._index[rid]] = self.now_ps + self._transfer_ps + place
+        scheduler.process_disagg_prefill_inflight_queue()
+        step |= {"finished": sorted(sent), "free_blocks_after": self._free()}
+
+    def _waiting(self) -> int:
+        queue = self._scheduler.disagg_prefill_bootstrap_queue.queue
+        return super()._waiting() + len(queue)
+
+    def _landed(self, index: int) -> bool:
+        return index in self._landings and self._landings[index] <= self.now_ps
+
+    def _poll_of(self, sender: Any) -> Any:
+        """As of a sender whose room is the request's row."""
+        from sglang.srt.disaggregation.base.conn import KVPoll
+
+        index = sender.bootstrap_room
+        if self._landed(index) and (self._idle or self._landings[index] < self.now_ps):
+            return KVPoll.Success
+        return KVPoll.Transferring if sender.has_sent else KVPoll.WaitingForInput
