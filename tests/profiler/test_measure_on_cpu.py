@@ -235,7 +235,7 @@ def test_an_engine_is_logged_token_by_token(tiny: Path, tmp_path: Path) -> None:
     from llmsim.profiler.serve.serve_log import ServeOptions, serve_log
 
     output = tmp_path / "log"
-    log = serve_log(
+    [(_, log)] = serve_log(
         ServeOptions(
             str(tiny),
             "synthetic:n=4,rate=100,input=uniform:5-20,output=uniform:2-6,seed=1",

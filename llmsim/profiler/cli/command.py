@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -176,8 +177,16 @@ def measure_command(
     return 0
 
 
-Dataset = Annotated[
-    str, typer.Option("--dataset", help="Trace, in any form that llmsim run takes.")
+Datasets = Annotated[
+    list[str],
+    typer.Option(
+        "--dataset",
+        help="Trace, in any form that llmsim run takes; several are replayed with one start.",
+    ),
+]
+EngineArguments = Annotated[
+    str | None,
+    typer.Option("--engine-args", help="JSON object: more of vLLM's AsyncEngineArgs."),
 ]
 HardwareOption = Annotated[
     str | None, typer.Option(help="Name of the profile, for the cluster file.")
@@ -199,7 +208,7 @@ GpuMemoryUtilization = Annotated[
 )
 def serve_log_command(
     model: Model,
-    dataset: Dataset,
+    dataset: Datasets,
     output: Annotated[Path, typer.Option("--output", help="Folder of the logs.")],
     engine: Annotated[str, typer.Option(help="auto, vllm or transformers.")] = "auto",
     hardware: HardwareOption = None,
@@ -215,6 +224,7 @@ def serve_log_command(
     num_reqs: Annotated[int, typer.Option(min=0, help="Requests to replay; 0: all.")] = 0,
     seed: Annotated[int, typer.Option(min=0, help="Of the made-up prompts.")] = 0,
     clock: Clock = "auto",
+    engine_args: EngineArguments = None,
 ) -> int:
     from llmsim.profiler.bundle.defaults import (
         CPU,
@@ -229,7 +239,7 @@ def serve_log_command(
     cpu = on_cpu(device) and engine != "vllm"
     options = ServeOptions(
         model=model,
-        dataset=dataset,
+        dataset=dataset[0],
         output=output,
         device=device,
         dtype=dtype,
@@ -245,11 +255,12 @@ def serve_log_command(
         seed=seed,
         hardware=hardware,
         clock=clock_of(_one_of("--clock", clock, ("auto", "wall", "cpu")), threads, cpu=cpu),
+        engine_arguments=_json_object("--engine-args", engine_args),
     )
-    log = serve_log(options)
-    for name, value in summary_of(log).items():
-        print(f"{name}: {value:.3f}")
-    print(f"{output}: compare with: llmsim validate {output / 'requests.jsonl'} RUN_FOLDER")
+    for folder, log in serve_log(options, dataset):
+        for name, value in summary_of(log).items():
+            print(f"{name}: {value:.3f}")
+        print(f"{folder}: compare with: llmsim validate {folder / 'requests.jsonl'} RUN_FOLDER")
     return 0
 
 
@@ -318,6 +329,20 @@ def _hardware(name: str) -> str:
             "by it"
         )
     return name
+
+
+def _json_object(option: str, text: str | None) -> dict[str, Any]:
+    if text is None:
+        return {}
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise InputError(
+            f"{option} is '{text}'; it must be a JSON object such as {{\"enforce_eager\": true}}"
+        )
+    return found
 
 
 def _one_of(option: str, value: str, known: Sequence[str]) -> str:

@@ -5,8 +5,8 @@ ground truth.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -58,6 +58,8 @@ class ServeOptions:
     limit: int = 0
     seed: int = 0
     warm_up: int = 8
+    engine_arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Further keyword arguments of vLLM's AsyncEngineArgs."""
     clock: Literal["wall", "cpu"] = "wall"
 
 
@@ -86,7 +88,7 @@ class Step:
     model_s: float | None = None
     """Time inside the model's forward pass and the sampler, where the engine tells."""
     extra: dict[str, float] = field(default_factory=dict)
-    """Counters of an engine that does not tell its batches."""
+    """Counters of the engine beside the batch."""
 
 
 @dataclass(frozen=True)
@@ -101,23 +103,42 @@ class Log:
     facts: dict[str, Any]
 
 
-def serve_log(options: ServeOptions) -> Log:
-    """Replays the trace on the chosen engine and writes the logs; InputError when no engine can be
-    used.
+def serve_log(options: ServeOptions, datasets: Sequence[str] = ()) -> list[tuple[Path, Log]]:
+    """Replays the trace of the options on the chosen engine and writes its logs.
+
+    Several `datasets` stand for that trace: vLLM serves them one after another with one start,
+    and the logs of each lie in a folder of its own, by its number from 1, written when it ends.
+    Returns each folder with its log. Raises InputError when no engine can be used.
     """
     check_writable_folder(options.output)
-    jobs = jobs_of(options.dataset, options.limit)
-    log: Log
+    traces = [replace(options, dataset=dataset) for dataset in datasets or (options.dataset,)]
+    if len(traces) > 1:
+        traces = [
+            replace(trace, output=options.output / str(number))
+            for number, trace in enumerate(traces, 1)
+        ]
+    jobs = [jobs_of(trace.dataset, trace.limit) for trace in traces]
+    written: list[tuple[Path, Log]] = []
+
+    def write(log: Log) -> None:
+        trace = traces[len(written)]
+        write_log(trace, log)
+        written.append((trace.output, log))
+
     if _engine(options.engine) == "vllm":
         from llmsim.profiler.serve import serve_vllm
 
-        log = serve_vllm.replay(options, jobs)
+        serve_vllm.replay(options, jobs, write)
     else:
         from llmsim.profiler.serve import serve_transformers
 
-        log = serve_transformers.replay(options, jobs)
-    write_log(options, log)
-    return log
+        if options.engine_arguments:
+            raise InputError(
+                "--engine-args: they are vLLM's, and the engine is transformers; leave them out"
+            )
+        for each in jobs:
+            write(serve_transformers.replay(options, each))
+    return written
 
 
 def jobs_of(dataset: str, limit: int) -> list[Job]:

@@ -6,31 +6,44 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import platform
 import random
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from llmsim.config.errors import InputError
 from llmsim.model import load_model, resolve_dtypes
 from llmsim.model.families.presets import config_path
-from llmsim.profiler.serve.serve_log import LONG_DTYPES, Job, Log, ServeOptions, Stamps, Step
+from llmsim.profiler.device.power import PowerMeter
+from llmsim.profiler.serve.serve_log import LONG_DTYPES, Job, Log, ServeOptions, Stamps
+from llmsim.profiler.serve.vllm_batches import QUALIFIED_NAME, RECORD_VARIABLE, take_steps
 
 LEAD_S = 0.2
-"""Time between the end of the warm-up and the first arrival."""
+"""Time between the submission of a trace and its first arrival."""
+FIRST_DEVICE = "0"
+"""Whose power and clocks are read, as NVML counts devices."""
 
 
-def replay(options: ServeOptions, jobs: Sequence[Job]) -> Log:
-    """Runs the trace; each request is submitted at its own time, whatever the engine does."""
+def replay(
+    options: ServeOptions, traces: Sequence[Sequence[Job]], done: Callable[[Log], None]
+) -> None:
+    """Runs the traces one after another on one engine; `done` takes each log when its trace ends.
+
+    Each request is submitted at its own time, whatever the engine does. Raises InputError for
+    an engine that cannot start or stops; what `done` took before stays.
+    """
     if options.clock != "wall":
         raise InputError(
             "--clock cpu: vLLM's engine stamps wall time; say wall, or --engine transformers"
         )
     with tempfile.TemporaryDirectory(prefix="serve-log-") as folder:
         write_config(options.model, Path(folder))
-        return asyncio.run(_replay(options, jobs, folder))
+        asyncio.run(_replay(options, traces, done, folder))
 
 
 def write_config(model: str, folder: Path) -> None:
@@ -64,57 +77,77 @@ def engine_arguments(options: ServeOptions, folder: str) -> dict[str, Any]:
         "seed": options.seed,
         "tensor_parallel_size": options.tensor_parallel,
         "disable_log_stats": False,
+        "scheduler_cls": QUALIFIED_NAME,
         "enable_prefix_caching": False,  # prompts are made up, so nothing of them can be shared
     }
     if options.max_model_len is not None:
         arguments["max_model_len"] = options.max_model_len
     if options.kv_tokens is not None:
         arguments["num_gpu_blocks_override"] = max(2, options.kv_tokens // 16)
-    return arguments
+    return {**arguments, **options.engine_arguments}
 
 
-async def _replay(options: ServeOptions, jobs: Sequence[Job], folder: str) -> Log:
+async def _replay(
+    options: ServeOptions, traces: Sequence[Sequence[Job]], done: Callable[[Log], None], folder: str
+) -> None:
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
-
-    steps: list[Step] = []
-    try:
-        arguments = AsyncEngineArgs(**engine_arguments(options, folder))
-        engine = AsyncLLM.from_engine_args(arguments, stat_loggers=[_logger_class(steps)])
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise InputError(f"vLLM cannot start: {str(error).splitlines()[0][:200]}") from None
-    source = random.Random(options.seed)
     from vllm.v1.engine.exceptions import EngineDeadError
 
+    record = Path(folder) / "steps.jsonl"
+    os.environ[RECORD_VARIABLE] = str(record)
+    # A process that has read the device once cannot be forked.
+    os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
+    try:
+        arguments = AsyncEngineArgs(**engine_arguments(options, folder))
+        engine = AsyncLLM.from_engine_args(arguments)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise InputError(f"vLLM cannot start: {str(error).splitlines()[0][:200]}") from None
+    prompts = _Prompts(options)
+    meter = PowerMeter(FIRST_DEVICE)
+    problem = meter.start()
     try:
         small = [
             Job(f"warm-up-{i}", 0.0, min(job.input_tokens, 64), 4)
-            for i, job in enumerate(jobs[: options.warm_up])
+            for i, job in enumerate(traces[0][: options.warm_up])
         ]
-        vocabulary = load_model(options.model).vocab_size
-        prompts = [
-            [source.randrange(3, vocabulary) for _ in range(job.input_tokens)]
-            for job in (*small, *jobs)
-        ]
-        if small:
-            now = time.monotonic()
-            await asyncio.gather(
-                *(_one(engine, *pair, now) for pair in zip(small, prompts, strict=False))
-            )
-        steps.clear()
-        start = time.monotonic() + LEAD_S
-        stamps = await asyncio.gather(
-            *(
-                _one(engine, job, prompt, start + job.arrival_s)
-                for job, prompt in zip(jobs, prompts[len(small) :], strict=True)
-            )
-        )
-        facts = _facts(engine)
+        await _serve(engine, small, prompts)
+        for jobs in traces:
+            take_steps(record)
+            began = time.perf_counter()
+            stamps = await _serve(engine, jobs, prompts)
+            power: Any = meter.between(began, time.perf_counter()) or {"problem": problem}
+            facts = _facts(engine) | {"power": power}
+            done(Log("vllm", stamps, take_steps(record), facts))
     except EngineDeadError:
         raise InputError("vLLM's engine stopped while it served; its log above says why") from None
     finally:
+        meter.stop()
         engine.shutdown()
-    return Log("vllm", stamps, list(steps), facts)
+
+
+class _Prompts:
+    """Made-up prompts: random token ids of the model's vocabulary."""
+
+    def __init__(self, options: ServeOptions) -> None:
+        self._source = random.Random(options.seed)
+        self._vocabulary = load_model(options.model).vocab_size
+
+    def of(self, job: Job) -> list[int]:
+        """As many ids as the request's prompt has."""
+        return [self._source.randrange(3, self._vocabulary) for _ in range(job.input_tokens)]
+
+
+async def _serve(engine: Any, jobs: Sequence[Job], prompts: _Prompts) -> list[Stamps]:
+    """Submits every request at its own time; returns when all have their last token."""
+    made = [prompts.of(job) for job in jobs]
+    start = time.monotonic() + LEAD_S
+    return await asyncio.gather(
+        *(
+            _one(engine, job, prompt, start + job.arrival_s)
+            for job, prompt in zip(jobs, made, strict=True)
+        )
+    )
 
 
 async def _one(engine: Any, job: Job, prompt_ids: list[int], due: float) -> Stamps:
@@ -155,46 +188,15 @@ async def _one(engine: Any, job: Job, prompt_ids: list[int], due: float) -> Stam
     return stamps
 
 
-def _logger_class(steps: list[Step]) -> Any:
-    """A stat logger that keeps one record per set of outputs: when, how many tokens, what ran and
-    waited.
-    """
-    from vllm.v1.metrics.loggers import StatLoggerBase
-
-    class StepLogger(StatLoggerBase):  # type: ignore[misc, unused-ignore]
-        def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
-            self._last = time.monotonic()
-
-        def record(self, scheduler_stats: Any, iteration_stats: Any, *_: Any, **__: Any) -> None:
-            now = time.monotonic()
-            extra: dict[str, float] = {}
-            for stats, names in (
-                (scheduler_stats, ("num_running_reqs", "num_waiting_reqs", "kv_cache_usage")),
-                (
-                    iteration_stats,
-                    ("num_prompt_tokens", "num_generation_tokens", "num_preempted_reqs"),
-                ),
-            ):
-                extra |= {
-                    name: float(getattr(stats, name))
-                    for name in names
-                    if getattr(stats, name, None) is not None
-                }
-            steps.append(Step(self._last, now, (), extra=extra))
-            self._last = now
-
-        def log_engine_initialized(self) -> None:
-            pass
-
-    return StepLogger
-
-
 def _facts(engine: Any) -> dict[str, Any]:
     """What the engine resolved, for provenance and for the simulation's cluster file."""
+    import torch
     import vllm
+    from vllm.platforms import current_platform
 
     config = engine.vllm_config
     cache, scheduler = config.cache_config, config.scheduler_config
+    compilation = config.compilation_config
     blocks = getattr(cache, "num_gpu_blocks", None)
     instance = {
         "max_num_seqs": scheduler.max_num_seqs,
@@ -208,7 +210,16 @@ def _facts(engine: Any) -> dict[str, Any]:
         instance["num_gpu_blocks_override"] = blocks
     return {
         "vllm": vllm.__version__,
+        "torch": str(torch.__version__),
+        "cuda": torch.version.cuda,
         "device": "cuda",
+        "name": current_platform.get_device_name(),
+        "host": platform.machine(),
+        "cpus": os.cpu_count(),
+        "recorded_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "num_gpu_blocks": blocks,
+        "cudagraph_mode": str(compilation.cudagraph_mode),
+        "largest_graph": max(compilation.cudagraph_capture_sizes or [0]),
+        "enforce_eager": bool(config.model_config.enforce_eager),
         "instance": instance,
     }
