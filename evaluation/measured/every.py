@@ -31,6 +31,7 @@ ABLATED = (
     "mixed_step",
     "sustained_clock",
     "card_streaming",
+    "fused_scaling",
     "weight_only_experts",
     "expert_choice",
     "async_lag",

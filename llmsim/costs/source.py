@@ -106,6 +106,12 @@ class CostRequest:
     """Streaming kernels of every engine are vLLM's on the card; False: each engine's own table
     comes first (`card_streaming` off).
     """
+    compiles_scaling: bool = False
+    """A compiler moves the scaling of a matrix's input into the norm or activation before it."""
+    fused_scaling: bool = True
+    """Measured rows lose the scaling of inputs that the server does not run; False: as the silicon
+    database has them (`fused_scaling` off).
+    """
     weight_only_experts: bool = True
     """Experts with weights of 4 bits may take a weight-only kernel's measured times; False: those
     of their own type alone (`weight_only_experts` off).

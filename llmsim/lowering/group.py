@@ -23,6 +23,7 @@ from llmsim.costs.sources.blackbox import Coefficients, read_coefficients
 from llmsim.lowering.adjust.ablation_terms import (
     CARD_STREAMING,
     COLD_KV,
+    FUSED_SCALING,
     SUSTAINED_CLOCK,
     WEIGHT_ONLY_EXPERTS,
 )
@@ -303,6 +304,8 @@ def _asked(
         cold_kv=COLD_KV not in options.disabled_terms,
         sustained_clock=SUSTAINED_CLOCK not in options.disabled_terms,
         card_streaming=CARD_STREAMING not in options.disabled_terms,
+        compiles_scaling=compiles_scaling(engine),
+        fused_scaling=FUSED_SCALING not in options.disabled_terms,
         weight_only_experts=WEIGHT_ONLY_EXPERTS not in options.disabled_terms,
     )
     return group, request, stages
@@ -320,6 +323,11 @@ def _settled(
     if group.afd is not None:
         group = with_rows_of_all(group, deployment, layout)
     return group, layout
+
+
+def compiles_scaling(engine: EngineArgs) -> bool:
+    """Whether the engine's compiler converts inputs to fp8 inside of the operator before."""
+    return load_profile(engine.engine_profile).compiles_scaling and not engine.enforce_eager
 
 
 def engine_versions(profile: str) -> EngineVersions:

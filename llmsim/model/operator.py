@@ -142,6 +142,8 @@ class Gemm(Operator):
     gemm_k: int
     cut: Literal["", "columns", "rows"] = ""
     """How tensor parallelism cuts the weights of an MLP; "": otherwise, or not at all."""
+    reads_attention: bool = False
+    """Its input is what attention has just written, not a norm or an activation."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -107,6 +107,9 @@ class ModelConfig:
     """
     scale_bits: int = 32
     """Bits of one block's scale (and zero point); fp32 in block fp8, 8 in MXFP4 and NVFP4."""
+    fixed_input_scales: bool = False
+    """The checkpoint states the scales of the inputs of 8-bit matrices; else each step finds them.
+    """
     plain_parts: frozenset[str] = frozenset()
     """Parts of a layer (`quantized_modules.PARTS`) that a quantised checkpoint leaves in `dtype`.
     """

@@ -184,6 +184,8 @@ class EngineProfile:
     nccl_release: str = ""
     sglang_release: str = ""
     """The same of an engine whose own kernels come before vLLM's."""
+    compiles_scaling: bool = False
+    """Inductor converts a matrix's input to fp8 inside of the norm or activation before it."""
     options: tuple[str, ...] = ()
     """Of `scheduler_rules.VERSIONED`, those that this version has."""
     second_token_budget: bool = False
@@ -310,6 +312,7 @@ def load_profile(name: str) -> EngineProfile:
         vllm_release=data.get("kernels", {}).get("vllm", ""),
         nccl_release=data.get("kernels", {}).get("nccl", ""),
         sglang_release=data.get("kernels", {}).get("sglang", ""),
+        compiles_scaling=data.get("kernels", {}).get("compiles_scaling", False),
         cudagraph_mode=data["launch"]["cudagraph_mode"],
         launch_ns=data["launch"]["compiled_ns"],
         eager_launch_ns=data["launch"]["eager_ns"],

@@ -127,6 +127,11 @@ TERMS: Mapping[str, Term] = MappingProxyType(
             "each engine's own table comes first, whose kernels also compute scales",
             "the silicon database's table of vLLM (scale_matrix), else the data sheet",
         ),
+        "fused_scaling": Term(
+            "a compiled model converts inputs to fp8 inside of the norm or activation before",
+            "every matrix has a kernel of its own that converts its input, as its rows were timed",
+            "the silicon database's tables of that kernel (scale_matrix, computescale)",
+        ),
         "weight_only_experts": Term(
             "experts with weights of 4 bits that a card cannot multiply take a weight-only kernel",
             "such experts take the data sheet's peaks",
@@ -148,6 +153,7 @@ OPERATORS = ("kernel_gap", "kv_write", "expert_choice")
 COLD_KV = "cold_kv"
 SUSTAINED_CLOCK = "sustained_clock"
 CARD_STREAMING = "card_streaming"
+FUSED_SCALING = "fused_scaling"
 WEIGHT_ONLY_EXPERTS = "weight_only_experts"
 HOST_RANKS = "host_ranks"
 

@@ -242,6 +242,7 @@ def _quantised(read: Reader, model: ModelConfig) -> ModelConfig:
         weight_dtype=found.weight_dtype,
         weight_block=found.block,
         scale_bits=found.scale_bits,
+        fixed_input_scales=found.fixed_input_scales,
         plain_parts=found.plain_parts,
         part_formats=found.part_formats,
         kv_cache_dtype=found.kv_cache_dtype,

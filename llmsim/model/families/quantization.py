@@ -2,7 +2,7 @@
 are left alone.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llmsim.config.errors import InputError, NotYetError
 from llmsim.model.families.fields import Reader, shown
@@ -20,6 +20,8 @@ MODELOPT = {
 """`quant_algo` of ModelOpt -> how it stores weights; the group of the NVFP4 ones may be another
 (`group_size`).
 """
+MODELOPT_FIXED = "FP8"
+"""Whose checkpoints hold one scale for the inputs of each matrix."""
 MIXED = "MIXED_PRECISION"
 KNOWN = (
     f"fp8, fbgemm_fp8, int8, mxfp4, modelopt ({', '.join(MODELOPT)}, {MIXED}), "
@@ -44,6 +46,7 @@ class Quantization:
     plain_parts: frozenset[str] = frozenset()
     part_formats: tuple[tuple[str, WeightFormat], ...] = ()
     kv_cache_dtype: str = ""
+    fixed_input_scales: bool = False
     notes: tuple[str, ...] = ()
 
 
@@ -69,15 +72,16 @@ def read_quantization(read: Reader, dtype: str, layers: Layers) -> Quantization:
         )
     found = _by_method(config, method)
     if block:
-        found = Quantization(found.weight_dtype, (block[0], block[1]), 32)
+        found = Quantization(found.weight_dtype, (block[0], block[1]), 32)  # one for each token
     plain, notes = _plain_parts(config, layers)
     kv = _kv_cache_dtype(config)
-    return Quantization(found.weight_dtype, found.block, found.scale_bits, plain, (), kv, notes)
+    return replace(found, plain_parts=plain, kv_cache_dtype=kv, notes=notes)
 
 
 def _by_method(config: Reader, method: str) -> Quantization:
     if method in ("fp8", "fbgemm_fp8"):
-        return Quantization("fp8")
+        fixed = config.fields.get("activation_scheme") == "static"
+        return Quantization("fp8", fixed_input_scales=fixed)
     if method == "int8":
         return Quantization("int8")
     if method == "mxfp4":  # OCP Microscaling: 32 elements share an 8-bit exponent
@@ -92,7 +96,8 @@ def _by_method(config: Reader, method: str) -> Quantization:
         return Quantization("int4", (1, group), 16 + 4)  # fp16 scale and 4-bit zero point
     if method == "modelopt":
         form = _modelopt_format(config, config.text("quant_algo"))
-        return Quantization(form.dtype, form.block, form.scale_bits)
+        fixed = config.text("quant_algo").upper() == MODELOPT_FIXED
+        return Quantization(form.dtype, form.block, form.scale_bits, fixed_input_scales=fixed)
     if method == "compressed-tensors":
         return _compressed(config)
     raise NotYetError(
@@ -223,7 +228,10 @@ def _compressed(config: Reader) -> Quantization:
     group = weights.count("group_size") if size not in (None, -1) else 0
     block = (1, group) if group else None
     if bits == 8:
-        return Quantization("fp8" if kind == "float" else "int8", block, 16)
+        inputs = first.table("input_activations") if first is not None else None
+        fixed = inputs is not None and inputs.fields.get("dynamic") is False
+        dtype = "fp8" if kind == "float" else "int8"
+        return Quantization(dtype, block, 16, fixed_input_scales=fixed)
     if bits == 4:
         return Quantization("fp4", block, 8) if kind == "float" else Quantization("int4", block, 16)
     raise NotYetError(f'{weights.source}: field "num_bits" is {bits}; this version runs 4 and 8')

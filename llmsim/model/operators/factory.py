@@ -104,6 +104,7 @@ class OperatorFactory:
         bias: int = 0,
         block: Block = "",
         cut: Literal["", "columns", "rows"] = "",
+        reads_attention: bool = False,
     ) -> Gemm:
         """A linear layer of a block; `bias` is the number of its bias elements, part "wide" is
         never quantised.
@@ -117,6 +118,7 @@ class OperatorFactory:
             gemm_n=n,
             gemm_k=k,
             cut=cut,
+            reads_attention=reads_attention,
             hidden=self.model.hidden_size,
             weight_dtype=self.wide_dtype if wide else self.weight_dtype(part),
             weight_bytes=weights + bias * self.wide_size,

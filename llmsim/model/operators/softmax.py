@@ -224,6 +224,7 @@ def _output(
             block="attention",
             repeat=repeat,
             bias=bias,
+            reads_attention=not (shape.gate_dim or model.attention_gate),
         )
     )
     return program

@@ -30,6 +30,7 @@ TABLES = {
     "generation_attention": ("attention", "generation_attention_perf.parquet"),
     "moe": ("moe", "moe_perf.parquet"),
     "scale_matrix": ("quantize", "scale_matrix_perf.parquet"),
+    "compute_scale": ("quantize", "computescale_perf.parquet"),
     "mla_context": ("mla", "mla_context_module_perf.parquet"),
     "mla_generation": ("mla", "mla_generation_module_perf.parquet"),
     "mla_context_kernel": ("mla", "context_mla_perf.parquet"),
@@ -47,6 +48,8 @@ class TablePath:
 
     path: Path
     label: str
+    framework: str = ""
+    """Whose kernels it timed."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,7 @@ class Database:
             stands_in = (
                 "" if of_release(version, wanted) else f", nearest to {NAMES[framework]} {wanted}"
             )
-            tables.append(TablePath(folder / version / file_name, label + stands_in))
+            tables.append(TablePath(folder / version / file_name, label + stands_in, framework))
         return tables
 
 

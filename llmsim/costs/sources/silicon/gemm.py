@@ -42,6 +42,8 @@ class GemmTable:
     weight_bytes_per_element: float
     peak_flops_per_s: int
     peak_rates: PeakRates
+    rows: tuple[TablePath, str] | None = None
+    """The file of the rows, and their type in it."""
 
     def curve_us(self, n: int, k: int, counts: Floats) -> tuple[Floats, UInt8, str]:
         """Microseconds of (m x k) by (k x n) for every m in `counts`, provenance, and the method in
@@ -275,5 +277,13 @@ def _load(
     np.minimum.at(us, cells, rows["latency"][keep].astype(np.float64) * 1e3)
     us[np.isinf(us)] = np.nan
     return GemmTable(
-        f"{table.label} {dtype}", axes[0], axes[1], axes[2], us, weight_bytes, peak, peak_rates
+        f"{table.label} {dtype}",
+        axes[0],
+        axes[1],
+        axes[2],
+        us,
+        weight_bytes,
+        peak,
+        peak_rates,
+        (table, dtype),
     )

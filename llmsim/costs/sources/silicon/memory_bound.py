@@ -91,13 +91,14 @@ def streaming(database: Database, peak_rates: PeakRates, *, of_card: bool = True
     """
     engine = replace(database.engine, framework=MEASURED_BY) if of_card else database.engine
     for table in replace(database, engine=engine).tables("scale_matrix"):
-        found = _measured(table)
+        found = measured_curve(table)
         if found is not None:
             return found
     return from_peak_rates(peak_rates)
 
 
-def _measured(table: TablePath) -> Streaming | None:
+def measured_curve(table: TablePath) -> Streaming | None:
+    """A table's times over the bytes that vLLM's kernel moves; None if it has too few rows."""
     rows = read_columns(table.path, ["m", "k", "latency"])
     moved = rows["m"].astype(np.float64) * rows["k"].astype(np.float64) * BYTES_PER_ELEMENT
     bins = np.rint(np.log2(moved) * BINS_PER_OCTAVE).astype(np.int64)

@@ -26,6 +26,7 @@ from llmsim.costs.sources.silicon.attention_grid import decode_grid, prefill_gri
 from llmsim.costs.sources.silicon.auxiliary_kernels import expert_choices, kv_writes
 from llmsim.costs.sources.silicon.database import Database
 from llmsim.costs.sources.silicon.gemm import GemmTable, load_gemm
+from llmsim.costs.sources.silicon.input_scaling import input_scaling
 from llmsim.costs.sources.silicon.linear_attention import linear_curve
 from llmsim.costs.sources.silicon.memory_bound import Streaming, streaming
 from llmsim.costs.sources.silicon.mla import (
@@ -67,6 +68,7 @@ NARROW_LOSS = 1.2
 """From this ratio on, a note says that narrow weights do not pay: below, the two were measured
 alike.
 """
+SCALED_ELSEWHERE = ", less the scaling of its input that the operator before does"
 KINDS = {"gemm": "matrices", "moe": "experts"}
 LATENT_FEATURES: tuple[Literal["prefills", "decodes"], ...] = ("prefills", "decodes")
 GEMM_DTYPES = {
@@ -313,12 +315,26 @@ class SiliconSource(CostSource):
         table = self._gemm_table(short_dtype(op.weight_dtype or self._request.dtypes.weight))
         if table is None:
             return None
-        us, marks, label = table.curve_us(
-            op.gemm_n, op.gemm_k, np.arange(last + 1, dtype=np.float64)
-        )
+        counts = np.arange(last + 1, dtype=np.float64)
+        us, marks, label = table.curve_us(op.gemm_n, op.gemm_k, counts)
+        absent_us = self._absent_scaling_us(op, table, counts)
+        if bool(absent_us.any()):
+            us = us - absent_us
+            marks = np.where(marks == Provenance.MEASURED, np.uint8(Provenance.INTERPOLATED), marks)
+            label += SCALED_ELSEWHERE
         ps = to_ps(us)
         ps[0] = 0
         return self._lit(op, Curve(ps, marks, label))
+
+    def _absent_scaling_us(self, op: Gemm, table: GemmTable, counts: Floats) -> Floats:
+        """What rows of fp8 matrices contain and this engine's server has not."""
+        if table.rows is None or not self._request.fused_scaling:
+            return np.zeros_like(counts)
+        scaling = input_scaling(self._database, *table.rows)
+        if scaling is None:
+            return np.zeros_like(counts)
+        fixed = self._request.model.fixed_input_scales
+        return scaling.absent_us(op, counts, fused=self._request.compiles_scaling, fixed=fixed)
 
     def _gemm_table(self, dtype: str) -> GemmTable | None:
         if dtype not in self._gemms:
