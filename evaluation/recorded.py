@@ -1,0 +1,302 @@
+"""Simulates the runs that were recorded for this project, with nothing fitted, and writes a page.
+
+`python evaluation/recorded.py [--output docs/explanation/recorded.md] [--disable-term NAME]...`
+
+Each run is a folder below `evaluation/recorded/`: what `profiler serve-log` wrote of a real vLLM on
+a real card (see the README there). Latencies, throughput, decode steps by batch size, and the KV
+capacity are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import statistics
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+import llmsim
+from llmsim.api.prepare import prepare
+from llmsim.cli.run.arguments import checked_options
+
+FOLDER = Path(__file__).parent / "recorded" / "h200_vllm_0.24"
+HARDWARE, ENGINE = "H200", "vllm-0.24"
+LOADS = ("light", "medium", "burst", "long")
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+FEWEST_STEPS = 5
+"""A class of steps with fewer in either run has no row."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """One model, the tokens that its KV cache held by the engine's log, and its bundle."""
+
+    folder: str
+    title: str
+    kv_tokens: int
+    utilization: float = 0.9
+    profile: bool = False
+    model: str = ""
+
+    @property
+    def model_name(self) -> str:
+        """A preset, or the config.json beside the runs."""
+        return self.model or str(FOLDER / f"{self.folder}.json")
+
+
+SERVED = (
+    Served(
+        "llama-3.1-8b", "Llama-3.1-8B, bf16", 896_912, profile=True, model="meta-llama/Llama-3.1-8B"
+    ),
+    Served("llama-3.1-8b-fp8", "Llama-3.1-8B, fp8 (a scale for each token)", 949_584),
+    Served("qwen3-30b-a3b", "Qwen3-30B-A3B, bf16", 808_848, 0.95, model="Qwen/Qwen3-30B-A3B"),
+)
+"""Of the third only the capacity and some steps: its run was cut off."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A recorded run beside its simulation: milliseconds, tokens per second, and steps."""
+
+    served: Served
+    load: str
+    meta: dict[str, Any]
+    real: dict[str, float]
+    """Empty for a run that was cut off, of which only steps are left."""
+    simulated: dict[str, float]
+    real_steps: pd.DataFrame
+    simulated_steps: pd.DataFrame
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="recorded", description=__doc__)
+    parser.add_argument("--output", type=Path, help="The page; by default the standard output.")
+    parser.add_argument("--disable-term", action="append", default=[], help="As llmsim run has it.")
+    arguments = parser.parse_args()
+    options = {"disable_term": arguments.disable_term} if arguments.disable_term else {}
+    found = [
+        (served, load)
+        for served in SERVED
+        for load in LOADS
+        if (FOLDER / served.folder / load).is_dir()
+    ]
+    runs = [simulate(*each, **options) for each in found]
+    bundle = str(FOLDER / "profile")
+    bundled = [simulate(*each, profile_dir=bundle, **options) for each in found if each[0].profile]
+    text = page(runs, bundled)
+    if arguments.output is None:
+        print(text, end="")
+    else:
+        arguments.output.write_text(text, encoding="utf-8")
+    return 0
+
+
+def simulate(served: Served, load: str, **options: Any) -> Run:
+    """The run of a load, and the same trace simulated with the recorded engine's limits."""
+    folder = FOLDER / served.folder / load
+    meta = json.loads((folder / "meta.json").read_text("utf-8"))
+    fields = llmsim.Cluster.build(served.model_name, HARDWARE).fields()
+    instance = meta["facts"]["instance"]
+    fields["engine"] = {"engine_profile": ENGINE, **instance}
+    requests = folder / "requests.jsonl.gz"
+    result = llmsim.run(fields, meta["options"]["dataset"], **options)
+    return Run(
+        served,
+        load,
+        meta,
+        latencies(list(rows(requests))) if requests.is_file() else {},
+        {name: float(result.summary[name]) for name in METRICS},
+        recorded_steps(folder / "steps.jsonl.gz"),
+        simulated_steps(result.steps),
+    )
+
+
+def rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Of a compressed file of JSON lines."""
+    with gzip.open(path, "rt", encoding="utf-8") as stream:
+        yield from map(json.loads, stream)
+
+
+METRICS = (
+    "mean_ttft_ms",
+    "median_ttft_ms",
+    "mean_tpot_ms",
+    "median_tpot_ms",
+    "output_throughput",
+)
+
+
+def latencies(requests: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """The metrics of a log, under the names of a run's summary."""
+    ttft = [1e3 * (each["first_token_ts"] - each["arrival_time"]) for each in requests]
+    tpot = [
+        1e3 * (each["last_token_ts"] - each["first_token_ts"]) / (each["output_toks"] - 1)
+        for each in requests
+        if each["output_toks"] > 1
+    ]
+    start = min(each["arrival_time"] for each in requests)
+    span = max(each["last_token_ts"] for each in requests) - start
+    values = (
+        statistics.mean(ttft),
+        statistics.median(ttft),
+        statistics.mean(tpot),
+        statistics.median(tpot),
+        sum(each["output_toks"] for each in requests) / span,
+    )
+    return dict(zip(METRICS, values, strict=True))
+
+
+def recorded_steps(path: Path) -> pd.DataFrame:
+    """Steps that followed another without a pause, as `sequences` (of decodes alone) and `ms`.
+
+    Behind and before a prompt `end` is late by the launch of the next step, so only decodes
+    between decodes count.
+    """
+    steps = list(rows(path))
+    decodes = [all(new == 1 for new, _ in step["batch"]) for step in steps]
+    found = [
+        (len(step["batch"]), 1e3 * (step["end"] - before["end"]))
+        for at, (before, step) in enumerate(pairwise(steps), 1)
+        if step["extra"]["scheduled"] < before["end"] and all(decodes[at - 1 : at + 2])
+    ]
+    return pd.DataFrame(found, columns=["sequences", "ms"])
+
+
+def simulated_steps(steps: pd.DataFrame) -> pd.DataFrame:
+    """The same of a simulation."""
+    ms = steps["end_ps"].diff() / 1e9
+    alone = steps["prefill_tokens"] == 0
+    chosen = (
+        alone
+        & alone.shift(1, fill_value=False)
+        & alone.shift(-1, fill_value=False)
+        & (steps["schedule_ps"] < steps["end_ps"].shift(1))
+    )
+    return pd.DataFrame({"sequences": steps["decode_sequences"][chosen], "ms": ms[chosen]})
+
+
+def page(runs: Sequence[Run], bundled: Sequence[Run]) -> str:
+    """The whole page: the words of `recorded/page.txt`, with tables in their places."""
+    whole = [run for run in runs if run.real]
+    tables = {
+        "requests": requests_table(whole),
+        "medians": medians(whole),
+        "steps": steps_table(runs),
+        "capacity": capacity_table(),
+        "power": power_table(whole),
+        "bundled": requests_table(bundled),
+    }
+    words = (FOLDER.parent / "page.txt").read_text("utf-8")
+    return words.format(**{name: "\n".join(lines) for name, lines in tables.items()})
+
+
+def error(run: Run, metric: str) -> float:
+    """Percent, simulated against real."""
+    return 100 * (run.simulated[metric] / run.real[metric] - 1)
+
+
+def requests_table(runs: Sequence[Run]) -> Iterator[str]:
+    yield (
+        "| model | load | TTFT, ms | error, % | median, % | TPOT, ms | error, % | median, % "
+        "| tokens/s | error, % |"
+    )
+    yield "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
+    for run in runs:
+        cells = [run.served.title, run.load]
+        for mean, median in (METRICS[0:2], METRICS[2:4]):
+            cells += [
+                f"{run.real[mean]:.2f}",
+                f"{error(run, mean):+.1f}",
+                f"{error(run, median):+.1f}",
+            ]
+        cells += [f"{run.real[METRICS[4]]:.0f}", f"{error(run, METRICS[4]):+.1f}"]
+        yield row(cells)
+
+
+def medians(runs: Sequence[Run]) -> Iterator[str]:
+    yield "| metric | runs | median abs. error, % | largest, % |"
+    yield "| --- | ---: | ---: | ---: |"
+    for title, metric in (
+        ("mean TTFT", METRICS[0]),
+        ("mean TPOT", METRICS[2]),
+        ("throughput", METRICS[4]),
+    ):
+        found = [abs(error(run, metric)) for run in runs]
+        yield row([title, str(len(found)), f"{statistics.median(found):.1f}", f"{max(found):.1f}"])
+
+
+def steps_table(runs: Sequence[Run]) -> Iterator[str]:
+    yield "| model | sequences | steps | real, ms | simulated, ms | error, % |"
+    yield "| --- | ---: | ---: | ---: | ---: | ---: |"
+    for served in dict.fromkeys(run.served for run in runs):
+        own = [run for run in runs if run.served is served]
+        real = pd.concat([run.real_steps for run in own])
+        simulated = pd.concat([run.simulated_steps for run in own])
+        for low, high in pairwise((0, *BATCHES)):
+            ours, theirs = (
+                each.ms[(each.sequences > low) & (each.sequences <= high)]
+                for each in (simulated, real)
+            )
+            if min(len(ours), len(theirs)) < FEWEST_STEPS:
+                continue
+            size = str(high) if high == low + 1 else f"{low + 1}-{high}"
+            wrong = 100 * (ours.median() / theirs.median() - 1)
+            cells = [served.title, size, str(len(theirs))]
+            yield row([*cells, f"{theirs.median():.3f}", f"{ours.median():.3f}", f"{wrong:+.1f}"])
+
+
+def capacity_table() -> Iterator[str]:
+    yield "| model | tokens by the log | predicted | error, % |"
+    yield "| --- | ---: | ---: | ---: |"
+    for served in SERVED:
+        found = capacity_tokens(served)
+        wrong = 100 * (found / served.kv_tokens - 1)
+        yield row([served.title, f"{served.kv_tokens:,}", f"{found:,}", f"{wrong:+.1f}"])
+
+
+def capacity_tokens(served: Served) -> int:
+    """Tokens that the simulator's ledger leaves for the KV cache."""
+    fields = llmsim.Cluster.build(served.model_name, HARDWARE).fields()
+    fields["engine"] = {
+        "engine_profile": ENGINE,
+        "max_num_seqs": 256,
+        "max_num_batched_tokens": 8192,
+        "max_model_len": 16384,
+        "gpu_memory_utilization": served.utilization,
+    }
+    path = scratch() / f"{served.folder}.json"
+    path.write_text(json.dumps(fields), encoding="utf-8")
+    words = ["--cluster-config", str(path), "--dataset", "synthetic:n=1,rate=1,input=8,output=2"]
+    group = prepare(checked_options(words)).lowered.groups[0]
+    return int(group.ledger.num_blocks * group.engine.block_size)
+
+
+@cache
+def scratch() -> Path:
+    return Path(tempfile.mkdtemp(prefix="recorded-"))
+
+
+def power_table(runs: Sequence[Run]) -> Iterator[str]:
+    yield "| model | load | mean, W | 95th percentile, W | clock, MHz |"
+    yield "| --- | --- | ---: | ---: | ---: |"
+    for run in runs:
+        power = run.meta["facts"]["power"]
+        cells = [f"{power[name]:.0f}" for name in ("mean_w", "p95_w", "sm_mhz")]
+        yield row([run.served.title, run.load, *cells])
+
+
+def row(cells: Sequence[str]) -> str:
+    """Of a Markdown table."""
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
