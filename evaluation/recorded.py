@@ -9,7 +9,6 @@ capacity are compared.
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 import statistics
@@ -25,6 +24,7 @@ import pandas as pd
 
 import llmsim
 from llmsim.api.prepare import prepare
+from llmsim.cli.arguments import OneSentenceParser
 from llmsim.cli.run.arguments import checked_options
 
 FOLDER = Path(__file__).parent / "recorded" / "h200_vllm_0.24"
@@ -77,7 +77,7 @@ class Run:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="recorded", description=__doc__)
+    parser = OneSentenceParser(prog="recorded", description=__doc__)
     parser.add_argument("--output", type=Path, help="The page; by default the standard output.")
     parser.add_argument("--disable-term", action="append", default=[], help="As llmsim run has it.")
     arguments = parser.parse_args()

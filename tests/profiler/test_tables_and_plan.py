@@ -127,7 +127,7 @@ def test_a_dry_run_needs_no_device_and_writes_nothing(
     ]
     assert main([*arguments, *small]) == 0
     out = capsys.readouterr().out
-    assert [*(tmp_path / "p").iterdir()] == []
+    assert not (tmp_path / "p").exists()
     assert (
         "GEMM from 2048 to 5120" in out and "GEMM from 2048 to 1280" in out
     )  # qkv of one rank and of four
@@ -243,12 +243,13 @@ UNMEASURED = {
     "LiquidAI/LFM2-1.2B",
     "LiquidAI/LFM2-8B-A1B",
     "XiaomiMiMo/MiMo-V2-Flash",
+    "bigscience/bloom",
     "google/gemma-4-26B-A4B-it",
     "google/gemma-4-31B-it",
     "stepfun-ai/Step-3.5-Flash",
 }
-"""Presets with layers of several shapes or short convolutions, whose kernels the profiler does not
-call; it says so.
+"""Presets with layers of several shapes, short convolutions or a norm behind the embedding, whose
+kernels the profiler does not call; it says so.
 """
 
 
@@ -258,7 +259,7 @@ def test_every_preset_can_be_measured_wherever_it_can_run(tp: int, tmp_path: Pat
     refused = {}
     for name in model_names():
         try:
-            report = dry_run(MeasureOptions(name, "X", tmp_path, (tp,), small))
+            report = dry_run(MeasureOptions(name, "X", tmp_path / "perf", (tp,), small))
         except InputError as error:
             refused[name] = str(error)
             continue
@@ -267,6 +268,7 @@ def test_every_preset_can_be_measured_wherever_it_can_run(tp: int, tmp_path: Pat
         assert report[0].endswith(model.weight_dtype)
     unmeasured = {name for name, why in refused.items() if "cannot be measured by this" in why}
     assert unmeasured == UNMEASURED
+    assert not list(tmp_path.iterdir())  # a run would note an empty folder of profiles
     cannot_run = refused.keys() - unmeasured
     assert all(f"cannot run with tp {tp}" in refused[name] for name in cannot_run), refused
     assert len(cannot_run) == (0 if tp == 1 else 2)

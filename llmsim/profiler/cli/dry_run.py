@@ -37,7 +37,9 @@ def dry_run(options: MeasureOptions) -> list[str]:
     model = load_model(options.model)
     dtypes = dtypes_of(model, options)
     folder = options.out_root / options.hardware / model.name / variant_of(dtypes)
-    check_writable_folder(options.out_root)
+    # Of the folders on the way the deepest that is there: a dry run makes none.
+    root = options.out_root.absolute()
+    check_writable_folder(next(one for one in (root, *root.parents) if one.exists()))
     cpu = on_cpu(options.device)
     engine = cpu and options.style in ("auto", "engine") and dtypes.weight == dtypes.activation
     narrow = f"{dtypes.weight} weights and " * (dtypes.weight != dtypes.activation)
