@@ -470,6 +470,11 @@ class Hardware:
     switching_fj_per_flop: int | None = None
     """Energy of one operation of dense matrices with random data at the full clock; None: unknown.
     """
+    pairwise_bus_bytes_per_s: tuple[tuple[int, int], ...] = ()
+    """(ranks, bytes/s of the bus), ascending: what large collectives reach among so many devices
+    that are joined by a link for each pair, so that few of them use few links. Empty: a switch
+    joins them.
+    """
     link_domain_devices: int | None = None
     """Devices that links of `intra_node_link_bytes_per_s` join at most, in a server or NVLink
     domain; None: unknown.

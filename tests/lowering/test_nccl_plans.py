@@ -108,6 +108,39 @@ def test_a_card_that_nobody_measured_has_the_constants_of_its_class_scaled() -> 
     assert amd.name.startswith("h100_sxm") and amd.protocol("all_reduce", "NVLS") is None
 
 
+PUBLISHED_US = {
+    2: {1: 28.15, 2: 49.67, 4: 93.79, 8: 181.43, 16: 355.91, 64: 1398.17, 512: 11126.36},
+    4: {0.5: 14.65, 1: 22.91, 2: 36.64, 4: 63.86, 8: 118.31, 16: 230.48},
+}
+"""vLLM's all-reduce of so many MiB of float16 among two MI300X (ROCm/aiter#801) and among four
+(vllm-project/vllm#19744).
+"""
+
+
+def test_devices_that_are_joined_pairwise_have_the_links_of_their_pairs() -> None:
+    """A vector among two crosses one of seven links. Among four vLLM's own kernels, up to 4 MiB,
+    are met; beyond them RCCL's ring stands for a kernel that was measured.
+    """
+    amd = machine_of(data_sheet("MI300X"))
+    for ranks, published in PUBLISHED_US.items():
+        sizes = np.array(list(published)) * 2**20
+        found = choose_vllm(amd, sizes, ranks, eager=False).us
+        errors = found / np.array(list(published.values())) - 1
+        assert np.abs(errors[sizes <= 4 * 2**20]).max() < 0.09
+        assert np.abs(errors[sizes > 4 * 2**20]).max() < (0.03 if ranks == 2 else 0.20)
+    large = np.array([2.0**30])
+    bus = [
+        2 * (n - 1) / n * large[0] / float(choose_vllm(amd, large, n, eager=False).us[0]) / 1e3
+        for n in (2, 4, 8)
+    ]
+    assert bus[0] == pytest.approx(48.3, rel=0.01) and 90 < bus[1] < 113 and 310 < bus[2] < 336
+    newer = machine_of(data_sheet("MI355X"))
+    faster = (
+        choose_vllm(newer, large, 2, eager=False).us / choose_vllm(amd, large, 2, eager=False).us
+    )
+    assert float(faster[0]) == pytest.approx(1 / 1.2, rel=0.01)
+
+
 @needs_database
 def test_held_out_sizes_are_within_the_published_errors() -> None:
     """The fit has not seen these sizes; the table is in docs/explanation/collectives.md."""

@@ -22,7 +22,8 @@ REDUCED_BY_SWITCHES = (NVLS, MULTIMEM)
 
 def machine_of(hardware: Hardware) -> Machine:
     """Constants of a device that was measured, of the one that its data sheet names as similar, or
-    of the machine of its class with the nearest link rate; scaled by the rate of the links.
+    of the machine of its class with the nearest link rate; scaled by the rate of the links, and no
+    faster than what its data sheet has of links between pairs.
     """
     link = hardware.intra_node_link_bytes_per_s / 1e9
     found = measured_machine(_system(hardware, link))
@@ -31,7 +32,11 @@ def machine_of(hardware: Hardware) -> Machine:
     if hardware.silicon_system == found.name and found.link_gb_per_s == link:
         return found
     name = f"{found.name} scaled to {link:g} GB/s"
-    return replace(found.scaled(link, name), name=name)
+    scaled = replace(found.scaled(link, name), name=name)
+    if not hardware.pairwise_bus_bytes_per_s:
+        return scaled
+    rates = tuple((ranks, rate / 1e9) for ranks, rate in hardware.pairwise_bus_bytes_per_s)
+    return scaled.at_most(rates, f"{name}, with the published bus of {hardware.name}")
 
 
 def _system(hardware: Hardware, link_gb_per_s: float) -> str:

@@ -56,6 +56,11 @@ class Protocol:
         rates = tuple((ranks, rate * factor) for ranks, rate in self.gb_per_s)
         return replace(self, gb_per_s=rates)
 
+    def at_most(self, rates: tuple[tuple[int, float], ...]) -> "Protocol":
+        """The same on a bus that carries no more than the given (ranks, GB/s)."""
+        limited = tuple((ranks, min(rate, self.rate_gb_per_s(ranks))) for ranks, rate in rates)
+        return replace(self, gb_per_s=limited)
+
     def us(self, kind: str, sizes: Floats, ranks: int) -> Floats:
         """Microseconds of a collective of each size (bytes) inside a server; inf where the protocol
         does not take it.
@@ -101,6 +106,15 @@ class Machine:
         }
         custom = tuple(one.scaled(factor) for one in self.custom)
         return replace(self, name=name, link_gb_per_s=link_gb_per_s, kinds=kinds, custom=custom)
+
+    def at_most(self, rates: tuple[tuple[int, float], ...], name: str) -> "Machine":
+        """The same machine on a bus that carries no more than the given (ranks, GB/s)."""
+        kinds = {
+            kind: tuple(one.at_most(rates) for one in protocols)
+            for kind, protocols in self.kinds.items()
+        }
+        custom = tuple(one.at_most(rates) for one in self.custom)
+        return replace(self, name=name, kinds=kinds, custom=custom)
 
     def without(self, names: tuple[str, ...]) -> "Machine":
         """The same machine without some protocols."""
