@@ -20,9 +20,8 @@ FREES_AT_ONCE = ("vllm-0.19",)
 fill it.
 """
 NOT_VALIDATED = Note(
-    "the scheduler sglang is not validated with the role decode, a prefill instance of several "
-    "stages, KV tiers, decodes alone or another order of the queue: it runs in outline there; "
-    "without them its schedule is SGLang's"
+    "the scheduler sglang runs in outline with the role decode, stages of prefill instances, KV "
+    "tiers, decodes alone or other orders of the queue; else its schedule is SGLang's"
 )
 ORDERS = {
     "fcfs": _native.QueueOrder.FCFS,

@@ -150,6 +150,9 @@ class Loop:
     step times.
     """
 
+    _most_idle = 50
+    """Turns in a row in which nothing runs."""
+
     def __init__(
         self, scheduler: Any, case: Case, copies: host_copies.Copies | None = None
     ) -> None:
@@ -189,9 +192,7 @@ class Loop:
         scheduler, idle = self._scheduler, 0
         while not self._ended():
             self._arrive()
-            plan = scheduler.get_next_batch_to_run(
-                running_batch=scheduler.running_batch, last_batch=scheduler.last_batch
-            )
+            plan = self._plan()
             scheduler.running_batch, batch = plan.running_batch, plan.batch_to_run
             scheduler.cur_batch_for_debug = batch
             idle = 0 if batch or self._flights else idle + 1
@@ -201,11 +202,23 @@ class Loop:
                 not scheduler.enable_overlap or len(self._flights) > 1 or not batch
             ):
                 self._complete()
-            elif not batch and not self._retracted:
-                scheduler.on_idle()
-                self._pass_time()
-            assert idle < 50, f"{len(scheduler.waiting_queue)} requests wait, and nothing runs"
+            else:
+                self._without_result(batch)
+            assert idle < self._most_idle, f"{self._waiting()} requests wait, and nothing runs"
             scheduler.last_batch = batch
+
+    def _plan(self) -> Any:
+        """What SGLang would run next."""
+        scheduler = self._scheduler
+        return scheduler.get_next_batch_to_run(
+            running_batch=scheduler.running_batch, last_batch=scheduler.last_batch
+        )
+
+    def _without_result(self, batch: Any) -> None:
+        """The end of a turn in which no batch ended; time goes on where none began."""
+        if not batch and not self._retracted:
+            self._scheduler.on_idle()
+            self._pass_time()
 
     def _pass_time(self) -> None:
         """Until the next request arrives, or a copy ends for which a request waits."""

@@ -4,14 +4,10 @@ with transfers that take given times.
 Needs SGLang's Python packages. Bootstrapping takes no time, as with SGLang's fake backend.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 from llmsim.scheduling.conformance.cases import Case
 from llmsim.scheduling.conformance.sglang.live import Loop
-
-_MOST_IDLE = 10_000
-"""Turns in which a server only hears of transfers, one in each."""
 
 
 def use_stand_in() -> None:
@@ -25,6 +21,9 @@ def use_stand_in() -> None:
 class PrefillLoop(Loop):
     """One run of a prefill server; a prompt's KV has been sent `transfer_ps` after its step."""
 
+    _most_idle = 10_000
+    """A server that is idle hears of transfers, one in each turn."""
+
     def __init__(self, scheduler: Any, case: Case, *_: Any) -> None:
         super().__init__(scheduler, case)
         from sglang.srt.disaggregation.fake.conn import FakeKVSender
@@ -37,33 +36,20 @@ class PrefillLoop(Loop):
         scheduler.maybe_send_cached_prefix_chunk = lambda *_, **__: None  # copies alone
         FakeKVSender.poll = lambda sender: self._poll_of(sender)
 
-    def steps(self) -> Iterator[Case]:
-        """Runs to the end."""
-        scheduler, idle = self._scheduler, 0
-        while not self._ended():
-            self._arrive()
-            bootstrapped = scheduler.disagg_prefill_bootstrap_queue.pop_bootstrapped()
-            scheduler.waiting_queue.extend(bootstrapped)
-            plan = scheduler.get_next_disagg_prefill_batch_to_run(
-                running_batch=scheduler.running_batch, last_batch=scheduler.last_batch
-            )
-            scheduler.running_batch, batch = plan.running_batch, plan.batch_to_run
-            scheduler.cur_batch_for_debug = batch
-            idle = 0 if batch or self._flights else idle + 1
-            if batch:
-                yield from self._launch(batch)
-            if self._flights and (
-                not scheduler.enable_overlap or len(self._flights) > 1 or not batch
-            ):
-                self._complete()
-            elif self._hears(batch):
-                self._idle = not batch
-                scheduler.process_disagg_prefill_inflight_queue()
-                self._idle = False
-            elif not batch:
-                self._pass_time()
-            assert idle < _MOST_IDLE, f"{len(scheduler.waiting_queue)} requests wait for ever"
-            scheduler.last_batch = batch
+    def _plan(self) -> Any:
+        scheduler = self._scheduler
+        bootstrapped = scheduler.disagg_prefill_bootstrap_queue.pop_bootstrapped()
+        scheduler.waiting_queue.extend(bootstrapped)
+        return scheduler.get_next_disagg_prefill_batch_to_run(
+            running_batch=scheduler.running_batch, last_batch=scheduler.last_batch
+        )
+
+    def _without_result(self, batch: Any) -> None:
+        if not self._hears(batch):
+            return self._pass_time()
+        self._idle = not batch
+        self._scheduler.process_disagg_prefill_inflight_queue()
+        self._idle = False
 
     def _hears(self, batch: Any) -> bool:
         """Whether a server that has nothing in flight hears of transfers, or has begun a step."""
