@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from llmsim import _native
-from llmsim.scheduling.conformance.cases import run_groups
-from llmsim.scheduling.conformance.compare import _difference
+from llmsim.scheduling.conformance.cases import GroupSteps, run_groups
+from llmsim.scheduling.conformance.compare import _difference, _goes_on_at
 from llmsim.scheduling.conformance.random_cases import random_case
 from llmsim.scheduling.conformance.recorded import load_recording, replay
 
@@ -210,6 +210,17 @@ def test_loads_that_leave_no_slots_for_drafts_do_not_stand_still() -> None:
     first = next(step for step in ran.groups[1] if step["scheduled"])
     assert first["free_blocks"] == 0 and first["scheduled"] == [("r0", 1, 39)]
     assert [name for step in ran.groups[1] for name in step["finished"]].count("r2") == 1
+
+
+@pytest.mark.parametrize("stalled", [None, RuntimeError("ours runs in circles")])
+def test_where_vllm_stands_still_what_comes_later_is_not_compared(stalled: Any) -> None:
+    """Steps of both groups count up to the first that only ours makes."""
+    steps = [{"schedule_ps": at} for at in (0, 10, 20)]
+    ours = GroupSteps([steps, steps[:1]], stalled)
+    still = GroupSteps([steps[:2], steps[:1]], RuntimeError("no event is left"))
+    assert _goes_on_at(ours, still) == 20
+    assert _goes_on_at(ours, GroupSteps(still.groups, None)) > 10**15
+    assert _goes_on_at(still, still) > 10**15
 
 
 def test_a_difference_names_the_field() -> None:
