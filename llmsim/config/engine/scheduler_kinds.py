@@ -21,6 +21,7 @@ FEATURES: Mapping[str, str] = MappingProxyType(
         "hybrid_kv_cache": "layers that keep different parts of a sequence (windows, states)",
         "kv_tiers": "KV tiers (`--prefix-storage`)",
         "kv_tier_recall": "recalls beside the batch (`--kv-tier-recall async`)",
+        "kv_tier_write_back": "KV tiers that are written late (`--kv-tier-write write-back`)",
         "skip_prefill": "decodes alone (`skip_prefill`)",
         "async_scheduling": "a step ahead of the outputs (`async_scheduling`)",
         "speculative_config": "drafts (`speculative_config`)",
@@ -60,8 +61,7 @@ def _known() -> dict[str, SchedulerKind]:
         kinds[one["name"]] = SchedulerKind(one["name"], parameters, one["defaults"], one["lacks"])
     installed = {
         "pp_size": "llmsim asks the installed vLLM for one batch at a time",
-        "pd_type": "llmsim runs the installed vLLM without a KV connector",
-        "kv_tier_recall": "llmsim runs the installed vLLM without a KV connector",
+        "kv_tier_write_back": "the installed vLLM does not say which blocks lose their content",
         "ranked_running": "the installed vLLM orders requests itself",
     }
     kinds[INSTALLED] = SchedulerKind(INSTALLED, {}, {}, installed)

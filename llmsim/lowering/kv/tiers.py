@@ -263,6 +263,12 @@ def _check(
             f"{where}: --kv-tier-recall async does not go with the scheduler {engine.scheduler}: "
             f"{reason}; say sync"
         )
+    reason = KINDS[engine.scheduler].lacks.get("kv_tier_write_back")
+    if WRITE[options.write] == _native.TierWrite.BACK and reason is not None:
+        raise InputError(
+            f"{where}: --kv-tier-write write-back does not go with the scheduler "
+            f"{engine.scheduler}: {reason}; say write-through"
+        )
     reason = KINDS[engine.scheduler].lacks.get("kv_tiers")
     if reason is not None:
         raise InputError(

@@ -21,6 +21,7 @@ from llmsim.scheduling.conformance.vllm_live import (
     LiveRequest,
     VllmScheduler,
     installed_version,
+    prompt_alone,
     resolve,
 )
 from llmsim.workload.content import adapter_numbers, numbered_inputs
@@ -43,13 +44,27 @@ def installed_scheduler(engine: EngineArgs, config: Any, workload: Workload) -> 
             "llmsim[vllm]"
         )
     options = engine_options(engine, config) | _encoder_budgets(config.encoder, workload)
+    options |= _connector(config)
     vllm_config, scheduler = resolve({"config": options})
     slots = engine.max_loras is not None
     requests = live_requests(workload, stops=not engine.ignore_eos, slots=slots)
     if "encoder_tokens" in options:
         requests = _with_images(requests, workload)
+    if config.kv_producer:
+        states = config.prefill_all_but_last_token
+        requests = [prompt_alone(one, all_but_last=states) for one in requests]
     interval = engine.limits.prefill_schedule_interval
     return VllmScheduler(requests, vllm_config, scheduler, config.speculation, interval)
+
+
+def _connector(config: Any) -> dict[str, Any]:
+    """Options of a case for a group that hands KV over or keeps some in pools below it; none for
+    any other.
+    """
+    if not (config.kv_producer or config.kv_consumer or config.tiered):
+        return {}
+    role = "prefill" if config.kv_producer else "decode" if config.kv_consumer else "both"
+    return {"role": role, "connector": {"state_bytes": int(config.prefill_all_but_last_token)}}
 
 
 def live_requests(workload: Workload, *, stops: bool, slots: bool = False) -> list[LiveRequest]:

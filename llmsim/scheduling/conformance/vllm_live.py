@@ -537,20 +537,23 @@ def live_case(case: Case) -> tuple[Case, list[VllmScheduler]]:
         requests = [_live_request(resolved, i) for i in by_arrival(case)]
         if group.role == _native.Role.PREFILL:
             states = config["connector"].get("state_bytes", 0) > 0
-            requests = [_prompt_alone(one, all_but_last=states) for one in requests]
+            requests = [prompt_alone(one, all_but_last=states) for one in requests]
         drafts = speculation(resolved)
         schedulers.append(VllmScheduler(requests, vllm_config, scheduler, drafts, interval))
     return resolved, schedulers
 
 
-def _prompt_alone(request: LiveRequest, *, all_but_last: bool) -> LiveRequest:
+def prompt_alone(request: LiveRequest, *, all_but_last: bool) -> LiveRequest:
     """What a proxy asks the side of prompts for: one token, and of models with states a prompt
     without its last token.
     """
     tokens = request.input_tokens - (all_but_last and request.input_tokens > 1)
-    prompt = request.prompt()[:tokens]
     return replace(
-        request, output_tokens=1, stops=False, input_tokens=tokens, prompt=lambda: prompt
+        request,
+        output_tokens=1,
+        stops=False,
+        input_tokens=tokens,
+        prompt=lambda: request.prompt()[:tokens],
     )
 
 

@@ -92,10 +92,17 @@ void PythonScheduler::note_scheduled(Ps now, const Item& item) {
   if (!starts) counters_.discarded_tokens += s.num_computed - item.computed_before;
   s.num_computed = item.computed_before + item.tokens;
   if (!first) return;
-  log_.first_scheduled(item.request, now, item.computed_before);
-  counters_.prompt_tokens += s.prompt_tokens;
+  const auto elsewhere = elsewhere_.find(item.request);
+  const std::int32_t cached =
+      elsewhere == elsewhere_.end() ? item.computed_before : elsewhere->second;
+  log_.first_scheduled(item.request, now, cached);
+  if (elsewhere == elsewhere_.end()) {
+    counters_.prompt_tokens += s.prompt_tokens;
+  } else {
+    elsewhere_.erase(elsewhere);
+  }
   counters_.prefix_queried_tokens += s.prompt_tokens;
-  counters_.prefix_hit_tokens += item.computed_before;
+  counters_.prefix_hit_tokens += cached;
 }
 
 // All calls come first: where one of them is interrupted, nothing of ours has changed.
@@ -127,6 +134,7 @@ void PythonScheduler::take_reserved(std::vector<Reserved>& out) {
       scheduler_.attr("take_reserved")());
   for (const auto& [request, cached] : reserved) {
     sequences_[request].remote_kv = false;
+    elsewhere_[request] = cached;
     out.push_back({request, cached});
   }
   num_bound_ += static_cast<std::int32_t>(reserved.size());
@@ -185,7 +193,7 @@ void PythonScheduler::update(const Batch& batch, std::vector<RequestId>& finishe
   for (const auto& [request, count, is_finished] : emitted) {
     if (count > 0) log_.emit(request, count);
     sequences_[request].num_tokens += count;
-    counters_.generation_tokens += count;
+    if (!keeps_finished_) counters_.generation_tokens += count;  // else computed again elsewhere
     if (std::binary_search(verified_.begin(), verified_.end(), request))
       counters_.speculation.emitted += count;
     if (is_finished) finish(request, finished);

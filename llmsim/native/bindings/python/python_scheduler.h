@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <tuple>
+#include <unordered_map>
 #include <vector>
 
 #include "kv/kv_cache.h"
@@ -102,6 +103,8 @@ class PythonScheduler final : public Scheduler, public KvConnector, public Tiere
   // Requests whose blocks other groups fill or read, less those parked for pools that have gone on.
   std::int32_t num_bound_ = 0;
   std::shared_ptr<PoolsBelow> below_;
+  // Tokens that were here of prompts that another group computes, until they run.
+  std::unordered_map<RequestId, std::int32_t> elsewhere_;
 };
 
 }  // namespace llmsim

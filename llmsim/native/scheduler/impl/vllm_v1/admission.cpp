@@ -32,6 +32,7 @@ void VllmV1::admit_waiting(Ps now, Batch& batch, StepBudget& budget) {
     while (!waiting_.empty() &&
            (awaits_output(waiting_.front(now)) || lacks_slot(waiting_.front(now))))
       waiting_.pass_over(now);
+    while (parked_.next() >= 0 && lacks_slot(parked_.next())) parked_.skip();
     const RequestId arrived = parked_.next();
     if (arrived < 0 && waiting_.empty()) return;
     // Where nothing runs and nothing more will arrive, only what is parked holds blocks.

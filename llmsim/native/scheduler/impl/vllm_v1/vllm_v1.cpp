@@ -100,6 +100,10 @@ void VllmV1::schedule(Ps now, Batch& batch) {
       if (pacing_.on() && !defers_prompts_) pacing_.took(waiting_.somebody_in_turn());
     }
   }
+  if (!partly_prefilled_.empty()) {  // a prompt that ends in this step counted until here
+    for (const Item& item : batch.items)
+      if (item.emits) std::erase(partly_prefilled_, item.request);
+  }
   steps_ = batch.empty() ? 0 : steps_ + 1;
   if (!batch.empty()) pacing_.ran(some_prompts_run_ || some_prompts_start_);
   batch.features.add(batch.items);
@@ -196,7 +200,6 @@ void VllmV1::run(RequestId request, std::int32_t tokens, Batch& batch) {
   s.num_computed += tokens;
   kv_.register_full(request, std::min(s.num_computed, s.num_tokens));
   const bool emits = s.num_computed == s.num_tokens + s.num_in_flight + drafts;
-  if (emits && !partly_prefilled_.empty()) std::erase(partly_prefilled_, request);
   const bool padded = drafts > 0 && s.num_drafts == 0;
   s.num_drafts = 0;
   s.in_prompt = !emits;

@@ -1,0 +1,43 @@
+"""Which groups of `--scheduler vllm` get a KV connector, and what is refused."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from llmsim.cli import main
+from llmsim.scheduling.conformance.vllm_installed import _connector
+from llmsim.scheduling.conformance.vllm_live import LiveRequest, prompt_alone
+
+
+def group(**given: bool) -> Any:
+    flags = dict.fromkeys(
+        ("kv_producer", "kv_consumer", "tiered", "prefill_all_but_last_token"), False
+    )
+    return SimpleNamespace(**{**flags, **given})
+
+
+def test_groups_that_hand_kv_over_or_have_pools_get_a_connector() -> None:
+    assert _connector(group()) == {}
+    for flag, role in (("kv_producer", "prefill"), ("kv_consumer", "decode"), ("tiered", "both")):
+        assert _connector(group(**{flag: True})) == {"role": role, "connector": {"state_bytes": 0}}
+    states = _connector(group(kv_consumer=True, prefill_all_but_last_token=True))
+    assert states["connector"] == {"state_bytes": 1}
+
+
+@pytest.mark.parametrize(("tokens", "left"), [(1, 1), (2, 1), (9, 8)])
+def test_a_prompt_alone_asks_for_one_token(tokens: int, left: int) -> None:
+    request = LiveRequest(
+        "a", 0.0, tokens, 5, 0, lambda: list(range(tokens)), lambda k: k, stops=True
+    )
+    whole, cut = (prompt_alone(request, all_but_last=last) for last in (False, True))
+    assert (whole.input_tokens, whole.output_tokens, whole.stops) == (tokens, 1, False)
+    assert (cut.input_tokens, cut.prompt()) == (left, list(range(left)))
+
+
+def test_writing_late_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    run = ["run", "--cluster-config", "cluster_config/h100_cpu_prefix_pool.json"]
+    load = ["--dataset", "dataset/example_10.jsonl", "--prefix-storage", "CPU"]
+    late = ["--kv-tier-write", "write-back", "--scheduler", "vllm"]
+    assert main([*run, *load, *late]) == 2
+    assert "write-back does not go with the scheduler vllm" in capsys.readouterr().err
