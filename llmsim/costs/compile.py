@@ -32,6 +32,8 @@ from llmsim.costs.source import (
     CostSource,
     Curve,
     OpCost,
+    SplitAttention,
+    SplitGrid,
     TableFeature,
 )
 from llmsim.costs.sources.csv_tables import read_content
@@ -160,10 +162,7 @@ def _priced(request: CostRequest, available: Available, sources: list[CostSource
             curve, source = _first_answer(op, sources, request, priced.missing)
             priced.ops.append(_loaded(op, curve, source, request, priced.notes))
     if not priced.attentions:
-        raise InputError(
-            f"the model {request.model.name} has no attention operator; only transformers are "
-            "modelled"
-        )
+        priced.attentions.append(no_attention())
     return priced
 
 
@@ -321,6 +320,22 @@ def _attention(
     names = " and ".join(source.name for source in sources)
     raise InputError(
         f'no time is known for the operator "{op.name}" on "{request.hardware_name}" in {names}'
+    )
+
+
+def no_attention() -> SplitAttention:
+    """What a program has in place of attention where every layer keeps a state: it runs nowhere."""
+    axis = np.array([1, 2])
+    none, marks = np.zeros((2, 2), dtype=np.int64), np.zeros((2, 2), dtype=np.uint8)
+    grid = SplitGrid(axis, axis - 1, none, marks, axis, axis, none, marks, 0)
+    nothing = "the model has no attention"
+    return SplitAttention(
+        name="no_attention",
+        repeat=0,
+        grid=grid,
+        skew_ps_per_token_q20=0,
+        source=nothing,
+        skew_source=nothing,
     )
 
 

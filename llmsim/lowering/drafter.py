@@ -253,6 +253,9 @@ def one_layer(target: ModelConfig, speculation: Speculation) -> ModelConfig:
     the latter.
     """
     kinds = ("full",) if "full" in target.layer_kinds else target.layer_kinds[-1:]
+    if target.compressed is not None:  # without a compressed context (vLLM)
+        kinds = ("sliding",)
+        target = replace(target, hashed_layers=(), indexer=None)
     name = f"one layer of {target.name}"
     if target.layers_with_ffn:  # one for attention, one behind it
         target = replace(target, layers_with_ffn=(), moe_layers=(target.num_moe_layers > 0,))

@@ -32,8 +32,14 @@ from llmsim.model.operator import (
     Routed,
     Sampler,
     StateSpace,
+    StreamMix,
 )
-from llmsim.model.operators.attention_variants import Indexer, LatentAttention, LinearAttention
+from llmsim.model.operators.attention_variants import (
+    CompressedAttention,
+    Indexer,
+    LatentAttention,
+    LinearAttention,
+)
 from llmsim.model.operators.decoder import operators
 from llmsim.model.parallel.sharding import RankShape, layout_problem, padded_vocab_size, rank_shape
 from llmsim.model.types import Dtypes, Hardware, LayerKind, ModelConfig, resolve_dtypes
@@ -44,6 +50,7 @@ __all__ = [
     "AllToAll",
     "Attention",
     "Collective",
+    "CompressedAttention",
     "Dtypes",
     "Elementwise",
     "Elsewhere",
@@ -66,6 +73,7 @@ __all__ = [
     "Routed",
     "Sampler",
     "StateSpace",
+    "StreamMix",
     "dtype_bytes",
     "family_types",
     "hardware_names",

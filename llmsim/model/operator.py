@@ -38,6 +38,7 @@ Block = Literal[
 """The block of a layer that an operator belongs to; "": norms, sums of branches, and what is in no
 layer.
 """
+Sees = Literal["full", "sliding", "chunked", "block_sparse", "compressed", "compressed_sparse"]
 PowerClass = Literal["compute", "memory", "link"]
 CollectiveKind = Literal[
     "all_reduce", "all_gather", "reduce_scatter", "send", "all_to_all", "broadcast"
@@ -146,6 +147,15 @@ class Gemm(Operator):
     """Its input is what attention has just written, not a norm or an activation."""
 
 
+@dataclass(frozen=True)
+class SeenBeside:
+    """The last tokens that a query sees as they are, beside a compressed context."""
+
+    window: int
+    kv_bytes_per_token: int
+    flops_per_token: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Attention(Operator):
     """Softmax attention of the layers of one kind."""
@@ -159,8 +169,10 @@ class Attention(Operator):
     head_dim: int
     value_dim: int = 0
     """Of a value head; 0: as `head_dim`, or latent attention."""
-    sees: Literal["full", "sliding", "chunked"] = "full"
-    """Which layers: those that see everything, the last tokens, or their own chunk."""
+    sees: Sees = "full"
+    """Which layers: those that see everything, the last tokens, their own chunk, blocks that an
+    indexer chooses, or a compressed context.
+    """
     window: int = 0
     """Tokens that the layers see: the last ones, or a window-aligned chunk; 0: all."""
     sparse: bool = False
@@ -169,6 +181,8 @@ class Attention(Operator):
     """A decode finds 1 / context_ranks of its KV on this rank."""
     query_ranks: int = 1
     """Decodes are computed for the query heads of so many ranks."""
+    beside: "SeenBeside | None" = None
+    """What each query sees besides, in the same kernel."""
     kv_bytes_per_context_token: int
     """K and V bytes read for every cached token that a sequence attends to."""
     flops_per_context_token: int
@@ -222,6 +236,16 @@ class ResidualNorm(Elementwise):
     """Whether a column-parallel layer reads it; a norm behind a block's output feeds a norm."""
     feeds_ffn: bool = False
     """Whether that layer is of the FFN, which may be on devices of its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamMix(Elementwise):
+    """Residual streams, summed up in front of a block or mixed behind it."""
+
+    side: Literal["in", "out"]
+    streams: int
+    mixed: bool = True
+    """Behind a block each stream gets a share of all of them, not of itself alone."""
 
 
 @dataclass(frozen=True, kw_only=True)

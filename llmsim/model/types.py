@@ -4,6 +4,7 @@ on which silicon.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import cached_property
 from typing import Literal
 
@@ -12,15 +13,22 @@ from llmsim.model.operators.attention_variants import (
     SCALE_BYTES,
     SCALED,
     AttentionShape,
+    CompressedAttention,
     Indexer,
     LatentAttention,
     LayerInputs,
     LinearAttention,
 )
+from llmsim.model.operators.streams import HyperConnections
 
-LayerKind = Literal["full", "sliding", "chunked", "linear", "both", "none"]
+LayerKind = Literal[
+    "full", "sliding", "chunked", "linear", "both", "none", "compressed", "compressed_sparse",
+    "block_sparse",
+]  # fmt: skip
 """What a layer attends to: everything before, the last `window` tokens, its own `window`-aligned
-chunk, a state, both everything and a state side by side, or nothing (an FFN alone).
+chunk, a state, both everything and a state side by side, nothing (an FFN alone), the last
+`window` tokens beside a compressed context, all of it or what an indexer chooses, or blocks of
+tokens that an indexer chooses.
 """
 
 PER_LAYER = (
@@ -31,6 +39,8 @@ PER_LAYER = (
     "layer_shapes",
     "kv_sharing_layers",
     "ffn_widths",
+    "hashed_layers",
+    "residual_sources",
 )
 """Fields of a ModelConfig with one entry for each layer, or none."""
 BESIDE_EACH_OTHER = ("full", "linear")
@@ -135,7 +145,11 @@ class ModelConfig:
     """One entry per layer: the width of its dense MLP; empty: all have `intermediate_size`."""
     latent: LatentAttention | None = None
     indexer: Indexer | None = None
-    """Latent attention is sparse."""
+    """Latent attention is sparse, or that to a compressed context."""
+    compressed: CompressedAttention | None = None
+    """Shape of attention where layers see a compressed context."""
+    hyper: HyperConnections | None = None
+    """Several residual streams; None: one."""
     indexer_layers: tuple[bool, ...] = ()
     """One entry per layer: False where it sees what an earlier one chose; empty: every layer
     chooses.
@@ -169,6 +183,16 @@ class ModelConfig:
     mlp_gated: bool = True
     """gate_up and down; False: up and down."""
     router_bias: bool = False
+    residual_sources: tuple[int, ...] = ()
+    """One entry per layer: how many earlier residuals both halves attend to (attention residuals);
+    empty: the residual is a sum.
+    """
+    latent_norm: bool = False
+    """What experts give back in a latent space is normed."""
+    hashed_layers: tuple[bool, ...] = ()
+    """One entry per layer: True where a token's id chooses its experts, so that the router has no
+    correction bias; empty: nowhere.
+    """
     zero_experts: int = 0
     """Entries of the router beside the experts whose choice returns the token as it is (LongCat);
     `num_experts_per_tok` are the experts that a token finds behind its choices on average.
@@ -192,6 +216,11 @@ class ModelConfig:
     """What the loader assumed where the config.json was silent; one sentence each, for the user."""
 
     @property
+    def sources_per_norm(self) -> Fraction:
+        """Earlier residuals that a half layer attends to, on average."""
+        return Fraction(sum(self.residual_sources), max(1, 2 * len(self.residual_sources)))
+
+    @property
     def norm_parameters(self) -> int:
         """Weights and biases of one norm of the hidden state."""
         return self.hidden_size * (self.norm_weight + self.norm_bias)
@@ -206,7 +235,16 @@ class ModelConfig:
         """Layers that choose which tokens they attend to."""
         if self.indexer is None:
             return 0
+        if self.compressed is not None:
+            return self.layers_of("compressed_sparse")
+        if self.indexer.block:
+            return self.layers_of("block_sparse")
         return sum(self.indexer_layers) if self.indexer_layers else self.num_layers
+
+    @property
+    def num_hashed(self) -> int:
+        """Layers with experts that a token's id chooses."""
+        return sum(self.hashed_layers)
 
     def latent_row_bytes(self, kv: str) -> int:
         """Bytes that a token leaves in the latent cache of one layer with elements of type `kv`;
@@ -318,6 +356,11 @@ class ModelConfig:
     def softmax_layers(self) -> int:
         """Layers that keep keys and values of single tokens."""
         return self.num_layers - self.layer_kinds.count("linear") - self.layer_kinds.count("none")
+
+    @property
+    def keeps_states_alone(self) -> bool:
+        """Whether no layer has keys and values of single tokens (Mamba)."""
+        return self.linear is not None and self.softmax_layers == 0
 
     @property
     def mixer_layers(self) -> int:

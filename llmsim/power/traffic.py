@@ -183,7 +183,11 @@ def _context_bytes(op: Operator, activity: Mapping[str, Any]) -> int:
         case Attention():
             kv_tokens, tokens = int(activity["kv_read_tokens"]), int(activity["scheduled_tokens"])
             seen = kv_tokens_read(op, kv_tokens, sequences, tokens)
-            return op.kv_bytes_per_context_token * seen
+            near = 0
+            if op.beside is not None:
+                near = min(kv_tokens, op.beside.window * sequences + tokens)
+                near *= op.beside.kv_bytes_per_token
+            return op.kv_bytes_per_context_token * seen + near
         case StateSpace():
             return 2 * op.state_bytes_per_sequence * sequences
         case _:

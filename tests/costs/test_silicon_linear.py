@@ -133,3 +133,24 @@ def test_other_operators_and_models_are_not_its_business(tmp_path: Path) -> None
         op for op in request(MODEL, "H100").operators if op.name == "linear_attention"
     )
     assert linear_curve(tables, named, llama, 64) is None
+
+
+def test_kimi_delta_attention_takes_its_rows_but_for_the_convolution(tmp_path: Path) -> None:
+    """Kimi Linear has 32 heads of 128; a step's decodes take the recurrent kernel, and prompts what
+    the chunked one takes beyond one token.
+    """
+    rows = [
+        *scans(3, 32, 32),
+        *(generation(7 + batch, batch, 32, 32) for batch in (1, 8, 64)),
+        *(context(783, tokens, 32, 32, kernel="causal_conv1d") for tokens in (1, 64)),
+    ]
+    asked = request("moonshotai/Kimi-Linear-48B-A3B-Instruct", "H100")
+    tables = [table(tmp_path, rows)]
+    ops = {op.name: op for op in asked.operators}
+    recurrence = linear_curve(tables, ops["linear_attention"], asked, 64)
+    state = linear_curve(tables, ops["linear_state"], asked, 64)
+    assert recurrence is not None
+    assert state is not None
+    assert recurrence.ps[64] == 3 * 63 * US
+    assert state.ps[8] == 15 * US
+    assert linear_curve(tables, ops["linear_conv"], asked, 64) is None

@@ -37,6 +37,7 @@ def dense(name: str) -> bool:
         and model.latent is None
         and model.linear is None
         and len(model.softmax_groups) == 1
+        and model.softmax_layers == model.num_layers
     )
 
 

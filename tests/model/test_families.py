@@ -22,6 +22,7 @@ from llmsim.model import (
 )
 from llmsim.model.families.family import FAMILIES_DIR, load_family
 from llmsim.model.families.hf_config import parse_config
+from tests.model.fp32 import in_fp32
 
 BASE: dict[str, Any] = {
     "hidden_size": 512,
@@ -76,7 +77,40 @@ FACTORISED = {
     "share_expert_dim": 128,
     "moe_layers_enum": [2, 3, 4, 5, 6],
 }
+COMPRESSED: dict[str, Any] = {
+    **SPARSE,
+    "q_lora_rank": 96,
+    "qk_rope_head_dim": 16,
+    "o_groups": 4,
+    "o_lora_rank": 32,
+    "hc_mult": 4,
+    "num_hash_layers": 3,
+    "sliding_window": 128,
+    "compress_ratios": [0, 128, 4, 128, 4, 128, 4, 128],
+}
+BLOCKS: dict[str, Any] = {
+    "dense_intermediate_size": 1024,
+    "shared_intermediate_size": 256,
+    "moe_layer_freq": [0] * 2 + [1] * 6,
+    "sparse_attention_config": {
+        "sparse_attention_freq": [0] * 2 + [1] * 6,
+        "sparse_num_index_heads": 2,
+        "sparse_index_dim": 32,
+        "sparse_topk_blocks": 4,
+        "sparse_block_size": 32,
+    },
+}
+MAMBA: dict[str, Any] = {"state_size": 16, "time_step_rank": 16}
 LAYERS: dict[str, Any] = {
+    "mamba": MAMBA,
+    "falcon_mamba": MAMBA,
+    "mamba2": {"num_heads": 16, "state_size": 32, "n_groups": 4},
+    "hy_v4": {"hc_mult": 4},
+    "minimax_m3": BLOCKS,
+    "minimax_m3_vl": BLOCKS,
+    "minimax_m3_vl_text": BLOCKS,
+    "deepseek_v4": COMPRESSED,
+    "deepseek_ref": COMPRESSED,
     "dbrx": {
         "attn_config": {"kv_n_heads": 2},
         "ffn_config": {"ffn_hidden_size": 256, "moe_num_experts": 8, "moe_top_k": 2},
@@ -118,7 +152,7 @@ def test_every_family_counts_the_same_twice(model_type: str) -> None:
     model = of_type(model_type)
     assert model.family.startswith("llmsim/presets/families/")
     tied = model.tie_word_embeddings
-    assert weight_bytes(model, Layout(), Dtypes()) == 2 * parameter_count(model)
+    assert weight_bytes(model, Layout(), Dtypes()) == 2 * (parameter_count(model) + in_fp32(model))
     assert parameter_count(of_type(model_type, tie_word_embeddings=not tied)) - parameter_count(
         model
     ) == (BASE["vocab_size"] * BASE["hidden_size"] * (1 if tied else -1))
@@ -131,6 +165,9 @@ def test_ranks_share_the_linear_work(model_type: str) -> None:
     repeated = {"moe_gate", "shared_expert_gate", "qkv_a_proj", "kv_a_proj"}
     repeated |= {"linear_gates_a_proj"}
     repeated |= {"indexer_q_proj", "indexer_k_proj", "moe_latent_in", "moe_latent_out"}
+    repeated |= {"moe_gate_hashed", "pool_compressed", "pool_compressed_sparse"}
+    repeated |= {"indexer_weights_proj"}
+    repeated |= {"qkv_proj_block_sparse"}  # the indexer's key is on every rank
 
     def flops(tp: int) -> int:
         program = [op for op in operators(model, Layout(tp), Dtypes()) if op.name not in repeated]

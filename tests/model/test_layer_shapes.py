@@ -123,8 +123,11 @@ def test_layers_of_a_list_differ_one_by_one() -> None:
     }  # fmt: skip
     model = parsed(config)
     assert [one.shape.heads for one in model.softmax_groups] == [16, 32, 8]
-    with pytest.raises(NotYetError, match="attend in 4 ways"):
-        parsed(config, num_attention_heads_per_layer=[16, 32, 8, 4])
+    four = parsed(config, num_attention_heads_per_layer=[16, 32, 8, 4])
+    assert len(four.softmax_groups) == 4
+    seven = {"num_attention_heads_per_layer": [4, 8, 12, 16, 20, 24, 28], "num_key_value_heads": 4}
+    with pytest.raises(NotYetError, match="attend in 7 ways"):
+        parsed({**config, "num_hidden_layers": 7}, **seven)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_a_field_of_another_kind_has_its_earlier_default_and_warns() -> None:
 def test_every_field_of_one_kind_is_known_to_the_others() -> None:
     base = {one.name for one in fields(Operator)}
     new = {"sees", "sparse", "cut", "reduces", "kernels", "feeds_projection", "sums_hidden"}
-    new |= {"feeds_ffn", "value_dim", "reads_attention"}
+    new |= {"feeds_ffn", "value_dim", "reads_attention", "beside"}
     for kind in (AllToAll, Attention, Collective, Gemm, Moe, ResidualNorm, StateSpace):
         own = {one.name for one in fields(kind)} - base - new
         assert own <= union.FIELDS_OF_OTHERS.keys(), kind

@@ -24,6 +24,7 @@ from llmsim.model import (
     parameter_count,
     weight_bytes,
 )
+from tests.model.fp32 import in_fp32
 
 BF16 = Dtypes()
 FP8 = Dtypes(weight="fp8")
@@ -47,7 +48,7 @@ def test_one_rank_holds_exactly_the_parameters(name: str) -> None:
     model = load_model(name)
     tables = 1 if model.tie_word_embeddings else 2
     padding = (padded_vocab_size(model) - model.vocab_size) * model.hidden_size * tables
-    held = parameter_count(model) + padding + model.twice_loaded
+    held = parameter_count(model) + padding + model.twice_loaded + in_fp32(model)
     assert weight_bytes(model, Layout(), BF16) == 2 * held
 
 

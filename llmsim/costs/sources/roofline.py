@@ -110,12 +110,17 @@ class RooflineSource(CostSource):
         prefill_q = geometric_axis(1, self._request.table_tokens, 8)
         prefill_k = np.insert(geometric_axis(1, self._request.max_model_len, 4), 0, 0)
         q, k = np.meshgrid(prefill_q.astype(float), prefill_k.astype(float), indexing="ij")
-        prefill = self.attention_us(op, q + k, q * k + q * (q + 1) / 2)
+        prefill = self.attention_us(op, q + k, q * k + q * (q + 1) / 2, near=near_of(op, q, k))
         n_axis = geometric_axis(1, self._request.table_sequences, 2)
         kv_axis = geometric_axis(1, self._request.max_model_len, 2)
         n, kv = np.meshgrid(n_axis.astype(float), kv_axis.astype(float), indexing="ij")
+        near = near_of(op, np.ones_like(kv), kv)
         decode = self.attention_us(
-            op, n * (kv + 1), n * (kv + 1), op.decode_flops_per_context_token
+            op,
+            n * (kv + 1),
+            n * (kv + 1),
+            op.decode_flops_per_context_token,
+            near=(n * near[0], n * near[1]),
         )
         kappa, how = skew_q20(self._request, op)
         grid = SplitGrid(
@@ -146,19 +151,25 @@ class RooflineSource(CostSource):
             self._notes.append(sentence)
 
     def attention_us(
-        self, op: Attention, kv_tokens: Floats, pairs: Floats, flops: int = 0
+        self,
+        op: Attention,
+        kv_tokens: Floats,
+        pairs: Floats,
+        flops: int = 0,
+        near: tuple[Floats, Floats] | None = None,
     ) -> Floats:
         """us of a call that reads `kv_tokens` and computes `pairs` of (new, attended) tokens at
-        `flops` each.
+        `flops` each; `near`: as many of what the queries see beside.
         """
         rate = MEMORY_EFFICIENCY * self._peak_rates.memory_bandwidth_bytes_per_s
-        memory = kv_tokens * op.kv_bytes_per_context_token / rate
+        moved = kv_tokens * op.kv_bytes_per_context_token
+        computed = pairs * (flops or op.flops_per_context_token)
+        if op.beside is not None and near is not None:
+            moved = moved + near[0] * op.beside.kv_bytes_per_token
+            computed = computed + near[1] * op.beside.flops_per_token
+        memory = moved / rate
         peak = self._peak_rates.peak(op.weight_dtype or self._request.dtypes.activation)
-        compute = (
-            pairs * (flops or op.flops_per_context_token) / (ATTENTION_EFFICIENCY * peak)
-            if peak
-            else np.zeros_like(pairs)
-        )
+        compute = computed / (ATTENTION_EFFICIENCY * peak) if peak else np.zeros_like(pairs)
         return np.asarray(np.maximum(memory, compute) * 1e6 + ATTENTION_LAUNCH_US)
 
     def _weight_bytes(self, op: Operator, counts: Floats) -> Floats:
@@ -170,6 +181,18 @@ class RooflineSource(CostSource):
                 return np.asarray(op.weight_bytes * touched)
             case _:
                 return np.full_like(counts, float(op.weight_bytes))
+
+
+def near_of(op: Attention, new: Floats, before: Floats) -> tuple[Floats, Floats]:
+    """What `new` tokens of a sequence see of the last tokens behind `before` others: tokens that
+    are read, and (new, seen) pairs; zeros where they see no such tokens.
+    """
+    if op.beside is None:
+        return np.zeros_like(new), np.zeros_like(new)
+    window = float(op.beside.window)
+    growing = np.clip(window - before, 0.0, new)  # new tokens that see all before them
+    pairs = growing * before + growing * (growing + 1) / 2 + (new - growing) * window
+    return np.minimum(before, window) + new, pairs
 
 
 def analytic(values: Floats) -> NDArray[np.uint8]:

@@ -267,6 +267,10 @@ def _kernel(op: Operator, units: int, graph: IterationGraph) -> tuple[int, int, 
             seen = min(before, op.window) if op.window else before
             moved += graph._sequences * seen * op.kv_bytes_per_context_token
             pairs = max(1, 2 * seen - new + 1) * new // 2 * graph._sequences
+            if op.beside is not None:
+                near = graph._sequences * min(before, op.beside.window)
+                moved += near * op.beside.kv_bytes_per_token
+                flops += near * new * op.beside.flops_per_token
             per_pair = op.decode_flops_per_context_token or op.flops_per_context_token
             flops += pairs * (op.flops_per_context_token if new > 1 else per_pair)
         case StateSpace():

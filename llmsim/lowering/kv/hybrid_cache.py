@@ -8,10 +8,11 @@ from types import MappingProxyType
 from llmsim.config import EngineArgs, Group, load_profile
 from llmsim.config.deployment import Offloading
 from llmsim.config.engine.schedulers import KINDS
-from llmsim.config.errors import NotYetError
+from llmsim.config.errors import InputError, NotYetError
 from llmsim.lowering.parallel_layout import layout_of
 from llmsim.model import ModelConfig, resolve_dtypes
 from llmsim.model.memory.hybrid_groups import kv_tables
+from llmsim.model.memory.sizes import POOL_TOKENS
 
 
 def shares_blocks(group: Group, model: ModelConfig, *, tiers: bool) -> bool:
@@ -38,7 +39,8 @@ def shares_blocks(group: Group, model: ModelConfig, *, tiers: bool) -> bool:
     )
     aligned_states = keeps_states and engine.enable_prefix_caching and not _caches_states(engine)
     refused = drafts or leaves_the_pool or aligned_states
-    return mixed and scheduled and model.caches_alike and not refused
+    alike = model.caches_alike and model.compressed is None
+    return mixed and scheduled and alike and not refused
 
 
 def _caches_states(engine: EngineArgs) -> bool:
@@ -52,6 +54,8 @@ def with_state_blocks(group: Group, model: ModelConfig, *, tiers: bool) -> Group
     block of attention is as large as a state (`kv_tables`). NotYetError for KV tiers, which hold
     no states.
     """
+    if model.compressed is not None:
+        return _with_pool_blocks(group, model, tiers=tiers)
     if model.linear is None:
         return group
     if tiers:
@@ -65,6 +69,10 @@ def with_state_blocks(group: Group, model: ModelConfig, *, tiers: bool) -> Group
     if defaulted and not _caches_states(engine):
         engine = replace(engine, enable_prefix_caching=False)
         origin["enable_prefix_caching"] = f"off: {model.name} keeps states"
+    if model.keeps_states_alone:
+        whole = engine.max_model_len or model.max_position_embeddings
+        origin["block_size"] = f"{whole}, since {model.name} keeps states alone"
+        engine = replace(engine, block_size=whole)
     group = replace(group, engine=engine)
     if shares_blocks(group, model, tiers=tiers):
         dtypes = resolve_dtypes(model, engine.dtype, engine.kv_cache_dtype)
@@ -73,3 +81,27 @@ def with_state_blocks(group: Group, model: ModelConfig, *, tiers: bool) -> Group
             origin["block_size"] = f"{engine.block_size}, grown to hold a state"
             engine = replace(engine, block_size=size)
     return replace(group, engine=replace(engine, origin=MappingProxyType(origin)))
+
+
+def _with_pool_blocks(group: Group, model: ModelConfig, *, tiers: bool) -> Group:
+    """The group with blocks of as many tokens as vLLM's kernels for a compressed context take.
+
+    NotYetError where KV leaves the device, InputError for another size of blocks.
+    """
+    if tiers or group.pd_type is not None:
+        raise NotYetError(
+            f"{model.name} keeps a compressed context and what waits to be pooled, which are "
+            "neither sent to other instances nor to KV tiers yet; run it colocated and leave "
+            "--prefix-storage out"
+        )
+    engine = group.engine
+    if engine.block_size == POOL_TOKENS:
+        return group
+    if not engine.is_default("block_size"):
+        raise InputError(
+            f"block_size is {engine.block_size}, but blocks of a compressed context ({model.name}) "
+            f"have {POOL_TOKENS} tokens; leave it out"
+        )
+    origin = {**engine.origin, "block_size": f"{POOL_TOKENS}, that of a compressed context"}
+    engine = replace(engine, block_size=POOL_TOKENS, origin=MappingProxyType(origin))
+    return replace(group, engine=engine)

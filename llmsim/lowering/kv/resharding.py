@@ -141,6 +141,11 @@ def _heads_from(
                     f"{model.name}: layers that share an indexer's choice are not handed over yet"
                 )
             per_head += model.indexer.cached_bytes
+    elif model.indexer is not None:
+        raise NotYetError(
+            f"{model.name}: keys of an indexer that chooses blocks are not handed over yet; run "
+            "prefill and decode on the same instances"
+        )
     else:
         per_head, heads = 2 * model.head_dim * size, model.num_key_value_heads
     common, cycle = (how(prefill.context_ranks, decode.context_ranks) for how in (gcd, lcm))

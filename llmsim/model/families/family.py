@@ -76,7 +76,11 @@ class AttentionLayers(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     first_full: Rule = 0
     """So many layers at the beginning see everything."""
     alone: bool = False
-    """A layer of kind "none" is an MLP or experts, any other has neither (Nemotron-H)."""
+    """A layer of kind "none" is an MLP or experts, any other has neither (Nemotron-H). Without a
+    `field`, the rules say which is which (Mamba: every layer has a state).
+    """
+    ffns: str = ""
+    """A config field with one number per layer: 0 means that it has no FFN."""
     window: Rule = 0
     enabled: Rule = True
     """Whether the window is in use at all."""
@@ -93,6 +97,8 @@ class Experts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     width: Rule
     latent: Rule = 0
     """Tokens are projected to this width before the experts, and back behind them."""
+    latent_norm: Rule = False
+    """What the experts give back is normed in front of that."""
     shared_width: Rule = 0
     shared_count: Rule = 1
     """Shared experts of that width each; they act as one of the whole width."""
@@ -104,6 +110,8 @@ class Experts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Layers with experts have a dense MLP, too."""
     beside_norms: int = 3
     """Norms of such layers: behind the dense MLP, in front of the experts, and behind them."""
+    hashed: Rule = 0
+    """So many layers at the beginning choose a token's experts by its id."""
     zero: Rule = 0
     """Experts more that return a token as it is: the router scores them, nothing is computed."""
     expert_bias: bool = False
@@ -143,12 +151,25 @@ class Latent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     v_dim: Rule
 
 
+class Compressed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Attention of one KV head to the last tokens and to a compressed context."""
+
+    q_rank: Rule
+    dim: Rule
+    rope_dim: Rule
+    out_groups: Rule
+    """Groups of heads, whose outputs are projected to `out_rank` each."""
+    out_rank: Rule
+
+
 class Sparse(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """An indexer that chooses the tokens which latent attention sees."""
 
     heads: Rule
     dim: Rule
     topk: Rule
+    block: Rule = 0
+    """Tokens of a block, where `topk` counts blocks; layers of the kind "block_sparse" have it."""
     field: str = ""
     """A config field with an entry for every layer, of which those that are `shared` use an earlier
     layer's choice.
@@ -178,6 +199,8 @@ class Linear(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Of Kimi delta attention: rank of the projections to decays and the output's gate; of Mamba-1
     of that to the step.
     """
+    full_gate: Rule = False
+    """Of Kimi delta attention: the output's gate is one matrix."""
     step_norm: bool = False
     """Of Mamba-1: the step's latent, B and C are normed."""
 
@@ -284,7 +307,16 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     layers: AttentionLayers | None = None
     experts: Experts | None = None
     latent: Latent | None = None
+    compressed: Compressed | None = None
     indexer: Sparse | None = None
+    residuals_every: Rule = 0
+    """A residual is kept every so many layers, and each half layer attends to those before it."""
+    streams: Rule = 1
+    """Residual streams (hyper-connections)."""
+    mixed_streams: bool = True
+    """Streams are mixed behind each half layer."""
+    kv_cache_dtype: str = ""
+    """Of the KV cache where "auto" is not as the activations."""
     linear: Linear | None = None
     notes: list[str] = []
     path: str = ""

@@ -12,7 +12,11 @@ from llmsim.model.dtypes import short_dtype
 from llmsim.model.families.family import Family, find_family
 from llmsim.model.families.family_rules import Rules
 from llmsim.model.families.fields import MAX_EXPERTS, MAX_LAYERS, Fields, Reader, shown
+from llmsim.model.families.hf_blocks import with_lists
+from llmsim.model.families.hf_layers import compressed as pooled
 from llmsim.model.families.hf_layers import (
+    hashed_layers,
+    hyper,
     latent,
     layer_inputs,
     layer_kinds,
@@ -21,6 +25,7 @@ from llmsim.model.families.hf_layers import (
     listed_layers,
     moe_fields,
     named_kinds,
+    residual_sources,
     sparse,
 )
 from llmsim.model.families.hf_shapes import read_shapes
@@ -31,7 +36,6 @@ from llmsim.model.types import ModelConfig
 UNSUPPORTED_FIELDS: Mapping[str, str] = {
     "audio_config": "audio input",
     "is_encoder_decoder": "an encoder",
-    "block_configs": "layers of different shapes",
     "use_cla": "keys and values that layers share",
 }
 """What no family description can say yet."""
@@ -48,7 +52,7 @@ at its default does not speak of.
 """
 FEATURES: tuple[tuple[str, str, str], ...] = (
     ("kv_lora_rank", "latent", "multi-head latent attention (MLA)"),
-    ("q_lora_rank", "latent", "multi-head latent attention (MLA)"),
+    ("q_lora_rank", "latent|compressed", "multi-head latent attention (MLA)"),
     ("linear_num_key_heads", "linear", "linear attention"),
     ("linear_num_value_heads", "linear", "linear attention"),
     ("full_attention_interval", "linear", "linear attention"),
@@ -64,8 +68,8 @@ FEATURES: tuple[tuple[str, str, str], ...] = (
     ("n_shared_experts", "experts", "shared experts"),
     ("attention_chunk_size", "layers", "chunked local attention"),
 )
-"""(config field, part of a description, what it asks for): a field of weight that a family does not
-speak of.
+"""(config field, part of a description or one of several, what it asks for): a field of weight that
+a family does not speak of.
 """
 TEXT_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
 """What wrappers call the config of their text part, which may be a wrapper itself."""
@@ -86,7 +90,7 @@ def parse_config(
     the field.
     """
     notes: list[str] = []
-    read = _text_part(Reader(fields, source), notes)
+    read = with_lists(_text_part(Reader(fields, source), notes))
     for key, feature in UNSUPPORTED_FIELDS.items():
         if read.fields.get(key):
             raise NotYetError(
@@ -162,7 +166,8 @@ def _check_features(read: Reader, family: Family) -> None:
     ignored.
     """
     for key, part, feature in FEATURES:
-        if read.fields.get(key) and getattr(family, part) is None:
+        described = any(getattr(family, one) is not None for one in part.split("|"))
+        if read.fields.get(key) and not described:
             raise NotYetError(
                 f'{read.source}: field "{key}" asks for {feature}, which the family '
                 f'"{read.text("model_type")}" does'
@@ -220,10 +225,14 @@ def _model(read: Reader, family: Family, name: str, source: str, notes: list[str
         layer_kinds=kinds,
         window=window,
         latent=compressed,
+        compressed=pooled(rules, family),
+        hyper=hyper(rules, family),
+        residual_sources=residual_sources(rules, family, layers),
+        hashed_layers=hashed_layers(rules, family, layers),
         layer_inputs=layer_inputs(rules, family, layers),
         sublayers=family.sublayers,
-        **sparse(rules, family, layers),
-        layers_with_ffn=layers_with_ffn(family, kinds),
+        **sparse(rules, family, named),
+        layers_with_ffn=layers_with_ffn(read, family, kinds),
         linear=linear(rules, family) if {"linear", "both"} & {*kinds} else None,
         family=family.path,
         source=source,
@@ -231,6 +240,8 @@ def _model(read: Reader, family: Family, name: str, source: str, notes: list[str
         **_details(rules, family),
         **moe_fields(rules, family, layers),
     )
+    if family.kv_cache_dtype:
+        model = replace(model, kv_cache_dtype=family.kv_cache_dtype)
     return _quantised(read, model)
 
 
@@ -245,7 +256,7 @@ def _quantised(read: Reader, model: ModelConfig) -> ModelConfig:
         fixed_input_scales=found.fixed_input_scales,
         plain_parts=found.plain_parts,
         part_formats=found.part_formats,
-        kv_cache_dtype=found.kv_cache_dtype,
+        kv_cache_dtype=found.kv_cache_dtype or model.kv_cache_dtype,
         notes=(*model.notes, *found.notes),
     )
 

@@ -10,14 +10,21 @@ from llmsim.model.families.family import AttentionLayers, Experts, Family
 from llmsim.model.families.family_rules import Rules
 from llmsim.model.families.fields import MAX_EXPERTS, Reader, shown
 from llmsim.model.operators.attention_variants import (
+    CompressedAttention,
     Indexer,
     LatentAttention,
     LayerInputs,
     LinearAttention,
 )
+from llmsim.model.operators.streams import HyperConnections
 from llmsim.model.types import LayerKind
 
 FFN_TYPES = "mlp_layer_types"
+FFN_NAMES = {"dense": False, "sparse": True, "moe": True, "hash_moe": True}
+"""Entries of it, and whether such a layer has experts."""
+HASHED = "hash_moe"
+WINDOWED = ("sliding", "chunked", "compressed", "compressed_sparse")
+"""Kinds of layers that see a window, alone or beside more."""
 MORE_LAYERS = "num_nextn_predict_layers"
 """A field with the number of multi-token prediction layers, which some lists count, too."""
 STATE_DTYPES = ("mamba_ssm_cache_dtype", "mamba_ssm_dtype")
@@ -69,7 +76,7 @@ def layer_kinds(
         raise InputError(
             f"{read.source}: layers see a window of 1 token (their own); it must be at least 2"
         )
-    used = local if any(kind in ("sliding", "chunked") for kind in seen) else 0
+    used = local if any(kind in WINDOWED for kind in seen) else 0
     return (() if all(kind == "full" for kind in seen) else seen), used
 
 
@@ -93,7 +100,7 @@ def entries(read: Reader, family: Family, layers: int) -> list[str]:
     assert family.layers is not None, "the caller looked"
     field = _field(read, family.layers)
     listed = read.fields.get(field) or []
-    if not listed and family.layers.alone:
+    if not listed and field and family.layers.alone:
         raise InputError(
             f'{read.source}: field "{field}" is missing; it must say what each of {layers} '
             "layers is"
@@ -131,8 +138,11 @@ def _field(read: Reader, how: AttentionLayers) -> str:
     return next((one for one in fields if read.present(one)), fields[0])
 
 
-def layers_with_ffn(family: Family, kinds: tuple[LayerKind, ...]) -> tuple[bool, ...]:
+def layers_with_ffn(read: Reader, family: Family, kinds: tuple[LayerKind, ...]) -> tuple[bool, ...]:
     """Which layers have an MLP or experts; empty: all."""
+    if family.layers is not None and family.layers.ffns and read.present(family.layers.ffns):
+        flags = tuple(bool(one) for one in read.counts(family.layers.ffns))
+        return () if all(flags) else flags
     alone = family.layers is not None and family.layers.alone
     return tuple(kind == "none" for kind in kinds) if alone else ()
 
@@ -175,12 +185,56 @@ def latent(rules: Rules, family: Family) -> LatentAttention | None:
     )
 
 
-def sparse(rules: Rules, family: Family, layers: int) -> dict[str, Any]:
-    """The indexer of sparse attention, and the layers that have one."""
-    how, read = family.indexer, rules.read
+def compressed(rules: Rules, family: Family) -> CompressedAttention | None:
+    """Shape of attention to a compressed context, where the family has it."""
+    how = family.compressed
+    if how is None:
+        return None
+    shape = CompressedAttention(
+        q_rank=rules.count(how.q_rank),
+        dim=rules.count(how.dim),
+        rope_dim=rules.count(how.rope_dim),
+        out_groups=rules.count(how.out_groups),
+        out_rank=rules.count(how.out_rank),
+    )
+    heads = rules.count(family.heads)
+    if heads % shape.out_groups or shape.rope_dim > shape.dim:
+        raise InputError(
+            f"{rules.read.source}: {heads} heads of {shape.dim} elements, {shape.rope_dim} of them "
+            f"rotated, in {shape.out_groups} groups; the groups must be equal, and a head cannot "
+            "have more rotated elements than elements"
+        )
+    return shape
+
+
+def residual_sources(rules: Rules, family: Family, layers: int) -> tuple[int, ...]:
+    """Of each layer: earlier residuals that both halves attend to. One is kept at every so many
+    layers' start, which the FFN of that layer sees already.
+    """
+    every = rules.optional(family.residuals_every)
+    if not every:
+        return ()
+    return tuple(2 * -(-layer // every) + (layer % every == 0) for layer in range(layers))
+
+
+def hyper(rules: Rules, family: Family) -> HyperConnections | None:
+    """The residual streams, where there are several."""
+    streams = rules.optional(family.streams)
+    return HyperConnections(streams, family.mixed_streams) if streams > 1 else None
+
+
+def sparse(rules: Rules, family: Family, kinds: tuple[LayerKind, ...]) -> dict[str, Any]:
+    """The indexer of sparse attention, and the layers that have one; `kinds` of all layers."""
+    how, read, layers = family.indexer, rules.read, len(kinds)
     if how is None:
         return {}
-    if not rules.optional(family.latent.q_rank if family.latent is not None else 0):
+    if block := rules.optional(how.block):
+        own = tuple(kind == "block_sparse" for kind in kinds)
+        chosen = rules.count(how.topk) * block
+        indexer = Indexer(rules.count(how.heads), rules.count(how.dim), chosen, block)
+        return {"indexer": indexer, "indexer_layers": own} if any(own) else {}
+    queries = family.latent or family.compressed
+    if not rules.optional(queries.q_rank if queries is not None else 0):
         raise NotYetError(
             f"{read.source}: the indexer of sparse attention reads the queries' latent, which it "
             "has not"
@@ -233,6 +287,7 @@ def linear(rules: Rules, family: Family) -> LinearAttention:
         state_dtype=_state_dtype(rules.read) or ("fp32" if how.kind == "kda" else ""),
         gate_rank=rules.optional(how.gate_rank),
         step_norm=how.step_norm,
+        full_gate=rules.flag(how.full_gate),
     )
     if shape.value_heads % shape.key_heads:
         raise InputError(
@@ -249,13 +304,26 @@ def _typed_ffns(read: Reader, layers: int) -> tuple[bool, ...]:
     if not read.present(FFN_TYPES):
         return ()
     listed = _for_each_layer(read, FFN_TYPES, layers)
-    other = next((one for one in listed if one not in ("dense", "sparse")), None)
+    other = next((one for one in listed if one not in FFN_NAMES), None)
     if other is not None:
         raise InputError(
             f'{read.source}: field "{FFN_TYPES}" holds {shown(other)}; it must say "dense" or '
             f'"sparse" for each of {layers} layers'
         )
-    return tuple(one == "sparse" for one in listed)
+    return tuple(FFN_NAMES[one] for one in listed)
+
+
+def hashed_layers(rules: Rules, family: Family, layers: int) -> tuple[bool, ...]:
+    """Layers whose experts a token's id chooses: those that are listed so, or the first ones."""
+    how, read = family.experts, rules.read
+    if how is None:
+        return ()
+    if read.present(FFN_TYPES):
+        listed = [one == HASHED for one in _for_each_layer(read, FFN_TYPES, layers)]
+    else:
+        first = rules.optional(how.hashed)
+        listed = [number < first for number in range(layers)]
+    return tuple(listed) if any(listed) else ()
 
 
 def _sparse_layers(rules: Rules, family: Family, how: Experts, layers: int) -> tuple[bool, ...]:
@@ -340,6 +408,7 @@ def moe_fields(rules: Rules, family: Family, layers: int) -> dict[str, Any]:
         **everywhere,
         **chosen,
         "expert_latent_size": rules.optional(how.latent),
+        "latent_norm": rules.flag(how.latent_norm) and rules.optional(how.latent) > 0,
         "shared_expert_intermediate_size": shared,
         "shared_expert_gate": how.shared_gate and shared > 0,
         "router_scales": how.router_scales,

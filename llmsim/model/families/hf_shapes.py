@@ -18,7 +18,7 @@ from llmsim.model.types import LayerKind
 
 OVERRIDES = "per_layer_config"
 """A config field: number of a layer -> the fields that have another value in it."""
-MOST_SHAPES = 3
+MOST_SHAPES = 6
 """Ways in which the layers of one model attend: kMaxAttentions of native/program/program.h."""
 OF_SHAPES = ("head_dim", "num_key_value_heads", "num_attention_heads", "intermediate_size")
 """Fields that may be overridden for one layer."""
@@ -42,7 +42,8 @@ def read_shapes(
     if latent is not None:
         heads, dim = rules.count(family.heads), latent.nope_dim + latent.rope_dim
         gate = rules.optional(family.gate_dim)
-        shape = AttentionShape(heads, heads, dim, dim, gate_dim=gate)
+        sinks = family.attention_sinks
+        shape = AttentionShape(heads, heads, dim, dim, sinks=sinks, gate_dim=gate)
         gated = {"attention_shapes": (shape,)} if gate else {}
         return Shapes(shape, rules.count(family.intermediate), gated)
     reads = [_layer(rules.read, i, len(kinds)) for i in range(len(kinds))]
@@ -124,6 +125,7 @@ def _shape(rules: Rules, family: Family, kind: LayerKind) -> AttentionShape:
             f"{rules.read.source}: num_attention_heads {heads} is not a multiple of "
             f"num_key_value_heads {kv_heads}; every KV head must serve the same number of heads"
         )
+    indexer = family.indexer if kind == "block_sparse" else None
     return AttentionShape(
         heads,
         kv_heads,
@@ -132,6 +134,8 @@ def _shape(rules: Rules, family: Family, kind: LayerKind) -> AttentionShape:
         sinks=family.attention_sinks or rules.flag(how.sinks),
         gate_dim=rules.optional(family.gate_dim),
         values_are_keys=rules.flag(how.values_are_keys),
+        index_heads=rules.count(indexer.heads) if indexer is not None else 0,
+        index_dim=rules.count(indexer.dim) if indexer is not None else 0,
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from llmsim.config.errors import InputError, NotYetError
 from llmsim.model.families.fields import Reader, shown
-from llmsim.model.families.quantized_modules import Layers, layers_by_part
+from llmsim.model.families.quantized_modules import PARTS, Layers, layers_by_part
 from llmsim.model.types import WeightFormat
 
 MODELOPT = {
@@ -22,6 +22,10 @@ MODELOPT = {
 """
 MODELOPT_FIXED = "FP8"
 """Whose checkpoints hold one scale for the inputs of each matrix."""
+MXFP4 = WeightFormat("fp4", (1, 32), 8)
+"""OCP Microscaling: 32 elements share an 8-bit exponent."""
+NVFP4 = "NVFP4"
+EXPERT_DTYPE = "expert_dtype"
 MIXED = "MIXED_PRECISION"
 KNOWN = (
     f"fp8, fbgemm_fp8, int8, mxfp4, modelopt ({', '.join(MODELOPT)}, {MIXED}), "
@@ -74,8 +78,24 @@ def read_quantization(read: Reader, dtype: str, layers: Layers) -> Quantization:
     if block:
         found = Quantization(found.weight_dtype, (block[0], block[1]), 32)  # one for each token
     plain, notes = _plain_parts(config, layers)
-    kv = _kv_cache_dtype(config)
-    return replace(found, plain_parts=plain, kv_cache_dtype=kv, notes=notes)
+    kv, own = _kv_cache_dtype(config), _expert_format(read, config)
+    return replace(found, plain_parts=plain, part_formats=own, kv_cache_dtype=kv, notes=notes)
+
+
+def _expert_format(read: Reader, config: Reader) -> tuple[tuple[str, WeightFormat], ...]:
+    """The format of the experts where the config states another one for them (DeepSeek-V4)."""
+    if not read.present(EXPERT_DTYPE):
+        return ()
+    dtype = read.text(EXPERT_DTYPE)
+    if dtype not in ("fp4", "fp8"):
+        raise NotYetError(
+            f'{read.source}: field "{EXPERT_DTYPE}" is {shown(dtype)}; this version runs fp4 and '
+            "fp8"
+        )
+    if dtype == "fp8":
+        return ()
+    algorithm = config.text("moe_quant_algo", "")
+    return (("experts", MODELOPT[NVFP4] if algorithm.upper() == NVFP4 else MXFP4),)
 
 
 def _by_method(config: Reader, method: str) -> Quantization:
@@ -84,8 +104,8 @@ def _by_method(config: Reader, method: str) -> Quantization:
         return Quantization("fp8", fixed_input_scales=fixed)
     if method == "int8":
         return Quantization("int8")
-    if method == "mxfp4":  # OCP Microscaling: 32 elements share an 8-bit exponent
-        return Quantization("fp4", (1, 32), 8)
+    if method == "mxfp4":
+        return Quantization(MXFP4.dtype, MXFP4.block, MXFP4.scale_bits)
     if method in ("awq", "gptq"):
         if config.count("bits", "w_bit", default=4) != 4:
             raise NotYetError(
@@ -186,7 +206,7 @@ def _of_parts(
         )
     algorithms, notes = said
     main = next(formats[part] for part in MAIN_PARTS if part in formats)
-    plain = frozenset(part for part, numbers in layers.items() if numbers and part not in formats)
+    plain = frozenset(part for part in PARTS if layers[part] and part not in formats)
     some = [
         f"{part} in {len(layers[part] - covered[part])} layers"
         for part in covered

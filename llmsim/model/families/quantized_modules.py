@@ -13,8 +13,10 @@ PARTS = ("attention", "attention_out", "linear", "mlp", "shared", "experts")
 """Parts of a layer with linear weights; attention_out is the output projection of softmax
 attention.
 """
+STATES_IN_ATTENTION = "states_in_attention"
+"""Beside the parts: layers with a state whose modules are called as those of attention."""
 _UNQUANTISED_MODULES = re.compile(
-    r"^(gate|router|lm_head|head|.*norm.*|.*embed.*|shared_expert_gate|conv1d|indexer.*|e_score.*|in_proj_[ab]|in_proj_ba"
+    r"^(gate|router|lm_head|head|.*norm.*|.*embed.*|shared_expert_gate|conv1d|indexer.*|index_.*|e_score.*|in_proj_[ab]|in_proj_ba"
     r"|A_log|dt_bias|.*bias|.*sinks?)$"
 )
 """Last parts of names that no model here quantises."""
@@ -55,6 +57,9 @@ def layers_of_parts(model: "ModelConfig") -> Layers:
         "attention": softmax,
         "attention_out": softmax,
         "linear": linear,
+        STATES_IN_ATTENTION: linear
+        if model.linear is not None and model.linear.kind == "kda"
+        else frozenset(),
         "mlp": dense,
         "shared": experts if has_shared else frozenset(),
         "experts": experts,
@@ -140,4 +145,6 @@ def layers_by_part(
             continue
         for part in parts:
             found[part] |= named_layers(name, layers[part])
+        if {"attention", "attention_out"} <= {*parts}:
+            found["linear"] |= named_layers(name, layers.get(STATES_IN_ATTENTION, frozenset()))
     return found, unknown

@@ -59,9 +59,11 @@ class ProfileRun:
         latent, positions = self.model.latent, self.model.max_position_embeddings
         if not self.model.rotary:
             return ()
-        row = (
-            latent.rope_dim if latent is not None else self.model.head_dim
-        ) * self._activation_bytes
+        pooled = self.model.compressed
+        width = latent.rope_dim if latent is not None else self.model.head_dim
+        if pooled is not None:  # two tables, with angles of their own for pooled rows
+            width = 2 * pooled.rope_dim
+        row = width * self._activation_bytes
         return ((f"rotary tables, {positions} positions x {row} B", positions * row),)
 
     @property

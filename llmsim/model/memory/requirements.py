@@ -14,6 +14,7 @@ from llmsim.model.memory.hybrid_groups import KEEPS_STATE, KvTables, kv_tables
 from llmsim.model.memory.lora_slots import LoraSlots
 from llmsim.model.memory.profile_run import ProfileRun
 from llmsim.model.memory.sizes import (
+    KvGroup,
     expert_padding_bytes,
     kv_bytes_per_token,
     kv_groups,
@@ -109,13 +110,17 @@ class Demand:
         groups = kv_groups(self.model, self.layout, self.dtypes)
         if all(group.window for group in groups):
             return 0
-        seqs, size = self.max_num_seqs, self.block_size
-        return sum(
-            (seqs * (-(-group.window // size) + 1) * size + self.max_num_batched_tokens)
-            * group.bytes_per_token
-            for group in groups
-            if group.kind == "sliding"
-        )
+        return sum(self._window_tokens(group) * group.bytes_per_token for group in groups)
+
+    def _window_tokens(self, group: KvGroup) -> int:
+        """Tokens for which layers with a window have blocks at once: each sequence's window and one
+        budget.
+        """
+        if group.kind != "sliding":
+            return 0
+        size = group.block_tokens or self.block_size
+        blocks = -(-group.window // size) + 1
+        return self.max_num_seqs * blocks * size + self.max_num_batched_tokens
 
     @property
     def with_tables(self) -> "Demand":
@@ -137,6 +142,8 @@ class Demand:
             f"{self.model.name}: {sum(group.layers for group in windows)} layers see "
             f"{self.model.window} tokens"
         )
+        if self.model.compressed is not None:
+            some = f"{self.model.name}: all layers see {self.model.window} tokens as they are"
         if windows and self.apart:
             notes.append(
                 f"{some}; the most that they can hold at once is set aside, blocks hold the "
@@ -147,7 +154,9 @@ class Demand:
                 f"{some}, but their blocks are kept for whole sequences, as vLLM does without its "
                 "hybrid KV cache manager; with it more would fit"
             )
-        if self.model.linear is not None:
+        if self.model.keeps_states_alone:
+            notes.append(f"{self.model.name}: a block holds the states of one sequence")
+        elif self.model.linear is not None:
             notes.append(
                 f"{self.model.name}: the state of its linear-attention layers is set aside for "
                 "max_num_seqs sequences;"
@@ -182,6 +191,8 @@ class Demand:
     def block_bytes(self) -> int:
         if self.tables is not None:
             return self.tables.block_bytes
+        if self.model.keeps_states_alone:  # a block holds a sequence's states
+            return state_bytes_per_sequence(self.model, self.layout, self.dtypes)
         groups = kv_groups(self.model, self.layout, self.dtypes)
         drafts = self.draft.kv_bytes_per_token if self.draft is not None else 0
         if self.apart:
@@ -223,7 +234,7 @@ class Demand:
                 )
             )
         state = state_bytes_per_sequence(self.model, self.layout, self.dtypes)
-        if state and self.tables is None:
+        if state and self.tables is None and not self.model.keeps_states_alone:
             lines.append((f"linear-attention state, {seqs} sequences x {state} B", seqs * state))
         if self.apart:
             window = self.model.window

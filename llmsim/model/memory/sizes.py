@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from llmsim.model.dtypes import dtype_bytes
 from llmsim.model.layout import Layout
 from llmsim.model.operator import Moe
-from llmsim.model.operators.attention_variants import LinearAttention
+from llmsim.model.operators.attention_variants import CompressedAttention, LinearAttention
 from llmsim.model.operators.decoder import operators
 from llmsim.model.parallel.sharding import rank_shape
 from llmsim.model.parallel.transforms import stage_model
@@ -30,19 +30,25 @@ def parameter_count(model: ModelConfig) -> int:
     experts = model.num_experts * (hidden + model.router_bias + expert)
     experts += (hidden + model.num_experts) * model.router_scales
     experts += norm * model.norms_around_experts + model.zero_experts * (hidden + model.router_bias)
-    experts += 2 * hidden * model.expert_latent_size
+    experts += (2 * hidden + model.latent_norm) * model.expert_latent_size
     experts += (
         ways + 1
     ) * hidden * model.shared_expert_intermediate_size + hidden * model.shared_expert_gate
     layers = _softmax_parameters(model) + model.layers_of("linear") * _linear_parameters(model)
     before_mlp = model.norms_per_layer // 2
-    layers += model.num_indexer_layers * _indexer_parameters(model)
+    if model.latent is not None:
+        layers += model.num_indexer_layers * _indexer_parameters(model)
     layers += (
         model.mixer_layers * (model.norms_per_layer - before_mlp) + model.ffn_layers * before_mlp
     ) * norm
     layers += dense + model.num_moe_layers * experts
     if (inputs := model.layer_inputs) is not None:
         layers += inputs.parameters(hidden) + model.num_layers * inputs.layer_parameters(hidden)
+    layers -= model.num_hashed * model.router_rows * model.router_bias
+    if model.residual_sources:
+        layers += 2 * hidden * (2 * model.num_layers + 1)
+    if model.hyper is not None:
+        layers += model.hyper.parameters(hidden, model.num_layers)
     head = model.vocab_size * (
         model.lm_head_bias if model.tie_word_embeddings else hidden + model.lm_head_bias
     )
@@ -56,6 +62,8 @@ def parameter_count(model: ModelConfig) -> int:
 
 def _softmax_parameters(model: ModelConfig) -> int:
     """Of all layers with softmax attention."""
+    if model.compressed is not None:
+        return _pooling_parameters(model, model.compressed)
     if model.latent is not None or model.query_rank:
         return model.softmax_layers * _compressed_parameters(model)
     total = 0
@@ -69,12 +77,25 @@ def _softmax_parameters(model: ModelConfig) -> int:
             + hidden * (shape.output_width + model.o_proj_bias)
             + hidden * shape.heads * shape.gate_dim
             + shape.heads * shape.sinks
+            + (hidden + model.attention_bias) * shape.index_width
+            + (2 * shape.index_dim if shape.index_heads else 0)
         )
         total += len(group.with_keys) * (keys + values) * (hidden + model.attention_bias)
         if model.qk_norm and not model.qk_norm_weightless:
             whole = model.qk_norm_whole
             total += len(group.layers) * (query if whole else shape.key_dim)
             total += len(group.with_keys) * (keys if whole else shape.key_dim)
+    return total
+
+
+def _pooling_parameters(model: ModelConfig, shape: CompressedAttention) -> int:
+    """Of all layers that see a compressed context, or the last tokens alone."""
+    hidden = model.hidden_size
+    total = model.softmax_layers * shape.parameters(hidden, model.num_attention_heads)
+    for kind, _ in shape.ratios:
+        total += len(model.layers_with(kind)) * shape.pool_weights(kind, shape.dim, hidden)
+    if model.indexer is not None:
+        total += model.num_indexer_layers * shape.indexer_parameters(model.indexer, hidden)
     return total
 
 
@@ -88,7 +109,7 @@ def _compressed_parameters(model: ModelConfig) -> int:
         total += (latent.q_rank or hidden) * query + latent.kv_rank * heads * (
             latent.nope_dim + latent.v_dim
         )
-        total += hidden * heads * model.attention_shape.gate_dim
+        total += heads * (hidden * model.attention_shape.gate_dim + model.attention_sinks)
         return total + hidden * (heads * latent.v_dim + model.o_proj_bias)
     latent_width = model.query_rank + 2 * model.num_key_value_heads * model.head_dim
     return (
@@ -182,6 +203,16 @@ class KvGroup:
     bytes_per_token: int
     """Of all its layers on one rank."""
     window: int
+    block_tokens: int = 0
+    """Of a block of its own; 0: as the other layers' blocks."""
+
+
+POOL_TOKENS = 256
+"""Of a block of compressed contexts, by vLLM's kernels."""
+TOKENS_OF_WINDOWS = {"sliding": 64, "compressed": 8, "compressed_sparse": 4}
+"""Of a block of the last tokens, and of what waits to be pooled (vLLM 0.33)."""
+PAGE_ALIGNMENT = {True: 576, False: 512}
+"""Bytes; whether the rows are packed in fp8."""
 
 
 def kv_groups(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> tuple[KvGroup, ...]:
@@ -191,13 +222,59 @@ def kv_groups(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> tuple[KvGro
     if layout.domain == "ffn":
         return ()
     model = stage_model(model, layout)
-    kinds: tuple[LayerKind, ...] = ("full", "sliding", "chunked")
+    if model.compressed is not None:
+        return _pooled_groups(model, model.compressed, dtypes)
+    kinds: tuple[LayerKind, ...] = ("full", "block_sparse", "sliding", "chunked")
+    everything = ("full", "block_sparse")
     return tuple(
-        KvGroup(kind, layers, stored, 0 if kind == "full" else model.window)
+        KvGroup(kind, layers, stored, 0 if kind in everything else model.window)
         for kind in kinds
         if (layers := _caching_layers(model, kind))
         for stored in [_kv_bytes_of(model, kind, layout, dtypes)]
     )
+
+
+def _pooled_groups(
+    model: ModelConfig, shape: CompressedAttention, dtypes: Dtypes
+) -> tuple[KvGroup, ...]:
+    """Rows of the compressed context and the indexer's keys, of all tokens; rows of the last tokens
+    in every layer; and what waits to be pooled. Every rank holds all of it.
+
+    As vLLM 0.33 packs them: a block of the pool holds POOL_TOKENS tokens of the context of all
+    layers, each layer's page aligned, and as many layers as fit of what has a window. So each of
+    these takes whole blocks, of fewer tokens (`v1/core/kv_cache_planning.py`; block sizes:
+    DeepseekV4SWACache and CompressorStateCache).
+    """
+    block, context = _context_block(model, shape, dtypes)
+    row = shape.row_bytes(dtypes.kv)
+    kept = [("sliding", model.num_layers, row, model.window)]
+    for kind, _ in shape.ratios:
+        keys = model.indexer.dim if kind == "compressed_sparse" and model.indexer else 0
+        waiting = shape.state_bytes(kind, shape.dim + keys)
+        kept.append((kind, len(model.layers_with(kind)), waiting, shape.state_tokens(kind)))
+    found = [KvGroup("full", context, -(-block // POOL_TOKENS), 0)] if context else []
+    for name, layers, each, window in kept:
+        if layers:
+            tokens = TOKENS_OF_WINDOWS[name]
+            tables = -(-layers * each * tokens // block) if block else 1
+            each_token = -(-tables * block // tokens) if block else layers * each
+            found.append(KvGroup("sliding", layers, each_token, window, tokens))
+    return tuple(found)
+
+
+def _context_block(
+    model: ModelConfig, shape: CompressedAttention, dtypes: Dtypes
+) -> tuple[int, int]:
+    """Bytes of POOL_TOKENS tokens of the compressed context in all layers, and their number."""
+    row, aligned = shape.row_bytes(dtypes.kv), PAGE_ALIGNMENT[dtype_bytes(dtypes.kv) == 1]
+    total = number = 0
+    for kind, ratio in shape.ratios:
+        layers, rows = len(model.layers_with(kind)), POOL_TOKENS // ratio
+        page = -(-rows * row // aligned) * aligned
+        if kind == "compressed_sparse" and model.indexer is not None:
+            page += -(-rows * model.indexer.cached_bytes // aligned) * aligned
+        total, number = total + layers * page, number + layers
+    return total, number
 
 
 def _caching_layers(model: ModelConfig, kind: LayerKind) -> int:
@@ -212,8 +289,9 @@ def _kv_bytes_of(model: ModelConfig, kind: LayerKind, layout: Layout, dtypes: Dt
         indexed = model.num_indexer_layers * keys * (kind == "full")
         return model.layers_of(kind) * model.latent_row_bytes(dtypes.kv) + indexed
     size = int(dtype_bytes(dtypes.kv))
+    keys = model.indexer.cached_bytes if model.indexer is not None and kind == "block_sparse" else 0
     return sum(
-        len(group.own.get(kind, ())) * group.shape.on_rank(layout.tp).cached_width * size
+        len(group.own.get(kind, ())) * (group.shape.on_rank(layout.tp).cached_width * size + keys)
         for group in model.softmax_groups
     )
 
@@ -224,6 +302,8 @@ def kv_bytes_per_layer(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> in
     """
     if model.latent is not None:
         return model.latent_row_bytes(dtypes.kv)  # every rank holds it whole
+    if model.compressed is not None:
+        return model.compressed.row_bytes(dtypes.kv)
     size = int(dtype_bytes(dtypes.kv))
     shapes = [group.shape for group in model.softmax_groups] or [model.attention_shape]
     return max(shape.on_rank(layout.tp).cached_width for shape in shapes) * size

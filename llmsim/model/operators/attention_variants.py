@@ -7,7 +7,12 @@ from llmsim.model.dtypes import dtype_bytes
 
 SCALED, SCALE_BYTES = 128, 4
 """fp8 elements that share a scale in the caches of sparse attention."""
+WIDE_KEY_BYTES = 2
+ROW_SCALED = 64
+"""The same in rows of a compressed context."""
 
+PooledKind = Literal["compressed", "compressed_sparse"]
+"""Kinds of layers that see a compressed context: all of it, or what an indexer chooses."""
 LinearKind = Literal["delta", "kda", "lightning", "mamba1", "short_conv", "state_space"]
 
 
@@ -45,6 +50,10 @@ class AttentionShape:
     """One learned logit per query head."""
     gate_dim: int = 0
     """Numbers of each head that a projection of its own makes, to gate the output; 0: none."""
+    index_heads: int = 0
+    """Query heads of an indexer, which one matrix makes with queries, keys and values; 0: none."""
+    index_dim: int = 0
+    """Of such a head, and of the one key that it scores."""
     values_are_keys: bool = False
     """The checkpoint has one matrix for keys and values; engines load it twice, and cache both."""
 
@@ -52,6 +61,11 @@ class AttentionShape:
     def cached_width(self) -> int:
         """Elements that one token leaves in the cache."""
         return self.kv_heads * (self.key_dim + self.value_dim)
+
+    @property
+    def index_width(self) -> int:
+        """Of the indexer's queries and key."""
+        return (self.index_heads + 1) * self.index_dim
 
     @property
     def query_width(self) -> int:
@@ -65,7 +79,12 @@ class AttentionShape:
 
     def on_rank(self, tp: int) -> "AttentionShape":
         """Its share on one of `tp` ranks; KV heads are replicated where there are fewer."""
-        return replace(self, heads=self.heads // tp, kv_heads=max(1, self.kv_heads // tp))
+        return replace(
+            self,
+            heads=self.heads // tp,
+            kv_heads=max(1, self.kv_heads // tp),
+            index_heads=max(1, self.index_heads // tp) if self.index_heads else 0,
+        )
 
     def rules(self, tp: int) -> list[tuple[bool, str]]:
         """Whether each rule of vLLM about its heads on `tp` ranks holds, and the rule."""
@@ -117,13 +136,79 @@ class Indexer:
     heads: int
     dim: int
     topk: int
+    block: int = 0
+    """Tokens of a block, where whole blocks are chosen, so many tokens of them as `topk` says, for
+    each KV head (MiniMax M3); 0: tokens.
+    """
 
     @property
     def cached_bytes(self) -> int:
-        """That one token leaves in one layer: a key in fp8 with an fp32 scale for 128 elements
-        (vLLM).
+        """That one token leaves in one layer: a key in fp8 with an fp32 scale for 128 elements; of
+        blocks in 16 bits (vLLM).
         """
+        if self.block:
+            return WIDE_KEY_BYTES * self.dim
         return self.dim + -(-self.dim // SCALED) * SCALE_BYTES
+
+
+@dataclass(frozen=True)
+class CompressedAttention:
+    """Attention of one KV head, whose rows are key and value at once, to the last tokens and to a
+    compressed context: each group of tokens is pooled into a row, by weights that every token
+    brings (DeepSeek-V4; shapes: vLLM's deepseek_v4 and transformers). Widths in elements.
+    """
+
+    q_rank: int
+    dim: int
+    """Of a query head and of a cached row."""
+    rope_dim: int
+    out_groups: int
+    """Groups of heads, whose outputs are each projected to `out_rank` before the sum."""
+    out_rank: int
+    ratios: tuple[tuple[PooledKind, int], ...] = (("compressed", 128), ("compressed_sparse", 4))
+    """Tokens in a row of the compressed context, by kind of layer."""
+
+    def ratio(self, kind: str) -> int:
+        """Tokens in a row; 1: the layers have no compressed context."""
+        return next((ratio for known, ratio in self.ratios if known == kind), 1)
+
+    def overlap(self, kind: str) -> int:
+        """Rows that each token contributes to: sparse layers pool over twice their ratio."""
+        return 2 if kind == "compressed_sparse" else 1
+
+    def row_bytes(self, kv: str) -> int:
+        """Of a cached row: in fp8 with the rotated part in 16 bits and a scale byte for 64
+        elements, rounded up to 8 (vLLM's fp8_ds_mla).
+        """
+        size = int(dtype_bytes(kv))
+        if size > 1:
+            return self.dim * size
+        plain = self.dim - self.rope_dim
+        return plain + 2 * self.rope_dim + -(-plain // ROW_SCALED // 8) * 8
+
+    def pool_weights(self, kind: str, dim: int, hidden: int) -> int:
+        """Of the pooling to rows of `dim` elements: two projections, positions, a norm."""
+        wide = self.overlap(kind) * dim
+        return 2 * wide * hidden + self.ratio(kind) * wide + dim
+
+    def state_bytes(self, kind: str, dim: int) -> int:
+        """That one token leaves for the pooling: value and weight of each element, in fp32."""
+        return 2 * self.overlap(kind) * dim * 4
+
+    def state_tokens(self, kind: str) -> int:
+        """Tokens whose values are still to be pooled."""
+        return self.overlap(kind) * self.ratio(kind)
+
+    def parameters(self, hidden: int, heads: int) -> int:
+        """Of one layer without pooling and indexer; sinks included."""
+        down = (self.q_rank + self.dim) * (hidden + 1)
+        out = heads * self.dim * self.out_rank + self.out_groups * self.out_rank * hidden
+        return down + self.q_rank * heads * self.dim + out + heads
+
+    def indexer_parameters(self, indexer: Indexer, hidden: int) -> int:
+        """Of one sparse layer's indexer, whose keys are pooled likewise."""
+        queries = indexer.heads * indexer.dim * self.q_rank + indexer.heads * hidden
+        return queries + self.pool_weights("compressed_sparse", indexer.dim, hidden)
 
 
 @dataclass(frozen=True)
@@ -157,6 +242,8 @@ class LinearAttention:
     """Of Kimi delta attention: rank of the projections to decay and output gate; 0: one matrix
     each. Of Mamba-1: rank of the projection to the step's size.
     """
+    full_gate: bool = False
+    """Of Kimi delta attention: the output's gate has one matrix, whatever the decays' rank."""
     step_norm: bool = False
     """Of Mamba-1: the step's latent, B and C are normed (Jamba)."""
     state_dtype: str = ""
@@ -208,8 +295,10 @@ class LinearAttention:
             return self.value_heads * (chosen + self.gate_rank) + chosen * self.step_norm
         if self.kind != "kda":
             return 0
-        widths = self.value_heads * (self.key_dim + self.value_dim)
-        rank = self.gate_rank
+        decays, gates = self.value_heads * self.key_dim, self.value_heads * self.value_dim
+        widths, rank = decays + gates, self.gate_rank
+        if rank and self.full_gate:
+            return rank * (hidden + decays) + hidden * gates
         return rank * (2 * hidden + widths) if rank else hidden * widths
 
     @property

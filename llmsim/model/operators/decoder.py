@@ -32,10 +32,17 @@ from functools import partial
 
 from llmsim.model.layout import Layout
 from llmsim.model.operator import Block, Operator
+from llmsim.model.operators.compressed import compressed_layers
 from llmsim.model.operators.factory import OperatorFactory
 from llmsim.model.operators.layer_inputs import embeddings_of_layers, mixed_into_layers
 from llmsim.model.operators.linear_attention import linear_layer
 from llmsim.model.operators.softmax import placed, softmax_layers
+from llmsim.model.operators.streams import (
+    streams_begin,
+    streams_end,
+    streams_in,
+    streams_out,
+)
 from llmsim.model.parallel.transforms import laid_out
 from llmsim.model.types import Dtypes, ModelConfig
 
@@ -58,14 +65,15 @@ def operators(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> tuple[Opera
         make.embedding(),
         *make.all_reduce(1, prologue=True),
         *make.embedding_norm(),
+        *streams_begin(make),
         *embeddings_of_layers(make),
         *_attention(make),
     ]
     if not layout.domain:
         program += _ffn(make)
     elif layout.routed_rows and model.num_moe_layers:
-        program += placed([_router(make)], model.layers_with_experts)
-    program.append(make.norm("final_layernorm", "head", 1))
+        program += _routers(make)
+    program += [*streams_end(make), make.attending(make.norm("final_layernorm", "head", 1))]
     program += [make.lm_head(), *make.logits_gather(), make.sampler()]
     return tuple(_numbered(op, model.num_layers) for op in program)
 
@@ -79,8 +87,8 @@ def _attention(make: OperatorFactory) -> list[Operator]:
     """The first half of every layer, the norm in front of the second included."""
     model = make.model
     mixers, ffns, hidden = model.layers_with_mixers, model.layers_with_ffns, model.hidden_size
-    program = placed(make.norms(len(mixers)), mixers)
-    program += softmax_layers(make)
+    program = placed([*streams_in(make, len(mixers)), *make.norms(len(mixers))], mixers)
+    program += softmax_layers(make) if model.compressed is None else compressed_layers(make)
     program += placed(linear_layer(make), model.layers_with("linear", "both"))
     # Attention and state space side by side, each summed over ranks.
     if both := model.layers_with("both"):
@@ -91,7 +99,8 @@ def _attention(make: OperatorFactory) -> list[Operator]:
         program += placed([*make.all_reduce(beside), sides], both)
     if not model.one_sum:
         program += placed(make.all_reduce(len(mixers)), mixers)
-    program += placed(_post_norm(make, len(mixers)), mixers)
+    program += placed([*_post_norm(make, len(mixers)), *streams_out(make, len(mixers))], mixers)
+    program += placed(streams_in(make, len(ffns)), ffns)
     if model.norms_per_layer > 1:
         program += placed(make.norms(len(ffns), feeds_ffn=True), ffns)
     return program
@@ -109,8 +118,8 @@ def _ffn(make: OperatorFactory) -> list[Operator]:
         program += _branch_add(make, model.one_sum and number == 0)
         program += placed(make.all_reduce(dense), layers)
     if model.num_moe_layers:
+        program += [] if make.layout.routed_rows else _routers(make)
         experts = [
-            *([] if make.layout.routed_rows else [_router(make)]),
             *_experts(make),
             *_shared_expert(make),
             *make.all_reduce(model.num_moe_layers),
@@ -118,7 +127,8 @@ def _ffn(make: OperatorFactory) -> list[Operator]:
         ]
         program += placed(experts, model.layers_with_experts)
     program += _branch_add(make, not model.one_sum)
-    program += placed(_post_norm(make, model.ffn_layers), model.layers_with_ffns)
+    behind = [*_post_norm(make, model.ffn_layers), *streams_out(make, model.ffn_layers)]
+    program += placed(behind, model.layers_with_ffns)
     return [*program, *mixed_into_layers(make)]
 
 
@@ -132,14 +142,36 @@ def _around_experts(make: OperatorFactory) -> list[Operator]:
     return [*norms, add]
 
 
-def _router(make: OperatorFactory) -> Operator:
+def _routers(make: OperatorFactory) -> list[Operator]:
+    """Of layers whose experts a token's id chooses a router without correction bias: it weighs the
+    chosen experts alone.
+    """
+    model = make.model
+    hashed = model.hashed_layers or (False,) * model.num_layers
+    by_id = tuple(number for number in model.layers_with_experts if hashed[number])
+    scored = tuple(number for number in model.layers_with_experts if not hashed[number])
+    program: list[Operator] = []
+    if by_id:
+        bare = make.gemm(
+            "moe_gate_hashed",
+            model.router_rows,
+            model.hidden_size,
+            part="wide",
+            repeat=len(by_id),
+            block="router",
+        )
+        program += placed([bare], by_id)
+    return [*program, *(placed([_router(make, len(scored))], scored) if scored else [])]
+
+
+def _router(make: OperatorFactory, repeat: int) -> Operator:
     model = make.model
     return make.gemm(
         "moe_gate",
         model.router_rows,
         model.hidden_size,
         part="wide",
-        repeat=model.num_moe_layers,
+        repeat=repeat,
         bias=model.router_rows * model.router_bias
         + (model.hidden_size + model.num_experts) * model.router_scales,
         block="router",
@@ -194,10 +226,13 @@ def _experts(make: OperatorFactory) -> list[Operator]:
     latent, hidden = make.model.expert_latent_size, make.model.hidden_size
     if not latent:
         return [make.experts()]
-    gemm = partial(make.gemm, part="shared", repeat=make.model.num_moe_layers)
+    layers = make.model.num_moe_layers
+    gemm = partial(make.gemm, part="shared", repeat=layers)
+    norm = partial(make.inner_norm, "moe_latent_norm", layers, latent, weights=latent)
     return [
         gemm("moe_latent_in", latent, hidden, block="latent_in"),
         make.experts(),
+        *([norm(block="latent_out")] if make.model.latent_norm else []),
         gemm("moe_latent_out", hidden, latent, block="latent_out"),
     ]
 

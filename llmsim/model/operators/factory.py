@@ -18,6 +18,7 @@ from llmsim.model.operator import (
     Operator,
     ResidualNorm,
     Sampler,
+    Sees,
 )
 from llmsim.model.operators.attention_variants import AttentionShape
 from llmsim.model.parallel.sharding import RankShape, padded_vocab_size, rank_shape
@@ -57,11 +58,29 @@ class OperatorFactory:
     def norms(self, repeat: int, *, feeds_ffn: bool = False) -> list[Operator]:
         """The pre-block norm, repeated `layers` times; empty if `layers` is 0."""
         norm = replace(self.norm("layernorm", "layer", repeat), feeds_ffn=feeds_ffn)
-        return [norm] if repeat else []
+        return [self.attending(norm)] if repeat else []
+
+    def attending(self, norm: ResidualNorm) -> ResidualNorm:
+        """The norm with attention residuals (Kimi K3; vLLM's attn_res): one kernel scores the sum
+        so far and the residuals that were kept every few layers, each normed, by one vector, and
+        mixes them by their softmax.
+        """
+        model = self.model
+        if not model.residual_sources:
+            return norm
+        hidden, sources = model.hidden_size, model.sources_per_norm
+        kept = -(-hidden * sources.numerator // sources.denominator)
+        return replace(
+            norm,
+            weight_bytes=norm.weight_bytes + 2 * hidden * self.wide_size,
+            read_bytes_per_token=norm.read_bytes_per_token + kept * self.wide_size,
+            flops_per_token=norm.flops_per_token + 8 * (kept + hidden),
+        )
 
     def norm(self, name: str, part: str, repeat: int) -> ResidualNorm:
         """RMSNorm or LayerNorm of the hidden state, with the residual added."""
         hidden, size = self.model.hidden_size, self.wide_size
+        tensors = 2 if self.model.hyper is None else 1  # streams keep the residual
         return ResidualNorm(
             name=name,
             part="head" if part == "head" else "layer",
@@ -71,8 +90,8 @@ class OperatorFactory:
             hidden=hidden,
             weight_dtype=self.wide_dtype,
             weight_bytes=self.model.norm_parameters * size,
-            read_bytes_per_token=2 * hidden * size,
-            write_bytes_per_token=2 * hidden * size,
+            read_bytes_per_token=tensors * hidden * size,
+            write_bytes_per_token=tensors * hidden * size,
             flops_per_token=(8 if self.model.layer_norm else 5) * hidden,
         )
 
@@ -227,7 +246,7 @@ class OperatorFactory:
 
     def attention(
         self,
-        kind: Literal["full", "sliding", "chunked"],
+        kind: Sees,
         shape: AttentionShape,
         repeat: int,
         *,
@@ -242,7 +261,8 @@ class OperatorFactory:
         parts = self.layout.prefill_context
         sinks = shape.heads * shape.sinks
         # A token sees as many others as through a window of the indexer's choice.
-        chosen = model.indexer.topk if model.indexer is not None else 0
+        chooses = latent is not None or kind == "block_sparse"
+        chosen = model.indexer.topk if model.indexer is not None and chooses else 0
         name = "attention" if kind == "full" else f"attention_{kind}"
         if chosen:
             name = "attention_sparse"
@@ -272,7 +292,7 @@ class OperatorFactory:
             head_dim=shape.key_dim,
             value_dim=0 if latent is not None else shape.value_dim,
             sees=kind,
-            window=chosen if kind == "full" else model.window,
+            window=chosen if kind in ("full", "block_sparse") else model.window,
             sparse=chosen > 0,
             weight_dtype=self.wide_dtype if sinks else "",
             weight_bytes=sinks * self.wide_size,

@@ -142,7 +142,7 @@ def _projections(make: OperatorFactory, linear: LinearAttention, repeat: int) ->
 def _kda_projections(make: OperatorFactory, linear: LinearAttention, repeat: int) -> list[Operator]:
     """Queries, keys and values in one GEMM; the step's size of each head; decays and the output's
     gate, through a latent that is whole on every rank where they have a rank (vLLM's
-    KimiDeltaAttention).
+    KimiDeltaAttention; the gate of KimiK3DeltaAttention has none).
     """
     gemm = partial(make.gemm, block="state_space", repeat=repeat)
     hidden, heads, rank = make.model.hidden_size, linear.value_heads, linear.gate_rank
@@ -153,6 +153,13 @@ def _kda_projections(make: OperatorFactory, linear: LinearAttention, repeat: int
     ]
     if not rank:
         return [*program, gemm("linear_gates_proj", decays + gates, hidden, part="linear")]
+    if linear.full_gate:
+        return [
+            *program,
+            gemm("linear_gate_proj", gates, hidden, part="linear"),
+            gemm("linear_gates_a_proj", rank, hidden, part="linear"),
+            gemm("linear_decay_b_proj", decays, rank, part="linear"),
+        ]
     return [
         *program,
         gemm("linear_gates_a_proj", 2 * rank, hidden, part="linear"),

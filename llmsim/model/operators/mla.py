@@ -9,6 +9,7 @@ weights, as kv_b_proj on it: one operator stands for both.
 from functools import partial
 
 from llmsim.model.operator import IndexerScores, Operator
+from llmsim.model.operators.attention_variants import AttentionShape
 from llmsim.model.operators.factory import OperatorFactory
 
 INDEX_BYTES = 4
@@ -87,3 +88,43 @@ def latent_indexer(make: OperatorFactory) -> list[Operator]:
         ),
         scores,
     ]
+
+
+def block_indexer(make: OperatorFactory, shape: AttentionShape, repeat: int) -> list[Operator]:
+    """The choice of blocks by a rank's index heads, whose queries and key come with the layer's
+    own projections: norms and rotation of both, and the score of every token before (MiniMax M3;
+    shapes: vLLM's MiniMaxM3SparseAttention and transformers' MiniMaxM3VLIndexer). A block has its
+    best token's score.
+    """
+    indexer = make.model.indexer
+    if indexer is None or not shape.index_heads:
+        return []
+    width, cached = shape.index_heads * shape.index_dim, indexer.cached_bytes
+    both = width + shape.index_dim
+    norm = make.elementwise(
+        "indexer_norm",
+        repeat,
+        reads=both,
+        writes=both,
+        flops=7 * both,
+        weights=2 * shape.index_dim,
+        block="indexer",
+        reduces=True,
+    )
+    scores = IndexerScores(
+        name="indexer",
+        feature="attention",
+        repeat=repeat,
+        block="indexer",
+        hidden=make.model.hidden_size,
+        heads=shape.index_heads,
+        kv_heads=1,
+        head_dim=shape.index_dim,
+        read_bytes_per_token=both * make.wide_size,
+        write_bytes_per_token=cached
+        + shape.index_heads * indexer.topk // indexer.block * INDEX_BYTES,
+        kv_bytes_per_context_token=cached,
+        flops_per_context_token=2 * width,
+        decode_flops_per_context_token=2 * width,
+    )
+    return [norm, scores]

@@ -6,16 +6,14 @@ a second shape have operators of their own, whose names end with what these laye
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Literal
 
-from llmsim.model.operator import Operator
+from llmsim.model.operator import Operator, Sees
 from llmsim.model.operators.attention_variants import AttentionShape
 from llmsim.model.operators.factory import OperatorFactory
-from llmsim.model.operators.mla import latent_indexer, latent_projections
+from llmsim.model.operators.mla import block_indexer, latent_indexer, latent_projections
 from llmsim.model.types import SoftmaxLayers
 
-Sees = Literal["full", "sliding", "chunked"]
-KINDS: tuple[Sees, ...] = ("full", "sliding", "chunked")
+KINDS: tuple[Sees, ...] = ("full", "sliding", "chunked", "block_sparse")
 
 
 def softmax_layers(make: OperatorFactory) -> list[Operator]:
@@ -26,6 +24,7 @@ def softmax_layers(make: OperatorFactory) -> list[Operator]:
     for suffix, group in _named_groups(make):
         shape = group.shape.on_rank(make.layout.tp)
         program += _projections(make, group, shape, suffix)
+        program += placed(block_indexer(make, shape, len(group.layers)), group.layers)
         for kind in KINDS:
             program += _attention(make, group, shape, kind)
         program += placed(_output(make, shape, len(group.layers), suffix), group.layers)
@@ -54,7 +53,8 @@ def _latent_layers(make: OperatorFactory) -> list[Operator]:
     assert model.latent is not None, "the caller looked"
     if not (layers := model.layers_with_softmax):
         return []
-    shape = AttentionShape(make.shape.heads, make.shape.kv_heads, model.head_dim, 0)
+    rank, sinks = make.shape, model.attention_sinks
+    shape = AttentionShape(rank.heads, rank.kv_heads, model.head_dim, 0, sinks=sinks)
     program = placed(latent_projections(make), layers)
     if model.indexer is not None:
         program += placed(latent_indexer(make), model.layers_with_indexers)
@@ -141,7 +141,7 @@ def _plain_projections(
     gemm = partial(make.gemm, part="attention", block="attention", k=model.hidden_size)
     program: list[Operator] = []
     if own := group.with_keys:
-        width = query + shape.cached_width
+        width = query + shape.cached_width + shape.index_width
         made = [gemm(f"qkv_proj{suffix}", width, repeat=len(own), bias=width * biased)]
         program += placed(made, own)
     if others := group.without_keys:

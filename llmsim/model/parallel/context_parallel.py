@@ -116,7 +116,7 @@ def context_problem(model: ModelConfig, layout: Layout) -> str:
             "context parallelism deals a sequence's tokens to ranks, but its attention chooses "
             "among all of them"
         )
-    if model.window:
+    if model.compressed is not None or model.window:
         return (
             "context parallelism deals whole sequences to ranks, but it has layers that see a "
             "window"

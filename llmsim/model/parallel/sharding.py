@@ -106,6 +106,13 @@ def layout_problem(model: ModelConfig, layout: Layout) -> str:
             f"{list(layout.stage_layers)}",
         )
     )
+    rules.append(
+        (
+            model.hyper is None or not (layout.domain or layout.sequence_parallel),
+            "its residual streams are neither shared out by sequence parallelism nor sent to other "
+            "devices for the FFN",
+        )
+    )
     if model.num_experts == 0:
         rules.append((ep == 1, "the model has no experts, so ep must be 1"))
     elif not attends:
@@ -125,9 +132,14 @@ def _attention_rules(model: ModelConfig, tp: int) -> list[tuple[bool, str]]:
     if model.latent is not None:
         heads = model.num_attention_heads
         rules = [(heads % tp == 0, f"tp must divide num_attention_heads {heads}")]
+    elif model.keeps_states_alone:
+        rules = []
     else:
         shapes = model.attention_shapes or (model.attention_shape,)
         rules = [rule for shape in shapes for rule in shape.rules(tp)]
+    if model.compressed is not None:
+        groups = model.compressed.out_groups
+        rules.append((groups % tp == 0, f"tp must divide the {groups} groups of its outputs"))
     if model.layer_inputs is not None:
         rows, width = padded_rows(model.layer_inputs.rows), model.layer_inputs.total_width
         rules.append(
@@ -203,18 +215,19 @@ def _block_problem(model: ModelConfig, layout: Layout) -> str:
         return ""
     rows, columns = model.weight_block
     widths = []
-    if model.latent is None and layout.domain != "ffn":
+    attends = model.latent is None and not model.keeps_states_alone
+    if attends and layout.domain != "ffn":
         shapes = model.attention_shapes or (model.attention_shape,)
         widths += [("heads", shape.query_width // layout.tp) for shape in shapes]
-    attends = layout.domain == "attention"
-    if model.num_moe_layers and not attends:
+    alone = layout.domain == "attention"
+    if model.num_moe_layers and not alone:
         widths.append(
             (
                 "experts' intermediate size",
                 model.moe_intermediate_size * layout.ep // layout.expert_ranks,
             )
         )
-    if not attends:
+    if not alone:
         widths += [("intermediate size", one // layout.ffn_ranks) for one, _ in model.dense_groups]
     for what, width in widths:
         if width % rows or width % columns:

@@ -19,7 +19,7 @@ from llmsim.model.types import Dtypes, ModelConfig
 Operators = Callable[[ModelConfig, Layout, Dtypes], tuple[Operator, ...]]
 
 STAGE_TENSORS = 2
-"""Hidden states and residual, as vLLM's intermediate tensors."""
+"""Hidden states and residual, as vLLM's intermediate tensors; or all residual streams."""
 
 
 def split_layers(num_layers: int, stages: int, together: int = 1) -> tuple[int, ...]:
@@ -65,6 +65,15 @@ def laid_out(whole: Operators) -> Operators:
     return operators
 
 
+def _tensors(model: ModelConfig, layout: Layout, stage: int) -> int:
+    """Hidden states that a stage gets from the one before it."""
+    if model.hyper is not None:
+        return model.hyper.streams
+    if model.residual_sources:  # the sum so far, and what its first layer attends to
+        return 1 + model.residual_sources[sum(layout.stage_layers[:stage])] // 2
+    return STAGE_TENSORS
+
+
 def _one_stage(
     program: tuple[Operator, ...], model: ModelConfig, layout: Layout, size: int
 ) -> tuple[Operator, ...]:
@@ -78,12 +87,13 @@ def _one_stage(
         and not (op.part == "head" and layout.stage < last)
     ]
     inputs = model.layer_inputs.total_width if model.layer_inputs is not None else 0
-    sent = (STAGE_TENSORS * model.hidden_size + inputs) * size
+    sent = (_tensors(model, layout, layout.stage) * model.hidden_size + inputs) * size
     if layout.stage > 0 and layout.tp > 1 and not layout.sequence_parallel:
         kept.insert(
             0, collective("stage_gather", "all_gather", "tp", sent, part="prologue", repeat=1)
         )
     if layout.stage < last:
+        sent = (_tensors(model, layout, layout.stage + 1) * model.hidden_size + inputs) * size
         each = -(-sent // layout.tp)
         kept.append(collective("stage_send", "send", "stages", each, part="head", repeat=1))
     return tuple(kept)

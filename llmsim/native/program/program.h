@@ -15,8 +15,9 @@
 
 namespace llmsim {
 
-// Kinds of attention in one model: layers that see everything, a window, a chunk.
-inline constexpr std::size_t kMaxAttentions = 3;
+// Attentions of one model: kernels whose times read the batch each in its own way, such as layers
+// that see everything, a window, or what an indexer chose, and that indexer.
+inline constexpr std::size_t kMaxAttentions = 6;
 using AttentionPrices = std::array<AttentionPrice, kMaxAttentions>;
 inline constexpr std::size_t kNumFeatures = 5;
 

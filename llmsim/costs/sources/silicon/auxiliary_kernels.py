@@ -4,6 +4,7 @@ choice of experts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -25,7 +26,9 @@ CHOICE_BYTES = 12
 """Of one chosen expert: its weight (fp32), its number, and its place (int32 each)."""
 
 
-def kv_writes(request: CostRequest, streaming: Streaming) -> list[OpCost]:
+def kv_writes(
+    request: CostRequest, streaming: Streaming, operators: Sequence[Operator] | None = None
+) -> list[OpCost]:
     """One operator for each kind of attention layer: reads K and V of the new tokens, writes them
     to the cache.
 
@@ -33,11 +36,11 @@ def kv_writes(request: CostRequest, streaming: Streaming) -> list[OpCost]:
     `forward_includes_kv_cache_update = False` (0.19 and later: v1/attention/backends) and write in
     `do_kv_cache_update`; the database's collector times `forward` alone (ai-dynamo/aiconfigurator,
     collector/vllm/collect_attn.py). The time is that of the card's streaming kernel at equal bytes.
-    The caller leaves it out where latent attention's rows are whole modules, which write inside.
+    `operators` (None: all of the request's) leave out those whose rows are whole modules, which
+    write inside.
     """
-    return [
-        _kv_write(request, streaming, op) for op in request.operators if isinstance(op, Attention)
-    ]
+    asked = request.operators if operators is None else operators
+    return [_kv_write(request, streaming, op) for op in asked if isinstance(op, Attention)]
 
 
 def expert_choices(request: CostRequest, streaming: Streaming) -> list[OpCost]:

@@ -1,5 +1,6 @@
-"""Gated delta nets from the silicon database: the kernels of prefill, decode and convolution, by
-heads.
+"""Gated delta nets and Kimi delta attention from the silicon database: the kernels of prefill,
+decode and convolution, by heads. The convolution of Kimi delta attention takes 0.8 ms for any short
+prompt there, which is the host's pace; it is priced by its bytes instead.
 """
 
 from __future__ import annotations
@@ -30,21 +31,25 @@ COLUMNS = [
     "head_v_dim",
     "latency",
 ]
-NAMES = ("linear_conv", "linear_attention", "linear_state")
+NAMES = {
+    "delta": ("linear_conv", "linear_attention", "linear_state"),
+    "kda": ("linear_attention", "linear_state"),
+}
+"""Operators with rows, by kind of layer."""
 
 
 def linear_curve(
     tables: list[TablePath], op: Operator, request: CostRequest, last: int
 ) -> Curve | None:
-    """One of the three operators that a gated delta net adds; None for any other, or without rows
-    of its head sizes.
+    """One of the operators that a gated delta net, or Kimi delta attention, adds; None for any
+    other, or without rows of its head sizes.
 
     linear_state: the recurrent kernel of a decode batch, by sequences, which is the traffic of the
     state. linear_attention: what a prompt of so many tokens takes beyond one token (the state's
     traffic is in the other).
     """
     linear = request.model.linear
-    if op.name not in NAMES or linear is None or linear.kind != "delta":
+    if linear is None or op.name not in NAMES.get(linear.kind, ()):
         return None
     heads = linear.value_heads // request.layout.tp
     keys = linear.key_heads // request.layout.tp

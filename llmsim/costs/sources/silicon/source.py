@@ -24,7 +24,9 @@ from llmsim.costs.sources.decode_skew import mixed_decode_q20, skew_note, skew_q
 from llmsim.costs.sources.silicon.attention import AttentionRows, find_rows
 from llmsim.costs.sources.silicon.attention_grid import decode_grid, prefill_grid
 from llmsim.costs.sources.silicon.auxiliary_kernels import expert_choices, kv_writes
-from llmsim.costs.sources.silicon.database import Database
+from llmsim.costs.sources.silicon.block_modules import find_blocks
+from llmsim.costs.sources.silicon.compressed_modules import find_compressed
+from llmsim.costs.sources.silicon.database import Database, TablePath
 from llmsim.costs.sources.silicon.gemm import GemmTable, load_gemm
 from llmsim.costs.sources.silicon.input_scaling import input_scaling
 from llmsim.costs.sources.silicon.linear_attention import linear_curve
@@ -38,14 +40,25 @@ from llmsim.costs.sources.silicon.mla import (
 )
 from llmsim.costs.sources.silicon.moe import moe_curve
 from llmsim.costs.sources.silicon.sparse_mla import (
-    INSIDE_SPARSE,
+    WholeModules,
     find_sparse,
     least_prompt_us,
     sparse_attention,
     sparse_prefills,
 )
+from llmsim.costs.sources.silicon.streams import streams_curve
 from llmsim.costs.sources.silicon.sustained_clock import sustained
-from llmsim.model import Attention, Collective, Gemm, Moe, StateSpace, dtype_bytes, short_dtype
+from llmsim.model import (
+    Attention,
+    Collective,
+    Gemm,
+    IndexerScores,
+    Moe,
+    StateSpace,
+    StreamMix,
+    dtype_bytes,
+    short_dtype,
+)
 
 if TYPE_CHECKING:
     from llmsim.model import Operator
@@ -62,6 +75,8 @@ but an end-to-end log argues for it. A positive value becomes the operator `kern
 is seen.
 """
 WIDE = "bf16"
+LEAST_MS_US = 100
+"""Shorter times are said in microseconds."""
 DECODE_ROWS = 256
 """Narrow weights are compared with wide ones at batches of up to so many tokens."""
 NARROW_LOSS = 1.2
@@ -103,8 +118,8 @@ class SiliconSource(CostSource):
         self._notes: list[str] = []
         self._beside_wide: dict[tuple[str, str], list[float]] = {}
         self._streaming: Streaming | None = None
-        sparse = request.model.indexer is not None
-        self._sparse = find_sparse(database, request) if sparse else None
+        self._sparse = whole_modules(database, request)
+        sparse = request.model.indexer is not None or request.model.compressed is not None
         latent = request.model.latent is not None and not sparse
         self._modules = latent and self._module_rows(self._any_attention()) is not None
 
@@ -121,12 +136,14 @@ class SiliconSource(CostSource):
                 zero.astype(np.uint8),
                 "inside the latent attention's rows of the silicon database",
             )
-        linear = linear_curve(self._database.tables("linear_attention"), op, self._request, last)
+        linear = linear_curve(self._state_tables(), op, self._request, last)
         if linear is not None:
             return self._lit(op, linear)
         match op:
             case StateSpace():
                 return None
+            case StreamMix() if (mixed := self._streams(op, last)) is not None:
+                return self._lit(op, mixed)
             case Gemm() | Moe():
                 curve = self._matrices(op, last)
                 if curve is None:
@@ -138,11 +155,20 @@ class SiliconSource(CostSource):
             case _:
                 return self._lit(op, self._elementwise(op, last))
 
+    def _state_tables(self) -> list[TablePath]:
+        """Of the kernels of layers with a state."""
+        linear = self._request.model.linear
+        kda = linear is not None and linear.kind == "kda"
+        return self._database.tables("kda" if kda else "linear_attention")
+
+    def _streams(self, op: StreamMix, last: int) -> Curve | None:
+        return streams_curve(self._database.tables("streams"), op, last)
+
     def _inside(self) -> tuple[str, ...]:
         """Operators whose time is in the rows of whole modules."""
         if self._modules:
             return (*INSIDE, "rotary_emb")
-        return INSIDE_SPARSE if self._sparse is not None else ()
+        return self._sparse.inside if self._sparse is not None else ()
 
     def _matrices(self, op: Gemm | Moe, last: int) -> Curve | None:
         if isinstance(op, Gemm):
@@ -183,12 +209,10 @@ class SiliconSource(CostSource):
         """Prefill and decode of the head shape; mixed steps and unequal lengths by the card's
         measured constants.
         """
-        if self._request.model.indexer is not None:
-            return (
-                None
-                if self._sparse is None
-                else sparse_attention(op, self._sparse, self._request, self._peak_rates)
-            )
+        if in_module(op, self._request):
+            if self._sparse is None:
+                return None
+            return sparse_attention(op, self._sparse, self._request, self._peak_rates)
         if self._request.model.latent is not None:
             found = self._module_rows(op) if self._modules else self._kernel_rows(op)
             if found is None:
@@ -229,25 +253,29 @@ class SiliconSource(CostSource):
         """Kernels without a table of their own, and the gap between kernels while it is not 0."""
         if self._streaming is None:
             self._streaming = self._streaming_kernels()
-        writes = (
-            []
-            if self._modules or self._sparse is not None
-            else kv_writes(self._request, self._streaming)
-        )
+        pooled = self._request.model.compressed is not None  # written with the rotation
+        apart = [
+            op
+            for op in self._request.operators
+            if isinstance(op, Attention) and not (self._sparse and in_module(op, self._request))
+        ]
+        inside = self._modules or pooled
+        writes = [] if inside else kv_writes(self._request, self._streaming, apart)
         beside = writes + expert_choices(self._request, self._streaming)
         if self._sparse is not None:
-            beside.append(sparse_prefills(self._sparse, self._request))
+            beside += sparse_prefills(self._sparse, self._request)
         return beside + self._between_latent_kernels() + self._kernel_gap()
 
     def _between_latent_kernels(self) -> list[OpCost]:
         """What a module of latent attention does besides the operators that stand for it, scaled
         from DeepSeek-V3's.
         """
-        gemms, op = self._gemm_table(WIDE), self._any_attention()
-        model = self._request.model
-        apart = model.latent is not None and model.indexer is None and not self._modules
-        kernels = self._kernel_rows(op) if apart else None
-        if gemms is None or kernels is None:
+        gemms, model = self._gemm_table(WIDE), self._request.model
+        if gemms is None or model.latent is None or model.indexer is not None or self._modules:
+            return []
+        op = self._any_attention()
+        kernels = self._kernel_rows(op)
+        if kernels is None:
             return []
         found = []
         for kernel, kind, feature in zip(
@@ -305,10 +333,11 @@ class SiliconSource(CostSource):
     def _sparse_notes(self) -> list[str]:
         if self._sparse is None:
             return []
+        least_us = least_prompt_us(self._sparse)
+        least = f"{least_us / 1e3:.1f} ms" if least_us >= LEAST_MS_US else f"{least_us:.0f} us"
         return [
-            f"steps with prompts take at least {least_prompt_us(self._sparse) / 1e3:.1f} ms in "
-            "each layer of sparse attention: so vLLM's module was timed, at the pace at which the "
-            "host launches its kernels"
+            f"steps with prompts take at least {least} in each layer of sparse attention: so "
+            "vLLM's module was timed, at the pace at which the host launches its kernels"
         ]
 
     def _gemm(self, op: Gemm, last: int) -> Curve | None:
@@ -381,3 +410,23 @@ class SiliconSource(CostSource):
             marks.astype(np.uint8),
             f"{curve.source}, raised to the speed of light",
         )
+
+
+def whole_modules(database: Database, request: CostRequest) -> WholeModules | None:
+    """Measured modules of the layers whose indexer chooses, or that pool their context; None for
+    other models, and where the model's were not measured.
+    """
+    model = request.model
+    if model.compressed is not None:
+        return find_compressed(database, request)
+    if model.indexer is None:
+        return None
+    return find_blocks(database, request) if model.indexer.block else find_sparse(database, request)
+
+
+def in_module(op: Attention, request: CostRequest) -> bool:
+    """Whether the operator's layers are of such a kind."""
+    model = request.model
+    if model.indexer is not None and model.indexer.block:
+        return op.sparse or isinstance(op, IndexerScores)
+    return model.indexer is not None or model.compressed is not None

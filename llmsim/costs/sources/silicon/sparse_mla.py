@@ -9,7 +9,8 @@ tables, take the data sheet for indexer and attention and GEMMs for the projecti
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +23,7 @@ from llmsim.costs.source import AttentionCost, OpCost, SplitAttention, SplitGrid
 from llmsim.costs.sources.silicon.attention import AttentionRows
 from llmsim.costs.sources.silicon.attention_grid import PrefillGrid, decode_grid, prompt_times
 from llmsim.costs.sources.silicon.mla import GEMM_TYPES, INSIDE, rows_of_heads
-from llmsim.model import Attention, Indexer, IndexerScores, LatentAttention, short_dtype
+from llmsim.model import Attention, Indexer, LatentAttention, short_dtype
 
 if TYPE_CHECKING:
     from llmsim.costs.source import CostRequest
@@ -50,8 +51,18 @@ Modules = tuple[AttentionRows, AttentionRows]
 """Of prompts and of decodes."""
 
 
-def find_sparse(database: Database, request: CostRequest) -> Modules | None:
-    """Rows of the model's own module.
+@dataclass(frozen=True)
+class WholeModules:
+    """Measured modules of attention, by the operator that takes all of a module's time, and the
+    operators that its rows contain besides attention.
+    """
+
+    rows: Mapping[str, Modules]
+    inside: tuple[str, ...]
+
+
+def find_sparse(database: Database, request: CostRequest) -> WholeModules | None:
+    """Rows of the model's own module, which the indexer's operator takes.
 
     None if it was not measured, or if layers reuse another layer's token selection.
     """
@@ -62,8 +73,25 @@ def find_sparse(database: Database, request: CostRequest) -> Modules | None:
     if name is None or gemm is None or model.num_indexer_layers < model.num_layers:
         return None
     op = next(op for op in request.operators if isinstance(op, Attention) and op.sparse)
-    context = rows_of_heads(database.tables("sparse_context"), op, request, gemm, name)
-    generation = rows_of_heads(database.tables("sparse_generation"), op, request, gemm, name)
+    rows = module_rows(database, request, op, ("sparse_context", "sparse_generation"), gemm, name)
+    if rows is None:
+        return None
+    return WholeModules({"indexer": rows}, INSIDE_SPARSE)
+
+
+def module_rows(
+    database: Database,
+    request: CostRequest,
+    op: Attention,
+    tables: tuple[str, str],
+    gemm: str,
+    model: str,
+) -> Modules | None:
+    """Rows of prompts and decodes in two tables, for the heads of `op`; prompts without a cached
+    prefix.
+    """
+    context = rows_of_heads(database.tables(tables[0]), op, request, gemm, model)
+    generation = rows_of_heads(database.tables(tables[1]), op, request, gemm, model)
     if context is None or generation is None:
         return None
     uncached = context.numbers("step") == 0
@@ -72,10 +100,13 @@ def find_sparse(database: Database, request: CostRequest) -> Modules | None:
 
 
 def sparse_attention(
-    op: Attention, modules: Modules, request: CostRequest, peak_rates: PeakRates
+    op: Attention, modules: WholeModules, request: CostRequest, peak_rates: PeakRates
 ) -> AttentionCost:
-    """The whole module as the indexer's time; nothing for the attention to what it chose."""
-    if not isinstance(op, IndexerScores):
+    """The whole module's time where the operator takes it; nothing for what is inside another's
+    rows.
+    """
+    rows = modules.rows.get(op.name)
+    if rows is None:
         inside = "inside the indexer's rows"
         return SplitAttention(
             repeat=op.repeat,
@@ -84,7 +115,7 @@ def sparse_attention(
             source=inside,
             skew_source=inside,
         )
-    context, generation = modules
+    context, generation = rows
     decode = decode_grid(generation, request, op, peak_rates)
     prefill = _prefill(context, request)
     split = SplitGrid(
@@ -146,9 +177,9 @@ def _last(request: CostRequest) -> tuple[int, int, int]:
     return request.table_tokens, request.max_model_len + 1, request.table_sequences
 
 
-def least_prompt_us(modules: Modules) -> float:
-    """The shortest measured prompt."""
-    return float(prompt_times(modules[0])[1][0])
+def least_prompt_us(modules: WholeModules) -> float:
+    """The shortest measured prompt; of several modules the longest of theirs."""
+    return max(float(prompt_times(context)[1][0]) for context, _ in modules.rows.values())
 
 
 def _on_device(rows: AttentionRows) -> tuple[Floats, Floats]:
@@ -161,26 +192,26 @@ def _on_device(rows: AttentionRows) -> tuple[Floats, Floats]:
     return lengths, np.maximum.accumulate(times_us * rows.scale_compute)
 
 
-def sparse_prefills(modules: Modules, request: CostRequest) -> OpCost:
+def sparse_prefills(modules: WholeModules, request: CostRequest) -> list[OpCost]:
     """What a step with prompts waits for the host in each layer: the shortest prompt's time, less
     what the device needs for as many tokens at least.
     """
-    lengths, times_us = _on_device(modules[0])
+    repeats = {op.name: op.repeat for op in request.operators}
+    return [
+        _waiting(name, context, repeats[name], request)
+        for name, (context, _) in modules.rows.items()
+        if name in repeats
+    ]
+
+
+def _waiting(name: str, context: AttentionRows, repeat: int, request: CostRequest) -> OpCost:
+    lengths, times_us = _on_device(context)
+    least = float(prompt_times(context)[1][0])
     tokens = np.arange(request.counts("prefills") + 1)
-    ps = to_ps(
-        np.maximum(least_prompt_us(modules) - tokens * float((times_us / lengths).min()), 0.0)
-    )
+    ps = to_ps(np.maximum(least - tokens * float((times_us / lengths).min()), 0.0))
     ps[0] = 0
-    marks = np.full(
-        len(ps), Provenance.MEASURED if modules[0].exact else Provenance.SCALED, dtype=np.uint8
-    )
-    repeat = request.model.num_indexer_layers
-    return OpCost(
-        "sparse_prefills",
-        "layer",
-        repeat,
-        "prefills",
-        ps,
-        marks,
-        f"{modules[0].label}, the shortest prompt",
-    )
+    mark = Provenance.MEASURED if context.exact else Provenance.SCALED
+    marks = np.full(len(ps), mark, dtype=np.uint8)
+    own = "sparse_prefills" if name == "indexer" else f"{name}_prefills"
+    label = f"{context.label}, the shortest prompt"
+    return OpCost(own, "layer", repeat, "prefills", ps, marks, label)
