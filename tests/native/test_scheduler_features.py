@@ -100,6 +100,18 @@ def with_parked_recalls(scheduler: str) -> None:
     with_tiers(scheduler, parks=True)
 
 
+def with_late_writes(scheduler: str) -> None:
+    """Two prompts by turns in a cache of one: each is written when the other pushes it out."""
+    one, other = [1, 2, 3, 4], [5, 6, 7, 8]
+    rows = [(i * 10**11, 18, 4) for i in range(6)]
+    sim = run_with_tiers(
+        rows, keys=[one, other] * 3, blocks=7, max_seqs=1, write="BACK", scheduler=scheduler
+    )
+    assert (sim.requests()["status"] == 3).all()
+    pool = sim.kv_tiers()[0]
+    assert pool["written_chunks"] > 0 and pool["hit_tokens"] > 0
+
+
 def with_decodes_alone(scheduler: str) -> None:
     sim = ended(options(scheduler, decode_only=True))
     assert sim.requests()["cached_tokens"].tolist() == [n - 1 for _, n, _ in REQUESTS]
@@ -144,6 +156,7 @@ RUNS: dict[str, Callable[[str], None]] = {
     "hybrid_kv_cache": with_several_tables,
     "kv_tiers": with_tiers,
     "kv_tier_recall": with_parked_recalls,
+    "kv_tier_write_back": with_late_writes,
     "skip_prefill": with_decodes_alone,
     "async_scheduling": with_steps_ahead,
     "speculative_config": with_drafts,

@@ -242,14 +242,19 @@ def test_bad_options_are_one_sentence(
 UNMEASURED = {
     "LiquidAI/LFM2-1.2B",
     "LiquidAI/LFM2-8B-A1B",
+    "MiniMaxAI/MiniMax-M3",
     "XiaomiMiMo/MiMo-V2-Flash",
     "bigscience/bloom",
+    "deepseek-ai/DeepSeek-V4-Flash",
+    "deepseek-ai/DeepSeek-V4-Pro",
     "google/gemma-4-26B-A4B-it",
     "google/gemma-4-31B-it",
+    "moonshotai/Kimi-K3",
+    "nvidia/Llama-3_3-Nemotron-Super-49B-v1",
     "stepfun-ai/Step-3.5-Flash",
 }
-"""Presets with layers of several shapes, short convolutions or a norm behind the embedding, whose
-kernels the profiler does not call; it says so.
+"""Presets with layers of several shapes, short convolutions, a compressed context, or norms behind
+the embedding or before experts: the profiler does not call their kernels, and says so.
 """
 
 

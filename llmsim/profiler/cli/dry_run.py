@@ -65,7 +65,8 @@ def dry_run(options: MeasureOptions) -> list[str]:
         lines += [
             f"  {name}: {_shape(model, op)}" for name, op in {op.name: op for op in ops}.items()
         ]
-        lines.append(f"  the largest decode reads {_cache_gb(options, ops):.1f} GB of KV cache")
+        if any(isinstance(op, Attention) for op in ops):
+            lines.append(f"  the largest decode reads {_cache_gb(options, ops):.1f} GB of KV cache")
     where = "CPU" if cpu else "GPU"
     return [
         *lines,

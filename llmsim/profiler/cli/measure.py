@@ -22,7 +22,13 @@ from llmsim.profiler.device.device import import_torch, open_device, smi_name, t
 from llmsim.profiler.device.power import PowerMeter
 from llmsim.profiler.device.timing import Clock, Stopwatch, Timing
 from llmsim.profiler.device.yardstick import yardstick_us
-from llmsim.profiler.rank.rank import Rank, refuse_packed, sharded
+from llmsim.profiler.rank.rank import (
+    Rank,
+    measured_operators,
+    refuse_packed,
+    refuse_unknown,
+    sharded,
+)
 from llmsim.profiler.serve.engine_steps import EngineSteps
 
 Mode = Literal["eager", "graph"]
@@ -124,10 +130,11 @@ def measure(options: MeasureOptions) -> Path:
 
 
 def dtypes_of(model: ModelConfig, options: MeasureOptions) -> Dtypes:
-    """The number formats to measure in. Raises InputError for a KV cache that is not kept like
-    activations.
+    """The number formats to measure in. Raises InputError for a model with operators that this
+    version does not run, and for a KV cache that is not kept like activations.
     """
     dtypes = resolve_dtypes(model, options.dtype)
+    refuse_unknown(model, measured_operators(model, sharded(model, options.degrees[0]), dtypes))
     if dtypes.kv != dtypes.activation:
         raise InputError(
             f"{model.name}: its checkpoint keeps the KV cache in {dtypes.kv}, and attention is "
