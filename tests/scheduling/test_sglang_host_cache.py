@@ -182,12 +182,23 @@ def test_a_run_loads_from_the_host_and_says_so() -> None:
             "contradicts hicache_ratio",
         ),
         ({"enable_hierarchical_cache": True, "hicache_size": 5000}, "lower hicache_ratio"),
+        ({"enable_hierarchical_cache": True, "hicache_size": 1 << 20}, "takes 1048576.0 GB"),
         ({"enable_hierarchical_cache": True, "prefix_storage": "CPU"}, "--prefix-storage"),
     ],
 )
 def test_what_cannot_be_is_refused(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(LlmsimError, match=words):
         simulate(CLUSTER, LOAD, **{**ENGINE, **fields})
+
+
+def test_more_pages_than_the_pool_can_count_are_refused(tmp_path: Path) -> None:
+    cluster = json.loads(Path(CLUSTER).read_text(encoding="utf-8"))
+    cluster["nodes"][0]["cpu_mem"]["mem_size"] = 1 << 20
+    other = tmp_path / "cluster.json"
+    other.write_text(json.dumps(cluster), encoding="utf-8")
+    fields = {"enable_hierarchical_cache": True, "hicache_size": 500_000, "block_size": 1}
+    with pytest.raises(LlmsimError, match="and the most is 2147483647"):
+        simulate(str(other), LOAD, **{**ENGINE, **fields})
 
 
 def test_a_node_without_host_memory_is_refused(tmp_path: Path) -> None:

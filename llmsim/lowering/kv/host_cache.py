@@ -20,6 +20,8 @@ DEFAULT_SHARE = 0.8 * 0.95
 (mem_cache/hicache_auto_size.py).
 """
 GB = 10**9
+MOST_PAGES = (1 << 31) - 1
+"""The native pool numbers its pages with 32 bits."""
 
 
 def host_cache(
@@ -58,8 +60,8 @@ def host_cache(
     ranks = sum(one.num_devices for one in deployment.groups if one.node == group.node)
     token_bytes = -(-block_bytes // engine.block_size)
     tokens = _host_tokens(group, memory, ranks, token_bytes, (num_blocks - 1) * engine.block_size)
-    native.pages = host_pages(tokens, engine.block_size)
-    wanted = native.pages * engine.block_size * token_bytes
+    pages = host_pages(tokens, engine.block_size)
+    wanted = pages * engine.block_size * token_bytes
     room = (memory.capacity_bytes - RESERVED_BYTES) // ranks
     if wanted > room:
         raise InfeasibleError(
@@ -67,6 +69,12 @@ def host_cache(
             f"nodes[{group.node}], whose cpu_mem has {max(0, room) / GB:.1f} GB for each behind "
             "10 GiB that stay free; lower hicache_ratio or hicache_size"
         )
+    if pages > MOST_PAGES:
+        raise InputError(
+            f"HiCache's host pool has {pages} pages of {engine.block_size} tokens, and the most is "
+            f"{MOST_PAGES}; lower hicache_ratio or hicache_size"
+        )
+    native.pages = pages
     native.write = HOST_WRITES[engine.hicache_write_policy or HICACHE_WRITE_POLICIES[0]]
     link = deployment.link
     bandwidth = link.bandwidth_bytes_per_s
