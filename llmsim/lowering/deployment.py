@@ -19,6 +19,7 @@ from llmsim.lowering.contention import (
     place_memories,
 )
 from llmsim.lowering.energy.accounting import accounting
+from llmsim.lowering.engine_dtype import narrow_notes
 from llmsim.lowering.evidence import unlike_published
 from llmsim.lowering.group import lower_group, overheads_of, placed_at
 from llmsim.lowering.kv.kv_transfer import kv_transfer_config, transfer_notes
@@ -212,6 +213,7 @@ def _notes(
     notes += evicted_notes(deployment)
     for group, lowered in zip(deployment.groups, groups, strict=True):
         notes += spread_notes(group, lowered.model, lowered.layout)
+        notes += narrow_notes(lowered.engine, lowered.model)
     notes += server_notes(deployment, groups)
     return tuple(dict.fromkeys(notes))
 

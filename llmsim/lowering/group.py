@@ -39,6 +39,7 @@ from llmsim.lowering.drafter import (
     draft_plan,
     refuse_what_does_not_run_yet,
 )
+from llmsim.lowering.engine_dtype import with_narrow_floats
 from llmsim.lowering.kv.host_cache import host_cache
 from llmsim.lowering.kv.hybrid_cache import shares_blocks, with_state_blocks
 from llmsim.lowering.kv.kv_transfer import ROLES
@@ -316,6 +317,7 @@ def _settled(
 ) -> tuple[Group, Layout]:
     """The group with what its engine derives from the model, and its layout."""
     limited = with_model_limits(group.engine, model.max_position_embeddings, "the engine")
+    limited = with_narrow_floats(limited, model)
     group = with_state_blocks(replace(group, engine=limited), model, tiers=tiers)
     group = with_overlap(with_stages(group, model, tiers=tiers), tiers=tiers)
     layout = layout_of(group, model)

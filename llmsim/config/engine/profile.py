@@ -184,6 +184,8 @@ class EngineProfile:
     nccl_release: str = ""
     sglang_release: str = ""
     """The same of an engine whose own kernels come before vLLM's."""
+    float32_as: str = ""
+    """The type in which checkpoints in float32 run unless one is asked for; empty: as they are."""
     compiles_scaling: bool = False
     """Inductor converts a matrix's input to fp8 inside of the norm or activation before it."""
     options: tuple[str, ...] = ()
@@ -312,6 +314,7 @@ def load_profile(name: str) -> EngineProfile:
         vllm_release=data.get("kernels", {}).get("vllm", ""),
         nccl_release=data.get("kernels", {}).get("nccl", ""),
         sglang_release=data.get("kernels", {}).get("sglang", ""),
+        float32_as=data.get("kernels", {}).get("float32_as", ""),
         compiles_scaling=data.get("kernels", {}).get("compiles_scaling", False),
         cudagraph_mode=data["launch"]["cudagraph_mode"],
         launch_ns=data["launch"]["compiled_ns"],
