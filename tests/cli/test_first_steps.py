@@ -67,6 +67,17 @@ def test_init_refuses_what_does_not_fit(capsys: pytest.CaptureFixture[str]) -> N
     assert main([*words, "--tp", "4"]) == 0
 
 
+def test_init_has_the_option_that_its_sentence_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["init", "--model", "moonshotai/Kimi-K3", "--device", "H200", "--tp", "32"]
+    words += ["-o", str(tmp_path / "cluster.json")]
+    assert main(words) == 2
+    assert "--devices-per-node 8; lower the first or raise the last" in capsys.readouterr().err
+    assert main([*words, "--devices-per-node", "32"]) == 0
+    assert "each on 32 H200" in capsys.readouterr().out
+
+
 def test_an_installed_package_has_its_own_examples(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from llmsim.cli.commands.files.cluster import Node
 from llmsim.cli.run.command_line import given_path
 from llmsim.config.errors import InputError
 
@@ -90,6 +91,7 @@ def command(
     decode: Decode = 0,
     attention: Attention = 0,
     ffn: Ffn = 0,
+    devices_per_node: Node = 8,
     force: Force = False,
 ) -> None:
     """Checks, asks where a person is there, and writes; raises InputError."""
@@ -120,6 +122,7 @@ def command(
         pp=pp,
         ep=ep,
         instances=instances or 1,
+        devices_per_node=devices_per_node,
         **roles,
     )
     _check_that_it_fits(cluster)
