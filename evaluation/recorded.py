@@ -91,7 +91,12 @@ def main() -> int:
     runs = [simulate(*each, **options) for each in found]
     bundle = str(FOLDER / "profile")
     bundled = [simulate(*each, profile_dir=bundle, **options) for each in found if each[0].profile]
-    text = page(runs, bundled)
+    unfused = [
+        simulate(run.served, run.load, disable_term="fused_scaling")
+        for run in runs
+        if run.real and "fp8" in run.served.folder
+    ]
+    text = page(runs, bundled, unfused)
     if arguments.output is None:
         print(text, end="")
     else:
@@ -183,8 +188,11 @@ def simulated_steps(steps: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({"sequences": steps["decode_sequences"][chosen], "ms": ms[chosen]})
 
 
-def page(runs: Sequence[Run], bundled: Sequence[Run]) -> str:
-    """The whole page: the words of `recorded/page.txt`, with tables in their places."""
+def page(runs: Sequence[Run], bundled: Sequence[Run], unfused: Sequence[Run]) -> str:
+    """The whole page: the words of `recorded/page.txt`, with tables in their places.
+
+    `bundled` are runs by the profile, and `unfused` those of fp8 without their term.
+    """
     whole = [run for run in runs if run.real]
     tables = {
         "requests": requests_table(whole),
@@ -195,7 +203,9 @@ def page(runs: Sequence[Run], bundled: Sequence[Run]) -> str:
         "bundled": requests_table(bundled),
     }
     words = (FOLDER.parent / "page.txt").read_text("utf-8")
-    return words.format(**{name: "\n".join(lines) for name, lines in tables.items()})
+    texts = {name: "\n".join(lines) for name, lines in tables.items()}
+    without = ", ".join(f"{error(run, METRICS[2]):+.1f}" for run in unfused)
+    return words.format(unfused=without, **texts)
 
 
 def error(run: Run, metric: str) -> float:

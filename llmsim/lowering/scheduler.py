@@ -71,10 +71,8 @@ def scheduler_config(
     scheduler.limits = _limits(engine)
     profile = load_profile(engine.engine_profile)
     set_rules(scheduler.rules, profile.rules)
-    ahead = 0
     if engine.speculation is not None:
         scheduler.speculation = speculation_config(engine.speculation)
-        ahead = engine.speculation.prompt_lookahead
     if profile.schedules_by("encodes_inputs") and engine.scheduler in (VLLM, INSTALLED):
         scheduler.encoder = _encoder(engine)
     scheduler.prefill_all_but_last_token = prefill_all_but_last_token
@@ -90,12 +88,19 @@ def scheduler_config(
     if host_cache is not None:
         scheduler.host_cache = host_cache
     scheduler.kv = _kv_cache(engine, num_blocks, max_model_len, context_ranks)
-    scheduler.kv.unsettled_tokens = max(0, ahead - 1)
-    if profile.schedules_by("keys_look_ahead") and pd_type is None and scheduler.kv.drops_last_hit:
-        scheduler.kv.drops_last_hit, scheduler.kv.key_lookahead = False, ahead
+    _look_ahead(scheduler.kv, engine, plays_role=pd_type is not None)
     if tables is not None and tables.windows != (SEES_ALL,):
         scheduler.kv.tables = _tables(engine, tables, in_flight)
     return scheduler
+
+
+def _look_ahead(kv: "_native.KvCacheConfig", engine: EngineArgs, *, plays_role: bool) -> None:
+    """What drafters that read tokens behind a position change in the cache."""
+    ahead = 0 if engine.speculation is None else engine.speculation.prompt_lookahead
+    kv.unsettled_tokens = max(0, ahead - 1)
+    by_keys = load_profile(engine.engine_profile).schedules_by("keys_look_ahead")
+    if by_keys and not plays_role and kv.drops_last_hit:
+        kv.drops_last_hit, kv.key_lookahead = False, ahead
 
 
 def _pace(scheduler: "_native.SchedulerConfig", engine: EngineArgs, stages: int) -> None:

@@ -23,7 +23,7 @@ BOUNDS = {
     "median_tpot_ms": 12.0,
     "output_throughput": 2.0,
 }
-"""Percent: half as much again as the largest error on the page, or more."""
+"""Percent: a fifth more than the largest error on the page, or more."""
 
 
 @pytest.mark.parametrize(("served", "load"), WHOLE, ids=lambda each: getattr(each, "folder", each))

@@ -51,15 +51,42 @@ def host_cache(
             "same KV in other pools; remove one of them"
         )
     _refuse(group, model)
+    memory = _host_memory(group, deployment)
+    ranks = sum(one.num_devices for one in deployment.groups if one.node == group.node)
+    token_bytes = -(-block_bytes // engine.block_size)
+    device_tokens = (num_blocks - 1) * engine.block_size
+    native.pages = _pages(group, memory, ranks, token_bytes, device_tokens)
+    native.write = HOST_WRITES[engine.hicache_write_policy or HICACHE_WRITE_POLICIES[0]]
+    link = deployment.link
+    bandwidth = link.bandwidth_bytes_per_s
+    rate = min(
+        bandwidth[min(BETWEEN_GROUPS, len(bandwidth) - 1)],
+        memory.bandwidth_bytes_per_s // group.num_devices,
+    )
+    native.copy_latency_ps = link.latency_of(BETWEEN_GROUPS) + memory.latency_ps
+    native.load_ps_per_token = native.write_ps_per_token = -(-token_bytes * PS_PER_S // rate)
+    native.layers = model.num_layers
+    return native
+
+
+def _host_memory(group: Group, deployment: Deployment) -> MemorySpec:
     memory = deployment.nodes[group.node].host_memory
     if memory is None:
         raise InputError(
             f"enable_hierarchical_cache is true, but nodes[{group.node}] has no cpu_mem, which "
             "holds the KV; give it one"
         )
-    ranks = sum(one.num_devices for one in deployment.groups if one.node == group.node)
-    token_bytes = -(-block_bytes // engine.block_size)
-    tokens = _host_tokens(group, memory, ranks, token_bytes, (num_blocks - 1) * engine.block_size)
+    return memory
+
+
+def _pages(
+    group: Group, memory: MemorySpec, ranks: int, token_bytes: int, device_tokens: int
+) -> int:
+    """Pages of a rank's pool; InfeasibleError where the node's memory does not hold the pools of
+    all `ranks`, InputError where they cannot be numbered.
+    """
+    engine = group.engine
+    tokens = _host_tokens(group, memory, ranks, token_bytes, device_tokens)
     pages = host_pages(tokens, engine.block_size)
     wanted = pages * engine.block_size * token_bytes
     room = (memory.capacity_bytes - RESERVED_BYTES) // ranks
@@ -74,18 +101,7 @@ def host_cache(
             f"HiCache's host pool has {pages} pages of {engine.block_size} tokens, and the most is "
             f"{MOST_PAGES}; lower hicache_ratio or hicache_size"
         )
-    native.pages = pages
-    native.write = HOST_WRITES[engine.hicache_write_policy or HICACHE_WRITE_POLICIES[0]]
-    link = deployment.link
-    bandwidth = link.bandwidth_bytes_per_s
-    rate = min(
-        bandwidth[min(BETWEEN_GROUPS, len(bandwidth) - 1)],
-        memory.bandwidth_bytes_per_s // group.num_devices,
-    )
-    native.copy_latency_ps = link.latency_of(BETWEEN_GROUPS) + memory.latency_ps
-    native.load_ps_per_token = native.write_ps_per_token = -(-token_bytes * PS_PER_S // rate)
-    native.layers = model.num_layers
-    return native
+    return pages
 
 
 def _host_tokens(

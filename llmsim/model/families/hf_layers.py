@@ -339,6 +339,12 @@ def _sparse_layers(rules: Rules, family: Family, how: Experts, layers: int) -> t
     if how.listed and read.present(how.listed):
         listed = set(read.numbers(how.listed))
         return tuple(i in listed for i in range(layers))
+    return _layers_in_turn(rules, how, layers)
+
+
+def _layers_in_turn(rules: Rules, how: Experts, layers: int) -> tuple[bool, ...]:
+    """Every so many layers between a first and a last one, but for those that are named dense."""
+    read = rules.read
     first, step = rules.optional(how.first), rules.optional(how.step) or 1
     phase = how.phase if how.offset is None else -rules.optional(how.offset)
     dense = set(read.counts(how.dense)) if how.dense else set()

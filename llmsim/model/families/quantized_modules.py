@@ -52,14 +52,13 @@ def layers_of_parts(model: "ModelConfig") -> Layers:
     experts = frozenset(i for i in everywhere if model.moe_layers[i])
     instead_of_dense = frozenset() if model.dense_beside_experts else experts
     dense = frozenset(i for i in everywhere if with_ffn[i]) - instead_of_dense
+    kda = model.linear is not None and model.linear.kind == "kda"
     has_shared = model.shared_expert_intermediate_size or model.expert_latent_size
     return {
         "attention": softmax,
         "attention_out": softmax,
         "linear": linear,
-        STATES_IN_ATTENTION: linear
-        if model.linear is not None and model.linear.kind == "kda"
-        else frozenset(),
+        STATES_IN_ATTENTION: linear if kda else frozenset(),
         "mlp": dense,
         "shared": experts if has_shared else frozenset(),
         "experts": experts,

@@ -24,7 +24,7 @@ from llmsim.profiler.bundle.defaults import on_cpu
 from llmsim.profiler.bundle.plan import Point, attention_table, points_of, seen_limits
 from llmsim.profiler.cli.measure import TABLES, MeasureOptions, dtypes_of
 from llmsim.profiler.kernels.quantised_linears import NARROW
-from llmsim.profiler.rank.rank import measured_operators, refuse_packed, refuse_unknown, sharded
+from llmsim.profiler.rank.rank import measured_operators, refuse_packed, sharded
 
 ROW_S = 0.5
 """Seconds of a row, about: its samples, and making its buffers; on a CPU those of a small model."""
@@ -46,27 +46,14 @@ def dry_run(options: MeasureOptions) -> list[str]:
     lines, left = [f"{model.name} in {narrow}{dtypes.activation}, into {folder}"], 0
     for index, tp in enumerate(options.degrees):
         ops = measured_operators(model, sharded(model, tp), dtypes)
-        refuse_unknown(model, ops)
         refuse_packed(model, ops, options.attention)
         points = points_of(
             ops, options.limits, skew=options.skew and not engine, experts=index == 0
         )
-        done = {
-            name: _done(folder / f"tp{1 if name == 'moe' else tp}" / f"{name}.csv", name)
-            for name in TABLES
-        }
-        new = [point for point in points if tuple(map(str, point.key)) not in done[point.table]]
+        new = _not_there(points, folder, tp)
         left += len(new)
-        tables = ", ".join(
-            f"{name} {count}" for name, count in Counter(point.table for point in points).items()
-        )
-        lines.append(f"tp{tp}: {len(points)} rows ({tables}), {len(new)} of them to be measured")
-        lines.append(f"  the first {_first(new)} of them make a usable bundle")
-        lines += [
-            f"  {name}: {_shape(model, op)}" for name, op in {op.name: op for op in ops}.items()
-        ]
-        if any(isinstance(op, Attention) for op in ops):
-            lines.append(f"  the largest decode reads {_cache_gb(options, ops):.1f} GB of KV cache")
+        lines += _of_degree(tp, points, new)
+        lines += _of_operators(model, ops, options)
     where = "CPU" if cpu else "GPU"
     return [
         *lines,
@@ -75,6 +62,34 @@ def dry_run(options: MeasureOptions) -> list[str]:
             "it in parts"
         ),
     ]
+
+
+def _not_there(points: list[Point], folder: Path, tp: int) -> list[Point]:
+    """The points that have no row in the folder's tables yet; experts have theirs below tp1."""
+    done = {
+        name: _done(folder / f"tp{1 if name == 'moe' else tp}" / f"{name}.csv", name)
+        for name in TABLES
+    }
+    return [point for point in points if tuple(map(str, point.key)) not in done[point.table]]
+
+
+def _of_degree(tp: int, points: list[Point], new: list[Point]) -> list[str]:
+    """How many rows each table of a degree has, and how many are left."""
+    counts = Counter(point.table for point in points)
+    tables = ", ".join(f"{name} {count}" for name, count in counts.items())
+    return [
+        f"tp{tp}: {len(points)} rows ({tables}), {len(new)} of them to be measured",
+        f"  the first {_first(new)} of them make a usable bundle",
+    ]
+
+
+def _of_operators(model: ModelConfig, ops: list[Operator], options: MeasureOptions) -> list[str]:
+    """The shape of each operator, and the KV cache that the largest decode reads, if any."""
+    by_name = {op.name: op for op in ops}
+    lines = [f"  {name}: {_shape(model, op)}" for name, op in by_name.items()]
+    if any(isinstance(op, Attention) for op in ops):
+        lines.append(f"  the largest decode reads {_cache_gb(options, ops):.1f} GB of KV cache")
+    return lines
 
 
 def _first(points: list[Point]) -> int:

@@ -34,8 +34,7 @@ def find_blocks(database: Database, request: CostRequest) -> WholeModules | None
     group = next((one for one in model.softmax_groups if one.has("block_sparse")), None)
     if group is None or gemm is None:
         return None
-    shape = (model.hidden_size, group.shape.key_dim, model.indexer)
-    name = next((name for name, measured in MODELS.items() if measured == shape), None)
+    name = _measured_model((model.hidden_size, group.shape.key_dim, model.indexer))
     if name is None or group.shape.heads != PER_KV_HEAD * group.shape.kv_heads:
         return None
     op = next(op for op in request.operators if isinstance(op, Attention) and op.sparse)
@@ -44,4 +43,10 @@ def find_blocks(database: Database, request: CostRequest) -> WholeModules | None
         return None
     names = {op.name for op in request.operators}
     own = OWN if f"o_proj{OWN}" in names else ""
-    return WholeModules({"indexer": rows}, (*(name + own for name in INSIDE), "indexer_norm"))
+    inside = tuple(operator + own for operator in INSIDE)
+    return WholeModules({"indexer": rows}, (*inside, "indexer_norm"))
+
+
+def _measured_model(shape: tuple[int, int, Indexer | None]) -> str | None:
+    """The model of that hidden size, head size and indexer that was measured, if one was."""
+    return next((name for name, measured in MODELS.items() if measured == shape), None)

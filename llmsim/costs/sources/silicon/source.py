@@ -28,7 +28,7 @@ from llmsim.costs.sources.silicon.block_modules import find_blocks
 from llmsim.costs.sources.silicon.compressed_modules import find_compressed
 from llmsim.costs.sources.silicon.database import Database, TablePath
 from llmsim.costs.sources.silicon.gemm import GemmTable, load_gemm
-from llmsim.costs.sources.silicon.input_scaling import input_scaling
+from llmsim.costs.sources.silicon.input_scaling import InputScaling, input_scaling
 from llmsim.costs.sources.silicon.linear_attention import linear_curve
 from llmsim.costs.sources.silicon.memory_bound import Streaming, streaming
 from llmsim.costs.sources.silicon.mla import (
@@ -115,6 +115,7 @@ class SiliconSource(CostSource):
         self._database = database
         self._peak_rates: PeakRates = peak_rates
         self._gemms: dict[str, GemmTable | None] = {}
+        self._scalings: dict[tuple[TablePath, str], InputScaling | None] = {}
         self._notes: list[str] = []
         self._beside_wide: dict[tuple[str, str], list[float]] = {}
         self._streaming: Streaming | None = None
@@ -359,7 +360,9 @@ class SiliconSource(CostSource):
         """What rows of fp8 matrices contain and this engine's server has not."""
         if table.rows is None or not self._request.fused_scaling:
             return np.zeros_like(counts)
-        scaling = input_scaling(self._database, *table.rows)
+        if table.rows not in self._scalings:
+            self._scalings[table.rows] = input_scaling(self._database, *table.rows)
+        scaling = self._scalings[table.rows]
         if scaling is None:
             return np.zeros_like(counts)
         fixed = self._request.model.fixed_input_scales
