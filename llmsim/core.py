@@ -179,6 +179,10 @@ class GroupInfo:
     tp: int
     num_blocks: int
     block_size: int
+    max_model_len: int
+    """Tokens of a request at most: prompt and answer."""
+    model_max_len: int
+    """How far max_model_len can be raised."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from llmsim.config.errors import (
     InterruptedRun,
     InvariantError,
 )
-from llmsim.core import BackendUse, Results, Status
+from llmsim.core import BackendUse, GroupInfo, Results, Status
 
 NAMED = 3
 """How many rejected requests a message names."""
@@ -84,18 +84,38 @@ def circular_sentence(results: Results) -> str:
 def _rejection(results: Results, rejected: list[int]) -> str:
     """Which requests can never run and why; all others were simulated and written."""
     workload = results.workload
-    named = []
+    named, remedies = [], []
     for row in rejected[:NAMED]:
         group = results.groups[max(0, int(results.requests.group[row]))]
-        capacity = (group.num_blocks - 1) * group.block_size
+        tokens = int(workload.input_tokens[row]), int(workload.output_tokens[row])
+        limit, remedy = _limit(group, *tokens)
         named.append(
             f"request {workload.request_id[row] if workload.request_id else row} "
             f"({workload.input_tokens[row]} prompt + {workload.output_tokens[row]} output tokens; "
-            f"group {group.index} holds {capacity} tokens of KV)"
+            f"{limit})"
         )
+        remedies.append(remedy)
     more = f" and {len(rejected) - NAMED} more" if len(rejected) > NAMED else ""
     return (
         f"{len(rejected)} of {len(workload)} requests can never run: {', '.join(named)}{more}; the "
-        "other results were written; raise max_model_len, give the group more memory or a larger "
-        "tp_size, or shorten these requests"
+        f"other results were written; {', '.join(dict.fromkeys(remedies))}, or shorten these "
+        "requests"
+    )
+
+
+def _limit(group: GroupInfo, prompt_tokens: int, output_tokens: int) -> tuple[str, str]:
+    """What a request exceeds in its group, and what would help beside a shorter request."""
+    longest, blocks = group.max_model_len, group.num_blocks - 1
+    if prompt_tokens < longest:
+        return (
+            f"group {group.index} has {blocks} KV blocks of {group.block_size} tokens",
+            "give the group more memory or a larger tp_size",
+        )
+    limit = f"max_model_len of group {group.index} is {longest}"
+    if prompt_tokens < group.model_max_len:
+        enough = min(prompt_tokens + output_tokens, group.model_max_len)
+        return limit, f"raise max_model_len to {enough}"
+    return (
+        f"{limit}, and {group.model_name} goes to {group.model_max_len}",
+        "take a model of longer contexts",
     )

@@ -3,6 +3,7 @@
 import difflib
 import errno
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 
 class LlmsimError(Exception):
@@ -51,6 +52,60 @@ class InfeasibleError(LlmsimError):
     """The deployment does not fit or can never make progress; the sentence shows the arithmetic."""
 
     exit_code = 3
+
+
+@dataclass(frozen=True)
+class WiderSplit:
+    """Sizes of an instance that would hold a model which its present ones do not hold."""
+
+    tp: int
+    pp: int
+    ep: int | None
+    """None: as it is."""
+    present_tp: int
+    present_pp: int
+
+    @property
+    def devices(self) -> int:
+        """Devices of the instance, beside those of prefill context parallelism."""
+        return self.tp * self.pp
+
+    def worded(self, tp: str, pp: str, ep: str) -> list[str]:
+        """The sizes that change, each with the name that the reader knows it by."""
+        words = [f"{tp} {self.tp}"] if self.tp != self.present_tp else []
+        words += [f"{pp} {self.pp}"] if self.pp != self.present_pp else []
+        return [*words, *([] if self.ep is None else [f"{ep} {self.ep}"])]
+
+    @property
+    def in_keys(self) -> str:
+        """The sizes under the keys of a cluster file."""
+        words = self.worded("tp_size", "pp_size", "ep_size")
+        return f"{', '.join(words)} on {self.devices} devices"
+
+
+class DoesNotFit(InfeasibleError):
+    """A model needs more memory than its devices have: the arithmetic, and what would hold it.
+
+    `least_gib` is the memory of a device that would do; `wider` is set where a wider split would.
+    """
+
+    def __init__(self, arithmetic: str, least_gib: float, wider: WiderSplit | None = None) -> None:
+        self.arithmetic, self.least_gib, self.wider = arithmetic, least_gib, wider
+        super().__init__(self.with_remedy("" if wider is None else wider.in_keys))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """An error that crosses processes is made again of its parts, not of its sentence."""
+        return type(self), (self.arithmetic, self.least_gib, self.wider)
+
+    def with_remedy(self, split: str) -> str:
+        """The sentence with the wider split in the words of the reader; empty: none would do."""
+        either = f"{split} or " if split else ""
+        larger = f"a device of at least {self.least_gib:.2f} GiB"
+        return f"{self.arithmetic}; it would fit with {either}{larger}"
+
+    def at(self, location: str) -> "DoesNotFit":
+        """The same error with the place where the group stands."""
+        return DoesNotFit(f"{location}: {self.arithmetic}", self.least_gib, self.wider)
 
 
 class FailedRuns(LlmsimError):

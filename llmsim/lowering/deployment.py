@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from llmsim import _native
 from llmsim.config import Deployment, EngineArgs, Group
 from llmsim.config.deployment import AfdRole, Offloading
-from llmsim.config.errors import InputError, LlmsimError
+from llmsim.config.errors import DoesNotFit, InputError, LlmsimError
 from llmsim.lowering.adjust.apply import adjusted, adjustment_notes
 from llmsim.lowering.adjust.power_cap import clock_ppm
 from llmsim.lowering.afd.domain import afd_config, roles_of
@@ -295,6 +295,8 @@ def _lower_in_place(
     """Lowers one group; an error says where in the cluster file the group is."""
     try:
         return lower_group(group, deployment, options, model_index, routes)
+    except DoesNotFit as error:
+        raise error.at(f"{deployment.cluster_path}: {group.field_path}") from None
     except LlmsimError as error:
         raise type(error)(f"{deployment.cluster_path}: {group.field_path}: {error}") from None
 

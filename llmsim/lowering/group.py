@@ -7,6 +7,7 @@ from types import MappingProxyType
 from llmsim import _native
 from llmsim.config import Deployment, EngineArgs, Group, with_model_limits
 from llmsim.config.engine.profile import load_profile
+from llmsim.config.errors import DoesNotFit
 from llmsim.config.units import ns_to_ps
 from llmsim.core import GroupInfo
 from llmsim.costs import (
@@ -71,6 +72,7 @@ from llmsim.lowering.parallel_layout import (
 )
 from llmsim.lowering.pipeline import with_stages
 from llmsim.lowering.program import FEATURES, Placed, build_program
+from llmsim.lowering.remedies import with_remedies
 from llmsim.lowering.scheduler import scheduler_config
 from llmsim.lowering.types import LoweredGroup, LoweringOptions
 from llmsim.model import (
@@ -115,16 +117,10 @@ def lower_group(
     overheads = overheads_of(options.cost_plugin)
     if overheads is not None:
         group = replace(group, engine=with_queueing(group.engine, options.cost_plugin, overheads))
-    group, request, stages = _asked(group, deployment, options, routes)
+    planned = _planned(group, deployment, options, routes)
+    group, request, stages = planned.group, planned.request, planned.stages
+    offload, draft, ledger = planned.offload, planned.draft, planned.ledger
     engine, model, layout, ops = group.engine, request.model, request.layout, request.operators
-    tables = {feature: request.counts(feature) for feature in FEATURES}
-    offload = offload_plan(
-        deployment, group, model, layout, stages, ops, request.max_model_len, tables
-    )
-    draft = _draft(deployment, group, options, request, offload, routes)
-    ledger = _ledger(
-        group, request, offload, draft, hybrid=shares_blocks(group, model, tiers=options.tiers)
-    )
     links = _links(group, deployment, options, request, routes)
     costs = with_gathered_context(
         _costs(deployment, group, options, request, offload), request, links
@@ -137,7 +133,7 @@ def lower_group(
         _complete(offload, deployment, group, request, program_costs, exact=options.exact)
     per_token_ps = 0 if overheads is None else overheads.queueing_per_token_ps
     return LoweredGroup(
-        info=_info(group, ledger, layout),
+        info=_info(group, model, ledger, layout),
         model=model,
         layout=layout,
         dtypes=request.dtypes,
@@ -161,6 +157,45 @@ def lower_group(
         linked=tuple(name for name in costs.link_collectives if name not in linked.planned),
         network_notes=links.notes if costs.link_collectives else links.measured_notes,
     )
+
+
+@dataclass(frozen=True, eq=False)
+class _Planned:
+    """A group whose memory is settled; its costs are not compiled yet."""
+
+    group: Group
+    request: CostRequest
+    stages: "tuple[tuple[Operator, ...], ...]"
+    offload: OffloadPlan | None
+    draft: DraftPlan | None
+    ledger: MemoryLedger
+
+
+def _planned(
+    group: Group, deployment: Deployment, options: LoweringOptions, routes: Routes | None
+) -> _Planned:
+    """The group's memory; raises DoesNotFit with what would hold it."""
+    try:
+        return _plan(group, deployment, options, routes)
+    except DoesNotFit as error:
+        raise with_remedies(
+            error, group, lambda other: _plan(other, deployment, options, None)
+        ) from None
+
+
+def _plan(
+    group: Group, deployment: Deployment, options: LoweringOptions, routes: Routes | None
+) -> _Planned:
+    group, request, stages = _asked(group, deployment, options, routes)
+    model, layout, ops = request.model, request.layout, request.operators
+    tables = {feature: request.counts(feature) for feature in FEATURES}
+    offload = offload_plan(
+        deployment, group, model, layout, stages, ops, request.max_model_len, tables
+    )
+    draft = _draft(deployment, group, options, request, offload, routes)
+    hybrid = shares_blocks(group, model, tiers=options.tiers)
+    ledger = _ledger(group, request, offload, draft, hybrid=hybrid)
+    return _Planned(group, request, stages, offload, draft, ledger)
 
 
 def _links(
@@ -362,7 +397,7 @@ def _program(
     )
 
 
-def _info(group: Group, ledger: MemoryLedger, layout: Layout) -> GroupInfo:
+def _info(group: Group, model: ModelConfig, ledger: MemoryLedger, layout: Layout) -> GroupInfo:
     return GroupInfo(
         index=group.index,
         model_name=group.model_name,
@@ -371,6 +406,8 @@ def _info(group: Group, ledger: MemoryLedger, layout: Layout) -> GroupInfo:
         tp=group.tp,
         num_blocks=ledger.num_blocks,
         block_size=group.engine.block_size * layout.context_ranks,
+        max_model_len=group.engine.max_model_len or model.max_position_embeddings,
+        model_max_len=model.max_position_embeddings,
     )
 
 

@@ -193,6 +193,8 @@ def _trust(summary: Mapping[str, Any]) -> Iterator[Line]:
     """Where operator times come from, and how far the tables are off between their points."""
     sources = summary["sources"]
     shares = {name: share or 0.0 for name, share in sources["by_provenance"].items()}
+    if not any(shares.values()):  # no step ran
+        return
     known = sum(shares.pop(name) for name in ("measured", "interpolated"))
     most = max(shares, key=lambda name: shares[name])
     from_elsewhere = f"{_percent(shares[most])} {most}" if shares[most] > known else ""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from llmsim.model.hardware import YOUR_OWN
+from llmsim.sizing.bounds import COMPUTE, LENGTH, REASONS, TPOT, TTFT
 from llmsim.sizing.load import CONCURRENCY, RATE, UNITS
 from llmsim.sizing.measure import Measured
 from llmsim.sizing.plan import Plan
@@ -87,6 +88,7 @@ class Answer:
             ],
             "binding": self.binding,
             "pruned": dict(self.found.pruned.counts),
+            "fits": {device: split.devices for device, split in self.found.fitting.items()},
             "evaluated": self.found.evaluated,
             "without_price": list(self.without_price),
             "pareto": self.pareto(),
@@ -244,6 +246,7 @@ def text(answer: Answer) -> str:
         lines.append("Next best:" if best else "Nearest:")
         lines += [f"  {_named(one.plan)}: {missed}" for one, missed in answer.next]
     lines += _constraint(answer)
+    lines += _nothing_runs(answer)
     if answer.without_price:
         lines.append(_counted(answer.without_price))
     counts = answer.found.pruned.counts
@@ -251,6 +254,27 @@ def text(answer: Answer) -> str:
     lines.append(f"{answer.found.evaluated} evaluated; pruned without a run: {pruned or 'none'}.")
     front = answer.pareto()
     return "\n".join([*lines, *(_picture(front) if len(front) > 1 else [])]) + "\n"
+
+
+def _nothing_runs(answer: Answer) -> list[str]:
+    """Where nothing comes near: options that let the model fit, and what ruled the rest out."""
+    found, question = answer.found, answer.found.question
+    if answer.best is not None or answer.next:
+        return []
+    lines = []
+    for device, split in found.fitting.items():
+        options = []
+        if split.devices > question.devices_per_node:
+            options.append(f"--devices-per-node {split.devices}")
+        if split.devices > question.max_devices:
+            options.append(f"--max-devices {split.devices}")
+        if options:
+            lines.append(f"It fits {split.devices} {device}: give {' '.join(options)}.")
+    for reason in (LENGTH, TPOT, TTFT, COMPUTE):
+        if reason in found.pruned.examples:
+            sentence = REASONS[reason][0].upper() + REASONS[reason][1:]
+            lines.append(f"{sentence} ({found.pruned.examples[reason]}).")
+    return lines
 
 
 def _counted(without_price: Sequence[str]) -> str:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llmsim.config.errors import InfeasibleError, LlmsimError
+from llmsim.config.errors import InfeasibleError, LlmsimError, WiderSplit
 from llmsim.costs.hardware_limits import PeakRates, peak_rates_of
 from llmsim.lowering import LoweringOptions
 from llmsim.lowering.group import StaticView, static_view
+from llmsim.lowering.remedies import wider_split
 from llmsim.model import Operator
 from llmsim.sizing.load import RATE, Load
 from llmsim.sizing.plan import Plan, Pool, Shape
@@ -33,6 +34,7 @@ REASONS = {
     COMPUTE: "the load needs more than the data sheet's peak of all devices",
 }
 """Why a plan is pruned before any run."""
+DEVICES = "more than --max-devices"
 US_PER_MS, US_PER_S = 1e3, 1e6
 
 
@@ -47,6 +49,23 @@ class Pruned:
         """Counts a plan; the first of each reason is kept as an example."""
         self.counts[reason] += 1
         self.examples.setdefault(reason, f"{plan.device} {plan.label}: {sentence}".rstrip(": "))
+
+
+def fitting_splits(model: str, devices: Sequence[str], most_stages: int) -> dict[str, WiderSplit]:
+    """The smallest instance that holds the model, by device; devices on which none does are left
+    out.
+    """
+    found, options = {}, LoweringOptions()
+    for device in devices:
+        deployment = Plan(model, device, (Pool(Shape(), 1),)).deployment()
+        split = wider_split(
+            deployment.groups[0],
+            lambda group, of=deployment: static_view(group, of, options),  # type: ignore[misc]
+            most_stages,
+        )
+        if split is not None:
+            found[device] = split
+    return found
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from llmsim.config.errors import LlmsimError
-from llmsim.sizing.bounds import Pruned, most_per_instance, pruned_reason
+from llmsim.config.errors import LlmsimError, WiderSplit
+from llmsim.sizing.bounds import (
+    DEVICES,
+    MEMORY,
+    Pruned,
+    fitting_splits,
+    most_per_instance,
+    pruned_reason,
+)
 from llmsim.sizing.capacity import FEWEST, Capacity, able, capacity
 from llmsim.sizing.load import CONCURRENCY, RATE, Load
 from llmsim.sizing.measure import Bench, Measured
 from llmsim.sizing.plan import Plan, Pool
-from llmsim.sizing.shapes import units
+from llmsim.sizing.shapes import STAGES, units
 from llmsim.sizing.targets import Miss, Targets
 from llmsim.sizing.workers import Workers
 
@@ -103,12 +110,16 @@ class Found:
     evaluated: int = 0
     beyond: Capacity | None = None
     """How far the load of the best plan can grow."""
+    fitting: Mapping[str, WiderSplit] = field(default_factory=dict)
+    """Where memory or --max-devices rule everything out: the smallest instance by device."""
 
 
 def search(question: Question, workers: Workers, prices: Mapping[str, float | None]) -> Found:
     """The answer to a question; raises InputError."""
     found = Found(question)
     plans = _unpruned(question, found.pruned)
+    if not plans and found.pruned.counts.keys() & {MEMORY, DEVICES}:
+        found.fitting = fitting_splits(question.model, question.devices, max(STAGES))
     _measure_units(found, plans, workers, prices)
     starts = _starts(question, found.units, prices)
     kept = _kept(starts, question, prices)
@@ -279,7 +290,7 @@ def _unpruned(question: Question, pruned: Pruned) -> list[Bounded]:
                     plan, load, _role_targets(question.targets, role), requests, options
                 )
                 if not reason and plan.devices > question.max_devices:
-                    reason, sentence = "more than --max-devices", f"{plan.devices} devices"
+                    reason, sentence = DEVICES, f"{plan.devices} devices"
                 if reason:
                     pruned.add(reason, plan, sentence)
                 else:

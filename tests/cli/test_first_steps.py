@@ -62,7 +62,7 @@ def test_init_refuses_what_does_not_fit(capsys: pytest.CaptureFixture[str]) -> N
     words = ["init", "-o", "c.json", "--model", "meta-llama/Llama-3.1-70B", "--device", "L40S"]
     assert main(words) == 3
     error = capsys.readouterr().err
-    assert "does not fit" in error and "it would fit with tp 4" in error
+    assert "does not fit" in error and "it would fit with --tp 4 or" in error
     assert not Path("c.json").exists()
     assert main([*words, "--tp", "4"]) == 0
 

@@ -179,7 +179,7 @@ def test_refusal_shows_the_arithmetic_and_a_layout_that_does_fit() -> None:
     text = str(error.value)
     assert "0.9 x 80.00 GiB = 72.00 GiB" in text
     assert "weights 131.42 GiB" in text
-    assert "tp 2 or a device of at least" in text
+    assert "it would fit with a device of at least" in text
     assert "\n" not in text
     assert ledger(LLAMA_70B, Layout(2), **sizes).usable_blocks >= 1
 
@@ -191,12 +191,6 @@ def test_suggested_device_size_is_the_smallest_that_fits() -> None:
     assert ledger(device_bytes=int(gib * GIB)).usable_blocks >= 1
     with pytest.raises(InfeasibleError):
         ledger(device_bytes=int((gib - 0.02) * GIB))
-
-
-def test_experts_stay_spread_in_the_suggestion() -> None:
-    with pytest.raises(InfeasibleError, match="it would fit with tp 4, ep 4 or a device"):
-        ledger(MOE, Layout(2, 2), device_bytes=24 * GIB)
-    assert ledger(MOE, Layout(4, 4), device_bytes=24 * GIB).usable_blocks >= 1
 
 
 def test_one_usable_block_is_enough_and_none_is_not() -> None:

@@ -69,7 +69,9 @@ def make_results(
     )  # fmt: skip
     return Results(
         workload=workload,
-        groups=tuple(GroupInfo(i, "org/model", "H100", 1, 1, 101, 16) for i in range(groups)),
+        groups=tuple(
+            GroupInfo(i, "org/model", "H100", 1, 1, 101, 16, 8192, 8192) for i in range(groups)
+        ),
         requests=requests,
         itl_values_ps=values,
         itl_counts=counts.astype(np.int64),

@@ -106,7 +106,7 @@ def test_experts_are_read_as_far_as_tokens_touch_them():
 
 def test_a_class_of_devices_counts_each_device_alike():
     def group(index, hardware, devices):
-        return GroupInfo(index, "m", hardware, devices, devices, 10, 16)
+        return GroupInfo(index, "m", hardware, devices, devices, 10, 16, 8192, 8192)
 
     groups = [group(0, "A", 1), group(1, "A", 3), group(2, "B", 2), group(3, "C", 1)]
     rows = [

@@ -361,6 +361,19 @@ def with_model_limits(args: EngineArgs, model_max_len: int, field: str) -> Engin
     )
 
 
+def with_memory(args: EngineArgs, hardware: str, memory_bytes: int) -> EngineArgs:
+    """The arguments on devices of another memory, where the engine has other batch defaults."""
+    profile = load_profile(args.engine_profile)
+    batch = profile.device_class(hardware, memory_bytes)
+    by_device = f"engine profile {profile.name} ("
+    tokens, sequences = args.max_num_batched_tokens, args.max_num_seqs
+    if args.origin["max_num_batched_tokens"].startswith(by_device):
+        tokens = batch.max_num_batched_tokens
+    if args.origin["max_num_seqs"].startswith(by_device):
+        sequences = batch.max_num_seqs
+    return replace(args, max_num_batched_tokens=tokens, max_num_seqs=min(sequences, tokens))
+
+
 def stand_in_notes(engines: Iterable[EngineArgs]) -> tuple[str, ...]:
     """One sentence for each version that was asked for and has no profile of its own."""
     notes = [

@@ -5,12 +5,11 @@ fits.
 from dataclasses import dataclass
 
 from llmsim.config.engine.profile import DEFAULT_PROFILE, MemoryRules, load_profile
-from llmsim.config.errors import InfeasibleError
 from llmsim.model.layout import Layout
 from llmsim.model.memory.hybrid_groups import KvTables
 from llmsim.model.memory.lora_slots import LoraSlots
 from llmsim.model.memory.profile_run import DEFAULT_NUM_SMS
-from llmsim.model.memory.requirements import MIN_BLOCKS, Demand, DraftShare, Elsewhere
+from llmsim.model.memory.requirements import Demand, DraftShare, Elsewhere
 from llmsim.model.types import Dtypes, ModelConfig
 
 
@@ -94,8 +93,8 @@ def memory_ledger(  # as many arguments as vLLM's own profile run depends on
     )
     if hybrid:
         demand = demand.with_tables
-    elif demand.window_bytes and demand.windows_apart.fitting_blocks >= demand.fitting_blocks:
-        demand = demand.windows_apart
+    elif demand.window_bytes:
+        demand = max(demand.windows_apart, demand, key=lambda bound: bound.roominess)
     return _ledger_of(demand, device_bytes, utilization, num_gpu_blocks_override)
 
 
@@ -110,8 +109,8 @@ def _ledger_of(
         origin = f", num_gpu_blocks_override; {blocks} would fit"
         blocks = num_gpu_blocks_override
         demand.check_override(blocks)
-    if blocks < MIN_BLOCKS or demand.left < 0:
-        raise InfeasibleError(demand.does_not_fit())
+    if blocks < demand.least_blocks or demand.left < 0:
+        raise demand.does_not_fit()
     kv_bytes = blocks * demand.block_bytes
     if demand.elsewhere.kv_bytes is not None:
         origin += f" in another memory of {demand.elsewhere.kv_bytes} B"
@@ -130,7 +129,7 @@ def _ledger_of(
 def _without_kv(demand: Demand, device_bytes: int, utilization: float) -> MemoryLedger:
     """Of a device that keeps no KV; `num_blocks` is the null block alone."""
     if demand.left < 0:
-        raise InfeasibleError(demand.does_not_fit())
+        raise demand.does_not_fit()
     lines = [
         ("device memory", device_bytes),
         (f"outside gpu_memory_utilization {utilization:g}", demand.budget - device_bytes),

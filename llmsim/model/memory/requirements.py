@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from llmsim.config.engine.profile import MemoryRules
-from llmsim.config.errors import InfeasibleError
+from llmsim.config.errors import DoesNotFit, InfeasibleError
 from llmsim.model.dtypes import dtype_bytes
 from llmsim.model.layout import Layout
 from llmsim.model.memory.hybrid_groups import KEEPS_STATE, KvTables, kv_tables
@@ -22,7 +22,6 @@ from llmsim.model.memory.sizes import (
     weight_bytes,
 )
 from llmsim.model.parallel.expert_parallel import buffer_bytes
-from llmsim.model.parallel.sharding import layout_problem
 from llmsim.model.types import Dtypes, ModelConfig
 
 GIB = 1 << 30
@@ -31,14 +30,11 @@ NCCL_BYTES = {1: 0, 2: 358_612_992}
 NCCL_BYTES_LARGER = 411_041_792
 """Communicator buffers by group size; source: aiconfigurator-core 0.12 systems/*.yaml, nccl_mem."""
 
-MIN_BLOCKS = 2
-"""vLLM's null block and one that a request can use."""
+NULL_BLOCKS = 1
+"""vLLM's null block, which no request can use."""
 
 UNLIMITED = 1 << 30
 """Blocks of a pipeline stage whose layers keep no keys and values: the other stages decide."""
-
-LARGEST_TP = 64
-"""How far to look for a layout that fits."""
 
 
 @dataclass(frozen=True)
@@ -276,6 +272,11 @@ class Demand:
         return f"buffers of rows in and out, {tokens} tokens", 2 * tokens * row
 
     @property
+    def least_blocks(self) -> int:
+        """Blocks with which the shortest request can run: the null block, and one of each table."""
+        return NULL_BLOCKS + (1 if self.tables is None else len(self.tables.windows))
+
+    @property
     def left(self) -> int:
         """Bytes of the budget that remain for KV; negative if the reserves alone exceed it."""
         return self.budget - sum(size for _, size in self.reserves)
@@ -300,10 +301,11 @@ class Demand:
         """InfeasibleError if no request could use that many blocks, or the device cannot hold them
         and the weights.
         """
-        if blocks < MIN_BLOCKS:
+        least = self.least_blocks
+        if blocks < least:
             raise InfeasibleError(
                 f"{self.where}: num_gpu_blocks_override {blocks} leaves no block for requests, "
-                f"since vLLM keeps one as its null block; give at least {MIN_BLOCKS}"
+                f"since vLLM keeps one as its null block; give at least {least}"
             )
         if self.elsewhere.kv_bytes is not None:
             return
@@ -313,9 +315,7 @@ class Demand:
             return
         most = max(0, (self.device_bytes - self.weights) // self.block_bytes)
         remedy = (
-            f"at most {most} blocks can be held"
-            if most >= MIN_BLOCKS
-            else "the weights alone fill it"
+            f"at most {most} blocks can be held" if most >= least else "the weights alone fill it"
         )
         raise InfeasibleError(
             f"{self.where}: num_gpu_blocks_override {blocks} x {self.block_bytes} B + weights "
@@ -323,42 +323,29 @@ class Demand:
             f" {_gib(needed)} exceeds the device's {_gib(self.device_bytes)}; {remedy}"
         )
 
-    def does_not_fit(self) -> str:
-        """One sentence with the arithmetic and the smallest change that fits."""
-        needed = sum(size for _, size in self.reserves) + MIN_BLOCKS * self.block_bytes
+    def does_not_fit(self) -> DoesNotFit:
+        """The error with the arithmetic and the smallest device that would hold it."""
+        needed = self.needed
         terms = " + ".join(f"{label} {_gib(size)}" for label, size in self.reserves)
         least = math.ceil(needed / self.utilization / GIB * 100) / 100
-        wider = self._smallest_fitting_layout()
-        split = (
-            f"tp {wider.tp}" + (f", ep {wider.ep}" if wider.ep > 1 else "") + " or "
-            if wider
-            else ""
-        )
-        remedy = f"{split}a device of at least {least:.2f} GiB"
-        return (
+        return DoesNotFit(
             f"{self.where} does not fit: gpu_memory_utilization {self.utilization:g} x "
             f"{_gib(self.device_bytes)} ="
-            f" {_gib(self.budget)}, but it needs {_gib(needed)} ({terms} + {MIN_BLOCKS} KV blocks"
-            f" {_gib(MIN_BLOCKS * self.block_bytes)}); it would fit with {remedy}"
+            f" {_gib(self.budget)}, but it needs {_gib(needed)} ({terms} + {self.least_blocks} KV "
+            f"blocks {_gib(self.least_blocks * self.block_bytes)})",
+            least,
         )
 
-    def _smallest_fitting_layout(self) -> Layout | None:
-        """The next power of two that leaves room for KV; experts stay spread over all ranks if they
-        were.
-        """
-        tp = 2 * self.layout.tp
-        while tp <= LARGEST_TP:
-            spread = self.layout.ep == self.layout.expert_ranks > 1
-            layout = replace(
-                self.layout, tp=tp, ep=tp * self.layout.dp if spread else self.layout.ep
-            )
-            if (
-                not layout_problem(self.model, layout)
-                and replace(self, layout=layout).fitting_blocks >= MIN_BLOCKS
-            ):
-                return layout
-            tp *= 2
-        return None
+    @property
+    def roominess(self) -> tuple[int, int]:
+        """By which of two bounds more blocks fit or, where too few do, less memory is needed."""
+        blocks = self.fitting_blocks
+        return blocks, 0 if blocks >= self.least_blocks else -self.needed
+
+    @property
+    def needed(self) -> int:
+        """Least bytes of the budget with which a request can run."""
+        return sum(size for _, size in self.reserves) + self.least_blocks * self.block_bytes
 
 
 def _gib(size: int) -> str:
