@@ -123,11 +123,11 @@ def fitted_machine(system: str) -> Machine:
     sheet = load_hardware(CARDS[system])
     assert sheet is not None
     kinds = {
-        kind: _fitted(kind, points, _shapes(kind, points, system))
+        kind: fitted(kind, points, _shapes(kind, points, system))
         for kind, points in nccl_points(system).items()
     }
     graph, eager = vllm_points(system)
-    protocols = _fitted("all_reduce", graph, _custom_shapes(graph, system))
+    protocols = fitted("all_reduce", graph, _custom_shapes(graph, system))
     eager_constants = _fitted_eager(protocols, eager)
     link = sheet.intra_node_link_bytes_per_s / 1e9
     return Machine(system, link, kinds, protocols, *eager_constants)
@@ -237,7 +237,7 @@ def _custom_shapes(points: Points, system: str) -> list[Shape]:
     return custom + _shapes("all_reduce", points, system)
 
 
-def _fitted(kind: str, points: Points, shapes: list[Shape]) -> tuple[Protocol, ...]:
+def fitted(kind: str, points: Points, shapes: list[Shape]) -> tuple[Protocol, ...]:
     """Least squares of the relative errors on the fitted sizes."""
     fitted = [(n, *points.fitted(n)) for n in points.ranks]
     ends = np.cumsum([len(shape.start) for shape in shapes])[:-1]
@@ -295,23 +295,23 @@ def _fitted_eager(protocols: tuple[Protocol, ...], points: Points) -> tuple[floa
     start = np.log([float(np.median([times[0] for _, _, times in fitted])), 3.0, 1500.0])
     spread = np.array([1.0, 3.0, 4.0])
     floor, added, copy = np.exp(_least(errors, start - spread, start + spread))
-    return _digits(floor), _digits(added), _digits(copy)
+    return digits(floor), digits(added), digits(copy)
 
 
-def _digits(value: float) -> float:
+def digits(value: float) -> float:
     """Four digits: more than the measurements have."""
     return float(f"{value:.4g}")
 
 
 def _rounded(protocol: Protocol) -> Protocol:
-    rates = tuple((n, _digits(rate)) for n, rate in protocol.gb_per_s)
+    rates = tuple((n, digits(rate)) for n, rate in protocol.gb_per_s)
     return replace(
         protocol,
-        floor_us=_digits(protocol.floor_us),
-        step_us=_digits(protocol.step_us),
+        floor_us=digits(protocol.floor_us),
+        step_us=digits(protocol.step_us),
         gb_per_s=rates,
-        copy_gb_per_s=_digits(protocol.copy_gb_per_s),
-        fill_us=_digits(protocol.fill_us),
+        copy_gb_per_s=digits(protocol.copy_gb_per_s),
+        fill_us=digits(protocol.fill_us),
     )
 
 

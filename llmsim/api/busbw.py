@@ -136,9 +136,10 @@ class _Bench:
         machine = machine_of(hardware)
         if servers is not None:
             self.place = servers.place(group, [group])
-            inside = servers.inside_bytes_per_s(group)
+            inside = servers.inside_bytes_per_s(group) * machine.pair_links
             machine = machine.scaled(min(inside, rate) / 1e9, machine.name)
-        self._fits = self.place.nodes == 1 and alike_and_fast(native, group, rate)
+        pair = rate // machine.pair_links
+        self._fits = self.place.nodes == 1 and alike_and_fast(native, group, pair)
         if self._fits or self.place.nodes > 1:
             self._machine = machine
             self.model = f"NCCL on {machine.name}"

@@ -206,7 +206,7 @@ def _links(
     routes: Routes | None,
 ) -> NetworkView:
     """The links of the group's collectives."""
-    library = library_of(deployment, group, request.hardware, options.collectives)
+    library = library_of(deployment, group, request, options.collectives)
     members = members_of(group, request.model)
     return network_view(
         deployment, routes, group, request.layout, members, options.network, library
@@ -426,7 +426,7 @@ def _draft(
     def linked(
         ops: tuple[Operator, ...], own: CostRequest, costs: CompiledCosts, layout: Layout
     ) -> tuple[LinkedCosts, NetworkView]:
-        library = library_of(deployment, group, own.hardware, options.collectives)
+        library = library_of(deployment, group, own, options.collectives)
         links = network_view(deployment, routes, group, layout, 1, options.network, library)
         return link_collective_costs(ops, own, costs.link_collectives, links), links
 

@@ -69,8 +69,7 @@ def load_hardware(name: str) -> Hardware | None:
         fields: dict[str, Any] = json.loads(input_files.read_bytes(path))
         names = [fields["name"], path.stem, *fields.pop("aliases")]
         if wanted in map(_key, names):
-            for name in ("decode_cold_ns", "pairwise_bus_bytes_per_s"):
-                fields[name] = tuple(map(tuple, fields.get(name, ())))
+            fields["decode_cold_ns"] = tuple(map(tuple, fields.get("decode_cold_ns", ())))
             return Hardware(**fields)
     return None
 

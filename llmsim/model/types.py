@@ -513,10 +513,9 @@ class Hardware:
     switching_fj_per_flop: int | None = None
     """Energy of one operation of dense matrices with random data at the full clock; None: unknown.
     """
-    pairwise_bus_bytes_per_s: tuple[tuple[int, int], ...] = ()
-    """(ranks, bytes/s of the bus), ascending: what large collectives reach among so many devices
-    that are joined by a link for each pair, so that few of them use few links. Empty: a switch
-    joins them.
+    collective_constants: str | None = None
+    """File of llmsim/presets/collectives with what collectives of this device take, where it is not
+    that of `silicon_system`.
     """
     link_domain_devices: int | None = None
     """Devices that links of `intra_node_link_bytes_per_s` join at most, in a server or NVLink

@@ -139,6 +139,10 @@ def full() -> Json:
         "reduce_scatter_implementation": "bruck",
         "all_to_all_implementation": "ring,direct",
         "quick_reduce_quantization": "NONE",
+        "quick_reduce_cast_bf16_to_fp16": True,
+        "quick_reduce_min_size_bytes_mb": 0,
+        "quick_reduce_max_size_bytes_mb": 64,
+        "quick_reduce_quantization_min_size_kb": 512,
     }
     drafts = {"num_speculative_tokens": 2}
     by_model = {

@@ -241,7 +241,6 @@ def test_groups_are_numbered_through_the_nodes() -> None:
 NOT_YET: list[tuple[str, dict[str, Any]]] = [
     ("placement.layers.lm_head.kv_loc", {"placement": {"layers": {"lm_head": {"kv_loc": "cpu"}}}}),
     ("max_num_batched_tokens", {"max_num_batched_tokens": 0}),
-    ("quick_reduce_quantization", {"quick_reduce_quantization": "INT4"}),
 ]
 
 

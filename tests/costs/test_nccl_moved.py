@@ -134,6 +134,7 @@ def test_no_plan_is_faster_than_its_bytes_over_the_links(
         if not np.isfinite(plan.us[0]):
             continue
         into, out, inside = Counter[int](), Counter[int](), Counter[int]()
+        pairs = Counter[Pair]()
         cards = Counter[tuple[int, bool]]()
         for (a, b), share in shares(plan.way, kind, servers_of(nodes, each)).items():
             assert a != b and share > 0
@@ -141,12 +142,15 @@ def test_no_plan_is_faster_than_its_bytes_over_the_links(
             out[a] += share
             if a // each == b // each:
                 inside[a] += share
+                pairs[a, b] += share
             else:
                 cards[a, True] += share
                 cards[b, False] += share
         for rank in range(ranks):
             assert into[rank] >= Fraction(ranks - 1, ranks), plan.way
             assert into[rank] == out[rank] or plan.way.algorithm in ("tree", "NVLSTree", "PAT")
-        for links, gb_per_s in ((cards, 50.0), (inside, machine.link_gb_per_s)):
+        one_link = machine.link_gb_per_s / machine.pair_links
+        known = ((cards, 50.0), (inside, machine.link_gb_per_s), (pairs, one_link))
+        for links, gb_per_s in known:
             least_us = size * float(max(links.values(), default=0)) / (gb_per_s * 1e3)
             assert plan.us[0] >= least_us, plan.way

@@ -2,7 +2,10 @@
 in silence.
 """
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
+
+from llmsim.costs.nccl.protocols import QUICK
 
 if TYPE_CHECKING:
     from llmsim.api.checked.run_options import RunOptions
@@ -36,4 +39,18 @@ def unused_notes(
         "contain it (--enable-local-offloading uses it)"
         for latency in sorted(latencies)
     ]
+    notes += _unused_quick_reduce(deployment, lowered)
     return tuple(notes)
+
+
+def _unused_quick_reduce(deployment: "Deployment", lowered: "LoweredDeployment") -> Iterator[str]:
+    """One sentence for each group that no quick all-reduce is taken in."""
+    for group, one in zip(deployment.groups, lowered.groups, strict=True):
+        asked = group.engine.quick_reduce_quantization
+        taken = any(QUICK in cost.source for cost in one.program_costs)
+        if asked not in (None, "NONE") and not taken:
+            yield (
+                f"{group.field_path}: quick_reduce_quantization {asked} changes nothing: engines "
+                "take it for large vectors among 2, 4 or 8 MI300 and their like in a server, whose "
+                "own links price them (docs/explanation/collectives.md)"
+            )

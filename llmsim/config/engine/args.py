@@ -19,6 +19,7 @@ from llmsim.config.engine.defaults import (
 )
 from llmsim.config.engine.options import EngineOptions, scheduler_parameters
 from llmsim.config.engine.profile import EngineProfile, load_profile, multiples
+from llmsim.config.engine.quick_reduce import check_quick_reduce
 from llmsim.config.engine.schedulers import KINDS, OWN_DEFAULTS, check_scheduler
 from llmsim.config.engine.speculative import Speculation
 from llmsim.config.errors import InputError, NotYetError
@@ -38,6 +39,10 @@ _SHOWN_IF_SET = (
     "api_prompt_token_ps",
     "api_chunk_ps",
     "quick_reduce_quantization",
+    "quick_reduce_cast_bf16_to_fp16",
+    "quick_reduce_min_size_bytes_mb",
+    "quick_reduce_max_size_bytes_mb",
+    "quick_reduce_quantization_min_size_kb",
     "max_loras",
     "max_lora_rank",
     "max_num_encoder_input_tokens",
@@ -177,7 +182,12 @@ class EngineArgs:
     all_to_all_implementation: str | None
     """The same of exchanges of rows; None: each rank sends rows through its ports."""
     quick_reduce_quantization: str | None
-    """VLLM_ROCM_QUICK_REDUCE_QUANTIZATION; only NONE runs, and None is as good."""
+    """VLLM_ROCM_QUICK_REDUCE_QUANTIZATION; None is as good as NONE."""
+    quick_reduce_cast_bf16_to_fp16: bool | None
+    """The other variables of the quick all-reduce; None: the engine's default."""
+    quick_reduce_min_size_bytes_mb: int | None
+    quick_reduce_max_size_bytes_mb: int | None
+    quick_reduce_quantization_min_size_kb: int | None
     all2all_backend: str
     """How tokens reach experts of other data-parallel ranks; a name of
     `model.parallel.expert_parallel.BACKENDS`.
@@ -249,6 +259,7 @@ def resolve_engine(
     check_scheduler(values, positions)
     values["scheduler_parameters"] = _own_parameters(values, origin)
     check_version(values, positions, profile)
+    check_quick_reduce(values, positions, profile)
     _refuse_what_does_not_run_yet(values, positions)
     settle_batch(values, origin, positions)
     settle_speculation(values, origin, positions, profile)
@@ -295,12 +306,6 @@ def _refuse_what_does_not_run_yet(values: Mapping[str, Any], positions: Position
         raise NotYetError(
             f"{position} is 0, and a budget of the model's whole context does not run in this "
             "version; remove it, or give the number of tokens"
-        )
-    if values["quick_reduce_quantization"] not in (None, "NONE"):
-        position = positions["quick_reduce_quantization"]("quick_reduce_quantization")
-        raise NotYetError(
-            f"{position} is {values['quick_reduce_quantization']}, and vLLM's quick all-reduce "
-            "does not run in this version; give NONE, or times of all_reduce by --cost-tables"
         )
 
 

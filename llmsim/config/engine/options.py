@@ -35,8 +35,9 @@ DTYPES = {
     "fp8": "fp8",
     "int8": "int8",
 }
-QUICK_REDUCE = ("NONE", "FP", "INT8", "INT6", "INT4")
+QUICK_REDUCE = ("NONE", "FP", "INT8", "INT6", "INT4", "INT3")
 """Values of VLLM_ROCM_QUICK_REDUCE_QUANTIZATION."""
+Megabytes = Annotated[int, Field(ge=0, le=1 << 20)]
 SGLANG_POLICIES = ("fcfs", "lpm", "lof", "dfs-weight")
 """Values of SGLang's `schedule_policy`, in the order of the native scheduler's parameter."""
 SGLANG_BY_PRIORITY = ("fcfs", "lof")
@@ -615,8 +616,32 @@ class EngineOptions(Section):
         Annotated[str, _one_of(QUICK_REDUCE)] | None, OnCommandLine(str)
     ] = Field(
         default=None,
-        description="Sets vLLM's VLLM_ROCM_QUICK_REDUCE_QUANTIZATION; only NONE, vLLM's default, "
-        "runs (docs/explanation/collectives.md).",
+        description="Chooses the messages of the quick all-reduce on AMD's cards, as "
+        "VLLM_ROCM_QUICK_REDUCE_QUANTIZATION does; NONE, the default, switches it off.",
+    )
+    quick_reduce_cast_bf16_to_fp16: Annotated[bool | None, OnCommandLine(bool)] = Field(
+        default=None,
+        description="Lets the quick all-reduce convert vectors in bfloat16 to float16, as "
+        "VLLM_ROCM_QUICK_REDUCE_CAST_BF16_TO_FP16 does (on by default).",
+    )
+    quick_reduce_min_size_bytes_mb: Annotated[Megabytes | None, OnCommandLine(int)] = Field(
+        default=None,
+        description="Sets the smallest vector (MiB) of the quick all-reduce, as "
+        "VLLM_ROCM_QUICK_REDUCE_MIN_SIZE_BYTES_MB does; by default the engine's table has it.",
+    )
+    quick_reduce_max_size_bytes_mb: Annotated[
+        Annotated[int, Field(ge=1, le=1 << 20)] | None, OnCommandLine(int)
+    ] = Field(
+        default=None,
+        description="Sets the largest vector (MiB) of the quick all-reduce, as "
+        "VLLM_ROCM_QUICK_REDUCE_MAX_SIZE_BYTES_MB does (2048 by default).",
+    )
+    quick_reduce_quantization_min_size_kb: Annotated[
+        Annotated[int, Field(ge=0, le=1 << 30)] | None, OnCommandLine(int)
+    ] = Field(
+        default=None,
+        description="Sets from how many KiB on the quick all-reduce quantises its messages, as "
+        "VLLM_ROCM_QUICK_REDUCE_QUANTIZATION_MIN_SIZE_KB does (all, by default).",
     )
 
     @model_validator(mode="after")

@@ -66,6 +66,10 @@ OWN_DEFAULTS: Mapping[str, Any] = {
     "reduce_scatter_implementation": None,
     "all_to_all_implementation": None,
     "quick_reduce_quantization": None,
+    "quick_reduce_cast_bf16_to_fp16": None,
+    "quick_reduce_min_size_bytes_mb": None,
+    "quick_reduce_max_size_bytes_mb": None,
+    "quick_reduce_quantization_min_size_kb": None,
 }
 """Options that no engine has, and what a profile need not say; the default of each does what the
 engine does.

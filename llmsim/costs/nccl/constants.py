@@ -22,32 +22,32 @@ REDUCED_BY_SWITCHES = (NVLS, MULTIMEM)
 
 def machine_of(hardware: Hardware) -> Machine:
     """Constants of a device that was measured, of the one that its data sheet names as similar, or
-    of the machine of its class with the nearest link rate; scaled by the rate of the links, and no
-    faster than what its data sheet has of links between pairs.
+    of the machine of its class with the nearest link rate; scaled by the rate of the links.
     """
     link = hardware.intra_node_link_bytes_per_s / 1e9
     found = measured_machine(_system(hardware, link))
+    if _own_constants(hardware) == found.name and found.link_gb_per_s == link:
+        return found
     if hardware.vendor != "NVIDIA":
         found = found.without(REDUCED_BY_SWITCHES)
-    if hardware.silicon_system == found.name and found.link_gb_per_s == link:
-        return found
     name = f"{found.name} scaled to {link:g} GB/s"
-    scaled = replace(found.scaled(link, name), name=name)
-    if not hardware.pairwise_bus_bytes_per_s:
-        return scaled
-    rates = tuple((ranks, rate / 1e9) for ranks, rate in hardware.pairwise_bus_bytes_per_s)
-    return scaled.at_most(rates, f"{name}, with the published bus of {hardware.name}")
+    return replace(found.scaled(link, name), name=name)
+
+
+def _own_constants(hardware: Hardware) -> str | None:
+    """The file of constants that a data sheet names."""
+    return hardware.collective_constants or hardware.silicon_system
 
 
 def _system(hardware: Hardware, link_gb_per_s: float) -> str:
     """Folder of the device whose constants a device takes."""
     similar = None if hardware.similar_to is None else load_hardware(hardware.similar_to)
     for sheet in (hardware, similar):
-        if sheet is None or sheet.silicon_system not in measured_machines():
+        system = None if sheet is None else _own_constants(sheet)
+        if sheet is None or system is None or system not in measured_machines():
             continue
         if _switched(sheet.intra_node_link_bytes_per_s / 1e9) == _switched(link_gb_per_s):
-            assert sheet.silicon_system is not None
-            return sheet.silicon_system
+            return system
     stand_ins = {name: measured_machine(name).link_gb_per_s for name in STAND_INS}
     alike = [
         name for name, rate in stand_ins.items() if _switched(rate) == _switched(link_gb_per_s)
@@ -72,6 +72,8 @@ def measured_machine(system: str) -> Machine:
         custom.get("eager_floor_us", 0.0),
         custom.get("eager_us", 0.0),
         custom.get("eager_copy_gb_per_s", inf),
+        {kernel: _protocols(rows) for kernel, rows in given.get("quick_reduce", {}).items()},
+        given.get("pair_links", 1),
     )
 
 

@@ -14,9 +14,13 @@ vector, as nccl-tests counts it. `k` ranks are on `n` servers, with `p` ranks on
 - PAT: a binomial tree for each rank, whose farthest messages are sent first (Jeaugey, "PAT: a new
   algorithm for all-gather and reduce-scatter operations at scale", 2025);
 - all-to-all with PXN: a row for another server first goes to the rank on the receiver's rail;
-- vLLM's one-shot all-reduce sends the vector to all others, its two-shot one a part to each, twice.
+- vLLM's one-shot all-reduce sends the vector to all others, its two-shot one and its quick one a
+  part to each, twice.
 
-LL and LL128 send flags beside the data.
+Where every two ranks of a server have a link of their own, many channels take all of these links.
+
+LL and LL128 send flags beside the data. The quick all-reduce quantises blocks of 32 numbers, and
+sends a scale of 16 bits with each.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,12 +29,19 @@ from fractions import Fraction
 from itertools import permutations
 
 from llmsim.costs.nccl.plans import Way
-from llmsim.costs.nccl.protocols import MULTIMEM, NVLS, ONE_SHOT, PHASES, TWO_SHOT
+from llmsim.costs.nccl.protocols import MULTIMEM, NVLS, ONE_SHOT, PHASES, QUICK, TWO_SHOT
 
 Pair = tuple[int, int]
 Server = Sequence[int]
 """Its ranks, in the order of their rails."""
-WIRE = {"LL": Fraction(2), "LL128": Fraction(16, 15)}
+WIRE = {
+    "LL": Fraction(2),
+    "LL128": Fraction(16, 15),
+    "INT8": Fraction(17, 32),
+    "INT6": Fraction(13, 32),
+    "INT4": Fraction(9, 32),
+    "INT3": Fraction(7, 32),
+}
 """Bytes on the wire for one of data; 1 elsewhere."""
 
 
@@ -50,10 +61,28 @@ def moved(way: Way, kind: str, servers: Sequence[Server]) -> tuple[Part, ...]:
     shares: dict[Pair, Fraction] = {}
     for flow, share in _flows(way.algorithm, kind, servers):
         shares[flow] = shares.get(flow, Fraction(0)) + share * wire
+    if way.over_pairs:
+        shares = _over_pairs(shares, servers)
     by_share: dict[Fraction, list[Pair]] = {}
     for flow, share in shares.items():
         by_share.setdefault(share, []).append(flow)
     return tuple(Part(tuple(flows), share) for share, flows in by_share.items())
+
+
+def _over_pairs(shares: dict[Pair, Fraction], servers: Sequence[Server]) -> dict[Pair, Fraction]:
+    """What is sent inside each server, over the links of all its pairs evenly."""
+    server_of = {rank: at for at, server in enumerate(servers) for rank in server}
+    spread = {}
+    inside = [Fraction(0)] * len(servers)
+    for (sender, receiver), share in shares.items():
+        if server_of[sender] == server_of[receiver]:
+            inside[server_of[sender]] += share
+        else:
+            spread[sender, receiver] = share
+    for server, share in zip(servers, inside, strict=True):
+        pairs = list(permutations(server, 2)) if share else []
+        spread |= dict.fromkeys(pairs, share / len(pairs)) if pairs else {}
+    return spread
 
 
 def together(collectives: Iterable[tuple[Part, ...]]) -> tuple[Part, ...]:
@@ -67,7 +96,7 @@ def together(collectives: Iterable[tuple[Part, ...]]) -> tuple[Part, ...]:
 
 def _flows(algorithm: str, kind: str, servers: Sequence[Server]) -> Iterator[tuple[Pair, Fraction]]:
     ranks = sum(len(server) for server in servers)
-    if algorithm in (ONE_SHOT, TWO_SHOT):
+    if algorithm in (ONE_SHOT, TWO_SHOT, QUICK):
         share = Fraction(1) if algorithm == ONE_SHOT else Fraction(2, ranks)
         yield from ((pair, share) for pair in permutations(servers[0], 2))
     elif algorithm in (NVLS, MULTIMEM, "NVLSTree", "CollNet"):

@@ -14,8 +14,8 @@ go over the network cards of all ranks at once (one rail each), in the order of 
   message to each server.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from math import ceil, inf, log2
 
 import numpy as np
@@ -83,6 +83,8 @@ class Way:
     protocol: str = ""
     library: str = ""
     """Whose kernel it is, where it is not NCCL's."""
+    over_pairs: bool = False
+    """Its channels take the links of all pairs inside a server evenly; else neighbours' links."""
 
     @property
     def name(self) -> str:
@@ -123,6 +125,12 @@ class Chosen:
         names = self.names
         return tuple(dict.fromkeys(names[at] for at in self.which.tolist()))
 
+    def unless(self, plan: Plan) -> "Chosen":
+        """The same, but the given plan for the sizes that it takes, however long it takes."""
+        taken = np.isfinite(plan.us)
+        us = np.where(taken, plan.us, self.us)
+        return Chosen(us, (*self.ways, plan.way), np.where(taken, len(self.ways), self.which))
+
     def runs(self) -> list[tuple[int, Way]]:
         """(number of the first size, plan) of each run of sizes that take the same plan."""
         changes = np.flatnonzero(np.diff(self.which, prepend=-1))
@@ -146,7 +154,8 @@ def choose_vllm(machine: Machine, sizes: Floats, ranks: int, *, eager: bool) -> 
         for one in protocols
     ]
     times = protocol_times(protocols, "all_reduce", sizes, ranks)
-    chosen = _fastest([Plan(way, us) for way, us in zip(ways, times, strict=True)])
+    plans_ = (Plan(way, us) for way, us in zip(ways, times, strict=True))
+    chosen = _fastest(_over_links(machine, plans_))
     if not eager or not machine.custom:
         return chosen
     return Chosen(machine.eager(chosen.us, sizes), chosen.ways, chosen.which)
@@ -154,12 +163,18 @@ def choose_vllm(machine: Machine, sizes: Floats, ranks: int, *, eager: bool) -> 
 
 def plans_of(machine: Machine, kind: str, sizes: Floats, place: Place) -> list[Plan]:
     """Every plan that is possible at the place."""
-    return list(_plans(machine, kind, sizes, place))
+    return _over_links(machine, _plans(machine, kind, sizes, place))
 
 
 def plans(machine: Machine, kind: str, sizes: Floats, place: Place) -> dict[str, Floats]:
     """Microseconds of every plan that is possible at the place, by its name."""
-    return {plan.name: plan.us for plan in _plans(machine, kind, sizes, place)}
+    return {plan.name: plan.us for plan in plans_of(machine, kind, sizes, place)}
+
+
+def _over_links(machine: Machine, plans_: Iterable[Plan]) -> list[Plan]:
+    """The plans, which say that they take a link of each pair where the machine has them."""
+    over_pairs = machine.pair_links > 1
+    return [Plan(replace(plan.way, over_pairs=over_pairs), plan.us) for plan in plans_]
 
 
 def _fastest(plans_: list[Plan]) -> Chosen:
@@ -179,6 +194,7 @@ def _plans(machine: Machine, kind: str, sizes: Floats, place: Place) -> Iterator
         for one in protocols:
             yield Plan(Way("PXN", one.name), _all_to_all(one, sizes, place))
         return
+    protocols = _leaving(machine, protocols, place)
     for one in protocols:
         if one.name in RING_HOP_US:
             yield Plan(Way("ring", one.name), _ring(one, kind, sizes, place))
@@ -187,6 +203,18 @@ def _plans(machine: Machine, kind: str, sizes: Floats, place: Place) -> Iterator
     elif place.per_node == 1:
         simple = next(one for one in protocols if one.name == "Simple")
         yield Plan(Way("PAT"), _pat(simple, kind, sizes, place))
+
+
+def _leaving(
+    machine: Machine, protocols: tuple[Protocol, ...], place: Place
+) -> tuple[Protocol, ...]:
+    """The protocols on channels that leave their servers. Where every two ranks have a link of
+    their own, a ring that leaves crosses one link less in the server than a ring that closes there,
+    so that there are more of them: 8 for 7 among eight.
+    """
+    if machine.pair_links == 1 or place.per_node == 1:
+        return protocols
+    return tuple(one.scaled(place.per_node / (place.per_node - 1)) for one in protocols)
 
 
 def _inside_a_server(protocol: Protocol) -> Way:

@@ -9,7 +9,7 @@ A protocol takes floor + step x steps + volume / rate + own part / copy rate + f
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 
 import numpy as np
@@ -24,6 +24,8 @@ ONE_SHOT, TWO_SHOT, MULTIMEM = "one-shot", "two-shot", "multimem"
 NVLS = "NVLS"
 """NCCL's all-reduce on NVLink switches that reduce."""
 CUSTOM = (ONE_SHOT, TWO_SHOT, MULTIMEM)
+QUICK = "quick two-shot"
+"""vLLM's all-reduce on AMD's cards, whose messages may be quantised."""
 MEGABYTE = 1e6
 
 
@@ -55,11 +57,6 @@ class Protocol:
         """The same on links that are `factor` times as fast."""
         rates = tuple((ranks, rate * factor) for ranks, rate in self.gb_per_s)
         return replace(self, gb_per_s=rates)
-
-    def at_most(self, rates: tuple[tuple[int, float], ...]) -> "Protocol":
-        """The same on a bus that carries no more than the given (ranks, GB/s)."""
-        limited = tuple((ranks, min(rate, self.rate_gb_per_s(ranks))) for ranks, rate in rates)
-        return replace(self, gb_per_s=limited)
 
     def us(self, kind: str, sizes: Floats, ranks: int) -> Floats:
         """Microseconds of a collective of each size (bytes) inside a server; inf where the protocol
@@ -94,6 +91,10 @@ class Machine:
     """What a launch outside of CUDA graphs adds."""
     eager_copy_gb_per_s: float = inf
     """Rate of the copy of the vector that vLLM makes outside of CUDA graphs."""
+    quick: Mapping[str, tuple[Protocol, ...]] = field(default_factory=dict)
+    """vLLM's quick all-reduce by the type of its kernels and by quantisation; empty: not there."""
+    pair_links: int = 1
+    """Links that the line rate is divided among, one for each peer; 1: a switch joins all."""
 
     def scaled(self, link_gb_per_s: float, name: str) -> "Machine":
         """The same machine with links of another rate."""
@@ -104,17 +105,14 @@ class Machine:
             kind: tuple(one.scaled(factor) for one in protocols)
             for kind, protocols in self.kinds.items()
         }
-        custom = tuple(one.scaled(factor) for one in self.custom)
-        return replace(self, name=name, link_gb_per_s=link_gb_per_s, kinds=kinds, custom=custom)
-
-    def at_most(self, rates: tuple[tuple[int, float], ...], name: str) -> "Machine":
-        """The same machine on a bus that carries no more than the given (ranks, GB/s)."""
-        kinds = {
-            kind: tuple(one.at_most(rates) for one in protocols)
-            for kind, protocols in self.kinds.items()
+        quick = {
+            kernel: tuple(one.scaled(factor) for one in protocols)
+            for kernel, protocols in self.quick.items()
         }
-        custom = tuple(one.at_most(rates) for one in self.custom)
-        return replace(self, name=name, kinds=kinds, custom=custom)
+        custom = tuple(one.scaled(factor) for one in self.custom)
+        return replace(
+            self, name=name, link_gb_per_s=link_gb_per_s, kinds=kinds, custom=custom, quick=quick
+        )
 
     def without(self, names: tuple[str, ...]) -> "Machine":
         """The same machine without some protocols."""

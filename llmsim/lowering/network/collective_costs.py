@@ -8,9 +8,11 @@ import numpy as np
 from llmsim import _native
 from llmsim._native import engine
 from llmsim.config import Deployment, Group
+from llmsim.config.engine.args import EngineArgs
 from llmsim.config.errors import InputError
 from llmsim.core import Provenance
 from llmsim.costs import AttentionCost, CostRequest, OpCost
+from llmsim.costs.nccl.quick_reduce import QuickReduce
 from llmsim.lowering.network.algorithms import KINDS, algorithms_of
 from llmsim.lowering.network.all_to_all import Exchanges
 from llmsim.lowering.network.base import NETWORKS, Network, NetworkView
@@ -53,13 +55,32 @@ def network_view(
 
 
 def library_of(
-    deployment: Deployment, group: Group, hardware: Hardware | None, collectives: str
+    deployment: Deployment, group: Group, request: CostRequest, collectives: str
 ) -> NcclModel | None:
     """The collective library of a group's devices; None without a data sheet."""
-    if hardware is None:
+    if request.hardware is None:
         return None
-    model = nccl_model(hardware, group.engine.cuda_graph_sizes, collectives)
-    return replace(model, servers=servers_beside(deployment.link, hardware))
+    model = nccl_model(request.hardware, group.engine.cuda_graph_sizes, collectives)
+    return replace(
+        model,
+        servers=servers_beside(deployment.link, request.hardware),
+        quick=_quick_reduce(group.engine, request.dtypes.activation),
+    )
+
+
+def _quick_reduce(engine: EngineArgs, dtype: str) -> QuickReduce | None:
+    """The quick all-reduce of an engine; None where it is off."""
+    quantization = engine.quick_reduce_quantization
+    if quantization in (None, "NONE"):
+        return None
+    casts = engine.quick_reduce_cast_bf16_to_fp16 is not False
+    return QuickReduce(
+        quantization,
+        "bfloat16" if dtype == "bf16" and not casts else "float16",
+        engine.quick_reduce_min_size_bytes_mb,
+        engine.quick_reduce_max_size_bytes_mb,
+        engine.quick_reduce_quantization_min_size_kb,
+    )
 
 
 def unmeasured_ranks(

@@ -11,7 +11,7 @@ from llmsim.config.errors import InputError
 from llmsim.costs.nccl.plans import Place
 from llmsim.lowering.network.all_to_all import Ports, ports_of
 from llmsim.lowering.network.base import Episode, MeshDescription, NetworkView, NominalNote
-from llmsim.lowering.network.nccl import NcclModel, ServerLinks
+from llmsim.lowering.network.nccl import NcclModel, ServerLinks, about
 from llmsim.model import Collective, Hardware
 
 REMEDY = "name a topology in the cluster file, whose routes collectives then take"
@@ -105,7 +105,8 @@ class MeshView(NetworkView):
         """
         ranks = self.layout.ranks(op.among)
         if not self._crosses(op):
-            return [Place(ranks, 1, ranks)] if nccl.scope == "everywhere" else []
+            inside = nccl.plans_inside(lambda rate: self._joined_at(rate * nccl.machine.pair_links))
+            return [Place(ranks, 1, ranks)] if inside else []
         among_members = op.among in ("members", "everyone")
         filled = self._servers if among_members else self._filled(self.layout.stage_ranks)
         nodes = min(ranks, filled)
@@ -114,6 +115,10 @@ class MeshView(NetworkView):
         card = nccl.servers.card_bytes_per_s / 1e9
         hop_us = self.spec.latency_ps[-1] / 1e6
         return [Place(ranks, nodes, ranks // nodes, card, hop_us)]
+
+    def _joined_at(self, bytes_per_s: int) -> bool:
+        """Whether `link_bw` is what all links of a device carry together."""
+        return about(self._entry(0)[0], bytes_per_s)
 
     def _library(self, nccl: NcclModel, op: Collective, stage: int) -> NcclModel:
         """The library on links of `link_bw`, where these are slower than the data sheet's."""

@@ -1,7 +1,7 @@
 """Prices collectives as NCCL plans them, by where their ranks are."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise, permutations
@@ -16,12 +16,17 @@ from llmsim.core import Int64
 from llmsim.costs.nccl.constants import machine_of
 from llmsim.costs.nccl.plans import Chosen, Place, Way, choose, choose_vllm
 from llmsim.costs.nccl.protocols import PHASES, Machine
+from llmsim.costs.nccl.quick_reduce import QuickReduce
 from llmsim.model import Collective, Hardware
 
 PS_PER_US = 1_000_000
-Scope = Literal["nowhere", "between servers", "everywhere"]
-"""Where NCCL's plans price collectives: `--collective-costs` links, auto or measured, nccl."""
+Scope = Literal["nowhere", "between servers", "own links", "everywhere"]
+"""Where NCCL's plans price collectives: `--collective-costs` links, auto or measured, auto on cards
+that are joined by a link for each pair (there inside servers with such links, too), nccl.
+"""
 SCOPES: dict[str, Scope] = {"links": "nowhere", "nccl": "everywhere"}
+FITS_WITHIN = 10
+"""Links within a tenth of the data sheet's rate are those that the constants are of."""
 MOST_COMPARED = 72
 """Devices of which every pair is compared: an NVLink domain."""
 NODE_GROUP = "node"
@@ -49,11 +54,30 @@ class NcclModel:
     graph_tokens: int
     """Steps of at most so many tokens replay a CUDA graph."""
     servers: ServerLinks | None = None
+    quick: QuickReduce | None = None
+    """vLLM's quick all-reduce, where the engine is started with it."""
 
     def on_links(self, bytes_per_s: float) -> "NcclModel":
         """The same library on links of another rate inside the server."""
         scaled = self.machine.scaled(bytes_per_s / 1e9, self.machine.name)
         return replace(self, machine=scaled)
+
+    def on_routes(self, bytes_per_s: float) -> "NcclModel":
+        """The same library where two devices are joined at another rate: a device with a link for
+        each peer has that of all of them, and no more than its own.
+        """
+        links = self.machine.pair_links
+        if links == 1:
+            return self.on_links(bytes_per_s)
+        return self.on_links(min(self.machine.link_gb_per_s * 1e9, links * bytes_per_s))
+
+    def plans_inside(self, joined_at: Callable[[int], bool]) -> bool:
+        """Whether it plans collectives inside a server; `joined_at` says whether every two ranks
+        are joined alike at a rate.
+        """
+        if self.scope == "own links":
+            return joined_at(int(self.machine.link_gb_per_s * 1e9 / self.machine.pair_links))
+        return self.scope == "everywhere"
 
     def price(self, op: Collective, sizes: Int64, places: Sequence[Place]) -> tuple[Int64, str]:
         """(picoseconds by size, the source of the numbers): of the slowest of the places."""
@@ -69,7 +93,7 @@ class NcclModel:
         """(from how many units on, plan) of a collective of 1 to so many units, at the place where
         the largest takes longest.
         """
-        return _ways(self.machine, self.graph_tokens, op, units, tuple(places))
+        return _ways(self.machine, self.graph_tokens, self.quick, op, units, tuple(places))
 
     def at_each(self, op: Collective, units: int, place: Place) -> Chosen:
         """The plan of each number of units from 1 on."""
@@ -83,16 +107,23 @@ class NcclModel:
         graph = choose_vllm(self.machine, vectors, place.ranks, eager=False)
         eager = choose_vllm(self.machine, vectors, place.ranks, eager=True)
         replayed = sizes <= self.graph_tokens * op.collective_bytes_per_token
-        us = np.where(replayed, graph.us, eager.us)
-        return Chosen(us, graph.ways, graph.which)
+        own = Chosen(np.where(replayed, graph.us, eager.us), graph.ways, graph.which)
+        return (
+            own if self.quick is None else self.quick.over(own, self.machine, vectors, place.ranks)
+        )
 
 
 @lru_cache(maxsize=1024)
 def _ways(
-    machine: Machine, graph_tokens: int, op: Collective, units: int, places: tuple[Place, ...]
+    machine: Machine,
+    graph_tokens: int,
+    quick: QuickReduce | None,
+    op: Collective,
+    units: int,
+    places: tuple[Place, ...],
 ) -> list[tuple[int, Way]]:
     """Groups that are alike ask the same."""
-    library = NcclModel(machine, "everywhere", graph_tokens)
+    library = NcclModel(machine, "everywhere", graph_tokens, quick=quick)
     chosen = [library.at_each(op, units, place) for place in places]
     slowest = max(chosen, key=lambda one: float(one.us[-1]))
     return [(first + 1, way) for first, way in slowest.runs()]
@@ -111,7 +142,8 @@ def described(place: Place) -> str:
 def nccl_model(hardware: Hardware, graph_sizes: Sequence[int], collectives: str) -> NcclModel:
     """The library of a device."""
     machine = machine_of(hardware)
-    scope = SCOPES.get(collectives, "between servers")
+    in_pairs = machine.pair_links > 1 and collectives == "auto"
+    scope = SCOPES.get(collectives, "own links" if in_pairs else "between servers")
     return NcclModel(machine, scope, max(graph_sizes, default=0))
 
 
@@ -219,6 +251,11 @@ def ring_bytes_per_s(native: "engine.Topology", devices: Sequence[int]) -> float
     return min(speeds[link][0] / count for link, count in crossing.items())
 
 
+def about(bytes_per_s: int, known: int) -> bool:
+    """Whether links have a known rate, within a tenth."""
+    return abs(bytes_per_s - known) * FITS_WITHIN <= known
+
+
 def alike_and_fast(native: "engine.Topology", devices: Sequence[int], bytes_per_s: int) -> bool:
     """Whether every two of the devices are joined alike, at a rate within a tenth of the given one:
     then times that were measured on links of that rate fit them.
@@ -238,6 +275,6 @@ def alike_and_fast(native: "engine.Topology", devices: Sequence[int], bytes_per_
         found = (len(links), slowest, sum(speeds[one][1] for one in links))
         if first is None:
             first = found
-        if found != first or abs(slowest - bytes_per_s) * 10 > bytes_per_s:
+        if found != first or not about(slowest, bytes_per_s):
             return False
     return first is not None

@@ -243,15 +243,17 @@ class TopologyView(NetworkView):
     def _places(self, op: Collective, stage: int, nccl: NcclModel) -> list[Place]:
         """Each group of ranks, while those that run at the same time share the network.
 
-        On one server the routes price a collective, unless NCCL is to plan everything.
+        On one server the routes price a collective, unless NCCL is to plan everything, or all of
+        its cards' own links.
         """
         servers = self.routes.servers
+        inside = nccl.plans_inside(lambda rate: self.fits(op.among, rate))
         if servers is None:
             ranks = self.layout.ranks(op.among)
-            return [Place(ranks, 1, ranks)] if nccl.scope == "everywhere" else []
+            return [Place(ranks, 1, ranks)] if inside else []
         runs = self._runs(op, stage)
         places = [servers.place(group, run) for run in runs for group in run]
-        if nccl.scope == "everywhere" or any(place.nodes > 1 for place in places):
+        if inside or any(place.nodes > 1 for place in places):
             return list(dict.fromkeys(places))
         return []
 
@@ -260,11 +262,11 @@ class TopologyView(NetworkView):
         groups = [group for run in self._runs(op, stage) for group in run]
         servers = self.routes.servers
         if servers is None:
-            return nccl.on_links(
+            return nccl.on_routes(
                 min(ring_bytes_per_s(self.routes.native, group) for group in groups)
             )
         slowest = min(servers.inside_bytes_per_s(group) for group in groups)
-        return nccl if slowest == inf else nccl.on_links(slowest)
+        return nccl if slowest == inf else nccl.on_routes(slowest)
 
     def fits(self, among: Among, bytes_per_s: int) -> bool:
         """Whether all ranks that a collective is among are joined alike by links of a rate, inside
