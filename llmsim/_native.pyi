@@ -1449,7 +1449,27 @@ class KvTransferConfig:
         Tuples (prefill rank, decode rank, parts) with parts (layers, bytes per token and layer, bytes of state per layer, blocks at the end of a prompt that are kept or 0 for all); returns its number.
         """
 
+    @property
+    def push(self) -> bool:
+        """Whether the prefill group writes the KV."""
+
     def add_route(self, prefill_group: int, decode_group: int, table: int) -> None: ...
+
+class OutsideTransfers:
+    """KV of prompts that moves between engines outside of a simulation."""
+
+    def __init__(self, config: KvTransferConfig, network: NetworkConfig) -> None: ...
+
+    def reserved(self, request: int, groups: tuple[int, int], tokens: int, cached: int, now_ps: int) -> None:
+        """
+        A decode group has reserved blocks for a prompt of a prefill group (`groups`: that one, then the decode group), of which it has `cached` tokens.
+        """
+
+    def next_event_ps(self) -> int | None:
+        """When something may land; None: nothing moves."""
+
+    def advance(self, now_ps: int) -> list[int]:
+        """Time passes; returns the requests whose KV has landed, in that order."""
 
 class RouterOption:
     @property

@@ -1,12 +1,11 @@
-"""The simulated devices behind a real engine: what its steps take, and what they answer."""
+"""The simulated devices behind an engine core: what its steps take, and what they answer."""
 
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from llmsim import _native
-from llmsim.config.errors import NotYetError
-from llmsim.emulation.requests import row_of
-from llmsim.lowering import LoweredDeployment, LoweredGroup
+from llmsim.emulation.in_engine.channel import row_of
+from llmsim.lowering import LoweredGroup
 
 Item = tuple[int, int, int]
 """(row, tokens, computed before) of one request of a batch."""
@@ -40,7 +39,7 @@ class Model(Protocol):
 
 
 class Devices:
-    """The devices of the deployment's one group."""
+    """The devices of one group."""
 
     def __init__(self, group: LoweredGroup, model: Model) -> None:
         assert group.scheduler is not None, "check_deployment looked"
@@ -80,25 +79,3 @@ class Devices:
             return 0
         calls = 1 if self._waits_for_batch else self._stages
         return self._given_ps[-calls] if len(self._given_ps) > calls else 0
-
-
-def check_deployment(lowered: LoweredDeployment, tiers: bool) -> LoweredGroup:
-    """The one group that an engine's server stands for; NotYetError where it cannot."""
-    first = lowered.groups[0]
-    config = first.scheduler
-    for is_so, what in (
-        (len(lowered.groups) > 1, f"{len(lowered.groups)} instances"),
-        (config is None, "an instance that gets no requests"),
-        (first.native.role != _native.Role.BOTH, "prefill and decode on different instances"),
-        (first.offload is not None, "offloading"),
-        (tiers, "KV tiers"),
-        (first.engine.speculation is not None, "speculative decoding"),
-        (first.engine.endpoint is not None, "--endpoint"),
-        (config is not None and list(config.kv.tables.windows) not in ([], [0]), "windows"),
-    ):
-        if is_so:
-            raise NotYetError(
-                f"{what}: `llmsim emulate` runs one instance whose layers see all tokens; "
-                "`llmsim run` simulates the cluster file as it is"
-            )
-    return first

@@ -6,29 +6,35 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from llmsim.api.prepare import Prepared
-from llmsim.config.errors import LlmsimError
+from llmsim.config.errors import LlmsimError, NotYetError
 from llmsim.emulation.client import client_command, client_environment, client_process, filled
-from llmsim.emulation.devices import Devices, Schedule, check_deployment
+from llmsim.emulation.devices import Devices, Schedule
 from llmsim.emulation.errors import DegradedError, NoProgressError
 from llmsim.emulation.keeper import Keeper
-from llmsim.emulation.load import Answer, Clients
+from llmsim.emulation.links import Links
+from llmsim.emulation.load import Answer, Clients, Stage
 from llmsim.emulation.processes import cpu_seconds
 from llmsim.emulation.relay import Relay
 from llmsim.emulation.requests import check_workload, engine_requests
 from llmsim.emulation.server import Server, engine_version, vllm_environment, vllm_server
+from llmsim.emulation.servers import EngineServer, engine_servers
 from llmsim.emulation.words import TOKENIZER_FILES, EndlessAnswers, write_tokenizer
 from llmsim.lowering import LoweredGroup
 from llmsim.scheduling.conformance.model_runner import ModelRunner
+from llmsim.scheduling.conformance.vllm_live import engine_profile_of
 
 STALL_S = 60
 """Seconds without any message after which nothing is expected to move: on the wall where no process
 computes either, else of computing (a machine that is busy with other work is slow, not stuck).
 """
+_BALANCED = "vllm-0.33"
+"""The engine profile whose balancer is VLLM_DP."""
 _IDLE_SHARE = 0.005
 """A process that computes less of its time does not compute: it looks whether it may."""
 _LOOK_S = 0.5
@@ -50,7 +56,8 @@ class Emulated:
     version: str
     asked: Asked
     answers: dict[int, Answer]
-    schedule: Schedule
+    schedules: Sequence[Schedule]
+    """Of each engine core."""
     virtual_ps: int
     jumps: int
     wall_s: float
@@ -80,21 +87,26 @@ def emulate(
     engine_args: Sequence[str],
     client: Client | None = None,
 ) -> Emulated:
-    """Runs the workload, or what the client sends instead, against the engine's own server.
+    """Runs the workload, or what the client sends instead, against the engine's own servers.
 
     `python` is the engine's interpreter; what the server says goes to `log`. The model's files lie
     beside it, so that the results of a client name the same place each time. Raises InputError and
     NotYetError before it starts; what ends it later is in the result.
     """
-    lowered = prepared.lowered
-    group = check_deployment(lowered, prepared.simulation.tiers is not None)
+    engines = engine_servers(prepared)
     if client is None:
         check_workload(prepared.workload, prepared.simulation.clients)
+    elif len(engines) > 1:
+        raise NotYetError(
+            "-- is followed by a client, which needs one server: `llmsim emulate` itself passes "
+            "requests from the prefill to the decode server; give it --dataset"
+        )
     version = engine_version(python)
+    _check_balancer(version, engines[0])
     if client is not None:
         client_command(client.words, python)
     with tempfile.TemporaryDirectory(prefix="llmsim-") as folder:
-        one = _Emulation(prepared, group, python, Path(folder), log.parent / "model", client)
+        one = _Emulation(prepared, engines, python, Path(folder), log.parent / "model", client)
         return asyncio.run(one.run(version, log, list(engine_args)))
 
 
@@ -126,26 +138,27 @@ class Stall:
 
 
 class _Emulation:
-    """The clock, the devices and the load around one server."""
+    """The clock, the devices and the load around the servers."""
 
     def __init__(
         self,
         prepared: Prepared,
-        group: LoweredGroup,
+        engines: Sequence[EngineServer],
         python: Path,
         folder: Path,
         model: Path,
         client: Client | None,
     ) -> None:
-        self._prepared, self._group, self._client = prepared, group, client
+        self._prepared, self._engines, self._client = prepared, engines, client
+        self._group = group = engines[0].first
         self._python, self._folder = python, folder
         self._requests = engine_requests(prepared.workload, stops=not group.engine.ignore_eos)
         self._endless = EndlessAnswers()
-        scheduler = group.scheduler
-        assert scheduler is not None, "check_deployment looked"
-        known = ModelRunner(self._requests, scheduler.speculation)
-        self._devices = Devices(group, known if client is None else self._endless)
-        self._keeper = Keeper(folder, self._devices)
+        self._devices = [self._devices_of(one) for one in prepared.lowered.groups]
+        links = None
+        if len(engines) > 1:
+            links = Links(prepared.lowered, prepared.workload.input_tokens.tolist())
+        self._keeper = Keeper(folder, self._devices, links)
         self._relay: Relay | None = None
         self._clients: Clients | None = None
         self._model = model
@@ -157,35 +170,73 @@ class _Emulation:
         self._client_pids: list[int] = []
         self._server_is_dead = False
 
-    async def run(self, version: str, log: Path, engine_args: list[str]) -> Emulated:
-        """Starts the server, and everything after it."""
-        keeper, group = self._keeper, self._group
-        listener = await keeper.listen()
-        settings = {
+    def _devices_of(self, group: LoweredGroup) -> Devices:
+        assert group.scheduler is not None, "engine_servers looked"
+        known = ModelRunner(self._requests, group.scheduler.speculation)
+        return Devices(group, known if self._client is None else self._endless)
+
+    def _environments(self) -> list[dict[str, str]]:
+        """Of each server."""
+        return [
+            vllm_environment(one.first, self._settings(one), self._folder / f"server{number}")
+            for number, one in enumerate(self._engines)
+        ]
+
+    def _settings(self, engine: EngineServer) -> dict[str, object]:
+        group = engine.first
+        return {
             "pid": os.getpid(),
-            "clock": str(keeper.clock_path),
-            "socket": str(keeper.socket_path),
+            "clock": str(self._keeper.clock_path),
+            "socket": str(self._keeper.socket_path),
+            "first_engine": group.info.index,
+            "connector": engine.connector,
             "kv_windows": [0],
             "device_name": group.info.hardware,
             "device_bytes": sum(size for _, size in group.ledger.lines if size > 0),
             "v2_runner": bool(group.engine.use_v2_model_runner),
         }
-        environment = vllm_environment(group, settings, self._folder)
+
+    @contextmanager
+    def _servers(
+        self, environments: Sequence[dict[str, str]], log: Path, engine_args: list[str]
+    ) -> Iterator[list[Server]]:
+        """All servers; a second one has a log of its own."""
+        with ExitStack() as stack:
+            yield [
+                stack.enter_context(
+                    vllm_server(
+                        self._python,
+                        engine,
+                        environment,
+                        self._model,
+                        log if number == 0 else log.with_name(f"server{number}.log"),
+                        engine_args,
+                    )
+                )
+                for number, (engine, environment) in enumerate(
+                    zip(self._engines, environments, strict=True)
+                )
+            ]
+
+    async def run(self, version: str, log: Path, engine_args: list[str]) -> Emulated:
+        """Starts the servers, and everything after them."""
+        keeper = self._keeper
+        listener = await keeper.listen()
+        environments = self._environments()
         failure: LlmsimError | None = None
         began = started = time.monotonic()
         try:
-            with vllm_server(
-                self._python, group, environment, self._model, log, engine_args
-            ) as server:
-                await server.ready()
+            with self._servers(environments, log, engine_args) as servers:
+                for server in servers:
+                    await server.ready()
                 started = time.monotonic()
-                before_s = time.process_time() + cpu_seconds(server.process.pid)
+                before_s = _computed_s(servers)
                 try:
-                    await self._load(server, environment)
+                    await self._load(servers, environments[0])
                 except LlmsimError as error:
                     failure = error
                 ended = time.monotonic()
-                cpu_s = time.process_time() + cpu_seconds(server.process.pid) - before_s
+                cpu_s = _computed_s(servers) - before_s
                 degraded, reasons = keeper.time.degraded, self._reasons()
                 keeper.close()
         except LlmsimError as error:
@@ -202,7 +253,7 @@ class _Emulation:
             version=version,
             asked=asked,
             answers=answers,
-            schedule=self._devices.schedule,
+            schedules=[one.schedule for one in self._devices],
             virtual_ps=self._ended_ps(answers),
             jumps=keeper.time.jumps,
             wall_s=ended - started,
@@ -218,20 +269,22 @@ class _Emulation:
             return self._keeper.time.now_ps
         return max((one.token_ps[-1] for one in answers.values() if one.token_ps), default=0)
 
-    async def _load(self, server: Server, environment: dict[str, str]) -> None:
+    async def _load(self, servers: list[Server], environment: dict[str, str]) -> None:
         if self._client is None:
             self._clients = Clients(
                 self._keeper,
                 self._prepared.workload,
                 self._requests,
                 self._group.info.model_name,
-                server.port,
-                [self._api_ps(int(tokens)) for tokens in self._prepared.workload.input_tokens],
+                [
+                    Stage(server.port, self._api_times(engine.first))
+                    for engine, server in zip(self._engines, servers, strict=True)
+                ],
             )
-            await self._until(self._clients.run(), server)
+            await self._until(self._clients.run(), servers)
             return
         self._relay = relay = Relay(self._keeper, self._api_ps, self._endless.joins)
-        relay.server_port = server.port
+        relay.server_port = servers[0].port
         self._keeper.relay = relay
         listener = await relay.listen()
         sends = asyncio.create_task(relay.run())
@@ -250,7 +303,7 @@ class _Emulation:
                 command, environment, keeps_stdout=self._client.keeps_stdout
             ) as process:
                 self._client_pids.append(process.pid)
-                await self._until(self._client_ends(process), server)
+                await self._until(self._client_ends(process), servers)
         finally:
             sends.cancel()
             listener.close()
@@ -263,13 +316,23 @@ class _Emulation:
             raise NoProgressError(f"the client has ended with exit code {process.returncode}")
 
     def _api_ps(self, tokens: int) -> int:
-        """What the API server takes before the engine sees a request, as in `llmsim run`."""
-        native = self._group.native
-        return int(native.api_latency_ps + native.api_latency_per_token_ps * tokens)
+        return _api_ps(self._group, tokens)
 
-    async def _until(self, work: Awaitable[None], server: Server) -> None:
+    def _api_times(self, group: LoweredGroup) -> list[int]:
+        """By row."""
+        return [_api_ps(group, int(tokens)) for tokens in self._prepared.workload.input_tokens]
+
+    async def _until(self, work: Awaitable[None], servers: list[Server]) -> None:
         """Raises what ends the emulation before the work does."""
         load = asyncio.ensure_future(work)
+        with ExitStack() as stack:
+            stack.callback(load.cancel)
+            for server in servers:
+                stack.enter_context(self._hears_of_end(server))
+            await self._watch(load, servers)
+
+    @contextmanager
+    def _hears_of_end(self, server: Server) -> Iterator[None]:
         loop, exits = asyncio.get_running_loop(), os.pidfd_open(server.process.pid)
 
         def ends() -> None:
@@ -278,20 +341,20 @@ class _Emulation:
 
         loop.add_reader(exits, ends)
         try:
-            await self._watch(load, server)
+            yield
         finally:
             loop.remove_reader(exits)
             os.close(exits)
-            load.cancel()
 
-    async def _watch(self, load: "asyncio.Future[None]", server: Server) -> None:
+    async def _watch(self, load: "asyncio.Future[None]", servers: list[Server]) -> None:
         keeper = self._keeper
-        stall = Stall(lambda: [server.process.pid, *self._client_pids])
+        stall = Stall(lambda: [*(one.process.pid for one in servers), *self._client_pids])
         while not load.done():
             await asyncio.wait({load}, timeout=_LOOK_S)
             if load.done():
                 break
-            self._check_server(server)
+            for server in servers:
+                self._check_server(server)
             if keeper.failure is not None and not self._server_is_dead:
                 raise keeper.failure
             connected = self._relay is not None and self._relay.first_s is not None
@@ -345,6 +408,26 @@ class _Emulation:
             workload.input_tokens.tolist(),
             workload.output_tokens.tolist(),
         )
+
+
+def _check_balancer(version: str, engine: EngineServer) -> None:
+    """NotYetError for a release whose balancer is not VLLM_DP."""
+    if len(engine.groups) > 1 and engine_profile_of(version) != _BALANCED:
+        raise NotYetError(
+            f"--engine-python: vLLM {version} chooses among data-parallel engines by other rules "
+            "than VLLM_DP, which is the balancer of 0.33; name an interpreter with that"
+        )
+
+
+def _api_ps(group: LoweredGroup, tokens: int) -> int:
+    """What the API server takes before the engine sees a request, as in `llmsim run`."""
+    native = group.native
+    return int(native.api_latency_ps + native.api_latency_per_token_ps * tokens)
+
+
+def _computed_s(servers: list[Server]) -> float:
+    """CPU time of this process and of the servers."""
+    return time.process_time() + sum(cpu_seconds(one.process.pid) for one in servers)
 
 
 def _degraded(why: str, asked: Asked, answers: dict[int, Answer]) -> DegradedError:

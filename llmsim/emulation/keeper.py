@@ -3,15 +3,17 @@
 import asyncio
 import json
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 from llmsim.config.errors import LlmsimError, NotYetError
 from llmsim.emulation.errors import NoProgressError
+from llmsim.emulation.in_engine.channel import row_of
 from llmsim.emulation.in_engine.clock import PS_PER_NS, PS_PER_S, ClockPageWriter
-from llmsim.emulation.requests import row_of
-from llmsim.emulation.timekeeper import Actor, Timekeeper
+from llmsim.emulation.kv_moves import KvLinks, KvMoves
+from llmsim.emulation.timekeeper import Actor, Timekeeper, Turn
 
 LONGEST_LINE = 1 << 24
 """Bytes of a message: a batch of many thousand requests."""
@@ -20,12 +22,14 @@ SEVERAL = (
     "wall in them, cannot be followed, so `llmsim emulate` runs clients of one process alone, as "
     "vllm bench serve; `llmsim serve` answers any client at the real clock"
 )
+_Hear = Callable[[Any, str, list[Any]], None]
+"""Called with the actor, the kind of its message, and what the message says."""
 _TICK_S = 0.001
 """How often time passes when it goes by the wall clock."""
 
 
 class Steps(Protocol):
-    """Who times the steps of engine cores (`llmsim.emulation.devices.Devices`)."""
+    """Who times the steps of an engine core (`llmsim.emulation.devices.Devices`)."""
 
     def step(self, items: list[list[Any]], now_ps: int) -> tuple[int, list[list[int]]]:
         """The end of the next step in ps, and the tokens of each item (`Channel.step`)."""
@@ -69,13 +73,13 @@ class Messages(Protocol):
 
 
 class Keeper:
-    """Answers engine cores and processes of a client over a socket of this machine.
+    """Answers the server's processes and those of a client over a socket of this machine.
 
     The clients of this process, or those that it stands for, are one actor.
     """
 
-    def __init__(self, folder: Path, steps: Steps) -> None:
-        """Makes the clock's page and the socket in `folder`."""
+    def __init__(self, folder: Path, steps: Sequence[Steps], links: KvLinks | None = None) -> None:
+        """Makes the clock's page and the socket in `folder`; `steps` by number of engine core."""
         self.socket_path, self.clock_path = folder / "timekeeper", folder / "clock"
         self.time = Timekeeper()
         self.relay: Messages | None = None
@@ -83,13 +87,24 @@ class Keeper:
         self._steps = steps
         self._page = ClockPageWriter(str(self.clock_path))
         self._written: dict[Actor, asyncio.StreamWriter] = {}
-        self._clients = self.time.join("the clients")
+        self._steps_of: dict[Actor, Steps] = {}
+        """Of engine cores."""
+        self._moves = KvMoves(self.time, links, self._answer)
+        self._clients = self.time.join("the clients", Turn.CLIENT)
+        self._reached: list[asyncio.Future[None]] = []
         self._clients_wake: asyncio.Future[None] | None = None
         self._waiting: dict[Actor, tuple[int, int | None]] = {}
         """What processes of the client wait for: the number of the wait, and the time."""
+        self._looks: dict[Actor, int] = {}
+        """The number of the wait of each coordinator that waits."""
         self._ticks: asyncio.Task[None] | None = None
         self._wakes = self._is_over = False
-        self._client_actors = 0
+        self._client_actors: set[Actor] = set()
+        self._joins: dict[str, tuple[Callable[[list[Any]], Actor], _Hear]] = {
+            "join": (self._join_core, self._hear),
+            "join coordinator": (self._join_coordinator, self._hear_coordinator),
+            "join client": (self._join_client, self._hear_client),
+        }
         self.has_client = False
         """A process of a client has joined."""
         self.messages = 0
@@ -130,9 +145,15 @@ class Keeper:
         """A client sends a request."""
         self.time.requests_under_way += 1
 
+    async def reached(self) -> None:
+        """Returns when every request that was sent has reached an engine core."""
+        if self.time.requests_under_way:
+            self._reached.append(asyncio.get_running_loop().create_future())
+            await self._reached[-1]
+
     def refused(self) -> None:
         """The server refused a request before it reached an engine core."""
-        self.time.requests_under_way -= 1
+        self._arrived()
         self._wake()
 
     def read(self, tokens: int) -> None:
@@ -171,49 +192,58 @@ class Keeper:
         return " and ".join(filter(None, [self.time.blockers(), under_way]))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        actor, is_core, said_bye = None, False, False
+        actor, said_bye = None, False
+        hear: _Hear = self._hear_server
         try:
             while line := await reader.readline():
                 kind, *rest = json.loads(line)
                 self.messages += 1
-                if kind in ("join", "join client"):
-                    is_core = kind == "join"
-                    actor = self._join(rest, is_core=is_core)
-                    self._written[actor] = writer
-                    if not is_core:
-                        self._answer(actor, [0, None])
-                elif kind == "bye":
+                if kind == "bye":
                     said_bye = True
                     break
-                elif actor is not None and is_core:
-                    self._hear(actor, kind, rest)
-                elif actor is not None:
-                    self._hear_client(actor, kind, rest)
+                if kind in self._joins:
+                    join, hear = self._joins[kind]
+                    actor = join(rest)
+                    self._written[actor] = writer
+                    if actor in self._client_actors:
+                        self._answer(actor, [0, None])
+                else:
+                    hear(actor, kind, rest)
         except (ConnectionError, asyncio.CancelledError):
             pass
         except (ValueError, OverflowError) as error:
             self.fail(NoProgressError(f"a step cannot be timed: {error}"))
         finally:
             if actor is not None:
-                self._leave(actor, is_core=is_core, said_bye=said_bye)
+                self._leave(actor, said_bye=said_bye)
             writer.close()
 
-    def _join(self, rest: list[Any], *, is_core: bool) -> Actor:
-        if is_core:
-            return self.time.join(f"engine core {rest[0]}")
+    def _join_core(self, rest: list[Any]) -> Actor:
+        actor = self.time.join(f"engine core {rest[0]}")
+        self._steps_of[actor] = self._steps[rest[0]]
+        self._moves.joins(actor, rest[0])
+        return actor
+
+    def _join_coordinator(self, rest: list[Any]) -> Actor:
+        return self.time.join("the coordinator", Turn.FOLLOWER)
+
+    def _join_client(self, rest: list[Any]) -> Actor:
         process, thread, stays = rest
         if self.has_client and stays:
             self.fail(NotYetError(SEVERAL.format(process=process)))
         self.has_client = True
-        self._client_actors += 1
         if not stays:
             self.reasons.append(f'the client waits in its thread "{thread}"')
-        return self.time.join(f"process {process} of the client")
+        actor = self.time.join(f"process {process} of the client", Turn.CLIENT)
+        self._client_actors.add(actor)
+        return actor
 
-    def _leave(self, actor: Actor, *, is_core: bool, said_bye: bool) -> None:
+    def _leave(self, actor: Actor, *, said_bye: bool) -> None:
         del self._written[actor]
         self._waiting.pop(actor, None)
-        self._client_actors -= not is_core
+        self._client_actors.discard(actor)
+        self._moves.leaves(actor)
+        is_core = self._steps_of.pop(actor, None) is not None
         self.time.leave(actor)
         if self._is_over:
             return
@@ -242,29 +272,57 @@ class Keeper:
 
     def _hear(self, actor: Actor, kind: str, rest: list[Any]) -> None:
         time = self.time
+        if kind in KvMoves.KINDS:
+            self._moves.hear(actor, kind, rest)
         match kind:
             case "step":
-                end_ps, tokens = self._steps.step(rest[0], time.now_ps)
+                end_ps, tokens = self._steps_of[actor].step(rest[0], time.now_ps)
                 self._answer(actor, [end_ps, tokens])
                 return
             case "empty step":
-                self._steps.empty_step()
+                self._steps_of[actor].empty_step()
                 return
             case "wait":
                 time.waits(actor, rest[0])
             case "settle":
+                self._moves.settled(actor)
                 time.settles(actor)
             case "park":
                 time.waits(actor, None)
             case "unpark":
                 time.works(actor)
+            case "reported":
+                time.reports_under_way += 1
             case "received":
-                time.requests_under_way -= 1
+                self._arrived()
+                self._moves.received(actor)
                 if self.relay is not None:
                     self.relay.received(row_of(rest[0]), rest[1])
             case "produced":
                 time.tokens_under_way += sum(self._under_way(*answer) for answer in rest[0])
         self._wake()
+
+    def _hear_coordinator(self, actor: Actor, kind: str, rest: list[Any]) -> None:
+        """It waits, and has heard so many reports of engine cores."""
+        self._looks[actor], until_ps, heard = rest
+        self.time.waits(actor, until_ps)
+        self.time.reports_under_way -= heard
+        self._wake()
+
+    def _hear_server(self, nobody: None, kind: str, rest: list[Any]) -> None:
+        """An API server knows what the coordinator has reported."""
+        self.time.reports_under_way -= 1
+        if self.time.reports_under_way < 0:
+            self.fail(NoProgressError("the coordinator of the engines is not under the clock"))
+        self._wake()
+
+    def _arrived(self) -> None:
+        self.time.requests_under_way -= 1
+        if not self.time.requests_under_way:
+            for one in self._reached:
+                if not one.done():
+                    one.set_result(None)
+            self._reached.clear()
 
     def _hear_client(self, actor: Actor, kind: str, rest: list[Any]) -> None:
         if kind == "client notes":
@@ -298,9 +356,16 @@ class Keeper:
                 assert self._clients_wake is not None
                 if not self._clients_wake.done():
                     self._clients_wake.set_result(None)
+            elif actor is self._moves.actor:
+                self._moves.land()
+            elif actor in self._looks:
+                self.time.reports_under_way += 1  # it reports what it knows
+                self._answer(actor, self._looks.pop(actor))
             else:
                 number, _ = self._waiting.pop(actor, (None, None))
                 self._answer(actor, None if number is None else [number, None])
+        if self._moves.actor in woken:
+            self._wake()  # perhaps nobody heard of it
 
     def _relay(self) -> None:
         """Brings what has come to the client, and what its processes wait for to the clock."""
@@ -309,7 +374,7 @@ class Keeper:
             return
         if time.degraded:
             relay.take_all()
-        is_quiet = relay.is_quiet() and len(self._waiting) == self._client_actors
+        is_quiet = relay.is_quiet() and len(self._waiting) == len(self._client_actors)
         is_there = is_quiet and not (time.requests_under_way or time.tokens_under_way)
         if time.degraded or is_there:
             relay.flush()

@@ -4,7 +4,7 @@ come.
 
 import asyncio
 import heapq
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -43,8 +43,21 @@ class Answer:
     """What the server said instead of an answer."""
 
 
+@dataclass(frozen=True)
+class Stage:
+    """A server that a request passes; those before the last one compute prompts alone."""
+
+    port: int
+    api_ps: Sequence[int]
+    """By row, what a request takes before the engine sees it."""
+
+
 class Clients:
-    """Sends every request when it is due, the calls of a session one after the other."""
+    """Sends every request when it is due, the calls of a session one after the other.
+
+    Where prompts and answers are computed apart, it is the proxy, too: the second server gets a
+    request when the first one has answered with a token, which is discarded.
+    """
 
     def __init__(
         self,
@@ -52,16 +65,15 @@ class Clients:
         workload: Workload,
         requests: Sequence[LiveRequest],
         model: str,
-        port: int,
-        api_ps: Sequence[int],
+        stages: Sequence[Stage],
     ) -> None:
-        """`api_ps`: by row, what a request takes before the engine sees it."""
+        """`stages`: in the order in which requests pass them."""
         self._keeper, self._workload, self._requests = keeper, workload, requests
-        self._model, self._port, self._api_ps = model, port, api_ps
+        self._model, self._stages = model, stages
         self.answers: dict[int, Answer] = {}
-        """By row, of those that were sent."""
+        """By row, of those whose arrival is known."""
         self._due: list[tuple[int, int, int]] = []
-        """(when the engine gets it, row, arrival)."""
+        """(when the engine gets it, row, number of its stage)."""
         self._under_way: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -72,20 +84,27 @@ class Clients:
                 self._schedule(row, arrival_ps)
         while self._due or self._under_way:
             if self._due and self._due[0][0] <= self._keeper.time.now_ps:
-                _, row, arrival_ps = heapq.heappop(self._due)
-                self._send(row, arrival_ps)
+                _, row, stage = heapq.heappop(self._due)
+                await self._send(row, stage)
             else:
                 await self._keeper.clients_wait(self._due[0][0] if self._due else None)
 
     def _schedule(self, row: int, arrival_ps: int) -> None:
-        heapq.heappush(self._due, (arrival_ps + self._api_ps[row], row, arrival_ps))
-
-    def _send(self, row: int, arrival_ps: int) -> None:
         self.answers[row] = Answer(arrival_ps)
+        self._pass_on(row, 0, arrival_ps)
+
+    def _pass_on(self, row: int, stage: int, now_ps: int) -> None:
+        heapq.heappush(self._due, (now_ps + self._stages[stage].api_ps[row], row, stage))
+
+    async def _send(self, row: int, stage: int) -> None:
+        """Returns when an engine has it, so that engines see requests of one time in order."""
         self._keeper.sent()
-        task = asyncio.create_task(self._ask(row))
+        task = asyncio.create_task(self._ask(row, stage))
         self._under_way.add(task)
         task.add_done_callback(self._ended)
+        reached = asyncio.ensure_future(self._keeper.reached())
+        await asyncio.wait({task, reached}, return_when=asyncio.FIRST_COMPLETED)
+        reached.cancel()
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._under_way.discard(task)
@@ -93,23 +112,30 @@ class Clients:
             self._keeper.fail(NoProgressError(f"a request failed: {task.exception()}"))
         self._keeper.clients_work()
 
-    async def _ask(self, row: int) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self._port, limit=LONGEST_LINE)
+    async def _ask(self, row: int, stage: int) -> None:
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", self._stages[stage].port, limit=LONGEST_LINE
+        )
+        is_last = stage == len(self._stages) - 1
         try:
-            writer.write(self._request(row))
+            writer.write(self._request(row, prompt_alone=not is_last))
             status = await reader.readline()
             if b" 200 " not in status:
                 self.answers[row].refused = await _refusal(status, reader)
                 self._keeper.refused()
                 return
-            await self._read(row, reader)
+            if is_last:
+                await self._read_answer(row, reader)
+            else:
+                await self._read_prompt(row, stage, reader)
         finally:
             writer.close()
 
-    def _request(self, row: int) -> bytes:
+    def _request(self, row: int, *, prompt_alone: bool) -> bytes:
         one = self._requests[row]
-        end: dict[str, object] = {"max_tokens": one.output_tokens, "ignore_eos": True}
-        if one.stops:
+        tokens = 1 if prompt_alone else one.output_tokens
+        end: dict[str, object] = {"max_tokens": tokens, "ignore_eos": True}
+        if one.stops and not prompt_alone:
             end = {"stop_token_ids": [one.output(one.output_tokens - 1)], "ignore_eos": True}
         body = _json.encode(
             {"model": self._model, "prompt": one.prompt(), "stream": True}
@@ -123,15 +149,15 @@ class Clients:
         )
         return head.encode() + body
 
-    async def _read(self, row: int, reader: asyncio.StreamReader) -> None:
-        """Events stand on a line of their own, whatever the transfer's chunks are."""
+    async def _read_prompt(self, row: int, stage: int, reader: asyncio.StreamReader) -> None:
+        async for tokens in _tokens(reader):
+            self._pass_on(row, stage + 1, self._keeper.time.now_ps)
+            self._keeper.clients_work()
+            self._keeper.read(tokens)
+
+    async def _read_answer(self, row: int, reader: asyncio.StreamReader) -> None:
         answer, wanted = self.answers[row], self._requests[row].output_tokens
-        while line := await reader.readline():
-            if not line.startswith(_EVENT) or line.startswith(_DONE):
-                continue
-            tokens = sum(len(one.token_ids or ()) for one in _chunks.decode(line[6:]).choices)
-            if not tokens:
-                continue
+        async for tokens in _tokens(reader):
             answer.token_ps += [self._keeper.time.now_ps] * tokens
             if len(answer.token_ps) >= wanted:
                 self._call_next(row)
@@ -148,6 +174,16 @@ class Clients:
             delay_ps = int(self._workload.tool_delay_ps[row])
             self._schedule(after, self._keeper.time.now_ps + delay_ps)
             self._keeper.clients_work()
+
+
+async def _tokens(reader: asyncio.StreamReader) -> AsyncIterator[int]:
+    """How many tokens come, again and again; events stand on lines of their own."""
+    while line := await reader.readline():
+        if not line.startswith(_EVENT) or line.startswith(_DONE):
+            continue
+        tokens = sum(len(one.token_ids or ()) for one in _chunks.decode(line[6:]).choices)
+        if tokens:
+            yield tokens
 
 
 async def _refusal(status: bytes, reader: asyncio.StreamReader) -> str:

@@ -99,18 +99,16 @@ def write_folder(
 
 def difference(emulated: Emulated, prepared: Prepared) -> str:
     """The first step in which the simulation of the same options decides otherwise; empty: none."""
-    names = prepared.workload.request_id
-    ours = _simulated(prepared)
-    theirs = emulated.schedule
-    steps = zip_longest(_steps(ours), _steps(theirs))
-    for number, (mine, real) in enumerate(steps):
-        if mine is None or real is None:
-            who = "the engine" if mine is None else "the simulation"
-            return f"step {number}: only {who} goes on"
-        said = _step_difference(mine, real, names)
-        if said:
-            return f"step {number} at {real[0] / PS_PER_S:.6f} s: {said}"
-    return ""
+    pairs = zip(_simulated(prepared, len(emulated.schedules)), emulated.schedules, strict=True)
+    found = [
+        (*first, number)
+        for number, (ours, theirs) in enumerate(pairs)
+        if (first := _first_difference(ours, theirs, prepared.workload.request_id)) is not None
+    ]
+    if not found:
+        return ""
+    _, said, group = min(found)
+    return said if len(emulated.schedules) == 1 else f"engine core {group}, {said}"
 
 
 def _finished(emulated: Emulated) -> list[int]:
@@ -177,14 +175,33 @@ def _steps(schedule: Schedule) -> list[Step]:
     return list(zip(schedule.formed_ps, schedule.end_ps, schedule.items, strict=True))
 
 
-def _simulated(prepared: Prepared) -> Schedule:
-    """The steps of the simulation."""
+def _first_difference(
+    ours: Schedule, theirs: Schedule, names: Sequence[str] | None
+) -> tuple[int, str] | None:
+    """When, and what; None: there is none."""
+    for number, (mine, real) in enumerate(zip_longest(_steps(ours), _steps(theirs))):
+        if mine is None or real is None:
+            who, at = ("the engine", real) if mine is None else ("the simulation", mine)
+            return at[0], f"step {number}: only {who} goes on"
+        said = _step_difference(mine, real, names)
+        if said:
+            return real[0], f"step {number} at {real[0] / PS_PER_S:.6f} s: {said}"
+    return None
+
+
+def _simulated(prepared: Prepared, groups: int) -> list[Schedule]:
+    """The steps of each group of the simulation."""
+    recorded = tuple(range(groups))
     simulation = native_simulation(
-        prepared.lowered, prepared.workload, prepared.simulation, recorded=(0,)
+        prepared.lowered, prepared.workload, prepared.simulation, recorded
     )
     while not simulation.run(EVENTS_PER_CALL, WALL_MS_PER_CALL):
         pass
-    columns = {name: np.asarray(values).tolist() for name, values in simulation.schedule(0).items()}
+    return [_schedule(simulation.schedule(group)) for group in recorded]
+
+
+def _schedule(recorded: Mapping[str, Any]) -> Schedule:
+    columns = {name: np.asarray(values).tolist() for name, values in recorded.items()}
     offsets, schedule = columns["item_offsets"], Schedule()
     names = ("item_request", "item_tokens", "item_computed")
     for number, (first, last) in enumerate(pairwise(offsets)):

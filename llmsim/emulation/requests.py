@@ -1,6 +1,5 @@
 """The workload as an engine sees it: names, token ids, answers."""
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -13,7 +12,6 @@ VOCABULARY = 1 << 30
 """Token ids that the emulated model has."""
 _SPREAD = 0x9E3779B97F4A7C15
 _WORD = (1 << 64) - 1
-_NAME = re.compile(r"(?:cmpl-|chatcmpl-)?(\d{9})")
 
 
 def engine_requests(workload: Workload, *, stops: bool) -> list[LiveRequest]:
@@ -24,14 +22,6 @@ def engine_requests(workload: Workload, *, stops: bool) -> list[LiveRequest]:
 def request_name(row: int) -> str:
     """What the server is told to call a request."""
     return f"{row:09d}"
-
-
-def row_of(name: str) -> int:
-    """The row of a request by the name that the engine has made of ours."""
-    found = _NAME.match(name)
-    if found is None:
-        raise ValueError(f'the engine runs a request "{name}" that no client sent')
-    return int(found[1])
 
 
 def check_workload(workload: Workload, clients: Clients | None) -> None:

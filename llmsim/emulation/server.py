@@ -15,6 +15,7 @@ from llmsim.config.errors import InputError
 from llmsim.emulation.errors import NoProgressError
 from llmsim.emulation.in_engine.plugin import SETTINGS
 from llmsim.emulation.requests import VOCABULARY
+from llmsim.emulation.servers import EngineServer
 from llmsim.emulation.words import WORDS
 from llmsim.lowering import LoweredGroup
 from llmsim.scheduling.conformance.engine_python import (
@@ -25,8 +26,8 @@ from llmsim.scheduling.conformance.engine_python import (
 from llmsim.scheduling.conformance.vllm_installed import engine_options
 from llmsim.scheduling.conformance.vllm_platform import write_model
 
-READY_S = 300
-"""Seconds that the server has to start."""
+READY_S = 900
+"""Seconds that the server has to start, on a machine with other work, too."""
 END_S = 20
 """Seconds that it has to end, before it is killed."""
 _LOOK_S = 0.2
@@ -89,7 +90,8 @@ class Server:
 
 
 def vllm_environment(group: LoweredGroup, settings: dict[str, Any], folder: Path) -> dict[str, str]:
-    """The environment of vLLM's processes; what they import is made in `folder`."""
+    """The environment of vLLM's processes; `folder` is made, with what they import."""
+    folder.mkdir()
     environment = linked_environment(folder)
     plugin = folder / "llmsim_emulation-1.dist-info"
     plugin.mkdir()
@@ -100,6 +102,7 @@ def vllm_environment(group: LoweredGroup, settings: dict[str, Any], folder: Path
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
         "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_WORKER_MULTIPROC_METHOD": "fork",  # the coordinator loads no plug-ins of its own
         "VLLM_PLUGINS": "llmsim,llmsim_clock",
         "VLLM_USE_V2_MODEL_RUNNER": str(int(bool(group.engine.use_v2_model_runner))),
     }
@@ -114,16 +117,17 @@ def vllm_command(python: Path) -> list[str]:
 @contextmanager
 def vllm_server(
     python: Path,
-    group: LoweredGroup,
+    engine: EngineServer,
     environment: dict[str, str],
     model: Path,
     log: Path,
     extra: list[str],
 ) -> Iterator[Server]:
-    """The server of one group; `extra` are further options of it. What it says goes to `log`.
+    """`extra` are further options of the server. What it says goes to `log`.
 
     It takes text only where the folder `model` has a tokenizer.
     """
+    group = engine.first
     port = _free_port()
     has_words = (model / "tokenizer.json").exists()
     command = [*vllm_command(python), "serve"]
@@ -135,7 +139,7 @@ def vllm_server(
         )
     ]
     command += [] if has_words else ["--skip-tokenizer-init"]
-    command += [*_options(group), "--host", "127.0.0.1", "--port", str(port), *extra]
+    command += [*_options(engine), "--host", "127.0.0.1", "--port", str(port), *extra]
     with log.open("wb") as out:
         process = subprocess.Popen(
             command, env=environment, stdout=out, stderr=out, start_new_session=True
@@ -146,12 +150,17 @@ def vllm_server(
             _end(process)
 
 
-def _options(group: LoweredGroup) -> list[str]:
+def _options(engine: EngineServer) -> list[str]:
     """The engine's options as flags."""
+    group = engine.first
     words = ["--served-model-name", group.info.model_name, "--load-format", "dummy"]
     words += ["--disable-uvicorn-access-log"]
     words += ["--tensor-parallel-size", str(group.layout.tp)]
     words += ["--pipeline-parallel-size", str(group.layout.pp)]
+    if len(engine.groups) > 1:
+        words += ["--data-parallel-size", str(len(engine.groups)), "--api-server-count", "1"]
+    if engine.connector is not None:
+        words += ["--kv-transfer-config", json.dumps(_transfer_config(engine.connector))]
     for name, value in engine_options(group.engine, group.scheduler).items():
         flag = _FLAGS.get(name, name.replace("_", "-"))
         if isinstance(value, bool):
@@ -159,6 +168,15 @@ def _options(group: LoweredGroup) -> list[str]:
         else:
             words += [f"--{flag}", str(value)]
     return words
+
+
+def _transfer_config(connector: dict[str, bool]) -> dict[str, Any]:
+    return {
+        "kv_connector": "VirtualConnector",
+        "kv_connector_module_path": "llmsim.emulation.in_engine.connector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": connector,
+    }
 
 
 def _free_port() -> int:

@@ -7,7 +7,7 @@ messages in place of its cool-down, so that nothing depends on how fast the mach
 """
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, IntEnum
 
 
 class Doing(Enum):
@@ -20,11 +20,23 @@ class Doing(Enum):
     """Until no message is under way, at the present time."""
 
 
+class Turn(IntEnum):
+    """Who goes on first of those that wait for the same time, as in a run: ends of steps come
+    before what clients send, and that before new steps.
+    """
+
+    ENGINE = 0
+    CLIENT = 1
+    FOLLOWER = 2
+    """After all that happens at its time. The clock does not move for followers alone."""
+
+
 @dataclass(eq=False)
 class Actor:
-    """One of those that the clock waits for: an engine core, or the clients."""
+    """One of those that the clock waits for: an engine core, the clients, or a coordinator."""
 
     name: str
+    turn: Turn = Turn.ENGINE
     doing: Doing = Doing.WORKS
     until_ps: int | None = None
 
@@ -39,6 +51,8 @@ class Timekeeper:
         """Sent by a client, and not yet received by an engine core."""
         self.tokens_under_way = 0
         """Given by an engine core, and not yet read by a client."""
+        self.reports_under_way = 0
+        """Of an engine core's load, to the coordinator or from there to the API server."""
         self.degraded = ""
         """Why it goes by the wall clock; empty: it does not."""
         self._actors: list[Actor] = []
@@ -48,9 +62,9 @@ class Timekeeper:
         """Those that the clock waits for."""
         return tuple(self._actors)
 
-    def join(self, name: str) -> Actor:
+    def join(self, name: str, turn: Turn = Turn.ENGINE) -> Actor:
         """A new actor, which works."""
-        actor = Actor(name)
+        actor = Actor(name, turn)
         self._actors.append(actor)
         return actor
 
@@ -80,9 +94,11 @@ class Timekeeper:
 
     @property
     def next_ps(self) -> int | None:
-        """The least time that somebody waits for."""
-        times = [one.until_ps for one in self._actors if one.until_ps is not None]
-        return min(times, default=None)
+        """The least time that somebody waits for; None where only followers wait for one."""
+        waiting = [one for one in self._actors if one.until_ps is not None]
+        if all(one.turn is Turn.FOLLOWER for one in waiting):
+            return None
+        return min(one.until_ps for one in waiting if one.until_ps is not None)
 
     def woken(self) -> list[Actor]:
         """Who goes on now; they work from now on. Call it after every change."""
@@ -90,14 +106,14 @@ class Timekeeper:
             return self._wake(
                 [one for one in self._actors if self._is_due(one) or one.doing is Doing.SETTLES]
             )
-        if self.requests_under_way or self.tokens_under_way:
+        if self.requests_under_way or self.tokens_under_way or self.reports_under_way:
             return []
         if any(actor.doing is Doing.WORKS for actor in self._actors):
             return []
-        due = [actor for actor in self._actors if self._is_due(actor)]
         settling = [actor for actor in self._actors if actor.doing is Doing.SETTLES]
         # Waiting ones first: what they send belongs to this time.
-        return self._wake(due or settling or self._after_jump())
+        due = self._due(Turn.ENGINE) or self._due(Turn.CLIENT) or settling
+        return self._wake(due or self._due(Turn.FOLLOWER) or self._after_jump())
 
     def blockers(self) -> str:
         """Why the clock stands still, for an error."""
@@ -106,6 +122,7 @@ class Timekeeper:
         for count, what in (
             (self.requests_under_way, "requests have not reached the engine"),
             (self.tokens_under_way, "tokens have not reached the clients"),
+            (self.reports_under_way, "reports of load are on their way"),
         ):
             if count:
                 reasons.append(f"{count:,} {what}")
@@ -115,13 +132,16 @@ class Timekeeper:
         until = actor.until_ps
         return actor.doing is Doing.WAITS and until is not None and until <= self.now_ps
 
+    def _due(self, turn: Turn) -> list[Actor]:
+        return [one for one in self._actors if one.turn is turn and self._is_due(one)]
+
     def _after_jump(self) -> list[Actor]:
         next_ps = self.next_ps
         if next_ps is None:
             return []
         self.now_ps = max(self.now_ps, next_ps)
         self.jumps += 1
-        return [actor for actor in self._actors if self._is_due(actor)]
+        return self._due(Turn.ENGINE) or self._due(Turn.CLIENT) or self._due(Turn.FOLLOWER)
 
     def _wake(self, actors: list[Actor]) -> list[Actor]:
         for actor in actors:

@@ -17,9 +17,10 @@ from emulation.test_emulation import CLUSTER, prepared_run
 from llmsim.cli import main
 from llmsim.config.errors import InputError, NotYetError
 from llmsim.emulation.client import client_command, client_environment, client_process, filled
-from llmsim.emulation.devices import Devices, check_deployment
+from llmsim.emulation.devices import Devices
 from llmsim.emulation.keeper import Keeper
 from llmsim.emulation.relay import Relay, prompt_tokens
+from llmsim.emulation.servers import engine_servers
 from llmsim.emulation.words import EndlessAnswers
 from llmsim.scheduling.conformance.engine_python import linked_environment
 
@@ -32,9 +33,9 @@ async def emulated(
 ) -> tuple[dict[str, Any], Relay, Keeper]:
     """The stand-in client of that kind before the stand-in engine."""
     folder.mkdir()
-    group = check_deployment(prepared_run(ONE).lowered, tiers=False)
+    group = engine_servers(prepared_run(ONE))[0].first
     endless = EndlessAnswers()
-    keeper = Keeper(folder, Devices(group, endless))
+    keeper = Keeper(folder, [Devices(group, endless)])
     listener = await keeper.listen()
     engine = await asyncio.to_thread(StandIn, str(keeper.socket_path), breaks_at)
     keeper.relay = relay = Relay(keeper, lambda tokens: 1_000_000 * tokens, endless.joins)
@@ -137,7 +138,7 @@ channel.close()
 
 async def killed(folder: Path) -> tuple[Keeper, bytes, float]:
     """One of two actors is killed while it has requests under way."""
-    keeper = Keeper(folder, NoSteps())
+    keeper = Keeper(folder, [NoSteps(), NoSteps()])
     listener = await keeper.listen()
     keeper.sent()  # never arrives
     words = [sys.executable, "-c", ACTOR, str(keeper.socket_path)]

@@ -14,12 +14,14 @@ from llmsim.api.prepare import Prepared, prepare
 from llmsim.cli import main
 from llmsim.cli.run.arguments import checked_options
 from llmsim.config.errors import NotYetError
-from llmsim.emulation.devices import Devices, check_deployment
+from llmsim.emulation.devices import Devices
 from llmsim.emulation.emulate import Asked, Emulated
+from llmsim.emulation.in_engine.channel import row_of
 from llmsim.emulation.keeper import Keeper
-from llmsim.emulation.load import Clients
+from llmsim.emulation.load import Clients, Stage
 from llmsim.emulation.outcome import client_figures, difference, write_folder
-from llmsim.emulation.requests import check_workload, engine_requests, row_of
+from llmsim.emulation.requests import check_workload, engine_requests
+from llmsim.emulation.servers import engine_servers
 from llmsim.scheduling.conformance.model_runner import ModelRunner
 from llmsim.validation.logs.reader import read_recording
 
@@ -32,14 +34,14 @@ def prepared_run(dataset: str, *options: str) -> Prepared:
 
 
 async def answered(prepared: Prepared, folder: Path) -> tuple[Clients, Devices, Keeper]:
-    group = check_deployment(prepared.lowered, tiers=False)
+    group = engine_servers(prepared)[0].first
     requests = engine_requests(prepared.workload, stops=False)
     devices = Devices(group, ModelRunner(requests, group.scheduler.speculation))
-    keeper = Keeper(folder, devices)
+    keeper = Keeper(folder, [devices])
     listener = await keeper.listen()
     engine = await asyncio.to_thread(StandIn, str(keeper.socket_path))
     api_ps = [group.native.api_latency_ps] * len(requests)
-    clients = Clients(keeper, prepared.workload, requests, "m", engine.port, api_ps)
+    clients = Clients(keeper, prepared.workload, requests, "m", [Stage(engine.port, api_ps)])
     await asyncio.wait_for(clients.run(), 60)
     await asyncio.to_thread(engine.close)
     listener.close()
@@ -57,7 +59,7 @@ def emulated(prepared: Prepared, folder: Path) -> Emulated:
             prepared.workload.output_tokens.tolist(),
         ),
         answers=clients.answers,
-        schedule=devices.schedule,
+        schedules=[devices.schedule],
         virtual_ps=time.now_ps,
         jumps=time.jumps,
         wall_s=1.0,
@@ -119,8 +121,8 @@ def test_what_the_server_refuses_is_kept(tmp_path: Path) -> None:
 def test_a_difference_names_step_and_request(tmp_path: Path) -> None:
     prepared = prepared_run(DATASET)
     outcome = emulated(prepared, tmp_path)
-    row, tokens, before = outcome.schedule.items[3][0]
-    outcome.schedule.items[3][0] = (row, tokens + 1, before)
+    row, tokens, before = outcome.schedules[0].items[3][0]
+    outcome.schedules[0].items[3][0] = (row, tokens + 1, before)
     said = difference(outcome, prepared)
     assert said.startswith("step 3 at ")
     assert f"the engine computes {tokens + 1} tokens of row {row} after {before}" in said
@@ -136,12 +138,43 @@ def test_what_is_not_emulated_is_refused() -> None:
     prepared = prepared_run(DATASET, "--max-concurrency", "2")
     with pytest.raises(NotYetError, match="--max-concurrency"):
         check_workload(prepared.workload, prepared.simulation.clients)
-    pair = CLUSTER.parent / "h100_llama31_8b_pd.json"
-    others = [path for path in [pair] if path.exists()]
-    for path in others:
-        apart = prepare(checked_options(["--cluster-config", str(path), "--dataset", DATASET]))
-        with pytest.raises(NotYetError, match="instance"):
-            check_deployment(apart.lowered, tiers=False)
+
+
+def of_cluster(name: str, *options: str) -> Prepared:
+    dataset = DATASET + ",model=Qwen/Qwen3-8B" * ("mixed" in name)
+    words = ["--cluster-config", str(CLUSTER.with_name(name)), "--dataset", dataset, *options]
+    return prepare(checked_options(words))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("h100_multi_instance.json", [], "several instances behind the router LOAD"),
+        (
+            "h100_multi_instance.json",
+            ["--request-routing-policy", "VLLM_DP:clients=2"],
+            "several instances behind the router VLLM_DP:clients=2",
+        ),
+        ("h100_mixed_models.json", ["--request-routing-policy", "VLLM_DP"], "several models"),
+        ("h100_llama31_8b_pd_2p1d.json", [], "more than one instance each"),
+        ("h100_llama31_8b_pd.json", ["--kv-transfer-mode", "push"], "KV that is pushed"),
+        ("rtxpro6000_qwen3_30b_a3b_dp2_ep2.json", [], "in lock-step"),
+    ],
+)
+def test_what_no_servers_stand_for_is_refused(name: str, options: list[str], said: str) -> None:
+    with pytest.raises(NotYetError, match=said):
+        engine_servers(of_cluster(name, *options))
+
+
+def test_instances_are_ranks_of_a_server_or_two_servers() -> None:
+    ranks = engine_servers(
+        of_cluster("h100_multi_instance.json", "--request-routing-policy", "VLLM_DP")
+    )
+    assert [[group.info.index for group in one.groups] for one in ranks] == [[0, 1]]
+    assert ranks[0].connector is None
+    prefill, decode = engine_servers(of_cluster("h100_llama31_8b_pd.json"))
+    assert prefill.connector == {"remote": False, "keeps_finished": True, "all_but_last": False}
+    assert decode.connector == {"remote": True, "keeps_finished": False, "all_but_last": False}
 
 
 @pytest.mark.parametrize(
@@ -166,8 +199,14 @@ def test_bad_input_is_one_sentence(
     "LLMSIM_ENGINE_PYTHON" not in os.environ,
     reason="LLMSIM_ENGINE_PYTHON names no interpreter with vLLM",
 )
-def test_vllm_itself_is_the_simulation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "name", ["h100_llama31_8b.json", "h100_multi_instance.json", "h100_llama31_8b_pd.json"]
+)
+def test_vllm_itself_is_the_simulation(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ["emulate", "vllm", "--engine-python", os.environ["LLMSIM_ENGINE_PYTHON"], "--json"]
-    given = ["--cluster-config", str(CLUSTER), "--dataset", DATASET]
+    given = ["--cluster-config", str(CLUSTER.with_name(name)), "--dataset", DATASET]
+    given += ["--engine-profile", "vllm-0.33", "--request-routing-policy", "VLLM_DP"]
     assert main([*words, *given, "--run-dir", str(tmp_path)]) == 0
     assert json.loads(capsys.readouterr().out)["same_as_run"] is True

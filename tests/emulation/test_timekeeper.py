@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmsim.emulation.timekeeper import Doing, Timekeeper
+from llmsim.emulation.timekeeper import Doing, Timekeeper, Turn
 
 
 def test_the_clock_moves_to_the_least_time_when_everybody_waits() -> None:
@@ -52,6 +52,36 @@ def test_nobody_goes_on_where_everybody_waits_for_a_message() -> None:
     assert keeper.blockers() == "everybody waits for a message"
     keeper.leave(engine)
     assert keeper.woken() == []
+
+
+def test_of_one_time_steps_end_before_clients_send_and_followers_come_last() -> None:
+    keeper = Timekeeper()
+    follower, clients = keeper.join("f", Turn.FOLLOWER), keeper.join("c", Turn.CLIENT)
+    engine = keeper.join("e")
+    for actor in (follower, clients, engine):
+        keeper.waits(actor, 5)
+    assert keeper.woken() == [engine]
+    keeper.settles(engine)  # its next step begins when clients have sent what belongs to this time
+    assert keeper.woken() == [clients]
+    keeper.waits(clients, 9)
+    assert keeper.woken() == [engine]
+    keeper.waits(engine, 7)
+    assert (keeper.woken(), keeper.now_ps) == ([follower], 5)
+    keeper.reports_under_way = 1
+    keeper.waits(follower, 6)
+    assert keeper.woken() == []
+    keeper.reports_under_way = 0
+    assert (keeper.woken(), keeper.now_ps) == ([follower], 6)
+
+
+def test_the_clock_does_not_move_for_followers_alone() -> None:
+    keeper = Timekeeper()
+    follower, engine = keeper.join("f", Turn.FOLLOWER), keeper.join("e")
+    keeper.waits(follower, 5)
+    keeper.waits(engine, None)
+    assert (keeper.woken(), keeper.now_ps) == ([], 0)
+    keeper.waits(engine, 8)
+    assert (keeper.woken(), keeper.now_ps) == ([follower], 5)
 
 
 @given(st.lists(st.lists(st.integers(0, 50), min_size=1, max_size=6), min_size=1, max_size=4))

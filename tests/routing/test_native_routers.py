@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from routing_runs import MS, Run, program, python, step_ps
+from routing_runs import MS, Run, program, python
 from simulations import router, simulation
 
 from llmsim import _native
@@ -143,21 +143,37 @@ def test_vllm_rotates_among_equals_and_sees_load_when_it_is_reported() -> None:
     assert Run(busy, groups=2).routes("VLLM_DP:period_ms=1e8") == [0, 1, 0, 1, 0, 1]
 
 
-@pytest.mark.parametrize("first_ps", [0, 37 * MS])
-@pytest.mark.parametrize(("late_ps", "group"), [(-10 * MS // 4, 0), (-1, 0), (0, 0), (1, 1)])
+@pytest.mark.parametrize(
+    ("first_us", "report_us"), [(0, 6_360), (37_000, 43_360), (37_500, 43_860)]
+)
+@pytest.mark.parametrize(("late_ps", "group"), [(0, 1), (1, 0)])
 def test_vllm_sees_what_has_ended_when_it_is_reported(
-    late_ps: int, group: int, first_ps: int
+    first_us: int, report_us: int, late_ps: int, group: int
 ) -> None:
-    """Group 0 runs two requests that end with its first step, group 1 a long one.
+    """Group 0 runs two requests that end with its first step after 5.36 ms, group 1 a long one.
 
-    The first report comes with the first requests, whenever that is. The next one is due before the
-    step ends, and then comes when it does; or with its end; or later.
+    The first report comes with the first requests, and the next one 6 whole milliseconds later, as
+    far into its millisecond as that end.
     """
-    end = step_ps(32, 2)
-    requests = [(0, 16, 1), (0, 16, 60), (0, 16, 1), (end + 1, 16, 1)]
-    shifted = [(first_ps + at, prompt, answer) for at, prompt, answer in requests]
-    routes = Run(shifted).routes(f"VLLM_DP:period_ms={(end + late_ps) / MS:.9f}")
-    assert routes == [0, 1, 0, group]
+    us = MS // 1000
+    requests = [(0, 16, 1), (0, 16, 60), (0, 16, 1)]
+    shifted = [(first_us * us, prompt, answer) for _, prompt, answer in requests]
+    shifted.append((report_us * us + late_ps, 16, 1))
+    assert Run(shifted).routes("VLLM_DP:period_ms=6") == [0, 1, 0, group]
+
+
+def test_vllm_reports_every_five_seconds_without_news() -> None:
+    """After those at 0 and 100.18 ms, the report at 5,100.18 puts off the next one to 5,200."""
+    requests = [(0, 16, 2000), (5110 * MS, 16, 1), (5205 * MS, 16, 1)]
+    assert Run(requests, blocks=600).routes("VLLM_DP") == [0, 1, 1]
+
+
+@pytest.mark.parametrize(("arrival_us", "group"), [(6_300, 1), (6_400, 0)])
+def test_vllm_chooses_when_the_api_server_has_read_the_prompt(arrival_us: int, group: int) -> None:
+    """It takes 2 ms. Group 0 has ended its two requests at 7.36 ms, which is reported at 8.36."""
+    requests = [(0, 16, 1), (0, 16, 60), (0, 16, 1), (arrival_us * MS // 1000, 16, 1)]
+    run = Run(requests, api_latency_ps=2 * MS)
+    assert run.routes("VLLM_DP:period_ms=1") == [0, 1, 0, group]
 
 
 def test_vllm_avoids_a_queue_where_kv_is_short() -> None:

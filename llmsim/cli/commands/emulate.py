@@ -130,7 +130,7 @@ def _tell(
         "wall_s": round(emulated.wall_s, 3),
         "start_s": round(emulated.start_s, 3),
         "cpu_s": round(emulated.cpu_s, 3),
-        "steps": len(emulated.schedule.items),
+        "steps": sum(len(one.items) for one in emulated.schedules),
     }
     if compare and emulated.failure is None:
         first = difference(emulated, prepared)

@@ -3,9 +3,21 @@
 import contextlib
 import json
 import os
+import re
 import socket
 import threading
+from collections.abc import Iterable
 from typing import Any
+
+_NAME = re.compile(r"(?:cmpl-|chatcmpl-)?(\d{9})")
+
+
+def row_of(name: str) -> int:
+    """The row of a request by the name that the engine has made of ours."""
+    found = _NAME.match(name)
+    if found is None:
+        raise ValueError(f'the engine runs a request "{name}" that no client sent')
+    return int(found[1])
 
 
 class Channel:
@@ -15,11 +27,15 @@ class Channel:
     """
 
     def __init__(self, path: str, rank: int) -> None:
-        """`rank`: of the engine core among the server's data-parallel ranks."""
+        """`rank`: the number of the engine core."""
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.connect(path)
         self._answers = self._socket.makefile("rb")
         self._lock = threading.Lock()
+        self._names: dict[int, str] = {}
+        """Of requests whose KV may move, by row."""
+        self._restless = 0
+        """How often it does not rest, since the scheduler has still to hear something."""
         self._said(["join", rank, os.getpid()])
 
     def park(self) -> None:
@@ -38,9 +54,38 @@ class Channel:
         """On their way to clients: request, tokens, whether they are its last."""
         self._said(["produced", answers])
 
+    def reports(self) -> None:
+        """A report of its load is on its way to the coordinator."""
+        self._said(["reported"])
+
     def empty_step(self) -> None:
         """The workers are called without a batch."""
         self._said(["empty step"])
+
+    def knows(self, names: Iterable[str]) -> None:
+        """The KV of these requests may move."""
+        self._names |= {row_of(name): name for name in names}
+
+    def reserved(self, name: str, cached: int) -> None:
+        """Blocks are reserved for a prompt, of which so many tokens are here."""
+        self.knows([name])
+        self._said(["reserved", row_of(name), cached])
+
+    def moved(self, calls: int) -> list[str]:
+        """Requests whose KV has moved since it was asked; the scheduler hears of it with one of
+        the next `calls` calls.
+        """
+        rows = self._asked(["moved"])
+        if rows:
+            self._restless = calls
+        return [self._names.pop(row) for row in rows]
+
+    def rest(self) -> None:
+        """Returns when a request is there that was not when it last settled, or KV has moved."""
+        if self._restless:
+            self._restless -= 1
+        else:
+            self._asked(["rest"])
 
     def settle(self) -> None:
         """Returns when no message is under way, at the same virtual time."""

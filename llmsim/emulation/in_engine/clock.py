@@ -5,6 +5,7 @@ import os
 import struct
 import time as real
 import types
+from collections.abc import Callable
 from typing import Any
 
 PS_PER_NS = 1000
@@ -43,11 +44,12 @@ class ClockPageWriter:
 
 
 class TimeModule(types.ModuleType):
-    """Stands for the module `time` where the engine stamps times; sleeping stays real."""
+    """Stands for the module `time` where the engine stamps times; sleeping is up to `sleeps`."""
 
-    def __init__(self, clock: ClockPage) -> None:
+    def __init__(self, clock: ClockPage, sleeps: Callable[[float], None] = real.sleep) -> None:
         super().__init__("time")
         self._clock = clock
+        self.sleep = sleeps
 
     def __getattr__(self, name: str) -> Any:
         return getattr(real, name)

@@ -4,7 +4,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from vllm.v1.executor.abstract import Executor
-from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 
 from llmsim.emulation.in_engine.channel import Channel, opened
 from llmsim.emulation.in_engine.plugin import settings
@@ -43,7 +43,8 @@ class VirtualExecutor(Executor):  # type: ignore[misc]
         given = settings()
         parallel = self.vllm_config.parallel_config
         rank = getattr(parallel, "data_parallel_index", parallel.data_parallel_rank)
-        self._channel = opened(given["socket"], rank)
+        self._channel = opened(given["socket"], given["first_engine"] + rank)
+        self._connector = given["connector"]
         self._windows = given["kv_windows"]
         self._next: tuple[int, Any] = (0, None)
 
@@ -82,15 +83,36 @@ class VirtualExecutor(Executor):  # type: ignore[misc]
         """Begins a step; its tokens come from `sample_tokens`."""
         if scheduler_output.total_num_scheduled_tokens == 0:
             self._channel.empty_step()
-            nothing = ModelRunnerOutput(req_ids=[], req_id_to_index={})
+            nothing = ModelRunnerOutput(
+                req_ids=[], req_id_to_index={}, kv_connector_output=self._moved()
+            )
             return _done(nothing) if non_block else nothing
         items = _items(scheduler_output)
-        end_ps, tokens = self._channel.step(items)
         names = [item[0] for item in items]
+        if self._connector is not None and self._connector["keeps_finished"]:
+            self._channel.knows(names)
+        moved = self._moved()
+        end_ps, tokens = self._channel.step(items)
         places = {name: place for place, name in enumerate(names)}
-        answer = ModelRunnerOutput(req_ids=names, req_id_to_index=places, sampled_token_ids=tokens)
+        answer = ModelRunnerOutput(
+            req_ids=names,
+            req_id_to_index=places,
+            sampled_token_ids=tokens,
+            kv_connector_output=moved,
+        )
         self._next = end_ps, answer
         return _done(None) if non_block else None
+
+    def _moved(self) -> Any:
+        """What a worker finds when it launches a step: requests whose KV has moved."""
+        if self._connector is None:
+            return None
+        names = set(self._channel.moved(self.vllm_config.max_concurrent_batches))
+        if not names:
+            return None
+        if self._connector["keeps_finished"]:
+            return KVConnectorOutput(finished_sending=names)
+        return KVConnectorOutput(finished_recving=names)
 
     def sample_tokens(self, grammar_output: Any, non_block: bool = False) -> Any:
         """The tokens of the step that was begun last, at its end."""

@@ -1,4 +1,5 @@
-"""Tells the Timekeeper when vLLM's engine core idles, takes requests and gives tokens out.
+"""Tells the Timekeeper when vLLM's engine core idles, takes requests, gives tokens out and reports
+its load.
 
 Three methods of `EngineCoreProc` are wrapped; nothing of vLLM is edited.
 """
@@ -7,6 +8,9 @@ import threading
 from typing import Any
 
 from llmsim.emulation.in_engine.channel import Channel, current
+
+_TO_COORDINATOR = -1
+"""In place of a client's number."""
 
 
 class CoreState:
@@ -19,6 +23,14 @@ class CoreState:
         self._parked = False
         self._put = core.input_queue.put_nowait
         core.input_queue.put_nowait = self._put_counted
+        self._give = core.output_queue.put_nowait
+        core.output_queue.put_nowait = self._give_counted
+
+    def _give_counted(self, item: Any) -> None:
+        channel = current()
+        if channel is not None and isinstance(item, tuple) and item[0] == _TO_COORDINATOR:
+            channel.reports()
+        self._give(item)
 
     def _put_counted(self, item: Any) -> None:
         """Called in the thread that reads the socket."""

@@ -9,6 +9,7 @@ import os
 import sys
 from typing import Any
 
+from llmsim.emulation.in_engine.channel import current
 from llmsim.emulation.in_engine.clock import ClockPage, TimeModule
 from llmsim.emulation.in_engine.parent import die_with
 
@@ -53,14 +54,19 @@ def general() -> None:
     given = settings()
     die_with(given["pid"])
     _stamp_virtual_times(ClockPage(given["clock"]))
+    if given["connector"] is not None:
+        _rest_in_virtual_time(ClockPage(given["clock"]))
     if given["v2_runner"]:
         import vllm.config.vllm as config
 
         config.HAS_TRITON = True  # its kernels are never run
     _give_executor()
+    from llmsim.emulation.in_engine.coordinator import hook_balancer, hook_coordinator
     from llmsim.emulation.in_engine.hooks import hook_engine_core
 
     hook_engine_core()
+    hook_coordinator(given["socket"], ClockPage(given["clock"]))
+    hook_balancer(given["socket"])
 
 
 def _stamp_virtual_times(clock: ClockPage) -> None:
@@ -78,6 +84,20 @@ def _stamp_virtual_times(clock: ClockPage) -> None:
         module = sys.modules[name]
         if getattr(module, "time", None) is real:
             module.time = virtual  # type: ignore[attr-defined]
+
+
+def _rest_in_virtual_time(clock: ClockPage) -> None:
+    """The engine core sleeps where all of its requests wait for KV, so that other threads move it.
+    No work of threads takes virtual time: it goes on as soon as there is something.
+    """
+    from vllm.v1.engine import core
+
+    def rest(_: float) -> None:
+        channel = current()
+        if channel is not None:
+            channel.rest()
+
+    core.time = TimeModule(clock, rest)
 
 
 def _give_executor() -> None:

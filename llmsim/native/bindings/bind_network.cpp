@@ -1,13 +1,16 @@
 // The shared network for Python: its description, and a probe that runs transfers alone.
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <optional>
 #include <tuple>
 
 #include "bindings/bindings.h"
 #include "kv_transfer/kv_transfer.h"
+#include "kv_transfer/outside_transfers.h"
 #include "network/shared_network.h"
 
 using namespace nanobind::literals;
@@ -88,11 +91,36 @@ void bind_kv_transfer(nb::module_& m) {
           "Tuples (prefill rank, decode rank, parts) with parts (layers, bytes per token and "
           "layer, bytes of state per "
           "layer, blocks at the end of a prompt that are kept or 0 for all); returns its number.")
+      .def_ro("push", &KvTransferConfig::push, "Whether the prefill group writes the KV.")
       .def(
           "add_route",
           [](KvTransferConfig& c, std::int32_t prefill_group, std::int32_t decode_group,
              std::int32_t table) { c.routes.push_back({prefill_group, decode_group, table}); },
           "prefill_group"_a, "decode_group"_a, "table"_a);
+}
+
+void bind_outside_transfers(nb::module_& m) {
+  nb::class_<OutsideTransfers>(m, "OutsideTransfers",
+                               "KV of prompts that moves between engines outside of a simulation.")
+      .def(nb::init<KvTransferConfig, NetworkConfig>(), "config"_a, "network"_a)
+      .def(
+          "reserved",
+          [](OutsideTransfers& t, RequestId request, std::pair<std::int32_t, std::int32_t> groups,
+             std::int32_t tokens, std::int32_t cached, Ps now_ps) {
+            t.reserved(request, {groups.first, groups.second, 0}, tokens, cached, now_ps);
+          },
+          "request"_a, "groups"_a, "tokens"_a, "cached"_a, "now_ps"_a,
+          "A decode group has reserved blocks for a prompt of a prefill group (`groups`: that one, "
+          "then the decode group), of which it has `cached` tokens.")
+      .def(
+          "next_event_ps",
+          [](const OutsideTransfers& t) -> std::optional<Ps> {
+            if (t.next_event() == kEndOfTime) return std::nullopt;
+            return t.next_event();
+          },
+          "When something may land; None: nothing moves.")
+      .def("advance", &OutsideTransfers::advance, "now_ps"_a,
+           "Time passes; returns the requests whose KV has landed, in that order.");
 }
 
 }  // namespace
@@ -175,6 +203,7 @@ void bind_network(nb::module_& m) {
            "per link, busy ps per "
            "link.");
   bind_kv_transfer(m);
+  bind_outside_transfers(m);
 }
 
 }  // namespace llmsim

@@ -71,9 +71,38 @@ void Frontend::release(Ps now) {
   held_.clear();
   for (const HeldRequest& one : held) {
     log_.moved(one.request, sequences_[one.request].arrival, now);
-    clients_->send_again({&one.request, 1}, now);
-    if (one.left && routed_[at(one.request)] >= 0) give_up(one.request, now);
+    send_on(one, now);
   }
+}
+
+void Frontend::send_on(const HeldRequest& one, Ps now) {
+  clients_->send_again({&one.request, 1}, now);
+  if (one.left && routed_[at(one.request)] >= 0) give_up(one.request, now);
+}
+
+void PromptReader::on_event(Ps now, Phase, std::uint32_t request) {
+  frontend_.read(static_cast<RequestId>(request), now);
+}
+
+void Frontend::read(RequestId request, Ps now) {
+  const auto found = find(unread_, request);
+  const HeldRequest one = *found;
+  unread_.erase(found);
+  log_.queued[request] = now;
+  if (holding_) {
+    held_.push_back(one);
+  } else {
+    send_on(one, now);
+  }
+}
+
+// Groups with API servers of their own have read it before they take it in.
+Ps Frontend::reading_time(RequestId request, std::span<Group* const> candidates) const {
+  const Group& first = *candidates.front();
+  const bool is_read = log_.queued[request] != kNever;
+  if (is_read || candidates.size() == 1 || !router_->in_api_server()) return 0;
+  if (first.config().role != Role::kBoth || !first.api_servers().empty()) return 0;
+  return first.latency_of(request);
 }
 
 Verdict Frontend::arrive(RequestId request, std::int32_t model, Ps now) {
@@ -83,6 +112,11 @@ Verdict Frontend::arrive(RequestId request, std::int32_t model, Ps now) {
   }
   const std::vector<Group*>& candidates = candidates_[at(model)];
   if (candidates.empty()) return Verdict::kRefused;  // all groups of the model have left
+  if (const Ps reading = reading_time(request, candidates); reading > 0) {
+    unread_.push_back({request});
+    reader_.read(request, now + reading);
+    return Verdict::kDelivered;
+  }
   Group& group = *candidates[candidates.size() == 1 ? 0 : router_->route(request, now, candidates)];
   if (!group.may_queue(request) || (admission_ && !admission_(request, now, group))) {
     router_->finished(request);
@@ -99,7 +133,8 @@ Verdict Frontend::arrive(RequestId request, std::int32_t model, Ps now) {
 
 void Frontend::give_up(RequestId request, Ps now) {
   if (routed_[at(request)] < 0) {  // the group that it will be sent to learns it
-    find_held(request)->left = true;
+    const auto unread = find(unread_, request);
+    (unread == unread_.end() ? *find(held_, request) : *unread).left = true;
     return;
   }
   const Door& door = doors_[at(routed_[at(request)])];
@@ -108,7 +143,8 @@ void Frontend::give_up(RequestId request, Ps now) {
 
 bool Frontend::under_way(RequestId request) const {
   if (routed_[at(request)] < 0)
-    return std::ranges::find(held_, request, &HeldRequest::request) != held_.end();
+    return std::ranges::find(held_, request, &HeldRequest::request) != held_.end() ||
+           std::ranges::find(unread_, request, &HeldRequest::request) != unread_.end();
   switch (static_cast<Status>(sequences_[request].status)) {
     case Status::kPending:  // another group computes its prompt
     case Status::kWaiting:

@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "events/entity.h"
 #include "frontend/delivery.h"
 #include "group/completion.h"
 #include "router/router.h"
@@ -22,6 +23,21 @@ enum class Verdict : std::uint8_t {
   kDelivered,
   kRefused,   // no group is there, its queue is full, or the admission policy does not want it
   kRejected,  // no group can ever run it
+};
+
+class Frontend;
+
+// The API server in front of a router that is part of it: it reads each prompt first.
+class PromptReader final : public Entity {
+ public:
+  explicit PromptReader(Frontend& frontend) : frontend_(frontend) {}
+  void read(RequestId request, Ps until) {
+    post(until, Phase::kArrival, static_cast<std::uint32_t>(request));
+  }
+  void on_event(Ps now, Phase phase, std::uint32_t request) override;
+
+ private:
+  Frontend& frontend_;
 };
 
 class Frontend final : public Completion {
@@ -50,6 +66,9 @@ class Frontend final : public Completion {
   std::int32_t num_held() const { return static_cast<std::int32_t>(held_.size()); }
 
   Verdict arrive(RequestId request, std::int32_t model, Ps now);
+  // The API server has read its prompt, so that its router may choose.
+  void read(RequestId request, Ps now);
+  PromptReader& reader() { return reader_; }
   // The client of a request that was delivered has gone.
   void give_up(RequestId request, Ps now);
   // Whether the request has been delivered and not been answered.
@@ -87,9 +106,16 @@ class Frontend final : public Completion {
     bool left = false;  // its client has gone
   };
   std::vector<HeldRequest> held_;
-  std::vector<HeldRequest>::iterator find_held(RequestId request) {
-    return std::ranges::find(held_, request, &HeldRequest::request);
+  std::vector<HeldRequest> unread_;  // whose prompts the API server reads
+  PromptReader reader_{*this};
+  static std::vector<HeldRequest>::iterator find(std::vector<HeldRequest>& queue,
+                                                 RequestId request) {
+    return std::ranges::find(queue, request, &HeldRequest::request);
   }
+  // A group that is chosen for it hears, too, if its client has left.
+  void send_on(const HeldRequest& one, Ps now);
+  // How long the API server reads its prompt before a router that is part of it chooses.
+  Ps reading_time(RequestId request, std::span<Group* const> candidates) const;
 };
 
 }  // namespace llmsim

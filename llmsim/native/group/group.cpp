@@ -142,6 +142,16 @@ void Group::drain_inbox(Ps now) {
     scheduler_->add(request);
   }
   if (!aborts_.empty()) drop_aborted(now);
+  tell_load(now);
+}
+
+void Group::tell_load(Ps now) {
+  if (!load_) return;
+  const Gauges gauges = scheduler_->gauges();
+  if (gauges.running == load_->running && gauges.waiting == load_->waiting) return;
+  const auto blocks = static_cast<double>(gauges.pool.total - 1);
+  const double usage = 1.0 - static_cast<double>(gauges.pool.free) / blocks;
+  *load_ = {gauges.running, gauges.waiting, usage, now};
 }
 
 Ps Group::latency_of(RequestId request) const {
@@ -351,6 +361,7 @@ void Group::run_next(Ps now) {
   if (executor_ != nullptr) announce(now);
   Slot& slot = next_slot();
   launch(now);
+  if (num_in_flight_ < slots_.size()) tell_load(now);  // else it waits for the oldest batch first
   if (copies_ != nullptr) slot.opened = slot.launched = std::max(now, copied(batch));
   if (executor_ == nullptr) return note_times(chain_.run(costs_, batch, start.at), now);
   const Batch* one = &batch;
@@ -568,6 +579,7 @@ void Group::complete_oldest(Ps now, std::vector<RequestId>& finished) {
   --num_in_flight_;
   --num_timed_;
   nothing_to_build_ = false;
+  tell_load(now);
 }
 
 }  // namespace llmsim

@@ -42,6 +42,14 @@ struct Slot {
 
 class GroupObserver;
 
+// What an engine last told the coordinator of its data-parallel ranks: when it had taken requests
+// in, and after each step, if their numbers had changed (vLLM: EngineCoreProc.run_busy_loop).
+struct PublishedLoad {
+  std::int32_t running = 0, waiting = 0;
+  double kv_usage = 0;
+  Ps at = 0;  // when it was told; 0: never
+};
+
 // Hears of the end of every step of some groups, when the clients have its tokens.
 class StepEnds {
  public:
@@ -271,6 +279,12 @@ class Group final : public Entity, public StepSink {
   // Requests in its batches in flight, and those that its engine has still to hear of.
   void mark_referred(std::vector<bool>& requests) const;
 
+  // From now on its engine publishes its load.
+  void publish_load() {
+    if (!load_) load_ = std::make_unique<PublishedLoad>();
+  }
+  const PublishedLoad& load() const { return *load_; }
+
   std::unique_ptr<StepRecorder> steps;         // null: not recorded
   std::unique_ptr<ScheduleRecorder> schedule;  // null: not recorded
   std::unique_ptr<DeviceShares> shares;        // null: not recorded
@@ -308,6 +322,7 @@ class Group final : public Entity, public StepSink {
   // Behind what is seen at the same time.
   static void insert_by_time(std::deque<Arrival>& queue, const Arrival& arrival);
   void drain_inbox(Ps now);
+  void tell_load(Ps now);
   void run_next(Ps now);
   void note_times(const StepTimes& times, Ps now);
   // How many batches before the next one that one is whose tokens it waits for; 0: none.
@@ -332,6 +347,7 @@ class Group final : public Entity, public StepSink {
   void note_preempting_step();
 
   GroupConfig config_;
+  std::unique_ptr<PublishedLoad> load_;  // null: nobody asks for it
   std::int32_t outstanding_ = 0;
   KeyLog* key_log_ = nullptr;
   std::unique_ptr<Scheduler> scheduler_;

@@ -7,6 +7,19 @@
 
 namespace llmsim {
 
+// Layers with a window keep its blocks and one more, as it need not begin with a block (vLLM:
+// blocks_per_sw).
+std::int64_t moved_bytes(const KvTable& table, const KvPart& part, std::int32_t needed,
+                         std::int32_t from, std::int32_t to) {
+  std::int32_t first = from;
+  if (part.tail_blocks > 0) {
+    const auto blocks = static_cast<std::int32_t>(ceil_div(needed, table.block_size));
+    first = std::max(from, (blocks - part.tail_blocks) * table.block_size);
+  }
+  const std::int64_t state = to == needed ? part.state_bytes : 0;
+  return std::max(0, to - first) * part.bytes_per_token + state;
+}
+
 KvTransfers::KvTransfers(KvTransferConfig config, SharedNetwork& network,
                          const std::vector<std::unique_ptr<Group>>& groups,
                          std::unique_ptr<Router> router, Side decode, Side prefill)
@@ -255,20 +268,6 @@ void KvTransfers::leave(const Due& due, Ps at, Ps now) {
                        token(due.request, Kind::kKv), Purpose::kKvHandover);
 }
 
-// Layers with a window keep its blocks and one more, as it need not begin with a block (vLLM:
-// blocks_per_sw).
-std::int64_t KvTransfers::bytes_of(const KvTable& table, const KvPart& part,
-                                   const KvTransfer& kv_transfer, std::int32_t from,
-                                   std::int32_t to) const {
-  std::int32_t first = from;
-  if (part.tail_blocks > 0) {
-    const auto blocks = static_cast<std::int32_t>(ceil_div(kv_transfer.needed, table.block_size));
-    first = std::max(from, (blocks - part.tail_blocks) * table.block_size);
-  }
-  const std::int64_t state = to == kv_transfer.needed ? part.state_bytes : 0;
-  return std::max(0, to - first) * part.bytes_per_token + state;
-}
-
 std::int64_t KvTransfers::due_bytes(RequestId request) const {
   const KvTransfer& kv_transfer = of(request);
   if (kv_transfer.reserved == kNever) return 0;
@@ -277,7 +276,7 @@ std::int64_t KvTransfers::due_bytes(RequestId request) const {
   std::int64_t bytes = 0;
   for (const KvShare& share : table.shares)
     for (const KvPart& part : share.parts)
-      bytes += bytes_of(table, part, kv_transfer, from, kv_transfer.needed) *
+      bytes += moved_bytes(table, part, kv_transfer.needed, from, kv_transfer.needed) *
                static_cast<std::int64_t>(part.layers.size());
   return bytes;
 }
@@ -288,7 +287,7 @@ void KvTransfers::send_all(RequestId request, std::int32_t to, Ps at, Ps now) {
   for (const KvShare& share : table.shares) {
     std::int64_t bytes = 0;
     for (const KvPart& part : share.parts)
-      bytes += bytes_of(table, part, kv_transfer, kv_transfer.sent, to) *
+      bytes += moved_bytes(table, part, kv_transfer.needed, kv_transfer.sent, to) *
                static_cast<std::int64_t>(part.layers.size());
     send(request, share, bytes, at, now);
   }
@@ -381,7 +380,7 @@ void KvTransfers::each_layer(RequestId request, std::int32_t to, Move move) {
   const auto number = static_cast<std::int32_t>(layer_ends_.size());
   for (const KvShare& share : table.shares) {
     for (const KvPart& part : share.parts) {
-      const std::int64_t bytes = bytes_of(table, part, kv_transfer, kv_transfer.sent, to);
+      const std::int64_t bytes = moved_bytes(table, part, kv_transfer.needed, kv_transfer.sent, to);
       for (const std::int32_t layer : part.layers)
         if (bytes > 0) move(share, bytes, layer < number ? layer_ends_[at(layer)] : kEndOfTime);
     }

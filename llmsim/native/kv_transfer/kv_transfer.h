@@ -54,6 +54,11 @@ struct KvRoute {
   std::int32_t prefill_group = 0, decode_group = 0, table = 0;
 };
 
+// What of the tokens [from, to) of a prompt the layers of `part` move, of which `needed` tokens
+// move in all.
+std::int64_t moved_bytes(const KvTable& table, const KvPart& part, std::int32_t needed,
+                         std::int32_t from, std::int32_t to);
+
 struct KvTransferConfig {
   bool push = false, layerwise = false;            // layerwise needs push
   std::vector<std::vector<NetworkNodeId>> places;  // by group and rank
@@ -141,9 +146,6 @@ class KvTransfers final : public TransferOwner, public GroupObserver {
     return (static_cast<std::uint64_t>(kind) << 32) | static_cast<std::uint32_t>(request);
   }
   const KvTable& table_of(const KvTransfer& kv_transfer) const;
-  // What of the tokens [from, to) the layers of `part` move.
-  std::int64_t bytes_of(const KvTable& table, const KvPart& part, const KvTransfer& kv_transfer,
-                        std::int32_t from, std::int32_t to) const;
   NetworkNodeId place(std::int32_t group, std::int32_t rank) const {
     return config_.places[static_cast<std::size_t>(group)][static_cast<std::size_t>(rank)];
   }

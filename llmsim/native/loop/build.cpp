@@ -181,6 +181,7 @@ void Simulation::build_frontend(const FrontendConfig& config) {
   frontend_->serve(*clients_);
   if (live_) clients_->use_live(*live_);
   enter(*clients_);
+  if (frontend_->router().in_api_server()) enter(frontend_->reader());
 }
 
 void Simulation::build_kv_transfers(const KvTransferConfig& config,

@@ -31,6 +31,7 @@ class KeepSessions final : public Router {
     if (home == nullptr) home = candidates[chosen];
     return chosen;
   }
+  bool in_api_server() const override { return inner_->in_api_server(); }
   void finished(RequestId request) override { inner_->finished(request); }
   bool look(Ps next_event) override {
     const bool done = inner_->look(next_event);

@@ -37,6 +37,8 @@ class Router : public ClockObserver {
   // An index into `candidates` (not empty): groups that serve the request's model, in order of
   // their index.
   virtual std::size_t route(RequestId request, Ps now, std::span<Group* const> candidates) = 0;
+  // Whether it is part of an API server, and so chooses when that has read the prompt.
+  virtual bool in_api_server() const { return false; }
   // The client has the request's last token, or its refusal.
   virtual void finished(RequestId request) { static_cast<void>(request); }
 

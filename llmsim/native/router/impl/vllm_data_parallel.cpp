@@ -1,7 +1,6 @@
 // VLLM_DP: the balancer of vLLM 0.33 between its data-parallel engines (v1/engine/core_client.py,
 // DPLBAsyncMPClient).
 #include <algorithm>
-#include <utility>
 
 #include "router/registry.h"
 
@@ -9,11 +8,19 @@ namespace llmsim {
 
 namespace {
 
+constexpr Ps kPsPerMs = 1'000'000'000;
+constexpr Ps kIdlePeriod = 5000 * kPsPerMs;
+
+Ps whole_ms(Ps time) { return time / kPsPerMs * kPsPerMs; }
+
 // Each API server ("client") knows how many of its own requests an engine has, and what the engines
-// last reported of waiting, running and KV usage. The coordinator passes reports on when the
-// waiting or running requests of an engine have changed, and a period has passed since it last did
+// last reported of waiting, running and KV usage. The coordinator passes reports on when it has
+// heard of an engine and a period has passed since it last did, else every 5 s
 // (v1/engine/coordinator.py); in between a client adds its own choices to the reported waiting
 // requests. Requests are spread over the clients in turn.
+//
+// The coordinator starts with the run. It counts whole milliseconds, and waits for the rest of a
+// period from each message on: its report comes so much into a millisecond as the last message.
 class VllmDataParallel final : public Router {
  public:
   VllmDataParallel(std::size_t num_requests, std::size_t num_clients, Ps period)
@@ -23,6 +30,7 @@ class VllmDataParallel final : public Router {
 
   void group_added(Group& group) override {
     groups_.push_back(&group);
+    group.publish_load();
     const auto models = static_cast<std::size_t>(group.config().model) + 1;
     for (Client& client : clients_) {
       client.engines.resize(groups_.size());
@@ -30,9 +38,16 @@ class VllmDataParallel final : public Router {
     }
   }
 
-  // What is seen is the state at `next_look_`, the earliest time of a report or the last event.
+  bool in_api_server() const override { return true; }
+
+  // Nothing happens between `next_look_` and the next event. With that, an engine may publish its
+  // load and be reported at once, unless a period has to pass first.
   bool look(Ps next_event) override {
-    next_look_ = reported() ? next_look_ + period_ : next_event;
+    for (Ps due = next_report(); due < next_event; due = next_report()) {
+      const bool idle = heard() <= reported_at_;
+      report(idle ? due + (next_event - 1 - due) / kIdlePeriod * kIdlePeriod : due);
+    }
+    next_look_ = std::max(next_event, whole_ms(reported_at_) + period_);
     return true;
   }
 
@@ -67,31 +82,30 @@ class VllmDataParallel final : public Router {
   }
 
  private:
-  // Whether an engine has other waiting or running requests than at the last report, which is then
-  // made.
-  bool reported() {
-    counts_.resize(2 * groups_.size(), 0);
-    bool changed = false;
-    for (std::size_t i = 0; i < groups_.size(); ++i) {
-      const Gauges gauges = groups_[i]->scheduler().gauges();
-      changed |= gauges.waiting != std::exchange(counts_[2 * i], gauges.waiting);
-      changed |= gauges.running != std::exchange(counts_[2 * i + 1], gauges.running);
-    }
-    if (changed) report();
-    return changed;
+  // When the coordinator last heard of an engine.
+  Ps heard() const {
+    Ps last = 0;
+    for (const Group* group : groups_) last = std::max(last, group->load().at);
+    return last;
   }
 
-  void report() {
+  // When it reports, with what has happened so far.
+  Ps next_report() const {
+    if (reported_at_ < 0) return 0;
+    const Ps last = heard();
+    if (last <= reported_at_) return reported_at_ + kIdlePeriod;
+    return std::max(whole_ms(last), whole_ms(reported_at_) + period_) + last % kPsPerMs;
+  }
+
+  void report(Ps now) {
+    reported_at_ = now;
     for (std::size_t i = 0; i < groups_.size(); ++i) {
-      const Gauges gauges = groups_[i]->scheduler().gauges();
-      const PoolState& pool = gauges.pool;
-      const double usage =
-          1.0 - static_cast<double>(pool.free) / static_cast<double>(pool.total - 1);
+      const PublishedLoad& load = groups_[i]->load();
       for (Client& client : clients_) {
         Engine& engine = client.engines[i];
-        engine.waiting = gauges.waiting;
-        engine.running = gauges.running;
-        engine.kv_usage = usage;
+        engine.waiting = load.waiting;
+        engine.running = load.running;
+        engine.kv_usage = load.kv_usage;
       }
     }
   }
@@ -123,10 +137,10 @@ class VllmDataParallel final : public Router {
   }
 
   Ps period_;
+  Ps reported_at_ = -1;  // -1: not yet
   std::vector<Client> clients_;
   std::vector<std::int32_t> sent_to_;  // group of each request, or -1
   std::vector<const Group*> groups_;   // by index
-  std::vector<std::int32_t> counts_;   // waiting and running of each group, as last reported
 };
 
 }  // namespace

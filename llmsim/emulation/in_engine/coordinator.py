@@ -1,0 +1,130 @@
+"""Gives vLLM's coordinator of data-parallel engines the virtual clock, and counts its reports.
+
+Its timers are waits of the Timekeeper. One report is on its way until the API server has it.
+"""
+
+import json
+import os
+import socket
+import types
+from typing import Any
+
+from llmsim.emulation.in_engine.clock import EPOCH_S, ClockPage
+
+_PS_PER_MS = 10**9
+_MS_PER_S = 1000
+
+
+class WholeMilliseconds(types.ModuleType):
+    """Stands for the module `time`; the coordinator counts whole milliseconds of `time.time()`."""
+
+    def __init__(self, clock: ClockPage) -> None:
+        super().__init__("time")
+        self._clock = clock
+
+    def time(self) -> float:
+        """The middle of the present millisecond, which no rounding turns into another one."""
+        return EPOCH_S + (self._clock.now_ps() // _PS_PER_MS + 0.5) / _MS_PER_S
+
+
+class Poller:
+    """Stands for `zmq.Poller`: the API server's subscription is awaited in real time, and
+    everything behind it in virtual time.
+    """
+
+    def __init__(self, path: str, clock: ClockPage, zmq: Any) -> None:
+        self._path, self._clock, self._zmq = path, clock, zmq
+        self._poller = zmq.Poller()
+        self._sockets: list[Any] = []
+        self._channel: socket.socket | None = None
+        self._answers: Any = None
+        self._waits = 0
+        self._heard = 0
+        """Messages of engine cores since the last wait."""
+
+    def register(self, one: Any, flags: int) -> None:
+        """vLLM registers what comes from API servers first, and from engine cores last."""
+        self._poller.register(one, flags)
+        self._sockets.append(one)
+
+    def poll(self, timeout: float) -> list[tuple[Any, int]]:
+        """What has come; nothing when the virtual time is over."""
+        if self._channel is None:
+            events: list[tuple[Any, int]] = self._poller.poll()
+            if any(one is self._sockets[0] for one, _ in events):
+                self._join()
+            return events
+        self._wait(self._clock.now_ps() + int(timeout) * _PS_PER_MS)
+        while True:
+            events = self._poller.poll()
+            sockets = [one for one in events if one[0] in self._sockets]
+            if sockets:
+                self._heard = sum(one is self._sockets[-1] for one, _ in sockets)
+                return sockets
+            line = self._answers.readline()
+            if not line:
+                raise KeyboardInterrupt  # llmsim emulate has ended, and so does the coordinator
+            if json.loads(line) == self._waits:
+                return []
+
+    def _join(self) -> None:
+        self._channel = socket.socket(socket.AF_UNIX)
+        self._channel.connect(self._path)
+        self._answers = self._channel.makefile("rb")
+        self._say(["join coordinator", os.getpid()])
+        self._poller.register(self._channel, self._zmq.POLLIN)
+
+    def _wait(self, until_ps: int) -> None:
+        self._waits += 1
+        self._say(["wait", self._waits, until_ps, self._heard])
+        self._heard = 0
+
+    def _say(self, message: list[Any]) -> None:
+        assert self._channel is not None
+        self._channel.sendall(json.dumps(message).encode() + b"\n")
+
+
+class _Zmq(types.ModuleType):
+    """Stands for the module `zmq`."""
+
+    def __init__(self, path: str, clock: ClockPage) -> None:
+        super().__init__("zmq")
+        import zmq
+
+        self._real, self._path, self._clock = zmq, path, clock
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def Poller(self) -> Poller:
+        return Poller(self._path, self._clock, self._real)
+
+
+def hook_coordinator(path: str, clock: ClockPage) -> None:
+    """Before the coordinator's process is forked."""
+    from vllm.v1.engine import coordinator
+
+    coordinator.time = WholeMilliseconds(clock)
+    coordinator.zmq = _Zmq(path, clock)
+
+
+def hook_balancer(path: str) -> None:
+    """Tells the Timekeeper when an API server has the load of its engines."""
+    from vllm.v1.engine.core_client import DPAsyncMPClient
+
+    told: list[socket.socket] = []
+
+    def loads(self: Any) -> Any:
+        return self.__dict__["lb_engines"]
+
+    def set_loads(self: Any, value: Any) -> None:
+        is_first = "lb_engines" not in self.__dict__
+        self.__dict__["lb_engines"] = value
+        if is_first:
+            return
+        if not told:
+            told.append(socket.socket(socket.AF_UNIX))
+            told[0].connect(path)
+        told[0].sendall(b'["knows"]\n')
+
+    DPAsyncMPClient.lb_engines = property(loads, set_loads)

@@ -1,0 +1,46 @@
+// Moves the KV of prompts between real engines, whose schedulers say when blocks are reserved.
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "kv_transfer/kv_transfer.h"
+
+namespace llmsim {
+
+// The transfers of KvTransfers in pull mode, without its groups: a message to the prefill group
+// goes first, then all shares move on the shared network.
+class OutsideTransfers final : private TransferOwner {
+ public:
+  OutsideTransfers(KvTransferConfig config, NetworkConfig network);
+  OutsideTransfers(const OutsideTransfers&) = delete;  // its transfers refer to it
+
+  // A decode group has reserved blocks for a prompt of `tokens`, of which it has `cached`.
+  // Throws std::invalid_argument where no route leads there.
+  void reserved(RequestId request, const KvRoute& route, std::int32_t tokens, std::int32_t cached,
+                Ps now);
+  // When something may land; kEndOfTime: nothing moves.
+  Ps next_event() const { return network_.next_event(); }
+  // Time passes; returns the requests whose last byte is there by now, in the order of landing.
+  std::vector<RequestId> advance(Ps now);
+
+ private:
+  struct Moving {
+    KvRoute route;
+    std::int32_t tokens = 0, sent = 0;
+    std::size_t in_flight = 1;  // at first the message
+    bool told = false;
+  };
+  void landed(TransferId transfer, std::uint64_t token, Ps now) override;
+  void send_all(RequestId request, Moving& moving, Ps now);
+  void start(NetworkNodeId from, NetworkNodeId to, std::int64_t bytes, RequestId request, Ps now);
+
+  KvTransferConfig config_;
+  SharedNetwork network_;
+  std::unordered_map<RequestId, Moving> moving_;
+  std::vector<RequestId> complete_;
+};
+
+}  // namespace llmsim

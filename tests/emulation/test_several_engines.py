@@ -1,0 +1,227 @@
+"""Coordinators and engines that hand KV over, before the clock: what waits for what."""
+
+import asyncio
+import selectors
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from emulation.test_emulation import CLUSTER
+
+from llmsim.api.prepare import prepare
+from llmsim.cli.run.arguments import checked_options
+from llmsim.emulation.in_engine.channel import Channel
+from llmsim.emulation.in_engine.clock import EPOCH_S, ClockPage
+from llmsim.emulation.in_engine.coordinator import Poller, WholeMilliseconds
+from llmsim.emulation.keeper import Keeper
+from llmsim.emulation.links import Links
+from llmsim.simulate import simulate
+
+MS = 10**9
+
+
+class NoSteps:
+    def step(self, items: list[Any], now_ps: int) -> tuple[int, list[list[int]]]:
+        raise AssertionError("nobody asks")
+
+    def empty_step(self) -> None:
+        raise AssertionError("nobody asks")
+
+
+class FakeZmq:
+    """Polls sockets of this process as pyzmq polls its own."""
+
+    POLLIN = 1
+
+    class Poller:
+        def __init__(self) -> None:
+            self._selector = selectors.DefaultSelector()
+
+        def register(self, one: Any, flags: int) -> None:
+            self._selector.register(one, selectors.EVENT_READ, one)
+
+        def poll(self) -> list[tuple[Any, int]]:
+            return [(key.data, 1) for key, _ in self._selector.select()]
+
+
+class Coordinator(threading.Thread):
+    """vLLM's loop: it reports at least 100 ms after its last report, or after 5 s without news."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        super().__init__(daemon=True)
+        clock = ClockPage(str(keeper.clock_path))
+        self._time, self._clock = WholeMilliseconds(clock), clock
+        self.api_server, self._front = socket.socketpair()
+        self.engine, self._back = socket.socketpair()
+        self._poller = Poller(str(keeper.socket_path), clock, FakeZmq)
+        for one in (self._front, self._back):
+            self._poller.register(one, FakeZmq.POLLIN)
+        self.reports: list[tuple[int, int]] = []
+        """(when, how many messages of engines it had heard by then)."""
+
+    def run(self) -> None:
+        last_ms = heard = 0
+        changed = False
+        while True:
+            elapsed = int(self._time.time() * 1000) - last_ms
+            try:
+                events = self._poller.poll(max(0, (100 if changed else 5000) - elapsed))
+            except KeyboardInterrupt:
+                return
+            if not events:
+                self.reports.append((self._clock.now_ps(), heard))
+                changed, last_ms = False, int(self._time.time() * 1000)
+                self._front.send(b"r")
+            for one, _ in events:
+                one.recv(1)
+                heard += one is self._back
+                changed |= one is self._back
+
+
+def run_engine(keeper: Keeper, coordinator: Coordinator, times: list[int]) -> None:
+    """An engine core that reports its load at these times, in ps."""
+    channel = Channel(str(keeper.socket_path), 0)
+    for time in times:
+        channel.wait(time)
+        channel.reports()
+        coordinator.engine.send(b"x")
+        channel.settle()
+    channel.wait(times[-1] + 7000 * MS)
+    channel.close()
+
+
+def run_api_server(keeper: Keeper, coordinator: Coordinator) -> None:
+    with socket.socket(socket.AF_UNIX) as channel:
+        channel.connect(str(keeper.socket_path))
+        while coordinator.api_server.recv(1):
+            channel.sendall(b'["knows"]\n')
+
+
+async def reports_of(folder: Path, times: list[int]) -> list[tuple[int, int]]:
+    keeper = Keeper(folder, [NoSteps()])
+    listener = await keeper.listen()
+    coordinator = Coordinator(keeper)
+    coordinator.api_server.send(b"s")  # it subscribes
+    coordinator.start()
+    while len(keeper.time.actors) < 2:
+        await asyncio.sleep(0.01)
+    threading.Thread(target=run_api_server, args=(keeper, coordinator), daemon=True).start()
+    waits = asyncio.create_task(keeper.clients_wait(None))
+    await asyncio.wait_for(asyncio.to_thread(run_engine, keeper, coordinator, times), 60)
+    waits.cancel()
+    keeper.close()
+    listener.close()
+    return coordinator.reports
+
+
+def test_a_coordinator_waits_in_virtual_time(tmp_path: Path) -> None:
+    """Its first report is at zero. The fraction of a millisecond is that of the last message."""
+    times = [30 * MS + 7, 40 * MS + 5, 250 * MS + 3]
+    reports = asyncio.run(reports_of(tmp_path, times))
+    assert reports == [(0, 0), (100 * MS + 5, 2), (250 * MS + 3, 3), (5250 * MS + 3, 3)]
+
+
+def test_whole_milliseconds_are_not_rounded(tmp_path: Path) -> None:
+    keeper = Keeper(tmp_path, [])
+    time = WholeMilliseconds(ClockPage(str(keeper.clock_path)))
+    for now_ps in (0, 1, MS - 1, MS, 100 * MS, 999_999 * MS, 10**15 + MS - 1):
+        keeper._page.write(now_ps)
+        assert int(time.time() * 1000) - EPOCH_S * 1000 == now_ps // MS
+
+
+PAIR = CLUSTER.with_name("h100_llama31_8b_pd.json")
+LOAD = "synthetic:n=40,rate=200,input=uniform:200-3000,output=uniform:2-9,seed=5"
+
+
+def test_links_move_kv_as_the_run_does() -> None:
+    """Fed with the run's reservations, they land each prompt at the run's time."""
+    words = ["--cluster-config", str(PAIR), "--dataset", LOAD, "--cost-source", "roofline"]
+    prepared = prepare(checked_options(words))
+    columns = simulate(prepared.lowered, prepared.workload, prepared.simulation).kv_transfers
+    assert columns is not None
+    links = Links(prepared.lowered, prepared.workload.input_tokens.tolist())
+    landed: dict[int, int] = {}
+
+    def pass_time(until_ps: int) -> None:
+        while links.next_ps is not None and links.next_ps <= until_ps:
+            now_ps = links.next_ps
+            landed.update(dict.fromkeys(links.landed(now_ps), now_ps))
+
+    for row in np.argsort(columns.kv_reserved_ps, kind="stable").tolist():
+        now_ps = int(columns.kv_reserved_ps[row])
+        pass_time(now_ps)
+        links.reserved(row, 0, now_ps)
+    pass_time(1 << 62)
+    assert [landed[row] for row in range(40)] == columns.kv_landed_ps.tolist()
+
+
+class LandsAt:
+    """Links over which the KV of a prompt takes 3 ms."""
+
+    prefill, decode = 0, 1
+
+    def __init__(self) -> None:
+        self._due: list[tuple[int, int]] = []
+
+    @property
+    def next_ps(self) -> int | None:
+        return min(self._due)[0] if self._due else None
+
+    def reserved(self, row: int, cached: int, now_ps: int) -> None:
+        self._due.append((now_ps + 3 * MS, row))
+
+    def landed(self, now_ps: int) -> list[int]:
+        there = [row for due_ps, row in self._due if due_ps <= now_ps]
+        self._due = [one for one in self._due if one[0] > now_ps]
+        return there
+
+
+def run_pair(keeper: Keeper) -> list[Any]:
+    """Two engine cores; the second one rests until its KV is there, in a step without a batch."""
+    clock, seen = ClockPage(str(keeper.clock_path)), []
+    first, second = (Channel(str(keeper.socket_path), number) for number in (0, 1))
+    first.knows(["cmpl-000000004-0-aa"])
+    second.reserved("cmpl-000000004-0-bb", 0)
+    first.park()
+    seen.append(second.moved(2))
+    second.rest()
+    seen += [clock.now_ps(), second.moved(2)]
+    for _ in range(2):
+        second.rest()  # what it has been told is still to pass its queue of batches
+    seen += [first.moved(2), clock.now_ps()]
+    first.close()
+    second.close()
+    return seen
+
+
+async def pair_of(folder: Path) -> list[Any]:
+    keeper = Keeper(folder, [NoSteps(), NoSteps()], LandsAt())
+    listener = await keeper.listen()
+    waits = asyncio.create_task(keeper.clients_wait(None))
+    seen = await asyncio.wait_for(asyncio.to_thread(run_pair, keeper), 60)
+    waits.cancel()
+    keeper.close()
+    listener.close()
+    return seen
+
+
+def test_an_engine_rests_until_its_kv_is_there(tmp_path: Path) -> None:
+    moved = ["cmpl-000000004-0-bb"]
+    assert asyncio.run(pair_of(tmp_path)) == [
+        [],
+        3 * MS,
+        moved,
+        ["cmpl-000000004-0-aa"],
+        3 * MS,
+    ]
+
+
+@pytest.mark.parametrize("name", ["chatcmpl-x", "cmpl-12-0-a"])
+def test_links_know_requests_by_their_rows(name: str) -> None:
+    channel = Channel.__new__(Channel)
+    channel._names = {}
+    with pytest.raises(ValueError, match="no client sent"):
+        channel.knows([name])
