@@ -39,6 +39,10 @@ any are.
 """
 Proposed = tuple[int, int, int]
 """Drafts that each sequence gets, and passes of the drafter before: first ones, and others."""
+FILES = "bandwidths in GiB/s"
+"""What the files of a step say otherwise than those of earlier versions, whose kept times are not
+taken.
+"""
 ALONE = ", and collectives of groups that share links do not slow each other"
 
 
@@ -212,7 +216,7 @@ def _key(
         for lowered, one, mine in zip(domain, batches, drafts, strict=True)
         if lowered.draft is not None
     ]
-    known = f"{identity} {nodes!r} {rows!r} {passes!r}"
+    known = f"{FILES} {identity} {nodes!r} {rows!r} {passes!r}"
     return hashlib.sha256(known.encode()).hexdigest()
 
 

@@ -160,8 +160,9 @@ def test_a_switch_of_a_topology_is_one_for_the_program(cluster: Path, tmp_path: 
     assert (tmp_path / "network.yml").read_text().splitlines() == [
         'topology: ["Switch"]',
         "npus_count: [2]",
-        "bandwidth: [450.0]",
+        f"bandwidth: [{450e9 / 2**30}]",
         "latency: [500.0]",
+        "bandwidth_unit: GiB/s  # 450 GB/s of 10^9 bytes",
     ]
 
 
@@ -338,7 +339,8 @@ def test_routes_are_a_mesh_for_the_program(name: str, cluster: Path, tmp_path: P
     later_ps = there.steps["end_ps"] - own.steps["end_ps"]
     assert later_ps.abs().max() <= 1000 * len(own.steps) + communication_s * 1e9
     lines = (tmp_path / "network.yml").read_text().splitlines()
-    found = {key: json.loads(value) for key, value in (line.split(": ") for line in lines)}
+    found = {key: json.loads(value) for key, value in (line.split(": ") for line in lines[:4])}
+    found["bandwidth"] = [rate * 2**30 / 1e9 for rate in found["bandwidth"]]
     assert set(found["topology"]) == {"FullyConnected"}
     ports = zip(found["npus_count"], found["bandwidth"], found["latency"], strict=True)
     assert [(size, round(rate, 4), round(ns)) for size, rate, ns in ports] == expected

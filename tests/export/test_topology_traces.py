@@ -2,6 +2,7 @@
 the step program.
 """
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -90,3 +91,27 @@ def test_some_ranks_alone(tmp_path: Path) -> None:
     graph, _ = graph_on(tmp_path, "one switch")
     written = write_chakra(graph, [1], tmp_path / "case")
     assert [path.name for path in written if path.suffix == ".et"] == ["workload.1.et"]
+
+
+@pytest.mark.parametrize("word", ["ring", "direct2", "bruck", "doubleBinaryTree"])
+def test_all_devices_of_several_dimensions_take_part(tmp_path: Path, word: str) -> None:
+    """A collective of all devices is a flat one, as in the run, not one dimension after another."""
+    rings = [("ring", 50), ("ring", 10)]
+    dimensions = [
+        {"kind": kind, "size": 2, "bandwidth_gb_per_s": rate, "latency_ns": 500}
+        for kind, rate in rings
+    ]
+    (tmp_path / "torus.json").write_text(json.dumps({"dimensions": dimensions}))
+    document = cluster(
+        model(tmp_path), tp_size=4, num_npus=4, launch_ns=0, all_reduce_implementation=word
+    )
+    deployment = lowered(document | {"topology": str(tmp_path / "torus.json")})
+    workload = load_dataset(FEW, known_models=deployment.models, granularity=deployment.granularity)
+    options = SimulationOptions(router=parse_router("RR"), record_steps=True)
+    graph = iteration_graph(deployment.groups, 0, round_of(deployment, workload, options, 0, 1))
+    write_chakra(graph, list(range(4)), tmp_path / "case")
+    found = run_case(
+        build_command(), tmp_path / "case", tmp_path, backend="fair-share", rules="default"
+    )
+    assert found.exit_code == 0, found.errors
+    assert max(end or 0 for end in found.finish_ps()) == graph.duration_ps

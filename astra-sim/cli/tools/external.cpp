@@ -80,7 +80,7 @@ std::string network_yaml(const config::NetworkConfig& network) {
   for (const config::NetworkDimension& one : network.dimensions) {
     const std::array<std::string, 4> cells = {
         shapes[static_cast<std::size_t>(one.shape)], std::to_string(one.npus),
-        number(one.bandwidth_gb_per_s), number(one.latency_ns)};
+        number(network.binary_gb_per_s(one)), number(one.latency_ns)};
     for (std::size_t row = 0; row < rows.size(); ++row)
       rows[row] += (rows[row].empty() ? "" : ", ") + cells[row];
   }

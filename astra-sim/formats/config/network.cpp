@@ -19,6 +19,9 @@ namespace {
 using model::InputError;
 constexpr std::array<std::string_view, 4> kKeys = {"topology", "npus_count", "bandwidth",
                                                    "latency"};
+constexpr std::string_view kUnit = "bandwidth_unit";  // upstream reads the four keys alone
+constexpr std::array<std::string_view, 2> kUnits = {"GB/s", "GiB/s"};
+constexpr double kGib = 1.073741824;  // GB of 10^9 bytes
 constexpr std::array<std::string_view, 3> kShapes = {"Ring", "FullyConnected", "Switch"};
 constexpr std::uint64_t kMaxNpus = std::uint64_t{1} << 24;
 
@@ -58,6 +61,19 @@ std::uint32_t count(const std::string& path, const YamlEntry& entry, std::size_t
   return static_cast<std::uint32_t>(value);
 }
 
+bool in_gib(const std::string& path, const std::vector<YamlEntry>& entries) {
+  for (const YamlEntry& entry : entries) {
+    if (entry.key != kUnit) continue;
+    const std::string text = entry.values.empty() ? "" : entry.values.front();
+    if (entry.list || std::ranges::find(kUnits, text) == kUnits.end()) {
+      throw InputError(where(path, entry) + " is \"" + text +
+                       "\"; GB/s (10^9 bytes) or GiB/s (2^30 bytes) was expected");
+    }
+    return text == kUnits[1];
+  }
+  return false;
+}
+
 std::array<const YamlEntry*, 4> find_keys(const std::string& path,
                                           const std::vector<YamlEntry>& entries,
                                           std::vector<std::string>& notes) {
@@ -66,6 +82,7 @@ std::array<const YamlEntry*, 4> find_keys(const std::string& path,
     std::size_t key = 0;
     while (key < kKeys.size() && entry.key != kKeys[key]) ++key;
     if (key == kKeys.size()) {
+      if (entry.key == kUnit) continue;
       notes.push_back(where(path, entry) + " is not a key of a network file and is ignored" +
                       nearest(entry.key, kKeys));
     } else {
@@ -94,6 +111,14 @@ std::uint32_t NetworkConfig::npus() const {
   return total;
 }
 
+double NetworkConfig::decimal_gb_per_s(const NetworkDimension& dimension) const {
+  return in_gib ? dimension.bandwidth_gb_per_s * kGib : dimension.bandwidth_gb_per_s;
+}
+
+double NetworkConfig::binary_gb_per_s(const NetworkDimension& dimension) const {
+  return file == nullptr ? dimension.bandwidth_gb_per_s : dimension.bandwidth_gb_per_s / kGib;
+}
+
 namespace {
 
 NetworkConfig from_topology_file(const std::string& path) {
@@ -119,6 +144,7 @@ NetworkConfig read_network(const std::string& path) {
   const std::vector<YamlEntry> entries =
       parse_yaml(read_text(path, "a network file in YAML"), path);
   const auto found = find_keys(path, entries, config.notes);
+  config.in_gib = in_gib(path, entries);
   if (found[0]->values.empty())
     throw InputError(where(path, *found[0]) + " is empty; one dimension is needed at least");
   std::uint64_t total = 1;

@@ -14,8 +14,8 @@ enum class NetworkShape : std::uint8_t { kRing, kFullyConnected, kSwitched };
 struct NetworkDimension {
   NetworkShape shape;
   std::uint32_t npus;
-  double bandwidth_gb_per_s;  // as written; what a GB is (2^30 upstream, 10^9 by default) is the
-                              // executor's rule
+  double bandwidth_gb_per_s;  // as written; what a GB is (2^30 upstream, 10^9 by default, unless
+                              // the file says it) is the executor's rule
   double latency_ns;          // per hop
 };
 
@@ -27,9 +27,13 @@ struct NetworkConfig {
   // devices.
   std::shared_ptr<const TopologyFile> file;
   std::vector<std::uint32_t> logical;  // sizes of the dimensions of collectives; empty: the same
+  bool in_gib = false;                 // the file says that its GB have 2^30 bytes
   std::vector<std::string> notes;
 
   std::uint32_t npus() const;
+  // Of a dimension, in GB of 10^9 bytes: by default rules, and in GB of 2^30: by upstream's.
+  double decimal_gb_per_s(const NetworkDimension& dimension) const;
+  double binary_gb_per_s(const NetworkDimension& dimension) const;
   // As collectives see it: one dimension per logical one.
   NetworkConfig as_seen_by_collectives() const;
 };

@@ -58,8 +58,8 @@ std::shared_ptr<const model::Topology> topology_of(const config::NetworkConfig& 
                                                       : model::TopologyKind::kFullyConnected;
     const double bisection =
         network.file == nullptr ? 0 : network.file->dimensions[at].bisection_gb_per_s;
-    dimensions.push_back(
-        {kind, one.npus, speed(one.bandwidth_gb_per_s), latency(one.latency_ns), limit(bisection)});
+    dimensions.push_back({kind, one.npus, speed(network.decimal_gb_per_s(one)),
+                          latency(one.latency_ns), limit(bisection)});
   }
   return model::Topology::grid(dimensions);
 }

@@ -21,6 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from llmsim.export.chakra import COLLECTIVES, NodeType, TraceNode, Value, write_trace
+from llmsim.export.network_file import network_file
 from llmsim.export.step_graph.graph import IterationGraph
 from llmsim.export.step_graph.nodes import M2N_RECEIVE, M2N_SEND, PS_PER_US, GraphNode
 from llmsim.export.step_graph.ranks_apart import RanksApart, shared_bytes
@@ -50,6 +51,10 @@ def _whole_us(ps: int) -> int:
     return (ps + PS_PER_US // 2) // PS_PER_US
 
 
+FLAT = ("ring", "direct", "halvingDoubling")
+"""Algorithms that system files may have over all devices as one dimension."""
+
+
 def groups_of(graph: IterationGraph) -> Groups:
     """The groups of ranks that are named in a file of their own, by first use; on a topology all
     are.
@@ -69,7 +74,31 @@ def left_to_network(graph: IterationGraph, node: GraphNode) -> bool:
     """
     if node.told or (not node.on_links and node.kind not in MESSAGE):
         return False
+    if _has_no_flat_form(graph, node):
+        return False
     return node.lost_ps is None or (len(graph.members) == 1 and node.lost_ps >= 0)
+
+
+def _several_dimensions(graph: IterationGraph) -> bool:
+    """Whether the topology's file has dimensions, one after the other of which a collective of all
+    its devices would run. In the run such a collective is a flat one, as all others are.
+    """
+    return graph.topology is not None and len(graph.topology.file.get("dimensions", ())) > 1
+
+
+def _over_all(word: str) -> str:
+    """The algorithm over all devices as one dimension: `ring` is `oneRing`."""
+    return f"one{word[0].upper()}{word[1:]}" if word.startswith(FLAT) else word
+
+
+def _has_no_flat_form(graph: IterationGraph, node: GraphNode) -> bool:
+    """Whether the engine has no name for a node's algorithm over all devices at once."""
+    if node.kind != "collective" or not _several_dimensions(graph):
+        return False
+    assert graph.topology is not None
+    words = graph.implementations.get(node.collective, ("ring",))
+    flat = all(word.startswith(FLAT) for word in words)
+    return not flat and len(node.group) == graph.topology.num_devices
 
 
 def in_step(graph: IterationGraph) -> IterationGraph:
@@ -327,9 +356,11 @@ def _network(graph: IterationGraph) -> dict[str, str]:
         case MeshDescription(dimensions=dimensions, shape=shape):
             wide = [one for one in dimensions if one[0] > 1]
             meshes = wide or [(SMALLEST_NETWORK, *dimensions[0][1:])]
-            network, count = {"network.yml": _mesh_file(meshes, shape)}, len(meshes)
+            network, count = {"network.yml": network_file(meshes, shape)}, len(meshes)
     kinds = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
     words = {kind: graph.implementations.get(kind, ("ring",)) for kind in kinds}
+    if _several_dimensions(graph):
+        words = {kind: tuple(map(_over_all, given)) for kind, given in words.items()}
     system = {
         "scheduling-policy": "LIFO", "endpoint-delay": 0, "active-chunks-per-dimension": 1,
         "preferred-dataset-splits": 1, "collective-optimization": "baseline",
@@ -342,14 +373,3 @@ def _network(graph: IterationGraph) -> dict[str, str]:
         },
     }  # fmt: skip
     return {"system.json": json.dumps(system, indent=2) + "\n", **network}
-
-
-def _mesh_file(meshes: Sequence[tuple[int, int, int]], shape: str) -> str:
-    """The network file of a shape per dimension of (devices, bytes/s, latency in ps)."""
-    network = {
-        "topology": [shape] * len(meshes),
-        "npus_count": [size for size, _, _ in meshes],
-        "bandwidth": [rate / 1e9 for _, rate, _ in meshes],
-        "latency": [ps / 1000 for _, _, ps in meshes],
-    }
-    return "".join(f"{key}: {json.dumps(value)}\n" for key, value in network.items())

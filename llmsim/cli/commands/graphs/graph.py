@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llmsim.cli.run.command_line import given_path
+from llmsim.export.network_file import network_file
 
 if TYPE_CHECKING:
     from llmsim.model import Hardware
@@ -121,10 +122,10 @@ def _configuration(
     device's own memory.
     """
     outer = parallel.dp * parallel.pp
-    link = sheet.intra_node_link_bytes_per_s / 1e9
+    link = sheet.intra_node_link_bytes_per_s
     dimensions = [
-        (parallel.tp, link, NODE_LATENCY_NS),
-        (outer, NETWORK_GB_PER_S, NETWORK_LATENCY_NS),
+        (parallel.tp, link, NODE_LATENCY_NS * 1000),
+        (outer, NETWORK_GB_PER_S * 10**9, NETWORK_LATENCY_NS * 1000),
     ]
     used = [dimension for dimension in dimensions if dimension[0] > 1]
     kinds = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
@@ -142,12 +143,4 @@ def _configuration(
     if not used:
         one = [{"kind": "switch", "size": 1, "bandwidth_gb_per_s": 1}]
         return files | {"network.json": json.dumps({"dimensions": one}) + "\n"}
-    columns = {
-        "topology": ["Switch"] * len(used),
-        "npus_count": [size for size, _, _ in used],
-        "bandwidth": [rate for _, rate, _ in used],
-        "latency": [latency for _, _, latency in used],
-    }
-    return files | {
-        "network.yml": "".join(f"{key}: {json.dumps(value)}\n" for key, value in columns.items())
-    }
+    return files | {"network.yml": network_file(used, "Switch")}
