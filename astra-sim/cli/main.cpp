@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <new>
 #include <string>
 #include <vector>
@@ -89,8 +90,18 @@ std::string default_text(const CommandLine& line, const Files& files, const Repo
   return line.json ? as_json(outcome, files.system) : as_lines(outcome, files.system);
 }
 
+// Upstream reads a trace for each NPU and no others: a larger network may have been meant.
+void note_spare_traces(const std::string& prefix, std::uint32_t npus) {
+  const std::string spare = prefix + "." + std::to_string(npus) + ".et";
+  std::error_code unknown;
+  if (!std::filesystem::exists(spare, unknown)) return;
+  print_notes({spare + " is not read, nor are those behind it: the network has " +
+               std::to_string(npus) + " NPUs"});
+}
+
 int run(const CommandLine& line) {
   const Files files = read_files(line);
+  note_spare_traces(line.workload, files.network.npus());
   for (const auto* notes :
        {&line.notes, &files.system.notes, &files.network.notes, &files.memory.notes}) {
     print_notes(*notes);

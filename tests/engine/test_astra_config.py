@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from processes import HANGS_S
 
 from engine import chakra_file as ck
-from engine.command import REPOSITORY, run_case
+from engine.command import REPOSITORY, case_options, run_case
 
 
 @pytest.fixture
@@ -54,6 +54,26 @@ def test_spellings_of_a_network_agree(command: Path, case: Path, tmp_path: Path)
     assert len(found) == 1
 
 
+def test_traces_that_the_network_has_no_place_for_are_named(command: Path, case: Path) -> None:
+    """As upstream, a network of four reads four of eight traces."""
+    (case / "network.yml").write_text(
+        "topology: [Ring]\nnpus_count: [4]\nbandwidth: [50]\nlatency: [500]\n"
+    )
+    for rules in ("default", "strict"):
+        result = run_case(command, case, case, rules=rules)
+        assert result.exit_code == 0 and len(result.finish_ns()) == 4
+        done = subprocess.run(
+            [str(command), *case_options(case, rules=rules)],
+            capture_output=True,
+            text=True,
+            timeout=HANGS_S,
+            cwd=case,
+            check=True,
+        )
+        assert "note: " in done.stderr and "workload.4.et is not read" in done.stderr
+        assert "the network has 4 NPUs" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("file", "text", "part"),
     [
@@ -84,6 +104,11 @@ def test_spellings_of_a_network_agree(command: Path, case: Path, tmp_path: Path)
         ),
         ("network.yml", "topology: [Ring]\nnpus_count: [8]\nbandwidth: [1]\n", 'no key "latency"'),
         ("network.yml", "topology:\n  shape: Ring\n", ":2: nested keys"),
+        (
+            "network.yml",
+            "topology: [Ring]\nnpus_count: [8]\ntopology: [Switch]\nbandwidth: [1]\nlatency: [0]\n",
+            ":3: topology is there twice, first in line 1; remove one",
+        ),
         ("system.json", '{"preferred-dataset-splits": 0}', "is 0; 1 or more was expected"),
         (
             "system.json",

@@ -61,17 +61,24 @@ std::uint32_t count(const std::string& path, const YamlEntry& entry, std::size_t
   return static_cast<std::uint32_t>(value);
 }
 
+[[noreturn]] void twice(const std::string& path, const YamlEntry& first, const YamlEntry& entry) {
+  throw InputError(where(path, entry) + " is there twice, first in line " +
+                   std::to_string(first.line) + "; remove one");
+}
+
 bool in_gib(const std::string& path, const std::vector<YamlEntry>& entries) {
+  const YamlEntry* found = nullptr;
   for (const YamlEntry& entry : entries) {
     if (entry.key != kUnit) continue;
+    if (found != nullptr) twice(path, *found, entry);
+    found = &entry;
     const std::string text = entry.values.empty() ? "" : entry.values.front();
     if (entry.list || std::ranges::find(kUnits, text) == kUnits.end()) {
       throw InputError(where(path, entry) + " is \"" + text +
                        "\"; GB/s (10^9 bytes) or GiB/s (2^30 bytes) was expected");
     }
-    return text == kUnits[1];
   }
-  return false;
+  return found != nullptr && found->values.front() == kUnits[1];
 }
 
 std::array<const YamlEntry*, 4> find_keys(const std::string& path,
@@ -85,6 +92,8 @@ std::array<const YamlEntry*, 4> find_keys(const std::string& path,
       if (entry.key == kUnit) continue;
       notes.push_back(where(path, entry) + " is not a key of a network file and is ignored" +
                       nearest(entry.key, kKeys));
+    } else if (found[key] != nullptr) {
+      twice(path, *found[key], entry);
     } else {
       found[key] = &entry;
     }
