@@ -305,8 +305,10 @@ class StepColumns(Table):
 
     group: Int16 = column("", "Index of the model serving group.")
     schedule_ps: Int64 = column("ps", "When the batch was formed.")
-    start_ps: Int64 = column("ps", "When the device began with the batch.")
-    end_ps: Int64 = column("ps", "When the device ended the batch.")
+    start_ps: Int64 = column(
+        "ps", "When the device began with the batch; -1 if the run ended before the step did."
+    )
+    end_ps: Int64 = column("ps", "When the device ended the batch; -1 if the run ended before.")
     tokens: Int32 = column("tokens", "Tokens scheduled in the batch.")
     padded_tokens: Int32 = column("tokens", "Tokens computed, padded to a captured graph size.")
     prefill_tokens: Int32 = column("tokens", "Scheduled tokens that belong to prompts.")

@@ -83,9 +83,18 @@ class RecordedSteps:
         """Whether all members have run the group's iteration of that number."""
         return 0 <= iteration < len(self.worked) and self.has_at(int(self.worked[iteration]))
 
+    def iterations(self) -> list[int]:
+        """The numbers of the group's iterations that all members have run."""
+        return [iteration for iteration in range(len(self.worked)) if self.has(iteration)]
+
     def has_at(self, place: int) -> bool:
-        """Whether all members have run the group's step at that place among all of its steps."""
-        return all(len(steps["tokens"]) > place for steps in self._of_member.values())
+        """Whether all members have run the group's step at that place among all of its steps, to
+        its end: steps that the horizon cut off have no times.
+        """
+        return all(
+            len(steps["tokens"]) > place and steps["end_ps"][place] >= 0
+            for steps in self._of_member.values()
+        )
 
     def times_ps(self, iteration: int) -> tuple[int, int]:
         """When the group's own step of an iteration began and ended."""

@@ -44,8 +44,7 @@ class GraphSelection:
         return sorted([*worked, *(place for place in dummies if recorded.has_at(place))])
 
     def _iterations(self, recorded: RecordedSteps, requests: Sequence[str] | None) -> list[int]:
-        count = len(recorded.worked)
-        found = [iteration for iteration in range(count) if recorded.has(iteration)]
+        found = recorded.iterations()
         if self.slowest is not None:
             return sorted(sorted(found, key=recorded.slowness)[: self.slowest])
         if self.request is not None:

@@ -57,6 +57,25 @@ def test_steps_of_a_request_and_equal_steps_once(
     capsys.readouterr()
 
 
+def test_steps_that_the_horizon_cuts_off_have_no_graph(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two groups whose weights come from one pool: their steps have no times until they end."""
+    bundled = ROOT / "cluster_config" / "cxl_two_groups.json"
+    trace = "synthetic:n=4,rate=50,input=fixed:64,output=fixed:9,seed=1"
+    run = ["run", "--cluster-config", str(bundled), "--dataset", trace, "--cost-source", "roofline"]
+    more = ["--horizon", "1", "--run-dir", f"{tmp_path}/run", "--graphs", f"{tmp_path}/g"]
+    assert main([*run, *more]) == 0
+    steps = pq.read_table(tmp_path / "run" / "steps.parquet").to_pylist()
+    ended = [step for step in steps if step["end_ps"] >= 0]
+    assert len(ended) < len(steps), "a step is cut off"
+    assert all(step["start_ps"] == -1 for step in steps if step["end_ps"] == -1)
+    rows = index(tmp_path / "g")
+    times = sorted((row["start_ps"], row["end_ps"]) for row in rows)
+    assert times == sorted((step["start_ps"], step["end_ps"]) for step in ended)
+    capsys.readouterr()
+
+
 def test_steps_of_dummies_make_the_energy_whole(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -197,9 +197,9 @@ class Seen:
         return str(names[row]) if names else str(row)
 
     def steps_of(self, group: int) -> Mapping[str, NDArray[Any]]:
-        """The steps of a group."""
+        """The steps of a group that ended before the run did."""
         steps = self.result._results.steps
-        mine = steps["group"] == group
+        mine = (steps["group"] == group) & (steps["end_ps"] >= 0)
         return {name: column[mine] for name, column in steps.items()}
 
     @cached_property

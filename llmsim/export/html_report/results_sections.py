@@ -144,7 +144,7 @@ def steps(runs: Runs) -> str:
     for run in runs:
         if not len(run.steps.get("start_ps", ())):
             continue
-        worked = run.steps["tokens"] > 0
+        worked = (run.steps["tokens"] > 0) & (run.steps["end_ps"] >= 0)  # to their ends
         took = (run.steps["end_ps"] - run.steps["start_ps"])[worked] / PS_PER_MS
         share = np.linspace(100 / max(len(took), 1), 100, len(took))
         durations.append(Line(run.name, np.sort(took), share, run.number))

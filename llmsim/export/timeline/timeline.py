@@ -128,7 +128,8 @@ class _Timeline:
         steps = self._results.steps
         if not len(steps.get("group", ())):
             return
-        for row in np.flatnonzero(steps["group"] == group):
+        ended = (steps["group"] == group) & (steps["end_ps"] >= 0)
+        for row in np.flatnonzero(ended):
             facts = {name: int(steps[name][row]) for name in _STEP_FACTS}
             prefills = facts["prefill_tokens"] > 0
             name = "decode" if not prefills else "mixed" if facts["decode_sequences"] else "prefill"

@@ -188,13 +188,13 @@ def _chosen(
     steps = recorded_run(*what)
     found: int | None
     if slowest:
-        found = min(range(len(steps.worked)), key=steps.slowness, default=None)
+        found = min(steps.iterations(), key=steps.slowness, default=None)
     elif at_s is not None:
         found = steps.at(round(at_s * PS_PER_S))
     else:
         assert request is not None, "one of them is given"
         number = request_number(request, steps.num_requests, prepared.workload.request_id)
-        mine = (one for one in range(len(steps.worked)) if number in steps.requests(one))
+        mine = (one for one in steps.iterations() if number in steps.requests(one))
         found = next(mine, None)
     if found is None:
         raise InputError(f"{given[0]}: group {group} has no such step")
