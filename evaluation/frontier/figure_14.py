@@ -9,9 +9,10 @@ targets, so these are assumptions: Poisson arrivals at 14 requests per second an
 of the 2:6 split, prompts and answers of 2,000 and 500 tokens in the mean (lognormal), 3 s and 50
 ms.
 Sensitivity: every assumption is varied by itself. For AFD, one server of each role stands for a
-third of the GPUs, all answers have 500 tokens, and lengths of prompts are varied at equal prompt
-tokens per second, as the number of sequences that decode at once decides what limits an FFN; TTFT
-has a target, TPOT none.
+third of the GPUs, all answers have 500 tokens, and TTFT has a target, TPOT none. Lengths of prompts
+are varied at equal prompt tokens per second, and the load with the shortest ones, as the number of
+sequences that decode at once decides what limits an FFN: from about 37 tokens for each expert on,
+arithmetic limits those of H20, from 295 on those of H800.
 """
 
 import json
@@ -32,8 +33,12 @@ PAPER_AFD = {
     "P:A:F 1:1:1, F on H20": ("-", 1.05, "rejected at alignment"),
 }
 """The paper's P:A:F is 4:4:4; its spend ratio is 1.222 by its own prices."""
+LEAST_DEVICES = 64
+"""One instance for each eighth of the cluster."""
 PROMPTS = (500, 1000, 2000)
 PROMPT_TOKENS_PER_S = 25_000
+LOADS = (35_000, 40_000, 50_000, 75_000)
+"""Prompt tokens per second with the shortest prompts, until decodes are overloaded."""
 ANSWER = 500
 ASSUMED = {
     "rate": 14.0,
@@ -71,7 +76,7 @@ def fields(assumed: dict[str, Any], devices: int, requests: int) -> dict[str, An
     }
 
 
-def afd_fields(prompt: int, requests: int) -> dict[str, Any]:
+def afd_fields(prompt: int, tokens_per_s: int, requests: int) -> dict[str, Any]:
     """The study file of one server of each role, for prompts of so many tokens."""
     model = {"model_name": "Qwen/Qwen3-235B-A22B"}
     both = {**model, "afd_group": "layers"}
@@ -79,7 +84,7 @@ def afd_fields(prompt: int, requests: int) -> dict[str, Any]:
     ffn = {**both, "ffn_tp_size": 1, "ffn_ep_size": 8}
     return {
         "description": "Frontier, figure 14, AFD",
-        "workload": f"synthetic:n={requests},rate={PROMPT_TOKENS_PER_S / prompt:g},"
+        "workload": f"synthetic:n={requests},rate={tokens_per_s / prompt:g},"
         f"input=fixed:{prompt},output=fixed:{ANSWER},seed=1",
         "roles": [
             {
@@ -96,20 +101,22 @@ def afd_fields(prompt: int, requests: int) -> dict[str, Any]:
 
 
 def attention_and_ffn(requests: int) -> None:
-    """The AFD allocations by the length of prompts, beside the paper's."""
+    """The AFD allocations by the length of prompts and by load, beside the paper's."""
     titles = (
-        "prompt", "allocation", "SR", "CE", "slower: A, F", "p95 TTFT, TPOT (ms)", "verdict",
-        "the paper: SR, CE, verdict",
+        "prompt", "prompt tok/s", "allocation", "SR", "CE", "slower: A, F", "p95 TTFT, TPOT (ms)",
+        "verdict", "the paper: SR, CE, verdict",
     )  # fmt: skip
     print(f"\n| {' | '.join(titles)} |\n{'| --- ' * len(titles)}|")
-    for prompt in PROMPTS:
-        for row in studied(afd_fields(prompt, requests)).rows:
+    cases = [(prompt, PROMPT_TOKENS_PER_S) for prompt in PROMPTS]
+    for prompt, tokens_per_s in [*cases, *((PROMPTS[0], load) for load in LOADS)]:
+        for row in studied(afd_fields(prompt, tokens_per_s, requests)).rows:
             slower = [row.slowdown.get(role, 1.0) for role in ("attention", "ffn")]
             ours = f"rejected at {row.gate_failed}" if row.gate_failed else row.why
             paper = PAPER_AFD.get(row.label, ("-",))
             latencies = f"{row.outcome.p95_ttft_ms:.0f}, {row.outcome.p95_tpot_ms:.1f}"
             cells = (
-                prompt, row.label, f"{row.spend_ratio:.3f}", f"{row.cost_efficiency or 0:.3f}",
+                prompt, tokens_per_s, row.label, f"{row.spend_ratio:.3f}",
+                f"{row.cost_efficiency or 0:.3f}",
                 ", ".join(f"{one:.2f}" for one in slower), latencies, ours,
                 ", ".join(map(str, paper)),
             )  # fmt: skip
@@ -180,7 +187,7 @@ def main() -> None:
     if given.plot:
         report.plot(found, given.plot)
     attention_and_ffn(given.requests // 32)
-    sensitivity(given.devices // 8, given.requests // 8)
+    sensitivity(max(given.devices // 8, LEAST_DEVICES), given.requests // 8)
 
 
 if __name__ == "__main__":

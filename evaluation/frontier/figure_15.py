@@ -4,11 +4,17 @@
 
 Llama-3.1-405B in FP8 with prefill and decode apart, every instance pp16 x tp8, chunked prefill,
 prefix caching and CUDA graphs; sessions of table 7. The paper prints neither the arrival rate, the
-mix of the two templates, the split of instances, the token budget nor the tool times, so these are
-assumptions: 2 prefill and 6 decode instances, 10 % heavy sessions, 20 sessions per second, 8,192
-tokens per step and no tool time: a burst that prefill cannot keep up with. The paper's CPU
-offloading is left out, as the KV of these loads fits the devices. Sensitivity: every assumption
-is varied by itself.
+mix of the two templates, the token budget of this run nor the tool times, so these are
+assumptions: 10 % heavy sessions, 20 sessions per second, 8,192 tokens per step and no tool time: a
+burst that prefill cannot keep up with. 2 prefill and 6 decode instances are those of the paper's
+table 3, which has 16,384 tokens. The paper's CPU offloading is left out, as the KV of these loads
+fits the devices. Sensitivity: every assumption is varied by itself.
+
+What is not reproduced is the paper's p95 aTTFT (-30.4 %). With more than one heavy session in
+twenty, p95 is the wait of a heavy session, which the policy lengthens. With fewer, it is that of a
+short one, and two things bound what it gains: without any load its four hidden rounds of 288
+tokens take 8 of about 10 s, and one prompt of most steps is cut by the budget, which makes its
+session a long one for good (algorithm 2, line 38).
 """
 
 import json
@@ -44,7 +50,7 @@ OTHERS: dict[str, tuple[Any, ...]] = {
     "rate": (5.0, 60.0),
     "heavy": (0.04, 0.2),
     "prefill": (1, 4),
-    "budget": (2048,),
+    "budget": (2048, 16384),
     "tool_ms": (2000,),
 }
 

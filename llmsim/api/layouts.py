@@ -91,8 +91,15 @@ def _refuse(cluster: "ClusterModel", options: RunOptions, plans: "list[LayoutPla
         (bool(shared), f"groups of {', '.join(shared)} that share links or memory", "keep apart"),
         (options.graphs is not None, "--graphs", "leave it out"),
         (asked, "an endpoint of the API server", "leave endpoint out"),
+        (_any_engine(plans, "sglang"), "the scheduler sglang", "choose vllm_v1"),
     ):
         if is_so:
             raise NotYetError(
                 f"{cluster.path}: layouts together with {what} do not run in this version; {remedy}"
             )
+
+
+def _any_engine(plans: "list[LayoutPlan]", scheduler: str) -> bool:
+    """Whether some group has the scheduler."""
+    engines = [group.engine for plan in plans for group in plan.lowered.groups]
+    return any(engine.scheduler == scheduler for engine in engines)

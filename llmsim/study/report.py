@@ -1,9 +1,13 @@
 """A study as a table in text and as a picture."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from llmsim.config.errors import InputError
 from llmsim.study.hetero import Row, Study
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 COLUMNS = (
     "allocation",
@@ -55,21 +59,31 @@ def plot(study: Study, path: Path) -> None:
     from llmsim.export.files import atomic_writer, check_writable
 
     check_writable(path)
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    axes = figure.subplots()
-    for row in study.rows:
-        if row.cost_efficiency is None:
-            continue
-        face = "none" if row.gate_failed else "tab:blue"
-        at = (row.spend_ratio, row.cost_efficiency)
-        axes.scatter(*at, facecolors=face, edgecolors="tab:blue")
-        failed = f" ({row.gate_failed})" if row.gate_failed else ""
-        axes.annotate(row.label + failed, at, fontsize=7)
-    axes.axhline(study.question.file.min_ce, linestyle="--", linewidth=1)
-    axes.set_xlabel("spend ratio SR")
-    axes.set_ylabel("cost efficiency CE")
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    _scatter(study, figure.subplots())
     with atomic_writer(path, "wb") as stream:
         try:
             figure.savefig(stream, format=path.suffix.lstrip(".").lower() or "png", dpi=150)
         except ValueError as error:
             raise InputError(f"--plot {path}: {error}", field="--plot") from None
+
+
+def _scatter(study: Study, axes: "Axes") -> None:
+    """Numbered points, whose names stand in the legend: allocations may lie close together."""
+    rows = [row for row in study.rows if row.cost_efficiency is not None]
+    for number, row in enumerate(rows, 1):
+        failed = f" (rejected at {row.gate_failed})" if row.gate_failed else ""
+        at = row.spend_ratio, row.cost_efficiency or 0.0
+        axes.scatter(
+            *at,
+            facecolors="none" if row.gate_failed else "tab:blue",
+            edgecolors="tab:blue",
+            label=f"{number}  {row.label}{failed}",
+        )
+        axes.annotate(str(number), at, (6, 3), textcoords="offset points")
+    least = study.question.file.min_ce
+    axes.axhline(least, color="grey", linestyle="--", linewidth=1, label=f"least CE, {least:g}")
+    axes.margins(0.1)
+    axes.set_xlabel("spend ratio SR")
+    axes.set_ylabel("cost efficiency CE")
+    axes.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), fontsize=8, frameon=False)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import llmsim
+from llmsim.config.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
 PCIE = json.loads((ROOT / "cluster_config" / "l40s_llama31_8b_tp4_pcie.json").read_text("utf-8"))
@@ -83,3 +84,19 @@ def test_folded_equals_exact_on_shared_links() -> None:
         run(*pair("one", 0, 4), *pair("two", 1, 5), exact=exact) for exact in (False, True)
     )
     assert first.requests.equals(second.requests)
+
+
+def test_data_parallel_ranks_have_devices_of_their_own() -> None:
+    """Two attention ranks and one FFN device: the next free ones, or those that are named."""
+    common = {**ONE, **NO_HOST, "afd_group": "one"}
+    sides = [
+        {**common, "num_npus": 2, "pd_type": "attention", "attn_tp_size": 1, "attn_dp_size": 2},
+        {**common, "num_npus": 1, "pd_type": "ffn"},
+    ]
+    free = run(*sides)
+    named = run({**sides[0], "topology_devices": [0, 1]}, {**sides[1], "topology_devices": [2]})
+    assert free.requests.equals(named.requests) and len(free.groups) == 3
+    apart = run({**sides[0], "topology_devices": [0, 4]}, {**sides[1], "topology_devices": [2]})
+    assert waited_ms(apart) > waited_ms(named)
+    with pytest.raises(InputError, match="has 1 entries, but there are 2 devices"):
+        run({**sides[0], "topology_devices": [0]}, sides[1])

@@ -314,16 +314,11 @@ class Instance(EngineOptions):
             raise broken_rule(
                 "topology_group", "is given, and so is topology_devices; keep one of them"
             )
-        if (
-            self.topology_devices is not None
-            and len(self.topology_devices) != self.layout.num_devices
-        ):
+        devices = self.layout.num_devices * self.layout.replicas
+        if self.topology_devices is not None and len(self.topology_devices) != devices:
+            given = len(self.topology_devices)
             raise broken_rule(
-                "topology_devices",
-                (
-                    f"has {len(self.topology_devices)} entries, but there are "
-                    f"{self.layout.num_devices} devices"
-                ),
+                "topology_devices", f"has {given} entries, but there are {devices} devices"
             )
         return self
 

@@ -57,7 +57,7 @@ def place_topology(cluster: Cluster) -> PlacedTopology | None:
     chosen: dict[int, tuple[int, ...]] = {}
     owner: dict[int, str] = {}
     for index, (location, instance) in enumerate(cluster.instances()):
-        count = instance.layout.num_devices
+        count = instance.layout.num_devices * instance.layout.replicas
         if instance.topology_devices is not None:
             position = cluster.position((*location, "topology_devices"))
             chosen[index] = _checked(instance.topology_devices, spec, position)
@@ -80,7 +80,7 @@ def place_topology(cluster: Cluster) -> PlacedTopology | None:
             )
         pool = spec.groups[name] if of_node else range(spec.num_devices())
         free = [device for device in pool if device not in owner]
-        count = instance.layout.num_devices
+        count = instance.layout.num_devices * instance.layout.replicas
         if len(free) < count:
             raise InputError(
                 f"{where}: {spec.name}{f' {name}' if of_node else ''} has {len(pool)} devices, "
@@ -90,7 +90,11 @@ def place_topology(cluster: Cluster) -> PlacedTopology | None:
             )
         chosen[index] = tuple(free[:count])
         _claim(chosen[index], cluster.position(location), field_path(location), owner)
-    devices = tuple(chosen[index] for index in range(len(chosen)))
+    devices = tuple(
+        chosen[index][first : first + instance.layout.num_devices]
+        for index, (_, instance) in enumerate(cluster.instances())
+        for first in range(0, len(chosen[index]), instance.layout.num_devices)
+    )
     return PlacedTopology(spec, devices, cluster.incast)
 
 
