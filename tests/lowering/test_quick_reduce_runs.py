@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from llmsim.api.checked.ineffective import unused_quick_reduce
 from llmsim.config.errors import InputError
-from tests.lowering.clusters import check_folded_is_expanded, cluster, lowered, model
+from tests.lowering.clusters import check_folded_is_expanded, cluster, deployed, lowered, model
 
 TP4 = {"hardware": "MI300X", "tp_size": 4, "num_npus": 4, "max_num_batched_tokens": 4096}
 QUICK = {"quick_reduce_quantization": "INT4"}
@@ -91,3 +92,27 @@ def test_both_engines_have_it(tmp_path: Path) -> None:
     sglang = reduction(amd(tmp_path, **QUICK, engine_profile="sglang-0.5"))
     assert "quick two-shot INT4" in vllm.source and "quick two-shot INT4" in sglang.source
     assert np.array_equal(vllm.ps[-10:], sglang.ps[-10:])
+
+
+@pytest.mark.parametrize(
+    ("instance", "sentence"),
+    [
+        ({"hardware": "H100", **QUICK}, "quick_reduce_quantization INT4 changes nothing"),
+        ({"links": 100, **QUICK}, "quick_reduce_quantization INT4 changes nothing"),
+        ({**QUICK, "quick_reduce_min_size_bytes_mb": 1024}, "INT4 changes nothing"),
+        (
+            {"quick_reduce_min_size_bytes_mb": 0},
+            "quick_reduce_min_size_bytes_mb changes nothing: quick_reduce_quantization is NONE",
+        ),
+        (QUICK, None),
+        ({}, None),
+    ],
+)
+def test_what_changes_nothing_is_said(
+    tmp_path: Path, instance: dict[str, Any], sentence: str | None
+) -> None:
+    keys = {"links": 448} | TP4 | instance
+    document = cluster(model(tmp_path, heads=32), **keys)
+    notes = list(unused_quick_reduce(deployed(document), lowered(document)))
+    assert len(notes) == (sentence is not None)
+    assert sentence is None or sentence in notes[0]

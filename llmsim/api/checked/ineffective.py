@@ -5,6 +5,7 @@ in silence.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from llmsim.config.engine.quick_reduce import QUICK_REDUCE_LIMITS
 from llmsim.costs.nccl.protocols import QUICK
 
 if TYPE_CHECKING:
@@ -39,16 +40,25 @@ def unused_notes(
         "contain it (--enable-local-offloading uses it)"
         for latency in sorted(latencies)
     ]
-    notes += _unused_quick_reduce(deployment, lowered)
+    notes += unused_quick_reduce(deployment, lowered)
     return tuple(notes)
 
 
-def _unused_quick_reduce(deployment: "Deployment", lowered: "LoweredDeployment") -> Iterator[str]:
-    """One sentence for each group that no quick all-reduce is taken in."""
+def unused_quick_reduce(deployment: "Deployment", lowered: "LoweredDeployment") -> Iterator[str]:
+    """One sentence for each group that no quick all-reduce is taken in, and for each variable of
+    one that is off.
+    """
     for group, one in zip(deployment.groups, lowered.groups, strict=True):
         asked = group.engine.quick_reduce_quantization
-        taken = any(QUICK in cost.source for cost in one.program_costs)
-        if asked not in (None, "NONE") and not taken:
+        if asked in (None, "NONE"):
+            given = [
+                name for name in QUICK_REDUCE_LIMITS if getattr(group.engine, name) is not None
+            ]
+            yield from (
+                f"{group.field_path}: {name} changes nothing: quick_reduce_quantization is NONE"
+                for name in given
+            )
+        elif not any(QUICK in cost.source for cost in one.program_costs):
             yield (
                 f"{group.field_path}: quick_reduce_quantization {asked} changes nothing: engines "
                 "take it for large vectors among 2, 4 or 8 MI300 and their like in a server, whose "

@@ -12,6 +12,13 @@ from llmsim.config.engine.schedulers import SGLANG
 from llmsim.config.errors import InputError
 
 PREFIX = "quick_reduce_"
+QUICK_REDUCE_LIMITS = (
+    "quick_reduce_cast_bf16_to_fp16",
+    "quick_reduce_min_size_bytes_mb",
+    "quick_reduce_max_size_bytes_mb",
+    "quick_reduce_quantization_min_size_kb",
+)
+"""Variables that say more of a quick all-reduce that is on."""
 DEFAULT_MOST_MB = 2048
 ONLY_VLLM = ("quick_reduce_min_size_bytes_mb", "quick_reduce_quantization_min_size_kb")
 WITH_INT3 = (0, 28)
