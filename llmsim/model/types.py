@@ -20,6 +20,7 @@ from llmsim.model.operators.attention_variants import (
     LinearAttention,
 )
 from llmsim.model.operators.streams import HyperConnections
+from llmsim.model.vision import VisionTower
 
 LayerKind = Literal[
     "full", "sliding", "chunked", "linear", "both", "none", "compressed", "compressed_sparse",
@@ -87,6 +88,8 @@ class ModelConfig:
     source: str
     architectures: tuple[str, ...] = ()
     """As the config.json names them, the wrapper's where there is one; empty: it does not."""
+    vision: VisionTower | None = None
+    """The tower that computes the tokens of images; None: there is none, or it is not described."""
     num_experts: int = 0
     num_experts_per_tok: int = 0
     expert_groups: int = 1

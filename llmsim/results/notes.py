@@ -77,7 +77,10 @@ def _encoder_inputs(workload: Workload, *, budgets: bool) -> tuple[str, ...]:
     if workload.encoder_inputs is None:
         return ()
     count = sum(len(row) for row in workload.encoder_inputs)
-    note = f"the time and the memory of the encoder of {count} encoder_inputs are not modelled"
+    note = (
+        f"the time of the encoder of {count} encoder_inputs and the memory of its work are not "
+        "modelled"
+    )
     unlimited = (
         "encoder_inputs count as prompt tokens alone where the schedule is not that of vllm_v1 "
         "with the engine_profile vllm-0.33, which knows the encoder's budgets"

@@ -189,7 +189,7 @@ def test_the_run_says_what_it_does_with_images(
         "encoded_tokens": 20,
         "encoder_cache_hits": 1,
     }
-    assert any("encoder of 2 encoder_inputs are not modelled" in one for one in modelled["notes"])
+    assert any("encoder of 2 encoder_inputs and" in one for one in modelled["notes"])
     for options in ((), (*VLLM_033, "--scheduler", "orca")):
         assert run_main([*base, *options, "--json", "--max-model-len", "4096"]) == 0
         plain = json.loads(capsys.readouterr().out)

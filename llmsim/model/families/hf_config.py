@@ -31,7 +31,9 @@ from llmsim.model.families.hf_layers import (
 from llmsim.model.families.hf_shapes import read_shapes
 from llmsim.model.families.quantization import read_quantization
 from llmsim.model.families.quantized_modules import layers_of_parts
+from llmsim.model.families.vision_tower import counted, vision_tower
 from llmsim.model.types import ModelConfig
+from llmsim.model.vision import VisionTower
 
 UNSUPPORTED_FIELDS: Mapping[str, str] = {
     "audio_config": "audio input",
@@ -90,25 +92,27 @@ def parse_config(
     the field.
     """
     notes: list[str] = []
-    read = with_lists(_text_part(Reader(fields, source), notes))
+    multimodal: list[str] = []
+    read = with_lists(_text_part(Reader(fields, source), multimodal))
     for key, feature in UNSUPPORTED_FIELDS.items():
         if read.fields.get(key):
             raise NotYetError(
                 f'{read.source}: field "{key}" asks for {feature}, which this version does not run'
             )
     family = find_family(read, folder)
-    read = _completed(read, family, notes)
+    read = _completed(read, family, multimodal)
     _check_features(read, family)
     names = fields.get("architectures")
     architectures = tuple(str(one) for one in names) if isinstance(names, list) else ()
-    return replace(
-        _model(read, family, name, source, [*notes, *family.notes]), architectures=architectures
-    )
+    vision = vision_tower(fields, read.count("hidden_size")) if multimodal else None
+    notes += [_text_alone(where, vision) for where in multimodal]
+    model = _model(read, family, name, source, [*notes, *family.notes])
+    return replace(model, architectures=architectures, vision=vision)
 
 
-def _text_part(read: Reader, notes: list[str]) -> Reader:
+def _text_part(read: Reader, multimodal: list[str]) -> Reader:
     """The language model inside its wrappers; the fields that hold for all of it come from
-    outside.
+    outside. Where there are encoders, the place of the text part is added to `multimodal`.
     """
     encoders = False
     while part := next((part for part in TEXT_PARTS if read.present(part)), None):
@@ -121,18 +125,15 @@ def _text_part(read: Reader, notes: list[str]) -> Reader:
         source = f"{read.source}: {part}"
         read = Reader({**outer, **inner.fields, "model_type": model_type}, source)
     if encoders:
-        notes.append(_text_alone(read))
+        multimodal.append(read.source)
     return read
 
 
-def _text_alone(read: Reader) -> str:
-    return (
-        f"{read.source} is a multimodal model: its text part is simulated; the weights and the "
-        "work of its encoders are not counted"
-    )
+def _text_alone(where: str, vision: VisionTower | None) -> str:
+    return f"{where} is a multimodal model: its text part is simulated; {counted(vision)}"
 
 
-def _completed(read: Reader, family: Family, notes: list[str]) -> Reader:
+def _completed(read: Reader, family: Family, multimodal: list[str]) -> Reader:
     """The config with the names that other families have for its fields, with the family's
     defaults, and with the fields of its objects by both names, such as "rope_parameters.factor".
 
@@ -145,7 +146,7 @@ def _completed(read: Reader, family: Family, notes: list[str]) -> Reader:
                 'without "text_config", which'
                 " this version does not run"
             )
-        notes.append(_text_alone(read))
+        multimodal.append(read.source)
     given = {key: value for key, value in read.fields.items() if value is not None}
     named = {name: given[other] for name, other in family.renamed.items() if other in given}
     inner = {

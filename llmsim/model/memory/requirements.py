@@ -215,6 +215,10 @@ class Demand:
         lines = [("weights", self.weights), *run.lines]
         if self.draft is not None:
             lines.insert(1, ("weights of the drafter", self.draft.weight_bytes))
+        if self.model.vision is not None:
+            tower = self.model.vision.device_parameters(self.layout)
+            size = int(tower * dtype_bytes(self.dtypes.activation))
+            lines.append(("weights of the vision tower", size))
         if self.lora is not None:
             slots = self.lora.device_bytes(self.model, self.layout, self.dtypes)
             lines.append((self.lora.label, slots))
