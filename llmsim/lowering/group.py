@@ -481,7 +481,8 @@ def _ledger(
 def _lora_slots(engine: EngineArgs) -> LoraSlots | None:
     if engine.max_loras is None:
         return None
-    return LoraSlots(engine.max_loras, engine.max_lora_rank or DEFAULT_RANK)
+    rank = engine.max_lora_rank or DEFAULT_RANK
+    return LoraSlots(engine.max_loras, rank, fully_sharded=engine.fully_sharded_loras)
 
 
 def _costs(

@@ -63,6 +63,7 @@ def full() -> Json:
         "max_num_queued_reqs": 100,
         "max_loras": 2,
         "max_lora_rank": 32,
+        "fully_sharded_loras": True,
         "max_num_encoder_input_tokens": 4096,
         "encoder_cache_size": 8192,
         "disable_chunked_mm_input": True,

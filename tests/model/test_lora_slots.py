@@ -2,6 +2,7 @@
 
 import pytest
 
+from llmsim.config.errors import InputError
 from llmsim.model.families.presets import load_model
 from llmsim.model.layout import Layout
 from llmsim.model.memory.ledger import MemoryLedger, memory_ledger
@@ -34,6 +35,30 @@ def test_every_expert_of_a_rank_has_pairs(ep: int) -> None:
     router, ends = 2048 + 128, 2 * (151936 + 2048)
     wanted = 8 * (48 * (attention + experts + router) + ends) * BYTES
     assert adapter_bytes(load_model(QWEN), Layout(tp=tp, ep=ep), Dtypes(), 8) == wanted
+
+
+def test_fully_sharded_slots_are_cut_on_both_sides() -> None:
+    tp = 4
+    attention = 3 * 4096 // tp + (4096 + 2 * 1024) // tp + (4096 + 4096) // tp
+    mlp = 2 * 4096 // tp + 2 * 14336 // tp + 14336 // tp + 4096 // tp
+    wanted = 16 * (32 * (attention + mlp) + 2 * (128256 + 4096)) * BYTES
+    slots, model = LoraSlots(1, 16, fully_sharded=True), load_model(LLAMA)
+    assert slots.device_bytes(model, Layout(tp=tp), Dtypes()) == wanted
+    one = adapter_bytes(model, Layout(), Dtypes(), 16)
+    assert slots.device_bytes(model, Layout(), Dtypes()) == one
+    experts = 128 * 3 * (2048 // 2 + 768 // 2)
+    attention = 3 * 2048 // 2 + (4096 + 2 * 512) // 2 + (4096 + 2048) // 2
+    wanted = 16 * (48 * (attention + experts + 2048 + 128) + 2 * (151936 + 2048)) * BYTES
+    assert slots.device_bytes(load_model(QWEN), Layout(tp=2), Dtypes()) == wanted
+
+
+@pytest.mark.parametrize(
+    ("model", "layout", "said"),
+    [(LLAMA, Layout(tp=3), "over 3 tensor-parallel ranks"), (QWEN, Layout(tp=2, ep=2), "expert")],
+)
+def test_what_vllm_does_not_cut_is_refused(model: str, layout: Layout, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        LoraSlots(1, 16, fully_sharded=True).device_bytes(load_model(model), layout, Dtypes())
 
 
 def ledger(lora: LoraSlots | None) -> MemoryLedger:

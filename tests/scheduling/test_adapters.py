@@ -191,6 +191,7 @@ def test_the_run_says_what_it_does_with_adapters(
     [
         ({"engine_profile": "vllm-0.28"}, r"max_loras is no option of vllm-0.28.*vllm-0\.33"),
         ({"max_loras": None, "max_lora_rank": 8}, "max_lora_rank is given, but max_loras is not"),
+        ({"max_loras": None, "fully_sharded_loras": True}, "fully_sharded_loras is given, but max"),
         ({"max_lora_rank": 60}, "max_lora_rank is 60, but vLLM takes one of 1, 8, 16, 32, 64, 128"),
         ({"scheduler": "orca"}, "max_loras is an option of the scheduler vllm_v1, not of orca"),
         (

@@ -45,6 +45,7 @@ _SHOWN_IF_SET = (
     "quick_reduce_quantization_min_size_kb",
     "max_loras",
     "max_lora_rank",
+    "fully_sharded_loras",
     "max_num_encoder_input_tokens",
     "encoder_cache_size",
     "disable_chunked_mm_input",
@@ -142,6 +143,7 @@ class EngineArgs:
     max_loras: int | None
     """LoRA adapters of a step, and slots for them on each device; None: any number, and none."""
     max_lora_rank: int | None
+    fully_sharded_loras: bool
     """Of each slot; None: vLLM's default, 16."""
     max_num_encoder_input_tokens: int | None
     """Tokens of encoder inputs of a step; None: max_num_batched_tokens."""

@@ -61,11 +61,12 @@ def check_version(values: Mapping[str, Any], positions: Positions, profile: Engi
                 "it "
                 f"({', '.join(known for known in profile_names() if name in load_profile(known).options)})"  # noqa: E501
             )
-    if values["max_lora_rank"] is not None and values["max_loras"] is None:
-        raise InputError(
-            f"{positions['max_lora_rank']('max_lora_rank')} is given, but max_loras is not, so "
-            "that the engine takes no adapters; give both, or remove it"
-        )
+    for name in ("max_lora_rank", "fully_sharded_loras"):
+        if values[name] and values["max_loras"] is None:
+            raise InputError(
+                f"{positions[name](name)} is given, but max_loras is not, so that the engine takes "
+                "no adapters; give both, or remove it"
+            )
     rank = values["max_lora_rank"]
     if rank is not None and rank not in LORA_RANKS:
         raise InputError(

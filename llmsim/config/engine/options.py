@@ -208,6 +208,11 @@ class EngineOptions(Section):
         description="Sets the rank that each of the max_loras slots of adapters has room for; 16 "
         "if not given (vllm-0.33).",
     )
+    fully_sharded_loras: Annotated[bool | None, OnCommandLine(bool)] = Field(
+        default=None,
+        description="Cuts both matrices of each LoRA slot over the tensor-parallel ranks "
+        "(vllm-0.33).",
+    )
     max_num_encoder_input_tokens: Annotated[PositiveCount | None, OnCommandLine(int)] = Field(
         default=None,
         description="Limits the tokens of images and other inputs that a step encodes "
