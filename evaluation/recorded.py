@@ -3,8 +3,8 @@
 `python evaluation/recorded.py [--output docs/explanation/recorded.md] [--disable-term NAME]...`
 
 Each run is a folder below `evaluation/recorded/`: what `profiler serve-log` wrote of a real vLLM on
-a real card (see the README there). Latencies, throughput, decode steps by batch size, and the KV
-capacity are compared.
+a real card (see the README there). Latencies, throughput, decode steps by batch size, launches,
+and the KV capacity are compared.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import gzip
 import json
 import statistics
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -26,11 +26,17 @@ import llmsim
 from llmsim.api.prepare import prepare
 from llmsim.cli.arguments import OneSentenceParser
 from llmsim.cli.run.arguments import checked_options
+from llmsim.lowering import LoweredGroup
+from llmsim.lowering.cuda_graphs import launches
 
 FOLDER = Path(__file__).parent / "recorded" / "h200_vllm_0.24"
 HARDWARE, ENGINE = "H200", "vllm-0.24"
 LOADS = ("light", "medium", "burst", "long")
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+HOST = {"prepare_ns": 3_000_000, "launch_ns": 35_000}
+"""What the machine's host takes for a step and for each launch, from `launches_table` alone."""
+LARGEST_GRAPH = 512
+"""Tokens of the largest captured size."""
 FEWEST_STEPS = 5
 """A class of steps with fewer in either run has no row."""
 
@@ -74,6 +80,8 @@ class Run:
     simulated: dict[str, float]
     real_steps: pd.DataFrame
     simulated_steps: pd.DataFrame
+    launches: pd.DataFrame
+    """Of the recorded run: `graphs` and `ms` of the host's time for a step."""
 
 
 def main() -> int:
@@ -96,7 +104,8 @@ def main() -> int:
         for run in runs
         if run.real and "fp8" in run.served.folder
     ]
-    text = page(runs, bundled, unfused)
+    hostless = [simulate(run.served, run.load, {}, **options) for run in runs if run.real]
+    text = page(runs, bundled, unfused, hostless)
     if arguments.output is None:
         print(text, end="")
     else:
@@ -104,23 +113,25 @@ def main() -> int:
     return 0
 
 
-def simulate(served: Served, load: str, **options: Any) -> Run:
+def simulate(served: Served, load: str, host: Mapping[str, int] = HOST, **options: Any) -> Run:
     """The run of a load, and the same trace simulated with the recorded engine's limits."""
     folder = FOLDER / served.folder / load
     meta = json.loads((folder / "meta.json").read_text("utf-8"))
     fields = llmsim.Cluster.build(served.model_name, HARDWARE).fields()
     instance = meta["facts"]["instance"]
-    fields["engine"] = {"engine_profile": ENGINE, **instance}
+    fields["engine"] = {"engine_profile": ENGINE, **host, **instance}
     requests = folder / "requests.jsonl.gz"
     result = llmsim.run(fields, meta["options"]["dataset"], **options)
+    steps = folder / "steps.jsonl.gz"
     return Run(
         served,
         load,
         meta,
         latencies(list(rows(requests))) if requests.is_file() else {},
         {name: float(result.summary[name]) for name in METRICS},
-        recorded_steps(folder / "steps.jsonl.gz"),
+        recorded_steps(steps),
         simulated_steps(result.steps),
+        recorded_launches(steps),
     )
 
 
@@ -175,6 +186,26 @@ def recorded_steps(path: Path) -> pd.DataFrame:
     return pd.DataFrame(found, columns=["sequences", "ms"])
 
 
+def recorded_launches(path: Path) -> pd.DataFrame:
+    """What the host took for steps with prompts behind decodes, in ms.
+
+    An asynchronous engine of one process schedules the next step when it has launched one. It did
+    so while the devices still ran the step.
+    """
+    steps = list(rows(path))
+    decodes = [all(new == 1 for new, _ in step["batch"]) for step in steps]
+    found = []
+    for at in range(2, len(steps) - 1):
+        before, step, after = steps[at - 1 : at + 2]
+        start, next_start = step["extra"]["scheduled"], after["extra"]["scheduled"]
+        busy = start < before["end"] and next_start < step["end"]
+        if busy and decodes[at - 2] and decodes[at - 1] and not decodes[at]:
+            tokens = sum(new for new, _ in step["batch"])
+            graphs = "piecewise" if tokens <= LARGEST_GRAPH else "none"
+            found.append((graphs, 1e3 * (next_start - start)))
+    return pd.DataFrame(found, columns=["graphs", "ms"])
+
+
 def simulated_steps(steps: pd.DataFrame) -> pd.DataFrame:
     """The same of a simulation."""
     ms = steps["end_ps"].diff() / 1e9
@@ -188,16 +219,21 @@ def simulated_steps(steps: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({"sequences": steps["decode_sequences"][chosen], "ms": ms[chosen]})
 
 
-def page(runs: Sequence[Run], bundled: Sequence[Run], unfused: Sequence[Run]) -> str:
+def page(
+    runs: Sequence[Run], bundled: Sequence[Run], unfused: Sequence[Run], hostless: Sequence[Run]
+) -> str:
     """The whole page: the words of `recorded/page.txt`, with tables in their places.
 
-    `bundled` are runs by the profile, and `unfused` those of fp8 without their term.
+    `bundled` are runs by the profile, `unfused` those of fp8 without their term, and `hostless`
+    those with the host times of the engine profile.
     """
     whole = [run for run in runs if run.real]
     tables = {
         "requests": requests_table(whole),
         "medians": medians(whole),
         "steps": steps_table(runs),
+        "launches": launches_table(whole),
+        "host": host_table(whole, hostless),
         "capacity": capacity_table(),
         "power": power_table(whole),
         "bundled": requests_table(bundled),
@@ -263,6 +299,29 @@ def steps_table(runs: Sequence[Run]) -> Iterator[str]:
             yield row([*cells, f"{theirs.median():.3f}", f"{ours.median():.3f}", f"{wrong:+.1f}"])
 
 
+def launches_table(runs: Sequence[Run]) -> Iterator[str]:
+    yield "| model | graphs | launches | steps | real, median ms | by the constants, ms |"
+    yield "| --- | --- | ---: | ---: | ---: | ---: |"
+    for served in dict.fromkeys(run.served for run in runs):
+        real = pd.concat([run.launches for run in runs if run.served is served])
+        without, piecewise, _ = launches(lowered(served).operators)
+        for graphs, number in (("piecewise", piecewise), ("none", without)):
+            ms = real.ms[real.graphs == graphs]
+            ours = (HOST["prepare_ns"] + number * HOST["launch_ns"]) / 1e6
+            cells = [served.title, graphs, str(number), str(len(ms))]
+            yield row([*cells, f"{ms.median():.1f}", f"{ours:.1f}"])
+
+
+def host_table(runs: Sequence[Run], hostless: Sequence[Run]) -> Iterator[str]:
+    yield "| model | load | TTFT, % | with host times | TPOT, % | with host times |"
+    yield "| --- | --- | ---: | ---: | ---: | ---: |"
+    for run, plain in zip(runs, hostless, strict=True):
+        cells = [run.served.title, run.load]
+        for metric in (METRICS[0], METRICS[2]):
+            cells += [f"{error(each, metric):+.1f}" for each in (plain, run)]
+        yield row(cells)
+
+
 def capacity_table() -> Iterator[str]:
     yield "| model | tokens by the log | predicted | error, % |"
     yield "| --- | ---: | ---: | ---: |"
@@ -274,6 +333,13 @@ def capacity_table() -> Iterator[str]:
 
 def capacity_tokens(served: Served) -> int:
     """Tokens that the simulator's ledger leaves for the KV cache."""
+    group = lowered(served)
+    return int(group.ledger.num_blocks * group.engine.block_size)
+
+
+@cache
+def lowered(served: Served) -> LoweredGroup:
+    """The model on the recorded card with the recorded limits."""
     fields = llmsim.Cluster.build(served.model_name, HARDWARE).fields()
     fields["engine"] = {
         "engine_profile": ENGINE,
@@ -285,8 +351,7 @@ def capacity_tokens(served: Served) -> int:
     path = scratch() / f"{served.folder}.json"
     path.write_text(json.dumps(fields), encoding="utf-8")
     words = ["--cluster-config", str(path), "--dataset", "synthetic:n=1,rate=1,input=8,output=2"]
-    group = prepare(checked_options(words)).lowered.groups[0]
-    return int(group.ledger.num_blocks * group.engine.block_size)
+    return prepare(checked_options(words)).lowered.groups[0]
 
 
 @cache

@@ -160,10 +160,16 @@ class GraphRules:
     def padded_decode(self, arg: Sequence[int], /) -> None: ...
 
     @property
-    def host_ps(self) -> list[int]: ...
+    def host_ps(self) -> list[list[int]]: ...
 
     @host_ps.setter
-    def host_ps(self, arg: Sequence[int], /) -> None: ...
+    def host_ps(self, arg: Sequence[Sequence[int]], /) -> None: ...
+
+    @property
+    def prepare_ps(self) -> int: ...
+
+    @prepare_ps.setter
+    def prepare_ps(self, arg: int, /) -> None: ...
 
 class Program:
     def __init__(self, operators: Sequence[Operator], attention: Attention, padded_tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], floor: LowerBound, host_gap_ps: int, largest_graph: int = 0, other_attentions: Sequence[Attention] = [], context_ranks: int = 1) -> None: ...
@@ -1327,6 +1333,8 @@ class NodeRole(enum.Enum):
     MEET = 2
 
     LAUNCH = 3
+
+    PREPARE = 19
 
     DRAFTS = 4
 

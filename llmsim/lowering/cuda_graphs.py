@@ -44,14 +44,19 @@ def query_tokens(engine: EngineArgs) -> int:
 
 
 def graph_rules(
-    engine: EngineArgs, stages: Sequence[Sequence[Operator]], max_tokens: int, multiple: int = 1
+    engine: EngineArgs,
+    stages: Sequence[Sequence[Operator]],
+    max_tokens: int,
+    multiple: int = 1,
+    prepare_ps: int = 0,
 ) -> "_native.GraphRules":
     """The rules for the core.
 
     A step that replays no graph cannot be faster than the host launches its operators' kernels;
     with piecewise graphs it launches, for every layer, a graph, attention, and the write of the
-    cache. Where graphs are on but have no sizes, a disabled fidelity term has taken the padding
-    away, and nothing is bound by launches.
+    cache. Each stage has a host of its own, which prepares (`prepare_ps`) before it launches. Where
+    graphs are on but have no sizes, a disabled fidelity term has taken the padding away, and
+    nothing is bound by launches.
     """
     rules = _native.GraphRules()
     rules.query = query_tokens(engine)
@@ -63,12 +68,18 @@ def graph_rules(
     if engine.cudagraph_mode == "FULL_DECODE_ONLY":
         rules.padded_decode = padded_counts(decode_sizes(engine), max_tokens, multiple).tolist()
     if engine.cudagraph_mode == "NONE" or engine.cuda_graph_sizes:
-        kernels = sum(op.repeat * kernels_of(op) for ops in stages for op in ops)
-        layers = sum(
-            op.repeat for ops in stages for op in ops if isinstance(op, Attention | StateSpace)
-        )
-        rules.host_ps = [engine.launch_ps * launches for launches in (kernels, 3 * layers + 1, 1)]
+        rules.host_ps = [[engine.launch_ps * count for count in launches(ops)] for ops in stages]
+        rules.prepare_ps = prepare_ps
     return rules
+
+
+def launches(stage: Sequence[Operator]) -> tuple[int, int, int]:
+    """How often the host launches something for a stage: without graphs, with piecewise graphs, and
+    with a full one.
+    """
+    kernels = sum(op.repeat * kernels_of(op) for op in stage)
+    layers = sum(op.repeat for op in stage if isinstance(op, Attention | StateSpace))
+    return kernels, 3 * layers + 1, 1
 
 
 def kernels_of(op: Operator) -> int:

@@ -391,7 +391,7 @@ def _program(
         linked.of_stage,
         padded_mixed(engine, request.max_tokens, request.token_multiple),
         engine.host_gap_ps,
-        graph_rules(engine, stages, request.max_tokens, request.token_multiple),
+        graph_rules(engine, stages, request.max_tokens, request.token_multiple, engine.prepare_ps),
         group.pcp,
         engine.host_sequence_ps,
     )

@@ -115,6 +115,7 @@ def full() -> Json:
         "cudagraph_mode": "FULL_AND_PIECEWISE",
         "enforce_eager": False,
         "launch_ns": 6000,
+        "prepare_ns": 3000000,
         "api_latency_ns": 1500000,
         "endpoint": "chat",
         "api_server_count": 2,

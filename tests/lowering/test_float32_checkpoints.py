@@ -7,17 +7,26 @@ from typing import Any
 import pytest
 
 import llmsim
+from llmsim.config import EngineOverrides, load_cluster, resolve
+from llmsim.lowering.offload.host_memory import kv_room_of
 from llmsim.model.families.presets import config_path
 
+CPU_ATTENTION = Path(__file__).parents[2] / "cluster_config" / "cpu_attention_instance.json"
 LOAD = "synthetic:n=2,rate=10,input=fixed:100,output=fixed:5"
 MODEL = "meta-llama/Llama-3.1-8B"
 
 
-def summary(tmp_path: Path, torch_dtype: str, **engine: Any) -> dict[str, Any]:
+def stored_in(tmp_path: Path, torch_dtype: str) -> str:
+    """The path of a model's config, whose checkpoint has that type."""
     fields = json.loads(config_path(MODEL).read_text("utf-8")) | {"torch_dtype": torch_dtype}
     path = tmp_path / f"{torch_dtype}.json"
     path.write_text(json.dumps(fields))
-    cluster = llmsim.Cluster.build(str(path), "H200").fields() | {"engine": engine}
+    return str(path)
+
+
+def summary(tmp_path: Path, torch_dtype: str, **engine: Any) -> dict[str, Any]:
+    model = stored_in(tmp_path, torch_dtype)
+    cluster = llmsim.Cluster.build(model, "H200").fields() | {"engine": engine}
     return llmsim.run(cluster, LOAD, cost_source="roofline").summary
 
 
@@ -48,3 +57,18 @@ def test_transformers_runs_float32_as_it_is(tmp_path: Path) -> None:
     own = summary(tmp_path, "float32", engine_profile="transformers-5")
     narrow = summary(tmp_path, "bfloat16", engine_profile="transformers-5")
     assert own["mean_tpot_ms"] > 1.7 * narrow["mean_tpot_ms"] and not said(own)
+
+
+def test_weights_in_a_nodes_memory_are_counted_as_they_run(tmp_path: Path) -> None:
+    """KV that is attended there has what they leave; float32 that is asked for leaves less."""
+
+    def room(torch_dtype: str, **engine: Any) -> int:
+        document = json.loads(CPU_ATTENTION.read_text("utf-8"))
+        (instance,) = document["nodes"][0]["instances"]
+        instance["model_name"] = stored_in(tmp_path, torch_dtype)
+        instance["placement"] = {"default": {"weights": "cpu"}}
+        path = tmp_path / "cluster.json"
+        path.write_text(json.dumps(document))
+        return kv_room_of(resolve(load_cluster(path), EngineOverrides(**engine)), 0)
+
+    assert room("float32") == room("bfloat16") > room("float32", dtype="float32")

@@ -69,7 +69,7 @@ def test_no_step_ends_before_the_host_has_launched_it(launching_us: int) -> None
     padded = np.arange(TOKENS + 1, dtype=np.int32)
     program = _native.Program(ops, attention, padded, _native.LowerBound(), gap)
     rules = _native.GraphRules()
-    rules.host_ps = [launching_us * 10**6, 0, 0]
+    rules.host_ps = [[launching_us * 10**6, 0, 0]]
     program.set_graphs(rules)
     program.set_host_sequence(each)
     nodes, _, _ = _native.step_nodes(program, None, [[(SEQUENCES, 0)]], 1)

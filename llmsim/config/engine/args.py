@@ -66,6 +66,7 @@ _IN_PS = (
     "host_sequence",
     "ttft_target",
     "launch",
+    "prepare",
 )
 
 
@@ -113,6 +114,8 @@ class EngineArgs:
     enforce_eager: bool
     launch_ps: int
     """Host time of one launch."""
+    prepare_ps: int
+    """Host time of a step before its first launch."""
     api_latency_ps: int
     endpoint: str | None
     """What clients ask: "completions" or "chat"; None: the engine itself."""
@@ -402,6 +405,7 @@ OTHER_NAMES = MappingProxyType(
         "host_gap_ns": "host_gap_ps",
         "host_sequence_ns": "host_sequence_ps",
         "launch_ns": "launch_ps",
+        "prepare_ns": "prepare_ps",
         "long_prefill_token_threshold_adaptive": "limits",
         "max_num_active_seqs": "limits",
         "npu_memory_utilization": "gpu_memory_utilization",

@@ -197,7 +197,7 @@ def settle_mode(
         )
     if values["launch_ns"] is None:
         values["launch_ns"] = profile.eager_launch_ns if eager else profile.launch_ns
-        origin["launch_ns"] = f"engine profile {profile.name}, an assumption"
+        origin["launch_ns"] = profile.launch_origin
 
 
 def synchronous_origin(profile: EngineProfile) -> str:
@@ -208,10 +208,13 @@ def synchronous_origin(profile: EngineProfile) -> str:
 def settle_host(
     values: dict[str, Any], origin: dict[str, str], positions: Positions, profile: EngineProfile
 ) -> None:
-    """A synchronous engine leaves the device idle while the host works; an asynchronous one works
-    while the device does.
+    """A synchronous engine leaves the device idle while the host works, which has prepared the next
+    step then; an asynchronous one works while the device does.
     """
     ahead = "async_scheduling" in KINDS[values["scheduler"]].lacks
+    if values["prepare_ns"] is None:
+        values["prepare_ns"] = profile.prepare_ns if values["async_scheduling"] else 0
+        origin["prepare_ns"] = profile.launch_origin
     if values["async_scheduling"] or ahead:
         return
     for name in ("host_gap_ns", "host_sequence_ns"):

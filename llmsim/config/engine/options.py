@@ -488,7 +488,11 @@ class EngineOptions(Section):
     )
     launch_ns: Annotated[TimeNs | None, OnCommandLine(float)] = Field(
         default=None,
-        description="Sets the host time of one kernel launch in steps without a CUDA graph.",
+        description="Sets the host time of one kernel launch, or of one CUDA graph's.",
+    )
+    prepare_ns: TimeNs | None = Field(
+        default=None,
+        description="Sets the host time of a step before its first launch.",
     )
     api_latency_ns: TimeNs | None = Field(
         default=None,

@@ -199,6 +199,10 @@ class EngineProfile:
     """Host time of one launch of compiled code, and (`eager_launch_ns`) of one operator in Python.
     """
     eager_launch_ns: int = 0
+    prepare_ns: int = 0
+    """Host time of an asynchronous engine's step before its first launch."""
+    launches_measured: str = ""
+    """The engine and the machine that these times are from; empty: they are assumptions."""
     async_stages: bool = False
     """Pipeline stages schedule asynchronously, too."""
     v2_runner: V2RunnerRules = V2RunnerRules()
@@ -222,6 +226,12 @@ class EngineProfile:
     """By endpoint; "chat_harmony" is the chat endpoint of models that it renders without a
     template.
     """
+
+    @property
+    def launch_origin(self) -> str:
+        """Where the host's times of launches are from."""
+        how = f"measured with {self.launches_measured}" if self.launches_measured else ""
+        return f"engine profile {self.name}, {how or 'an assumption'}"
 
     def schedules_by(self, rule: str) -> bool:
         """Whether the rule holds in this version."""
@@ -319,6 +329,8 @@ def load_profile(name: str) -> EngineProfile:
         cudagraph_mode=data["launch"]["cudagraph_mode"],
         launch_ns=data["launch"]["compiled_ns"],
         eager_launch_ns=data["launch"]["eager_ns"],
+        prepare_ns=data["launch"].get("prepare_ns", 0),
+        launches_measured=data["launch"].get("measured", ""),
         host_gap_ns=host.get("step_ns", 0),
         host_sequence_ns=host.get("sequence_ns", 0),
         host_ranks_ns=host.get("ranks_ns", 0),

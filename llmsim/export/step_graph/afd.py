@@ -16,7 +16,7 @@ from llmsim.core import FEATURES
 from llmsim.export.step_graph.core_nodes import CoreNode, CorePlace
 from llmsim.export.step_graph.nodes import LAUNCH, M2N_RECEIVE, M2N_SEND, GraphNode, Ranks
 from llmsim.export.step_graph.rows import Item, Row, placed_row
-from llmsim.export.step_graph.streams import StepNodes, launches
+from llmsim.export.step_graph.streams import HOST_WORK, StepNodes, host_row
 from llmsim.lowering import LoweredGroup
 from llmsim.model import Layout
 
@@ -160,8 +160,8 @@ class _Builder:
 
     def _row(self, one: CoreNode, member: int) -> Row | None:
         """What the node does, as an operator; None: nothing."""
-        if one.role == Role.LAUNCH:
-            return launches() if one.ps else None
+        if one.role in HOST_WORK:
+            return host_row(one.role) if one.ps else None
         if one.role in MOVES:
             return self._moved(one, member) if one.ps or one.num_bytes else None
         if one.role != Role.OPERATOR:
@@ -176,7 +176,7 @@ class _Builder:
         if one.role == Role.M2N_LATENCY:
             name = f"last {name}"
         return replace(
-            launches(), name=name, kind=MOVES[one.role], part=1, power_class="link",
+            host_row(Role.LAUNCH), name=name, kind=MOVES[one.role], part=1, power_class="link",
             bytes_moved=0 if one.role == Role.M2N_LATENCY else one.num_bytes,
         )  # fmt: skip
 

@@ -145,10 +145,14 @@ def _add_half(
         lanes[member].append((items, rows_of(domain[member], items, tokens, sum(padded))))
 
 
-def launches(prefix: str = "", number: int = 0) -> Row:
+HOST_WORK = {Role.PREPARE: "preparation", Role.LAUNCH: "launches"}
+"""What the host does for a stage's step."""
+
+
+def host_row(role: _native.NodeRole, prefix: str = "", number: int = 0) -> Row:
     """What the host does for a step, or for a drafter's pass of that number."""
     return Row(
-        name=f"{prefix}launches",
+        name=prefix + HOST_WORK[role],
         kind=LAUNCH,
         part=number * len(PARTS),
         flops=0,
@@ -183,8 +187,6 @@ class _Ranks:
         self._passes = passes
         self._ranks = Ranks(group.layout, members)
         self._each, self._stages = group.layout.stage_ranks, group.layout.pp
-        self._launches: dict[int, tuple[int, CoreNode]] = {}
-        """By member: until its step's end or its drafts, which wait for them, are there."""
         self._made: list[GraphNode] = []
         self.places: list[CorePlace] = []
         """Of each node that was made."""
@@ -223,7 +225,8 @@ class _Ranks:
             for node in found.nodes:
                 here = replace(node, unit=one.unit, end_ps=start_ps + node.end_ps)
                 if node.role == Role.LAUNCH:
-                    launched = self._add_alike(drafts, here, launches("draft ", number), begins)
+                    row = host_row(node.role, "draft ", number)
+                    launched = self._add_alike(drafts, here, row, begins)
                 elif node.role == Role.OPERATOR and not found.rows[node.op].absent:
                     row = found.rows[node.op]
                     row = replace(row, part=row.part + number * len(PARTS))
@@ -245,24 +248,9 @@ class _Ranks:
     def _nothing(self) -> Ends:
         return [()] * self._each
 
-    def _launch(self, one: CoreNode) -> Ends:
-        """The host's launches of a member's step, if any, on the ranks of the stage that ends it:
-        a step with all its kernels ends, or drafts, when they have been launched.
-        """
-        number, launch = self._launches.pop(one.unit // self._stages, (0, None))
-        if launch is None or launch.ps == 0:
-            return self._nothing()
-        there = replace(launch, unit=one.unit)
-        return self._add_alike(number, there, launches(), self._nothing())
-
     def _add(self, number: int, one: CoreNode, waits: Ends) -> Ends:
-        if one.role == Role.LAUNCH:
-            self._launches[one.unit // self._stages] = (number, one)
-            return self._nothing()
-        if one.role in (Role.DRAFTS, Role.END):
-            host = self._launch(one)
-            waits = [(*before, *host) for before, host in zip(waits, host, strict=True)]
-            return self._add_passes(number, one, waits) if one.role == Role.DRAFTS else waits
+        if one.role == Role.DRAFTS:
+            return self._add_passes(number, one, waits)
         row = self._row(one)
         if row is None:
             return waits
@@ -319,7 +307,7 @@ class _Ranks:
     def _device(self, one: CoreNode) -> str:
         if one.role == Role.IN_MEMORY:
             return PIM
-        if one.role == Role.LAUNCH:
+        if one.role in HOST_WORK:
             return HOST
         if one.role != Role.OPERATOR:
             return "link"
@@ -339,8 +327,10 @@ class _Ranks:
 
     def _row(self, one: CoreNode) -> Row | None:
         """What the node does, as an operator; None: nothing."""
-        if one.role in (Role.BEGIN, Role.RECEIVE, Role.MEET):
+        if one.role in (Role.BEGIN, Role.RECEIVE, Role.MEET, Role.END):
             return None
+        if one.role in HOST_WORK:
+            return host_row(one.role) if one.ps else None
         items, rows = self._lanes[one.unit // self._stages][one.lane]
         row = rows[one.op]
         if one.role in MOVES:

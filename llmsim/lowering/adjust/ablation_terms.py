@@ -137,6 +137,11 @@ TERMS: Mapping[str, Term] = MappingProxyType(
             "such experts take the data sheet's peaks",
             "the silicon database's rows of that kernel with int4 weights (Marlin)",
         ),
+        "launches": Term(
+            "a step waits for its host, which prepares it and launches its kernels",
+            "the host takes no time for a step",
+            "the engine profile's launch section",
+        ),
         "kernel_gap": Term(
             "idle time between two kernels, where a cost source states one",
             "kernels follow each other without a gap",
@@ -171,21 +176,21 @@ def check_terms(names: Sequence[str]) -> None:
 def engine_without(engine: EngineArgs, disabled: Sequence[str]) -> EngineArgs:
     """The engine's arguments with its terms switched off, as if the command line had said so."""
     changes: dict[str, object] = {}
-    off: dict[str, tuple[str, object]] = {
-        "async_lag": ("async_scheduling", False),
-        "graph_padding": ("cuda_graph_sizes", ()),
-        "prefix_cache": ("enable_prefix_caching", False),
-        "api_latency": ("api_latency_ps", 0),
-        "frontend": ("endpoint", None),
-        "host_gap": ("host_gap_ps", 0),
-        "host_sequence": ("host_sequence_ps", 0),
+    off: dict[str, dict[str, object]] = {
+        "async_lag": {"async_scheduling": False, "prepare_ps": 0},
+        "graph_padding": {"cuda_graph_sizes": ()},
+        "prefix_cache": {"enable_prefix_caching": False},
+        "api_latency": {"api_latency_ps": 0},
+        "frontend": {"endpoint": None},
+        "host_gap": {"host_gap_ps": 0},
+        "host_sequence": {"host_sequence_ps": 0},
+        "launches": {"launch_ps": 0, "prepare_ps": 0},
     }
     origin = dict(engine.origin)
     if HOST_RANKS in disabled:
-        off[HOST_RANKS] = ("host_gap_ps", engine.host_gap_ps - engine.host_ranks_ps)
+        off[HOST_RANKS] = {"host_gap_ps": engine.host_gap_ps - engine.host_ranks_ps}
     for name in sorted(disabled, key=lambda name: name != HOST_RANKS):  # no gap has no part
-        if name in off:
-            field, value = off[name]
+        for field, value in off.get(name, {}).items():
             changes[field], origin[field] = value, COMMAND_LINE
     return replace(engine, **changes, origin=MappingProxyType(origin)) if changes else engine  # type: ignore[arg-type]
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from llmsim.config import Deployment, Group, input_files
+from llmsim.lowering.engine_dtype import with_narrow_floats
 from llmsim.lowering.offload.host_operators import device_of
 from llmsim.lowering.offload.pim import attends_in_memory
 from llmsim.lowering.offload.placement import HOST, Where
@@ -61,6 +62,7 @@ def _weights_there(deployment: Deployment, group: Group) -> int:
         return 0
     model = load_model(located(group.model_name, deployment.cluster_path))
     layout = layout_of(group, model)
-    dtypes = resolve_dtypes(model, group.engine.dtype, group.engine.kv_cache_dtype)
+    engine = with_narrow_floats(group.engine, model)
+    dtypes = resolve_dtypes(model, engine.dtype, engine.kv_cache_dtype)
     where = where_of(group, model, layout, stage_operators(model, layout, dtypes))
     return sum(where.bytes_elsewhere(stage).get(HOST, 0) * group.tp for stage in range(group.pp))

@@ -51,8 +51,9 @@ AtOnce::AtOnce(const StepGraph& graph, std::size_t members)
     if (travels(graph.prices[i])) travelling_.push_back(i);
 }
 
-std::span<const Ps> AtOnce::ends(const StepGraph& graph, const StepPrices& prices, Ps now,
-                                 const StepCarry& carry, StepTiming& timing) {
+std::span<const Ps> AtOnce::ends(const StepGraph& graph, const StepPrices& prices,
+                                 const StepStart& start, const StepCarry& carry,
+                                 StepTiming& timing) {
   prices_ = prices;
   Ps moved = 0;
   for (const std::size_t price : travelling_) moved += std::exchange(prices_.ps[price], 0);
@@ -61,7 +62,7 @@ std::span<const Ps> AtOnce::ends(const StepGraph& graph, const StepPrices& price
     return ends_;
   }
   carry_ = carry;
-  timing.run(graph, prices_, now, carry_, starts_, ends_);
+  timing.run(graph, prices_, start, carry_, starts_, ends_);
   return ends_;
 }
 
@@ -78,8 +79,8 @@ void AfdExecutor::begin(std::span<const Batch* const> batches, const StepStart& 
                         StepSink& sink) {
   pricer_.begin(batches);
   pricer_.fill(graph_, prices_);
-  const auto at_once = at_once_.ends(graph_, prices_, start.at, carry_, *timing_);
-  timing_->run(graph_, prices_, start.at, carry_, starts_, ends_);
+  const auto at_once = at_once_.ends(graph_, prices_, start, carry_, *timing_);
+  timing_->run(graph_, prices_, start, carry_, starts_, ends_);
   note_spans(pricer_, steps_++, graph_, prices_, *timing_, timing_->node_ends(), false);
   const AfdStep step(pricer_);
   step.count(pricer_, starts_, ends_);

@@ -31,7 +31,7 @@ class AtOnce {
   AtOnce(const StepGraph& graph, std::size_t members);
   // The members' ends in a step with these prices, from `now` on, after one that left `carry`;
   // kNever where nothing travels.
-  std::span<const Ps> ends(const StepGraph& graph, const StepPrices& prices, Ps now,
+  std::span<const Ps> ends(const StepGraph& graph, const StepPrices& prices, const StepStart& start,
                            const StepCarry& carry, StepTiming& timing);
 
  private:

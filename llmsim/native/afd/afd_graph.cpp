@@ -93,12 +93,12 @@ class AfdPass {
   void begin() {
     stage_ = 0;
     for (std::int32_t m = 0; m < members_; ++m) {
-      front_[at(m)] = add(NodeRole::kBegin, m, stream(m, DeviceStream::kCompute), {});
+      const HostNodes host = builder_.add_host(m, 1, programs_[at(m)]->graphs());
+      std::vector<Wait> waits;
+      host.add_begin(stage_, waits);
+      front_[at(m)] = add(NodeRole::kBegin, m, stream(m, DeviceStream::kCompute), waits);
       builder_.graph().members[at(m)].begin = front_[at(m)];
-      const auto& floors = programs_[at(m)]->graphs().host_ps;
-      if (std::ranges::none_of(floors, [](Ps ps) { return ps > 0; })) continue;
-      const Wait begun{WaitFor::kNode, front_[at(m)]};
-      launched_.push_back(add(NodeRole::kLaunch, m, kNoStream, {&begun, 1}));
+      launched_.insert(launched_.end(), host.launched.begin(), host.launched.end());
     }
     for (auto& lane : back_)
       for (std::int32_t m = 0; m < attention_; ++m) lane[at(m)] = front_[at(m)];

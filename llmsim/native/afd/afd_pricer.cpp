@@ -236,12 +236,14 @@ AfdPricer::Amount AfdPricer::moved(const PriceKey& key) const {
 
 AfdPricer::Amount AfdPricer::amount(const StepGraph& graph, const PriceKey& key) const {
   switch (key.role) {
+    case NodeRole::kPrepare:
+      return {program(at(key.member)).graphs().prepare_ps};
     case NodeRole::kLaunch: {
       Ps ps = 0;
       for (const auto& lane : steps_) {
         const MemberStep& step = lane[at(key.member)];
-        const auto mode = static_cast<std::size_t>(step.place.mode);
-        if (step.place.tokens > 0) ps += program(at(key.member)).graphs().host_ps[mode];
+        if (step.place.tokens > 0)
+          ps += program(at(key.member)).graphs().launching(step.place.mode);
       }
       return {ps};
     }

@@ -58,8 +58,8 @@ void ContendedAfdExecutor::begin(std::span<const Batch* const> batches, const St
   pricer_.begin(batches);
   pricer_.fill(graph_, prices_);
   const std::vector<Ps> unknown(batches.size(), kNever);
-  open_.push_back({AfdStep(pricer_), start.at, unknown, unknown, {}, batches.size()});
-  runs_.begin(prices_, start.at, start.now);
+  open_.push_back({AfdStep(pricer_), start, unknown, unknown, {}, batches.size()});
+  runs_.begin(prices_, start);
 }
 
 bool ContendedAfdExecutor::moves(std::int64_t step, std::int32_t node, Ps begin, Ps now) {
@@ -98,7 +98,7 @@ void ContendedAfdExecutor::member_ended(std::int64_t number, std::size_t member,
     if (runs_.oldest() != number)
       throw std::logic_error("a step ends before the one that its streams ran last");
     std::ranges::copy(runs_.free(), carry_.free.begin());
-    const auto ends = at_once_.ends(graph_, runs_.prices(number), open.at, carry_, timing_);
+    const auto ends = at_once_.ends(graph_, runs_.prices(number), open.start, carry_, timing_);
     open.at_once.assign(ends.begin(), ends.end());
   }
   open.starts[member] = start;

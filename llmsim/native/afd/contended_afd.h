@@ -28,7 +28,7 @@ class ContendedAfdExecutor final : public StepExecutor, private StepMover, priva
  private:
   struct Open {
     AfdStep step;
-    Ps at = 0;                     // it starts no earlier
+    StepStart start;
     std::vector<Ps> starts, ends;  // by member
     std::vector<Ps> at_once;       // by member; empty: not known yet
     std::size_t left = 0;          // members whose ends are not known

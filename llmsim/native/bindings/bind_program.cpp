@@ -183,7 +183,8 @@ void bind_rules(nb::module_& m) {
       .def_rw("largest_mixed", &GraphRules::largest_mixed)
       .def_rw("mixed", &GraphRules::mixed)
       .def_rw("padded_decode", &GraphRules::padded_decode)
-      .def_rw("host_ps", &GraphRules::host_ps);
+      .def_rw("host_ps", &GraphRules::host_ps)
+      .def_rw("prepare_ps", &GraphRules::prepare_ps);
 }
 
 // What tests and graphs of single steps ask.
@@ -197,7 +198,8 @@ void bind_questions(nb::class_<Program>& program) {
             const std::int64_t tokens = p.padded(p.rank_features(batch));
             const auto place = p.place(batch, tokens, tokens);
             const Ps busy = p.evaluate(batch, place, p.attention_layer(batch), usage, {}).ps;
-            return std::max<Ps>(1, busy + p.host_gap(batch.features.sequences));
+            const Ps span = p.launched(busy, place.mode);
+            return std::max<Ps>(1, span + p.host_gap(batch.features.sequences));
           },
           "items"_a, "Duration of a step of (tokens, computed before) items, ps.")
       .def(

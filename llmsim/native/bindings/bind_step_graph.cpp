@@ -75,10 +75,10 @@ nb::tuple step_nodes(const std::shared_ptr<Program>& program,
   StepTimer timer(full_graphs(pricer), std::make_unique<FoldedTiming>());
   StepCarry chosen(timer.graphs().whole), nothing(timer.graphs().whole);
   const bool may_split = pricer.begin(pointers);
-  const StepTimer::Timed step_timed = timer.run(pricer, may_split, 0, chosen);
+  const StepTimer::Timed step_timed = timer.run(pricer, may_split, {}, chosen);
   FoldedTiming timing;
   std::vector<Ps> starts(items.size()), ends(items.size());
-  timing.run(step_timed.graph, step_timed.prices, 0, nothing, starts, ends);
+  timing.run(step_timed.graph, step_timed.prices, {}, nothing, starts, ends);
   nb::list halves;
   if (&step_timed.graph == &timer.graphs().halves)
     for (const auto& [first, second] : pricer.halves())
@@ -118,7 +118,7 @@ nb::tuple afd_nodes(const AfdConfig& config, const std::vector<std::shared_ptr<P
   StepCarry carry(graph);
   FoldedTiming timing;
   std::vector<Ps> starts(members.size()), ends(members.size());
-  timing.run(graph, prices, 0, carry, starts, ends);
+  timing.run(graph, prices, {}, carry, starts, ends);
   nb::list lanes, counted;
   for (std::size_t lane = 0; lane < at(config.lanes); ++lane) {
     nb::list mine;
@@ -155,12 +155,13 @@ nb::list draft_nodes(const std::shared_ptr<Drafter>& drafter, const Items& items
     StepCarry carry(graphs.whole);
     FoldedTiming timing;
     Ps start = 0, end = 0;
-    timing.run(graphs.whole, prices, 0, carry, {&start, 1}, {&end, 1});
+    timing.run(graphs.whole, prices, {}, carry, {&start, 1}, {&end, 1});
     const std::int64_t padded = program.padded(program.rank_features(pass));
     const Program::Place at = program.place(pass, padded, 0);
     const auto place =
         std::make_tuple(at.tokens, at.sequences, at.gathered, at.decodes, at.prefills);
-    const Ps took = pricer.open(0, graphs.whole, prices).busy;
+    const GraphMode mode = program.graph_mode(program.rank_features(pass));
+    const Ps took = program.launched(pricer.open(0, graphs.whole, prices).busy, mode);
     passes.append(nb::make_tuple(first, items_of(pass), place, took,
                                  nodes_of(graphs.whole, prices, timing.node_ends())));
   });
@@ -183,6 +184,7 @@ void bind_step_graph(nb::module_& m) {
       .value("RECEIVE", NodeRole::kReceive)
       .value("MEET", NodeRole::kMeet)
       .value("LAUNCH", NodeRole::kLaunch)
+      .value("PREPARE", NodeRole::kPrepare)
       .value("DRAFTS", NodeRole::kDrafts)
       .value("END", NodeRole::kEnd)
       .value("OPERATOR", NodeRole::kOperator)

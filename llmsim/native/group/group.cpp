@@ -363,7 +363,7 @@ void Group::run_next(Ps now) {
   launch(now);
   if (num_in_flight_ < slots_.size()) tell_load(now);  // else it waits for the oldest batch first
   if (copies_ != nullptr) slot.opened = slot.launched = std::max(now, copied(batch));
-  if (executor_ == nullptr) return note_times(chain_.run(costs_, batch, start.at), now);
+  if (executor_ == nullptr) return note_times(chain_.run(costs_, batch, start), now);
   const Batch* one = &batch;
   executor_->begin({&one, 1}, start, *this);
 }

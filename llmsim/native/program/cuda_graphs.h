@@ -16,12 +16,21 @@ inline constexpr std::size_t kNumGraphModes = 3;
 
 // vLLM's CudagraphDispatcher, resolved; sizes in tokens.
 struct GraphRules {
-  std::int64_t query = 1;                    // tokens of one decode: 1 + drafts
-  std::int64_t largest_decode = 0;           // full graphs of uniform decodes reach so far; 0: none
-  std::int64_t largest_mixed = 0;            // graphs of any batch; 0: none
-  GraphMode mixed = GraphMode::kPiecewise;   // what those are
-  std::vector<std::int32_t> padded_decode;   // by tokens; empty: as other batches
-  std::array<Ps, kNumGraphModes> host_ps{};  // the host's time to launch a step in each mode
+  std::int64_t query = 1;                   // tokens of one decode: 1 + drafts
+  std::int64_t largest_decode = 0;          // full graphs of uniform decodes reach so far; 0: none
+  std::int64_t largest_mixed = 0;           // graphs of any batch; 0: none
+  GraphMode mixed = GraphMode::kPiecewise;  // what those are
+  std::vector<std::int32_t> padded_decode;  // by tokens; empty: as other batches
+  // By pipeline stage: the host's time to launch its kernels in each mode; none: it takes no time.
+  std::vector<std::array<Ps, kNumGraphModes>> host_ps;
+  Ps prepare_ps = 0;  // the host's time before a stage's first launch
+
+  // Of all stages together.
+  Ps launching(GraphMode mode) const {
+    Ps sum = 0;
+    for (const auto& stage : host_ps) sum += stage[static_cast<std::size_t>(mode)];
+    return sum;
+  }
 
   GraphMode mode(const Features& f) const {
     if (decodes_alike(f) && f.tokens <= largest_decode) return GraphMode::kFull;

@@ -41,7 +41,7 @@ Program::StepPrice Drafter::price(const Batch& batch, Usage& usage, PassTimer* t
   Program::StepPrice sum{0, 0};
   each_pass(batch, [&](const Batch& pass, bool first) {
     const Program::StepPrice price =
-        first ? first_->evaluate(pass, usage.first) : next_->evaluate(pass, usage.next);
+        first ? first_->evaluate_pass(pass, usage.first) : next_->evaluate_pass(pass, usage.next);
     sum.ps += timer == nullptr ? price.ps : timer->took(pass, first);
     sum.communication_ps += price.communication_ps;
   });

@@ -161,14 +161,17 @@ Program::StepPrice Program::evaluate(const Batch& batch, const Place& place,
                                      const AttentionPrices& attention, Usage& usage,
                                      std::span<const Ps> draws) const {
   count(batch.features, place.mode, usage);
-  StepPrice price = run(place, attention, usage, draws);
+  const StepPrice price = run(place, attention, usage, draws);
   if (price.ps < lower_bound_ps(batch.features, rank_features(batch).tokens))
     ++usage.steps_below_lower_bound;
-  const auto mode = static_cast<std::size_t>(place.mode);
-  if (price.ps < graphs_.host_ps[mode]) {
-    usage.launching += graphs_.host_ps[mode] - price.ps;
-    price.ps = graphs_.host_ps[mode];
-  }
+  return price;
+}
+
+Program::StepPrice Program::evaluate_pass(const Batch& batch, Usage& usage) const {
+  StepPrice price = evaluate(batch, usage);
+  const Ps span = launched(price.ps, graph_mode(rank_features(batch)));
+  usage.launching += span - price.ps;
+  price.ps = span;
   return price;
 }
 

@@ -159,6 +159,10 @@ class Program {
   const std::vector<ProgramLayer>& layers() const { return layers_; }
   // Idle time of the device after a step of so many sequences, while the host works.
   Ps host_gap(std::int64_t sequences) const { return host_gap_ + sequences * host_sequence_; }
+  // How long operators last whose kernels the host begins to launch when they begin.
+  Ps launched(Ps operators, GraphMode mode) const {
+    return std::max(operators, graphs_.launching(mode));
+  }
   // What the host takes for each sequence of a step.
   void set_host_sequence(Ps each) { host_sequence_ = each; }
   // From now on a verified draft counts as a sequence in the tables: its logits are computed, too.
@@ -174,8 +178,7 @@ class Program {
     std::vector<int128> sampled;  // by operator, where any is sampled: its time so far
     std::int64_t steps = 0, steps_below_lower_bound = 0;
     std::array<std::int64_t, kNumGraphModes> steps_by_mode{};
-    Ps launching =
-        0;  // by which steps were longer than their operators, since the host launched no faster
+    Ps launching = 0;  // by which steps lasted longer than they would with no launches to wait for
     std::int64_t sequences = 0;           // scheduled, summed over steps
     std::int64_t attended_tokens_x2 = 0;  // twice the (new token, attended token) pairs
     std::int64_t kv_read_tokens =
@@ -188,7 +191,7 @@ class Program {
   };
   // Price of one iteration of a group alone: chains of operators that read the same feature were
   // fused into one table (docs/explanation/execution.md, A: this is equal to evaluating every
-  // rank's nodes). Without the host gap.
+  // rank's nodes). Without the host's time.
   StepPrice evaluate(const Batch& batch, Usage& usage) const {
     const Place at = place(batch, padded(rank_features(batch)), 0);
     return evaluate(batch, at, attention_layer(batch), usage, {});
@@ -197,6 +200,8 @@ class Program {
   // in between. `draws` are those of `draw` for this step; without them they are made.
   StepPrice evaluate(const Batch& batch, const Place& place, const AttentionPrices& attention,
                      Usage& usage, std::span<const Ps> draws) const;
+  // The same of a drafter's pass, whose kernels are launched when it begins.
+  StepPrice evaluate_pass(const Batch& batch, Usage& usage) const;
   // The two halves of it, for steps whose operators do not all read the tables at one place: counts
   // a step, and counts and prices one run of the operators there.
   void count(const Features& features, GraphMode mode, Usage& usage) const;

@@ -5,9 +5,10 @@
 namespace llmsim {
 
 StepTimes BatchRunner::run(const Batch& batch, Ps now) {
-  if (!executor_) return chain_.run(costs_, batch, now);
+  const StepStart start{now, now};
+  if (!executor_) return chain_.run(costs_, batch, start);
   const Batch* const one = &batch;
-  executor_->begin(std::span(&one, 1), {now, now}, *this);
+  executor_->begin(std::span(&one, 1), start, *this);
   return times_;
 }
 

@@ -159,7 +159,7 @@ void ContendedExecutor::expect_step() {
 // run ahead on each stream, in the same order.
 void ContendedExecutor::follow(Step& step, const Order& order) const {
   Step old = std::move(step);
-  step = Step{&order, old.begun, old.now, old.after, 0, std::move(old.prices), {}, {}, {}, 0};
+  step = Step{&order, old.begun, old.start, old.after, 0, std::move(old.prices), {}, {}, {}, 0};
   const auto& nodes = order.graph->nodes;
   step.end.assign(nodes.size(), kNever);
   step.reached.assign(nodes.size(), 0);
@@ -184,7 +184,7 @@ void ContendedExecutor::follow(Step& step, const Order& order) const {
 const StepGraph& ContendedExecutor::choose(bool may_split) {
   if (!may_split) return timer_.graphs().whole;
   StepCarry free(timer_.graphs().whole);
-  return timer_.run(pricer_, true, 0, free).graph;
+  return timer_.run(pricer_, true, {}, free).graph;
 }
 
 bool ContendedExecutor::reports_progress() const {
@@ -198,7 +198,7 @@ void ContendedExecutor::begin(std::span<const Batch* const> batches, const StepS
   Step& step = steps_.back();
   if (step.order->graph != &graph) follow(step, order_of(graph));
   step.begun = true;
-  step.now = start.at;
+  step.start = start;
   const std::int64_t number = first_ + static_cast<std::int64_t>(steps_.size()) - 1;
   if (start.after > 0) step.after = number - start.after;
   pricer_.fill(graph, step.prices);
@@ -252,8 +252,7 @@ bool ContendedExecutor::try_next(std::size_t stream, std::size_t rank, Ps now) {
   if (node.role == NodeRole::kBegin && step.after >= 0) return false;
   Ps begin = ready(step, cursor.step, node);
   if (begin == kNever) return false;
-  begin = std::max(begin, cursor.free);
-  if (node.role == NodeRole::kBegin) begin = std::max(begin, step.now);
+  begin = std::max({begin, cursor.free, given_at(node, step.start)});
   if (reports_progress()) report(step, node, cursor.free, now);
   cursor.began = begin;
   if (node.route >= 0 && step.prices.bytes[at(node.price)] > 0) {
@@ -337,7 +336,7 @@ void ContendedExecutor::slow_down(std::size_t member, std::int64_t step,
 // Where the operators before have ended; the node itself may begin later, as the last one does
 // behind the host's launches.
 void ContendedExecutor::report(Step& step, const StepNode& node, Ps at, Ps now) {
-  if (node.role == NodeRole::kBegin) return;
+  if (node.role == NodeRole::kBegin || launches(node)) return;
   const Ps alone = step.prices.of(*step.order->graph, node, 0);
   const bool last = node.role == NodeRole::kEnd;
   sink_->passed({step.passed, last ? kEndOfTime - step.passed : alone, at}, now);
@@ -351,7 +350,7 @@ void ContendedExecutor::note_span(const StepNode& node, std::size_t rank, const 
   const bool beside = runs_beside_steps(node);
   const bool sends = node.stream % kNumDeviceStreams == static_cast<int>(DeviceStream::kSend);
   const bool exchanges = flows_ && node.op >= 0 && flows_->carries(node.op);
-  if (!beside && !begins_unit(node) && !sends && !exchanges) return;
+  if (!beside && !begins_unit(node) && !launches(node) && !sends && !exchanges) return;
   const bool by_rank = beside && !devices_.empty();
   spans->add(cursor.step, timer_.graphs().whole, node,
              by_rank ? static_cast<std::int32_t>(rank) : kAllRanks, cursor.began, end);
@@ -376,7 +375,7 @@ void ContendedExecutor::note_layer(const Step& step, std::int64_t number, std::s
 void ContendedExecutor::release_after(std::int64_t number, Ps end) {
   for (Step& later : steps_) {
     if (later.after != number) continue;
-    later.now = std::max(later.now, end);
+    later.start.at = std::max(later.start.at, end);
     later.after = -1;
   }
 }
@@ -396,12 +395,14 @@ void ContendedExecutor::pass(std::size_t stream, std::size_t rank, Ps end, Ps no
   note_layer(step, cursor.step, node, now);
   const std::int32_t member = step.order->member_of[node];
   if (member < 0) return;
-  const Ps start = step.end[at(step.order->graph->members[at(member)].begin)];
+  const StepGraph::Member& ended = step.order->graph->members[at(member)];
+  const Ps start = step.end[at(ended.begin)];
+  const Ps launched = ended.launched < 0 ? start : step.end[at(ended.launched)];
   cursor.free = std::max(end, start + 1);
-  const StepTimes times = open_[at(member)].front().ended(start, cursor.free);
+  const StepTimes times =
+      pricer_.close(at(member), open_[at(member)].front(), start, cursor.free, launched);
   open_[at(member)].pop_front();
   release_after(cursor.step, cursor.free);
-  if (pricer_.offload() != nullptr) pricer_.member(at(member)).offload.stalled += times.waiting;
   sink_->timed(at(member), times, now);
 }
 

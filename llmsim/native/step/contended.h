@@ -54,7 +54,7 @@ class ContendedExecutor final : public StepExecutor, private TransferOwner {
   struct Step {
     const Order* order = nullptr;
     bool begun = false;
-    Ps now = 0;               // it starts no earlier
+    StepStart start;          // `at` and `after` as known so far
     std::int64_t after = -1;  // nor before the end of the step of that number; -1: that is known
     Ps passed = 0;            // time alone of the nodes so far
     StepPrices prices;

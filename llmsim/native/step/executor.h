@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -114,8 +115,8 @@ class StepSink {
   ~StepSink() = default;
 };
 
-// When a step may start: at `at`, and when the step so many before it has ended whose times are not
-// known yet (`after`; 0: none).
+// When a step may start. Its host has the batch at `now`. Its devices may begin at `at`, and when
+// the step so many before it has ended whose times are not known yet (`after`; 0: none).
 struct StepStart {
   Ps now = 0, at = 0;
   std::int32_t after = 0;
@@ -141,24 +142,37 @@ class StepExecutor {
 };
 
 // The steps of a group alone, in one stage, whose operators run one after the other: their times
-// are sums of prices.
+// are sums of prices. The host launches a step while the one before it runs.
 class FoldedChain {
  public:
-  StepTimes run(GroupCosts& costs, const Batch& batch, Ps now) {
+  StepTimes run(GroupCosts& costs, const Batch& batch, const StepStart& start) {
     const Program& program = costs.program();
-    Program::StepPrice price = program.evaluate(batch, costs.usage());
-    if (costs.drafter() != nullptr) {
-      const Program::StepPrice drafts = costs.propose(batch);
-      price.ps += drafts.ps;
-      price.communication_ps += drafts.communication_ps;
-    }
-    const Ps start = std::max(now, free_);
-    free_ = start + std::max<Ps>(1, price.ps + program.host_gap(batch.features.sequences));
-    return {start, free_, price.communication_ps, 0, program.padded(program.rank_features(batch))};
+    const Features features = program.rank_features(batch);
+    const Program::StepPrice operators = program.evaluate(batch, costs.usage());
+    const Program::StepPrice drafts = costs.propose(batch);
+    const Ps given = std::max(start.now, launched_);
+    const Ps prepared = given + program.graphs().prepare_ps;
+    launched_ = prepared + program.graphs().launching(program.graph_mode(features));
+    const Ps begin = std::max({start.at, free_, prepared});
+    const Ps computed = std::max(begin + operators.ps, launched_);
+    costs.usage().launching += computed - begin - operators.ps;
+    const Ps end = computed + drafts.ps + program.host_gap(batch.features.sequences);
+    free_ = std::max(begin + 1, end);
+    note_host(costs, {given, prepared, launched_});
+    return {begin, free_, operators.communication_ps + drafts.communication_ps, 0,
+            program.padded(features)};
   }
 
  private:
-  Ps free_ = 0;  // when the device has done all steps so far
+  static void note_host(const GroupCosts& costs, const std::array<Ps, 3>& times) {
+    if (costs.spans() == nullptr) return;
+    const std::int64_t step = costs.usage().steps - 1;
+    costs.spans()->add_host(step, NodeRole::kPrepare, times[0], times[1]);
+    costs.spans()->add_host(step, NodeRole::kLaunch, times[1], times[2]);
+  }
+
+  Ps free_ = 0;      // when the device has done all steps so far
+  Ps launched_ = 0;  // when the host has launched them
 };
 
 }  // namespace llmsim

@@ -87,10 +87,16 @@ class ExpandedTiming::Layout {
     return next_++;
   }
 
-  // Nodes that last until a stream is free, a slot is filled, or the step may start.
+  // Nodes that last until a stream is free, a slot is filled, or the step is given to its devices
+  // or its host.
   void hold() {
     using Kind = Origin::Kind;
-    now_ = compute(0, {}, {Kind::kNow});
+    for (std::size_t i = 0; i < step_.nodes.size(); ++i) {
+      const NodeRole role = step_.nodes[i].role;
+      const bool held = role == NodeRole::kBegin || role == NodeRole::kPrepare;
+      if (held && !given_.contains(role))
+        given_[role] = compute(0, {}, {Kind::kGiven, static_cast<std::int32_t>(i)});
+    }
     std::vector<bool> used(front_.size(), false);
     for (const StepNode& node : step_.nodes)
       if (node.stream != kNoStream) used[at(node.stream)] = true;
@@ -178,7 +184,8 @@ class ExpandedTiming::Layout {
     const StepNode& node = step_.nodes[at(index)];
     Nodes parents;
     if (node.stream != kNoStream) parents = front_[at(node.stream)][t];
-    if (node.role == NodeRole::kBegin) parents.push_back(now_);
+    if (const auto given = given_.find(node.role); given != given_.end())
+      parents.push_back(given->second);
     for (const Wait& wait : step_.waits_of(node)) {
       if (wait.from == WaitFor::kStepBefore) {
         parents.push_back(slots_[at(wait.index)]);
@@ -262,7 +269,8 @@ class ExpandedTiming::Layout {
     for (const auto& [node, slot] : step_.kept) made_.ends[node] = all(node);
     for (std::int32_t i = 0; i < static_cast<std::int32_t>(step_.nodes.size()); ++i) {
       const StepNode& node = step_.nodes[at(i)];
-      const bool asked = begins_unit(node) || runs_beside_steps(node) || owner_.moves(node);
+      const bool asked =
+          begins_unit(node) || launches(node) || runs_beside_steps(node) || owner_.moves(node);
       if (asked) made_.ends[i] = all(i);
     }
     for (const auto& layers : caching_nodes(program_, step_))
@@ -284,7 +292,8 @@ class ExpandedTiming::Layout {
   std::vector<std::vector<Nodes>> front_;   // by stream and rank: the end of what ran last
   std::map<std::int32_t, std::int32_t> last_;  // by stream: the node of the step that ran last
   std::vector<std::uint64_t> slots_;
-  std::uint64_t now_ = 0, next_ = 0;
+  std::map<NodeRole, std::uint64_t> given_;  // by role: what holds its nodes back
+  std::uint64_t next_ = 0;
   std::vector<const CollectiveSpec*> specs_;         // by operator
   std::vector<std::vector<model::PlanId>> plans_;    // by operator
   std::vector<std::vector<std::uint32_t>> plan_of_;  // by operator and rank: which of its plans
@@ -322,17 +331,17 @@ ExpandedTiming::Graph& ExpandedTiming::graph_of(const StepGraph& graph, const St
   return made;
 }
 
-void ExpandedTiming::run(const StepGraph& graph, const StepPrices& prices, Ps now, StepCarry& carry,
-                         std::span<Ps> starts, std::span<Ps> ends) {
+void ExpandedTiming::run(const StepGraph& graph, const StepPrices& prices, const StepStart& start,
+                         StepCarry& carry, std::span<Ps> starts, std::span<Ps> ends) {
   using Kind = Origin::Kind;
   Graph& made = graph_of(graph, prices);
-  Ps origin = now;  // what the engine's `begin` stands for
+  Ps origin = std::min(start.now, start.at);  // what the engine's `begin` stands for
   for (const Origin& one : made.origin) {
     if (one.kind == Kind::kStream) origin = std::min(origin, carry.free[at(one.index)]);
     if (one.kind == Kind::kSlot) origin = std::min(origin, carry.slots[at(one.index)]);
   }
   const auto amount = [&](const Origin& one) -> std::int64_t {
-    if (one.kind == Kind::kNow) return now - origin;
+    if (one.kind == Kind::kGiven) return given_at(graph.nodes[at(one.index)], start) - origin;
     if (one.kind == Kind::kStream) return carry.free[at(one.index)] - origin;
     if (one.kind == Kind::kSlot) return carry.slots[at(one.index)] - origin;
     const StepNode& node = graph.nodes[at(one.index)];

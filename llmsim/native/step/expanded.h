@@ -58,8 +58,8 @@ class ExpandedTiming final : public StepTiming {
   // Without a config a unit is one device, and collectives take the times of their tables.
   ExpandedTiming(std::shared_ptr<const Program> program, std::int32_t units,
                  const ExpandedConfig* config);
-  void run(const StepGraph& graph, const StepPrices& prices, Ps now, StepCarry& carry,
-           std::span<Ps> starts, std::span<Ps> ends) override;
+  void run(const StepGraph& graph, const StepPrices& prices, const StepStart& start,
+           StepCarry& carry, std::span<Ps> starts, std::span<Ps> ends) override;
   std::span<const Ps> node_ends() const override { return ends_; }
   bool moves(const StepNode& node) const override {
     const bool operates = node.role == NodeRole::kOperator && node.op >= 0;
@@ -70,8 +70,8 @@ class ExpandedTiming final : public StepTiming {
   class Layout;
   // What the amount of the engine's node is.
   struct Origin {
-    enum class Kind : std::uint8_t { kNode, kStream, kSlot, kNow } kind = Kind::kNode;
-    std::int32_t index = 0;  // node, stream or slot of the step
+    enum class Kind : std::uint8_t { kNode, kStream, kSlot, kGiven } kind = Kind::kNode;
+    std::int32_t index = 0;  // node, stream or slot of the step; of kGiven, a node that it holds
     std::int64_t bytes_per_unit = 0;
   };
   using Nodes = std::vector<std::uint64_t>;  // of the engine

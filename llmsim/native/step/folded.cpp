@@ -15,10 +15,18 @@ void StepTiming::end_members(const StepGraph& graph, std::span<const Ps> end, St
   for (const auto& [node, slot] : graph.kept) carry.slots[at(slot)] = end[at(node)];
 }
 
+void launches_of(const StepGraph& graph, std::span<const Ps> node_ends, std::span<const Ps> starts,
+                 std::vector<Ps>& launched) {
+  launched.assign(starts.begin(), starts.end());
+  for (std::size_t m = 0; m < starts.size(); ++m)
+    if (const std::int32_t node = graph.members[m].launched; node >= 0)
+      launched[m] = node_ends[at(node)];
+}
+
 void FoldedTiming::pass_layer(const Step& step, const Block& block, std::int32_t layer) {
   for (std::int32_t i = block.first; i < block.last; ++i) {
     const StepNode& node = step.graph.nodes[at(i)];
-    Ps begin = node.role == NodeRole::kBegin ? step.now : 0;
+    Ps begin = given_at(node, step.start);
     for (const Wait& wait : step.graph.waits_of(node)) {
       const bool carried = wait.from == WaitFor::kStepBefore;
       begin = std::max(begin, carried ? step.carry.slots[at(wait.index)] : end_[at(wait.index)]);
@@ -84,10 +92,10 @@ void FoldedTiming::pass_layers(const Step& step, const Block& block) {
   }
 }
 
-void FoldedTiming::run(const StepGraph& graph, const StepPrices& prices, Ps now, StepCarry& carry,
-                       std::span<Ps> starts, std::span<Ps> ends) {
+void FoldedTiming::run(const StepGraph& graph, const StepPrices& prices, const StepStart& start,
+                       StepCarry& carry, std::span<Ps> starts, std::span<Ps> ends) {
   end_.resize(graph.nodes.size());
-  const Step step{graph, prices, now, carry};
+  const Step step{graph, prices, start, carry};
   for (const Block& block : graph.blocks) {
     if (block.repeat == 1) {
       pass_layer(step, block, 0);
@@ -139,10 +147,11 @@ StepTimer::StepTimer(StepGraphs graphs, std::unique_ptr<StepTiming> timing)
   }
 }
 
-void StepTimer::run(const StepPricer& pricer, const StepGraph& graph, Way& way, Ps now,
-                    StepCarry& carry) {
+void StepTimer::run(const StepPricer& pricer, const StepGraph& graph, Way& way,
+                    const StepStart& start, StepCarry& carry) {
   pricer.fill(graph, way.prices);
-  timing_->run(graph, way.prices, now, carry, way.starts, way.ends);
+  timing_->run(graph, way.prices, start, carry, way.starts, way.ends);
+  launches_of(graph, timing_->node_ends(), way.starts, way.launched);
   if (!keeps_node_ends_ && pricer.member(0).spans() == nullptr) return;
   const std::span<const Ps> ends = timing_->node_ends();
   way.node_ends.assign(ends.begin(), ends.end());
@@ -153,14 +162,15 @@ void StepTimer::keep_node_ends(StepGraphs graphs) {
   keeps_node_ends_ = true;
 }
 
-StepTimer::Timed StepTimer::run(StepPricer& pricer, bool may_split, Ps now, StepCarry& carry) {
+StepTimer::Timed StepTimer::run(StepPricer& pricer, bool may_split, const StepStart& start,
+                                StepCarry& carry) {
   if (!may_split || graphs_.halves.nodes.empty()) {
-    run(pricer, graphs_.whole, whole_, now, carry);
+    run(pricer, graphs_.whole, whole_, start, carry);
     return timed(graphs_.whole, whole_);
   }
   StepCarry halved = carry;
-  run(pricer, graphs_.whole, whole_, now, carry);
-  run(pricer, graphs_.halves, halves_, now, halved);
+  run(pricer, graphs_.whole, whole_, start, carry);
+  run(pricer, graphs_.halves, halves_, start, halved);
   const bool shorter = std::ranges::max(halves_.ends) < std::ranges::max(whole_.ends);
   if (!shorter && pricer.offload()->interleaving != Interleaving::kAlways)
     return timed(graphs_.whole, whole_);
@@ -173,14 +183,14 @@ StepTimer::Timed StepTimer::run(StepPricer& pricer, bool may_split, Ps now, Step
 void GraphExecutor::begin(std::span<const Batch* const> batches, const StepStart& start,
                           StepSink& sink) {
   const bool may_split = pricer_.begin(batches);
-  const StepTimer::Timed timed = timer_.run(pricer_, may_split, start.at, carry_);
+  const StepTimer::Timed timed = timer_.run(pricer_, may_split, start, carry_);
   const bool offloads = pricer_.offload() != nullptr;
   note_spans(pricer_, steps_++, timed.graph, timed.prices, timer_.timing(), timed.node_ends,
              offloads);
   for (std::size_t m = 0; m < batches.size(); ++m) {
     const OpenStep step = pricer_.open(m, timed.graph, timed.prices);
-    const StepTimes times = step.ended(timed.starts[m], timed.ends[m]);
-    if (offloads) pricer_.member(m).offload.stalled += times.waiting;
+    const StepTimes times =
+        pricer_.close(m, step, timed.starts[m], timed.ends[m], timed.launched[m]);
     report(m, timed, start.now, sink);
     sink.timed(m, times, start.now);
   }

@@ -15,13 +15,13 @@ namespace llmsim {
 class StepTiming {
  public:
   virtual ~StepTiming() = default;
-  // Starts and ends by member, of the step that may start at `now`. `carry` is what the step before
-  // left, then what this one leaves.
-  virtual void run(const StepGraph& graph, const StepPrices& prices, Ps now, StepCarry& carry,
-                   std::span<Ps> starts, std::span<Ps> ends) = 0;
+  // Starts and ends by member, of a step that nobody outside of the graph holds back. `carry` is
+  // what the step before left, then what this one leaves.
+  virtual void run(const StepGraph& graph, const StepPrices& prices, const StepStart& start,
+                   StepCarry& carry, std::span<Ps> starts, std::span<Ps> ends) = 0;
   // Of each node of the last step; of a repeated block, of the last layer that was not leapt over.
-  // Certain are those of attention, of what is kept or runs beside steps, and where members and
-  // stages begin and end.
+  // Certain are those of attention, of what is kept or runs beside steps, of what the host does,
+  // and where members and stages begin and end.
   virtual std::span<const Ps> node_ends() const = 0;
   // Whether others of the graph may be on the links that the node's bytes take; its end is certain
   // then, too.
@@ -34,8 +34,8 @@ class StepTiming {
 };
 
 // Members that record spans of nodes get those of the step of that number: of where they and their
-// stages begin, of what the timing moves, and `beside`, in a graph without repeated blocks, of what
-// runs beside steps.
+// stages begin, of what the host does and the timing moves, and `beside`, in a graph without
+// repeated blocks, of what runs beside steps.
 template <class Pricer>
 void note_spans(const Pricer& pricer, std::int64_t number, const StepGraph& graph,
                 const StepPrices& prices, const StepTiming& timing, std::span<const Ps> node_ends,
@@ -44,25 +44,30 @@ void note_spans(const Pricer& pricer, std::int64_t number, const StepGraph& grap
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     const StepNode& node = graph.nodes[i];
     const bool moves = timing.moves(node);
-    if (!begins_unit(node) && !moves && !(beside && runs_beside_steps(node))) continue;
+    const bool ahead = launches(node) || (beside && runs_beside_steps(node));
+    if (!begins_unit(node) && !moves && !ahead) continue;
     const Ps end = node_ends[i], start = moves ? kNever : end - prices.of(graph, node, 0);
     pricer.member(at(node.member)).spans()->add(number, graph, node, kAllRanks, start, end);
   }
 }
 
+// By member, when the kernels of its step had been launched; without launches, when it began.
+void launches_of(const StepGraph& graph, std::span<const Ps> node_ends, std::span<const Ps> starts,
+                 std::vector<Ps>& launched);
+
 // Max-plus arithmetic over the nodes, in order. Layers of a repeated block are leapt over as soon
 // as one has moved all its streams alike (docs/explanation/execution.md, A6).
 class FoldedTiming final : public StepTiming {
  public:
-  void run(const StepGraph& graph, const StepPrices& prices, Ps now, StepCarry& carry,
-           std::span<Ps> starts, std::span<Ps> ends) override;
+  void run(const StepGraph& graph, const StepPrices& prices, const StepStart& start,
+           StepCarry& carry, std::span<Ps> starts, std::span<Ps> ends) override;
   std::span<const Ps> node_ends() const override { return end_; }
 
  private:
   struct Step {
     const StepGraph& graph;
     const StepPrices& prices;
-    Ps now;
+    const StepStart& start;
     StepCarry& carry;
   };
   void pass_layer(const Step& step, const Block& block, std::int32_t layer);
@@ -97,24 +102,25 @@ class StepTimer {
   struct Timed {
     const StepGraph& graph;
     const StepPrices& prices;
-    std::span<const Ps> starts, ends;  // by member
-    std::span<const Ps> node_ends;     // where they are kept
+    std::span<const Ps> starts, ends, launched;  // by member
+    std::span<const Ps> node_ends;               // where they are kept
   };
   // From now on these graphs; the ends of their nodes are kept.
   void keep_node_ends(StepGraphs graphs);
-  Timed run(StepPricer& pricer, bool may_split, Ps now, StepCarry& carry);
+  Timed run(StepPricer& pricer, bool may_split, const StepStart& start, StepCarry& carry);
   const StepGraphs& graphs() const { return graphs_; }
   const StepTiming& timing() const { return *timing_; }
 
  private:
   struct Way {
     StepPrices prices;
-    std::vector<Ps> starts, ends, node_ends;
+    std::vector<Ps> starts, ends, launched, node_ends;
   };
   static Timed timed(const StepGraph& graph, const Way& way) {
-    return {graph, way.prices, way.starts, way.ends, way.node_ends};
+    return {graph, way.prices, way.starts, way.ends, way.launched, way.node_ends};
   }
-  void run(const StepPricer& pricer, const StepGraph& graph, Way& way, Ps now, StepCarry& carry);
+  void run(const StepPricer& pricer, const StepGraph& graph, Way& way, const StepStart& start,
+           StepCarry& carry);
 
   StepGraphs graphs_;
   std::unique_ptr<StepTiming> timing_;

@@ -16,6 +16,14 @@ void NodeSpans::add(std::int64_t step, const StepGraph& graph, const StepNode& n
   table_.end_ps.push_back(end);
 }
 
+void NodeSpans::add_host(std::int64_t step, NodeRole role, Ps start, Ps end) {
+  StepGraph graph;
+  StepNode node;
+  node.role = role;
+  node.stream = stream_of(0, DeviceStream::kHost);
+  add(step, graph, node, kAllRanks, start, end);
+}
+
 bool runs_beside_steps(const StepNode& node) {
   if (node.stream == kNoStream) return false;
   switch (static_cast<DeviceStream>(node.stream % kNumDeviceStreams)) {

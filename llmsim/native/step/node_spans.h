@@ -1,6 +1,6 @@
 // When nodes of steps ran whose times a step alone does not tell: collectives, hand-overs, copies
-// and rows over links that others use, copies that ran ahead of their step, and where members and
-// stages began to work on one.
+// and rows over links that others use, copies and launches that ran ahead of their step, and where
+// members and stages began to work on one.
 #pragma once
 
 #include <cstdint>
@@ -43,6 +43,8 @@ class NodeSpans {
   // The node, which is on a stream, has run on a rank of its stage, or on kAllRanks.
   void add(std::int64_t step, const StepGraph& graph, const StepNode& node, std::int32_t rank,
            Ps start, Ps end);
+  // The host of a group alone in one stage has worked on its step.
+  void add_host(std::int64_t step, NodeRole role, Ps start, Ps end);
 
  private:
   std::int32_t group_;
@@ -52,6 +54,10 @@ class NodeSpans {
 // A member, or a stage of one, begins to work on the step.
 inline bool begins_unit(const StepNode& node) {
   return node.role == NodeRole::kBegin || node.role == NodeRole::kReceive;
+}
+// The host works on the step, maybe before its devices do.
+inline bool launches(const StepNode& node) {
+  return node.role == NodeRole::kPrepare || node.role == NodeRole::kLaunch;
 }
 // Whether the node's stream carries what may run ahead of its step, or behind it: copies, and what
 // the memory that computes does.

@@ -15,13 +15,13 @@ OutsideExecutor::OutsideExecutor(StepPricer pricer, OutsideTimes times)
       starts_(pricer_.num_members()),
       ends_(pricer_.num_members()) {}
 
-void OutsideExecutor::run(const Way& way, Ps now, StepCarry& carry) {
-  timing_.run(way.graph, way.prices, now, carry, starts_, ends_);
+void OutsideExecutor::run(const Way& way, const StepStart& start, StepCarry& carry) {
+  timing_.run(way.graph, way.prices, start, carry, starts_, ends_);
 }
 
 std::vector<Ps> OutsideExecutor::ends_alone(const Way& way) {
   StepCarry nothing_before(way.graph);
-  run(way, 0, nothing_before);
+  run(way, {}, nothing_before);
   std::vector<Ps> ends;
   for (const std::int32_t mark : way.marks) ends.push_back(timing_.node_ends()[at(mark)]);
   return ends;
@@ -52,20 +52,20 @@ void OutsideExecutor::begin(std::span<const Batch* const> batches, const StepSta
   }
   const bool may_split = pricer_.begin(batches);
   StepCarry nothing_before(whole_.graph);
-  const StepTimer::Timed timed = alone_.run(pricer_, may_split, 0, nothing_before);
+  const StepTimer::Timed timed = alone_.run(pricer_, may_split, {}, nothing_before);
   Way& way = &timed.graph == &alone_.graphs().halves ? halves_ : whole_;
   const std::vector<Ps> longer = times_(step_);
   if (longer.size() != way.marks.size())
     throw std::invalid_argument("a time for each stage of each member is needed");
   pricer_.fill(way.graph, way.prices);
   correct(way, longer);
-  run(way, start.at, carry_);
+  run(way, start, carry_);
+  launches_of(way.graph, timing_.node_ends(), starts_, launched_);
   const auto stages = at(way.graph.stages);
   for (std::size_t m = 0; m < batches.size(); ++m) {
     OpenStep step = pricer_.open(m, timed.graph, timed.prices);
     step.slow_down(std::max(longer[m * stages + stages - 1], -step.communication));
-    const StepTimes times = step.ended(starts_[m], ends_[m]);
-    if (pricer_.offload() != nullptr) pricer_.member(m).offload.stalled += times.waiting;
+    const StepTimes times = pricer_.close(m, step, starts_[m], ends_[m], launched_[m]);
     sink.timed(m, times, start.now);
   }
 }

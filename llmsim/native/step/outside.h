@@ -45,7 +45,7 @@ class OutsideExecutor final : public StepExecutor {
     StepPrices prices;
   };
 
-  void run(const Way& way, Ps now, StepCarry& carry);
+  void run(const Way& way, const StepStart& start, StepCarry& carry);
   std::vector<Ps> ends_alone(const Way& way);
   void correct(Way& way, const std::vector<Ps>& longer);
 
@@ -55,8 +55,8 @@ class OutsideExecutor final : public StepExecutor {
   FoldedTiming timing_;
   OutsideTimes times_;
   StepCarry carry_;
-  std::vector<Ps> starts_, ends_;  // by member
-  OutsideStep step_;               // at hand, or the last one
+  std::vector<Ps> starts_, ends_, launched_;  // by member
+  OutsideStep step_;                          // at hand, or the last one
 };
 
 }  // namespace llmsim

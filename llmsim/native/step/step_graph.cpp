@@ -52,6 +52,30 @@ std::int32_t StepGraphBuilder::add(StepNode node, const PriceKey& key, std::span
   return static_cast<std::int32_t>(graph_.nodes.size()) - 1;
 }
 
+HostNodes StepGraphBuilder::add_host(std::int32_t member, std::int32_t stages,
+                                     const GraphRules& rules) {
+  const auto takes_time = [](const auto& modes) {
+    return std::ranges::any_of(modes, [](Ps ps) { return ps > 0; });
+  };
+  HostNodes host;
+  if (rules.prepare_ps == 0 && std::ranges::none_of(rules.host_ps, takes_time)) return host;
+  std::vector<Wait> waits;
+  for (std::int32_t stage = 0; stage < stages; ++stage) {
+    for (const NodeRole role : {NodeRole::kPrepare, NodeRole::kLaunch}) {
+      StepNode node;
+      node.role = role;
+      node.member = member;
+      node.stream = stream_of(member * graph_.stages + stage, DeviceStream::kHost);
+      const PriceKey key{.role = role, .member = member, .execution = stage};
+      const std::int32_t number = add(node, key, waits);
+      (role == NodeRole::kPrepare ? host.prepared : host.launched).push_back(number);
+      waits = {{WaitFor::kNode, number}};
+    }
+  }
+  graph_.members[at(member)].launched = host.launched.back();
+  return host;
+}
+
 void StepGraphBuilder::end_block(std::int32_t repeat) {
   const std::int32_t first = graph_.blocks.empty() ? 0 : graph_.blocks.back().last;
   const auto last = static_cast<std::int32_t>(graph_.nodes.size());
@@ -138,14 +162,12 @@ class ProgramPass {
   }
 
   void begin() {
-    const auto& floors = program_.graphs().host_ps;
-    const bool launches = std::ranges::any_of(floors, [](Ps ps) { return ps > 0; });
     for (std::int32_t m = 0; m < members_; ++m) {
-      front_[at(m)] = add(NodeRole::kBegin, m, stream(m, DeviceStream::kCompute), {});
+      host_.push_back(builder_.add_host(m, program_.num_stages(), program_.graphs()));
+      std::vector<Wait> waits;
+      host_.back().add_begin(stage_, waits);
+      front_[at(m)] = add(NodeRole::kBegin, m, stream(m, DeviceStream::kCompute), waits);
       builder_.graph().members[at(m)].begin = front_[at(m)];
-      if (!launches) continue;
-      const Wait begun{WaitFor::kNode, front_[at(m)]};
-      launched_.push_back(add(NodeRole::kLaunch, m, kNoStream, {&begun, 1}));
     }
     builder_.end_block();
   }
@@ -154,8 +176,9 @@ class ProgramPass {
   void receive() {
     ++stage_;
     for (std::int32_t m = 0; m < members_; ++m) {
-      const Wait sent{WaitFor::kNode, front_[at(m)]};
-      front_[at(m)] = add(NodeRole::kReceive, m, stream(m, DeviceStream::kCompute), {&sent, 1});
+      std::vector<Wait> waits{{WaitFor::kNode, front_[at(m)]}};
+      host_[at(m)].add_begin(stage_, waits);
+      front_[at(m)] = add(NodeRole::kReceive, m, stream(m, DeviceStream::kCompute), waits);
     }
     builder_.end_block();
   }
@@ -164,8 +187,9 @@ class ProgramPass {
     if (program_.operators()[at(op)].feature != Feature::kTokens)
       throw std::invalid_argument("a hand-over is sized by tokens");
     for (std::int32_t m = 0; m < members_; ++m) {
-      const Wait computed{WaitFor::kNode, front_[at(m)]};
-      front_[at(m)] = add_operator(op, 0, m, DeviceStream::kSend, {&computed, 1});
+      std::vector<Wait> waits{{WaitFor::kNode, front_[at(m)]}};
+      host_[at(m)].add_end(stage_, waits);
+      front_[at(m)] = add_operator(op, 0, m, DeviceStream::kSend, waits);
     }
     builder_.end_block();
   }
@@ -243,7 +267,7 @@ class ProgramPass {
   void end() {
     for (std::int32_t m = 0; m < members_; ++m) {
       std::vector<Wait> launched;
-      if (!launched_.empty()) launched.push_back({WaitFor::kNode, launched_[at(m)]});
+      host_[at(m)].add_end(stage_, launched);
       const std::int32_t compute = stream(m, DeviceStream::kCompute);
       if (drafts_) {
         add(NodeRole::kDrafts, m, compute, launched);
@@ -258,8 +282,8 @@ class ProgramPass {
   std::int32_t members_;
   bool drafts_;
   StepGraphBuilder builder_;
-  std::vector<std::int32_t> front_;  // the last node of each member's way through the stages
-  std::vector<std::int32_t> launched_;
+  std::vector<std::int32_t> front_;     // the last node of each member's way through the stages
+  std::vector<HostNodes> host_;         // by member
   std::vector<std::int32_t> meetings_;  // of the block at hand
   std::int32_t stage_ = 0;
 };
@@ -363,7 +387,7 @@ class FoldPass {
       builder.end_block(block.repeat);
     }
     for (std::size_t m = 0; m < full_.members.size(); ++m)
-      graph.members[m] = {run_of_[at(full_.members[m].begin)], run_of_[at(full_.members[m].end)]};
+      graph.members[m] = full_.members[m].moved(run_of_);
     graph.slots = full_.slots;
     for (const auto& [node, slot] : full_.kept) graph.kept.emplace_back(run_of_[at(node)], slot);
     return std::move(graph);
@@ -446,8 +470,7 @@ StepGraph unrolled(const StepGraph& graph) {
     }
   }
   flat.blocks = {{0, static_cast<std::int32_t>(flat.nodes.size()), 1}};
-  for (StepGraph::Member& member : flat.members)
-    member = {newest[at(member.begin)], newest[at(member.end)]};
+  for (StepGraph::Member& member : flat.members) member = member.moved(newest);
   for (const auto& [node, slot] : graph.kept) flat.kept.emplace_back(newest[at(node)], slot);
   return flat;
 }
@@ -493,7 +516,7 @@ class CorrectionPass {
     graph.slots = full_.slots;
     graph.segments = full_.segments;
     for (std::size_t m = 0; m < full_.members.size(); ++m)
-      graph.members[m] = {copy_of_[at(full_.members[m].begin)], copy_of_[at(full_.members[m].end)]};
+      graph.members[m] = full_.members[m].moved(copy_of_);
     for (const auto& [node, slot] : full_.kept) graph.kept.emplace_back(copy_of_[at(node)], slot);
     return std::move(graph);
   }

@@ -32,7 +32,7 @@ enum class NodeRole : std::uint8_t {
   kBegin,       // of a member's step
   kReceive,     // hidden states are there, and the stage's devices are free
   kMeet,        // all members are there
-  kLaunch,      // the host launches the step's kernels; no end of the step comes before its own
+  kLaunch,      // the host launches a stage's kernels; no end of the stage comes before its own
   kDrafts,      // passes of the drafter
   kEnd,         // of a member's step, with the gap between steps
   kOperator,    // of the program, wherever it runs
@@ -47,7 +47,8 @@ enum class NodeRole : std::uint8_t {
   kM2nSend,     // hidden states leave, between attention and FFN devices
   kM2nReceive,  // and come in
   kM2nLatency,  // and are on their way
-  kCorrection   // what another program's time of a stage differs by (step/outside.h)
+  kCorrection,  // what another program's time of a stage differs by (step/outside.h)
+  kPrepare      // the host prepares a stage's launches, from when it has the batch
 };
 
 // What a node waits for, besides the node before it on its stream.
@@ -130,6 +131,11 @@ struct StepGraph {
   // next step comes after it.
   struct Member {
     std::int32_t begin = 0, end = 0;
+    std::int32_t launched = -1;  // the host's last node of its step; -1: none
+    // In a graph in which each node has the number that `numbers` says.
+    Member moved(std::span<const std::int32_t> numbers) const {
+      return {numbers[at(begin)], numbers[at(end)], launched < 0 ? -1 : numbers[at(launched)]};
+    }
   };
 
   std::int32_t units = 1, stages = 1, slots = 0;
@@ -163,6 +169,22 @@ struct StepCarry {
   std::vector<Ps> free, slots;
 };
 
+// What the host does for the step of a member, by stage; empty: nothing.
+struct HostNodes {
+  std::vector<std::int32_t> prepared, launched;
+  // What a stage's begin, and what leaves it, wait for besides.
+  void add_begin(std::int32_t stage, std::vector<Wait>& waits) const {
+    add(prepared, stage, waits);
+  }
+  void add_end(std::int32_t stage, std::vector<Wait>& waits) const { add(launched, stage, waits); }
+
+ private:
+  static void add(const std::vector<std::int32_t>& nodes, std::int32_t stage,
+                  std::vector<Wait>& waits) {
+    if (!nodes.empty()) waits.push_back({WaitFor::kNode, nodes[at(stage)]});
+  }
+};
+
 // Appends nodes and closes blocks.
 class StepGraphBuilder {
  public:
@@ -170,6 +192,9 @@ class StepGraphBuilder {
   // Appends a node to the block that is open. Nodes with equal keys share a price.
   std::int32_t add(StepNode node, const PriceKey& key, std::span<const Wait> waits,
                    std::span<const Draws> draws = {});
+  // Appends what the host does for the member's step: it prepares and launches one stage after the
+  // other, each on that stage's host. Without launches that take time nothing is appended.
+  HostNodes add_host(std::int32_t member, std::int32_t stages, const GraphRules& rules);
   // Closes the block of the nodes since the last call.
   void end_block(std::int32_t repeat = 1);
   StepGraph& graph() { return graph_; }

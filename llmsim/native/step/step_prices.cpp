@@ -244,9 +244,11 @@ StepPricer::Amount StepPricer::amount(const StepGraph& graph, const PriceKey& ke
     case NodeRole::kMeet:
     case NodeRole::kCorrection:
       return {};
+    case NodeRole::kPrepare:
+      return {program().graphs().prepare_ps};
     case NodeRole::kLaunch: {
       const auto mode = static_cast<std::size_t>(lanes_[0][at(key.member)].place.mode);
-      return {program().graphs().host_ps[mode]};
+      return {program().graphs().host_ps.at(at(key.execution))[mode]};
     }
     case NodeRole::kDrafts:
       return {drafts_[at(key.member)].ps};
@@ -297,7 +299,7 @@ OpenStep StepPricer::open(std::size_t member, const StepGraph& graph, const Step
   const Program::StepPrice &operators = operators_[member], &drafts = drafts_[member];
   if (offload() == nullptr)
     return {operators.communication_ps + drafts.communication_ps, operators.ps + drafts.ps, padded,
-            gap};
+            gap, drafts.ps};
   OpenStep step{operators.communication_ps, 0, padded, gap};
   for (const StepNode& node : graph.nodes) {
     if (at(node.member) != member) continue;
@@ -308,6 +310,17 @@ OpenStep StepPricer::open(std::size_t member, const StepGraph& graph, const Step
       members_[member]->offload.host_bytes += prices.bytes[at(node.price)];
   }
   return step;
+}
+
+StepTimes StepPricer::close(std::size_t member, const OpenStep& step, Ps start, Ps end,
+                            Ps launched) {
+  StepTimes times = step.ended(start, end);
+  const Ps late = launched - (start + step.busy - step.drafts);
+  const Ps launching = std::clamp<Ps>(late, 0, times.waiting);
+  members_[member]->usage().launching += launching;
+  times.waiting -= launching;
+  if (offload() != nullptr) members_[member]->offload.stalled += times.waiting;
+  return times;
 }
 
 }  // namespace llmsim

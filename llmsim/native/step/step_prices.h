@@ -41,6 +41,13 @@ struct StepPrices {
   }
 };
 
+// What a node waits for besides other nodes: when the step's devices may begin, or its host has the
+// batch.
+inline Ps given_at(const StepNode& node, const StepStart& start) {
+  if (node.role == NodeRole::kBegin) return start.at;
+  return node.role == NodeRole::kPrepare ? start.now : 0;
+}
+
 // Sets the prices of the graph's nodes to what `amount` gives for their keys: ps, bytes and units.
 template <class Amount>
 void fill_prices(const StepGraph& graph, StepPrices& prices, const Amount& amount) {
@@ -62,12 +69,14 @@ struct OpenStep {
       0;  // operators and drafts: what the step takes beyond it, and beyond its gap, is waiting
   std::int64_t padded_tokens = 0;
   Ps gap = 0;
+  Ps drafts = 0;            // of `busy`
   std::int64_t number = 0;  // of the executor's steps
   // A collective has taken so much longer than its price.
   void slow_down(Ps lost) {
     communication += lost;
     busy += lost;
   }
+  // Waiting is all that nothing else explains.
   StepTimes ended(Ps start, Ps end) const;
 };
 
@@ -96,6 +105,9 @@ class StepPricer {
   StepPrices ahead(const StepGraph& graph) const;
   // Of the step, in the order of the members; for a step that runs as `graph`.
   OpenStep open(std::size_t member, const StepGraph& graph, const StepPrices& prices);
+  // The member's step has run, whose kernels had been launched at `launched`: counts what it waited
+  // for its launches, or for copies.
+  StepTimes close(std::size_t member, const OpenStep& step, Ps start, Ps end, Ps launched);
   // By member: the halves of its batch, if the step may be split.
   const std::vector<std::array<Batch, 2>>& halves() const { return half_; }
 

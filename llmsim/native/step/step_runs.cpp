@@ -47,13 +47,13 @@ StepRuns::StepRuns(const StepGraph& graph, StepMover& mover)
     member_of_[at(graph.members[m].end)] = static_cast<std::int32_t>(m);
 }
 
-std::int64_t StepRuns::begin(const StepPrices& prices, Ps at_least, Ps now) {
+std::int64_t StepRuns::begin(const StepPrices& prices, const StepStart& start) {
   const std::int64_t number = first_ + static_cast<std::int64_t>(steps_.size());
   const Step* before = steps_.empty() ? nullptr : &steps_.back();
   Step step{prices, std::vector<Ps>(graph_.nodes.size(), 0),
             std::vector<Ps>(graph_.nodes.size(), kNever), waits_, graph_.nodes.size()};
   for (std::size_t i = 0; i < graph_.nodes.size(); ++i)
-    if (graph_.nodes[i].role == NodeRole::kBegin) step.ready[i] = at_least;
+    step.ready[i] = given_at(graph_.nodes[i], start);
   for (const std::int32_t last : last_) {
     const std::size_t node = at(next_step_[at(last)]);
     const Ps end = before == nullptr ? free_[at(graph_.nodes[node].stream)] : before->end[at(last)];
@@ -63,7 +63,7 @@ std::int64_t StepRuns::begin(const StepPrices& prices, Ps at_least, Ps now) {
   for (std::size_t i = 0; i < step.missing.size(); ++i)
     if (step.missing[i] == 0) due_.push_back({number, static_cast<std::int32_t>(i)});
   steps_.push_back(std::move(step));
-  run(now);
+  run(start.now);
   return number;
 }
 

@@ -32,8 +32,8 @@ class StepRuns {
   // outlive this. Throws std::invalid_argument for other graphs.
   StepRuns(const StepGraph& graph, StepMover& mover);
 
-  // The next step, from `at` on; returns its number, from 0.
-  std::int64_t begin(const StepPrices& prices, Ps at, Ps now);
+  // The next step; returns its number, from 0.
+  std::int64_t begin(const StepPrices& prices, const StepStart& start);
   // A node that the mover has moved has ended.
   void ended(std::int64_t step, std::int32_t node, Ps end, Ps now);
 
