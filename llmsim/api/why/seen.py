@@ -199,7 +199,7 @@ class Seen:
     def steps_of(self, group: int) -> Mapping[str, NDArray[Any]]:
         """The steps of a group that ended before the run did."""
         steps = self.result._results.steps
-        mine = (steps["group"] == group) & (steps["end_ps"] >= 0)
+        mine = (steps["group"] == group) & np.greater_equal(steps["end_ps"], 0)
         return {name: column[mine] for name, column in steps.items()}
 
     @cached_property

@@ -128,7 +128,7 @@ class _Timeline:
         steps = self._results.steps
         if not len(steps.get("group", ())):
             return
-        ended = (steps["group"] == group) & (steps["end_ps"] >= 0)
+        ended = (steps["group"] == group) & np.greater_equal(steps["end_ps"], 0)
         for row in np.flatnonzero(ended):
             facts = {name: int(steps[name][row]) for name in _STEP_FACTS}
             prefills = facts["prefill_tokens"] > 0
