@@ -255,11 +255,11 @@ def strict(
     executable: Path,
     folder: Path,
 ) -> GraphNode:
-    """The node with the time that strict rules give it alone; a message by hand: 50 GB/s (of 2^30
-    bytes) and 2 us.
+    """The node with the time that strict rules give it alone; a message by hand: 50 GB/s and 2 us,
+    as the file of the network says it to readers whose GB have 2^30 bytes.
     """
     if node.kind == "send":
-        return replace(node, duration_ps=int(2000 + node.bytes_moved / (50 * 2**30 / 1e9)) * 1000)
+        return replace(node, duration_ps=int(2000 + node.bytes_moved / 50) * 1000)
     if node.kind != "collective" or not node.on_links:
         return node
     key = (node.collective, node.bytes_moved, len(node.group))
