@@ -10,7 +10,7 @@ TOOLS := $(VENV)/.tools
 DOCS := $(VENV)/.docs
 EXTRA = $(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['$(1)'], sep='\n')"
 
-.PHONY: conformance run test replay fuzz fuzz-strict bench lint format docs stubs sanitize mutate clean always
+.PHONY: conformance run test test-wheel replay fuzz fuzz-strict bench lint format docs stubs sanitize mutate clean always
 
 run: $(STAMP)
 	$(BIN)/python main.py --cluster-config cluster_config/h100_llama31_8b.json --dataset dataset/chat_h100_300.jsonl \
@@ -20,6 +20,18 @@ run: $(STAMP)
 # over from the other when it is done first. Plain `pytest` runs them one after the other.
 test: $(STAMP) $(TOOLS)
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal
+
+# The tests with the wheel of PYTHON's version, installed in an environment of its own, in a copy of the tree without the
+# package's folder: what users have. Tests of the sources skip there. TESTS names fewer.
+WHEEL := build/wheel
+test-wheel:
+	rm -rf $(WHEEL) && mkdir -p $(WHEEL)/tree
+	$(PYTHON) -m venv $(WHEEL)/venv
+	$(PYTHON) -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['dev'], sep='\n')" > $(WHEEL)/dev.txt
+	$(WHEEL)/venv/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir $(WHEEL) .
+	$(WHEEL)/venv/bin/python -m pip install --quiet --disable-pip-version-check $(WHEEL)/llmsim-*.whl -r $(WHEEL)/dev.txt
+	git ls-files -z --cached --others --exclude-standard | tar --create --null --exclude './llmsim' --exclude 'llmsim/*' --files-from - | tar --extract --directory $(WHEEL)/tree
+	cd $(WHEEL)/tree && ../venv/bin/python -m pytest -n $(TEST_PROCESSES) --dist worksteal $(TESTS)
 
 # The same bytes as before: every bundled cluster and one run for each option with a path of its own, compared with the
 # committed digests (tests/replay). `cd tests && python -m replay --accept` replaces them.

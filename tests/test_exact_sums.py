@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from package import package_sources
 
 from llmsim.exact import exact_sum
 
@@ -184,9 +185,9 @@ def test_the_search_finds_such_sums(wrong: str) -> None:
 def test_no_module_adds_them_otherwise() -> None:
     found, checked = set(), 0
     for part in CHECKED:
-        where = ROOT / "llmsim" / part
+        where = package_sources() / part
         for path in sorted(where.rglob("*.py")) if where.is_dir() else [where]:
-            name = path.relative_to(ROOT / "llmsim").as_posix()
+            name = path.relative_to(package_sources()).as_posix()
             found |= {
                 (name, expression) for expression in additions(path.read_text(encoding="utf-8"))
             }

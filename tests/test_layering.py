@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from package import package_sources
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = [
@@ -40,8 +41,8 @@ def imported(path: Path) -> set[str]:
 
 def test_imports_point_down() -> None:
     checked = 0
-    for path in sorted((ROOT / "llmsim").rglob("*.py")):
-        part = path.relative_to(ROOT / "llmsim").parts[0].removesuffix(".py")
+    for path in sorted(package_sources().rglob("*.py")):
+        part = path.relative_to(package_sources()).parts[0].removesuffix(".py")
         if part not in LEVEL:
             continue
         for other in imported(path) & LEVEL.keys() - {part}:
@@ -55,7 +56,7 @@ def test_imports_point_down() -> None:
 def test_every_part_of_the_package_has_a_layer() -> None:
     parts = {
         p.name.removesuffix(".py")
-        for p in (ROOT / "llmsim").iterdir()
+        for p in package_sources().iterdir()
         if p.suffix == ".py" or p.is_dir()
     }
     assert parts - LEVEL.keys() <= {"__init__", "__main__", "__pycache__", "native", "presets"}
@@ -184,7 +185,7 @@ def below(folder: str, path: str) -> str | None:
 def test_subfolders_use_those_before_them(folder: str) -> None:
     order = ORDERS[folder]
     wrong = []
-    for path in sorted((ROOT / folder).rglob("*")):
+    for path in sorted(package_sources(folder).rglob("*")):
         own = below(folder, str(path.relative_to(ROOT)))
         if path.suffix not in (".py", ".h", ".cpp") or own not in order:
             continue
@@ -199,7 +200,8 @@ def test_subfolders_use_those_before_them(folder: str) -> None:
 
 def test_every_subfolder_has_a_place() -> None:
     for folder, order in ORDERS.items():
-        names = {path.name for path in (ROOT / folder).iterdir() if path.is_dir()} - {"__pycache__"}
+        names = {path.name for path in package_sources(folder).iterdir() if path.is_dir()}
+        names -= {"__pycache__"}
         assert names - set(order) <= {"bench", "tests", "build"}, folder
         assert set(order) <= names, folder
 
@@ -223,6 +225,6 @@ def test_policies_do_not_read_the_oracle() -> None:
     allowed = {"sequence_table.h", "vllm_v1.cpp", "batch_scheduler.cpp", "group.cpp"}
     allowed |= {"outline.cpp", "sglang.cpp", "srpt.cpp"}
     reads = re.compile(r"(?<!set_)max_tokens\(")
-    for path in sorted((ROOT / "llmsim" / "native").rglob("*")):
+    for path in sorted(package_sources("llmsim/native").rglob("*")):
         if path.suffix in (".h", ".cpp") and reads.search(path.read_text(encoding="utf-8")):
             assert path.name in allowed, f"{path.name} reads the output length"

@@ -103,6 +103,7 @@ def _given(cluster: Cluster, options: Mapping[str, Any]) -> Given:
                 field=name,
                 value=value,
             )
+    options = {name: _plain(value) for name, value in options.items()}
     of_run = {name: _typed(name, value) for name, value in options.items() if name in known}
     of_engine = {
         name: _text(value) if name in READ_FROM_TEXT else value
@@ -114,6 +115,11 @@ def _given(cluster: Cluster, options: Mapping[str, Any]) -> Given:
     return Given(
         cluster_config=Path(cluster.name), dataset="workload", engine_options=of_engine, **of_run
     )
+
+
+def _plain(value: Any) -> Any:
+    """The Python value of a numpy scalar; other values as they are."""
+    return value.item() if getattr(value, "shape", None) == () else value
 
 
 def _text(value: Any) -> str:

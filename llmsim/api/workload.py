@@ -122,7 +122,7 @@ def workload_source(workload: Any) -> WorkloadSource:
     if hasattr(workload, "to_pydict"):  # a pyarrow Table
         return _rows_of("table", _from_columns("table", workload.to_pydict()))
     if hasattr(workload, "to_dict") and hasattr(workload, "columns"):  # a pandas DataFrame
-        return _rows_of("DataFrame", _from_columns("DataFrame", workload.to_dict(orient="list")))
+        return _rows_of("DataFrame", _from_columns("DataFrame", _named_columns(workload)))
     if isinstance(workload, Mapping):
         return _rows_of("columns", _from_columns("columns", workload))
     if isinstance(workload, Iterable):
@@ -137,7 +137,35 @@ def workload_source(workload: Any) -> WorkloadSource:
     )
 
 
+def _named_columns(frame: Any) -> Mapping[str, Any]:
+    """The columns of a pandas DataFrame by name; InputError for names that are none, or not
+    unique.
+    """
+    names = frame.columns.tolist()
+    for name in names:
+        if not isinstance(name, str):
+            raise InputError(
+                f"DataFrame: a column is named {name!r:.60}; give each column a text as its name",
+                field="workload",
+                value=name,
+            )
+        if names.count(name) > 1:
+            raise InputError(
+                f"DataFrame: {names.count(name)} columns are named {name}; give each its own name",
+                field="workload",
+                value=name,
+            )
+    columns: Mapping[str, Any] = frame.to_dict(orient="list")
+    return columns
+
+
 def _fields(request: Any) -> Mapping[str, Any]:
+    if not isinstance(request, Mapping) and not hasattr(request, "__dict__"):
+        raise InputError(
+            f"workload holds a {type(request).__name__}; give llmsim.Request objects or mappings",
+            field="workload",
+            value=request,
+        )
     given = request if isinstance(request, Mapping) else vars(request)
     return {name: value for name, value in given.items() if value is not None}
 
@@ -157,7 +185,11 @@ def _from_columns(name: str, columns: Mapping[str, Any]) -> Iterable[Mapping[str
 
 
 def _since_the_first(values: Sequence[Any]) -> Sequence[Any]:
-    """Dates as seconds since the first of them; other values as they are."""
+    """Dates as seconds since the first of them, and durations in seconds; other values as they
+    are.
+    """
+    if len(values) and all(hasattr(value, "total_seconds") for value in values):
+        return [value.total_seconds() for value in values]
     if not all(hasattr(value, "timestamp") for value in values) or not len(values):
         return values
     first = min(values)
@@ -224,7 +256,7 @@ def _line(name: str, number: int, row: Mapping[str, Any]) -> dict[str, Any]:
     line["arrival_time_ns"] = _nanoseconds(name, number, arrivals[0], row[arrivals[0]])
     for key, value in row.items():
         if key in COLUMNS:
-            line[COLUMNS[key]] = _whole(value)
+            line[COLUMNS[key]] = _whole(value) if key != "request_id" else str(_whole(value))
     for needed in ("input_toks", "output_toks"):
         if needed not in line:
             column = needed.replace("toks", "tokens")

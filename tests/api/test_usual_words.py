@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -77,3 +78,32 @@ def test_a_missing_trace_is_the_file_of_its_error() -> None:
     with pytest.raises(llmsim.InputError) as caught:
         times("no_such.jsonl")
     assert str(caught.value.file) == "no_such.jsonl"
+
+
+def test_numpy_scalars_are_options() -> None:
+    plain = times(OURS, max_num_seqs=1, enable_prefix_caching=False)
+    assert times(OURS, max_num_seqs=np.int64(1), enable_prefix_caching=np.bool_(False)) == plain
+    with pytest.raises(llmsim.InputError, match=r"--max-num-seqs is 1\.5"):
+        times(OURS, max_num_seqs=np.float64(1.5))
+
+
+def test_durations_are_arrivals_and_numbers_are_names() -> None:
+    seconds = pd.to_timedelta(OURS["arrival_s"], unit="s")
+    assert times(OURS.assign(arrival_s=seconds)) == times(OURS)
+    result = llmsim.run(CLUSTER, OURS.assign(request_id=[7, 8, 9]), cost_source="roofline")
+    assert list(result.requests["request_id"]) == ["7", "8", "9"]
+
+
+@pytest.mark.parametrize(
+    ("workload", "words"),
+    [
+        (pd.concat([OURS, OURS[["input_tokens"]]], axis=1), "2 columns are named input_tokens"),
+        (OURS.rename(columns={"arrival_s": 0}), "a column is named 0; give each column a text"),
+        (pd.concat({"a": OURS}, axis=1), r"a column is named \('a', 'arrival_s'\)"),
+        (np.ones((3, 3)), "workload holds a ndarray; give llmsim.Request objects or mappings"),
+    ],
+)
+def test_tables_that_are_none_are_refused(workload: Any, words: str) -> None:
+    with pytest.raises(llmsim.InputError, match=words) as caught:
+        times(workload)
+    assert caught.value.field == "workload"

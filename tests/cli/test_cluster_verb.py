@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from package import PRESETS
 
 from llmsim.cli import main
 
@@ -94,7 +95,7 @@ def test_experts_are_cut_unless_they_are_spread(
 
 
 def test_paths_hold_wherever_the_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = (ROOT / "llmsim/presets/models/Qwen/Qwen3-8B.json").read_text(encoding="utf-8")
+    model = (PRESETS / "models/Qwen/Qwen3-8B.json").read_text(encoding="utf-8")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "config.json").write_text(model, encoding="utf-8")
     monkeypatch.chdir(tmp_path)

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from package import package_sources
 
 from llmsim import _native, native_build
 from llmsim.native_build import PARTS, sources_sha256, why_stale
@@ -26,7 +27,7 @@ def checkout(folder: Path, *, sources: bool = False) -> Path:
     """The Python of the package, and its native sources where they are asked for."""
     root = folder / "checkout"
     shutil.copytree(
-        ROOT / "llmsim",
+        package_sources(),
         root / "llmsim",
         ignore=shutil.ignore_patterns("native", "__pycache__", "*.so"),
     )
@@ -165,7 +166,7 @@ def test_an_installed_package_has_no_sources_to_compare(tmp_path: Path) -> None:
 
 
 def test_the_stamp_is_that_of_the_sources() -> None:
-    assert _native.sources_sha256 == sources_sha256(ROOT)
+    assert _native.sources_sha256 == sources_sha256(package_sources().parent)
 
 
 def test_looking_is_cheap() -> None:

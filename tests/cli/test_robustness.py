@@ -14,6 +14,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from package import PRESETS
 from processes import ENDLESS, HANGS_S, wait_until_it_simulates
 from shared_data import shared
 
@@ -256,11 +257,11 @@ def test_data_sheets_and_models_beside_the_cluster_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "parts").mkdir()
-    sheet = json.loads((ROOT / "llmsim/presets/hardware/h100_sxm.json").read_text(encoding="utf-8"))
+    sheet = json.loads((PRESETS / "hardware/h100_sxm.json").read_text(encoding="utf-8"))
     sheet |= {"name": "Mine", "silicon_system": None}
     (tmp_path / "parts" / "mine.json").write_text(json.dumps(sheet), encoding="utf-8")
     model = json.loads(
-        (ROOT / "llmsim/presets/models/meta-llama/Llama-3.1-8B.json").read_text(encoding="utf-8")
+        (PRESETS / "models/meta-llama/Llama-3.1-8B.json").read_text(encoding="utf-8")
     )
     (tmp_path / "parts" / "config.json").write_text(json.dumps(model), encoding="utf-8")
     cluster = changed(tmp_path, hardware="parts/mine.json", model_name="parts/config.json")

@@ -5,10 +5,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from package import PACKAGE
 
 from llmsim import _native
 
-STUBS = Path(__file__).resolve().parents[2] / "llmsim"
+STUBS = PACKAGE
 
 
 def declared(path: Path) -> set[str]:

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from package import PRESETS, package_sources
 
 from llmsim.cli import main
 from llmsim.config import input_files
@@ -81,12 +82,10 @@ def cluster(folder: Path, **instance: Any) -> str:
 
 
 def model_folder(folder: Path) -> str:
-    preset = ROOT / "llmsim" / "presets" / "models" / "meta-llama" / "Llama-3.1-8B.json"
+    preset = PRESETS / "models" / "meta-llama" / "Llama-3.1-8B.json"
     config = json.loads(preset.read_text(encoding="utf-8"))
     config["model_type"] = "mine"
-    family = json.loads(
-        (ROOT / "llmsim" / "presets" / "families" / "llama.json").read_text(encoding="utf-8")
-    )
+    family = json.loads((PRESETS / "families" / "llama.json").read_text(encoding="utf-8"))
     family["model_types"] = ["mine"]
     (folder / "model").mkdir()
     for name, value in (("config.json", config), ("family.json", family)):
@@ -95,7 +94,7 @@ def model_folder(folder: Path) -> str:
 
 
 def sheet(folder: Path) -> str:
-    source = ROOT / "llmsim" / "presets" / "hardware" / "h100_sxm.json"
+    source = PRESETS / "hardware" / "h100_sxm.json"
     (folder / "sheet.json").write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
     return str(folder / "sheet.json")
 
@@ -287,8 +286,8 @@ def test_no_reader_opens_a_file_by_itself() -> None:
     noted.
     """
     wrong = []
-    for path in sorted((ROOT / "llmsim").rglob("*.py")):
-        name = path.relative_to(ROOT / "llmsim").as_posix()
+    for path in sorted(package_sources().rglob("*.py")):
+        name = path.relative_to(package_sources()).as_posix()
         if name in OWN_FILES or name.startswith(
             "profiler/"
         ):  # a program of its own, whose runs have no manifest

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from package import package_sources
 
 from llmsim.columns import Int64, element_type
 
@@ -117,7 +118,7 @@ def test_wheels_hold_every_module_of_the_package() -> None:
     build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
     patterns = build["scikit-build"]["sdist"]["exclude"] + build["scikit-build"]["wheel"]["exclude"]
     left_out = pathspec.GitIgnoreSpec.from_lines(patterns)
-    files = [path.relative_to(ROOT).as_posix() for path in (ROOT / "llmsim").rglob("*.py")]
+    files = [path.relative_to(ROOT).as_posix() for path in package_sources().rglob("*.py")]
     missing = [name for name in files if left_out.match_file(name)]
     assert len(files) > 500 and not missing
     assert left_out.match_file("bench/__main__.py")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from package import package_sources
 
 from llmsim.cli import main
 
@@ -116,6 +117,6 @@ def test_extras_of_the_documentation_exist() -> None:
     with (ROOT / "pyproject.toml").open("rb") as stream:
         extras = set(tomllib.load(stream)["project"]["optional-dependencies"])
     named: set[str] = set()
-    for path in [*DOCS.rglob("*.md"), ROOT / "README.md", *(ROOT / "llmsim").rglob("*.py")]:
+    for path in [*DOCS.rglob("*.md"), ROOT / "README.md", *package_sources().rglob("*.py")]:
         named |= set(re.findall(r"llmsim\[(\w+)\]", path.read_text(encoding="utf-8")))
     assert named <= extras

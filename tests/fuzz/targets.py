@@ -13,6 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from package import PRESETS
+
 from fuzz.mutators import Mutator, mutated
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -771,7 +773,7 @@ def _engine(folder: Path, data: bytes) -> object:
 
 @cache
 def _model_configs() -> Sequence[bytes]:
-    found = sorted((ROOT / "llmsim" / "presets" / "models").rglob("*.json"))
+    found = sorted((PRESETS / "models").rglob("*.json"))
     configs = [path.read_bytes() for path in found]
     return [one for one in configs if b'"model_type"' in one and len(one) < 20_000]
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from package import PRESETS
 
 from llmsim.config.errors import InputError, NotYetError
 from llmsim.model import (
@@ -25,7 +26,7 @@ from llmsim.model import (
 from llmsim.model.families.hf_config import parse_config
 from llmsim.model.parallel.transforms import split_layers
 
-FOLDER = Path(__file__).parents[2] / "llmsim" / "presets" / "models"
+FOLDER = PRESETS / "models"
 PRESETS = sorted(str(one.relative_to(FOLDER).with_suffix("")) for one in FOLDER.rglob("*.json"))
 LAYOUTS = {
     "one rank": Layout(),

@@ -5,6 +5,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from package import package_sources
 
 from llmsim.model import (
     AllToAll,
@@ -61,7 +62,7 @@ def test_kinds_and_blocks_say_what_an_operator_is() -> None:
 def test_nothing_compares_the_name_of_a_kind() -> None:
     """Code matches on classes: a new kind is then found by the type checker."""
     found = []
-    for path in sorted((ROOT / "llmsim").rglob("*.py")):
+    for path in sorted(package_sources().rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.Compare) or not isinstance(node.left, ast.Attribute):
                 continue

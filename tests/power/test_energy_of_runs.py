@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from package import PRESETS
 
 from llmsim.cli import main, run_main
 from llmsim.lowering.energy.prices import listed_prices
 
 ROOT = Path(__file__).resolve().parents[2]
-SHEETS = ROOT / "llmsim" / "presets" / "hardware"
+SHEETS = PRESETS / "hardware"
 TRACE = ROOT / "dataset" / "example_10.jsonl"
 A6000 = {"idle_power": 25, "standby_power": 115, "active_power": 300, "standby_duration": 18}
 POWER = {

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from package import package_sources
 
 from llmsim import _native, columns
 from llmsim.columns import CORE_TABLES, FILES, Int64, RequestColumns, Table, check_agreement, column
@@ -118,7 +119,7 @@ def test_a_column_of_requests_is_a_member_a_row_and_a_declaration(
 
 
 def _check_core(folder: Path) -> None:
-    native = ROOT / "llmsim" / "native"
+    native = package_sources("llmsim/native")
     (folder / "request").mkdir()
     for name in ("request_progress.h", "request_progress.cpp"):
         shutil.copy(native / "request" / name, folder / "request" / name)

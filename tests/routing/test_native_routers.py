@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from package import package_sources
 from routing_runs import MS, Run, program, python
 from simulations import router, simulation
 
@@ -249,9 +250,7 @@ def test_the_core_refuses_what_the_command_line_would_have_refused() -> None:
 
 def test_routers_do_not_read_the_oracle() -> None:
     """Invariant 8: no router asks how long an answer will be."""
-    files = [
-        path for path in (_root() / "llmsim" / "native" / "router").rglob("*") if path.is_file()
-    ]
+    files = [path for path in package_sources("llmsim/native/router").rglob("*") if path.is_file()]
     assert len(files) > 15
     for path in files:
         assert "max_tokens(" not in path.read_text(encoding="utf-8"), path.name

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from package import package_sources
 from tiny import PIPELINED, SCHEDULERS, WHOLE_PROMPTS, Options, built, run
 from token_balance import token_balance
 
@@ -252,7 +253,7 @@ def test_schedulers_do_not_read_the_oracle() -> None:
     allowed = {"sequence_table.h", "group.cpp", "vllm_v1.cpp", "batch_scheduler.cpp"}
     allowed |= {"outline.cpp", "sglang.cpp", "srpt.cpp"}
     files = [
-        p for p in sorted((ROOT / "llmsim" / "native").rglob("*")) if p.suffix in (".h", ".cpp")
+        p for p in sorted(package_sources("llmsim/native").rglob("*")) if p.suffix in (".h", ".cpp")
     ]
     reads = re.compile(r"(?<!set_)max_tokens\(")
     readers = {path.name for path in files if reads.search(path.read_text(encoding="utf-8"))}

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from package import PRESETS
 from test_space import cluster, space
 
 from llmsim.cli import main
@@ -274,14 +275,7 @@ def figures(result: Json) -> list[float]:
 
 def small(folder: Path, **fields: Any) -> Path:
     """Two points that run, whose cluster, model, trace and coefficients are files."""
-    preset = (
-        Path(__file__).resolve().parents[2]
-        / "llmsim"
-        / "presets"
-        / "models"
-        / "meta-llama"
-        / "Llama-3.1-8B.json"
-    )
+    preset = PRESETS / "models" / "meta-llama" / "Llama-3.1-8B.json"
     (folder / "config.json").write_text(preset.read_text(encoding="utf-8"), encoding="utf-8")
     document = cluster()
     document["nodes"][0]["instances"][0]["model_name"] = str(folder / "config.json")

@@ -170,3 +170,26 @@ def test_times_of_azure(text: str, ns: int, tmp_path: Path) -> None:
         0,
         ns * 1000,
     ]
+
+
+ROW = '{"input_toks": 8, "output_toks": 2, "arrival_time_ns": 0}'
+UNANSWERED = '[{"id": "a", "conversations": [{"from": "human", "value": "hi"}]}]'
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (ROW.encode("utf-16"), "the text is UTF-16; save it as UTF-8"),
+        (f"[{ROW}]".encode(), "one JSON array; write each of them as a line of its own"),
+        (b"TIMESTAMP;ContextTokens;GeneratedTokens\n1;2;3\n", 'separated by ";"'),
+        (UNANSWERED.encode(), "none of the conversations has an answer to a question"),
+    ],
+)
+def test_what_keeps_a_file_from_being_a_trace_is_named(
+    data: bytes, words: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "trace"
+    path.write_bytes(data)
+    with pytest.raises(InputError) as caught:
+        read_trace(str(path), known_models=[], granularity=16)
+    assert words in str(caught.value) and str(path) in str(caught.value)

@@ -75,6 +75,14 @@ def detect(path: str, head: Head) -> str:
     for keys, what in NO_TRACES.items():
         if head.has(*keys):
             raise InputError(f"{path}:1:1: {what}")
+    if head.kind == "array" and head.has("input_toks"):
+        raise InputError(
+            f"{path}:1:1: the requests are one JSON array; write each of them as a line of its own"
+        )
+    if ";" in head.shown and head.kind == "":
+        raise InputError(
+            f'{path}:1:1: the columns are separated by ";" ({head.shown}); a trace has commas'
+        )
     named = "; 'trace:FILE,columns=ARRIVAL|PROMPT|ANSWER', in quotes, names them"
     columns = f" (columns {', '.join(head.columns)}{named})" if head.kind == "csv" else ""
     simplest = '{"input_toks": 200, "output_toks": 100, "arrival_time_ns": 0}'

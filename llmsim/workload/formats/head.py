@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from llmsim.config.errors import InputError
 from llmsim.workload.open_trace import opened
 
 HEAD_BYTES = 1 << 18
 _KEY = re.compile(rb'"((?:[^"\\]|\\.)*)"\s*:')
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+"""How a file begins that PowerShell or Excel wrote as "Unicode"."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,8 @@ def head_of(path: Path) -> Head:
             from llmsim.workload.formats.parquet import stored_columns
 
             return Head(kind, columns=stored_columns(str(path), kind))
+    if data.startswith(_UTF_16):
+        raise InputError(f"{path}: the text is UTF-16; save it as UTF-8")
     line = data.split(b"\n", 1)[0]
     shown = line[:60].decode("utf-8", "replace").rstrip()
     if data[:1] == b"{":

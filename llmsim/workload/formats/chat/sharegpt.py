@@ -89,6 +89,8 @@ def read(source: Source, head: Head) -> Table:
         if reader.full:
             break
     table = reader.table
+    if not len(table):
+        raise InputError(f"{source.path}: none of the conversations has an answer to a question")
     table.notes.append(f"{source.path}: token counts {reader.how}")
     if source.options.rate is None:
         table.notes.append(
