@@ -59,7 +59,7 @@ from llmsim.lowering.offload.host_memory import located
 from llmsim.lowering.offload.host_operators import with_host_costs
 from llmsim.lowering.offload.plan import OffloadPlan, complete, local_reads, offload_plan
 from llmsim.lowering.offload.weight_streaming import Uneven
-from llmsim.lowering.overlap import most_tokens, with_overlap
+from llmsim.lowering.overlap import as_in_sglang, most_tokens
 from llmsim.lowering.parallel_layout import (
     batches_in_flight,
     distinct_operators,
@@ -354,7 +354,8 @@ def _settled(
     limited = with_model_limits(group.engine, model.max_position_embeddings, "the engine")
     limited = with_narrow_floats(limited, model)
     group = with_state_blocks(replace(group, engine=limited), model, tiers=tiers)
-    group = with_overlap(with_stages(group, model, tiers=tiers), tiers=tiers)
+    group = with_stages(group, model, tiers=tiers)
+    group = as_in_sglang(group, members_of(group, model), tiers=tiers)
     layout = layout_of(group, model)
     group = with_even_graphs(group, layout)
     if group.afd is not None:

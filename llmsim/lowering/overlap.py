@@ -1,6 +1,9 @@
-"""How SGLang's scheduler forms steps: while the one before runs or not, and how large."""
+"""What SGLang's scheduler derives from a group's role and layout: whether it forms steps while the
+one before runs, how large they are, and what admission counts on.
+"""
 
 from dataclasses import replace
+from types import MappingProxyType
 
 from llmsim.config import Group
 from llmsim.config.engine.args import EngineArgs
@@ -8,19 +11,49 @@ from llmsim.config.engine.schedulers import SGLANG
 from llmsim.config.errors import NotYetError
 
 _OVERLAP = "sglang_overlap"
+_CONSERVATIVENESS = "sglang_conservativeness"
+_KEPT_BY_RANKS = (3, 10)
+"""The share of SGLang's `schedule_conservativeness` that DP attention leaves."""
 
 
-def with_overlap(group: Group, *, tiers: bool) -> Group:
+def as_in_sglang(group: Group, members: int, *, tiers: bool) -> Group:
+    """The group as SGLang would run it, where it has SGLang's scheduler; `members` is how many
+    groups run in lock-step with it.
+    """
+    if group.engine.scheduler != SGLANG:
+        return group
+    if members > 1:
+        whole = dict(group.engine.scheduler_parameters)[_CONSERVATIVENESS]
+        kept, of = _KEPT_BY_RANKS
+        group = _with_parameter(group, _CONSERVATIVENESS, whole * kept // of)
+    return _with_overlap(_without_default_cache(group), tiers=tiers)
+
+
+def _with_parameter(group: Group, name: str, value: int) -> Group:
+    parameters = dict(group.engine.scheduler_parameters) | {name: value}
+    return replace(
+        group, engine=replace(group.engine, scheduler_parameters=tuple(parameters.items()))
+    )
+
+
+def _without_default_cache(group: Group) -> Group:
+    """SGLang's decode servers have a prefix cache only where they are told so."""
+    engine = group.engine
+    if group.pd_type != "decode" or not engine.is_default("enable_prefix_caching"):
+        return group
+    said = {"enable_prefix_caching": "off in SGLang's decode servers"}
+    origin = MappingProxyType(dict(engine.origin) | said)
+    return replace(group, engine=replace(engine, enable_prefix_caching=False, origin=origin))
+
+
+def _with_overlap(group: Group, *, tiers: bool) -> Group:
     """The group without overlapped steps where SGLang has none, which is with pipeline stages, and
-    where its scheduler is the outline of SGLang's: with the role decode, KV tiers, decodes alone,
-    or another order of the queue.
+    where its scheduler is the outline of SGLang's: with KV tiers, decodes alone, another order of
+    the queue, or drafts in a group with a role.
     """
     engine = group.engine
-    if engine.scheduler != SGLANG:
-        return group
-    prefills = group.pd_type == "prefill" and engine.speculation is None
     outlined = (
-        (group.pd_type is not None and not prefills)
+        (group.pd_type is not None and engine.speculation is not None)
         or tiers
         or engine.skip_prefill
         or engine.scheduling_policy != "fcfs"
@@ -33,8 +66,7 @@ def with_overlap(group: Group, *, tiers: bool) -> Group:
             "pp_size, KV tiers, skip_prefill or another scheduling_policy than fcfs; remove one of "
             "them"
         )
-    parameters = dict(engine.scheduler_parameters) | {_OVERLAP: 0}
-    return replace(group, engine=replace(engine, scheduler_parameters=tuple(parameters.items())))
+    return _with_parameter(group, _OVERLAP, 0)
 
 
 def overlaps(group: Group) -> bool:

@@ -20,8 +20,8 @@ FREES_AT_ONCE = ("vllm-0.19",)
 fill it.
 """
 NOT_VALIDATED = Note(
-    "the scheduler sglang runs in outline with the role decode, stages of prefill instances, KV "
-    "tiers, decodes alone or other orders of the queue; else its schedule is SGLang's"
+    "the scheduler sglang runs in outline with stages of instances that have a pd_type, KV tiers, "
+    "decodes alone or other orders of the queue; else its schedule is SGLang's"
 )
 ORDERS = {
     "fcfs": _native.QueueOrder.FCFS,
@@ -137,8 +137,8 @@ def _retention(engine: EngineArgs, tables: KvTables) -> int:
 
 def is_outlined(engine: EngineArgs, scheduler: "_native.SchedulerConfig") -> bool:
     """Whether the group runs SGLang's scheduler in outline, and not decision by decision."""
-    staged = scheduler.kv_producer and scheduler.stages > 1
-    role = staged or scheduler.kv_consumer or scheduler.decode_only
+    staged = (scheduler.kv_producer or scheduler.kv_consumer) and scheduler.stages > 1
+    role = staged or scheduler.decode_only
     ordered = engine.scheduling_policy != "fcfs"
     return engine.scheduler == SGLANG and (role or scheduler.tiered or ordered)
 

@@ -42,14 +42,21 @@ def test_the_recordings_cover_what_the_scheduler_decides() -> None:
         "speculative_eagle_topk": {1, 4},
         "pp_size": {1, 3, 4},
         "enable_hierarchical_cache": {False, True},
-        "disaggregation_mode": {None, "prefill"},
+        "disaggregation_mode": {None, "prefill", "decode", "pair"},
+        "disaggregation_decode_enable_radix_cache": {False, True},
+        "dp_size": {1, 2, 3},
     }.items():
         assert {case["config"][option] for case in cases} == values
     hosted = [case["config"] for case in cases if case["config"]["enable_hierarchical_cache"]]
     assert {config["hicache_write_policy"] for config in hosted} == set(HICACHE_WRITE_POLICIES)
     assert {config["disable_overlap_schedule"] for config in hosted} == {False, True}
-    prefilling = [case["config"] for case in cases if case["config"]["disaggregation_mode"]]
-    assert {config["disable_overlap_schedule"] for config in prefilling} == {False, True}
+    for mode in ("prefill", "decode", "pair"):
+        playing = [case for case in cases if case["config"]["disaggregation_mode"] == mode]
+        assert {case["config"]["disable_overlap_schedule"] for case in playing} == {False, True}
+    retracting = [any(step["preempted"] for step in case["steps"]) for case in playing]
+    assert sum(retracting) >= 2
+    ranks = [case["config"] for case in cases if case["config"]["dp_size"] > 1]
+    assert {config["disable_overlap_schedule"] for config in ranks} == {False, True}
     retracting = [any(step["preempted"] for step in case["steps"]) for case in cases]
     assert sum(retracting) >= 2
     asked = [request for case in cases for request in case["requests"]]
@@ -81,6 +88,9 @@ def test_the_recordings_cover_what_the_scheduler_decides() -> None:
         ("hicache_ratio", None),
         ("hicache_copy_ps", None),
         ("transfer_ps", None),
+        ("num_reserved_decode_tokens", None),
+        ("disaggregation_decode_enable_radix_cache", None),
+        ("dp_size", None),
     ],
 )
 def test_another_configuration_gives_other_steps(option: str, value: int | None) -> None:
@@ -95,9 +105,11 @@ def test_another_configuration_gives_other_steps(option: str, value: int | None)
         "hicache_ratio": (0.1, 1.0),
         "hicache_copy_ps": (0, 100_000_000),
         "transfer_ps": (10_000_000_000_000, 0),
+        "num_reserved_decode_tokens": (100, 0),
+        "dp_size": (2, 3),
     }
-    differing = 0
-    for path in RECORDINGS.iterdir():
+
+    def differs(path: Path) -> bool:
         case = load_recording(path)
         config = case["config"]
         if value is None:
@@ -106,8 +118,9 @@ def test_another_configuration_gives_other_steps(option: str, value: int | None)
         else:
             config[option] += value if option == "max_total_tokens" else 0
             config[option] = value if option == "max_prefill_tokens" else config[option]
-        differing += bool(first_difference(list(our_steps(case)), case["steps"])[1])
-    assert differing > 0
+        return bool(first_difference(our_steps(case), case["steps"])[1])
+
+    assert any(differs(path) for path in sorted(RECORDINGS.iterdir()))
 
 
 def changed(tmp_path: Path, edit: Any) -> Path:

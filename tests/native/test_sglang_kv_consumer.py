@@ -35,3 +35,22 @@ def test_a_long_answer_needs_its_room_but_for_what_can_be_retracted(
     """
     blocks = 64 + 20 + RESERVED + 100 + 2000 - (64 + 20)
     assert waits(blocks + more, 100, 2000) is expected
+
+
+def test_the_first_token_comes_with_the_kv() -> None:
+    """An idle server gives it at once, and a request of one token computes nothing there."""
+    cluster = Cluster([5000], [5001], block_size=1, scheduler="sglang", push=True)
+    sim = run([(0, 100, 1), (2_000_000, 100, 3)], cluster)
+    requests, landed = sim.requests(), sim.kv_transfers()["kv_landed_ps"]
+    assert requests["first_token_ps"].tolist() == landed.tolist()
+    assert requests["finish_ps"][0] == landed[0] and requests["finish_ps"][1] > landed[1]
+    assert sim.counters()["scheduled_tokens"].tolist() == [200, 2]
+
+
+def test_retracted_requests_come_back_with_their_kv() -> None:
+    """Two answers of 600 tokens do not fit beside each other, and nothing is computed again."""
+    cluster = Cluster([5000], [1281], block_size=1, scheduler="sglang", push=True)
+    sim = run([(0, 64, 600), (100, 64, 600)], cluster)
+    counters = sim.counters()
+    assert sim.requests()["status"].tolist() == [3, 3]
+    assert counters["preemptions"][1] > 0 and counters["recomputed_tokens"][1] == 0

@@ -4,7 +4,7 @@ KV travels.
 
 from llmsim.config.cluster_file.cluster import Cluster
 from llmsim.config.deployment import Disaggregation, Group
-from llmsim.config.engine.schedulers import KINDS
+from llmsim.config.engine.schedulers import KINDS, SGLANG
 from llmsim.config.errors import InputError
 
 MODES = ("pull", "push")
@@ -17,7 +17,8 @@ def resolve_disaggregation(
     """How KV goes from prefill to decode groups; None where no instance has a `pd_type`.
 
     `transfer` and `mode` are the command line's and win over the cluster file. Whole prompts are
-    pulled, as by vLLM's NIXL connector, unless told otherwise; layer by layer, KV is pushed. Raises
+    pulled, as by vLLM's NIXL connector, unless told otherwise; layer by layer, and where SGLang's
+    scheduler decodes, which takes memory before a prompt is computed, KV is pushed. Raises
     InputError for roles without their counterpart and for options that contradict each other.
     """
     for option, value, known in (
@@ -45,9 +46,11 @@ def resolve_disaggregation(
             "prefill has ended, so "
             'nothing is left to move layer by layer; say "push", or kv_transfer "whole"'
         )
-    return Disaggregation(
-        layerwise=layerwise, push=(given or ("push" if layerwise else "pull")) == "push"
+    reserves_first = all(
+        group.engine.scheduler == SGLANG for group in groups if group.pd_type is not None
     )
+    default = "push" if layerwise or reserves_first else "pull"
+    return Disaggregation(layerwise=layerwise, push=(given or default) == "push")
 
 
 def _check_roles(cluster: Cluster, groups: tuple[Group, ...]) -> None:

@@ -407,6 +407,16 @@ class EngineOptions(Section):
         description="Chooses whom the scheduler sglang retracts when the KV cache is full: the "
         "shortest answers (length, the default), or the least important (priority).",
     )
+    sglang_conservativeness_permille: Annotated[
+        Annotated[int, _own_limits("sglang", "conservativeness")] | None,
+        ParameterOf("sglang", "conservativeness"),
+        OnCommandLine(int),
+    ] = Field(
+        default=None,
+        description="Sets SGLang's schedule_conservativeness in thousandths: the share of running "
+        "answers that the admission of the scheduler sglang counts on; default "
+        f"{parameter('sglang', 'conservativeness').default}, less with data-parallel attention.",
+    )
     sglang_eagle_topk: Annotated[
         Annotated[int, Field(ge=1, le=64)] | None,
         ParameterOf("sglang", "eagle_topk"),

@@ -38,8 +38,8 @@ def host_cache(
 
     `block_bytes` are those of one rank. Copies take the time of a rank's share on its link to the
     host, or of all ranks' shares in host memory. Raises InputError without a host memory or with
-    `tiers`, InfeasibleError where it is too small, and NotYetError for groups that play a role,
-    have pipeline stages, move in lock-step or keep states.
+    `tiers`, InfeasibleError where it is too small, and NotYetError for groups that compute no
+    prompts, have pipeline stages, move in lock-step or keep states.
     """
     native = _native.HostCacheConfig()
     engine = group.engine
@@ -118,7 +118,7 @@ def _host_tokens(
 
 def _refuse(group: Group, model: ModelConfig) -> None:
     for what, there in (
-        ("a role (pd_type)", group.pd_type is not None or group.afd is not None),
+        ("the role decode, attention or ffn (pd_type)", _is_apart(group)),
         ("pipeline stages (pp_size)", group.pp > 1),
         ("data-parallel ranks in lock-step", members_of(group, model) > 1),
         ("layers with states or windows", _keeps_less(model)),
@@ -128,6 +128,10 @@ def _refuse(group: Group, model: ModelConfig) -> None:
                 f"enable_hierarchical_cache is true, and HiCache with {what} does not run in this "
                 "version; remove one of them"
             )
+
+
+def _is_apart(group: Group) -> bool:
+    return group.pd_type == "decode" or group.afd is not None
 
 
 def _keeps_less(model: ModelConfig) -> bool:

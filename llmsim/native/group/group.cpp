@@ -444,6 +444,23 @@ void Group::forget_oldest_call() {
   calls_.pop_front();
 }
 
+void Group::complete_at_once(const Batch& batch, Ps now) {
+  const auto output = static_cast<std::int32_t>(output_times_.size());
+  log_.begin_build(output);
+  log_.begin_output(output, now);
+  output_gaps_.push_back(now - (output_times_.empty() ? 0 : output_times_.back()));
+  output_times_.push_back(now);
+  for (auto* parts : {&output_communication_, &output_waiting_, &output_m2n_})
+    note(*parts, output_times_.size(), 0);
+  if (!output_held_.empty()) output_held_.push_back({now, now, now});
+  finished_.clear();
+  scheduler_->update(batch, finished_);
+  outstanding_ -= static_cast<std::int32_t>(finished_.size());
+  if (key_log_ != nullptr) key_log_->publish(now);
+  if (schedule) schedule->completed_last(now, *scheduler_, finished_);
+  completion_->step_done(finished_, batch.items, now);
+}
+
 bool Group::build_batch(Ps now) {
   std::int64_t empty_builds = 0;
   while (has_place() && !nothing_to_build_ && scheduler_->has_requests()) {
@@ -457,6 +474,10 @@ bool Group::build_batch(Ps now) {
     if (schedule) schedule->built(now, *scheduler_, slot.batch);
     slot.scheduled = now;
     if (observer_ != nullptr && connector_ != nullptr) report_reserved(now);
+    if (slot.batch.takes_no_time) {
+      complete_at_once(slot.batch, now);
+      continue;
+    }
     if (!slot.batch.empty()) return true;
     // Its own victim, to be admitted again, or a turn that nobody takes; vLLM hears of transfers in
     // such a step, too.

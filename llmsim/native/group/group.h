@@ -209,8 +209,10 @@ class Group final : public Entity, public StepSink {
   bool has_offer() const { return has_offer_ && !gated_; }
   bool may_join_idle() const {
     return num_in_flight_ < slots_.size() && !gated_ &&
-           (!scheduler_->has_requests() || num_in_flight_ == 0);
+           (idles_along() || !scheduler_->has_requests() || num_in_flight_ == 0);
   }
+  // Whether it takes part in every round in which others have work, and in no other.
+  bool idles_along() const { return rounds_ != nullptr && rounds_->idles_along(); }
   const Batch& offered_or_dummy(Ps now);
   // The next slot's batch starts, now or when its devices are free; `timed` says when, at once or
   // later.
@@ -336,6 +338,8 @@ class Group final : public Entity, public StepSink {
   // True when the batch that waited may start now.
   bool open_gate(Ps now);
   bool build_next(Ps now);
+  // A batch that takes no time ends at once, before those in flight.
+  void complete_at_once(const Batch& batch, Ps now);
   bool build_batch(Ps now);
   void report_reserved(Ps now);
   Slot& next_slot() { return slots_[(oldest_ + num_in_flight_) % slots_.size()]; }

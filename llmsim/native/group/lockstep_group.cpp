@@ -29,6 +29,14 @@ bool LockstepGroup::waits_for_nothing() const {
       members_, [](const Group* member) { return member->scheduler().gauges().bound == 0; });
 }
 
+// Requests that wait for their KV keep the wave going, and start one, as in vLLM: all ranks run
+// dummies.
+bool LockstepGroup::rests(bool work, bool unfinished) const {
+  if (work) return false;
+  if (idle_along()) return true;
+  return !unfinished && (rounds_ == 0 || rounds_ % sync_interval_ == 0);
+}
+
 bool LockstepGroup::try_round(Ps now) {
   bool all_there = true, work = false, unfinished = false;
   for (Group* member : members_) {
@@ -38,10 +46,8 @@ bool LockstepGroup::try_round(Ps now) {
     all_there &= member->has_offer() || member->may_join_idle();
   }
   if (!all_there) return false;
-  // Requests that wait for their KV keep the wave going, and start one, as in vLLM: all ranks run
-  // dummies.
-  if (!work && !unfinished && (rounds_ == 0 || rounds_ % sync_interval_ == 0)) {
-    rounds_ = 0;
+  if (rests(work, unfinished)) {
+    if (!idle_along() || std::ranges::all_of(members_, &Group::idle)) rounds_ = 0;
     return false;
   }
   idle_rounds_ = !work && unfinished && waits_for_nothing() ? idle_rounds_ + 1 : 0;

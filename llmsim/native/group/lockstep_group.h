@@ -1,6 +1,7 @@
 // What executes together: the data-parallel ranks of an expert domain, in lock-step.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -14,7 +15,8 @@ namespace llmsim {
 // vLLM's data-parallel wave. A round is one batch of every member; it starts when all have offered
 // theirs, and a member without work joins with a dummy of one token. When nobody has work the
 // rounds go on until the ranks agree that the wave has ended, which they do in every
-// `sync_interval`-th round of it.
+// `sync_interval`-th round of it. SGLang's ranks agree on that in front of every round, so that
+// none runs without work.
 class LockstepGroup final : private StepSink {
  public:
   LockstepGroup(std::vector<Group*> members, std::unique_ptr<StepExecutor> executor,
@@ -40,7 +42,10 @@ class LockstepGroup final : private StepSink {
     members_[member]->attended(0, behind, layer, at, now);
   }
   bool try_round(Ps now);
+  // Whether no round begins, for lack of work; `unfinished`: some members hold requests.
+  bool rests(bool work, bool unfinished) const;
   bool waits_for_nothing() const;
+  bool idle_along() const { return std::ranges::any_of(members_, &Group::idles_along); }
 
   std::vector<Group*> members_;
   std::unique_ptr<StepExecutor> executor_;

@@ -94,6 +94,12 @@ class ScheduleRecorder : public ScheduleTable {
  public:
   void built(Ps now, const Scheduler& scheduler, const Batch& batch);
   void completed(Ps now, const Scheduler& scheduler, std::span<const RequestId> finished);
+  // The batch that was built last ends before those in flight.
+  void completed_last(Ps now, const Scheduler& scheduler, std::span<const RequestId> finished) {
+    in_flight_.push_front(in_flight_.back());
+    in_flight_.pop_back();
+    completed(now, scheduler, finished);
+  }
 
  private:
   std::deque<std::int32_t> in_flight_;

@@ -9,7 +9,8 @@
 // waiting for decode blocks and the other way round, so neither way can deadlock. Either way one
 // message without payload goes from the decode group to the prefill group before any KV moves, the
 // prefill group keeps its blocks until the last byte has landed, and the decode group then computes
-// the last token of the prompt again, whose step gives the first token.
+// the last token of the prompt again, whose step gives the first token; SGLang's gets that along
+// with the KV.
 #pragma once
 
 #include <cstdint>

@@ -108,6 +108,8 @@ struct Batch {
   std::int32_t drafts_after = 0;     // that each sequence gets at the end of this step
   HostLoad load;                     // each layer waits for its part
   Ps not_before = 0;                 // its scheduler waited for a copy until then
+  // Its tokens came from another group along with KV: nothing is computed, and it ends at once.
+  bool takes_no_time = false;
 
   bool empty() const { return items.empty(); }
   // A rank without work takes part with one token that belongs to nobody and is not sampled.
@@ -123,6 +125,7 @@ struct Batch {
     drafts_after = 0;
     load = {};
     not_before = 0;
+    takes_no_time = false;
   }
 };
 

@@ -76,6 +76,9 @@ class RoundCounting {
  public:
   // Called before each `schedule`: the rounds that the lock-step group has run.
   virtual void set_round(std::int64_t round) = 0;
+  // Whether it takes part in each round in which another member has work, whatever it waits for
+  // itself, and in no other (SGLang's idle batches).
+  virtual bool idles_along() const { return false; }
 
  protected:
   ~RoundCounting() = default;

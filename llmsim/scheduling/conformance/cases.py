@@ -10,8 +10,8 @@ the k-th output token of request i is -(i*100000+k)-2. A step takes 5 ms plus 10
 token plus 20 us per request.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -80,10 +80,13 @@ MakeSimulation = Callable[["_native.Source", "_native.GroupSpec"], "_native.Simu
 
 @dataclass(frozen=True)
 class GroupSteps:
-    """The steps of each group of a case, and what the loop says where nobody runs what is left."""
+    """The steps of each group of a case, what the loop says where nobody runs what is left, and
+    what is known of the KV that moved between groups, by column.
+    """
 
     groups: list[list[Case]]
     stalled: Exception | None
+    transfers: dict[str, Any] = field(default_factory=dict)
 
     @property
     def stands_still(self) -> bool:
@@ -99,13 +102,20 @@ def run_groups(
     """Runs a case; its steps: times in ps, `scheduled` (id, tokens, computed before), gauges, who
     finished. `make_simulation` puts other groups, which are not the case's, beside its only one.
     """
-    names = [case["requests"][i]["id"] for i in by_arrival(case)]
     groups = groups_of(case)
-    specs = [_group_spec(case, i, group, make_group) for i, group in enumerate(groups)]
+    specs = [group_spec(case, i, group, make_group) for i, group in enumerate(groups)]
     if make_simulation is None:
-        config = _native.SimulationConfig(_source(case), specs, **parts_between(case))
+        config = _native.SimulationConfig(source(case), specs, **parts_between(case))
     else:
-        config = make_simulation(_source(case), specs[0])
+        config = make_simulation(source(case), specs[0])
+    return run_simulation(case, config, range(len(groups)))
+
+
+def run_simulation(
+    case: Case, config: "_native.SimulationConfig", groups: Iterable[int]
+) -> GroupSteps:
+    """The steps of some groups of a simulation of a case's requests."""
+    names = [case["requests"][i]["id"] for i in by_arrival(case)]
     simulation = _native.Simulation(config)
     stalled = None
     try:
@@ -113,8 +123,8 @@ def run_groups(
             pass
     except (_native.Stalled, _native.Circular) as error:
         stalled = error
-    steps = [list(_steps(simulation.schedule(i), names)) for i in range(len(groups))]
-    return GroupSteps(steps, stalled)
+    steps = [list(_steps(simulation.schedule(i), names)) for i in groups]
+    return GroupSteps(steps, stalled, simulation.kv_transfers() or {})  # type: ignore[arg-type]
 
 
 def run_case(
@@ -130,9 +140,10 @@ def run_case(
         yield from steps
 
 
-def _group_spec(
+def group_spec(
     case: Case, index: int, group: GroupOfCase, make_group: MakeGroup
 ) -> "_native.GroupSpec":
+    """One group of a case."""
     scheduler = scheduler_config(case)
     kv = scheduler.kv
     kv.num_blocks = group.num_blocks
@@ -148,12 +159,11 @@ def _group_spec(
     native = _native.GroupConfig()
     native.index, native.role = index, group.role
     native.depth = case["resolved"]["max_concurrent_batches"]
-    most = case["resolved"].get("max_step_tokens", scheduler.max_num_scheduled_tokens)
-    return make_group(native, scheduler, _program(most, scheduler.max_num_seqs))
+    return make_group(native, scheduler, step_program(case))
 
 
-def _source(case: Case) -> "_native.Source":
-    """The requests of a case, in order of arrival."""
+def source(case: Case, models: int = 1) -> "_native.Source":
+    """The requests of a case, in order of arrival, which ask for so many models in turn."""
     order = by_arrival(case)
     requests, n = [case["requests"][i] for i in order], len(order)
     hasher = _native.ContentHasher(1)
@@ -167,7 +177,7 @@ def _source(case: Case) -> "_native.Source":
         arrival_ps=np.array([_ps_of(request["arrival"]) for request in requests], np.int64),
         input_tokens=np.array(lengths, np.int32),
         output_tokens=np.array([request["output_len"] for request in requests], np.int32),
-        model=np.zeros(n, np.int16),
+        model=np.arange(n, dtype=np.int16) % models,
         next_call=np.full(n, -1, np.int32),
         tool_delay_ps=np.zeros(n, np.int64),
         priority=np.array([request.get("priority", 0) for request in requests], np.int32),
@@ -294,8 +304,13 @@ def speculation(case: Case) -> "_native.SpeculationConfig":
     return native
 
 
-def _program(max_tokens: int, max_seqs: int) -> "_native.Program":
-    """The given step time as a step program without attention."""
+def step_program(case: Case, ranks: int = 1) -> "_native.Program":
+    """The given step time as a step program without attention; each of several ranks waits for the
+    others at the end.
+    """
+    resolved = case["resolved"]
+    max_tokens = resolved.get("max_step_tokens", resolved["max_num_scheduled_tokens"])
+    max_seqs = case["config"]["max_num_seqs"]
 
     def table(name: str, feature: Any, ps: Any) -> Any:
         return _native.Operator(
@@ -308,6 +323,11 @@ def _program(max_tokens: int, max_seqs: int) -> "_native.Program":
         table("tokens", _native.Feature.TOKENS, STEP_PS + TOKEN_PS * tokens),
         table("sequences", _native.Feature.SEQUENCES, SEQUENCE_PS * sequences),
     ]
+    if ranks > 1:
+        size = ranks * max_tokens + 1
+        at_the_end = np.zeros(size, np.int64), np.zeros(size, np.uint8)
+        kind, feature = _native.NodeKind.COLLECTIVE, _native.Feature.GATHERED
+        operators.append(_native.Operator("end", kind, feature, 0, 1, *at_the_end))
     zero = np.zeros(1, np.int64)
     attention = _native.Attention.split([zero, zero], zero, [zero, zero], zero, 0, 0)
     return _native.Program(operators, attention, tokens.astype(np.int32), _native.LowerBound(), 0)

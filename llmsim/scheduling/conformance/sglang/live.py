@@ -19,7 +19,7 @@ from llmsim.scheduling.conformance.cases import (
     by_arrival,
     prompt_tokens,
 )
-from llmsim.scheduling.conformance.sglang import drafts, host_copies
+from llmsim.scheduling.conformance.sglang import dp_ranks, drafts, host_copies, roles
 from llmsim.scheduling.conformance.sglang.ours import acceptance
 from llmsim.scheduling.conformance.sglang.platform import write_model
 
@@ -49,7 +49,8 @@ def installed_version() -> str | None:
 
 
 def server_arguments(config: Case, model: str) -> list[str]:
-    """SGLang's command line for a case's configuration."""
+    """SGLang's command line for a case's configuration, whose limits are those of each rank."""
+    ranks = config.get("dp_size", 1)
     arguments = {
         "--model-path": model,
         "--load-format": "dummy",
@@ -59,9 +60,9 @@ def server_arguments(config: Case, model: str) -> list[str]:
         "--mem-fraction-static": "0.8",
         "--random-seed": "1",
         "--page-size": config["page_size"],
-        "--chunked-prefill-size": config["chunked_prefill_size"],
+        "--chunked-prefill-size": config["chunked_prefill_size"] * ranks,
         "--max-prefill-tokens": config["max_prefill_tokens"],
-        "--max-running-requests": config["max_running_requests"],
+        "--max-running-requests": config["max_running_requests"] * ranks,
         "--max-total-tokens": config["max_total_tokens"],
         "--context-length": config["context_length"],
         "--schedule-policy": config["schedule_policy"],
@@ -72,9 +73,7 @@ def server_arguments(config: Case, model: str) -> list[str]:
         arguments["--pp-max-micro-batch-size"] = config["max_running_requests"] // config["pp_size"]
     flags = host_copies.arguments(config)
     flags += ["--skip-tokenizer-init", "--disable-cuda-graph", "--skip-server-warmup"]
-    if config.get("disaggregation_mode") is not None:
-        arguments["--disaggregation-mode"] = config["disaggregation_mode"]
-        arguments["--disaggregation-transfer-backend"] = "nixl"  # in whose place is the fake one
+    flags += [*roles.arguments(config), *dp_ranks.arguments(config)]
     if config["enable_priority_scheduling"]:
         name = "priority_scheduling_preemption_threshold"
         arguments["--" + name.replace("_", "-")] = config[name]
@@ -94,19 +93,19 @@ def their_steps(case: Case) -> Iterator[Case]:
     schedule_policy.set = _InOrder  # of the victims of one request, whose order would be anyone's
     if case["config"].get("speculative_algorithm") is not None:
         drafts.use_stand_in()
-    if case["config"].get("disaggregation_mode") == "prefill":
-        from llmsim.scheduling.conformance.sglang.prefill_loop import use_stand_in
-
-        use_stand_in()
+    if case["config"].get("disaggregation_mode") is not None:
+        roles.use_stand_in(case["config"])
     copies = None
     if case["config"].get("enable_hierarchical_cache", False):
         copies = host_copies.use_stand_in(case["config"]["hicache_copy_ps"])
     with tempfile.TemporaryDirectory() as folder:
         model = write_model(Path(folder), case["config"]["context_length"])
-        arguments = prepare_server_args(server_arguments(case["config"], model))
-        ports = PortArgs.init_new(arguments)
+        together = dp_ranks.meeting_point(case)
+        arguments = prepare_server_args([*server_arguments(case["config"], model), *together])
+        ports = PortArgs.init_new(arguments, *dp_ranks.ports(case))
         module.load_plugins()
-        ranks = module.SpawnRanks(world_rank=0, dp_rank=None, gpu_id=0)
+        rank = case.get("rank", 0)
+        ranks = module.SpawnRanks(world_rank=rank, dp_rank=case.get("rank"), gpu_id=0)
         module.publish(arguments, role="scheduler", ranks=ranks)
         scheduler = module.Scheduler(arguments, ports)
     _check(scheduler, case["config"])
@@ -114,10 +113,12 @@ def their_steps(case: Case) -> Iterator[Case]:
 
 
 def _loop_of(config: Case) -> "type[Loop]":
-    if config.get("disaggregation_mode") == "prefill":
-        from llmsim.scheduling.conformance.sglang.prefill_loop import PrefillLoop
+    if config.get("disaggregation_mode") is not None:
+        return roles.loop_of(config)
+    if config.get("dp_size", 1) > 1:
+        from llmsim.scheduling.conformance.sglang.dp_loop import DpLoop
 
-        return PrefillLoop
+        return DpLoop
     return Loop if config.get("pp_size", 1) == 1 else PipelineLoop
 
 
@@ -160,10 +161,14 @@ class Loop:
         self._copies = copies
         if copies is not None:
             copies.clock = self
-        self._requests = [case["requests"][i] for i in by_arrival(case)]
+        arrivals = self._arrivals_of(case)
+        self._order = sorted(range(len(arrivals)), key=arrivals.__getitem__)
+        """Rows of the simulation, in order of arrival here."""
+        self._arrival_ps = [arrivals[row][0] for row in self._order]
+        rows = by_arrival(case)
+        self._requests = [case["requests"][rows[row]] for row in self._order]
         self._index = {request["id"]: i for i, request in enumerate(self._requests)}
         config = case["config"]
-        self._prefills = config.get("disaggregation_mode") == "prefill"
         self._stops = config["ends_with_stop_token"]
         self._steps = config.get("speculative_num_steps", 0)
         self._width = config.get("speculative_num_draft_tokens", 1)
@@ -193,8 +198,12 @@ class Loop:
         while not self._ended():
             self._arrive()
             plan = self._plan()
+            if self._aborted:
+                yield {"aborted": self._aborted}
+                return
             scheduler.running_batch, batch = plan.running_batch, plan.batch_to_run
             scheduler.cur_batch_for_debug = batch
+            yield from self._brought()
             idle = 0 if batch or self._flights else idle + 1
             if batch:
                 yield from self._launch(batch)
@@ -204,7 +213,9 @@ class Loop:
                 self._complete()
             else:
                 self._without_result(batch)
-            assert idle < self._most_idle, f"{self._waiting()} requests wait, and nothing runs"
+            if idle == self._most_idle:
+                yield self._standing_still()
+                return
             scheduler.last_batch = batch
 
     def _plan(self) -> Any:
@@ -213,6 +224,19 @@ class Loop:
         return scheduler.get_next_batch_to_run(
             running_batch=scheduler.running_batch, last_batch=scheduler.last_batch
         )
+
+    def _arrivals_of(self, case: Case) -> list[tuple[int, ...]]:
+        """When each row's request arrives, and what orders those that arrive together."""
+        requests = case["requests"]
+        return [(_ps(requests[i]["arrival"]), row) for row, i in enumerate(by_arrival(case))]
+
+    def _brought(self) -> Iterable[Case]:
+        """Steps of this turn that took no time."""
+        return ()
+
+    def _standing_still(self) -> Case:
+        """What ends the steps where nothing runs any more, though requests are left."""
+        raise AssertionError(f"{self._waiting()} requests wait, and nothing runs")
 
     def _without_result(self, batch: Any) -> None:
         """The end of a turn in which no batch ended; time goes on where none began."""
@@ -230,7 +254,7 @@ class Loop:
         """When something may happen while nothing runs."""
         times = []
         if self._arrived < len(self._requests):
-            times.append(_ps(self._requests[self._arrived]["arrival"]))
+            times.append(self._arrival_ps[self._arrived])
         if self._copies is not None and self._scheduler.waiting_queue:
             times += [end for end in [self._copies.next_end_ps()] if end is not None]
         return times
@@ -254,7 +278,7 @@ class Loop:
         arrived = []
         while self._arrived < len(self._requests):
             request = self._requests[self._arrived]
-            if _ps(request["arrival"]) > self.now_ps:
+            if self._arrival_ps[self._arrived] > self.now_ps:
                 break
             arrived.append(
                 TokenizedGenerateReqInput(
@@ -277,11 +301,9 @@ class Loop:
             self._arrived += 1
         self._scheduler.process_input_requests([*arrived, *self._give_up()])
 
-    def _role(self, index: int) -> dict[str, Any]:
-        """What a request tells a prefill server. SGLang's own host for bootstraps that are none
-        would leave its prompt out of the prefix cache.
-        """
-        return {"bootstrap_host": "localhost", "bootstrap_room": index} if self._prefills else {}
+    def _role(self, _: int) -> dict[str, Any]:
+        """What a request tells a prefill or decode server."""
+        return {}
 
     def _give_up(self) -> list[Any]:
         """Of requests that have arrived, those whose clients have given up meanwhile."""
@@ -303,7 +325,7 @@ class Loop:
 
         tokens = self._requests[index]["output_len"]
         if self._stops:
-            end = _output_token(index, tokens - 1)
+            end = output_token(index, tokens - 1)
             sampling = SamplingParams(max_new_tokens=_NO_LIMIT, stop_token_ids=[end])
         else:
             sampling = SamplingParams(max_new_tokens=tokens, ignore_eos=True)
@@ -314,6 +336,9 @@ class Loop:
         self, batch: Any, forward_batch: Any = None, on_publish: Any = None, **_: Any
     ) -> Any:
         """In place of the model: the next tokens of all that have computed all they know."""
+        if batch.forward_mode.is_idle():
+            self._items = []
+            return _result([])
         speculates = not batch.spec_algorithm.is_none()
         self._items = _items(batch, self._width if speculates else 1)
         if speculates and not batch.forward_mode.is_extend():
@@ -333,7 +358,7 @@ class Loop:
         index = self._index[request.rid]
         first = self._sampled[index]
         self._sampled[index] += (1 + accepted) if counts else 0
-        return [_output_token(index, first + k) for k in range(1 + accepted)]
+        return [output_token(index, first + k) for k in range(1 + accepted)]
 
     def _note_abort(self, _: Any, request: Any) -> None:
         """Of SGLang's own accord, and not for a client."""
@@ -350,8 +375,7 @@ class Loop:
         scheduler = self._scheduler
         step: Case = {
             "schedule_ps": self.now_ps,
-            "running": scheduler.max_running_requests
-            - scheduler.req_to_token_pool.available_size(),
+            "running": self._running(),
             "waiting": self._waiting(),
             "free_blocks": self._free(),
             "preempted": sorted(self._retracted),
@@ -360,16 +384,25 @@ class Loop:
         result = scheduler.run_batch(batch)
         self._flights.append((batch.copy(), result, step))
         scheduler.result_queue.append((self._flights[-1][0], result))
-        tokens = sum(number for _, number, _ in self._items)
         start = max(self.now_ps, self.busy_ps, self.blocked_ps)
         if self._copies is not None and batch.hicache_consumer_index >= 0:
             start = max(start, self._copies.loaded_ps)  # its prompts wait for that
-        self.busy_ps = start + STEP_PS + TOKEN_PS * tokens + SEQUENCE_PS * len(self._items)
+        self.busy_ps = start + self._step_ps(batch)
         step |= {"end_ps": self.busy_ps, "scheduled": self._items}
         if not batch.spec_algorithm.is_none():
             verifies = not batch.forward_mode.is_extend()
             step["drafts"] = {name: more - 1 for name, more, _ in self._items if verifies}
         yield step
+
+    def _step_ps(self, _: Any) -> int:
+        """How long the batch that was run last takes."""
+        tokens = sum(number for _, number, _ in self._items)
+        return STEP_PS + TOKEN_PS * tokens + SEQUENCE_PS * len(self._items)
+
+    def _running(self) -> int:
+        """Requests that hold a row."""
+        scheduler = self._scheduler
+        return int(scheduler.max_running_requests - scheduler.req_to_token_pool.available_size())
 
     def _complete(self) -> None:
         """The oldest batch in flight ends; its step gets what is known then."""
@@ -474,7 +507,7 @@ def _result(tokens: Sequence[int]) -> Any:
     )
 
 
-def _output_token(index: int, k: int) -> int:
+def output_token(index: int, k: int) -> int:
     return _FIRST_OUTPUT + index * _PER_REQUEST + k
 
 

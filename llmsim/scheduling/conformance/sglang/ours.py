@@ -1,17 +1,33 @@
 """A case of SGLang's scheduler run by our own."""
 
-from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from llmsim import _native
 from llmsim.config.engine.host_cache import HOST_WRITES, host_pages
 from llmsim.config.engine.options import SGLANG_POLICIES, SGLANG_RETRACTIONS
 from llmsim.core import PS_PER_US
-from llmsim.scheduling.conformance.cases import Case, run_case, speculation
+from llmsim.scheduling.conformance.cases import (
+    Case,
+    group_spec,
+    run_simulation,
+    source,
+    speculation,
+    step_program,
+)
+from llmsim.scheduling.conformance.connectors import GroupOfCase
 from llmsim.scheduling.conformance.sglang import transfers
 
 EAGLE = ("EAGLE", "EAGLE3")
 """Algorithms whose drafter reads the token behind each of its own."""
+PAIR = "pair"
+HANDED_OVER = ("decode", PAIR)
+"""Cases in which a decode server has its KV from elsewhere."""
+ROLES = {
+    None: _native.Role.BOTH,
+    "prefill": _native.Role.PREFILL,
+    "decode": _native.Role.DECODE,
+}
 COPY_PS = 200 * PS_PER_US
 """A copy between the device and the host takes this, and `hicache_copy_ps` for each token."""
 
@@ -28,7 +44,7 @@ def native_case(case: Case) -> Case:
         "max_num_seqs": config["max_running_requests"],
         "max_model_len": config["context_length"],
         "max_num_batched_tokens": most,
-        "enable_prefix_caching": not config["disable_radix_cache"],
+        "enable_prefix_caching": _caches(config),
         "enable_chunked_prefill": chunk > 0,
         "async_scheduling": not config["disable_overlap_schedule"],
         "ends_with_stop_token": config["ends_with_stop_token"],
@@ -48,6 +64,13 @@ def native_case(case: Case) -> Case:
     return {"config": translated, "resolved": resolved, "requests": case["requests"], **drafts}
 
 
+def _caches(config: Case) -> bool:
+    """Whether there is a radix cache, which a decode server needs to be told."""
+    if config.get("disaggregation_mode") == "decode":
+        return bool(config.get("disaggregation_decode_enable_radix_cache", False))
+    return not config["disable_radix_cache"]
+
+
 def _batches_in_flight(config: Case) -> int:
     stages: int = config.get("pp_size", 1)
     if stages > 1:
@@ -60,35 +83,103 @@ def acceptance(case: Case) -> "_native.Acceptance":
     return speculation(native_case(case)).acceptance
 
 
-def our_steps(case: Case) -> Iterator[Case]:
-    """The steps of the native scheduler `sglang`."""
-    config = case["config"]
+def our_steps(case: Case) -> list[Case]:
+    """The steps of the native scheduler `sglang`, those of a prefill server first."""
+    return our_run(case).steps
 
-    def group(spec: Any, scheduler: Any, program: Any) -> Any:
+
+@dataclass(frozen=True)
+class OurRun:
+    """Our steps of a case, and its servers as cases of their own: each with the times that the
+    others' steps give it.
+    """
+
+    steps: list[Case]
+    servers: list[Case]
+
+
+def our_run(case: Case) -> OurRun:
+    """Runs a case; raises what the loop says where nobody runs what is left."""
+    sides = _sides(case)
+    ran = run_simulation(case, _simulation(case, sides), [index for index, _ in sides])
+    if ran.stalled is not None:
+        raise ran.stalled
+    steps = [step for group in ran.groups for step in group]
+    if case["config"].get("disaggregation_mode") not in HANDED_OVER:
+        return OurRun(steps, [case])
+    landed = ran.transfers["kv_landed_ps"].tolist()
+    told = [at + transfers.MESSAGE_PS for at in ran.transfers["kv_reserved_ps"].tolist()]
+    times = {"landed_ps": landed, "told_ps": told}
+    return OurRun(steps, [case | times | {"config": config} for _, config in sides])
+
+
+def _sides(case: Case) -> list[tuple[int, Case]]:
+    """The groups under test: the index of each, and its configuration."""
+    config = case["config"]
+    mode = config.get("disaggregation_mode")
+    if mode == PAIR:
+        own = config["prefill_server"]
+        prefill = config | own | {"disaggregation_mode": "prefill"}
+        return [(0, prefill), (1, config | {"disaggregation_mode": "decode"})]
+    if config.get("dp_size", 1) > 1:
+        return [(rank, config) for rank in range(config["dp_size"])]
+    return [(1 if mode == "decode" else 0, config)]
+
+
+def _simulation(case: Case, sides: list[tuple[int, Case]]) -> "_native.SimulationConfig":
+    config = case["config"]
+    specs = [_group(case | {"config": own}, index) for index, own in sides]
+    requests = source(native_case(case))
+    match config.get("disaggregation_mode"):
+        case "prefill":
+            return transfers.receiver(config["transfer_ps"])(requests, specs[0])
+        case "decode":
+            return transfers.sender(config["transfer_ps"])(requests, specs[0])
+        case "pair":
+            latencies = (config["transfer_ps"], transfers.MESSAGE_PS)
+            return transfers.between(requests, specs, latencies, push=True)
+    if len(specs) == 1:
+        return _native.SimulationConfig(requests, specs)
+    together = [_native.LockstepSpec(list(range(len(specs))), 1)]
+    by_rank = source(native_case(case), len(specs))
+    return _native.SimulationConfig(by_rank, specs, lockstep=together)
+
+
+def _group(case: Case, index: int) -> "_native.GroupSpec":
+    config, native = case["config"], native_case(case)
+    role = ROLES[config.get("disaggregation_mode")]
+
+    def make(spec: Any, scheduler: Any, program: Any) -> "_native.GroupSpec":
         scheduler.scheduler = "sglang"
-        if config.get("disaggregation_mode") == "prefill":
-            scheduler.kv_producer, spec.role = True, _native.Role.PREFILL
+        scheduler.output_length_known = not config["ends_with_stop_token"]
         if config.get("enable_hierarchical_cache", False):
             scheduler.host_cache = _host_cache(config)
         scheduler.stages = scheduler.micro_batches = config.get("pp_size", 1)
-        scheduler.parameters = {
-            "new_tokens": config["clip_max_new_tokens"],
-            "max_prefill_tokens": config["max_prefill_tokens"],
-            "mixed_chunk": int(config["enable_mixed_chunk"] and config["chunked_prefill_size"] > 0),
-            "policy": SGLANG_POLICIES.index(config["schedule_policy"]),
-            "priorities": int(config["enable_priority_scheduling"]),
-            "low_priorities_first": int(config["schedule_low_priority_values_first"]),
-            "preemption": int(not config["disable_priority_preemption"]),
-            "preemption_threshold": config["priority_scheduling_preemption_threshold"],
-            "retraction_policy": SGLANG_RETRACTIONS.index(config["retraction_policy"]),
-            "eagle_topk": config.get("speculative_eagle_topk", 1),
-            "draft_tokens": config.get("speculative_num_draft_tokens", 0),
-        }
+        scheduler.parameters = _parameters(config)
+        if config.get("dp_size", 1) > 1:  # each rank has requests of its own
+            spec.model = index
+            program = step_program(native, config["dp_size"])
         return _native.GroupSpec(spec, scheduler, program, record_schedule=True)
 
-    prefills = config.get("disaggregation_mode") == "prefill"
-    around = transfers.receiver(config["transfer_ps"]) if prefills else None
-    yield from run_case(native_case(case), group, around)
+    return group_spec(native, index, GroupOfCase(role, native["config"]["num_gpu_blocks"]), make)
+
+
+def _parameters(config: Case) -> dict[str, int]:
+    return {
+        "new_tokens": config["clip_max_new_tokens"],
+        "max_prefill_tokens": config["max_prefill_tokens"],
+        "mixed_chunk": int(config["enable_mixed_chunk"] and config["chunked_prefill_size"] > 0),
+        "policy": SGLANG_POLICIES.index(config["schedule_policy"]),
+        "priorities": int(config["enable_priority_scheduling"]),
+        "low_priorities_first": int(config["schedule_low_priority_values_first"]),
+        "preemption": int(not config["disable_priority_preemption"]),
+        "preemption_threshold": config["priority_scheduling_preemption_threshold"],
+        "retraction_policy": SGLANG_RETRACTIONS.index(config["retraction_policy"]),
+        "eagle_topk": config.get("speculative_eagle_topk", 1),
+        "draft_tokens": config.get("speculative_num_draft_tokens", 0),
+        "reserved_tokens": config.get("num_reserved_decode_tokens", 512),
+        "conservativeness": 300 if config.get("dp_size", 1) > 1 else 1000,
+    }
 
 
 def _host_cache(config: Case) -> "_native.HostCacheConfig":

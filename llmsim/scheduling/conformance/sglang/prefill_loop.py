@@ -6,8 +6,9 @@ Needs SGLang's Python packages. Bootstrapping takes no time, as with SGLang's fa
 
 from typing import Any
 
-from llmsim.scheduling.conformance.cases import Case
-from llmsim.scheduling.conformance.sglang.live import Loop
+from llmsim.scheduling.conformance.cases import Case, by_arrival
+from llmsim.scheduling.conformance.sglang.host_copies import Copies
+from llmsim.scheduling.conformance.sglang.role_loop import FIRST_ROOM, RoleLoop
 
 
 def use_stand_in() -> None:
@@ -18,23 +19,33 @@ def use_stand_in() -> None:
     prefill.get_kv_class = lambda _, kind: get_kv_class(TransferBackend.FAKE, kind)
 
 
-class PrefillLoop(Loop):
-    """One run of a prefill server; a prompt's KV has been sent `transfer_ps` after its step."""
+class PrefillLoop(RoleLoop):
+    """One run of a prefill server; a prompt's KV has been sent `transfer_ps` after its step, or, in
+    front of a decode server, when our simulation says.
+    """
 
-    _most_idle = 10_000
-    """A server that is idle hears of transfers, one in each turn."""
-
-    def __init__(self, scheduler: Any, case: Case, *_: Any) -> None:
-        super().__init__(scheduler, case)
+    def __init__(self, scheduler: Any, case: Case, copies: Copies | None = None) -> None:
+        super().__init__(scheduler, case, copies)
         from sglang.srt.disaggregation.fake.conn import FakeKVSender
 
         self._transfer_ps = case["config"]["transfer_ps"]
+        self._landed_ps: list[int] | None = case.get("landed_ps")
         self._idle = False
         """What ends at the very end of a step is heard of later, unless nothing runs."""
         self._landings: dict[int, int] = {}
         """When the KV of a request has been sent, by the request's row."""
         scheduler.maybe_send_cached_prefix_chunk = lambda *_, **__: None  # copies alone
         FakeKVSender.poll = lambda sender: self._poll_of(sender)
+
+    def _arrivals_of(self, case: Case) -> list[tuple[int, ...]]:
+        """In front of a decode server, when that has reserved memory, in its order."""
+        if "told_ps" not in case:
+            return super()._arrivals_of(case)
+        config, rows = case["config"], by_arrival(case)
+        sign = 1 if config["schedule_low_priority_values_first"] else -1
+        ordered = config["enable_priority_scheduling"]
+        ranks = [sign * case["requests"][i].get("priority", 0) if ordered else 0 for i in rows]
+        return [(told, ranks[row], row) for row, told in enumerate(case["told_ps"])]
 
     def _plan(self) -> Any:
         scheduler = self._scheduler
@@ -81,9 +92,14 @@ class PrefillLoop(Loop):
             if request.rid not in before
         ]
         for place, rid in enumerate(sent, start=1):  # one behind the other, on one link
-            self._landings[self._index[rid]] = self.now_ps + self._transfer_ps + place
+            alone = self.now_ps + self._transfer_ps + place
+            self._landings[self._index[rid]] = self._landing_of(self._index[rid], alone)
         scheduler.process_disagg_prefill_inflight_queue()
         step |= {"finished": sorted(sent), "free_blocks_after": self._free()}
+
+    def _landing_of(self, index: int, alone: int) -> int:
+        """When the KV has been sent: `alone`, or in a pair when our simulation says."""
+        return alone if self._landed_ps is None else self._landed_ps[self._order[index]]
 
     def _waiting(self) -> int:
         queue = self._scheduler.disagg_prefill_bootstrap_queue.queue
@@ -96,7 +112,7 @@ class PrefillLoop(Loop):
         """As of a sender whose room is the request's row."""
         from sglang.srt.disaggregation.base.conn import KVPoll
 
-        index = sender.bootstrap_room
+        index = sender.bootstrap_room - FIRST_ROOM
         if self._landed(index) and (self._idle or self._landings[index] < self.now_ps):
             return KVPoll.Success
         return KVPoll.Transferring if sender.has_sent else KVPoll.WaitingForInput

@@ -9,6 +9,7 @@ import numpy as np
 from llmsim.config.engine.options import HICACHE_WRITE_POLICIES, SGLANG_BY_PRIORITY, SGLANG_POLICIES
 from llmsim.scheduling.conformance.cases import Case
 from llmsim.scheduling.conformance.random_cases import give_up, random_requests
+from llmsim.scheduling.conformance.sglang.ours import HANDED_OVER, PAIR
 
 
 def random_case(seed: int, requests: int) -> Case:
@@ -22,7 +23,9 @@ def random_case(seed: int, requests: int) -> Case:
     if ahead == 0 and later.random() < 0.3:
         config |= {"pp_size": int(later.choice([2, 2, 3, 4])), "disable_overlap_schedule": True}
     _host_cache(np.random.default_rng([seed, 31]), config)
-    prefills = ahead == 0 and _role(np.random.default_rng([seed, 41]), config)
+    plays_role = ahead == 0 and _role(np.random.default_rng([seed, 41]), config)
+    if ahead == 0:
+        _ranks(np.random.default_rng([seed, 43]), config)
     by_priority = config["enable_priority_scheduling"]
     case["requests"] = random_requests(rng, requests, longest - 8 - ahead, by_priority=by_priority)
     if config.get("enable_hierarchical_cache", False):
@@ -31,7 +34,7 @@ def random_case(seed: int, requests: int) -> Case:
         sign = -1 if config["schedule_low_priority_values_first"] else 1
         for i, request in enumerate(case["requests"]):
             request["priority"] += sign * (i // 3)
-    if "pp_size" not in config and later.random() < 0.25 and not prefills:
+    if "pp_size" not in config and later.random() < 0.25 and not plays_role:
         give_up(later, case["requests"])
     for request in case["requests"] if ahead > 0 else ():
         prompt = sum(length for _, length in request["segments"])
@@ -42,6 +45,8 @@ def random_case(seed: int, requests: int) -> Case:
     )
     page = config["page_size"]
     least = min(most, longest) + 3 * page + 8 + ahead
+    if config.get("disaggregation_mode") in HANDED_OVER:
+        least += config["num_reserved_decode_tokens"] + page
     tokens = int(least * float(rng.choice([1, 1.2, 2, 4, 20])))
     config["max_total_tokens"] = -(-tokens // page) * page
     most_running = config["max_total_tokens"] // 2  # as SGLang bounds it
@@ -91,14 +96,38 @@ def _host_cache(rng: np.random.Generator, config: Case) -> None:
 
 
 def _role(rng: np.random.Generator, config: Case) -> bool:
-    """Makes a quarter of the cases prefill servers, where they can be."""
-    if rng.random() < 3 / 4 or "pp_size" in config or "enable_hierarchical_cache" in config:
+    """Makes half of the cases prefill servers, decode servers, or a pair, where they can be; of
+    those with a hierarchical cache, a sixth prefill servers.
+    """
+    if rng.random() < 1 / 2 or "pp_size" in config:
+        return False
+    mode = str(rng.choice(["prefill", "decode", PAIR]))
+    if config.get("enable_hierarchical_cache", False) and mode != "prefill":
         return False
     config |= {
-        "disaggregation_mode": "prefill",
+        "disaggregation_mode": mode,
         "transfer_ps": int(rng.choice([1, 20, 500])) * 1_000_000_000,
     }
+    if mode == "prefill":
+        return True
+    config |= {
+        "num_reserved_decode_tokens": int(rng.choice([512, 64, 8, 0])),
+        "disaggregation_decode_enable_radix_cache": bool(rng.random() < 0.3),
+    }
+    if mode == PAIR:
+        config["prefill_server"] = {
+            "max_running_requests": int(rng.choice([1, 4, 16, 64])),
+            "disable_overlap_schedule": bool(rng.random() < 0.5),
+        }
     return True
+
+
+def _ranks(rng: np.random.Generator, config: Case) -> None:
+    """Gives half of the cases that can have them ranks with data-parallel attention."""
+    apart = ("pp_size", "enable_hierarchical_cache", "disaggregation_mode")
+    if rng.random() < 1 / 2 or any(name in config for name in apart):
+        return
+    config["dp_size"] = int(rng.choice([2, 2, 3]))
 
 
 def _ask_again(rng: np.random.Generator, requests: list[Case], longest: int) -> None:

@@ -23,6 +23,13 @@ _Priority = Annotated[int, Meta(ge=-(1 << 31), lt=1 << 31)]
 _MOST_TOKENS = 1 << 25
 
 
+class _PrefillServer(msgspec.Struct):
+    """What a prefill server in front of a decode server is told differently."""
+
+    max_running_requests: Annotated[int, Meta(ge=1, le=1 << 16)] = 128
+    disable_overlap_schedule: bool = False
+
+
 class _Config(msgspec.Struct):
     page_size: Annotated[int, Meta(ge=1, le=1 << 16)]
     chunked_prefill_size: Annotated[int, Meta(ge=-1, le=1 << 24)]
@@ -46,8 +53,12 @@ class _Config(msgspec.Struct):
     speculative_num_steps: Annotated[int, Meta(ge=0, le=64)] = 0
     speculative_eagle_topk: Annotated[int, Meta(ge=1, le=64)] = 1
     speculative_num_draft_tokens: Annotated[int, Meta(ge=1, le=1 << 12)] = 1
-    disaggregation_mode: Literal["prefill"] | None = None
+    disaggregation_mode: Literal["prefill", "decode", "pair"] | None = None
     transfer_ps: Annotated[int, Meta(ge=0, le=1 << 50)] = 0
+    num_reserved_decode_tokens: Annotated[int, Meta(ge=0, le=1 << 24)] = 512
+    disaggregation_decode_enable_radix_cache: bool = False
+    prefill_server: _PrefillServer = msgspec.field(default_factory=_PrefillServer)
+    dp_size: Annotated[int, Meta(ge=1, le=64)] = 1
     enable_hierarchical_cache: bool = False
     hicache_ratio: Annotated[float, Meta(gt=0, le=1 << 10)] = 2.0
     hicache_write_policy: Literal["write_through", "write_through_selective", "write_back"] = (
@@ -120,7 +131,7 @@ def recorded_verdicts(folder: Path) -> Iterator[dict[str, Any]]:
 def _verdict(path: Path, case: Case) -> dict[str, Any]:
     options = msgspec.json.encode(case["config"]).decode()
     try:
-        ours = list(our_steps(case))
+        ours = our_steps(case)
     except (ValueError, OverflowError) as error:  # how the native scheduler refuses a configuration
         raise InputError(f'recorded schedule "{path}" cannot be run: {error}.') from None
     except _native.Stalled as error:

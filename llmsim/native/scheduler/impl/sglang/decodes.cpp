@@ -70,10 +70,11 @@ void Sglang::retract() {
     retracted.push_back(request);
   } while (!decodes_fit(kept));
   if (kept.size() == 1 && !decodes_fit(kept)) {
-    if (!staged())
+    if (!staged() && !takeover_)
       throw std::runtime_error("the KV cache does not hold request " + std::to_string(kept[0]) +
                                " alone");
     give_up(kept[0], 0);
+    held_[at(kept[0])].stranded = looks_again_ = true;
     retracted.push_back(kept[0]);
     kept.clear();
   }
@@ -85,7 +86,14 @@ void Sglang::retract() {
   }
   const std::int64_t soon = written + kRetractDecodeSteps * std::ssize(running());
   ratio_ = std::min(1.0, static_cast<double>(soon) / static_cast<double>(limits + 1));
-  for (const RequestId request : retracted) enter_queue(request);
+  for (const RequestId request : retracted) {
+    if (takeover_) {
+      held_[at(request)].entry = entries_++;
+      takeover_->retracted(request);
+    } else {
+      enter_queue(request);
+    }
+  }
 }
 
 void Sglang::give_up(RequestId request, std::int64_t left) {

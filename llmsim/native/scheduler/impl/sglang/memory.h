@@ -29,6 +29,7 @@ struct SglangHeld {
   // its next output ends it.
   std::int64_t settled = 0;
   bool leaving = false;
+  bool stranded = false;  // it was alone, and found no room beside what others hold without running
   RadixTree::NodeId found = RadixTree::kRoot, locked = RadixTree::kRoot;
   // The last node of its prefix anywhere, and tokens behind `found` that only the host holds.
   RadixTree::NodeId last = RadixTree::kRoot;
@@ -46,6 +47,7 @@ class SglangMemory {
         pages_(pages),
         free_(pages),
         rows_(rows),
+        all_rows_(rows),
         caching_(caching),
         sequences_(sequences),
         keys_(page_size, sequences, lookahead),
@@ -62,6 +64,7 @@ class SglangMemory {
   std::int64_t available() const { return free_ * page_; }
   std::int64_t evictable() const { return tree_.evictable() * page_; }
   std::int64_t rows() const { return rows_; }
+  std::int64_t taken_rows() const { return all_rows_ - rows_; }
   std::int64_t ceil(std::int64_t tokens) const { return (tokens + page_ - 1) / page_ * page_; }
   const PageKeys& keys() const { return keys_; }
   RadixTree& tree() { return tree_; }
@@ -114,7 +117,7 @@ class SglangMemory {
   }
 
  private:
-  std::int64_t page_, pages_, free_, rows_;
+  std::int64_t page_, pages_, free_, rows_, all_rows_;
   bool caching_;
   const SequenceTable& sequences_;
   PageKeys keys_;

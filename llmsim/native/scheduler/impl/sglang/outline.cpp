@@ -10,7 +10,7 @@ SglangOutline::SglangOutline(const SchedulerConfig& config, SequenceTable& seque
                              RequestLog& log)
     : BatchScheduler(config, sequences, log),
       new_tokens_(value_of(kNewTokens, config.parameters)),
-      reserved_tokens_(value_of(kReservedTokens, config.parameters)) {}
+      reserved_tokens_(value_of(SglangTakeover::kReservedTokens, config.parameters)) {}
 
 void SglangOutline::form(Ps now, Batch& batch) {
   if (running_.empty()) ratio_ = kFirstRatio;

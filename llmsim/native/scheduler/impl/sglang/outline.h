@@ -27,6 +27,7 @@
 #pragma once
 
 #include "scheduler/batch_scheduler.h"
+#include "scheduler/impl/sglang/takeover.h"
 
 namespace llmsim {
 
@@ -41,11 +42,9 @@ class SglangOutline final : public BatchScheduler {
       {"watermark", "SGLang reserves a share of the answers that run instead"},
   };
 
-  // Tokens: the answer length that admission assumes, at most; and what a decode group reserves for
-  // each request that it holds.
+  // Tokens: the answer length that admission assumes, at most.
   static constexpr Param kNewTokens{"new_tokens", 4096, 1, (std::int64_t{1} << 31) - 1};
-  static constexpr Param kReservedTokens{"reserved_tokens", 512, 0, (std::int64_t{1} << 31) - 1};
-  static constexpr Param kParams[] = {kNewTokens, kReservedTokens};
+  static constexpr Param kParams[] = {kNewTokens, SglangTakeover::kReservedTokens};
 
   SglangOutline(const SchedulerConfig& config, SequenceTable& sequences, RequestLog& log);
   std::int32_t max_depth() const override { return Scheduler::max_depth(); }

@@ -14,13 +14,13 @@ namespace {
 
 // Everything that the outline is known by, with the parameters of both.
 SchedulerKind kind() {
-  static constexpr Param kParams[] = {Sglang::kNewTokens,     SglangOutline::kReservedTokens,
+  static constexpr Param kParams[] = {Sglang::kNewTokens,     SglangTakeover::kReservedTokens,
                                       Sglang::kPrefillTokens, Sglang::kMixedChunk,
                                       Sglang::kPolicy,        Sglang::kOverlap,
                                       Sglang::kPriorities,    Sglang::kLowFirst,
                                       Sglang::kPreemption,    Sglang::kThreshold,
-                                      Sglang::kRetraction,    SglangDrafts::kTopk,
-                                      SglangDrafts::kTokens};
+                                      Sglang::kRetraction,    Sglang::kConservativeness,
+                                      SglangDrafts::kTopk,    SglangDrafts::kTokens};
   SchedulerKind kind = kind_of<SglangOutline>("sglang");
   kind.params = kParams;
   std::erase_if(kind.lacks, [](const Lack& lack) {
@@ -42,11 +42,21 @@ std::int32_t reads_ahead(const SchedulerConfig& config) {
   return config.speculation.on() && (config.kv.drops_last_hit || config.kv.key_lookahead > 0);
 }
 
+double conservativeness(const SchedulerConfig& config) {
+  return static_cast<double>(value_of(Sglang::kConservativeness, config.parameters)) / 1000.0;
+}
+
+// Requests that may hold memory at once.
+std::int32_t rows(const SchedulerConfig& config) {
+  return config.kv_consumer ? SglangTakeover::rows(config) : config.max_num_seqs;
+}
+
 }  // namespace
 
 bool Sglang::runs(const SchedulerConfig& config) {
-  const bool plays_role = config.kv_consumer || config.decode_only ||
-                          (config.kv_producer && (config.stages > 1 || config.speculation.on()));
+  const bool outlined = config.stages > 1 || config.speculation.on();
+  const bool plays_role =
+      config.decode_only || ((config.kv_producer || config.kv_consumer) && outlined);
   const bool ordered = config.queue.order != QueueOrder::kFcfs || config.ranking != nullptr;
   const bool other_cache = !config.kv.tables.plain() || config.kv.eviction != nullptr;
   const bool whole_pages = config.max_num_scheduled_tokens >= config.kv.block_size;
@@ -59,7 +69,7 @@ Sglang::Sglang(const SchedulerConfig& config, SequenceTable& sequences, RequestL
       sequences_(sequences),
       log_(log),
       drafts_(config),
-      memory_(config.kv.num_blocks - 1, config.kv.block_size, config.max_num_seqs,
+      memory_(config.kv.num_blocks - 1, config.kv.block_size, rows(config),
               config.kv.prefix_caching, sequences, reads_ahead(config), config.host_cache,
               counters_.host_cache),
       held_(sequences.size()),
@@ -77,10 +87,13 @@ Sglang::Sglang(const SchedulerConfig& config, SequenceTable& sequences, RequestL
       new_tokens_(value_of(kNewTokens, config.parameters)),
       max_prefill_tokens_(value_of(kPrefillTokens, config.parameters)),
       threshold_(value_of(kThreshold, config.parameters)),
-      ratio_(kFirstRatio),
-      least_ratio_(kFirstRatio * kLeastShare),
-      decay_((kFirstRatio - least_ratio_) / static_cast<double>(kDecaySteps)) {
+      first_ratio_(std::min(kFirstRatio * conservativeness(config), 1.0)),
+      ratio_(first_ratio_),
+      least_ratio_(std::min(first_ratio_ * kLeastShare, 1.0)),
+      decay_((first_ratio_ - least_ratio_) / static_cast<double>(kDecaySteps)) {
   if (drafts_.on()) log_.drafts.resize(sequences.size());
+  if (config.kv_consumer)
+    takeover_.emplace(config, new_tokens_, sequences_, memory_, held_, counters_);
 }
 
 // Tokens of a prompt and its answer, as SGLang bounds them.
@@ -101,6 +114,8 @@ void Sglang::add(RequestId request) {
   held_[at(request)].limit = produces() ? 1 : static_cast<std::int32_t>(limit);
   if (produces()) {
     bootstrapping_.push_back(request);
+  } else if (takeover_) {
+    takeover_->add(request);
   } else {
     enter_queue(request);
   }
@@ -118,15 +133,17 @@ void Sglang::enter_queue(RequestId request) {
 }
 
 bool Sglang::has_requests() const {
-  return !waiting_.empty() || !bootstrapping_.empty() ||
-         memory_.rows() + sending_.size() < config_.max_num_seqs;
+  return !waiting_.empty() || !bootstrapping_.empty() || memory_.taken_rows() > sending_.size() ||
+         (takeover_ && !takeover_->empty());
 }
 
 Limits Sglang::limits() const {
+  std::int32_t longest = max_request_tokens() - 6;
+  if (takeover_) longest = std::min(longest, takeover_->longest_prompt());
   return {.max_model_len = config_.kv.max_model_len - 2,
           .block_size = static_cast<std::int32_t>(memory_.page_size()),
           .usable_blocks = config_.kv.num_blocks - 1,
-          .longest_prompt = max_request_tokens() - 6};
+          .longest_prompt = longest};
 }
 
 std::int64_t Sglang::most_blocks(std::int64_t slots) const {
@@ -138,11 +155,15 @@ Gauges Sglang::gauges() const {
   const std::int64_t page = memory_.page_size();
   const auto free = static_cast<std::int32_t>(memory_.available() / page);
   const auto cached = static_cast<std::int32_t>(memory_.evictable() / page);
-  const auto running = static_cast<std::int32_t>(config_.max_num_seqs - memory_.rows());
-  const std::int64_t copied = running > 0 ? 0 : memory_.tree().held() - memory_.tree().evictable();
-  return {.running = running,
-          .waiting = static_cast<std::int32_t>(waiting_.size() + bootstrapping_.size()),
-          .bound = sending_.size(),
+  const auto rows = static_cast<std::int32_t>(memory_.taken_rows());
+  const std::int64_t copied = rows > 0 ? 0 : memory_.tree().held() - memory_.tree().evictable();
+  const std::int32_t parked = takeover_ ? takeover_->num_transferring() : 0;
+  const std::int32_t taken_over = takeover_ ? takeover_->size() : 0;
+  const auto waiting = static_cast<std::int32_t>(waiting_.size() + bootstrapping_.size());
+  return {.running = rows - parked,
+          .waiting = waiting + taken_over,
+          .parked = parked,
+          .bound = sending_.size() + (takeover_ ? takeover_->num_expected() : 0),
           .copied = static_cast<std::int32_t>(copied),
           .pool = {config_.kv.num_blocks, free + cached, cached}};
 }
@@ -161,12 +182,13 @@ void Sglang::schedule(Ps now, Batch& batch) {
   ++batches_;
   hear_aborts();
   if (memory_.host() != nullptr) memory_.host()->poll(now);
-  if (idle_ && now > last_output_) ratio_ = kFirstRatio;
+  if (!in_rounds_ && idle_ && now > last_output_) ratio_ = first_ratio_;
   idle_ = false;
   bootstrap();
+  if (takeover_ && take_over(batch)) return;
   merge_last();
   if (produces()) full() = false;
-  last().prompts = schedule_prompts(now, batch);
+  last().prompts = !takeover_ && schedule_prompts(now, batch);
   if (!last().prompts && !running().empty()) schedule_decodes(batch);
   for (const Item& item : batch.items) batch.features.add(item);
   // The drafter reads prompts behind them, and drafts ahead of verifications.
@@ -206,7 +228,10 @@ void Sglang::merge_last() {
     last().requests.clear();
   }
   bool& some_ended = micro_batches_[turn_].some_ended;
-  if (some_ended && drop_ended(running())) full() = false;
+  if (some_ended && drop_ended(running())) {
+    full() = false;
+    looks_again_ = takeover_.has_value();
+  }
   some_ended = false;
 }
 
@@ -238,6 +263,10 @@ void Sglang::verify(RequestId request, Batch& batch) {
 }
 
 void Sglang::update(const Batch& batch, std::vector<RequestId>& finished) {
+  if (batch.takes_no_time) {
+    for (const Item& item : batch.items) receive_first_token(item.request, finished);
+    return;
+  }
   const std::size_t prompts = flights_.front().prompts;
   flights_.pop_front();
   // Without requests nobody has asked for a step since the last output, when SGLang would have.
@@ -264,8 +293,8 @@ void Sglang::receive(const Item& item, bool decodes, std::vector<RequestId>& fin
   --s.num_in_flight;
   if (!item.emits) return;
   receive_tokens(item);
-  if (produces() && !held.leaving) return hand_over(item.request, finished);
-  if (held.leaving || s.emitted() >= answer_limit(item.request))
+  if (produces() && !held.leaving && !gone(item.request)) return hand_over(item.request, finished);
+  if (held.leaving || produces() || s.emitted() >= answer_limit(item.request))
     return finish(item.request, finished);
   if (decodes) {
     if (item.drafts == 0) ++held.committed;
@@ -329,9 +358,15 @@ void Sglang::hand_over(RequestId request, std::vector<RequestId>& finished) {
 }
 
 void Sglang::transferred(RequestId request) {
+  if (sequences_[request].status == static_cast<std::uint8_t>(Status::kParked))
+    return takeover_->landed(request);
   if (!sending_.transferred(request)) return;
-  leave(request);
-  --buffers_;
+  if (produces()) {
+    leave(request);
+    --buffers_;
+  } else {
+    memory_.release(held_[at(request)]);
+  }
 }
 
 void Sglang::finish(RequestId request, std::vector<RequestId>& finished) {
@@ -350,6 +385,7 @@ void Sglang::abort(RequestId request) {
   sequences_[request].status = static_cast<std::uint8_t>(Status::kCancelled);
   ++counters_.cancelled;
   settle(request);
+  if (takeover_) return abort_taken_over(request);
   if (std::erase(bootstrapping_, request) > 0) return;
   if (std::erase(waiting_, request) == 0) return aborts_.push_back(request);
   if (produces()) --buffers_;

@@ -19,28 +19,37 @@
 // and keeps a request's pages until their KV has been sent, which it sees when an output comes.
 // Twice as many requests as may run have a buffer; others wait for one in front of the queue.
 //
-// The schedule is compared with the real one's (docs/reference/conformance.md). Groups that decode
-// what others computed, have tiers or a queue of another order run `SglangOutline`. Not SGLang's: a
+// A decode group (disaggregation/decode.py) computes no prompts: requests whose KV has come, with
+// the first token of their answer, join those that decode, in a batch that takes no time.
+//
+// The schedule is compared with the real one's (docs/reference/conformance.md). Groups that have
+// tiers or a queue of another order run `SglangOutline`. Not SGLang's: a
 // request that is alone in its micro-batch and finds no room beside the others is computed again,
 // where SGLang aborts it; without a prefix cache a request that takes the whole cache runs alone,
 // where SGLang lets it wait for ever; and several victims of one request join the queue in the
-// order in which they were chosen, which SGLang leaves open (a set).
+// order in which they were chosen, which SGLang leaves open (a set). On a decode group a request
+// that is alone and finds no room waits until others have left.
 #pragma once
 
 #include <algorithm>
 #include <deque>
+#include <optional>
 #include <vector>
 
 #include "scheduler/impl/sglang/drafts.h"
 #include "scheduler/impl/sglang/memory.h"
 #include "scheduler/impl/sglang/prompt_budget.h"
+#include "scheduler/impl/sglang/takeover.h"
 #include "scheduler/queue/pending_release.h"
 #include "scheduler/registry.h"
 #include "scheduler/scheduler.h"
 
 namespace llmsim {
 
-class Sglang final : public Scheduler, public PrefixEvents, public KvConnector {
+class Sglang final : public Scheduler,
+                     public PrefixEvents,
+                     public KvConnector,
+                     public RoundCounting {
  public:
   // Tokens: the answer length that admission assumes, at most; prompts of one step beside the
   // chunk; and whether decodes join a step of prompts, and which order the queue has.
@@ -61,6 +70,8 @@ class Sglang final : public Scheduler, public PrefixEvents, public KvConnector {
   static constexpr Param kThreshold{"preemption_threshold", 10, -(std::int64_t{1} << 31),
                                     (std::int64_t{1} << 31) - 1};
   static constexpr Param kRetraction{"retraction_policy", 0, 0, 1};
+  // Thousandths: how much of the answers that run admission counts on (schedule_conservativeness).
+  static constexpr Param kConservativeness{"conservativeness", 1000, 0, 1'000'000};
 
   Sglang(const SchedulerConfig& config, SequenceTable& sequences, RequestLog& log);
   // Whether it runs such a group; SglangOutline runs all.
@@ -74,7 +85,9 @@ class Sglang final : public Scheduler, public PrefixEvents, public KvConnector {
   Gauges gauges() const override;
   const SchedulerCounters& counters() const override { return counters_; }
   // It preempted for somebody who then found no room.
-  bool asks_again() const override { return !preempted_.empty() || others_run(); }
+  bool asks_again() const override {
+    return takeover_ ? looks_again_ : !preempted_.empty() || others_run();
+  }
   // Micro-batches take turns, whether there is something to run or not.
   bool queues_empty_batches() const override { return staged(); }
   std::int32_t max_depth() const override {
@@ -88,10 +101,20 @@ class Sglang final : public Scheduler, public PrefixEvents, public KvConnector {
   PrefixEvents* prefix_events() override { return this; }
   HostCopying* host_copying() override { return memory_.host(); }
   // Of a prefill group: its requests bootstrap, and keep their memory until their KV has been sent.
-  KvConnector* kv_connector() override { return produces() ? this : nullptr; }
-  void take_reserved(std::vector<Reserved>& /*out*/) override {}
+  // Of a decode group: its requests take memory before their KV comes.
+  KvConnector* kv_connector() override { return produces() || takeover_ ? this : nullptr; }
+  void take_reserved(std::vector<Reserved>& out) override {
+    if (takeover_) takeover_->take_reserved(out);
+  }
   void transferred(RequestId request) override;
   bool hears_at_output() const override { return true; }
+  // With data-parallel attention ranks idle along, and are idle only when all are.
+  RoundCounting* round_counting() override { return this; }
+  void set_round(std::int64_t round) override {
+    in_rounds_ = true;
+    if (round == 0 && idle_) ratio_ = first_ratio_;
+  }
+  bool idles_along() const override { return true; }
   void log_keys(KeyLog* log) override { memory_.tree().log_keys(log); }
 
  private:
@@ -140,6 +163,14 @@ class Sglang final : public Scheduler, public PrefixEvents, public KvConnector {
   void bootstrap();
   // The prompt has been computed, and its KV is on its way.
   void hand_over(RequestId request, std::vector<RequestId>& finished);
+  // Of a decode group.
+  // Looks at its queues, and lets who has its KV here join the running ones; whether `batch` brings
+  // first tokens, which end before anything else happens.
+  bool take_over(Batch& batch);
+  void bring_first_tokens(Batch& batch);
+  void receive_first_token(RequestId request, std::vector<RequestId>& finished);
+  void merge_joined();
+  void abort_taken_over(RequestId request);
   // Requests whose clients gave up since the last step.
   void hear_aborts();
   bool gone(RequestId request) const {
@@ -189,7 +220,7 @@ class Sglang final : public Scheduler, public PrefixEvents, public KvConnector {
   void touch_waiting();
   // Steps of decodes.
   // Nobody holds memory, and nobody will in this step.
-  bool starved() const { return chosen_.empty() && memory_.rows() == config_.max_num_seqs; }
+  bool starved() const { return chosen_.empty() && memory_.taken_rows() == 0; }
   void schedule_decodes(Batch& batch);
   bool leave_out_ending();
   bool decodes_fit(const std::vector<RequestId>& requests);
@@ -229,7 +260,12 @@ class Sglang final : public Scheduler, public PrefixEvents, public KvConnector {
   RequestLog& log_;
   SglangDrafts drafts_;
   SglangMemory memory_;
-  std::vector<SglangHeld> held_;  // by request
+  std::vector<SglangHeld> held_;            // by request
+  std::optional<SglangTakeover> takeover_;  // of a decode group
+  // Of a decode group: who joins the running ones in this step; and whether this step changed what
+  // the next one looks at, though it ran nothing.
+  std::vector<RequestId> joined_;
+  bool looks_again_ = false;
   std::vector<MicroBatch> micro_batches_;
   std::size_t turn_ = 0;  // whose micro-batch is formed
   std::vector<RequestId> waiting_, chosen_;
@@ -246,10 +282,10 @@ class Sglang final : public Scheduler, public PrefixEvents, public KvConnector {
   bool mixes_, priorities_, low_first_, preempts_, retracts_by_priority_;
   Policy policy_;
   std::int64_t most_running_, new_tokens_, max_prefill_tokens_, threshold_;
-  double ratio_, least_ratio_, decay_;
+  double first_ratio_, ratio_, least_ratio_, decay_;
   std::int64_t touches_ = 0, entries_ = 0;
   std::int32_t batches_ = 0;
-  bool idle_ = true;
+  bool idle_ = true, in_rounds_ = false;
   Ps last_output_ = -1;
   SchedulerCounters counters_;
 };

@@ -1,0 +1,105 @@
+// The queues of a decode server (python/sglang/srt/disaggregation/decode.py): requests that wait
+// for memory, whose KV is on its way, and that were retracted to host memory.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "scheduler/config.h"
+#include "scheduler/impl/sglang/memory.h"
+#include "scheduler/scheduler.h"
+
+namespace llmsim {
+
+// Requests take the pages of their prompts in order of arrival, while a number of tokens stays free
+// for each that holds memory already, and while the longest of those that run could go on alone.
+// A retracted request keeps its KV in host memory and comes back before anybody else takes pages.
+// Not SGLang's: copies to the host and back take no time, and the host has room for all of them.
+class SglangTakeover {
+ public:
+  // Tokens that stay free for each request that holds memory (num_reserved_decode_tokens).
+  static constexpr Param kReservedTokens{"reserved_tokens", 512, 0, (std::int64_t{1} << 31) - 1};
+
+  SglangTakeover(const SchedulerConfig& config, std::int64_t new_tokens, SequenceTable& sequences,
+                 SglangMemory& memory, std::vector<SglangHeld>& held, SchedulerCounters& counters);
+
+  // Requests that may hold memory at once: small batches have room for others whose KV is on its
+  // way (disaggregation_decode_extra_slots).
+  static std::int32_t rows(const SchedulerConfig& config);
+
+  void add(RequestId request) { queue_.push_back(request); }
+  void retracted(RequestId request) { retracted_.push_back(request); }
+  // Who waits for memory with a lower rank comes first from now on.
+  template <typename Rank>
+  void order_by(Rank rank) {
+    std::ranges::stable_sort(queue_, {}, rank);
+  }
+  // One look at all queues: who has its KV here is appended to `waiting`.
+  void pass(const std::vector<RequestId>& running, std::vector<RequestId>& waiting);
+  // The KV of a request is there.
+  void landed(RequestId request);
+  // It waits for memory, or lost it, and leaves.
+  bool remove_waiting(RequestId request) {
+    return std::erase(queue_, request) + std::erase(retracted_, request) > 0;
+  }
+  // Its KV is on its way, and it leaves; how many transfers are still to come, -1: it does not wait
+  // for KV.
+  std::int32_t remove_transferring(RequestId request);
+  void take_reserved(std::vector<Reserved>& out) {
+    out.insert(out.end(), reserved_.begin(), reserved_.end());
+    reserved_.clear();
+  }
+
+  // The longest prompt that an empty cache has room for.
+  std::int32_t longest_prompt() const {
+    const std::int64_t tokens = memory_.capacity() - reserved_tokens_;
+    return static_cast<std::int32_t>(tokens / memory_.page_size() * memory_.page_size());
+  }
+  bool empty() const { return queue_.empty() && transferring_.empty() && retracted_.empty(); }
+  std::int32_t size() const {
+    return static_cast<std::int32_t>(queue_.size() + transferring_.size() + retracted_.size());
+  }
+  std::int32_t num_transferring() const { return static_cast<std::int32_t>(transferring_.size()); }
+  // Whose KV has not come.
+  std::int32_t num_expected() const {
+    return static_cast<std::int32_t>(
+        std::ranges::count_if(transferring_, [](const Transferring& one) { return !one.here; }));
+  }
+
+ private:
+  struct Transferring {
+    RequestId request;
+    bool here = false;
+  };
+
+  // Tokens that may be taken beside so many requests that hold memory.
+  std::int64_t spare(std::int64_t active, std::int64_t longest) const {
+    return memory_.available() + memory_.evictable() - std::max(reserved_tokens_ * active, longest);
+  }
+  // Of its prompt and its answer, what has KV before it decodes.
+  std::int64_t filled(RequestId request) const {
+    const Sequence& s = sequences_[request];
+    return s.prompt_tokens + std::max(0, s.emitted() - 1);
+  }
+  std::int64_t answer(RequestId request) const {
+    return std::min<std::int64_t>(held_[at(request)].limit, new_tokens_);
+  }
+  void resume(std::int64_t active, std::vector<RequestId>& waiting);
+  void preallocate(const std::vector<RequestId>& running, std::int64_t waiting);
+  bool reserve(RequestId request, std::int64_t active, std::int64_t retractable,
+               std::int64_t longest);
+  void take_pages(RequestId request);
+
+  std::int64_t reserved_tokens_, new_tokens_;
+  std::size_t most_transferring_;  // as many as there are buffers for their first tokens
+  SequenceTable& sequences_;
+  SglangMemory& memory_;
+  std::vector<SglangHeld>& held_;
+  SchedulerCounters& counters_;
+  std::vector<RequestId> queue_, retracted_;
+  std::vector<Transferring> transferring_;
+  std::vector<Reserved> reserved_;
+};
+
+}  // namespace llmsim

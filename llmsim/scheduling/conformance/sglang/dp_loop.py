@@ -1,0 +1,60 @@
+"""SGLang's loops with data-parallel attention: each rank is a process with its own scheduler, and
+what they agree on goes through SGLang's own collectives.
+
+Needs SGLang's Python packages.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from llmsim.scheduling.conformance.cases import STEP_PS, TOKEN_PS, Case
+from llmsim.scheduling.conformance.sglang.live import Loop
+
+
+class DpLoop(Loop):
+    """One rank: it runs every round that any rank has work for."""
+
+    def __init__(self, scheduler: Any, case: Case, *_: Any) -> None:
+        ranks, rank = case["config"]["dp_size"], case["rank"]
+        super().__init__(scheduler, case)
+        mine = [row for row in self._order if row % ranks == rank]
+        self._requests = [self._requests[row] for row in mine]
+        self._arrival_ps = [self._arrival_ps[row] for row in mine]
+        self._index = {request["id"]: i for i, request in enumerate(self._requests)}
+
+    def _agreed(self, value: Any) -> list[Any]:
+        """The values of all ranks."""
+        import torch.distributed
+        from sglang.srt.runtime_context import get_parallel
+
+        group = get_parallel().tp_group.cpu_group
+        values = [None] * torch.distributed.get_world_size(group)
+        torch.distributed.all_gather_object(values, value, group=group)
+        return values
+
+    def _ended(self) -> bool:
+        return all(self._agreed(super()._ended()))
+
+    def _step_ps(self, batch: Any) -> int:
+        """Every rank waits for the slowest; one without a batch computes one token of nobody's."""
+        idle = batch.forward_mode.is_idle()
+        own = STEP_PS + TOKEN_PS if idle else super()._step_ps(batch)
+        slowest: int = max(self._agreed(own))
+        return slowest
+
+    def _launch(self, batch: Any) -> Iterator[Case]:
+        steps = list(super()._launch(batch))
+        if not batch.forward_mode.is_idle():
+            yield from steps
+
+    def _without_result(self, batch: Any) -> None:
+        if batch:
+            return
+        asks_again = bool(self._retracted)
+        if not asks_again:
+            self._scheduler.on_idle()
+        if not any(self._agreed(asks_again)):
+            self._pass_time()
+
+    def _times_ahead(self) -> list[int]:
+        return [time for times in self._agreed(super()._times_ahead()) for time in times]
