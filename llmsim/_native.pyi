@@ -1677,8 +1677,10 @@ class TierWrite(enum.Enum):
 class KvTiersConfig:
     """Pools of KV, and which groups use which."""
 
-    def __init__(self, write: TierWrite, parks: bool = False) -> None:
-        """parks: who recalls is parked alone; else its batch waits."""
+    def __init__(self, write: TierWrite, parks: bool = False, shared: bool = False) -> None:
+        """
+        parks: who recalls is parked alone; else its batch waits. shared: pools outlive groups.
+        """
 
     def add_pool(self, name: str, capacity_bytes: int, eviction: TierEviction, place: int, queue_depth: int = 0, read_latency_ps: int = 0, write_latency_ps: int = 0) -> int:
         """Returns the pool's number. queue_depth 0: a memory."""
@@ -1737,18 +1739,21 @@ class LayoutTrigger:
 class LayoutSpec:
     """Groups that serve together."""
 
-    def __init__(self, name: str, groups: Sequence[GroupSpec], lockstep: Sequence[LockstepSpec], kv_bytes_per_token: Sequence[int], kv_bytes_per_s: Sequence[int], devices: Sequence[int]) -> None:
+    def __init__(self, name: str, groups: Sequence[GroupSpec], lockstep: Sequence[LockstepSpec], contention: Sequence[ContentionSpec], kv_transfer: KvTransferConfig | None, kv_tiers: KvTiersConfig | None, kv_bytes_per_token: Sequence[int], devices: Sequence[int], kinds: Sequence[int]) -> None:
         """
-        lockstep: groups numbered from the layout's first one. kv_bytes_per_token, kv_bytes_per_s: of each device of a group. devices: of a group.
+        Groups are numbered from the layout's first one. kv_transfer: the places of all ranks, and routes. kv_tiers: whose groups are these. kv_bytes_per_token: of each device of a group. devices: of a group. kinds: of groups between which KV moves alike.
         """
 
 class LayoutsConfig:
     """Layouts of the same devices, and when to switch."""
 
-    def __init__(self, layouts: Sequence[LayoutSpec], initial: int, triggers: Sequence[LayoutTrigger], weights_ps: Sequence[Sequence[int]], process_ps: int, kv_latency_ps: int, kv: KvOnSwitch, decide: object | None = None) -> None:
+    def __init__(self, layouts: Sequence[LayoutSpec], initial: int, triggers: Sequence[LayoutTrigger], weights_ps: Sequence[Sequence[int]], process_ps: int, kv: KvOnSwitch, decide: object | None = None) -> None:
         """
         weights_ps: [from][to]. decide: a function of (now_ps, [(running, waiting), ...]) that returns a layout, or -1.
         """
+
+    def move_kv(self, network: NetworkConfig, tables: KvTransferConfig, table_of: Sequence[Sequence[int]]) -> None:
+        """KV moves over this network. table_of: [from][to] kind of group."""
 
 class Removal(enum.Enum):
     """What becomes of the requests of a group that is removed."""

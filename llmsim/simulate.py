@@ -33,7 +33,7 @@ from llmsim.core import (
 from llmsim.lowering import LoweredDeployment, LoweredGroup
 from llmsim.lowering.encoder_inputs import with_encoder_inputs
 from llmsim.lowering.kv.tiers import LoweredTiers
-from llmsim.lowering.layouts import LayoutPlans, kv_figures
+from llmsim.lowering.layouts import LayoutPlans, kv_moves, move_network
 from llmsim.lowering.parallel_layout import LoweredLockstep
 from llmsim.lowering.request_speculation import request_speculation
 from llmsim.results.detokenization_delay import with_output_processing
@@ -266,23 +266,27 @@ def _native_config(
 def _layouts(
     layouts: LayoutPlans, workload: Workload, options: SimulationOptions
 ) -> "_native.LayoutsConfig":
+    moves = kv_moves(layouts.plans) if layouts.moves_kv else None
     specs = []
     for plan in layouts.plans:
         groups = [
             _group(one, workload, options, record_schedule=False) for one in plan.lowered.groups
         ]
         lockstep = [_lockstep(one, None) for one in plan.lowered.lockstep_groups]
-        specs.append(_native.LayoutSpec(plan.name, groups, lockstep, *kv_figures(plan)))
-    return _native.LayoutsConfig(
+        specs.append(layouts.native_spec(plan, groups, lockstep, moves))
+    config = _native.LayoutsConfig(
         specs,
         layouts.initial,
         layouts.triggers(),
         [list(row) for row in layouts.weights_ps],
         layouts.process_ps,
-        layouts.kv_latency_ps,
         layouts.kv,
         None if layouts.decide is None else layouts.decide(),
     )
+    if moves is not None:
+        network = move_network(layouts.plans[layouts.initial])
+        config.move_kv(network, moves.tables, moves.table_of)
+    return config
 
 
 def _lockstep(lockstep: LoweredLockstep, outside: StepTimes | None) -> "_native.LockstepSpec":
@@ -458,7 +462,17 @@ def _possible(deployment: LoweredDeployment, causes: Mapping[str, Int64]) -> Map
     return {name: parts for name, parts in causes.items() if not absent.get(name, False)}
 
 
-def _kv_transfers(simulation: "_native.Simulation") -> KvTransferColumns | None:
+def _kv_transfers(
+    layouts: LayoutPlans | None,
+    visits: Sequence[tuple[int, int]],
+    simulation: "_native.Simulation",
+) -> KvTransferColumns | None:
+    """None where no layout that served has prefill and decode apart."""
+    served = [layout for layout, _ in visits]
+    if layouts is not None and all(
+        layouts.plans[one].lowered.kv_transfers is None for one in served
+    ):
+        return None
     columns = cast("Mapping[str, Any] | None", simulation.kv_transfers())
     return None if columns is None else KvTransferColumns(**columns)
 
@@ -523,7 +537,7 @@ def _results(
         first_token_blame=lambda: _possible(asked, simulation.first_token_blame()),
         accepted_at=tuple(simulation.accepted_at()),
         drafts=_drafts(simulation),
-        kv_transfers=_kv_transfers(simulation),
+        kv_transfers=_kv_transfers(asked.layouts, visits, simulation),
         links=simulation.network(),
         energy=deployment.accounting.energy(simulation, requests, interval_ps),
         reconfigurations=tuple(simulation.reconfigurations()),

@@ -9,9 +9,11 @@ from llmsim.api.checked.run_options import RunOptions
 from llmsim.config.errors import InputError, NotYetError, PluginRefused
 
 if TYPE_CHECKING:
+    from llmsim import _native
     from llmsim.config import Cluster as ClusterModel
     from llmsim.config import Deployment
     from llmsim.lowering import LoweredDeployment
+    from llmsim.lowering.kv.tiers import KvTierOptions
     from llmsim.lowering.layouts import LayoutPlan, LayoutPlans
     from llmsim.scheduling.reconfigure import Decision
 
@@ -28,23 +30,61 @@ def plans_of(
     from llmsim.config.cluster_file.cluster import first_layout, places_of, serving
     from llmsim.config.cluster_file.json_positions import field_path
     from llmsim.config.cluster_file.layouts import Reconfiguration
-    from llmsim.lowering.layouts import LayoutPlan, plan_layouts
+    from llmsim.lowering.layouts import plan_layouts
 
     assert cluster.layouts is not None
     cost = cluster.reconfiguration or Reconfiguration()
     plans = []
     for name in cluster.layouts:
         deployment = resolve(serving(cluster, name))
-        paths = {
-            field_path(("nodes", 0, "instances", i)): field_path(at)
-            for i, (at, _) in enumerate(places_of(cluster, name))
-        }
-        plans.append(LayoutPlan(name, deployment, lower(deployment), paths))
+        paths = _paths(deployment, [field_path(at) for at, _ in places_of(cluster, name)])
+        plans.append(_plan(name, deployment, lower(deployment), paths, options))
     _refuse(cluster, options, plans)
     if cost.weights == "cached" and cost.fixed_s is None:
         plans = _with_all_shards(plans, lower)
+    if options.tiers is not None:
+        plans = _with_tiers(plans, options.tiers)
     initial = list(cluster.layouts).index(first_layout(cluster))
     return plan_layouts(plans, initial, cluster.switch, cost, _decide(cluster))
+
+
+def _paths(deployment: "Deployment", places: list[str]) -> dict[str, str]:
+    """Of each instance, in order of their devices, by its path on the deployment's nodes."""
+    found = dict.fromkeys(group.field_path for group in deployment.groups)
+    return dict(zip(found, places, strict=True))
+
+
+def _plan(
+    name: str,
+    deployment: "Deployment",
+    lowered: "LoweredDeployment",
+    paths: dict[str, str],
+    options: RunOptions,
+) -> "LayoutPlan":
+    from llmsim.lowering.layouts import LayoutPlan
+    from llmsim.lowering.network.cluster_network import cluster_network
+    from llmsim.lowering.network.topology import routes_of
+
+    network = lowered.network
+    if network is None:
+        contention = "fifo" if options.network == "congestion-aware" else "fair"
+        network = cluster_network(deployment, contention, routes_of(deployment))
+    return LayoutPlan(name, deployment, lowered, paths, network)
+
+
+def _with_tiers(plans: "list[LayoutPlan]", options: "KvTierOptions") -> "list[LayoutPlan]":
+    """With the pools that their groups use; the second pass knows the pools of all layouts."""
+    from llmsim.lowering.kv.tiers import TierPools, lower_tiers
+
+    pools = TierPools()
+
+    def tiers_of(plan: "LayoutPlan") -> "_native.KvTiersConfig":
+        groups = plan.lowered.groups
+        return lower_tiers(plan.deployment, groups, options, plan.network, pools, plan.name).config
+
+    for plan in plans:
+        tiers_of(plan)
+    return [replace(plan, tiers=tiers_of(plan)) for plan in plans]
 
 
 def _decide(cluster: "ClusterModel") -> "Callable[[], Decision] | None":
@@ -84,11 +124,10 @@ def _refuse(cluster: "ClusterModel", options: RunOptions, plans: "list[LayoutPla
     asked = any(
         group.engine.endpoint is not None for plan in plans for group in plan.lowered.groups
     )
-    shared = [plan.name for plan in plans if plan.lowered.network is not None]
+    _refuse_unlike_models(cluster, plans)
+    _refuse_unknown_nodes(cluster, options, plans)
     for is_so, what, remedy in (
-        (options.tiers is not None, "KV tiers (--prefix-storage)", "leave them out"),
         (options.outside, "steps timed by another ASTRA-sim", "leave --network-backend out"),
-        (bool(shared), f"groups of {', '.join(shared)} that share links or memory", "keep apart"),
         (options.graphs is not None, "--graphs", "leave it out"),
         (asked, "an endpoint of the API server", "leave endpoint out"),
         (_any_engine(plans, "sglang"), "the scheduler sglang", "choose vllm_v1"),
@@ -103,3 +142,33 @@ def _any_engine(plans: "list[LayoutPlan]", scheduler: str) -> bool:
     """Whether some group has the scheduler."""
     engines = [group.engine for plan in plans for group in plan.lowered.groups]
     return any(engine.scheduler == scheduler for engine in engines)
+
+
+def _refuse_unlike_models(cluster: "ClusterModel", plans: "list[LayoutPlan]") -> None:
+    first = plans[0]
+    for plan in plans[1:]:
+        if plan.lowered.models != first.lowered.models:
+            ours, theirs = (", ".join(one.lowered.models) for one in (plan, first))
+            raise InputError(
+                f"{cluster.position(('layouts', plan.name))} serves {ours}, but {first.name} "
+                f"serves {theirs}; layouts serve the same models, named in the same order"
+            )
+
+
+def _refuse_unknown_nodes(
+    cluster: "ClusterModel", options: RunOptions, plans: "list[LayoutPlan]"
+) -> None:
+    """What goes between nodes needs to know where they end."""
+    from llmsim.lowering.layouts import devices_per_server
+
+    apart = any(plan.lowered.kv_transfers is not None for plan in plans)
+    if cluster.node is not None or not (apart or options.tiers is not None):
+        return
+    devices = sum(group.num_devices for group in plans[0].deployment.groups)
+    server = devices_per_server(plans[0])
+    if devices > server:
+        what = "prefill and decode apart" if apart else "KV tiers"
+        raise InputError(
+            f"{cluster.path}: node is missing; layouts of {devices} devices with {what} need to "
+            f'know the nodes, such as "node": {{"devices": {server}}}'
+        )

@@ -139,9 +139,9 @@ def compile_cluster(
 
             layouts = plans_of(cluster, options, resolved, lowered_of)
             first = layouts.plans[layouts.initial]
-            deployment, lowered = first.deployment, replace(first.lowered, layouts=layouts)
-    tiers = None
-    if options.tiers is not None:
+            deployment, lowered = first.deployment, layouts.initial_with_links()
+    tiers = None if lowered.layouts is None else lowered.layouts.tiers
+    if options.tiers is not None and lowered.layouts is None:
         from llmsim.lowering.kv.tiers import lower_tiers
 
         assert lowered.network is not None

@@ -235,6 +235,9 @@ class Deployment:
     topology: PlacedTopology | None = None
     """None: `link` says all."""
     slo_classes: SloClasses = ()
+    devices_per_node: int | None = None
+    """Of layouts, whose groups may span nodes: devices lie on nodes in order. None: each group is
+    on its node."""
 
     def accelerator_power(self, group: Group) -> AcceleratorPower | None:
         """What the group's devices draw; None where their node does not say."""

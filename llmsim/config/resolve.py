@@ -85,6 +85,7 @@ def resolve(
         slo_classes=tuple(
             (name, limits.limits_ps()) for name, limits in cluster.slo_classes.items()
         ),
+        devices_per_node=None if cluster.node is None else cluster.node.devices,
     )
 
 

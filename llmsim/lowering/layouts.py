@@ -13,15 +13,19 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
 
 from llmsim import _native
 from llmsim.config import Deployment
 from llmsim.config.cluster_file.layouts import Reconfiguration, Switch
 from llmsim.config.deployment import AfdRole
+from llmsim.config.errors import NotYetError
 from llmsim.core import PS_PER_S
 from llmsim.lowering.energy.accounting import run_by
 from llmsim.lowering.group import placed_at
+from llmsim.lowering.kv.kv_transfer import shares_of
+from llmsim.lowering.kv.tiers import LoweredTiers
+from llmsim.lowering.network.cluster_network import ClusterNetwork, cluster_network
+from llmsim.lowering.network.topology import Routes, routes_of
 from llmsim.lowering.types import LoweredDeployment, LoweredGroup
 from llmsim.model import Attention, Moe, Operator
 from llmsim.scheduling.reconfigure import Decision
@@ -42,7 +46,19 @@ class LayoutPlan:
     deployment: Deployment
     lowered: LoweredDeployment
     field_paths: Mapping[str, str]
-    """Of each instance in the cluster file, by its path on the only node of `deployment`."""
+    """Of each instance in the cluster file, by its path on the nodes of `deployment`."""
+    network: ClusterNetwork
+    """With the same places in all layouts."""
+    tiers: "_native.KvTiersConfig | None" = None
+    """Which pools of KV its groups use; None where there are none."""
+
+    @property
+    def kv_transfers(self) -> "_native.KvTransferConfig":
+        """Who hands KV over to whom; places alone where nobody does."""
+        if self.lowered.kv_transfers is not None:
+            return self.lowered.kv_transfers
+        places = [list(ranks) for ranks in self.network.devices]
+        return _native.KvTransferConfig(False, False, places)
 
 
 @dataclass(frozen=True)
@@ -96,9 +112,61 @@ class LayoutPlans:
         return by_name[self.cost.kv]
 
     @property
-    def kv_latency_ps(self) -> int:
-        """Of one move of KV."""
-        return 0 if self.cost.fixed_s is not None else self.plans[0].deployment.link.latency_of(99)
+    def apart(self) -> "LayoutPlan | None":
+        """A layout with prefill and decode apart; None where none has them."""
+        found = (plan for plan in self.plans if plan.lowered.kv_transfers is not None)
+        return next(found, None)
+
+    @property
+    def shares_links(self) -> bool:
+        """Whether anything moves between groups of a layout."""
+        return any(plan.lowered.network is not None for plan in self.plans)
+
+    @property
+    def tiers(self) -> LoweredTiers | None:
+        """The pools of all layouts, and who uses them at first; None where there are none."""
+        first = self.plans[self.initial]
+        return None if first.tiers is None else LoweredTiers(first.network, first.tiers)
+
+    def initial_with_links(self) -> LoweredDeployment:
+        """The layout that serves first, with what any layout needs between its groups."""
+        first = self.plans[self.initial]
+        apart = self.apart
+        kv_transfers = first.lowered.kv_transfers
+        if kv_transfers is None and apart is not None:
+            how = apart.deployment.disaggregation
+            assert how is not None, "the layout has it"
+            places = [list(ranks) for ranks in first.network.devices]
+            kv_transfers = _native.KvTransferConfig(how.push, how.layerwise, places)
+        network = first.network if self.shares_links else None
+        return replace(first.lowered, network=network, kv_transfers=kv_transfers, layouts=self)
+
+    @property
+    def moves_kv(self) -> bool:
+        """Whether KV moves, and takes a time of its own."""
+        return self.cost.kv == "move" and self.cost.fixed_s is None
+
+    def native_spec(
+        self,
+        plan: LayoutPlan,
+        groups: "list[_native.GroupSpec]",
+        lockstep: "list[_native.LockstepSpec]",
+        moves: "KvMoves | None",
+    ) -> "_native.LayoutSpec":
+        """A layout as the core makes groups of it."""
+        lowered = plan.lowered
+        per_token = [-(-one.ledger.block_bytes // one.info.block_size) for one in lowered.groups]
+        return _native.LayoutSpec(
+            plan.name,
+            groups,
+            lockstep,
+            [domain.native() for domain in lowered.contended],
+            plan.kv_transfers,
+            plan.tiers,
+            per_token,
+            [one.info.num_devices for one in lowered.groups],
+            [0] * len(groups) if moves is None else moves.of(plan),
+        )
 
     def as_run(self, visits: Sequence[tuple[int, int]]) -> tuple[Deployment, LoweredDeployment]:
         """What served in a run: the groups of all layouts that came, one after the other. `visits`
@@ -119,8 +187,11 @@ class LayoutPlans:
                 replace(one, groups=tuple(begin + index for index in one.groups))
                 for one in plan.lowered.lockstep_groups
             ]
-        node = replace(first.deployment.nodes[0], groups=tuple(one.index for one in groups))
-        deployment = replace(first.deployment, nodes=(node,), groups=tuple(groups))
+        nodes = tuple(
+            replace(node, groups=tuple(one.index for one in groups if one.node == node.index))
+            for node in first.deployment.nodes
+        )
+        deployment = replace(first.deployment, nodes=nodes, groups=tuple(groups))
         return deployment, replace(
             first.lowered,
             groups=tuple(lowered),
@@ -361,34 +432,89 @@ def _holders(plan: LayoutPlan) -> list[_Holder]:
 
 
 class _Ports:
-    """Bytes in and out of each device, by whether they leave its server."""
+    """Bytes over the links of each device, by whether they leave its server."""
 
-    def __init__(self) -> None:
-        self.links: Mapping[tuple[int, str], int] = defaultdict(int)
-        self.network: Mapping[tuple[int, str], int] = defaultdict(int)
+    def __init__(self, plan: LayoutPlan) -> None:
+        self.server, link, card = rates(plan)
+        self._rates = {True: link, False: card}
+        self._latency_of = plan.deployment.link.latency_of
+        self._carried: dict[tuple[bool, int, str], int] = defaultdict(int)
+        self.moved: dict[bool, int] = {True: 0, False: 0}
+        """Bytes by whether both devices are in one server."""
 
-    def move(self, source: int, target: int, count: int, server: int) -> None:
+    def near(self, source: int, target: int) -> bool:
+        """Whether two devices are in one server."""
+        return source // self.server == target // self.server
+
+    def nearest(self, sources: Sequence[int], target: int) -> Sequence[int]:
+        """Those from which a device gets bytes first."""
+        return [one for one in sources if self.near(one, target)] or sources
+
+    def move(self, source: int, target: int, count: int) -> None:
         """Adds a flow between two devices."""
-        near = source // server == target // server
-        ports: Any = self.links if near else self.network
-        ports[source, "out"] += count
-        ports[target, "in"] += count
+        near = self.near(source, target)
+        self.moved[near] += count
+        self._carried[near, source, "out"] += count
+        self._carried[near, target, "in"] += count
 
-    @staticmethod
-    def total(ports: Mapping[tuple[int, str], int]) -> int:
-        """Bytes that arrive."""
-        return sum(count for (_, way), count in ports.items() if way == "in")
+    def busiest_ps(self) -> int:
+        """Of the busiest port, with the latency of a transfer; 0: nothing moves."""
+        if not self._carried:
+            return 0
+        times = (_ps(count, self._rates[near]) for (near, *_), count in self._carried.items())
+        return max(times) + self._latency_of(99 if self.moved[False] else 0)
+
+
+class _RoutedPorts(_Ports):
+    """The same over the routes of a topology."""
+
+    def __init__(self, plan: LayoutPlan, routes: Routes) -> None:
+        super().__init__(plan)
+        self._routes = routes
+        placed = routes.placed.devices
+        self._devices = [device for ranks in placed for device in ranks]
+        self._on: dict[int, int] = defaultdict(int)
+        self._latency_ps = 0
+
+    def _route(self, source: int, target: int) -> list[int]:
+        return list(self._routes.native.route(self._devices[source], self._devices[target]))
+
+    def nearest(self, sources: Sequence[int], target: int) -> Sequence[int]:
+        """Those with the fewest links between."""
+        hops = {one: len(self._route(one, target)) for one in sources}
+        fewest = min(hops.values())
+        return [one for one in sources if hops[one] == fewest]
+
+    def move(self, source: int, target: int, count: int) -> None:
+        """Adds a flow to each link of its route."""
+        self.moved[self.near(source, target)] += count
+        route = self._route(source, target)
+        for link in route:
+            self._on[link] += count
+        latency = sum(self._routes.speeds[link][1] for link in route)
+        self._latency_ps = max(self._latency_ps, latency)
+
+    def busiest_ps(self) -> int:
+        """Of the busiest link, with the latency of the longest route."""
+        times = (_ps(count, self._routes.speeds[link][0]) for link, count in self._on.items())
+        return max(times, default=0) + self._latency_ps
 
 
 def rates(plan: LayoutPlan) -> tuple[int, int, int]:
     """Devices of a server, bytes/s of a device's link inside it, and of its network card."""
     sheet = plan.lowered.groups[0].hardware
     link = plan.deployment.link.bandwidth_bytes_per_s
-    server = (sheet.link_domain_devices if sheet is not None else None) or DEFAULT_SERVER
     card = link[-1] if len(link) > 1 else 0
     if not card:
         card = (sheet.network_card_bytes_per_s if sheet is not None else None) or link[0]
-    return server, link[0], card
+    return devices_per_server(plan), link[0], card
+
+
+def devices_per_server(plan: LayoutPlan) -> int:
+    """As the cluster file or the data sheet says."""
+    sheet = plan.lowered.groups[0].hardware
+    known = (sheet.link_domain_devices if sheet is not None else None) or DEFAULT_SERVER
+    return plan.deployment.devices_per_node or known
 
 
 def weight_moves(before: LayoutPlan, after: LayoutPlan) -> WeightMoves:
@@ -399,9 +525,10 @@ def weight_moves(before: LayoutPlan, after: LayoutPlan) -> WeightMoves:
     for device, holder in enumerate(old):
         replicas[id(holder)].append(device)
         kinds[id(holder)] = holder
-    server, link, card = rates(after)
     common: dict[tuple[int, int], int] = {}
-    ports, kept, most_kept, turn = _Ports(), 0, 0, 0
+    routes = routes_of(after.deployment)
+    ports = _Ports(after) if routes is None else _RoutedPorts(after, routes)
+    kept, most_kept, turn = 0, 0, 0
     for device, holder in enumerate(new):
         need = holder.shard.bytes_of(holder.stage)
         own = _held(common, old[device], holder)
@@ -414,23 +541,16 @@ def weight_moves(before: LayoutPlan, after: LayoutPlan) -> WeightMoves:
             if not count:
                 continue
             need -= count
-            near = [one for one in replicas[kind] if one // server == device // server]
-            choices = near or replicas[kind]
-            ports.move(choices[turn % len(choices)], device, count, server)
+            choices = ports.nearest(replicas[kind], device)
+            ports.move(choices[turn % len(choices)], device, count)
         turn += 1
-    busiest = max(
-        [_ps(count, link) for count in ports.links.values()]
-        + [_ps(count, card) for count in ports.network.values()],
-        default=0,
-    )
-    latency = after.deployment.link.latency_of(99 if ports.network else 0) if busiest else 0
     same = before is after or all(a == b for a, b in zip(old, new, strict=True))
     memory = after.lowered.groups[0].memory_bytes_per_s
     return WeightMoves(
-        _Ports.total(ports.links),
-        _Ports.total(ports.network),
+        ports.moved[True],
+        ports.moved[False],
         kept,
-        busiest + latency,
+        ports.busiest_ps(),
         0 if same else _ps(2 * most_kept, memory),
     )
 
@@ -442,17 +562,52 @@ def _held(common: dict[tuple[int, int], int], old: _Holder, new: _Holder) -> int
     return common[key]
 
 
-KvFigures = tuple[list[int], list[int], list[int]]
+Kind = tuple[object, ...]
+"""Groups of a kind keep KV alike."""
 
 
-def kv_figures(plan: LayoutPlan) -> KvFigures:
-    """By group: bytes of KV per token on each device, bytes/s of a device, devices.
+@dataclass(frozen=True, eq=False)
+class KvMoves:
+    """What goes from groups of one kind to those of another when KV moves."""
 
-    Half of a block's slots hold no token at the end of a sequence, at most; whole blocks move.
-    """
-    server, link, card = rates(plan)
-    whole = sum(one.info.num_devices for one in plan.lowered.groups)
-    rate = link if whole <= server else card
-    per_token = [-(-one.ledger.block_bytes // one.info.block_size) for one in plan.lowered.groups]
-    devices = [one.info.num_devices for one in plan.lowered.groups]
-    return per_token, [rate] * len(devices), devices
+    kinds: Mapping[Kind, int]
+    tables: "_native.KvTransferConfig"
+    table_of: list[list[int]]
+
+    def of(self, plan: LayoutPlan) -> list[int]:
+        """The kind of each group."""
+        return [self.kinds[_kind(one)] for one in plan.lowered.groups]
+
+
+def kv_moves(plans: Sequence[LayoutPlan]) -> KvMoves:
+    """Tables between all kinds of groups of a model; FFN groups keep no KV."""
+    first = {_kind(one): one for plan in plans for one in plan.lowered.groups}
+    kinds = {kind: number for number, kind in enumerate(first)}
+    tables = _native.KvTransferConfig(False, False, [])
+    table_of = [[-1] * len(kinds) for _ in kinds]
+    for a, source in first.items():
+        for b, target in first.items():
+            if a[0] != b[0] or None in (source.scheduler, target.scheduler):
+                continue
+            try:
+                shares = list(shares_of(source, target))
+            except NotYetError:
+                raise NotYetError(
+                    f'{plans[0].deployment.cluster_path}: reconfiguration.kv is "move", but KV of '
+                    f"{source.model.name} does not move in this version; say recompute or drop"
+                ) from None
+            table = tables.add_table(shares, target.engine.block_size, False)
+            table_of[kinds[a]][kinds[b]] = table
+    return KvMoves(kinds, tables, table_of)
+
+
+def _kind(group: LoweredGroup) -> Kind:
+    draft = None if group.draft is None else (group.draft.model.name, group.draft.layout)
+    keeps = group.scheduler is not None
+    return (group.model.name, group.layout, group.dtypes.kv, group.engine.block_size, draft, keeps)
+
+
+def move_network(plan: LayoutPlan) -> "_native.NetworkConfig":
+    """Over which KV moves in a switch: devices on servers, in order."""
+    servers = replace(plan.deployment, devices_per_node=devices_per_server(plan))
+    return cluster_network(servers, routes=routes_of(servers)).config

@@ -247,18 +247,17 @@ def _transfers(results: Results) -> str:
         wrong = done[(earlier[done] < 0) | (earlier[done] > later[done])]
         if len(wrong):
             return f"request {wrong[0]} was decoded before its KV was there"
-    if (h.decode_cached_tokens[done] >= results.workload.input_tokens[done]).any():
+    handed_over = results.workload.input_tokens[done] + r.emitted_tokens[done]
+    if (h.decode_cached_tokens[done] >= handed_over).any():
         return "a request was handed over whose whole prompt was cached"
     wrong = done[h.kv_transfer_bytes[done] != h.kv_due_bytes[done]]
     if len(wrong):
         moved, due = h.kv_transfer_bytes[wrong[0]], h.kv_due_bytes[wrong[0]]
         return f"of request {wrong[0]} {moved} B of KV were moved instead of {due} B"
     ended = int(np.count_nonzero(h.prefill_end_ps >= 0))
-    handed_over = exact_sum(results.counters["handed_over"])
+    counted = exact_sum(results.counters["handed_over"])
     return (
-        OK
-        if ended == handed_over
-        else f"{ended} prompts were handed over, the groups count {handed_over}"
+        OK if ended == counted else f"{ended} prompts were handed over, the groups count {counted}"
     )
 
 

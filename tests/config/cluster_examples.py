@@ -293,6 +293,7 @@ def full_layouts() -> Json:
     return {
         **document,
         "layouts": {"many": [many], "wide": [wide]},
+        "node": {"devices": 8},
         "initial": "many",
         "decide": "my_module:MyReconfigure:below=64",
         "switch": [

@@ -17,9 +17,11 @@ from llmsim.config.cluster_file.json_positions import Location
 from llmsim.config.cluster_file.layouts import (
     LayoutInstance,
     LayoutInstances,
+    LayoutNode,
     Reconfiguration,
     Switch,
     check_layouts,
+    devices_of,
 )
 from llmsim.config.cluster_file.loading import (
     Document,
@@ -166,6 +168,10 @@ class Cluster(Section):
         description="In place of nodes: instances over the same devices, of which one layout "
         "serves at a time.",
     )
+    node: LayoutNode | None = Field(
+        default=None,
+        description="What every host of the layouts is; without it all devices are on one.",
+    )
     initial: Name | None = Field(
         default=None, description="The layout that serves first; the first one if not given."
     )
@@ -253,7 +259,7 @@ class Cluster(Section):
         if self.layouts is None:
             if not self.nodes:
                 raise broken_rule("nodes", "is missing; give at least one node with instances")
-            for key in ("initial", "switch", "decide", "reconfiguration"):
+            for key in ("node", "initial", "switch", "decide", "reconfiguration"):
                 if getattr(self, key):
                     raise broken_rule(key, "is given, but the cluster has no layouts; add them")
             return self
@@ -409,20 +415,38 @@ def places_of(cluster: Cluster, layout: str) -> list[tuple[Location, LayoutInsta
 
 
 def serving(cluster: Cluster, layout: str) -> Cluster:
-    """The cluster while a layout serves: its instances on one node, in order of their devices."""
+    """The cluster while a layout serves: its instances in order of their devices, each on the node
+    that has its first one.
+    """
     places = places_of(cluster, layout)
-    node = Node.model_construct(
+    devices = sum(devices_of(instance) for _, instance in places)
+    each = cluster.node.devices if cluster.node is not None else devices
+    on: list[list[tuple[Location, LayoutInstance]]] = [[] for _ in range(-(-devices // each))]
+    first = 0
+    for place in places:
+        on[first // each].append(place)
+        first += devices_of(place[1])
+    nodes = tuple(_layout_node(cluster, [instance for _, instance in here]) for here in on)
+    copied = cluster.model_copy(update={"nodes": nodes})
+    document = cluster._document
+    copied._document = LayoutDocument(
+        document.name,
+        document.text,
+        document.data,
+        document.lines,
+        tuple(tuple(at for at, _ in here) for here in on),
+    )
+    return copied
+
+
+def _layout_node(cluster: Cluster, instances: list[LayoutInstance]) -> Node:
+    given = cluster.node
+    return Node.model_construct(
         num_instances=None,
-        cpu_mem=None,
-        storage=None,
-        instances=tuple(instance for _, instance in places),
+        cpu_mem=None if given is None else given.cpu_mem,
+        storage=None if given is None else given.storage,
+        instances=tuple(instances),
         cpu=None,
         power=None,
         price_per_hour=0.0,
     )
-    copied = cluster.model_copy(update={"nodes": (node,)})
-    document = cluster._document
-    copied._document = LayoutDocument(
-        document.name, document.text, document.data, document.lines, tuple(at for at, _ in places)
-    )
-    return copied

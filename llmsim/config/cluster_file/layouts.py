@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from llmsim.config.cluster_file.devices import CpuMemory, Storage
 from llmsim.config.cluster_file.instance import Instance
 from llmsim.config.constraints import broken_rule
 from llmsim.config.fields import BandwidthGbPerS, Name, PositiveCount, Section, TimeS
@@ -20,6 +21,14 @@ class LayoutInstance(Instance):
 
 
 LayoutInstances = Annotated[tuple[LayoutInstance, ...], Field(strict=False, max_length=1 << 16)]
+
+
+class LayoutNode(Section):
+    """What every host of the layouts is; their devices lie on hosts in order."""
+
+    devices: PositiveCount = Field(default=8, description="Devices of each host.")
+    cpu_mem: CpuMemory | None = Field(default=None, description="Host memory.")
+    storage: Storage | None = Field(default=None, description="Each host's own storage.")
 
 
 class Tail(Section):
@@ -121,7 +130,7 @@ def check_layouts(
             raise broken_rule(("layouts", name), "has no instances; give at least one")
         for i, instance in enumerate(instances):
             _check_instance(("layouts", name, i), instance)
-        devices[name] = sum(one.count * _devices_of(one) for one in instances)
+        devices[name] = sum(one.count * devices_of(one) for one in instances)
         first = first or name
         if devices[name] != devices[first]:
             raise broken_rule(
@@ -136,23 +145,22 @@ def check_layouts(
             )
 
 
-def _devices_of(instance: LayoutInstance) -> int:
+def devices_of(instance: LayoutInstance) -> int:
     """Devices of all its data-parallel ranks."""
     return instance.layout.num_devices * instance.layout.replicas
 
 
 def _check_instance(place: tuple[str | int, ...], instance: LayoutInstance) -> None:
-    if instance.pd_type in ("prefill", "decode"):
+    if instance.placement is not None:
         raise broken_rule(
-            (*place, "pd_type"),
-            f'is "{instance.pd_type}", but layouts with prefill and decode apart do not run in '
-            "this version; remove it",
+            (*place, "placement"),
+            "is given, but layouts with weights or KV outside of the devices do not run in this "
+            "version",
         )
-    for key, what in (
-        ("placement", "weights or KV outside of the devices"),
-        ("topology_devices", "a topology"),
-    ):
-        if getattr(instance, key, None) is not None:
+    for key in ("topology_devices", "topology_group"):
+        if getattr(instance, key) is not None:
             raise broken_rule(
-                (*place, key), f"is given, but layouts with {what} do not run in this version"
+                (*place, key),
+                "is given, but instances of layouts take the devices of a topology in order; "
+                "remove it",
             )

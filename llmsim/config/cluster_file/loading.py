@@ -53,17 +53,20 @@ class Document:
 
 @dataclass(frozen=True)
 class LayoutDocument(Document):
-    """The same text where a layout's instances stand for those of the only node."""
+    """The same text where a layout's instances stand for those of nodes."""
 
-    places: tuple[Location, ...] = ()
-    """Of each instance of the node."""
+    places: tuple[tuple[Location, ...], ...] = ()
+    """Of each instance of each node."""
 
     def position(self, location: Location) -> str:
         """Of the field in its layout."""
-        if location[:3] == ("nodes", 0, "instances") and len(location) > 3:
-            index = location[3]
-            assert isinstance(index, int)
-            location = (*self.places[index], *location[4:])
+        if location[:1] == ("nodes",) and len(location) > 1:
+            _, node, *rest = location
+            if rest[:1] == ["instances"] and len(rest) > 1:
+                assert isinstance(node, int) and isinstance(rest[1], int)
+                location = (*self.places[node][rest[1]], *rest[2:])
+            else:
+                location = ("node", *rest)
         return super().position(location)
 
 

@@ -71,14 +71,14 @@ def place_topology(cluster: Cluster) -> PlacedTopology | None:
         if index in chosen:
             continue
         name = f"node{location[1]}"
-        of_node = "node0" in spec.groups
+        of_node = "node0" in spec.groups and cluster.layouts is None
         if of_node and name not in spec.groups:
             raise InputError(
                 f"{where}: {spec.name} has no group {name} for the instances of "
                 f"nodes[{location[1]}]; give them "
                 "topology_devices, or name a topology with as many nodes"
             )
-        pool = spec.groups[name] if of_node else range(spec.num_devices())
+        pool = spec.groups[name] if of_node else _in_order(spec)
         free = [device for device in pool if device not in owner]
         count = instance.layout.num_devices * instance.layout.replicas
         if len(free) < count:
@@ -96,6 +96,16 @@ def place_topology(cluster: Cluster) -> PlacedTopology | None:
         for first in range(0, len(chosen[index]), instance.layout.num_devices)
     )
     return PlacedTopology(spec, devices, cluster.incast)
+
+
+def _in_order(spec: TopologySpec) -> list[int]:
+    """All devices, those of its nodes first where it names nodes."""
+    number = 0
+    devices: list[int] = []
+    while (name := f"node{number}") in spec.groups:
+        devices += spec.groups[name]
+        number += 1
+    return list(dict.fromkeys([*devices, *range(spec.num_devices())]))
 
 
 def _located(name: str, cluster_path: str) -> str:

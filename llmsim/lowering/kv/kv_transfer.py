@@ -50,7 +50,7 @@ def kv_transfer_config(
             kind = (source.model_name, a.dtypes.kv, a.layout, b.layout, block_size, drafts)
             if kind not in tables:
                 tables[kind] = config.add_table(
-                    list(_shares(a, b)),
+                    list(shares_of(a, b)),
                     block_size,
                     prefill_all_but_last_token(a.model),
                 )
@@ -58,8 +58,10 @@ def kv_transfer_config(
     return config
 
 
-def _shares(source: "LoweredGroup", target: "LoweredGroup") -> tuple[Share, ...]:
-    """Of the model, and of the drafter's own layers, which come behind it."""
+def shares_of(source: "LoweredGroup", target: "LoweredGroup") -> tuple[Share, ...]:
+    """What ranks of one group need of those of another one: of the model, and of the drafter's own
+    layers, which come behind it.
+    """
     shares = kv_shares(
         source.model, source.dtypes, source.layout, target.layout, target.engine.block_size
     )
@@ -118,7 +120,7 @@ def _amount(group: "LoweredGroup") -> str:
     """What a decode group takes of a prompt, on all its ranks."""
     model, block_size = group.model, group.engine.block_size
     per_token, state = [0, 0], 0
-    for _, _, parts in _shares(group, group):
+    for _, _, parts in shares_of(group, group):
         for layers, size, once, tail in parts:
             per_token[tail > 0] += size * len(layers)
             state += once * len(layers)

@@ -3,7 +3,7 @@ cluster's network.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from llmsim import _native
@@ -127,15 +127,37 @@ def _evictions(text: str, count: int) -> tuple[str, ...]:
     return tuple(names) if len(names) == count else tuple(names) * count
 
 
+_Pool = tuple[str, int, "_native.TierEviction", int, int, int, int]
+"""Name, bytes, eviction, place, queue depth, and latencies of a read and of a write."""
+
+
+@dataclass
+class TierPools:
+    """Pools of a run, which the groups of several layouts may share."""
+
+    numbers: dict[tuple[object, ...], int] = field(default_factory=dict)
+    described: list[_Pool] = field(default_factory=list)
+
+    def number(self, key: tuple[object, ...], description: _Pool) -> int:
+        """Of the pool with this key, which is made if nobody has asked for it."""
+        if key not in self.numbers:
+            self.numbers[key] = len(self.described)
+            self.described.append(description)
+        return self.numbers[key]
+
+
 def lower_tiers(
     deployment: Deployment,
     groups: Sequence["LoweredGroup"],
     options: KvTierOptions,
     network: ClusterNetwork,
+    pools: TierPools | None = None,
+    layout: str | None = None,
 ) -> LoweredTiers:
     """The pools of a deployment. What is a node's is cut into equal parts for its groups, or shared
     by them; what is the cluster's is cut into equal parts for all groups, or shared by them.
-    Weights in the same memory come first. FFN groups keep no KV, and have no part.
+    Weights in the same memory come first. FFN groups keep no KV, and have no part. `pools` has
+    those of other layouts of the same devices; what is shared is the same for all of them.
 
     Raises InputError where the file declares no such memory, where a chunk is not whole blocks of a
     group, or where a group has no prefix cache; InfeasibleError where weights leave no room;
@@ -151,10 +173,8 @@ def lower_tiers(
                 "memory, where it "
                 "attends; there is no tier below that, so leave --prefix-storage out"
             )
-    config = _native.KvTiersConfig(WRITE[options.write], RECALL[options.recall])
-    if network.stripes:
-        config.stripe(_placed(network.pool), list(network.stripes))
-    pools: dict[tuple[Medium, int], int] = {}
+    pools = TierPools() if pools is None else pools
+    members: list[tuple[list[int], list[int], list[int], str]] = []
     models = tuple(dict.fromkeys(group.model_name for group in deployment.groups))
     with_kv = [group for group in deployment.groups if group.role != "ffn"]
     for group in deployment.groups:
@@ -170,22 +190,40 @@ def lower_tiers(
                 )
             of_node = medium in OF_NODE
             owner = (group.node if of_node else 0) if options.shared else group.index
-            if (medium, owner) not in pools:
-                whose = (
-                    (f"node {group.node}" if of_node else "the cluster")
-                    if options.shared
-                    else f"group {owner}"
-                )
-                sharers = sum(one.node == group.node or not of_node for one in with_kv)
-                size = room // (1 if options.shared else sharers)
-                how = EVICTION[eviction], memory.place, *memory.operations
-                pools[medium, owner] = config.add_pool(f"{medium} of {whose}", size, *how)
-            mine.append(pools[medium, owner])
+            sharers = sum(one.node == group.node or not of_node for one in with_kv)
+            size = room // (1 if options.shared else sharers)
+            name = f"{medium} of {_owner(group, options, layout, of_node=of_node)}"
+            key = medium, owner, None if options.shared else layout
+            how = EVICTION[eviction], memory.place, *memory.operations
+            mine.append(pools.number(key, (name, size, *how)))
         ranks, per_token = list(network.devices[group.index]), bytes_per_token(groups[group.index])
-        config.add_group(
-            mine, ranks, options.chunk_tokens, per_token, models.index(group.model_name)
-        )
-    return LoweredTiers(network, config)
+        members.append((mine, ranks, per_token, group.model_name))
+    return LoweredTiers(network, _config(options, network, pools, members, models))
+
+
+def _owner(group: Group, options: KvTierOptions, layout: str | None, *, of_node: bool) -> str:
+    """Whose pool it is, for people."""
+    if options.shared:
+        return f"node {group.node}" if of_node else "the cluster"
+    return f"group {group.index}" if layout is None else f"group {group.index} of {layout}"
+
+
+def _config(
+    options: KvTierOptions,
+    network: ClusterNetwork,
+    pools: TierPools,
+    members: Sequence[tuple[list[int], list[int], list[int], str]],
+    models: Sequence[str],
+) -> "_native.KvTiersConfig":
+    how = WRITE[options.write], RECALL[options.recall], options.shared
+    config = _native.KvTiersConfig(*how)
+    if network.stripes:
+        config.stripe(_placed(network.pool), list(network.stripes))
+    for description in pools.described:
+        config.add_pool(*description)
+    for mine, ranks, per_token, model in members:
+        config.add_group(mine, ranks, options.chunk_tokens, per_token, models.index(model))
+    return config
 
 
 def _weights(weights: Mapping[Memory, int], group: Group, medium: Medium) -> int:

@@ -12,9 +12,10 @@ switch. Where the file names a topology, devices reach each other by its routes 
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import count
 
 from llmsim import _native
-from llmsim.config import Deployment, StorageSpec
+from llmsim.config import Deployment, Group, StorageSpec
 from llmsim.config.deployment import Node
 from llmsim.config.errors import InputError
 from llmsim.config.topology.file import TopologySpec
@@ -67,9 +68,10 @@ def cluster_network(
         _refuse_fast_links(deployment, deployment.topology.spec)
         config.add_topology(routes.native)
         config.incast = routes.incast
+    numbers = count()
     devices = tuple(
         tuple(
-            _device(deployment, config, group.node, number)
+            _device(deployment, config, _node_of(deployment, group, next(numbers)), number)
             for number in (
                 [-1] * group.num_devices if routes is None else routes.placed.devices[group.index]
             )
@@ -81,6 +83,12 @@ def cluster_network(
     drives = tuple(_drive(deployment, config, node) for node in deployment.nodes)
     storage = _cluster_storage(deployment, config)
     return ClusterNetwork(config, devices, hosts, pool, drives, storage)
+
+
+def _node_of(deployment: Deployment, group: Group, number: int) -> int:
+    """Of a device, which is number `number` of the cluster."""
+    each = deployment.devices_per_node
+    return group.node if each is None else number // each
 
 
 def idle_pool_notes(deployment: Deployment, media: Collection[str]) -> tuple[str, ...]:

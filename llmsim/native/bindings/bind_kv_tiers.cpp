@@ -21,12 +21,14 @@ void bind_kv_tiers(nb::module_& m) {
   nb::class_<KvTiersConfig>(m, "KvTiersConfig", "Pools of KV, and which groups use which.")
       .def(
           "__init__",
-          [](KvTiersConfig* config, TierWrite write, bool parks) {
+          [](KvTiersConfig* config, TierWrite write, bool parks, bool shared) {
             new (config) KvTiersConfig{};
             config->write = write;
             config->parks = parks;
+            config->shared = shared;
           },
-          "write"_a, "parks"_a = false, "parks: who recalls is parked alone; else its batch waits.")
+          "write"_a, "parks"_a = false, "shared"_a = false,
+          "parks: who recalls is parked alone; else its batch waits. shared: pools outlive groups.")
       .def(
           "add_pool",
           [](KvTiersConfig& config, const std::string& name, std::int64_t capacity_bytes,

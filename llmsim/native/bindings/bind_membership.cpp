@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "bindings/bindings.h"
+#include "kv/kv_tiers.h"
 
 using namespace nanobind::literals;
 
@@ -92,31 +93,57 @@ void bind_layouts(nb::module_& m) {
       .def(
           "__init__",
           [](LayoutSpec* spec, std::string name, std::vector<GroupSpec> groups,
-             std::vector<LockstepSpec> lockstep, std::vector<std::int64_t> kv_bytes_per_token,
-             std::vector<std::int64_t> kv_bytes_per_s, std::vector<std::int64_t> devices) {
-            new (spec) LayoutSpec{std::move(name),           std::move(groups),
-                                  std::move(lockstep),       std::move(kv_bytes_per_token),
-                                  std::move(kv_bytes_per_s), std::move(devices)};
+             std::vector<LockstepSpec> lockstep, std::vector<ContentionSpec> contention,
+             const KvTransferConfig* kv_transfer, const KvTiersConfig* kv_tiers,
+             std::vector<std::int64_t> kv_bytes_per_token, std::vector<std::int64_t> devices,
+             std::vector<std::int32_t> kinds) {
+            new (spec) LayoutSpec{std::move(name),
+                                  std::move(groups),
+                                  std::move(lockstep),
+                                  std::move(contention),
+                                  kv_transfer == nullptr ? KvTransferConfig{} : *kv_transfer,
+                                  {},
+                                  std::move(kv_bytes_per_token),
+                                  std::move(devices),
+                                  std::move(kinds)};
+            if (kv_tiers != nullptr) spec->tiers = kv_tiers->groups;
           },
-          "name"_a, "groups"_a, "lockstep"_a, "kv_bytes_per_token"_a, "kv_bytes_per_s"_a,
-          "devices"_a,
-          "lockstep: groups numbered from the layout's first one. kv_bytes_per_token, "
-          "kv_bytes_per_s: of each device of a group. devices: of a group.");
+          "name"_a, "groups"_a, "lockstep"_a, "contention"_a, "kv_transfer"_a.none(),
+          "kv_tiers"_a.none(), "kv_bytes_per_token"_a, "devices"_a, "kinds"_a,
+          "Groups are numbered from the layout's first one. kv_transfer: the places of all ranks, "
+          "and routes. kv_tiers: whose groups are these. kv_bytes_per_token: of each device of a "
+          "group. devices: of a group. kinds: of groups between which KV moves alike.");
   nb::class_<LayoutsConfig>(m, "LayoutsConfig", "Layouts of the same devices, and when to switch.")
       .def(
           "__init__",
           [](LayoutsConfig* config, std::vector<LayoutSpec> layouts, std::int32_t initial,
              std::vector<LayoutTrigger> triggers, std::vector<std::vector<Ps>> weights_ps,
-             Ps process_ps, Ps kv_latency_ps, KvOnSwitch kv, nb::object decide) {
-            new (config) LayoutsConfig{std::move(layouts),    initial,
-                                       std::move(triggers),   decision_of(std::move(decide)),
-                                       std::move(weights_ps), process_ps,
-                                       kv_latency_ps,         kv};
+             Ps process_ps, KvOnSwitch kv, nb::object decide) {
+            new (config) LayoutsConfig{std::move(layouts),
+                                       initial,
+                                       std::move(triggers),
+                                       decision_of(std::move(decide)),
+                                       std::move(weights_ps),
+                                       process_ps,
+                                       kv,
+                                       {},
+                                       {},
+                                       {}};
           },
-          "layouts"_a, "initial"_a, "triggers"_a, "weights_ps"_a, "process_ps"_a, "kv_latency_ps"_a,
-          "kv"_a, "decide"_a = nb::none(),
+          "layouts"_a, "initial"_a, "triggers"_a, "weights_ps"_a, "process_ps"_a, "kv"_a,
+          "decide"_a = nb::none(),
           "weights_ps: [from][to]. decide: a function of (now_ps, [(running, waiting), ...]) that "
-          "returns a layout, or -1.");
+          "returns a layout, or -1.")
+      .def(
+          "move_kv",
+          [](LayoutsConfig& config, const NetworkConfig& network, const KvTransferConfig& tables,
+             std::vector<std::vector<std::int32_t>> table_of) {
+            config.network = network;
+            config.moves = tables.tables;
+            config.move_of = std::move(table_of);
+          },
+          "network"_a, "tables"_a, "table_of"_a,
+          "KV moves over this network. table_of: [from][to] kind of group.");
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "group/group.h"
+#include "router/router.h"
 
 namespace llmsim {
 
@@ -14,6 +15,8 @@ class Delivery {
   // The client has gone: all engines that hold the request learn it. Whether the chosen group still
   // works for it.
   virtual bool give_up(RequestId request, Group& group, Ps now) = 0;
+  // The request leaves its groups, unanswered: whoever chose them is told, `router` among them.
+  virtual void withdraw(RequestId request, Router& router) = 0;
 };
 
 // One group does all of it.
@@ -32,6 +35,7 @@ class Direct final : public Delivery {
     group.wake_if_idle(now);
     return true;
   }
+  void withdraw(RequestId request, Router& router) override { router.finished(request); }
 
  private:
   const SequenceTable& sequences_;

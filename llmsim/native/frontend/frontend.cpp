@@ -32,7 +32,7 @@ std::vector<RequestId> Frontend::take_back(const Group& group) {
     const bool here = routed_[at(request)] == group.config().index;
     if (!here || gave_up(request) || !under_way(request)) continue;
     requests.push_back(request);
-    router_->finished(request);
+    doors_[at(group.config().index)].delivery->withdraw(request, *router_);
   }
   return requests;
 }
@@ -40,13 +40,7 @@ std::vector<RequestId> Frontend::take_back(const Group& group) {
 void Frontend::forget(const std::vector<RequestId>& requests) {
   for (const RequestId request : requests) {
     routed_[at(request)] = -1;
-    Sequence fresh;
-    const Sequence& old = sequences_[request];
-    fresh.prompt_tokens = fresh.num_tokens = old.prompt_tokens;
-    fresh.priority = old.priority;
-    fresh.adapter = old.adapter;
-    fresh.arrival = old.arrival;
-    sequences_[request] = fresh;
+    sequences_[request] = sequences_[request].renewed();
   }
   log_.forget(requests);
 }
@@ -54,14 +48,9 @@ void Frontend::forget(const std::vector<RequestId>& requests) {
 void Frontend::keep_answers(const std::vector<RequestId>& requests) {
   for (const RequestId request : requests) {
     routed_[at(request)] = -1;
-    Sequence fresh;
-    const Sequence& old = sequences_[request];
-    fresh.prompt_tokens = old.prompt_tokens;
-    fresh.num_tokens = old.num_tokens;
-    fresh.priority = old.priority;
-    fresh.adapter = old.adapter;
-    fresh.arrival = old.arrival;
-    sequences_[request] = fresh;
+    const std::int32_t num_tokens = sequences_[request].num_tokens;
+    sequences_[request] = sequences_[request].renewed();
+    sequences_[request].num_tokens = num_tokens;
   }
 }
 

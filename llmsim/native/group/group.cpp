@@ -239,8 +239,9 @@ void Group::expect(Ps now) {
   }
 }
 
-// An idle group acts when its engine next sees a request.
+// An idle group acts when its engine next sees a request. A paused one is asked when it goes on.
 void Group::wake(Ps now) {
+  if (paused_) return;
   const Ps next = std::max(now, std::min(next_inbox(), next_copy()));
   if (next < schedule_at_) post_schedule(next);
 }
@@ -271,6 +272,7 @@ void Group::hand_back(std::span<const RequestId> requests, Ps now, bool keep_ans
   close_api_servers(now);
   for (const Arrival& arrival : inbox_) scheduler_->add(arrival.request);
   inbox_.clear();
+  hear_of_moved(now);
   for (Arrival& gone : aborts_) gone.seen = std::min(gone.seen, now);
   drop_aborted(now);
   for (const RequestId request : requests) {

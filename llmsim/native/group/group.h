@@ -161,13 +161,18 @@ class Group final : public Entity, public StepSink {
 
   // What a group that stopped at once had done for nothing; counted among its counters until then.
   struct HandedBack {
-    std::int64_t requests = 0, computed_tokens = 0, emitted_tokens = 0;
+    std::int64_t requests = 0, prompts = 0, computed_tokens = 0, emitted_tokens = 0;
   };
   // It has been removed from the loop, and stops: steps in flight are cut, and nothing is left in
   // its queues. `requests` are all that it has received and whose clients wait for them.
   // With `keep_answers` clients keep the tokens that they have.
   void hand_back(std::span<const RequestId> requests, Ps now, bool keep_answers = false);
   const HandedBack& handed_back() const { return handed_back_; }
+  // A prompt that it had computed for another group is computed again elsewhere, or not needed.
+  void writes_off_prompt(const Sequence& prompt) {
+    ++handed_back_.prompts;
+    handed_back_.computed_tokens += prompt.num_tokens - 1;
+  }
 
   // Whether its API server still takes the request, as vLLM's max_num_queued_reqs and
   // max_num_queued_tokens say.

@@ -23,22 +23,32 @@ KvTiers::KvTiers(KvTiersConfig config, SharedNetwork& network, Callbacks callbac
           "a pool of KV on several memories with a queue depth; each of them needs its own queue");
     pools_.emplace_back(pool);
   }
-  for (std::size_t i = 0; i < config_.groups.size(); ++i) {
-    const GroupTiersConfig& group = config_.groups[i];
-    for (const std::int32_t pool : group.pools)
-      if (pool < 0 || pool >= static_cast<std::int32_t>(pools_.size()))
-        throw std::invalid_argument("a group names a pool of KV that does not exist");
-    const auto no_bytes = [](std::int64_t bytes) { return bytes < 1; };
-    const bool empty =
-        std::any_of(group.bytes_per_token.begin(), group.bytes_per_token.end(), no_bytes);
-    if (!group.pools.empty() && (group.chunk_tokens < 1 || group.ranks.empty() || empty ||
-                                 group.bytes_per_token.size() != group.ranks.size()))
-      throw std::invalid_argument(
-          "a group with pools of KV needs ranks, and chunks of at least a token and a byte");
-    groups_.push_back(group.pools.empty()
-                          ? nullptr
-                          : std::make_unique<GroupTiers>(*this, static_cast<std::int32_t>(i)));
-  }
+  for (const GroupTiersConfig& group : config_.groups) view(group);
+}
+
+void KvTiers::view(const GroupTiersConfig& group) {
+  for (const std::int32_t pool : group.pools)
+    if (pool < 0 || pool >= static_cast<std::int32_t>(pools_.size()))
+      throw std::invalid_argument("a group names a pool of KV that does not exist");
+  const auto no_bytes = [](std::int64_t bytes) { return bytes < 1; };
+  const bool empty =
+      std::any_of(group.bytes_per_token.begin(), group.bytes_per_token.end(), no_bytes);
+  if (!group.pools.empty() && (group.chunk_tokens < 1 || group.ranks.empty() || empty ||
+                               group.bytes_per_token.size() != group.ranks.size()))
+    throw std::invalid_argument(
+        "a group with pools of KV needs ranks, and chunks of at least a token and a byte");
+  const auto index = static_cast<std::int32_t>(groups_.size());
+  groups_.push_back(group.pools.empty() ? nullptr : std::make_unique<GroupTiers>(*this, index));
+}
+
+void KvTiers::add_group(const GroupTiersConfig& group) {
+  config_.groups.push_back(group);
+  view(group);
+}
+
+void KvTiers::leave(std::int32_t group) {
+  if (config_.shared) return;
+  for (const std::int32_t pool : config_of(group).pools) pools_[at(pool)].clear();
 }
 
 std::uint64_t KvTiers::new_job(Job job) {

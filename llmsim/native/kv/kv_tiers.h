@@ -49,7 +49,8 @@ struct KvTiersConfig {
   std::vector<TierPoolConfig> pools;
   std::vector<GroupTiersConfig> groups;  // by index; no pools: the group has no tiers
   TierWrite write = TierWrite::kThrough;
-  bool parks = false;  // who recalls is parked alone; needs a scheduler that knows such requests
+  bool parks = false;   // who recalls is parked alone; needs a scheduler that knows such requests
+  bool shared = false;  // pools outlive the groups that use them
   // A place of pools that is several memories, over which all KV there is spread evenly: their
   // places; empty: none is.
   NetworkNodeId striped = -1;
@@ -159,6 +160,10 @@ class KvTiers final : public TransferOwner {
   // Throws std::invalid_argument for numbers out of range.
   KvTiers(KvTiersConfig config, SharedNetwork& network, Callbacks callbacks);
 
+  // Groups come in the order of their indices. Throws std::invalid_argument as the constructor.
+  void add_group(const GroupTiersConfig& group);
+  // A group has left: pools that it had alone are empty.
+  void leave(std::int32_t group);
   // Null for a group without tiers.
   GroupTiers* of(std::int32_t group) { return groups_[static_cast<std::size_t>(group)].get(); }
   const GroupTiers* of(std::int32_t group) const {
@@ -197,6 +202,7 @@ class KvTiers final : public TransferOwner {
   const GroupTiersConfig& config_of(std::int32_t group) const {
     return config_.groups[static_cast<std::size_t>(group)];
   }
+  void view(const GroupTiersConfig& group);
   std::uint64_t new_job(Job job);
   void start_recall(std::int32_t group, const GroupTiers::Wanted& wanted, std::int64_t load,
                     Ps now);

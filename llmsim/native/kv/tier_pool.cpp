@@ -61,6 +61,14 @@ void TierPool::arrived(Key key) {
   free_to_go_ += entry.bytes;
 }
 
+void TierPool::clear() {
+  entries_.clear();
+  order_.clear();
+  given_up_.clear();
+  ghosts_.clear();
+  used_ = free_to_go_ = 0;
+}
+
 void TierPool::use(Key key) {
   Entry& entry = entries_.at(key);
   const bool was = listed(entry);

@@ -81,6 +81,8 @@ class TierPool {
   // changed, when there is not enough that may go. Requires !knows(key).
   bool reserve(const TierChunk& chunk, std::vector<TierChunk>& given_up);
   void arrived(Key key);
+  // It loses all that it holds. Requires that nothing is read or on its way.
+  void clear();
   // A request reads it, or would have.
   void use(Key key);
   void begin_read(Key key);

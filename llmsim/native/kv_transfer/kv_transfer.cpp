@@ -62,17 +62,18 @@ void KvTransfers::connect(Group& group) {
   decoders_[model].push_back(&group);
 }
 
-void KvTransfers::add_group(Group& group, std::vector<NetworkNodeId> places,
-                            std::span<const KvRoute> routes) {
-  if (group.config().role != Role::kBoth && (places.empty() || routes.empty()))
-    throw std::invalid_argument("group " + std::to_string(group.config().index) +
-                                " computes prompts or answers alone and needs nodes and routes");
+void KvTransfers::add_group(Group& group, std::vector<NetworkNodeId> places) {
   config_.places.push_back(std::move(places));
   for (std::vector<std::int32_t>& row : tables_) row.push_back(-1);
   tables_.emplace_back(tables_.size() + 1, -1);
   prefill_all_but_last_token_.push_back(0);
-  add_routes(routes);
   connect(group);
+}
+
+std::int32_t KvTransfers::add_tables(std::span<const KvTable> tables) {
+  const auto first = static_cast<std::int32_t>(config_.tables.size());
+  config_.tables.insert(config_.tables.end(), tables.begin(), tables.end());
+  return first;
 }
 
 // Groups that follow their program need no report: its tables say when each layer ends.
@@ -108,21 +109,29 @@ bool KvTransfers::arrive(RequestId request, Group& prefill, Ps now) {
     prefill.reject(request);
     return false;
   }
+  Sequence& answer = decode_.sequences[request];
+  if (answer.kv_brought > 0 && answer.kv_brought == answer.num_tokens - 1) {
+    kv_transfer.brought = true;
+    choose_decoder(request, prefill.config().model, now);
+    return true;
+  }
   kv_transfer.prefill_group = prefill.config().index;
   Sequence& prompt = prefill_.sequences[request];
-  prompt.arrival = decode_.sequences[request].arrival;
+  prompt.arrival = answer.arrival;
+  prompt.kv_brought = std::exchange(answer.kv_brought, 0);
   if (prefill_all_but_last_token_[static_cast<std::size_t>(kv_transfer.prefill_group)] != 0 &&
       prompt.prompt_tokens > 1) {
     --prompt.prompt_tokens;
     --prompt.num_tokens;
   }
   kv_transfer.needed = prompt.prompt_tokens;
-  if (!config_.push) {
-    kv_transfer.at_prefill = true;
-    prefill.receive(request, now);
+  answer.remote_kv = true;
+  if (config_.push) {
+    choose_decoder(request, prefill.config().model, now);
     return true;
   }
-  choose_decoder(request, now);
+  kv_transfer.at_prefill = true;
+  prefill.receive(request, now);
   return true;
 }
 
@@ -133,35 +142,73 @@ void KvTransfers::find_candidates(RequestId request, std::span<Group* const> gro
 
 // Among the decode groups that can ever run it; `arrive` has made sure that there is one, which may
 // have been removed since.
-bool KvTransfers::choose_decoder(RequestId request, Ps now) {
+void KvTransfers::choose_decoder(RequestId request, std::int32_t model, Ps now) {
   KvTransfer& kv_transfer = kv_transfers_[static_cast<std::size_t>(request)];
-  const Group& prefill = *groups_[static_cast<std::size_t>(kv_transfer.prefill_group)];
   candidates_.clear();
-  find_candidates(request, decoders_[at(prefill.config().model)]);
+  find_candidates(request, decoders_[at(model)]);
   if (candidates_.empty()) {
     std::vector<Group*> left;
-    std::ranges::copy_if(leaving_, std::back_inserter(left), [&prefill](const Group* group) {
-      return group->config().model == prefill.config().model;
-    });
+    std::ranges::copy_if(leaving_, std::back_inserter(left),
+                         [model](const Group* group) { return group->config().model == model; });
     find_candidates(request, left);
   }
   Group* group =
       candidates_[candidates_.size() == 1 ? 0 : router_->route(request, now, candidates_)];
   kv_transfer.decode_group = group->config().index;
-  decode_.sequences[request].remote_kv = true;
   group->receive(request, now);
   group->wake_if_idle(now);
-  return true;
+}
+
+void KvTransfers::abandon(Ps now) {
+  for (RequestId request = 0; at(request) < kv_transfers_.size(); ++request) {
+    KvTransfer& kv_transfer = kv_transfers_[at(request)];
+    if (kv_transfer.prefill_group < 0 || kv_transfer.closed) continue;
+    kv_transfer.closed = true;
+    if (kv_transfer.prefilled != kNever) release(request, kv_transfer.prefill_group, now);
+    if (kv_transfer.reserved != kNever) release(request, kv_transfer.decode_group, now);
+  }
+  leaving_.clear();
+}
+
+void KvTransfers::displaced(const std::vector<RequestId>& requests, bool keep) {
+  const std::vector<RequestId> none;
+  prefill_.log.forget(keep ? none : requests);
+  for (const RequestId request : requests) {
+    KvTransfer& kv_transfer = kv_transfers_[at(request)];
+    if (keep && kv_transfer.prefill_group >= 0) earlier_.push_back({request, kv_transfer});
+    if (kv_transfer.prefilled != kNever)
+      groups_[at(kv_transfer.prefill_group)]->writes_off_prompt(prefill_.sequences[request]);
+    kv_transfer = {};
+    Sequence& prompt = prefill_.sequences[request];
+    prompt = prompt.renewed();
+    prompt.prompt_tokens = prompt.num_tokens = decode_.sequences[request].num_tokens;
+    if (keep) prefill_.log.will_resume(request);
+  }
+  if (keep) return;
+  std::vector<bool> forgotten(kv_transfers_.size(), false);
+  for (const RequestId request : requests) forgotten[at(request)] = true;
+  std::erase_if(earlier_, [&](const Earlier& one) { return forgotten[at(one.request)]; });
+}
+
+// What has been computed stays with the prefill group until all of it is with the other one.
+std::pair<std::int32_t, std::int32_t> KvTransfers::holder(RequestId request) const {
+  const KvTransfer& kv_transfer = of(request);
+  const Sequence& answer = decode_.sequences[request];
+  if (kv_transfer.brought) return {kv_transfer.decode_group, answer.num_computed};
+  if (kv_transfer.prefilled == kNever)
+    return {kv_transfer.prefill_group, prefill_.sequences[request].num_computed};
+  if (kv_transfer.sent < kv_transfer.needed) return {kv_transfer.prefill_group, kv_transfer.needed};
+  const bool parked = answer.status == static_cast<std::uint8_t>(Status::kParked);
+  return {kv_transfer.decode_group, parked ? kv_transfer.needed : answer.num_computed};
 }
 
 void KvTransfers::prefilled(RequestId request, Ps now) {
   KvTransfer& kv_transfer = kv_transfers_[static_cast<std::size_t>(request)];
   kv_transfer.prefilled = now;
+  kv_transfer.prefill_step = prefill_.log.run_first[request];
   if (!config_.push) {
-    if (!kv_transfer.gave_up) {
-      choose_decoder(request, now);
-      return;
-    }
+    if (!kv_transfer.gave_up)
+      return choose_decoder(request, groups_[at(kv_transfer.prefill_group)]->config().model, now);
     // Nobody will read it: the engine forgets it before it hears that the client has gone.
     kv_transfer.closed = true;
     prefill_.log.cancelled[request] = now;
@@ -169,7 +216,8 @@ void KvTransfers::prefilled(RequestId request, Ps now) {
     release(request, kv_transfer.prefill_group, now);
     return;
   }
-  if (!config_.layerwise && !kv_transfer.gave_up) send_all(request, kv_transfer.needed, now, now);
+  if (!config_.layerwise && !kv_transfer.gave_up && !holding_)
+    send_all(request, kv_transfer.needed, now, now);
   end_if_done(request, now);
 }
 
@@ -196,7 +244,8 @@ void KvTransfers::dropped(RequestId request, std::int32_t group, Ps now) {
   } else {
     kv_transfer.decode_dropped = true;
     // Nobody will read what the prefill group keeps, so it is told, as by vLLM's NIXL connector.
-    if (!config_.push && kv_transfer.reserved == kNever) send_message(request, Kind::kForget, now);
+    if (!config_.push && kv_transfer.reserved == kNever && !kv_transfer.closed)
+      send_message(request, Kind::kForget, now);
   }
   end_if_done(request, now);
 }
@@ -237,7 +286,7 @@ void KvTransfers::landed(TransferId, std::uint64_t token, Ps now) {
   if (kind == Kind::kTold) {
     kv_transfer.told = now;
     if (!config_.push && !kv_transfer.decode_dropped) {
-      send_all(request, kv_transfer.needed, now, now);
+      if (!holding_) send_all(request, kv_transfer.needed, now, now);
     } else if (config_.push && !kv_transfer.gave_up) {
       Group& prefill = *groups_[static_cast<std::size_t>(kv_transfer.prefill_group)];
       kv_transfer.at_prefill = true;
@@ -268,6 +317,15 @@ void KvTransfers::leave(const Due& due, Ps at, Ps now) {
                        token(due.request, Kind::kKv), Purpose::kKvHandover);
 }
 
+std::int64_t KvTable::bytes_of(const KvShare& share, std::int32_t from, std::int32_t to,
+                               std::int32_t needed) const {
+  std::int64_t bytes = 0;
+  for (const KvPart& part : share.parts)
+    bytes +=
+        moved_bytes(*this, part, needed, from, to) * static_cast<std::int64_t>(part.layers.size());
+  return bytes;
+}
+
 std::int64_t KvTransfers::due_bytes(RequestId request) const {
   const KvTransfer& kv_transfer = of(request);
   if (kv_transfer.reserved == kNever) return 0;
@@ -275,22 +333,15 @@ std::int64_t KvTransfers::due_bytes(RequestId request) const {
   const std::int32_t from = std::min(kv_transfer.cached, kv_transfer.needed - 1);
   std::int64_t bytes = 0;
   for (const KvShare& share : table.shares)
-    for (const KvPart& part : share.parts)
-      bytes += moved_bytes(table, part, kv_transfer.needed, from, kv_transfer.needed) *
-               static_cast<std::int64_t>(part.layers.size());
+    bytes += table.bytes_of(share, from, kv_transfer.needed, kv_transfer.needed);
   return bytes;
 }
 
 void KvTransfers::send_all(RequestId request, std::int32_t to, Ps at, Ps now) {
   KvTransfer& kv_transfer = kv_transfers_[static_cast<std::size_t>(request)];
   const KvTable& table = table_of(kv_transfer);
-  for (const KvShare& share : table.shares) {
-    std::int64_t bytes = 0;
-    for (const KvPart& part : share.parts)
-      bytes += moved_bytes(table, part, kv_transfer.needed, kv_transfer.sent, to) *
-               static_cast<std::int64_t>(part.layers.size());
-    send(request, share, bytes, at, now);
-  }
+  for (const KvShare& share : table.shares)
+    send(request, share, table.bytes_of(share, kv_transfer.sent, to, kv_transfer.needed), at, now);
   kv_transfer.sent = std::max(kv_transfer.sent, to);
 }
 

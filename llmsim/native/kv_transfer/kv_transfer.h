@@ -17,6 +17,7 @@
 #include <deque>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "group/group.h"
@@ -48,6 +49,10 @@ struct KvTable {
   std::vector<KvShare> shares;
   std::int32_t block_size = 1;
   bool prefill_all_but_last_token = false;
+
+  // What of the tokens [from, to) of `needed` ones all layers of a share move.
+  std::int64_t bytes_of(const KvShare& share, std::int32_t from, std::int32_t to,
+                        std::int32_t needed) const;
 };
 
 // The shares of one pair of groups: `table` is an index into KvTransferConfig::tables.
@@ -70,11 +75,13 @@ struct KvTransferConfig {
 // One request's hand-over; times are ps, kNever until they come.
 struct KvTransfer {
   std::int32_t prefill_group = -1, decode_group = -1;
-  std::int32_t needed = 0;  // tokens of the prompt that the prefill group computes
-  std::int32_t cached = 0;  // tokens of the prompt that the decode group had
-  std::int32_t sent = 0;    // leading tokens that are under way, there, or need not go
+  std::int32_t prefill_step = -1;  // whose output ended the prompt
+  std::int32_t needed = 0;         // tokens of the prompt that the prefill group computes
+  std::int32_t cached = 0;         // tokens of the prompt that the decode group had
+  std::int32_t sent = 0;           // leading tokens that are under way, there, or need not go
   std::int32_t in_flight = 0;
   bool at_prefill = false;  // its engine has been sent the request
+  bool brought = false;     // a switch of layouts moves its KV to the decode group: no prefill
   bool prefill_dropped = false,
        decode_dropped = false;           // its client has gone, and that engine has heard of it
   bool gave_up = false, closed = false;  // closed: nothing more moves for it
@@ -83,6 +90,8 @@ struct KvTransfer {
 
   // Everything that the decode group lacked has landed.
   bool complete() const { return closed && sent >= needed; }
+  // A prefill group has it, or will, and its prompt is not computed.
+  bool prefilling() const { return !brought && prefilled == kNever; }
 };
 
 class KvTransfers final : public TransferOwner, public GroupObserver {
@@ -98,12 +107,36 @@ class KvTransfers final : public TransferOwner, public GroupObserver {
               const std::vector<std::unique_ptr<Group>>& groups, std::unique_ptr<Router> router,
               Side decode, Side prefill);
 
-  // A group has been added, with the nodes of its ranks and the routes from and to it; groups come
-  // in the order of their indices. Throws std::invalid_argument as the constructor.
-  void add_group(Group& group, std::vector<NetworkNodeId> places, std::span<const KvRoute> routes);
+  // A group has been added, with the nodes of its ranks; groups come in the order of their indices.
+  // Throws std::invalid_argument as the constructor.
+  void add_group(Group& group, std::vector<NetworkNodeId> places);
+  void add_routes(std::span<const KvRoute> routes);
+  // Returns the number of the first of them.
+  std::int32_t add_tables(std::span<const KvTable> tables);
   // It gets no new requests. What is under way for it goes on: its KV is read and written to the
   // end.
   void remove_candidate(const Group& group);
+
+  // While it is held, no KV begins to move; what moves goes on, and the layers of steps in flight.
+  void hold(bool on) { holding_ = on; }
+  // Nothing moves, and nothing will: hand-overs that have not ended never do, and whoever keeps
+  // blocks for one gets them back.
+  void abandon(Ps now);
+  // These requests leave the groups that they are in, none of which hears of them again. With
+  // `keep` what had been handed over is remembered.
+  void displaced(const std::vector<RequestId>& requests, bool keep);
+  // Hand-overs of requests that were displaced later, in order of time.
+  struct Earlier {
+    RequestId request;
+    KvTransfer kv_transfer;
+  };
+  const std::vector<Earlier>& earlier() const { return earlier_; }
+  // Whether the request is computed by groups of prefill and decode.
+  bool has(RequestId request) const {
+    return of(request).prefill_group >= 0 || of(request).decode_group >= 0;
+  }
+  // The group that has KV of such a request, and of how many tokens.
+  std::pair<std::int32_t, std::int32_t> holder(RequestId request) const;
 
   // A request was routed to a prefill group. False: no decode group can ever run it, or the prefill
   // group cannot; it is then marked as rejected.
@@ -150,11 +183,10 @@ class KvTransfers final : public TransferOwner, public GroupObserver {
   NetworkNodeId place(std::int32_t group, std::int32_t rank) const {
     return config_.places[static_cast<std::size_t>(group)][static_cast<std::size_t>(rank)];
   }
-  void add_routes(std::span<const KvRoute> routes);
   void connect(Group& group);
   // Decode groups among `groups` that can ever run the request.
   void find_candidates(RequestId request, std::span<Group* const> groups);
-  bool choose_decoder(RequestId request, Ps now);
+  void choose_decoder(RequestId request, std::int32_t model, Ps now);
   // KV of a batch that runs, which leaves when the operators have come so far; kEndOfTime: when the
   // step has ended.
   struct Due {
@@ -204,6 +236,8 @@ class KvTransfers final : public TransferOwner, public GroupObserver {
   std::vector<char> prefill_all_but_last_token_;  // by prefill group
   std::vector<char> hears_layers_;                // by group
   std::vector<KvTransfer> kv_transfers_;
+  std::vector<Earlier> earlier_;
+  bool holding_ = false;
   std::vector<Group*> candidates_;                // scratch
   std::vector<Ps> layer_ends_;                    // scratch
   std::vector<std::deque<Departing>> departing_;  // by group: of batches whose times are not known

@@ -12,18 +12,24 @@ class KvTransferDelivery final : public Delivery {
   KvTransferDelivery(KvTransfers& transfers, Frontend& frontend)
       : prefill_side_(transfers, frontend),
         decode_side_(transfers, frontend),
-        transfers_(transfers) {}
+        transfers_(transfers),
+        frontend_(frontend) {}
 
   bool deliver(RequestId request, Group& prefill, Ps now) override {
     if (!transfers_.arrive(request, prefill, now)) return false;
+    if (transfers_.of(request).brought) frontend_.router().finished(request);
     prefill.wake_if_idle(now);
     return true;
   }
   bool give_up(RequestId request, Group&, Ps now) override {
-    const bool prefilling = transfers_.of(request).prefilled == kNever;
+    const bool prefilling = transfers_.of(request).prefilling();
     if (transfers_.of(request).decode_group >= 0) transfers_.router().finished(request);
     transfers_.give_up(request, now);
     return prefilling;
+  }
+  void withdraw(RequestId request, Router& router) override {
+    if (transfers_.of(request).prefilling()) router.finished(request);
+    if (transfers_.of(request).decode_group >= 0) transfers_.router().finished(request);
   }
   // Who hears of the steps of prefill groups, and of decode groups.
   Completion& prefill_side() { return prefill_side_; }
@@ -58,6 +64,7 @@ class KvTransferDelivery final : public Delivery {
   PrefillSide prefill_side_;
   DecodeSide decode_side_;
   KvTransfers& transfers_;
+  Frontend& frontend_;
 };
 
 }  // namespace llmsim

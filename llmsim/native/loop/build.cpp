@@ -124,12 +124,13 @@ void Simulation::build_kv_tiers(const KvTiersConfig& config) {
     groups_[at(group)]->wake_if_idle(now());
   };
   kv_tiers_ = std::make_unique<KvTiers>(config, *network_, std::move(callbacks));
-  for (const auto& group : groups_) {
-    GroupTiers* tiers = kv_tiers_->of(group->config().index);
-    if (tiers == nullptr) continue;
-    group->use_tiers(tiers, config.parks);
-  }
+  for (const auto& group : groups_) use_tiers(*group);
   series_.sample_tiers(kv_tiers_.get());
+}
+
+void Simulation::use_tiers(Group& group) {
+  GroupTiers* tiers = kv_tiers_->of(group.config().index);
+  if (tiers != nullptr) group.use_tiers(tiers, kv_tiers_->parks());
 }
 
 void Simulation::build_contention(const ContentionSpec& spec) {

@@ -9,6 +9,7 @@
 #include "group/group.h"
 #include "group/lockstep_group.h"
 #include "kv_transfer/kv_transfer.h"
+#include "step/contended.h"
 
 namespace llmsim {
 
@@ -27,6 +28,13 @@ struct LockstepSpec {
   std::vector<std::size_t> groups;
   std::int32_t sync_interval = 1;  // rounds between two agreements that a wave has ended
   std::function<std::unique_ptr<StepExecutor>(const std::vector<Group*>&)> make_executor;
+};
+
+// The members of a lock-step group, or one group whose stages overlap, send over links of the
+// network.
+struct ContentionSpec {
+  std::vector<std::size_t> groups;
+  ContendedLinks links;
 };
 
 }  // namespace llmsim

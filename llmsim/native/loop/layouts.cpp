@@ -9,23 +9,25 @@ namespace {
 
 constexpr std::int64_t kPpm = 1'000'000;
 
-Ps transfer_time(std::int64_t bytes, std::int64_t bytes_per_s) {
-  const auto wide = static_cast<__int128>(bytes) * kPsPerSecond;
-  return static_cast<Ps>((wide + bytes_per_s - 1) / bytes_per_s);
-}
-
 }  // namespace
 
 LayoutSwitch::LayoutSwitch(std::shared_ptr<const LayoutsConfig> config)
-    : config_(std::move(config)), layout_(config_->initial) {}
+    : config_(std::move(config)), layout_(config_->initial) {
+  if (config_->network) kv_move_.emplace(*config_->network, config_->moves, config_->move_of);
+}
 
 void LayoutSwitch::begin(Membership& membership) {
   membership_ = &membership;
-  for (std::size_t i = 0; i < membership.groups().size(); ++i) {
-    serving_.push_back(static_cast<std::int32_t>(i));
-    membership.groups()[i]->report_steps_to(this);
-  }
+  serve(0, membership.groups().size());
   post_time();
+}
+
+void LayoutSwitch::serve(std::int32_t first, std::size_t groups) {
+  serving_.clear();
+  for (std::size_t i = 0; i < groups; ++i) {
+    serving_.push_back(first + static_cast<std::int32_t>(i));
+    group(serving_.back()).report_steps_to(this);
+  }
 }
 
 // The next switch may be one at a time.
@@ -105,11 +107,13 @@ void LayoutSwitch::ask(std::int32_t to, std::int32_t trigger, Ps now) {
 }
 
 bool LayoutSwitch::quiet() const {
-  return std::ranges::all_of(serving_, [this](std::int32_t i) { return group(i).quiet(); });
+  return !membership_->anything_moves() &&
+         std::ranges::all_of(serving_, [this](std::int32_t i) { return group(i).quiet(); });
 }
 
 void LayoutSwitch::drain(Ps now) {
   membership_->hold_arrivals();
+  membership_->hold_transfers(*this);
   for (const std::int32_t index : serving_) group(index).pause();
   state_ = State::kDraining;
   if (!quiet()) return;
@@ -119,22 +123,8 @@ void LayoutSwitch::drain(Ps now) {
 
 void LayoutSwitch::add_groups(std::int32_t layout) {
   const LayoutSpec& spec = config_->layouts[at(layout)];
-  const auto first = static_cast<std::int32_t>(membership_->groups().size());
-  serving_.clear();
-  for (std::size_t i = 0; i < spec.groups.size(); ++i) {
-    GroupAddition addition{spec.groups[i], {}, {}};
-    addition.spec.config.index = first + static_cast<std::int32_t>(i);
-    membership_->add_group(addition);
-    serving_.push_back(addition.spec.config.index);
-  }
-  for (LockstepSpec lockstep : spec.lockstep) {
-    for (std::size_t& member : lockstep.groups) member += at(first);
-    membership_->add_lockstep(lockstep);
-  }
-  for (const std::int32_t index : serving_) {
-    group(index).pause();
-    group(index).report_steps_to(this);
-  }
+  serve(membership_->add_layout(spec), spec.groups.size());
+  for (const std::int32_t index : serving_) group(index).pause();
 }
 
 // Requests that arrived meanwhile are still held, so that those which were there come first.
@@ -146,12 +136,13 @@ void LayoutSwitch::switch_groups(Ps now) {
   const bool keeps = config_->kv != KvOnSwitch::kDrop;
   const Displaced displaced = membership_->displace(serving_, keeps);
   row.requests = static_cast<std::int64_t>(displaced.requests.size());
+  const std::int32_t first_before = serving_.front();
   row.first_group = static_cast<std::int32_t>(membership_->groups().size());
   layout_ = row.to;
   add_groups(row.to);
   membership_->place(displaced, config_->kv == KvOnSwitch::kMove);
-  for (const std::int64_t tokens : displaced.kv_tokens) row.kv_tokens += tokens;
-  if (config_->kv == KvOnSwitch::kMove) row.kv = move_kv(displaced, row);
+  for (const HeldKv& held : displaced.kv) row.kv_tokens += held.tokens;
+  if (config_->kv == KvOnSwitch::kMove) move_kv(displaced, first_before, row);
   const Ps opens = now + row.weights + row.kv + row.process;
   membership_->opened(opens);
   post(opens, Phase::kControl, kOpen);
@@ -162,27 +153,24 @@ void LayoutSwitch::open(Ps now) {
   row.opened = now;
   row.held = membership_->num_held();
   state_ = State::kServing;
+  membership_->release_transfers();
   membership_->release_arrivals();
   for (const std::int32_t index : serving_) group(index).go_on(now);
   post_time();
 }
 
-// Every device of the old groups sends its share, every one of the new groups receives its own; all
-// at once, so that the busiest one tells how long it takes.
-Ps LayoutSwitch::move_kv(const Displaced& displaced, Reconfiguration& row) const {
+void LayoutSwitch::move_kv(const Displaced& displaced, std::int32_t first_before,
+                           Reconfiguration& row) {
   const LayoutSpec &from = config_->layouts[at(row.from)], &to = config_->layouts[at(row.to)];
-  Ps longest = 0;
-  for (std::size_t i = 0; i < displaced.kv_tokens.size(); ++i) {
-    const std::int64_t bytes = displaced.kv_tokens[i] * from.kv_bytes_per_token[i];
-    longest = std::max(longest, transfer_time(bytes, from.kv_bytes_per_s[i]));
+  std::vector<MovedKv> moved;
+  for (std::size_t i = 0; i < displaced.requests.size(); ++i) {
+    const HeldKv brought = membership_->kv_brought(displaced.requests[i]);
+    if (brought.tokens == 0) continue;
+    const std::int32_t target = brought.group - row.first_group;
+    row.kv_bytes += brought.tokens * to.kv_bytes_per_token[at(target)] * to.devices[at(target)];
+    moved.push_back({displaced.kv[i].group - first_before, target, brought.tokens});
   }
-  const std::vector<std::int64_t> tokens = membership_->kv_brought(displaced, serving_);
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    const std::int64_t bytes = tokens[i] * to.kv_bytes_per_token[i];
-    row.kv_bytes += bytes * to.devices[i];
-    longest = std::max(longest, transfer_time(bytes, to.kv_bytes_per_s[i]));
-  }
-  return longest > 0 ? longest + config_->kv_latency : 0;
+  if (kv_move_) row.kv = kv_move_->time_of(from, to, moved);
 }
 
 }  // namespace llmsim

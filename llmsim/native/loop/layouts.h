@@ -3,22 +3,14 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "loop/kv_move.h"
 #include "loop/membership.h"
 
 namespace llmsim {
-
-// One layout: its groups, and which of them run in lock-step, numbered from the layout's first one.
-struct LayoutSpec {
-  std::string name;
-  std::vector<GroupSpec> groups;
-  std::vector<LockstepSpec> lockstep;
-  // By group: bytes of KV that each of its devices holds per token, how fast a device sends and
-  // receives at once, and how many devices there are.
-  std::vector<std::int64_t> kv_bytes_per_token, kv_bytes_per_s, devices;
-};
 
 enum class TriggerKind : std::uint8_t {
   kAt,               // a time
@@ -52,8 +44,12 @@ struct LayoutsConfig {
   LayoutDecision decide;                 // null: triggers alone
   std::vector<std::vector<Ps>> weights;  // [from][to]: until all devices hold their new shards
   Ps process = 0;                        // processes restart and capture their graphs
-  Ps kv_latency = 0;                     // of a move of KV
   KvOnSwitch kv = KvOnSwitch::kRecompute;
+  // Where KV moves, and it takes time of its own: the network, and what goes from a kind of group
+  // to another one.
+  std::optional<NetworkConfig> network;
+  std::vector<KvTable> moves;
+  std::vector<std::vector<std::int32_t>> move_of;
 };
 
 // One switch; its parts follow each other.
@@ -92,11 +88,13 @@ class LayoutSwitch final : public Controller, public StepEnds {
   void switch_groups(Ps now);
   void open(Ps now);
   void add_groups(std::int32_t layout);
-  Ps move_kv(const Displaced& displaced, Reconfiguration& row) const;
+  void serve(std::int32_t first, std::size_t groups);
+  void move_kv(const Displaced& displaced, std::int32_t first_before, Reconfiguration& row);
   bool quiet() const;
   Group& group(std::int32_t index) const { return *membership_->groups()[at(index)]; }
 
   std::shared_ptr<const LayoutsConfig> config_;
+  std::optional<KvMove> kv_move_;
   Membership* membership_ = nullptr;
   enum class State : std::uint8_t { kServing, kAsked, kDraining, kMoving } state_ = State::kServing;
   std::int32_t layout_;

@@ -9,9 +9,16 @@ namespace llmsim {
 
 void Simulation::add_group(const GroupAddition& addition) {
   check(addition.spec, groups_.size(), kv_transfers_ != nullptr);
+  const bool apart = addition.spec.config.role != Role::kBoth;
+  if (apart && (addition.kv_nodes.empty() || addition.kv_routes.empty()))
+    throw std::invalid_argument("group " + std::to_string(addition.spec.config.index) +
+                                " computes prompts or answers alone and needs nodes and routes");
   Group& group = make_group(addition.spec);
   if (!log_.share_place.empty()) group.shares = std::make_unique<DeviceShares>();
-  if (kv_transfers_) kv_transfers_->add_group(group, addition.kv_nodes, addition.kv_routes);
+  if (kv_transfers_) {
+    kv_transfers_->add_group(group, addition.kv_nodes);
+    kv_transfers_->add_routes(addition.kv_routes);
+  }
   connect(group);
   frontend_->router().group_added(group);
   if (kv_transfers_) kv_transfers_->router().group_added(group);
@@ -36,64 +43,136 @@ void Simulation::retire(Group& group) {
   kv_transfers_->router().group_removed(group);
 }
 
-void Simulation::add_lockstep(const LockstepSpec& spec) {
-  build_lockstep(spec);
-  lockstep_groups_.back()->start(network_.get());
+// Groups first, then what is between them, then who sends them requests. Flows that groups start
+// together form new components, for which the network has to know that nothing moves.
+std::int32_t Simulation::add_layout(const LayoutSpec& layout) {
+  if (network_) network_->settle(now());
+  const std::size_t first = groups_.size();
+  for (GroupSpec spec : layout.groups) {
+    spec.config.index = static_cast<std::int32_t>(groups_.size());
+    check(spec, groups_.size(), kv_transfers_ != nullptr);
+    make_group(spec);
+  }
+  start_together(layout, first);
+  if (kv_transfers_) add_kv_transfers(layout, first);
+  for (std::size_t i = 0; i < layout.groups.size(); ++i) {
+    Group& group = *groups_[first + i];
+    if (kv_tiers_) {
+      kv_tiers_->add_group(layout.tiers[i]);
+      use_tiers(group);
+    }
+    connect(group);
+    frontend_->router().group_added(group);
+    if (kv_transfers_) kv_transfers_->router().group_added(group);
+    group.start(network_.get());
+  }
+  return static_cast<std::int32_t>(first);
+}
+
+// Lock-step groups start with the executors that contention gives them.
+void Simulation::start_together(const LayoutSpec& layout, std::size_t first) {
+  const std::size_t first_lockstep = lockstep_groups_.size();
+  for (LockstepSpec lockstep : layout.lockstep) {
+    for (std::size_t& member : lockstep.groups) member += first;
+    build_lockstep(lockstep);
+  }
+  for (ContentionSpec contention : layout.contention) {
+    for (std::size_t& group : contention.groups) group += first;
+    build_contention(contention);
+  }
+  for (std::size_t i = first_lockstep; i < lockstep_groups_.size(); ++i)
+    lockstep_groups_[i]->start(network_.get());
+}
+
+void Simulation::add_kv_transfers(const LayoutSpec& layout, std::size_t first) {
+  const KvTransferConfig& config = layout.kv_transfer;
+  for (std::size_t i = 0; i < layout.groups.size(); ++i)
+    kv_transfers_->add_group(*groups_[first + i], config.places[i]);
+  const std::int32_t table = kv_transfers_->add_tables(config.tables);
+  const auto offset = static_cast<std::int32_t>(first);
+  std::vector<KvRoute> routes = config.routes;
+  for (KvRoute& route : routes)
+    route = {route.prefill_group + offset, route.decode_group + offset, route.table + table};
+  kv_transfers_->add_routes(routes);
+}
+
+void Simulation::hold_transfers(StepEnds& landed) {
+  if (kv_transfers_) kv_transfers_->hold(true);
+  if (network_) network_->report_quiet_to([&landed](Ps now) { landed.step_ended(now); });
+}
+
+void Simulation::release_transfers() {
+  if (kv_transfers_) kv_transfers_->hold(false);
+  if (network_) network_->report_quiet_to(nullptr);
+}
+
+HeldKv Simulation::holder(RequestId request) const {
+  if (kv_transfers_ && kv_transfers_->has(request)) {
+    const auto [group, tokens] = kv_transfers_->holder(request);
+    return {group, tokens};
+  }
+  return {log_.group[request], sequences_[request].num_computed};
+}
+
+// The groups whose engines have the request.
+std::vector<Group*> Simulation::working_for(RequestId request) const {
+  if (!kv_transfers_ || !kv_transfers_->has(request))
+    return {groups_[at(log_.group[request])].get()};
+  const KvTransfer& kv_transfer = kv_transfers_->of(request);
+  std::vector<Group*> working;
+  if (kv_transfer.at_prefill && kv_transfer.prefilled == kNever)
+    working.push_back(groups_[at(kv_transfer.prefill_group)].get());
+  if (kv_transfer.decode_group >= 0) working.push_back(groups_[at(kv_transfer.decode_group)].get());
+  return working;
 }
 
 Displaced Simulation::displace(const std::vector<std::int32_t>& indices, bool keep_answers) {
   Displaced displaced;
-  std::vector<std::pair<RequestId, std::size_t>> in;
   first_move_ = log_.moves.size();
-  for (std::size_t i = 0; i < indices.size(); ++i) {
-    Group& group = *groups_[at(indices[i])];
+  if (kv_transfers_) kv_transfers_->abandon(now());
+  for (const std::int32_t index : indices) {
+    Group& group = *groups_[at(index)];
     retire(group);
     entities_[group.id()] = nullptr;
     const std::vector<RequestId> requests = frontend_->take_back(group);
-    displaced.kv_tokens.push_back(0);
-    for (const RequestId request : requests) {
-      in.emplace_back(request, i);
-      displaced.kv_tokens.back() += group.kv_tokens(request);
-    }
+    displaced.requests.insert(displaced.requests.end(), requests.begin(), requests.end());
   }
-  const auto by_arrival = [this](const auto& one) {
-    return std::pair(sequences_[one.first].arrival, one.first);
+  const auto by_arrival = [this](RequestId request) {
+    return std::pair(sequences_[request].arrival, request);
   };
-  std::ranges::sort(in, {}, by_arrival);
-  std::vector<std::vector<RequestId>> of(indices.size());
-  for (const auto& [request, group] : in) {
-    displaced.requests.push_back(request);
-    displaced.left.push_back(group);
-    displaced.kv_of.push_back(groups_[at(indices[group])]->kv_tokens(request));
-    of[group].push_back(request);
+  std::ranges::sort(displaced.requests, {}, by_arrival);
+  std::vector<std::vector<RequestId>> of(groups_.size());
+  for (const RequestId request : displaced.requests) {
+    displaced.kv.push_back(holder(request));
+    for (const Group* group : working_for(request))
+      of[at(group->config().index)].push_back(request);
   }
-  for (std::size_t i = 0; i < indices.size(); ++i)
-    groups_[at(indices[i])]->hand_back(of[i], now(), keep_answers);
+  for (const std::int32_t index : indices) {
+    groups_[at(index)]->hand_back(of[at(index)], now(), keep_answers);
+    if (kv_tiers_) kv_tiers_->leave(index);
+  }
   keep_answers ? frontend_->keep_answers(displaced.requests)
                : frontend_->forget(displaced.requests);
+  if (kv_transfers_) kv_transfers_->displaced(displaced.requests, keep_answers);
   return displaced;
 }
 
-std::vector<std::int64_t> Simulation::kv_brought(const Displaced& displaced,
-                                                 const std::vector<std::int32_t>& indices) const {
-  std::vector<std::int64_t> tokens(indices.size(), 0);
-  for (const RequestId request : displaced.requests) {
-    const auto found = std::ranges::find(indices, std::int32_t{log_.group[request]});
-    if (found != indices.end())
-      tokens[static_cast<std::size_t>(found - indices.begin())] += sequences_[request].kv_brought;
-  }
-  return tokens;
+HeldKv Simulation::kv_brought(RequestId request) const {
+  if (kv_transfers_ && kv_transfers_->of(request).prefill_group >= 0)
+    return {kv_transfers_->of(request).prefill_group, prompts_->sequences[request].kv_brought};
+  return {log_.group[request], sequences_[request].kv_brought};
 }
 
 void Simulation::place(const Displaced& displaced, bool with_kv) {
   frontend_->hold(false);
   for (std::size_t i = 0; i < displaced.requests.size(); ++i) {
     const RequestId request = displaced.requests[i];
-    const bool seen = log_.queued[request] != kNever;
+    const bool seen =
+        log_.queued[request] != kNever || (prompts_ && prompts_->log.queued[request] != kNever);
     log_.moved(request, seen ? now() : sequences_[request].arrival, now());
     if (with_kv) {
       Sequence& s = sequences_[request];
-      s.kv_brought = std::min(displaced.kv_of[i], s.num_tokens - 1);
+      s.kv_brought = std::min(displaced.kv[i].tokens, s.num_tokens - 1);
     }
     clients_->send_again({&request, 1}, now());
   }

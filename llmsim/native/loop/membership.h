@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "events/entity.h"
-#include "loop/group_spec.h"
+#include "loop/layout_spec.h"
 
 namespace llmsim {
 
@@ -29,12 +29,15 @@ struct GroupAddition {
   std::vector<KvRoute> kv_routes;       // those from it, and to it
 };
 
+// Tokens of KV that a group holds for a request.
+struct HeldKv {
+  std::int32_t group = -1, tokens = 0;
+};
+
 // Requests that were in groups which have left, and what those held for them.
 struct Displaced {
-  std::vector<RequestId> requests;      // by arrival, then by row
-  std::vector<std::int64_t> kv_tokens;  // by group that left: tokens whose KV it held
-  std::vector<std::int32_t> kv_of;      // by request: such tokens
-  std::vector<std::size_t> left;        // by request: which of the groups it was in
+  std::vector<RequestId> requests;  // by arrival, then by row
+  std::vector<HeldKv> kv;           // by request
 };
 
 class Membership {
@@ -48,20 +51,25 @@ class Membership {
   virtual void remove_group(std::int32_t index, Removal removal) = 0;
   virtual const std::vector<std::unique_ptr<Group>>& groups() const = 0;
 
-  // For switches of layouts: groups in lock-step with each other, by index, come after they do.
-  virtual void add_lockstep(const LockstepSpec& spec) = 0;
+  // For switches of layouts: all groups of one, with what they do together. Returns the index of
+  // the first one.
+  virtual std::int32_t add_layout(const LayoutSpec& layout) = 0;
   // Arrivals wait in front of the router until they are released.
   virtual void hold_arrivals() = 0;
   virtual void release_arrivals() = 0;
   virtual std::int32_t num_held() const = 0;
+  // No KV begins to move between groups until it is released; `landed` hears when what moves, of KV
+  // or anything else, has landed.
+  virtual void hold_transfers(StepEnds& landed) = 0;
+  virtual void release_transfers() = 0;
+  virtual bool anything_moves() const = 0;
   // These groups, of which no step is in flight, leave together. Their requests keep the tokens of
   // their answers, or begin anew.
   virtual Displaced displace(const std::vector<std::int32_t>& indices, bool keep_answers) = 0;
   // They are routed again, ahead of what is held, and may bring their KV along.
   virtual void place(const Displaced& displaced, bool with_kv) = 0;
-  // Tokens whose KV came along, by group.
-  virtual std::vector<std::int64_t> kv_brought(const Displaced& displaced,
-                                               const std::vector<std::int32_t>& indices) const = 0;
+  // What KV of a request came along to the group that took it.
+  virtual HeldKv kv_brought(RequestId request) const = 0;
   // The groups that took what was placed open now.
   virtual void opened(Ps until) = 0;
   // Requests that have neither been answered nor given up, and all requests.

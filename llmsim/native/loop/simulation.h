@@ -104,6 +104,7 @@ class Simulation final : private Membership {
   void build_network(const NetworkConfig& config);
   void build_contention(const ContentionSpec& spec);
   void build_kv_tiers(const KvTiersConfig& config);
+  void use_tiers(Group& group);
   void record_device_shares();
   RouterContext router_context(bool decode_side) const;
   void build_frontend(const FrontendConfig& config);
@@ -120,14 +121,20 @@ class Simulation final : private Membership {
   void remove_group(std::int32_t index, Removal removal) override;
   void refuse_removal(const Group& group, Removal removal) const;
   void retire(Group& group);
-  void add_lockstep(const LockstepSpec& spec) override;
+  std::int32_t add_layout(const LayoutSpec& layout) override;
+  void start_together(const LayoutSpec& layout, std::size_t first);
+  void add_kv_transfers(const LayoutSpec& layout, std::size_t first);
   void hold_arrivals() override { frontend_->hold(true); }
   void release_arrivals() override { frontend_->release(now()); }
   std::int32_t num_held() const override { return frontend_->num_held(); }
+  void hold_transfers(StepEnds& landed) override;
+  void release_transfers() override;
+  bool anything_moves() const override { return network_ && network_->num_in_flight() > 0; }
+  HeldKv holder(RequestId request) const;
+  std::vector<Group*> working_for(RequestId request) const;
   Displaced displace(const std::vector<std::int32_t>& indices, bool keep_answers) override;
   void place(const Displaced& displaced, bool with_kv) override;
-  std::vector<std::int64_t> kv_brought(const Displaced& displaced,
-                                       const std::vector<std::int32_t>& indices) const override;
+  HeldKv kv_brought(RequestId request) const override;
   void opened(Ps until) override { log_.opened(first_move_, until); }
   std::int64_t num_open() const override { return clients_->num_open(); }
   std::int64_t num_requests() const override {

@@ -19,16 +19,8 @@
 #include "loop/membership.h"
 #include "network/shared_network.h"
 #include "router/router.h"
-#include "step/contended.h"
 
 namespace llmsim {
-
-// The members of a lock-step group, or one group whose stages overlap, send over links of the
-// network.
-struct ContentionSpec {
-  std::vector<std::size_t> groups;
-  ContendedLinks links;
-};
 
 using RouterMaker = std::function<std::unique_ptr<Router>(RouterContext)>;
 using AdmissionMaker = std::function<Admission(const RouterContext&)>;

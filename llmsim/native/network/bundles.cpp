@@ -10,7 +10,6 @@ namespace llmsim {
 namespace engine = astra_sim::engine;
 
 BundleId Bundles::add(std::vector<Flow> flows) {
-  if (built_) throw std::logic_error("bundles are added before the first of them starts");
   bundles_.push_back(std::move(flows));
   carried_.emplace_back();
   return static_cast<BundleId>(bundles_.size() - 1);
@@ -38,6 +37,13 @@ std::vector<std::uint32_t> Bundles::joined(std::size_t num_links) const {
 }
 
 void Bundles::build(std::span<const std::int64_t> capacities) {
+  for (const Component& component : components_)
+    if (component.next_end != kEndOfTime)
+      throw std::logic_error("bundles are added while others of the same network move");
+  components_.clear();
+  crossing_.clear();
+  changed_.clear();
+  due_ = {};
   built_ = true;
   component_on_.assign(capacities.size(), kNone);
   crossing_.resize(capacities.size());

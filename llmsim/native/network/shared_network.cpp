@@ -158,7 +158,13 @@ BundleId SharedNetwork::add_bundle(const std::vector<PartialFlow>& partial) {
 BundleId SharedNetwork::add(std::vector<FlowEnds> ends, std::vector<Bundles::Flow> flows) {
   ends_.push_back(std::move(ends));
   gathering_.open.emplace_back();
-  return bundles_.add(std::move(flows));
+  const BundleId bundle = bundles_.add(std::move(flows));
+  if (!bundles_.built()) return bundle;
+  // Of a group that comes while nothing moves: components form anew, and begin without a past.
+  for (NetworkLinkId link = 0; link < config_.links.size(); ++link)
+    counters_[link].busy += bundles_.carried(link, kEndOfTime).busy;
+  bundles_.build(capacities_of(config_));
+  return bundle;
 }
 
 TransferId SharedNetwork::start_at(BundleId bundle, std::int64_t bytes, Ps at, Ps now,
@@ -371,6 +377,7 @@ void SharedNetwork::advance(Ps now) {
     --in_flight_;
     if (recorded_) recorded_->end_ps[static_cast<std::size_t>(cargo.id)] = now;
     cargo.owner->landed(cargo.id, cargo.token, now);
+    if (in_flight_ == 0 && quiet_) quiet_(now);
   }
 }
 
@@ -396,7 +403,7 @@ NetworkLinkCounters SharedNetwork::link_counters(NetworkLinkId link, Ps now) con
     counters.bytes += together.bytes;
     counters.bytes -= share_->bytes_left_on(link, now) + bundles_.bytes_left_on(link, now);
     counters.transfers += together.transfers;
-    counters.busy = share_->busy_ps(link, now) + together.busy;
+    counters.busy += share_->busy_ps(link, now) + together.busy;
   }
   return counters;
 }

@@ -218,6 +218,8 @@ class SharedNetwork {
   // When something may land or a rate may change; kEndOfTime while nothing moves. As of the last
   // settle.
   Ps next_event() const;
+  // Who hears when nothing moves any more; null: nobody.
+  void report_quiet_to(std::function<void(Ps)> quiet) { quiet_ = std::move(quiet); }
   // Hands out what lands at `now`; afterwards the loop settles again.
   void advance(Ps now);
 
@@ -292,7 +294,7 @@ class SharedNetwork {
   NetworkConfig config_;
   std::vector<NetworkLinkCounters> counters_;
   std::array<PurposeCounters, kNumPurposes> purposes_{};
-  std::function<void(Ps)> wake_;
+  std::function<void(Ps)> wake_, quiet_;
   bool unsettled_ = false;
   std::unique_ptr<TransferTable> recorded_;
   LinkSeries series_;

@@ -115,7 +115,11 @@ class RequestLog : public RequestProgress {
     close_run(request);
     run_first[request] = -1;
     run_last[request] = -2;  // the next output begins a run
-    if (!ran) return;
+    will_resume(request);
+  }
+  // It leaves its group; the next one may run it.
+  void will_resume(RequestId request) {
+    if (scheduled[request] == kNever) return;
     if (resumes_.empty()) resumes_.assign(group.size(), false);
     resumes_[request] = true;
   }
@@ -124,8 +128,10 @@ class RequestLog : public RequestProgress {
     for (std::size_t i = first; i < moves.size(); ++i) moves[i].until = until;
   }
   // Whether the request runs for the first time since it was moved; true once.
-  bool resumes(RequestId request) {
+  bool resumes(RequestId request, Ps now) {
     if (resumes_.empty() || !resumes_[request]) return false;
+    if (resumed.empty()) resumed.assign(group.size(), kNever);
+    resumed[request] = now;
     resumes_[request] = false;
     return true;
   }
@@ -158,6 +164,8 @@ class RequestLog : public RequestProgress {
     std::erase_if(moves, is_forgotten);
     if (!resumes_.empty())
       for (const RequestId request : requests) resumes_[request] = false;
+    if (!resumed.empty())
+      for (const RequestId request : requests) resumed[request] = kNever;
   }
 
   std::vector<Ps> load_begin, load_end;  // empty unless somebody was parked so
@@ -172,6 +180,7 @@ class RequestLog : public RequestProgress {
   std::vector<Burst> bursts;
   Drafts drafts;            // empty unless some group speculates
   std::vector<Move> moves;  // in order of time
+  std::vector<Ps> resumed;  // when it last ran again after a move; empty: nobody was moved
 
  private:
   void close_run(RequestId request) {

@@ -13,12 +13,12 @@ RequestProgress::RequestProgress(std::size_t n) {
 namespace {
 
 template <typename T>
-T seen_by_client(SaidBy said_by, T answer, T prompt) {
+T seen_by_client(SaidBy said_by, T answer, T prompt, bool prompt_first) {
   switch (said_by) {
     case SaidBy::kAnswer:
       return answer;
     case SaidBy::kPrompt:
-      return prompt;
+      return prompt_first ? prompt : answer;
     case SaidBy::kEarlier:
       if (answer == kNever || prompt == kNever) return std::max(answer, prompt);
       return std::min(answer, prompt);
@@ -32,10 +32,13 @@ T seen_by_client(SaidBy said_by, T answer, T prompt) {
 
 }  // namespace
 
+// Another group than that of the prompt may have run it first, before a switch of layouts.
 void RequestProgress::begin_with(const RequestProgress& prompts, RequestId request) {
+  const Ps ran = scheduled[request], prompt_ran = prompts.scheduled[request];
+  const bool prompt_first = ran == kNever || (prompt_ran != kNever && prompt_ran <= ran);
   const auto merge = [&](const auto& one) {
     auto& answer = (this->*one.values)[request];
-    answer = seen_by_client(one.said_by, answer, (prompts.*one.values)[request]);
+    answer = seen_by_client(one.said_by, answer, (prompts.*one.values)[request], prompt_first);
   };
   std::apply([&](const auto&... one) { (merge(one), ...); }, columns());
 }

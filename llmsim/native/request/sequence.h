@@ -58,6 +58,16 @@ struct Sequence {
   std::int64_t next_decode_call = 0;  // of its scheduler, before which it does not run
   std::vector<BlockId> blocks;
 
+  // Of a request that begins anew: nothing has happened to it.
+  Sequence renewed() const {
+    Sequence fresh;
+    fresh.prompt_tokens = fresh.num_tokens = prompt_tokens;
+    fresh.priority = priority;
+    fresh.adapter = adapter;
+    fresh.arrival = arrival;
+    return fresh;
+  }
+
   std::int32_t emitted() const { return num_tokens - prompt_tokens; }
   // Leading tokens that no step in flight computes: behind the first token that it got since it
   // started, all but the last one.

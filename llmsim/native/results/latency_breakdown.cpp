@@ -1,6 +1,7 @@
 #include "results/latency_breakdown.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "request/emission_spans.h"
 #include "results/step_sums.h"
@@ -68,27 +69,43 @@ class Walk {
   }
 
   // Of a request that switches of layouts moved from group to group.
-  void moved_request(RequestId id, Ps arrival, std::span<const RequestLog::Run> runs,
-                     const Losses& losses, std::span<const RequestLog::Move> moves) {
-    const Ps dropped = log_.cancelled[id];
-    Clock clock{arrival, dropped};
-    for (const RequestLog::Move& move : moves) {
-      if (move.group >= 0) break;
-      blame_.api[id] += clock.until(std::min(log_.queued[id], move.from));
+  struct Moved {
+    RequestId id;
+    Ps arrival, dropped;
+    std::span<const RequestLog::Run> runs;
+    std::span<const RequestLog::Move> moves;
+    std::span<const KvTransfer> kv_transfers;  // all its hand-overs, in order of time
+  };
+  void moved_request(const Moved& one, const Losses& losses) {
+    const RequestId id = one.id;
+    Clock clock{one.arrival, one.dropped};
+    const RequestLog& log = log_that_began(id);
+    const Ps began = log.scheduled[id];
+    for (const RequestLog::Move& move : one.moves) {
+      if (began != kNever && move.from >= began) break;
+      blame_.api[id] += clock.until(std::min(log.queued[id], move.from));
       blame_.queue[id] += clock.until(move.from);
       blame_.reconfigure[id] += clock.until(move.until);
     }
-    blame_.api[id] += clock.until(log_.queued[id]);
-    queued(id, log_, clock);
+    Ps last = began;
+    const KvTransfer* handed_over = nullptr;
+    const bool interrupted = !one.runs.empty() && is_interrupted(one, began);
+    if (!one.runs.empty() && !interrupted && &log != &log_) handed_over = first_of(one);
+    if (handed_over != nullptr) {
+      const auto group = static_cast<std::int16_t>(handed_over->prefill_group);
+      until_decoded(id, clock, prompts_->losses.of(id, group), *handed_over);
+    } else {
+      blame_.api[id] += clock.until(log.queued[id]);
+      queued(id, log, clock);
+    }
     if (clock.over) return;
-    Ps last = log_.scheduled[id];
-    for (std::size_t begin = 0, end = 0; begin < runs.size(); begin = end) {
-      const std::int16_t group = runs[begin].group;
-      while (end < runs.size() && runs[end].group == group) ++end;
+    for (std::size_t begin = 0, end = 0; begin < one.runs.size(); begin = end) {
+      const std::int16_t group = one.runs[begin].group;
+      while (end < one.runs.size() && one.runs[end].group == group) ++end;
       const StepSums& t = timelines_[static_cast<std::size_t>(group)];
-      const auto stay = runs.subspan(begin, end - begin);
+      const auto stay = one.runs.subspan(begin, end - begin);
       losses_ = losses.of(id, group);
-      if (begin == 0 && group == first_group(id, moves)) {
+      if (begin == 0 && !interrupted) {
         prefill(id, log_, t, stay.front().first);
       } else {
         lost_before(stay.front().first);
@@ -98,36 +115,22 @@ class Walk {
       tokens(id, t, stay);
       last = t.end(static_cast<std::size_t>(stay.back().last));
     }
-    if (dropped != kNever) blame_.abandoned[id] += dropped - last;
+    if (one.dropped != kNever) blame_.abandoned[id] += one.dropped - last;
   }
+
+  // Of requests whose prompts other groups compute.
+  struct Prompts {
+    const RequestLog& log;
+    const Losses& losses;
+    bool push;
+  };
+  void use_prompts(const Prompts& prompts) { prompts_ = &prompts; }
 
   // Disaggregated: two groups and the way between them, in the order of their events.
   void request(RequestId id, Ps arrival, std::span<const RequestLog::Run> runs,
-               std::span<const std::int32_t> losses, const RequestLog& prompts,
-               std::span<const std::int32_t> prompt_losses, const KvTransfer& kv_transfer,
-               bool push, Ps dropped) {
+               std::span<const std::int32_t> losses, const KvTransfer& kv_transfer, Ps dropped) {
     Clock clock{arrival, dropped};
-    if (push) {
-      blame_.api[id] += clock.until(log_.queued[id]);
-      blame_.queue[id] += clock.until(kv_transfer.reserved);
-      blame_.kv_transfer[id] += clock.until(prompts.queued[id]);  // the prefill group is told
-    } else {
-      blame_.api[id] += clock.until(prompts.queued[id]);
-    }
-    queued(id, prompts, clock);
-    if (clock.reaches(kv_transfer.prefilled)) {
-      losses_ = prompt_losses;
-      prefill(id, prompts, timeline(prompts, id), prompts.run_first[id]);
-      clock.until(kv_transfer.prefilled);
-    } else {
-      blame_.abandoned[id] += clock.until(kv_transfer.prefilled);
-    }
-    if (!push) {
-      blame_.api[id] += clock.until(log_.queued[id]);
-      blame_.queue[id] += clock.until(kv_transfer.reserved);
-    }
-    blame_.kv_transfer[id] += clock.until(all_there(id, kv_transfer));
-    blame_.wait[id] += clock.until(log_.scheduled[id]);
+    until_decoded(id, clock, prompts_->losses.of(static_cast<std::size_t>(id)), kv_transfer);
     if (clock.over) return;
     if (dropped != kNever)
       blame_.abandoned[id] +=
@@ -161,6 +164,60 @@ class Walk {
     return std::max(kv_transfer.landed, loaded);
   }
 
+  // From its arrival until the group that answers runs it.
+  void until_decoded(RequestId id, Clock& clock, std::span<const std::int32_t> prompt_losses,
+                     const KvTransfer& kv_transfer) {
+    const RequestLog& prompts = prompts_->log;
+    if (prompts_->push) {
+      blame_.api[id] += clock.until(log_.queued[id]);
+      blame_.queue[id] += clock.until(kv_transfer.reserved);
+      blame_.kv_transfer[id] += clock.until(prompts.queued[id]);  // the prefill group is told
+    } else {
+      blame_.api[id] += clock.until(prompts.queued[id]);
+    }
+    queued(id, prompts, clock);
+    if (clock.reaches(kv_transfer.prefilled)) {
+      losses_ = prompt_losses;
+      prefill(id, prompts, timelines_[at(kv_transfer.prefill_group)], kv_transfer.prefill_step);
+      clock.until(kv_transfer.prefilled);
+    } else {
+      blame_.abandoned[id] += clock.until(kv_transfer.prefilled);
+    }
+    if (!prompts_->push) {
+      blame_.api[id] += clock.until(log_.queued[id]);
+      blame_.queue[id] += clock.until(kv_transfer.reserved);
+    }
+    blame_.kv_transfer[id] += clock.until(all_there(id, kv_transfer));
+    blame_.wait[id] += clock.until(log_.scheduled[id]);
+  }
+
+  // Whose group ran the request first, or, where none did, got it first.
+  const RequestLog& log_that_began(RequestId id) const {
+    if (prompts_ == nullptr || prompts_->log.queued[id] == kNever) return log_;
+    const RequestLog& prompts = prompts_->log;
+    const Ps prompt_ran = prompts.scheduled[id], ran = log_.scheduled[id];
+    if (ran == kNever && prompt_ran == kNever) return prompts;
+    return ran == kNever || (prompt_ran != kNever && prompt_ran <= ran) ? prompts : log_;
+  }
+  Ps first_token(const Moved& one) const {
+    const RequestLog::Run& run = one.runs.front();
+    return timelines_[static_cast<std::size_t>(run.group)].end(static_cast<std::size_t>(run.first));
+  }
+  // Whether it was moved between its first step and its first token.
+  bool is_interrupted(const Moved& one, Ps began) const {
+    const Ps until = first_token(one);
+    return std::ranges::any_of(one.moves, [&](const RequestLog::Move& move) {
+      return move.from >= began && move.from < until;
+    });
+  }
+  // The hand-over behind which its first token came.
+  const KvTransfer* first_of(const Moved& one) const {
+    const Ps until = first_token(one);
+    const KvTransfer* found = nullptr;
+    for (const KvTransfer& kv_transfer : one.kv_transfers)
+      if (kv_transfer.prefilled != kNever && kv_transfer.prefilled <= until) found = &kv_transfer;
+    return found;
+  }
   const StepSums& timeline(const RequestLog& log, RequestId id) const {
     return timelines_[static_cast<std::size_t>(log.group[id])];
   }
@@ -203,13 +260,6 @@ class Walk {
       stretch(id, t, runs[i].first + 1, runs[i].last, blame_.decode);
       if (i + 1 < runs.size()) gap(id, t, runs[i].last, runs[i + 1].first);
     }
-  }
-
-  // The group that ran the request first.
-  std::int16_t first_group(RequestId id, std::span<const RequestLog::Move> moves) const {
-    for (const RequestLog::Move& move : moves)
-      if (move.group >= 0) return move.group;
-    return log_.group[id];
   }
 
   // Steps first .. last, the device idle before each of them included.
@@ -300,7 +350,31 @@ class Walk {
   const RequestLog& log_;
   const std::vector<StepSums>& timelines_;
   const BlamedSpan span_;
+  const Prompts* prompts_ = nullptr;  // null: no group computes prompts for others
   std::span<const std::int32_t> losses_;
+};
+
+// Those of requests that were moved, by request and in order of time.
+class HandOvers {
+ public:
+  explicit HandOvers(const KvTransfers* kv_transfers) : kv_transfers_(kv_transfers) {
+    if (kv_transfers == nullptr) return;
+    earlier_ = kv_transfers->earlier();
+    std::ranges::stable_sort(earlier_, {}, &KvTransfers::Earlier::request);
+  }
+  std::vector<KvTransfer> of(RequestId request) const {
+    std::vector<KvTransfer> found;
+    if (kv_transfers_ == nullptr) return found;
+    for (const KvTransfers::Earlier& one :
+         std::ranges::equal_range(earlier_, request, {}, &KvTransfers::Earlier::request))
+      found.push_back(one.kv_transfer);
+    found.push_back(kv_transfers_->of(request));
+    return found;
+  }
+
+ private:
+  const KvTransfers* kv_transfers_;  // null: nothing is handed over
+  std::vector<KvTransfers::Earlier> earlier_;
 };
 
 }  // namespace
@@ -320,6 +394,12 @@ BlamedLatency blame(const Simulation& simulation, BlamedSpan span) {
   BlamedLatency result(log.finish.size());
   result.frontend.resize(log.tokenized.size());
   Walk walk(result, log, timelines, span);
+  const HandOvers hand_overs(kv_transfers);
+  std::optional<Walk::Prompts> prompts;
+  if (kv_transfers != nullptr) {
+    prompts.emplace(*simulation.prompt_log(), prompt_losses, kv_transfers->pushes());
+    walk.use_prompts(*prompts);
+  }
   EmissionSpans(log).each([&](RequestId request, std::span<const RequestLog::Run> runs) {
     const auto i = static_cast<std::size_t>(request);
     const Ps dropped =
@@ -327,14 +407,15 @@ BlamedLatency blame(const Simulation& simulation, BlamedSpan span) {
     if (log.finish[i] == kNever && dropped == kNever) return;
     const Ps arrival = simulation.sequences()[request].arrival;
     const auto moved = std::ranges::equal_range(moves, request, {}, &RequestLog::Move::request);
-    if (!moved.empty())
-      return walk.moved_request(request, arrival, runs, losses,
-                                std::span(moved.begin(), moved.end()));
+    if (!moved.empty()) {
+      const std::vector<KvTransfer> handed_over = hand_overs.of(request);
+      return walk.moved_request(
+          {request, arrival, dropped, runs, {moved.begin(), moved.end()}, handed_over}, losses);
+    }
     if (kv_transfers == nullptr || kv_transfers->of(request).prefill_group < 0) {
       walk.request(request, arrival, runs, losses.of(i));
     } else {
-      walk.request(request, arrival, runs, losses.of(i), *simulation.prompt_log(),
-                   prompt_losses.of(i), kv_transfers->of(request), kv_transfers->pushes(), dropped);
+      walk.request(request, arrival, runs, losses.of(i), kv_transfers->of(request), dropped);
     }
   });
   return result;

@@ -11,7 +11,8 @@ RequestProgress request_progress(const Simulation& s) {
   const KvTransfers* kv_transfers = s.kv_transfers();
   if (kv_transfers == nullptr) return progress;
   for (RequestId request = 0; request < static_cast<RequestId>(progress.group.size()); ++request) {
-    if (kv_transfers->of(request).prefill_group >= 0) progress.begin_with(*s.prompt_log(), request);
+    if (s.prompt_log()->queued[at(request)] != kNever)
+      progress.begin_with(*s.prompt_log(), request);
   }
   return progress;
 }
@@ -45,6 +46,8 @@ KvTransferTable kv_transfer_table(const Simulation& s) {
     table.kv_due_bytes[i] = s.kv_transfers()->due_bytes(static_cast<RequestId>(i));
   }
   table.decode_scheduled_ps = s.log().scheduled;
+  for (std::size_t i = 0; i < s.log().resumed.size(); ++i)
+    if (s.log().resumed[i] != kNever) table.decode_scheduled_ps[i] = s.log().resumed[i];
   return table;
 }
 

@@ -148,7 +148,8 @@ constexpr Total<Totals> kGroupTotals[] = {
      }},
     {"handed_over",
      [](const Totals& t) -> std::int64_t {
-       return t.computes_prompts() ? t.counters.finished : 0;
+       const std::int64_t prompts = t.counters.finished - t.group.handed_back().prompts;
+       return t.computes_prompts() ? prompts : 0;
      }},
     {"cancelled",
      [](const Totals& t) -> std::int64_t {

@@ -159,6 +159,7 @@ void BatchScheduler::admit_arrived() {
     s.status = static_cast<std::uint8_t>(Status::kRunning);
     s.num_computed = s.num_tokens - 1;
     counters_.started_with_tokens += s.num_computed;
+    log_.resumes(request, now_);
   }
 }
 

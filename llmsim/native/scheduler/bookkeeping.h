@@ -24,7 +24,7 @@ inline void note_start(RequestId request, const Sequence& s, Ps now, std::int32_
     log.first_scheduled(request, now, cached);
     counters.started_with_tokens += s.num_computed;
     if (!prompt_elsewhere) counters.prompt_tokens += s.prompt_tokens;
-  } else if (log.resumes(request)) {
+  } else if (log.resumes(request, now)) {
     counters.started_with_tokens += s.num_computed;
   }
   if (s.epoch > 0) counters.recomputed_tokens -= cached;

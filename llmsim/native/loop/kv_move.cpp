@@ -1,0 +1,46 @@
+#include "loop/kv_move.h"
+
+#include <algorithm>
+
+namespace llmsim {
+
+namespace {
+
+Ps transfer_time(std::int64_t bytes, std::int64_t bytes_per_s) {
+  const auto wide = static_cast<__int128>(bytes) * kPsPerSecond;
+  return static_cast<Ps>((wide + bytes_per_s - 1) / bytes_per_s);
+}
+
+}  // namespace
+
+void KvMove::load(NetworkNodeId from, NetworkNodeId to, std::int64_t bytes) {
+  if (from == to || bytes == 0) return;
+  Ps latency = network_.way_out(from, to);
+  for (const NetworkLinkId link : network_.route(from, to)) {
+    carried_[link] += bytes;
+    latency += network_.config().links[link].latency;
+  }
+  latency_ = std::max(latency_, latency);
+}
+
+Ps KvMove::time_of(const LayoutSpec& from, const LayoutSpec& to,
+                   const std::vector<MovedKv>& moved) {
+  std::ranges::fill(carried_, 0);
+  latency_ = 0;
+  const auto &sources = from.kv_transfer.places, &targets = to.kv_transfer.places;
+  for (const MovedKv& one : moved) {
+    const std::int32_t number = table_of_[at(from.kinds[at(one.from)])][at(to.kinds[at(one.to)])];
+    const KvTable& table = tables_[at(number)];
+    for (const KvShare& share : table.shares)
+      load(sources[at(one.from)][at(share.from_rank)], targets[at(one.to)][at(share.to_rank)],
+           table.bytes_of(share, 0, one.tokens, one.tokens));
+  }
+  Ps longest = 0;
+  for (std::size_t link = 0; link < carried_.size(); ++link) {
+    const std::int64_t rate = network_.config().links[link].bytes_per_s;
+    if (carried_[link] > 0) longest = std::max(longest, transfer_time(carried_[link], rate));
+  }
+  return longest + latency_;
+}
+
+}  // namespace llmsim
