@@ -129,7 +129,8 @@ def test_a_slow_link_between_nodes_is_felt(tmp_path: Path) -> None:
     """Two entries: the first inside an instance, the second between data-parallel ranks."""
     near = cluster(model(tmp_path, experts=8), members=2, dp_group="a", links=[900, 900])
     far = cluster(model(tmp_path, experts=8), nodes=2, dp_group="a", links=[900, 5])
-    assert run(far).requests.finish_ps.max() > run(near).requests.finish_ps.max()
+    # Not the last one's end: requests share other steps, which may be over sooner.
+    assert run(far).requests.finish_ps.sum() > run(near).requests.finish_ps.sum()
 
 
 def test_pipeline_stages_overlap(tmp_path: Path) -> None:
