@@ -220,10 +220,10 @@ def test_the_engine_knows_nothing_of_serving_and_its_executors_nothing_of_each_o
 
 def test_policies_do_not_read_the_oracle() -> None:
     """Invariant 8: only the stop rule, the KV-capacity guard, SGLang's admission
-    (max_new_tokens) and srpt, which is told, ask.
+    (max_new_tokens), TensorRT-LLM's (max_tokens) and srpt, which is told, ask.
     """
     allowed = {"sequence_table.h", "vllm_v1.cpp", "batch_scheduler.cpp", "group.cpp"}
-    allowed |= {"outline.cpp", "sglang.cpp", "srpt.cpp"}
+    allowed |= {"outline.cpp", "sglang.cpp", "srpt.cpp", "tensorrt_llm.cpp"}
     reads = re.compile(r"(?<!set_)max_tokens\(")
     for path in sorted(package_sources("llmsim/native").rglob("*")):
         if path.suffix in (".h", ".cpp") and reads.search(path.read_text(encoding="utf-8")):

@@ -71,6 +71,8 @@ def full() -> Json:
         "mlfq_levels": 4,
         "mlfq_tokens_per_iteration": 128,
         "mlfq_starvation_ns": 1e9,
+        "tensorrt_llm_capacity_policy": "max_utilization",
+        "tensorrt_llm_chunking_policy": "equal_progress",
         "sglang_new_tokens": 2048,
         "sglang_reserved_tokens": 256,
         "sglang_max_prefill_tokens": 8192,

@@ -205,3 +205,11 @@ def test_model_limits_with_chunked_prefill() -> None:
         InputError, match=r"g: max_model_len is 5000 \(command line\), beyond the model's 4096"
     ):
         with_model_limits(engine(max_model_len=5000), 4096, "g")
+
+
+def test_a_step_of_tensorrt_llm_holds_a_block() -> None:
+    chunked = {"scheduler": "tensorrt_llm", "enable_chunked_prefill": True}
+    with pytest.raises(InputError, match=r"g: max_num_batched_tokens is 16 .* blocks of 32; raise"):
+        with_model_limits(engine(**chunked, max_num_batched_tokens=16), 4096, "g")
+    held = engine(**chunked, max_num_batched_tokens=16, block_size=16)
+    assert with_model_limits(held, 4096, "g").max_num_batched_tokens == 16

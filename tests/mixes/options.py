@@ -16,7 +16,7 @@ def _drafter(method: str, **more: object) -> str:
 
 ENGINE: Choices = (
     ("--num-gpu-blocks-override", ("250", "1000")),
-    ("--scheduler", ("sarathi", "orca", "sglang", "static", "mlfq")),
+    ("--scheduler", ("sarathi", "orca", "sglang", "static", "mlfq", "tensorrt_llm")),
     ("--engine-profile", ("vllm-0.19", "vllm-0.33")),
     ("--scheduling-policy", ("priority", "sjf", "slack")),
     ("--max-num-batched-tokens", ("256", "2048")),

@@ -46,7 +46,7 @@ def _schedulers() -> list[Run]:
     cluster = _on("h100_llama31_8b", *BUSY, *ROOFLINE, *FEW_BLOCKS)
     plain = [
         Run(f"scheduler-{name}", (*cluster, "--scheduler", name))
-        for name in ("vllm_v1", "sarathi", "orca", "static", "mlfq")
+        for name in ("vllm_v1", "sarathi", "orca", "static", "mlfq", "tensorrt_llm")
     ]
     tokens = (
         "--num-gpu-blocks-override",

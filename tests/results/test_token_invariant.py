@@ -104,7 +104,7 @@ def test_answers_cut_at_the_model_length_are_whole() -> None:
 
 
 SCHEDULERS: tuple[tuple[str, ...], ...] = (
-    *(("--scheduler", name) for name in ("vllm_v1", "sarathi", "sglang", "mlfq")),
+    *(("--scheduler", name) for name in ("vllm_v1", "sarathi", "sglang", "mlfq", "tensorrt_llm")),
     ("--scheduler", "orca", "--max-model-len", "1024", "--num-gpu-blocks-override", "300"),
     ("--scheduler", "static", "--max-model-len", "1024", "--num-gpu-blocks-override", "300"),
     ("--prioritize-prefill",), ("--skip-prefill",), ("--no-async-scheduling",),

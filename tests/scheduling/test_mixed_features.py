@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny import OTHERS, PIPELINED, WHOLE_PROMPTS, Options, run
+from tiny import CUTS_TO_BLOCKS, OTHERS, PIPELINED, WHOLE_PROMPTS, Options, run
 from token_balance import token_balance
 
 from llmsim import _native
@@ -110,6 +110,9 @@ def drawn_options(draw: random.Random, block_size: int, rows: Rows, follower: li
             "sglang_new_tokens": 64,
         }
         options.budget = 400 if options.scheduler in WHOLE_PROMPTS else options.budget
+    if options.scheduler in CUTS_TO_BLOCKS:
+        options.budget = max(options.budget, block_size)
+        options.extra["tensorrt_llm_capacity_policy"] = draw.choice([0, 1])
     options.priority = [draw.randint(-2, 2) for _ in rows]
     shared = draw.randint(0, 7)
     options.keys = [list(range(1, 1 + min(shared, prompt // block_size))) for _, prompt, _ in rows]

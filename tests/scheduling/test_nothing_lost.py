@@ -12,7 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from package import package_sources
-from tiny import PIPELINED, SCHEDULERS, WHOLE_PROMPTS, Options, built, run
+from tiny import (
+    CUTS_TO_BLOCKS,
+    PIPELINED,
+    SCHEDULERS,
+    WHOLE_PROMPTS,
+    Options,
+    built,
+    most_slots,
+    run,
+)
 from token_balance import token_balance
 
 from llmsim import _native
@@ -72,6 +81,12 @@ def build_options(
     options.budget = max(options.budget, options.max_seqs)
     if options.scheduler in WHOLE_PROMPTS:
         options.budget = 400  # the longest prompt, and a whole sequence to be computed again
+    if options.scheduler in CUTS_TO_BLOCKS:
+        options.budget = max(options.budget, options.block_size)
+        options.extra |= {
+            "tensorrt_llm_capacity_policy": int(rng.integers(2)),
+            "tensorrt_llm_chunking_policy": int(rng.integers(2)),
+        }
     options.priority = [int(rng.integers(-2, 3)) for _ in requests]
     shared = int(rng.integers(0, 7))
     options.keys = [
@@ -105,7 +120,8 @@ def check(requests: list[tuple[int, int, int]], options: Options, *, drafts: int
     r, c, steps = sim.requests(), sim.counters(), sim.steps()
     usable = (options.blocks - 1) * options.block_size
     requests = [(a, i, answer_of(options, i, o)) for a, i, o in requests]
-    fits = np.array([o > 0 and i + o - 1 <= usable for _, i, o in requests])
+    slots = [most_slots(options.scheduler, i, o) for _, i, o in requests]
+    fits = np.array([o > 0 and n <= usable for n, (_, _, o) in zip(slots, requests, strict=True)])
     assert (r["status"] == np.where(fits, 3, 4)).all()
     assert (r["emitted_tokens"] == np.where(fits, [o for _, _, o in requests], 0)).all()
     done = r["status"] == 3
@@ -251,7 +267,7 @@ def test_schedulers_do_not_read_the_oracle() -> None:
     answer's length.
     """
     allowed = {"sequence_table.h", "group.cpp", "vllm_v1.cpp", "batch_scheduler.cpp"}
-    allowed |= {"outline.cpp", "sglang.cpp", "srpt.cpp"}
+    allowed |= {"outline.cpp", "sglang.cpp", "srpt.cpp", "tensorrt_llm.cpp"}
     files = [
         p for p in sorted(package_sources("llmsim/native").rglob("*")) if p.suffix in (".h", ".cpp")
     ]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny import MS, SCHEDULERS, Options, run
+from tiny import MS, SCHEDULERS, Options, most_slots, run
 
 FOLDER = Path(__file__).resolve().parent
 
@@ -107,7 +107,7 @@ def test_results_do_not_depend_on_the_process() -> None:
 
 
 @pytest.mark.parametrize("percent", [110, 80, 50, 25, 10, 5])
-@pytest.mark.parametrize("scheduler", ["vllm_v1", "sarathi", "sglang", "mlfq"])
+@pytest.mark.parametrize("scheduler", ["vllm_v1", "sarathi", "sglang", "mlfq", "tensorrt_llm"])
 def test_pools_from_more_than_the_need_down_to_a_twentieth(scheduler: str, percent: int) -> None:
     """Of the blocks that all requests at once would take: everybody finishes, or is refused because
     it never fits.
@@ -130,7 +130,8 @@ def test_pools_from_more_than_the_need_down_to_a_twentieth(scheduler: str, perce
     )
     sim = run(rows, options)  # type: ignore[arg-type]
     r, c, parts = sim.requests(), sim.counters(), sim.blame()
-    fits = np.array([i + o - 1 <= (options.blocks - 1) * 4 for _, i, o in rows])
+    usable = (options.blocks - 1) * 4
+    fits = np.array([most_slots(scheduler, i, o) <= usable for _, i, o in rows])
     assert (r["status"] == np.where(fits, 3, 4)).all() and (
         percent < 100 or c["preemptions"][0] == 0
     )

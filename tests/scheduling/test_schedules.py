@@ -308,7 +308,11 @@ def test_decode_only_runs_begin_with_a_decode_on_the_whole_prompt(scheduler: str
     joined = [[(0, 1, 19)], [(0, 1, 20), (1, 1, 8)], [(0, 1, 21), (1, 1, 9)]]
     apart = [[(0, 1, 19)], [(0, 1, 20)], [(0, 1, 21)], [(1, 1, 8)], [(1, 1, 9)]]
     newest_first = [[(0, 1, 19)], [(1, 1, 8), (0, 1, 20)], [(0, 1, 21), (1, 1, 9)]]
-    assert schedule(sim) == {"static": apart, "mlfq": newest_first}.get(scheduler, joined)
+    assert schedule(sim) == {
+        "static": apart,
+        "mlfq": newest_first,
+        "tensorrt_llm": newest_first,
+    }.get(scheduler, joined)
     assert free_blocks(sim)[0] == 100 - (10 if scheduler in ("orca", "static") else 5)
     assert sim.requests()["cached_tokens"].tolist() == [19, 8]
     assert sim.requests()["first_token_ps"][0] == 10**9  # one step after arrival

@@ -21,8 +21,16 @@ OTHERS = SCHEDULERS[1:]
 """Schedulers besides vllm_v1."""
 WHOLE_PROMPTS = ("mlfq", "orca", "static")
 """Schedulers that run whole prompts: their token budget has to hold the longest one."""
+CUTS_TO_BLOCKS = ("tensorrt_llm",)
+"""Schedulers whose token budget has to hold a block."""
 PIPELINED = tuple(name for name in OTHERS if "pp_size" not in LACKS[name])
 """Schedulers besides vllm_v1 that keep several batches in flight."""
+
+
+def most_slots(scheduler: str, prompt: int, answer: int) -> int:
+    """Slots that a request must find at most; only TensorRT-LLM keeps one for the last token."""
+    return prompt + answer - (scheduler != "tensorrt_llm")
+
 
 Step = list[tuple[int, int, int]]
 
@@ -106,7 +114,7 @@ def configuration(options: Options) -> Any:
     for name, value in options.extra.items():
         if name.startswith("kv_"):
             setattr(config.kv, name.removeprefix("kv_"), value)
-        elif name.partition("_")[0] not in LACKS:
+        elif not name.startswith(tuple(f"{one}_" for one in LACKS)):
             setattr(config, name, value)
     prefix = f"{options.scheduler}_"
     config.parameters = {

@@ -20,6 +20,7 @@ from llmsim.config.engine.defaults import (
 from llmsim.config.engine.options import EngineOptions, scheduler_parameters
 from llmsim.config.engine.profile import EngineProfile, load_profile, multiples
 from llmsim.config.engine.quick_reduce import check_quick_reduce
+from llmsim.config.engine.scheduler_kinds import TENSORRT_LLM
 from llmsim.config.engine.schedulers import KINDS, OWN_DEFAULTS, check_scheduler
 from llmsim.config.engine.speculative import Speculation
 from llmsim.config.errors import InputError, NotYetError
@@ -342,6 +343,7 @@ def with_model_limits(args: EngineArgs, model_max_len: int, field: str) -> Engin
             "enable_chunked_prefill is false; raise it, lower max_model_len, or allow chunked "
             "prefill"
         )
+    _check_whole_blocks(args, field)
     origin = dict(args.origin)
     if args.is_default("max_num_batched_tokens"):
         if not args.enable_chunked_prefill:
@@ -369,6 +371,17 @@ def with_model_limits(args: EngineArgs, model_max_len: int, field: str) -> Engin
         cuda_graph_sizes=sizes,
         origin=MappingProxyType(origin),
     )
+
+
+def _check_whole_blocks(args: EngineArgs, field: str) -> None:
+    if args.scheduler != TENSORRT_LLM or not args.enable_chunked_prefill:
+        return
+    if args.max_num_batched_tokens < args.block_size:
+        raise InputError(
+            f"{field}: max_num_batched_tokens is {args.max_num_batched_tokens} "
+            f"({args.origin['max_num_batched_tokens']}), but the scheduler {TENSORRT_LLM} cuts "
+            f"prompts to whole blocks of {args.block_size}; raise it, or lower block_size"
+        )
 
 
 def with_memory(args: EngineArgs, hardware: str, memory_bytes: int) -> EngineArgs:

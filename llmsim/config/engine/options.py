@@ -38,6 +38,8 @@ DTYPES = {
 QUICK_REDUCE = ("NONE", "FP", "INT8", "INT6", "INT4", "INT3")
 """Values of VLLM_ROCM_QUICK_REDUCE_QUANTIZATION."""
 Megabytes = Annotated[int, Field(ge=0, le=1 << 20)]
+TENSORRT_LLM_CAPACITIES = ("guaranteed_no_evict", "max_utilization")
+TENSORRT_LLM_CHUNKINGS = ("first_come_first_served", "equal_progress")
 SGLANG_POLICIES = ("fcfs", "lpm", "lof", "dfs-weight")
 """Values of SGLang's `schedule_policy`, in the order of the native scheduler's parameter."""
 SGLANG_BY_PRIORITY = ("fcfs", "lof")
@@ -327,6 +329,24 @@ class EngineOptions(Section):
         default=None,
         description="Sets the wait after which the scheduler mlfq promotes a request to the first "
         f"level; default {parameter('mlfq', 'starvation_ps').default / 1e12:g} s.",
+    )
+    tensorrt_llm_capacity_policy: Annotated[
+        Annotated[str, _one_of(TENSORRT_LLM_CAPACITIES)] | None,
+        ParameterOf("tensorrt_llm", "capacity_policy", TENSORRT_LLM_CAPACITIES),
+        OnCommandLine(str),
+    ] = Field(
+        default=None,
+        description="Chooses who has room with the scheduler tensorrt_llm: guaranteed_no_evict "
+        "(the default) reserves the longest answer, and max_utilization pauses the youngest.",
+    )
+    tensorrt_llm_chunking_policy: Annotated[
+        Annotated[str, _one_of(TENSORRT_LLM_CHUNKINGS)] | None,
+        ParameterOf("tensorrt_llm", "chunking_policy", TENSORRT_LLM_CHUNKINGS),
+        OnCommandLine(str),
+    ] = Field(
+        default=None,
+        description="Cuts prompts with the scheduler tensorrt_llm: first_come_first_served (the "
+        "default), or all by one block after the other (equal_progress).",
     )
     sglang_new_tokens: Annotated[
         PositiveTokens | None, ParameterOf("sglang", "new_tokens"), OnCommandLine(int)

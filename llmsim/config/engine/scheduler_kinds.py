@@ -10,6 +10,7 @@ from llmsim import _native
 VLLM = "vllm_v1"
 INSTALLED = "vllm"
 SGLANG = "sglang"
+TENSORRT_LLM = "tensorrt_llm"
 
 FEATURES: Mapping[str, str] = MappingProxyType(
     {

@@ -145,6 +145,9 @@ class KvCache {
     if (tiers_ != nullptr && tiers_->write() == TierWrite::kThrough) store(request, before, after);
   }
 
+  // The key of a block's content, and of the prefix before it.
+  Key key_of(RequestId request, std::int32_t block) const;
+
   bool has_tiers() const { return tiers_ != nullptr; }
   const BlockPool& pool() const { return pool_; }
   const KvCacheConfig& config() const { return config_; }
@@ -167,7 +170,6 @@ class KvCache {
   }
   // The place of a block's key among the keys of its request's content.
   std::int64_t content_of(std::int32_t block) const;
-  Key key_of(RequestId request, std::int32_t block) const;
   bool shareable(RequestId request, std::int32_t block) const;
   Key chunk_key(RequestId request, std::int32_t chunk) const;
   void store(RequestId request, std::int32_t before, std::int32_t after);

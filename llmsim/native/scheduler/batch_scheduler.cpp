@@ -100,7 +100,7 @@ void BatchScheduler::run(RequestId request, std::int32_t tokens, Batch& batch) {
     log_.first_scheduled(request, now_, log_.cached_tokens[request]);
   s.num_in_flight = 1;
   s.num_computed += tokens;
-  kv_.register_full(request, s.num_computed);
+  if (keys_when_scheduled_) kv_.register_full(request, s.num_computed);
   batch.items.push_back({request, tokens, before, s.epoch, 0, s.num_computed == s.num_tokens});
 }
 

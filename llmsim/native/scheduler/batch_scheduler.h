@@ -111,6 +111,8 @@ class BatchScheduler : public Scheduler, public KvConnector, public TieredKv, pu
   // computed again.
   void admit_arrived();
 
+  // Whether blocks get keys when the step is formed that fills them; else the policy gives them.
+  bool keys_when_scheduled_ = true;
   SchedulerConfig config_;
   SequenceTable& sequences_;
   RequestLog& log_;
