@@ -1,7 +1,7 @@
 """`llmsim.run`: a cluster and a workload in, what every request and the cluster saw out."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, fields
 from functools import cache
 from os import PathLike
@@ -88,21 +88,7 @@ def _given(cluster: Cluster, options: Mapping[str, Any]) -> Given:
     """The options as the command line would give them."""
     engine = command_line_options()
     known = {one.name: one for one in fields(Given) if one.name not in (*INPUTS, *OUTPUTS)}
-    for name, value in options.items():
-        if name in OUTPUTS:
-            raise InputError(
-                f"{name} is an option of the command line; use {OUTPUTS[name]}",
-                field=name,
-                value=value,
-            )
-        if name not in known and name not in engine:
-            near = nearest(name, [*known, *engine])
-            raise InputError(
-                f"{name} is no option of a run{near}; `llmsim run --help` lists them, with "
-                "underscores here",
-                field=name,
-                value=value,
-            )
+    _check_names(options, [*known, *engine])
     options = {name: _plain(value) for name, value in options.items()}
     of_run = {name: _typed(name, value) for name, value in options.items() if name in known}
     of_engine = {
@@ -115,6 +101,25 @@ def _given(cluster: Cluster, options: Mapping[str, Any]) -> Given:
     return Given(
         cluster_config=Path(cluster.name), dataset="workload", engine_options=of_engine, **of_run
     )
+
+
+def _check_names(options: Mapping[str, Any], known: Collection[str]) -> None:
+    """Raises InputError for an option that a run from Python does not have."""
+    for name, value in options.items():
+        if name in OUTPUTS:
+            raise InputError(
+                f"{name} is an option of the command line; use {OUTPUTS[name]}",
+                field=name,
+                value=value,
+            )
+        if name not in known:
+            near = nearest(name, known)
+            raise InputError(
+                f"{name} is no option of a run{near}; `llmsim run --help` lists them, with "
+                "underscores here",
+                field=name,
+                value=value,
+            )
 
 
 def _plain(value: Any) -> Any:

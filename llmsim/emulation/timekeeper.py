@@ -100,15 +100,20 @@ class Timekeeper:
             return None
         return min(one.until_ps for one in waiting if one.until_ps is not None)
 
+    @property
+    def _messages_under_way(self) -> bool:
+        """Whether somebody has still to hear what was sent at this time."""
+        counts = (self.requests_under_way, self.tokens_under_way, self.reports_under_way)
+        return any(counts)
+
     def woken(self) -> list[Actor]:
         """Who goes on now; they work from now on. Call it after every change."""
         if self.degraded:
             return self._wake(
                 [one for one in self._actors if self._is_due(one) or one.doing is Doing.SETTLES]
             )
-        if self.requests_under_way or self.tokens_under_way or self.reports_under_way:
-            return []
-        if any(actor.doing is Doing.WORKS for actor in self._actors):
+        somebody_works = any(actor.doing is Doing.WORKS for actor in self._actors)
+        if self._messages_under_way or somebody_works:
             return []
         settling = [actor for actor in self._actors if actor.doing is Doing.SETTLES]
         # Waiting ones first: what they send belongs to this time.
