@@ -237,12 +237,13 @@ def _native_config(
 ) -> "_native.SimulationConfig":
     _refuse_what_a_python_scheduler_does_not_do(deployment, options)
     outside = options.step_times
+    groups = [
+        _group(group, workload, options, record_schedule=group.info.index in recorded)
+        for group in deployment.groups
+    ]
     return _native.SimulationConfig(
         None if live else _source(deployment, workload, options.clients),
-        [
-            _group(group, workload, options, record_schedule=group.info.index in recorded)
-            for group in deployment.groups
-        ],
+        groups,
         lockstep=[_lockstep(one, outside) for one in deployment.lockstep_groups],
         network=None if deployment.network is None else deployment.network.config,
         contention=[] if outside else [domain.native() for domain in deployment.contended],
@@ -257,15 +258,15 @@ def _native_config(
         ),
         limits=None if options.horizon_ps is None else _native.Limits(options.horizon_ps),
         live=_native.Live(len(workload), workload.granularity) if live else None,
-        layouts=None
-        if deployment.layouts is None
-        else _layouts(deployment.layouts, workload, options),
+        layouts=_layouts(deployment.layouts, workload, options),
     )
 
 
 def _layouts(
-    layouts: LayoutPlans, workload: Workload, options: SimulationOptions
-) -> "_native.LayoutsConfig":
+    layouts: LayoutPlans | None, workload: Workload, options: SimulationOptions
+) -> "_native.LayoutsConfig | None":
+    if layouts is None:
+        return None
     moves = kv_moves(layouts.plans) if layouts.moves_kv else None
     specs = []
     for plan in layouts.plans:

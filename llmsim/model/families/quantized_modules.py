@@ -44,14 +44,14 @@ Layers = Mapping[str, frozenset[int]]
 
 def layers_of_parts(model: "ModelConfig") -> Layers:
     """The layers of a model that have each part."""
-    everywhere = range(model.num_layers)
-    kinds = model.layer_kinds or ("full",) * model.num_layers
-    with_ffn = model.layers_with_ffn or (True,) * model.num_layers
-    softmax = frozenset(i for i in everywhere if kinds[i] not in ("linear", "none"))
-    linear = frozenset(i for i in everywhere if kinds[i] in ("linear", "both"))
-    experts = frozenset(i for i in everywhere if model.moe_layers[i])
+    layers = slice(model.num_layers)
+    kinds = (model.layer_kinds or ("full",) * model.num_layers)[layers]
+    with_ffn = (model.layers_with_ffn or (True,) * model.num_layers)[layers]
+    softmax = _numbers(kind not in ("linear", "none") for kind in kinds)
+    linear = _numbers(kind in ("linear", "both") for kind in kinds)
+    experts = _numbers(model.moe_layers[layers])
     instead_of_dense = frozenset() if model.dense_beside_experts else experts
-    dense = frozenset(i for i in everywhere if with_ffn[i]) - instead_of_dense
+    dense = _numbers(with_ffn) - instead_of_dense
     kda = model.linear is not None and model.linear.kind == "kda"
     has_shared = model.shared_expert_intermediate_size or model.expert_latent_size
     return {
@@ -63,6 +63,11 @@ def layers_of_parts(model: "ModelConfig") -> Layers:
         "shared": experts if has_shared else frozenset(),
         "experts": experts,
     }
+
+
+def _numbers(of_layers: Iterable[bool]) -> frozenset[int]:
+    """The numbers of the layers for which it is true."""
+    return frozenset(number for number, is_so in enumerate(of_layers) if is_so)
 
 
 def parts_of(name: str) -> tuple[str, ...] | None:

@@ -217,14 +217,13 @@ class _Reader:
         answered, begins, asked_sizes = answered[whole], begins[whole], asked_sizes[whole]
         if self._count is None:
             return _Exchanges(of[answered], _estimated(asked_sizes), _estimated(sizes[answered]))
-        asking = [
-            range(low, high) for low, high in zip(begins.tolist(), answered.tolist(), strict=True)
-        ]
-        questions = ["".join(texts[row] for row in rows if role[row] == ASKS) for rows in asking]  # type: ignore[misc]
-        counted = [
-            [self._count(text) for text in side]
-            for side in (questions, [texts[row] for row in answered])
-        ]
+        asks = role == ASKS
+        questions = []
+        for low, high in zip(begins.tolist(), answered.tolist(), strict=True):
+            rows = low + np.flatnonzero(asks[low:high])
+            questions.append("".join(texts[row] for row in rows))
+        answers = [texts[row] for row in answered]
+        counted = [[self._count(text) for text in side] for side in (questions, answers)]
         return _Exchanges(of[answered], *(np.array(each, dtype=np.int64) for each in counted))
 
     def _hand_over(
