@@ -104,8 +104,8 @@ def main() -> int:
         for run in runs
         if run.real and "fp8" in run.served.folder
     ]
-    hostless = [simulate(run.served, run.load, {}, **options) for run in runs if run.real]
-    text = page(runs, bundled, unfused, hostless)
+    hosted = [simulate(run.served, run.load, HOST, **options) for run in runs if run.real]
+    text = page(runs, bundled, unfused, hosted)
     if arguments.output is None:
         print(text, end="")
     else:
@@ -113,13 +113,17 @@ def main() -> int:
     return 0
 
 
-def simulate(served: Served, load: str, host: Mapping[str, int] = HOST, **options: Any) -> Run:
-    """The run of a load, and the same trace simulated with the recorded engine's limits."""
+def simulate(
+    served: Served, load: str, host: Mapping[str, int] | None = None, **options: Any
+) -> Run:
+    """The run of a load, and the same trace simulated with the recorded engine's limits and, if
+    given, with other times of the host than the engine profile's.
+    """
     folder = FOLDER / served.folder / load
     meta = json.loads((folder / "meta.json").read_text("utf-8"))
     fields = llmsim.Cluster.build(served.model_name, HARDWARE).fields()
     instance = meta["facts"]["instance"]
-    fields["engine"] = {"engine_profile": ENGINE, **host, **instance}
+    fields["engine"] = {"engine_profile": ENGINE, **(host or {}), **instance}
     requests = folder / "requests.jsonl.gz"
     result = llmsim.run(fields, meta["options"]["dataset"], **options)
     steps = folder / "steps.jsonl.gz"
@@ -220,12 +224,12 @@ def simulated_steps(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def page(
-    runs: Sequence[Run], bundled: Sequence[Run], unfused: Sequence[Run], hostless: Sequence[Run]
+    runs: Sequence[Run], bundled: Sequence[Run], unfused: Sequence[Run], hosted: Sequence[Run]
 ) -> str:
     """The whole page: the words of `recorded/page.txt`, with tables in their places.
 
-    `bundled` are runs by the profile, `unfused` those of fp8 without their term, and `hostless`
-    those with the host times of the engine profile.
+    `bundled` are runs by the profile, `unfused` those of fp8 without their term, and `hosted`
+    those with `HOST`, which these runs gave.
     """
     whole = [run for run in runs if run.real]
     tables = {
@@ -233,7 +237,7 @@ def page(
         "medians": medians(whole),
         "steps": steps_table(runs),
         "launches": launches_table(whole),
-        "host": host_table(whole, hostless),
+        "host": host_table(whole, hosted),
         "capacity": capacity_table(),
         "power": power_table(whole),
         "bundled": requests_table(bundled),
@@ -312,13 +316,13 @@ def launches_table(runs: Sequence[Run]) -> Iterator[str]:
             yield row([*cells, f"{ms.median():.1f}", f"{ours:.1f}"])
 
 
-def host_table(runs: Sequence[Run], hostless: Sequence[Run]) -> Iterator[str]:
+def host_table(runs: Sequence[Run], hosted: Sequence[Run]) -> Iterator[str]:
     yield "| model | load | TTFT, % | with host times | TPOT, % | with host times |"
     yield "| --- | --- | ---: | ---: | ---: | ---: |"
-    for run, plain in zip(runs, hostless, strict=True):
+    for run, with_host in zip(runs, hosted, strict=True):
         cells = [run.served.title, run.load]
         for metric in (METRICS[0], METRICS[2]):
-            cells += [f"{error(each, metric):+.1f}" for each in (plain, run)]
+            cells += [f"{error(each, metric):+.1f}" for each in (run, with_host)]
         yield row(cells)
 
 
