@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from layout_files import LINKS
 from triggers import WHENS
 
 import llmsim
 
 DENSE, MOE = "meta-llama/Llama-3.1-8B", "Qwen/Qwen3-30B-A3B"
-LINKS = {"link_bw": [450, 450, 50], "link_latency": [1000, 1000, 2000]}
 LOAD = "synthetic:n=30,rate=60,input=lognormal:200,output=lognormal:80,seed=2"
 FFN_BYTES = 32 * 3 * 4096 * 14336 * 2
 WEIGHTS_BYTES = 16_060_522_240

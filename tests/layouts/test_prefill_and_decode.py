@@ -1,19 +1,17 @@
 """Layouts with prefill and decode apart: roles change, KV moves or waits at the switch."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from layout_files import LINKS, assert_refused
 from triggers import WHENS
 
 import llmsim
-from llmsim.cli import main
 
 MODEL = "meta-llama/Llama-3.1-8B"
-LINKS = {"link_bw": [450, 450, 50], "link_latency": [1000, 1000, 2000]}
 LOAD = "synthetic:n=30,rate=60,input=lognormal:200,output=lognormal:80,seed=2"
 SESSIONS = "synthetic:agentic,n=8,rate=20,calls=4,system=64,prompt=50,tool=60,output=30,tool_ms=20"
 TOKEN_BYTES = 32 * 2 * 8 * 128 * 2
@@ -204,10 +202,4 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
 def test_what_cannot_be(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, Any], said: str
 ) -> None:
-    path = tmp_path / "cluster.json"
-    fields = {**LINKS, "layouts": {"a": apart(1, 1)}, **change}
-    path.write_text(json.dumps(fields, indent=1), encoding="utf-8")
-    assert main(["run", "--cluster-config", str(path), "--dataset", LOAD]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == "" and printed.err.count("\n") == 1, printed.err
-    assert str(path) in printed.err and said in printed.err, printed.err
+    assert_refused({**LINKS, "layouts": {"a": apart(1, 1)}, **change}, LOAD, said, tmp_path, capsys)

@@ -1,16 +1,15 @@
 """Switches between layouts: what they cost, what becomes of requests, and that nothing is lost."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from layout_files import assert_refused
 from triggers import WHENS
 
 import llmsim
-from llmsim.cli import main
 from llmsim.config.errors import InputError
 
 MODEL = "meta-llama/Llama-3.1-8B"
@@ -253,13 +252,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
 def test_what_cannot_be(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, Any], said: str
 ) -> None:
-    path = tmp_path / "cluster.json"
-    path.write_text(json.dumps(cluster() | change, indent=1), encoding="utf-8")
-    arguments = ["run", "--cluster-config", str(path), "--dataset", LOAD]
-    assert main(arguments) == 2
-    printed = capsys.readouterr()
-    assert printed.out == "" and printed.err.count("\n") == 1, printed.err
-    assert str(path) in printed.err and said in printed.err, printed.err
+    assert_refused(cluster() | change, LOAD, said, tmp_path, capsys)
 
 
 def test_layout_keys_need_layouts() -> None:

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from layout_files import LINKS
 from triggers import WHENS
 
 import llmsim
 
 MODEL = "meta-llama/Llama-3.1-8B"
-LINKS = {"link_bw": [450, 450, 50], "link_latency": [1000, 1000, 2000]}
 WEIGHTS = 16_060_522_240
 CHUNK = 256
 HOST = {"cpu_mem": {"mem_size": 64, "mem_bw": 100, "mem_latency": 0}}
