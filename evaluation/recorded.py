@@ -89,28 +89,26 @@ def main() -> int:
     parser.add_argument("--output", type=Path, help="The page; by default the standard output.")
     parser.add_argument("--disable-term", action="append", default=[], help="As llmsim run has it.")
     arguments = parser.parse_args()
-    options = {"disable_term": arguments.disable_term} if arguments.disable_term else {}
-    found = [
-        (served, load)
-        for served in SERVED
-        for load in LOADS
-        if (FOLDER / served.folder / load).is_dir()
-    ]
-    runs = [simulate(*each, **options) for each in found]
-    bundle = str(FOLDER / "profile")
-    bundled = [simulate(*each, profile_dir=bundle, **options) for each in found if each[0].profile]
-    unfused = [
-        simulate(run.served, run.load, disable_term="fused_scaling")
-        for run in runs
-        if run.real and "fp8" in run.served.folder
-    ]
-    hosted = [simulate(run.served, run.load, HOST, **options) for run in runs if run.real]
-    text = page(runs, bundled, unfused, hosted)
+    text = page_of_all({"disable_term": arguments.disable_term} if arguments.disable_term else {})
     if arguments.output is None:
         print(text, end="")
     else:
         arguments.output.write_text(text, encoding="utf-8")
     return 0
+
+
+def page_of_all(options: Mapping[str, Any]) -> str:
+    """The page of all runs that are recorded, with these options of a run."""
+    pairs = [(served, load) for served in SERVED for load in LOADS]
+    found = [pair for pair in pairs if (FOLDER / pair[0].folder / pair[1]).is_dir()]
+    runs = [simulate(*each, **options) for each in found]
+    whole = [(run.served, run.load) for run in runs if run.real]
+    bundle = str(FOLDER / "profile")
+    bundled = [simulate(*each, profile_dir=bundle, **options) for each in found if each[0].profile]
+    fp8 = [each for each in whole if "fp8" in each[0].folder]
+    unfused = [simulate(*each, disable_term="fused_scaling") for each in fp8]
+    hosted = [simulate(*each, HOST, **options) for each in whole]
+    return page(runs, bundled, unfused, hosted)
 
 
 def simulate(

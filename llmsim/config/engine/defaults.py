@@ -55,11 +55,10 @@ def check_version(values: Mapping[str, Any], positions: Positions, profile: Engi
     """Options that this version of the engine does not have are refused, not ignored."""
     for name in VERSIONED:
         if name in positions and name not in profile.options:
+            having = [known for known in profile_names() if name in load_profile(known).options]
             raise InputError(
                 f"{positions[name](name)} is no option of {profile.name}; remove it, or choose an "
-                "engine_profile that has "
-                "it "
-                f"({', '.join(known for known in profile_names() if name in load_profile(known).options)})"  # noqa: E501
+                f"engine_profile that has it ({', '.join(having)})"
             )
     for name in ("max_lora_rank", "fully_sharded_loras"):
         if values[name] and values["max_loras"] is None:

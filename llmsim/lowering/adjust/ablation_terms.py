@@ -192,7 +192,9 @@ def engine_without(engine: EngineArgs, disabled: Sequence[str]) -> EngineArgs:
     for name in sorted(disabled, key=lambda name: name != HOST_RANKS):  # no gap has no part
         for field, value in off.get(name, {}).items():
             changes[field], origin[field] = value, COMMAND_LINE
-    return replace(engine, **changes, origin=MappingProxyType(origin)) if changes else engine  # type: ignore[arg-type]
+    if not changes:
+        return engine
+    return replace(engine, **changes, origin=MappingProxyType(origin))  # type: ignore[arg-type]
 
 
 def costs_without(costs: CompiledCosts, disabled: Sequence[str]) -> CompiledCosts:

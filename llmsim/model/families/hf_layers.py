@@ -47,14 +47,15 @@ def _ruled_kinds(rules: Rules, how: AttentionLayers, layers: int) -> list[LayerK
     read = rules.read
     flags = read.fields.get(how.flags) if how.flags else None
     if isinstance(flags, list) and len(flags) == layers:
-        kinds = [how.rest if flag else how.kind for flag in flags]
+        named = [not flag for flag in flags]
     elif how.numbers:
         numbers = [one - how.numbered_from for one in read.counts(how.numbers)]
-        kinds = [how.kind if i in numbers else how.rest for i in range(layers)]
+        named = [i in numbers for i in range(layers)]
     else:
         every = rules.optional(how.every)
         offset = every - 1 if how.offset is None else rules.optional(how.offset)
-        kinds = [how.kind if every and i % every == offset else how.rest for i in range(layers)]
+        named = [every != 0 and i % every == offset for i in range(layers)]
+    kinds = [how.kind if is_named else how.rest for is_named in named]
     first_full = rules.optional(how.first_full)
     return ["full" if i < first_full else kind for i, kind in enumerate(kinds)]
 

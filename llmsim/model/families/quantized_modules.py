@@ -16,8 +16,8 @@ attention.
 STATES_IN_ATTENTION = "states_in_attention"
 """Beside the parts: layers with a state whose modules are called as those of attention."""
 _UNQUANTISED_MODULES = re.compile(
-    r"^(gate|router|lm_head|head|.*norm.*|.*embed.*|shared_expert_gate|conv1d|indexer.*|index_.*|e_score.*|in_proj_[ab]|in_proj_ba"
-    r"|A_log|dt_bias|.*bias|.*sinks?)$"
+    r"^(gate|router|lm_head|head|.*norm.*|.*embed.*|shared_expert_gate|conv1d|indexer.*|index_.*"
+    r"|e_score.*|in_proj_[ab]|in_proj_ba|A_log|dt_bias|.*bias|.*sinks?)$"
 )
 """Last parts of names that no model here quantises."""
 _OUTSIDE = (
@@ -32,6 +32,8 @@ _OUTSIDE = (
     "encoder",
 )
 """Words of modules outside of the decoder's layers."""
+_STATES = frozenset(("linear_attn", "mamba"))
+_DENSE = frozenset(("mlp", "feed_forward", "ffn"))
 _ATTENTION = ("self_attn", "attention", "attn", "mixer")
 _ATTENTION_INPUTS = re.compile(
     r"^(q|k|v|qkv|q_a|q_b|kv_a|kv_b|fused_qkv_a)_proj.*$|^qkv$|^query_key_value$"
@@ -80,17 +82,24 @@ def parts_of(name: str) -> tuple[str, ...] | None:
     if re.fullmatch(r"(?:.*\.)?layers\.(?:\d+|\*)[.*]*", word):
         return PARTS
     pieces = [piece for piece in re.split(r"[.*]+", word) if piece and not piece.isdigit()]
-    if (
-        not pieces
-        or _UNQUANTISED_MODULES.match(pieces[-1])
-        or any(piece.startswith("indexer") for piece in pieces)
-    ):
+    if not pieces or _is_unquantised(pieces):
         return ()
+    return _parts_in_layer(pieces)
+
+
+def _is_unquantised(pieces: list[str]) -> bool:
+    """Whether no model here quantises the module of that name, cut at its dots."""
+    in_indexer = any(piece.startswith("indexer") for piece in pieces)
+    return in_indexer or _UNQUANTISED_MODULES.match(pieces[-1]) is not None
+
+
+def _parts_in_layer(pieces: list[str]) -> tuple[str, ...] | None:
+    """The parts of a layer that a name, cut at its dots, stands for; None for an unknown one."""
     if any(piece.startswith("shared_expert") for piece in pieces):
         return ("shared",)
     if "experts" in pieces:
         return ("experts",)
-    if any(piece in ("linear_attn", "mamba") for piece in pieces):
+    if not _STATES.isdisjoint(pieces):
         return ("linear",)
     attention = _attention_parts(pieces)
     if attention:
@@ -99,7 +108,7 @@ def parts_of(name: str) -> tuple[str, ...] | None:
         return PARTS
     if pieces[-1] == "block_sparse_moe":
         return ("experts", "shared")
-    return ("mlp",) if any(piece in ("mlp", "feed_forward", "ffn") for piece in pieces) else None
+    return None if _DENSE.isdisjoint(pieces) else ("mlp",)
 
 
 def _attention_parts(pieces: list[str]) -> tuple[str, ...]:
