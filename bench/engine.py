@@ -16,7 +16,7 @@ LARGE = ("spread", "skewed", "quantum")
 def build() -> Path:
     """The folder with the benchmarks; CMake's cache makes a second build fast."""
     folder = ROOT / "build" / "bench-engine"
-    configure = ("cmake", "-S", str(ROOT / "astra-sim"), "-B", str(folder), "-DASTRA_TESTS=OFF")
+    configure = ("cmake", "-S", str(ROOT / "astra-sim"), "-B", str(folder))
     subprocess.run(configure, check=True, stdout=subprocess.DEVNULL)
     targets = ("--target", "astra_bench", "--target", "fair_bench")
     subprocess.run(

@@ -88,7 +88,7 @@ def drawn(seed: int) -> Case:
         options["async_scheduling"] = draw.random() < 0.5
         options["enable_prefix_caching"] = draw.random() < 0.7 or tiers
     apart = "afd_group" in str(cluster)
-    if apart or ("layouts" in cluster and options.get("scheduler") == "sglang"):
+    if apart:
         options.pop("scheduler", None)
     if draw.random() < 0.3 and "scheduler" not in options and not apart:
         options["async_scheduling"] = False

@@ -39,7 +39,7 @@ def plans_of(
         deployment = resolve(serving(cluster, name))
         paths = _paths(deployment, [field_path(at) for at, _ in places_of(cluster, name)])
         plans.append(_plan(name, deployment, lower(deployment), paths, options))
-    _refuse(cluster, options, plans)
+    _refuse(cluster, options, plans, moves_kv=cost.kv == "move")
     if cost.weights == "cached" and cost.fixed_s is None:
         plans = _with_all_shards(plans, lower)
     if options.tiers is not None:
@@ -120,7 +120,9 @@ def _with_all_shards(plans: "list[LayoutPlan]", lower: Lower) -> "list[LayoutPla
     return made
 
 
-def _refuse(cluster: "ClusterModel", options: RunOptions, plans: "list[LayoutPlan]") -> None:
+def _refuse(
+    cluster: "ClusterModel", options: RunOptions, plans: "list[LayoutPlan]", *, moves_kv: bool
+) -> None:
     asked = any(
         group.engine.endpoint is not None for plan in plans for group in plan.lowered.groups
     )
@@ -130,7 +132,11 @@ def _refuse(cluster: "ClusterModel", options: RunOptions, plans: "list[LayoutPla
         (options.outside, "steps timed by another ASTRA-sim", "leave --network-backend out"),
         (options.graphs is not None, "--graphs", "leave it out"),
         (asked, "an endpoint of the API server", "leave endpoint out"),
-        (_any_engine(plans, "sglang"), "the scheduler sglang", "choose vllm_v1"),
+        (
+            moves_kv and _any_engine(plans, "sglang"),
+            "the scheduler sglang and KV that moves",
+            'set kv to "recompute" or "drop"',
+        ),
     ):
         if is_so:
             raise NotYetError(

@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Callable
+from functools import cached_property
 from typing import Annotated, Any
 
 import typer
+from typer.main import get_command
 
 from llmsim import __version__
 from llmsim.cli.commands import completion, emulate, run, serve
@@ -19,8 +21,19 @@ from llmsim.cli.usage import Command, Group
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 
 
+class _App(typer.Typer):
+    """A tree of verbs that builds its parser once, whatever number of commands a process runs."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._parser(*args, **kwargs)
+
+    @cached_property
+    def _parser(self) -> Any:
+        return get_command(self)
+
+
 def _new(help_text: str) -> typer.Typer:
-    return typer.Typer(
+    return _App(
         cls=Group,
         help=help_text,
         add_completion=False,

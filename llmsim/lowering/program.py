@@ -1,6 +1,5 @@
 """Builds the native step program from compiled cost tables."""
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -30,13 +29,11 @@ def padded_counts(graph_sizes: Sequence[int], max_tokens: int, multiple: int = 1
 
     Shape (max_tokens + 1,). Source: vLLM's CUDA-graph dispatch (spec of fidelity terms, padding).
     """
-    sizes = sorted(graph_sizes)
-    counts = [-(-count // multiple) * multiple for count in range(max_tokens + 1)]
-    padded = [
-        count if count == 0 or (place := bisect_left(sizes, count)) == len(sizes) else sizes[place]
-        for count in counts
-    ]
-    return np.array(padded, dtype=np.int32)
+    counts = -(-np.arange(max_tokens + 1, dtype=np.int32) // multiple) * multiple
+    sizes = np.array(sorted(graph_sizes), dtype=np.int32)
+    captured = (counts > 0) & (counts <= sizes.max(initial=0))
+    counts[captured] = sizes[np.searchsorted(sizes, counts[captured])]
+    return counts
 
 
 @dataclass(frozen=True, eq=False)

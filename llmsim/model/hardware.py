@@ -3,7 +3,10 @@ file.
 """
 
 import json
+from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import fields as fields_of
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,19 +42,19 @@ MOST_USD_PER_HOUR = 10**6
 
 def hardware_names() -> tuple[str, ...]:
     """The names of the bundled devices, sorted; for messages."""
-    return tuple(
-        sorted(
-            json.loads(input_files.read_bytes(path))["name"] for path in HARDWARE_DIR.glob("*.json")
-        )
-    )
+    return tuple(sorted(sheet["name"] for sheet in _sheets(HARDWARE_DIR).values()))
 
 
 def hardware_spellings() -> tuple[str, ...]:
     """Names and aliases, for "did you mean"."""
-    sheets = [
-        json.loads(input_files.read_bytes(path)) for path in sorted(HARDWARE_DIR.glob("*.json"))
-    ]
+    sheets = _sheets(HARDWARE_DIR).values()
     return tuple(spelling for sheet in sheets for spelling in (sheet["name"], *sheet["aliases"]))
+
+
+@cache
+def _sheets(folder: Path) -> Mapping[str, dict[str, Any]]:
+    """The data sheets of a folder by file name without its end; the package's own do not change."""
+    return {path.stem: json.loads(path.read_bytes()) for path in sorted(folder.glob("*.json"))}
 
 
 def load_hardware(name: str) -> Hardware | None:
@@ -65,10 +68,10 @@ def load_hardware(name: str) -> Hardware | None:
     if name.endswith(".json"):
         return _read(Path(name))
     wanted = _key(name)
-    for path in sorted(HARDWARE_DIR.glob("*.json")):
-        fields: dict[str, Any] = json.loads(input_files.read_bytes(path))
-        names = [fields["name"], path.stem, *fields.pop("aliases")]
-        if wanted in map(_key, names):
+    for stem, sheet in _sheets(HARDWARE_DIR).items():
+        if wanted in map(_key, (sheet["name"], stem, *sheet["aliases"])):
+            fields = deepcopy(sheet)
+            del fields["aliases"]
             fields["decode_cold_ns"] = tuple(map(tuple, fields.get("decode_cold_ns", ())))
             return Hardware(**fields)
     return None

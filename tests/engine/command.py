@@ -49,7 +49,6 @@ def build_target(target: str) -> Path:
         pytest.skip("the engine cannot be built alone here: cmake or a C++ compiler is missing")
     generator = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"] if ninja is not None else []
     options = [
-        "-DASTRA_TESTS=ON",
         "-DASTRA_BENCH=OFF",
         "-DASTRA_OPTIMIZE=-O1",
         "-DCMAKE_UNITY_BUILD=ON",
@@ -60,13 +59,22 @@ def build_target(target: str) -> Path:
     BUILD.mkdir(parents=True, exist_ok=True)
     with (BUILD / ".lock").open("w") as lock:  # test processes side by side build it once
         fcntl.flock(lock, fcntl.LOCK_EX)
-        for step in (
-            configure,
-            [cmake, "--build", str(BUILD), "--target", target, "--parallel", "2"],
-        ):
+        package = _package_build()
+        folder = BUILD if package is None else package
+        build = [cmake, "--build", str(folder), "--target", target, "--parallel", "2"]
+        for step in (configure, build) if package is None else (build,):
             done = subprocess.run(step, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return BUILD
+    return BUILD if package is None else package / "astra-sim"
+
+
+def _package_build() -> Path | None:
+    """The folder in which this Python's package was built, which has the engine's libraries: the
+    tests alone take a third of the time.
+    """
+    version = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    built = REPOSITORY.glob(f"build/{version}-*/astra-sim/libastra_strict.a")
+    return next((library.parents[1] for library in sorted(built)), None)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from layout_files import assert_refused
 from triggers import WHENS
 
 import llmsim
-from llmsim.config.errors import InputError
+from llmsim.config.errors import InputError, NotYetError
 
 MODEL = "meta-llama/Llama-3.1-8B"
 LOAD = "synthetic:n=40,rate=200,input=lognormal:300,output=lognormal:60,seed=1"
@@ -46,9 +46,11 @@ def run(fields: dict[str, Any], load: Any = LOAD, **options: Any) -> llmsim.Resu
     return llmsim.run(fields, load, cost_source="roofline", **options)
 
 
+@pytest.mark.parametrize("scheduler", ["vllm_v1", "sglang"])
 @pytest.mark.parametrize("when", [None, {"at_s": 1e5}, {"active_share_below": 1e-6}])
-def test_a_trigger_that_is_never_met_changes_nothing(when: Any) -> None:
-    alone, beside = run(pinned(4, 1)), run(cluster(when))
+def test_a_trigger_that_is_never_met_changes_nothing(when: Any, scheduler: str) -> None:
+    alone = run(pinned(4, 1), scheduler=scheduler)
+    beside = run(cluster(when), scheduler=scheduler)
     ours = beside.requests.drop(columns="reconfigure_ps")
     assert ours.equals(alone.requests[ours.columns]) and len(ours.columns) == len(
         alone.requests.columns
@@ -201,6 +203,33 @@ def test_nothing_is_lost(
     assert set(result.summary["invariants"].values()) == {"ok"}
     if not timeout:
         assert result.requests["finish_ps"].notna().all()
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    whens=st.lists(WHENS, min_size=1, max_size=4), kv=st.sampled_from(["recompute", "drop"]),
+    tokens=st.sampled_from([1300, 4000]), timeout=st.booleans(), overlap=st.booleans(),
+)  # fmt: skip
+def test_nothing_is_lost_by_sglang(
+    whens: Any, kv: str, tokens: int, timeout: bool, overlap: bool
+) -> None:
+    """An engine that stops gives back the requests that an abort lets leave a step later."""
+    small = {"num_gpu_blocks_override": tokens, "max_model_len": 1200}
+    fields = cluster(reconfiguration={"kv": kv, "process_s": 0.05})
+    fields["layouts"] = {"many": [instance(4, 1, **small)], "wide": [instance(2, 2, **small)]}
+    fields["switch"] = [
+        {"to": name, "when": when} for name, when in zip(["wide", "many"] * 2, whens, strict=False)
+    ]
+    result = run(
+        fields, "synthetic:n=30,rate=60,input=lognormal:200,output=lognormal:80,seed=2",
+        scheduler="sglang", check_every_step=True, sglang_overlap=overlap,
+        **({"request_timeout": 0.4} if timeout else {}),
+    )  # fmt: skip
+    assert set(result.summary["invariants"].values()) == {"ok"}
+    if not timeout:
+        assert result.requests["finish_ps"].notna().all()
+    with pytest.raises(NotYetError, match="sglang and KV that moves do not run"):
+        run(fields | {"reconfiguration": {"kv": "move"}}, scheduler="sglang")
 
 
 BROKEN: list[tuple[dict[str, Any], str]] = [

@@ -3,7 +3,9 @@
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from llmsim.config import input_files
@@ -138,14 +140,19 @@ def _preset_id(path: Path) -> str:
     return f"{path.parent.name}/{path.stem}"
 
 
+@cache
+def _presets_of(folder: Path) -> Mapping[str, Path]:
+    """The files of a folder of presets by id and alias; the package's own do not change."""
+    known: dict[str, Path] = {}
+    for path in sorted(folder.glob("*/*.json")):
+        known[_preset_id(path)] = path
+        known.update((alias, path) for alias in read_object(path).get("_aliases", ()))
+    return MappingProxyType(known)
+
+
 def _find_preset(name: str) -> tuple[str, Path]:
     """(canonical id or alias, file) of a preset."""
-    known: dict[str, Path] = {}
-    for path in sorted(MODELS_DIR.glob("*/*.json")):
-        known[_preset_id(path)] = path
-        known.update(
-            (alias, path) for alias in json.loads(input_files.read_bytes(path)).get("_aliases", ())
-        )
+    known = _presets_of(MODELS_DIR)
     wanted = name.lower()
     full = [key for key in known if key.lower() == wanted]
     tail = [key for key in known if key.lower().rpartition("/")[2] == wanted]

@@ -284,6 +284,7 @@ void Group::hand_back(std::span<const RequestId> requests, Ps now, bool keep_ans
     --outstanding_;
   }
   cut_steps(now);
+  scheduler_->stop();
   moved_.clear();
 }
 

@@ -74,6 +74,9 @@ class Scheduler {
   // The client has gone: a request that was added and is unfinished leaves. Its blocks are free at
   // once, and what batches in flight compute for it is dropped, as in vLLM.
   virtual void abort(RequestId request) = 0;
+  // Its engine stops, after every request was aborted and every batch was updated: those that an
+  // abort would let leave with a further step leave now.
+  virtual void stop() {}
   // After a `schedule` that left its batch empty while nothing is in flight: whether the next one
   // may find something, with nothing else having happened (vLLM's engine goes on asking).
   virtual bool asks_again() const { return false; }

@@ -412,4 +412,11 @@ void Sglang::hear_aborts() {
   aborts_.clear();
 }
 
+void Sglang::stop() {
+  hear_aborts();
+  for (std::size_t i = 0; i < held_.size(); ++i)
+    if (held_[i].row && gone(static_cast<RequestId>(i))) memory_.release(held_[i]);
+  for (MicroBatch& micro : micro_batches_) micro = {};
+}
+
 }  // namespace llmsim

@@ -82,6 +82,7 @@ class Sglang final : public Scheduler,
   void schedule(Ps now, Batch& batch) override;
   void update(const Batch& batch, std::vector<RequestId>& finished) override;
   void abort(RequestId request) override;
+  void stop() override;
   Gauges gauges() const override;
   const SchedulerCounters& counters() const override { return counters_; }
   // It preempted for somebody who then found no room.
