@@ -1,9 +1,10 @@
-// Time under strict rules: the global queue, and for each NPU the lists of what it schedules for
-// itself.
+// Time under strict rules: the global queue, and for each NPU what it schedules for itself.
 #pragma once
 
+#include <span>
 #include <vector>
 
+#include "strict/base/pending_times.h"
 #include "strict/base/time_queue.h"
 
 namespace astra_sim::strict {
@@ -13,73 +14,55 @@ namespace astra_sim::strict {
 // extend their list; after that they make a new one. This is upstream's order, which decides ties.
 class Clock {
  public:
-  explicit Clock(std::uint32_t npus) : queue_(pool_), lists_(npus) {}
+  explicit Clock(std::uint32_t npus) : pending_(npus) {}
 
   Ns now() const { return queue_.now(); }
   void global(Ns delay, Event event) { queue_.push(delay, event); }
 
   void local(std::uint32_t npu, Ns delay, Event event) {
-    Lists& lists = lists_[npu];
+    PendingTimes& pending = pending_[npu];
     event.set_npu(npu & 0xffffff);
     const Ns time = queue_.now() + delay;
-    if (lists.first == lists.pending.size() || lists.pending.back().time < time) {
-      lists.pending.push_back({time, {}});
+    if (pending.empty() || pending.back().time < time) {
+      pending.push_back(time);
       queue_.push(delay, event);
-    } else if (lists.pending.back().time == time) {
-      pool_.append(lists.pending.back().joined, event);
     } else {
-      between(lists, delay, event);
+      not_last(pending, delay, event);
     }
   }
 
-  bool pop(Event& event) { return queue_.pop(event); }
+  // The next events of one time, in order; none at the end.
+  std::span<const Event> take() { return queue_.take(); }
 
-  // Needs to follow each popped event that is of_one_npu(), and each event that this gave: what
+  // Needs to follow each event of take() that is of_one_npu(), and each event that this gave: what
   // joined it, in order; false at the end.
   bool pop_joined(std::uint32_t npu, Event& event) {
-    Lists& lists = lists_[npu];
-    EventList& joined = lists.pending[lists.first].joined;
+    PendingTimes& pending = pending_[npu];
+    EventList& joined = pending.front().joined;
     if (joined.head != kNone) {
       event = pool_.take(joined);
       return true;
     }
-    if (++lists.first == lists.pending.size()) {
-      lists.pending.clear();
-      lists.first = 0;
-    } else if (lists.first >= 64 && lists.first * 2 >= lists.pending.size()) {
-      lists.pending.erase(lists.pending.begin(),
-                          lists.pending.begin() + static_cast<std::ptrdiff_t>(lists.first));
-      lists.first = 0;
-    }
+    pending.pop_front();
     return false;
   }
 
  private:
-  struct Entry {
-    Ns time;
-    EventList joined;
-  };
-  struct Lists {
-    std::vector<Entry> pending;  // from `first` on, by time
-    std::size_t first = 0;
-  };
-
-  // Neither the last time of the NPU nor after it.
-  void between(Lists& lists, Ns delay, Event event) {
+  // The NPU has an event in the queue at this time, or after it.
+  [[gnu::noinline]] void not_last(PendingTimes& pending, Ns delay, Event event) {
     const Ns time = queue_.now() + delay;
-    std::size_t at = lists.pending.size();
-    while (at > lists.first && lists.pending[at - 1].time > time) --at;
-    if (at > lists.first && lists.pending[at - 1].time == time) {
-      pool_.append(lists.pending[at - 1].joined, event);
-      return;
+    PendingTime* const place = pending.find(time);
+    if (place->time == time) {
+      pool_.append(place->joined, event);
+    } else {
+      pending.insert(place, time);
+      queue_.push(delay, event);
     }
-    lists.pending.insert(lists.pending.begin() + static_cast<std::ptrdiff_t>(at), {time, {}});
-    queue_.push(delay, event);
   }
 
-  EventPool pool_;
+  EventPool pool_;  // what joined others
   TimeQueue queue_;
-  std::vector<Lists> lists_;
+  std::vector<PendingTimes> pending_;  // by NPU
 };
 
 }  // namespace astra_sim::strict

@@ -1,4 +1,4 @@
-// What can happen under strict rules: 16 bytes with the link to the next event of its list.
+// What can happen under strict rules.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ enum class EventKind : std::uint8_t {
   kReceivePosted,  // a: member, b: channel: it was there before its receive was posted
   kControl,        // a: member, b: channel: a rendezvous message reached the sender
   kControlReady,   // a: channel: it was there before the sender wanted to send
-  kHop,            // a: message: it came to the end of a link
+  kHop,            // a: message: it came to the end of a link that is not its last
   kLinkFree,       // a: link
   kPlainArrival,   // a: pair, b: sending node
   kPlainPosted,    // a: receiving node: its message was there before
@@ -58,8 +58,7 @@ struct EventList {
   std::uint32_t tail = kNone;
 };
 
-// All pending events. The freed come back first, so a run in lock-step stays in a small part of
-// memory.
+// Events in lists. The freed come back first, so that few places of the pool are in use.
 class EventPool {
  public:
   void append(EventList& list, Event event) {

@@ -6,6 +6,8 @@
 #include <array>
 #include <bit>
 #include <cstdint>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "model/base/errors.h"
@@ -18,7 +20,7 @@ namespace astra_sim::strict {
 // pushed there directly: so lists keep the order.
 class TimeQueue {
  public:
-  explicit TimeQueue(EventPool& pool) : pool_(pool) {}
+  TimeQueue() { slots_.fill(kNone); }
 
   Ns now() const { return now_; }
 
@@ -26,23 +28,22 @@ class TimeQueue {
   void push(Ns delay, Event event) {
     if (delay >= kSlots) {
       push_far(delay, event);
-      return;
+    } else {
+      append(static_cast<std::uint32_t>(now_ + delay) & kMask, event);
     }
-    const std::uint32_t slot = static_cast<std::uint32_t>(now_ + delay) & kMask;
-    if (slots_[slot].head == kNone) mark(slot);
-    pool_.append(slots_[slot], event);
   }
 
-  // Takes the next event and moves the time; false where nothing is pending.
-  bool pop(Event& event) {
-    EventList* list = &slots_[static_cast<std::uint32_t>(now_) & kMask];
-    if (list->head == kNone) {
-      unmark(static_cast<std::uint32_t>(now_) & kMask);
-      if (!advance()) return false;
-      list = &slots_[static_cast<std::uint32_t>(now_) & kMask];
+  // Takes all events of the next time that has any, and moves the time; none where nothing is
+  // pending. They stay until the next call. What is pushed for the same time comes with that one.
+  std::span<const Event> take() {
+    const std::uint32_t slot = static_cast<std::uint32_t>(now_) & kMask;
+    if (slots_[slot] == kNone) {
+      unmark(slot);
+      if (!advance()) return {};
     }
-    event = pool_.take(*list);
-    return true;
+    if (taken_ != kNone) give_back(taken_);
+    taken_ = std::exchange(slots_[static_cast<std::uint32_t>(now_) & kMask], kNone);
+    return lists_[taken_];
   }
 
  private:
@@ -55,6 +56,7 @@ class TimeQueue {
   static constexpr Ns kSlots = 1 << 14;
   static constexpr std::uint32_t kMask = kSlots - 1;
   static constexpr std::uint32_t kWords = kSlots / 64;
+  static constexpr std::size_t kMostKept = 4096;  // events
 
   static bool later(const Far& a, const Far& b) {
     return a.time != b.time ? a.time > b.time : a.order > b.order;
@@ -62,11 +64,34 @@ class TimeQueue {
   void mark(std::uint32_t slot) { filled_[slot / 64] |= std::uint64_t{1} << (slot % 64); }
   void unmark(std::uint32_t slot) { filled_[slot / 64] &= ~(std::uint64_t{1} << (slot % 64)); }
 
-  // Apart, so that the common path of push() stays short.
+  void append(std::uint32_t slot, Event event) {
+    if (slots_[slot] == kNone) open(slot);
+    lists_[slots_[slot]].push_back(event);
+  }
+
+  // This and the next function are apart, so that the common path of push() stays short.
+  [[gnu::noinline]] void open(std::uint32_t slot) {
+    mark(slot);
+    if (free_.empty()) {
+      free_.push_back(static_cast<std::uint32_t>(lists_.size()));
+      lists_.emplace_back();
+    }
+    slots_[slot] = free_.back();
+    free_.pop_back();
+  }
+
   [[gnu::noinline]] void push_far(Ns delay, Event event) {
     if (now_ > kHorizonNs) throw model::OutOfRange("the run takes longer than 2^61 ns (73 years)");
     far_.push_back({now_ + delay, pushed_++, event});
     std::push_heap(far_.begin(), far_.end(), later);
+  }
+
+  // The freed are taken first, so that a run in lock-step stays in a small part of memory. Long
+  // ones give their memory back: otherwise every list would become as long in the end.
+  void give_back(std::uint32_t list) {
+    lists_[list].clear();
+    if (lists_[list].capacity() > kMostKept) lists_[list] = {};
+    free_.push_back(list);
   }
 
   bool advance() {
@@ -78,9 +103,7 @@ class TimeQueue {
       now_ = far_.front().time;
     }
     while (!far_.empty() && far_.front().time < now_ + kSlots) {
-      const std::uint32_t slot = static_cast<std::uint32_t>(far_.front().time) & kMask;
-      if (slots_[slot].head == kNone) mark(slot);
-      pool_.append(slots_[slot], far_.front().event);
+      append(static_cast<std::uint32_t>(far_.front().time) & kMask, far_.front().event);
       std::pop_heap(far_.begin(), far_.end(), later);
       far_.pop_back();
     }
@@ -103,10 +126,12 @@ class TimeQueue {
     return 0;
   }
 
-  EventPool& pool_;
   Ns now_ = 0;
-  std::array<EventList, kSlots> slots_;
+  std::array<std::uint32_t, kSlots> slots_;  // the list of a nanosecond; kNone: it is empty
   std::array<std::uint64_t, kWords> filled_{};
+  std::vector<std::vector<Event>> lists_;
+  std::vector<std::uint32_t> free_;  // lists that hold nothing
+  std::uint32_t taken_ = kNone;      // the list of the last take()
   std::vector<Far> far_;
   std::uint64_t pushed_ = 0;
 };

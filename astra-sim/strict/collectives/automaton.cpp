@@ -102,21 +102,14 @@ void Collectives::reduce(std::uint32_t at, std::uint32_t packet) {
 }
 
 void Collectives::credit(std::uint32_t at, std::uint32_t count) {
-  const Instance& instance = instances_[members_[at].instance];
-  const auto others = static_cast<std::int32_t>(instance.size) - 1;
-  const bool barrier = instance.algorithm.algorithm == Algorithm::kDirect &&
-                       instance.operation == Collective::kAllReduce;
+  Member& member = members_[at];
+  const Instance& instance = instances_[member.instance];
   for (; count > 0; --count) {
-    Member& member = members_[at];
     ++member.credits;
-    if (barrier && member.sends_left <= others) {
-      // Between the halves of a direct all-reduce nothing is sent until everything of the first
-      // half has come.
-      if (member.received < others) continue;
-      for (std::int32_t i = 0; i < instance.parallel && ready(at); ++i) {
-      }
-    } else {
-      ready(at);
+    if (instance.pauses && member.sends_left < static_cast<std::int32_t>(instance.size)) {
+      send_second_half(at, member, instance);
+    } else if (may_send(member)) {
+      send_next(at, member, instance);
     }
     if (member.sends_left == 0 && member.credits == instance.parallel) {
       finish_phase(at);
@@ -125,57 +118,72 @@ void Collectives::credit(std::uint32_t at, std::uint32_t count) {
   }
 }
 
-// Sends the next packet; false where there is none, or no credit.
-bool Collectives::ready(std::uint32_t at) {
-  Member& member = members_[at];
-  if (member.packets <= 0 || member.credits <= 0 || member.sends_left <= 0) return false;
-  const Instance& instance = instances_[member.instance];
+// Between the halves of a direct all-reduce nothing is sent until everything of the first half has
+// come.
+void Collectives::send_second_half(std::uint32_t at, Member& member, const Instance& instance) {
+  if (member.received < static_cast<std::int32_t>(instance.size) - 1) return;
+  for (std::int32_t i = 0; i < instance.parallel && may_send(member); ++i) {
+    send_next(at, member, instance);
+  }
+}
+
+inline void Collectives::send_next(std::uint32_t at, Member& member, const Instance& instance) {
   --member.packets;
   --member.credits;
   --member.sends_left;
   const std::uint32_t packet = member.sent++;
-  const std::uint32_t first = instance.first_member;
-  const std::uint32_t base = instance.first_channel;
   switch (instance.algorithm.algorithm) {
-    case Algorithm::kRing: {
-      // Two channels a member, for messages along the ring and against it: members may disagree on
-      // the direction (each has its own round robin of queues), and then they wait for ever, but
-      // for two of them it is the same.
-      const std::uint32_t against = member.backwards && instance.size > 2 ? 1 : 0;
-      send(at, first + member.to, base + 2 * member.to + against, instance.message_bytes);
-      post(at, first + member.from, base + 2 * member.position + against);
-      return true;
-    }
-    case Algorithm::kDirect: {
-      const std::uint32_t n = instance.size;
-      const std::uint32_t to = member.to;
-      const std::uint32_t from = member.from;
-      const auto step = [&](std::uint32_t position, bool up) {
-        const std::uint32_t next =
-            up ? (position + 1 == n ? 0 : position + 1) : (position == 0 ? n - 1 : position - 1);
-        return next;
-      };
-      const bool up = !member.backwards;
-      member.to = step(to, up);
-      if (member.to == member.position) member.to = step(member.to, up);
-      member.from = step(from, !up);
-      if (member.from == member.position) member.from = step(member.from, !up);
-      send(at, first + to, base + to * n + member.position, instance.message_bytes);
-      post(at, first + from, base + member.position * n + from);
-      return true;
-    }
-    default: {
-      const std::uint32_t level = packet_distance(instance, packet);
-      const std::uint32_t peer = member.position ^ (1u << level);
-      const std::int64_t bytes = packet_bytes(instance, packet);
-      // The second exchange with a peer has a channel of its own where halving left another size.
-      const bool again = packet >= instance.levels && bytes != packet_bytes(instance, level);
-      const std::uint32_t channel = base + level + (again ? instance.levels : 0);
-      send(at, first + peer, channel + peer * 2 * instance.levels, bytes);
-      post(at, first + peer, channel + member.position * 2 * instance.levels);
-      return true;
-    }
+    case Algorithm::kRing:
+      return send_along_ring(at, member, instance);
+    case Algorithm::kDirect:
+      return send_direct(at, member, instance);
+    default:
+      return exchange(at, member, instance, packet);
   }
+}
+
+// Two channels a member, for messages along the ring and against it: members may disagree on the
+// direction (each has its own round robin of queues), and then they wait for ever, but for two of
+// them it is the same.
+inline void Collectives::send_along_ring(std::uint32_t at, const Member& member,
+                                         const Instance& instance) {
+  const std::uint32_t against = member.backwards && instance.size > 2 ? 1 : 0;
+  const std::uint32_t first = instance.first_member, base = instance.first_channel + against;
+  send(at, first + member.to, base + 2 * member.to, instance.message_bytes);
+  post(at, first + member.from, base + 2 * member.position);
+}
+
+void Collectives::send_direct(std::uint32_t at, Member& member, const Instance& instance) {
+  const std::uint32_t n = instance.size;
+  const std::uint32_t first = instance.first_member, base = instance.first_channel;
+  const std::uint32_t to = member.to;
+  const std::uint32_t from = member.from;
+  const auto step = [&](std::uint32_t position, bool up) {
+    const std::uint32_t next =
+        up ? (position + 1 == n ? 0 : position + 1) : (position == 0 ? n - 1 : position - 1);
+    return next;
+  };
+  const bool up = !member.backwards;
+  member.to = step(to, up);
+  if (member.to == member.position) member.to = step(member.to, up);
+  member.from = step(from, !up);
+  if (member.from == member.position) member.from = step(member.from, !up);
+  send(at, first + to, base + to * n + member.position, instance.message_bytes);
+  post(at, first + from, base + member.position * n + from);
+}
+
+// Halving-doubling. The second exchange with a peer has a channel of its own where halving left
+// another size.
+void Collectives::exchange(std::uint32_t at, const Member& member, const Instance& instance,
+                           std::uint32_t packet) {
+  const std::uint32_t first = instance.first_member;
+  const std::uint32_t level = packet_distance(instance, packet);
+  const std::uint32_t peer = member.position ^ (1u << level);
+  const std::int64_t bytes = packet_bytes(instance, packet);
+  const bool again = packet >= instance.levels && bytes != packet_bytes(instance, level);
+  const std::uint32_t channel = instance.first_channel + level + (again ? instance.levels : 0);
+  send(at, first + peer, channel + peer * 2 * instance.levels, bytes);
+  post(at, first + peer, channel + member.position * 2 * instance.levels);
 }
 
 }  // namespace astra_sim::strict

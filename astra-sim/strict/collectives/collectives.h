@@ -79,6 +79,7 @@ class Collectives {
     config::Collective operation;
     config::AlgorithmChoice algorithm;
     bool smaller_tree;  // the double tree's choice: root is the first rank
+    bool pauses;        // between the halves of a direct all-reduce
     std::int64_t chunk_bytes;
     std::int64_t message_bytes;  // ring and direct
     Ns delay_ns;
@@ -169,7 +170,16 @@ class Collectives {
   void begin_automaton(std::uint32_t member);
   bool insert(Member& member, const Instance& instance);
   void insert_and_wait(std::uint32_t member);
-  bool ready(std::uint32_t member);
+  static bool may_send(const Member& member) {
+    return member.packets > 0 && member.credits > 0 && member.sends_left > 0;
+  }
+  // Needs may_send().
+  void send_next(std::uint32_t at, Member& member, const Instance& instance);
+  void send_along_ring(std::uint32_t at, const Member& member, const Instance& instance);
+  void send_direct(std::uint32_t at, Member& member, const Instance& instance);
+  void exchange(std::uint32_t at, const Member& member, const Instance& instance,
+                std::uint32_t packet);
+  void send_second_half(std::uint32_t at, Member& member, const Instance& instance);
   void received(std::uint32_t member);
   std::int64_t packet_bytes(const Instance& instance, std::uint32_t packet) const;
   std::uint32_t packet_distance(const Instance& instance, std::uint32_t packet) const;

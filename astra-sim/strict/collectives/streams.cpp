@@ -182,6 +182,7 @@ Collectives::Instance Collectives::describe(std::uint32_t at) const {
       wanted.parallel = static_cast<std::int32_t>(phase.algorithm.window);
     }
     wanted.repeat = ring.sub_group ? others * wanted.parallel : wanted.parallel;
+    wanted.pauses = phase.operation == Collective::kAllReduce;
   } else if (phase.algorithm.algorithm == Algorithm::kHalvingDoubling) {
     wanted.repeat = static_cast<std::int32_t>(wanted.levels) - 1;
   }

@@ -45,16 +45,15 @@ class Simulation {
   // Members of a collective may meet, and disagree, in any event.
   void run() try {
     workload_.start();
-    Event event;
-    while (clock_.pop(event)) {
-      ++events_;
-      if (!event.of_one_npu()) {
-        carry_out(event);
-        continue;
+    for (auto events = clock_.take(); !events.empty(); events = clock_.take()) {
+      events_ += events.size();
+      for (const Event& event : events) {
+        if (event.of_one_npu()) {
+          carry_out_joined(event);
+        } else {
+          carry_out(event);
+        }
       }
-      const std::uint32_t npu = event.npu();
-      carry_out_local(event);
-      for (; clock_.pop_joined(npu, event); ++events_) carry_out_local(event);
     }
   } catch (const CollectiveMismatch& mismatch) {
     workload_.fail(mismatch);
@@ -65,11 +64,12 @@ class Simulation {
   std::uint64_t events() const { return events_; }
 
  private:
-  void carry_out(Event event) {
-    if (event.kind() == EventKind::kHop && !network_.hop(event.a(), event)) return;
+  void carry_out(const Event& event) {
     switch (event.kind()) {
       case EventKind::kArrival:
         return collectives_.arrival(event.a(), event.b);
+      case EventKind::kHop:
+        return network_.hop(event.a());
       case EventKind::kLinkFree:
         return network_.link_free(event.a());
       case EventKind::kReceivePosted:
@@ -89,6 +89,13 @@ class Simulation {
       default:
         return;
     }
+  }
+
+  // With what has joined it.
+  void carry_out_joined(Event event) {
+    const std::uint32_t npu = event.npu();
+    carry_out_local(event);
+    for (; clock_.pop_joined(npu, event); ++events_) carry_out_local(event);
   }
 
   void carry_out_local(const Event& event) {

@@ -1,5 +1,7 @@
 #include "strict/network/network.h"
 
+#include <utility>
+
 #include "model/base/input_error.h"
 
 namespace astra_sim::strict {
@@ -52,20 +54,7 @@ const Network::Dimension* Network::differing(std::uint32_t& from, std::uint32_t&
   return dimension;
 }
 
-void Network::send_aware(std::uint32_t from, std::uint32_t to, std::int64_t bytes, Event delivery) {
-  const Cost& one_link = cost(bytes);
-  if (free_ == kNone) {
-    free_ = static_cast<std::uint32_t>(messages_.size());
-    messages_.emplace_back().next = kNone;
-  }
-  const std::uint32_t at = free_;
-  free_ = messages_[at].next;
-  messages_[at] = {delivery, first_link(from, to), to,
-                   kNone,    one_link.arrival_ns,  one_link.busy_ns};
-  enter(at);
-}
-
-std::uint32_t Network::first_link(std::uint32_t from, std::uint32_t to) const {
+inline std::uint32_t Network::first_link(std::uint32_t from, std::uint32_t to) const {
   const std::uint32_t npus = dimensions_[0].npus;
   switch (dimensions_[0].shape) {
     case NetworkShape::kSwitched:
@@ -79,7 +68,7 @@ std::uint32_t Network::first_link(std::uint32_t from, std::uint32_t to) const {
   return npus - clockwise < clockwise ? 2 * from + 1 : 2 * from;
 }
 
-std::uint32_t Network::next_link(std::uint32_t link, std::uint32_t to) const {
+inline std::uint32_t Network::next_link(std::uint32_t link, std::uint32_t to) const {
   const std::uint32_t npus = dimensions_[0].npus;
   switch (dimensions_[0].shape) {
     case NetworkShape::kSwitched:
@@ -96,39 +85,39 @@ std::uint32_t Network::next_link(std::uint32_t link, std::uint32_t to) const {
   return reached == to ? kNone : 2 * reached + (back ? 1 : 0);
 }
 
-void Network::enter(std::uint32_t message) {
-  Link& link = links_[messages_[message].link];
-  if (!link.busy) {
-    take(message);
-    return;
-  }
-  if (link.head == kNone) {
-    link.head = message;
-  } else {
-    messages_[link.tail].next = message;
-  }
-  link.tail = message;
-}
-
-void Network::take(std::uint32_t at) {
-  const Message& message = messages_[at];
+inline void Network::cross(const Message& message) {
   links_[message.link].busy = true;
-  clock_.global(message.arrival_ns, {EventKind::kHop, at});
+  const std::uint32_t next = next_link(message.link, message.to);
+  Event arrival = message.delivery;
+  if (next != kNone) {
+    Message rest = message;
+    rest.link = next;
+    arrival = {EventKind::kHop, keep(rest)};
+  }
+  clock_.global(message.arrival_ns, arrival);
   clock_.global(message.busy_ns, {EventKind::kLinkFree, message.link});
 }
 
-bool Network::hop(std::uint32_t at, Event& delivery) {
-  Message& message = messages_[at];
-  const std::uint32_t link = next_link(message.link, message.to);
-  if (link == kNone) {
-    delivery = message.delivery;
-    message.next = free_;
-    free_ = at;
-    return true;
+inline void Network::enter(const Message& message) {
+  Link& link = links_[message.link];
+  if (!link.busy) {
+    cross(message);
+    return;
   }
-  message.link = link;
-  enter(at);
-  return false;
+  const std::uint32_t at = keep(message);
+  if (link.head == kNone) {
+    link.head = at;
+  } else {
+    messages_[link.tail].next = at;
+  }
+  link.tail = at;
+}
+
+void Network::hop(std::uint32_t message) { enter(take_out(message)); }
+
+void Network::send_aware(std::uint32_t from, std::uint32_t to, std::int64_t bytes, Event delivery) {
+  const Cost& one_link = cost(bytes);
+  enter({delivery, first_link(from, to), to, one_link.arrival_ns, one_link.busy_ns});
 }
 
 void Network::link_free(std::uint32_t at) {
@@ -137,10 +126,26 @@ void Network::link_free(std::uint32_t at) {
     link.busy = false;
     return;
   }
-  const std::uint32_t message = link.head;
-  link.head = messages_[message].next;
-  messages_[message].next = kNone;
-  take(message);
+  const Message message = take_out(std::exchange(link.head, messages_[link.head].next));
+  cross(message);
+}
+
+std::uint32_t Network::keep(const Message& message) {
+  if (free_ == kNone) {
+    free_ = static_cast<std::uint32_t>(messages_.size());
+    messages_.emplace_back().next = kNone;
+  }
+  const std::uint32_t at = free_;
+  free_ = messages_[at].next;
+  messages_[at] = message;
+  messages_[at].next = kNone;
+  return at;
+}
+
+Network::Message Network::take_out(std::uint32_t at) {
+  const Message message = messages_[at];
+  messages_[at].next = std::exchange(free_, at);
+  return message;
 }
 
 }  // namespace astra_sim::strict

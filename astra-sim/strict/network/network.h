@@ -27,8 +27,8 @@ class Network {
     }
   }
 
-  // True where the message has arrived: then `delivery` is to be carried out now.
-  bool hop(std::uint32_t message, Event& delivery);
+  // The message is at the end of a link, and there is another one.
+  void hop(std::uint32_t message);
   void link_free(std::uint32_t link);
 
  private:
@@ -41,11 +41,11 @@ class Network {
   };
   struct Message {
     Event delivery;
-    std::uint32_t link;  // the one it is on or waits for
+    std::uint32_t link;  // the next one
     std::uint32_t to;
-    std::uint32_t next;  // in the queue of the link, or among the free
-    Ns arrival_ns;       // one link: latency and serialisation
-    Ns busy_ns;          // serialisation
+    Ns arrival_ns;               // one link: latency and serialisation
+    Ns busy_ns;                  // serialisation
+    std::uint32_t next = kNone;  // in the queue of the link, or among the free
   };
   struct Link {
     std::uint32_t head = kNone;
@@ -94,8 +94,11 @@ class Network {
     return std::min(clockwise, dimension.npus - clockwise);
   }
   void send_aware(std::uint32_t from, std::uint32_t to, std::int64_t bytes, Event delivery);
-  void enter(std::uint32_t message);
-  void take(std::uint32_t message);
+  void enter(const Message& message);
+  void cross(const Message& message);
+  // Messages that wait for a link, or for the end of one that is not their last.
+  std::uint32_t keep(const Message& message);
+  Message take_out(std::uint32_t message);
   std::uint32_t first_link(std::uint32_t from, std::uint32_t to) const;
   std::uint32_t next_link(std::uint32_t link, std::uint32_t to) const;  // kNone: it has arrived
 
