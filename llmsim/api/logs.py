@@ -53,8 +53,8 @@ def calibrate(
     """Fits constants of one machine to the first half of a log and tests them on the second.
 
     Gives the content of a calibration file, for `run(..., calibration=FILE)`. `fit` names constants
-    as `llmsim calibrate --fit` does. Raises InputError, and InfeasibleError where no constant
-    improves both halves.
+    as `llmsim calibrate --fit` does. Raises InputError, and InfeasibleError where one would be
+    needed and none is kept.
     """
     from llmsim.validation import read_recording
     from llmsim.validation.fit.calibrate import calibrate as fitted

@@ -45,9 +45,11 @@ of them trade against each other, and a machine's speed is the likelier differen
 """
 FITTED_ON = ("latency", "tpot")
 MAY_LOSE_PERCENT = 1.0
-"""By which one of these errors may grow on the held-out half while both together shrink: single
-steps are random.
+"""By which one of these errors, that of half of the requests, or the largest of the means may grow
+on the held-out half while the error shrinks: single steps are random.
 """
+FEWEST = 10
+"""Requests of a half."""
 OTHER_WORK = ("lengths", "counts")
 """Findings of a log that does not hold the requests that are simulated."""
 MOST_OTHER_WORK = 0.01
@@ -90,6 +92,8 @@ class CalibrationReport:
     chosen: Fit
     other_half: Mapping[str, float]
     """The chosen constants, fitted on the other half instead: how stable they are."""
+    cold: int
+    """Requests of the first half that were left out, since they met a cold engine."""
     findings: tuple[Finding, ...]
 
 
@@ -132,7 +136,7 @@ class Calibrator:
 
     def _num_cold(self, real: Recording, middle: int) -> int:
         cold = int((real.arrival_s < self.skip_seconds).sum()) if real.has_arrivals else 0
-        if cold > middle // 2:
+        if cold > middle // 2 or middle - cold < FEWEST:
             raise InputError(
                 f"{real.source}: {cold} of the {middle} requests of the first half arrive in the "
                 f"first {self.skip_seconds:g} s and would be left out; say --skip-seconds 0 if the "
@@ -146,7 +150,7 @@ class Calibrator:
 
 def objective(comparison: Comparison) -> float:
     """What is minimised: mean absolute error of the requests' latency and TPOT, plus those of their
-    means, percent.
+    means, percent. Answers of one token have no TPOT.
 
     Paired errors find the constant (means agree by cancellation, pairs do not); the means settle
     what the noise of single requests leaves open. TTFT is left to follow: it is chaotic where
@@ -157,7 +161,8 @@ def objective(comparison: Comparison) -> float:
 
 def _parts(comparison: Comparison) -> dict[str, float]:
     errors = comparison.errors()
-    return {name: errors[f"paired_mape_{name}"] + abs(errors[f"mean_{name}"]) for name in FITTED_ON}
+    both = {name: errors[f"paired_mape_{name}"] + abs(errors[f"mean_{name}"]) for name in FITTED_ON}
+    return {name: error for name, error in both.items() if not np.isnan(error)}
 
 
 def calibrate(
@@ -179,10 +184,10 @@ def calibrate(
     """
     for name in wanted:
         check_constant(name, available)
-    if len(real) < 20:
+    if len(real) < 2 * FEWEST:
         raise InputError(
-            f"{real.source}: {len(real)} requests; two halves of at least 10 are needed to fit "
-            "and test"
+            f"{real.source}: {len(real)} requests; two halves of at least {FEWEST} are needed to "
+            "fit and test"
         )
     calibrator = Calibrator(replace(real, itl_s=None), simulate, hardware, skip_seconds)
     _refuse_other_work(real, calibrator.run({}))
@@ -191,7 +196,7 @@ def calibrate(
     fits = tuple(_fit(calibrator, names, half=0) for names in sets)
     chosen = unfitted
     for fit in fits:
-        if _clearly_better(fit, chosen) and loses(fit, unfitted) is None:
+        if _clearly_better(fit, chosen) and not any(loses(fit, to) for to in (unfitted, chosen)):
             chosen = fit
     found = _findings(real, calibrator, chosen, skip_seconds)
     if doctor is not None:
@@ -199,30 +204,58 @@ def calibrate(
         diagnosis = doctor(real, score(whole))
         found += () if diagnosis is None else (diagnosis.finding,)
     swapped = _fit(calibrator, chosen.fitted, half=1) if chosen.fitted else chosen
+    paired = len(pair(calibrator.real, calibrator.run({})).real)
     return CalibrationReport(
         hardware,
         unfitted,
         fits,
         chosen,
         swapped.constants,
+        paired - len(chosen.fit_half.pairs.real) - len(chosen.held_out.pairs.real),
         found,
     )
 
 
-def loses(fit: Fit, unfitted: Fit) -> str | None:
-    """What the constants make worse on the half that they were not fitted on; None where they
-    improve it.
+def loses(fit: Fit, to: Fit) -> str | None:
+    """What the constants make worse, beside others or none, on the half that they were not fitted
+    on; None where they improve it.
     """
-    parts = [_parts(one.held_out) for one in (unfitted, fit)]
-    before, after = (sum(part.values()) / 2 for part in parts)
-    if after >= before:
+    before, after = (sum(_parts(one.held_out).values()) / 2 for one in (to, fit))
+    if f"{after:.2f}" == f"{before:.2f}":
+        return f"the error of the held-out half stays at {before:.2f} %"
+    if after > before:
         return f"the error of the held-out half goes from {before:.2f} to {after:.2f} %"
-    for name, (less, more) in {
-        name: (parts[0][name], parts[1][name]) for name in FITTED_ON
-    }.items():
-        if more > less + MAY_LOSE_PERCENT:
-            return f"the error of the held-out half's {name} goes from {less:.2f} to {more:.2f} %"
+    less, more = _others(to), _others(fit)
+    for name, error in less.items():
+        if not more[name] <= error + MAY_LOSE_PERCENT:
+            return f"the {name} of the held-out half goes from {error:.2f} to {more[name]:.2f} %"
     return None
+
+
+def why_not(fit: Fit, unfitted: Fit) -> str | None:
+    """Why the constants are no better than none; None where they are."""
+    before, after = unfitted.objective, fit.objective
+    if lost := loses(fit, unfitted):
+        return lost
+    if _clearly_better(fit, unfitted):
+        return None
+    return f"the error of the first half goes from {before:.2f} to {after:.2f} %, less than a tenth"
+
+
+def _others(fit: Fit) -> dict[str, float]:
+    """Errors of the held-out half that may not grow much even if all together shrink: a few
+    requests, or one of the means, can outweigh the others in a sum.
+    """
+    parts, errors = _parts(fit.held_out), fit.held_out.errors()
+    medians = {f"median error of {name}": errors[f"paired_median_{name}"] for name in parts}
+    found = {f"error of {name}": error for name, error in parts.items()}
+    return found | medians | {"largest error of a mean": held_out_means_percent(fit)}
+
+
+NOT_ENOUGH = (
+    "no constant lowers the error of the first half by a tenth and loses nothing on the other"
+)
+"""Why nothing is chosen, where something would be needed."""
 
 
 def refusal(report: CalibrationReport) -> str | None:
@@ -238,8 +271,8 @@ def refusal(report: CalibrationReport) -> str | None:
     reasons = [finding.sentence for finding in report.findings if finding.unsound]
     said = "; ".join(reasons) if reasons else "what the model lacks is no constant of the machine"
     return (
-        f"no constant of {report.hardware} improves both halves of the log, whose held-out means "
-        f"differ by {held_out_means_percent(report.unfitted):.2f} %; nothing was written: {said}"
+        f"the held-out means differ by {held_out_means_percent(report.unfitted):.2f} %, but "
+        f"{NOT_ENOUGH}; nothing was written for {report.hardware}: {said}"
     )
 
 

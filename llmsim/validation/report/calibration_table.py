@@ -6,10 +6,11 @@ from llmsim.validation.compare.compare import Comparison
 from llmsim.validation.fit.calibrate import (
     AXES,
     HELD_OUT_TARGET_PERCENT,
+    NOT_ENOUGH,
     CalibrationReport,
     Fit,
     held_out_means_percent,
-    loses,
+    why_not,
 )
 
 COLUMNS = (
@@ -28,9 +29,10 @@ def calibration_markdown(report: CalibrationReport) -> str:
     """
     chosen = report.chosen
     fit, held = len(chosen.fit_half.pairs.real), len(chosen.held_out.pairs.real)
+    left = f" ({report.cold} of the cold engine left out)" if report.cold else ""
     lines = [
-        f"Fitted on {fit} requests of the first half (the cold engine's left out), tested on the "
-        f"last {held}; errors in percent, simulated minus real.",
+        f"Fitted on {fit} requests of the first half{left}, tested on the last {held}; errors in "
+        "percent, simulated minus real.",
         "",
         (
             "| fitted | half | mean TTFT | mean TPOT | mean latency | MAPE TTFT | MAPE TPOT | MAPE "
@@ -41,16 +43,16 @@ def calibration_markdown(report: CalibrationReport) -> str:
         "",
     ]
     for one in report.fits:
-        lost = loses(one, report.unfitted)
-        if lost is not None:
-            lines.append(f"Not kept: {_constants(one.constants)}, since {lost}.")
+        why = why_not(one, report.unfitted)
+        if why is not None:
+            lines.append(f"Not kept: {_constants(one.constants)}, since {why}.")
     if not chosen.fitted:
         worst = held_out_means_percent(report.unfitted)
         agrees = worst <= HELD_OUT_TARGET_PERCENT
-        why = "none is needed" if agrees else "no constant improves both halves"
+        why = "none is needed" if agrees else NOT_ENOUGH
         lines.append(
-            f"Chosen: nothing, {why}; held-out means differ by up to {worst:.2f} % (target: at "
-            f"most {HELD_OUT_TARGET_PERCENT:g} %)."
+            f"Chosen: nothing, since {why}; held-out means differ by up to {worst:.2f} % (target: "
+            f"at most {HELD_OUT_TARGET_PERCENT:g} %)."
         )
     else:
         lines.append(f"Chosen: {_constants(chosen.constants)} for {report.hardware}.")
