@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from llmsim.export.step_graph.nodes import GraphNode
@@ -38,9 +37,8 @@ def with_energy(
         where = accounting.nodes[group]
         for at, part in zip(mine, parts, strict=True):
             node = nodes[at]
-            found[at] = replace(
-                node, device_id=_device_id(node, group, places[node.rank][1], where), **vars(part)
-            )
+            device_id = _device_id(node, group, places[node.rank][1], where)
+            found[at] = node.changed(device_id=device_id, **vars(part))
     return tuple(found), tuple(energies)
 
 

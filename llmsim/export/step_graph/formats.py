@@ -57,7 +57,7 @@ ELSEWHERE = {"cpu": "#f6d5d5", "pim": "#f6e3a1"}
 
 
 def as_json(graph: IterationGraph, nodes: Sequence[GraphNode]) -> str:
-    """One object: the iteration, its batch, and a list of nodes; times in ps."""
+    """One object: the iteration, its batch, and a list of nodes, one in a line; times in ps."""
     apart = ("nodes", "items", "batches", "network", "implementations", "energy", "places", "core")
     about = {name: value for name, value in vars(graph).items() if name not in apart}
     match graph.network:
@@ -75,8 +75,9 @@ def as_json(graph: IterationGraph, nodes: Sequence[GraphNode]) -> str:
     about["energy"] = [
         None if one is None else {**asdict(one), "total_aj": one.total_aj} for one in graph.energy
     ]
-    rows = [{**asdict(node), **_joules(node)} for node in nodes]
-    return json.dumps({**about, "nodes": rows}, indent=1) + "\n"
+    head = json.dumps(about, indent=1).removesuffix("\n}")
+    rows = ",\n  ".join(json.dumps({**vars(node), **_joules(node)}) for node in nodes)
+    return f'{head},\n "nodes": [\n  {rows}\n ]\n}}\n'
 
 
 def as_dot(graph: IterationGraph, nodes: Sequence[GraphNode], *, every_layer: bool = False) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from llmsim.export.step_graph.rows import Row
 from llmsim.model import Layout
@@ -78,6 +79,14 @@ class GraphNode:
     """Of a collective or message: traces give its duration, instead of leaving it to the network
     that reads them.
     """
+
+    def changed(self, **values: Any) -> GraphNode:
+        """The node with other values, made from its fields as they are: `dataclasses.replace` calls
+        the constructor, which takes ten times as long, and a step has thousands of nodes.
+        """
+        node = object.__new__(GraphNode)
+        node.__dict__.update(self.__dict__, **values)
+        return node
 
     @property
     def energy_aj(self) -> int:

@@ -48,8 +48,7 @@ def in_run(graph: IterationGraph, batch: Round) -> IterationGraph:
         before_ps = max((ends[one] for one in node.depends_on), default=0)
         lost[node.node], ends[node.node] = lost_ps, start_ps + duration_ps
         nodes.append(
-            replace(
-                node,
+            node.changed(
                 start_ps=start_ps,
                 duration_ps=duration_ps,
                 lost_ps=lost_ps,
@@ -72,7 +71,7 @@ def without_launches(graph: IterationGraph) -> IterationGraph:
         if before:
             start_ps -= max(alone[one] for one in node.depends_on)
             start_ps += max(ends[one] for one in before)
-        moved = replace(node, start_ps=start_ps, depends_on=before)
+        moved = node.changed(start_ps=start_ps, depends_on=before)
         ends[node.node] = moved.end_ps
         kept.append(moved)
     return replace(graph, nodes=tuple(kept))
