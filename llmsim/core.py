@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -299,6 +300,26 @@ class Energy:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class KeptGaps:
+    """The inter-token latencies of every request, for results without their simulation."""
+
+    gaps_ps: Int64
+    """Those of one request after those of the other."""
+    offsets: Int64
+    """Shape (requests + 1,): where each request's begin."""
+
+    @classmethod
+    def of(cls, itl_of: Callable[[int], Int64], requests: int) -> "KeptGaps":
+        """A copy of what `itl_of` gives for so many requests."""
+        gaps = [itl_of(row) for row in range(requests)]
+        ends = np.cumsum([len(one) for one in gaps], dtype=np.int64)
+        return cls(np.concatenate([np.empty(0, np.int64), *gaps]), np.append([0], ends))
+
+    def __call__(self, row: int) -> Int64:
+        return self.gaps_ps[self.offsets[row] : self.offsets[row + 1]]
+
+
 @dataclass(eq=False)
 class Results:
     """Everything a run produced; filled by `simulate`, read by results, report and export.
@@ -367,6 +388,17 @@ class Results:
     notes: tuple[str, ...] = ()
     simulation: "_native.Simulation | None" = field(default=None, repr=False)
     """The native simulation that has run, for tables that are made when they are asked for."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All of it but the native simulation, which is asked now for what it is asked for later:
+        results cross processes and are kept in files.
+        """
+        return {
+            **vars(self),
+            "itl_of": KeptGaps.of(self.itl_of, len(self.workload)),
+            "first_token_blame": partial(dict, self.first_token_blame()),
+            "simulation": None,
+        }
 
     @property
     def cut_short(self) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmsim.api.cluster import Cluster, cluster_of
+from llmsim.api.python_words import in_python_words
 from llmsim.api.result import Result
 from llmsim.config.errors import InfeasibleError, InputError
 
@@ -67,16 +68,18 @@ def calibrate(
             field="calibration",
         )
     real = read_recording(Path(log))
-    trial = _Trial(cluster_of(cluster), workload, options, Path(log) if real.has_arrivals else None)
-    hardware, available = fitted_constants(trial.lowered())
-    report = fitted(
-        real,
-        trial.recording,
-        hardware=hardware,
-        wanted=tuple(fit),
-        available=available,
-        skip_seconds=skip_seconds,
-    )
+    arrivals = Path(log) if real.has_arrivals else None
+    with in_python_words(options):
+        trial = _Trial(cluster_of(cluster), workload, options, arrivals)
+        hardware, available = fitted_constants(trial.lowered())
+        report = fitted(
+            real,
+            trial.recording,
+            hardware=hardware,
+            wanted=tuple(fit),
+            available=available,
+            skip_seconds=skip_seconds,
+        )
     reason = refusal(report)
     if reason is not None:
         raise InfeasibleError(f"{log}: {reason}")

@@ -30,7 +30,7 @@ class Plots:
 
         Needs the series of the run; raises InputError without them, and without matplotlib.
         """
-        if not self._result._prepared.simulation.record_series:
+        if not self._result._recorded.series:
             raise InputError("this run recorded no series; run it with series=True")
         figure = new_figure((11, 7))
         (first, second), (third, fourth) = figure.subplots(2, 2)

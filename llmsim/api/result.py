@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmsim.api.checked.run_inputs import RunInputs
+from llmsim.api.checked.run_inputs import Recorded, RunInputs
 from llmsim.api.checked.run_options import RunOptions
 from llmsim.api.prepare import Prepared
 from llmsim.api.report import asked_record, summary_of, write_run_folder
@@ -47,6 +47,9 @@ class Result:
         """
         self._prepared, self._options, self._results = prepared, options, results
         self._files = files
+        self._recorded = Recorded(
+            steps=prepared.simulation.record_steps, series=prepared.simulation.record_series
+        )
         self.inputs = inputs
         """What the run was given: cluster, workload and options."""
         self.cluster = inputs.cluster
@@ -56,6 +59,35 @@ class Result:
             verdict(results, self.summary["invariants"])
         except InfeasibleError as error:
             warnings.warn(str(error), UserWarning, stacklevel=3)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What the run was given and what came of it; the rest is made again when it is needed."""
+        kept = ("inputs", "cluster", "summary", "_results", "_recorded")
+        return {name: getattr(self, name) for name in kept} | {"_files": self._files.copied()}
+
+    @cached_property
+    def _options(self) -> RunOptions:
+        """The checked options; checked again in a process that was given the result."""
+        from llmsim.api.run import settings_of
+
+        return settings_of(self.inputs)
+
+    @cached_property
+    def _prepared(self) -> Prepared:
+        """What was simulated; compiled again in a process that was given the result.
+
+        Raises InputError where a file of the run is not what it was.
+        """
+        from llmsim.api.run import prepared_run
+
+        changed = self._files.changed()
+        if changed is not None:
+            raise InputError(
+                f"{changed} has changed since the run, so that this result, which came from "
+                "another process, cannot be continued; run it again",
+                file=changed,
+            )
+        return prepared_run(self.inputs, self._options, self._recorded).as_run(self._results)
 
     @cached_property
     def requests(self) -> "pd.DataFrame":
@@ -220,7 +252,7 @@ class Result:
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Writes a run folder as `llmsim run --run-dir` does; raises InputError."""
-        if not self._prepared.simulation.record_series:
+        if not self._recorded.series:
             raise InputError(
                 f"{Path(folder)}: this run recorded no series; run it with series=True"
             )

@@ -1,7 +1,7 @@
 """`llmsim.run`: a cluster and a workload in, what every request and the cluster saw out."""
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import MISSING, fields
 from functools import cache
 from os import PathLike
@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from llmsim.api.checked.given import Given
-from llmsim.api.checked.run_inputs import RunInputs
-from llmsim.api.checked.run_options import READ_FROM_TEXT, checked
+from llmsim.api.checked.run_inputs import Recorded, RunInputs
+from llmsim.api.checked.run_options import READ_FROM_TEXT, RunOptions, checked
 from llmsim.api.cluster import Cluster, cluster_of
 from llmsim.api.compiled import CompiledClusters
-from llmsim.api.prepare import with_workload
+from llmsim.api.prepare import Prepared, with_workload
+from llmsim.api.python_words import in_python_words
 from llmsim.api.result import Result
 from llmsim.api.workload import workload_source
 from llmsim.config import input_files
@@ -60,17 +61,10 @@ def run(
     from llmsim.api.verdict import check_backend
     from llmsim.simulate import simulate
 
-    chosen = cluster_of(cluster)
-    with input_files.recorded() as files:
-        settings = checked(_given(chosen, options))
-        compiled = _COMPILED.get(chosen, settings)
-        prepared = with_workload(
-            compiled,
-            settings,
-            workload_source(workload),
-            record_series=series,
-            record_steps=steps,
-        )
+    inputs = RunInputs(cluster_of(cluster), _repeatable(workload), dict(options))
+    with in_python_words(options), input_files.recorded() as files:
+        settings = settings_of(inputs)
+        prepared = prepared_run(inputs, settings, Recorded(steps=steps, series=series))
         results = simulate(prepared.lowered, prepared.workload, prepared.simulation)
         if results.interrupted:
             raise KeyboardInterrupt
@@ -79,9 +73,28 @@ def run(
             from llmsim.api.provenance_gate import require
 
             require(settings.require, prepared.lowered, results)
-    prepared = prepared.as_run(results)
-    inputs = RunInputs(chosen, workload, dict(options))
-    return Result(prepared, settings, results, inputs, files)
+    return Result(prepared.as_run(results), settings, results, inputs, files)
+
+
+def settings_of(inputs: RunInputs) -> RunOptions:
+    """The checked options of a run; raises InputError."""
+    return checked(_given(inputs.cluster, inputs.options))
+
+
+def prepared_run(inputs: RunInputs, settings: RunOptions, recorded: Recorded) -> Prepared:
+    """The compiled cluster with the workload; raises InputError and InfeasibleError."""
+    return with_workload(
+        _COMPILED.get(inputs.cluster, settings),
+        settings,
+        workload_source(inputs.workload),
+        record_series=recorded.series,
+        record_steps=recorded.steps,
+    )
+
+
+def _repeatable(workload: Any) -> Any:
+    """The workload as something that can be read again, for `Result.why` and other processes."""
+    return list(workload) if isinstance(workload, Iterator) else workload
 
 
 def _given(cluster: Cluster, options: Mapping[str, Any]) -> Given:
@@ -140,7 +153,7 @@ def _typed(name: str, value: Any) -> Any:
         return [value] if isinstance(value, str) and name in _listed() else value
     if name in ("profile_dir", "cost_table"):
         several = [value] if isinstance(value, str | PathLike) else list(value)
-        return [Path(one) for one in several] if name == "profile_dir" else several
+        return [Path(one) for one in several]
     return Path(value)
 
 

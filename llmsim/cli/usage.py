@@ -19,6 +19,8 @@ PARSER_ERROR: type[Exception] = next(
 USAGE_ERROR: type[Exception] = next(
     kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError"
 )
+MOST_WORDS = 20
+"""Words of an option's help that an error repeats."""
 _KINDS = {"integer": "an integer", "number": "a number", "float": "a number"}
 
 
@@ -112,8 +114,8 @@ def _misused(error: Any, parameters: Iterable[Any], given: Sequence[str]) -> str
     attached = [word.partition("=")[2] for word in given if word.startswith(f"{name}=")]
     if "not take a value" in error.message:
         return f'{name} takes no value, but "{"".join(attached[:1])}" is given; write {name} alone'
-    meaning = [_meaning(one) for one in parameters if name in one.opts]
-    return f"{name} has no value{''.join(meaning[:1])}; write one after it"
+    meaning = "".join([_meaning(one) for one in parameters if name in one.opts][:1])
+    return f"{name} has no value{meaning}{', so' if meaning else ';'} write one after it"
 
 
 def _refused(error: Any, command: Any, ctx: Any, given: Sequence[str]) -> str:
@@ -154,6 +156,10 @@ def _name(parameter: Any, given: Sequence[str] = ()) -> str:
 
 
 def _meaning(parameter: Any) -> str:
-    """The first sentence of its help, in brackets."""
-    first = (getattr(parameter, "help", None) or "").split(". ")[0].rstrip(".")
-    return f" ({first})" if first else ""
+    """What it is for: the first sentence of its help, which begins with a verb, or of a long one
+    the first clause.
+    """
+    sentence = (getattr(parameter, "help", None) or "").split(". ")[0].rstrip(".")
+    if len(sentence.split()) > MOST_WORDS:
+        sentence = re.split(r"[:;,] | \(", sentence)[0]
+    return f"; it {sentence[0].lower()}{sentence[1:]}" if sentence else ""

@@ -68,7 +68,17 @@ class InputFiles:
         """Whether every recorded path still has the kind, size, time of change and inode that it
         had when it was noted.
         """
-        return all(_state(name) == state for name, state in self._states.items())
+        return self.changed() is None
+
+    def changed(self) -> str | None:
+        """The first recorded path that is not what it was when it was noted; None: none is."""
+        return next((name for name, state in self._states.items() if _state(name) != state), None)
+
+    def copied(self) -> "InputFiles":
+        """The same paths, whatever block of `recorded` noted them."""
+        copy = InputFiles()
+        copy.add(self)
+        return copy
 
     def note_again(self) -> None:
         """Notes the paths for the blocks of `recorded` that are open now."""

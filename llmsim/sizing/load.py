@@ -91,5 +91,5 @@ def _base(text: str, requests: int, granularity: int) -> Workload:
 
     workload = load_dataset(text, known_models=(), granularity=granularity, limit=requests)
     if not len(workload):
-        raise InputError(f"{text}: the trace has no request", field="--dataset", value=text)
+        raise InputError(f"{text}: the trace has no request", field="dataset", value=text)
     return workload

@@ -52,14 +52,14 @@ class Targets:
         """
         if not 0 < percentile <= 100:
             raise InputError(
-                f"--percentile is {percentile:g}; it must be above 0 and at most 100, such as 99",
-                field="--percentile",
+                f"percentile is {percentile:g}; it must be above 0 and at most 100, such as 99",
+                field="percentile",
                 value=percentile,
             )
-        found = parse_objectives([text], "--slo")
+        found = parse_objectives([text], "slo")
         if not found.classes_ps:
             return cls(_most_ms("", found.targets_ps), percentile)
-        found.check(set(classes), "--slo")
+        found.check(set(classes), "slo")
         stated = [
             one for name in sorted(classes) for one in _most_ms(name or NO_CLASS, found.of(name))
         ]

@@ -31,6 +31,7 @@ class WorkloadBuilder:
         self._tool_ns: dict[int, int] = {}
         self._session_ids: dict[int, str] = {}
         self._request_ids: dict[int, str] = {}
+        self._session_lines, self._request_lines = array("q"), array("q")  # of those rows
         self._priorities: dict[int, int] = {}
         self._slo_classes: dict[int, str] = {}
         self._adapters: dict[int, str] = {}
@@ -80,15 +81,19 @@ class WorkloadBuilder:
         self._hasher = hasher
         hasher.add(input_ids, output_ids)
 
-    def name_last(self, session_id: str | None, request_id: str | None, tool_ns: int = 0) -> None:
-        """Says more about the row just added; `tool_ns` passes between its last token and the next
-        call.
+    def name_last(
+        self, session_id: str | None, request_id: str | None, line: int, tool_ns: int = 0
+    ) -> None:
+        """Says more about the row just added, of that line; `tool_ns` passes between its last token
+        and the next call.
         """
         row = len(self) - 1
         if session_id is not None:
             self._session_ids[row] = session_id
+            self._session_lines.append(line)
         if request_id is not None:
             self._request_ids[row] = request_id
+            self._request_lines.append(line)
         if tool_ns:
             self._tool_ns[row] = tool_ns
 
@@ -167,16 +172,15 @@ class WorkloadBuilder:
         """Sentences about request ids and names of sessions that several lines carry: outputs
         confuse them.
         """
-        heads = {row: name for row, name in self._session_ids.items() if self._arrival_ns[row] >= 0}
-        found = []
-        for what, names in (("request_id", self._request_ids), ("session_id", heads)):
-            seen: set[str] = set()
-            again = [name for name in names.values() if name in seen or seen.add(name)]  # type: ignore[func-returns-value]
-            if again:
-                found.append(
-                    f'{len(again)} lines repeat a {what} of another, the first of them "{again[0]}"'
-                )
-        return found
+        rows = list(self._session_ids)
+        heads = [i for i, row in enumerate(rows) if self._arrival_ns[row] >= 0]
+        sessions = [self._session_ids[rows[i]] for i in heads]
+        lines = [self._session_lines[i] for i in heads]
+        requests = list(self._request_ids.values())
+        return [
+            *_repeated("request_id", requests, self._request_lines),
+            *_repeated("session_id", sessions, lines),
+        ]
 
     def build(self, *, models: tuple[str, ...], source: str, notes: tuple[str, ...]) -> Workload:
         """The workload, sorted stably by arrival; says so in a note, and numbers the requests by
@@ -260,6 +264,20 @@ class WorkloadBuilder:
 def _of_rows(given: dict[int, Value], rows: list[int], fallback: Value) -> list[Value] | None:
     """The value of each row, `fallback` where it has none; None where no row has any."""
     return [given.get(row, fallback) for row in rows] if given else None
+
+
+def _repeated(what: str, names: Sequence[str], lines: Sequence[int]) -> list[str]:
+    """A sentence about names that several lines carry; none where each has its own."""
+    seen: set[str] = set()
+    again = [i for i, name in enumerate(names) if name in seen or seen.add(name)]  # type: ignore[func-returns-value]
+    if not again:
+        return []
+    name = names[again[0]]
+    first, second = lines[names.index(name)], lines[again[0]]
+    return [
+        f'{len(again)} lines repeat a {what} of another, the first of them "{name}" (lines {first} '
+        f"and {second})"
+    ]
 
 
 def _sorted_note(source: str, first: int) -> str:

@@ -136,7 +136,7 @@ class _Reader:
             raise self._refusal(line, number)
         self._take_call(record, record.arrival_time_ns, record.model, line, number)
         if record.session_id is not UNSET or record.request_id is not UNSET:
-            self._builder.name_last(record.session_id or None, record.request_id or None)
+            self._builder.name_last(record.session_id or None, record.request_id or None, number)
         self._label(record, record)
         self._limit(record, record)
         self._speculate(record, record)
@@ -189,7 +189,7 @@ class _Reader:
                 self._builder.reason_last(hidden=hidden, extends=extends and arrival_ns < 0)
             # The peer's traces may give a duration after the last call; nothing waits for it.
             tool_ns = call.tool_duration_ns if index + 1 < len(calls) else 0
-            self._builder.name_last(session_id, call.request_id or None, tool_ns)
+            self._builder.name_last(session_id, call.request_id or None, number, tool_ns)
             self._label(call, record)
             self._limit(call, record)
             self._speculate(call, record)

@@ -83,7 +83,7 @@ def test_a_missing_trace_is_the_file_of_its_error() -> None:
 def test_numpy_scalars_are_options() -> None:
     plain = times(OURS, max_num_seqs=1, enable_prefix_caching=False)
     assert times(OURS, max_num_seqs=np.int64(1), enable_prefix_caching=np.bool_(False)) == plain
-    with pytest.raises(llmsim.InputError, match=r"--max-num-seqs is 1\.5"):
+    with pytest.raises(llmsim.InputError, match=r"^max_num_seqs is 1\.5"):
         times(OURS, max_num_seqs=np.float64(1.5))
 
 

@@ -109,7 +109,8 @@ def test_every_option_says_what_is_wrong_with_its_value(
             )
             continue
         said = refusal(capsys, program, called, *name, *first, option)
-        assert said.startswith(f"{option} has no value") and "; write one after it (see " in said
+        assert said.startswith(f"{option} has no value; it ")
+        assert ", so write one after it (see " in said
         if kind <= {int, float}:
             said = refusal(capsys, program, called, *name, *first, option, "ab c")
             assert said.startswith(
@@ -130,9 +131,10 @@ def test_other_names_ranges_and_words_too_many(capsys: pytest.CaptureFixture[str
     said = refusal(capsys, main, "llmsim", "cluster", "some/model", "H100", "more", "words")
     assert said.startswith('"more words" is too much: ') and "takes MODEL HARDWARE" in said
     assert '"more" is too much' in refusal(capsys, run_main, "llmsim", *start, "more")
-    assert refusal(capsys, run_main, "llmsim", *start[:2]).startswith("--dataset is missing (Names")
+    said = refusal(capsys, run_main, "llmsim", *start[:2])
+    assert said.startswith("--dataset is missing; it names the trace (see ")
     assert refusal(capsys, main, "llmsim", "cluster", "some/model").startswith(
-        "HARDWARE is missing (Names a device"
+        "HARDWARE is missing; it names a device"
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from llmsim.config.errors import InputError
 from llmsim.model.families.hf_config import parse_config
 from llmsim.model.families.vision_tower import vision_tower
 from llmsim.model.layout import Layout
@@ -54,3 +55,30 @@ def test_a_note_says_what_of_the_encoders_counts() -> None:
         model = parse_config(fields, name="m", source="config.json")
         assert any(said in note for note in model.notes)
         assert (model.vision is None) == ("unknown" in str(vision))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("patch_size", 0, "it must be an integer from 1 to"),
+        ("patch_size", [], "it must be an integer from 1 to"),
+        ("patch_size", "14", "it must be an integer from 1 to"),
+        ("num_heads", 0, "it must be an integer from 1 to"),
+        ("depth", float("inf"), "it must be an integer from 1 to"),
+        ("depth", 10**9, "it must be an integer from 1 to 10000"),
+        ("spatial_merge_size", "two", "it must be an integer from 1 to"),
+        ("mlp_ratio", float("inf"), "it must be a number above 0"),
+        ("mlp_ratio", float("nan"), "it must be a number above 0"),
+        ("mlp_ratio", "4", "it must be a number above 0"),
+        (None, ["qwen2_vl"], "it must be an object"),
+    ],
+)
+def test_sizes_that_no_tower_can_have_are_named(field: str | None, value: Any, said: str) -> None:
+    found = next(one for one in RECORDED if one["model_type"] == "qwen2_vl")
+    vision = value if field is None else {**found["vision_config"], field: value}
+    fields = {"model_type": "qwen2_vl", "text_config": TEXT, "vision_config": vision}
+    with pytest.raises(InputError) as caught:
+        parse_config(fields, name="m", source="config.json")
+    where = "config.json" if field is None else "config.json: vision_config"
+    assert str(caught.value).startswith(f'{where}: field "{field or "vision_config"}" is ')
+    assert said in str(caught.value)

@@ -254,12 +254,11 @@ def test_names_that_lines_share_are_noted(read):
     notes = read(
         session, session, request(request_id="a"), request(request_id="a"), request(request_id="a")
     ).notes
-    assert any(
-        '2 lines repeat a request_id of another, the first of them "a"' in note for note in notes
-    )
-    assert any(
-        '1 lines repeat a session_id of another, the first of them "s"' in note for note in notes
-    )
+    for said in (
+        '2 lines repeat a request_id of another, the first of them "a" (lines 3 and 4)',
+        '1 lines repeat a session_id of another, the first of them "s" (lines 1 and 2)',
+    ):
+        assert any(said in note for note in notes)
 
 
 def test_a_key_given_twice_is_noted_and_the_last_value_holds(read):

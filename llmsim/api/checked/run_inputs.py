@@ -53,6 +53,14 @@ def _plain(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
+class Recorded:
+    """The tables that a run records."""
+
+    steps: bool
+    series: bool
+
+
+@dataclass(frozen=True)
 class RunInputs:
     """A cluster, a workload and options: everything that `llmsim.run` takes."""
 

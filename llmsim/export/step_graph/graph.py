@@ -173,7 +173,7 @@ def refuse_without_steps(groups: Sequence[LoweredGroup], group: int) -> None:
         raise InputError(
             f"group {group} computes FFNs for attention groups, and is in the graphs of their "
             f"steps; choose one of these, such as group {others[0]}",
-            field="--group",
+            field="group",
             value=group,
         )
 

@@ -104,7 +104,7 @@ def parse_config(
     _check_features(read, family)
     names = fields.get("architectures")
     architectures = tuple(str(one) for one in names) if isinstance(names, list) else ()
-    vision = vision_tower(fields, read.count("hidden_size")) if multimodal else None
+    vision = vision_tower(fields, read.count("hidden_size"), source) if multimodal else None
     notes += [_text_alone(where, vision) for where in multimodal]
     model = _model(read, family, name, source, [*notes, *family.notes])
     return replace(model, architectures=architectures, vision=vision)

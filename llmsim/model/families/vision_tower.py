@@ -4,31 +4,77 @@ Counts are those of transformers' own modules, without what vLLM leaves out (the
 SigLIP where `vision_use_head` is false).
 """
 
+import math
 from collections.abc import Callable, Mapping
 
-from llmsim.model.families.fields import Fields
+from llmsim.config.errors import InputError
+from llmsim.model.families.fields import MAX_LAYERS, Fields, Reader, shown
 from llmsim.model.vision import VisionTower
 
 Read = Callable[[Fields, int], VisionTower]
 _SIDE = 2
 """Patches per side that are merged into one token, where the config does not say it."""
+_LAYERS = ("depth", "num_hidden_layers")
+_SIZES = (
+    "embed_dim",
+    "hidden_size",
+    "in_channels",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_channels",
+    "num_heads",
+    "num_position_embeddings",
+    "out_hidden_size",
+    "projector_input_dim",
+    "projector_output_dim",
+    "spatial_merge_size",
+    "temporal_patch_size",
+    "vision_output_dim",
+)
+_MAX_PIXELS = 1 << 20
+_MAX_RATIO = 1000
 
 
-def vision_tower(fields: Fields, text_width: int) -> VisionTower | None:
+def vision_tower(
+    fields: Fields, text_width: int, source: str = "config.json"
+) -> VisionTower | None:
     """The tower beside a text part of that hidden size; None: there is none, or its type is not
     described, or its config leaves a size to the engine.
+
+    Raises InputError for a size that no tower can have; `source` names the file.
     """
-    config = fields.get("vision_config")
-    if not isinstance(config, dict):
+    config = Reader(fields, source).table("vision_config")
+    if config is None:
         return None
-    kind = str(config.get("model_type") or fields.get("model_type"))
+    kind = str(config.fields.get("model_type") or fields.get("model_type"))
     read = _TOWERS.get(kind.removesuffix("_vision"))
     if read is None:
         return None
+    _check_sizes(config)
     try:
-        return read(config, text_width)
+        return read(config.fields, text_width)
     except (KeyError, TypeError):
         return None
+
+
+def _check_sizes(config: Reader) -> None:
+    for key in _SIZES:
+        config.count(key, default=1)
+    for key in _LAYERS:
+        config.count(key, default=1, most=MAX_LAYERS)
+    for key in ("image_size", "patch_size"):
+        value = config.fields.get(key)
+        sides = value if isinstance(value, list) and value else [value]
+        for side in sides:
+            Reader({key: side}, config.source).count(key, default=1, most=_MAX_PIXELS)
+    config.counts("deepstack_visual_indexes")
+    ratio = config.fields.get("mlp_ratio", 1)
+    number = isinstance(ratio, int | float) and not isinstance(ratio, bool)
+    if not number or not math.isfinite(ratio) or not 0 < ratio <= _MAX_RATIO:
+        raise InputError(
+            f'{config.source}: field "mlp_ratio" is {shown(ratio)}; it must be a number above 0 '
+            f"and at most {_MAX_RATIO}"
+        )
 
 
 def _matrices(width: int, inner: int, *, gated: bool = False) -> int:
