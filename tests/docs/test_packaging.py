@@ -106,6 +106,22 @@ def test_the_wheel_holds_one_package() -> None:
     ]
 
 
+def test_ci_runs_the_tests_of_a_checkout_and_of_each_wheel() -> None:
+    """The commands of the workflow exist, and its versions of Python have the silicon database."""
+    text = (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
+    jobs = yaml.safe_load(text)["jobs"]
+    runs = {
+        name: [step["run"] for step in job["steps"] if "run" in step] for name, job in jobs.items()
+    }
+    assert runs == {"checkout": [".ci/run"], "wheel": ["make test-wheel PYTHON=python"]}
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert re.search(r"^test-wheel:", makefile, re.MULTILINE)
+    built = PROJECT["tool"]["cibuildwheel"]["build"].split()
+    versions = jobs["wheel"]["strategy"]["matrix"]["python"]
+    assert [f"cp{one.replace('.', '')}-*" for one in versions] == built[:-1]
+
+
 def test_elements_of_arrays_before_and_after_numpy_2_5() -> None:
     """numpy 2.5 made NDArray an alias whose only argument is the scalar."""
     assert element_type(Int64) == np.dtype(np.int64)
