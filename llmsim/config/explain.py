@@ -50,9 +50,12 @@ def explain(cluster: Cluster, deployment: Deployment, field: str = "") -> list[E
         if not field or one.field == field or one.field.startswith((f"{field}.", f"{field}["))
     ]
     if not wanted:
+        paths = [one.field for one in found]
+        ends = [path for path in paths if path.endswith(f".{field}")]
+        close = f' (did you mean "{ends[0]}"?)' if ends else nearest(field, paths)
         raise InputError(
-            f"--field {field} is no resolved value of {cluster.path}"
-            f"{nearest(field, [one.field for one in found])}; without --field all are listed",
+            f"--field {field} is no resolved value of {cluster.path}{close}; without --field all "
+            "are listed",
             file=cluster.path,
             field="--field",
             value=field,

@@ -203,8 +203,10 @@ def find(name: str) -> Bundled:
     found = {one.name: one for one in bundled()}
     key = name.removesuffix(".jsonl").removesuffix(".json")
     if key not in found:
+        begun = [one for one in found if one.startswith(key)]
+        close = f' (did you mean "{begun[0]}"?)' if begun else nearest(key, found)
         raise InputError(
-            f'"{name}" is no example{nearest(key, found)}; `llmsim examples list` lists them',
+            f'"{name}" is no example{close}; `llmsim examples list` lists them',
             field="NAME",
             value=name,
         )

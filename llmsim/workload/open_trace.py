@@ -77,16 +77,25 @@ class _Unpacked(io.RawIOBase):
         return len(data)
 
 
+def _missing(path: Path) -> InputError:
+    """The error for a file that is not there, which may be the beginning of a generator."""
+    if path.name.lower().startswith("synth"):
+        from llmsim.workload.spec_text import EXAMPLE
+
+        said = f"no such trace file; a generator is written as {EXAMPLE}"
+    else:
+        siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+        said = f"no such trace file{nearest(path.name, siblings)}"
+    return InputError(f"{path}: {said}", file=str(path))
+
+
 def _opened_raw(path: Path) -> io.BufferedReader:
     try:
         if path.is_fifo() or path.is_socket():
             return _kept(path)
         return cast(io.BufferedReader, input_files.open_binary(path))
     except FileNotFoundError:
-        siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise InputError(
-            f"{path}: no such trace file{nearest(path.name, siblings)}", file=str(path)
-        ) from None
+        raise _missing(path) from None
     except IsADirectoryError:
         raise InputError(
             f"{path}: a folder, but the dataset must be a file", file=str(path)

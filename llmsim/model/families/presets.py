@@ -17,6 +17,8 @@ from llmsim.presets import PRESETS_DIR
 MODELS_DIR = PRESETS_DIR / "models"
 CONFIG, HF_QUANT_CONFIG = "config.json", "hf_quant_config.json"
 LOCATION = "llmsim/presets/models"
+MOST_SHOWN = 8
+"""Names of models that an error repeats."""
 
 
 def model_names() -> tuple[str, ...]:
@@ -165,13 +167,11 @@ def _find_preset(name: str) -> tuple[str, Path]:
     close = nearest(wanted, by_lower)
     for lower, key in by_lower.items():
         close = close.replace(f'"{lower}"', f'"{key}"')
-    family = [
-        known
-        for known in model_names()
-        if known.lower().startswith(wanted.rpartition("/")[0] + "/")
-    ]
+    bundled = model_names()
+    word = wanted.rpartition("/")[0] or wanted
+    akin = [known for known in bundled if word in known.lower()]
+    shown = ", ".join(akin[:MOST_SHOWN]) + (", ..." if len(akin) > MOST_SHOWN else "")
     raise InputError(
-        f'unknown model "{name}"{close}; bundled in {LOCATION}: '
-        f"{', '.join(family or model_names())};"
-        " any other: give the path of its config.json"
+        f'unknown model "{name}"{close}; {len(bundled)} are bundled in {LOCATION}'
+        f"{f', such as {shown}' if akin else ''}; for any other, give the path of its config.json"
     )

@@ -75,6 +75,8 @@ def detect(path: str, head: Head) -> str:
     for keys, what in NO_TRACES.items():
         if head.has(*keys):
             raise InputError(f"{path}:1:1: {what}")
+    if head.shown.startswith("//") or head.has("nodes", "link_bw"):
+        raise InputError(f"{path}:1:1: a cluster file, as --cluster-config takes it, and no trace")
     if head.kind == "array" and head.has("input_toks"):
         raise InputError(
             f"{path}:1:1: the requests are one JSON array; write each of them as a line of its own"
@@ -84,7 +86,9 @@ def detect(path: str, head: Head) -> str:
             f'{path}:1:1: the columns are separated by ";" ({head.shown}); a trace has commas'
         )
     named = "; 'trace:FILE,columns=ARRIVAL|PROMPT|ANSWER', in quotes, names them"
-    columns = f" (columns {', '.join(head.columns)}{named})" if head.kind == "csv" else ""
+    listed = ", ".join(head.columns)
+    is_table = head.kind == "csv" and len(listed) <= MOST_SHOWN
+    columns = f" (columns {listed}{named})" if is_table else ""
     simplest = '{"input_toks": 200, "output_toks": 100, "arrival_time_ns": 0}'
     raise InputError(
         f'{path}:1:1: not a trace that is known: it begins with "{head.shown}"{columns}; the '
@@ -93,6 +97,8 @@ def detect(path: str, head: Head) -> str:
     )
 
 
+MOST_SHOWN = 200
+"""Characters of the names of columns that an error repeats."""
 NO_TRACES = {
     (
         "aiperf_version",
