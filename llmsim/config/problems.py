@@ -9,7 +9,7 @@ from llmsim.config.cluster_file.json_positions import Location, field_path
 from llmsim.config.cluster_file.loading import Document
 from llmsim.config.constraints import shown
 from llmsim.config.errors import InputError, nearest
-from llmsim.config.schema import cluster_schema, schema_at
+from llmsim.config.schema import schema_at, shared_schema
 
 _OTHER_NAMES = {
     "expert_parallel_size": "ep_size",
@@ -52,7 +52,7 @@ def option_error(error: ValidationError, position: Callable[[str], str]) -> Inpu
     where = position(str(name)) + ("." if inside and not inside.startswith("[") else "") + inside
     if broken:
         return InputError(f"{where} {problem['ctx']['sentence']}")
-    schema = cluster_schema()
+    schema = shared_schema()
     if problem["type"] == "extra_forbidden":
         return InputError(
             f"{where} is not a known key{_known_keys(('engine', *problem['loc']), schema)}"
@@ -83,7 +83,7 @@ def _sentence(problem: Any, document: Document) -> str:
     location = _location(problem, document)
     if problem["type"] == "broken_rule":
         return f"{document.position(location)} {problem['ctx']['sentence']}"
-    schema = cluster_schema()
+    schema = shared_schema()
     if not location:
         return (
             f"{document.name}: the file holds {shown(document.data)}; expected "

@@ -13,11 +13,14 @@ def cluster_schema() -> dict[str, Any]:
     """JSON Schema (2020-12) of the cluster file; `unit` beside a number says what it counts. The
     caller's own copy.
     """
-    return deepcopy(_schema())
+    return deepcopy(shared_schema())
 
 
 @cache
-def _schema() -> dict[str, Any]:
+def shared_schema() -> dict[str, Any]:
+    """What `cluster_schema` copies, for those who only read it: the copy takes longer than a look
+    at a field.
+    """
     schema = Cluster.model_json_schema(by_alias=True, mode="validation")
     schema.pop("title", None)
     for name in ("Instance", "LayoutInstance"):  # `model` is another name of `model_name`
