@@ -128,7 +128,12 @@ void Group::close_api_servers(Ps now) {
   left_early_.clear();
 }
 
+void Group::stir() {
+  if (lockstep_ != nullptr) lockstep_->stir(place_);
+}
+
 void Group::insert_by_time(std::deque<Arrival>& queue, const Arrival& arrival) {
+  stir();
   auto place = queue.end();
   while (place != queue.begin() && std::prev(place)->seen > arrival.seen) --place;
   queue.insert(place, arrival);
@@ -290,6 +295,7 @@ void Group::hand_back(std::span<const RequestId> requests, Ps now, bool keep_ans
 
 // Batches complete without any of their requests, which frees what was kept for them.
 void Group::cut_steps(Ps now) {
+  stir();
   Ps free = output_times_.empty() ? 0 : output_times_.back();
   finished_.clear();
   for (; num_in_flight_ > 0; --num_in_flight_) {
@@ -573,6 +579,7 @@ const Batch& Group::offered_or_dummy(Ps now) {
 }
 
 void Group::complete_oldest(Ps now, std::vector<RequestId>& finished) {
+  stir();
   Slot& slot = slots_[oldest_];
   log_.begin_output(static_cast<std::int32_t>(output_times_.size()), now);
   output_gaps_.push_back(slot.times.start - (output_times_.empty() ? 0 : output_times_.back()));

@@ -208,10 +208,19 @@ class Group final : public Entity, public StepSink {
 
   // For the lock-step group that it is a member of. `offer` builds the next batch, if a slot is
   // free and there is work; a member without work joins a round with a dummy.
-  void join(LockstepGroup* lockstep) { lockstep_ = lockstep; }
+  void join(LockstepGroup* lockstep, std::size_t place) {
+    lockstep_ = lockstep;
+    place_ = place;
+  }
   LockstepGroup* lockstep() const { return lockstep_; }
   void offer(Ps now, std::int64_t round);
   bool has_offer() const { return has_offer_ && !gated_; }
+  // Whether it has as many batches in flight as it may have.
+  bool full() const { return num_in_flight_ == slots_.size(); }
+  // Whether another call of `offer` would do nothing, until the lock-step group is told otherwise.
+  bool settled() const {
+    return (full() || has_offer()) && inbox_.empty() && aborts_.empty() && !load_;
+  }
   bool may_join_idle() const {
     return num_in_flight_ < slots_.size() && !gated_ &&
            (idles_along() || !scheduler_->has_requests() || num_in_flight_ == 0);
@@ -326,8 +335,10 @@ class Group final : public Entity, public StepSink {
     Ps seen;
     RequestId request;
   };
+  // Something has changed for it.
+  void stir();
   // Behind what is seen at the same time.
-  static void insert_by_time(std::deque<Arrival>& queue, const Arrival& arrival);
+  void insert_by_time(std::deque<Arrival>& queue, const Arrival& arrival);
   void drain_inbox(Ps now);
   void tell_load(Ps now);
   void run_next(Ps now);
@@ -391,6 +402,7 @@ class Group final : public Entity, public StepSink {
   bool nothing_to_build_ =
       false;  // until the next output: an empty schedule occupies its slot, as in vLLM
   LockstepGroup* lockstep_ = nullptr;
+  std::size_t place_ = 0;  // among its members
   bool has_offer_ = false;
   bool building_ = false;
   GroupTiers* tiers_ = nullptr;

@@ -10,7 +10,8 @@ LockstepGroup::LockstepGroup(std::vector<Group*> members, std::unique_ptr<StepEx
     : members_(std::move(members)),
       executor_(std::move(executor)),
       sync_interval_(sync_interval),
-      batches_(members_.size()) {
+      batches_(members_.size()),
+      stirred_(members_.size(), true) {
   if (sync_interval < 1)
     throw std::invalid_argument("the sync interval of a lockstep must be at least 1");
   for (const Group* member : members_)
@@ -37,15 +38,34 @@ bool LockstepGroup::rests(bool work, bool unfinished) const {
   return !unfinished && (rounds_ == 0 || rounds_ % sync_interval_ == 0);
 }
 
+void LockstepGroup::stir(std::size_t member) {
+  if (stirred_[member]) return;
+  stirred_[member] = true;
+  if (members_[member]->full()) --num_full_;
+}
+
+// In a large group most members wait for a few: who waits is not asked again.
+bool LockstepGroup::gather(Ps now) {
+  bool all_there = true;
+  for (std::size_t m = 0; m < members_.size(); ++m) {
+    if (!stirred_[m]) continue;
+    Group& member = *members_[m];
+    member.offer(now, rounds_);
+    all_there &= member.has_offer() || member.may_join_idle();
+    if (!member.settled()) continue;
+    stirred_[m] = false;
+    if (member.full()) ++num_full_;
+  }
+  return all_there && num_full_ == 0;
+}
+
 bool LockstepGroup::try_round(Ps now) {
-  bool all_there = true, work = false, unfinished = false;
-  for (Group* member : members_) {
-    member->offer(now, rounds_);
+  if (!gather(now)) return false;
+  bool work = false, unfinished = false;
+  for (const Group* member : members_) {
     work |= member->has_offer();
     unfinished |= member->scheduler().has_requests() && !member->paused();
-    all_there &= member->has_offer() || member->may_join_idle();
   }
-  if (!all_there) return false;
   if (rests(work, unfinished)) {
     if (!idle_along() || std::ranges::all_of(members_, &Group::idle)) rounds_ = 0;
     return false;
@@ -56,6 +76,7 @@ bool LockstepGroup::try_round(Ps now) {
     batches_[m] = &members_[m]->offered_or_dummy(now);
   for (Group* member : members_) member->announce(now);
   for (Group* member : members_) member->launch(now);
+  stirred_.assign(members_.size(), true);
   ++rounds_;
   executor_->begin(batches_, {now, now}, *this);
   return true;

@@ -23,6 +23,8 @@ class LockstepGroup final : private StepSink {
                 std::int32_t sync_interval);
   // Builds what members can build, and starts the rounds for which all are there.
   void pump(Ps now);
+  // The member has completed a batch, or is to hear of something: it is asked again for its offer.
+  void stir(std::size_t member);
   std::span<Group* const> members() const { return members_; }
   // Runs the rounds from now on; before the first one.
   void use_executor(std::unique_ptr<StepExecutor> executor) { executor_ = std::move(executor); }
@@ -41,6 +43,8 @@ class LockstepGroup final : private StepSink {
                 Ps now) override {
     members_[member]->attended(0, behind, layer, at, now);
   }
+  // Asks for offers; whether all are there.
+  bool gather(Ps now);
   bool try_round(Ps now);
   // Whether no round begins, for lack of work; `unfinished`: some members hold requests.
   bool rests(bool work, bool unfinished) const;
@@ -54,6 +58,10 @@ class LockstepGroup final : private StepSink {
   std::int64_t idle_rounds_ =
       0;  // in a row in which nobody ran a request although some wait, and for no KV
   std::vector<const Batch*> batches_;
+  // Who may have another answer than when it was asked last. The others have nothing to hear of,
+  // and either have offered a batch or have no place for one.
+  std::vector<bool> stirred_;
+  std::size_t num_full_ = 0;  // of the others: those without a place
 };
 
 }  // namespace llmsim

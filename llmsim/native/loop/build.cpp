@@ -105,7 +105,8 @@ void Simulation::build_lockstep(const LockstepSpec& spec) {
   std::unique_ptr<StepExecutor> executor = spec.make_executor(members);
   auto lockstep =
       std::make_unique<LockstepGroup>(std::move(members), std::move(executor), spec.sync_interval);
-  for (Group* member : lockstep->members()) member->join(lockstep.get());
+  for (std::size_t m = 0; m < lockstep->members().size(); ++m)
+    lockstep->members()[m]->join(lockstep.get(), m);
   lockstep_groups_.push_back(std::move(lockstep));
 }
 
