@@ -16,12 +16,6 @@ Item part_of(const Item& item, std::int32_t from, std::int32_t to) {
   return part;
 }
 
-Ps over_port(std::int64_t bytes, std::int64_t bytes_per_s) {
-  if (bytes == 0) return 0;
-  const int128 volume = static_cast<int128>(bytes) * kPsPerSecond;
-  return static_cast<Ps>((volume + bytes_per_s - 1) / bytes_per_s);
-}
-
 }  // namespace
 
 AfdPricer::AfdPricer(std::vector<GroupCosts*> members, AfdConfig config)
@@ -230,7 +224,7 @@ AfdPricer::Amount AfdPricer::moved(const PriceKey& key) const {
   const std::int64_t bytes =
       port(at(key.member), at(key.hop), out).at(steps_[at(key.lane - 1)][at(key.member)].place);
   const bool attention = attends(at(key.member));
-  return {over_port(bytes, attention ? config_.attention_bytes_per_s : config_.ffn_bytes_per_s),
+  return {transfer_time(bytes, attention ? config_.attention_bytes_per_s : config_.ffn_bytes_per_s),
           bytes};
 }
 

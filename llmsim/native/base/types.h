@@ -27,6 +27,12 @@ constexpr std::size_t at(std::int32_t index) { return static_cast<std::size_t>(i
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
+// How long bytes take at a rate, rounded up (docs/explanation/execution.md, A). A rate that is no
+// whole number of bytes per second comes in parts of it, `parts` a byte.
+constexpr Ps transfer_time(std::int64_t bytes, int128 rate, std::int64_t parts = 1) {
+  return static_cast<Ps>((int128{bytes} * kPsPerSecond * parts + rate - 1) / rate);
+}
+
 // Rounds a / b half up; b > 0. Exact in 128 bits (docs/explanation/execution.md, A7).
 constexpr std::int64_t round_div(int128 a, int128 b) {
   const int128 doubled = 2 * a + b;

@@ -187,13 +187,24 @@ void bind_rules(nb::module_& m) {
       .def_rw("prepare_ps", &GraphRules::prepare_ps);
 }
 
+// The batch, if the program's tables reach as far.
+Batch batch_for(const Program& program, const Items& items) {
+  Batch batch = batch_of(items);
+  const std::int64_t tokens = program.rank_features(batch).tokens;
+  if (tokens > program.most_tokens())
+    throw std::invalid_argument("a batch of " + std::to_string(tokens) +
+                                " tokens; the program's tables end at " +
+                                std::to_string(program.most_tokens()));
+  return batch;
+}
+
 // What tests and graphs of single steps ask.
 void bind_questions(nb::class_<Program>& program) {
   program
       .def(
           "step_ps",
           [](const Program& p, const Items& items) {
-            const Batch batch = batch_of(items);
+            const Batch batch = batch_for(p, items);
             auto usage = p.new_usage();
             const std::int64_t tokens = p.padded(p.rank_features(batch));
             const auto place = p.place(batch, tokens, tokens);
@@ -215,7 +226,7 @@ void bind_questions(nb::class_<Program>& program) {
       .def(
           "rank_graph",
           [](const Program& p, const Items& items) {
-            const Features mine = p.rank_features(batch_of(items));
+            const Features mine = p.rank_features(batch_for(p, items));
             return std::tuple(p.graph_mode(mine), mine.tokens, p.padded(mine));
           },
           "items"_a,

@@ -155,10 +155,19 @@ SchedulerMaker maker_of_any(const std::optional<AnyScheduler>& scheduler) {
   return std::visit([](const auto* one) { return maker_of(one); }, *scheduler);
 }
 
+void check_reach(const SchedulerConfig& scheduler, const Program& program) {
+  if (scheduler.max_num_scheduled_tokens > program.most_tokens())
+    throw std::invalid_argument("steps of " + std::to_string(scheduler.max_num_scheduled_tokens) +
+                                " tokens; the program's tables end at " +
+                                std::to_string(program.most_tokens()));
+}
+
 void make_group_spec(GroupSpec* spec, const GroupConfig& config,
                      const std::optional<AnyScheduler>& scheduler, std::shared_ptr<Program> program,
                      std::optional<ExpandedConfig> expanded, bool record_steps,
                      bool record_schedule, nb::object outside) {
+  if (scheduler && std::holds_alternative<const SchedulerConfig*>(*scheduler))
+    check_reach(*std::get<const SchedulerConfig*>(*scheduler), *program);
   new (spec) GroupSpec{
       config,
       maker_of_any(scheduler),

@@ -453,15 +453,22 @@ void Group::forget_oldest_call() {
   calls_.pop_front();
 }
 
-void Group::complete_at_once(const Batch& batch, Ps now) {
-  const auto output = static_cast<std::int32_t>(output_times_.size());
-  log_.begin_build(output);
-  log_.begin_output(output, now);
-  output_gaps_.push_back(now - (output_times_.empty() ? 0 : output_times_.back()));
+void Group::record_output(Ps now, const StepTimes& times, const Held& held) {
+  log_.begin_output(static_cast<std::int32_t>(output_times_.size()), now);
+  output_gaps_.push_back(times.start - (output_times_.empty() ? 0 : output_times_.back()));
   output_times_.push_back(now);
-  for (auto* parts : {&output_communication_, &output_waiting_, &output_m2n_})
-    note(*parts, output_times_.size(), 0);
-  if (!output_held_.empty()) output_held_.push_back({now, now, now});
+  note(output_communication_, output_times_.size(), times.communication);
+  note(output_waiting_, output_times_.size(), times.waiting);
+  note(output_m2n_, output_times_.size(), times.m2n);
+  if (held.launched > held.built || !output_held_.empty()) {
+    output_held_.resize(output_times_.size());
+    output_held_.back() = held;
+  }
+}
+
+void Group::complete_at_once(const Batch& batch, Ps now) {
+  log_.begin_build(static_cast<std::int32_t>(output_times_.size()));
+  record_output(now, {.start = now, .end = now}, {now, now, now});
   finished_.clear();
   scheduler_->update(batch, finished_);
   outstanding_ -= static_cast<std::int32_t>(finished_.size());
@@ -581,16 +588,7 @@ const Batch& Group::offered_or_dummy(Ps now) {
 void Group::complete_oldest(Ps now, std::vector<RequestId>& finished) {
   stir();
   Slot& slot = slots_[oldest_];
-  log_.begin_output(static_cast<std::int32_t>(output_times_.size()), now);
-  output_gaps_.push_back(slot.times.start - (output_times_.empty() ? 0 : output_times_.back()));
-  output_times_.push_back(now);
-  note(output_communication_, output_times_.size(), slot.times.communication);
-  note(output_waiting_, output_times_.size(), slot.times.waiting);
-  note(output_m2n_, output_times_.size(), slot.times.m2n);
-  if (slot.launched > slot.scheduled || !output_held_.empty()) {
-    output_held_.resize(output_times_.size());
-    output_held_.back() = {slot.scheduled, slot.opened, slot.launched};
-  }
+  record_output(now, slot.times, {slot.scheduled, slot.opened, slot.launched});
   if (shares) shares->record(slot.batch, now - slot.times.start, log_.share_place);
   if (!aborts_.empty()) drop_aborted(now);  // first, as in vLLM: their tokens are dropped
   const std::size_t before = finished.size();

@@ -354,6 +354,8 @@ class Group final : public Entity, public StepSink {
   // True when the batch that waited may start now.
   bool open_gate(Ps now);
   bool build_next(Ps now);
+  // The next batch in order has ended, with these times.
+  void record_output(Ps now, const StepTimes& times, const Held& held);
   // A batch that takes no time ends at once, before those in flight.
   void complete_at_once(const Batch& batch, Ps now);
   bool build_batch(Ps now);

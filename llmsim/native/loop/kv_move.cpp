@@ -4,15 +4,6 @@
 
 namespace llmsim {
 
-namespace {
-
-Ps transfer_time(std::int64_t bytes, std::int64_t bytes_per_s) {
-  const auto wide = static_cast<__int128>(bytes) * kPsPerSecond;
-  return static_cast<Ps>((wide + bytes_per_s - 1) / bytes_per_s);
-}
-
-}  // namespace
-
 void KvMove::load(NetworkNodeId from, NetworkNodeId to, std::int64_t bytes) {
   if (from == to || bytes == 0) return;
   Ps latency = network_.way_out(from, to);

@@ -43,25 +43,28 @@ Program::Program(std::vector<Operator> operators,
     for (std::size_t i = 0; i < op.ps.size(); ++i) collective[i] += op.ps[i] * op.repeat;
   }
   lay_out_layers();
-  const std::size_t tokens = fused_[static_cast<std::size_t>(Feature::kTokens)].size();
   for (const Operator& op : operators_) {
     first_draw_.push_back(op.sampled != nullptr ? num_draws_ : -1);
     if (op.sampled != nullptr) num_draws_ += op.repeat;
   }
-  for (const std::int32_t padded : padded_tokens_) {
-    if (padded < 0 || (tokens > 0 && static_cast<std::size_t>(padded) >= tokens))
-      throw std::invalid_argument("padding reaches beyond the token tables");
+  check_padding(padded_tokens_);
+}
+
+// A step reads the tables of tokens, of all kinds, at no more than it pads to.
+void Program::check_padding(const std::vector<std::int32_t>& padded_tokens) const {
+  for (const Feature feature :
+       {Feature::kTokens, Feature::kGathered, Feature::kDecodes, Feature::kPrefills}) {
+    const auto rows = static_cast<std::int64_t>(fused_[static_cast<std::size_t>(feature)].size());
+    for (const std::int32_t padded : padded_tokens)
+      if (padded < 0 || (rows > 0 && padded >= rows))
+        throw std::invalid_argument("padding reaches beyond the token tables");
   }
 }
 
 void Program::set_graphs(GraphRules graphs) {
   if (!graphs.padded_decode.empty() && graphs.padded_decode.size() != padded_tokens_.size())
     throw std::invalid_argument("padding of decodes has another length than that of other batches");
-  for (const std::int32_t padded : graphs.padded_decode) {
-    const std::size_t tokens = fused_[static_cast<std::size_t>(Feature::kTokens)].size();
-    if (padded < 0 || (tokens > 0 && static_cast<std::size_t>(padded) >= tokens))
-      throw std::invalid_argument("padding reaches beyond the token tables");
-  }
+  check_padding(graphs.padded_decode);
   graphs_ = std::move(graphs);
 }
 

@@ -87,6 +87,8 @@ class Program {
   Program(const Program&) = delete;
 
   const std::vector<Operator>& operators() const { return operators_; }
+  // Tokens of the largest batch that a rank may have. Larger ones read beyond the tables.
+  std::int64_t most_tokens() const { return static_cast<std::int64_t>(padded_tokens_.size()) - 1; }
   std::int64_t padded(std::int64_t tokens) const {
     return padded_tokens_[static_cast<std::size_t>(tokens)];
   }
@@ -219,6 +221,7 @@ class Program {
   std::vector<OperatorTime> busy_time(const Usage& usage) const;
 
  private:
+  void check_padding(const std::vector<std::int32_t>& padded_tokens) const;
   AttentionPrices attention_of(const Batch& batch) const {
     AttentionPrices prices;
     for (std::size_t i = 0; i < attentions_.size(); ++i) prices[i] = attentions_[i]->price(batch);

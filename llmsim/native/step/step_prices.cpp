@@ -7,10 +7,9 @@ namespace llmsim {
 
 namespace {
 
+// At a rate in parts of 2^-16 bytes per second.
 Ps moving(std::int64_t bytes, Ps latency, int128 rate_q16) {
-  if (bytes == 0) return 0;
-  const int128 volume = static_cast<int128>(bytes) * kPsPerSecond * 65536;
-  return latency + static_cast<Ps>((volume + rate_q16 - 1) / rate_q16);
+  return bytes == 0 ? 0 : latency + transfer_time(bytes, rate_q16, 1 << 16);
 }
 
 }  // namespace
