@@ -1,5 +1,6 @@
 """The native scheduler's configuration from the engine's options."""
 
+import math
 from collections.abc import Sequence
 
 from llmsim import _native
@@ -115,6 +116,7 @@ def _tables(engine: EngineArgs, tables: KvTables, in_flight: int) -> "_native.Kv
     """The tables of blocks of layers of several kinds."""
     return kv_tables(
         tables.windows,
+        tables.block_sizes,
         engine.max_num_batched_tokens,
         in_flight,
         load_profile(engine.engine_profile).rules,
@@ -124,8 +126,9 @@ def _tables(engine: EngineArgs, tables: KvTables, in_flight: int) -> "_native.Kv
 
 
 def _retention(engine: EngineArgs, tables: KvTables) -> int:
-    """vLLM refuses what ends no prefix: an interval of other than whole blocks."""
-    interval, block = engine.prefix_cache_retention_interval, tables.block_size
+    """vLLM refuses what ends no prefix: an interval of other than whole blocks of all tables."""
+    interval = engine.prefix_cache_retention_interval
+    block = math.lcm(*tables.block_sizes)
     if interval > 0 and interval % block != 0:
         raise InputError(
             f"prefix_cache_retention_interval is {interval} "

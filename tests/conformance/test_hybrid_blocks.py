@@ -9,7 +9,6 @@ import pytest
 from llmsim.model import Dtypes, Layout, ModelConfig, load_model
 from llmsim.model.memory.hybrid_groups import kv_tables
 from llmsim.model.memory.sizes import state_bytes_per_layer
-from llmsim.model.parallel.sharding import kv_heads_per_rank
 from llmsim.model.parallel.transforms import split_layers
 from llmsim.scheduling.conformance import vllm_live
 
@@ -17,6 +16,9 @@ MODELS = (
     "google/gemma-2-9b",
     "google/gemma-3-1b-it",
     "google/gemma-3-27b-it",
+    "google/gemma-4-26B-A4B-it",
+    "google/gemma-4-31B-it",
+    "XiaomiMiMo/MiMo-V2-Flash",
     "openai/gpt-oss-20b",
     "openai/gpt-oss-120b",
     "mistralai/Mistral-7B-v0.1",
@@ -35,13 +37,23 @@ def layers_of_vllm(
     import torch
     from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, SlidingWindowSpec
 
-    size = {
-        "block_size": block_size,
-        "num_kv_heads": kv_heads_per_rank(model, layout),
-        "head_size": model.head_dim,
-        "dtype": torch.uint8 if dtypes.kv == "fp8" else torch.bfloat16,
+    dtype = torch.uint8 if dtypes.kv == "fp8" else torch.bfloat16
+    shapes = {
+        layer: group.shape.on_rank(layout.tp)
+        for group in model.softmax_groups
+        for layer in group.layers
     }
-    page = FullAttentionSpec(**size).page_size_bytes
+    sizes = {
+        layer: {
+            "block_size": block_size,
+            "num_kv_heads": shape.kv_heads,
+            "head_size": shape.key_dim,
+            "head_size_v": shape.value_dim,
+            "dtype": dtype,
+        }
+        for layer, shape in shapes.items()
+    }
+    page = max(FullAttentionSpec(**size).page_size_bytes for size in sizes.values())
     stages: list[dict[str, Any]] = []
     first = 0
     for count in layout.stage_layers or (model.num_layers,):
@@ -54,9 +66,11 @@ def layers_of_vllm(
                 one = {"shapes": ((state,),), "dtypes": (torch.uint8,), "page_size_padded": page}
                 told[f"layer.{layer}"] = MambaSpec(block_size=LONGEST, **one)
             elif kind == "sliding":
-                told[f"layer.{layer}"] = SlidingWindowSpec(**size, sliding_window=model.window)
+                told[f"layer.{layer}"] = SlidingWindowSpec(
+                    **sizes[layer], sliding_window=model.window
+                )
             else:
-                told[f"layer.{layer}"] = FullAttentionSpec(**size)
+                told[f"layer.{layer}"] = FullAttentionSpec(**sizes[layer])
         stages.append(told)
         first += count
     return stages
@@ -70,8 +84,6 @@ def test_the_number_of_blocks_is_vllms(name: str) -> None:
     """By TP degree, pipeline stages, type of the cache and block size; and the kinds
     of its tables.
     """
-    from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
-
     config, _ = vllm_live.resolve(
         {
             "config": {
@@ -99,16 +111,35 @@ def test_the_number_of_blocks_is_vllms(name: str) -> None:
                         for stage in range(stages)
                     ]
                     size = ours[0].block_size
-                    theirs = get_kv_cache_configs(
-                        config, layers_of_vllm(model, layout, dtypes, size), [AVAILABLE] * stages
-                    )
+                    told = layers_of_vllm(model, layout, dtypes, size)
+                    theirs = kv_cache_configs(config, told, [AVAILABLE] * stages)
                     assert (
                         min(AVAILABLE // tables.block_bytes for tables in ours)
                         == theirs[0].num_blocks
                     )
                     groups = theirs[0].kv_cache_groups
-                    windows = [window_of(group.kv_cache_spec) for group in groups]
-                    assert list(ours[0].windows) == sorted(windows, key=lambda window: window < 0)
+                    tables = [
+                        (window_of(group.kv_cache_spec), group.kv_cache_spec.block_size)
+                        for group in groups
+                    ]
+                    tables.sort(key=lambda table: table[0] < 0)
+                    assert list(ours[0].windows) == [window for window, _ in tables]
+                    assert list(ours[0].block_sizes) == [
+                        block if window >= 0 else size for window, block in tables
+                    ]
+
+
+def kv_cache_configs(config: Any, told: list[dict[str, Any]], available: list[int]) -> Any:
+    """vLLM's own, in the layout of keys and values that its attention prefers on GPUs."""
+    try:
+        from vllm.v1.core import kv_cache_planning as planning  # 0.33
+    except ImportError:
+        from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
+
+        return get_kv_cache_configs(config, told, available)
+    config.cache_config.kv_cache_layout = "LBNHC"
+    groups = planning.get_global_kv_cache_groups(config, told)
+    return planning.get_kv_cache_configs(config, told, available, groups)
 
 
 def at(layout: Layout, stage: int) -> Layout:

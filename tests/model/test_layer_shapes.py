@@ -19,6 +19,7 @@ from llmsim.model import (
     weight_bytes,
 )
 from llmsim.model.families.hf_config import parse_config
+from llmsim.model.memory.hybrid_groups import kv_tables
 
 MIMO: dict[str, Any] = {
     "model_type": "mimo_v2_flash", "hidden_size": 512, "intermediate_size": 1024,
@@ -142,3 +143,26 @@ def test_layers_of_a_list_differ_one_by_one() -> None:
 def test_wrong_shapes_are_named(changes: dict[str, Any], words: str) -> None:
     with pytest.raises((InputError, NotYetError), match=words):
         parsed(GEMMA4, **changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "tp", "tables", "blocks"),
+    [
+        ("XiaomiMiMo/MiMo-V2-Flash", 1, [(0, 9, 32), (128, 39, 16)], 58_254),
+        ("XiaomiMiMo/MiMo-V2-Flash", 8, [(0, 9, 16), (128, 39, 16)], 466_033),
+        ("google/gemma-4-26B-A4B-it", 1, [(1024, 25, 16), (0, 5, 32)], 65_536),
+        ("google/gemma-4-31B-it", 1, [(1024, 50, 16), (0, 10, 32)], 16_384),
+        ("openai/gpt-oss-20b", 1, [(128, 12, 16), (0, 12, 16)], 109_226),
+    ],
+)
+def test_tables_have_block_sizes_of_their_own(
+    name: str, tp: int, tables: list[tuple[int, int, int]], blocks: int
+) -> None:
+    """Of 40 GiB, as vLLM 0.33 divides them; a rank of eight has one head of every layer."""
+    found = kv_tables(load_model(name), Layout(tp), Dtypes(), 16)
+    rows = zip(found.windows, found.layers, found.block_sizes, strict=True)
+    layers: dict[tuple[int, int], int] = {}
+    for window, number, size in rows:
+        layers[window, size] = layers.get((window, size), 0) + number
+    assert layers == {(window, size): number for window, number, size in tables}
+    assert 40 * (1 << 30) // found.block_bytes == blocks

@@ -47,6 +47,28 @@ def used(one: dict[str, Any]) -> list[int]:
     return [one["config"]["num_gpu_blocks"] - 1 - step["free_blocks"] for step in run_case(one)]
 
 
+def test_blocks_of_several_sizes_are_taken_and_given_back_table_by_table() -> None:
+    """A prompt of 8 with a window of 4 in blocks of 4, beside everything in blocks of 12."""
+    answer = 10
+    everything = [-(-(8 + k) // 12) for k in range(answer)]
+    window = [-(-(8 + k) // 4) - (max(0, 8 + k - 4) // 4 if k else 0) for k in range(answer)]
+    for windows, sizes in (([4, 0], [4, 12]), ([0, 4], [12, 4])):
+        one = case(windows, [(0, 8, answer)], 50, kv_block_sizes=sizes)
+        assert used(one) == [a + b for a, b in zip(everything, window, strict=True)]
+
+
+def test_a_prefix_of_several_block_sizes_ends_where_all_of_them_do() -> None:
+    """Of 33 equal tokens, blocks of 4 and 12 have 24 in common; a window of 4 then has its last
+    block there, and everything its two.
+    """
+    one = case(
+        [4, 0], [(0, 33, 1), (1, 33, 1)], 50, enable_prefix_caching=True, kv_block_sizes=[4, 12]
+    )
+    last = list(run_case(one))[-1]
+    assert last["scheduled"] == [("1", 9, 24)]
+    assert used(one)[-1] == 1 + 3 + 2 + 1  # hit and new blocks of the window, and of everything
+
+
 def test_a_window_gives_blocks_back_when_no_token_sees_them() -> None:
     """Window 4, blocks of 4, prompt 8: before the step of token t the window has left (t - 3) // 4
     blocks behind.
@@ -135,11 +157,16 @@ def test_every_request_ends_and_every_block_comes_back(seed: int) -> None:
         "use_v2_model_runner",
         "max_num_scheduled_tokens",
         "connector",
+        "kv_block_sizes",
     ):
         config.pop(option, None)
     windows = [[17, 0], [0, 128, 300], [2], [0, 17, 17]][seed // 8 % 4]
     config["kv_windows"] = windows + ([] if config["enable_prefix_caching"] else [-1])
     config["num_gpu_blocks"] *= len(config["kv_windows"])
+    if seed % 16 == 0 and -1 not in config["kv_windows"]:  # of every other one three kinds of sizes
+        times = {window: 1 + place for place, window in enumerate(dict.fromkeys(windows))}
+        config["kv_block_sizes"] = [config["block_size"] * times[window] for window in windows]
+        config.pop("prefix_cache_retention_interval", None)
     steps = list(run_case(with_resolved(sampled)))
     gone = {name for step in steps for name in step["finished"]}
     patient = {
@@ -164,6 +191,22 @@ def test_tables_that_cannot_be_are_refused(windows: list[int], caching: bool, wo
     with pytest.raises(ValueError, match=words):
         list(run_case(case(windows, [(0, 8, 1)], 50, enable_prefix_caching=caching)))
     assert _native.KvTables().windows == [0]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "windows", "words"),
+    [
+        ([4, 8, 4], [0, 4], "3 block sizes are given for 2 tables"),
+        ([4, 6], [0, 4], "blocks of 6 tokens, which are no multiple of 4"),
+        ([8, 12], [0, 4], "no table has blocks of 4 tokens"),
+        ([4, 0], [0, 4], "blocks of 0 tokens"),
+    ],
+)
+def test_block_sizes_that_cannot_be_are_refused(
+    sizes: list[int], windows: list[int], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        list(run_case(case(windows, [(0, 8, 1)], 50, kv_block_sizes=sizes)))
 
 
 def test_steps_that_are_larger_than_windows_are_counted_for_are_refused() -> None:

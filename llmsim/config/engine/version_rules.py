@@ -53,6 +53,7 @@ def set_rules(native: "_native.VersionRules", rules: Sequence[str]) -> None:
 
 def kv_tables(
     windows: Sequence[int],
+    block_sizes: Sequence[int],
     step_tokens: int,
     in_flight: int,
     rules: Sequence[str],
@@ -64,11 +65,12 @@ def kv_tables(
 ) -> "_native.KvTables":
     """Tables of blocks by these rules, where so many batches of so many tokens may be in flight.
 
+    Without `block_sizes` all tables have blocks of the cache's size.
     `retention` is the option prefix_cache_retention_interval; `cached` says that the prefix cache
     is on; for `checkpoint_alignment` and `held_behind` see `KvTablesConfig` of the core.
     """
     native = _native.KvTables()
-    native.windows = list(windows)
+    native.windows, native.block_sizes = list(windows), list(block_sizes)
     native.frees_processed = "frees_processed" in rules
     native.step_tokens = step_tokens * (in_flight if native.frees_processed else 1)
     native.retention, native.held_behind = retention, held_behind

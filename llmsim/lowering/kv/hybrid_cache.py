@@ -19,11 +19,10 @@ def shares_blocks(group: Group, model: ModelConfig, *, tiers: bool) -> bool:
     """Whether the group's layers of several kinds share one pool of blocks, table by table, as in
     vLLM.
 
-    Not where layers store different widths, for which vLLM gives tables blocks of different
-    tokens, where KV leaves the pool (roles, tiers, other memories), where drafters keep some, by
-    other schedulers, nor with linear attention and a prefix cache before vLLM 0.33 (whose mode
-    "align" caches states by other rules there): there blocks hold whole sequences, and the ledger
-    sets windows and states aside.
+    Not where KV leaves the pool (roles, tiers, other memories), where drafters keep some, by other
+    schedulers, nor with linear attention and a prefix cache before vLLM 0.33 (whose mode "align"
+    caches states by other rules there): there blocks hold whole sequences, and the ledger sets
+    windows and states aside. Nor where all layers have one window and store different widths.
     """
     engine = group.engine
     keeps_states = model.linear is not None
@@ -39,8 +38,9 @@ def shares_blocks(group: Group, model: ModelConfig, *, tiers: bool) -> bool:
     )
     aligned_states = keeps_states and engine.enable_prefix_caching and not _caches_states(engine)
     refused = drafts or leaves_the_pool or aligned_states
-    alike = model.caches_alike and model.compressed is None
-    return mixed and scheduled and alike and not refused
+    kinds = {kind for group in model.softmax_groups for kind in group.own}
+    divided = (model.caches_alike or len(kinds) > 1) and model.compressed is None
+    return mixed and scheduled and divided and not refused
 
 
 def _caches_states(engine: EngineArgs) -> bool:

@@ -2,7 +2,9 @@
 parts of a sequence.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from llmsim.model.layout import Layout
 from llmsim.model.memory.sizes import kv_bytes_per_layer, state_bytes_per_layer
@@ -23,17 +25,21 @@ layers of a kind.
 
 @dataclass(frozen=True)
 class KvTables:
-    """The tables of blocks of one rank. A block of the pool holds `block_size` tokens of one
-    table's layers.
-    """
+    """The tables of blocks of one rank. A block of the pool holds one table's layers."""
 
     windows: tuple[int, ...]
     """Of each table: tokens that its layers see, SEES_ALL or KEEPS_STATE; states last."""
     layers: tuple[int, ...]
     """Of each table, in this pipeline stage."""
+    block_sizes: tuple[int, ...]
+    """Tokens in a block of each table: more where layers store less of a token."""
     page_bytes: int
-    """Of one layer in one block."""
-    block_size: int
+    """Of one layer in one block, in every table."""
+
+    @property
+    def block_size(self) -> int:
+        """Tokens in the smallest block."""
+        return min(self.block_sizes)
 
     @property
     def block_bytes(self) -> int:
@@ -42,37 +48,78 @@ class KvTables:
 
 
 def kv_tables(model: ModelConfig, layout: Layout, dtypes: Dtypes, block_size: int) -> KvTables:
-    """Tables and block size of a model on one rank of `layout`'s stage; `block_size` is the
+    """Tables and block sizes of a model on one rank of `layout`'s stage; `block_size` is the
     engine's option.
 
-    Source: vLLM 0.24, `v1/core/kv_cache_utils.py` (`_get_kv_cache_groups_uniform_page_size`,
-    `get_kv_cache_config_from_groups`) and, where layers keep states without a prefix cache,
-    `_align_hybrid_block_size` of `platforms/interface.py`: attention's block grows until a state
-    fits, and a state takes a whole block. Layers that attend in chunks are kept whole, since vLLM
-    turns the manager off for them.
+    Source: vLLM 0.24, 0.28 and 0.33, `v1/core/kv_cache_utils.py` or `kv_cache_planning.py`
+    (`unify_kv_cache_spec_page_size`, `_get_kv_cache_groups_uniform_page_size`,
+    `get_kv_cache_config_from_groups`): where layers store different widths, blocks of the narrower
+    ones hold as many times more tokens, and their pages are padded where no whole number of times
+    fits. Where layers keep states without a prefix cache, `_align_hybrid_block_size` of
+    `platforms/interface.py`: attention's block grows until a state fits, and a state takes a whole
+    block. Layers that attend in chunks are kept whole, since vLLM turns the manager off for them.
     """
     per_token = kv_bytes_per_layer(model, layout, dtypes)
     if model.linear is not None:
         state = state_bytes_per_layer(model.linear, layout.tp, dtypes)
         block = max(KERNEL_BLOCK, block_size)
         block_size = max(block_size, block * -(-state // (block * per_token)))
-    whole = _groups(model)
+    stored = _stored(model, layout)
+    widths = {layer: one.width for layer, one in stored.items()}
+    widest = max(widths.values())
+    tables = _groups(model, stored)
     stage = range(0, model.num_layers)
     if layout.pp > 1:
         first = sum(layout.stage_layers[: layout.stage])
         stage = range(first, first + layout.stage_layers[layout.stage])
     return KvTables(
-        windows=tuple(window for window, _ in whole),
-        layers=tuple(sum(layer in stage for layer in layers) for _, layers in whole),
+        windows=tuple(table.window for table in tables),
+        layers=tuple(sum(layer in stage for layer in table.layers) for table in tables),
+        block_sizes=tuple(
+            block_size * _times(widths.get(table.layers[0], widest), widest) for table in tables
+        ),
         page_bytes=per_token * block_size,
-        block_size=block_size,
     )
 
 
-def _groups(model: ModelConfig) -> list[tuple[int, tuple[int, ...]]]:
-    """(window, layers) of each table, in the order of the first layers; what keeps
-    states is last.
-    """
+def _times(width: int, widest: int) -> int:
+    """How many times as many tokens a page of narrower layers holds; a padded one holds no more."""
+    return 1 if widest % width else widest // width
+
+
+class _Stored(NamedTuple):
+    """Heads and their elements that a layer keeps of a token on one rank."""
+
+    heads: int
+    key_dim: int
+    value_dim: int
+
+    @property
+    def width(self) -> int:
+        """Elements in all."""
+        return self.heads * (self.key_dim + self.value_dim)
+
+
+def _stored(model: ModelConfig, layout: Layout) -> dict[int, _Stored]:
+    """What each layer with keys and values of its own keeps."""
+    if model.latent is not None:  # every rank holds it whole
+        return dict.fromkeys(range(model.num_layers), _Stored(1, model.latent.cached_width, 0))
+    found: dict[int, _Stored] = {}
+    for group in model.softmax_groups:
+        shape = group.shape.on_rank(layout.tp)
+        one = _Stored(shape.kv_heads, shape.key_dim, shape.value_dim)
+        found |= dict.fromkeys(group.with_keys, one)
+    return found
+
+
+@dataclass(frozen=True)
+class _Table:
+    window: int
+    layers: tuple[int, ...]
+
+
+def _groups(model: ModelConfig, stored: Mapping[int, _Stored]) -> list[_Table]:
+    """The tables, in the order of the first layers; what keeps states is last."""
     windows: dict[str, tuple[int, ...]] = {
         "full": (SEES_ALL,),
         "chunked": (SEES_ALL,),
@@ -81,16 +128,17 @@ def _groups(model: ModelConfig) -> list[tuple[int, tuple[int, ...]]]:
         "both": (SEES_ALL, KEEPS_STATE),
         "none": (),
     }
-    alike: dict[int, list[int]] = {}
+    alike: dict[tuple[int, _Stored | None], list[int]] = {}
     for layer in range(model.num_layers):
         if model.kv_sharing_layers and model.kv_sharing_layers[layer]:
             continue  # its tokens are in an earlier layer's table
         for window in windows[model.layer_kinds[layer] if model.layer_kinds else "full"]:
-            alike.setdefault(window, []).append(layer)
+            kept = stored[layer] if window != KEEPS_STATE else None
+            alike.setdefault((window, kept), []).append(layer)
     counts = [len(layers) for layers in alike.values()]
     size = max(counts) if max(counts) < min(counts) * FEW_MORE else min(counts)
     found = []
-    for window, layers in alike.items():
+    for (window, _), layers in alike.items():
         tables = -(-len(layers) // size)
-        found += [(window, tuple(layers[i::tables])) for i in range(tables)]
-    return sorted(found, key=lambda table: table[0] == KEEPS_STATE)
+        found += [_Table(window, tuple(layers[i::tables])) for i in range(tables)]
+    return sorted(found, key=lambda table: table.window == KEEPS_STATE)

@@ -169,10 +169,11 @@ class Demand:
     def _note_of(self, tables: KvTables) -> str:
         states = tables.windows.count(KEEPS_STATE)
         about = f", {states} of them for states" if states else ""
+        sizes = " or ".join(map(str, sorted(set(tables.block_sizes))))
         return (
             f"{self.model.name}: one pool of blocks for {len(tables.windows)} tables of up to "
             f"{max(tables.layers)} layers{about}, as vLLM's hybrid KV cache has it; a block is "
-            f"{tables.block_size} tokens of one table"
+            f"{sizes} tokens of one table"
         )
 
     @property

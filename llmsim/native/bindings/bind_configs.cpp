@@ -75,6 +75,7 @@ void bind_kv_configs(nb::module_& m) {
                              "Tables of blocks of layers that keep different parts of a sequence.")
       .def(nb::init<>())
       .def_rw("windows", &KvTablesConfig::windows)
+      .def_rw("block_sizes", &KvTablesConfig::block_sizes)
       .def_rw("step_tokens", &KvTablesConfig::step_tokens)
       .def_rw("frees_processed", &KvTablesConfig::frees_processed)
       .def_rw("retention", &KvTablesConfig::retention)

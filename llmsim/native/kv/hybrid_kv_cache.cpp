@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 
@@ -22,8 +23,8 @@ Key key_in(Key key, std::size_t table) {
 
 KvTables::KvTables(const KvTablesConfig& config, std::int32_t block_size,
                    std::int32_t max_model_len, bool prefix_caching, bool drops_last_hit)
-    : windows_(config.windows),
-      block_size_(block_size),
+    : block_size_(block_size),
+      alignment_(block_size),
       max_model_len_(max_model_len),
       step_tokens_(config.step_tokens),
       retention_(config.retention),
@@ -31,27 +32,50 @@ KvTables::KvTables(const KvTablesConfig& config, std::int32_t block_size,
       drops_last_hit_(drops_last_hit),
       frees_processed_(config.frees_processed),
       states_(config.states, block_size, config.retention) {
-  if (windows_.empty() || windows_.front() == kKeepsState)
+  const std::vector<std::int32_t>& sizes = config.block_sizes;
+  if (config.windows.empty() || config.windows.front() == kKeepsState)
     throw std::invalid_argument("the first table of blocks must hold those of a sequence");
-  for (std::size_t i = 0; i < windows_.size(); ++i) {
-    const std::int32_t window = windows_[i];
-    if (window < kKeepsState || window == 1)
-      throw std::invalid_argument("a table of blocks for a window of " + std::to_string(window) +
-                                  " tokens; at least 2 are needed");
-    if (window == kKeepsState && prefix_caching && !(states_.on() && !drops_last_hit))
-      throw std::invalid_argument("tables of states have no prefix cache");
-    if (window != kKeepsState && i > 0 && windows_[i - 1] == kKeepsState)
-      throw std::invalid_argument("tables of states come last");
-    const auto same = std::ranges::find(kinds_, window, &Kind::window);
-    if (same == kinds_.end()) {
-      kinds_.push_back({window, {i}});
-    } else {
-      same->tables.push_back(i);
-    }
+  if (!sizes.empty() && sizes.size() != config.windows.size())
+    throw std::invalid_argument(std::to_string(sizes.size()) + " block sizes are given for " +
+                                std::to_string(config.windows.size()) + " tables of blocks");
+  for (std::size_t i = 0; i < config.windows.size(); ++i)
+    add_table({config.windows[i], sizes.empty() ? block_size : sizes[i]}, prefix_caching);
+  const auto home = std::ranges::find_if(tables_, [this](Table table) {
+    return table.window != kKeepsState && table.size == block_size_;
+  });
+  if (home == tables_.end())
+    throw std::invalid_argument("no table has blocks of " + std::to_string(block_size) +
+                                " tokens, the cache's block size");
+  home_ = static_cast<std::size_t>(home - tables_.begin());
+  std::ranges::stable_sort(kinds_, {},
+                           [](const Kind& kind) { return kind.table.window != kSeesAll; });
+  hits_.assign(tables_.size(), {});
+  hit_keys_.assign(tables_.size(), 0);
+}
+
+void KvTables::add_table(Table table, bool prefix_caching) {
+  const bool state = table.window == kKeepsState;
+  if (table.window < kKeepsState || table.window == 1)
+    throw std::invalid_argument("a table of blocks for a window of " +
+                                std::to_string(table.window) + " tokens; at least 2 are needed");
+  if (state && prefix_caching && !(states_.on() && !drops_last_hit_))
+    throw std::invalid_argument("tables of states have no prefix cache");
+  if (!state && !tables_.empty() && tables_.back().window == kKeepsState)
+    throw std::invalid_argument("tables of states come last");
+  if (table.size < 1 || table.size % block_size_ != 0)
+    throw std::invalid_argument("a table has blocks of " + std::to_string(table.size) +
+                                " tokens, which are no multiple of " + std::to_string(block_size_));
+  alignment_ = std::lcm(alignment_, table.size);
+  if (alignment_ != block_size_ && (drops_last_hit_ || states_.on()))
+    throw std::invalid_argument(
+        "tables with blocks of several sizes keep neither states nor hidden states of hits");
+  const auto same = std::ranges::find(kinds_, table, &Kind::table);
+  if (same == kinds_.end()) {
+    kinds_.push_back({table, {tables_.size()}});
+  } else {
+    same->tables.push_back(tables_.size());
   }
-  std::ranges::stable_sort(kinds_, {}, [](const Kind& kind) { return kind.window != kSeesAll; });
-  hits_.assign(windows_.size(), {});
-  hit_keys_.assign(windows_.size(), 0);
+  tables_.push_back(table);
 }
 
 // vLLM's find_longest_cache_hit of the coordinators: each kind accepts a length or shortens it,
@@ -60,21 +84,21 @@ void KvTables::find_hits(const BlockPool& pool, RequestId request, const std::ve
                          std::int32_t most, Blocks& hits) {
   forget_hits(request);
   const bool one_turn =
-      kinds_.size() == 1 || (kinds_.size() == 2 && kinds_.front().window == kSeesAll);
+      kinds_.size() == 1 || (kinds_.size() == 2 && kinds_.front().table.window == kSeesAll);
   std::vector<bool> dropped(kinds_.size(), false), found(kinds_.size(), false);
   std::int32_t length = most, longest = 0;
   while (true) {
     std::int32_t now = length;
     for (std::size_t k = 0; k < kinds_.size(); ++k) {
-      if (kinds_[k].window == kSeesAll && found[k]) {
-        now = now / block_size_ * block_size_;
+      if (kinds_[k].table.window == kSeesAll && found[k]) {
+        now = now / alignment_ * alignment_;
         continue;
       }
       const bool drops = drops_last_hit_ && !dropped[k];
       const bool peeks = drops && kinds_.size() > 1;
       const std::int32_t got =
           find_in(pool, kinds_[k], keys, peeks ? std::min(now + block_size_, most) : now, drops) *
-          block_size_;
+          kinds_[k].table.size;
       if (drops) {
         dropped[k] = true;
       } else if (got < now) {
@@ -88,12 +112,12 @@ void KvTables::find_hits(const BlockPool& pool, RequestId request, const std::ve
     length = now;
     if (one_turn) break;
   }
-  if (kinds_.front().window == kSeesAll) {
-    const auto blocks = static_cast<std::size_t>(length / block_size_);
-    for (const std::size_t table : kinds_.front().tables)
-      hits_[table].resize(std::min(hits_[table].size(), blocks));
+  for (std::size_t i = 0; i < tables_.size(); ++i) {
+    if (tables_[i].window != kSeesAll) continue;
+    const auto blocks = static_cast<std::size_t>(length / tables_[i].size);
+    hits_[i].resize(std::min(hits_[i].size(), blocks));
   }
-  hits = hits_.front();
+  hits = hits_[home_];
   if (longest > length && kinds_.size() > 1) junctions_[request] = longest;
 }
 
@@ -109,50 +133,59 @@ bool KvTables::cached(const BlockPool& pool, const Kind& kind, Key key, std::int
 }
 
 // How many leading blocks of at most `most` tokens are cached in all tables of a kind; of a window
-// only its last blocks need be. `drops`: one more is needed and then left out.
+// only its last blocks need be. `drops`: one more is needed and then left out. They end where
+// blocks of all tables do.
 std::int32_t KvTables::find_in(const BlockPool& pool, const Kind& kind,
                                const std::vector<Key>& keys, std::int32_t most, bool drops) {
-  const auto blocks =
-      static_cast<std::int32_t>(std::min<std::size_t>(most / block_size_, keys.size()));
-  for (const std::size_t table : kind.tables)
-    hits_[table].assign(static_cast<std::size_t>(blocks), 0);
+  const Table table = kind.table;
+  const std::size_t keyed = keys.size() / static_cast<std::size_t>(scale(table));
+  const auto blocks = static_cast<std::int32_t>(std::min<std::size_t>(most / table.size, keyed));
+  for (const std::size_t i : kind.tables) hits_[i].assign(static_cast<std::size_t>(blocks), 0);
   std::int32_t count = 0;
-  if (kind.window == kSeesAll) {
-    while (count < blocks && cached(pool, kind, keys[static_cast<std::size_t>(count)], count))
-      ++count;
-  } else if (kind.window == kKeepsState) {
+  if (table.window == kSeesAll) {
+    while (count < blocks && cached(pool, kind, keys[key_of(table, count)], count)) ++count;
+  } else if (table.window == kKeepsState) {
     count = blocks;
-    while (count > 0 && !cached(pool, kind, keys[static_cast<std::size_t>(count) - 1], count - 1))
-      --count;
-    for (const std::size_t table : kind.tables)
-      hit_keys_[table] = count > 0 ? key_in(keys[static_cast<std::size_t>(count) - 1], table) : 0;
+    while (count > 0 && !cached(pool, kind, keys[key_of(table, count - 1)], count - 1)) --count;
+    for (const std::size_t i : kind.tables)
+      hit_keys_[i] = count > 0 ? key_in(keys[key_of(table, count - 1)], i) : 0;
   } else {
-    const std::int32_t needed = enough(kind.window, drops);
-    std::int32_t run = 0, first = blocks;
-    while (first > 0 && run < needed) {
-      --first;
-      run = cached(pool, kind, keys[static_cast<std::size_t>(first)], first) ? run + 1 : 0;
-    }
-    count = run >= needed ? first + run : run;  // else what begins the sequence
+    count = find_window(pool, kind, keys, blocks, drops);
   }
   count = std::max(0, count - (drops ? 1 : 0));
-  for (const std::size_t table : kind.tables) hits_[table].resize(static_cast<std::size_t>(count));
+  count -= count % (alignment_ / table.size);
+  for (const std::size_t i : kind.tables) hits_[i].resize(static_cast<std::size_t>(count));
   return count;
+}
+
+// From behind, since the last blocks of a window are all that a prefix needs.
+std::int32_t KvTables::find_window(const BlockPool& pool, const Kind& kind,
+                                   const std::vector<Key>& keys, std::int32_t blocks, bool drops) {
+  const std::int32_t aligned = alignment_ / kind.table.size, needed = enough(kind.table, drops);
+  std::int32_t run = 0, first = blocks;
+  while (first > 0 && run < needed) {
+    --first;
+    if (run == 0 && (first + 1) % aligned != 0) continue;
+    run = cached(pool, kind, keys[key_of(kind.table, first)], first) ? run + 1 : 0;
+  }
+  return run >= needed ? first + run : run;  // else what begins the sequence
 }
 
 std::int32_t KvTables::taken(const BlockPool& pool, const Sequence& sequence, std::int32_t tokens,
                              bool whole) const {
-  const std::int32_t computed = static_cast<std::int32_t>(hits_.front().size()) * block_size_;
+  const std::int32_t computed = hit_tokens();
   std::int32_t blocks = 0;
-  for (std::size_t i = 0; i < windows_.size(); ++i) {
-    const std::int32_t window = windows_[i], behind = skipped(window, computed);
-    std::int32_t all = needed(window, tokens);
-    if (whole && window > 0) {
-      const std::int32_t held = std::min(window - 1 + held_behind_ + step_tokens_, max_model_len_);
-      all = std::min(all, static_cast<std::int32_t>(ceil_div(held, block_size_)) + 1);
+  for (std::size_t i = 0; i < tables_.size(); ++i) {
+    const Table table = tables_[i];
+    const std::int32_t behind = skipped(table, computed);
+    std::int32_t all = needed(table, tokens);
+    if (whole && table.window > 0) {
+      const std::int32_t held =
+          std::min(table.window - 1 + held_behind_ + step_tokens_, max_model_len_);
+      all = std::min(all, static_cast<std::int32_t>(ceil_div(held, table.size)) + 1);
     }
     const auto hit = static_cast<std::int32_t>(hits_[i].size());
-    if (window == kKeepsState && states_.on()) {
+    if (table.window == kKeepsState && states_.on()) {
       if (hit > 0 && fresh_.contains(hit_keys_[i])) return pool.total() + 1;  // not in this step
       blocks += states_taken(sequence, computed, tokens, hit);
     } else {
@@ -166,20 +199,19 @@ std::int32_t KvTables::taken(const BlockPool& pool, const Sequence& sequence, st
 
 void KvTables::allocate(BlockPool& pool, RequestId request, Sequence& sequence,
                         std::int32_t tokens) {
-  const std::int32_t computed = static_cast<std::int32_t>(hits_.front().size()) * block_size_;
-  others_[request].assign(windows_.size() - 1, {});
-  for (std::size_t i = 0; i < windows_.size(); ++i) {
-    Blocks& blocks = table(request, sequence, i);
-    const auto behind = static_cast<std::size_t>(skipped(windows_[i], computed));
+  const std::int32_t computed = hit_tokens();
+  others_[request].assign(tables_.size(), {});
+  for (std::size_t i = 0; i < tables_.size(); ++i) {
+    Blocks& blocks = blocks_of(request, sequence, i);
+    const auto behind = static_cast<std::size_t>(skipped(tables_[i], computed));
     blocks.assign(behind, 0);
     for (std::size_t k = behind; k < hits_[i].size(); ++k) {
       if (hits_[i][k] != 0) pool.touch(hits_[i][k]);
       blocks.push_back(hits_[i][k]);
     }
   }
-  for (std::size_t i = 0; i < windows_.size(); ++i) {
-    extend(pool, sequence, windows_[i], computed, tokens, table(request, sequence, i));
-  }
+  for (std::size_t i = 0; i < tables_.size(); ++i)
+    extend(pool, sequence, tables_[i], computed, tokens, blocks_of(request, sequence, i));
 }
 
 // A step leaves one state, or two; where it passes others, there are none.
@@ -189,10 +221,10 @@ std::int32_t KvTables::states_taken(const Sequence& sequence, std::int32_t start
   return std::max(0, std::min(all - held, states_.leaves_two(sequence, start, end) ? 2 : 1));
 }
 
-void KvTables::extend(BlockPool& pool, const Sequence& sequence, std::int32_t window,
-                      std::int32_t start, std::int32_t tokens, Blocks& blocks) {
-  const auto all = static_cast<std::size_t>(needed(window, tokens));
-  if (window == kKeepsState && states_.on() && blocks.size() < all) {
+void KvTables::extend(BlockPool& pool, const Sequence& sequence, Table table, std::int32_t start,
+                      std::int32_t tokens, Blocks& blocks) {
+  const auto all = static_cast<std::size_t>(needed(table, tokens));
+  if (table.window == kKeepsState && states_.on() && blocks.size() < all) {
     const auto held = static_cast<std::int32_t>(blocks.size());
     blocks.resize(all - static_cast<std::size_t>(states_taken(sequence, start, tokens, held)), 0);
   }
@@ -209,10 +241,10 @@ std::int32_t KvTables::cut(RequestId request, const Sequence& sequence, std::int
 bool KvTables::settled(RequestId request) const {
   if (!states_.on()) return true;
   const std::vector<Blocks>& others = others_.at(request);
-  for (std::size_t i = 1; i < windows_.size(); ++i) {
-    const Blocks& blocks = others[i - 1];
-    if (windows_[i] == kKeepsState && std::any_of(blocks.begin(), std::prev(blocks.end()),
-                                                  [](BlockId block) { return block != 0; }))
+  for (std::size_t i = 1; i < tables_.size(); ++i) {
+    const Blocks& blocks = others[i];
+    if (tables_[i].window == kKeepsState && std::any_of(blocks.begin(), std::prev(blocks.end()),
+                                                        [](BlockId block) { return block != 0; }))
       return false;
   }
   return true;
@@ -220,38 +252,42 @@ bool KvTables::settled(RequestId request) const {
 
 bool KvTables::grow(BlockPool& pool, RequestId request, Sequence& sequence, std::int32_t tokens) {
   std::int32_t more = 0;
-  for (std::size_t i = 0; i < windows_.size(); ++i) {
-    Blocks& blocks = table(request, sequence, i);
+  for (std::size_t i = 0; i < tables_.size(); ++i) {
+    const Table table = tables_[i];
+    Blocks& blocks = blocks_of(request, sequence, i);
     const auto behind =
-        std::min(static_cast<std::size_t>(skipped(windows_[i], done(sequence))), blocks.size());
-    for (std::size_t k = behind; k-- > 0 && (blocks[k] != 0 || windows_[i] == kKeepsState);) {
+        std::min(static_cast<std::size_t>(skipped(table, done(sequence))), blocks.size());
+    for (std::size_t k = behind; k-- > 0 && (blocks[k] != 0 || table.window == kKeepsState);) {
       if (blocks[k] != 0) pool.release(blocks[k]);
       blocks[k] = 0;
     }
     const auto held = static_cast<std::int32_t>(blocks.size());
-    more += windows_[i] == kKeepsState && states_.on()
+    more += table.window == kKeepsState && states_.on()
                 ? states_taken(sequence, sequence.num_computed, tokens, held)
-                : std::max(0, needed(windows_[i], tokens) - held);
+                : std::max(0, needed(table, tokens) - held);
   }
   if (more > pool.num_free()) return false;
-  for (std::size_t i = 0; more > 0 && i < windows_.size(); ++i)
-    extend(pool, sequence, windows_[i], sequence.num_computed, tokens, table(request, sequence, i));
+  for (std::size_t i = 0; more > 0 && i < tables_.size(); ++i)
+    extend(pool, sequence, tables_[i], sequence.num_computed, tokens,
+           blocks_of(request, sequence, i));
   return true;
 }
 
 void KvTables::set_keys(BlockPool& pool, RequestId request, const Sequence& sequence,
                         std::int32_t first, const std::vector<Key>& keys) {
   const std::vector<std::int32_t> ends = prefix_ends(request, sequence);
-  for (std::size_t i = 0; i < windows_.size(); ++i) {
-    const Blocks& blocks = i == 0 ? sequence.blocks : others_[request][i - 1];
-    for (std::size_t k = 0; k < keys.size(); ++k) {
-      const BlockId block = blocks[static_cast<std::size_t>(first) + k];
-      const std::int32_t place = first + static_cast<std::int32_t>(k);
-      const bool state = windows_[i] == kKeepsState;
-      if (block == 0 || !(state ? states_.kept(place, ends) : reachable(windows_[i], place, ends)))
+  const std::int32_t last = first + static_cast<std::int32_t>(keys.size());
+  for (std::size_t i = 0; i < tables_.size(); ++i) {
+    const Table table = tables_[i];
+    const Blocks& blocks = i == home_ ? sequence.blocks : others_[request][i];
+    for (std::int32_t place = first / scale(table); place < last / scale(table); ++place) {
+      const BlockId block = blocks[static_cast<std::size_t>(place)];
+      const bool state = table.window == kKeepsState;
+      if (block == 0 || !(state ? states_.kept(place, ends) : reachable(table, place, ends)))
         continue;
-      if (state) fresh_.insert(key_in(keys[k], i));
-      pool.set_key(block, key_in(keys[k], i), /*findable=*/true, /*told=*/i == 0);
+      const Key key = key_in(keys[key_of(table, place) - static_cast<std::size_t>(first)], i);
+      if (state) fresh_.insert(key);
+      pool.set_key(block, key, /*findable=*/true, /*told=*/i == home_);
     }
   }
 }
@@ -261,33 +297,36 @@ void KvTables::set_keys(BlockPool& pool, RequestId request, const Sequence& sequ
 std::vector<std::int32_t> KvTables::prefix_ends(RequestId request, const Sequence& sequence) const {
   if (retention_ == kKeepsAll) return {};
   const auto junction = junctions_.find(request);
-  const std::int32_t again = (sequence.prompt_tokens - 1) / block_size_,
-                     longer = sequence.prompt_tokens / block_size_;
+  const std::int32_t again = (sequence.prompt_tokens - 1) / alignment_,
+                     longer = sequence.prompt_tokens / alignment_;
   std::vector<std::int32_t> ends{again};
   if (drops_last_hit_) ends = {std::max(again - 1, 0), std::max(longer - 1, 0)};
   if (junction == junctions_.end()) return ends;
-  ends.push_back(junction->second / block_size_);
-  if (drops_last_hit_) ends.push_back(junction->second / block_size_ - 1);
+  ends.push_back(junction->second / alignment_);
+  if (drops_last_hit_) ends.push_back(junction->second / alignment_ - 1);
   return ends;
 }
 
-bool KvTables::reachable(std::int32_t window, std::int32_t block,
+bool KvTables::reachable(Table table, std::int32_t block,
                          std::span<const std::int32_t> ends) const {
-  if (window <= 0 || retention_ == kKeepsAll) return true;
-  const std::int32_t needed = enough(window, drops_last_hit_), shift = drops_last_hit_ ? 1 : 0;
-  if (retention_ > 0) {
-    const std::int32_t segment = retention_ / block_size_;
+  if (table.window <= 0) return true;
+  const std::int32_t needed = enough(table, drops_last_hit_), shift = drops_last_hit_ ? 1 : 0;
+  if (const std::int32_t tokens = retention_ == kKeepsAll ? alignment_ : retention_; tokens > 0) {
+    const std::int32_t segment = tokens / table.size;
     if (needed >= segment) return true;
     if (block >= shift && (block - shift) % segment >= segment - needed) return true;
   }
-  return std::ranges::any_of(
-      ends, [=](std::int32_t end) { return block < end + shift && block >= end + shift - needed; });
+  const std::int32_t blocks = alignment_ / table.size;
+  return std::ranges::any_of(ends, [=](std::int32_t end) {
+    const std::int32_t behind = end * blocks + shift;
+    return block < behind && block >= behind - needed;
+  });
 }
 
 void KvTables::release(BlockPool& pool, RequestId request, Sequence& sequence) {
   if (sequence.blocks.empty()) return;
-  for (std::size_t i = 0; i < windows_.size(); ++i) {
-    Blocks& blocks = table(request, sequence, i);
+  for (std::size_t i = 0; i < tables_.size(); ++i) {
+    Blocks& blocks = blocks_of(request, sequence, i);
     for (auto block = blocks.rbegin(); block != blocks.rend(); ++block)
       if (*block != 0) pool.release(*block);
     Blocks().swap(blocks);
@@ -302,8 +341,8 @@ void KvTables::release(BlockPool& pool, RequestId request, Sequence& sequence) {
 std::vector<BlockId> KvTables::take(RequestId request, Sequence& sequence) {
   std::vector<BlockId> taken;
   if (sequence.blocks.empty()) return taken;
-  for (std::size_t i = 0; i < windows_.size(); ++i) {
-    Blocks& blocks = table(request, sequence, i);
+  for (std::size_t i = 0; i < tables_.size(); ++i) {
+    Blocks& blocks = blocks_of(request, sequence, i);
     std::copy_if(blocks.begin(), blocks.end(), std::back_inserter(taken),
                  [](BlockId block) { return block != 0; });
     Blocks().swap(blocks);
@@ -315,24 +354,26 @@ std::vector<BlockId> KvTables::take(RequestId request, Sequence& sequence) {
 
 std::int64_t KvTables::most_blocks(std::int64_t slots, std::int32_t ahead) const {
   std::int64_t blocks = 0;
-  for (const std::int32_t window : windows_) {
-    const std::int64_t all = ceil_div(slots, block_size_);
+  for (const auto [window, size] : tables_) {
+    const std::int64_t all = ceil_div(slots, size);
     if (window == kKeepsState) {
       blocks += states_.on() ? std::min<std::int64_t>(all, states_.most()) : 1;
       continue;
     }
     const std::int64_t held = std::int64_t{window} - 1 + held_behind_ + step_tokens_ + ahead;
-    blocks += window == kSeesAll ? all : std::min(all, ceil_div(held, block_size_) + 1);
+    blocks += window == kSeesAll ? all : std::min(all, ceil_div(held, size) + 1);
   }
   return blocks;
 }
 
 std::int32_t KvTables::next_given_back(std::int32_t computed) const {
   std::int32_t next = std::numeric_limits<std::int32_t>::max();
-  for (const Kind& kind : kinds_)
-    if (kind.window > 0)
-      next = std::min(next, (skipped(kind.window, computed) + 1) * block_size_ + kind.window - 1 +
-                                held_behind_);
+  for (const Kind& kind : kinds_) {
+    const auto [window, size] = kind.table;
+    if (window <= 0) continue;
+    const std::int32_t behind = (skipped(kind.table, computed) + 1) * size;
+    next = std::min(next, behind + window - 1 + held_behind_);
+  }
   return next;
 }
 

@@ -27,6 +27,9 @@ struct KvTablesConfig {
   // Of each table: the tokens that its layers see (then blocks behind them are given back),
   // kSeesAll or kKeepsState. Tables of states come last, with a prefix cache as `states` says.
   std::vector<std::int32_t> windows{kSeesAll};
+  // Tokens in a block of each table, whole multiples of the cache's block size, which at least one
+  // table has; empty: all have it. Layers that store less of a token have more of them in a block.
+  std::vector<std::int32_t> block_sizes;
   // Most that one step computes, or with `frees_processed` all steps in flight, which bounds what a
   // window holds at admission.
   std::int32_t step_tokens = 0;
@@ -44,8 +47,9 @@ struct KvTablesConfig {
   bool plain() const { return windows == std::vector<std::int32_t>{kSeesAll}; }
 };
 
-// Blocks of the first table are in `Sequence::blocks`, as for models of one kind, those of the
-// others are here. Block 0 stands for a block that was given back.
+// Blocks of the first table with the cache's block size are in `Sequence::blocks`, as for models of
+// one kind, those of the others are here. Block 0 stands for a block that was given back. Hits and
+// keys end where a block of every table does.
 class KvTables {
  public:
   using Blocks = std::vector<BlockId>;
@@ -54,12 +58,13 @@ class KvTables {
   KvTables(const KvTablesConfig& config, std::int32_t block_size, std::int32_t max_model_len,
            bool prefix_caching, bool drops_last_hit);
 
-  // Cached blocks of all tables for at most `most` tokens, by the keys of the first table's blocks.
-  // `hits` gets those of the first; the others are kept for the next `taken` and `allocate`.
+  // Cached blocks of all tables for at most `most` tokens, by the keys of the cache's blocks.
+  // `hits` gets those of the table in `Sequence::blocks`; the others are kept for the next `taken`
+  // and `allocate`.
   void find_hits(const BlockPool& pool, RequestId request, const std::vector<Key>& keys,
                  std::int32_t most, Blocks& hits);
   void forget_hits(RequestId request) {
-    hits_.assign(windows_.size(), {});
+    hits_.assign(tables_.size(), {});
     junctions_.erase(request);
   }
 
@@ -70,7 +75,7 @@ class KvTables {
   void allocate(BlockPool& pool, RequestId request, Sequence& sequence, std::int32_t tokens);
   // Gives back what no window sees any more, then makes room for `tokens` slots, or returns false.
   bool grow(BlockPool& pool, RequestId request, Sequence& sequence, std::int32_t tokens);
-  // Gives `keys` to the blocks from `first` on.
+  // Gives `keys`, of the cache's blocks from `first` on, to the blocks that end there.
   void set_keys(BlockPool& pool, RequestId request, const Sequence& sequence, std::int32_t first,
                 const std::vector<Key>& keys);
   // A step begins, in which states that others leave in it cannot be hit.
@@ -94,52 +99,72 @@ class KvTables {
   std::int32_t done(const Sequence& sequence) const {
     return frees_processed_ ? sequence.processed() : sequence.num_computed;
   }
+  // Tokens after which a block of every table ends, and again after as many.
+  std::int32_t alignment() const { return alignment_; }
 
  private:
-  std::int32_t skipped(std::int32_t window, std::int32_t computed) const {
-    if (window == kKeepsState) return states_.on() ? states_.outlived(computed) : 0;
-    const std::int32_t behind = computed - window + 1 - held_behind_;
-    return window <= 0 ? 0 : std::max(0, behind) / block_size_;
+  // What layers see, and the tokens in a block of their table.
+  struct Table {
+    std::int32_t window, size;
+    bool operator==(const Table&) const = default;
+  };
+  std::int32_t skipped(Table table, std::int32_t computed) const {
+    if (table.window == kKeepsState) return states_.on() ? states_.outlived(computed) : 0;
+    const std::int32_t behind = computed - table.window + 1 - held_behind_;
+    return table.window <= 0 ? 0 : std::max(0, behind) / table.size;
   }
-  std::int32_t needed(std::int32_t window, std::int32_t tokens) const {
-    return one_state(window) ? std::min(tokens, 1)
-                             : static_cast<std::int32_t>(ceil_div(tokens, block_size_));
+  std::int32_t needed(Table table, std::int32_t tokens) const {
+    return one_state(table.window) ? std::min(tokens, 1)
+                                   : static_cast<std::int32_t>(ceil_div(tokens, table.size));
   }
   bool one_state(std::int32_t window) const { return window == kKeepsState && !states_.on(); }
+  // The key of a table's block among those of the cache's blocks.
+  std::size_t key_of(Table table, std::int32_t block) const {
+    return (static_cast<std::size_t>(block) + 1) * static_cast<std::size_t>(scale(table)) - 1;
+  }
+  std::int32_t scale(Table table) const { return table.size / block_size_; }
+  std::int32_t hit_tokens() const {
+    return static_cast<std::int32_t>(hits_[home_].size()) * block_size_;
+  }
   // Of a table of cached states with `held` places: how many more blocks it takes to reach `end`.
   std::int32_t states_taken(const Sequence& sequence, std::int32_t start, std::int32_t end,
                             std::int32_t held) const;
-  void extend(BlockPool& pool, const Sequence& sequence, std::int32_t window, std::int32_t start,
+  void extend(BlockPool& pool, const Sequence& sequence, Table table, std::int32_t start,
               std::int32_t tokens, Blocks& blocks);
-  Blocks& table(RequestId request, Sequence& sequence, std::size_t index) {
-    return index == 0 ? sequence.blocks : others_[request][index - 1];
+  Blocks& blocks_of(RequestId request, Sequence& sequence, std::size_t index) {
+    return index == home_ ? sequence.blocks : others_[request][index];
   }
-  // The tables with one window, of which a prefix must be hit in all.
+  // The tables that are alike, of which a prefix must be hit in all.
   struct Kind {
-    std::int32_t window;
+    Table table;
     std::vector<std::size_t> tables;
   };
+  void add_table(Table table, bool prefix_caching);
   std::int32_t find_in(const BlockPool& pool, const Kind& kind, const std::vector<Key>& keys,
                        std::int32_t most, bool drops);
   bool cached(const BlockPool& pool, const Kind& kind, Key key, std::int32_t block);
+  std::int32_t find_window(const BlockPool& pool, const Kind& kind, const std::vector<Key>& keys,
+                           std::int32_t blocks, bool drops);
   // Blocks that a prefix needs of a window, and one more where a drafter gives the last one up.
-  std::int32_t enough(std::int32_t window, bool drops) const {
-    return static_cast<std::int32_t>(ceil_div(window - 1, block_size_)) + drops;
+  static std::int32_t enough(Table table, bool drops) {
+    return static_cast<std::int32_t>(ceil_div(table.window - 1, table.size)) + drops;
   }
   // Whether a prefix could end such that it needs this block of a window.
-  bool reachable(std::int32_t window, std::int32_t block, std::span<const std::int32_t> ends) const;
-  // Where prefixes of a request can end whatever the retention is, in blocks.
+  bool reachable(Table table, std::int32_t block, std::span<const std::int32_t> ends) const;
+  // Where prefixes of a request can end whatever the retention is, in units of `alignment_`.
   std::vector<std::int32_t> prefix_ends(RequestId request, const Sequence& sequence) const;
 
-  std::vector<std::int32_t> windows_;
+  std::vector<Table> tables_;
   std::vector<Kind> kinds_;  // what sees everything first
-  std::int32_t block_size_, max_model_len_, step_tokens_, retention_, held_behind_;
+  std::size_t home_ = 0;     // of the table whose blocks are in `Sequence::blocks`
+  std::int32_t block_size_, alignment_, max_model_len_, step_tokens_, retention_, held_behind_;
   bool drops_last_hit_, frees_processed_;
   CachedStates states_;
   std::vector<Key> hit_keys_;      // of the last block hit, by table
   std::unordered_set<Key> fresh_;  // of states that this step leaves
   std::vector<Blocks> hits_;
-  std::unordered_map<RequestId, std::vector<Blocks>> others_;  // looked up, never walked
+  // By table, the one in `Sequence::blocks` empty; looked up, never walked.
+  std::unordered_map<RequestId, std::vector<Blocks>> others_;
   // Tokens that some table has cached of a prefix that not all have: where the last look-up ended.
   std::unordered_map<RequestId, std::int32_t> junctions_;
 };

@@ -115,7 +115,8 @@ bool KvCache::grow_slow(RequestId request, Sequence& sequence, std::int32_t toke
 
 void KvCache::register_slow(RequestId request, std::int32_t tokens) {
   Sequence& sequence = sequences_[request];
-  const std::int32_t settled = tables_ ? tokens : tokens - config_.unsettled_tokens;
+  const std::int32_t settled = tables_ ? tokens / tables_->alignment() * tables_->alignment()
+                                       : tokens - config_.unsettled_tokens;
   const std::int32_t full = std::max(most_keyed(sequence, settled), sequence.num_keyed_blocks);
   if (tables_) {
     keys_.clear();

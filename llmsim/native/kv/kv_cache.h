@@ -80,7 +80,9 @@ class KvCache {
   // Tokens with which its next block gets a key.
   std::int32_t next_key(const Sequence& sequence) const {
     if (!config_.prefix_caching) return std::numeric_limits<std::int32_t>::max();
-    return (sequence.num_keyed_blocks + 1) * config_.block_size;
+    const std::int32_t next = (sequence.num_keyed_blocks + 1) * config_.block_size;
+    if (!tables_) return next;
+    return static_cast<std::int32_t>(ceil_div(next, tables_->alignment())) * tables_->alignment();
   }
   // Known and computed tokens below which it gives no block back, after a step that began when
   // `computed` were.

@@ -244,6 +244,7 @@ def scheduler_config(case: Case) -> "_native.SchedulerConfig":
         retention = resolved.get("prefix_cache_retention_interval", -1)
         kv.tables = kv_tables(
             config["kv_windows"],
+            config.get("kv_block_sizes", []),
             tokens,
             batches,
             profile.rules,

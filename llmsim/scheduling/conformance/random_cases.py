@@ -2,6 +2,7 @@
 pressure.
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,33 @@ def random_case(seed: int, num_requests: int) -> Case:
     rng = np.random.default_rng([seed, 35])
     if rng.random() < 0.4 and not {"kv_windows", "encoder_tokens"} & set(config):
         _connector(rng, config, requests)
+    rng = np.random.default_rng([seed, 36])
+    if rng.random() < 0.5 and _sizes_differ(config):
+        _block_sizes(rng, config)
     return case
+
+
+def _sizes_differ(config: dict[str, Any]) -> bool:
+    """Blocks of several sizes keep neither states nor, before 0.33, what a drafter reads."""
+    windows = config.get("kv_windows", [])
+    eagle = config.get("speculative", {}).get("method") == "eagle"
+    return len(set(windows)) > 1 and -1 not in windows and not eagle
+
+
+def _block_sizes(rng: np.random.Generator, config: dict[str, Any]) -> None:
+    """Layers of some windows store less of a token, so that their blocks hold several times as
+    many; the pool still holds the largest request, since no table needs more blocks.
+    """
+    windows, size = config["kv_windows"], config["block_size"]
+    kinds = list(dict.fromkeys(windows))
+    widest = int(rng.integers(len(kinds)))
+    times = {
+        window: 1 if number == widest else int(rng.choice([1, 2, 2, 3, 4, 8]))
+        for number, window in enumerate(kinds)
+    }
+    config["kv_block_sizes"] = [size * times[window] for window in windows]
+    if config.get("prefix_cache_retention_interval", 0) > 0:
+        config["prefix_cache_retention_interval"] *= math.lcm(*times.values())
 
 
 def _connector(rng: np.random.Generator, config: dict[str, Any], requests: list[Case]) -> None:

@@ -66,6 +66,7 @@ class _Config(msgspec.Struct):
     prefill_schedule_interval: Annotated[int, Meta(ge=1, le=1 << 20)] = 1
     policy: str = "fcfs"
     kv_windows: list[Annotated[int, Meta(ge=-1, le=1 << 24)]] = []
+    kv_block_sizes: list[Annotated[int, Meta(ge=1, le=1 << 20)]] = []
     max_loras: _Count = 0
     checkpoint_alignment: Annotated[int, Meta(ge=0, le=1 << 24)] = 0
     encoder_tokens: _Count = 0

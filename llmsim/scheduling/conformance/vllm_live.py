@@ -110,7 +110,7 @@ def resolve(case: Case) -> tuple[Any, Any]:
         scheduler = _scheduler(
             vllm_config,
             config["num_gpu_blocks"],
-            config.get("kv_windows", [0]),
+            _tables(config),
             config.get("prefix_cache_retention_interval", -1),
             config.get("checkpoint_alignment", 0),
         )
@@ -174,21 +174,33 @@ _MODULES = "num_nextn_predict_layers"
 """Modules of a head for multi-token prediction, as the configuration of a model says it."""
 
 
+def _tables(config: dict[str, Any]) -> list[tuple[int, int]]:
+    """What each table of blocks sees, and the tokens in its blocks."""
+    windows: list[int] = config.get("kv_windows", [0])
+    sizes = config.get("kv_block_sizes") or [config["block_size"]] * len(windows)
+    return list(zip(windows, sizes, strict=True))
+
+
 def _scheduler(
-    vllm_config: Any, num_blocks: int, windows: Sequence[int], retention: int, alignment: int
+    vllm_config: Any,
+    num_blocks: int,
+    tables: Sequence[tuple[int, int]],
+    retention: int,
+    alignment: int,
 ) -> Any:
-    """vLLM's scheduler with a table of blocks for each window (`model.memory.hybrid_groups`), of
-    one layer each.
+    """vLLM's scheduler with tables of blocks for windows (`model.memory.hybrid_groups`), of one
+    layer each.
     """
     from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
     from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
     from vllm.v1.structured_output import StructuredOutputManager
 
-    if vllm_config.cache_config.enable_prefix_caching and min(windows) < 0:
+    states = any(window < 0 for window, _ in tables)
+    if vllm_config.cache_config.enable_prefix_caching and states:
         vllm_config.cache_config.mamba_cache_mode = "align"
     groups = [
-        KVCacheGroupSpec([f"layer.{i}"], layer_spec(vllm_config, window, alignment))
-        for i, window in enumerate(windows)
+        KVCacheGroupSpec([f"layer.{i}"], layer_spec(vllm_config, window, alignment, size))
+        for i, (window, size) in enumerate(tables)
     ]
     kv_config = KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=groups)
     if retention >= 0 and hasattr(kv_config, "prefix_cache_retention_interval"):
@@ -204,9 +216,10 @@ def _scheduler(
     )
 
 
-def layer_spec(vllm_config: Any, window: int, alignment: int = 0) -> Any:
+def layer_spec(vllm_config: Any, window: int, alignment: int = 0, block_size: int = 0) -> Any:
     """What vLLM's cache is told of a layer that sees so many tokens, everything (0), or a state
-    (-1), which its kernel also leaves inside a chunk at multiples of `alignment` tokens.
+    (-1), which its kernel also leaves inside a chunk at multiples of `alignment` tokens. Without a
+    `block_size` its blocks have the engine's.
     """
     from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, SlidingWindowSpec
 
@@ -221,7 +234,7 @@ def layer_spec(vllm_config: Any, window: int, alignment: int = 0) -> Any:
         size = vllm_config.cache_config.block_size
         return MambaSpec(block_size=size, mamba_cache_mode="align", **one)
     sizes = {
-        "block_size": vllm_config.cache_config.block_size,
+        "block_size": block_size or vllm_config.cache_config.block_size,
         "num_kv_heads": model.get_num_kv_heads(parallel),
         "head_size": model.get_head_size(),
         "dtype": model.dtype,
