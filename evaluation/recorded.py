@@ -20,6 +20,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 import llmsim
@@ -33,8 +34,6 @@ FOLDER = Path(__file__).parent / "recorded" / "h200_vllm_0.24"
 HARDWARE, ENGINE = "H200", "vllm-0.24"
 LOADS = ("light", "medium", "burst", "long")
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-HOST = {"prepare_ns": 3_000_000, "launch_ns": 35_000}
-"""What the machine's host takes for a step and for each launch, from `launches_table` alone."""
 LARGEST_GRAPH = 512
 """Tokens of the largest captured size."""
 FEWEST_STEPS = 5
@@ -82,6 +81,18 @@ class Run:
     simulated_steps: pd.DataFrame
     launches: pd.DataFrame
     """Of the recorded run: `graphs` and `ms` of the host's time for a step."""
+    lone: pd.DataFrame
+    """TTFT of prompts that came to an idle engine and were alone: `real` and `simulated`, ms."""
+
+
+@dataclass(frozen=True)
+class HostRuns:
+    """The whole runs again, with other times of the host than the engine profile's."""
+
+    own: Sequence[Run]
+    """With what all of these runs give."""
+    crossed: Sequence[Run]
+    """Those of each model with what the other models' runs give."""
 
 
 def main() -> int:
@@ -102,13 +113,18 @@ def page_of_all(options: Mapping[str, Any]) -> str:
     pairs = [(served, load) for served in SERVED for load in LOADS]
     found = [pair for pair in pairs if (FOLDER / pair[0].folder / pair[1]).is_dir()]
     runs = [simulate(*each, **options) for each in found]
-    whole = [(run.served, run.load) for run in runs if run.real]
+    recorded = [run for run in runs if run.real]
+    whole = [(run.served, run.load) for run in recorded]
     bundle = str(FOLDER / "profile")
     bundled = [simulate(*each, profile_dir=bundle, **options) for each in found if each[0].profile]
     fp8 = [each for each in whole if "fp8" in each[0].folder]
     unfused = [simulate(*each, disable_term="fused_scaling") for each in fp8]
-    hosted = [simulate(*each, HOST, **options) for each in whole]
-    return page(runs, bundled, unfused, hosted)
+    others = {served: host_times(recorded, without=served) for served, _ in whole}
+    hosts = HostRuns(
+        [simulate(*each, host_times(recorded), **options) for each in whole],
+        [simulate(*each, others[each[0]], **options) for each in whole],
+    )
+    return page(runs, bundled, unfused, hosts)
 
 
 def simulate(
@@ -122,19 +138,34 @@ def simulate(
     fields = llmsim.Cluster.build(served.model_name, HARDWARE).fields()
     instance = meta["facts"]["instance"]
     fields["engine"] = {"engine_profile": ENGINE, **(host or {}), **instance}
-    requests = folder / "requests.jsonl.gz"
+    log = folder / "requests.jsonl.gz"
+    requests = list(rows(log)) if log.is_file() else []
     result = llmsim.run(fields, meta["options"]["dataset"], **options)
     steps = folder / "steps.jsonl.gz"
     return Run(
         served,
         load,
         meta,
-        latencies(list(rows(requests))) if requests.is_file() else {},
+        latencies(requests) if requests else {},
         {name: float(result.summary[name]) for name in METRICS},
         recorded_steps(steps),
         simulated_steps(result.steps),
         recorded_launches(steps),
+        lone_prompts(requests, result.requests),
     )
+
+
+def lone_prompts(requests: Sequence[dict[str, Any]], simulated: pd.DataFrame) -> pd.DataFrame:
+    """Of the recorded requests whose prompt ran alone, which no constant was made from."""
+    found = []
+    for number, one in enumerate(requests):
+        arrival, first = one["arrival_time"], one["first_token_ts"]
+        others = (other for other in requests if other is not one)
+        if any(o["arrival_time"] < first and o["last_token_ts"] > arrival for o in others):
+            continue
+        row = simulated.iloc[number]
+        found.append((1e3 * (first - arrival), (row["first_token_ps"] - row["arrival_ps"]) / 1e9))
+    return pd.DataFrame(found, columns=["real", "simulated"])
 
 
 def rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -189,10 +220,12 @@ def recorded_steps(path: Path) -> pd.DataFrame:
 
 
 def recorded_launches(path: Path) -> pd.DataFrame:
-    """What the host took for steps with prompts behind decodes, in ms.
+    """What the host took for steps with prompts behind decodes, in ms, and at most for decodes
+    behind prompts.
 
-    An asynchronous engine of one process schedules the next step when it has launched one. It did
-    so while the devices still ran the step.
+    An asynchronous engine of one process schedules the next step when it has launched one and the
+    step before has ended. Prompts were launched while the devices still ran; behind a decode the
+    engine may also have waited for the prompt in front of it.
     """
     steps = list(rows(path))
     decodes = [all(new == 1 for new, _ in step["batch"]) for step in steps]
@@ -201,11 +234,44 @@ def recorded_launches(path: Path) -> pd.DataFrame:
         before, step, after = steps[at - 1 : at + 2]
         start, next_start = step["extra"]["scheduled"], after["extra"]["scheduled"]
         busy = start < before["end"] and next_start < step["end"]
-        if busy and decodes[at - 2] and decodes[at - 1] and not decodes[at]:
+        if busy and decodes[at] and not decodes[at - 1]:
+            found.append(("full", 1e3 * (next_start - start)))
+        elif busy and decodes[at - 2] and decodes[at - 1] and not decodes[at]:
             tokens = sum(new for new, _ in step["batch"])
             graphs = "piecewise" if tokens <= LARGEST_GRAPH else "none"
             found.append((graphs, 1e3 * (next_start - start)))
     return pd.DataFrame(found, columns=["graphs", "ms"])
+
+
+@dataclass(frozen=True)
+class Launching:
+    """Steps of one kind of graphs, with so many launches, and what they took the host."""
+
+    graphs: str
+    launches: int
+    steps: int
+    ms: float
+    """The median; of full graphs the least, since the others may have waited for devices."""
+
+
+def launchings(runs: Sequence[Run], served: Served) -> Iterator[Launching]:
+    """Of one model's runs, by kind of graphs."""
+    real = pd.concat([run.launches for run in runs if run.served is served])
+    without, piecewise, full = launches(lowered(served).operators)
+    for graphs, number in (("full", full), ("piecewise", piecewise), ("none", without)):
+        ms = real.ms[real.graphs == graphs]
+        yield Launching(graphs, number, len(ms), ms.min() if graphs == "full" else ms.median())
+
+
+def host_times(runs: Sequence[Run], without: Served | None = None) -> dict[str, int]:
+    """Time of a step and of each launch with the least squares of relative errors over the kinds
+    of graphs of all models but one, in whole 0.1 ms and us.
+    """
+    models = [each for each in dict.fromkeys(run.served for run in runs) if each is not without]
+    kinds = [each for served in models for each in launchings(runs, served)]
+    relative = [[1 / each.ms, each.launches / each.ms] for each in kinds]
+    step_ms, launch_ms = np.linalg.lstsq(np.array(relative), np.ones(len(kinds)))[0]
+    return {"prepare_ns": round(10 * step_ms) * 100_000, "launch_ns": round(1e3 * launch_ms) * 1000}
 
 
 def simulated_steps(steps: pd.DataFrame) -> pd.DataFrame:
@@ -222,20 +288,22 @@ def simulated_steps(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def page(
-    runs: Sequence[Run], bundled: Sequence[Run], unfused: Sequence[Run], hosted: Sequence[Run]
+    runs: Sequence[Run], bundled: Sequence[Run], unfused: Sequence[Run], hosts: HostRuns
 ) -> str:
     """The whole page: the words of `recorded/page.txt`, with tables in their places.
 
-    `bundled` are runs by the profile, `unfused` those of fp8 without their term, and `hosted`
-    those with `HOST`, which these runs gave.
+    `bundled` are runs by the profile, `unfused` those of fp8 without their term, and `hosts` those
+    with other times of the host.
     """
     whole = [run for run in runs if run.real]
     tables = {
         "requests": requests_table(whole),
-        "medians": medians(whole),
+        "medians": medians(whole, hosts),
         "steps": steps_table(runs),
         "launches": launches_table(whole),
-        "host": host_table(whole, hosted),
+        "constants": constants_table(whole),
+        "host": host_table(whole, hosts),
+        "lone": lone_table(whole, hosts),
         "capacity": capacity_table(),
         "power": power_table(whole),
         "bundled": requests_table(bundled),
@@ -269,16 +337,22 @@ def requests_table(runs: Sequence[Run]) -> Iterator[str]:
         yield row(cells)
 
 
-def medians(runs: Sequence[Run]) -> Iterator[str]:
-    yield "| metric | runs | median abs. error, % | largest, % |"
-    yield "| --- | ---: | ---: | ---: |"
+def medians(runs: Sequence[Run], hosts: HostRuns) -> Iterator[str]:
+    yield (
+        "| metric | runs | median abs. error, % | largest, % | by these runs' host | largest "
+        "| by the other model's host | largest |"
+    )
+    yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
     for title, metric in (
         ("mean TTFT", METRICS[0]),
         ("mean TPOT", METRICS[2]),
         ("throughput", METRICS[4]),
     ):
-        found = [abs(error(run, metric)) for run in runs]
-        yield row([title, str(len(found)), f"{statistics.median(found):.1f}", f"{max(found):.1f}"])
+        cells = [title, str(len(runs))]
+        for each in (runs, hosts.own, hosts.crossed):
+            found = [abs(error(run, metric)) for run in each]
+            cells += [f"{statistics.median(found):.1f}", f"{max(found):.1f}"]
+        yield row(cells)
 
 
 def steps_table(runs: Sequence[Run]) -> Iterator[str]:
@@ -302,26 +376,55 @@ def steps_table(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def launches_table(runs: Sequence[Run]) -> Iterator[str]:
-    yield "| model | graphs | launches | steps | real, median ms | by the constants, ms |"
+    yield "| model | graphs | launches | steps | real, ms | by the constants, ms |"
     yield "| --- | --- | ---: | ---: | ---: | ---: |"
+    times = host_times(runs)
     for served in dict.fromkeys(run.served for run in runs):
-        real = pd.concat([run.launches for run in runs if run.served is served])
-        without, piecewise, _ = launches(lowered(served).operators)
-        for graphs, number in (("piecewise", piecewise), ("none", without)):
-            ms = real.ms[real.graphs == graphs]
-            ours = (HOST["prepare_ns"] + number * HOST["launch_ns"]) / 1e6
-            cells = [served.title, graphs, str(number), str(len(ms))]
-            yield row([*cells, f"{ms.median():.1f}", f"{ours:.1f}"])
+        for kind in launchings(runs, served):
+            ours = (times["prepare_ns"] + kind.launches * times["launch_ns"]) / 1e6
+            cells = [served.title, kind.graphs, str(kind.launches), str(kind.steps)]
+            yield row([*cells, f"{kind.ms:.1f}", f"{ours:.1f}"])
 
 
-def host_table(runs: Sequence[Run], hosted: Sequence[Run]) -> Iterator[str]:
-    yield "| model | load | TTFT, % | with host times | TPOT, % | with host times |"
-    yield "| --- | --- | ---: | ---: | ---: | ---: |"
-    for run, with_host in zip(runs, hosted, strict=True):
-        cells = [run.served.title, run.load]
+def constants_table(runs: Sequence[Run]) -> Iterator[str]:
+    yield "| from the runs of | a step, ms | a launch, us |"
+    yield "| --- | ---: | ---: |"
+    models = list(dict.fromkeys(run.served for run in runs))
+    found = {"both models": host_times(runs)}
+    for served in models:
+        own = [run for run in runs if run.served is served]
+        found[served.title] = host_times(own)
+    for title, times in found.items():
+        yield row([title, f"{times['prepare_ns'] / 1e6:.1f}", f"{times['launch_ns'] / 1e3:.0f}"])
+
+
+def host_table(runs: Sequence[Run], hosts: HostRuns) -> Iterator[str]:
+    yield (
+        "| model | load | TTFT, % | by these runs' host | by the other model's host "
+        "| TPOT, % | by these runs' host | by the other model's host |"
+    )
+    yield "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"
+    for three in zip(runs, hosts.own, hosts.crossed, strict=True):
+        cells = [three[0].served.title, three[0].load]
         for metric in (METRICS[0], METRICS[2]):
-            cells += [f"{error(each, metric):+.1f}" for each in (run, with_host)]
+            cells += [f"{error(each, metric):+.1f}" for each in three]
         yield row(cells)
+
+
+def lone_table(runs: Sequence[Run], hosts: HostRuns) -> Iterator[str]:
+    yield (
+        "| model | prompts | TTFT, median % | by these runs' host | by the other model's host | "
+        "real, median ms |"
+    )
+    yield "| --- | ---: | ---: | ---: | ---: | ---: |"
+    for served in dict.fromkeys(run.served for run in runs):
+        three = [
+            pd.concat([run.lone for run in each if run.served is served])
+            for each in (runs, hosts.own, hosts.crossed)
+        ]
+        wrong = [100 * (lone.simulated / lone.real - 1).median() for lone in three]
+        cells = [served.title, str(len(three[0])), *(f"{each:+.1f}" for each in wrong)]
+        yield row([*cells, f"{three[0].real.median():.1f}"])
 
 
 def capacity_table() -> Iterator[str]:

@@ -25,6 +25,7 @@ ABLATED = (
     "host_gap",
     "host_ranks",
     "host_sequence",
+    "launches",
     "decode_skew",
     "cold_kv",
     "kv_write",

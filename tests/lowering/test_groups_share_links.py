@@ -195,10 +195,12 @@ def test_what_a_step_lost_is_shared_out_over_the_links_that_it_shared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The engine's routes say which links both rings take; nothing is shared alone."""
-    prepared = run(cluster(*SPREAD), prompts(2))._prepared
+    fields = cluster(*SPREAD) | {"engine": {"prepare_ns": 900_000}}  # lies before the step's start
+    prepared = run(fields, prompts(2))._prepared
     batch = round_of(prepared.lowered, prepared.workload, prepared.simulation, 0, 0)
     graph = iteration_graph(prepared.lowered.groups, 0, batch)
     groups = prepared.lowered.groups
+    assert graph.prepared_ps == 900_000_000
     found = shared_links(batch, graph, groups, groups[0].engine.host_gap_ps)
     topology = load_topology("pcie_gen4_8").build(engine)
 
@@ -210,7 +212,8 @@ def test_what_a_step_lost_is_shared_out_over_the_links_that_it_shared(
     assert {one.link for one in found} == common  # the topology's links come first
     ((start_ps, end_ps),) = batch.times_ps
     gap_ps = prepared.lowered.groups[0].engine.host_gap_ps
-    assert sum(one.lost_ps for one in found) == end_ps - start_ps - gap_ps - graph.duration_ps > 0
+    alone_ps = graph.duration_ps - graph.prepared_ps
+    assert sum(one.lost_ps for one in found) == end_ps - start_ps - gap_ps - alone_ps > 0
     assert all(one.others == ("group 1",) and one.met_ps > 0 for one in found)
     path = tmp_path / "two.json"
     path.write_text(json.dumps(cluster(*SPREAD)), encoding="utf-8")

@@ -33,6 +33,20 @@ def test_latencies_and_throughput_of_a_recorded_run(served: recorded.Served, loa
         assert abs(recorded.error(run, metric)) < bound, metric
 
 
+def test_the_times_of_the_host_make_lone_prompts_better() -> None:
+    """Which gave none of them; each model alone gives nearly the same."""
+    runs = [recorded.simulate(*each) for each in WHOLE]
+    found = recorded.host_times(runs)
+    for served in {run.served for run in runs}:
+        crossed = recorded.host_times(runs, without=served)
+        for name, value in found.items():
+            assert crossed[name] == pytest.approx(value, rel=0.1)
+        (before,) = (run for run in runs if (run.served, run.load) == (served, "light"))
+        ours = recorded.simulate(served, "light", crossed)
+        off, now = ((one.lone.simulated / one.lone.real).median() for one in (before, ours))
+        assert off < 0.85 < now < 1.05
+
+
 def test_decodes_of_fp8_need_the_fused_scaling() -> None:
     served = recorded.SERVED[1]
     with_term, without = (

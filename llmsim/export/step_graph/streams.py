@@ -145,7 +145,8 @@ def _add_half(
         lanes[member].append((items, rows_of(domain[member], items, tokens, sum(padded))))
 
 
-HOST_WORK = {Role.PREPARE: "preparation", Role.LAUNCH: "launches"}
+PREPARATION = "preparation"
+HOST_WORK = {Role.PREPARE: PREPARATION, Role.LAUNCH: "launches"}
 """What the host does for a stage's step."""
 
 
