@@ -638,6 +638,45 @@ class EncoderConfig:
     @inputs.setter
     def inputs(self, inputs: EncoderInputs | None) -> None: ...
 
+class LoadFailuresConfig:
+    """Chance that a load of KV fails, in 2^-53, and what comes of it."""
+
+    def __init__(self) -> None: ...
+
+    @property
+    def chance(self) -> int: ...
+
+    @chance.setter
+    def chance(self, arg: int, /) -> None: ...
+
+    @property
+    def seed(self) -> int: ...
+
+    @seed.setter
+    def seed(self, arg: int, /) -> None: ...
+
+    @property
+    def recomputes(self) -> bool: ...
+
+    @recomputes.setter
+    def recomputes(self, arg: bool, /) -> None: ...
+
+    @property
+    def loses_all(self) -> bool: ...
+
+    @loses_all.setter
+    def loses_all(self, arg: bool, /) -> None: ...
+
+class LoadFailures:
+    """Says of each load how much of it comes."""
+
+    def __init__(self, config: LoadFailuresConfig) -> None: ...
+
+    def next(self, request: int, first: int, end: int, piece: int) -> int:
+        """
+        Up to where KV is there after the request's next load, of the tokens [first, end).
+        """
+
 class HostCacheWrite(enum.Enum):
     THROUGH = 0
 
@@ -894,6 +933,12 @@ class SchedulerConfig:
 
     @host_cache.setter
     def host_cache(self, arg: HostCacheConfig, /) -> None: ...
+
+    @property
+    def load_failures(self) -> LoadFailuresConfig: ...
+
+    @load_failures.setter
+    def load_failures(self, arg: LoadFailuresConfig, /) -> None: ...
 
     @property
     def kv(self) -> KvCacheConfig: ...
@@ -1711,6 +1756,10 @@ class PoolsBelow:
         """
         The request, just admitted, takes `tokens` tokens behind the first `cached` ones.
         """
+
+    @property
+    def chunk_tokens(self) -> int:
+        """Tokens of a chunk."""
 
     @property
     def parks(self) -> bool:

@@ -137,7 +137,9 @@ class RequestColumns(Table):
     scheduled_ps: Int64 = optional_ps("When the request first ran.")
     first_token_ps: Int64 = optional_ps("End of the step that gave the first token.")
     finish_ps: Int64 = optional_ps("End of the step that gave the last token.")
-    cancelled_ps: Int64 = optional_ps("When the engine dropped the request, whose client had left.")
+    cancelled_ps: Int64 = optional_ps(
+        "When the engine dropped the request: its client had left, or it ended with an error."
+    )
     emitted_tokens: Int32 = column("tokens", "Tokens that the client received.")
     cached_tokens: Int32 = column(
         "tokens", "Prompt tokens that the prefix cache held when the request first ran."
@@ -161,7 +163,7 @@ class RequestDurations(Table):
 
 
 class LatencyCauses(Table):
-    """Parts of a finished request's latency, or of a cancelled one's time in the system.
+    """Parts of a finished request's latency, or of a dropped one's time in the system.
 
     They add up to it exactly.
     """
@@ -186,7 +188,7 @@ class LatencyCauses(Table):
         "Between groups while layouts were switched; with its last token before, its first after."
     )
     abandoned_ps: Int64 = optional_ps(
-        "Of a cancelled request: from its last token, or its start, until the engine dropped it."
+        "Of a dropped request: from its last token, or its start, until the engine dropped it."
     )
 
 
@@ -482,6 +484,9 @@ class GroupCounters(Table):
     finished: Int64 = column("requests", "Requests that completed.")
     handed_over: Int64 = column("requests", "Requests whose prompt was computed for another group.")
     cancelled: Int64 = column("requests", "Requests dropped because their clients gave up.")
+    failed: Int64 = column("requests", "Requests that ended with an error.")
+    failed_loads: Int64 = column("", "Loads of KV that failed (kv_load_failure_rate).")
+    lost_tokens: Int64 = column("tokens", "Tokens whose KV those loads were to bring and did not.")
     verifications: Int64 = column(
         "sequences", "Sequences whose drafts a batch verified, summed over batches."
     )

@@ -76,6 +76,10 @@ class Status(IntEnum):
     """Disaggregated: its decode group holds blocks for it, and waits for its KV."""
     REFUSED = 7
     """Turned away by the admission policy; or a later call of a session of which one was."""
+    FAILED = 8
+    """Ended with an error by its engine, as its KV could not be loaded; or a later call of a
+    session of which one was.
+    """
 
 
 class Provenance(IntEnum):

@@ -364,6 +364,7 @@ def _group(
 ) -> "_native.GroupSpec":
     if group.scheduler is not None:
         group.scheduler.speculation.acceptance.seed = options.seed
+        group.scheduler.load_failures.seed = options.seed
         group.scheduler.speculation.requests = request_speculation(workload)
         with_encoder_inputs(group.scheduler.encoder, workload)
     return _native.GroupSpec(

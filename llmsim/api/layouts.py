@@ -137,11 +137,18 @@ def _refuse(
             "the scheduler sglang and KV that moves",
             'set kv to "recompute" or "drop"',
         ),
+        (_loads_fail(plans), "kv_load_failure_rate", "leave it out"),
     ):
         if is_so:
             raise NotYetError(
                 f"{cluster.path}: layouts together with {what} do not run in this version; {remedy}"
             )
+
+
+def _loads_fail(plans: "list[LayoutPlan]") -> bool:
+    """Whether loads of KV of some group fail."""
+    engines = [group.engine for plan in plans for group in plan.lowered.groups]
+    return any(engine.kv_load_failure_rate > 0 for engine in engines)
 
 
 def _any_engine(plans: "list[LayoutPlan]", scheduler: str) -> bool:

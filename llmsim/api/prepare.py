@@ -113,6 +113,7 @@ def compile_cluster(
     from llmsim.config.plugins import plugins_allowed
     from llmsim.lowering import lower
     from llmsim.lowering.device_memory import sheet_memory, sheet_memory_notes
+    from llmsim.lowering.kv.load_failures import check_load_failures
     from llmsim.lowering.network.cluster_network import idle_pool_notes
 
     how = _lowering_options(options)
@@ -146,6 +147,7 @@ def compile_cluster(
 
         assert lowered.network is not None
         tiers = lower_tiers(deployment, lowered.groups, options.tiers, lowered.network)
+    check_load_failures(deployment, lowered.groups, options.tiers)
     media = options.tiers.media if options.tiers is not None else ()
     pool = idle_pool_notes(deployment, media)
     unused = (

@@ -169,6 +169,8 @@ def _check_ended(streams: Sequence[Stream]) -> None:
             raise ApiError(400, "the request can never run: it does not fit into the KV cache")
         if stream.status == Status.REFUSED:
             raise ApiError(503, "the server is overloaded; ask again later")
+        if stream.status == Status.FAILED:
+            raise ApiError(500, "the KV of the request could not be loaded; ask again")
 
 
 async def _whole(call: Call, shape: Shape, headers: dict[str, str]) -> None:

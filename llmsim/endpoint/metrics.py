@@ -29,7 +29,7 @@ COUNTERS = (
 )
 """(name, help, column of the totals of groups)."""
 
-REASONS = {Status.FINISHED: "length", Status.CANCELLED: "abort"}
+REASONS = {Status.FINISHED: "length", Status.CANCELLED: "abort", Status.FAILED: "error"}
 
 
 class Metrics(Collector):

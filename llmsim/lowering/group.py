@@ -44,7 +44,7 @@ from llmsim.lowering.engine_dtype import with_narrow_floats
 from llmsim.lowering.kv.host_cache import host_cache
 from llmsim.lowering.kv.hybrid_cache import shares_blocks, with_state_blocks
 from llmsim.lowering.kv.kv_transfer import ROLES
-from llmsim.lowering.kv.resharding import prefill_all_but_last_token
+from llmsim.lowering.kv.resharding import of_several_kinds, prefill_all_but_last_token
 from llmsim.lowering.network.base import NetworkView
 from llmsim.lowering.network.collective_costs import (
     LinkedCosts,
@@ -247,6 +247,7 @@ def _scheduler(
         group.pd_type,
         request.layout.context_ranks,
         prefill_all_but_last_token=prefill_all_but_last_token(request.model),
+        several_kinds=of_several_kinds(request.model),
         stages=group.pp,
         in_flight=batches_in_flight(group),
         tables=ledger.tables,

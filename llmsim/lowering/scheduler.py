@@ -47,6 +47,7 @@ def scheduler_config(
     tables: KvTables | None = None,
     tiers: bool = False,
     host_cache: "_native.HostCacheConfig | None" = None,
+    several_kinds: bool = False,
 ) -> "_native.SchedulerConfig":
     """The native scheduler's configuration of a group.
 
@@ -55,7 +56,8 @@ def scheduler_config(
     `prefill_all_but_last_token` says that a decode group computes the last token of a prompt
     itself. `in_flight` counts the batches that may be in flight. `tables` describes layers of
     several kinds that share the blocks. `tiers` says that KV goes to memories below the device's.
-    `host_cache` is the scheduler's own pool there.
+    `host_cache` is the scheduler's own pool there. `several_kinds` says that not all layers keep
+    every token.
     """
     scheduler = _native.SchedulerConfig()
     scheduler.scheduler = VLLM if engine.scheduler == INSTALLED else engine.scheduler
@@ -88,6 +90,7 @@ def scheduler_config(
     scheduler.queue = _queue(engine, max_model_len, program)
     if host_cache is not None:
         scheduler.host_cache = host_cache
+    scheduler.load_failures = _load_failures(engine, loses_all=several_kinds)
     scheduler.kv = _kv_cache(engine, num_blocks, max_model_len, context_ranks)
     _look_ahead(scheduler.kv, engine, plays_role=pd_type is not None)
     if tables is not None and tables.windows != (SEES_ALL,):
@@ -167,6 +170,15 @@ def acceptance(rates: Sequence[float]) -> "_native.Acceptance":
 def chance(rate: float) -> int:
     """A probability in 2^-53, so that 0 is never and 1 is always."""
     return int(rate * (1 << 53) + 0.5)
+
+
+def _load_failures(engine: EngineArgs, *, loses_all: bool) -> "_native.LoadFailuresConfig":
+    """Which loads of KV fail; the seed is the run's, and set there."""
+    native = _native.LoadFailuresConfig()
+    native.chance = chance(engine.kv_load_failure_rate)
+    native.recomputes = engine.kv_load_failure_policy == "recompute"
+    native.loses_all = loses_all
+    return native
 
 
 def _limits(engine: EngineArgs) -> "_native.StepLimits":

@@ -146,7 +146,8 @@ def _warnings(summary: Mapping[str, Any]) -> Iterator[Line]:
             * bool(summary["circular_groups"])
         ),
     ]
-    lost = {name: summary[name] for name in ("rejected", "refused", "cancelled", "unfinished")}
+    ends = ("rejected", "refused", "cancelled", "errored", "unfinished")
+    lost = {name: summary[name] for name in ends}
     named = ", ".join(f"{count} {name}" for name, count in lost.items() if count)
     said += [f"requests without an answer: {named}"] if named else []
     said += [f"invariant {name}: {found}" for name, found in _broken(summary)]

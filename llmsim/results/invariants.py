@@ -11,6 +11,8 @@ from llmsim.core import AJ_PER_J, COMPONENTS, PS_PER_S, Energy, Int64, Results, 
 from llmsim.exact import exact_sum
 
 OK = "ok"
+_LEFT = (Status.FINISHED, Status.REJECTED, Status.CANCELLED, Status.REFUSED, Status.FAILED)
+"""Where requests of a run that was not cut short stand."""
 
 
 def check_invariants(results: Results, enforces_lower_bound: Sequence[bool]) -> Mapping[str, str]:
@@ -51,17 +53,13 @@ def _conservation(results: Results) -> str:
             f"{counted[Status.PARKED]} requests are parked, the groups count "
             f"{exact_sum(counters['parked'])}"
         )
-    dropped = int(
-        np.count_nonzero((status == Status.CANCELLED) & (results.requests.queued_ps >= 0))
-    )
-    if dropped != exact_sum(counters["cancelled"]):
-        return (
-            f"{dropped} requests were cancelled, the groups count "
-            f"{exact_sum(counters['cancelled'])}"
-        )
-    left = len(status) - exact_sum(
-        counted[[Status.FINISHED, Status.REJECTED, Status.CANCELLED, Status.REFUSED]]
-    )
+    reached = results.requests.queued_ps >= 0
+    for state, said in ((Status.CANCELLED, "were cancelled"), (Status.FAILED, "failed")):
+        dropped = int(np.count_nonzero((status == state) & reached))
+        total = exact_sum(counters[state.name.lower()])
+        if dropped != total:
+            return f"{dropped} requests {said}, the groups count {total}"
+    left = len(status) - exact_sum(counted[list(_LEFT)])
     if not results.cut_short and left:
         return f"{left} requests neither finished nor left"
     return OK

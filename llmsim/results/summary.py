@@ -117,6 +117,9 @@ def _where_used(
     host_cache = {name: _total(results, f"host_cache_{name}") for name in _HOST_CACHE}
     if any(host_cache.values()):
         block["host_cache"] = host_cache
+    load_failures = {name: _total(results, name) for name in ("failed_loads", "lost_tokens")}
+    if any(load_failures.values()):
+        block["load_failures"] = load_failures
     if results.workload.slo_class is not None:
         block["classes"] = classes_block(results, objectives)
     return block
@@ -142,20 +145,23 @@ def _throughput(results: Results) -> dict[str, Any]:
     rejected = int(np.count_nonzero(status == Status.REJECTED))
     cancelled = status == Status.CANCELLED
     refused = int(np.count_nonzero(status == Status.REFUSED))
+    errored = int(np.count_nonzero(status == Status.FAILED))
     input_tokens = exact_sum(results.workload.input_tokens[rows])
     output_tokens = exact_sum(results.requests.emitted_tokens[rows])
     duration_ps = makespan_ps(results)
     return {
         "completed": len(rows),
-        "failed": rejected,
+        "failed": rejected + errored,
         "rejected": rejected,
         "cancelled": int(np.count_nonzero(cancelled)),
         "cancelled_output_tokens": exact_sum(results.requests.emitted_tokens[cancelled]),
         "refused": refused,
+        "errored": errored,
         "unfinished": len(status)
         - len(rows)
         - rejected
         - refused
+        - errored
         - int(np.count_nonzero(cancelled)),
         "duration": _rounded(None if duration_ps is None else duration_ps / PS_PER_S),
         "total_input_tokens": input_tokens,

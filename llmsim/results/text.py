@@ -96,7 +96,7 @@ def _rich(summary: Mapping[str, Any]) -> str:
 
 def _facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     gone = "".join(
-        f"{summary[name]} {name}, " for name in ("cancelled", "refused") if summary[name]
+        f"{summary[name]} {name}, " for name in ("cancelled", "refused", "errored") if summary[name]
     )
     requests = (
         f"{summary['completed']} completed, {summary['rejected']} rejected, "

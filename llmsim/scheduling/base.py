@@ -76,8 +76,11 @@ class Connector(Protocol):
         parked until the rest has come from another group.
         """
 
-    def transferred(self, request: int) -> None:
-        """The KV of a parked request is there, or that of one that ended has been read."""
+    def transferred(self, request: int) -> bool | None:
+        """The KV of a parked request is there, or that of one that ended has been read.
+
+        True: it could not be loaded, and the request has ended with an error.
+        """
 
     def use_tiers(self, below: "_native.PoolsBelow") -> None:
         """Pools of KV below the group, before the first request."""

@@ -64,6 +64,8 @@ def full() -> Json:
         "max_loras": 2,
         "max_lora_rank": 32,
         "fully_sharded_loras": True,
+        "kv_load_failure_policy": "recompute",
+        "kv_load_failure_rate": 0.01,
         "max_num_encoder_input_tokens": 4096,
         "encoder_cache_size": 8192,
         "disable_chunked_mm_input": True,

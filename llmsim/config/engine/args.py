@@ -47,6 +47,8 @@ _SHOWN_IF_SET = (
     "max_loras",
     "max_lora_rank",
     "fully_sharded_loras",
+    "kv_load_failure_policy",
+    "kv_load_failure_rate",
     "max_num_encoder_input_tokens",
     "encoder_cache_size",
     "disable_chunked_mm_input",
@@ -149,6 +151,9 @@ class EngineArgs:
     max_lora_rank: int | None
     fully_sharded_loras: bool
     """Of each slot; None: vLLM's default, 16."""
+    kv_load_failure_policy: str | None
+    """A name of `KV_LOAD_FAILURE_POLICIES`; None: the first."""
+    kv_load_failure_rate: float
     max_num_encoder_input_tokens: int | None
     """Tokens of encoder inputs of a step; None: max_num_batched_tokens."""
     encoder_cache_size: int | None

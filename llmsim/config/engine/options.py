@@ -48,6 +48,8 @@ SGLANG_RETRACTIONS = ("length", "priority")
 """Values of SGLang's `retraction_policy`, in that order."""
 HICACHE_WRITE_POLICIES = ("write_through", "write_through_selective", "write_back")
 """Values of SGLang's `hicache_write_policy`."""
+KV_LOAD_FAILURE_POLICIES = ("fail", "recompute")
+"""Values of vLLM's `kv_load_failure_policy`, its default first."""
 KV_CACHE_DTYPES = DTYPES | {"fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
 """Spellings of vLLM and torch -> the short name used everywhere else."""
 
@@ -214,6 +216,20 @@ class EngineOptions(Section):
         default=None,
         description="Cuts both matrices of each LoRA slot over the tensor-parallel ranks "
         "(vllm-0.33).",
+    )
+    kv_load_failure_policy: Annotated[
+        Annotated[str, _one_of(KV_LOAD_FAILURE_POLICIES)] | None, OnCommandLine(str)
+    ] = Field(
+        default=None,
+        description="Says what becomes of requests whose KV could not be loaded: fail (vLLM's "
+        "default) ends them with an error, recompute computes what is missing.",
+    )
+    kv_load_failure_rate: Annotated[
+        Annotated[float, Field(ge=0, le=1)] | None, OnCommandLine(float)
+    ] = Field(
+        default=None,
+        description="Sets the share of loads of KV that fail, from prefill instances and from KV "
+        "tiers (docs/explanation/kv_tiers.md).",
     )
     max_num_encoder_input_tokens: Annotated[PositiveCount | None, OnCommandLine(int)] = Field(
         default=None,

@@ -122,6 +122,20 @@ void bind_kv_configs(nb::module_& m) {
       .def_rw("spares_busy_victims", &VersionRules::spares_busy_victims);
 }
 
+void bind_load_failures(nb::module_& m) {
+  nb::class_<LoadFailuresConfig>(m, "LoadFailuresConfig",
+                                 "Chance that a load of KV fails, in 2^-53, and what comes of it.")
+      .def(nb::init<>())
+      .def_rw("chance", &LoadFailuresConfig::chance)
+      .def_rw("seed", &LoadFailuresConfig::seed)
+      .def_rw("recomputes", &LoadFailuresConfig::recomputes)
+      .def_rw("loses_all", &LoadFailuresConfig::loses_all);
+  nb::class_<LoadFailures>(m, "LoadFailures", "Says of each load how much of it comes.")
+      .def(nb::init<const LoadFailuresConfig&>(), "config"_a)
+      .def("next", &LoadFailures::next, "request"_a, "first"_a, "end"_a, "piece"_a,
+           "Up to where KV is there after the request's next load, of the tokens [first, end).");
+}
+
 void bind_speculation(nb::module_& m) {
   nb::class_<Acceptance>(m, "Acceptance",
                          "Chance of each draft, in 2^-53, given that those before it hold.")
@@ -289,6 +303,7 @@ void bind_scheduler_config(nb::module_& m) {
       .def_rw("speculation", &SchedulerConfig::speculation)
       .def_rw("encoder", &SchedulerConfig::encoder)
       .def_rw("host_cache", &SchedulerConfig::host_cache)
+      .def_rw("load_failures", &SchedulerConfig::load_failures)
       .def_rw("kv", &SchedulerConfig::kv)
       .def("with_policies", &with_policies, "policies"_a, "The same, but for these decisions.");
 }
@@ -325,6 +340,7 @@ void bind_configs(nb::module_& m) {
   bind_kv_configs(m);
   bind_speculation(m);
   bind_encoder(m);
+  bind_load_failures(m);
   bind_host_cache(m);
   bind_sessions(m);
   bind_scheduler_config(m);

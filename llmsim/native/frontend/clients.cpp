@@ -100,6 +100,13 @@ void Clients::answered(std::span<const RequestId> finished, Ps now) {
   }
 }
 
+// Later calls of its session never come.
+void Clients::failed(RequestId request, Ps now) {
+  if (gave_up(request)) return;
+  --num_open_;
+  end_session(request, Status::kFailed, now);
+}
+
 void Clients::forget(const std::vector<RequestId>& requests) {
   for (const RequestId request : requests) gave_up_[at(request)] = false;
 }

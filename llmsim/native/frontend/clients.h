@@ -64,6 +64,8 @@ class Clients final : public Entity {
   void send_again(std::span<const RequestId> requests, Ps now);
   // They have the last tokens of these requests: sessions go on, or end.
   void answered(std::span<const RequestId> finished, Ps now);
+  // Its engine has ended it with an error.
+  void failed(RequestId request, Ps now);
   // Requests that have neither been answered nor given up, those that are still to arrive included.
   std::int64_t num_open() const { return num_open_; }
   // The client has so many tokens, which may be all that it wants.

@@ -159,6 +159,8 @@ void Frontend::answered(std::span<const RequestId> finished, std::span<const Ite
     clients_->received(item.request, log_.emitted_tokens[item.request], now);
 }
 
+void Frontend::ended_in_error(RequestId request, Ps now) { clients_->failed(request, now); }
+
 bool Frontend::gave_up(RequestId request) const { return clients_->gave_up(request); }
 
 }  // namespace llmsim

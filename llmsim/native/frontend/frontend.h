@@ -76,6 +76,12 @@ class Frontend final : public Completion {
 
   // Of groups that answer clients themselves.
   void step_done(std::span<const RequestId> finished, std::span<const Item> items, Ps now) override;
+  void failed(RequestId request, Ps now) override {
+    if (!gave_up(request)) router_->finished(request);
+    ended_in_error(request, now);
+  }
+  // The client hears that its request has failed; whoever chose its groups has been told.
+  void ended_in_error(RequestId request, Ps now);
   // Clients have their last tokens; whoever chose their groups has been told.
   void answered(std::span<const RequestId> finished, std::span<const Item> items, Ps now);
   bool gave_up(RequestId request) const;

@@ -16,12 +16,15 @@ class Completion {
   // whole prompt.
   virtual void step_done(std::span<const RequestId> finished, std::span<const Item> items,
                          Ps now) = 0;
+  // The group has ended the request with an error.
+  virtual void failed(RequestId request, Ps now) = 0;
 };
 
 // Of a group that gets no requests.
 class NoCompletion final : public Completion {
  public:
   void step_done(std::span<const RequestId>, std::span<const Item>, Ps) override {}
+  void failed(RequestId, Ps) override {}
 };
 
 }  // namespace llmsim

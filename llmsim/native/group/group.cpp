@@ -195,11 +195,15 @@ void Group::drop_aborted(Ps now) {
     if (status != Status::kWaiting && status != Status::kRunning && status != Status::kParked)
       continue;  // it has finished meanwhile
     scheduler_->abort(request);
-    log_.cancelled[request] = now;
-    if (log_.scheduled[request] == kNever) received_tokens_ -= sequences_[request].prompt_tokens;
-    --outstanding_;
+    note_left(request, now);
     if (observer_ != nullptr) observer_->dropped(request, config_.index, now);
   }
+}
+
+void Group::note_left(RequestId request, Ps now) {
+  log_.cancelled[request] = now;
+  if (log_.scheduled[request] == kNever) received_tokens_ -= sequences_[request].prompt_tokens;
+  --outstanding_;
 }
 
 void Group::on_event(Ps now, Phase phase, std::uint32_t) {
@@ -277,7 +281,6 @@ void Group::hand_back(std::span<const RequestId> requests, Ps now, bool keep_ans
   close_api_servers(now);
   for (const Arrival& arrival : inbox_) scheduler_->add(arrival.request);
   inbox_.clear();
-  hear_of_moved(now);
   for (Arrival& gone : aborts_) gone.seen = std::min(gone.seen, now);
   drop_aborted(now);
   for (const RequestId request : requests) {
@@ -288,6 +291,7 @@ void Group::hand_back(std::span<const RequestId> requests, Ps now, bool keep_ans
     if (!keep_answers) handed_back_.emitted_tokens += log_.emitted_tokens[request];
     --outstanding_;
   }
+  hear_of_moved(now, now);
   cut_steps(now);
   scheduler_->stop();
   moved_.clear();
@@ -404,9 +408,14 @@ void Group::use_tiers(GroupTiers* tiers, bool parks) {
   tiered->use_tiers(tiers);
 }
 
-void Group::hear_of_moved(Ps launched) {
-  for (; !moved_.empty() && moved_.front().seen <= launched; moved_.pop_front())
-    connector_->transferred(moved_.front().request);
+void Group::hear_of_moved(Ps launched, Ps now) {
+  while (!moved_.empty() && moved_.front().seen <= launched) {
+    const RequestId request = moved_.front().request;
+    moved_.pop_front();
+    if (connector_->transferred(request)) continue;
+    note_left(request, now);
+    completion_->failed(request, now);
+  }
 }
 
 Ps Group::hears_until(const Slot& slot, Ps now) const {
@@ -425,7 +434,7 @@ bool Group::build_next(Ps now) {
   if (paused_) return false;
   while (!build_batch(now)) {
     if (!idle() || moved_.empty()) return false;
-    hear_of_moved(now);
+    hear_of_moved(now, now);
   }
   return true;
 }
@@ -501,7 +510,7 @@ bool Group::build_batch(Ps now) {
       if (++empty_builds > kMostEmptyBuilds)
         throw Stalled("the scheduler of group " + std::to_string(config_.index) + " was asked " +
                       std::to_string(empty_builds) + " times at " + std::to_string(now) + " ps");
-      hear_of_moved(now);
+      hear_of_moved(now, now);
       note_empty_call();
       continue;
     }
@@ -596,11 +605,11 @@ void Group::complete_oldest(Ps now, std::vector<RequestId>& finished) {
     scheduler_->update(slot.batch, finished);
     if (tiers_ != nullptr) tiers_->start(now);
     outstanding_ -= static_cast<std::int32_t>(finished.size() - before);
-    hear_of_moved(hears_until(slot, now));
+    hear_of_moved(hears_until(slot, now), now);
     if (key_log_ != nullptr) key_log_->publish(now);
     if (schedule) schedule->completed(now, *scheduler_, std::span(finished).subspan(before));
   } else {
-    hear_of_moved(hears_until(slot, now));
+    hear_of_moved(hears_until(slot, now), now);
   }
   last_ = oldest_;
   oldest_ = (oldest_ + 1) % slots_.size();

@@ -363,7 +363,9 @@ class Group final : public Entity, public StepSink {
   Slot& next_slot() { return slots_[(oldest_ + num_in_flight_) % slots_.size()]; }
   const Slot& next_slot() const { return slots_[(oldest_ + num_in_flight_) % slots_.size()]; }
   void drop_aborted(Ps now);
-  void hear_of_moved(Ps launched);
+  // The request has left its scheduler without an answer.
+  void note_left(RequestId request, Ps now);
+  void hear_of_moved(Ps launched, Ps now);
   // Until when a scheduler hears of what has moved, with the output of a step.
   Ps hears_until(const Slot& slot, Ps now) const;
   void note_preempting_step();

@@ -134,6 +134,8 @@ class KvCache {
   void recall(RequestId request, std::int32_t hit, std::int32_t recalled);
   // Whether who takes something from the tiers is parked until it is there.
   bool parks() const { return tiers_ != nullptr && tiers_->parks(); }
+  // Of a chunk of the tiers.
+  std::int32_t chunk_tokens() const { return chunk_blocks_ * config_.block_size; }
   // The same for a request that is parked, with `allocate`.
   void load(RequestId request, std::int32_t hit, std::int32_t recalled, std::int32_t slots,
             const std::vector<BlockId>& hits) {

@@ -46,6 +46,7 @@ class KvTransferDelivery final : public Delivery {
         transfers.prefilled(request, now);
       }
     }
+    void failed(RequestId, Ps) override {}  // nothing is loaded there
     KvTransfers& transfers;
     Frontend& frontend;
   };
@@ -56,6 +57,10 @@ class KvTransferDelivery final : public Delivery {
       for (const RequestId request : finished)
         if (!frontend.gave_up(request)) transfers.router().finished(request);
       frontend.answered(finished, items, now);
+    }
+    void failed(RequestId request, Ps now) override {
+      if (!frontend.gave_up(request)) transfers.router().finished(request);
+      frontend.ended_in_error(request, now);
     }
     KvTransfers& transfers;
     Frontend& frontend;

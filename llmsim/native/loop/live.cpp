@@ -11,6 +11,7 @@ bool ended(const Sequence& sequence) {
     case Status::kRejected:
     case Status::kCancelled:
     case Status::kRefused:
+    case Status::kFailed:
       return true;
     default:
       return false;

@@ -9,7 +9,7 @@
 namespace llmsim {
 
 // kParked: between the two groups of a disaggregated request, or holding blocks whose content is on
-// its way.
+// its way. kFailed: its engine has ended it with an error.
 enum class Status : std::uint8_t {
   kPending,
   kWaiting,
@@ -18,7 +18,8 @@ enum class Status : std::uint8_t {
   kRejected,
   kCancelled,
   kParked,
-  kRefused
+  kRefused,
+  kFailed
 };
 
 // Changed by the scheduler of the group that the request was routed to, and by nobody else.

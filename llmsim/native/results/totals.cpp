@@ -31,7 +31,8 @@ void add_open_tokens(const SequenceTable& sequences, const RequestLog& log, bool
     const Sequence& one = sequences[request];
     const auto status = static_cast<Status>(one.status);
     std::int64_t computed = one.num_computed;
-    if (status == Status::kCancelled) computed = std::max(one.lost_to, one.num_computed);
+    if (status == Status::kCancelled || status == Status::kFailed)
+      computed = std::max(one.lost_to, one.num_computed);
     if (status == Status::kFinished) computed = prompts ? one.num_tokens - 1 : 0;
     if (log.group[request] >= 0) tokens[static_cast<std::size_t>(log.group[request])] += computed;
   }
@@ -155,6 +156,9 @@ constexpr Total<Totals> kGroupTotals[] = {
      [](const Totals& t) -> std::int64_t {
        return t.counters.cancelled - t.twice_cancelled - t.group.handed_back().requests;
      }},
+    {"failed", [](const Totals& t) -> std::int64_t { return t.counters.failed; }},
+    {"failed_loads", [](const Totals& t) -> std::int64_t { return t.counters.failed_loads; }},
+    {"lost_tokens", [](const Totals& t) -> std::int64_t { return t.counters.lost_tokens; }},
     {"verifications",
      [](const Totals& t) -> std::int64_t { return t.counters.speculation.verifications; }},
     {"drafted_tokens",

@@ -26,8 +26,9 @@ class KvConnector {
   // Appends the requests that the last `schedule` gave blocks to and parked until their KV is here.
   virtual void take_reserved(std::vector<Reserved>& out) = 0;
   // One transfer that a parked request waits for has ended; or the KV of a request that ended here
-  // has been read by the group that decodes it.
-  virtual void transferred(RequestId request) = 0;
+  // has been read by the group that decodes it. False: the KV has not come, and the request has
+  // ended with an error.
+  virtual bool transferred(RequestId request) = 0;
   // Whether it hears with a step's output of all that has moved until then, and not only of what
   // had when the step was launched.
   virtual bool hears_at_output() const { return false; }

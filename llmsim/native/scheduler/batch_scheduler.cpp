@@ -168,12 +168,11 @@ void BatchScheduler::take_reserved(std::vector<Reserved>& out) {
   reserved_.clear();
 }
 
-void BatchScheduler::transferred(RequestId request) {
-  if (sequences_[request].status == static_cast<std::uint8_t>(Status::kParked)) {
-    parked_.arrived(request);
-  } else if (leaving_.transferred(request)) {
-    kv_.release(request, /*preempted=*/false);
-  }
+bool BatchScheduler::transferred(RequestId request) {
+  if (sequences_[request].status == static_cast<std::uint8_t>(Status::kParked))
+    return parked_.arrived(request);
+  if (leaving_.transferred(request)) kv_.release(request, /*preempted=*/false);
+  return true;
 }
 
 void BatchScheduler::abort(RequestId request) {

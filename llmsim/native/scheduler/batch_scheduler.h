@@ -50,7 +50,7 @@ class BatchScheduler : public Scheduler, public KvConnector, public TieredKv, pu
 
   KvConnector* kv_connector() final { return this; }
   void take_reserved(std::vector<Reserved>& out) final;
-  void transferred(RequestId request) final;
+  bool transferred(RequestId request) final;
   TieredKv* tiered_kv() final { return this; }
   void use_tiers(GroupTiers* tiers) final { kv_.use_tiers(tiers); }
   bool may_park() const final { return false; }

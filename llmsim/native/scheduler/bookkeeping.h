@@ -43,11 +43,19 @@ inline void note_preemption(RequestId request, Sequence& s, RequestLog& log,
   s.status = static_cast<std::uint8_t>(Status::kWaiting);
 }
 
-// Tokens lost to preemption and not yet recomputed are not counted as recomputed.
-inline void note_cancellation(Sequence& s, SchedulerCounters& counters) {
+// It leaves unfinished. Tokens lost to preemption and not yet recomputed are not counted as
+// recomputed.
+inline void note_end(Sequence& s, Status status, SchedulerCounters& counters) {
   counters.recomputed_tokens -= std::max(0, s.lost_to - s.num_computed);
-  s.status = static_cast<std::uint8_t>(Status::kCancelled);
+  s.status = static_cast<std::uint8_t>(status);
+}
+inline void note_cancellation(Sequence& s, SchedulerCounters& counters) {
+  note_end(s, Status::kCancelled, counters);
   ++counters.cancelled;
+}
+inline void note_failure(Sequence& s, SchedulerCounters& counters) {
+  note_end(s, Status::kFailed, counters);
+  ++counters.failed;
 }
 
 }  // namespace llmsim

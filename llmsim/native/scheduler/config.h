@@ -10,6 +10,7 @@
 #include <string>
 
 #include "kv/kv_cache.h"
+#include "kv/load_failures.h"
 #include "request/sessions.h"
 #include "scheduler/encoder_cache.h"
 #include "scheduler/host_cache_config.h"
@@ -72,6 +73,7 @@ struct SchedulerConfig {
   SpeculationConfig speculation;
   EncoderConfig encoder;
   HostCacheConfig host_cache;
+  LoadFailuresConfig load_failures;
   StepLimitsConfig limits;
   VersionRules rules;
   KvCacheConfig kv;

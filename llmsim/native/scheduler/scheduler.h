@@ -25,7 +25,9 @@ struct SchedulerCounters {
   // tokens that turned out not to be needed: rejected drafts, and what ran behind the last token of
   // an answer.
   std::int64_t started_with_tokens = 0, discarded_tokens = 0;
-  std::int64_t finished = 0, cancelled = 0;
+  std::int64_t finished = 0, cancelled = 0, failed = 0;
+  // Loads of KV that failed, and tokens whose KV they were to bring and did not.
+  std::int64_t failed_loads = 0, lost_tokens = 0;
   std::int32_t peak_blocks_used = 0;
   SpeculationCounters speculation;
   EncoderCounters encoder;

@@ -24,6 +24,7 @@ from llmsim.scheduling.conformance.connectors import (
     POOL,
     GroupOfCase,
     groups_of,
+    load_failures,
     parts_between,
 )
 
@@ -156,6 +157,7 @@ def group_spec(
     connector = case["config"].get("connector", {})
     scheduler.prefill_all_but_last_token = connector.get("state_bytes", 0) > 0
     scheduler.tiered = connector.get("kind") == POOL
+    scheduler.load_failures = load_failures(case)
     native = _native.GroupConfig()
     native.index, native.role = index, group.role
     native.depth = case["resolved"]["max_concurrent_batches"]

@@ -47,7 +47,7 @@ def first_difference(case: Case) -> tuple[int, str]:
     ours, theirs = run_groups(case), their_groups(case, schedulers)
     if ours.stands_still and not theirs.stands_still:
         return sum(map(len, theirs.groups)), "ours stands still"
-    steps, until = 0, _goes_on_at(ours, theirs)
+    steps, until = 0, min(_goes_on_at(ours, theirs), _goes_on_beside(ours, schedulers))
     for index, (own, real) in enumerate(zip(ours.groups, theirs.groups, strict=True)):
         for one, other in zip_longest(_before(own, until), _before(real, until)):
             difference = _difference(one, other)
@@ -68,6 +68,17 @@ def _goes_on_at(ours: GroupSteps, theirs: GroupSteps) -> int:
         if len(own) > len(real)
     ]
     return min(longer, default=_NEVER)
+
+
+def _goes_on_beside(ours: GroupSteps, schedulers: Sequence[VllmScheduler]) -> int:
+    """The same where vLLM's stands still until somebody comes or gives up."""
+    steps = [
+        step["schedule_ps"]
+        for own, theirs in zip(ours.groups, schedulers, strict=True)
+        for step in own
+        if step["schedule_ps"] in theirs.stood_still_ps
+    ]
+    return min(steps, default=_NEVER)
 
 
 _NEVER = 1 << 62

@@ -9,7 +9,9 @@
   computed, or (`selective`) at the first hit. Who recalls is parked until it is there (`parks`), or
   its step waits.
 
-Links have `bytes_per_s` and `latency_ns`; a token's KV has BYTES_PER_TOKEN bytes.
+Links have `bytes_per_s` and `latency_ns`; a token's KV has BYTES_PER_TOKEN bytes. Of the loads that
+requests are parked for, a share fails by `load_failures`: its `chance` is in 2^-53, and its
+`policy` is vLLM's kv_load_failure_policy.
 """
 
 from collections.abc import Callable
@@ -21,6 +23,7 @@ from llmsim.core import PS_PER_NS
 
 BYTES_PER_TOKEN = 1000
 HANDOVER, POOL = "handover", "pool"
+RECOMPUTE, FAIL = "recompute", "fail"
 
 Case = dict[str, Any]
 
@@ -48,6 +51,17 @@ def groups_of(case: Case) -> list[GroupOfCase]:
         return [GroupOfCase(_native.Role.BOTH, blocks)]
     prefill = GroupOfCase(_native.Role.PREFILL, connector["prefill_blocks"])
     return [prefill, GroupOfCase(_native.Role.DECODE, blocks)]
+
+
+def load_failures(case: Case) -> "_native.LoadFailuresConfig":
+    """Which loads of a case fail; none where it does not say."""
+    native = _native.LoadFailuresConfig()
+    connector = case["config"].get("connector", {})
+    said = connector.get("load_failures")
+    if said is not None:
+        native.chance, native.recomputes = said["chance"], said["policy"] == RECOMPUTE
+        native.loses_all = connector.get("state_bytes", 0) > 0
+    return native
 
 
 def parts_between(case: Case) -> dict[str, Any]:

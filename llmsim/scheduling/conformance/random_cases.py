@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from llmsim.scheduling.conformance.cases import Case
+from llmsim.scheduling.conformance.connectors import FAIL, RECOMPUTE
 
 
 def random_case(seed: int, num_requests: int) -> Case:
@@ -43,6 +44,7 @@ def random_case(seed: int, num_requests: int) -> Case:
     rng = np.random.default_rng([seed, 35])
     if rng.random() < 0.4 and not {"kv_windows", "encoder_tokens"} & set(config):
         _connector(rng, config, requests)
+        _load_failures(np.random.default_rng([seed, 36]), config["connector"])
     rng = np.random.default_rng([seed, 36])
     if rng.random() < 0.5 and _sizes_differ(config):
         _block_sizes(rng, config)
@@ -97,6 +99,15 @@ def _connector(rng: np.random.Generator, config: dict[str, Any], requests: list[
         "parks": bool(rng.random() < 0.7),
         "selective": bool(rng.random() < 0.3),
     } | link
+
+
+def _load_failures(rng: np.random.Generator, connector: dict[str, Any]) -> None:
+    """Loads that fail, of those that requests are parked for."""
+    if rng.random() < 0.5 or not connector.get("parks", True):
+        return
+    chance = int(rng.choice([0.05, 0.3, 0.9]) * (1 << 53))
+    policy = str(rng.choice([RECOMPUTE, RECOMPUTE, FAIL]))
+    connector["load_failures"] = {"chance": chance, "policy": policy}
 
 
 def _later_options(rng: np.random.Generator, config: dict[str, Any], requests: list[Case]) -> None:

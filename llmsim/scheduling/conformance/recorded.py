@@ -38,6 +38,11 @@ class _Request(msgspec.Struct):
     images: list[_Count] = []
 
 
+class _LoadFailures(msgspec.Struct):
+    chance: _Chance
+    policy: Literal["recompute", "fail"]
+
+
 class _Connector(msgspec.Struct):
     kind: Literal["handover", "pool"]
     bytes_per_s: Annotated[int, Meta(ge=1, le=1 << 50)]
@@ -49,6 +54,7 @@ class _Connector(msgspec.Struct):
     pool_chunks: _Count = 0
     parks: bool = False
     selective: bool = False
+    load_failures: _LoadFailures | None = None
 
 
 class _Config(msgspec.Struct):

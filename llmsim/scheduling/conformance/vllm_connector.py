@@ -14,6 +14,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 from vllm.v1.request import RequestStatus
 
+from llmsim import _native
+
 
 class SimulatedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     """`kv_connector_extra_config` says what it is for.
@@ -33,6 +35,9 @@ class SimulatedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self.remote, self.keeps_finished = said["remote"], said["keeps_finished"]
         self._all_but_last = said["all_but_last"]
         self.rows = {}
+        self.failures = _native.LoadFailures(_native.LoadFailuresConfig())
+        self.lost: dict[str, tuple[int, int]] = {}
+        """First token that does not come, and the end of what was to come, by request."""
         self.reserved: list[tuple[int, int]] = []
         self._once: set[str] = set()
         self._found: dict[str, int] = {}
@@ -58,11 +63,21 @@ class SimulatedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         cached = self._found.pop(name, None)
         if cached is None:
             return  # its KV has come, and it runs
+        row, end = self.rows[name], cached + num_external_tokens
         if self.remote and name not in self._once:
             self._once.add(name)
-            self.reserved.append((self.rows[name], cached))
+            self.reserved.append((row, cached))
+            self._draw(name, cached, end, end)
         elif self.below is not None:
-            self.below.load(self.rows[name], cached, num_external_tokens)
+            self.below.load(row, cached, num_external_tokens)
+            if self.below.parks:
+                self._draw(name, cached, end, self.below.chunk_tokens)
+
+    def _draw(self, name: str, first: int, end: int, piece: int) -> None:
+        """Notes whether this load of the tokens [first, end) fails."""
+        known = self.failures.next(self.rows[name], first, end, piece)
+        if known < end:
+            self.lost[name] = known, end
 
     def request_finished(self, request: Any, block_ids: Any) -> tuple[bool, None]:
         """Whose client has gone is not read, as with NIXL."""

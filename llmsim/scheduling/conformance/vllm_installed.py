@@ -17,6 +17,7 @@ import numpy as np
 from llmsim.config import EngineArgs
 from llmsim.config.errors import InputError
 from llmsim.core import PS_PER_S, Workload
+from llmsim.scheduling.conformance.connectors import FAIL, RECOMPUTE
 from llmsim.scheduling.conformance.vllm_live import (
     LiveRequest,
     VllmScheduler,
@@ -54,7 +55,9 @@ def installed_scheduler(engine: EngineArgs, config: Any, workload: Workload) -> 
         states = config.prefill_all_but_last_token
         requests = [prompt_alone(one, all_but_last=states) for one in requests]
     interval = engine.limits.prefill_schedule_interval
-    return VllmScheduler(requests, vllm_config, scheduler, config.speculation, interval)
+    return VllmScheduler(
+        requests, vllm_config, scheduler, config.speculation, interval, config.load_failures
+    )
 
 
 def _connector(config: Any) -> dict[str, Any]:
@@ -64,7 +67,12 @@ def _connector(config: Any) -> dict[str, Any]:
     if not (config.kv_producer or config.kv_consumer or config.tiered):
         return {}
     role = "prefill" if config.kv_producer else "decode" if config.kv_consumer else "both"
-    return {"role": role, "connector": {"state_bytes": int(config.prefill_all_but_last_token)}}
+    policy = RECOMPUTE if config.load_failures.recomputes else FAIL
+    connector = {
+        "state_bytes": int(config.prefill_all_but_last_token),
+        "load_failures": {"policy": policy},
+    }
+    return {"role": role, "connector": connector}
 
 
 def live_requests(workload: Workload, *, stops: bool, slots: bool = False) -> list[LiveRequest]:

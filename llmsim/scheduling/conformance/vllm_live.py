@@ -26,7 +26,7 @@ from llmsim.scheduling.conformance.cases import (
     prompt_tokens,
     speculation,
 )
-from llmsim.scheduling.conformance.connectors import HANDOVER, groups_of
+from llmsim.scheduling.conformance.connectors import FAIL, HANDOVER, groups_of, load_failures
 from llmsim.scheduling.conformance.model_runner import ModelRunner
 from llmsim.scheduling.conformance.vllm_platform import prepare, prepare_runner, write_model
 
@@ -87,7 +87,7 @@ def resolve(case: Case) -> tuple[Any, Any]:
         options |= {"enable_lora": True, "max_loras": config["max_loras"]}
     if "connector" in config:
         options["kv_transfer_config"] = _transfer_config(
-            config.get("role", ""), all_but_last=config["connector"].get("state_bytes", 0) > 0
+            config.get("role", ""), config["connector"]
         )
     prepare_runner(config.get("use_v2_model_runner", False))
     with tempfile.TemporaryDirectory() as folder:
@@ -118,9 +118,9 @@ def resolve(case: Case) -> tuple[Any, Any]:
         return vllm_config, scheduler
 
 
-def _transfer_config(role: str, *, all_but_last: bool) -> Any:
+def _transfer_config(role: str, connector: dict[str, Any]) -> Any:
     """Both sides of a hand-over, of `role` prefill and decode, are taken to have the kv_role that
-    NIXL's pages give them; `all_but_last`: tokens of a prompt that are handed over.
+    NIXL's pages give them.
     """
     from vllm.config import KVTransferConfig
 
@@ -128,10 +128,11 @@ def _transfer_config(role: str, *, all_but_last: bool) -> Any:
         kv_connector="SimulatedConnector",
         kv_connector_module_path="llmsim.scheduling.conformance.vllm_connector",
         kv_role="kv_both",
+        kv_load_failure_policy=connector.get("load_failures", {}).get("policy", FAIL),
         kv_connector_extra_config={
             "remote": role == "decode",
             "keeps_finished": role == "prefill",
-            "all_but_last": all_but_last,
+            "all_but_last": connector.get("state_bytes", 0) > 0,
         },
     )
 
@@ -311,6 +312,7 @@ class VllmScheduler:
         scheduler: Any,
         speculation: Any,
         interval: int = 1,
+        failures: "_native.LoadFailuresConfig | None" = None,
     ) -> None:
         self._requests = requests
         self._row = {request.name: row for row, request in enumerate(requests)}
@@ -326,9 +328,15 @@ class VllmScheduler:
         self._runner = ModelRunner(requests, speculation)
         self._async = vllm_config.scheduler_config.async_scheduling
         self._in_flight: deque[tuple[Any, Any]] = deque()
+        self.stood_still_ps: set[int] = set()
+        """When it scheduled nothing although nothing but a new request, or a client that gives up,
+        could let it go on.
+        """
+        self._failures = failures or _native.LoadFailuresConfig()
         self._connector: Any = getattr(scheduler, "connector", None)
         if self._connector is not None:
             self._connector.rows = self._row
+            self._connector.failures = _native.LoadFailures(self._failures)
 
     def add(self, request: int) -> None:
         from vllm.sampling_params import SamplingParams
@@ -397,7 +405,25 @@ class VllmScheduler:
                 req_ids=names, req_id_to_index=row_of, sampled_token_ids=tokens
             )
             self._in_flight.append((output, answer))
+        elif self._stands_still():
+            self.stood_still_ps.add(now_ps)
         return items, [self._row[name] for name in output.preempted_req_ids or ()]
+
+    def _stands_still(self) -> bool:
+        """Whether requests wait although nothing runs and no block will ever be given back."""
+        from vllm.v1.request import RequestStatus
+
+        vllm = self._scheduler
+        if self._connector is None or self._in_flight or vllm.running:
+            return False
+        on_their_way = [
+            one
+            for one in vllm.requests.values()
+            if one.status == RequestStatus.WAITING_FOR_REMOTE_KVS
+            and one.request_id not in vllm.finished_recving_kv_req_ids
+        ]
+        ended = [one for one in vllm.requests.values() if one.is_finished()]
+        return bool(vllm.requests) and not on_their_way and not ended
 
     @property
     def connects(self) -> bool:
@@ -416,14 +442,32 @@ class VllmScheduler:
         reserved, self._connector.reserved = self._connector.reserved, []
         return reserved  # type: ignore[no-any-return]
 
-    def transferred(self, request: int) -> None:
-        """The KV of a parked request is there, or that of one that ended has been read."""
-        from vllm.v1.outputs import KVConnectorOutput
+    def transferred(self, request: int) -> bool:
+        """The KV of a parked request is there, or that of one that ended has been read; true: it
+        could not be loaded, and the request has ended with an error.
+        """
+        from vllm.v1.core.sched.output import SchedulerOutput
+        from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 
-        names = {self._requests[request].name}
-        sent = KVConnectorOutput(finished_sending=names)
-        output = sent if self.keeps_finished else KVConnectorOutput(finished_recving=names)
-        self._scheduler._update_from_kv_xfer_finished(output)
+        name = self._requests[request].name
+        if self.keeps_finished:
+            moved = KVConnectorOutput(finished_sending={name})
+        else:
+            moved = KVConnectorOutput(finished_recving={name}, **self._lost(name))
+        answer = ModelRunnerOutput(req_ids=[], req_id_to_index={}, kv_connector_output=moved)
+        outputs = self._scheduler.update_from_output(SchedulerOutput.make_empty(), answer)
+        return any(client.outputs for client in outputs.values())
+
+    def _lost(self, name: str) -> dict[str, set[Any]]:
+        """What vLLM is told of a load that has failed; nothing of any other."""
+        if name not in self._connector.lost:
+            return {}
+        first, end = self._connector.lost.pop(name)
+        if self._failures.loses_all:
+            return {"failed_recving": {name}}
+        size = self._scheduler.block_size
+        blocks = self._scheduler.kv_cache_manager.get_block_ids(name)[0]
+        return {"invalid_block_ids": set(blocks[first // size : -(-end // size)])}
 
     def use_tiers(self, below: Any) -> None:
         """Pools of KV below the group (`_native.PoolsBelow`)."""
@@ -531,7 +575,11 @@ def _without_what_it_lacks(case: Case) -> Case:
     if connector.get("kind") == HANDOVER and not profile.schedules_by("delivers_kv"):
         size = config["block_size"]
         every = sum(-(-len(prompt_tokens(one)) // size) + 1 for one in case["requests"])
-        config["connector"] = connector | {"prefill_blocks": connector["prefill_blocks"] + every}
+        connector = connector | {"prefill_blocks": connector["prefill_blocks"] + every}
+        config["connector"] = connector
+    if connector.get("state_bytes") and not profile.schedules_by("tells_failed_requests"):
+        without = {name: value for name, value in connector.items() if name != "load_failures"}
+        config["connector"] = without
     return {**case, "config": config}
 
 
@@ -552,7 +600,10 @@ def live_case(case: Case) -> tuple[Case, list[VllmScheduler]]:
             states = config["connector"].get("state_bytes", 0) > 0
             requests = [prompt_alone(one, all_but_last=states) for one in requests]
         drafts = speculation(resolved)
-        schedulers.append(VllmScheduler(requests, vllm_config, scheduler, drafts, interval))
+        failures = load_failures(case)
+        schedulers.append(
+            VllmScheduler(requests, vllm_config, scheduler, drafts, interval, failures)
+        )
     return resolved, schedulers
 
 

@@ -140,11 +140,13 @@ void PythonScheduler::take_reserved(std::vector<Reserved>& out) {
   num_bound_ += static_cast<std::int32_t>(reserved.size());
 }
 
-void PythonScheduler::transferred(RequestId request) {
+bool PythonScheduler::transferred(RequestId request) {
   const nb::gil_scoped_acquire lock;
   --num_bound_;
-  scheduler_.attr("transferred")(request);
+  const bool failed = static_cast<bool>(nb::bool_(scheduler_.attr("transferred")(request)));
   keep(ask_gauges());
+  if (failed) note_failure(sequences_[request], counters_);
+  return !failed;
 }
 
 void PythonScheduler::use_tiers(GroupTiers* tiers) {
@@ -234,6 +236,7 @@ void bind_pools_below(nb::module_& m) {
            "Tokens after the first `cached` ones that the pools hold.")
       .def("load", &PoolsBelow::load, nb::arg("request"), nb::arg("cached"), nb::arg("tokens"),
            "The request, just admitted, takes `tokens` tokens behind the first `cached` ones.")
+      .def_prop_ro("chunk_tokens", &PoolsBelow::chunk_tokens, "Tokens of a chunk.")
       .def_prop_ro("parks", &PoolsBelow::parks,
                    "Whether who takes something is parked until it is there.");
 }

@@ -29,6 +29,7 @@ class PoolsBelow {
   // pools: its batch waits for them, or (`parks`) it is parked until they are there.
   void load(RequestId request, std::int32_t cached, std::int32_t tokens);
   bool parks() const { return tiers_->parks(); }
+  std::int32_t chunk_tokens() const { return tiers_->chunk_tokens(); }
   // Requests that were parked so far.
   std::int32_t num_parked() const { return num_parked_; }
   // The KV of tokens from `before` to `after` has been computed.
@@ -71,7 +72,7 @@ class PythonScheduler final : public Scheduler, public KvConnector, public Tiere
 
   KvConnector* kv_connector() override { return connects_ ? this : nullptr; }
   void take_reserved(std::vector<Reserved>& out) override;
-  void transferred(RequestId request) override;
+  bool transferred(RequestId request) override;
   TieredKv* tiered_kv() override { return connects_ ? this : nullptr; }
   void use_tiers(GroupTiers* tiers) override;
   bool may_park() const override { return true; }

@@ -21,11 +21,12 @@ class ParkedQueue {
   bool empty() const { return parked_.empty(); }
   std::int32_t size() const { return static_cast<std::int32_t>(parked_.size()); }
   // `cached` tokens of it need not be computed or fetched from another group, `loaded` of it have
-  // their KV when all of `transfers` have arrived, some of them (`remote`) from another group.
+  // their KV when all of `transfers` have arrived, some of them (`remote`) from another group;
+  // they are fewer than what was asked for where a transfer has `failed`.
   struct Parked {
     RequestId request;
     std::int32_t cached, loaded, transfers;
-    bool remote;
+    bool remote, failed = false;
   };
   void park(const Parked& parked) {
     const auto later = [this](const Parked& a, const Parked& b) {
@@ -35,9 +36,12 @@ class ParkedQueue {
                                 : parked_.end(),
                    parked);
   }
-  // One of its transfers is there.
-  void arrived(RequestId request) {
-    if (--find(request)->transfers == 0) ++num_ready_;
+  // One of its transfers is there. False: it was the last one, and one of them has failed.
+  [[nodiscard]] bool arrived(RequestId request) {
+    const auto parked = find(request);
+    if (--parked->transfers > 0) return true;
+    ++num_ready_;
+    return !parked->failed;
   }
   // It leaves; returns how many transfers are still to come.
   std::int32_t remove(RequestId request) {
@@ -75,7 +79,14 @@ class ParkedQueue {
   std::int32_t cached() const { return parked_[at_].cached; }
   std::int32_t loaded() const { return parked_[at_].loaded; }
   bool remote() const { return parked_[at_].remote; }
+  // Whether anything of it is here; else it waits for blocks like any other.
+  bool holds() const { return parked_[at_].loaded > 0; }
   void skip() { ++at_; }
+  // It waits for transfers once more, at its place.
+  void park_again(const Parked& parked) {
+    parked_[at_++] = parked;
+    --num_ready_;
+  }
   void take() {
     parked_.erase(parked_.begin() + static_cast<std::ptrdiff_t>(at_));
     --num_ready_;

@@ -103,9 +103,14 @@ class WaitingQueue {
   }
   // The next request lets those behind it go first, until `return_passed_over`.
   void pass_over(Ps now) {
-    passed_over_.push_back(front(now));
-    sequences_[front(now)].passed_over = true;
+    const RequestId request = front(now);
     pop_front();
+    add_passed_over(request);
+  }
+  // A request that is not in the queue comes in as if it had been passed over.
+  void add_passed_over(RequestId request) {
+    passed_over_.push_back(request);
+    sequences_[request].passed_over = true;
   }
   // Puts them back in front, in their order.
   void return_passed_over() {

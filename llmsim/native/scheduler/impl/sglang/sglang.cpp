@@ -357,16 +357,18 @@ void Sglang::hand_over(RequestId request, std::vector<RequestId>& finished) {
   finished.push_back(request);
 }
 
-void Sglang::transferred(RequestId request) {
-  if (sequences_[request].status == static_cast<std::uint8_t>(Status::kParked))
-    return takeover_->landed(request);
-  if (!sending_.transferred(request)) return;
-  if (produces()) {
-    leave(request);
-    --buffers_;
-  } else {
-    memory_.release(held_[at(request)]);
+bool Sglang::transferred(RequestId request) {
+  if (sequences_[request].status == static_cast<std::uint8_t>(Status::kParked)) {
+    takeover_->landed(request);
+  } else if (sending_.transferred(request)) {
+    if (produces()) {
+      leave(request);
+      --buffers_;
+    } else {
+      memory_.release(held_[at(request)]);
+    }
   }
+  return true;
 }
 
 void Sglang::finish(RequestId request, std::vector<RequestId>& finished) {

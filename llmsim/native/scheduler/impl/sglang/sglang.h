@@ -107,7 +107,7 @@ class Sglang final : public Scheduler,
   void take_reserved(std::vector<Reserved>& out) override {
     if (takeover_) takeover_->take_reserved(out);
   }
-  void transferred(RequestId request) override;
+  bool transferred(RequestId request) override;
   bool hears_at_output() const override { return true; }
   // With data-parallel attention ranks idle along, and are idle only when all are.
   RoundCounting* round_counting() override { return this; }

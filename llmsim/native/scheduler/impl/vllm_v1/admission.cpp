@@ -16,8 +16,10 @@ void VllmV1::schedule_waiting(Ps now, Batch& batch, StepBudget& budget) {
   // Who has waited for KV lacks slots for drafts, and nobody will ever give any back: vLLM 0.28 and
   // earlier stand still for ever. The first of them begins without.
   parked_.rewind();
-  if (admit_arrived(now, parked_.next(), budget.left(), batch, /*slots_for_drafts=*/false) ==
-      Admission::kScheduled)
+  while (parked_.next() >= 0 && !parked_.holds()) parked_.skip();
+  const RequestId first = parked_.next();
+  if (first >= 0 && admit_arrived(now, first, budget.left(), batch, /*slots_for_drafts=*/false) ==
+                        Admission::kScheduled)
     budget.take(batch.items.back().tokens);
 }
 
@@ -32,8 +34,7 @@ void VllmV1::admit_waiting(Ps now, Batch& batch, StepBudget& budget) {
     while (!waiting_.empty() &&
            (awaits_output(waiting_.front(now)) || lacks_slot(waiting_.front(now))))
       waiting_.pass_over(now);
-    while (parked_.next() >= 0 && lacks_slot(parked_.next())) parked_.skip();
-    const RequestId arrived = parked_.next();
+    const RequestId arrived = next_parked();
     if (arrived < 0 && waiting_.empty()) return;
     // Where nothing runs and nothing more will arrive, only what is parked holds blocks.
     const bool stands_still =
@@ -42,7 +43,7 @@ void VllmV1::admit_waiting(Ps now, Batch& batch, StepBudget& budget) {
     const bool from_parked =
         arrived >= 0 && (waiting_.empty() || parked_first(arrived, waiting_.front(now)));
     if (from_parked) {
-      admission = admit_arrived(now, arrived, budget.left(), batch);
+      admission = admit_parked(now, arrived, budget.left(), batch, stands_still);
     } else {
       const RequestId request = waiting_.front(now);
       admission = sequences_[request].remote_kv
@@ -50,7 +51,7 @@ void VllmV1::admit_waiting(Ps now, Batch& batch, StepBudget& budget) {
                       : admit(now, request, budget.left(), batch, stands_still);
       // Head of line: nobody overtakes. But vLLM by priority would stand still for ever.
       if (admission == Admission::kNoRoom && stands_still)
-        admission = admit_arrived(now, arrived, budget.left(), batch);
+        admission = admit_parked(now, arrived, budget.left(), batch, stands_still);
     }
     if (admission == Admission::kNoRoom) {
       if (!stands_still) return;
@@ -58,7 +59,7 @@ void VllmV1::admit_waiting(Ps now, Batch& batch, StepBudget& budget) {
     }
     if (admission == Admission::kPassedOver) {
       if (from_parked) {
-        parked_.skip();
+        pass_over_parked();
       } else {
         waiting_.pass_over(now);
       }
@@ -67,6 +68,24 @@ void VllmV1::admit_waiting(Ps now, Batch& batch, StepBudget& budget) {
     budget.take(batch.items.back().tokens);
     note_lora(batch.items.back().request);
   }
+}
+
+RequestId VllmV1::next_parked() {
+  RequestId request = parked_.next();
+  for (; request >= 0 && lacks_slot(request); request = parked_.next()) {
+    land();
+    pass_over_parked();
+  }
+  return request;
+}
+
+// Where those that hold blocks have a queue of their own, who holds none any more leaves it.
+void VllmV1::pass_over_parked() {
+  const RequestId request = parked_.next();
+  if (parked_.holds() || !config_.rules.holders_first) return parked_.skip();
+  parked_.take();
+  sequences_[request].status = static_cast<std::uint8_t>(Status::kWaiting);
+  waiting_.add_passed_over(request);
 }
 
 bool VllmV1::parked_first(RequestId parked, RequestId waiting) const {
@@ -82,15 +101,33 @@ bool VllmV1::room_to_load(const Sequence& s, std::int32_t slots) const {
   return kv_.fits(s, slots, hits_, spare + own + blocks_still_needed());
 }
 
-void VllmV1::park(RequestId request, std::int32_t cached, std::int32_t loaded,
-                  std::int32_t transfers) {
-  Sequence& s = sequences_[request];
+void VllmV1::park(const ParkedQueue::Parked& parked) {
+  Sequence& s = sequences_[parked.request];
   if (config_.kv.prefix_caching)
     note_hit(s, static_cast<std::int64_t>(hits_.size()) * config_.kv.block_size, counters_);
-  leave_waiting(request);
-  parked_.park({request, cached, loaded, transfers, s.remote_kv});
-  partly_prefilled_.push_back(request);
+  if (is_parked(parked.request)) {
+    parked_.park_again(parked);
+  } else {
+    leave_waiting(parked.request);
+    parked_.park(parked);
+  }
+  note_partly_prefilled(parked.request);
   s.status = static_cast<std::uint8_t>(Status::kParked);
+}
+
+// Pools lose chunks (vLLM: invalid_block_ids); what comes from another group comes whole or not at
+// all (NIXL).
+std::int32_t VllmV1::comes(RequestId request, std::int32_t hit, std::int32_t recalled,
+                           std::int32_t loaded) {
+  const std::int32_t below = hit + recalled;
+  std::int32_t known =
+      recalled > 0 ? load_failures_.next(request, hit, below, kv_.chunk_tokens()) : below;
+  if (known == below) known = load_failures_.next(request, below, loaded, loaded);
+  if (known == loaded) return loaded;
+  if (config_.load_failures.loses_all) known = 0;
+  ++counters_.failed_loads;
+  counters_.lost_tokens += loaded - std::max(known, hit);
+  return known;
 }
 
 // vLLM 0.24's scheduler with a connector that loads asynchronously (NIXL): all blocks of the prompt
@@ -112,7 +149,9 @@ VllmV1::Admission VllmV1::reserve(Ps now, RequestId request) {
   } else {
     kv_.allocate(request, slots, hits_);
   }
-  park(request, hit + recalled, loaded, recalled > 0 ? 2 : 1);
+  const std::int32_t known = comes(request, hit, recalled, loaded);
+  const bool whole = known == loaded;
+  park({request, std::min(hit + recalled, known), known, recalled > 0 ? 2 : 1, whole, !whole});
   s.remote_kv = false;  // only once: after a preemption it is computed here
   reserved_.push_back({request, hit + recalled});
   return Admission::kParked;
@@ -123,7 +162,8 @@ VllmV1::Admission VllmV1::load(Ps now, RequestId request, std::int32_t hit, std:
   const std::int32_t loaded = hit + recalled, slots = loaded + lookahead_of_loads();
   if (!room_to_load(sequences_[request], slots)) return Admission::kNoRoom;
   kv_.load(request, hit, recalled, slots, hits_);
-  park(request, loaded, loaded, 1);
+  const std::int32_t known = comes(request, hit, recalled, loaded);
+  park({request, known, known, 1, /*remote=*/false, known < loaded});
   log_.begin_load(request, now);
   return Admission::kParked;
 }
@@ -140,12 +180,29 @@ std::int32_t VllmV1::blocks_still_needed() const {
   return blocks;
 }
 
+void VllmV1::land() {
+  const RequestId request = parked_.next();
+  if (parked_.holds()) {
+    kv_.register_full(request, parked_.loaded());
+  } else {
+    kv_.release(request, /*preempted=*/true);
+  }
+}
+
+// Of whom nothing has come looks for its prefix again, here and below.
+VllmV1::Admission VllmV1::admit_parked(Ps now, RequestId request, std::int32_t budget, Batch& batch,
+                                       bool alone) {
+  if (parked_.holds()) return admit_arrived(now, request, budget, batch);
+  land();
+  return admit(now, request, budget, batch, alone);
+}
+
 // Its blocks are filled and get their keys; of a whole prompt the last token is computed again, to
 // sample the next one.
 VllmV1::Admission VllmV1::admit_arrived(Ps now, RequestId request, std::int32_t budget,
                                         Batch& batch, bool slots_for_drafts) {
   Sequence& s = sequences_[request];
-  kv_.register_full(request, parked_.loaded());
+  land();
   const std::int32_t computed = std::min(parked_.loaded(), s.num_tokens - 1);
   if (defers_prompts_ && config_.rules.admits_last_token && computed < s.num_tokens - 1)
     return Admission::kNoRoom;
@@ -211,12 +268,15 @@ void VllmV1::take_reserved(std::vector<Reserved>& out) {
   reserved_.clear();
 }
 
-void VllmV1::transferred(RequestId request) {
-  if (sequences_[request].status == static_cast<std::uint8_t>(Status::kParked)) {
-    parked_.arrived(request);
-  } else if (leaving_.transferred(request)) {
-    release(request, /*preempted=*/false);
+bool VllmV1::transferred(RequestId request) {
+  if (is_parked(request)) {
+    if (parked_.arrived(request) || config_.load_failures.recomputes) return true;
+    drop(request);
+    note_failure(sequences_[request], counters_);
+    return false;
   }
+  if (leaving_.transferred(request)) release(request, /*preempted=*/false);
+  return true;
 }
 
 // Tokens of a waiting request whose KV is here, in the tiers, or brought along.
@@ -258,11 +318,11 @@ VllmV1::Admission VllmV1::admit(Ps now, RequestId request, std::int32_t budget, 
   kv_.recall(request, hit, recalled);
   kv_.allocate(request, slots, hits_);
 
-  leave_waiting(request);
+  leave_queues(request);
   start(request, cached);
   if (config_.kv.prefix_caching) note_hit(s, hit, counters_);
   note_start(request, s, now, cached, /*prompt_elsewhere=*/false, log_, counters_);
-  if (parks() && cached + tokens < s.num_tokens) partly_prefilled_.push_back(request);
+  if (parks() && cached + tokens < s.num_tokens) note_partly_prefilled(request);
   if (encoder_.on()) encoder_.encode_planned(request);
   run(request, tokens, batch);
   return Admission::kScheduled;

@@ -25,6 +25,7 @@ VllmV1::VllmV1(const SchedulerConfig& config, SequenceTable& sequences, RequestL
       encoder_(config.encoder),
       waiting_(queue_of(config), sequences),
       parked_(config.queue.order == QueueOrder::kPriority, sequences),
+      load_failures_(config.load_failures),
       pacing_(config.limits),
       most_running_(config.limits.max_num_active_seqs > 0 ? config.limits.max_num_active_seqs
                                                           : config.max_num_seqs) {
@@ -39,6 +40,8 @@ VllmV1::VllmV1(const SchedulerConfig& config, SequenceTable& sequences, RequestL
                                 std::to_string(config.kv.tables.step_tokens));
   if (config.kv.tables.states.on && config.speculation.on())
     throw std::invalid_argument("cached states do not go with drafts");
+  if (config.load_failures.on() && config.ranking != nullptr)
+    throw std::invalid_argument("loads that fail do not go with rankings of requests");
   if (config.speculation.on()) log_.drafts.resize(sequences.size());
   if (config.ranking == nullptr) return;
   ranker_ = std::make_unique<Ranker>(config.ranking, config.sessions, sequences);
@@ -242,7 +245,12 @@ void VllmV1::leave_drafts(RequestId request, std::int32_t drafts) {
 // vLLM's finish_requests with FINISHED_ABORTED: blocks are free at once, even while a batch in
 // flight writes them (unless `defer_block_free`), but not while a transfer does.
 void VllmV1::abort(RequestId request) {
-  Sequence& s = sequences_[request];
+  drop(request);
+  note_cancellation(sequences_[request], counters_);
+}
+
+void VllmV1::drop(RequestId request) {
+  const Sequence& s = sequences_[request];
   std::erase(partly_prefilled_, request);
   if (ranker_ != nullptr) leave_ranking(request);
   encoder_.release(request);
@@ -255,7 +263,6 @@ void VllmV1::abort(RequestId request) {
     running_.erase(std::find(running_.begin(), running_.end(), request));
     release(request, /*preempted=*/false);
   }
-  note_cancellation(s, counters_);
 }
 
 void VllmV1::update(const Batch& batch, std::vector<RequestId>& finished) {
@@ -295,7 +302,8 @@ void VllmV1::receive(const Item& item, std::int32_t drafts_after,
     const std::int32_t beyond = item.computed_before + item.tokens - (s.num_tokens - 1);
     counters_.discarded_tokens += std::clamp(beyond, 0, item.tokens);
   }
-  if (status == Status::kFinished || status == Status::kCancelled) return;
+  if (status == Status::kFinished || status == Status::kCancelled || status == Status::kFailed)
+    return;
   if (!current) s.stale -= item.tokens;
   if (drops_stale() && !current) return;
   const SpeculationConfig& speculation = config_.speculation;

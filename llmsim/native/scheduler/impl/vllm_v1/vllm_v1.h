@@ -2,12 +2,14 @@
 // (tests/conformance).
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
 #include "kv/kv_cache.h"
+#include "kv/load_failures.h"
 #include "scheduler/config.h"
 #include "scheduler/encoder_cache.h"
 #include "scheduler/queue/deferred_frees.h"
@@ -50,7 +52,7 @@ class VllmV1 final : public Scheduler,
 
   KvConnector* kv_connector() override { return this; }
   void take_reserved(std::vector<Reserved>& out) override;
-  void transferred(RequestId request) override;
+  bool transferred(RequestId request) override;
   TieredKv* tiered_kv() override { return this; }
   void use_tiers(GroupTiers* tiers) override { kv_.use_tiers(tiers); }
   bool may_park() const override { return true; }
@@ -119,8 +121,16 @@ class VllmV1 final : public Scheduler,
   std::int32_t cached_tokens(RequestId request);
   Admission reserve(Ps now, RequestId request);
   Admission load(Ps now, RequestId request, std::int32_t hit, std::int32_t recalled);
+  // The parked request whose turn it is; `alone` as of `admit`.
+  Admission admit_parked(Ps now, RequestId request, std::int32_t budget, Batch& batch, bool alone);
   Admission admit_arrived(Ps now, RequestId request, std::int32_t budget, Batch& batch,
                           bool slots_for_drafts = true);
+  // What has come of the parked request whose turn it is can be hit; of whom nothing has come, the
+  // blocks are free.
+  void land();
+  // The next parked request that may run, as far as adapters go; -1: there is none.
+  RequestId next_parked();
+  void pass_over_parked();
   // Tokens of a request that has `computed`, in this step; 0: it would have to be cut and may not
   // be, or has to wait.
   std::int32_t first_tokens(const Sequence& s, std::int32_t computed, std::int32_t budget) const;
@@ -132,10 +142,29 @@ class VllmV1 final : public Scheduler,
       waiting_.pop_front();
     }
   }
+  bool is_parked(RequestId request) const {
+    return sequences_[request].status == static_cast<std::uint8_t>(Status::kParked);
+  }
+  // It is the head of the queue as above, or the parked request whose turn it is.
+  void leave_queues(RequestId request) {
+    if (is_parked(request)) {
+      parked_.take();
+    } else {
+      leave_waiting(request);
+    }
+  }
+  void note_partly_prefilled(RequestId request) {
+    if (std::ranges::find(partly_prefilled_, request) == partly_prefilled_.end())
+      partly_prefilled_.push_back(request);
+  }
   // Whether the parked request, whose KV has come, goes before the head of the waiting queue.
   bool parked_first(RequestId parked, RequestId waiting) const;
   bool room_to_load(const Sequence& s, std::int32_t slots) const;
-  void park(RequestId request, std::int32_t cached, std::int32_t loaded, std::int32_t transfers);
+  void park(const ParkedQueue::Parked& parked);
+  // Up to where KV will be here of a load of which the tiers give the tokens [hit, hit + recalled)
+  // and another group those from there to `loaded`.
+  std::int32_t comes(RequestId request, std::int32_t hit, std::int32_t recalled,
+                     std::int32_t loaded);
   bool somebody_decodes() const;
   // Both sides of a transfer hold the same blocks (vLLM: limit_lookahead_tokens).
   std::int32_t lookahead_of_loads() const {
@@ -161,6 +190,9 @@ class VllmV1 final : public Scheduler,
   std::size_t choose_victim(RequestId needy) const;
   void preempt(RequestId request);
   void release(RequestId request, bool preempted);
+  // It leaves without an answer: nothing of it is left but what batches in flight and transfers
+  // hold.
+  void drop(RequestId request);
   // It runs from now on with so many computed tokens.
   void start(RequestId request, std::int32_t computed);
   // Gives keys to the blocks that a received token has filled.
@@ -214,6 +246,7 @@ class VllmV1 final : public Scheduler,
   EncoderCache encoder_;
   WaitingQueue waiting_;
   ParkedQueue parked_;
+  LoadFailures load_failures_;
   PrefillPacing pacing_;
   std::int32_t most_running_;
   std::int32_t prompt_cap_ = 0;      // of the step that is being built; 0: none
