@@ -94,7 +94,7 @@ class Drawn:
 
     def ports(self, network: Any) -> list[Any]:
         """The ports of all units, each a link of the network."""
-        places: list[int] = []
+        self.places = places = list[int]()
         links: list[tuple[int, int]] = []
         units = [
             (m, stage) for m in range(self.attention + self.ffn) for stage in range(self.stages)

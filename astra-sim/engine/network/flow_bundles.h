@@ -55,6 +55,8 @@ class FlowBundles {
   // below one unit.
   void solve(model::Ps now);
   model::Ps next_end() const { return next_end_; }  // as of the last solve; kNever: nothing moves
+  // Whether flows are in motion, those included that have just started.
+  bool moves() const { return !sets_[static_cast<std::size_t>(set_)].lanes.empty(); }
   // False: so many sets are new that a cache is no help.
   bool repeats() const;
 

@@ -97,7 +97,7 @@ std::unique_ptr<StepExecutor> afd_executor(std::vector<GroupCosts*> members, Afd
   AfdPricer pricer(std::move(members), std::move(config));
   if (!ports.empty())
     return std::make_unique<ContendedAfdExecutor>(std::move(pricer), std::move(graph),
-                                                  std::move(ports));
+                                                  std::move(ports), exact);
   std::unique_ptr<StepTiming> timing = std::make_unique<FoldedTiming>();
   if (exact) timing = std::make_unique<ExpandedTiming>(shared, graph.units, nullptr);
   return std::make_unique<AfdExecutor>(std::move(pricer), std::move(graph), std::move(timing));

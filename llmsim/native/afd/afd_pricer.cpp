@@ -223,9 +223,7 @@ AfdPricer::Amount AfdPricer::moved(const PriceKey& key) const {
   const bool out = key.role == NodeRole::kM2nSend;
   const std::int64_t bytes =
       port(at(key.member), at(key.hop), out).at(steps_[at(key.lane - 1)][at(key.member)].place);
-  const bool attention = attends(at(key.member));
-  return {transfer_time(bytes, attention ? config_.attention_bytes_per_s : config_.ffn_bytes_per_s),
-          bytes};
+  return {transfer_time(bytes, bytes_per_s(at(key.member))), bytes};
 }
 
 AfdPricer::Amount AfdPricer::amount(const StepGraph& graph, const PriceKey& key) const {

@@ -19,6 +19,10 @@ class AfdPricer {
   std::size_t num_members() const { return members_.size(); }
   GroupCosts& member(std::size_t m) const { return *members_[m]; }
   bool attends(std::size_t member) const { return member < at(config_.attention_members); }
+  // Of one device's port.
+  std::int64_t bytes_per_s(std::size_t member) const {
+    return attends(member) ? config_.attention_bytes_per_s : config_.ffn_bytes_per_s;
+  }
 
   // Cuts the batches of the attention's members into lanes and counts the step.
   void begin(std::span<const Batch* const> batches);

@@ -73,7 +73,10 @@ nb::object kv_transfer_columns(const Simulation& s) {
   return to_dict(kv_transfer_table(s));
 }
 
-nb::dict network_columns(const Simulation& s) { return to_dict(link_table(s)); }
+nb::dict network_columns(Simulation& s) {
+  if (s.network() != nullptr) s.network()->catch_up(s.now());
+  return to_dict(link_table(s));
+}
 
 nb::dict transfer_columns(const Simulation& s) {
   const bool recorded = s.network() != nullptr && s.network()->recorded() != nullptr;

@@ -89,7 +89,7 @@ nb::list kv_tier_rows(const Simulation& simulation);
 nb::dict request_columns(const Simulation& simulation);
 // None where nothing is disaggregated.
 nb::object kv_transfer_columns(const Simulation& simulation);
-nb::dict network_columns(const Simulation& simulation);
+nb::dict network_columns(Simulation& simulation);
 nb::dict transfer_columns(const Simulation& simulation);
 nb::dict node_span_columns(const Simulation& simulation);
 nb::dict counter_columns(const Simulation& simulation);

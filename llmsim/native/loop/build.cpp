@@ -60,6 +60,7 @@ Simulation::Simulation(const SimulationConfig& config)
                 [this](const LockstepSpec& spec) { build_lockstep(spec); });
   if (config.network) at_field("network", [&] { build_network(*config.network); });
   if (network_ && config.observers.transfers) network_->record_transfers();
+  if (network_) network_->expect_end(horizon_);
   if (config.observers.transfers)
     for (const auto& group : groups_) group->costs().record_spans(group->config().index);
   each_at_field("contention", config.contention,

@@ -21,7 +21,9 @@ void SeriesRecorder::record(Ps time) {
   counted_.resize(groups_.size());
   for (std::size_t i = 0; i < groups_.size(); ++i) record(*groups_[i], counted_[i], time);
   if (tiers_ != nullptr) tiers_->sample(time);
-  if (network_ != nullptr) network_->sample(time);
+  if (network_ == nullptr) return;
+  network_->sample(time);
+  network_->expect_look(next_look_);
 }
 
 void SeriesRecorder::record(const Group& group, Counted& last, Ps time) {

@@ -49,7 +49,10 @@ class SeriesRecorder final : public ClockObserver {
   // Pools whose series are sampled at the same times; null: there are none.
   void sample_tiers(KvTiers* tiers) { tiers_ = tiers; }
   // Links whose series are sampled at the same times; null: groups share none.
-  void sample_links(SharedNetwork* network) { network_ = network; }
+  void sample_links(SharedNetwork* network) {
+    network_ = network;
+    if (network_ != nullptr) network_->expect_look(next_look_);
+  }
 
   // Room for kRowsPerCall further rows: years without requests are many samples.
   void make_room() { most_rows_ = series_.time_ps.size() + kRowsPerCall; }

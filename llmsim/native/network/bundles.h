@@ -71,6 +71,8 @@ class Bundles {
   }
   // Nothing moves on the links of a component that was dissolved: its bundles start in it again.
   void join_again(std::uint32_t component);
+  // Whether flows of a component are in motion.
+  bool moves(std::uint32_t component) const { return components_[component].flows->moves(); }
   // Whether its shares come from the cache often enough.
   bool repeats(std::uint32_t component) const { return components_[component].flows->repeats(); }
 

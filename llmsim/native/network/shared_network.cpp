@@ -221,6 +221,8 @@ void SharedNetwork::depart_together(const Departure& departure) {
   const BundleId bundle = departure.bundle;
   const Cargo& cargo = departure.cargo;
   const auto flows = bundles_.flows(bundle);
+  if (departure.bytes > 0)
+    for (const Bundles::Flow& flow : flows) meet(flow.route, departure.at);
   Gathering::Open& open = gathering_.open[bundle];
   if (departure.bytes > 0 && cached(bundle, departure.at) != Bundles::kNone) {
     open = {cargo.id, cargo.owner, cargo.token, 1};
@@ -255,6 +257,7 @@ void SharedNetwork::move(const Departure& departure, const Cargo& cargo,
   } else if (!fair()) {
     land_at(leave_fifo(departure.at, departure.bytes, route) + cargo.latency, cargo);
   } else {
+    meet(route, departure.at);
     for (const NetworkLinkId link : route) leave_to_all(link, departure.at);
     take(share_->start(departure.at, route, departure.bytes), cargo);
   }
@@ -369,8 +372,11 @@ void SharedNetwork::advance(Ps now) {
       land_at(landing.at, {first + last, landing.bundle, &gathering_, 0});
     }
   }
-  for (; !departures_.empty() && departures_.top().at <= now; departures_.pop())
-    depart(departures_.top());
+  while (!departures_.empty() && departures_.top().at <= now) {
+    const Departure departure = departures_.top();
+    departures_.pop();
+    depart(departure);  // whoever is met may start others
+  }
   while (!landings_.empty() && landings_.top().at <= now) {
     const Cargo cargo = landings_.top().cargo;
     landings_.pop();
@@ -379,6 +385,130 @@ void SharedNetwork::advance(Ps now) {
     cargo.owner->landed(cargo.id, cargo.token, now);
     if (in_flight_ == 0 && quiet_) quiet_(now);
   }
+}
+
+bool SharedNetwork::known_alone(std::span<const BundleId> bundles,
+                                std::span<const std::int64_t> rates) const {
+  if (!fair() || recorded_ || !config_.incast.off()) return false;
+  std::vector<bool> taken(config_.links.size(), false);
+  for (std::size_t i = 0; i < bundles.size(); ++i) {
+    for (const Bundles::Flow& flow : bundles_.flows(bundles[i])) {
+      for (const NetworkLinkId link : flow.route) {
+        if (taken[link] || config_.links[link].bytes_per_s < rates[i]) return false;
+        taken[link] = true;
+      }
+      if (flow.latency > 0) return false;
+    }
+  }
+  return true;
+}
+
+bool SharedNetwork::silent(std::span<const BundleId> bundles) const {
+  const auto moves = [this](NetworkLinkId link) {
+    const std::uint32_t component = bundles_.component_on(link);
+    return share_->flows_on(link) > 0 || (component != Bundles::kNone && bundles_.moves(component));
+  };
+  for (const BundleId bundle : bundles)
+    for (const Bundles::Flow& flow : bundles_.flows(bundle))
+      if (std::ranges::any_of(flow.route, moves)) return false;
+  return true;
+}
+
+bool SharedNetwork::watch(std::span<const BundleId> bundles, LinkWatcher& watcher, Ps now) {
+  watchers_.resize(config_.links.size(), nullptr);
+  for (const BundleId bundle : bundles)
+    for (const Bundles::Flow& flow : bundles_.flows(bundle)) meet(flow.route, now);
+  if (recorded_ || !silent(bundles)) return false;
+  for (const BundleId bundle : bundles)
+    for (const Bundles::Flow& flow : bundles_.flows(bundle))
+      for (const NetworkLinkId link : flow.route) watchers_[link] = &watcher;
+  return true;
+}
+
+void SharedNetwork::forget(const LinkWatcher& watcher) {
+  for (LinkWatcher*& one : watchers_)
+    if (one == &watcher) one = nullptr;
+}
+
+void SharedNetwork::meet(std::span<const NetworkLinkId> route, Ps now) {
+  if (watchers_.empty()) return;
+  for (const NetworkLinkId link : route) {
+    LinkWatcher* watcher = watchers_[link];
+    if (watcher == nullptr) continue;
+    forget(*watcher);
+    watcher->met(now);
+  }
+}
+
+void SharedNetwork::catch_up(Ps now) {
+  for (std::size_t link = 0; link < watchers_.size(); ++link) {
+    const auto one = static_cast<NetworkLinkId>(link);
+    meet({&one, 1}, now);
+  }
+}
+
+// With links of its own, the slowest of which is its rate.
+Ps SharedNetwork::time_alone(const Bundles::Flow& flow, std::int64_t bytes) const {
+  Ps slowest = 0;
+  for (const NetworkLinkId link : flow.route)
+    slowest = std::max(slowest,
+                       astra_sim::model::serialisation_ps(bytes, config_.links[link].bytes_per_s));
+  return slowest;
+}
+
+void SharedNetwork::count_on_links(const Bundles::Flow& flow, std::int64_t bytes,
+                                   std::int64_t times, Ps busy) {
+  for (const NetworkLinkId link : flow.route) {
+    counters_[link].bytes += bytes * times;
+    counters_[link].transfers += times;
+    counters_[link].busy += busy * times;
+  }
+}
+
+void SharedNetwork::count_alone(BundleId bundle, std::int64_t bytes, std::int64_t times,
+                                Purpose purpose) {
+  const auto flows = bundles_.flows(bundle);
+  for (const Bundles::Flow& flow : flows)
+    count_on_links(flow, bytes, times, time_alone(flow, bytes));
+  PurposeCounters& counted = purposes_[static_cast<std::size_t>(purpose)];
+  const std::int64_t transfers = static_cast<std::int64_t>(flows.size()) * times;
+  counted.bytes += bytes * transfers;
+  counted.transfers += transfers;
+}
+
+bool SharedNetwork::go_on(BundleId bundle, std::int64_t bytes, Ps began, Ps now,
+                          TransferOwner& owner, std::uint64_t token, Purpose purpose) {
+  using astra_sim::engine::FairShare;
+  using Volume = FairShare::Volume;
+  const auto flows = bundles_.flows(bundle);
+  Gathering::Open& open = gathering_.open[bundle];
+  open = {next_id_, &owner, token, 0};
+  next_id_ += static_cast<TransferId>(flows.size());
+  count(purpose, bytes, static_cast<std::int64_t>(flows.size()));
+  for (std::size_t i = 0; i < flows.size(); ++i) {
+    const Ps taken = time_alone(flows[i], bytes);
+    count_on_links(flows[i], bytes, 1, std::min(taken, now - began));
+    if (began + taken <= now) continue;
+    std::int64_t slowest = kFastest;
+    for (const NetworkLinkId link : flows[i].route) {
+      slowest = std::min(slowest, config_.links[link].bytes_per_s);
+      leave_to_all(link, now);
+    }
+    const Volume per_ps = FairShare::volume_of(slowest) / static_cast<Volume>(kPsPerSecond);
+    const Volume left = FairShare::volume_of(bytes) - per_ps * static_cast<Volume>(now - began);
+    take(share_->go_on(now, flows[i].route, left),
+         {open.first + static_cast<TransferId>(i), bundle, &gathering_, 0});
+    ++open.left;
+  }
+  in_flight_ += static_cast<std::int64_t>(open.left);
+  if (open.left > 0) wake(now);
+  return open.left > 0;
+}
+
+void SharedNetwork::call_at(Ps at, Ps now, TransferOwner& owner, std::uint64_t token) {
+  ++in_flight_;
+  land_at(std::max(at, now), {next_id_++, token, &owner, 0});
+  wake(now);
 }
 
 void SharedNetwork::sample(Ps now) {

@@ -29,6 +29,7 @@
 // - Counters per link (bytes, transfers, busy time) and per purpose are exact.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <functional>
@@ -74,6 +75,17 @@ class TransferOwner {
   virtual ~TransferOwner() = default;
   // `token` is what the owner gave when it started the transfer.
   virtual void landed(TransferId transfer, std::uint64_t token, Ps now) = 0;
+};
+
+// Knows what it moves over links without the network, as long as nobody else moves there.
+class LinkWatcher {
+ public:
+  // Somebody is about to move over the links, or to look at them: what the watcher moves has to be
+  // in the network from now on. The network has forgotten the watcher.
+  virtual void met(Ps now) = 0;
+
+ protected:
+  ~LinkWatcher() = default;
 };
 
 struct NetworkLink {
@@ -202,6 +214,33 @@ class SharedNetwork {
   TransferId start_at(BundleId bundle, std::int64_t bytes, Ps at, Ps now, TransferOwner& owner,
                       std::uint64_t token, Purpose purpose);
 
+  // Bundles that nobody meets need no transfers: each of their flows has links of its own, whose
+  // slowest one is at least as fast as the bundle's rate. Not where transfers are recorded, and not
+  // where links take them in turn.
+  bool known_alone(std::span<const BundleId> bundles, std::span<const std::int64_t> rates) const;
+  // Whether nothing moves on the bundles' links.
+  bool silent(std::span<const BundleId> bundles) const;
+  // From now on the watcher hears, once, before anybody uses the bundles' links. False: something
+  // moves there, and it does not.
+  bool watch(std::span<const BundleId> bundles, LinkWatcher& watcher, Ps now);
+  void forget(const LinkWatcher& watcher);
+  // Counts what a bundle has moved `times` times without the network, alone.
+  void count_alone(BundleId bundle, std::int64_t bytes, std::int64_t times, Purpose purpose);
+  // Goes on with a bundle that began before now and was alone. Its owner hears when it has landed;
+  // false: it has landed, and no one hears.
+  bool go_on(BundleId bundle, std::int64_t bytes, Ps began, Ps now, TransferOwner& owner,
+             std::uint64_t token, Purpose purpose);
+  // The owner hears at that time, as of a transfer that lands.
+  void call_at(Ps at, Ps now, TransferOwner& owner, std::uint64_t token);
+  // All that watchers have moved by now is in the network, and counted.
+  void catch_up(Ps now);
+
+  // Somebody looks at the links then, and not before. What a watcher moves has to have ended by
+  // then, or to be in the network.
+  void expect_look(Ps at) { next_look_ = at; }
+  void expect_end(Ps at) { end_ = at; }
+  Ps next_look() const { return std::min(next_look_, end_); }
+
   // The end of an interval at `now`, of which nothing has happened later.
   void sample(Ps now);
   LinkSeries take_series() { return std::exchange(series_, {}); }
@@ -275,6 +314,9 @@ class SharedNetwork {
   TransferId enter(const Departure& departure, std::span<const FlowEnds> flows, Ps now);
   Ps latency_of(std::span<const NetworkLinkId> route) const;
   void count(Purpose purpose, std::int64_t bytes, std::int64_t flows);
+  Ps time_alone(const Bundles::Flow& flow, std::int64_t bytes) const;
+  void count_on_links(const Bundles::Flow& flow, std::int64_t bytes, std::int64_t times, Ps busy);
+  void meet(std::span<const NetworkLinkId> route, Ps now);
   void depart(const Departure& departure);
   void depart_together(const Departure& departure);
   void move(const Departure& departure, const Cargo& cargo, std::span<const NetworkLinkId> route);
@@ -304,6 +346,8 @@ class SharedNetwork {
   Bundles bundles_;
   std::vector<std::vector<FlowEnds>> ends_;  // by bundle
   Gathering gathering_;
+  std::vector<LinkWatcher*> watchers_;  // by link; empty: nobody watches
+  Ps next_look_ = kEndOfTime, end_ = kEndOfTime;
   std::vector<Bundles::Landing> together_;               // scratch
   std::vector<NetworkLinkId> route_;                     // scratch
   std::unique_ptr<astra_sim::engine::FairShare> share_;  // kFair

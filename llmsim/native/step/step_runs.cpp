@@ -47,7 +47,14 @@ StepRuns::StepRuns(const StepGraph& graph, StepMover& mover)
     member_of_[at(graph.members[m].end)] = static_cast<std::int32_t>(m);
 }
 
-std::int64_t StepRuns::begin(const StepPrices& prices, const StepStart& start) {
+void StepRuns::restart(std::int64_t number, std::span<const Ps> free) {
+  steps_.clear();
+  due_.clear();
+  first_ = number;
+  free_.assign(free.begin(), free.end());
+}
+
+std::int64_t StepRuns::begin(const StepPrices& prices, const StepStart& start, Ps now) {
   const std::int64_t number = first_ + static_cast<std::int64_t>(steps_.size());
   const Step* before = steps_.empty() ? nullptr : &steps_.back();
   Step step{prices, std::vector<Ps>(graph_.nodes.size(), 0),
@@ -63,7 +70,7 @@ std::int64_t StepRuns::begin(const StepPrices& prices, const StepStart& start) {
   for (std::size_t i = 0; i < step.missing.size(); ++i)
     if (step.missing[i] == 0) due_.push_back({number, static_cast<std::int32_t>(i)});
   steps_.push_back(std::move(step));
-  run(start.now);
+  run(now);
   return number;
 }
 
@@ -75,8 +82,8 @@ void StepRuns::ended(std::int64_t step, std::int32_t node, Ps end, Ps now) {
 
 void StepRuns::run(Ps now) {
   while (!due_.empty()) {
-    const Due due = due_.back();
-    due_.pop_back();
+    const Due due = due_.front();
+    due_.pop_front();
     const Step& step = of(due.step);
     const Ps begin = step.ready[at(due.node)];
     if (mover_.moves(due.step, due.node, begin, now)) continue;

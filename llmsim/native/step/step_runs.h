@@ -32,8 +32,8 @@ class StepRuns {
   // outlive this. Throws std::invalid_argument for other graphs.
   StepRuns(const StepGraph& graph, StepMover& mover);
 
-  // The next step; returns its number, from 0.
-  std::int64_t begin(const StepPrices& prices, const StepStart& start);
+  // The next step; returns its number, from 0. What happened before now is made up for.
+  std::int64_t begin(const StepPrices& prices, const StepStart& start, Ps now);
   // A node that the mover has moved has ended.
   void ended(std::int64_t step, std::int32_t node, Ps end, Ps now);
 
@@ -41,6 +41,9 @@ class StepRuns {
   // When each stream was free before the oldest step that has nodes left; and its number.
   std::span<const Ps> free() const { return free_; }
   std::int64_t oldest() const { return first_; }
+  bool empty() const { return steps_.empty(); }
+  // Forgets all steps. The next one has that number, and finds the streams free at these times.
+  void restart(std::int64_t number, std::span<const Ps> free);
 
  private:
   struct Step {
@@ -76,7 +79,9 @@ class StepRuns {
   std::deque<Step> steps_;
   std::int64_t first_ = 0;  // number of the oldest
   std::vector<Ps> free_;    // by stream, after the last forgotten step
-  std::vector<Due> due_;    // nodes that may begin
+  // Nodes that may begin, in this order, so that a step comes to its end before the next one goes
+  // far.
+  std::deque<Due> due_;
 };
 
 }  // namespace llmsim
