@@ -54,7 +54,10 @@ def hardware_spellings() -> tuple[str, ...]:
 @cache
 def _sheets(folder: Path) -> Mapping[str, dict[str, Any]]:
     """The data sheets of a folder by file name without its end; the package's own do not change."""
-    return {path.stem: json.loads(path.read_bytes()) for path in sorted(folder.glob("*.json"))}
+    return {
+        path.stem: json.loads(input_files.read_bytes(path))
+        for path in sorted(folder.glob("*.json"))
+    }
 
 
 def load_hardware(name: str) -> Hardware | None:

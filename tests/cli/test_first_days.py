@@ -136,7 +136,7 @@ def test_a_name_of_the_run_that_nothing_takes(capsys: pytest.CaptureFixture[str]
         ),
         (
             ["times", "show", "openai/gpt-oss", "H100"],
-            "openai/gpt-oss-120b, openai/gpt-oss-20b; any other",
+            "openai/gpt-oss-120b, openai/gpt-oss-20b; for any other",
         ),
     ],
 )

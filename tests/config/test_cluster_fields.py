@@ -206,6 +206,7 @@ def test_the_schema_describes_every_field(location: Location) -> None:
         }
         unitless |= {
             "hicache_ratio",
+            "kv_load_failure_rate",
             "acceptance_rate",
             "proposal_rate",
             "synthetic_acceptance_length",

@@ -14,15 +14,19 @@ def group(**given: bool) -> Any:
     flags = dict.fromkeys(
         ("kv_producer", "kv_consumer", "tiered", "prefill_all_but_last_token"), False
     )
-    return SimpleNamespace(**{**flags, **given})
+    failures = SimpleNamespace(recomputes=given.pop("recomputes", False))
+    return SimpleNamespace(**{**flags, **given}, load_failures=failures)
 
 
 def test_groups_that_hand_kv_over_or_have_pools_get_a_connector() -> None:
     assert _connector(group()) == {}
     for flag, role in (("kv_producer", "prefill"), ("kv_consumer", "decode"), ("tiered", "both")):
-        assert _connector(group(**{flag: True})) == {"role": role, "connector": {"state_bytes": 0}}
+        connector = {"state_bytes": 0, "load_failures": {"policy": "fail"}}
+        assert _connector(group(**{flag: True})) == {"role": role, "connector": connector}
+    again = _connector(group(kv_consumer=True, recomputes=True))
+    assert again["connector"]["load_failures"] == {"policy": "recompute"}
     states = _connector(group(kv_consumer=True, prefill_all_but_last_token=True))
-    assert states["connector"] == {"state_bytes": 1}
+    assert states["connector"]["state_bytes"] == 1
 
 
 @pytest.mark.parametrize(("tokens", "left"), [(1, 1), (2, 1), (9, 8)])

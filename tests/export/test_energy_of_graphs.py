@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shallow import shallow
 
 from llmsim.api.prepare import prepare
 from llmsim.cli.run.arguments import checked_options
@@ -63,7 +64,9 @@ CASES: dict[str, Callable[[], Document]] = {
 
 def ran(folder: Path, document: Document, answer: int = 6) -> tuple[LoweredDeployment, Results]:
     path = folder / "cluster.json"
-    path.write_text(json.dumps(document), encoding="utf-8")
+    in_rounds = any("dp_group" in one for node in document["nodes"] for one in node["instances"])
+    fewer = shallow(document, folder) if in_rounds else document
+    path.write_text(json.dumps(fewer), encoding="utf-8")
     trace = f"synthetic:n=4,rate=50,input=lognormal:300,output=fixed:{answer},seed=2"
     given = ["--cluster-config", str(path), "--dataset", trace, "--cost-source", "roofline"]
     prepared = prepare(checked_options(given))

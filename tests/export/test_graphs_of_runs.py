@@ -7,6 +7,7 @@ from typing import Any
 import networkx
 import pyarrow.parquet as pq
 import pytest
+from shallow import shallow
 
 import llmsim
 from llmsim.cli import main
@@ -87,7 +88,7 @@ def test_steps_of_dummies_make_the_energy_whole(
     power = json.loads(bundled.read_text())["nodes"][0]["power"]
     document["nodes"][0]["power"] = {**power, "npu": {"H100": power["npu"]["A6000"]}}
     path = tmp_path / "cluster.json"
-    path.write_text(json.dumps(document))
+    path.write_text(json.dumps(shallow(document, tmp_path)))
     trace = "synthetic:n=1,rate=5,input=fixed:64,output=fixed:3,seed=1"
     run = ["run", "--cluster-config", str(path), "--dataset", trace, "--cost-source", "roofline"]
     assert main([*run, "--json", "--graphs", f"{tmp_path}/g:dummies=yes"]) == 0

@@ -235,7 +235,7 @@ def test_every_router_says_what_it_does() -> None:
 def test_the_core_refuses_what_the_command_line_would_have_refused() -> None:
     scheduler, kv = _native.SchedulerConfig(), _native.KvCacheConfig()
     kv.num_blocks, kv.max_model_len = 100, 1000
-    scheduler.kv = kv
+    scheduler.kv, scheduler.max_num_scheduled_tokens = kv, 256
     group = _native.GroupSpec(_native.GroupConfig(), scheduler, program())
     for name, options, words in (
         ("BEST", {}, "known: LOAD, RR"),

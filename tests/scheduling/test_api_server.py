@@ -132,7 +132,7 @@ def test_an_endpoint_is_a_cause_of_its_own_that_a_term_switches_off() -> None:
 
 
 def test_options_of_an_api_server_without_an_endpoint_are_refused() -> None:
-    with pytest.raises(InputError, match="api-server-count is given, but no endpoint is"):
+    with pytest.raises(InputError, match="api_server_count is given, but no endpoint is"):
         chat(api_server_count=2)
     with pytest.raises(InputError, match="does not say what a request takes; give api_request_ns"):
         llmsim.run(CLUSTER, "synthetic:n=1,rate=1,input=8,output=2", endpoint="chat",

@@ -183,7 +183,7 @@ def test_a_run_loads_from_the_host_and_says_so() -> None:
         ),
         ({"enable_hierarchical_cache": True, "hicache_size": 5000}, "lower hicache_ratio"),
         ({"enable_hierarchical_cache": True, "hicache_size": 1 << 20}, "takes 1048576.0 GB"),
-        ({"enable_hierarchical_cache": True, "prefix_storage": "CPU"}, "--prefix-storage"),
+        ({"enable_hierarchical_cache": True, "prefix_storage": "CPU"}, "prefix_storage is given"),
     ],
 )
 def test_what_cannot_be_is_refused(fields: dict[str, Any], words: str) -> None:
