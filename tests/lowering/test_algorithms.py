@@ -65,10 +65,12 @@ def test_all_reduces_fold_as_they_expand(tmp_path: Path, word: str, tp: int, net
 
 @pytest.mark.parametrize("shape", ["dense", "thirds", "experts", "latent", "mixed"])
 def test_every_structure_folds_by_some_algorithms(tmp_path: Path, shape: str) -> None:
-    """The algorithms go round, so that each meets many structures."""
+    """The algorithms go round, so that each meets many structures; every second one is enough here,
+    since `evaluation/layouts.py` runs all.
+    """
     path = model(tmp_path, **SHAPES[shape])
     config = load_model(path)
-    for number, layout in enumerate(representatives(config)):
+    for number, layout in enumerate(representatives(config)[::2]):
         members, keys = instance(config, layout)
         words = {
             option: known[(number + place) % len(known)]

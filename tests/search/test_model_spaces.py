@@ -55,7 +55,7 @@ def space(folder: Path, **fields: Any) -> Space:
 
 def searched(path: Path, *more: str) -> Json:
     out = path.parent / "out"
-    assert main(["search", str(path), "-o", str(out), "-j", "2", *more]) == 0
+    assert main(["search", str(path), "-o", str(out), "-j", "1", *more]) == 0
     found: Json = json.loads((out / "result.json").read_text(encoding="utf-8"))
     return found
 

@@ -265,7 +265,7 @@ def blackbox(folder: Path, step_us: int) -> None:
 def searched_again(path: Path, *more: str) -> tuple[int, Json]:
     """Exit code and result of the same call."""
     out = path.parent / "out"
-    code = main(["search", str(path), "-o", str(out), "-j", "2", *more])
+    code = main(["search", str(path), "-o", str(out), "-j", "1", *more])
     return code, json.loads((out / "result.json").read_text(encoding="utf-8"))
 
 
