@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from connector_cases import connector_case
 
 from llmsim import _native
 from llmsim.scheduling.conformance.cases import GroupSteps, run_groups
@@ -117,28 +118,7 @@ POOL = {
 
 def a_case(**connector: Any) -> dict[str, Any]:
     """Three prompts of 40 tokens, of which the last repeats the first."""
-    config = {
-        "max_num_seqs": 4,
-        "max_num_batched_tokens": 96,
-        "num_gpu_blocks": 50,
-        "max_model_len": 64,
-        "block_size": 4,
-        "enable_prefix_caching": True,
-        "connector": {**POOL, **connector},
-    }
-    resolved = {
-        "max_num_scheduled_tokens": 96,
-        "max_concurrent_batches": 1,
-        "reserve_full_isl": True,
-        "watermark": 0.0,
-        "num_spec_tokens": 0,
-        "num_lookahead_tokens": 0,
-    }
-    requests = [
-        {"id": f"r{i}", "arrival": i / 1e6, "segments": [[segment, 40]], "output_len": 3}
-        for i, segment in enumerate((1, 2, 1))
-    ]
-    return {"config": config, "resolved": resolved, "requests": requests}
+    return connector_case({**POOL, **connector}, segments=(1, 2, 1), enable_prefix_caching=True)
 
 
 def in_python(scheduler: Any) -> Any:

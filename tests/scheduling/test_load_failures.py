@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from connector_cases import connector_case
 
 import llmsim
 from llmsim import _native
@@ -67,34 +68,15 @@ def test_what_is_lost_begins_with_a_piece_and_repeats() -> None:
 
 def a_pair(**more: Any) -> dict[str, Any]:
     """Two prompts of 40 tokens that another group computes; blocks have 4 tokens."""
-    config = {
-        "max_num_seqs": 4,
-        "max_num_batched_tokens": 96,
-        "num_gpu_blocks": 50,
-        "max_model_len": 64,
-        "block_size": 4,
-        "connector": {
-            "kind": "handover",
-            "prefill_blocks": 50,
-            "bytes_per_s": 10**8,
-            "latency_ns": 0,
-            "load_failures": {"chance": ALWAYS, "policy": "recompute"},
-        }
-        | more,
+    connector = {
+        "kind": "handover",
+        "prefill_blocks": 50,
+        "bytes_per_s": 10**8,
+        "latency_ns": 0,
+        "load_failures": {"chance": ALWAYS, "policy": "recompute"},
+        **more,
     }
-    resolved = {
-        "max_num_scheduled_tokens": 96,
-        "max_concurrent_batches": 1,
-        "reserve_full_isl": True,
-        "watermark": 0.0,
-        "num_spec_tokens": 0,
-        "num_lookahead_tokens": 0,
-    }
-    requests = [
-        {"id": f"r{i}", "arrival": i / 1e6, "segments": [[1 + i, 40]], "output_len": 3}
-        for i in range(2)
-    ]
-    return {"config": config, "resolved": resolved, "requests": requests}
+    return connector_case(connector, segments=(1, 2))
 
 
 def decoded(case: dict[str, Any]) -> list[Any]:
